@@ -1,0 +1,69 @@
+"""Gradient clipping with the same semantics on PyTorch, TensorFlow, Paddle, JAX and NumPy.
+
+The names here work on the tensors of any framework and import none: they use the framework that the tensors
+given belong to. `unified_clip.torch`, `.tensorflow`, `.paddle`, `.jax` and `.numpy` have the same names for one.
+"""
+
+from ._core import classes
+from ._dispatch import resolve
+from .errors import ClipWarning, NonFiniteNormError
+
+__version__ = "0.1.0"
+
+_names = classes.Names(resolve)
+
+clip_grad_norm_ = _names.clip_grad_norm_
+clip_grad_value_ = _names.clip_grad_value_
+get_total_norm = _names.get_total_norm
+clip_grads_with_norm_ = _names.clip_grads_with_norm_
+
+clip_by_global_norm = _names.clip_by_global_norm
+clip_by_norm = _names.clip_by_norm
+clip_by_value = _names.clip_by_value
+global_norm = _names.global_norm
+
+set_gradient_clip = _names.set_gradient_clip
+append_gradient_clip_ops = _names.append_gradient_clip_ops
+
+
+class GradientClipByValue(classes.GradientClipByValue):
+    _names = _names
+
+
+class GradientClipByNorm(classes.GradientClipByNorm):
+    _names = _names
+
+
+class GradientClipByGlobalNorm(classes.GradientClipByGlobalNorm):
+    _names = _names
+
+
+class ErrorClipByValue(classes.ErrorClipByValue):
+    _names = _names
+
+
+ClipGradByValue = GradientClipByValue
+ClipGradByNorm = GradientClipByNorm
+ClipGradByGlobalNorm = GradientClipByGlobalNorm
+
+__all__ = [
+    "ClipGradByGlobalNorm",
+    "ClipGradByNorm",
+    "ClipGradByValue",
+    "ClipWarning",
+    "ErrorClipByValue",
+    "GradientClipByGlobalNorm",
+    "GradientClipByNorm",
+    "GradientClipByValue",
+    "NonFiniteNormError",
+    "append_gradient_clip_ops",
+    "clip_by_global_norm",
+    "clip_by_norm",
+    "clip_by_value",
+    "clip_grad_norm_",
+    "clip_grad_value_",
+    "clip_grads_with_norm_",
+    "get_total_norm",
+    "global_norm",
+    "set_gradient_clip",
+]

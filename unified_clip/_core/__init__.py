@@ -1,0 +1,1 @@
+"""The rule itself. Nothing in here imports a framework, NumPy included."""

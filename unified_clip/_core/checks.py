@@ -1,0 +1,264 @@
+"""Every refusal in one place: what is wrong, where, and what to do instead. All of them come before the first write."""
+
+from __future__ import annotations
+
+import math
+import numbers
+import operator
+import sys
+import warnings
+import weakref
+from collections.abc import Iterable, Sequence
+from pathlib import Path as FilePath
+from typing import Any
+
+from ..errors import ClipWarning, NonFiniteNormError
+from .containers import Leaf
+from .ops import Ops, Path, Scalar
+
+FLOATING = ("float16", "bfloat16", "float32", "float64")
+COMPLEX = ("complex64", "complex128")
+INTEGER_RANGES = {
+    f"{sign}int{bits}": ((-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if not sign else (0, 2**bits - 1))
+    for sign in ("", "u")
+    for bits in (8, 16, 32, 64)
+}
+
+_PACKAGE = str(FilePath(__file__).parent.parent)
+
+
+def threshold(ops: Ops, value: Any, what: str) -> Scalar:
+    """A threshold as a float, or the tensor itself where its value is not known here."""
+    number = _number(ops, value, what)
+    if isinstance(number, float) and (math.isnan(number) or number < 0):
+        raise ValueError(f"{what} is {number}; it must be 0 or more (inf measures without clipping)")
+    return number
+
+
+def given_norm(ops: Ops, value: Any, what: str) -> Scalar:
+    """A norm that the caller measured before; NaN and inf are possible results of measuring."""
+    number = _number(ops, value, what)
+    if isinstance(number, float) and number < 0:
+        raise ValueError(
+            f"{what} is {number}; a norm is never negative: pass what get_total_norm or global_norm returned"
+        )
+    return number
+
+
+def bound(ops: Ops, value: Any, what: str) -> Scalar:
+    """A bound of value clipping: a number (int or float), or a tensor."""
+    if ops.is_tensor(value) and math.prod(length or 0 for length in ops.shape(value)) != 1:
+        return ops.adopt(value)
+    if _is_real(value) and isinstance(value, numbers.Integral):
+        return int(value)
+    number = _number(ops, value, what)
+    if isinstance(number, float) and math.isnan(number):
+        raise ValueError(f"{what} is NaN, which no value can be compared with; pass a number")
+    return number
+
+
+def _number(ops: Ops, value: Any, what: str) -> Scalar:
+    if ops.is_tensor(value):
+        shape = ops.shape(value)
+        if any(length not in (1, None) for length in shape):
+            raise ValueError(f"{what} has shape {list(shape)}; pass one number, or call once for each threshold")
+        tensor = ops.adopt(value)
+        if ops.dtype(tensor) in COMPLEX or ops.dtype(tensor) == "bool":
+            raise TypeError(f"{what} is a tensor of {ops.dtype(tensor)}; pass a real number")
+        known = ops.read(tensor)
+        return tensor if known is None else known
+    if not _is_real(value):
+        raise TypeError(f"{what} is {value!r} ({type(value).__name__}); pass a number, or a tensor with one element")
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError(f"{what} is too large for float64; pass math.inf to measure without clipping") from None
+
+
+def _is_real(value: Any) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def norm_type(value: Any) -> float:
+    """p as a float: any p > 0, inf, or the string 'inf'."""
+    if isinstance(value, str):
+        if value != "inf":
+            raise ValueError(f"norm_type is {value!r}; the only string it may be is 'inf'")
+        return math.inf
+    if not _is_real(value):
+        raise TypeError(f"norm_type is {value!r} ({type(value).__name__}); pass a number above 0, or 'inf'")
+    p = float(value)
+    if not p > 0:
+        raise ValueError(f"norm_type is {p}; it must be above 0 (2 is the Euclidean norm, inf the greatest magnitude)")
+    return p
+
+
+def gradient_dtype(dtype: str, leaf: Leaf, *, also: Iterable[str] = (), order: bool = False) -> None:
+    """Refuse what is no gradient: integers and booleans (but for those in `also`), complex numbers where order counts."""
+    if dtype in FLOATING or dtype in also:
+        return
+    if dtype in COMPLEX:
+        if not order:
+            return
+        raise TypeError(
+            f"{leaf.place} is {dtype}: complex values have no order, so they cannot be clipped by value; "
+            "clip by norm, or clip the real and the imaginary part each on its own"
+        )
+    raise TypeError(
+        f"{leaf.place} is {dtype}: gradients are {', '.join(FLOATING + COMPLEX)}; convert it, or leave it out"
+    )
+
+
+def value_bounds(ops: Ops, low: Any, high: Any, tensor: Any) -> tuple[Any, Any]:
+    """The bounds of `clip_by_value` for this tensor; for integers, moved into the dtype's range."""
+    dtype, shape = ops.dtype(tensor), ops.shape(tensor)
+    for value, what in ((low, "clip_value_min"), (high, "clip_value_max")):
+        if not isinstance(value, int | float):
+            _broadcasts_to(ops.shape(value), shape, what)
+    if dtype in INTEGER_RANGES:
+        low, high = _whole(ops, low, dtype, "clip_value_min"), _whole(ops, high, dtype, "clip_value_max")
+    if isinstance(low, int | float) and isinstance(high, int | float):
+        ordered(low > high, low, high)
+    if dtype in INTEGER_RANGES:
+        return _into_range(low, high, dtype)
+    return low, high
+
+
+def _whole(ops: Ops, value: Any, dtype: str, what: str) -> Any:
+    if not isinstance(value, int | float):
+        if ops.dtype(value) not in INTEGER_RANGES:
+            raise TypeError(f"{what} is a tensor of {ops.dtype(value)} and t is {dtype}; give both one dtype")
+        return value
+    if math.isinf(value) or value == int(value):
+        return value
+    raise TypeError(f"{what} is {value} and t is {dtype}; pass a whole number, or convert t to float32")
+
+
+def _into_range(low: Any, high: Any, dtype: str) -> tuple[Any, Any]:
+    smallest, largest = INTEGER_RANGES[dtype]
+    if (isinstance(low, int | float) and low > largest) or (isinstance(high, int | float) and high < smallest):
+        raise ValueError(f"the bounds {low} and {high} leave no value of {dtype}, which holds {smallest} to {largest}")
+
+    def moved(value: Any) -> Any:
+        return int(max(smallest, min(largest, value))) if isinstance(value, int | float) else value
+
+    return moved(low), moved(high)
+
+
+def ordered(crossed: bool | None, low: Any, high: Any) -> None:
+    if crossed:
+        raise ValueError(f"the lower bound ({low}) is above the upper one ({high}); swap them")
+
+
+def _broadcasts_to(shape: Sequence[int | None], target: Sequence[int | None], what: str) -> None:
+    """A bound may repeat along the tensor, never enlarge it."""
+    pairs = zip(reversed(shape), reversed(target), strict=False)
+    if len(shape) > len(target) or any(a not in (1, b) and None not in (a, b) for a, b in pairs):
+        raise ValueError(f"{what} has shape {list(shape)}, which does not broadcast to t's shape {list(target)}")
+
+
+def one_tensor(ops: Ops, value: Any, function: str) -> None:
+    if value is None or ops.is_tensor(value):
+        return
+    if isinstance(value, numbers.Number):
+        raise TypeError(
+            f"{function} was given the plain number {value!r}; pass a tensor of {ops.name} or a NumPy array"
+        )
+    raise TypeError(
+        f"{function} takes one tensor and was given a {type(value).__module__}.{type(value).__qualname__}; call it "
+        "once for each tensor, or use clip_by_global_norm for one norm over all"
+    )
+
+
+def axes(value: Any, shape: Sequence[int | None], *, sparse: bool) -> tuple[int, ...]:
+    """Axes as sorted non-negative ints."""
+    if sparse:
+        raise ValueError(
+            "axes cannot be used with a sparse tensor, whose rows are not all stored; convert it to a dense one"
+        )
+    rank = len(shape)
+    given = value.tolist() if hasattr(value, "tolist") else value
+    listed = list(given) if isinstance(given, list | tuple) else [given]
+    found = []
+    for axis in listed:
+        if isinstance(axis, bool) or not hasattr(type(axis), "__index__"):
+            raise TypeError(f"axes is {value!r}; pass an int, or a list of ints")
+        axis = operator.index(axis)
+        if not -rank <= axis < rank:
+            raise ValueError(f"axes names axis {axis}, and t has {rank}: from {-rank} to {rank - 1}")
+        found.append(axis % rank)
+    if len(set(found)) != len(found):
+        raise ValueError(f"axes is {value!r}, which names an axis twice")
+    return tuple(sorted(found))
+
+
+def finite(path: Path, n: Scalar, leaves: Sequence[Leaf], p: float) -> None:
+    """`error_if_nonfinite`: name every tensor that holds NaN or inf."""
+    known = path.is_finite(n)
+    if known is None:
+        raise TypeError(
+            "error_if_nonfinite=True cannot raise from inside a graph; leave it out, return the norm from the graph, "
+            "and check it outside"
+        )
+    if known:
+        return
+    counted = [(leaf, *counts) for leaf, counts in zip(leaves, path.nonfinite_counts(), strict=True) if any(counts)]
+    found = "; ".join(f"{leaf.place} holds {nans} NaN and {infs} inf" for leaf, nans, infs in counted)
+    raise NonFiniteNormError(
+        f"the total norm of order {p:g} is {float(path.as_norm(n))}, and error_if_nonfinite is set; no gradient was "
+        f"changed. {found or 'Every gradient is finite, but their norm exceeds the largest float32'}"
+    )
+
+
+def class_threshold(value: Any, what: str) -> float:
+    """A clip instance's threshold: a number, or anything with one element that converts to float."""
+    if isinstance(value, str | bytes | bool) or not hasattr(type(value), "__float__"):
+        raise TypeError(f"{what} is {value!r} ({type(value).__name__}); pass a number")
+    shape = tuple(getattr(value, "shape", ()))
+    if any(length != 1 for length in shape):
+        raise ValueError(f"{what} has shape {list(shape)}; pass one number")
+    number = float(value.reshape(()) if shape and hasattr(value, "reshape") else value[0] if shape else value)
+    if math.isnan(number) or number < 0:
+        raise ValueError(f"{what} is {number}; it must be 0 or more (inf changes nothing)")
+    return number
+
+
+def class_bounds(upper: Any, lower: Any) -> tuple[float, float]:
+    """`max` and `min` of a clip instance as (min, max)."""
+    high = _class_bound(upper, "max")
+    if lower is None and high < 0:
+        raise ValueError(f"max is {high} and min is None, which means -max; pass min as well, or a max of 0 or more")
+    low = -high if lower is None else _class_bound(lower, "min")
+    if low > high:
+        raise ValueError(f"min ({low}) is above max ({high}); swap them")
+    return low, high
+
+
+def _class_bound(value: Any, what: str) -> float:
+    if not _is_real(value):
+        raise TypeError(f"{what} is {value!r} ({type(value).__name__}); pass a number")
+    number = float(value)
+    if math.isnan(number):
+        raise ValueError(f"{what} is NaN, which no value can be compared with; pass a number")
+    return number
+
+
+def parameter_list(param_list: Any) -> list[Any]:
+    if isinstance(param_list, str) or not isinstance(param_list, Iterable):
+        raise TypeError(f"param_list is {param_list!r}; pass a list of parameters")
+    parameters = list(param_list)
+    for position, parameter in enumerate(parameters):
+        try:
+            weakref.ref(parameter)
+        except TypeError:
+            kind = type(parameter).__name__
+            raise TypeError(f"position {position} of param_list is a {kind}; pass the parameters themselves") from None
+    return parameters
+
+
+def warn(message: str) -> None:
+    """A ClipWarning that points at the caller's line, outside this package."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, ClipWarning, stacklevel=level)

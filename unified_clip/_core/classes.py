@@ -1,0 +1,368 @@
+"""The public classes, written once. A namespace binds each to its framework by a subclass that sets `_names`."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, ClassVar
+
+from . import checks, containers, rule
+from .containers import Leaf, Tree
+from .functions import Functions
+from .gradients import Gradients, InPlace, SameObjects
+from .ops import Ops, Tensor
+
+NeedClip = Callable[[Any], bool]
+Pairs = list[tuple[Any, Any]]
+
+
+class GradientClip:
+    """What the three clips share: which parameters take part, and the two ways to be called."""
+
+    _names: ClassVar[Functions]
+    _function: ClassVar[str]
+    _instead: ClassVar[str] = "the instance itself, clip(params_grads)"
+
+    def __init_subclass__(cls) -> None:
+        cls.__doc__ = cls.__doc__ or cls.__mro__[1].__doc__
+
+    def __init__(self, need_clip: NeedClip | None) -> None:
+        if need_clip is not None and not callable(need_clip):
+            raise TypeError(f"need_clip is {need_clip!r}; pass a function of a parameter that returns True or False")
+        self.need_clip = need_clip
+
+    def __call__(self, params_grads: Iterable[Any]) -> Pairs:
+        """Clip the gradients of (parameter, gradient) pairs.
+
+        Args:
+            params_grads: Pairs (parameter, gradient); a gradient may be None. On TensorFlow either order.
+
+        Returns:
+            The list of pairs with clipped gradients. A gradient that is left alone is the object that was given.
+        """
+        ops, params_grads = self._names.resolve(params_grads)
+        return clip_pairs(ops, read_pairs(ops, params_grads), lambda parameter: self)
+
+    def clip_(self, parameters: Any) -> Tensor | None:
+        """Clip the gradients of `parameters` in place.
+
+        Args:
+            parameters: As for `clip_grad_norm_`: parameters, or, where they carry no gradient, the gradients.
+
+        Returns:
+            The total norm before clipping (GradientClipByGlobalNorm), or None.
+        """
+        ops, parameters = self._names.resolve(parameters)
+        gradients = InPlace(
+            ops, parameters, f"{type(self).__name__}.clip_", self._instead, keep=self._takes, order=self._needs_order
+        )
+        norm = self._clip(gradients)
+        gradients.finish()
+        return norm
+
+    _needs_order: ClassVar[bool] = False
+
+    def _takes(self, parameter: Any) -> bool:
+        """Whether a parameter's gradient is counted and scaled."""
+        if not getattr(parameter, "need_clip", True):
+            return False
+        return self.need_clip is None or bool(self.need_clip(parameter))
+
+    def _clip(self, gradients: Gradients) -> Tensor | None:
+        raise TypeError("GradientClip is the base of the clips; use GradientClipByValue, ByNorm or ByGlobalNorm")
+
+    def _group(self) -> object:
+        """Parameters whose clips have equal groups are clipped in one call by `append_gradient_clip_ops`."""
+        return id(self)
+
+
+class GradientClipByValue(GradientClip):
+    """Clip every element of every gradient to [min, max]. NaN stays NaN.
+
+    Source: `paddle.nn.ClipGradByValue`, `paddle.fluid.clip.GradientClipByValue`.
+
+    Args:
+        max: The upper bound.
+        min: The lower bound; None means -max.
+        need_clip: A function of a parameter; where it returns False, the gradient is left alone. So it is where the
+            parameter's own attribute `need_clip` is false.
+
+    Raises:
+        TypeError: A bound is no number.
+        ValueError: A bound is NaN; min is above max; max is negative and min is None.
+
+    Example:
+        >>> import numpy as np
+        >>> import unified_clip.numpy as uc
+        >>> clip = uc.GradientClipByValue(max=1.0)
+        >>> clip([("weight", np.array([-3.0, 0.5]))])
+        [('weight', array([-1. ,  0.5]))]
+    """
+
+    _needs_order = True
+
+    def __init__(self, max: Any, min: Any = None, need_clip: NeedClip | None = None) -> None:
+        super().__init__(need_clip)
+        self.min, self.max = checks.class_bounds(max, min)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(max={self.max}, min={self.min})"
+
+    def _clip(self, gradients: Gradients) -> None:
+        rule.clip_by_value(gradients, self.min, self.max)
+
+
+class GradientClipByNorm(GradientClip):
+    """Clip every gradient by its own 2-norm n: multiply it by min(1, clip_norm / n).
+
+    Source: `paddle.nn.ClipGradByNorm`, `paddle.fluid.clip.GradientClipByNorm`.
+
+    Args:
+        clip_norm: The threshold, 0 or more. inf changes nothing.
+        need_clip: A function of a parameter; where it returns False, the gradient is left alone. So it is where the
+            parameter's own attribute `need_clip` is false.
+
+    Raises:
+        TypeError: clip_norm is no number.
+        ValueError: clip_norm is negative or NaN.
+
+    Example:
+        >>> import numpy as np
+        >>> import unified_clip.numpy as uc
+        >>> clip = uc.GradientClipByNorm(clip_norm=1.0)
+        >>> clip([("weight", np.array([3.0, 4.0])), ("bias", np.array([0.5]))])
+        [('weight', array([0.6, 0.8])), ('bias', array([0.5]))]
+    """
+
+    def __init__(self, clip_norm: Any, need_clip: NeedClip | None = None) -> None:
+        super().__init__(need_clip)
+        self.clip_norm = checks.class_threshold(clip_norm, "clip_norm")
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(clip_norm={self.clip_norm})"
+
+    def _clip(self, gradients: Gradients) -> None:
+        rule.clip(gradients, rule.each(gradients), self.clip_norm, rule.PADDLE)
+
+
+class GradientClipByGlobalNorm(GradientClip):
+    """Clip all gradients by one 2-norm n over everything given in a call: multiply each by min(1, clip_norm / n).
+
+    Source: `paddle.nn.ClipGradByGlobalNorm`, `paddle.fluid.clip.GradientClipByGlobalNorm`; Pascanu, Mikolov and
+    Bengio, 2013.
+
+    Args:
+        clip_norm: The threshold, 0 or more. inf changes nothing.
+        group_name: Read by `append_gradient_clip_ops` only: parameters whose clips have the same name and threshold
+            share one norm there.
+        auto_skip_clip: Accepted for compatibility; it changes no result.
+        need_clip: A function of a parameter; where it returns False, the gradient is neither counted nor scaled. So
+            it is where the parameter's own attribute `need_clip` is false.
+
+    Raises:
+        TypeError: clip_norm is no number.
+        ValueError: clip_norm is negative or NaN.
+
+    Example:
+        >>> import numpy as np
+        >>> import unified_clip.numpy as uc
+        >>> clip = uc.GradientClipByGlobalNorm(clip_norm=1.0)
+        >>> clip([("weight", np.array([3.0])), ("bias", np.array([4.0]))])
+        [('weight', array([0.6])), ('bias', array([0.8]))]
+    """
+
+    def __init__(
+        self,
+        clip_norm: Any,
+        group_name: str = "default_group",
+        auto_skip_clip: bool = False,
+        need_clip: NeedClip | None = None,
+    ) -> None:
+        super().__init__(need_clip)
+        if not isinstance(group_name, str):
+            raise TypeError(f"group_name is {group_name!r}; pass a string")
+        self.clip_norm = checks.class_threshold(clip_norm, "clip_norm")
+        self.group_name = group_name
+        self.auto_skip_clip = auto_skip_clip
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(clip_norm={self.clip_norm}, group_name={self.group_name!r})"
+
+    def _clip(self, gradients: Gradients) -> Tensor:
+        (norm,) = rule.clip(gradients, rule.together(gradients), self.clip_norm, rule.PADDLE)
+        return norm
+
+    def _group(self) -> object:
+        return (self.group_name, self.clip_norm)
+
+
+class ErrorClipByValue:
+    """A function of one gradient that clips its elements to [min, max]; made for `register_hook` of a tensor.
+
+    Source: `paddle.fluid.clip.ErrorClipByValue`.
+
+    Args:
+        max: The upper bound.
+        min: The lower bound; None means -max.
+
+    Raises:
+        TypeError: A bound is no number.
+        ValueError: A bound is NaN; min is above max; max is negative and min is None.
+
+    Example:
+        >>> import numpy as np
+        >>> import unified_clip.numpy as uc
+        >>> uc.ErrorClipByValue(max=0.5)(np.array([-3.0, 0.25]))
+        array([-0.5 ,  0.25])
+    """
+
+    _names: ClassVar[Functions]
+
+    def __init__(self, max: Any, min: Any = None) -> None:
+        self.min, self.max = checks.class_bounds(max, min)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(max={self.max}, min={self.min})"
+
+    def __call__(self, gradient: Any) -> Any:
+        ops, gradient = self._names.resolve(gradient)
+        checks.one_tensor(ops, gradient, "ErrorClipByValue")
+        gradients = SameObjects(ops, containers.flatten(ops, gradient), order=True)
+        rule.clip_by_value(gradients, self.min, self.max)
+        return gradients.result()
+
+
+# -- pairs
+
+
+def read_pairs(ops: Ops, params_grads: Any) -> list[Leaf]:
+    """(parameter, gradient) pairs as leaves; where Variables tell the two apart, in either order."""
+    if ops.is_tensor(params_grads) or isinstance(params_grads, dict | str) or not isinstance(params_grads, Iterable):
+        raise TypeError(f"params_grads is a {type(params_grads).__name__}; pass a list of (parameter, gradient) pairs")
+    leaves = []
+    for position, pair in enumerate(params_grads):
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise TypeError(f"position {position} of params_grads is no (parameter, gradient) pair; pass pairs")
+        index = _parameter_index(ops, pair, position)
+        parameter, gradient = pair[index], pair[1 - index]
+        name = parameter if isinstance(parameter, str) else ops.parameter_name(parameter)
+        leaf = Leaf(gradient, position, name, parameter)
+        if gradient is not None and not ops.is_tensor(gradient):
+            raise containers.not_a_tensor(ops, gradient, leaf)
+        leaves.append(leaf)
+    return leaves
+
+
+def _parameter_index(ops: Ops, pair: Sequence[Any], position: int) -> int:
+    if not ops.has_variables:
+        return 0
+    variables = [ops.is_variable(item) for item in pair]
+    if variables == [True, True] or (variables == [False, False] and not isinstance(pair[0], str)):
+        raise TypeError(
+            f"position {position} of params_grads has {sum(variables)} Variables; one of the two must be the Variable, "
+            "which is the parameter, and the other its gradient"
+        )
+    return int(variables[1])
+
+
+def clip_pairs(ops: Ops, leaves: Sequence[Leaf], clip_of: Callable[[Any], GradientClip | None]) -> Pairs:
+    """Apply to every gradient the clip of its parameter; clips of one group measure one norm. All or nothing."""
+    groups: dict[object, tuple[GradientClip, list[Leaf]]] = {}
+    for leaf in leaves:
+        clip = clip_of(leaf.parameter)
+        if clip is not None and leaf.tensor is not None and clip._takes(leaf.parameter):
+            groups.setdefault(clip._group(), (clip, []))[1].append(leaf)
+    results = {leaf.position: leaf.tensor for leaf in leaves}
+    for clip, members in groups.values():
+        gradients = SameObjects(ops, Tree(members, list), order=clip._needs_order)
+        clip._clip(gradients)
+        results.update(zip((leaf.position for leaf in members), gradients.result(), strict=True))
+    return [(leaf.parameter, results[leaf.position]) for leaf in leaves]
+
+
+# -- Paddle 1.x: clips that are set first and applied later
+
+
+class ClipSettings:
+    """What `set_gradient_clip` has set: a default, and clips of single parameters, which are held weakly."""
+
+    def __init__(self) -> None:
+        self.default: GradientClip | None = None
+        self._own: dict[int, tuple[weakref.ref[Any], GradientClip]] = {}
+
+    def set_own(self, parameter: Any, clip: GradientClip | None) -> None:
+        key = id(parameter)
+        if clip is None:
+            self._own.pop(key, None)
+            return
+        self._own[key] = (weakref.ref(parameter, lambda _: self._own.pop(key, None)), clip)
+
+    def clip_of(self, parameter: Any) -> GradientClip | None:
+        reference, clip = self._own.get(id(parameter), (None, None))
+        return clip if reference is not None and reference() is parameter else self.default
+
+
+SETTINGS = ClipSettings()
+"""Of the process, whatever the framework."""
+
+
+class Names(Functions):
+    """Every public function: `Functions`, and Paddle 1.x's two."""
+
+    def set_gradient_clip(
+        self, clip: GradientClip | None, param_list: Iterable[Any] | None = None, program: Any = None
+    ) -> None:
+        """Set the clip that `append_gradient_clip_ops` applies. Source: `paddle.fluid.clip.set_gradient_clip`.
+
+        Args:
+            clip: A GradientClipBy... instance; None removes what was set.
+            param_list: The parameters whose own clip this is, held weakly; it wins over the default, whatever the
+                order of the calls. None: the default of all parameters.
+            program: Paddle's alone: the static program whose default to set.
+
+        Raises:
+            TypeError: clip is no GradientClipBy... instance; param_list is no list of parameters; a program was given
+                to a framework that has none.
+
+        Example:
+            >>> import numpy as np
+            >>> import unified_clip.numpy as uc
+            >>> uc.set_gradient_clip(uc.GradientClipByNorm(clip_norm=1.0))
+            >>> uc.append_gradient_clip_ops([("weight", np.array([3.0, 4.0]))])
+            [('weight', array([0.6, 0.8]))]
+            >>> uc.set_gradient_clip(None)
+        """
+        if clip is not None and not isinstance(clip, GradientClip):
+            raise TypeError(
+                f"clip is {clip!r}; pass GradientClipByValue, GradientClipByNorm, GradientClipByGlobalNorm or None"
+            )
+        if program is not None:
+            raise TypeError("program is for static programs of Paddle; use unified_clip.paddle, or leave it out")
+        if param_list is None:
+            SETTINGS.default = clip
+            return
+        for parameter in checks.parameter_list(param_list):
+            SETTINGS.set_own(parameter, clip)
+
+    def append_gradient_clip_ops(self, params_grads: Iterable[Any]) -> Pairs:
+        """Apply the clips that `set_gradient_clip` has set. Source: `paddle.fluid.clip.append_gradient_clip_ops`.
+
+        Parameters whose clips are GradientClipByGlobalNorm with the same `group_name` and threshold share one norm.
+
+        Args:
+            params_grads: (parameter, gradient) pairs; a gradient may be None.
+
+        Returns:
+            The list of pairs with clipped gradients; those without a clip as they were given.
+
+        Raises:
+            TypeError: params_grads holds something else than pairs, or a gradient of integers or booleans.
+
+        Example:
+            >>> import numpy as np
+            >>> import unified_clip.numpy as uc
+            >>> uc.append_gradient_clip_ops([("weight", np.array([3.0, 4.0]))])
+            [('weight', array([3., 4.]))]
+        """
+        ops, params_grads = self.resolve(params_grads)
+        return clip_pairs(ops, read_pairs(ops, params_grads), SETTINGS.clip_of)

@@ -1,0 +1,173 @@
+"""Containers: a tensor, or lists, tuples, generators, dicts and pairs of tensors and None; flattened and rebuilt."""
+
+from __future__ import annotations
+
+import copy
+import numbers
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from typing import Any, NamedTuple
+
+from .ops import Ops
+
+Rebuild = Callable[[Iterator[Any]], Any]
+
+
+class Leaf(NamedTuple):
+    """One tensor or None of a container, and where it stood."""
+
+    tensor: Any
+    position: int
+    name: str | None = None
+    parameter: Any = None
+
+    @property
+    def place(self) -> str:
+        """For messages."""
+        return f"position {self.position}" + (f" (parameter {self.name!r})" if self.name else "")
+
+
+class Tree(NamedTuple):
+    """A flattened container: its leaves in order, and how to build it again from one result for each."""
+
+    leaves: list[Leaf]
+    rebuild: Callable[[list[Any]], Any]
+    used_up: bool = False
+    """Whether it was an iterator with nothing in it."""
+
+
+def flatten(ops: Ops, container: Any) -> Tree:
+    """The tensors and None in a container. A flat tuple or any iterator comes back as a list."""
+    used_up = False
+    if isinstance(container, Iterator):
+        container = list(container)
+        used_up = not container
+    elif type(container) is tuple and all(item is None or ops.is_tensor(item) for item in container):
+        container = list(container)
+    leaves: list[Leaf] = []
+    rebuild = _walk(ops, container, None, leaves)
+    return Tree(leaves, lambda results: rebuild(iter(results)), used_up)
+
+
+def _walk(ops: Ops, node: Any, name: str | None, leaves: list[Leaf]) -> Rebuild:
+    """Append the leaves below `node`; return a function that builds it again from an iterator over the results."""
+    if node is None or ops.is_tensor(node):
+        leaves.append(Leaf(node, len(leaves), name, node))
+        return next
+    children = ops.children(node)
+    if children is not None:
+        walks = [_walk(ops, child, _join(name, key), leaves) for key, child in children.items()]
+        return lambda results: ops.with_children(node, [part(results) for part in walks])
+    if isinstance(node, Mapping):
+        parts = {key: _walk(ops, value, _join(name, key), leaves) for key, value in node.items()}
+        return lambda results: _like(node, {key: part(results) for key, part in parts.items()})
+    if isinstance(node, str | bytes) or not isinstance(node, Iterable):
+        raise not_a_tensor(ops, node, Leaf(node, len(leaves), name))
+    items = list(node)
+    if len(items) == 2 and isinstance(items[0], str):
+        label, part = items[0], _walk(ops, items[1], _join(name, items[0]), leaves)
+        return lambda results: _sequence(node, [label, part(results)])
+    if isinstance(node, tuple) and (variable := variable_index(ops, items)) is not None:
+        gradient, owner = items[1 - variable], items[variable]
+        leaves.append(Leaf(gradient, len(leaves), ops.parameter_name(owner), owner))
+        return lambda results: _sequence(node, _pair(next(results), owner, variable))
+    walks = [_walk(ops, item, name, leaves) for item in items]
+    return lambda results: _sequence(node, [part(results) for part in walks])
+
+
+def variable_index(ops: Ops, items: list[Any] | tuple[Any, ...]) -> int | None:
+    """Which half of a (gradient, variable) pair is the variable; None if this is no such pair."""
+    if len(items) != 2 or ops.is_variable(items[0]) == ops.is_variable(items[1]):
+        return None
+    index = int(ops.is_variable(items[1]))
+    return index if items[1 - index] is None or ops.is_tensor(items[1 - index]) else None
+
+
+def check_replaceable(ops: Ops, container: Any, function: str, instead: str) -> None:
+    """Refuse what an in-place name cannot update where tensors cannot be written."""
+    if ops.is_tensor(container) and not ops.is_variable(container):
+        raise TypeError(
+            f"{function} was given one tensor, and tensors of {ops.name} cannot be written in place; use {instead}, "
+            "which returns the result, or pass a list that holds the tensor"
+        )
+    _check_replaceable(ops, container, function, instead, inside_mutable=False)
+
+
+def _check_replaceable(ops: Ops, node: Any, function: str, instead: str, inside_mutable: bool) -> None:
+    if ops.is_variable(node):
+        if ops.is_trainable(node):
+            raise TypeError(
+                f"{function} was given the trainable variable {ops.parameter_name(node)!r}, which is a weight, not a "
+                "gradient; pass the gradients, or (gradient, variable) pairs"
+            )
+    elif isinstance(node, list):
+        for item in node:
+            _check_replaceable(ops, item, function, instead, True)
+    elif isinstance(node, MutableMapping):
+        for item in node.values():
+            _check_replaceable(ops, item, function, instead, True)
+    elif isinstance(node, tuple) and inside_mutable:
+        if variable_index(ops, node) is None:
+            for item in node:
+                if not isinstance(item, str):
+                    _check_replaceable(ops, item, function, instead, True)
+    elif not (inside_mutable and (node is None or ops.is_tensor(node))):
+        raise TypeError(
+            f"{function} updates a list or a dict, because tensors of {ops.name} cannot be written in place, and was "
+            f"given a {type(node).__name__}; pass list(...), or use {instead}, which returns the result"
+        )
+
+
+def replace(ops: Ops, node: Any, results: Iterator[Any]) -> Any:
+    """Put results into the lists and dicts of a container, in the order of `flatten`; variables are assigned."""
+    if ops.is_variable(node):
+        ops.assign(node, next(results))
+        return node
+    if node is None or ops.is_tensor(node):
+        return next(results)
+    if isinstance(node, list):
+        node[:] = _replaced_items(ops, node, results)
+        return node
+    if isinstance(node, MutableMapping):
+        for key in list(node):
+            node[key] = replace(ops, node[key], results)
+        return node
+    return _sequence(node, _replaced_items(ops, node, results))
+
+
+def _replaced_items(ops: Ops, items: Any, results: Iterator[Any]) -> list[Any]:
+    variable = variable_index(ops, items) if isinstance(items, tuple) else None
+    if variable is not None:
+        return _pair(next(results), items[variable], variable)
+    return [item if isinstance(item, str) else replace(ops, item, results) for item in items]
+
+
+def _pair(gradient: Any, variable: Any, index: int) -> list[Any]:
+    return [gradient, variable] if index else [variable, gradient]
+
+
+def _sequence(like: Any, items: list[Any]) -> Any:
+    if isinstance(like, tuple):
+        return type(like)(*items) if hasattr(like, "_fields") else tuple(items)
+    return items
+
+
+def _like(node: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
+    if not isinstance(node, MutableMapping):
+        return items
+    new = copy.copy(node)
+    new.update(items)
+    return new
+
+
+def _join(name: str | None, key: Any) -> str:
+    return str(key) if name is None else f"{name}.{key}"
+
+
+def not_a_tensor(ops: Ops, value: Any, leaf: Leaf) -> TypeError:
+    kind = type(value)
+    if isinstance(value, numbers.Number):
+        return TypeError(f"{leaf.place} is the plain number {value!r}; pass a tensor of {ops.name} or a NumPy array")
+    return TypeError(
+        f"{leaf.place} is a {kind.__module__}.{kind.__qualname__}, which unified_clip.{ops.name} cannot clip; pass "
+        "tensors of one framework, and use the namespace of that framework"
+    )

@@ -1,0 +1,103 @@
+"""The device path: the rule's arithmetic by a framework's own operations, in float64.
+
+It is what graphs, GPUs and derivatives use. Nothing here moves a value to the host.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+from .exact import FORMATS, nearest
+from .ops import DeviceOps, Scalar, Tensor
+
+
+def norm_dtype(dtypes: Sequence[str]) -> str:
+    """A norm is float64 when any gradient is float64 or complex128, float32 otherwise."""
+    return "float64" if "float64" in dtypes or "complex128" in dtypes else "float32"
+
+
+class DevicePath:
+    """`Path` over the primitives of one framework."""
+
+    on_host = False
+
+    def __init__(self, ops: DeviceOps, tensors: Sequence[Tensor], differentiable: bool) -> None:
+        self._ops = ops
+        self._differentiable = differentiable
+        self._tensors = list(tensors)
+        self._norm_dtype = norm_dtype([ops.dtype(tensor) for tensor in self._tensors])
+
+    def norm(self, p: float) -> Scalar:
+        ops, tensors = self._ops, self._tensors
+        if p == math.inf:
+            return ops.rounded(ops.max_abs(tensors), self._norm_dtype)
+        # Squares and magnitudes of 32-bit gradients fit float64; everything else is divided by the greatest first.
+        divisor = self._divisor(ops.max_abs(tensors)) if p not in (1, 2) or self._norm_dtype == "float64" else None
+        return self._root(ops.power_sum(tensors, p, divisor), p, divisor)
+
+    def slice_norms(self, axes: Sequence[int]) -> Scalar:
+        ops, tensor = self._ops, self._tensors[0]
+        divisor = self._divisor(ops.slice_max_abs(tensor, axes)) if self._norm_dtype == "float64" else None
+        return self._root(ops.slice_power_sum(tensor, axes, divisor), 2, divisor)
+
+    def constant(self, value: Any) -> Scalar:
+        return self._ops.constant(value, self._tensors)
+
+    def where(self, condition: Any, yes: Scalar, no: Scalar) -> Scalar:
+        return self._ops.where(condition, yes, no)
+
+    def scale(self, coef: Scalar) -> list[Tensor]:
+        return self._ops.scale(self._tensors, coef)
+
+    def scale_(self, coef: Scalar) -> None:
+        self._ops.scale_(self._tensors, coef)
+
+    def crossed(self, low: Any, high: Any) -> bool | None:
+        return self._ops.crossed(low, high)
+
+    def clamp(self, low: Any, high: Any) -> list[Tensor]:
+        return [self._ops.clamp(tensor, *self._bounds(tensor, low, high)) for tensor in self._tensors]
+
+    def clamp_(self, low: float, high: float) -> None:
+        for tensor in self._tensors:
+            self._ops.clamp_(tensor, *self._bounds(tensor, low, high))
+
+    def unchanged(self) -> list[Tensor]:
+        return [self._ops.copy(tensor) for tensor in self._tensors]
+
+    def as_norm(self, n: Scalar) -> Tensor:
+        return self._ops.as_norm(n, self._norm_dtype)
+
+    def is_one(self, coef: Scalar) -> bool:
+        return False
+
+    def is_finite(self, n: Scalar) -> bool | None:
+        value = self._ops.read(n)
+        return None if value is None else math.isfinite(value)
+
+    def nonfinite_counts(self) -> list[tuple[int, int]]:
+        return [self._ops.nonfinite_counts(tensor) for tensor in self._tensors]
+
+    def scope(self) -> AbstractContextManager[Any]:
+        return self._ops.scope(self._differentiable)
+
+    def _bounds(self, tensor: Tensor, *bounds: Any) -> list[Any]:
+        """Numbers rounded to the tensor's dtype here, since frameworks round twice on the way to bfloat16."""
+        dtype = self._ops.dtype(tensor)
+        return [nearest(float(b), dtype) if dtype in FORMATS and isinstance(b, int | float) else b for b in bounds]
+
+    def _divisor(self, greatest: Scalar) -> Scalar:
+        """The greatest magnitude where it can be divided by; a constant to the derivative: n does not depend on it."""
+        usable = self.where((greatest > self.constant(0.0)), greatest, self.constant(1.0))
+        usable = self.where(usable < self.constant(math.inf), usable, self.constant(1.0))
+        return self._ops.stop_gradient(usable)
+
+    def _root(self, total: Scalar, p: float, divisor: Scalar | None) -> Scalar:
+        """The root of a power sum, rounded; 0 with derivative 0 at 0."""
+        positive = total != self.constant(0.0)
+        root = self._ops.root(self.where(positive, total, self.constant(1.0)), p)
+        n = self.where(positive, root, self.constant(0.0))
+        return self._ops.rounded(n if divisor is None else n * divisor, self._norm_dtype)

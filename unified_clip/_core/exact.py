@@ -1,0 +1,108 @@
+"""The exact sum behind a norm, and its rounding: integers only, so no order and no partition can show.
+
+Kernels hand over sums as integers in units of 2**-UNIT, each with a bound on its error. Those add up
+exactly, over blocks, tensors, threads or processes. `root` rounds both ends of the error interval: when
+they agree, that is the correctly rounded norm (Ziv's test); when they differ, the caller sums again exactly.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import NamedTuple
+
+UNIT = 2148
+"""The accumulator counts units of 2**-2148, the square of the smallest float64. Even, so that a root is too."""
+
+BLOCK = 4096
+"""Most elements that a kernel may add in float64, in any order, before the sum goes into an accumulator."""
+
+BLOCK_ERROR_SHIFT = 40
+"""A block's float64 sum of exact non-negative terms is off by less than 2**-40 of itself:
+4095 additions lose at most 4095 * 2**-53 (1 + tiny) < 2**-40, whatever their order."""
+
+
+class Format(NamedTuple):
+    """A binary floating-point format: significant bits, and the exponents of its smallest and largest normals."""
+
+    precision: int
+    min_exponent: int
+    max_exponent: int
+
+
+FORMATS = {
+    "float16": Format(11, -14, 15),
+    "bfloat16": Format(8, -126, 127),
+    "float32": Format(24, -126, 127),
+    "float64": Format(53, -1022, 1023),
+}
+
+
+@dataclass(frozen=True)
+class Accumulator:
+    """A sum of |g|**p: `total` within `slack` of the exact sum, both in units of 2**-UNIT, and what was not finite."""
+
+    total: int = 0
+    slack: int = 0
+    nan: bool = False
+    infinite: bool = False
+
+    def __add__(self, other: Accumulator) -> Accumulator:
+        return Accumulator(
+            self.total + other.total, self.slack + other.slack, self.nan or other.nan, self.infinite or other.infinite
+        )
+
+    @classmethod
+    def of_block_sums(cls, total: int) -> Accumulator:
+        """The exact sum of float64 sums over blocks of at most BLOCK elements each."""
+        return cls(total, (total >> BLOCK_ERROR_SHIFT) + 1 if total else 0)
+
+    def root(self, p: int, dtype: str) -> float | None:
+        """The p-th root (p is 1 or 2) as the nearest number of `dtype`, or None where `slack` leaves that open."""
+        if self.nan:
+            return math.nan
+        if self.infinite:
+            return math.inf
+        low = _rounded_root(max(self.total - self.slack, 0), p, dtype)
+        if self.slack and low != _rounded_root(self.total + self.slack, p, dtype):
+            return None
+        return low
+
+
+def nearest(value: float | Fraction, dtype: str) -> float:
+    """A float, or a fraction whose denominator is a power of two, rounded once to `dtype`, ties to even."""
+    if value == 0 or (isinstance(value, float) and not math.isfinite(value)):
+        return float(value)
+    ratio = Fraction(value)
+    rounded = _round(abs(ratio.numerator), 1 - ratio.denominator.bit_length(), False, FORMATS[dtype])
+    return -rounded if value < 0 else rounded
+
+
+def _rounded_root(total: int, p: int, dtype: str) -> float:
+    if p == 1:
+        return _round(total, -UNIT, False, FORMATS[dtype])
+    # Shift so that the integer root has 65 bits or more: then one sticky bit decides every rounding.
+    shift = max(0, (131 - total.bit_length()) // 2)
+    shifted = total << (2 * shift)
+    root = math.isqrt(shifted)
+    return _round(root, -UNIT // 2 - shift, root * root != shifted, FORMATS[dtype])
+
+
+def _round(mantissa: int, exponent: int, sticky: bool, target: Format) -> float:
+    """(mantissa + something below one unit, if sticky) * 2**exponent in `target`, ties to even."""
+    if mantissa == 0:
+        return 0.0
+    mantissa, exponent = mantissa << 2 | sticky, exponent - 2
+    top = exponent + mantissa.bit_length() - 1
+    last = max(top, target.min_exponent) - target.precision + 1  # the exponent of the result's last bit
+    drop = last - exponent
+    if drop > 0:
+        kept, rest, half = mantissa >> drop, mantissa & ((1 << drop) - 1), 1 << (drop - 1)
+        mantissa, exponent = kept + (rest > half or (rest == half and kept & 1)), last
+    if exponent + mantissa.bit_length() - 1 > target.max_exponent:
+        return math.inf
+    if mantissa.bit_length() > target.precision:  # trailing zeros only: ldexp needs a float
+        spare = mantissa.bit_length() - target.precision
+        mantissa, exponent = mantissa >> spare, exponent + spare
+    return math.ldexp(mantissa, exponent)

@@ -1,0 +1,164 @@
+"""The gradients of one call, and where their clipped values go: returned (`Functional`) or written (`InPlace`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from . import checks, containers
+from .containers import Leaf, Tree
+from .ops import Ops, Path, Scalar, Tensor
+
+
+class Gradients:
+    """Gradients that are present, checked, sparse ones merged: `values` are dense, one for each of `leaves`."""
+
+    def __init__(self, ops: Ops, leaves: Iterable[Leaf], *, also: Iterable[str] = (), order: bool = False) -> None:
+        self.ops = ops
+        self.leaves = [leaf for leaf in leaves if leaf.tensor is not None]
+        adopted = [ops.adopt(leaf.tensor) for leaf in self.leaves]
+        for leaf, tensor in zip(self.leaves, adopted, strict=True):
+            checks.gradient_dtype(ops.dtype(tensor), leaf, also=also, order=order)
+        self._merged = [ops.merge_sparse(tensor) for tensor in adopted]
+        self.values: list[Tensor] = [
+            tensor if merged is None else merged[0] for tensor, merged in zip(adopted, self._merged, strict=True)
+        ]
+
+    differentiable = True
+
+    def leave(self, group: Sequence[int], path: Path) -> None:
+        """Take the values of a group as they are."""
+
+    def scale(self, group: Sequence[int], path: Path, coef: Scalar) -> None:
+        """Multiply a group by its coefficient."""
+
+    def clamp(self, group: Sequence[int], path: Path, low: Any, high: Any) -> None:
+        """Clip a group by value."""
+
+    def path(self, group: Sequence[int], others: Sequence[Any] = ()) -> Path:
+        return self.ops.path([self.values[i] for i in group], differentiable=self.differentiable, others=others)
+
+    def restored(self, index: int, value: Tensor) -> Any:
+        """A value as the gradient it belongs to: sparse again if that was sparse."""
+        merged = self._merged[index]
+        return value if merged is None else merged[1](value)
+
+    def is_sparse(self, index: int) -> bool:
+        return self._merged[index] is not None
+
+
+class Functional(Gradients):
+    """Results are collected; `result` rebuilds the container from them."""
+
+    def __init__(self, ops: Ops, tree: Tree, *, also: Iterable[str] = (), order: bool = False) -> None:
+        super().__init__(ops, tree.leaves, also=also, order=order)
+        self._tree = tree
+        self._results: dict[int, Any] = {}
+
+    def leave(self, group: Sequence[int], path: Path) -> None:
+        self._collect(group, path.unchanged())
+
+    def scale(self, group: Sequence[int], path: Path, coef: Scalar) -> None:
+        self._collect(group, path.scale(coef))
+
+    def clamp(self, group: Sequence[int], path: Path, low: Any, high: Any) -> None:
+        self._collect(group, path.clamp(low, high))
+
+    def result(self) -> Any:
+        return self._tree.rebuild([self._results.get(leaf.position) for leaf in self._tree.leaves])
+
+    def _collect(self, group: Sequence[int], values: list[Tensor]) -> None:
+        for index, value in zip(group, values, strict=True):
+            self._results[self.leaves[index].position] = self.restored(index, value)
+
+
+class SameObjects(Functional):
+    """As class instances do: a gradient that is left alone comes back as the object that was given."""
+
+    differentiable = False
+
+    def leave(self, group: Sequence[int], path: Path) -> None:
+        for index in group:
+            self._results[self.leaves[index].position] = self.leaves[index].tensor
+
+    def scale(self, group: Sequence[int], path: Path, coef: Scalar) -> None:
+        if path.is_one(coef):
+            self.leave(group, path)
+        else:
+            super().scale(group, path, coef)
+
+
+class InPlace(Gradients):
+    """Results are written into the gradients' memory, or, where tensors cannot be written, into the container."""
+
+    differentiable = False
+
+    def __init__(
+        self, ops: Ops, container: Any, function: str, instead: str, *, keep: Any = None, order: bool = False
+    ) -> None:
+        tree = containers.flatten(ops, container)
+        if tree.used_up:
+            checks.warn(f"{function} was given an iterator with nothing left in it; pass a list if you need it twice")
+        if not ops.writable and not tree.used_up and container is not None:
+            containers.check_replaceable(ops, container, function, instead)
+        self._container, self._tree = container, tree
+        leaves = [leaf for leaf in tree.leaves if leaf.tensor is not None]
+        if ops.gradients_on_parameters:
+            leaves = _gradients_of_parameters(ops, leaves, function, instead)
+        if keep is not None:
+            leaves = [leaf for leaf in leaves if keep(leaf.parameter)]
+        super().__init__(ops, _distinct(ops, leaves), order=order)
+        self._replaced: dict[int, Any] = {}
+
+    def leave(self, group: Sequence[int], path: Path) -> None:
+        """Nothing is written."""
+
+    def scale(self, group: Sequence[int], path: Path, coef: Scalar) -> None:
+        if path.is_one(coef):
+            return
+        if self.ops.writable:
+            path.scale_(coef)
+            self._put_sparse(group)
+        else:
+            self._replace(group, path.scale(coef))
+
+    def clamp(self, group: Sequence[int], path: Path, low: Any, high: Any) -> None:
+        if self.ops.writable:
+            path.clamp_(low, high)
+            self._put_sparse(group)
+        else:
+            self._replace(group, path.clamp(low, high))
+
+    def finish(self) -> None:
+        """Update the container with what was replaced."""
+        if self._replaced:
+            results = [self._replaced.get(leaf.position, leaf.tensor) for leaf in self._tree.leaves]
+            containers.replace(self.ops, self._container, iter(results))
+
+    def _put_sparse(self, group: Sequence[int]) -> None:
+        for index in group:
+            if self.is_sparse(index):
+                self.ops.set_gradient(self.leaves[index].parameter, self.restored(index, self.values[index]))
+
+    def _replace(self, group: Sequence[int], values: list[Tensor]) -> None:
+        for index, value in zip(group, values, strict=True):
+            self._replaced[self.leaves[index].position] = self.restored(index, value)
+
+
+def _gradients_of_parameters(ops: Ops, parameters: Sequence[Leaf], function: str, instead: str) -> list[Leaf]:
+    """The gradients that parameters carry, each parameter once; a warning where none can ever carry one."""
+    once = list({id(leaf.tensor): leaf for leaf in parameters}.values())
+    found = [leaf._replace(tensor=ops.gradient_of(leaf.tensor)) for leaf in once]
+    present = [leaf for leaf in found if leaf.tensor is not None]
+    if once and not present and not any(ops.can_have_gradient(leaf.parameter) for leaf in once):
+        checks.warn(
+            f"{function} takes parameters, and none of the tensors given has a gradient or can have one: nothing was "
+            f"clipped. If they are gradients, use {instead}, which returns the result"
+        )
+    return present
+
+
+def _distinct(ops: Ops, leaves: list[Leaf]) -> list[Leaf]:
+    """Each memory once."""
+    kept = ops.distinct([leaf.tensor for leaf in leaves], lambda index: f"the gradient at {leaves[index].place}")
+    return [leaves[index] for index in kept]

@@ -1,0 +1,200 @@
+"""What a framework must be able to do (`Ops`), and what the rule computes with (`Path`).
+
+A new framework is one class that satisfies `Ops`. The core never asks which framework it runs on.
+Dtypes travel as their names ("float32", "bfloat16", ...), scalars as opaque float64 values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+Tensor = Any
+"""A dense tensor of whichever framework the Ops at hand belongs to."""
+
+Scalar = Any
+"""A float64 value, or an array of them (one per slice): NumPy's on the host path, else the framework's."""
+
+
+class Path(Protocol):
+    """Arithmetic on one list of dense tensors: `HostPath` on their raw memory, `DevicePath` by the framework."""
+
+    on_host: bool
+
+    def norm(self, p: float) -> Scalar:
+        """The p-norm over all tensors, as a float64 that holds the value rounded to `norm_dtype`."""
+
+    def slice_norms(self, axes: Sequence[int]) -> Scalar:
+        """The 2-norm of each slice of the only tensor, reduced over `axes`, which stay with length 1."""
+
+    def constant(self, value: Any) -> Scalar:
+        """A number or a one-element tensor as a float64 scalar."""
+
+    def where(self, condition: Any, yes: Scalar, no: Scalar) -> Scalar: ...
+
+    def scale(self, coef: Scalar) -> list[Tensor]:
+        """New tensors g * coef; g itself where coef is 1."""
+
+    def scale_(self, coef: Scalar) -> None:
+        """The same, written into the tensors; nothing is written where coef is known to be 1."""
+
+    def crossed(self, low: Any, high: Any) -> bool | None:
+        """Whether any lower bound is above its upper one; None where that is not known here."""
+
+    def clamp(self, low: Any, high: Any) -> list[Tensor]:
+        """New tensors with every element moved to the bound it exceeds. Bounds: numbers, or tensors that broadcast."""
+
+    def clamp_(self, low: float, high: float) -> None: ...
+
+    def unchanged(self) -> list[Tensor]:
+        """The values as a functional name returns them when nothing is to be done."""
+
+    def as_norm(self, n: Scalar) -> Tensor:
+        """The norm as the caller gets it: 0-d, in `norm_dtype`."""
+
+    def is_one(self, coef: Scalar) -> bool:
+        """True where coef is known to be 1 without waiting for a device."""
+
+    def is_finite(self, n: Scalar) -> bool | None:
+        """Whether the norm is finite; None inside a graph, where that cannot be known."""
+
+    def nonfinite_counts(self) -> list[tuple[int, int]]:
+        """How many NaN and how many inf each tensor holds."""
+
+    def scope(self) -> AbstractContextManager[Any]:
+        """Entered around a computation on this path."""
+
+
+class Ops(Protocol):
+    """One framework. A new one subclasses this; methods with a body have a default that most can keep."""
+
+    name: str
+    """The namespace: "torch" for unified_clip.torch."""
+
+    writable: bool
+    """Whether tensors can be written in place; if not, in-place names update the container."""
+
+    gradients_on_parameters: bool = False
+    """Whether in-place names take parameters, which carry their gradient in `.grad`."""
+
+    has_variables: bool = False
+    """Whether parameters are a type of their own (tf.Variable), told from gradients by `is_variable`."""
+
+    # -- recognising what was passed
+
+    def is_tensor(self, value: Any) -> bool:
+        """Dense or sparse tensors of the framework, its variables, and NumPy arrays."""
+
+    def adopt(self, value: Any) -> Tensor:
+        """A NumPy array or a variable as a tensor of the framework; a tensor as itself."""
+
+    def dtype(self, tensor: Any) -> str: ...
+
+    def shape(self, tensor: Any) -> tuple[int | None, ...]: ...
+
+    def parameter_name(self, parameter: Any) -> str | None:
+        return None
+
+    def is_variable(self, value: Any) -> bool:
+        return False
+
+    def is_trainable(self, variable: Any) -> bool:
+        return True
+
+    def assign(self, variable: Any, value: Tensor) -> None:
+        """Only called for what `is_variable`."""
+        return
+
+    def children(self, node: Any) -> dict[str, Any] | None:
+        """The parts, by name, of a container that only this framework knows (a custom pytree node)."""
+        return None
+
+    def with_children(self, node: Any, children: list[Any]) -> Any:
+        """Only called for what has `children`."""
+        return None
+
+    # -- gradients on parameters: only called where `gradients_on_parameters`
+
+    def gradient_of(self, parameter: Any) -> Any | None:
+        return None
+
+    def set_gradient(self, parameter: Any, gradient: Any) -> None:
+        return None
+
+    def can_have_gradient(self, parameter: Any) -> bool:
+        """False for a tensor that cannot have a gradient and is no frozen parameter either: probably a gradient."""
+        return True
+
+    # -- the path
+
+    def merge_sparse(self, gradient: Any) -> tuple[Tensor, Callable[[Tensor], Any]] | None:
+        """A sparse gradient's values, repeated rows summed, and how to make it sparse again; None for a dense one."""
+        return None
+
+    def path(self, tensors: Sequence[Tensor], *, differentiable: bool, others: Sequence[Any] = ()) -> Path:
+        """The host path where the conditions for it hold for every tensor, `others` (bounds) included; else the device
+        path. `differentiable`: a functional name, so a derivative may be wanted."""
+
+    def read(self, scalar: Tensor) -> float | None:
+        """A one-element tensor's value; None where it is not known yet, a derivative of it is wanted, or reading it
+        would wait for a device."""
+
+    def distinct(self, tensors: Sequence[Any], describe: Callable[[int], str]) -> list[int]:
+        """Indices of the gradients to write: each memory once. ValueError for memory that overlaps or cannot be
+        written."""
+
+
+class DeviceOps(Protocol):
+    """The float64 primitives from which `DevicePath` computes the rule with a framework's own operations."""
+
+    name: str
+
+    def dtype(self, tensor: Tensor) -> str: ...
+
+    def constant(self, value: Any, like: Sequence[Tensor]) -> Scalar:
+        """A number or a one-element tensor as a float64 scalar, on the device of the tensors given."""
+
+    def power_sum(self, tensors: Sequence[Tensor], p: float, divisor: Scalar | None) -> Scalar:
+        """The float64 sum of |g / divisor|**p over all elements, with finite derivatives at zero."""
+
+    def max_abs(self, tensors: Sequence[Tensor]) -> Scalar:
+        """The greatest |g| in float64; 0 for no elements; NaN if there is any."""
+
+    def slice_power_sum(self, tensor: Tensor, axes: Sequence[int], divisor: Scalar | None) -> Scalar:
+        """Sums of |g / divisor|**2 over `axes`, kept with length 1."""
+
+    def slice_max_abs(self, tensor: Tensor, axes: Sequence[int]) -> Scalar: ...
+
+    def root(self, value: Scalar, p: float) -> Scalar: ...
+
+    def where(self, condition: Any, yes: Scalar, no: Scalar) -> Scalar: ...
+
+    def stop_gradient(self, scalar: Scalar) -> Scalar: ...
+
+    def rounded(self, scalar: Scalar, dtype: str) -> Scalar:
+        """`scalar` rounded to `dtype` and held in float64 again."""
+
+    def as_norm(self, scalar: Scalar, dtype: str) -> Tensor: ...
+
+    def scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Tensor]:
+        """g * coef, coef in float32 for gradients of 32 bits or fewer; g where coef is 1."""
+
+    def scale_(self, tensors: Sequence[Tensor], coef: Scalar) -> None: ...
+
+    def crossed(self, low: Any, high: Any) -> bool | None: ...
+
+    def clamp(self, tensor: Tensor, low: Any, high: Any) -> Tensor:
+        """where(g < low, low, where(g > high, high, g)), bounds rounded once to the tensor's dtype."""
+
+    def clamp_(self, tensor: Tensor, low: float, high: float) -> None: ...
+
+    def copy(self, tensor: Tensor) -> Tensor:
+        """What a functional name returns for a value left alone: a copy where tensors are writable."""
+
+    def read(self, scalar: Tensor) -> float | None: ...
+
+    def nonfinite_counts(self, tensor: Tensor) -> tuple[int, int]: ...
+
+    def scope(self, differentiable: bool) -> AbstractContextManager[Any]:
+        """Entered around a computation; records no derivative unless `differentiable`."""

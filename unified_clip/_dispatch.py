@@ -1,0 +1,60 @@
+"""Which framework does an argument belong to? Told by the types of its tensors, so nothing needs to be imported."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from typing import Any
+
+from ._core.ops import Ops
+
+ADAPTERS = {
+    "torch": "torch",
+    "tensorflow": "tensorflow",
+    "keras": "tensorflow",
+    "paddle": "paddle",
+    "jax": "jax",
+    "jaxlib": "jax",
+    "numpy": "numpy",
+}
+"""From the package that defines a tensor's type, or one of its bases, to the adapter; a new framework is a line."""
+
+
+def resolve(argument: Any) -> tuple[Ops, Any]:
+    """The framework of the first tensor in `argument`, NumPy where there is none, and the argument again.
+
+    NumPy arrays count only where nothing else is found: every framework accepts them.
+    """
+    if isinstance(argument, Iterator):
+        argument, seen = itertools.tee(argument)
+        items = list(seen)
+    else:
+        items = argument
+    names = list(_adapters_in(items))
+    name = next((name for name in names if name != "numpy"), "numpy")
+    return _ops(name), argument
+
+
+@cache
+def _ops(name: str) -> Ops:
+    ops: Ops = importlib.import_module(f"unified_clip._ops.{name}_ops").OPS
+    return ops
+
+
+@cache
+def _adapter(kind: type) -> str | None:
+    packages = (base.__module__.partition(".")[0] for base in kind.__mro__)
+    return next((ADAPTERS[package] for package in packages if package in ADAPTERS), None)
+
+
+def _adapters_in(value: Any) -> Iterator[str]:
+    """The adapters of the tensors in a container, found without touching the tensors themselves."""
+    adapter = _adapter(type(value))  # type: ignore[arg-type]  # a type is hashable
+    if adapter is not None:
+        yield adapter
+    elif isinstance(value, Mapping):
+        yield from itertools.chain.from_iterable(map(_adapters_in, value.values()))
+    elif isinstance(value, Iterable) and not isinstance(value, str | bytes):
+        yield from itertools.chain.from_iterable(map(_adapters_in, value))

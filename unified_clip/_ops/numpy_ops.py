@@ -1,0 +1,64 @@
+"""NumPy: the smallest adapter, and the model for adding a framework. It has the host path only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from .._core.ops import Ops, Path, Tensor
+from . import host
+
+
+class NumpyOps(Ops):
+    """`Ops` over numpy.ndarray; NumPy scalars are taken as 0-d arrays that cannot be written."""
+
+    name = "numpy"
+    writable = True
+
+    def is_tensor(self, value: Any) -> bool:
+        return isinstance(value, np.ndarray | np.generic)
+
+    def adopt(self, value: Any) -> Tensor:
+        if isinstance(value, np.ndarray):
+            return value
+        array = np.asarray(value)
+        array.flags.writeable = False
+        return array
+
+    def dtype(self, tensor: Any) -> str:
+        return str(tensor.dtype.name)
+
+    def shape(self, tensor: Any) -> tuple[int | None, ...]:
+        return tuple(tensor.shape)
+
+    def path(self, tensors: Sequence[Tensor], *, differentiable: bool, others: Sequence[Any] = ()) -> Path:
+        return host.HostPath(self, tensors, [self.host_view(tensor) for tensor in tensors])
+
+    def read(self, scalar: Tensor) -> float | None:
+        return float(scalar.item())
+
+    def distinct(self, tensors: Sequence[Any], describe: Callable[[int], str]) -> list[int]:
+        return host.distinct([self.host_view(self.adopt(tensor)) for tensor in tensors], describe)
+
+    # -- what the host path needs
+
+    def host_view(self, tensor: Tensor) -> host.Array:
+        return host.storage(np.asarray(tensor))[0]
+
+    def from_host(self, array: host.Array, dtype: str) -> Tensor:
+        if dtype != "bfloat16":
+            return array
+        import ml_dtypes  # whoever has such arrays has it
+
+        return array.view(ml_dtypes.bfloat16)
+
+    def norm_from_host(self, value: float, dtype: str) -> Tensor:
+        return np.dtype(dtype).type(value)
+
+    def wrote(self, tensors: Sequence[Tensor]) -> None:
+        """NumPy keeps no record of what was read."""
+
+
+OPS = NumpyOps()

@@ -1,0 +1,279 @@
+"""PyTorch. In-place names take parameters; a gradient that is changed keeps its identity unless it is sparse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+import torch
+from torch.autograd import forward_ad
+from torch.utils import _python_dispatch
+
+from .._core.device import DevicePath
+from .._core.ops import Ops, Path, Scalar, Tensor
+from . import host
+
+DTYPES = {
+    name: getattr(torch, name)
+    for name in (
+        "float16", "bfloat16", "float32", "float64", "complex64", "complex128",
+        "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool",
+    )
+}  # fmt: skip
+NAMES = {dtype: name for name, dtype in DTYPES.items()}
+PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+class TorchOps(Ops):
+    """`Ops` and `DeviceOps` for PyTorch."""
+
+    name = "torch"
+    writable = True
+    gradients_on_parameters = True
+
+    # -- recognising
+
+    def is_tensor(self, value: Any) -> bool:
+        return isinstance(value, torch.Tensor | np.ndarray | np.generic)
+
+    def adopt(self, value: Any) -> Tensor:
+        if isinstance(value, torch.Tensor):
+            return value
+        array, dtype = host.storage(np.array(value))
+        return self.from_host(array, dtype)
+
+    def dtype(self, tensor: Any) -> str:
+        return NAMES.get(tensor.dtype) or str(tensor.dtype).removeprefix("torch.")
+
+    def shape(self, tensor: Any) -> tuple[int | None, ...]:
+        return tuple(tensor.shape)
+
+    # -- gradients on parameters
+
+    def gradient_of(self, parameter: Any) -> Any | None:
+        return parameter.grad if self.can_have_gradient(parameter) or not _is_inner(parameter) else None
+
+    def set_gradient(self, parameter: Any, gradient: Any) -> None:
+        parameter.grad = gradient
+
+    def can_have_gradient(self, parameter: Any) -> bool:
+        if not isinstance(parameter, torch.Tensor) or _is_inner(parameter):
+            return False
+        return parameter.requires_grad or isinstance(parameter, torch.nn.Parameter)
+
+    def merge_sparse(self, gradient: Any) -> tuple[Tensor, Callable[[Tensor], Any]] | None:
+        if gradient.layout != torch.sparse_coo:
+            return None
+        if self.host_views([gradient._indices(), gradient._values()], differentiable=True) is None:
+            merged = gradient.coalesce()
+            indices, values = merged.indices(), merged.values()
+        else:
+            dtype = self.dtype(gradient)
+            rows, array = host.merge_rows(
+                self.host_view(gradient._indices()), self.host_view(gradient._values()), dtype
+            )
+            indices, values = torch.from_numpy(rows), self.from_host(array, dtype)
+        return values, lambda new: torch.sparse_coo_tensor(
+            indices, new, gradient.shape, is_coalesced=True, check_invariants=False
+        )
+
+    # -- the path
+
+    def path(self, tensors: Sequence[Tensor], *, differentiable: bool, others: Sequence[Any] = ()) -> Path:
+        views = self.host_views([*tensors, *others], differentiable=differentiable)
+        if views is None:
+            return DevicePath(self, tensors, differentiable)
+        return host.HostPath(self, tensors, views[: len(tensors)])
+
+    def host_views(self, tensors: Sequence[Tensor], *, differentiable: bool) -> list[host.Array] | None:
+        """Views of all the memory, or None where any condition of the host path does not hold."""
+        if host.forced_to_framework() or _is_watched():
+            return None
+        recording = differentiable and torch.is_grad_enabled()
+        if any(not _is_plain(tensor) or (recording and tensor.requires_grad) for tensor in tensors):
+            return None
+        return [self.host_view(tensor) for tensor in tensors]
+
+    def host_view(self, tensor: Tensor) -> host.Array:
+        return host.view_at(tensor.data_ptr(), tensor.shape, tensor.stride(), NAMES[tensor.dtype])
+
+    def from_host(self, array: host.Array, dtype: str) -> Tensor:
+        tensor = torch.from_numpy(array)
+        return tensor.view(torch.bfloat16) if dtype == "bfloat16" else tensor
+
+    def norm_from_host(self, value: float, dtype: str) -> Tensor:
+        return torch.tensor(value, dtype=DTYPES[dtype], device="cpu")
+
+    def wrote(self, tensors: Sequence[Tensor]) -> None:
+        tracked = [tensor for tensor in tensors if not tensor.is_inference()]
+        if tracked:
+            torch.autograd.graph.increment_version(tracked)
+
+    def read(self, scalar: Tensor) -> float | None:
+        if _is_watched() or not _is_plain(scalar) or (scalar.requires_grad and torch.is_grad_enabled()):
+            return None
+        return float(scalar.item())
+
+    def distinct(self, tensors: Sequence[Any], describe: Callable[[int], str]) -> list[int]:
+        if _is_watched() or not all(_has_address(tensor) for tensor in tensors):
+            return list(range(len(tensors)))
+        values = [tensor._values() if tensor.layout == torch.sparse_coo else tensor for tensor in tensors]
+        return host.distinct([self.host_view(tensor) for tensor in values], describe)
+
+    # -- what the device path needs
+
+    def constant(self, value: Any, like: Sequence[Tensor]) -> Scalar:
+        device = like[0].device if like else torch.device("cpu")
+        if isinstance(value, torch.Tensor):
+            return value.reshape(()).to(device=device, dtype=torch.float64)
+        return torch.full((), float(value), dtype=torch.float64, device=device)
+
+    def power_sum(self, tensors: Sequence[Tensor], p: float, divisor: Scalar | None) -> Scalar:
+        total = self.constant(0.0, tensors)
+        for tensor in tensors:
+            total = total + _powers(tensor, p, divisor).sum().to(total.device)
+        return total
+
+    def max_abs(self, tensors: Sequence[Tensor]) -> Scalar:
+        greatest = self.constant(0.0, tensors)
+        for tensor in tensors:
+            if tensor.numel():
+                greatest = torch.maximum(greatest, _wide(tensor).abs().max().to(greatest.device))
+        return greatest
+
+    def slice_power_sum(self, tensor: Tensor, axes: Sequence[int], divisor: Scalar | None) -> Scalar:
+        powers = _powers(tensor, 2, divisor)
+        return powers.sum(dim=tuple(axes), keepdim=True) if axes else powers
+
+    def slice_max_abs(self, tensor: Tensor, axes: Sequence[int]) -> Scalar:
+        magnitudes = _wide(tensor).abs()
+        if not axes:
+            return magnitudes
+        if tensor.numel() == 0:
+            return magnitudes.sum(dim=tuple(axes), keepdim=True)
+        return magnitudes.amax(dim=tuple(axes), keepdim=True)
+
+    def root(self, value: Scalar, p: float) -> Scalar:
+        return value.sqrt() if p == 2 else value ** (1 / p)
+
+    def where(self, condition: Any, yes: Scalar, no: Scalar) -> Scalar:
+        return torch.where(condition, yes, no)
+
+    def stop_gradient(self, scalar: Scalar) -> Scalar:
+        return scalar.detach()
+
+    def rounded(self, scalar: Scalar, dtype: str) -> Scalar:
+        return scalar.to(DTYPES[dtype]).to(torch.float64)
+
+    def as_norm(self, scalar: Scalar, dtype: str) -> Tensor:
+        return scalar.to(DTYPES[dtype])
+
+    def scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Tensor]:
+        return [torch.where(coef.to(t.device) != 1.0, _product(t, coef), t) for t in tensors]
+
+    def scale_(self, tensors: Sequence[Tensor], coef: Scalar) -> None:
+        for tensor in tensors:
+            tensor.copy_(_product(tensor, coef))
+
+    def crossed(self, low: Any, high: Any) -> bool | None:
+        crossed = torch.as_tensor(low) > torch.as_tensor(high)
+        return None if self.read(crossed.any()) is None else bool(crossed.any())
+
+    def clamp(self, tensor: Tensor, low: Any, high: Any) -> Tensor:
+        low, high = _bound(low, tensor), _bound(high, tensor)
+        return torch.where(tensor < low, low, torch.where(tensor > high, high, tensor))
+
+    def clamp_(self, tensor: Tensor, low: Any, high: Any) -> None:
+        tensor.copy_(self.clamp(tensor, low, high))
+
+    def copy(self, tensor: Tensor) -> Tensor:
+        return tensor.clone()
+
+    def nonfinite_counts(self, tensor: Tensor) -> tuple[int, int]:
+        return int(tensor.isnan().sum()), int(tensor.isinf().sum())
+
+    def scope(self, differentiable: bool) -> AbstractContextManager[Any]:
+        return torch.set_grad_enabled(differentiable and torch.is_grad_enabled())
+
+
+def _is_inner(parameter: Any) -> bool:
+    """A result inside the graph, whose `.grad` PyTorch does not keep (and warns about)."""
+    return isinstance(parameter, torch.Tensor) and not parameter.is_leaf and not parameter.retains_grad
+
+
+def _is_plain(tensor: Any) -> bool:
+    """Whether the tensor's memory is its value: no subclass, no lazy conjugate or negative, on the CPU."""
+    return (
+        type(tensor) in PLAIN
+        and tensor.layout == torch.strided
+        and tensor.device.type == "cpu"
+        and tensor.dtype in NAMES
+        and not tensor.is_conj()
+        and not tensor.is_neg()
+        and not tensor._is_zerotensor()
+        and (tensor.numel() == 0 or tensor.data_ptr() != 0)
+    )
+
+
+def _has_address(tensor: Any) -> bool:
+    if (
+        type(tensor) not in PLAIN
+        or tensor.device.type == "meta"
+        or tensor.layout not in (torch.strided, torch.sparse_coo)
+    ):
+        return False
+    return tensor.dtype in NAMES and not tensor._is_zerotensor()
+
+
+def _is_watched() -> bool:
+    """Whether something traces, transforms or differentiates forward what runs now: raw reads would escape it."""
+    return (
+        torch.compiler.is_compiling()
+        or torch.jit.is_tracing()
+        or _python_dispatch._len_torch_dispatch_stack() > 0
+        or torch._C._functorch.peek_interpreter_stack() is not None
+        or forward_ad._current_level >= 0
+    )
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    return tensor.to(torch.complex128 if tensor.is_complex() else torch.float64)
+
+
+def _powers(tensor: Tensor, p: float, divisor: Scalar | None) -> Tensor:
+    wide = _wide(tensor)
+    if p == 2 and wide.is_complex():
+        wide = torch.view_as_real(wide)
+    if divisor is not None:
+        wide = wide / divisor.to(wide.device)
+    if p == 2:
+        squares = wide * wide
+        return squares.sum(-1) if tensor.is_complex() else squares
+    magnitudes = wide.abs()
+    if p == 1:
+        return magnitudes
+    zero = magnitudes == 0
+    return torch.where(zero, 0.0, torch.where(zero, 1.0, magnitudes) ** p)
+
+
+def _product(tensor: Tensor, coef: Scalar) -> Tensor:
+    """tensor * coef, in float32 with coef rounded to it, but for float64 and complex128."""
+    coef = coef.to(tensor.device)
+    if tensor.dtype == torch.float64:
+        return tensor * coef
+    if tensor.is_complex():
+        parts = torch.view_as_real(tensor.resolve_conj())
+        return torch.view_as_complex(_product(parts, coef.unsqueeze(-1) if coef.dim() else coef))
+    return (tensor.to(torch.float32) * coef.to(torch.float32)).to(tensor.dtype)
+
+
+def _bound(bound: Any, tensor: Tensor) -> Tensor:
+    if isinstance(bound, torch.Tensor):
+        return bound.to(device=tensor.device, dtype=tensor.dtype)
+    wide = torch.int64 if isinstance(bound, int) and not tensor.is_floating_point() else torch.float64
+    return torch.full((), bound, dtype=wide, device=tensor.device).to(tensor.dtype)
+
+
+OPS = TorchOps()
