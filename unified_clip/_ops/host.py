@@ -6,10 +6,14 @@ subnormal numbers are kept. bfloat16, which NumPy does not have, travels as its 
 
 from __future__ import annotations
 
+import ctypes
 import math
 import os
+import platform
+import struct
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from fractions import Fraction
 from typing import Any, Protocol
 
@@ -118,7 +122,7 @@ class HostPath:
         return [(int(np.isnan(values).sum()), int(np.isinf(values).sum())) for values in decoded]
 
     def scope(self) -> AbstractContextManager[Any]:
-        return np.errstate(all="ignore")
+        return ieee_arithmetic()
 
     def _numbers(self, bound: Any) -> Array:
         if not self._ops.is_tensor(bound):
@@ -357,7 +361,7 @@ def merge_rows(indices: npt.NDArray[np.int64], values: Array, dtype: str) -> tup
     order = np.argsort(inverse.reshape(-1), kind="stable")
     starts = np.searchsorted(inverse.reshape(-1)[order], np.arange(unique.shape[1] + 1))
     merged = np.empty((unique.shape[1], *values.shape[1:]), dtype=values.dtype)
-    with np.errstate(all="ignore"):
+    with ieee_arithmetic():
         for row in range(unique.shape[1]):
             same = values[order[starts[row] : starts[row + 1]]]
             merged[row] = same[0] if len(same) == 1 else _sum_rows(same, dtype)
@@ -442,6 +446,42 @@ def _overlaps_itself(view: Array) -> bool:
             return np.unique(np.asarray(offsets)).size != view.size
         extent += stride * (length - 1)
     return False
+
+
+# -- the processor's mode
+
+
+@contextmanager
+def ieee_arithmetic() -> Iterator[None]:
+    """Arithmetic that keeps subnormal numbers, and says nothing of overflow and NaN.
+
+    A thread may have been told to flush subnormal numbers to zero: torch.set_flush_denormal does it, and so do the
+    threads in which TensorFlow runs py_function.
+    """
+    with np.errstate(all="ignore"):
+        if _SMALLEST != 0.0 or _LIBM is None:  # it compares equal to zero where subnormal numbers are flushed
+            yield
+            return
+        saved = ctypes.create_string_buffer(64)  # fenv_t is 32 bytes or fewer where FE_DFL_ENV is -1
+        _LIBM.fegetenv(saved)
+        _LIBM.fesetenv(ctypes.c_void_p(-1))
+        try:
+            yield
+        finally:
+            _LIBM.fesetenv(saved)
+
+
+(_SMALLEST,) = struct.unpack("<d", bytes([1, 0, 0, 0, 0, 0, 0, 0]))  # a literal would be read as 0 in that mode
+
+
+def _libm() -> Any:
+    """The C library's floating-point environment; None where FE_DFL_ENV is not known to be -1."""
+    if not (sys.platform == "linux" and platform.machine() == "x86_64"):
+        return None
+    return ctypes.CDLL(None)
+
+
+_LIBM = _libm()
 
 
 # -- the choice of path

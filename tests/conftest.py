@@ -1,0 +1,30 @@
+"""`pytest --framework NAME` runs the contract on one framework; a process never imports two."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import HealthCheck, settings
+from kits import KITS, Kit
+
+settings.register_profile("contract", deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+settings.load_profile("contract")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--framework", default="numpy", choices=sorted(KITS), help="run the contract on this framework")
+
+
+@pytest.fixture(scope="session")
+def kit(request: pytest.FixtureRequest) -> Kit:
+    return KITS[request.config.getoption("--framework")]()
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_left() -> Iterator[None]:
+    """`set_gradient_clip` sets for the process; no test leaves anything set."""
+    yield
+    from unified_clip._core.classes import SETTINGS
+
+    assert SETTINGS.default is None

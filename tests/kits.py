@@ -1,0 +1,155 @@
+"""What the contract's tests need of each framework: make a tensor, read it back, put gradients where they are kept."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import reference
+
+FLOATING = ("float16", "bfloat16", "float32", "float64")
+COMPLEX = ("complex64", "complex128")
+INTEGERS = ("int8", "uint8", "int16", "int32", "int64")
+
+
+class Kit:
+    """One framework. This base is NumPy's."""
+
+    name = "numpy"
+    writable = True
+    on_parameters = False
+    floating: tuple[str, ...] = FLOATING
+    complex: tuple[str, ...] = COMPLEX
+    integers: tuple[str, ...] = INTEGERS
+    keeps_subnormals_on_device = True
+    has_sparse = False
+    differentiates = False
+
+    @property
+    def namespace(self) -> ModuleType:
+        return importlib.import_module(f"unified_clip.{self.name}")
+
+    @property
+    def exact(self) -> bool:
+        """Whether results have to be correctly rounded: on the host path."""
+        return os.environ.get("UNIFIED_CLIP_PATH") != "framework" or self.name == "numpy"
+
+    # -- tensors
+
+    def tensor(self, values: Any, dtype: str = "float32") -> Any:
+        """A new tensor. `values`: numbers, or a NumPy array."""
+        return self.from_array(reference.array(values, dtype).copy())
+
+    def from_array(self, array: np.ndarray) -> Any:
+        """A tensor with the values, shape and dtype (bfloat16 of ml_dtypes) of an array, which may be kept."""
+        return array
+
+    def array(self, tensor: Any) -> np.ndarray:
+        """The tensor's values, as a NumPy array of the same dtype."""
+        return np.array(tensor)
+
+    def bits(self, tensor: Any) -> bytes:
+        return self.array(tensor).tobytes()
+
+    def dtype(self, tensor: Any) -> str:
+        return self.array(tensor).dtype.name
+
+    # -- where gradients are kept for in-place names
+
+    def in_place(self, gradients: Sequence[Any]) -> list[Any]:
+        """What an in-place name takes: gradients or None, or parameters that hold them."""
+        return [None if gradient is None else self.holder(gradient) for gradient in gradients]
+
+    def holder(self, gradient: Any) -> Any:
+        return gradient
+
+    def kept(self, holders: Sequence[Any]) -> list[Any]:
+        """The gradients in it now."""
+        return [None if holder is None else self.gradient(holder) for holder in holders]
+
+    def gradient(self, holder: Any) -> Any:
+        return holder
+
+    def parameter(self, name: str = "weight") -> Any:
+        """A parameter for (parameter, gradient) pairs; one that may be referred to weakly."""
+        return np.zeros(2)
+
+    # -- sparse gradients and derivatives, where the framework has them
+
+    def sparse(self, rows: Sequence[int], values: Any, height: int, dtype: str = "float32") -> Any:
+        """A sparse gradient of `height` rows, with `values[i]` added to row `rows[i]`."""
+        raise AssertionError(f"{self.name} has no sparse gradients")
+
+    def dense(self, sparse: Any) -> np.ndarray:
+        raise AssertionError(f"{self.name} has no sparse gradients")
+
+    def stored_rows(self, sparse: Any) -> list[int]:
+        raise AssertionError(f"{self.name} has no sparse gradients")
+
+    def derivative(self, function: Callable[[Any], Any], at: Any) -> np.ndarray:
+        """The derivative of the sum of function(tensor) at a tensor."""
+        raise AssertionError(f"{self.name} does not differentiate")
+
+
+class TorchKit(Kit):
+    name = "torch"
+    on_parameters = True
+    has_sparse = True
+    differentiates = True
+
+    def from_array(self, array: np.ndarray) -> Any:
+        import torch
+
+        if array.dtype.name == "bfloat16":
+            return torch.from_numpy(array.view(np.uint16)).view(torch.bfloat16)
+        return torch.from_numpy(array)
+
+    def array(self, tensor: Any) -> np.ndarray:
+        import torch
+
+        tensor = tensor.detach()
+        if tensor.dtype == torch.bfloat16:
+            return tensor.contiguous().view(torch.uint16).numpy().view(reference.NUMPY["bfloat16"]).copy()
+        return tensor.numpy().copy()
+
+    def holder(self, gradient: Any) -> Any:
+        import torch
+
+        parameter = torch.nn.Parameter(torch.zeros(gradient.shape, dtype=gradient.dtype))
+        parameter.grad = gradient
+        return parameter
+
+    def gradient(self, holder: Any) -> Any:
+        return holder.grad
+
+    def parameter(self, name: str = "weight") -> Any:
+        import torch
+
+        return torch.nn.Parameter(torch.zeros(2))
+
+    def sparse(self, rows: Sequence[int], values: Any, height: int, dtype: str = "float32") -> Any:
+        import torch
+
+        stored = self.tensor(values, dtype)
+        shape = (height, *stored.shape[1:])
+        return torch.sparse_coo_tensor(torch.tensor([list(rows)]), stored, shape, check_invariants=True)
+
+    def dense(self, sparse: Any) -> np.ndarray:
+        assert sparse.is_sparse
+        return self.array(sparse.to_dense())
+
+    def stored_rows(self, sparse: Any) -> list[int]:
+        return sparse._indices()[0].tolist()
+
+    def derivative(self, function: Callable[[Any], Any], at: Any) -> np.ndarray:
+        point = at.clone().requires_grad_(True)
+        function(point).sum().backward()
+        return self.array(point.grad)
+
+
+KITS: dict[str, type[Kit]] = {"numpy": Kit, "torch": TorchKit}
+"""By the name given to `pytest --framework`."""

@@ -1,0 +1,116 @@
+"""The contract in exact arithmetic, written apart from the library: fractions, and midpoints between floats."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from fractions import Fraction
+
+import ml_dtypes
+import numpy as np
+
+NUMPY = {
+    "float16": np.float16,
+    "bfloat16": ml_dtypes.bfloat16,
+    "float32": np.float32,
+    "float64": np.float64,
+    "complex64": np.complex64,
+    "complex128": np.complex128,
+}
+LARGEST = {"float32": Fraction(2**128 - 2**104), "float64": Fraction(2**1024 - 2**971)}
+
+
+def array(values: object, dtype: str) -> np.ndarray:
+    """Values as a NumPy array of a dtype, bfloat16 included."""
+    with np.errstate(over="ignore"):
+        return np.asarray(values).astype(NUMPY.get(dtype, dtype))
+
+
+def norm_dtype(dtypes: Iterable[str]) -> str:
+    return "float64" if {"float64", "complex128"} & set(dtypes) else "float32"
+
+
+def norm(arrays: Iterable[np.ndarray], p: float = 2.0) -> float:
+    """The exact p-norm (p of 1, 2, inf) of everything, rounded once; float32 unless any array is wider."""
+    arrays = list(arrays)
+    dtype = norm_dtype(a.dtype.name for a in arrays)
+    parts = [part for a in arrays for part in _parts(a, p)]
+    if any(np.isnan(part).any() for part in parts):
+        return math.nan
+    if any(np.isinf(part).any() for part in parts):
+        return math.inf
+    values = [Fraction(x) for part in parts for x in np.abs(part).ravel().tolist()]
+    if p == 2:
+        return nearest_root(sum((v * v for v in values), Fraction(0)), dtype)
+    return nearest(sum(values, Fraction(0)) if p == 1 else max(values, default=Fraction(0)), dtype)
+
+
+def nearest(value: Fraction, dtype: str) -> float:
+    """The float of `dtype` nearest to value >= 0, ties to even."""
+    return _nearest(dtype, _guess(value, dtype), lambda point: (value > point) - (value < point))
+
+
+def nearest_root(square: Fraction, dtype: str) -> float:
+    """The float of `dtype` nearest to the square root of a value."""
+    scale = 4 ** max(0, (square.denominator.bit_length() - square.numerator.bit_length()) // 2 + 64)
+    root = Fraction(math.isqrt(int(square * scale)), math.isqrt(scale))
+    return _nearest(dtype, _guess(root, dtype), lambda point: (square > point * point) - (square < point * point))
+
+
+def _guess(value: Fraction, dtype: str) -> np.floating:
+    with np.errstate(over="ignore"):
+        return NUMPY[dtype](float(min(value, LARGEST[dtype])))
+
+
+def _nearest(dtype: str, guess: np.floating, compare: object) -> float:
+    """Among the guess and its neighbours, the float whose half-way points enclose the value."""
+    kind = NUMPY[dtype]
+    with np.errstate(over="ignore"):
+        below, above = np.nextafter(guess, kind(0)), np.nextafter(guess, kind(np.inf))
+    for low, high in ((below, guess), (guess, above)):
+        if low == high:
+            continue
+        top = Fraction(2) ** (128 if dtype == "float32" else 1024)
+        middle = (Fraction(float(low)) + (top if np.isinf(high) else Fraction(float(high)))) / 2
+        side = compare(middle)  # type: ignore[operator]
+        even = low if low.view(f"u{low.itemsize}") % 2 == 0 else high
+        if side < 0 or (side == 0 and even == low):
+            return float(low)
+        if side == 0:
+            return float(high)
+    return float(above)
+
+
+def coefficient(n: float, limit: float, eps: float = 0.0, *, infinite_gives_nan: bool = False) -> float:
+    """min(1, limit / (n + eps)) in float64."""
+    if infinite_gives_nan and math.isinf(n):
+        return math.nan
+    if n + eps <= limit:
+        return 1.0
+    return limit / (n + eps)
+
+
+def scaled(values: np.ndarray, coef: float) -> np.ndarray:
+    """g * coef, rounded once; coef in float32 and the product of 16-bit numbers too."""
+    if coef == 1.0:
+        return values.copy()
+    with np.errstate(all="ignore"):
+        if np.iscomplexobj(values):
+            result = np.empty_like(values)
+            result.real, result.imag = scaled(values.real, coef), scaled(values.imag, coef)
+            return result
+        if values.dtype == np.float64:
+            return values * np.float64(coef)
+        return (values.astype(np.float32) * np.float32(coef)).astype(values.dtype)
+
+
+def clamped(values: np.ndarray, low: float, high: float) -> np.ndarray:
+    low, high = (array(bound, values.dtype.name) for bound in (low, high))
+    return np.where(values < low, low, np.where(values > high, high, values))
+
+
+def _parts(values: np.ndarray, p: float) -> list[np.ndarray]:
+    if not np.iscomplexobj(values):
+        return [values.astype(np.float64)]
+    wide = values.astype(np.complex128)
+    return [wide.real, wide.imag] if p == 2 else [np.abs(wide)]
