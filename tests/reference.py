@@ -81,6 +81,11 @@ def _nearest(dtype: str, guess: np.floating, compare: object) -> float:
     return float(above)
 
 
+def spacing(value: float) -> float:
+    """The distance between float32 numbers at a value."""
+    return float(np.spacing(np.float32(min(value, 1e38))))
+
+
 def coefficient(n: float, limit: float, eps: float = 0.0, *, infinite_gives_nan: bool = False) -> float:
     """min(1, limit / (n + eps)) in float64."""
     if infinite_gives_nan and math.isinf(n):
@@ -106,7 +111,8 @@ def scaled(values: np.ndarray, coef: float) -> np.ndarray:
 
 def clamped(values: np.ndarray, low: float, high: float) -> np.ndarray:
     low, high = (array(bound, values.dtype.name) for bound in (low, high))
-    return np.where(values < low, low, np.where(values > high, high, values))
+    with np.errstate(invalid="ignore"):
+        return np.where(values < low, low, np.where(values > high, high, values))
 
 
 def _parts(values: np.ndarray, p: float) -> list[np.ndarray]:

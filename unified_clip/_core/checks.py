@@ -94,7 +94,7 @@ def norm_type(value: Any) -> float:
 
 
 def gradient_dtype(dtype: str, leaf: Leaf, *, also: Iterable[str] = (), order: bool = False) -> None:
-    """Refuse what is no gradient: integers and booleans (but for those in `also`), complex numbers where order counts."""
+    """Refuse what is no gradient: integers and booleans (but for `also`), complex numbers where order counts."""
     if dtype in FLOATING or dtype in also:
         return
     if dtype in COMPLEX:
@@ -258,7 +258,7 @@ def parameter_list(param_list: Any) -> list[Any]:
 
 def warn(message: str) -> None:
     """A ClipWarning that points at the caller's line, outside this package."""
-    frame, level = sys._getframe(1), 1
+    frame, level = sys._getframe(), 1
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         frame, level = frame.f_back, level + 1
     warnings.warn(message, ClipWarning, stacklevel=level)

@@ -195,7 +195,8 @@ class TorchOps(Ops):
         return int(tensor.isnan().sum()), int(tensor.isinf().sum())
 
     def scope(self, differentiable: bool) -> AbstractContextManager[Any]:
-        return torch.set_grad_enabled(differentiable and torch.is_grad_enabled())
+        mode: AbstractContextManager[Any] = torch.set_grad_enabled(differentiable and torch.is_grad_enabled())
+        return mode
 
 
 def _is_inner(parameter: Any) -> bool:

@@ -1,0 +1,146 @@
+"""What functional names take, and in which shape the results come back."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, namedtuple
+
+import numpy as np
+import pytest
+from kits import Kit
+
+import unified_clip
+
+Pair = namedtuple("Pair", ["weight", "bias"])
+
+
+def clip(kit: Kit, container: object) -> object:
+    clipped, norm = kit.namespace.clip_by_global_norm(container, 1.0)
+    assert float(kit.array(norm)) == 5.0
+    return clipped
+
+
+def check(kit: Kit, tensor: object, value: float) -> None:
+    np.testing.assert_array_equal(kit.array(tensor), np.array([value], np.float32))
+
+
+def test_flat_lists_tuples_and_iterators_give_a_list_with_none_in_its_place(kit: Kit) -> None:
+    def make() -> list[object]:
+        return [None, kit.tensor([3.0]), None, kit.tensor([4.0])]
+
+    for container in (make(), tuple(make()), iter(make()), (t for t in make()), dict(enumerate(make())).values()):
+        clipped = clip(kit, container)
+        assert type(clipped) is list
+        assert [tensor is None for tensor in clipped] == [True, False, True, False]
+        check(kit, clipped[1], 0.6)
+        check(kit, clipped[3], 0.8)
+
+
+def test_a_tensor_gives_a_tensor(kit: Kit) -> None:
+    clipped = clip(kit, kit.tensor([3.0, 4.0]))
+    np.testing.assert_array_equal(kit.array(clipped), np.array([0.6, 0.8], np.float32))
+
+
+def test_none_alone_stays_none(kit: Kit) -> None:
+    clipped, norm = kit.namespace.clip_by_global_norm(None, 1.0)
+    assert clipped is None
+    assert float(kit.array(norm)) == 0.0
+    assert kit.namespace.clip_by_norm(None, 1.0) is None
+    assert kit.namespace.clip_by_value(None, -1.0, 1.0) is None
+
+
+def test_dicts_named_tuples_and_nested_containers_keep_their_structure(kit: Kit) -> None:
+    for kind in (dict, OrderedDict):
+        clipped = clip(kit, kind([("w", kit.tensor([3.0])), ("n", None), ("b", kit.tensor([4.0]))]))
+        assert type(clipped) is kind
+        assert list(clipped) == ["w", "n", "b"]
+        assert clipped["n"] is None
+        check(kit, clipped["b"], 0.8)
+    clipped = clip(kit, Pair(kit.tensor([3.0]), kit.tensor([4.0])))
+    assert type(clipped) is Pair
+    check(kit, clipped.bias, 0.8)
+    clipped = clip(kit, {"layer": [kit.tensor([3.0]), (None, kit.tensor([4.0]))], "rest": {}})
+    assert type(clipped["layer"]) is list
+    assert type(clipped["layer"][1]) is tuple
+    assert clipped["rest"] == {}
+    check(kit, clipped["layer"][0], 0.6)
+    check(kit, clipped["layer"][1][1], 0.8)
+
+
+def test_named_pairs_keep_their_names(kit: Kit) -> None:
+    clipped = clip(kit, [("w", kit.tensor([3.0])), ("b", kit.tensor([4.0]))])
+    assert [name for name, _ in clipped] == ["w", "b"]
+    check(kit, clipped[1][1], 0.8)
+
+
+def test_the_given_container_is_not_changed(kit: Kit) -> None:
+    tensors = [kit.tensor([3.0]), kit.tensor([4.0])]
+    given = list(tensors)
+    clip(kit, given)
+    assert all(a is b for a, b in zip(given, tensors, strict=True))
+    assert kit.array(tensors[0]).tolist() == [3.0]
+
+
+def test_every_position_is_a_gradient_of_its_own(kit: Kit) -> None:
+    tensor = kit.tensor([3.0, 4.0])
+    clipped, norm = kit.namespace.clip_by_global_norm([tensor, tensor], 1.0)
+    assert float(kit.array(norm)) == float(np.float32(50**0.5))
+    assert kit.bits(clipped[0]) == kit.bits(clipped[1])
+
+
+def test_an_empty_generator_warns_and_an_empty_list_does_not(kit: Kit) -> None:
+    for function in (kit.namespace.get_total_norm, kit.namespace.global_norm):
+        with pytest.warns(unified_clip.ClipWarning, match="nothing left") as caught:
+            assert float(kit.array(function(iter([])))) == 0.0
+        assert caught[0].filename == __file__
+        assert float(kit.array(function([]))) == 0.0
+    with pytest.warns(unified_clip.ClipWarning, match="nothing left"):
+        kit.namespace.clip_grad_norm_((t for t in ()), 1.0)
+    clipped, _ = kit.namespace.clip_by_global_norm([], 1.0)
+    assert clipped == []
+
+
+def test_a_generator_is_read_once_and_clipped(kit: Kit) -> None:
+    holders = kit.in_place([kit.tensor([3.0]), kit.tensor([4.0])])
+    if kit.writable:
+        kit.namespace.clip_grad_norm_((holder for holder in holders), 1.0)
+        np.testing.assert_allclose(np.concatenate([kit.array(g) for g in kit.kept(holders)]), [0.6, 0.8], rtol=1e-6)
+    clipped = clip(kit, (kit.tensor([value]) for value in (3.0, 4.0)))
+    check(kit, clipped[1], 0.8)
+
+
+def test_numpy_arrays_are_accepted_and_come_back_as_the_frameworks_tensors(kit: Kit) -> None:
+    array = np.array([3.0, 4.0], np.float32)
+    clipped, norm = kit.namespace.clip_by_global_norm([array], 1.0)
+    assert type(clipped[0]) is type(kit.tensor([0.0]))
+    assert float(kit.array(norm)) == 5.0
+    assert array.tolist() == [3.0, 4.0]
+    for result in (kit.namespace.clip_by_norm(array, 1.0), kit.namespace.clip_by_value(array, -1.0, 1.0)):
+        assert type(result) is type(kit.tensor([0.0]))
+    assert float(kit.array(kit.namespace.get_total_norm([array, kit.tensor([12.0])]))) == 13.0
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (0,), (2, 0, 3), (2, 3, 4)])
+def test_shapes_are_kept(kit: Kit, shape: tuple[int, ...]) -> None:
+    tensor = kit.tensor(np.full(shape, 9.0))
+    results = [kit.namespace.clip_by_global_norm([tensor], limit)[0][0] for limit in (1.0, 1e9)]
+    results += [kit.namespace.clip_by_norm(tensor, 1.0), kit.namespace.clip_by_value(tensor, -1, 1)]
+    results += [c([(kit.parameter(), tensor)])[0][1] for c in (
+        kit.namespace.GradientClipByNorm(1.0), kit.namespace.GradientClipByGlobalNorm(1.0), kit.namespace.GradientClipByValue(1.0)
+    )]  # fmt: skip
+    for result in results:
+        assert kit.array(result).shape == shape
+
+
+def test_the_package_itself_finds_the_framework(kit: Kit) -> None:
+    tensors = [None, kit.tensor([3.0]), kit.tensor([4.0])]
+    clipped, norm = unified_clip.clip_by_global_norm(iter(tensors), 1.0)
+    assert type(clipped[1]) is type(tensors[1])
+    assert type(norm) is type(kit.namespace.global_norm(tensors))
+    holders = kit.in_place([None, kit.tensor([3.0]), kit.tensor([4.0])])
+    assert type(unified_clip.clip_grad_norm_(holders, 1.0)) is type(norm)
+    np.testing.assert_allclose(kit.array(kit.kept(holders)[2]), [0.8], rtol=1e-6)
+    assert type(unified_clip.clip_by_norm(tensors[1], 1.0)) is type(tensors[1])
+    clip_ = unified_clip.GradientClipByGlobalNorm(1.0)
+    check(kit, clip_([(kit.parameter(), t) for t in tensors])[2][1], 0.8)
+    nested = {"a": (np.zeros(1, np.float32), [kit.tensor([1.0])])}
+    assert type(unified_clip.global_norm(nested)) is type(norm)

@@ -1,0 +1,181 @@
+"""In-place names: where the gradients are, each memory once, and nothing silently left undone."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+from kits import Kit
+
+import unified_clip
+
+
+def names(kit: Kit) -> list[object]:
+    """Every in-place name, as a function of what it clips, with a threshold of 1."""
+    namespace = kit.namespace
+    return [
+        lambda holders: namespace.clip_grad_norm_(holders, 1.0),
+        lambda holders: namespace.clip_grads_with_norm_(holders, 1.0, 5.0),
+        namespace.GradientClipByGlobalNorm(1.0).clip_,
+    ]
+
+
+def values(kit: Kit, holders: list[object]) -> list[list[float] | None]:
+    return [None if g is None else [round(x, 6) for x in kit.array(g).tolist()] for g in kit.kept(holders)]
+
+
+def test_lists_dicts_and_named_pairs(kit: Kit) -> None:
+    for function in names(kit):
+        holders = kit.in_place([None, kit.tensor([3.0]), kit.tensor([4.0])])
+        function(holders)
+        assert values(kit, holders) == [None, [0.6], [0.8]]
+        named = dict(zip("abc", kit.in_place([kit.tensor([3.0]), None, kit.tensor([4.0])]), strict=True))
+        function(named)
+        assert values(kit, list(named.values())) == [[0.6], None, [0.8]]
+        pairs = list(zip("ab", kit.in_place([kit.tensor([3.0]), kit.tensor([4.0])]), strict=True))
+        function(pairs)
+        assert [name for name, _ in pairs] == ["a", "b"]
+        assert values(kit, [holder for _, holder in pairs]) == [[0.6], [0.8]]
+        nested = [kit.in_place([kit.tensor([3.0])]), {"deep": kit.in_place([kit.tensor([4.0])])}]
+        function(nested)
+        assert values(kit, [nested[0][0], nested[1]["deep"][0]]) == [[0.6], [0.8]]
+
+
+def test_where_tensors_can_be_written_anything_iterable_will_do(kit: Kit) -> None:
+    if not kit.writable:
+        return
+    for function in names(kit):
+        for wrap in (tuple, iter, lambda holders: dict(enumerate(holders)).values()):
+            holders = kit.in_place([kit.tensor([3.0]), kit.tensor([4.0])])
+            function(wrap(holders))
+            assert values(kit, holders) == [[0.6], [0.8]]
+        (holder,) = kit.in_place([kit.tensor([3.0, 4.0])])
+        function(holder)
+        assert values(kit, [holder]) == [[0.6, 0.8]]
+
+
+def test_the_gradient_object_stays_where_it_can_be_written(kit: Kit) -> None:
+    if not kit.writable:
+        return
+    gradient = kit.tensor([3.0, 4.0])
+    holders = kit.in_place([gradient])
+    kit.namespace.clip_grad_norm_(holders, 1.0)
+    np.testing.assert_allclose(kit.array(gradient), [0.6, 0.8], rtol=1e-6)
+
+
+def test_where_tensors_cannot_be_written_only_lists_and_dicts_can_be_updated(kit: Kit) -> None:
+    if kit.writable:
+        return
+    tensors = [kit.tensor([3.0]), kit.tensor([4.0])]
+    for container in (tuple(tensors), iter(tensors), tensors[0], {"a": 1}.items(), [iter(tensors)]):
+        with pytest.raises(TypeError, match="clip_by_global_norm"):
+            kit.namespace.clip_grad_norm_(container, 1.0)
+    assert values(kit, tensors) == [[3.0], [4.0]]
+
+
+def test_the_same_memory_listed_twice_counts_and_is_scaled_once(kit: Kit) -> None:
+    if not kit.writable:
+        return
+    for function in names(kit):
+        gradient = kit.tensor([3.0, 4.0])
+        (holder,) = kit.in_place([gradient])
+        function([holder, holder])
+        assert values(kit, [holder]) == [[0.6, 0.8]]
+        first, second = kit.in_place([gradient, gradient])
+        kit.namespace.clip_grad_value_([first, second], 0.5)
+        assert values(kit, [first, second]) == [[0.5, 0.5]] * 2
+        gradient = kit.tensor([3.0, 4.0])
+        norm = kit.namespace.clip_grad_norm_(kit.in_place([gradient, gradient]), 1.0)
+        assert float(kit.array(norm)) == 5.0
+
+
+def test_gradients_without_a_gradient_are_silent(kit: Kit) -> None:
+    for function in names(kit):
+        function([])
+        function(kit.in_place([None, None]))
+        function({})
+
+
+def test_gradients_in_place_of_parameters_warn(kit: Kit) -> None:
+    if not kit.on_parameters:
+        return
+    for function in [*names(kit), lambda given: kit.namespace.clip_grad_value_(given, 1.0)]:
+        tensors = [kit.tensor([3.0]), kit.tensor([4.0])]
+        with pytest.warns(unified_clip.ClipWarning, match="takes parameters") as caught:
+            function(tensors)
+        assert caught[0].filename == __file__
+        assert kit.array(tensors[0]).tolist() == [3.0]
+
+
+def test_parameters_without_gradients_do_not_warn(kit: Kit) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        kit.namespace.clip_grad_norm_([kit.parameter()] if kit.on_parameters else [], 1.0)
+
+
+def test_need_clip_leaves_a_gradient_out_of_the_norm_and_of_the_scaling(kit: Kit) -> None:
+    for value in (False, 0, np.False_):
+        holders = kit.in_place([kit.tensor([3.0, 4.0]), kit.tensor([12.0])])
+        left_out = holders[1]
+        clip = kit.namespace.GradientClipByGlobalNorm(1.0, need_clip=lambda p: value if p is left_out else True)  # noqa: B023
+        assert float(kit.array(clip.clip_(holders))) == 5.0
+        assert values(kit, holders) == [[0.6, 0.8], [12.0]]
+
+
+def test_memory_that_cannot_be_written_is_refused_before_any_write(kit: Kit) -> None:
+    if kit.name != "numpy":
+        return
+    good = np.array([30.0])
+    read_only = np.array([40.0])
+    read_only.flags.writeable = False
+    expanded = np.broadcast_to(np.array([1.0]), (4,))
+    overlapping = np.lib.stride_tricks.as_strided(np.arange(4.0), (3, 2), (8, 8))
+    for bad, message in (
+        (read_only, "read-only"),
+        (expanded, "read-only"),
+        (overlapping, "several elements"),
+        (np.float32(3), "read-only"),
+    ):
+        with pytest.raises(ValueError, match=f"position 1.*{message}"):
+            kit.namespace.clip_grad_norm_([good, bad], 1.0)
+        assert good.tolist() == [30.0]
+
+
+def test_overlapping_gradients_are_refused_and_disjoint_views_are_not(kit: Kit) -> None:
+    if kit.name != "numpy":
+        return
+    base = np.arange(12, dtype=np.float64)
+    before = base.tolist()
+    for a, b in ((base[:7], base[6:]), (base[::2], base[::3]), (base.reshape(3, 4)[:2], base[4:])):
+        with pytest.raises(ValueError, match="overlap in memory"):
+            kit.namespace.clip_grad_norm_([a, b], 1.0)
+        assert base.tolist() == before
+    square = np.arange(9.0).reshape(3, 3)
+    assert float(
+        kit.namespace.clip_grad_norm_([square, square.T, square.reshape(-1), square[::-1]], 1e9)
+    ) == np.float64(204**0.5)
+    columns = np.array([[3.0, 4.0], [0.0, 0.0]])
+    kit.namespace.clip_grad_norm_([columns[:, 0], columns[:, 1]], 1.0)
+    np.testing.assert_allclose(columns, [[0.6, 0.8], [0.0, 0.0]], rtol=1e-6)
+    kit.namespace.clip_grad_norm_([base[:0], base[3:3], base], 1e9)
+
+
+def test_any_layout_can_be_read_and_written(kit: Kit) -> None:
+    if kit.name != "numpy":
+        return
+    random = np.random.default_rng(2)
+    for make in (
+        np.asfortranarray,
+        lambda a: a[::2, ::-3],
+        lambda a: a.transpose(1, 0),
+        lambda a: a[:, :1],
+        np.ascontiguousarray,
+    ):
+        view = make(random.standard_normal((6, 9)).astype(np.float32))
+        wanted, norm = kit.namespace.clip_by_global_norm([np.ascontiguousarray(view)], 0.5)
+        got, same_norm = kit.namespace.clip_by_global_norm([view], 0.5)
+        assert norm == same_norm
+        np.testing.assert_array_equal(got[0], wanted[0])
+        kit.namespace.clip_grads_with_norm_(view, 0.5, norm)
+        np.testing.assert_allclose(view, wanted[0], rtol=1e-6)

@@ -1,0 +1,133 @@
+"""Clipping by value: what lies beyond a bound moves onto it; NaN and whatever equals a bound stays."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import reference
+from kits import Kit
+
+VALUES = [-math.inf, -3.0, -1.1, -0.5, -0.0, 0.0, 0.3, 1.1, 2.0, math.inf, math.nan]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("limit", [1.1, 0.3, 0.0, 1e-3, 2.0])
+def test_every_name_clips_every_dtype_alike(kit: Kit, dtype: str, limit: float) -> None:
+    if dtype not in kit.floating:
+        return
+    array = reference.array(VALUES, dtype)
+    wanted = reference.clamped(array, -limit, limit).tobytes()
+    tensor = kit.tensor(array, dtype)
+    assert kit.bits(kit.namespace.clip_by_value(tensor, -limit, limit)) == wanted
+    holders = kit.in_place([kit.tensor(array, dtype)])
+    assert kit.namespace.clip_grad_value_(holders, limit) is None
+    assert kit.bits(kit.kept(holders)[0]) == wanted
+    clip = kit.namespace.GradientClipByValue(limit)
+    assert kit.bits(clip([(kit.parameter(), tensor)])[0][1]) == wanted
+    holders = kit.in_place([kit.tensor(array, dtype)])
+    assert clip.clip_(holders) is None
+    assert kit.bits(kit.kept(holders)[0]) == wanted
+    assert kit.bits(kit.namespace.ErrorClipByValue(limit)(tensor)) == wanted
+
+
+def test_zeros_equal_to_a_bound_keep_their_sign(kit: Kit) -> None:
+    array = np.array([-0.0, 0.0], np.float32)
+    for low, high in ((0.0, 1.0), (-1.0, 0.0), (-0.0, 0.0)):
+        assert kit.bits(kit.namespace.clip_by_value(kit.tensor(array), low, high)) == array.tobytes()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_bounds_are_rounded_once_to_the_dtype(kit: Kit, dtype: str) -> None:
+    # Just above the middle between 1 and the next number: rounding through float32 first would give 1.
+    step = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23}[dtype]
+    bound = 1 + step / 2 + 2.0**-50
+    assert kit.array(kit.namespace.clip_by_value(kit.tensor([5.0], dtype), -bound, bound)).astype(float).tolist() == [
+        1 + step
+    ]
+
+
+def test_bounds_may_have_any_sign(kit: Kit) -> None:
+    tensor = kit.tensor([-3.0, -1.5, 0.5, 9.0])
+    assert kit.array(kit.namespace.clip_by_value(tensor, -2.0, -1.0)).tolist() == [-2.0, -1.5, -1.0, -1.0]
+    assert kit.array(kit.namespace.clip_by_value(tensor, -math.inf, 1)).tolist() == [-3.0, -1.5, 0.5, 1.0]
+    clip = kit.namespace.GradientClipByValue(max=-1.0, min=-2.0)
+    assert kit.array(clip([(kit.parameter(), tensor)])[0][1]).tolist() == [-2.0, -1.5, -1.0, -1.0]
+
+
+def test_bounds_may_be_tensors_that_broadcast(kit: Kit) -> None:
+    tensor = kit.tensor([[-3.0, 0.0, 3.0], [-3.0, 0.0, 3.0]])
+    got = kit.namespace.clip_by_value(tensor, kit.tensor([[-1.0], [1.0]]), kit.tensor([2.0, 2.0, 2.5]))
+    assert kit.array(got).tolist() == [[-1.0, 0.0, 2.5], [1.0, 1.0, 2.5]]
+    got = kit.namespace.clip_by_value(tensor, kit.tensor(-1.0), np.array([1.0], np.float32))
+    assert kit.array(got).tolist() == [[-1.0, 0.0, 1.0]] * 2
+    got = kit.namespace.clip_by_value(tensor, np.array([-1.0, 0.5, 0.0], np.float32), 1)
+    assert kit.array(got).tolist() == [[-1.0, 0.5, 1.0]] * 2
+
+
+@pytest.mark.parametrize("low, high", [([1.0, 2.0], [2.0, 1.0]), ([3.0, 3.0], 2.0), (0.0, [1.0, -1.0])])
+def test_a_lower_bound_above_the_upper_one_is_refused(kit: Kit, low: object, high: object) -> None:
+    low, high = (bound if isinstance(bound, float) else kit.tensor(bound) for bound in (low, high))
+    with pytest.raises(ValueError, match="above the upper one"):
+        kit.namespace.clip_by_value(kit.tensor([0.0, 0.0]), low, high)
+
+
+@pytest.mark.parametrize("shape", [(3,), (2, 2), (1, 1, 2)])
+def test_bounds_that_would_enlarge_the_tensor_are_refused(kit: Kit, shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="does not broadcast"):
+        kit.namespace.clip_by_value(kit.tensor([0.0, 0.0]), kit.tensor(np.zeros(shape)), 1.0)
+
+
+def test_integers_are_clipped_by_clip_by_value_only(kit: Kit) -> None:
+    for dtype in kit.integers:
+        values = [0, 5, 100]
+        got = kit.namespace.clip_by_value(kit.tensor(values, dtype), 2, 7)
+        assert kit.array(got).tolist() == [2, 5, 7]
+        assert kit.dtype(got) == dtype
+        got = kit.namespace.clip_by_value(kit.tensor(values, dtype), -1000, 99.0)
+        assert kit.array(got).tolist() == [0, 5, 99]
+        got = kit.namespace.clip_by_value(kit.tensor(values, dtype), -math.inf, math.inf)
+        assert kit.array(got).tolist() == values
+        with pytest.raises(TypeError, match=dtype):
+            kit.namespace.GradientClipByValue(1.0)([(kit.parameter(), kit.tensor(values, dtype))])
+
+
+def test_bounds_of_integers_are_whole_and_leave_something(kit: Kit) -> None:
+    tensor = kit.tensor([0, 5], "int8")
+    with pytest.raises(TypeError, match="whole number"):
+        kit.namespace.clip_by_value(tensor, 0.5, 7)
+    with pytest.raises(ValueError, match="leave no value of int8"):
+        kit.namespace.clip_by_value(tensor, 200, 300)
+
+
+def test_complex_values_have_no_order(kit: Kit) -> None:
+    if not kit.complex:
+        return
+    tensor = kit.tensor([3 + 4j], "complex64")
+    with pytest.raises(TypeError, match="no order"):
+        kit.namespace.clip_by_value(tensor, -1.0, 1.0)
+    with pytest.raises(TypeError, match="no order"):
+        kit.namespace.GradientClipByValue(1.0)([(kit.parameter(), tensor)])
+    with pytest.raises(TypeError, match="no order"):
+        kit.namespace.clip_grad_value_(kit.in_place([tensor]), 1.0)
+
+
+@pytest.mark.parametrize("bounds", [(math.nan, 1.0), (-1.0, math.nan)])
+def test_a_bound_that_is_nan_is_refused(kit: Kit, bounds: tuple[float, float]) -> None:
+    with pytest.raises(ValueError, match="NaN"):
+        kit.namespace.clip_by_value(kit.tensor([1.0]), *bounds)
+    with pytest.raises(ValueError, match="NaN"):
+        kit.namespace.GradientClipByValue(max=bounds[1], min=bounds[0])
+
+
+def test_class_bounds(kit: Kit) -> None:
+    assert kit.namespace.GradientClipByValue(2).min == -2
+    for make in (kit.namespace.GradientClipByValue, kit.namespace.ErrorClipByValue):
+        with pytest.raises(ValueError, match="swap"):
+            make(max=1.0, min=2.0)
+        with pytest.raises(ValueError, match="pass min as well"):
+            make(max=-1.0)
+        for wrong in ("1", None, True):
+            with pytest.raises(TypeError, match="max is"):
+                make(max=wrong)

@@ -1,0 +1,48 @@
+"""The public names that a case can call: their arguments, how they are called, and what the contract says of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Call:
+    """One public name."""
+
+    style: Literal["in place", "list", "each", "measure", "class"]
+    """How gradients go in and come out: see `worker.STYLES`."""
+
+    required: tuple[str, ...]
+    optional: tuple[str, ...] = ()
+
+    eps: float = 0.0
+    """Added to the norm before the threshold is divided by it."""
+
+    one_norm: bool = True
+    """One norm over all gradients, or one for each."""
+
+    by_value: bool = False
+
+    infinite_norm_gives_nan: bool = False
+
+    returns_norm: bool = False
+
+
+PYTORCH_EPS = 1e-6
+
+CALLS = {
+    "clip_grad_norm_": Call("in place", ("max_norm",), ("norm_type",), eps=PYTORCH_EPS, returns_norm=True),
+    "clip_grads_with_norm_": Call("in place", ("max_norm", "total_norm"), eps=PYTORCH_EPS),
+    "clip_grad_value_": Call("in place", ("clip_value",), by_value=True),
+    "get_total_norm": Call("measure", (), ("norm_type",), returns_norm=True),
+    "clip_by_global_norm": Call(
+        "list", ("clip_norm",), ("use_norm",), infinite_norm_gives_nan=True, returns_norm=True
+    ),
+    "clip_by_norm": Call("each", ("clip_norm",), ("axes",), one_norm=False),
+    "clip_by_value": Call("each", ("clip_value_min", "clip_value_max"), by_value=True),
+    "global_norm": Call("measure", (), returns_norm=True),
+    "GradientClipByGlobalNorm": Call("class", ("clip_norm",)),
+    "GradientClipByNorm": Call("class", ("clip_norm",), one_norm=False),
+    "GradientClipByValue": Call("class", ("max",), ("min",), by_value=True),
+}

@@ -1,0 +1,144 @@
+"""What the contract says a case must give, in exact arithmetic: correctly rounded norms, and every element.
+
+It imports nothing of the rule or the kernels that it judges.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from .arithmetic import Float64s, nearest, nearest_float, nearest_root, power_sum, rounded
+from .calls import Call
+from .cases import Case
+from .tensors import Dense, densify, encode
+
+
+@dataclass(frozen=True, eq=False)
+class Expected:
+    """The right result of a case."""
+
+    norm: Dense | None
+    """What the call returns as the norm; None if it returns none."""
+
+    wide_norm: float | None
+    """The exact norm over all gradients in float64, to measure the frameworks' own functions by."""
+
+    gradients: list[Dense | None] | None
+    """The clipped gradients; None for a call that only measures."""
+
+
+def expect(case: Case) -> Expected:
+    """The right result of a case."""
+    gradients = [densify(gradient) for gradient in case.gradients]
+    present = [gradient for gradient in gradients if gradient is not None]
+    call, arguments = case.call, case.arguments
+    p = arguments.get("norm_type", 2)
+    n = norm(present, p, norm_dtype(present)) if call.one_norm and not call.by_value else math.nan
+    given = arguments.get("use_norm")
+    returned = n if given is None else nearest_float(float(given), norm_dtype(present))
+    return Expected(
+        norm=encode(np.asarray(returned), norm_dtype(present)) if call.returns_norm else None,
+        wide_norm=norm(present, p, "float64") if call.returns_norm and given is None else None,
+        gradients=None if call.style == "measure" else clipped(call, arguments, gradients, n),
+    )
+
+
+def norm_dtype(gradients: Sequence[Dense]) -> str:
+    return "float64" if any(gradient.dtype == "float64" for gradient in gradients) else "float32"
+
+
+def norm(gradients: Sequence[Dense], p: float, dtype: str) -> float:
+    """The p-norm over all elements, correctly rounded to `dtype`."""
+    values = np.concatenate([np.zeros(1), *(gradient.values().reshape(-1) for gradient in gradients)])
+    if np.isnan(values).any():
+        return math.nan
+    if np.isinf(values).any():
+        return math.inf
+    if p == math.inf:
+        return nearest(Fraction(float(np.abs(values).max())), dtype)
+    return nearest_root(power_sum(values, int(p)), int(p), dtype)
+
+
+def clipped(
+    call: Call, arguments: Mapping[str, Any], gradients: Sequence[Dense | None], n: float
+) -> list[Dense | None]:
+    """The gradients after the call; n is the norm over all of them, where the call has one."""
+    return [None if gradient is None else _clipped(call, arguments, gradient, n) for gradient in gradients]
+
+
+def _clipped(call: Call, arguments: Mapping[str, Any], gradient: Dense, n: float) -> Dense:
+    if call.by_value:
+        return _clamped(gradient, *_bounds(call, arguments))
+    limit = float(arguments[call.required[0]])
+    if call.one_norm:
+        given = arguments.get("total_norm", arguments.get("use_norm"))
+        return scaled(gradient, coefficient(call, n if given is None else float(given), limit))
+    dtype = norm_dtype([gradient])
+    if "axes" not in arguments:
+        return scaled(gradient, coefficient(call, norm([gradient], 2, dtype), limit))
+    return _by_slices(call, gradient, [axis % gradient.array.ndim for axis in arguments["axes"]], limit)
+
+
+def _by_slices(call: Call, gradient: Dense, axes: Sequence[int], limit: float) -> Dense:
+    result = gradient.array.copy()
+    for index in np.ndindex(*(1 if axis in axes else length for axis, length in enumerate(gradient.shape))):
+        where = tuple(slice(None) if axis in axes else index[axis] for axis in range(len(index)))
+        part = Dense(gradient.dtype, gradient.array[where])
+        n = norm([part], 2, norm_dtype([part]))
+        result[where] = scaled(part, coefficient(call, n, limit)).array
+    return Dense(gradient.dtype, result)
+
+
+def coefficient(call: Call, n: float, limit: float) -> float:
+    """min(1, limit / (n + eps)), each operation in float64."""
+    if limit == math.inf:
+        return 1.0
+    if math.isnan(n) or (n == math.inf and call.infinite_norm_gives_nan):
+        return math.nan
+    if n == math.inf:
+        return 0.0
+    reach = nearest(Fraction(n) + Fraction(call.eps), "float64")
+    return 1.0 if reach <= limit else nearest(Fraction(limit) / Fraction(reach), "float64")
+
+
+def scaled(gradient: Dense, coef: float) -> Dense:
+    """Every element times the coefficient, as section 2 of the contract rounds it."""
+    if coef == 1:
+        return gradient
+    values = gradient.values()
+    if gradient.dtype == "float64":
+        return encode(_products(values, coef), "float64")
+    with np.errstate(invalid="ignore"):
+        exact = values * nearest_float(coef, "float32")  # 48 bits or fewer, so float64 holds the product
+    return encode(rounded(rounded(exact, "float32"), gradient.dtype), gradient.dtype)
+
+
+def _products(values: Float64s, coef: float) -> Float64s:
+    """values * coef for float64: each exact product rounded once."""
+    with np.errstate(all="ignore"):
+        products: Float64s = values * coef
+    if math.isfinite(coef):
+        exact = Fraction(coef)
+        for index in map(tuple, np.argwhere(np.isfinite(values) & (products != 0))):
+            products[index] = nearest(Fraction(float(values[index])) * exact, "float64")
+    return products
+
+
+def _bounds(call: Call, arguments: Mapping[str, Any]) -> tuple[float, float]:
+    if len(call.required) == 2:
+        low, high = (float(arguments[name]) for name in call.required)
+        return low, high
+    high = float(arguments[call.required[0]])
+    return float(arguments.get("min", -high)), high
+
+
+def _clamped(gradient: Dense, low: float, high: float) -> Dense:
+    low, high = nearest_float(low, gradient.dtype), nearest_float(high, gradient.dtype)
+    values = gradient.values()
+    return encode(np.where(values < low, low, np.where(values > high, high, values)), gradient.dtype)

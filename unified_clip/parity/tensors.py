@@ -1,0 +1,184 @@
+"""Gradients as plain bytes that belong to no framework, and their files.
+
+bfloat16, which NumPy does not have, is held as its bits in uint16.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .arithmetic import FORMATS, Float64s, sum_of_columns
+
+STORAGE = {"float16": "f2", "bfloat16": "u2", "float32": "f4", "float64": "f8", "int64": "i8"}
+"""From a dtype's name to NumPy's dtype for its memory."""
+
+CODES = {"float16": "F16", "bfloat16": "BF16", "float32": "F32", "float64": "F64", "int64": "I64"}
+"""From a dtype's name to its name in safetensors files."""
+
+
+class UnreadableError(Exception):
+    """A file that does not hold what it should."""
+
+
+@dataclass(frozen=True, eq=False)
+class Dense:
+    """A tensor: a dtype's name, and its memory as an array."""
+
+    dtype: str
+    array: npt.NDArray[Any]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.array.shape
+
+    def values(self) -> Float64s:
+        """The numbers, in float64, which holds all of them exactly."""
+        if self.dtype != "bfloat16":
+            return self.array.astype(np.float64)
+        return (self.array.astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
+
+    def bits(self) -> npt.NDArray[Any]:
+        """The bit patterns as unsigned integers; every NaN as the same one, since frameworks choose them freely."""
+        bits = np.ascontiguousarray(self.array).view(f"u{self.array.itemsize}").reshape(self.shape)
+        return np.where(np.isnan(self.values()), encode(np.asarray(np.nan), self.dtype).array.view(bits.dtype), bits)
+
+
+@dataclass(frozen=True, eq=False)
+class Sparse:
+    """Rows of a tensor of `shape`, which may repeat and then add up: `values[i]` belongs to row `rows[i]`."""
+
+    rows: npt.NDArray[np.int64]
+    values: Dense
+    shape: tuple[int, ...]
+
+    @property
+    def dtype(self) -> str:
+        return self.values.dtype
+
+
+Gradient = Dense | Sparse | None
+
+
+def encode(values: Float64s, dtype: str) -> Dense:
+    """Numbers that `dtype` can hold (see `arithmetic.rounded`), as its bits."""
+    if dtype != "bfloat16":
+        return Dense(dtype, values.astype(STORAGE[dtype]))
+    bits = np.asarray(values.astype(np.float32)).view(np.uint32) >> np.uint32(16)
+    return Dense(dtype, bits.astype(np.uint16))
+
+
+def densify(gradient: Gradient) -> Dense | None:
+    """A gradient with repeated rows summed, each sum rounded once, and the absent rows zero."""
+    if gradient is None or isinstance(gradient, Dense):
+        return gradient
+    dense = np.zeros(gradient.shape, dtype=STORAGE[gradient.dtype])
+    for row in np.unique(gradient.rows):
+        if 0 <= row < gradient.shape[0]:  # JAX pads with a row beyond the last
+            same = Dense(gradient.dtype, gradient.values.array[gradient.rows == row])
+            alone = len(same.array) == 1
+            dense[row] = same.array[0] if alone else encode(sum_of_columns(same.values(), same.dtype), same.dtype).array
+    return Dense(gradient.dtype, dense)
+
+
+def digest(tensors: Iterable[Dense | None]) -> str:
+    """SHA-256 over dtypes, shapes and bits."""
+    found = hashlib.sha256()
+    for tensor in tensors:
+        found.update(f"{tensor.dtype}{tensor.shape};".encode() if tensor else b"None;")
+        found.update(tensor.bits().tobytes() if tensor else b"")
+    return found.hexdigest()
+
+
+# -- files
+
+
+Listing = list[Any]
+"""What a list of gradients looks like in JSON: for each None, or "dense", or the shape of a sparse one."""
+
+
+def pack(prefix: str, gradients: Sequence[Gradient]) -> tuple[dict[str, Dense], Listing]:
+    """Gradients as named tensors for a file, and the listing by which `unpack` finds them again."""
+    tensors: dict[str, Dense] = {}
+    listing: Listing = []
+    for index, gradient in enumerate(gradients):
+        name = f"{prefix}.{index}"
+        if isinstance(gradient, Sparse):
+            tensors |= {f"{name}.rows": Dense("int64", gradient.rows), f"{name}.values": gradient.values}
+            listing.append(list(gradient.shape))
+        elif gradient is None:
+            listing.append(None)
+        else:
+            tensors[name] = gradient
+            listing.append("dense")
+    return tensors, listing
+
+
+def unpack(prefix: str, tensors: Mapping[str, Dense], listing: Listing) -> list[Gradient]:
+    """The inverse of `pack`."""
+    gradients: list[Gradient] = []
+    for index, entry in enumerate(listing):
+        name = f"{prefix}.{index}"
+        if isinstance(entry, list):
+            gradients.append(Sparse(tensors[f"{name}.rows"].array, tensors[f"{name}.values"], tuple(entry)))
+        else:
+            gradients.append(None if entry is None else tensors[name])
+    return gradients
+
+
+def save(path: Path, tensors: Mapping[str, Dense]) -> None:
+    """Write a safetensors file; the same tensors give the same bytes."""
+    header: dict[str, Any] = {}
+    blocks = []
+    end = 0
+    for name, tensor in tensors.items():
+        blocks.append(np.ascontiguousarray(tensor.array).tobytes())
+        start, end = end, end + len(blocks[-1])
+        header[name] = {"dtype": CODES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
+    # Written here because the library's writer takes NumPy's dtypes, which do not include bfloat16.
+    text = json.dumps(header, separators=(",", ":")).encode()
+    padded = text.ljust(-(-len(text) // 8) * 8)
+    path.write_bytes(len(padded).to_bytes(8, "little") + padded + b"".join(blocks))
+
+
+def load(path: Path) -> dict[str, Dense]:
+    """Read a safetensors file."""
+    from safetensors import SafetensorError, deserialize
+
+    names = {code: name for name, code in CODES.items()}
+    try:
+        found = deserialize(path.read_bytes())
+        return {name: _dense(names[entry["dtype"]], entry["data"], entry["shape"]) for name, entry in found}
+    except (OSError, SafetensorError, KeyError, ValueError) as error:
+        raise UnreadableError(f"{path.name} cannot be read: {type(error).__name__}: {error}") from error
+
+
+def load_recorded(path: Path) -> list[Gradient]:
+    """The gradients of a file in the format of `parity/data/README.md`, in its order."""
+    from safetensors import safe_open
+
+    tensors = load(path)
+    with safe_open(path, framework="numpy") as file:
+        shapes: dict[str, list[int]] = json.loads((file.metadata() or {}).get("sparse", "{}"))
+    gradients: list[Gradient] = []
+    for name in sorted({name.removesuffix(".indices").removesuffix(".values") for name in tensors}):
+        if name in shapes:
+            rows, values = tensors[f"{name}.indices"].array, tensors[f"{name}.values"]
+            gradients.append(Sparse(rows, values, tuple(shapes[name])))
+        else:
+            gradients.append(tensors[name])
+    return gradients
+
+
+def _dense(dtype: str, data: bytes, shape: Sequence[int]) -> Dense:
+    return Dense(dtype, np.frombuffer(data, STORAGE[dtype]).reshape(shape))
+
+
+assert set(FORMATS) < set(STORAGE) == set(CODES)
