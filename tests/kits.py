@@ -151,5 +151,51 @@ class TorchKit(Kit):
         return self.array(point.grad)
 
 
-KITS: dict[str, type[Kit]] = {"numpy": Kit, "torch": TorchKit}
+class TensorflowKit(Kit):
+    name = "tensorflow"
+    writable = False
+    keeps_subnormals_on_device = False
+    has_sparse = True
+    differentiates = True
+
+    def from_array(self, array: np.ndarray) -> Any:
+        import tensorflow as tf
+
+        return tf.constant(array)
+
+    def array(self, tensor: Any) -> np.ndarray:
+        return np.array(tensor.numpy())
+
+    def parameter(self, name: str = "weight") -> Any:
+        import tensorflow as tf
+
+        return tf.Variable([0.0, 0.0], name=name)
+
+    def sparse(self, rows: Sequence[int], values: Any, height: int, dtype: str = "float32") -> Any:
+        import tensorflow as tf
+
+        stored = self.tensor(values, dtype)
+        return tf.IndexedSlices(stored, tf.constant(rows, tf.int64), tf.constant([height, *stored.shape[1:]]))
+
+    def dense(self, sparse: Any) -> np.ndarray:
+        import tensorflow as tf
+
+        assert isinstance(sparse, tf.IndexedSlices)
+        found = np.zeros(sparse.dense_shape.numpy(), self.dtype(sparse.values))
+        np.add.at(found, sparse.indices.numpy(), self.array(sparse.values))
+        return found
+
+    def stored_rows(self, sparse: Any) -> list[int]:
+        return sparse.indices.numpy().tolist()
+
+    def derivative(self, function: Callable[[Any], Any], at: Any) -> np.ndarray:
+        import tensorflow as tf
+
+        with tf.GradientTape() as tape:
+            tape.watch(at)
+            total = tf.reduce_sum(function(at))
+        return self.array(tape.gradient(total, at))
+
+
+KITS: dict[str, type[Kit]] = {"numpy": Kit, "tensorflow": TensorflowKit, "torch": TorchKit}
 """By the name given to `pytest --framework`."""

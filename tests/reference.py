@@ -17,7 +17,12 @@ NUMPY = {
     "complex64": np.complex64,
     "complex128": np.complex128,
 }
-LARGEST = {"float32": Fraction(2**128 - 2**104), "float64": Fraction(2**1024 - 2**971)}
+LARGEST = {
+    "float16": Fraction(65504),
+    "bfloat16": Fraction(2**128 - 2**120),
+    "float32": Fraction(2**128 - 2**104),
+    "float64": Fraction(2**1024 - 2**971),
+}
 
 
 def array(values: object, dtype: str) -> np.ndarray:
@@ -70,7 +75,7 @@ def _nearest(dtype: str, guess: np.floating, compare: object) -> float:
     for low, high in ((below, guess), (guess, above)):
         if low == high:
             continue
-        top = Fraction(2) ** (128 if dtype == "float32" else 1024)
+        top = Fraction(2) ** LARGEST[dtype].numerator.bit_length()
         middle = (Fraction(float(low)) + (top if np.isinf(high) else Fraction(float(high)))) / 2
         side = compare(middle)  # type: ignore[operator]
         even = low if low.view(f"u{low.itemsize}") % 2 == 0 else high

@@ -16,15 +16,20 @@ NeedClip = Callable[[Any], bool]
 Pairs = list[tuple[Any, Any]]
 
 
-class GradientClip:
-    """What the three clips share: which parameters take part, and the two ways to be called."""
+class Bound:
+    """A class that a namespace binds to its framework by a subclass, which keeps the docstring."""
 
     _names: ClassVar[Functions]
-    _function: ClassVar[str]
-    _instead: ClassVar[str] = "the instance itself, clip(params_grads)"
 
     def __init_subclass__(cls) -> None:
         cls.__doc__ = cls.__doc__ or cls.__mro__[1].__doc__
+
+
+class GradientClip(Bound):
+    """What the three clips share: which parameters take part, and the two ways to be called."""
+
+    _function: ClassVar[str]
+    _instead: ClassVar[str] = "the instance itself, clip(params_grads)"
 
     def __init__(self, need_clip: NeedClip | None) -> None:
         if need_clip is not None and not callable(need_clip):
@@ -196,7 +201,7 @@ class GradientClipByGlobalNorm(GradientClip):
         return (self.group_name, self.clip_norm)
 
 
-class ErrorClipByValue:
+class ErrorClipByValue(Bound):
     """A function of one gradient that clips its elements to [min, max]; made for `register_hook` of a tensor.
 
     Source: `paddle.fluid.clip.ErrorClipByValue`.
@@ -215,8 +220,6 @@ class ErrorClipByValue:
         >>> uc.ErrorClipByValue(max=0.5)(np.array([-3.0, 0.25]))
         array([-0.5 ,  0.25])
     """
-
-    _names: ClassVar[Functions]
 
     def __init__(self, max: Any, min: Any = None) -> None:
         self.min, self.max = checks.class_bounds(max, min)

@@ -1,0 +1,193 @@
+"""Paddle's classes, and Paddle 1.x's two functions."""
+
+from __future__ import annotations
+
+import gc
+import math
+import pickle
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from kits import Kit
+
+
+def pairs(kit: Kit, *lists: list[float] | None) -> list[tuple[object, object]]:
+    return [(kit.parameter(f"p{i}"), None if v is None else kit.tensor(v)) for i, v in enumerate(lists)]
+
+
+def gradients(kit: Kit, clipped: list[tuple[object, object]]) -> list[list[float] | None]:
+    return [None if g is None else [round(x, 6) for x in kit.array(g).tolist()] for _, g in clipped]
+
+
+def test_pairs_in_pairs_out(kit: Kit) -> None:
+    given = pairs(kit, [3.0], None, [4.0])
+    clipped = kit.namespace.GradientClipByGlobalNorm(1.0)(given)
+    assert type(clipped) is list
+    assert all(type(pair) is tuple for pair in clipped)
+    assert all(a[0] is b[0] for a, b in zip(clipped, given, strict=True))
+    assert gradients(kit, clipped) == [[0.6], None, [0.8]]
+    assert gradients(kit, given) == [[3.0], None, [4.0]]
+    assert gradients(kit, kit.namespace.GradientClipByNorm(1.0)(iter(given))) == [[1.0], None, [1.0]]
+    assert gradients(kit, kit.namespace.GradientClipByValue(2.0, -1.0)(given)) == [[2.0], None, [2.0]]
+    assert kit.namespace.GradientClipByGlobalNorm(1.0)([]) == []
+
+
+def test_paddles_two_spellings_are_one_class(kit: Kit) -> None:
+    for ending in ("ByValue", "ByNorm", "ByGlobalNorm"):
+        assert getattr(kit.namespace, f"ClipGrad{ending}") is getattr(kit.namespace, f"GradientClip{ending}")
+
+
+def test_a_direct_call_never_groups(kit: Kit) -> None:
+    clip = kit.namespace.GradientClipByGlobalNorm(1.0, group_name="mine")
+    assert gradients(kit, clip(pairs(kit, [3.0], [4.0]))) == [[0.6], [0.8]]
+
+
+@pytest.mark.parametrize("value", [False, 0, None, np.False_, ""])
+def test_need_clip_of_the_parameter_counts_when_false_in_any_way(kit: Kit, value: object) -> None:
+    parameter = SimpleNamespace(need_clip=value)
+    if kit.name == "tensorflow":
+        parameter = kit.parameter()
+        parameter.need_clip = value
+    given = [(parameter, kit.tensor([12.0])), *pairs(kit, [3.0, 4.0])]
+    for clip, rest in (
+        (kit.namespace.GradientClipByGlobalNorm(1.0), [0.6, 0.8]),
+        (kit.namespace.GradientClipByNorm(1.0), [0.6, 0.8]),
+        (kit.namespace.GradientClipByValue(1.0), [1.0, 1.0]),
+    ):
+        clipped = clip(given)
+        assert clipped[0][1] is given[0][1]
+        assert gradients(kit, clipped) == [[12.0], rest]
+
+
+def test_need_clip_of_the_clip_is_a_predicate_on_the_parameter(kit: Kit) -> None:
+    given = pairs(kit, [12.0], [3.0, 4.0])
+    clip = kit.namespace.GradientClipByGlobalNorm(1.0, need_clip=lambda p: p is not given[0][0])
+    assert gradients(kit, clip(given)) == [[12.0], [0.6, 0.8]]
+    with pytest.raises(TypeError, match="need_clip is 'bias'"):
+        kit.namespace.GradientClipByNorm(1.0, need_clip="bias")
+
+
+def test_tensors_in_place_of_pairs_are_refused(kit: Kit) -> None:
+    clip = kit.namespace.GradientClipByGlobalNorm(1.0)
+    for wrong in ([kit.tensor([3.0, 4.0])], [(kit.parameter(),)], kit.tensor([3.0, 4.0]), {"w": kit.tensor([1.0])}, 3):
+        with pytest.raises(TypeError, match="pair"):
+            clip(wrong)
+    with pytest.raises(TypeError, match="position 1"):
+        clip([*pairs(kit, [3.0]), (kit.parameter(), 4.0)])
+
+
+def test_clips_can_be_pickled_and_printed(kit: Kit) -> None:
+    clip = pickle.loads(pickle.dumps(kit.namespace.GradientClipByGlobalNorm(2.0, group_name="g")))
+    assert repr(clip) == "GradientClipByGlobalNorm(clip_norm=2.0, group_name='g')"
+    assert repr(kit.namespace.GradientClipByNorm(2)) == "GradientClipByNorm(clip_norm=2.0)"
+    assert repr(kit.namespace.GradientClipByValue(2)) == "GradientClipByValue(max=2.0, min=-2.0)"
+    assert repr(kit.namespace.ErrorClipByValue(2, 1)) == "ErrorClipByValue(max=2.0, min=1.0)"
+
+
+@pytest.mark.parametrize("name", ["GradientClipByNorm", "GradientClipByGlobalNorm"])
+def test_class_thresholds_are_checked_when_made(kit: Kit, name: str) -> None:
+    make = getattr(kit.namespace, name)
+    for wrong in ("1", None, True, [1.0], 1j):
+        with pytest.raises(TypeError, match="clip_norm is"):
+            make(wrong)
+    for wrong in (-1, math.nan):
+        with pytest.raises(ValueError, match="clip_norm is"):
+            make(wrong)
+    for shape in (2, 0):
+        with pytest.raises(ValueError, match="shape"):
+            make(kit.tensor(np.ones(shape)))
+
+
+# -- set_gradient_clip and append_gradient_clip_ops
+
+
+@pytest.fixture(autouse=True)
+def _unset(kit: Kit) -> object:
+    yield
+    kit.namespace.set_gradient_clip(None)
+
+
+def test_nothing_set_changes_nothing(kit: Kit) -> None:
+    given = pairs(kit, [3.0], None)
+    clipped = kit.namespace.append_gradient_clip_ops(given)
+    assert clipped[0][1] is given[0][1]
+    assert gradients(kit, clipped) == [[3.0], None]
+
+
+def test_the_default_applies_to_all_and_none_removes_it(kit: Kit) -> None:
+    kit.namespace.set_gradient_clip(kit.namespace.GradientClipByGlobalNorm(1.0))
+    assert gradients(kit, kit.namespace.append_gradient_clip_ops(pairs(kit, [3.0], None, [4.0]))) == [
+        [0.6],
+        None,
+        [0.8],
+    ]
+    kit.namespace.set_gradient_clip(kit.namespace.GradientClipByNorm(2.0))
+    assert gradients(kit, kit.namespace.append_gradient_clip_ops(pairs(kit, [3.0], [1.0]))) == [[2.0], [1.0]]
+    kit.namespace.set_gradient_clip(None)
+    assert gradients(kit, kit.namespace.append_gradient_clip_ops(pairs(kit, [3.0]))) == [[3.0]]
+
+
+def test_the_default_is_read_by_nothing_else(kit: Kit) -> None:
+    kit.namespace.set_gradient_clip(kit.namespace.GradientClipByNorm(1.0))
+    holders = kit.in_place([kit.tensor([3.0])])
+    kit.namespace.GradientClipByNorm(2.0).clip_(holders)
+    assert kit.array(kit.kept(holders)[0]).tolist() == [2.0]
+
+
+@pytest.mark.parametrize("own_first", [True, False])
+def test_a_parameters_own_clip_wins_whatever_the_order(kit: Kit, own_first: bool) -> None:
+    given = pairs(kit, [3.0], [4.0], [5.0])
+    calls = [
+        lambda: kit.namespace.set_gradient_clip(kit.namespace.GradientClipByValue(0.5), param_list=[given[1][0]]),
+        lambda: kit.namespace.set_gradient_clip(kit.namespace.GradientClipByNorm(2.0)),
+    ]
+    for call in calls if own_first else reversed(calls):
+        call()
+    assert gradients(kit, kit.namespace.append_gradient_clip_ops(given)) == [[2.0], [0.5], [2.0]]
+    kit.namespace.set_gradient_clip(None, param_list=[given[1][0]])
+    assert gradients(kit, kit.namespace.append_gradient_clip_ops(given)) == [[2.0], [2.0], [2.0]]
+
+
+def test_groups_are_by_name_and_threshold(kit: Kit) -> None:
+    given = pairs(kit, [3.0], [4.0], [5.0], [12.0], [8.0])
+    by_global_norm, set_clip = kit.namespace.GradientClipByGlobalNorm, kit.namespace.set_gradient_clip
+    set_clip(by_global_norm(1.0, group_name="a"), param_list=[given[0][0]])
+    set_clip(by_global_norm(1.0, group_name="a"), param_list=[given[1][0]])
+    set_clip(by_global_norm(1.0, group_name="b"), param_list=[given[2][0], given[3][0]])
+    set_clip(by_global_norm(2.0, group_name="a"), param_list=[given[4][0]])
+    got = gradients(kit, kit.namespace.append_gradient_clip_ops(given))
+    assert got == [[0.6], [0.8], [round(5 / 13, 6)], [round(12 / 13, 6)], [2.0]]
+
+
+def test_parameters_are_held_weakly(kit: Kit) -> None:
+    from unified_clip._core.classes import SETTINGS
+
+    before = len(SETTINGS._own)
+    parameter = kit.parameter()
+    kit.namespace.set_gradient_clip(kit.namespace.GradientClipByNorm(1.0), param_list=[parameter])
+    assert len(SETTINGS._own) == before + 1
+    del parameter
+    gc.collect()
+    assert len(SETTINGS._own) == before
+
+
+def test_what_cannot_be_set_is_refused(kit: Kit) -> None:
+    with pytest.raises(TypeError, match="pass GradientClipByValue"):
+        kit.namespace.set_gradient_clip(1.0)
+    for wrong in ("weight", 3):
+        with pytest.raises(TypeError, match="param_list is"):
+            kit.namespace.set_gradient_clip(kit.namespace.GradientClipByNorm(1.0), param_list=wrong)
+    with pytest.raises(TypeError, match="position 1 of param_list is a str"):
+        kit.namespace.set_gradient_clip(kit.namespace.GradientClipByNorm(1.0), param_list=[kit.parameter(), "weight"])
+    if kit.name != "paddle":
+        with pytest.raises(TypeError, match="static programs of Paddle"):
+            kit.namespace.set_gradient_clip(kit.namespace.GradientClipByNorm(1.0), program=object())
+
+
+def test_append_is_all_or_nothing(kit: Kit) -> None:
+    kit.namespace.set_gradient_clip(kit.namespace.GradientClipByNorm(1.0))
+    given = [*pairs(kit, [3.0]), (kit.parameter(), kit.tensor([3], "int32"))]
+    with pytest.raises(TypeError, match="position 1.*int32"):
+        kit.namespace.append_gradient_clip_ops(given)
+    assert gradients(kit, given[:1]) == [[3.0]]

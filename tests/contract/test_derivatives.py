@@ -1,0 +1,100 @@
+"""Functional names and norms have derivatives; in-place names and eager class instances record none."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from kits import Kit
+
+
+@pytest.fixture(autouse=True)
+def _differentiating_frameworks_only(kit: Kit) -> None:
+    if not kit.differentiates:
+        pytest.skip(f"{kit.name} does not differentiate")
+
+
+def test_of_clipping_by_the_norm(kit: Kit) -> None:
+    at = kit.tensor([3.0, 4.0])
+    for function in (
+        lambda x: kit.namespace.clip_by_global_norm([x], 1.0)[0][0],
+        lambda x: kit.namespace.clip_by_norm(x, 1.0),
+        lambda x: kit.namespace.clip_by_norm(x, 1.0, axes=[0]),
+    ):
+        np.testing.assert_allclose(kit.derivative(function, at), [0.032, -0.024], rtol=1e-5)
+
+
+@pytest.mark.parametrize("limit", [5.0, 6.0, math.inf])
+def test_at_or_below_the_limit_it_is_the_identity(kit: Kit, limit: float) -> None:
+    at = kit.tensor([3.0, 4.0])
+    for function in (
+        lambda x: kit.namespace.clip_by_global_norm([x], limit)[0][0],
+        lambda x: kit.namespace.clip_by_norm(x, limit),
+        lambda x: kit.namespace.clip_by_norm(x, limit, axes=[0]),
+        lambda x: kit.namespace.clip_by_value(x, -limit, limit),
+    ):
+        np.testing.assert_array_equal(kit.derivative(function, at), [1.0, 1.0])
+
+
+@pytest.mark.parametrize("limit", [0.0, 1.0])
+def test_at_zero_gradients_it_is_finite(kit: Kit, limit: float) -> None:
+    at = kit.tensor([0.0, 0.0])
+    for function in (
+        lambda x: kit.namespace.clip_by_global_norm([x], limit)[0][0],
+        lambda x: kit.namespace.clip_by_norm(x, limit),
+        lambda x: kit.namespace.clip_by_norm(x, limit, axes=[0]),
+    ):
+        np.testing.assert_array_equal(kit.derivative(function, at), [1.0, 1.0])
+    for p in (0.5, 1, 2, 3, math.inf):
+        assert np.isfinite(kit.derivative(lambda x, p=p: kit.namespace.get_total_norm([x], p), at)).all()
+
+
+def test_of_norms(kit: Kit) -> None:
+    at = kit.tensor([3.0, -4.0])
+    np.testing.assert_allclose(kit.derivative(lambda x: kit.namespace.global_norm([x]), at), [0.6, -0.8], rtol=1e-6)
+    for p, wanted in ((1, [1.0, -1.0]), (2, [0.6, -0.8]), (3, [(3 / 91 ** (1 / 3)) ** 2, -((4 / 91 ** (1 / 3)) ** 2)])):
+        got = kit.derivative(lambda x, p=p: kit.namespace.get_total_norm([x], p), at)
+        np.testing.assert_allclose(got, wanted, rtol=1e-6)
+    np.testing.assert_array_equal(
+        kit.derivative(lambda x: kit.namespace.get_total_norm([x], math.inf), at), [0.0, -1.0]
+    )
+
+
+def test_of_norms_of_many_elements_some_of_them_zero(kit: Kit) -> None:
+    at = kit.tensor([3.0, 0.0, 4.0])
+    for p in (0.5, 1, 2, 3):
+        assert np.isfinite(kit.derivative(lambda x, p=p: kit.namespace.get_total_norm([x], p), at)).all()
+
+
+def test_of_clipping_by_value(kit: Kit) -> None:
+    at = kit.tensor([-3.0, -1.0, 0.5, 1.0, 2.0])
+    got = kit.derivative(lambda x: kit.namespace.clip_by_value(x, -1.0, 1.0), at)
+    np.testing.assert_array_equal(got, [0.0, 1.0, 1.0, 1.0, 0.0])
+
+
+def test_of_float64_and_16_bit_gradients(kit: Kit) -> None:
+    for dtype, tolerance in (("float64", 1e-12), ("bfloat16", 2e-2), ("float16", 2e-3)):
+        if dtype in kit.floating:
+            at = kit.tensor([3.0, 4.0], dtype)
+            got = kit.derivative(lambda x: kit.namespace.clip_by_global_norm([x], 1.0)[0][0], at).astype(np.float64)
+            np.testing.assert_allclose(got, [0.032, -0.024], rtol=tolerance, atol=tolerance / 30)
+
+
+def test_against_finite_differences(kit: Kit) -> None:
+    if "float64" not in kit.floating:
+        return
+    start = np.random.default_rng(6).standard_normal(6)
+
+    def function(x: object) -> object:
+        return kit.namespace.clip_by_global_norm([x], 0.7)[0][0]
+
+    got = kit.derivative(function, kit.tensor(start, "float64"))
+    step = 1e-6
+    for i in range(6):
+        sides = []
+        for sign in (1, -1):
+            moved = start.copy()
+            moved[i] += sign * step
+            sides.append(kit.array(function(kit.tensor(moved, "float64"))).sum())
+        assert got[i] == pytest.approx((sides[0] - sides[1]) / (2 * step), abs=1e-8)

@@ -1,0 +1,95 @@
+"""Every name on every framework: the same signatures, the same words, and examples that run as printed."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import inspect
+import subprocess
+import sys
+
+import pytest
+from kits import Kit
+
+import unified_clip
+
+SIGNATURES = {
+    "clip_grad_norm_": ["parameters", "max_norm", "norm_type=2.0", "error_if_nonfinite=False", "foreach=None"],
+    "clip_grad_value_": ["parameters", "clip_value", "foreach=None"],
+    "get_total_norm": ["tensors", "norm_type=2.0", "error_if_nonfinite=False", "foreach=None"],
+    "clip_grads_with_norm_": ["parameters", "max_norm", "total_norm", "foreach=None"],
+    "clip_by_global_norm": ["t_list", "clip_norm", "use_norm=None", "name=None"],
+    "clip_by_norm": ["t", "clip_norm", "axes=None", "name=None"],
+    "clip_by_value": ["t", "clip_value_min", "clip_value_max", "name=None"],
+    "global_norm": ["t_list", "name=None"],
+    "GradientClipByValue": ["max", "min=None", "need_clip=None"],
+    "GradientClipByNorm": ["clip_norm", "need_clip=None"],
+    "GradientClipByGlobalNorm": ["clip_norm", "group_name='default_group'", "auto_skip_clip=False", "need_clip=None"],
+    "ClipGradByValue": ["max", "min=None", "need_clip=None"],
+    "ClipGradByNorm": ["clip_norm", "need_clip=None"],
+    "ClipGradByGlobalNorm": ["clip_norm", "group_name='default_group'", "auto_skip_clip=False", "need_clip=None"],
+    "ErrorClipByValue": ["max", "min=None"],
+    "set_gradient_clip": ["clip", "param_list=None", "program=None"],
+    "append_gradient_clip_ops": ["params_grads"],
+}
+
+
+@pytest.mark.parametrize("name", SIGNATURES)
+def test_signatures_and_docstrings_are_the_same(kit: Kit, name: str) -> None:
+    for namespace in (unified_clip, kit.namespace):
+        public = getattr(namespace, name)
+        parameters = [
+            p.name if p.default is p.empty else f"{p.name}={p.default!r}"
+            for p in inspect.signature(public).parameters.values()
+            if p.kind is not p.KEYWORD_ONLY
+        ]
+        assert parameters == SIGNATURES[name]
+        assert public.__doc__ == getattr(unified_clip, name).__doc__
+
+
+def test_nothing_else_is_public(kit: Kit) -> None:
+    public = {name for name in vars(kit.namespace) if not name.startswith("_")} - {"classes", "OPS"}
+    assert public == set(SIGNATURES)
+    assert set(unified_clip.__all__) == set(SIGNATURES) | {"ClipWarning", "NonFiniteNormError"}
+
+
+@pytest.mark.parametrize("name", SIGNATURES)
+def test_docstrings_say_source_and_errors_and_have_an_example_that_runs(kit: Kit, name: str) -> None:
+    if kit.name != "numpy":
+        return
+    text = getattr(unified_clip, name).__doc__
+    for part in ("Source: ", "Args:", "Raises:", "Example:", ">>> import unified_clip.numpy as uc"):
+        assert part in text
+    (test,) = doctest.DocTestFinder(recurse=False).find(getattr(unified_clip, name), name, globs={})
+    assert doctest.DocTestRunner().run(test).failed == 0
+
+
+def test_the_package_loads_no_framework_and_is_quick(kit: Kit) -> None:
+    if kit.name != "numpy":
+        return
+    code = (
+        "import sys, time; start = time.perf_counter(); from unified_clip import clip_grad_norm_; "
+        "spent = time.perf_counter() - start; "
+        "print(spent, [m for m in ('torch', 'tensorflow', 'paddle', 'jax', 'keras', 'numpy') if m in sys.modules])"
+    )
+    times = []
+    for _ in range(5):
+        printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+        spent, loaded = printed.split(" ", 1)
+        assert loaded.strip() == "[]"
+        times.append(float(spent))
+    assert min(times) < 0.1
+
+
+def test_a_namespace_loads_its_own_framework_only(kit: Kit) -> None:
+    code = (
+        f"import sys; import unified_clip.{kit.name}; "
+        "print([m for m in ('torch', 'tensorflow', 'paddle', 'jax') if m in sys.modules])"
+    )
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    wanted = [] if kit.name == "numpy" else [kit.name]
+    assert printed.strip().splitlines()[-1] == str(wanted)
+
+
+def test_a_namespace_is_a_module_of_its_own(kit: Kit) -> None:
+    assert importlib.import_module(f"unified_clip.{kit.name}") is kit.namespace

@@ -1,0 +1,185 @@
+"""Bad input: an error that says what, where and what to do instead, before anything is written."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from kits import Kit
+
+import unified_clip
+
+
+class Untouched:
+    """Gradients for an in-place name, and the assertion that they are as they were."""
+
+    def __init__(self, kit: Kit, *extra: object) -> None:
+        self.kit = kit
+        self.holders = [*kit.in_place([kit.tensor([30.0, 40.0]), kit.tensor([1.0])]), *extra]
+        self.before = [kit.bits(g) for g in kit.kept(self.holders[:2])]
+
+    def check(self) -> None:
+        assert [self.kit.bits(g) for g in self.kit.kept(self.holders[:2])] == self.before
+
+
+@pytest.mark.parametrize(
+    ("threshold", "error", "message"),
+    [
+        (-1, ValueError, "is -1.0; it must be 0 or more"),
+        (-1e-30, ValueError, "0 or more"),
+        (math.nan, ValueError, "is nan; it must be 0 or more"),
+        (np.float32(-2), ValueError, "0 or more"),
+        ("1", TypeError, "is '1' \\(str\\); pass a number"),
+        (None, TypeError, "is None"),
+        (True, TypeError, "is True"),
+        (1j, TypeError, "pass a number"),
+        ([1.0], TypeError, "pass a number"),
+        (10**400, ValueError, "too large for float64"),
+        (np.array([1.0, 2.0]), ValueError, "shape \\[2\\]"),
+        (np.zeros(0), ValueError, "shape \\[0\\]"),
+        (np.array(True), TypeError, "bool"),
+        (np.array(1j), TypeError, "complex128"),
+        (np.array(-1.0), ValueError, "0 or more"),
+    ],
+)
+def test_thresholds(kit: Kit, threshold: object, error: type[Exception], message: str) -> None:
+    namespace = kit.namespace
+    for function, what in (
+        (namespace.clip_grad_norm_, "max_norm"),
+        (namespace.clip_grad_value_, "clip_value"),
+        (lambda holders, limit: namespace.clip_grads_with_norm_(holders, limit, 50.0), "max_norm"),
+    ):
+        gradients = Untouched(kit)
+        with pytest.raises(error, match=f"{what} .*{message}"):
+            function(gradients.holders, threshold)
+        gradients.check()
+    for function in (namespace.clip_by_global_norm, namespace.clip_by_norm):
+        with pytest.raises(error, match=f"clip_norm .*{message}"):
+            function(kit.tensor([3.0]), threshold)
+
+
+def test_thresholds_that_are_tensors(kit: Kit) -> None:
+    for values, message in (([1.0, 2.0], "shape"), (-1.0, "0 or more"), (math.nan, "0 or more")):
+        gradients = Untouched(kit)
+        with pytest.raises(ValueError, match=message):
+            kit.namespace.clip_grad_norm_(gradients.holders, kit.tensor(values))
+        gradients.check()
+
+
+@pytest.mark.parametrize("norm", [-1, -math.inf, np.float32(-2)])
+def test_a_given_norm_is_not_negative(kit: Kit, norm: object) -> None:
+    with pytest.raises(ValueError, match="use_norm is .*never negative"):
+        kit.namespace.clip_by_global_norm([kit.tensor([3.0])], 1.0, use_norm=norm)
+    gradients = Untouched(kit)
+    with pytest.raises(ValueError, match="total_norm is .*never negative"):
+        kit.namespace.clip_grads_with_norm_(gradients.holders, 1.0, norm)
+    gradients.check()
+
+
+@pytest.mark.parametrize(
+    ("p", "error"),
+    [(0, ValueError), (-1, ValueError), (-math.inf, ValueError), (math.nan, ValueError), ("2", ValueError),
+     ("fro", ValueError), (None, TypeError), (True, TypeError), (1j, TypeError), ([2], TypeError)],
+)  # fmt: skip
+def test_norm_types(kit: Kit, p: object, error: type[Exception]) -> None:
+    gradients = Untouched(kit)
+    with pytest.raises(error, match="norm_type is"):
+        kit.namespace.clip_grad_norm_(gradients.holders, 1.0, p)
+    with pytest.raises(error, match="norm_type is"):
+        kit.namespace.get_total_norm([kit.tensor([1.0])], p)
+    gradients.check()
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int32", "int64", "bool"])
+def test_integers_and_booleans_are_no_gradients(kit: Kit, dtype: str) -> None:
+    wrong = kit.tensor([1, 0], dtype)
+    for function in (
+        lambda tensors: kit.namespace.clip_by_global_norm(tensors, 1.0),
+        kit.namespace.get_total_norm,
+        kit.namespace.global_norm,
+    ):
+        with pytest.raises(TypeError, match=f"position 1 is {dtype}: gradients are float16"):
+            function([kit.tensor([1.0]), wrong])
+        with pytest.raises(TypeError, match=rf"position 1 \(parameter 'layer.bias'\) is {dtype}"):
+            function({"w": kit.tensor([1.0]), "layer": {"bias": wrong}})
+    with pytest.raises(TypeError, match=f"position 0 is {dtype}"):
+        kit.namespace.clip_by_norm(wrong, 1.0)
+    with pytest.raises(TypeError, match=f"position 0.* is {dtype}"):
+        kit.namespace.GradientClipByGlobalNorm(1.0)([(kit.parameter(), wrong)])
+    if not kit.on_parameters:
+        gradients = Untouched(kit, wrong)
+        with pytest.raises(TypeError, match=f"position 2 is {dtype}"):
+            kit.namespace.clip_grad_norm_(gradients.holders, 1.0)
+        gradients.check()
+
+
+def test_booleans_cannot_be_clipped_by_value_either(kit: Kit) -> None:
+    with pytest.raises(TypeError, match="bool"):
+        kit.namespace.clip_by_value(kit.tensor([True], "bool"), 0, 1)
+
+
+def test_what_is_no_tensor(kit: Kit) -> None:
+    for wrong in (3.0, 3, 1j):
+        with pytest.raises(TypeError, match="position 1 is the plain number"):
+            kit.namespace.global_norm([kit.tensor([1.0]), wrong])
+        with pytest.raises(TypeError, match="clip_by_norm was given the plain number"):
+            kit.namespace.clip_by_norm(wrong, 1.0)
+    for wrong in ("weights", object(), len):
+        with pytest.raises(TypeError, match="position 1 is a builtins"):
+            kit.namespace.global_norm([kit.tensor([1.0]), wrong])
+        with pytest.raises(TypeError, match="position 0 is a builtins"):
+            kit.namespace.get_total_norm(wrong)
+    with pytest.raises(TypeError, match="clip_by_norm takes one tensor"):
+        kit.namespace.clip_by_norm([kit.tensor([1.0])], 1.0)
+    with pytest.raises(TypeError, match="clip_by_value takes one tensor"):
+        kit.namespace.clip_by_value([kit.tensor([1.0])], -1.0, 1.0)
+    with pytest.raises(TypeError, match="ErrorClipByValue takes one tensor"):
+        kit.namespace.ErrorClipByValue(1.0)([kit.tensor([1.0])])
+    gradients = Untouched(kit, 3.0)
+    with pytest.raises(TypeError, match="position 2 is the plain number"):
+        kit.namespace.clip_grad_norm_(gradients.holders, 1.0)
+    gradients.check()
+
+
+@pytest.mark.parametrize("bound", ["1", None, True, 1j, [1.0]])
+def test_bounds_that_are_no_numbers(kit: Kit, bound: object) -> None:
+    with pytest.raises(TypeError, match="clip_value_min is"):
+        kit.namespace.clip_by_value(kit.tensor([1.0]), bound, 2.0)
+    with pytest.raises(TypeError, match="clip_value_max is"):
+        kit.namespace.clip_by_value(kit.tensor([1.0]), -2.0, bound)
+
+
+def test_bounds_in_the_wrong_order(kit: Kit) -> None:
+    with pytest.raises(ValueError, match=r"the lower bound \(2.0\) is above the upper one \(1.0\); swap them"):
+        kit.namespace.clip_by_value(kit.tensor([1.0]), 2.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("axes", "error", "message"),
+    [(2, ValueError, "axis 2"), (-3, ValueError, "axis -3"), ([0, 0], ValueError, "twice"), ([0, -2], ValueError, "twice"),
+     ("0", TypeError, "axes is"), (0.5, TypeError, "axes is"), (True, TypeError, "axes is")],
+)  # fmt: skip
+def test_axes(kit: Kit, axes: object, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        kit.namespace.clip_by_norm(kit.tensor([[1.0, 2.0]]), 1.0, axes=axes)
+
+
+def test_group_names_are_strings(kit: Kit) -> None:
+    with pytest.raises(TypeError, match="group_name is 3"):
+        kit.namespace.GradientClipByGlobalNorm(1.0, group_name=3)
+
+
+def test_the_path_setting_is_checked(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+    if kit.name == "numpy":
+        return
+    monkeypatch.setenv("UNIFIED_CLIP_PATH", "device")
+    with pytest.raises(ValueError, match="UNIFIED_CLIP_PATH is 'device'; set it to 'framework'"):
+        kit.namespace.global_norm([kit.tensor([1.0])])
+
+
+def test_the_package_itself_refuses_what_is_no_tensor() -> None:
+    with pytest.raises(TypeError, match="plain number"):
+        unified_clip.global_norm([1.0])
+    with pytest.raises(TypeError, match="takes one tensor"):
+        unified_clip.clip_by_norm("weights", 1.0)

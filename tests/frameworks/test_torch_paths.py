@@ -1,0 +1,271 @@
+"""PyTorch: when raw memory may be read and written, and what is owed to autograd afterwards."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from kits import Kit
+from torch.fx.experimental.proxy_tensor import make_fx
+
+import unified_clip.torch as uc
+from unified_clip._ops.torch_ops import OPS
+
+
+@pytest.fixture(autouse=True)
+def _eager(kit: Kit) -> None:
+    if not kit.exact:
+        pytest.skip("about the choice of the path, which is forced here")
+
+
+def on_host(*tensors: torch.Tensor, differentiable: bool = True) -> bool:
+    return OPS.path(tensors, differentiable=differentiable).on_host
+
+
+# -- the host path is taken for plain tensors only
+
+
+def test_plain_tensors_and_parameters() -> None:
+    assert on_host(torch.ones(2), torch.nn.Parameter(torch.ones(2)).detach(), torch.ones(()), torch.ones(0))
+    for dtype in (torch.float16, torch.bfloat16, torch.float64, torch.complex64, torch.complex128):
+        assert on_host(torch.ones(2, dtype=dtype))
+    assert on_host(torch.ones(4, 6).T, torch.ones(4, 6)[::2, 1:4], torch.ones(4)[1:])
+
+
+def test_one_tensor_that_is_not_plain_sends_the_whole_list_to_the_device_path() -> None:
+    assert not on_host(torch.ones(2), torch.ones(2, requires_grad=True))
+
+
+def test_a_derivative_is_wanted() -> None:
+    tensor = torch.ones(2, requires_grad=True)
+    assert not on_host(tensor)
+    assert on_host(tensor, differentiable=False)
+    with torch.no_grad():
+        assert on_host(tensor)
+    with torch.inference_mode():
+        assert on_host(torch.ones(2))
+
+
+def test_subclasses() -> None:
+    class Own(torch.Tensor):
+        pass
+
+    assert not on_host(torch.ones(2).as_subclass(Own))
+
+
+def test_lazy_conjugates_and_negatives() -> None:
+    tensor = torch.tensor([3 + 4j, 1 - 2j])
+    assert not on_host(tensor.conj())
+    assert not on_host(tensor.conj().imag)
+    got = uc.clip_by_norm(tensor.conj(), 1.0)
+    torch.testing.assert_close(got, uc.clip_by_norm(tensor, 1.0).conj().resolve_conj())
+    clipped = uc.clip_by_norm(tensor.conj().imag, 1.0)
+    torch.testing.assert_close(clipped, torch.tensor([-4.0, 2.0]) / math.sqrt(20))
+
+
+def test_meta_and_fake_tensors() -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    assert not on_host(torch.ones(2, device="meta"))
+    with FakeTensorMode() as mode:
+        fake = mode.from_tensor(torch.ones(2))
+        assert not on_host(fake)
+        clipped, norm = uc.clip_by_global_norm([fake], 1.0)
+        assert clipped[0].shape == (2,)
+        assert norm.shape == ()
+
+
+def test_zero_tensors_of_forward_differentiation() -> None:
+    assert not on_host(torch._efficientzerotensor((2,)))
+
+
+def test_under_a_dispatch_mode_nothing_escapes() -> None:
+    traced = make_fx(lambda x: uc.clip_by_global_norm([x], 1.0)[0][0])(torch.tensor([3.0, 4.0]))
+    torch.testing.assert_close(traced(torch.tensor([6.0, 8.0])), torch.tensor([0.6, 0.8]))
+    torch.testing.assert_close(traced(torch.tensor([0.3, 0.4])), torch.tensor([0.3, 0.4]))
+
+
+def test_under_functorch() -> None:
+    got = torch.func.grad(lambda x: uc.clip_by_norm(x, 1.0).sum())(torch.tensor([3.0, 4.0]))
+    torch.testing.assert_close(got, torch.tensor([0.032, -0.024]))
+    rows = torch.func.vmap(lambda x: uc.clip_by_norm(x, 1.0))(torch.tensor([[3.0, 4.0], [0.3, 0.4]]))
+    torch.testing.assert_close(rows, torch.tensor([[0.6, 0.8], [0.3, 0.4]]))
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")
+def test_under_forward_differentiation() -> None:
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(torch.tensor([3.0, 4.0]), torch.tensor([1.0, 0.0]))
+        tangent = torch.autograd.forward_ad.unpack_dual(uc.clip_by_norm(dual, 1.0)).tangent
+    torch.testing.assert_close(tangent, torch.tensor([0.128, -0.096]))
+
+
+def test_under_jit_trace() -> None:
+    with pytest.warns(DeprecationWarning):
+        traced = torch.jit.trace(lambda x: uc.clip_by_norm(x, 1.0), torch.tensor([3.0, 4.0]), check_trace=False)
+    torch.testing.assert_close(traced(torch.tensor([0.3, 0.4])), torch.tensor([0.3, 0.4]))
+
+
+def test_under_compile() -> None:
+    compiled = torch.compile(lambda x: uc.clip_by_norm(x, 1.0), backend="eager", fullgraph=False)
+    torch.testing.assert_close(compiled(torch.tensor([3.0, 4.0])), torch.tensor([0.6, 0.8]))
+    torch.testing.assert_close(compiled(torch.tensor([0.3, 0.4])), torch.tensor([0.3, 0.4]))
+
+
+def test_the_setting_forces_the_device_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UNIFIED_CLIP_PATH", "framework")
+    assert not on_host(torch.ones(2))
+
+
+def test_thresholds_with_a_derivative() -> None:
+    limit = torch.tensor(1.0, requires_grad=True)
+    clipped, _ = uc.clip_by_global_norm([torch.tensor([3.0, 4.0])], limit)
+    clipped[0].sum().backward()
+    torch.testing.assert_close(limit.grad, torch.tensor(1.4))
+
+
+# -- writing
+
+
+def with_gradient(gradient: torch.Tensor) -> torch.nn.Parameter:
+    parameter = torch.nn.Parameter(torch.zeros_like(gradient, memory_format=torch.contiguous_format))
+    parameter.grad = gradient
+    return parameter
+
+
+def test_autograd_notices_that_a_saved_gradient_was_overwritten() -> None:
+    parameter = torch.nn.Parameter(torch.tensor([3.0, 4.0]))
+    (parameter.grad,) = torch.autograd.grad((parameter**3).sum(), parameter, create_graph=True)
+    result = (parameter.grad**2).sum()  # saves parameter.grad
+    with torch.no_grad():
+        uc.clip_grad_norm_([parameter], 1.0)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        result.backward()
+
+
+def test_an_untouched_gradient_is_not_marked_as_written() -> None:
+    parameter = with_gradient(torch.tensor([3.0, 4.0]))
+    version = parameter.grad._version
+    uc.clip_grad_norm_([parameter], 10.0)
+    assert parameter.grad._version == version
+    uc.clip_grad_norm_([parameter], 1.0)
+    assert parameter.grad._version > version
+
+
+def test_in_place_names_record_no_gradient() -> None:
+    parameter = torch.nn.Parameter(torch.tensor([3.0, 4.0]))
+    (parameter.grad,) = torch.autograd.grad((parameter**2).sum(), parameter, create_graph=True)
+    norm = uc.clip_grad_norm_([parameter], 1.0)
+    assert not norm.requires_grad
+    torch.testing.assert_close(parameter.grad.detach(), torch.tensor([0.6, 0.8]))
+
+
+def test_class_instances_record_no_gradient() -> None:
+    gradient = torch.tensor([3.0, 4.0], requires_grad=True)
+    for clip in (uc.GradientClipByNorm(1.0), uc.GradientClipByGlobalNorm(1.0), uc.GradientClipByValue(1.0)):
+        assert not clip([(None, gradient)])[0][1].requires_grad
+        assert not clip([(None, gradient * 1)])[0][1].requires_grad
+
+
+def test_inference_tensors_can_be_clipped() -> None:
+    with torch.inference_mode():
+        gradient = torch.tensor([3.0, 4.0])
+    parameter = with_gradient(gradient)
+    uc.clip_grad_norm_([parameter], 1.0)
+    torch.testing.assert_close(parameter.grad.clone(), torch.tensor([0.6, 0.8]))
+
+
+def test_views_of_any_layout_are_written_where_they_are() -> None:
+    base = torch.arange(24.0).reshape(4, 6)
+    for view in (base.clone().T, base.clone()[::2, 1:5:2], base.clone().as_strided((3, 2), (6, 2))):
+        wanted = view.clone() * (1.0 / (view.double().norm() + 1e-6)).float()
+        uc.clip_grad_norm_([with_gradient(view)], 1.0)
+        torch.testing.assert_close(view, wanted, rtol=1e-6, atol=0)
+    channels_last = torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last)
+    got = uc.clip_by_norm(channels_last, 0.5)
+    assert got.is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(got.contiguous(), uc.clip_by_norm(channels_last.contiguous(), 0.5))
+
+
+@pytest.mark.parametrize("forced", [False, True])
+def test_memory_that_cannot_be_written_or_overlaps_is_refused(forced: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if forced:
+        monkeypatch.setenv("UNIFIED_CLIP_PATH", "framework")
+    good = with_gradient(torch.tensor([30.0]))
+    base = torch.arange(12.0)
+    expanded = torch.nn.Parameter(torch.zeros(4))
+    expanded.grad = torch.ones(1).expand(4)
+    with pytest.raises(ValueError, match="position 1 has several elements in one place"):
+        uc.clip_grad_norm_([good, expanded], 1.0)
+    with pytest.raises(ValueError, match=r"position 1 and the gradient at position 2 overlap in memory"):
+        uc.clip_grad_norm_([good, with_gradient(base[:7]), with_gradient(base[6:])], 1.0)
+    assert good.grad.item() == 30.0
+    assert base.tolist() == list(range(12))
+    both = [with_gradient(base[::2]), with_gradient(base[1::2])]
+    assert float(uc.clip_grad_norm_(both, 1e9)) == float(np.float32(math.sqrt(506)))
+
+
+# -- parameters
+
+
+def test_frozen_parameters_and_inner_tensors_are_silent() -> None:
+    frozen = torch.nn.Parameter(torch.ones(2), requires_grad=False)
+    assert float(uc.clip_grad_norm_([frozen], 1.0)) == 0.0
+    leaf = torch.ones(2, requires_grad=True)
+    inner = leaf * 3
+    kept = leaf * 4
+    kept.retain_grad()
+    (inner + kept).sum().backward()
+    uc.clip_grad_norm_([leaf, inner, kept], 1.0)
+    torch.testing.assert_close(kept.grad, torch.tensor([1.0, 1.0]) / math.sqrt(2 * 49 + 2))
+
+
+def test_a_real_model_by_parameters_named_parameters_and_state() -> None:
+    def make() -> torch.nn.Module:
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
+        (model(torch.randn(16, 4)) * 100).pow(2).mean().backward()
+        return model
+
+    models = [make() for _ in range(4)]
+    norms = [
+        uc.clip_grad_norm_(models[0].parameters(), 1.0),
+        uc.clip_grad_norm_(models[1].named_parameters(), 1.0),
+        uc.clip_grad_norm_(dict(models[2].named_parameters()), 1.0),
+        uc.GradientClipByGlobalNorm(1.0).clip_(models[3].parameters()),
+    ]
+    assert len({float(norm) for norm in norms}) == 1
+    for model in models[1:3]:
+        for a, b in zip(models[0].parameters(), model.parameters(), strict=True):
+            assert torch.equal(a.grad, b.grad)
+
+
+def test_names_of_parameters_are_in_messages() -> None:
+    model = torch.nn.Linear(2, 1)
+    model.weight.grad, model.bias.grad = torch.ones(1, 2), torch.tensor([math.nan])
+    with pytest.raises(RuntimeError, match=r"position 1 \(parameter 'bias'\) holds 1 NaN"):
+        uc.clip_grad_norm_(model.named_parameters(), 1.0, error_if_nonfinite=True)
+
+
+def test_sparse_embedding_gradients_of_a_real_backward_pass() -> None:
+    embedding = torch.nn.Embedding(5, 3, sparse=True)
+    embedding(torch.tensor([1, 1, 4, 1])).sum().backward()
+    assert not embedding.weight.grad.is_coalesced()
+    norm = uc.clip_grad_norm_(embedding.parameters(), 1.0)
+    assert float(norm) == float(np.float32(math.sqrt(3 * 9 + 3)))
+    assert embedding.weight.grad.is_sparse
+    torch.optim.SGD(embedding.parameters(), lr=1.0).step()
+
+
+def test_error_clip_as_a_hook() -> None:
+    leaf = torch.tensor([1.0, 2.0], requires_grad=True)
+    leaf.register_hook(uc.ErrorClipByValue(0.5))
+    (leaf * torch.tensor([3.0, 0.25])).sum().backward()
+    assert leaf.grad.tolist() == [0.5, 0.25]
+
+
+def test_other_devices_dtypes_are_refused_with_their_name() -> None:
+    with pytest.raises(TypeError, match="float8_e4m3fn"):
+        uc.global_norm([torch.ones(2).to(torch.float8_e4m3fn)])
