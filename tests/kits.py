@@ -197,5 +197,64 @@ class TensorflowKit(Kit):
         return self.array(tape.gradient(total, at))
 
 
-KITS: dict[str, type[Kit]] = {"numpy": Kit, "tensorflow": TensorflowKit, "torch": TorchKit}
+class JaxKit(Kit):
+    name = "jax"
+    writable = False
+    floating = ("float16", "bfloat16", "float32")
+    complex = ("complex64",)
+    integers = ("int8", "uint8", "int16", "int32")
+    keeps_subnormals_on_device = False
+    has_sparse = True
+    differentiates = True
+
+    def from_array(self, array: np.ndarray) -> Any:
+        import jax.numpy as jnp
+
+        return jnp.array(array)
+
+    def array(self, tensor: Any) -> np.ndarray:
+        return np.array(tensor)
+
+    def sparse(self, rows: Sequence[int], values: Any, height: int, dtype: str = "float32") -> Any:
+        from jax.experimental.sparse import BCOO
+
+        stored = self.tensor(values, dtype)
+        indices = np.array(rows, np.int32).reshape(-1, 1)
+        return BCOO((stored, self.tensor(indices, "int32")), shape=(height, *stored.shape[1:]))
+
+    def dense(self, sparse: Any) -> np.ndarray:
+        return self.array(sparse.todense())
+
+    def stored_rows(self, sparse: Any) -> list[int]:
+        return [row for row in np.asarray(sparse.indices)[:, 0].tolist() if row < sparse.shape[0]]
+
+    def parameter(self, name: str = "weight") -> Any:
+        return self.tensor([0.0, 0.0])
+
+    def derivative(self, function: Callable[[Any], Any], at: Any) -> np.ndarray:
+        import jax
+
+        return self.array(jax.grad(lambda x: function(x).sum())(at))
+
+
+class JaxX64Kit(JaxKit):
+    """JAX with float64 switched on for the process."""
+
+    floating = FLOATING
+    complex = COMPLEX
+    integers = INTEGERS
+
+    def __init__(self) -> None:
+        import jax
+
+        jax.config.update("jax_enable_x64", True)
+
+
+KITS: dict[str, type[Kit]] = {
+    "numpy": Kit,
+    "tensorflow": TensorflowKit,
+    "torch": TorchKit,
+    "jax": JaxKit,
+    "jax-x64": JaxX64Kit,
+}
 """By the name given to `pytest --framework`."""

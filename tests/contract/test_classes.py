@@ -188,6 +188,6 @@ def test_what_cannot_be_set_is_refused(kit: Kit) -> None:
 def test_append_is_all_or_nothing(kit: Kit) -> None:
     kit.namespace.set_gradient_clip(kit.namespace.GradientClipByNorm(1.0))
     given = [*pairs(kit, [3.0]), (kit.parameter(), kit.tensor([3], "int32"))]
-    with pytest.raises(TypeError, match="position 1.*int32"):
+    with pytest.raises(TypeError, match=r"position 1.*int32"):
         kit.namespace.append_gradient_clip_ops(given)
     assert gradients(kit, given[:1]) == [[3.0]]

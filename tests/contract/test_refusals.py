@@ -30,16 +30,16 @@ class Untouched:
         (-1e-30, ValueError, "0 or more"),
         (math.nan, ValueError, "is nan; it must be 0 or more"),
         (np.float32(-2), ValueError, "0 or more"),
-        ("1", TypeError, "is '1' \\(str\\); pass a number"),
+        ("1", TypeError, r"is '1' \(str\); pass a number"),
         (None, TypeError, "is None"),
         (True, TypeError, "is True"),
         (1j, TypeError, "pass a number"),
         ([1.0], TypeError, "pass a number"),
         (10**400, ValueError, "too large for float64"),
-        (np.array([1.0, 2.0]), ValueError, "shape \\[2\\]"),
-        (np.zeros(0), ValueError, "shape \\[0\\]"),
+        (np.array([1.0, 2.0]), ValueError, r"shape \[2\]"),
+        (np.zeros(0), ValueError, r"shape \[0\]"),
         (np.array(True), TypeError, "bool"),
-        (np.array(1j), TypeError, "complex128"),
+        (np.array(1j), TypeError, "complex"),
         (np.array(-1.0), ValueError, "0 or more"),
     ],
 )
@@ -69,10 +69,10 @@ def test_thresholds_that_are_tensors(kit: Kit) -> None:
 
 @pytest.mark.parametrize("norm", [-1, -math.inf, np.float32(-2)])
 def test_a_given_norm_is_not_negative(kit: Kit, norm: object) -> None:
-    with pytest.raises(ValueError, match="use_norm is .*never negative"):
+    with pytest.raises(ValueError, match=r"use_norm is .*never negative"):
         kit.namespace.clip_by_global_norm([kit.tensor([3.0])], 1.0, use_norm=norm)
     gradients = Untouched(kit)
-    with pytest.raises(ValueError, match="total_norm is .*never negative"):
+    with pytest.raises(ValueError, match=r"total_norm is .*never negative"):
         kit.namespace.clip_grads_with_norm_(gradients.holders, 1.0, norm)
     gradients.check()
 
@@ -93,6 +93,8 @@ def test_norm_types(kit: Kit, p: object, error: type[Exception]) -> None:
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int32", "int64", "bool"])
 def test_integers_and_booleans_are_no_gradients(kit: Kit, dtype: str) -> None:
+    if dtype not in (*kit.integers, "bool"):
+        return
     wrong = kit.tensor([1, 0], dtype)
     for function in (
         lambda tensors: kit.namespace.clip_by_global_norm(tensors, 1.0),
@@ -157,8 +159,9 @@ def test_bounds_in_the_wrong_order(kit: Kit) -> None:
 
 @pytest.mark.parametrize(
     ("axes", "error", "message"),
-    [(2, ValueError, "axis 2"), (-3, ValueError, "axis -3"), ([0, 0], ValueError, "twice"), ([0, -2], ValueError, "twice"),
-     ("0", TypeError, "axes is"), (0.5, TypeError, "axes is"), (True, TypeError, "axes is")],
+    [(2, ValueError, "axis 2"), (-3, ValueError, "axis -3"), ([0, 0], ValueError, "twice"),
+     ([0, -2], ValueError, "twice"), ("0", TypeError, "axes is"), (0.5, TypeError, "axes is"),
+     (True, TypeError, "axes is")],
 )  # fmt: skip
 def test_axes(kit: Kit, axes: object, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):

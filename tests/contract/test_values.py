@@ -66,7 +66,7 @@ def test_bounds_may_be_tensors_that_broadcast(kit: Kit) -> None:
     assert kit.array(got).tolist() == [[-1.0, 0.5, 1.0]] * 2
 
 
-@pytest.mark.parametrize("low, high", [([1.0, 2.0], [2.0, 1.0]), ([3.0, 3.0], 2.0), (0.0, [1.0, -1.0])])
+@pytest.mark.parametrize(("low", "high"), [([1.0, 2.0], [2.0, 1.0]), ([3.0, 3.0], 2.0), (0.0, [1.0, -1.0])])
 def test_a_lower_bound_above_the_upper_one_is_refused(kit: Kit, low: object, high: object) -> None:
     low, high = (bound if isinstance(bound, float) else kit.tensor(bound) for bound in (low, high))
     with pytest.raises(ValueError, match="above the upper one"):

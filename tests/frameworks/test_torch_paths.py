@@ -103,7 +103,7 @@ def test_under_forward_differentiation() -> None:
 
 
 def test_under_jit_trace() -> None:
-    with pytest.warns(DeprecationWarning):
+    with pytest.warns(DeprecationWarning, match="torch.jit.trace"):
         traced = torch.jit.trace(lambda x: uc.clip_by_norm(x, 1.0), torch.tensor([3.0, 4.0]), check_trace=False)
     torch.testing.assert_close(traced(torch.tensor([0.3, 0.4])), torch.tensor([0.3, 0.4]))
 

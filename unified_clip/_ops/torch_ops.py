@@ -67,8 +67,8 @@ class TorchOps(Ops):
         if gradient.layout != torch.sparse_coo:
             return None
         if self.host_views([gradient._indices(), gradient._values()], differentiable=True) is None:
-            merged = gradient.coalesce()
-            indices, values = merged.indices(), merged.values()
+            merged = _wide(gradient).coalesce()  # rows are summed in float64 and rounded once
+            indices, values = merged.indices(), merged.values().to(gradient.dtype)
         else:
             dtype = self.dtype(gradient)
             rows, array = host.merge_rows(

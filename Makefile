@@ -1,0 +1,51 @@
+# `make parity` and `make test` do all their set-up: they need Python 3.11 and nothing else.
+
+VENV := .venv
+BIN := $(VENV)/bin
+FRAMEWORKS := numpy torch tensorflow paddle jax jax-x64
+SOURCES := $(shell find unified_clip -name '*.py') pyproject.toml
+
+.PHONY: test parity lint coverage record clean
+
+test: lint coverage
+
+# One process for each framework: two in one process can crash. NumPy has no device path.
+coverage: $(VENV)/package
+	rm -f .coverage .coverage.*
+	set -e; for framework in $(FRAMEWORKS); do \
+		echo "== $$framework, host path"; \
+		$(BIN)/coverage run -m pytest -q tests/contract tests/frameworks --framework $$framework; \
+		if [ $$framework != numpy ]; then \
+			echo "== $$framework, device path"; \
+			UNIFIED_CLIP_PATH=framework $(BIN)/coverage run -m pytest -q tests/contract --framework $$framework; \
+		fi; \
+	done
+	@echo "== the parts that need no framework"
+	$(BIN)/coverage run -m pytest -q tests/unit
+	$(BIN)/coverage combine -q
+	$(BIN)/coverage report --include='*/_core/*' --fail-under=100
+	$(BIN)/coverage report --fail-under=95
+
+lint: $(VENV)/package
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+parity: $(VENV)/package
+	$(BIN)/unified-clip parity --out report
+
+# New recordings differ from the committed ones in their last bits on other processors.
+record: $(VENV)/package
+	$(BIN)/python parity/record_gradients.py
+
+$(VENV)/package: $(VENV)/requirements $(SOURCES)
+	$(BIN)/pip install -q --no-deps --no-build-isolation --force-reinstall .
+	touch $@
+
+$(VENV)/requirements: requirements.txt
+	python3 -m venv $(VENV)
+	$(BIN)/pip install -q -r requirements.txt
+	touch $@
+
+clean:
+	rm -rf $(VENV) report build .coverage*

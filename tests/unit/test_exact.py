@@ -1,0 +1,126 @@
+"""The accumulator and its rounding, against fractions."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import reference
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unified_clip._core.exact import BLOCK, UNIT, Accumulator, nearest
+from unified_clip._ops import host
+
+FINITE = st.floats(allow_nan=False, allow_infinity=False)
+
+
+@given(FINITE, st.sampled_from(["float16", "bfloat16", "float32", "float64"]))
+def test_nearest_is_what_numpy_rounds_to(value: float, dtype: str) -> None:
+    if dtype == "bfloat16":  # ml_dtypes rounds through float32, so start from one
+        with np.errstate(over="ignore"):
+            value = float(np.float32(value))
+    with np.errstate(over="ignore"):
+        assert nearest(value, dtype) == float(np.asarray(value).astype(reference.NUMPY[dtype]))
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf, 0.0, -0.0])
+def test_nearest_keeps_infinities_and_zeros(value: float) -> None:
+    assert math.copysign(1, nearest(value, "bfloat16")) == math.copysign(1, value)
+    assert nearest(value, "bfloat16") == value
+
+
+def test_nearest_rounds_once() -> None:
+    above_half = 1 + 2.0**-8 + 2.0**-40  # float32 drops the last bit, and what is left is half way
+    assert nearest(above_half, "bfloat16") == 1 + 2.0**-7
+    assert nearest(Fraction(3, 2**150), "float32") == 2.0**-148  # half way between two subnormal numbers, to even
+    assert nearest(-above_half, "bfloat16") == -1 - 2.0**-7
+
+
+@given(st.integers(min_value=0, max_value=2**4400), st.sampled_from([1, 2]), st.sampled_from(["float32", "float64"]))
+def test_roots_are_correctly_rounded(total: int, p: int, dtype: str) -> None:
+    exact = Fraction(total, 2**UNIT)
+    wanted = reference.nearest_root(exact, dtype) if p == 2 else reference.nearest(exact, dtype)
+    assert Accumulator(total).root(p, dtype) == wanted
+
+
+@given(st.lists(st.tuples(st.integers(0, 2**60), st.integers(0, 2**10), st.booleans(), st.booleans()), max_size=6))
+def test_merging_is_addition_in_any_order(parts: list[tuple[int, int, bool, bool]]) -> None:
+    accumulators = [Accumulator(*part) for part in parts]
+    merged = sum(accumulators, Accumulator())
+    assert merged == sum(reversed(accumulators), Accumulator())
+    assert merged.total == sum(part[0] for part in parts)
+    assert merged.nan == any(part[2] for part in parts)
+
+
+def test_nan_comes_before_infinity() -> None:
+    assert math.isnan(Accumulator(nan=True, infinite=True).root(2, "float32") or 0.0)
+    assert Accumulator(infinite=True).root(2, "float32") == math.inf
+
+
+def test_a_certificate_is_refused_where_the_error_reaches_a_rounding_boundary() -> None:
+    half_way = (2**24 + 1) ** 2 << UNIT
+    assert Accumulator(half_way, 0).root(2, "float32") == 2.0**24
+    assert Accumulator(half_way + 1, 0).root(2, "float32") == 2.0**24 + 2
+    assert Accumulator(half_way + 1, 1).root(2, "float32") is None
+    assert Accumulator(half_way + 10, 5).root(2, "float32") == 2.0**24 + 2
+
+
+@given(st.lists(FINITE, max_size=40), st.sampled_from([1, 2]))
+def test_exact_sums_lose_nothing(values: list[float], p: int) -> None:
+    got = host._sum_exactly(np.array(values, np.float64), p)
+    assert got.slack == 0
+    assert Fraction(got.total, 2**UNIT) == sum((abs(Fraction(value)) ** p for value in values), Fraction(0))
+
+
+@given(
+    st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=50),
+    st.sampled_from([1, 2]),
+)
+def test_block_sums_keep_their_promise(values: list[float], p: int) -> None:
+    repeated = np.resize(np.array(values, np.float32), 3 * BLOCK + 17)
+    got = host._block_sums([(repeated, "float32")], p)
+    exact = sum((abs(Fraction(value)) ** p for value in repeated.tolist()), Fraction(0))
+    assert abs(Fraction(got.total, 2**UNIT) - exact) <= Fraction(got.slack, 2**UNIT)
+    assert got.slack <= (got.total >> 39) + 1
+
+
+def test_the_exact_sum_is_needed_and_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    near = [(np.array([2.0**24, 2.0**12, 2.0**12, 1.0], np.float32), "float32")]
+    clear = [(np.array([3.0, 4.0], np.float32), "float32")]
+    taken = []
+    exact_sum = host._exact_sum
+    monkeypatch.setattr(host, "_exact_sum", lambda parts, p: taken.append(p) or exact_sum(parts, p))
+    assert host._exact_norm(clear, 2, "float32") == 5.0
+    assert taken == []
+    assert host._exact_norm(near, 2, "float32") == 2.0**24
+    assert taken == [2]
+
+
+@given(st.lists(FINITE, min_size=1, max_size=30))
+def test_bfloat16_is_rounded_once_from_float64(values: list[float]) -> None:
+    with np.errstate(over="ignore"):
+        got = host._round_to(np.array(values), "bfloat16")
+    assert got.tolist() == [nearest(value, "bfloat16") for value in values]
+
+
+def test_views_at_an_address_read_and_write_that_memory() -> None:
+    owner = np.arange(12, dtype=np.float32).reshape(3, 4)
+    view = host.view_at(owner.ctypes.data, (4, 3), (1, 4), "float32")
+    assert view.tolist() == owner.T.tolist()
+    view[1, 2] = -1
+    assert owner[2, 1] == -1
+    assert host.view_at(0, (0, 3), (3, 1), "bfloat16").shape == (0, 3)
+    assert host.view_at(owner.ctypes.data, (), (), "float32").shape == ()
+
+
+def test_overlap_is_found_exactly() -> None:
+    base = np.arange(40.0)
+    windows = np.lib.stride_tricks.as_strided
+    assert not host._overlaps_itself(windows(base, (2, 3), (24, 16)))  # offsets 0, 2, 4 and 3, 5, 7
+    assert host._overlaps_itself(windows(base, (2, 3), (16, 16)))
+    assert host._overlaps_itself(windows(base, (3, 4), (8, 8)))
+    hard = [windows(base, (2,) * 20, tuple(8 * n for n in (1,) * 20)) for _ in range(2)]
+    assert host._shares_memory(*hard)

@@ -1,0 +1,69 @@
+"""Imports go one way, and the rule imports no framework."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import unified_clip
+
+PACKAGE = Path(unified_clip.__file__).parent
+FRAMEWORKS = {"torch", "tensorflow", "keras", "paddle", "jax", "jaxlib", "numpy"}
+NAMESPACES = {"torch", "tensorflow", "paddle", "jax", "numpy"}
+LAYERS = ["errors", "_core", "_ops", "_dispatch", "namespaces", "parity", "cli"]
+"""Each may import from itself and from those before it."""
+
+
+def layer(module: str) -> str:
+    """The layer of a module named relative to the package."""
+    first = module.split(".")[0]
+    return {"": "namespaces", "__init__": "namespaces", "__main__": "cli"}.get(
+        first, "namespaces" if first in NAMESPACES else first
+    )
+
+
+def imported(path: Path) -> list[str]:
+    """The modules that a file imports; those of the package as `unified_clip.x`."""
+    package = ["unified_clip", *path.relative_to(PACKAGE).parts[:-1]]
+    names = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = ".".join(package[: len(package) - node.level + 1]) if node.level else ""
+            module = ".".join(part for part in (base, node.module) if part)
+            names += [f"{module}.{alias.name}" if module == "unified_clip" else module for alias in node.names]
+    return names
+
+
+def test_no_module_imports_from_a_later_layer() -> None:
+    files = list(PACKAGE.rglob("*.py"))
+    assert len(files) > 15
+    for path in files:
+        module = ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
+        for name in imported(path):
+            if name.split(".")[0] == "unified_clip":
+                target = layer(name.removeprefix("unified_clip").lstrip("."))
+                assert LAYERS.index(target) <= LAYERS.index(layer(module)), f"{module} imports {name}"
+
+
+def test_the_core_imports_no_framework() -> None:
+    for path in [*(PACKAGE / "_core").glob("*.py"), PACKAGE / "__init__.py", PACKAGE / "_dispatch.py"]:
+        assert not {name.split(".")[0] for name in imported(path)} & FRAMEWORKS, path.name
+
+
+def test_an_adapter_imports_its_own_framework_and_numpy_only() -> None:
+    adapters = list((PACKAGE / "_ops").glob("*_ops.py"))
+    assert len(adapters) >= 2
+    for path in adapters:
+        own = {path.stem.removesuffix("_ops"), "numpy"} | ({"keras"} if "tensorflow" in path.stem else set())
+        assert {name.split(".")[0] for name in imported(path)} & FRAMEWORKS <= own | {"numpy"}
+
+
+def test_namespaces_hold_no_arithmetic() -> None:
+    for name in NAMESPACES:
+        path = PACKAGE / f"{name}.py"
+        if path.exists():
+            assert not [
+                node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.BinOp | ast.Compare)
+            ]

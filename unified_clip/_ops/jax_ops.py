@@ -1,0 +1,216 @@
+"""JAX. Arrays cannot be written, so in-place names update the list or dict; every pytree is a container."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+from jax.experimental.sparse import BCOO
+
+from .._core.device import DevicePath
+from .._core.ops import Ops, Path, Scalar, Tensor
+from . import host
+
+
+class JaxOps(Ops):
+    """`Ops` and `DeviceOps` for JAX."""
+
+    name = "jax"
+    writable = False
+
+    # -- recognising
+
+    def is_tensor(self, value: Any) -> bool:
+        return isinstance(value, jax.Array | BCOO | np.ndarray | np.generic)
+
+    def adopt(self, value: Any) -> Tensor:
+        return value if isinstance(value, jax.Array | BCOO) else jnp.array(value)
+
+    def dtype(self, tensor: Any) -> str:
+        return str(tensor.dtype)
+
+    def shape(self, tensor: Any) -> tuple[int | None, ...]:
+        return tuple(tensor.shape)
+
+    def children(self, node: Any) -> dict[str, Any] | None:
+        if isinstance(node, str) or jax.tree_util.all_leaves([node]):
+            return None
+        if type(node) in (dict, list, tuple) or hasattr(node, "_fields"):
+            return None  # plain containers, which may hold (name, gradient) pairs
+        pairs, _ = jax.tree_util.tree_flatten_with_path(node, is_leaf=lambda part: part is not node)
+        return {jax.tree_util.keystr(path, simple=True): child for path, child in pairs}
+
+    def with_children(self, node: Any, children: list[Any]) -> Any:
+        structure = jax.tree_util.tree_structure(node, is_leaf=lambda part: part is not node)
+        return jax.tree_util.tree_unflatten(structure, children)
+
+    def merge_sparse(self, gradient: Any) -> tuple[Tensor, Callable[[Tensor], Any]] | None:
+        if not isinstance(gradient, BCOO):
+            return None
+        if self.host_views([gradient.indices, gradient.data]) is None:
+            with jax.enable_x64(True):  # rows are summed in float64 and rounded once
+                merged = BCOO((_wide(gradient.data), gradient.indices), shape=gradient.shape).sum_duplicates(
+                    nse=gradient.nse
+                )
+                indices, data = merged.indices, merged.data.astype(gradient.dtype)
+        else:
+            rows = np.asarray(gradient.indices)
+            inside = (rows < np.array(gradient.shape[: gradient.n_sparse])).all(axis=1)  # BCOO pads with the rest
+            dtype = self.dtype(gradient)
+            unique, array = host.merge_rows(rows[inside].T, self.host_view(gradient.data)[inside], dtype)
+            indices, data = jnp.asarray(unique.T), self.from_host(array, dtype)
+        return data, lambda new: BCOO((new, indices), shape=gradient.shape, indices_sorted=True, unique_indices=True)
+
+    # -- the path
+
+    def path(self, tensors: Sequence[Tensor], *, differentiable: bool, others: Sequence[Any] = ()) -> Path:
+        views = self.host_views([*tensors, *others])
+        if views is None:
+            return DevicePath(self, tensors, differentiable)
+        return host.HostPath(self, tensors, views[: len(tensors)])
+
+    def host_views(self, tensors: Sequence[Tensor]) -> list[host.Array] | None:
+        """Views of all the memory, or None where any array is traced, elsewhere or in parts."""
+        if host.forced_to_framework() or not all(_is_concrete(tensor) for tensor in tensors):
+            return None
+        return [self.host_view(tensor) for tensor in tensors]
+
+    def host_view(self, tensor: Tensor) -> host.Array:
+        return host.storage(np.asarray(tensor))[0]
+
+    def from_host(self, array: host.Array, dtype: str) -> Tensor:
+        return jnp.asarray(array.view(ml_dtypes.bfloat16) if dtype == "bfloat16" else array)
+
+    def norm_from_host(self, value: float, dtype: str) -> Tensor:
+        return jnp.asarray(np.dtype(dtype).type(value))
+
+    def wrote(self, tensors: Sequence[Tensor]) -> None:
+        """Arrays are never written."""
+
+    def read(self, scalar: Tensor) -> float | None:
+        return float(np.asarray(scalar).item()) if _is_concrete(scalar) else None
+
+    def distinct(self, tensors: Sequence[Any], describe: Callable[[int], str]) -> list[int]:
+        # Nothing is written in place, and two gradients may well be one array: those of a + b are.
+        return list(range(len(tensors)))
+
+    # -- what the device path needs, in a scope where JAX has float64
+
+    def constant(self, value: Any, like: Sequence[Tensor]) -> Scalar:
+        return jnp.reshape(jnp.asarray(value, dtype=jnp.float64), ())
+
+    def power_sum(self, tensors: Sequence[Tensor], p: float, divisor: Scalar | None) -> Scalar:
+        sums = [jnp.sum(_powers(tensor, p, divisor)) for tensor in tensors]
+        return sum(sums, start=jnp.zeros((), jnp.float64))
+
+    def max_abs(self, tensors: Sequence[Tensor]) -> Scalar:
+        greatest = [self.slice_max_abs(tensor, range(tensor.ndim)).reshape(()) for tensor in tensors]
+        return _max(jnp.stack([jnp.zeros((), jnp.float64), *greatest]), (0,)).reshape(())
+
+    def slice_power_sum(self, tensor: Tensor, axes: Sequence[int], divisor: Scalar | None) -> Scalar:
+        return jnp.sum(_powers(tensor, 2, divisor), axis=tuple(axes), keepdims=True)
+
+    def slice_max_abs(self, tensor: Tensor, axes: Sequence[int]) -> Scalar:
+        return _max(_magnitudes(tensor), tuple(axes))
+
+    def root(self, value: Scalar, p: float) -> Scalar:
+        return jnp.sqrt(value) if p == 2 else value ** (1 / p)
+
+    def where(self, condition: Any, yes: Scalar, no: Scalar) -> Scalar:
+        return jnp.where(condition, yes, no)
+
+    def stop_gradient(self, scalar: Scalar) -> Scalar:
+        return jax.lax.stop_gradient(scalar)
+
+    def rounded(self, scalar: Scalar, dtype: str) -> Scalar:
+        return scalar.astype(dtype).astype(jnp.float64)
+
+    def as_norm(self, scalar: Scalar, dtype: str) -> Tensor:
+        return scalar.astype(dtype)
+
+    def scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Tensor]:
+        return [jnp.where(coef != 1.0, _product(tensor, coef), tensor) for tensor in tensors]
+
+    def scale_(self, tensors: Sequence[Tensor], coef: Scalar) -> None:
+        raise AssertionError("JAX arrays cannot be written")
+
+    def crossed(self, low: Any, high: Any) -> bool | None:
+        crossed = self.read(jnp.any(jnp.asarray(low) > jnp.asarray(high)))
+        return None if crossed is None else bool(crossed)
+
+    def clamp(self, tensor: Tensor, low: Any, high: Any) -> Tensor:
+        low, high = (jnp.asarray(bound).astype(tensor.dtype) for bound in (low, high))
+        return jnp.where(tensor < low, low, jnp.where(tensor > high, high, tensor))
+
+    def clamp_(self, tensor: Tensor, low: float, high: float) -> None:
+        raise AssertionError("JAX arrays cannot be written")
+
+    def copy(self, tensor: Tensor) -> Tensor:
+        return tensor
+
+    def nonfinite_counts(self, tensor: Tensor) -> tuple[int, int]:
+        return int(jnp.isnan(tensor).sum()), int(jnp.isinf(tensor).sum())
+
+    def scope(self, differentiable: bool) -> AbstractContextManager[Any]:
+        scope: AbstractContextManager[Any] = jax.enable_x64(True)
+        return scope
+
+
+def _is_concrete(tensor: Any) -> bool:
+    """Whether the array is all here, in this process and in the memory of one CPU device."""
+    if isinstance(tensor, np.ndarray):
+        return True
+    if not isinstance(tensor, jax.Array) or isinstance(tensor, jax.core.Tracer) or tensor.is_deleted():
+        return False
+    devices = tensor.devices()
+    return len(devices) == 1 and next(iter(devices)).platform == "cpu"
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    return tensor.astype(jnp.complex128 if jnp.iscomplexobj(tensor) else jnp.float64)
+
+
+def _magnitudes(tensor: Tensor) -> Tensor:
+    """|g| in float64, with derivative 0 where g is 0, complex numbers included."""
+    if not jnp.iscomplexobj(tensor):
+        return jnp.abs(_wide(tensor))
+    zero = tensor == 0
+    return jnp.where(zero, 0.0, jnp.abs(jnp.where(zero, 1.0, _wide(tensor))))
+
+
+def _powers(tensor: Tensor, p: float, divisor: Scalar | None) -> Tensor:
+    scale = 1.0 if divisor is None else divisor
+    if p == 2 and jnp.iscomplexobj(tensor):
+        return (_wide(tensor.real) / scale) ** 2 + (_wide(tensor.imag) / scale) ** 2
+    if p == 2:
+        wide = _wide(tensor) / scale
+        return wide * wide
+    magnitudes = _magnitudes(tensor) / scale
+    if p == 1:
+        return magnitudes
+    zero = magnitudes == 0
+    return jnp.where(zero, 0.0, jnp.where(zero, 1.0, magnitudes) ** p)
+
+
+def _max(values: Tensor, axes: tuple[int, ...]) -> Tensor:
+    """The greatest value along axes, which stay with length 1: 0 for none, NaN where there is any (XLA may drop it)."""
+    greatest = jnp.max(values, axis=axes, keepdims=True, initial=0.0)
+    return jnp.where(jnp.any(jnp.isnan(values), axis=axes, keepdims=True), math.nan, greatest)
+
+
+def _product(tensor: Tensor, coef: Scalar) -> Tensor:
+    """tensor * coef, in float32 with coef rounded to it, but for float64 and complex128."""
+    if tensor.dtype == jnp.float64:
+        return tensor * coef
+    if jnp.iscomplexobj(tensor):
+        return jax.lax.complex(_product(tensor.real, coef), _product(tensor.imag, coef))
+    return (tensor.astype(jnp.float32) * coef.astype(jnp.float32)).astype(tensor.dtype)
+
+
+OPS = JaxOps()
