@@ -14,14 +14,14 @@ coverage: $(VENV)/package
 	rm -f .coverage .coverage.*
 	set -e; for framework in $(FRAMEWORKS); do \
 		echo "== $$framework, host path"; \
-		$(BIN)/coverage run -m pytest -q tests/contract tests/frameworks --framework $$framework; \
+		$(BIN)/coverage run $(BIN)/pytest -q tests/contract tests/frameworks --framework $$framework; \
 		if [ $$framework != numpy ]; then \
 			echo "== $$framework, device path"; \
-			UNIFIED_CLIP_PATH=framework $(BIN)/coverage run -m pytest -q tests/contract --framework $$framework; \
+			UNIFIED_CLIP_PATH=framework $(BIN)/coverage run $(BIN)/pytest -q tests/contract --framework $$framework; \
 		fi; \
 	done
 	@echo "== the parts that need no framework"
-	$(BIN)/coverage run -m pytest -q tests/unit
+	$(BIN)/coverage run $(BIN)/pytest -q tests/unit
 	$(BIN)/coverage combine -q
 	$(BIN)/coverage report --include='*/_core/*' --fail-under=100
 	$(BIN)/coverage report --fail-under=95

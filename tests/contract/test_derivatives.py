@@ -98,3 +98,16 @@ def test_against_finite_differences(kit: Kit) -> None:
             moved[i] += sign * step
             sides.append(kit.array(function(kit.tensor(moved, "float64"))).sum())
         assert got[i] == pytest.approx((sides[0] - sides[1]) / (2 * step), abs=1e-8)
+
+
+def test_error_if_nonfinite_can_be_asked_for_where_a_derivative_is_wanted(kit: Kit) -> None:
+    def function(x: object) -> object:
+        return kit.namespace.get_total_norm([x], error_if_nonfinite=True)
+
+    if kit.name.startswith("jax"):  # its derivatives are traced
+        with pytest.raises(TypeError, match="from inside a graph"):
+            kit.derivative(function, kit.tensor([3.0, 4.0]))
+        return
+    np.testing.assert_allclose(kit.derivative(function, kit.tensor([3.0, 4.0])), [0.6, 0.8], rtol=1e-6)
+    with pytest.raises(RuntimeError, match="position 0 holds 1 NaN"):
+        kit.derivative(function, kit.tensor([3.0, math.nan]))

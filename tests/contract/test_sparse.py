@@ -100,6 +100,15 @@ def test_sums_of_rows_are_rounded_once_whatever_their_order(kit: Kit, dtype: str
             np.testing.assert_allclose(got.astype(float), wanted.astype(float), rtol=TOLERANCE[dtype])
 
 
+def test_infinities_stay_and_sums_that_overflow_on_the_way_do_not(kit: Kit) -> None:
+    sparse = kit.sparse([0, 0, 1, 1, 1], [[math.inf], [1.0], [3e38], [3e38], [-3e38]], 2)
+    got = kit.dense(kit.namespace.clip_by_global_norm([sparse], math.inf)[0][0])
+    np.testing.assert_array_equal(got, np.array([[math.inf], [3e38]], np.float32))
+    if "float64" in kit.floating and kit.exact:
+        sparse = kit.sparse([1, 1, 1], [[1e308], [1e308], [-1e308]], 2, "float64")
+        assert float(kit.array(kit.namespace.global_norm([sparse]))) == 1e308
+
+
 def test_no_rows(kit: Kit) -> None:
     sparse = kit.sparse([], np.zeros((0, 2)), HEIGHT)
     (clipped,), norm = kit.namespace.clip_by_global_norm([sparse], 1.0)

@@ -58,21 +58,28 @@ def bound(ops: Ops, value: Any, what: str) -> Scalar:
 
 
 def _number(ops: Ops, value: Any, what: str) -> Scalar:
-    if ops.is_tensor(value):
-        shape = ops.shape(value)
-        if any(length not in (1, None) for length in shape):
-            raise ValueError(f"{what} has shape {list(shape)}; pass one number, or call once for each threshold")
-        tensor = ops.adopt(value)
-        if ops.dtype(tensor) in COMPLEX or ops.dtype(tensor) == "bool":
-            raise TypeError(f"{what} is a tensor of {ops.dtype(tensor)}; pass a real number")
-        known = ops.read(tensor)
-        return tensor if known is None else known
     if not _is_real(value):
-        raise TypeError(f"{what} is {value!r} ({type(value).__name__}); pass a number, or a tensor with one element")
+        if not ops.is_tensor(value):
+            raise TypeError(
+                f"{what} is {value!r} ({type(value).__name__}); pass a number, or a tensor with one element"
+            )
+        return _one_element(ops, value, what)
     try:
         return float(value)
     except OverflowError:
         raise ValueError(f"{what} is too large for float64; pass math.inf to measure without clipping") from None
+
+
+def _one_element(ops: Ops, value: Any, what: str) -> Scalar:
+    """A tensor's number, or the tensor where that is not known here."""
+    shape = ops.shape(value)
+    if any(length not in (1, None) for length in shape):
+        raise ValueError(f"{what} has shape {list(shape)}; pass one number, or call once for each threshold")
+    tensor = ops.adopt(value)
+    if ops.dtype(tensor) not in (*FLOATING, *INTEGER_RANGES):
+        raise TypeError(f"{what} is a tensor of {ops.dtype(tensor)}; pass a real number")
+    known = ops.read(tensor)
+    return tensor if known is None else known
 
 
 def _is_real(value: Any) -> bool:
@@ -204,8 +211,9 @@ def finite(path: Path, n: Scalar, leaves: Sequence[Leaf], p: float) -> None:
         return
     counted = [(leaf, *counts) for leaf, counts in zip(leaves, path.nonfinite_counts(), strict=True) if any(counts)]
     found = "; ".join(f"{leaf.place} holds {nans} NaN and {infs} inf" for leaf, nans, infs in counted)
+    kind = "NaN" if any(nans for _, nans, _ in counted) else "infinite"
     raise NonFiniteNormError(
-        f"the total norm of order {p:g} is {float(path.as_norm(n))}, and error_if_nonfinite is set; no gradient was "
+        f"the total norm of order {p:g} is {kind}, and error_if_nonfinite is set; no gradient was "
         f"changed. {found or 'Every gradient is finite, but their norm exceeds the largest float32'}"
     )
 
@@ -217,7 +225,9 @@ def class_threshold(value: Any, what: str) -> float:
     shape = tuple(getattr(value, "shape", ()))
     if any(length != 1 for length in shape):
         raise ValueError(f"{what} has shape {list(shape)}; pass one number")
-    number = float(value.reshape(()) if shape and hasattr(value, "reshape") else value[0] if shape else value)
+    for _ in shape:
+        value = value[0]
+    number = float(value)
     if math.isnan(number) or number < 0:
         raise ValueError(f"{what} is {number}; it must be 0 or more (inf changes nothing)")
     return number

@@ -62,7 +62,10 @@ def _walk(ops: Ops, node: Any, name: str | None, leaves: list[Leaf]) -> Rebuild:
         return lambda results: _like(node, {key: part(results) for key, part in parts.items()})
     if isinstance(node, str | bytes) or not isinstance(node, Iterable):
         raise not_a_tensor(ops, node, Leaf(node, len(leaves), name))
-    items = list(node)
+    try:
+        items = list(node)
+    except (TypeError, NotImplementedError):  # a symbolic tensor has __iter__, and refuses
+        raise not_a_tensor(ops, node, Leaf(node, len(leaves), name)) from None
     if len(items) == 2 and isinstance(items[0], str):
         label, part = items[0], _walk(ops, items[1], _join(name, items[0]), leaves)
         return lambda results: _sequence(node, [label, part(results)])

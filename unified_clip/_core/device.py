@@ -75,8 +75,7 @@ class DevicePath:
         return False
 
     def is_finite(self, n: Scalar) -> bool | None:
-        value = self._ops.read(n)
-        return None if value is None else math.isfinite(value)
+        return self._ops.is_finite(n)
 
     def nonfinite_counts(self) -> list[tuple[int, int]]:
         return [self._ops.nonfinite_counts(tensor) for tensor in self._tensors]
@@ -97,7 +96,7 @@ class DevicePath:
 
     def _root(self, total: Scalar, p: float, divisor: Scalar | None) -> Scalar:
         """The root of a power sum, rounded; 0 with derivative 0 at 0."""
-        positive = total != self.constant(0.0)
-        root = self._ops.root(self.where(positive, total, self.constant(1.0)), p)
-        n = self.where(positive, root, self.constant(0.0))
+        zero = total <= self.constant(0.0)  # not ==, which compares objects in TensorFlow 1 graphs
+        root = self._ops.root(self.where(zero, self.constant(1.0), total), p)
+        n = self.where(zero, self.constant(0.0), root)
         return self._ops.rounded(n if divisor is None else n * divisor, self._norm_dtype)

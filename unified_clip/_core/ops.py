@@ -192,7 +192,8 @@ class DeviceOps(Protocol):
     def copy(self, tensor: Tensor) -> Tensor:
         """What a functional name returns for a value left alone: a copy where tensors are writable."""
 
-    def read(self, scalar: Tensor) -> float | None: ...
+    def is_finite(self, scalar: Scalar) -> bool | None:
+        """Whether a scalar is finite, at the cost of waiting for its device; None inside a graph."""
 
     def nonfinite_counts(self, tensor: Tensor) -> tuple[int, int]: ...
 

@@ -38,7 +38,7 @@ def coefficient(path: Path, n: Scalar, limit: Scalar, family: Family) -> Scalar:
     within = reach <= limit
     coef = path.where(within, one, limit / path.where(within, one, reach))
     if family.infinite_norm_gives_nan:
-        coef = path.where(n == path.constant(math.inf), path.constant(math.nan), coef)
+        coef = path.where(n >= path.constant(math.inf), path.constant(math.nan), coef)
     return coef
 
 

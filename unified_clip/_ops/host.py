@@ -355,32 +355,40 @@ def _round_to(values: Array, dtype: str) -> Array:
 # -- sparse rows
 
 
-def merge_rows(indices: npt.NDArray[np.int64], values: Array, dtype: str) -> tuple[npt.NDArray[np.int64], Array]:
+def merge_rows(indices: npt.NDArray[Any], values: Array, dtype: str) -> tuple[npt.NDArray[Any], Array]:
     """Rows of `values` (n, ...) whose columns of `indices` (k, n) are equal, summed; each sum is rounded once."""
-    unique, inverse = np.unique(indices, axis=1, return_inverse=True)
-    order = np.argsort(inverse.reshape(-1), kind="stable")
-    starts = np.searchsorted(inverse.reshape(-1)[order], np.arange(unique.shape[1] + 1))
-    merged = np.empty((unique.shape[1], *values.shape[1:]), dtype=values.dtype)
+    unique, inverse = np.unique(indices, axis=1, return_inverse=True) if len(indices) > 1 else _unique_row(indices)
+    order = np.argsort(inverse, kind="stable", axis=None)
+    starts = np.searchsorted(inverse.ravel()[order], np.arange(unique.shape[1]))
     with ieee_arithmetic():
-        for row in range(unique.shape[1]):
-            same = values[order[starts[row] : starts[row + 1]]]
-            merged[row] = same[0] if len(same) == 1 else _sum_rows(same, dtype)
-    return unique, merged
+        return unique, _sum_segments(values[order], starts, dtype)
 
 
-def _sum_rows(rows: Array, dtype: str) -> Array:
-    """Sums over the first axis, correctly rounded, so that the order of the rows cannot matter."""
+def _unique_row(indices: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[np.intp]]:
+    unique, inverse = np.unique(indices[0], return_inverse=True)
+    return unique[np.newaxis], inverse
+
+
+def _sum_segments(rows: Array, starts: npt.NDArray[np.intp], dtype: str) -> Array:
+    """Sums over rows from each start to the next, correctly rounded, so that the order of the rows cannot matter."""
     if dtype.startswith("complex"):
-        return _sum_rows(rows.real, _part(dtype)) + 1j * _sum_rows(rows.imag, _part(dtype))
+        result = np.empty((len(starts), *rows.shape[1:]), rows.dtype)
+        result.real, result.imag = (_sum_segments(part, starts, _part(dtype)) for part in (rows.real, rows.imag))
+        return result
+    if len(starts) == len(rows):
+        return rows
+    lengths = np.diff(starts, append=len(rows))
     numbers = _decode(rows, dtype).astype(np.float64)
-    sums = np.asarray(numbers.sum(axis=0))
-    error = np.abs(numbers).sum(axis=0) * (len(rows) * 2.0**-52)
-    rounded = np.asarray(_round_to(sums - error, dtype))
-    unsure = np.isfinite(sums) & ((rounded != _round_to(sums + error, dtype)) | (dtype == "float64"))
-    for index in map(tuple, np.argwhere(unsure)):
-        column = numbers[(slice(None), *index)].tolist()
-        rounded[index] = nearest(sum(map(Fraction, column), Fraction(0)), dtype)
-    return _encode(rounded, dtype)
+    sums = np.add.reduceat(numbers, starts, axis=0)
+    finite = np.logical_and.reduceat(np.isfinite(numbers), starts, axis=0)
+    terms = lengths.reshape(-1, *[1] * (rows.ndim - 1))
+    error = np.where(finite, np.add.reduceat(np.abs(numbers), starts, axis=0) * (terms * 2.0**-52), 0.0)
+    rounded = _round_to(sums - error, dtype)
+    unsure = finite & (terms > 1) & ((rounded != _round_to(sums + error, dtype)) | (dtype == "float64"))
+    for segment, *rest in np.argwhere(unsure):
+        terms_here = numbers[(slice(starts[segment], starts[segment] + lengths[segment]), *rest)].tolist()
+        rounded[(segment, *rest)] = nearest(sum(map(Fraction, terms_here), Fraction(0)), dtype)
+    return np.where(terms > 1, _encode(rounded, dtype), rows[starts])
 
 
 # -- memory

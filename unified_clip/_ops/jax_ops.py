@@ -154,6 +154,9 @@ class JaxOps(Ops):
     def copy(self, tensor: Tensor) -> Tensor:
         return tensor
 
+    def is_finite(self, scalar: Scalar) -> bool | None:
+        return None if isinstance(scalar, jax.core.Tracer) else bool(jnp.isfinite(scalar))
+
     def nonfinite_counts(self, tensor: Tensor) -> tuple[int, int]:
         return int(jnp.isnan(tensor).sum()), int(jnp.isinf(tensor).sum())
 

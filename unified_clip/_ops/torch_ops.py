@@ -191,6 +191,9 @@ class TorchOps(Ops):
     def copy(self, tensor: Tensor) -> Tensor:
         return tensor.clone()
 
+    def is_finite(self, scalar: Scalar) -> bool | None:
+        return None if _is_watched() or type(scalar) not in PLAIN else bool(scalar.isfinite())
+
     def nonfinite_counts(self, tensor: Tensor) -> tuple[int, int]:
         return int(tensor.isnan().sum()), int(tensor.isinf().sum())
 

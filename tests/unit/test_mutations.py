@@ -1,0 +1,114 @@
+"""The tests can fail: each of these breaks the library in one place, and a test notices."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import unified_clip
+
+TESTS = Path(__file__).parent.parent
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """`before` becomes `after` in a file of the package; then `tests`, selected by `-k expression`, have to fail."""
+
+    file: str
+    before: str
+    after: str
+    tests: str
+    expression: str
+    framework: str = "numpy"
+
+
+MUTATIONS = {
+    "eps dropped from PyTorch's names": Mutation(
+        "_core/rule.py", "PYTORCH = Family(eps=1e-6", "PYTORCH = Family(eps=0.0",
+        "contract/test_clipping.py", "only_pytorch_names_add_eps",
+    ),
+    "eps on Paddle's names and clip_by_norm": Mutation(
+        "_core/rule.py", "PADDLE = Family(eps=0.0", "PADDLE = Family(eps=1e-6",
+        "contract/test_clipping.py", "only_pytorch_names_add_eps",
+    ),
+    "eps on clip_by_global_norm": Mutation(
+        "_core/rule.py", "TENSORFLOW_GLOBAL = Family(eps=0.0", "TENSORFLOW_GLOBAL = Family(eps=1e-6",
+        "contract/test_clipping.py", "only_pytorch_names_add_eps",
+    ),
+    "the norm accumulated in float32": Mutation(
+        "_ops/host.py", 'sums.append(np.einsum("ij,ij->i", blocks, blocks)',
+        'sums.append(np.einsum("ij,ij->i", *[blocks.astype(np.float32)] * 2).astype(np.float64)',
+        "contract/test_norms.py", "random_lists",
+    ),
+    "the exact fall-back removed": Mutation(
+        "_core/exact.py", "            return None\n        return low", "            return low\n        return low",
+        "contract/test_norms.py", "boundary or half_way",
+    ),
+    "the coefficient rounded to float16": Mutation(
+        "_ops/host.py", "_decode(view, dtype).astype(np.float32) * np.asarray(coef, dtype=np.float32)",
+        "_decode(view, dtype).astype(np.float32) * np.asarray(coef, dtype=np.float16)",
+        "contract/test_clipping.py", "not_rounded_to_the_gradients_dtype",
+    ),
+    "a generator read twice": Mutation(
+        "_core/containers.py", "        container = list(container)\n        used_up",
+        "        list(container)\n        container = list(container)\n        used_up",
+        "contract/test_containers.py", "generator_is_read_once",
+    ),
+    "the same gradient scaled twice": Mutation(
+        "_core/gradients.py", "return [leaves[index] for index in kept]", "return leaves",
+        "contract/test_in_place.py", "same_memory",
+    ),
+    "a write before an error": Mutation(
+        "_core/rule.py", "            if error_if_nonfinite:\n",
+        "            if error_if_nonfinite:\n                gradients.scale(group, path, path.constant(0.0))\n",
+        "contract/test_nonfinite.py", "changes_nothing",
+    ),
+    "the host path taken although a derivative is wanted, on PyTorch": Mutation(
+        "_ops/torch_ops.py", "recording = differentiable and torch.is_grad_enabled()", "recording = False",
+        "contract/test_derivatives.py", "clipping_by_the_norm", "torch",
+    ),
+    "a raw write that autograd does not hear of": Mutation(
+        "_ops/torch_ops.py", "torch.autograd.graph.increment_version(tracked)", "pass",
+        "frameworks/test_torch_paths.py", "autograd_notices", "torch",
+    ),
+}  # fmt: skip
+
+
+def run(package: Path, mutation: Mutation) -> subprocess.CompletedProcess[str]:
+    """The mutation's tests on a copy of the package."""
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--rootdir", str(TESTS.parent)]
+    command += ["-c", str(TESTS.parent / "pyproject.toml"), str(TESTS / mutation.tests)]
+    command += ["-k", mutation.expression, "--framework", mutation.framework]
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("COVERAGE", "UNIFIED_CLIP"))}
+    environment["PYTHONPATH"] = str(package)
+    return subprocess.run(
+        command, capture_output=True, text=True, env=environment, cwd=package, timeout=300, check=False
+    )
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    """A folder with a copy of the package, which the tests import first."""
+    source = Path(unified_clip.__file__).parent
+    shutil.copytree(source, tmp_path / "unified_clip", ignore=shutil.ignore_patterns("__pycache__"))
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_a_broken_library_is_noticed(package: Path, name: str) -> None:
+    mutation = MUTATIONS[name]
+    untouched = run(package, mutation)
+    assert untouched.returncode == 0, untouched.stdout
+    file = package / "unified_clip" / mutation.file
+    text = file.read_text()
+    assert text.count(mutation.before) == 1
+    file.write_text(text.replace(mutation.before, mutation.after))
+    broken = run(package, mutation)
+    assert broken.returncode == 1, broken.stdout + broken.stderr
+    assert "failed" in broken.stdout
