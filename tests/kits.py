@@ -197,6 +197,66 @@ class TensorflowKit(Kit):
         return self.array(tape.gradient(total, at))
 
 
+class PaddleKit(Kit):
+    name = "paddle"
+    on_parameters = True
+    has_sparse = True
+    differentiates = True
+
+    def from_array(self, array: np.ndarray) -> Any:
+        import paddle
+
+        return paddle.to_tensor(array.view(np.uint16) if array.dtype.name == "bfloat16" else array)
+
+    def array(self, tensor: Any) -> np.ndarray:
+        import paddle
+
+        array = tensor.numpy()
+        return array.view(reference.NUMPY["bfloat16"]) if tensor.dtype == paddle.bfloat16 else array
+
+    def holder(self, gradient: Any) -> Any:
+        parameter = self.parameter()
+        parameter.grad_ = gradient  # `grad =` copies
+        return parameter
+
+    def gradient(self, holder: Any) -> Any:
+        return holder.grad
+
+    def parameter(self, name: str = "weight") -> Any:
+        import paddle
+
+        return paddle.create_parameter([2], "float32")
+
+    def sparse(self, rows: Sequence[int], values: Any, height: int, dtype: str = "float32") -> Any:
+        """SelectedRows; a backward pass makes them too, but not of every dtype."""
+        import paddle
+
+        kinds = paddle.base.core.VarDesc.VarType
+        stored = self.tensor(values, dtype)
+        sparse = paddle.Tensor(kinds.FP32, [height, *stored.shape[1:]], "", kinds.SELECTED_ROWS, False)
+        selected = sparse.get_selected_rows()
+        selected.set_rows(list(rows))
+        selected.set_height(height)
+        selected.get_tensor()._share_data_with(stored.value().get_tensor())
+        return sparse
+
+    def dense(self, sparse: Any) -> np.ndarray:
+        assert sparse.is_selected_rows()
+        values = self.array(sparse._get_tensor_from_selected_rows())
+        found = np.zeros((sparse.get_selected_rows().height(), *values.shape[1:]), values.dtype)
+        np.add.at(found, sparse.rows(), values)
+        return found
+
+    def stored_rows(self, sparse: Any) -> list[int]:
+        return sparse.rows()
+
+    def derivative(self, function: Callable[[Any], Any], at: Any) -> np.ndarray:
+        point = at.detach().clone()
+        point.stop_gradient = False
+        function(point).astype("float32").sum().backward()
+        return self.array(point.grad)
+
+
 class JaxKit(Kit):
     name = "jax"
     writable = False
@@ -207,13 +267,13 @@ class JaxKit(Kit):
     has_sparse = True
     differentiates = True
 
+    def __init__(self) -> None:
+        os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=2")  # before JAX is imported
+
     def from_array(self, array: np.ndarray) -> Any:
         import jax.numpy as jnp
 
         return jnp.array(array)
-
-    def array(self, tensor: Any) -> np.ndarray:
-        return np.array(tensor)
 
     def sparse(self, rows: Sequence[int], values: Any, height: int, dtype: str = "float32") -> Any:
         from jax.experimental.sparse import BCOO
@@ -245,6 +305,7 @@ class JaxX64Kit(JaxKit):
     integers = INTEGERS
 
     def __init__(self) -> None:
+        super().__init__()
         import jax
 
         jax.config.update("jax_enable_x64", True)
@@ -254,6 +315,7 @@ KITS: dict[str, type[Kit]] = {
     "numpy": Kit,
     "tensorflow": TensorflowKit,
     "torch": TorchKit,
+    "paddle": PaddleKit,
     "jax": JaxKit,
     "jax-x64": JaxX64Kit,
 }

@@ -12,6 +12,14 @@ from kits import Kit
 VALUES = [-math.inf, -3.0, -1.1, -0.5, -0.0, 0.0, 0.3, 1.1, 2.0, math.inf, math.nan]
 
 
+def bits(kit: Kit, tensor: object) -> bytes:
+    """The tensor's bits; on the device path a NaN may be any NaN, as the framework's conversions write it."""
+    array = kit.array(tensor)
+    if not kit.exact:
+        array[np.isnan(array)] = math.nan
+    return array.tobytes()
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 @pytest.mark.parametrize("limit", [1.1, 0.3, 0.0, 1e-3, 2.0])
 def test_every_name_clips_every_dtype_alike(kit: Kit, dtype: str, limit: float) -> None:
@@ -20,16 +28,16 @@ def test_every_name_clips_every_dtype_alike(kit: Kit, dtype: str, limit: float) 
     array = reference.array(VALUES, dtype)
     wanted = reference.clamped(array, -limit, limit).tobytes()
     tensor = kit.tensor(array, dtype)
-    assert kit.bits(kit.namespace.clip_by_value(tensor, -limit, limit)) == wanted
+    assert bits(kit, kit.namespace.clip_by_value(tensor, -limit, limit)) == wanted
     holders = kit.in_place([kit.tensor(array, dtype)])
     assert kit.namespace.clip_grad_value_(holders, limit) is None
-    assert kit.bits(kit.kept(holders)[0]) == wanted
+    assert bits(kit, kit.kept(holders)[0]) == wanted
     clip = kit.namespace.GradientClipByValue(limit)
-    assert kit.bits(clip([(kit.parameter(), tensor)])[0][1]) == wanted
+    assert bits(kit, clip([(kit.parameter(), tensor)])[0][1]) == wanted
     holders = kit.in_place([kit.tensor(array, dtype)])
     assert clip.clip_(holders) is None
-    assert kit.bits(kit.kept(holders)[0]) == wanted
-    assert kit.bits(kit.namespace.ErrorClipByValue(limit)(tensor)) == wanted
+    assert bits(kit, kit.kept(holders)[0]) == wanted
+    assert bits(kit, kit.namespace.ErrorClipByValue(limit)(tensor)) == wanted
 
 
 def test_zeros_equal_to_a_bound_keep_their_sign(kit: Kit) -> None:

@@ -65,8 +65,9 @@ MUTATIONS = {
         "contract/test_in_place.py", "same_memory",
     ),
     "a write before an error": Mutation(
-        "_core/rule.py", "            if error_if_nonfinite:\n",
-        "            if error_if_nonfinite:\n                gradients.scale(group, path, path.constant(0.0))\n",
+        "_core/rule.py", "        n = path.norm(p) if given_norm is None else path.constant(given_norm)\n",
+        "        n = path.norm(p) if given_norm is None else path.constant(given_norm)\n"
+        "        gradients.scale(group, path, path.constant(0.0))\n",
         "contract/test_nonfinite.py", "changes_nothing",
     ),
     "the host path taken although a derivative is wanted, on PyTorch": Mutation(

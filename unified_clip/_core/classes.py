@@ -147,7 +147,7 @@ class GradientClipByNorm(GradientClip):
         return f"{type(self).__name__}(clip_norm={self.clip_norm})"
 
     def _clip(self, gradients: Gradients) -> None:
-        rule.clip(gradients, rule.each(gradients), self.clip_norm, rule.PADDLE)
+        rule.clip_each(gradients, self.clip_norm, rule.PADDLE)
 
 
 class GradientClipByGlobalNorm(GradientClip):
@@ -194,8 +194,7 @@ class GradientClipByGlobalNorm(GradientClip):
         return f"{type(self).__name__}(clip_norm={self.clip_norm}, group_name={self.group_name!r})"
 
     def _clip(self, gradients: Gradients) -> Tensor:
-        (norm,) = rule.clip(gradients, rule.together(gradients), self.clip_norm, rule.PADDLE)
-        return norm
+        return rule.clip_together(gradients, self.clip_norm, rule.PADDLE)
 
     def _group(self) -> object:
         return (self.group_name, self.clip_norm)

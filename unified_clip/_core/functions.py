@@ -70,7 +70,9 @@ class Functions:
         ops, parameters = self.resolve(parameters)
         limit, p = checks.threshold(ops, max_norm, "max_norm"), checks.norm_type(norm_type)
         gradients = InPlace(ops, parameters, "clip_grad_norm_", "clip_by_global_norm")
-        return self._clip_together(gradients, limit, p=p, error_if_nonfinite=error_if_nonfinite)
+        norm = rule.clip_together(gradients, limit, rule.PYTORCH, p=p, error_if_nonfinite=error_if_nonfinite)
+        gradients.finish()
+        return norm
 
     def clip_grad_value_(self, parameters: Any, clip_value: Any, foreach: bool | None = None) -> None:
         """Clip every element of the gradients of `parameters` to [-clip_value, clip_value], in place.
@@ -164,7 +166,8 @@ class Functions:
         limit = checks.threshold(ops, max_norm, "max_norm")
         given = checks.given_norm(ops, total_norm, "total_norm")
         gradients = InPlace(ops, parameters, "clip_grads_with_norm_", "clip_by_global_norm")
-        self._clip_together(gradients, limit, given_norm=given)
+        rule.clip_together(gradients, limit, rule.PYTORCH, given_norm=given)
+        gradients.finish()
 
     # -- TensorFlow's names
 
@@ -203,7 +206,7 @@ class Functions:
         limit = checks.threshold(ops, clip_norm, "clip_norm")
         given = None if use_norm is None else checks.given_norm(ops, use_norm, "use_norm")
         gradients = Functional(ops, self._tree(ops, t_list, "clip_by_global_norm"))
-        (norm,) = rule.clip(gradients, rule.together(gradients), limit, rule.TENSORFLOW_GLOBAL, given_norm=given)
+        norm = rule.clip_together(gradients, limit, rule.TENSORFLOW_GLOBAL, given_norm=given)
         return gradients.result(), norm
 
     def clip_by_norm(self, t: Any, clip_norm: Any, axes: Any = None, name: str | None = None) -> Tensor:
@@ -237,7 +240,7 @@ class Functions:
         along = None
         if axes is not None and gradients.values:
             along = checks.axes(axes, ops.shape(gradients.values[0]), sparse=gradients.is_sparse(0))
-        rule.clip(gradients, rule.each(gradients), limit, rule.TENSORFLOW, axes=along)
+        rule.clip_each(gradients, limit, rule.TENSORFLOW, along)
         return gradients.result()
 
     def clip_by_value(self, t: Any, clip_value_min: Any, clip_value_max: Any, name: str | None = None) -> Tensor:
@@ -297,11 +300,6 @@ class Functions:
         return rule.measure(Functional(ops, self._tree(ops, t_list, "global_norm")), 2.0)
 
     # -- what they share
-
-    def _clip_together(self, gradients: InPlace, limit: Any, **options: Any) -> Tensor:
-        (norm,) = rule.clip(gradients, rule.together(gradients), limit, rule.PYTORCH, **options)
-        gradients.finish()
-        return norm
 
     def _tree(self, ops: Ops, container: Any, function: str) -> containers.Tree:
         tree = containers.flatten(ops, container)

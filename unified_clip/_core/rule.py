@@ -42,49 +42,49 @@ def coefficient(path: Path, n: Scalar, limit: Scalar, family: Family) -> Scalar:
     return coef
 
 
-def clip(
+def clip_together(
     gradients: Gradients,
-    groups: Sequence[Sequence[int]],
     limit: Scalar,
     family: Family,
     *,
     p: float = 2.0,
     given_norm: Scalar | None = None,
     error_if_nonfinite: bool = False,
-    axes: Sequence[int] | None = None,
-) -> list[Tensor | None]:
-    """Clip each group by its own norm, which is returned; everything is measured and checked before the first write."""
-    scalars = [scalar for scalar in (limit, given_norm) if scalar is not None and not isinstance(scalar, float)]
-    measure_only = isinstance(limit, float) and limit == math.inf
+) -> Tensor:
+    """Clip all gradients by one norm, which is returned."""
+    group = range(len(gradients.values))
+    path = gradients.path(group, _tensors(limit, given_norm))
+    with path.scope():
+        n = path.norm(p) if given_norm is None else path.constant(given_norm)
+        if error_if_nonfinite:
+            checks.finite(path, n, gradients.leaves, p)
+        norm = path.as_norm(n)
+        _apply(gradients, group, path, n, limit, family)
+        return norm
+
+
+def clip_each(gradients: Gradients, limit: Scalar, family: Family, axes: Sequence[int] | None = None) -> None:
+    """Clip each gradient, or each of its slices, by its own norm. All are measured before the first is written."""
     measured = []
-    for group in groups:
-        path = gradients.path(group, scalars)
+    for index in range(len(gradients.values)):
+        path = gradients.path([index], _tensors(limit))
         with path.scope():
-            if given_norm is not None:
-                n = path.constant(given_norm)
-            else:
-                n = path.norm(p) if axes is None else path.slice_norms(axes)
-            if error_if_nonfinite:
-                checks.finite(path, n, [gradients.leaves[index] for index in group], p)
-            coef = None if measure_only else coefficient(path, n, limit, family)
-            measured.append((group, path, coef, path.as_norm(n) if axes is None else None))
-    for group, path, coef, _ in measured:
+            measured.append(([index], path, path.norm(2) if axes is None else path.slice_norms(axes)))
+    for group, path, n in measured:
         with path.scope():
-            if coef is None:
-                gradients.leave(group, path)
-            else:
-                gradients.scale(group, path, coef)
-    return [n for *_, n in measured]
+            _apply(gradients, group, path, n, limit, family)
 
 
-def each(gradients: Gradients) -> list[range]:
-    """Groups of one gradient each."""
-    return [range(index, index + 1) for index in range(len(gradients.values))]
+def _apply(gradients: Gradients, group: Sequence[int], path: Path, n: Scalar, limit: Scalar, family: Family) -> None:
+    if isinstance(limit, float) and limit == math.inf:
+        gradients.leave(group, path)
+    else:
+        gradients.scale(group, path, coefficient(path, n, limit, family))
 
 
-def together(gradients: Gradients) -> list[range]:
-    """One group of all gradients."""
-    return [range(len(gradients.values))]
+def _tensors(*scalars: Scalar | None) -> list[Tensor]:
+    """Those that are known to a device or a graph only, and so decide the path too."""
+    return [scalar for scalar in scalars if scalar is not None and not isinstance(scalar, int | float)]
 
 
 def measure(gradients: Gradients, p: float, error_if_nonfinite: bool = False) -> Tensor:
@@ -99,11 +99,10 @@ def measure(gradients: Gradients, p: float, error_if_nonfinite: bool = False) ->
 
 def clip_by_value(gradients: Gradients, low: Any, high: Any) -> None:
     """Move every element beyond a bound onto that bound. Bounds: numbers, or tensors that broadcast."""
-    tensors = [bound for bound in (low, high) if not isinstance(bound, int | float)]
     group = range(len(gradients.values))
-    path = gradients.path(group, tensors)
+    path = gradients.path(group, _tensors(low, high))
     with path.scope():
-        if tensors:
+        if _tensors(low, high):
             checks.ordered(path.crossed(low, high), low, high)
         elif (low, high) == (-math.inf, math.inf):
             gradients.leave(group, path)

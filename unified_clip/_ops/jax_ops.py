@@ -54,11 +54,7 @@ class JaxOps(Ops):
         if not isinstance(gradient, BCOO):
             return None
         if self.host_views([gradient.indices, gradient.data]) is None:
-            with jax.enable_x64(True):  # rows are summed in float64 and rounded once
-                merged = BCOO((_wide(gradient.data), gradient.indices), shape=gradient.shape).sum_duplicates(
-                    nse=gradient.nse
-                )
-                indices, data = merged.indices, merged.data.astype(gradient.dtype)
+            indices, data = _merged_rows(gradient)
         else:
             rows = np.asarray(gradient.indices)
             inside = (rows < np.array(gradient.shape[: gradient.n_sparse])).all(axis=1)  # BCOO pads with the rest
@@ -177,6 +173,24 @@ def _is_concrete(tensor: Any) -> bool:
 
 def _wide(tensor: Tensor) -> Tensor:
     return tensor.astype(jnp.complex128 if jnp.iscomplexobj(tensor) else jnp.float64)
+
+
+def _merged_rows(gradient: BCOO) -> tuple[Tensor, Tensor]:
+    """Indices and summed rows, as many as were given, padded as BCOO does. Summed in float64 and rounded once."""
+    outside = jnp.array(gradient.shape[: gradient.n_sparse], gradient.indices.dtype)
+    inside = (gradient.indices < outside).all(axis=1)
+    indices, inverse = jnp.unique(
+        jnp.where(inside[:, None], gradient.indices, outside),
+        axis=0,
+        size=gradient.nse,
+        fill_value=outside,
+        return_inverse=True,
+    )
+    with jax.enable_x64(True):
+        shape = (-1, *[1] * (gradient.data.ndim - 1))
+        rows = jnp.where(inside.reshape(shape), _wide(gradient.data), 0.0)
+        sums = jax.ops.segment_sum(rows, inverse.reshape(-1), num_segments=gradient.nse)
+        return indices, sums.astype(gradient.dtype)
 
 
 def _magnitudes(tensor: Tensor) -> Tensor:

@@ -1,0 +1,32 @@
+"""The README's example for this framework runs, and prints what it says it clips."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from kits import Kit
+
+README = Path(__file__).parent.parent.parent / "README.md"
+PRINTED = {"torch": r"\d+\.\d", "tensorflow": r"\d+\.\d", "paddle": r"\d+\.\d", "jax": r"\d+\.\d", "numpy": r"5\.4772"}
+
+
+def test_the_example_runs(kit: Kit, capsys: pytest.CaptureFixture[str]) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+    examples = [block for block in blocks if f"import {kit.name}" in block.splitlines()[0]]
+    assert len(examples) == 1
+    assert len(blocks) == len(PRINTED)
+    namespace: dict[str, object] = {}
+    exec(examples[0], namespace)
+    assert re.fullmatch(PRINTED[kit.name], capsys.readouterr().out.strip())
+    if "same_norm" in namespace:
+        assert kit.bits(namespace["same_norm"]) == kit.bits(namespace["norm"])
+
+
+def test_what_the_readme_names_is_there() -> None:
+    linked = re.findall(r"\]\(([\w./-]+)\)", README.read_text())
+    assert linked
+    for target in linked:
+        assert (README.parent / target).exists(), target

@@ -1,0 +1,170 @@
+"""JAX: which arrays are read where they lie, what is traced, and pytrees."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.experimental.sparse import BCOO
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from kits import Kit
+
+import unified_clip
+import unified_clip.jax as uc
+from unified_clip._ops.jax_ops import OPS
+
+
+@pytest.fixture(autouse=True)
+def _eager(kit: Kit) -> None:
+    if not kit.exact:
+        pytest.skip("about the choice of the path, which is forced here")
+
+
+def on_host(*arrays: Any) -> bool:
+    return OPS.path(arrays, differentiable=True).on_host
+
+
+# -- the host path is taken for arrays that are here
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "complex64"])
+def test_concrete_arrays_on_the_cpu(dtype: str) -> None:
+    assert on_host(jnp.ones(2, dtype), jnp.ones((), dtype), jnp.ones((0, 2), dtype))
+
+
+def test_traced_arrays_are_not_here() -> None:
+    seen = []
+
+    def function(x: Any) -> Any:
+        seen.append(on_host(x))
+        return uc.clip_by_global_norm([x], 1.0)[0][0]
+
+    x = jnp.array([3.0, 4.0], "float32")
+    np.testing.assert_array_equal(jax.jit(function)(x), np.array([0.6, 0.8], np.float32))
+    np.testing.assert_array_equal(jax.jit(function)(x / 100), np.asarray(x / 100))
+    np.testing.assert_allclose(jax.grad(lambda x: function(x).sum())(x), [0.032, -0.024], rtol=1e-5)
+    np.testing.assert_allclose(jax.vmap(function)(jnp.stack([x, x / 100])), [[0.6, 0.8], [0.03, 0.04]], rtol=1e-6)
+    carried, _ = jax.lax.scan(lambda carry, _: (function(carry), None), x, length=2)
+    np.testing.assert_allclose(carried, [0.6, 0.8], rtol=1e-6)
+    _, tangent = jax.jvp(function, (x,), (jnp.array([1.0, 0.0], "float32"),))
+    np.testing.assert_allclose(tangent, [0.128, -0.096], rtol=1e-5)
+    assert seen == [False] * len(seen)
+
+
+def test_one_traced_array_sends_the_whole_list_to_the_device_path() -> None:
+    here = jnp.array([4.0], "float32")
+
+    @jax.jit
+    def function(x: Any) -> Any:
+        assert not on_host(here, x)
+        return uc.global_norm([here, x])
+
+    assert float(function(jnp.array([3.0], "float32"))) == 5.0
+
+
+def test_arrays_in_parts_are_not_here() -> None:
+    assert len(jax.devices()) == 2
+    mesh = Mesh(np.array(jax.devices()), ("data",))
+    sharded = jax.device_put(jnp.array([3.0, 4.0], "float32"), NamedSharding(mesh, PartitionSpec("data")))
+    assert not on_host(sharded)
+    (clipped,), norm = uc.clip_by_global_norm([sharded], 1.0)
+    assert float(norm) == 5.0
+    np.testing.assert_array_equal(clipped, np.array([0.6, 0.8], np.float32))
+
+
+def test_the_setting_forces_the_device_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UNIFIED_CLIP_PATH", "framework")
+    assert not on_host(jnp.ones(2))
+
+
+def test_a_deleted_array_is_jaxs_own_error() -> None:
+    array = jnp.ones(2)
+    array.delete()
+    with pytest.raises(RuntimeError, match="deleted"):
+        uc.global_norm([array])
+
+
+def test_results_are_not_overwritten_through_the_array_they_were_made_from() -> None:
+    source = np.array([3.0, 4.0], np.float32)
+    (kept,), _ = uc.clip_by_global_norm([source], 10.0)
+    source[:] = 0
+    np.testing.assert_array_equal(kept, [3.0, 4.0])
+
+
+def test_an_array_that_is_left_alone_comes_back_itself() -> None:
+    array = jnp.array([0.3, 0.4])
+    assert uc.clip_by_global_norm([array], 1.0)[0][0] is array
+    assert uc.clip_by_norm(array, 1.0) is array
+
+
+def test_a_norm_is_float64_only_where_jax_has_it(kit: Kit) -> None:
+    wide = np.array([3.0, 4.0])
+    assert uc.global_norm([wide]).dtype == ("float64" if "float64" in kit.floating else "float32")
+    assert jnp.ones(1).dtype == uc.clip_by_norm(jnp.ones(1) * 2, 1.0).dtype
+
+
+def test_refusals_that_need_a_value_are_left_out_of_graphs() -> None:
+    np.testing.assert_array_equal(
+        jax.jit(lambda x, c: uc.clip_by_norm(x, c))(jnp.array([3.0, 4.0], "float32"), 1.0),
+        np.array([0.6, 0.8], np.float32),
+    )
+    with pytest.raises(TypeError, match="from inside a graph"):
+        jax.jit(lambda x: uc.get_total_norm([x], error_if_nonfinite=True))(jnp.ones(2))
+    with pytest.raises(ValueError, match="above the upper one"):
+        jax.jit(lambda x: uc.clip_by_value(x, 2.0, 1.0))(jnp.ones(2))
+
+
+def test_sparse_gradients_inside_a_graph_and_with_padding() -> None:
+    sparse = BCOO((jnp.array([[3.0], [4.0], [24.0], [7.0]], "float32"), jnp.array([[1], [1], [2], [4]])), shape=(4, 1))
+    wanted = np.array([[0], [7], [24], [0]], np.float32) * np.float32(0.04)
+    for clip in (uc.clip_by_norm, jax.jit(uc.clip_by_norm)):
+        clipped = clip(sparse, 1.0)
+        assert isinstance(clipped, BCOO)
+        np.testing.assert_array_equal(clipped.todense(), wanted)
+
+
+# -- containers
+
+
+@jax.tree_util.register_dataclass
+@dataclass
+class Layer:
+    weight: Any
+    bias: Any
+
+
+def test_every_pytree_is_a_container() -> None:
+    state = optax.EmptyState()
+    tree = {"layer": Layer(jnp.array([3.0], "float32"), None), "rest": (jnp.array([4.0], "float32"), state)}
+    for namespace in (uc, unified_clip):
+        clipped, norm = namespace.clip_by_global_norm(tree, 1.0)
+        assert float(norm) == 5.0
+        assert jax.tree.structure(clipped) == jax.tree.structure(tree)
+        np.testing.assert_array_equal(clipped["layer"].weight, np.array([0.6], np.float32))
+        assert clipped["layer"].bias is None
+    clipped, _ = unified_clip.clip_by_global_norm(Layer(jnp.array([3.0], "float32"), jnp.array([4.0], "float32")), 1.0)
+    np.testing.assert_array_equal(clipped.bias, np.array([0.8], np.float32))
+    with pytest.raises(TypeError, match=r"position 1 \(parameter 'layer.bias'\) is int32"):
+        uc.global_norm({"layer": Layer(jnp.array([3.0], "float32"), jnp.array([4], "int32"))})
+
+
+def test_a_pytree_that_cannot_be_updated_is_refused_in_place() -> None:
+    layer = Layer(jnp.array([3.0], "float32"), jnp.array([4.0], "float32"))
+    with pytest.raises(TypeError, match="updates a list or a dict"):
+        uc.clip_grad_norm_(layer, 1.0)
+
+
+def test_gradients_of_a_sum_are_one_array_and_count_twice() -> None:
+    grads = list(jax.grad(lambda a, b: (a + b).sum() * 3, argnums=(0, 1))(*[jnp.zeros(1, "float32")] * 2))
+    assert float(uc.clip_grad_norm_(grads, 1.0)) == float(np.float32(18**0.5))
+    np.testing.assert_allclose(np.concatenate(grads), [0.5**0.5] * 2, rtol=1e-6)
+
+
+def test_random_keys_are_no_gradients() -> None:
+    with pytest.raises(TypeError, match="position 0 is key"):
+        uc.global_norm([jax.random.key(0)])

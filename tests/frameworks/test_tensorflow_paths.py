@@ -1,0 +1,565 @@
+"""TensorFlow: when raw memory may be read, what a container becomes, and what the compilers must not change."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from kits import Kit
+
+import unified_clip.tensorflow as uc
+from unified_clip._ops.tensorflow_ops import OPS
+from unified_clip.errors import NonFiniteNormError
+
+GRADIENT = [3.0, 4.0]
+DERIVATIVE = [0.032, -0.024]
+"""Of the sum of clip_by_norm(GRADIENT, 1)."""
+
+
+@pytest.fixture
+def _unforced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("UNIFIED_CLIP_PATH", raising=False)
+
+
+choosing = pytest.mark.usefixtures("_unforced")
+"""For tests of the choice between the paths."""
+
+
+@pytest.fixture(params=["", "framework"])
+def _either(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UNIFIED_CLIP_PATH", request.param)
+
+
+on_either = pytest.mark.usefixtures("_either")
+
+
+def on_host(*tensors: Any, differentiable: bool = True, others: tuple[Any, ...] = ()) -> bool:
+    return OPS.path([OPS.adopt(tensor) for tensor in tensors], differentiable=differentiable, others=others).on_host
+
+
+def close(got: Any, wanted: Any) -> None:
+    np.testing.assert_allclose(got.numpy(), wanted, rtol=1e-6)
+
+
+COMPILED: list[Callable[..., Any]] = [
+    lambda function: tf.function(function, autograph=False),
+    lambda function: tf.function(function, autograph=False, jit_compile=True),
+]
+
+
+# -- the host path is taken for plain eager tensors only
+
+
+@choosing
+def test_plain_tensors_variables_and_arrays() -> None:
+    assert on_host(tf.ones(2), tf.ones(()), tf.ones([0, 3]), tf.Variable([1.0]), keras.Variable([1.0]), np.ones(2))
+    for dtype in (tf.float16, tf.bfloat16, tf.float64, tf.complex64, tf.complex128, tf.int8, tf.uint64):
+        assert on_host(tf.ones(2, dtype), tf.ones((), dtype))
+    assert on_host()
+
+
+@choosing
+def test_the_setting_forces_the_device_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UNIFIED_CLIP_PATH", "framework")
+    assert not on_host(tf.ones(2))
+
+
+@choosing
+def test_a_tensor_that_a_tape_watches() -> None:
+    tensor = tf.constant(GRADIENT)
+    with tf.GradientTape() as tape:
+        assert on_host(tensor)
+        tape.watch(tensor)
+        assert not on_host(tensor)
+        assert not on_host(tf.ones(2), tensor)
+        assert on_host(tf.ones(2))
+        with tape.stop_recording():
+            assert on_host(tensor)
+        clipped = uc.clip_by_norm(tensor, 1.0)
+    assert on_host(tensor)
+    close(tape.gradient(clipped, tensor), DERIVATIVE)
+
+
+@choosing
+def test_a_trainable_variable_under_a_tape() -> None:
+    for variable in (tf.Variable(GRADIENT), keras.Variable(GRADIENT)):
+        with tf.GradientTape() as tape:
+            assert not on_host(variable)
+            clipped = uc.clip_by_norm(variable, 1.0)
+        close(tape.gradient(clipped, variable), DERIVATIVE)
+    with tf.GradientTape():
+        assert on_host(tf.Variable(GRADIENT, trainable=False))
+
+
+@choosing
+def test_gradients_that_a_tape_does_not_watch_take_the_host_path_inside_it() -> None:
+    variable = tf.Variable(GRADIENT)
+    with tf.GradientTape() as outer:
+        outer.watch(tf.ones(2))
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(variable**2)
+        with outer.stop_recording():
+            (gradient,) = tape.gradient(loss, [variable])
+        assert on_host(gradient)
+
+
+@choosing
+def test_a_tape_that_keeps_recording_watches_the_gradients_it_gives() -> None:
+    variable = tf.Variable(GRADIENT)
+    with tf.GradientTape(persistent=True) as tape:
+        gradient = tape.gradient(tf.reduce_sum(variable**3), variable)
+        assert not on_host(gradient)
+        clipped = uc.clip_by_norm(gradient, 1.0)
+    # v -> 3 v**2 -> clipped, at [27, 48]
+    norm = math.hypot(27, 48)
+    jacobian = np.eye(2) / norm - np.outer([27, 48], [27, 48]) / norm**3
+    close(tape.gradient(clipped, variable), np.ones(2) @ jacobian @ np.diag([18, 24]))
+
+
+@choosing
+def test_second_derivatives() -> None:
+    tensor = tf.constant(GRADIENT)
+    with tf.GradientTape() as outer:
+        outer.watch(tensor)
+        with tf.GradientTape() as inner:
+            inner.watch(tensor)
+            clipped = uc.clip_by_norm(tensor, 1.0)
+        first = inner.gradient(clipped, tensor)
+    close(first, DERIVATIVE)
+    close(outer.gradient(first, tensor), [-0.01888, 0.01216])
+
+
+@choosing
+def test_a_forward_accumulator() -> None:
+    tensor = tf.constant(GRADIENT)
+    with tf.autodiff.ForwardAccumulator(tensor, tf.constant([1.0, 0.0])) as accumulator:
+        assert not on_host(tensor)
+        assert on_host(tf.ones(2))
+        clipped = uc.clip_by_norm(tensor, 1.0)
+    close(accumulator.jvp(clipped), [0.128, -0.096])
+
+
+@choosing
+def test_a_threshold_that_is_watched() -> None:
+    tensor, limit = tf.constant(GRADIENT), tf.constant(1.0)
+    with tf.GradientTape() as tape:
+        tape.watch(limit)
+        assert not on_host(tensor, others=(limit,))
+        assert not on_host(tensor, differentiable=False, others=(limit,))
+        (clipped,), _ = uc.clip_by_global_norm([tensor], limit)
+        uc.clip_grad_norm_([tensor], limit)
+    close(tape.gradient(clipped, limit), 1.4)
+
+
+@choosing
+def test_in_place_names_and_classes_want_no_derivative() -> None:
+    tensor = tf.constant(GRADIENT)
+    with tf.GradientTape() as tape:
+        tape.watch(tensor)
+        assert on_host(tensor, differentiable=False)
+
+
+@on_either
+def test_in_place_names_and_classes_record_no_gradient() -> None:
+    tensor, variable = tf.constant(GRADIENT), tf.Variable(GRADIENT)
+    for clip in (uc.GradientClipByNorm(1.0), uc.GradientClipByGlobalNorm(1.0), uc.GradientClipByValue(1.0)):
+        with tf.GradientTape(persistent=True) as tape:
+            tape.watch(tensor)
+            ((_, gradient),) = clip([(variable, tensor)])
+            gradients = [tensor]
+            norm = uc.clip_grad_norm_(gradients, 1.0)
+        assert gradient is not tensor
+        assert tape.gradient(gradient, tensor) is None
+        assert tape.gradient(gradients[0], tensor) is None
+        assert tape.gradient(norm, tensor) is None
+
+
+@choosing
+def test_inside_a_function() -> None:
+    captured = tf.constant(GRADIENT)
+    seen = []
+
+    def body(tensor: tf.Tensor) -> list[tf.Tensor]:
+        seen.extend([on_host(tensor), on_host(captured), on_host(captured, differentiable=False), on_host()])
+        return uc.clip_by_global_norm([tensor, captured], math.sqrt(50) / 5)[0]
+
+    for compiled in COMPILED:
+        for clipped in compiled(body)(captured):
+            close(clipped, [0.6, 0.8])
+    assert not any(seen)
+
+
+@choosing
+def test_inside_a_graph_of_tensorflow_1() -> None:
+    with tf.Graph().as_default():
+        tensor = tf.compat.v1.placeholder(tf.float32, [None])
+        assert not on_host(tensor)
+        clipped, norm = uc.clip_by_global_norm([tensor, tf.constant([[12.0]])], 1.0)
+        (derivative,) = tf.gradients(uc.global_norm([tensor]), tensor)
+        with tf.compat.v1.Session() as session:
+
+            def run(fetches: Any, values: list[float]) -> Any:
+                return session.run(fetches, {tensor: values})
+
+            np.testing.assert_allclose(run(clipped[0], GRADIENT), [3 / 13, 4 / 13], rtol=1e-6)
+            assert run(norm, GRADIENT) == 13.0
+            assert np.isnan(run(clipped[0], [math.inf, 1.0])).all()
+            assert run(derivative, [0.0, 0.0]).tolist() == [0.0, 0.0]
+
+
+@choosing
+def test_vectorized_map_and_jacobians() -> None:
+    seen = []
+
+    def clip(row: tf.Tensor) -> tf.Tensor:
+        seen.append(on_host(row))
+        return uc.clip_by_norm(row, 1.0)
+
+    rows = tf.constant([GRADIENT, [0.3, 0.4]])
+    close(tf.vectorized_map(clip, rows), [[0.6, 0.8], [0.3, 0.4]])
+    assert not any(seen)
+    tensor = tf.constant(GRADIENT)
+    with tf.GradientTape() as tape:
+        tape.watch(tensor)
+        clipped = uc.clip_by_norm(tensor, 1.0)
+    close(tape.jacobian(clipped, tensor), [[0.128, -0.096], [-0.096, 0.072]])
+
+
+@choosing
+def test_tensors_of_another_device() -> None:
+    class Elsewhere:
+        backing_device = "/job:localhost/replica:0/task:0/device:GPU:0"
+
+    from unified_clip._ops import tensorflow_ops
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tensorflow_ops, "EAGER", Elsewhere)
+        assert not tensorflow_ops._in_host_memory([Elsewhere()])
+        Elsewhere.backing_device = "/job:localhost/replica:0/task:0/device:CPU:0"
+        assert tensorflow_ops._in_host_memory([Elsewhere()])
+        assert not tensorflow_ops._in_host_memory([type("Subclass", (Elsewhere,), {})()])
+
+
+@choosing
+def test_py_function_keeps_subnormal_numbers_and_derivatives() -> None:
+    tiny, limit = tf.constant([3e-40, 4e-40]), tf.constant(1e-40)
+    norm = tf.py_function(lambda x: uc.global_norm([x]), [tiny], tf.float32)
+    assert norm.numpy().tobytes() == uc.global_norm([tiny]).numpy().tobytes() != bytes(4)
+    clipped = tf.py_function(lambda x, c: uc.clip_by_norm(x, c), [tiny, limit], tf.float32)
+    assert clipped.numpy().tobytes() == uc.clip_by_norm(tiny, limit).numpy().tobytes() != bytes(8)
+    tensor = tf.constant(GRADIENT)
+    with tf.GradientTape() as tape:
+        tape.watch(tensor)
+        clipped = tf.py_function(lambda x: uc.clip_by_norm(x, 1.0), [tensor], tf.float32)
+    close(tape.gradient(clipped, tensor), DERIVATIVE)
+
+
+def test_error_if_nonfinite_under_a_tape_and_inside_a_function() -> None:
+    good, bad = tf.constant(GRADIENT), tf.constant([1 + 1j, math.nan, math.inf], tf.complex64)
+    with tf.GradientTape() as tape:
+        tape.watch([good, bad])
+        norm = uc.get_total_norm([good], error_if_nonfinite=True)
+        with pytest.raises(NonFiniteNormError, match="position 1 holds 1 NaN and 1 inf"):
+            uc.get_total_norm([good, bad], error_if_nonfinite=True)
+    close(tape.gradient(norm, good), [0.6, 0.8])
+    for compiled in COMPILED:
+        with pytest.raises(TypeError, match="cannot raise from inside a graph"):
+            compiled(lambda tensor: uc.get_total_norm([tensor], error_if_nonfinite=True))(good)
+
+
+# -- reading and making tensors
+
+
+@choosing
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "complex64", "int16"])
+@pytest.mark.parametrize("shape", [(), (0,), (3, 2)])
+def test_views_share_the_tensors_memory_and_cannot_be_written(kit: Kit, dtype: str, shape: tuple[int, ...]) -> None:
+    array = np.arange(math.prod(shape)).reshape(shape) + 1.5
+    tensor = kit.tensor(array, dtype)
+    view = OPS.host_view(tensor)
+    assert view.shape == shape
+    assert view.dtype == np.dtype("uint16" if dtype == "bfloat16" else dtype)
+    assert view.tobytes() == kit.bits(tensor)
+    assert not view.flags.writeable
+    back = OPS.from_host(np.array(view), dtype)
+    assert back.dtype.name == dtype
+    assert kit.bits(back) == kit.bits(tensor)
+
+
+def test_arrays_given_are_copied() -> None:
+    for offset in range(0, 64, 4):
+        memory = np.zeros(128, np.uint8)
+        start = -memory.ctypes.data % 64 + offset
+        array = memory[start : start + 8].view(np.float32)
+        clipped = uc.clip_by_norm(array, 1.0)
+        array[:] = 5.0
+        assert clipped.numpy().tolist() == [0.0, 0.0]
+
+
+@on_either
+def test_zero_norms_are_positive_whatever_constants_were_made_before() -> None:
+    tf.constant(-0.0, tf.float64)  # eager TensorFlow now has this for tf.constant(0.0, tf.float64) as well
+    tf.constant(-0.0, tf.float32)
+    for p in (1, 2, 3, math.inf):
+        assert math.copysign(1, float(uc.get_total_norm([tf.zeros(2)], p))) == 1
+        assert math.copysign(1, float(uc.get_total_norm([tf.zeros(2, tf.float64)], p))) == 1
+
+
+@pytest.mark.parametrize(
+    "limit", [tf.constant(1.0), tf.constant([1], tf.int64), tf.constant([[1.0]], tf.bfloat16), tf.Variable(1.0),
+              keras.Variable(1.0), np.float32(1.0), np.array([1])], ids=lambda limit: type(limit).__name__,
+)  # fmt: skip
+def test_thresholds_of_every_kind(limit: Any) -> None:
+    close(uc.clip_by_norm(tf.constant(GRADIENT), limit), [0.6, 0.8])
+    close(uc.clip_by_value(tf.constant(GRADIENT), -1.0, limit), [1.0, 1.0])
+
+
+# -- what the compilers must not change
+
+
+@pytest.mark.parametrize("compiled", COMPILED, ids=["graph", "xla"])
+def test_nan_and_inf_inside_functions(compiled: Callable[..., Any]) -> None:
+    def measure(tensor: tf.Tensor) -> list[tf.Tensor]:
+        return [uc.get_total_norm([tensor, tf.ones(3)], p) for p in (0.5, 1, 2, 3, math.inf)]
+
+    def clip(tensor: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        return (
+            uc.clip_by_norm(tensor, 1.0),
+            uc.clip_by_global_norm([tensor], 1.0)[0][0],
+            uc.clip_by_value(tensor, -1, 1),
+        )
+
+    for dtype in (tf.float16, tf.bfloat16, tf.float32, tf.float64):
+        nan, inf = tf.constant([1, math.nan, math.inf], dtype), tf.constant([1, 2, math.inf], dtype)
+        assert all(math.isnan(norm) for norm in compiled(measure)(nan))
+        assert all(float(norm) == math.inf for norm in compiled(measure)(inf))
+        by_norm, by_global_norm, by_value = (part.numpy().astype(float).tolist() for part in compiled(clip)(nan))
+        assert np.isnan([*by_norm, *by_global_norm]).all()
+        assert (by_value[0], math.isnan(by_value[1]), by_value[2]) == (1.0, True, 1.0)
+        by_norm, by_global_norm, by_value = (part.numpy().astype(float).tolist() for part in compiled(clip)(inf))
+        assert (by_norm[:2], math.isnan(by_norm[2])) == ([0.0, 0.0], True)
+        assert np.isnan(by_global_norm).all()
+        assert by_value == [1.0, 1.0, 1.0]
+    parts = compiled(lambda tensor: uc.clip_by_norm(tensor, 1.0))(tf.constant([1 + 1j, math.inf])).numpy()
+    assert (parts[0], math.isnan(parts[1].real), parts[1].imag) == (0, True, 0.0)  # each part on its own
+
+
+@pytest.mark.parametrize("compiled", COMPILED, ids=["graph", "xla"])
+def test_functions_give_the_bits_of_eager_calls(compiled: Callable[..., Any], kit: Kit) -> None:
+    random = np.random.default_rng(3)
+    tensors = [kit.tensor(random.standard_normal(shape), dtype) for shape in ((), (7, 3)) for dtype in kit.floating[:3]]
+    tensors += [kit.tensor(random.standard_normal(9) + 1j * random.standard_normal(9), "complex64")]
+    for limit in (0.3, 1e6):
+        wanted, norm = uc.clip_by_global_norm(tensors, limit)
+        clipped, same_norm = compiled(lambda *given, limit=limit: uc.clip_by_global_norm(given, limit))(*tensors)
+        assert same_norm.numpy() == norm.numpy()
+        assert [kit.bits(t) for t in clipped] == [kit.bits(t) for t in wanted]
+
+
+def test_shapes_that_are_not_known() -> None:
+    for spec in (tf.TensorSpec(None), tf.TensorSpec([None])):
+
+        @tf.function(input_signature=[spec, tf.TensorSpec(None)], autograph=False)
+        def clip(tensor: tf.Tensor, limit: tf.Tensor) -> list[tf.Tensor]:
+            return [uc.clip_by_norm(tensor, limit), uc.clip_by_value(tensor, -1, 1), uc.get_total_norm(tensor)]
+
+        by_norm, by_value, norm = clip(tf.constant(GRADIENT), tf.constant(1.0))
+        close(by_norm, [0.6, 0.8])
+        close(by_value, [1.0, 1.0])
+        close(norm, 5.0)
+
+
+def test_bounds_that_are_tensors_are_rounded_once_and_have_derivatives() -> None:
+    # Just above the middle between 1 and the next bfloat16; a cast by way of float32 would give 1.
+    tensor, bound = tf.constant([5.0, 0.5], tf.bfloat16), tf.constant(1 + 2.0**-8 + 2.0**-40, tf.float64)
+    with tf.GradientTape() as tape:
+        tape.watch(tensor)
+        assert uc.clip_by_value(tensor, -9.0, bound).numpy().tolist() == [1 + 2.0**-7, 0.5]
+        assert uc.clip_by_value(-tensor, -bound, 9.0).numpy().tolist() == [-1 - 2.0**-7, -0.5]
+        assert uc.clip_by_value(tensor, -9.0, bound * 1e300).numpy().tolist() == [5.0, 0.5]
+    bound = tf.constant(2.0, tf.float64)
+    with tf.GradientTape() as tape:
+        tape.watch(bound)
+        clipped = uc.clip_by_value(tensor, -9.0, bound)
+    assert tape.gradient(clipped, bound).numpy() == 1.0
+
+
+# -- containers
+
+
+def test_lists_dicts_and_pairs_are_updated() -> None:
+    variable = tf.Variable([0.0, 0.0], name="weight")
+    inner = {"b": tf.constant([12.0]), "none": None}
+    gradients = [(tf.constant(GRADIENT), variable), ("bias", tf.constant([84.0])), inner, None]
+    norm = uc.clip_grad_norm_(gradients, 1.0)
+    assert float(norm) == 85.0
+    assert isinstance(gradients[0], tuple)
+    assert gradients[0][1] is variable
+    close(gradients[0][0], [3 / 85, 4 / 85])
+    assert gradients[1][0] == "bias"
+    close(gradients[1][1], [84 / 85])
+    assert gradients[2] is inner
+    close(inner["b"], [12 / 85])
+    assert inner["none"] is None
+    assert gradients[3] is None
+    assert variable.numpy().tolist() == [0.0, 0.0]
+
+
+def test_a_list_below_the_threshold_keeps_its_tensors() -> None:
+    gradients = [tf.constant(GRADIENT)]
+    before = gradients[0]
+    assert float(uc.clip_grad_norm_(gradients, math.inf)) == 5.0
+    assert gradients[0] is before
+
+
+@pytest.mark.parametrize("kind", [tf.Variable, keras.Variable])
+def test_accumulators_are_assigned(kind: Any) -> None:
+    accumulator = kind(GRADIENT, trainable=False)
+    gradients = [accumulator, tf.constant([12.0]), accumulator]
+    assert float(uc.clip_grad_norm_(gradients, 1.0)) == 13.0  # once, though listed twice
+    assert gradients[0] is accumulator
+    assert gradients[2] is accumulator
+    np.testing.assert_allclose(accumulator.numpy(), [3 / 13, 4 / 13], rtol=1e-6)
+    close(gradients[1], [12 / 13])
+    assert float(uc.clip_grad_norm_(accumulator, 0.1)) == pytest.approx(5 / 13, rel=1e-6)
+    np.testing.assert_allclose(accumulator.numpy(), [0.06, 0.08], rtol=1e-4)
+
+
+def test_one_tensor_for_two_variables_is_two_gradients() -> None:
+    a, b = tf.Variable(GRADIENT), tf.Variable(GRADIENT)
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum((a + b) ** 2)
+    gradients = tape.gradient(loss, [a, b])
+    assert gradients[0] is gradients[1]
+    norm = uc.clip_grad_norm_(gradients, 1.0)
+    close(norm, math.sqrt(2) * 20)
+    assert float(uc.global_norm(gradients)) <= 1 + 2**-22
+
+
+@pytest.mark.parametrize("kind", [tf.Variable, keras.Variable])
+def test_weights_are_no_gradients(kind: Any) -> None:
+    weight = kind(GRADIENT, name="kernel")
+    for container in (weight, [weight], {"w": weight}):
+        with pytest.raises(TypeError, match="trainable variable 'kernel"):
+            uc.clip_grad_norm_(container, 1.0)
+    assert weight.numpy().tolist() == GRADIENT
+    frozen = keras.layers.Dense(1)
+    frozen.build((None, 1))
+    frozen.trainable = False  # of the Keras variables only; the tf.Variable inside stays trainable
+    uc.clip_grad_norm_(frozen.kernel, 1.0)
+
+
+def test_what_cannot_be_updated_names_the_functional_alternative() -> None:
+    tensor = tf.constant(GRADIENT)
+    for container in (tensor, (tensor, tensor), iter([tensor]), (t for t in [tensor]), np.array(GRADIENT)):
+        with pytest.raises(TypeError, match="use clip_by_global_norm, which returns the result"):
+            uc.clip_grad_norm_(container, 1.0)
+    with pytest.raises(TypeError, match="use clip_by_value"):
+        uc.clip_grad_value_(tensor, 1.0)
+
+
+def test_arrays_in_a_list_become_tensors() -> None:
+    gradients = [np.array(GRADIENT, np.float32)]
+    uc.clip_grad_norm_(gradients, 1.0)
+    assert tf.is_tensor(gradients[0])
+    close(gradients[0], [0.6, 0.8])
+
+
+def test_pairs_of_classes_in_either_order() -> None:
+    for variable in (tf.Variable(GRADIENT, name="w"), keras.Variable(GRADIENT, name="w")):
+        gradient = tf.constant(GRADIENT)
+        clip = uc.GradientClipByNorm(1.0)
+        for pair in ((variable, gradient), (gradient, variable)):
+            ((parameter, clipped),) = clip([pair])
+            assert parameter is variable
+            close(clipped, [0.6, 0.8])
+        for wrong in ((gradient, gradient), (variable, variable)):
+            with pytest.raises(TypeError, match="one of the two must be the Variable"):
+                clip([wrong])
+        variable.need_clip = False
+        assert clip([(variable, gradient)])[0][1] is gradient
+        with pytest.raises(RuntimeError, match=r"position 0 \(parameter '.*w"):
+            uc.clip_grad_norm_([(tf.constant([math.nan]), variable)], 1.0, error_if_nonfinite=True)
+
+
+def test_only_tensors_of_tensorflow_are_taken() -> None:
+    for wrong in (tf.sparse.from_dense([1.0]), tf.ragged.constant([[1.0]]), tf.TensorSpec([2])):
+        with pytest.raises(TypeError, match="position 0 is a tensorflow"):
+            uc.global_norm([wrong])
+    with pytest.raises(TypeError, match="string"):
+        uc.global_norm([tf.constant("weight")])
+
+
+# -- rows given more than once
+
+
+def slices(rows: list[int], values: Any, dtype: Any = tf.float32) -> tf.IndexedSlices:
+    return tf.IndexedSlices(tf.constant(values, dtype), tf.constant(rows), tf.constant([4, 1]))
+
+
+def test_repeated_rows_are_summed_before_the_norm() -> None:
+    # TensorFlow itself takes the norm of 3, 4, 24: 24.5.
+    for run in (lambda function: function, *COMPILED):
+        clipped, norm = run(lambda g: uc.clip_by_global_norm([g], 1.0))(slices([1, 1, 2], [[3.0], [4.0], [24.0]]))
+        assert float(norm) == 25.0
+        assert clipped[0].dense_shape.numpy().tolist() == [4, 1]
+        close(tf.convert_to_tensor(clipped[0]), [[0.0], [0.28], [0.96], [0.0]])
+        assert clipped[0].indices.dtype == tf.int32
+
+
+def test_rows_given_once_keep_their_order_and_their_bits() -> None:
+    given = slices([2, 0], [[-0.0], [1e-40]])
+    clipped = uc.clip_by_norm(given, 1.0)
+    assert clipped.indices.numpy().tolist() == [2, 0]
+    assert clipped.values.numpy().tobytes() == given.values.numpy().tobytes()
+
+
+def test_rows_of_short_numbers_are_summed_in_a_wider_format() -> None:
+    for run in (lambda function: function, *COMPILED):
+        for dtype in (tf.float16, tf.bfloat16):
+            # In float16 the sum would stop at 2048, in bfloat16 at 256.
+            norm = run(lambda g: uc.global_norm([g]))(slices([1] * 3000, [[1.0]] * 3000, dtype))
+            assert float(norm) == (3000.0 if dtype == tf.float16 else 3008.0)
+
+
+def test_an_embeddings_gradient_and_its_derivative() -> None:
+    table = tf.Variable([[1.0], [2.0], [3.0]])
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(tf.nn.embedding_lookup(table, [1, 1, 2]) * tf.constant([[3.0], [4.0], [24.0]]))
+    gradients = [(tape.gradient(loss, table), table)]
+    assert float(uc.clip_grad_norm_(gradients, 1.0)) == 25.0
+    keras.optimizers.SGD(1.0).apply_gradients(gradients)
+    close(table, [[1.0], [1.72], [2.04]])
+    values = tf.constant([[3.0], [4.0], [24.0]])
+    with tf.GradientTape() as tape:
+        tape.watch(values)
+        norm = uc.global_norm([tf.IndexedSlices(values, tf.constant([1, 1, 2]), tf.constant([4, 1]))])
+    close(tape.gradient(norm, values), [[0.28], [0.28], [0.96]])
+
+
+def test_slices_without_a_dense_shape() -> None:
+    clipped = uc.clip_by_norm(tf.IndexedSlices(np.array([[3.0], [4.0]]), np.array([1, 1])), 1.0)
+    assert clipped.dense_shape is None
+    close(clipped.values, [[1.0]])
+
+
+# -- a real step
+
+
+def test_a_keras_model_trained_one_step() -> None:
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(8, "relu"), keras.layers.Dense(1)])
+    inputs = tf.random.normal([16, 4])
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(model(inputs) ** 2) * 100
+    gradients = tape.gradient(loss, model.trainable_variables)
+    functional, norm = uc.clip_by_global_norm(gradients, 1.0)
+    pairs = list(zip(gradients, model.trainable_variables, strict=True))
+    assert float(uc.clip_grad_norm_(pairs, 1.0)) == float(norm) > 1
+    assert float(uc.global_norm(functional)) <= 1 + 2**-22
+    keras.optimizers.SGD(0.1).apply_gradients(pairs)
