@@ -59,5 +59,5 @@ def _adapters_in(value: Any) -> Iterator[str]:
         yield from itertools.chain.from_iterable(map(_adapters_in, value.values()))
     elif isinstance(value, Iterable) and not isinstance(value, str | bytes):
         yield from itertools.chain.from_iterable(map(_adapters_in, value))
-    elif "jax" in sys.modules and not sys.modules["jax"].tree_util.all_leaves([value]):
+    elif value is not None and "jax" in sys.modules and not sys.modules["jax"].tree_util.all_leaves([value]):
         yield "jax"  # a pytree of a type that only JAX can look into
