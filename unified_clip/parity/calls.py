@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
+
+Arguments = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Call:
     """One public name."""
 
-    style: Literal["in place", "list", "each", "measure", "class"]
+    style: Literal["in place", "list", "each", "measure", "class", "class in place"]
     """How gradients go in and come out: see `worker.STYLES`."""
 
     required: tuple[str, ...]
@@ -28,6 +31,22 @@ class Call:
 
     returns_norm: bool = False
 
+    def limit(self, arguments: Arguments) -> float:
+        """The threshold of a call that clips by norm."""
+        return float(arguments[self.required[0]])
+
+    def given_norm(self, arguments: Arguments) -> float | None:
+        """The norm that the caller gave, to use in place of the measured one."""
+        given = arguments.get("total_norm", arguments.get("use_norm"))
+        return None if given is None else float(given)
+
+    def bounds(self, arguments: Arguments) -> tuple[float, float]:
+        """The bounds of a call that clips by value."""
+        first = float(arguments[self.required[0]])
+        if len(self.required) == 2:
+            return first, float(arguments[self.required[1]])
+        return float(arguments.get("min", -first)), first
+
 
 PYTORCH_EPS = 1e-6
 
@@ -36,13 +55,12 @@ CALLS = {
     "clip_grads_with_norm_": Call("in place", ("max_norm", "total_norm"), eps=PYTORCH_EPS),
     "clip_grad_value_": Call("in place", ("clip_value",), by_value=True),
     "get_total_norm": Call("measure", (), ("norm_type",), returns_norm=True),
-    "clip_by_global_norm": Call(
-        "list", ("clip_norm",), ("use_norm",), infinite_norm_gives_nan=True, returns_norm=True
-    ),
+    "clip_by_global_norm": Call("list", ("clip_norm",), ("use_norm",), infinite_norm_gives_nan=True, returns_norm=True),
     "clip_by_norm": Call("each", ("clip_norm",), ("axes",), one_norm=False),
     "clip_by_value": Call("each", ("clip_value_min", "clip_value_max"), by_value=True),
     "global_norm": Call("measure", (), returns_norm=True),
     "GradientClipByGlobalNorm": Call("class", ("clip_norm",)),
+    "GradientClipByGlobalNorm.clip_": Call("class in place", ("clip_norm",), returns_norm=True),
     "GradientClipByNorm": Call("class", ("clip_norm",), one_norm=False),
     "GradientClipByValue": Call("class", ("max",), ("min",), by_value=True),
 }

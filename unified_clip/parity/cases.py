@@ -14,8 +14,9 @@ A list of gradients has either `tensors` or `file`, a safetensors file relative 
     { random = 7, exponents = [-20, 4] }            see `_random`
     { none = true }                                 no gradient
 
-with `shape` (default: one axis), `dtype` (default: float32; each number is rounded to it once) and, for a sparse
-gradient, `rows`: the row of `shape` that each row of the values belongs to; rows may repeat.
+with `copies` (how many such tensors), `shape` (default: one axis), `dtype` (default: float32; each number is rounded
+to it once) and, for a sparse gradient, `rows`: the row of `shape` that each row of the values belongs to; rows may
+repeat.
 
 An entry of `cases` stands for every one of its calls on every one of its lists of gradients. `dtypes` repeats it
 with all gradients rounded to each of these. `subnormal = true` says that the result depends on subnormal numbers,
@@ -100,8 +101,11 @@ def _gradients(table: dict[str, Any], suite: Path, place: str) -> tuple[str, lis
             return table["name"], load_recorded(suite / table["file"])
         except UnreadableError as error:
             raise SuiteError(f"{place}: {error}") from None
-    tensors = enumerate(_tables(table, "tensors", place), 1)
-    return table["name"], [_tensor(tensor, f"{place}, tensor {number}") for number, tensor in tensors]
+    gradients: list[Gradient] = []
+    for number, tensor in enumerate(_tables(table, "tensors", place), 1):
+        copies = tensor.pop("copies", 1)
+        gradients += [_tensor(tensor, f"{place}, tensor {number}")] * copies
+    return table["name"], gradients
 
 
 def _tensor(table: dict[str, Any], place: str) -> Gradient:
@@ -190,6 +194,10 @@ def _call(table: dict[str, Any], place: str) -> tuple[str, dict[str, Any]]:
         raise SuiteError(f"{place}: call is {name!r}; it may be {', '.join(CALLS)}")
     call = CALLS[name]
     _check_keys(arguments, set(call.required), set(call.optional), f"{place}, {name}")
+    for key, value in arguments.items():
+        numbers = value if key == "axes" and isinstance(value, list) else [value]
+        if not all(isinstance(number, int | float) for number in numbers):
+            raise SuiteError(f"{place}, {name}: {key} is {value!r}; give a number, or for axes a list of them")
     if arguments.get("norm_type", 2) not in (1, 2, math.inf):
         raise SuiteError(f"{place}, {name}: norm_type may be 1, 2 or inf, whose results are exact")
     return name, arguments

@@ -6,15 +6,14 @@ It imports nothing of the rule or the kernels that it judges.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 
 from .arithmetic import Float64s, nearest, nearest_float, nearest_root, power_sum, rounded
-from .calls import Call
+from .calls import Arguments, Call
 from .cases import Case
 from .tensors import Dense, densify, encode
 
@@ -38,13 +37,14 @@ def expect(case: Case) -> Expected:
     gradients = [densify(gradient) for gradient in case.gradients]
     present = [gradient for gradient in gradients if gradient is not None]
     call, arguments = case.call, case.arguments
-    p = arguments.get("norm_type", 2)
-    n = norm(present, p, norm_dtype(present)) if call.one_norm and not call.by_value else math.nan
-    given = arguments.get("use_norm")
-    returned = n if given is None else nearest_float(float(given), norm_dtype(present))
+    p, dtype = arguments.get("norm_type", 2), norm_dtype(present)
+    measures = call.one_norm and not call.by_value
+    n = norm(present, p, dtype) if measures else math.nan
+    given = call.given_norm(arguments)
+    returned = n if given is None else given
     return Expected(
-        norm=encode(np.asarray(returned), norm_dtype(present)) if call.returns_norm else None,
-        wide_norm=norm(present, p, "float64") if call.returns_norm and given is None else None,
+        norm=encode(np.asarray(nearest_float(returned, dtype)), dtype) if call.returns_norm else None,
+        wide_norm=norm(present, p, "float64") if measures else None,
         gradients=None if call.style == "measure" else clipped(call, arguments, gradients, n),
     )
 
@@ -65,20 +65,18 @@ def norm(gradients: Sequence[Dense], p: float, dtype: str) -> float:
     return nearest_root(power_sum(values, int(p)), int(p), dtype)
 
 
-def clipped(
-    call: Call, arguments: Mapping[str, Any], gradients: Sequence[Dense | None], n: float
-) -> list[Dense | None]:
+def clipped(call: Call, arguments: Arguments, gradients: Sequence[Dense | None], n: float) -> list[Dense | None]:
     """The gradients after the call; n is the norm over all of them, where the call has one."""
     return [None if gradient is None else _clipped(call, arguments, gradient, n) for gradient in gradients]
 
 
-def _clipped(call: Call, arguments: Mapping[str, Any], gradient: Dense, n: float) -> Dense:
+def _clipped(call: Call, arguments: Arguments, gradient: Dense, n: float) -> Dense:
     if call.by_value:
-        return _clamped(gradient, *_bounds(call, arguments))
-    limit = float(arguments[call.required[0]])
+        return _clamped(gradient, *call.bounds(arguments))
+    limit = call.limit(arguments)
     if call.one_norm:
-        given = arguments.get("total_norm", arguments.get("use_norm"))
-        return scaled(gradient, coefficient(call, n if given is None else float(given), limit))
+        given = call.given_norm(arguments)
+        return scaled(gradient, coefficient(call, n if given is None else given, limit))
     dtype = norm_dtype([gradient])
     if "axes" not in arguments:
         return scaled(gradient, coefficient(call, norm([gradient], 2, dtype), limit))
@@ -126,16 +124,8 @@ def _products(values: Float64s, coef: float) -> Float64s:
     if math.isfinite(coef):
         exact = Fraction(coef)
         for index in map(tuple, np.argwhere(np.isfinite(values) & (products != 0))):
-            products[index] = nearest(Fraction(float(values[index])) * exact, "float64")
+            products[index] = float(Fraction(float(values[index])) * exact)  # Python divides integers exactly rounded
     return products
-
-
-def _bounds(call: Call, arguments: Mapping[str, Any]) -> tuple[float, float]:
-    if len(call.required) == 2:
-        low, high = (float(arguments[name]) for name in call.required)
-        return low, high
-    high = float(arguments[call.required[0]])
-    return float(arguments.get("min", -high)), high
 
 
 def _clamped(gradient: Dense, low: float, high: float) -> Dense:

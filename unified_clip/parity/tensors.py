@@ -9,6 +9,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,7 @@ def encode(values: Float64s, dtype: str) -> Dense:
     return Dense(dtype, bits.astype(np.uint16))
 
 
+@lru_cache(maxsize=32)
 def densify(gradient: Gradient) -> Dense | None:
     """A gradient with repeated rows summed, each sum rounded once, and the absent rows zero."""
     if gradient is None or isinstance(gradient, Dense):
@@ -154,7 +156,7 @@ def load(path: Path) -> dict[str, Dense]:
 
     names = {code: name for name, code in CODES.items()}
     try:
-        found = deserialize(path.read_bytes())
+        found = deserialize(path.read_bytes())  # type: ignore[no-untyped-call]
         return {name: _dense(names[entry["dtype"]], entry["data"], entry["shape"]) for name, entry in found}
     except (OSError, SafetensorError, KeyError, ValueError) as error:
         raise UnreadableError(f"{path.name} cannot be read: {type(error).__name__}: {error}") from error

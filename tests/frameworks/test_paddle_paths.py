@@ -1,0 +1,637 @@
+"""Paddle: when raw memory may be read and written, what is owed to autograd, and what its optimizers ask of a clip."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import math
+import warnings
+import weakref
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import paddle
+import pytest
+from kits import Kit
+
+import unified_clip
+import unified_clip.paddle as uc
+from unified_clip._ops import host
+from unified_clip._ops.paddle_ops import OPS
+
+INPUT = np.array([[3.0, -0.0, -4.0], [0.3, 0.4, -0.0], [0.0, 0.0, 0.0], [1e-5, -2.0, 1e4]], np.float32)
+
+
+@pytest.fixture(autouse=True)
+def _eager(kit: Kit) -> None:
+    if not kit.exact:
+        pytest.skip("about the choice of the path, which is forced here")
+
+
+def tensor(values: object, dtype: str = "float32", stop_gradient: bool = True) -> paddle.Tensor:
+    return paddle.to_tensor(np.array(values), dtype=dtype, stop_gradient=stop_gradient)
+
+
+def with_gradient(gradient: paddle.Tensor) -> paddle.Tensor:
+    parameter = paddle.create_parameter([2], "float32")
+    parameter.grad_ = gradient
+    return parameter
+
+
+def after_backward(values: list[float]) -> paddle.Tensor:
+    """A parameter with the gradient that a backward pass leaves, which Paddle takes for a leaf that wants one."""
+    parameter = paddle.create_parameter([len(values)], "float32")
+    (parameter * tensor(values)).sum().backward()
+    assert not parameter.grad.stop_gradient
+    return parameter
+
+
+def on_host(*tensors: paddle.Tensor, differentiable: bool = True) -> bool:
+    return OPS.path(tensors, differentiable=differentiable).on_host
+
+
+# -- the host path is taken for plain tensors only
+
+
+def test_plain_tensors_and_parameters() -> None:
+    parameter = paddle.create_parameter([2], "float32")
+    assert on_host(paddle.ones([2]), parameter.detach(), paddle.ones([]), paddle.ones([0, 3]), paddle.Tensor())
+    assert on_host(parameter, differentiable=False)
+    for dtype in ("float16", "bfloat16", "float64", "complex64", "complex128"):
+        assert on_host(tensor([1, 2], dtype))
+    base = paddle.ones([4, 6])
+    assert on_host(base.T, base[::2, 1:4], base[::-1], base[0], base[:0, 1:])
+
+
+def test_one_tensor_that_is_not_plain_sends_the_whole_list_to_the_device_path() -> None:
+    assert not on_host(paddle.ones([2]), tensor([1.0], stop_gradient=False))
+
+
+def test_a_derivative_is_wanted() -> None:
+    wanted = tensor([3.0, 4.0], stop_gradient=False)
+    assert not on_host(wanted)
+    assert not on_host(after_backward([1.0]).grad)
+    assert on_host(wanted, differentiable=False)
+    with paddle.no_grad():
+        assert on_host(wanted)
+
+
+def test_functional_names_take_gradients_as_a_backward_pass_leaves_them() -> None:
+    gradient = after_backward([3.0, 4.0]).grad
+    (clipped,), norm = uc.clip_by_global_norm([gradient], 1.0)
+    assert clipped.tolist() == tensor([0.6, 0.8]).tolist()
+    assert norm.item() == 5.0
+    with pytest.raises(RuntimeError, match="position 0 holds 1 NaN"):
+        uc.get_total_norm([after_backward([math.nan]).grad], error_if_nonfinite=True)
+
+
+def test_subclasses_and_uninitialised_tensors() -> None:
+    class Own(paddle.Tensor):
+        pass
+
+    assert not on_host(Own(np.ones(2, np.float32)))
+    cleared = paddle.ones([2])
+    cleared._clear_data()
+    assert not on_host(cleared)
+    with paddle.LazyGuard():
+        lazy = paddle.nn.Linear(2, 3).weight
+    assert not on_host(lazy, differentiable=False)
+
+
+def test_distributed_tensors_hold_a_part_only() -> None:
+    mesh = paddle.distributed.ProcessMesh([0], dim_names=["x"])
+    whole = paddle.distributed.shard_tensor(tensor([[3.0, 4.0]]), mesh, [paddle.distributed.Replicate()])
+    assert whole.data_ptr()
+    assert not on_host(whole)
+    assert uc.global_norm([whole]).item() == 5.0
+
+
+def test_the_setting_forces_the_device_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UNIFIED_CLIP_PATH", "framework")
+    assert not on_host(paddle.ones([2]))
+
+
+def test_thresholds_with_a_derivative() -> None:
+    limit = tensor([1.0], stop_gradient=False)
+    clipped, _ = uc.clip_by_global_norm([tensor([3.0, 4.0])], limit)
+    clipped[0].sum().backward()
+    np.testing.assert_allclose(limit.grad.numpy(), [1.4], rtol=1e-6)
+    parameter = with_gradient(tensor([3.0, 4.0]))
+    uc.clip_grad_norm_([parameter], limit)
+    np.testing.assert_allclose(parameter.grad.numpy(), [0.6, 0.8], rtol=1e-6)
+
+
+def test_double_derivatives() -> None:
+    point = tensor([3.0, 4.0], stop_gradient=False)
+    (first,) = paddle.grad(uc.global_norm([point]), point, create_graph=True)
+    (first * tensor([1.0, 0.0])).sum().backward()
+    np.testing.assert_allclose(point.grad.numpy(), [16 / 125, -12 / 125], rtol=1e-6)
+
+
+def test_no_view_of_the_memory_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    # `parameter.grad = None` frees the memory under every view.
+    views = []
+
+    def view_at(*arguments: object) -> np.ndarray:
+        view = original(*arguments)
+        views.append(weakref.ref(view))
+        return view
+
+    original = host.view_at
+    monkeypatch.setattr(host, "view_at", view_at)
+    gradient = tensor([3.0, 4.0])
+    gc.disable()
+    try:
+        kept = uc.clip_by_global_norm([gradient], 1.0)
+        kept += (uc.clip_grad_norm_([with_gradient(gradient)], 1.0), uc.GradientClipByNorm(1.0)([(None, gradient)]))
+        assert views
+        assert not [view for view in views if view() is not None]
+    finally:
+        gc.enable()
+
+
+# -- static programs
+
+
+def every_name(t: object, limit: object) -> list[object]:
+    results = [uc.get_total_norm([t], p) for p in (0.5, 1, 2, 3, math.inf)]
+    results += [uc.clip_by_norm(t, c, axes) for c in (1.0, 1e9, math.inf) for axes in (None, 1, [0])]
+    results += [uc.clip_by_value(t, -0.5, limit), uc.clip_by_value(t, -0.5, 0.5)]
+    clipped, norm = uc.clip_by_global_norm([t, None, t], limit)
+    for clip in (uc.GradientClipByNorm(1.0), uc.GradientClipByGlobalNorm(1.0), uc.GradientClipByValue(0.5)):
+        results.append(clip([(None, t)])[0][1])
+    return [*results, clipped[0], clipped[2], norm]
+
+
+def on_the_device_path(dtype: str, monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    with monkeypatch.context() as patch:
+        patch.setenv("UNIFIED_CLIP_PATH", "framework")
+        return [result.numpy().tobytes() for result in every_name(tensor(INPUT, dtype), tensor(0.75))]
+
+
+@pytest.fixture
+def eager() -> paddle.Tensor:
+    """Made before `static`: in static mode that would end the process."""
+    return tensor([3.0, 4.0])
+
+
+@pytest.fixture
+def static(eager: paddle.Tensor) -> Iterator[None]:
+    paddle.enable_static()
+    try:
+        yield
+    finally:
+        paddle.disable_static()
+
+
+def program() -> paddle.static.Program:
+    return paddle.static.program_guard(paddle.static.Program(), paddle.static.Program())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
+@pytest.mark.parametrize("rows", [4, -1])
+def test_static_programs_compute_what_the_device_path_does(
+    dtype: str, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = on_the_device_path(dtype, monkeypatch)
+    paddle.enable_static()
+    try:
+        with program():
+            t, limit = paddle.static.data("t", [rows, 3], dtype), paddle.static.data("limit", [], "float32")
+            fetched = paddle.static.Executor().run(
+                feed={"t": INPUT.astype(dtype), "limit": np.float32(0.75)}, fetch_list=every_name(t, limit)
+            )
+    finally:
+        paddle.disable_static()
+    assert [result.tobytes() for result in fetched] == wanted
+
+
+@pytest.mark.usefixtures("static")
+def test_what_has_no_place_in_a_static_program_is_refused(eager: paddle.Tensor) -> None:
+    with program():
+        value = paddle.static.data("value", [4, 3], "float32")
+        parameter = paddle.static.create_parameter([3, 2], "float32")
+        for refused in (lambda: uc.global_norm([eager]), lambda: uc.clip_by_norm(eager, 1.0)):
+            with pytest.raises(TypeError, match="an eager tensor cannot be clipped in static mode"):
+                refused()
+        with pytest.raises(TypeError, match="keeps no gradients on its parameters"):
+            uc.clip_grad_norm_([parameter], 1.0)
+        with pytest.raises(TypeError, match="ErrorClipByValue is for register_hook of an eager tensor"):
+            uc.ErrorClipByValue(1.0)(value)
+        with pytest.raises(TypeError, match="cannot raise from inside a graph"):
+            uc.get_total_norm([value], error_if_nonfinite=True)
+        clip = uc.GradientClipByNorm(1.0)
+        for options in ({"program": paddle.static.default_main_program()}, {"param_list": [parameter]}):
+            with pytest.raises(NotImplementedError, match="static programs"):
+                uc.set_gradient_clip(clip, **options)
+
+
+@pytest.mark.usefixtures("static")
+@pytest.mark.filterwarnings("ignore:Tensor do not have 'place' interface:UserWarning")
+def test_static_optimizers_accept_the_clips() -> None:
+    with program():
+        parameter = paddle.static.create_parameter(
+            [2], "float32", default_initializer=paddle.nn.initializer.Constant(0.0)
+        )
+        loss = (parameter * paddle.to_tensor(np.float32([3.0, 4.0]))).sum()
+        paddle.optimizer.SGD(1.0, grad_clip=uc.GradientClipByGlobalNorm(1.0)).minimize(loss)
+        executor = paddle.static.Executor()
+        executor.run(paddle.static.default_startup_program())
+        executor.run(fetch_list=[loss])
+        np.testing.assert_allclose(executor.run(fetch_list=[loss])[0], -5.0, rtol=1e-6)
+
+
+def test_a_graph_of_to_static_computes_what_the_device_path_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    @paddle.jit.to_static(full_graph=True)
+    def function(t: paddle.Tensor, limit: paddle.Tensor) -> list[paddle.Tensor]:
+        return every_name(t, limit)
+
+    got = [result.numpy().tobytes() for result in function(tensor(INPUT), tensor(0.75))]
+    assert got == on_the_device_path("float32", monkeypatch)
+
+
+def test_to_static_leaves_its_graph_for_the_host_path_by_default() -> None:
+    clip = uc.GradientClipByNorm(1.0)
+
+    def function(t: paddle.Tensor) -> tuple[paddle.Tensor, ...]:
+        clipped, norm = uc.clip_by_global_norm([t * 2.0, None], 1.0)
+        return clipped[0], norm, clip([(None, t)])[0][1]
+
+    translated = paddle.jit.to_static(function, full_graph=False)
+    for values in (INPUT, INPUT * 3, INPUT):
+        for got, wanted in zip(translated(tensor(values)), function(tensor(values)), strict=True):
+            assert got.numpy().tobytes() == wanted.numpy().tobytes()
+
+
+def test_in_place_names_under_to_static() -> None:
+    parameter = after_backward([3.0, 4.0])
+
+    def function(t: paddle.Tensor) -> paddle.Tensor:
+        return uc.clip_grad_norm_([parameter], 1.0) + t.sum()
+
+    assert paddle.jit.to_static(function, full_graph=False)(paddle.ones([2])).item() == 7.0
+    np.testing.assert_allclose(parameter.grad.numpy(), [0.6, 0.8], rtol=1e-6)
+    with pytest.raises(TypeError, match="keeps no gradients on its parameters"):
+        paddle.jit.to_static(function, full_graph=True)(paddle.ones([2]))
+
+
+# -- the device path
+
+
+@pytest.fixture
+def device_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UNIFIED_CLIP_PATH", "framework")
+
+
+@pytest.mark.usefixtures("device_path")
+def test_tiny_float16_products_become_zero() -> None:
+    # Paddle's own conversion of 7e-27 from float32 to float16 gives 1e-7.
+    values = tensor([6e-8, -6e-8, 1.0, 0.0, -0.0], "float16")
+    (clipped,), _ = uc.clip_by_global_norm([values], 1.0, use_norm=8e18)
+    wanted = np.array([0.0, -0.0, 0.0, 0.0, -0.0], np.float16)
+    assert clipped.numpy().tobytes() == wanted.tobytes()
+    parameter = with_gradient(values)
+    uc.clip_grads_with_norm_([parameter], 1.0, 8e18)
+    assert parameter.grad.numpy().tobytes() == wanted.tobytes()
+    every = np.arange(-(2**15), 2**15).astype(np.int16).view(np.float16)
+    every = every[np.isfinite(every)]
+    for coef in (1.0, 0.3, 1e-4, 1e-15, 1e-20):
+        (clipped,), _ = uc.clip_by_global_norm([tensor(every, "float16")], 1.0, use_norm=1 / coef)
+        wanted = (every.astype(np.float32) * np.float32(1 / (1 / coef))).astype(np.float16)
+        assert clipped.numpy().tobytes() == wanted.tobytes()
+
+
+@pytest.mark.usefixtures("device_path")
+def test_of_complex_numbers_each_part_is_scaled() -> None:
+    # The product of two complex numbers would mix the parts: inf * 0 is NaN.
+    values = tensor([complex(1.0, -0.0), complex(-0.0, math.inf)], "complex64")
+    (clipped,), _ = uc.clip_by_global_norm([values], 1.0, use_norm=2.0)
+    np.testing.assert_array_equal(clipped.numpy().view(np.float32), np.float32([0.5, -0.0, -0.0, math.inf]))
+    assert np.signbit(clipped.numpy().view(np.float32)).tolist() == [False, True, True, False]
+
+
+@pytest.mark.usefixtures("device_path")
+def test_a_gradient_written_there_keeps_its_memory() -> None:
+    base = tensor([[3.0, 9.0], [4.0, 9.0]])
+    column = base[:, 0]
+    parameter = with_gradient(column)
+    version = column.inplace_version
+    uc.clip_grad_norm_([parameter], 1.0)
+    np.testing.assert_allclose(base.numpy(), [[0.6, 9.0], [0.8, 9.0]], rtol=1e-6)
+    assert column.inplace_version > version
+
+
+# -- writing
+
+
+def test_autograd_notices_that_a_saved_gradient_was_overwritten() -> None:
+    parameter = after_backward([3.0, 4.0])
+    result = (parameter.grad * parameter.grad).sum()  # saves parameter.grad
+    uc.clip_grad_norm_([parameter], 1.0)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        result.backward()
+
+
+def test_an_untouched_gradient_is_not_marked_as_written() -> None:
+    parameter = with_gradient(tensor([3.0, 4.0]))
+    version = parameter.grad.inplace_version
+    uc.clip_grad_norm_([parameter], 10.0)
+    assert parameter.grad.inplace_version == version
+    uc.clip_grad_norm_([parameter], 1.0)
+    assert parameter.grad.inplace_version > version
+
+
+def test_in_place_names_and_class_instances_record_no_gradient() -> None:
+    parameter = after_backward([3.0, 4.0])
+    assert uc.clip_grad_norm_([parameter], 1.0).stop_gradient
+    wanted = tensor([3.0, 4.0], stop_gradient=False)
+    for clip in (uc.GradientClipByNorm(1.0), uc.GradientClipByGlobalNorm(1.0), uc.GradientClipByValue(1.0)):
+        assert clip([(None, wanted)])[0][1].stop_gradient
+        assert clip([(None, wanted * tensor([1.0, 1.0]))])[0][1].stop_gradient
+
+
+def test_views_of_any_layout_are_written_where_they_are() -> None:
+    for view_of in (
+        lambda t: t.T,
+        lambda t: t[::2, 1:5:2],
+        lambda t: t[::-1],
+        lambda t: t[:, 2],
+        lambda t: paddle.as_strided(t, [3, 2], [6, 2]),
+    ):
+        base = paddle.arange(24, dtype="float32").reshape([4, 6])
+        view = view_of(base)
+        before = view.numpy()
+        wanted = uc.clip_by_norm(before, 1.0).numpy()
+        assert uc.clip_by_norm(view, 1.0).numpy().tobytes() == wanted.tobytes()
+        uc.clip_grads_with_norm_([with_gradient(view)], 1.0, 2.0)
+        np.testing.assert_allclose(view_of(base).numpy(), before * (1 / (2 + 1e-6)), rtol=1e-6)
+
+
+def test_gradients_of_a_backward_pass_are_written_in_their_own_layout() -> None:
+    weight = paddle.create_parameter([2, 3], "float32")
+    (weight.T * tensor(np.arange(6.0).reshape(3, 2))).sum().backward()
+    assert not weight.grad.is_contiguous()
+    address = weight.grad.data_ptr()
+    uc.clip_grad_norm_([weight], 1.0)
+    np.testing.assert_allclose(weight.grad.numpy(), np.arange(6.0).reshape(3, 2).T / math.sqrt(55), rtol=1e-6)
+    assert weight.grad.data_ptr() == address
+
+
+@pytest.mark.parametrize("forced", [False, True])
+def test_memory_that_cannot_be_written_or_overlaps_is_refused(forced: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if forced:
+        monkeypatch.setenv("UNIFIED_CLIP_PATH", "framework")
+    good = with_gradient(tensor([30.0]))
+    base = paddle.arange(12, dtype="float32")
+    expanded = with_gradient(paddle.as_strided(tensor([1.0]), [4], [0]))
+    with pytest.raises(ValueError, match="position 1 has several elements in one place"):
+        uc.clip_grad_norm_([good, expanded], 1.0)
+    with pytest.raises(ValueError, match=r"position 1 and the gradient at position 2 overlap in memory"):
+        uc.clip_grad_norm_([good, with_gradient(base[:7]), with_gradient(base[6:])], 1.0)
+    assert good.grad.item() == 30.0
+    assert base.tolist() == list(range(12))
+    both = [with_gradient(base[::2]), with_gradient(base[1::2])]
+    assert uc.clip_grad_norm_(both, 1e9).item() == float(np.float32(math.sqrt(506)))
+
+
+def test_a_parameter_given_twice_is_scaled_once() -> None:
+    parameter = after_backward([3.0, 4.0])
+    assert uc.clip_grad_norm_([parameter, parameter], 1.0).item() == 5.0
+    np.testing.assert_allclose(parameter.grad.numpy(), [0.6, 0.8], rtol=1e-6)
+
+
+# -- parameters
+
+
+def test_gradients_given_as_parameters_warn_though_they_look_like_leaves() -> None:
+    gradient = after_backward([3.0, 4.0]).grad
+    with pytest.warns(unified_clip.ClipWarning, match="takes parameters"):
+        uc.clip_grad_norm_([gradient], 1.0)
+
+
+def test_frozen_parameters_and_inner_tensors_are_silent() -> None:
+    frozen = paddle.create_parameter([2], "float32")
+    frozen.stop_gradient = True
+    assert uc.clip_grad_norm_([frozen], 1.0).item() == 0.0
+    leaf = tensor([1.0, 1.0], stop_gradient=False)
+    inner, kept = leaf * tensor(3.0), leaf * tensor(4.0)
+    kept.retain_grads()
+    (inner + kept).sum().backward()
+    uc.clip_grad_norm_([leaf, inner, kept], 1.0)
+    np.testing.assert_allclose(kept.grad.numpy(), np.ones(2) / math.sqrt(2 * 49 + 2), rtol=1e-6)
+
+
+def test_a_real_model_by_parameters_named_parameters_and_state() -> None:
+    def make() -> paddle.nn.Layer:
+        paddle.seed(0)
+        model = paddle.nn.Sequential(paddle.nn.Linear(4, 8), paddle.nn.ReLU(), paddle.nn.Linear(8, 1))
+        ((model(paddle.randn([16, 4])) * 100) ** 2).mean().backward()
+        return model
+
+    models = [make() for _ in range(4)]
+    norms = [
+        uc.clip_grad_norm_(models[0].parameters(), 1.0),
+        uc.clip_grad_norm_(models[1].named_parameters(), 1.0),
+        uc.clip_grad_norm_(models[2].state_dict(), 1.0),
+        uc.GradientClipByGlobalNorm(1.0).clip_(models[3].parameters()),
+    ]
+    assert len({norm.item() for norm in norms}) == 1
+    assert uc.get_total_norm([p.grad for p in models[0].parameters()]).item() == pytest.approx(1.0, rel=1e-6)
+    for model in models[1:3]:
+        for a, b in zip(models[0].parameters(), model.parameters(), strict=True):
+            assert a.grad.numpy().tobytes() == b.grad.numpy().tobytes()
+
+
+def test_names_of_parameters_are_in_messages() -> None:
+    model = paddle.nn.Linear(2, 1)
+    model.bias.grad_ = tensor([math.nan])
+    with pytest.raises(RuntimeError, match=r"position 1 \(parameter 'bias'\) holds 1 NaN"):
+        uc.clip_grad_norm_(model.named_parameters(), 1.0, error_if_nonfinite=True)
+    with pytest.raises(TypeError, match=rf"position 0 \(parameter '{model.weight.name}'\) is int32"):
+        uc.GradientClipByNorm(1.0)([(model.weight, tensor([1], "int32"))])
+
+
+def test_arrays_that_paddle_has_no_dtype_for_are_refused() -> None:
+    for dtype in ("uint32", "uint64", "object"):
+        with pytest.raises(TypeError, match=f"no tensors of NumPy's {dtype}"):
+            uc.global_norm([np.ones(2, dtype)])
+    assert uc.global_norm([np.array([3.0, 4.0], ">f4")]).item() == 5.0
+    bits = tensor([3.0, 4.0], "bfloat16").numpy()
+    assert bits.dtype == np.uint16
+    assert uc.global_norm([bits]).item() == 5.0
+
+
+# -- sparse gradients
+
+
+def embedding(rows: list[int], *columns: list[float]) -> paddle.nn.Embedding:
+    """An embedding of 4 rows, of which those given have the derivatives given."""
+    layer = paddle.nn.Embedding(4, 1, sparse=True)
+    (layer(paddle.to_tensor(rows)) * tensor(columns)).sum().backward()
+    assert layer.weight.grad.is_selected_rows()
+    return layer
+
+
+def dense(gradient: paddle.Tensor) -> list[float]:
+    values = np.zeros(4, np.float32)
+    np.add.at(values, gradient.rows(), gradient._get_tensor_from_selected_rows().numpy()[:, 0])
+    return values.tolist()
+
+
+@pytest.mark.parametrize("forced", [False, True])
+def test_selected_rows_of_a_real_backward_pass(forced: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if forced:
+        monkeypatch.setenv("UNIFIED_CLIP_PATH", "framework")
+    weight = embedding([1, 1, 2], [3.0], [4.0], [24.0]).weight
+    wanted = np.float32([0.0, 0.28, 0.96, 0.0])
+    (clipped,), norm = uc.clip_by_global_norm([weight.grad], 1.0)
+    assert norm.item() == 25.0
+    np.testing.assert_allclose(dense(clipped), wanted, rtol=1e-6)
+    assert dense(weight.grad) == [0.0, 7.0, 24.0, 0.0]
+    clip = uc.GradientClipByGlobalNorm(1.0)
+    np.testing.assert_allclose(dense(clip([(weight, weight.grad)])[0][1]), wanted, rtol=1e-6)
+    assert uc.clip_grad_norm_([weight], 1.0).item() == 25.0
+    assert weight.grad.is_selected_rows()
+    assert weight.grad.rows() == [1, 2]
+    np.testing.assert_allclose(dense(weight.grad), wanted, rtol=1e-6)
+    before = weight.numpy()[:, 0]
+    paddle.optimizer.SGD(1.0, parameters=[weight]).step()
+    np.testing.assert_allclose(before - weight.numpy()[:, 0], wanted, atol=1e-6)
+
+
+def test_selected_rows_do_not_leave_the_host_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paddle, "scatter_nd_add", None)
+    weight = embedding([1, 1, 2], [3.0], [4.0], [24.0]).weight
+    assert uc.global_norm([weight.grad]).item() == 25.0
+    assert uc.clip_grad_norm_([weight], 1.0).item() == 25.0
+
+
+@pytest.mark.parametrize("name", ["SGD", "Adam", "Momentum"])
+def test_optimizers_clip_selected_rows(name: str) -> None:
+    weight = embedding([1, 1, 2], [3.0], [4.0], [24.0]).weight
+    same = embedding([1, 2], [0.28], [0.96]).weight
+    same.set_value(weight)
+    optimizer = getattr(paddle.optimizer, name)
+    optimizer(0.1, parameters=[weight], grad_clip=uc.GradientClipByGlobalNorm(1.0)).step()
+    optimizer(0.1, parameters=[same]).step()
+    np.testing.assert_allclose(weight.numpy(), same.numpy(), rtol=1e-5)
+
+
+def coo(stop_gradient: bool = True) -> paddle.Tensor:
+    sparse = paddle.sparse.sparse_coo_tensor([[1, 1, 2]], tensor([3.0, 4.0, 24.0]), [4])
+    sparse.stop_gradient = stop_gradient
+    return sparse
+
+
+def test_coo_gradients() -> None:
+    clipped = uc.clip_by_norm(coo(), 1.0)
+    assert clipped.to_dense().tolist() == tensor([0.0, 0.28, 0.96, 0.0]).tolist()
+    leaf = coo(stop_gradient=False)
+    (leaf.values() * tensor([1.0, 1.0, 1.0])).sum().backward()
+    assert uc.clip_grad_norm_([leaf], 1.0).item() == float(np.float32(math.sqrt(5)))
+    assert leaf.grad.is_sparse_coo()
+    assert leaf.grad.is_leaf
+    np.testing.assert_allclose(leaf.grad.to_dense().numpy(), np.array([0, 2, 1, 0]) / math.sqrt(5), rtol=1e-6)
+
+
+def test_coo_gradients_have_derivatives() -> None:
+    leaf = coo(stop_gradient=False)
+    uc.clip_by_norm(leaf, 1.0).values().sum().backward()
+    np.testing.assert_allclose(leaf.grad.values().numpy(), [0.026112, 0.026112, -0.007616], rtol=1e-5)
+
+
+def test_csr_tensors_are_refused() -> None:
+    with pytest.raises(TypeError, match="sparse CSR"):
+        uc.global_norm([paddle.sparse.sparse_csr_tensor([0, 1, 2], [1, 0], [3.0, 4.0], [2, 2])])
+
+
+# -- optimizers
+
+
+def step(optimizer: Callable[..., paddle.optimizer.Optimizer], clip: object, *gradients: list[float]) -> list[object]:
+    """The parameters after a step from zero."""
+    parameters = [
+        paddle.create_parameter([len(g)], "float32", default_initializer=paddle.nn.initializer.Constant(1.0))
+        for g in gradients
+    ]
+    sum((p * tensor(g)).sum() for p, g in zip(parameters, gradients, strict=True)).backward()
+    optimizer(parameters=parameters, grad_clip=clip).step()
+    return [p.numpy() for p in parameters]
+
+
+OPTIMIZERS = {
+    "SGD": lambda **options: paddle.optimizer.SGD(0.1, **options),
+    "Momentum": lambda **options: paddle.optimizer.Momentum(0.1, **options),
+    "Adam": lambda **options: paddle.optimizer.Adam(0.1, epsilon=1.0, **options),
+    "AdamW": lambda **options: paddle.optimizer.AdamW(0.1, epsilon=1.0, **options),
+    "Lamb": lambda **options: paddle.optimizer.Lamb(0.1, epsilon=1.0, **options),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_every_optimizer_accepts_every_clip(name: str) -> None:
+    for clip, clipped in (
+        (uc.GradientClipByGlobalNorm(1.0), ([3 / 13, 4 / 13], [12 / 13])),
+        (uc.GradientClipByNorm(1.0), ([0.6, 0.8], [1.0])),
+        (uc.GradientClipByValue(3.5), ([3.0, 3.5], [3.5])),
+    ):
+        assert isinstance(clip, paddle.nn.clip.ClipGradBase)
+        got = step(OPTIMIZERS[name], clip, [3.0, 4.0], [12.0])
+        wanted = step(OPTIMIZERS[name], None, *clipped)
+        for a, b in zip(got, wanted, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-5)
+
+
+def test_parameters_that_need_no_clip() -> None:
+    layer = paddle.nn.Linear(2, 1, bias_attr=paddle.ParamAttr(need_clip=False))
+    optimizer = paddle.optimizer.SGD(1.0, parameters=layer.parameters(), grad_clip=uc.GradientClipByGlobalNorm(1.0))
+    before = [p.numpy() for p in layer.parameters()]
+    (layer(tensor([[3.0, 4.0]])).sum() * tensor(2.0)).backward()
+    optimizer.step()
+    moved = [b - p.numpy() for b, p in zip(before, layer.parameters(), strict=True)]
+    np.testing.assert_allclose(moved[0], [[0.6], [0.8]], rtol=1e-5)
+    np.testing.assert_allclose(moved[1], [2.0], rtol=1e-5)
+
+
+def test_paddle_calls_a_clip_once_for_each_parameter_group() -> None:
+    first, second = after_backward([3.0, 4.0]), after_backward([12.0])
+    before = [first.numpy(), second.numpy()]
+    groups = [{"params": [first]}, {"params": [second]}]
+    paddle.optimizer.SGD(1.0, parameters=groups, grad_clip=uc.GradientClipByGlobalNorm(1.0)).step()
+    np.testing.assert_allclose(before[0] - first.numpy(), [0.6, 0.8], rtol=1e-5)
+    np.testing.assert_allclose(before[1] - second.numpy(), [1.0], rtol=1e-5)
+
+
+def test_clips_can_be_printed_and_copied_as_paddles_own() -> None:
+    clip = uc.GradientClipByGlobalNorm(2.0)
+    assert (
+        str(clip) == repr(copy.deepcopy(clip)) == "GradientClipByGlobalNorm(clip_norm=2.0, group_name='default_group')"
+    )
+    pairs = [(None, tensor([3.0, 4.0]))]
+    assert clip._dygraph_clip(pairs)[0][1].tolist() == clip(pairs)[0][1].tolist()
+
+
+def test_the_gradients_themselves_are_left_to_the_next_step() -> None:
+    parameter = after_backward([3.0, 4.0])
+    optimizer = paddle.optimizer.SGD(1.0, parameters=[parameter], grad_clip=uc.GradientClipByNorm(1.0))
+    optimizer.step()
+    assert parameter.grad.tolist() == [3.0, 4.0]
+    optimizer.clear_grad()
+    assert parameter.grad.tolist() == [0.0, 0.0]
+
+
+# -- hooks
+
+
+def test_error_clip_as_a_hook() -> None:
+    leaf = tensor([1.0, 2.0], stop_gradient=False)
+    leaf.register_hook(uc.ErrorClipByValue(0.5))
+    (leaf * tensor([3.0, 0.25])).sum().backward()
+    assert leaf.grad.tolist() == [0.5, 0.25]
+
+
+def test_nothing_warns() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        uc.clip_grad_norm_([after_backward([3.0, 4.0])], 1.0)
+        uc.clip_by_norm(after_backward([3.0, 4.0]).grad, 1.0)

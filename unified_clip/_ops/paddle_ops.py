@@ -1,0 +1,395 @@
+"""Paddle. In-place names take parameters; a gradient that is changed keeps its memory unless it is sparse.
+
+Paddle shapes the code here in three ways. A Python number in an operation passes through float32 in static programs,
+and `-x` or `x * 1.0` loses the sign of zero: constants are 0-d tensors. Its CPU lacks most float16 operations, the
+addition of two derivatives among them: each tensor is converted once (`_Dense`). An operation on an eager tensor
+while a static program is being built ends the process: that is refused first.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path as FilePath
+from typing import Any
+
+import numpy as np
+import paddle
+
+from .._core import classes
+from .._core.device import DevicePath
+from .._core.ops import Ops, Path, Scalar, Tensor
+from . import host
+
+DTYPES = {
+    name: getattr(paddle, name)
+    for name in (
+        "float16", "bfloat16", "float32", "float64", "complex64", "complex128",
+        "int8", "int16", "int32", "int64", "uint8", "bool",
+    )
+}  # fmt: skip
+NAMES = {dtype: name for name, dtype in DTYPES.items()}
+HALF = (paddle.float16, paddle.bfloat16)
+SMALL_INTEGERS = (paddle.int8, paddle.int16, paddle.uint8)
+PARAMETER = paddle.base.framework.EagerParamBase
+PLAIN = (paddle.Tensor, PARAMETER)
+CPU = paddle.CPUPlace()
+
+
+class PaddleOps(Ops):
+    """`Ops` and `DeviceOps` for Paddle: eager tensors, and the Values of static programs."""
+
+    name = "paddle"
+    writable = True
+    gradients_on_parameters = True
+
+    # -- recognising
+
+    def is_tensor(self, value: Any) -> bool:
+        return isinstance(value, paddle.Tensor | paddle.pir.Value | np.ndarray | np.generic)
+
+    def adopt(self, value: Any) -> Tensor:
+        """NumPy's uint16 is bfloat16, as everywhere in Paddle."""
+        if not isinstance(value, np.ndarray | np.generic):
+            return value
+        array, dtype = host.storage(np.array(value, dtype=value.dtype.newbyteorder("=")))
+        if dtype not in DTYPES and dtype != "uint16":
+            raise TypeError(
+                f"Paddle has no tensors of NumPy's {dtype}; convert the array to one of {', '.join(DTYPES)}"
+            )
+        return self.from_host(array, dtype) if paddle.in_dynamic_mode() else paddle.to_tensor(array)
+
+    def dtype(self, tensor: Any) -> str:
+        return NAMES.get(tensor.dtype) or str(tensor.dtype).removeprefix("paddle.")
+
+    def shape(self, tensor: Any) -> tuple[int | None, ...]:
+        return tuple(None if length < 0 else length for length in tensor.shape)
+
+    def parameter_name(self, parameter: Any) -> str | None:
+        if isinstance(parameter, paddle.pir.Value) and not parameter.has_name:
+            return None  # asking for it raises ValueError
+        return getattr(parameter, "name", None) or None
+
+    # -- gradients on parameters
+
+    def gradient_of(self, parameter: Any) -> Any | None:
+        if isinstance(parameter, paddle.pir.Value):
+            raise TypeError(
+                "a static program keeps no gradients on its parameters, so none can be clipped in place; give the "
+                "optimizer grad_clip=, or use clip_by_global_norm on the gradients, which returns the result"
+            )
+        return getattr(parameter, "grad", None)
+
+    def set_gradient(self, parameter: Any, gradient: Any) -> None:
+        parameter.grad_ = gradient.detach()  # `grad =` would copy into the old gradient, of which the rows differ
+
+    def can_have_gradient(self, parameter: Any) -> bool:
+        """Only for a parameter: a gradient looks like any other tensor that wants one, stop_gradient is False there."""
+        return isinstance(parameter, PARAMETER)
+
+    def merge_sparse(self, gradient: Any) -> tuple[Tensor, Callable[[Tensor], Any]] | None:
+        if not isinstance(gradient, paddle.Tensor) or gradient.is_dense() or gradient.is_dist():
+            return None
+        _check_mode([gradient])
+        if gradient.is_selected_rows():
+            height = gradient.get_selected_rows().height()
+            indices = paddle.to_tensor(np.array([gradient.rows()], np.int64), place=gradient.place)
+            indices, values = self._merge_rows(indices, gradient._get_tensor_from_selected_rows())
+            return values, lambda new: _selected_rows(indices, height, new)
+        if not gradient.is_sparse_coo():
+            raise TypeError("sparse CSR tensors cannot be clipped; convert it with to_sparse_coo or to_dense")
+        indices, values = self._merge_rows(gradient.indices(), gradient.values())
+        return values, lambda new: paddle.sparse.sparse_coo_tensor(
+            indices, new, gradient.shape, stop_gradient=new.stop_gradient
+        )
+
+    def _merge_rows(self, indices: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """New values, in which those with equal columns of `indices` are summed, and the columns that are left."""
+        views = self.host_views([indices, values], differentiable=True)
+        if views is not None:
+            dtype = self.dtype(values)
+            rows, array = host.merge_rows(views[0], views[1], dtype)
+            return self.from_host(rows, "int64"), self.from_host(array, dtype)
+        if indices.shape[1] == 0:
+            return indices, values.clone()
+        with self.scope(True):
+            dense = _Dense(values)
+            rows, position = paddle.unique(indices, return_inverse=True, axis=1)
+            wide = dense.wide.astype("float64")
+            zeros = paddle.zeros([rows.shape[1], *wide.shape[1:]], "float64")
+            sums = paddle.scatter_nd_add(zeros, position.unsqueeze(-1), wide)
+            return rows, dense.narrow(sums.astype(dense.wide.dtype))
+
+    # -- the path
+
+    def path(self, tensors: Sequence[Tensor], *, differentiable: bool, others: Sequence[Any] = ()) -> Path:
+        _check_mode([*tensors, *others])
+        views = self.host_views(tensors, differentiable=differentiable)
+        # A threshold with a derivative has not been read, so it goes where tensors are computed with.
+        if views is None or self.host_views(others, differentiable=True) is None:
+            return DevicePath(self, [_Dense(tensor) for tensor in tensors], differentiable)
+        return host.HostPath(self, tensors, views)
+
+    def host_views(self, tensors: Sequence[Tensor], *, differentiable: bool) -> list[host.Array] | None:
+        """Views of all the memory, or None where any condition of the host path does not hold.
+
+        A view dies with its gradient (`p.grad = None`), even where the tensor it was made of is held: keep none.
+        """
+        if host.forced_to_framework() or not paddle.in_dynamic_mode():
+            return None
+        recording = differentiable and paddle.is_grad_enabled()
+        if any(not _is_plain(tensor) or (recording and not tensor.stop_gradient) for tensor in tensors):
+            return None
+        return [self.host_view(tensor) for tensor in tensors]
+
+    def host_view(self, tensor: Tensor) -> host.Array:
+        # No memory, no address: an empty tensor has None or 0 for it.
+        return host.view_at(tensor.data_ptr() or 0, tensor.shape, tensor.strides, NAMES[tensor.dtype])
+
+    def from_host(self, array: host.Array, dtype: str) -> Tensor:
+        # to_tensor takes ten times as long as a copy; this shares the array's memory, of which uint16 is bfloat16.
+        return paddle.Tensor(value=array, place=CPU, persistable=False, zero_copy=True, name="", stop_gradient=True)
+
+    def norm_from_host(self, value: float, dtype: str) -> Tensor:
+        return self.from_host(np.array(value, dtype), dtype)
+
+    def wrote(self, tensors: Sequence[Tensor]) -> None:
+        for tensor in tensors:
+            tensor._bump_inplace_version()
+
+    def read(self, scalar: Tensor) -> float | None:
+        if not _is_plain(scalar) or (not scalar.stop_gradient and paddle.is_grad_enabled()):
+            return None
+        return float(scalar.item())
+
+    def distinct(self, tensors: Sequence[Any], describe: Callable[[int], str]) -> list[int]:
+        stored = [_stored(tensor) for tensor in tensors]
+        if not all(_has_address(tensor) for tensor in stored):
+            return list(range(len(tensors)))
+        return host.distinct([self.host_view(tensor) for tensor in stored], describe)
+
+    # -- what the device path needs; its tensors are `_Dense`
+
+    def constant(self, value: Any, like: Sequence[_Dense]) -> Scalar:
+        if isinstance(value, paddle.Tensor | paddle.pir.Value):
+            return value.reshape([]).astype("float64")
+        return _full(float(value), paddle.float64, like[0].tensor if like else None)
+
+    def power_sum(self, tensors: Sequence[_Dense], p: float, divisor: Scalar | None) -> Scalar:
+        if not tensors:
+            return self.constant(0.0, tensors)
+        return paddle.stack([tensor.powers(p, divisor).sum() for tensor in tensors]).sum()
+
+    def max_abs(self, tensors: Sequence[_Dense]) -> Scalar:
+        greatest = [tensor.greatest() for tensor in tensors if 0 not in tensor.tensor.shape]
+        return paddle.stack(greatest).amax() if greatest else self.constant(0.0, tensors)
+
+    def slice_power_sum(self, tensor: _Dense, axes: Sequence[int], divisor: Scalar | None) -> Scalar:
+        powers = tensor.powers(2, divisor)
+        return powers.sum(axis=list(axes), keepdim=True) if axes else powers
+
+    def slice_max_abs(self, tensor: _Dense, axes: Sequence[int]) -> Scalar:
+        magnitudes = tensor.powers(1, None)
+        if not axes:
+            return magnitudes
+        if 0 in magnitudes.shape:  # amax would return whatever is in memory
+            return magnitudes.sum(axis=list(axes), keepdim=True)
+        return magnitudes.amax(axis=list(axes), keepdim=True)
+
+    def root(self, value: Scalar, p: float) -> Scalar:
+        if p == 1:
+            return value
+        return value.sqrt() if p == 2 else _power(value, 1 / p)
+
+    def where(self, condition: Any, yes: Scalar, no: Scalar) -> Scalar:
+        return _where(condition, yes, no)
+
+    def stop_gradient(self, scalar: Scalar) -> Scalar:
+        return scalar.detach()
+
+    def rounded(self, scalar: Scalar, dtype: str) -> Scalar:
+        return scalar.astype(dtype).astype("float64")
+
+    def as_norm(self, scalar: Scalar, dtype: str) -> Tensor:
+        return scalar.astype(dtype)
+
+    def scale(self, tensors: Sequence[_Dense], coef: Scalar) -> list[Tensor]:
+        return [tensor.narrow(tensor.times(coef)) for tensor in tensors]  # times 1 changes no bit
+
+    def scale_(self, tensors: Sequence[_Dense], coef: Scalar) -> None:
+        for tensor in tensors:
+            paddle.assign(tensor.narrow(tensor.times(coef)), output=tensor.tensor)
+
+    def crossed(self, low: Any, high: Any) -> bool | None:
+        # Rounding int64 to float64 keeps the order.
+        low, high = (self.constant(b, []) if isinstance(b, int | float) else b.astype("float64") for b in (low, high))
+        crossed = (low > high).any()
+        return bool(crossed) if isinstance(crossed, paddle.Tensor) else None
+
+    def clamp(self, tensor: _Dense, low: Any, high: Any) -> Tensor:
+        low, high, wide = tensor.bound(low), tensor.bound(high), tensor.wide
+        return tensor.narrow(_where(wide < low, low, _where(wide > high, high, wide)))
+
+    def clamp_(self, tensor: _Dense, low: float, high: float) -> None:
+        paddle.assign(self.clamp(tensor, low, high), output=tensor.tensor)
+
+    def copy(self, tensor: _Dense) -> Tensor:
+        return tensor.tensor.clone()
+
+    def is_finite(self, scalar: Scalar) -> bool | None:
+        return bool(paddle.isfinite(scalar)) if isinstance(scalar, paddle.Tensor) else None
+
+    def nonfinite_counts(self, tensor: _Dense) -> tuple[int, int]:
+        counts = []
+        for found in (paddle.isnan(tensor.wide), paddle.isinf(tensor.wide)):
+            elements = found.any(axis=-1) if tensor.is_complex else found
+            counts.append(int(elements.astype("int64").sum()))
+        return counts[0], counts[1]
+
+    @contextmanager
+    def scope(self, differentiable: bool) -> Iterator[None]:
+        with paddle.amp.auto_cast(enable=False), nullcontext() if differentiable else paddle.no_grad():
+            yield
+
+
+class _Dense:
+    """A tensor on the device path and its numbers in a dtype that Paddle can compute with."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor, self.dtype = tensor, tensor.dtype
+        self.is_complex = tensor.is_complex()
+
+    @functools.cached_property
+    def wide(self) -> Tensor:
+        """16-bit numbers as float32, small integers as int64, complex numbers as two real ones along a last axis."""
+        if self.is_complex:
+            return paddle.as_real(self.tensor)
+        return self.tensor.astype(_wide_dtype(self.dtype))
+
+    def narrow(self, wide: Tensor) -> Tensor:
+        """The inverse, rounded once."""
+        if self.is_complex:
+            return paddle.as_complex(wide)
+        return _narrow(wide, self.dtype)
+
+    def fit(self, scalar: Tensor) -> Tensor:
+        """A 0-d tensor, or one of a number for each slice, so that it broadcasts to `wide`."""
+        return scalar.unsqueeze(-1) if self.is_complex and scalar.ndim else scalar
+
+    def times(self, coef: Scalar) -> Tensor:
+        """`wide` multiplied, in float32 but for float64 and complex128."""
+        return self.wide * self.fit(coef).astype(self.wide.dtype)
+
+    def powers(self, p: float, divisor: Scalar | None) -> Tensor:
+        """|g / divisor|**p in float64, with derivative 0 at 0."""
+        numbers = self.wide.astype("float64")
+        if divisor is not None:
+            numbers = numbers / self.fit(divisor)
+        if p == 2:
+            return (numbers * numbers).sum(axis=-1) if self.is_complex else numbers * numbers
+        magnitudes = (paddle.as_complex(numbers) if self.is_complex else numbers).abs()
+        if p == 1:
+            return magnitudes
+        zeros = (magnitudes <= _full(0.0, paddle.float64, magnitudes)).astype("float64")
+        return _power(magnitudes + zeros, p) - zeros
+
+    def greatest(self) -> Scalar:
+        """The greatest magnitude; NaN if there is any. Elements that share it share the derivative."""
+        return self.powers(1, None).amax()
+
+    def bound(self, value: Any) -> Tensor:
+        """A bound rounded to the tensor's dtype, held as `wide` is."""
+        dtype = self.wide.dtype
+        if isinstance(value, int | float):
+            return _full(value, dtype, self.tensor)
+        if self.dtype in HALF:
+            value = value.astype("float32")
+        return _narrow(value, self.dtype).astype(dtype)
+
+
+def _check_mode(tensors: Iterable[Any]) -> None:
+    """Refuse eager tensors while a static program is being built: the first operation would end the process."""
+    if paddle.in_dynamic_mode() or paddle.base.dygraph.base.in_to_static_mode():
+        return
+    if any(isinstance(tensor, paddle.Tensor) for tensor in tensors):
+        raise TypeError("an eager tensor cannot be clipped in static mode; call paddle.disable_static() first")
+
+
+def _is_plain(tensor: Any) -> bool:
+    """Whether the tensor's value lies in CPU memory that may be read: no subclass, dense, whole, on the CPU."""
+    if type(tensor) not in PLAIN or not tensor.is_dense() or tensor.dtype not in NAMES:
+        return False
+    return 0 in tensor.shape or bool(tensor._is_initialized() and tensor.place.is_cpu_place() and tensor.data_ptr())
+
+
+def _has_address(tensor: Any) -> bool:
+    if type(tensor) not in PLAIN or not tensor.is_dense() or tensor.dtype not in NAMES:
+        return False
+    return 0 in tensor.shape or bool(tensor._is_initialized() and tensor.data_ptr())
+
+
+def _stored(gradient: Any) -> Any:
+    """The tensor that holds a gradient's numbers, which for a sparse one is its values."""
+    if not isinstance(gradient, paddle.Tensor) or gradient.is_dense() or gradient.is_dist():
+        return gradient
+    return gradient._get_tensor_from_selected_rows() if gradient.is_selected_rows() else gradient.values()
+
+
+def _selected_rows(rows: Tensor, height: int, values: Tensor) -> Tensor:
+    """A sparse gradient as an embedding makes it, over the memory of `values`."""
+    kinds = paddle.base.core.VarDesc.VarType
+    tensor = paddle.Tensor(kinds.FP32, [height, *values.shape[1:]], "", kinds.SELECTED_ROWS, False)
+    selected = tensor.get_selected_rows()
+    selected.set_rows(rows.flatten().tolist())
+    selected.set_height(height)
+    selected.get_tensor()._share_data_with(values.value().get_tensor())
+    return tensor
+
+
+def _full(value: float, dtype: Any, like: Tensor | None) -> Tensor:
+    """An exact 0-d constant, on the device of an eager tensor."""
+    return paddle.full([], value, dtype, device=like.place if isinstance(like, paddle.Tensor) else None)
+
+
+def _where(condition: Tensor, yes: Tensor, no: Tensor) -> Tensor:
+    """paddle.where, which in static programs broadcasts by adding zeros, so that -0.0 becomes 0.0."""
+    same_shape = [v if v.shape == condition.shape else v.expand_as(condition) for v in (yes, no)]
+    return paddle.where(condition, *same_shape)
+
+
+def _power(value: Tensor, p: float) -> Tensor:
+    """value**p for value > 0; paddle.pow would round p to float32."""
+    return (value.log() * _full(p, paddle.float64, value)).exp()
+
+
+def _wide_dtype(dtype: Any) -> Any:
+    return paddle.float32 if dtype in HALF else paddle.int64 if dtype in SMALL_INTEGERS else dtype
+
+
+def _narrow(wide: Tensor, dtype: Any) -> Tensor:
+    """A cast that is right on the CPU, where Paddle 3.3 makes numbers up to 1e-4 of float32 below 2**-77 in float16."""
+    if dtype == paddle.float16:
+        nothing = wide * _full(0.0, wide.dtype, wide) - (wide.detach() - wide)  # of wide's sign, with derivative 1
+        wide = _where(wide.abs() < _full(2.0**-25, wide.dtype, wide), nothing, wide)
+    return wide.astype(dtype)
+
+
+def _run_as_written() -> None:
+    """Have paddle.jit.to_static call the public functions as they are, since it cannot translate their source.
+
+    By default it then leaves its graph for them, and they take the host path; with full_graph=True they are traced.
+    """
+    public = [getattr(classes.Names, name) for name in dir(classes.Names) if not name.startswith("_")]
+    public += [classes.GradientClip.__call__, classes.GradientClip.clip_, classes.ErrorClipByValue.__call__]
+    for function in filter(inspect.isfunction, public):
+        paddle.jit.not_to_static(paddle.jit.marker.force_dynamic(function))
+    package = str(FilePath(__file__).parent.parent) + os.sep
+    with suppress(AttributeError):  # not public: it keeps the translator away from what they call
+        paddle.framework.core.eval_frame_skip_file_prefix((package,))
+
+
+OPS = PaddleOps()
+_run_as_written()

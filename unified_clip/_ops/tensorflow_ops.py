@@ -1,0 +1,310 @@
+"""TensorFlow. Tensors cannot be written, so in-place names update the container; accumulators (Variables) are assigned.
+
+Two things TensorFlow's compilers do shape the arithmetic here: XLA's maximum drops NaN, and Grappler turns
+`not (x <= c)` into `x > c`, which differs for NaN. So NaN is masked by name, and no comparison is negated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.pywrap_tfe import TFE_Py_TapeSetPossibleGradientTypes as gradient_types
+
+from .._core.device import DevicePath
+from .._core.ops import Ops, Path, Scalar, Tensor
+from . import host
+
+EAGER = tf.__internal__.EagerTensor
+"""The type itself: making a tensor to ask for its type would start the runtime, which cannot be configured then."""
+
+TENSOR = tf.__internal__.types.Tensor
+"""Base of eager and symbolic tensors and of every Variable, Keras's on TensorFlow included; not of IndexedSlices."""
+
+
+class TensorflowOps(Ops):
+    """`Ops` and `DeviceOps` for TensorFlow."""
+
+    name = "tensorflow"
+    writable = False
+    has_variables = True
+
+    # -- recognising
+
+    def is_tensor(self, value: Any) -> bool:
+        return isinstance(value, TENSOR | tf.IndexedSlices | np.ndarray | np.generic)
+
+    def adopt(self, value: Any) -> Tensor:
+        if isinstance(value, tf.Tensor | tf.IndexedSlices):
+            return value
+        return tf.convert_to_tensor(value)
+
+    def dtype(self, tensor: Any) -> str:
+        return str(tensor.dtype.name)
+
+    def shape(self, tensor: Any) -> tuple[int | None, ...]:
+        shape = tf.TensorShape(tensor.shape)
+        return () if shape.rank is None else tuple(shape.as_list())
+
+    # -- variables
+
+    def is_variable(self, value: Any) -> bool:
+        return isinstance(value, TENSOR) and hasattr(type(value), "assign")
+
+    def is_trainable(self, variable: Any) -> bool:
+        return bool(variable.trainable)
+
+    def parameter_name(self, parameter: Any) -> str | None:
+        return str(getattr(parameter, "path", parameter.name)) if self.is_variable(parameter) else None
+
+    def assign(self, variable: Any, value: Tensor) -> None:
+        if value is not variable:
+            variable.assign(value)
+
+    def distinct(self, tensors: Sequence[Any], describe: Callable[[int], str]) -> list[int]:
+        """Only Variables count once: the gradients of a and b in f(a + b) are one tensor, and yet two gradients."""
+        seen: set[int] = set()
+        kept = []
+        for index, tensor in enumerate(tensors):
+            if id(tensor) not in seen:
+                kept.append(index)
+            if self.is_variable(tensor):
+                seen.add(id(tensor))
+        return kept
+
+    # -- sparse gradients
+
+    def merge_sparse(self, gradient: Any) -> tuple[Tensor, Callable[[Tensor], Any]] | None:
+        if not isinstance(gradient, tf.IndexedSlices):
+            return None
+        indices, values = tf.convert_to_tensor(gradient.indices), tf.convert_to_tensor(gradient.values)
+        if not (_in_host_memory([indices]) and _all_different(indices)):
+            indices, values = self._merged(indices, values)
+        return values, lambda new: tf.IndexedSlices(new, indices, gradient.dense_shape)
+
+    def _merged(self, indices: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        if not self._takes_host([indices, values], watched=[values]):
+            rows, segments = tf.unique(indices)
+            wide = tf.cast(values, tf.complex128 if values.dtype.is_complex else tf.float64)
+            sums = tf.math.unsorted_segment_sum(wide, segments, tf.size(rows))
+            return rows, tf.cast(sums, values.dtype)
+        dtype = self.dtype(values)
+        merged_rows, sums = host.merge_rows(self.host_view(indices).reshape(1, -1), self.host_view(values), dtype)
+        return self.from_host(merged_rows.reshape(-1), self.dtype(indices)), self.from_host(sums, dtype)
+
+    # -- the path
+
+    def path(self, tensors: Sequence[Tensor], *, differentiable: bool, others: Sequence[Any] = ()) -> Path:
+        everything = [*tensors, *others]
+        # No other than a functional name has a derivative; a threshold, though, is read only where nothing watches it.
+        if not self._takes_host(everything, watched=everything if differentiable else others):
+            return DevicePath(self, tensors, differentiable)
+        return host.HostPath(self, tensors, [self.host_view(tensor) for tensor in tensors])
+
+    def _takes_host(self, tensors: Sequence[Tensor], watched: Sequence[Tensor]) -> bool:
+        return not host.forced_to_framework() and _in_host_memory(tensors) and not _is_watched(watched)
+
+    def host_view(self, tensor: Tensor) -> host.Array:
+        if tensor.dtype != tf.bfloat16:
+            return np.asarray(memoryview(tensor))
+        # The buffer protocol does not know bfloat16. __array__ shares the memory too, but for 0-d tensors.
+        array = np.asarray(tensor.__array__() if tensor.shape.rank else tensor.numpy())
+        view = host.storage(array)[0].view()
+        view.flags.writeable = False
+        return view
+
+    def from_host(self, array: host.Array, dtype: str) -> Tensor:
+        # What tf.constant does after a copy: the tensor shares the array's memory where that is aligned.
+        return EAGER(array.view(tf.bfloat16.as_numpy_dtype) if dtype == "bfloat16" else array, "", None)
+
+    def norm_from_host(self, value: float, dtype: str) -> Tensor:
+        return self.from_host(np.array(value, dtype), dtype)
+
+    def wrote(self, tensors: Sequence[Tensor]) -> None:
+        """Nothing is ever written."""
+
+    def read(self, scalar: Tensor) -> float | None:
+        if not _in_host_memory([scalar]) or _is_watched([scalar]):
+            return None
+        with host.ieee_arithmetic():
+            return float(scalar.numpy().item())
+
+    # -- what the device path needs
+
+    def constant(self, value: Any, like: Sequence[Tensor]) -> Scalar:
+        if isinstance(value, tf.Tensor):
+            return tf.cast(tf.reshape(value, []), tf.float64)
+        return _constant(value, tf.float64)
+
+    def power_sum(self, tensors: Sequence[Tensor], p: float, divisor: Scalar | None) -> Scalar:
+        parts = [part for tensor in tensors for part in _real_parts(tensor, p)]
+        if divisor is not None:
+            parts = [part / divisor for part in parts]
+        # l2_loss is half the sum of squares, in one pass; doubling it is exact.
+        sums = [tf.nn.l2_loss(part) if p == 2 else tf.reduce_sum(_powers(part, p)) for part in parts]
+        total = tf.add_n([self.constant(0.0, tensors), *sums])
+        return 2.0 * total if p == 2 else total
+
+    def max_abs(self, tensors: Sequence[Tensor]) -> Scalar:
+        greatest = [_max_abs(_magnitude(tensor)) for tensor in tensors]
+        return _max_abs(tf.stack([self.constant(0.0, tensors), *greatest]))
+
+    def slice_power_sum(self, tensor: Tensor, axes: Sequence[int], divisor: Scalar | None) -> Scalar:
+        parts = [part if divisor is None else part / divisor for part in _real_parts(tensor, 2)]
+        return tf.add_n([tf.reduce_sum(tf.square(part), axis=list(axes), keepdims=True) for part in parts])
+
+    def slice_max_abs(self, tensor: Tensor, axes: Sequence[int]) -> Scalar:
+        return _max_abs(_magnitude(tensor), axis=list(axes), keepdims=True)
+
+    def root(self, value: Scalar, p: float) -> Scalar:
+        return tf.sqrt(value) if p == 2 else tf.pow(value, self.constant(1 / p, []))
+
+    def where(self, condition: Any, yes: Scalar, no: Scalar) -> Scalar:
+        return tf.where(condition, yes, no)
+
+    def stop_gradient(self, scalar: Scalar) -> Scalar:
+        return tf.stop_gradient(scalar)
+
+    def rounded(self, scalar: Scalar, dtype: str) -> Scalar:
+        return tf.cast(tf.cast(scalar, dtype), tf.float64)
+
+    def as_norm(self, scalar: Scalar, dtype: str) -> Tensor:
+        return tf.cast(scalar, dtype)
+
+    def scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Tensor]:
+        unchanged = coef >= 1.0
+        return [tf.where(unchanged, tensor, _product(tensor, coef)) for tensor in tensors]
+
+    def scale_(self, tensors: Sequence[Tensor], coef: Scalar) -> None:
+        raise AssertionError("tensors of TensorFlow cannot be written")
+
+    def crossed(self, low: Any, high: Any) -> bool | None:
+        if not _in_host_memory([bound for bound in (low, high) if isinstance(bound, tf.Tensor)]):
+            return None
+        low, high = (bound.numpy() if isinstance(bound, tf.Tensor) else bound for bound in (low, high))
+        return bool(np.any(low > high))
+
+    def clamp(self, tensor: Tensor, low: Any, high: Any) -> Tensor:
+        low, high = _bound(low, tensor.dtype), _bound(high, tensor.dtype)
+        return tf.where(tensor < low, low, tf.where(tensor > high, high, tensor))
+
+    def clamp_(self, tensor: Tensor, low: float, high: float) -> None:
+        raise AssertionError("tensors of TensorFlow cannot be written")
+
+    def copy(self, tensor: Tensor) -> Tensor:
+        return tensor
+
+    def is_finite(self, scalar: Scalar) -> bool | None:
+        return bool(np.isfinite(scalar.numpy())) if type(scalar) is EAGER else None
+
+    def nonfinite_counts(self, tensor: Tensor) -> tuple[int, int]:
+        parts = [tf.math.real(tensor), tf.math.imag(tensor)] if tensor.dtype.is_complex else [tensor]
+        nan, inf = (np.any([test(part).numpy() for part in parts], axis=0) for test in (tf.math.is_nan, tf.math.is_inf))
+        return int(np.sum(nan)), int(np.sum(inf))
+
+    def scope(self, differentiable: bool) -> AbstractContextManager[Any]:
+        if differentiable or not tf.executing_eagerly():
+            return nullcontext()
+        scope: AbstractContextManager[Any] = tf.init_scope()  # when eager, it only pauses every tape
+        return scope
+
+
+# -- conditions of the host path
+
+
+def _in_host_memory(tensors: Sequence[Any]) -> bool:
+    """Whether all are eager tensors on the CPU, seen from eager code: inside a graph, one is a constant to trace."""
+    return tf.executing_eagerly() and all(
+        type(tensor) is EAGER and "/device:CPU:" in tensor.backing_device for tensor in tensors
+    )
+
+
+def _is_watched(tensors: Sequence[Tensor]) -> bool:
+    """Whether a GradientTape or a ForwardAccumulator that records now would derive by one of these eager tensors."""
+    return bool(gradient_types(list(tensors)))
+
+
+def _all_different(indices: Tensor) -> bool:
+    rows = np.asarray(memoryview(indices))
+    return np.unique(rows).size == rows.size
+
+
+# -- arithmetic of the device path
+
+
+def _constant(number: float, dtype: Any) -> Tensor:
+    """A number that `dtype` holds, as a tensor.
+
+    By way of an array: eager TensorFlow keeps small constants of Python numbers, and gives -0.0 the one of 0.0.
+    """
+    return tf.constant(np.array(number, dtype.as_numpy_dtype))
+
+
+def _is_short(tensor: Tensor) -> bool:
+    return tensor.dtype in (tf.float16, tf.bfloat16)
+
+
+def _real_parts(tensor: Tensor, p: float) -> list[Tensor]:
+    """Real float64 tensors with the same sum of |g|**p: for a complex tensor its two parts (p = 2) or its magnitude."""
+    if not tensor.dtype.is_complex:
+        return [tf.cast(tensor, tf.float64)]
+    if p == 2:
+        return [tf.cast(part, tf.float64) for part in (tf.math.real(tensor), tf.math.imag(tensor))]
+    return [_magnitude(tensor)]
+
+
+def _magnitude(tensor: Tensor) -> Tensor:
+    return tf.abs(tf.cast(tensor, tf.complex128 if tensor.dtype.is_complex else tf.float64))
+
+
+def _powers(part: Tensor, p: float) -> Tensor:
+    """|x|**p; where x is 0, so is the derivative, which pow gives as NaN for p < 1."""
+    magnitudes = tf.abs(part)
+    if p == 1:
+        return magnitudes
+    zero = tf.equal(magnitudes, 0.0)
+    powers = tf.pow(tf.where(zero, tf.ones_like(part), magnitudes), _constant(p, tf.float64))
+    return tf.where(zero, tf.zeros_like(part), powers)
+
+
+def _max_abs(magnitudes: Tensor, **over: Any) -> Tensor:
+    """The greatest; 0 for none, NaN if there is any."""
+    nan = tf.reduce_any(tf.math.is_nan(magnitudes), **over)
+    greatest = tf.maximum(tf.reduce_max(magnitudes, **over), _constant(0.0, tf.float64))
+    return tf.where(nan, _constant(np.nan, tf.float64), greatest)
+
+
+def _product(tensor: Tensor, coef: Scalar) -> Tensor:
+    """tensor * coef, in float32 with coef rounded to it, but for float64 and complex128."""
+    if tensor.dtype.is_complex:  # each part on its own: a complex product makes NaN of inf * coef
+        return tf.complex(_product(tf.math.real(tensor), coef), _product(tf.math.imag(tensor), coef))
+    wide = tf.float32 if _is_short(tensor) else tensor.dtype
+    return tf.cast(tf.cast(tensor, wide) * tf.cast(coef, wide), tensor.dtype)
+
+
+def _bound(bound: Any, dtype: Any) -> Tensor:
+    if not isinstance(bound, tf.Tensor):
+        return _constant(bound, dtype)
+    if dtype not in (tf.float16, tf.bfloat16):
+        return tf.cast(bound, dtype)
+    once, twice = tf.cast(_rounded_to_odd(tf.cast(bound, tf.float64)), dtype), tf.cast(bound, dtype)
+    return tf.where(tf.equal(once, twice), twice, once)  # `twice`, nearly always, has the derivative
+
+
+def _rounded_to_odd(wide: Tensor) -> Tensor:
+    """float64 to float32 with the last bit set where anything was lost: rounded again, it counts as rounded once.
+
+    TensorFlow casts float64 to 16 bits by way of float32, which rounds twice.
+    """
+    near = tf.cast(wide, tf.float32)
+    back = tf.cast(near, tf.float64)
+    inexact = tf.math.is_finite(near) & tf.not_equal(back, wide)
+    bits = tf.bitcast(near, tf.int32)
+    bits = tf.where(inexact & (tf.abs(back) > tf.abs(wide)), bits - 1, bits)
+    return tf.bitcast(tf.where(inexact, tf.bitwise.bitwise_or(bits, 1), bits), tf.float32)
+
+
+OPS = TensorflowOps()

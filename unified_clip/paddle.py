@@ -1,0 +1,41 @@
+"""unified_clip for Paddle: in-place names take parameters and clip their `.grad`; the clips are optimizers' too."""
+
+from ._core import classes
+from ._ops import paddle_classes as _paddle_classes
+from ._ops.paddle_ops import OPS
+
+_names = _paddle_classes.Names.over(OPS)
+
+clip_grad_norm_ = _names.clip_grad_norm_
+clip_grad_value_ = _names.clip_grad_value_
+get_total_norm = _names.get_total_norm
+clip_grads_with_norm_ = _names.clip_grads_with_norm_
+
+clip_by_global_norm = _names.clip_by_global_norm
+clip_by_norm = _names.clip_by_norm
+clip_by_value = _names.clip_by_value
+global_norm = _names.global_norm
+
+set_gradient_clip = _names.set_gradient_clip
+append_gradient_clip_ops = _names.append_gradient_clip_ops
+
+
+class GradientClipByValue(classes.GradientClipByValue, _paddle_classes.OptimizerClip):
+    _names = _names
+
+
+class GradientClipByNorm(classes.GradientClipByNorm, _paddle_classes.OptimizerClip):
+    _names = _names
+
+
+class GradientClipByGlobalNorm(classes.GradientClipByGlobalNorm, _paddle_classes.OptimizerClip):
+    _names = _names
+
+
+class ErrorClipByValue(_paddle_classes.ErrorClipByValue):
+    _names = _names
+
+
+ClipGradByValue = GradientClipByValue
+ClipGradByNorm = GradientClipByNorm
+ClipGradByGlobalNorm = GradientClipByGlobalNorm
