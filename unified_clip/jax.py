@@ -1,4 +1,4 @@
-"""unified_clip for JAX: arrays cannot be written, so in-place names update the list or dict that holds the gradients."""
+"""unified_clip for JAX: arrays cannot be written, so in-place names update the list or dict of gradients."""
 
 from ._core import classes
 from ._ops.jax_ops import OPS

@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 
 import pytest
-
 from kits import Kit
 
 README = Path(__file__).parent.parent.parent / "README.md"

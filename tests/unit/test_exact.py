@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unified_clip._core.exact import BLOCK, UNIT, Accumulator, nearest
-from unified_clip._ops import host
+from unified_clip._ops import kernels, memory
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 
@@ -70,7 +70,7 @@ def test_a_certificate_is_refused_where_the_error_reaches_a_rounding_boundary() 
 
 @given(st.lists(FINITE, max_size=40), st.sampled_from([1, 2]))
 def test_exact_sums_lose_nothing(values: list[float], p: int) -> None:
-    got = host._sum_exactly(np.array(values, np.float64), p)
+    got = kernels._sum_exactly(np.array(values, np.float64), p)
     assert got.slack == 0
     assert Fraction(got.total, 2**UNIT) == sum((abs(Fraction(value)) ** p for value in values), Fraction(0))
 
@@ -81,7 +81,7 @@ def test_exact_sums_lose_nothing(values: list[float], p: int) -> None:
 )
 def test_block_sums_keep_their_promise(values: list[float], p: int) -> None:
     repeated = np.resize(np.array(values, np.float32), 3 * BLOCK + 17)
-    got = host._block_sums([(repeated, "float32")], p)
+    got = kernels._block_sums([(repeated, "float32")], p)
     exact = sum((abs(Fraction(value)) ** p for value in repeated.tolist()), Fraction(0))
     assert abs(Fraction(got.total, 2**UNIT) - exact) <= Fraction(got.slack, 2**UNIT)
     assert got.slack <= (got.total >> 39) + 1
@@ -91,36 +91,36 @@ def test_the_exact_sum_is_needed_and_taken(monkeypatch: pytest.MonkeyPatch) -> N
     near = [(np.array([2.0**24, 2.0**12, 2.0**12, 1.0], np.float32), "float32")]
     clear = [(np.array([3.0, 4.0], np.float32), "float32")]
     taken = []
-    exact_sum = host._exact_sum
-    monkeypatch.setattr(host, "_exact_sum", lambda parts, p: taken.append(p) or exact_sum(parts, p))
-    assert host._exact_norm(clear, 2, "float32") == 5.0
+    exact_sum = kernels._exact_sum
+    monkeypatch.setattr(kernels, "_exact_sum", lambda parts, p: taken.append(p) or exact_sum(parts, p))
+    assert kernels.exact_norm(clear, 2, "float32") == 5.0
     assert taken == []
-    assert host._exact_norm(near, 2, "float32") == 2.0**24
+    assert kernels.exact_norm(near, 2, "float32") == 2.0**24
     assert taken == [2]
 
 
 @given(st.lists(FINITE, min_size=1, max_size=30))
 def test_bfloat16_is_rounded_once_from_float64(values: list[float]) -> None:
     with np.errstate(over="ignore"):
-        got = host._round_to(np.array(values), "bfloat16")
+        got = kernels._round_to(np.array(values), "bfloat16")
     assert got.tolist() == [nearest(value, "bfloat16") for value in values]
 
 
 def test_views_at_an_address_read_and_write_that_memory() -> None:
     owner = np.arange(12, dtype=np.float32).reshape(3, 4)
-    view = host.view_at(owner.ctypes.data, (4, 3), (1, 4), "float32")
+    view = memory.view_at(owner.ctypes.data, (4, 3), (1, 4), "float32")
     assert view.tolist() == owner.T.tolist()
     view[1, 2] = -1
     assert owner[2, 1] == -1
-    assert host.view_at(0, (0, 3), (3, 1), "bfloat16").shape == (0, 3)
-    assert host.view_at(owner.ctypes.data, (), (), "float32").shape == ()
+    assert memory.view_at(0, (0, 3), (3, 1), "bfloat16").shape == (0, 3)
+    assert memory.view_at(owner.ctypes.data, (), (), "float32").shape == ()
 
 
 def test_overlap_is_found_exactly() -> None:
     base = np.arange(40.0)
     windows = np.lib.stride_tricks.as_strided
-    assert not host._overlaps_itself(windows(base, (2, 3), (24, 16)))  # offsets 0, 2, 4 and 3, 5, 7
-    assert host._overlaps_itself(windows(base, (2, 3), (16, 16)))
-    assert host._overlaps_itself(windows(base, (3, 4), (8, 8)))
+    assert not memory._overlaps_itself(windows(base, (2, 3), (24, 16)))  # offsets 0, 2, 4 and 3, 5, 7
+    assert memory._overlaps_itself(windows(base, (2, 3), (16, 16)))
+    assert memory._overlaps_itself(windows(base, (3, 4), (8, 8)))
     hard = [windows(base, (2,) * 20, tuple(8 * n for n in (1,) * 20)) for _ in range(2)]
-    assert host._shares_memory(*hard)
+    assert memory._shares_memory(*hard)

@@ -42,7 +42,7 @@ MUTATIONS = {
         "contract/test_clipping.py", "only_pytorch_names_add_eps",
     ),
     "the norm accumulated in float32": Mutation(
-        "_ops/host.py", 'sums.append(np.einsum("ij,ij->i", blocks, blocks)',
+        "_ops/kernels.py", 'sums.append(np.einsum("ij,ij->i", blocks, blocks)',
         'sums.append(np.einsum("ij,ij->i", *[blocks.astype(np.float32)] * 2).astype(np.float64)',
         "contract/test_norms.py", "random_lists",
     ),
@@ -51,8 +51,8 @@ MUTATIONS = {
         "contract/test_norms.py", "boundary or half_way",
     ),
     "the coefficient rounded to float16": Mutation(
-        "_ops/host.py", "_decode(view, dtype).astype(np.float32) * np.asarray(coef, dtype=np.float32)",
-        "_decode(view, dtype).astype(np.float32) * np.asarray(coef, dtype=np.float16)",
+        "_ops/kernels.py", "decode(view, dtype).astype(np.float32) * np.asarray(coef, dtype=np.float32)",
+        "decode(view, dtype).astype(np.float32) * np.asarray(coef, dtype=np.float16)",
         "contract/test_clipping.py", "not_rounded_to_the_gradients_dtype",
     ),
     "a generator read twice": Mutation(

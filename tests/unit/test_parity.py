@@ -117,7 +117,8 @@ def test_a_file_of_garbage_is_unreadable(tmp_path: Path) -> None:
 
 
 def test_digests_tell_apart_bits_shapes_and_dtypes_but_not_nans() -> None:
-    different = [[dense([1.0])], [dense([[1.0]])], [dense([1.0], "float64")], [dense([-1.0])], [None], []]
+    zeros = [[dense([0.0], dtype)] for dtype in ("float16", "bfloat16")]
+    different = [*zeros, [dense([1.0])], [dense([[1.0]])], [dense([-1.0])], [None], []]
     assert len({tensors.digest(each) for each in different}) == len(different)
     other_nan = Dense("float32", np.array([0xFFC00001], np.uint32).view(np.float32))
     assert tensors.digest([other_nan]) == tensors.digest([dense([math.nan])])
@@ -169,6 +170,13 @@ def test_the_oracle_knows_the_worked_example() -> None:
     assert expected(WORKED, "clip_by_norm", clip_norm=2.5) == [None, [1.5, 2.0], [1.0, 2.0]]
 
 
+def test_the_oracle_knows_bounds() -> None:
+    given = [dense([-3.0, 0.5, 3.0])]
+    assert expected(given, "clip_grad_value_", clip_value=1.0)[1] == [-1.0, 0.5, 1.0]
+    assert expected(given, "GradientClipByValue", max=2.0)[1] == [-2.0, 0.5, 2.0]
+    assert expected(given, "clip_by_value", clip_value_min=0.75, clip_value_max=1.1)[1] == float32s(0.75, 0.75, 1.1)
+
+
 def test_the_oracle_knows_eps_and_the_limit_itself() -> None:
     given = [dense([3.0, 4.0])]
     assert expected(given, "clip_by_global_norm", clip_norm=5.0) == [5.0, [3.0, 4.0]]
@@ -189,6 +197,18 @@ def test_the_oracle_knows_dtypes() -> None:
     assert oracle.norm([dense([60000.0, 60000.0], "float16")], 2, "float32") == float(np.float32(60000 * 2**0.5))
 
 
+@pytest.mark.parametrize(
+    ("dtype", "gradient", "coef", "product"),
+    [("float16", 1.5517578125, 0.8637508153915405, 1.33984375), ("bfloat16", 1.65625, 0.6344339847564697, 1.046875)],
+)
+def test_the_oracle_rounds_16_bit_products_to_float32_first(
+    dtype: str, gradient: float, coef: float, product: float
+) -> None:
+    given = [dense([gradient], dtype)]
+    assert expected(given, "clip_by_global_norm", clip_norm=coef, use_norm=1.0)[1] == [product]
+    assert arithmetic.nearest(Fraction(gradient) * Fraction(coef), dtype) != product
+
+
 def test_the_oracle_knows_what_is_not_finite() -> None:
     given = [dense([math.inf, -2.0])]
     norm, gradient = expected(given, "clip_grad_norm_", max_norm=1.0)
@@ -203,8 +223,9 @@ def test_the_oracle_knows_what_is_not_finite() -> None:
 
 
 def test_the_oracle_knows_axes_and_sparse_rows() -> None:
-    rows = [dense([[3.0, 4.0], [0.3, 0.4]], "float64")]
-    assert expected(rows, "clip_by_norm", clip_norm=1.0, axes=[-1])[1] == [[3.0 * 0.2, 4.0 * 0.2], [0.3, 0.4]]
+    rows = [dense([[3.0, 4.0], [0.3, 0.4], [6.0, 8.0]], "float64")]
+    clipped = [[3.0 * 0.2, 4.0 * 0.2], [0.3, 0.4], [6.0 * 0.1, 8.0 * 0.1]]
+    assert expected(rows, "clip_by_norm", clip_norm=1.0, axes=[-1])[1] == clipped
     sparse = [Sparse(np.array([1, 1, 2]), dense([[3.0], [4.0], [24.0]]), (3, 1))]
     assert expected(sparse, "clip_by_global_norm", clip_norm=12.5) == [25.0, [[0.0], [3.5], [12.0]]]
 
@@ -267,6 +288,7 @@ def cases_of(call: str, more: str = "") -> str:
     [
         ("[[", "cases.toml: "),
         (GRADIENTS, "cases is missing"),
+        (GRADIENTS + "[[cases]]\ngradients = []\ncalls = []", "there are no cases"),
         (cases_of("{ call = 'global_norm' }", "colour = 1"), "cases 1: unknown colour; it may have calls, dtypes"),
         (cases_of("{ call = 'clip_norm' }"), "call is 'clip_norm'; it may be clip_grad_norm_"),
         (cases_of("{ call = 'clip_by_norm' }"), "cases 1, clip_by_norm: clip_norm is missing"),
@@ -381,7 +403,11 @@ CLIP = "def clip(grads, max_norm):\n    {}\nuc.clip_grad_norm_ = clip"
 @pytest.mark.parametrize(
     ("code", "kind", "detail"),
     [
-        ("os.abort()", "crashed", f"signal {signal.SIGABRT.value} (SIGABRT)"),
+        (
+            "os.abort()",
+            "crashed",
+            f"signal {signal.SIGABRT.value} (SIGABRT); its last lines: Fatal Python error: Aborted",
+        ),
         ("os.kill(os.getpid(), 9)", "crashed", "signal 9 (SIGKILL); it wrote nothing to stderr"),
         ("sys.exit('so long')", "crashed", "exit status 1; its last lines: so long"),
         ("os._exit(0)", "unreadable", "the worker ended without a result"),
@@ -403,6 +429,13 @@ def test_a_worker_that_hangs_is_stopped() -> None:
     assert isinstance(first, Failure)
     assert first.kind == "timed out"
     assert isinstance(second, Outcome)
+
+
+def test_a_worker_that_dies_at_its_end_is_a_verdict_too() -> None:
+    first, second = run("import atexit\natexit.register(os.abort)")
+    assert isinstance(first, Outcome)
+    assert isinstance(second, Failure)
+    assert second.detail.startswith(f"after the last case: signal {signal.SIGABRT.value}")
 
 
 def test_a_worker_that_always_dies_is_not_started_for_ever() -> None:

@@ -15,7 +15,7 @@ from jax.experimental.sparse import BCOO
 
 from .._core.device import DevicePath
 from .._core.ops import Ops, Path, Scalar, Tensor
-from . import host
+from . import host, kernels
 
 
 class JaxOps(Ops):
@@ -59,7 +59,7 @@ class JaxOps(Ops):
             rows = np.asarray(gradient.indices)
             inside = (rows < np.array(gradient.shape[: gradient.n_sparse])).all(axis=1)  # BCOO pads with the rest
             dtype = self.dtype(gradient)
-            unique, array = host.merge_rows(rows[inside].T, self.host_view(gradient.data)[inside], dtype)
+            unique, array = kernels.merge_rows(rows[inside].T, self.host_view(gradient.data)[inside], dtype)
             indices, data = jnp.asarray(unique.T), self.from_host(array, dtype)
         return data, lambda new: BCOO((new, indices), shape=gradient.shape, indices_sorted=True, unique_indices=True)
 
@@ -71,16 +71,16 @@ class JaxOps(Ops):
             return DevicePath(self, tensors, differentiable)
         return host.HostPath(self, tensors, views[: len(tensors)])
 
-    def host_views(self, tensors: Sequence[Tensor]) -> list[host.Array] | None:
+    def host_views(self, tensors: Sequence[Tensor]) -> list[kernels.Array] | None:
         """Views of all the memory, or None where any array is traced, elsewhere or in parts."""
         if host.forced_to_framework() or not all(_is_concrete(tensor) for tensor in tensors):
             return None
         return [self.host_view(tensor) for tensor in tensors]
 
-    def host_view(self, tensor: Tensor) -> host.Array:
-        return host.storage(np.asarray(tensor))[0]
+    def host_view(self, tensor: Tensor) -> kernels.Array:
+        return kernels.storage(np.asarray(tensor))[0]
 
-    def from_host(self, array: host.Array, dtype: str) -> Tensor:
+    def from_host(self, array: kernels.Array, dtype: str) -> Tensor:
         return jnp.asarray(array.view(ml_dtypes.bfloat16) if dtype == "bfloat16" else array)
 
     def norm_from_host(self, value: float, dtype: str) -> Tensor:

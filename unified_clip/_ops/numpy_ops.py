@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from .._core.ops import Ops, Path, Tensor
-from . import host
+from . import host, kernels, memory
 
 
 class NumpyOps(Ops):
@@ -40,14 +40,14 @@ class NumpyOps(Ops):
         return float(scalar.item())
 
     def distinct(self, tensors: Sequence[Any], describe: Callable[[int], str]) -> list[int]:
-        return host.distinct([self.host_view(self.adopt(tensor)) for tensor in tensors], describe)
+        return memory.distinct([self.host_view(self.adopt(tensor)) for tensor in tensors], describe)
 
     # -- what the host path needs
 
-    def host_view(self, tensor: Tensor) -> host.Array:
-        return host.storage(np.asarray(tensor))[0]
+    def host_view(self, tensor: Tensor) -> kernels.Array:
+        return kernels.storage(np.asarray(tensor))[0]
 
-    def from_host(self, array: host.Array, dtype: str) -> Tensor:
+    def from_host(self, array: kernels.Array, dtype: str) -> Tensor:
         if dtype != "bfloat16":
             return array
         import ml_dtypes  # whoever has such arrays has it

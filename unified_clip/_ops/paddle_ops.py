@@ -22,7 +22,7 @@ import paddle
 from .._core import classes
 from .._core.device import DevicePath
 from .._core.ops import Ops, Path, Scalar, Tensor
-from . import host
+from . import host, kernels, memory
 
 DTYPES = {
     name: getattr(paddle, name)
@@ -55,7 +55,7 @@ class PaddleOps(Ops):
         """NumPy's uint16 is bfloat16, as everywhere in Paddle."""
         if not isinstance(value, np.ndarray | np.generic):
             return value
-        array, dtype = host.storage(np.array(value, dtype=value.dtype.newbyteorder("=")))
+        array, dtype = kernels.storage(np.array(value, dtype=value.dtype.newbyteorder("=")))
         if dtype not in DTYPES and dtype != "uint16":
             raise TypeError(
                 f"Paddle has no tensors of NumPy's {dtype}; convert the array to one of {', '.join(DTYPES)}"
@@ -84,7 +84,7 @@ class PaddleOps(Ops):
         return getattr(parameter, "grad", None)
 
     def set_gradient(self, parameter: Any, gradient: Any) -> None:
-        parameter.grad_ = gradient.detach()  # `grad =` would copy into the old gradient, of which the rows differ
+        parameter.grad_ = gradient.detach()  # `grad =` would copy
 
     def can_have_gradient(self, parameter: Any) -> bool:
         """Only for a parameter: a gradient looks like any other tensor that wants one, stop_gradient is False there."""
@@ -102,19 +102,16 @@ class PaddleOps(Ops):
         if not gradient.is_sparse_coo():
             raise TypeError("sparse CSR tensors cannot be clipped; convert it with to_sparse_coo or to_dense")
         indices, values = self._merge_rows(gradient.indices(), gradient.values())
-        return values, lambda new: paddle.sparse.sparse_coo_tensor(
-            indices, new, gradient.shape, stop_gradient=new.stop_gradient
-        )
+        # paddle.sparse.sparse_coo_tensor refuses to make one without elements.
+        return values, lambda new: paddle._C_ops.sparse_sparse_coo_tensor(new, indices, gradient.shape)
 
     def _merge_rows(self, indices: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """New values, in which those with equal columns of `indices` are summed, and the columns that are left."""
         views = self.host_views([indices, values], differentiable=True)
         if views is not None:
             dtype = self.dtype(values)
-            rows, array = host.merge_rows(views[0], views[1], dtype)
+            rows, array = kernels.merge_rows(views[0], views[1], dtype)
             return self.from_host(rows, "int64"), self.from_host(array, dtype)
-        if indices.shape[1] == 0:
-            return indices, values.clone()
         with self.scope(True):
             dense = _Dense(values)
             rows, position = paddle.unique(indices, return_inverse=True, axis=1)
@@ -133,7 +130,7 @@ class PaddleOps(Ops):
             return DevicePath(self, [_Dense(tensor) for tensor in tensors], differentiable)
         return host.HostPath(self, tensors, views)
 
-    def host_views(self, tensors: Sequence[Tensor], *, differentiable: bool) -> list[host.Array] | None:
+    def host_views(self, tensors: Sequence[Tensor], *, differentiable: bool) -> list[kernels.Array] | None:
         """Views of all the memory, or None where any condition of the host path does not hold.
 
         A view dies with its gradient (`p.grad = None`), even where the tensor it was made of is held: keep none.
@@ -145,11 +142,11 @@ class PaddleOps(Ops):
             return None
         return [self.host_view(tensor) for tensor in tensors]
 
-    def host_view(self, tensor: Tensor) -> host.Array:
+    def host_view(self, tensor: Tensor) -> kernels.Array:
         # No memory, no address: an empty tensor has None or 0 for it.
-        return host.view_at(tensor.data_ptr() or 0, tensor.shape, tensor.strides, NAMES[tensor.dtype])
+        return memory.view_at(tensor.data_ptr() or 0, tensor.shape, tensor.strides, NAMES[tensor.dtype])
 
-    def from_host(self, array: host.Array, dtype: str) -> Tensor:
+    def from_host(self, array: kernels.Array, dtype: str) -> Tensor:
         # to_tensor takes ten times as long as a copy; this shares the array's memory, of which uint16 is bfloat16.
         return paddle.Tensor(value=array, place=CPU, persistable=False, zero_copy=True, name="", stop_gradient=True)
 
@@ -169,7 +166,7 @@ class PaddleOps(Ops):
         stored = [_stored(tensor) for tensor in tensors]
         if not all(_has_address(tensor) for tensor in stored):
             return list(range(len(tensors)))
-        return host.distinct([self.host_view(tensor) for tensor in stored], describe)
+        return memory.distinct([self.host_view(tensor) for tensor in stored], describe)
 
     # -- what the device path needs; its tensors are `_Dense`
 
@@ -184,7 +181,8 @@ class PaddleOps(Ops):
         return paddle.stack([tensor.powers(p, divisor).sum() for tensor in tensors]).sum()
 
     def max_abs(self, tensors: Sequence[_Dense]) -> Scalar:
-        greatest = [tensor.greatest() for tensor in tensors if 0 not in tensor.tensor.shape]
+        # Of no elements, amax is whatever lies in memory.
+        greatest = [tensor.powers(1, None).amax() for tensor in tensors if 0 not in tensor.tensor.shape]
         return paddle.stack(greatest).amax() if greatest else self.constant(0.0, tensors)
 
     def slice_power_sum(self, tensor: _Dense, axes: Sequence[int], divisor: Scalar | None) -> Scalar:
@@ -193,11 +191,7 @@ class PaddleOps(Ops):
 
     def slice_max_abs(self, tensor: _Dense, axes: Sequence[int]) -> Scalar:
         magnitudes = tensor.powers(1, None)
-        if not axes:
-            return magnitudes
-        if 0 in magnitudes.shape:  # amax would return whatever is in memory
-            return magnitudes.sum(axis=list(axes), keepdim=True)
-        return magnitudes.amax(axis=list(axes), keepdim=True)
+        return magnitudes.amax(axis=list(axes), keepdim=True) if axes else magnitudes
 
     def root(self, value: Scalar, p: float) -> Scalar:
         if p == 1:
@@ -295,10 +289,6 @@ class _Dense:
             return magnitudes
         zeros = (magnitudes <= _full(0.0, paddle.float64, magnitudes)).astype("float64")
         return _power(magnitudes + zeros, p) - zeros
-
-    def greatest(self) -> Scalar:
-        """The greatest magnitude; NaN if there is any. Elements that share it share the derivative."""
-        return self.powers(1, None).amax()
 
     def bound(self, value: Any) -> Tensor:
         """A bound rounded to the tensor's dtype, held as `wide` is."""

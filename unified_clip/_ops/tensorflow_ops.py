@@ -16,7 +16,7 @@ from tensorflow.python.pywrap_tfe import TFE_Py_TapeSetPossibleGradientTypes as 
 
 from .._core.device import DevicePath
 from .._core.ops import Ops, Path, Scalar, Tensor
-from . import host
+from . import host, kernels
 
 EAGER = tf.__internal__.EagerTensor
 """The type itself: making a tensor to ask for its type would start the runtime, which cannot be configured then."""
@@ -92,7 +92,7 @@ class TensorflowOps(Ops):
             sums = tf.math.unsorted_segment_sum(wide, segments, tf.size(rows))
             return rows, tf.cast(sums, values.dtype)
         dtype = self.dtype(values)
-        merged_rows, sums = host.merge_rows(self.host_view(indices).reshape(1, -1), self.host_view(values), dtype)
+        merged_rows, sums = kernels.merge_rows(self.host_view(indices).reshape(1, -1), self.host_view(values), dtype)
         return self.from_host(merged_rows.reshape(-1), self.dtype(indices)), self.from_host(sums, dtype)
 
     # -- the path
@@ -107,16 +107,16 @@ class TensorflowOps(Ops):
     def _takes_host(self, tensors: Sequence[Tensor], watched: Sequence[Tensor]) -> bool:
         return not host.forced_to_framework() and _in_host_memory(tensors) and not _is_watched(watched)
 
-    def host_view(self, tensor: Tensor) -> host.Array:
+    def host_view(self, tensor: Tensor) -> kernels.Array:
         if tensor.dtype != tf.bfloat16:
             return np.asarray(memoryview(tensor))
         # The buffer protocol does not know bfloat16. __array__ shares the memory too, but for 0-d tensors.
         array = np.asarray(tensor.__array__() if tensor.shape.rank else tensor.numpy())
-        view = host.storage(array)[0].view()
+        view = kernels.storage(array)[0].view()
         view.flags.writeable = False
         return view
 
-    def from_host(self, array: host.Array, dtype: str) -> Tensor:
+    def from_host(self, array: kernels.Array, dtype: str) -> Tensor:
         # What tf.constant does after a copy: the tensor shares the array's memory where that is aligned.
         return EAGER(array.view(tf.bfloat16.as_numpy_dtype) if dtype == "bfloat16" else array, "", None)
 
@@ -129,7 +129,7 @@ class TensorflowOps(Ops):
     def read(self, scalar: Tensor) -> float | None:
         if not _in_host_memory([scalar]) or _is_watched([scalar]):
             return None
-        with host.ieee_arithmetic():
+        with kernels.ieee_arithmetic():
             return float(scalar.numpy().item())
 
     # -- what the device path needs

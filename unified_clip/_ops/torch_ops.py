@@ -13,7 +13,7 @@ from torch.utils import _python_dispatch
 
 from .._core.device import DevicePath
 from .._core.ops import Ops, Path, Scalar, Tensor
-from . import host
+from . import host, kernels, memory
 
 DTYPES = {
     name: getattr(torch, name)
@@ -41,7 +41,7 @@ class TorchOps(Ops):
     def adopt(self, value: Any) -> Tensor:
         if isinstance(value, torch.Tensor):
             return value
-        array, dtype = host.storage(np.array(value))
+        array, dtype = kernels.storage(np.array(value))
         return self.from_host(array, dtype)
 
     def dtype(self, tensor: Any) -> str:
@@ -71,7 +71,7 @@ class TorchOps(Ops):
             indices, values = merged.indices(), merged.values().to(gradient.dtype)
         else:
             dtype = self.dtype(gradient)
-            rows, array = host.merge_rows(
+            rows, array = kernels.merge_rows(
                 self.host_view(gradient._indices()), self.host_view(gradient._values()), dtype
             )
             indices, values = torch.from_numpy(rows), self.from_host(array, dtype)
@@ -87,7 +87,7 @@ class TorchOps(Ops):
             return DevicePath(self, tensors, differentiable)
         return host.HostPath(self, tensors, views[: len(tensors)])
 
-    def host_views(self, tensors: Sequence[Tensor], *, differentiable: bool) -> list[host.Array] | None:
+    def host_views(self, tensors: Sequence[Tensor], *, differentiable: bool) -> list[kernels.Array] | None:
         """Views of all the memory, or None where any condition of the host path does not hold."""
         if host.forced_to_framework() or _is_watched():
             return None
@@ -96,10 +96,10 @@ class TorchOps(Ops):
             return None
         return [self.host_view(tensor) for tensor in tensors]
 
-    def host_view(self, tensor: Tensor) -> host.Array:
-        return host.view_at(tensor.data_ptr(), tensor.shape, tensor.stride(), NAMES[tensor.dtype])
+    def host_view(self, tensor: Tensor) -> kernels.Array:
+        return memory.view_at(tensor.data_ptr(), tensor.shape, tensor.stride(), NAMES[tensor.dtype])
 
-    def from_host(self, array: host.Array, dtype: str) -> Tensor:
+    def from_host(self, array: kernels.Array, dtype: str) -> Tensor:
         tensor = torch.from_numpy(array)
         return tensor.view(torch.bfloat16) if dtype == "bfloat16" else tensor
 
@@ -120,7 +120,7 @@ class TorchOps(Ops):
         if _is_watched() or not all(_has_address(tensor) for tensor in tensors):
             return list(range(len(tensors)))
         values = [tensor._values() if tensor.layout == torch.sparse_coo else tensor for tensor in tensors]
-        return host.distinct([self.host_view(tensor) for tensor in values], describe)
+        return memory.distinct([self.host_view(tensor) for tensor in values], describe)
 
     # -- what the device path needs
 

@@ -86,6 +86,8 @@ def read(suite: Path) -> list[Case]:
             if case.name in cases:
                 raise SuiteError(f"{FILE}, cases {number}: the case {case.name!r} is there twice")
             cases[case.name] = case
+    if not cases:
+        raise SuiteError(f"{FILE}: there are no cases")
     return list(cases.values())
 
 

@@ -6,6 +6,7 @@ hangs or leaves something unreadable is a verdict on the case it was at; it is s
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
@@ -36,6 +37,7 @@ ROOT = str(Path(__file__).parents[2])
 """Where this package is: the worker imports the same one, and not one that happens to lie in the working directory."""
 
 CPU_ONLY = {"CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "2"}
+"""Both paths are compared on the CPU: only there is a tensor on the host path on every framework."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,9 @@ def run(worker: Sequence[str], cases: Sequence[Case], mode: str, timeout: float)
                 found.results[cases[number].name] = _read_result(out, number)
                 del remaining[number]
         if not remaining:
+            if failure:
+                late = f"after the last case: {failure.detail}"
+                found.results[cases[-1].name] = dataclasses.replace(failure, detail=late)
             break
         failure = failure or Failure("unreadable", "the worker ended without a result for this case")
         hopeless = start == STARTS - 1 or not started or failure.kind == "missing"
@@ -136,8 +141,11 @@ def _how_it_ended(code: int) -> str:
 
 
 def _last_lines(errors: bytes, count: int = 6) -> str:
+    """The end of what a worker wrote to stderr; of faulthandler's report the beginning, where the innermost call is."""
     lines = [line[:300] for line in errors.decode(errors="replace").splitlines() if line.strip()]
-    return "its last lines: " + " | ".join(lines[-count:]) if lines else "it wrote nothing to stderr"
+    fatal = [number for number, line in enumerate(lines) if line.startswith("Fatal Python error")]
+    chosen = lines[fatal[-1] :][:count] if fatal else lines[-count:]
+    return "its last lines: " + " | ".join(chosen) if chosen else "it wrote nothing to stderr"
 
 
 def _read_start(out: Path, found: Found) -> Failure | None:

@@ -1,0 +1,87 @@
+"""Memory: arrays over an address, and which of several share a place."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from .kernels import Array
+
+
+def view_at(address: int, shape: Sequence[int], strides: Sequence[int], dtype: str) -> Array:
+    """The memory at an address as an array; strides in elements. The owner must outlive the view."""
+    numpy_dtype = np.dtype(np.uint16 if dtype == "bfloat16" else dtype)
+    if math.prod(shape) == 0:
+        return np.empty(shape, numpy_dtype)
+    return np.asarray(_Memory(address, tuple(shape), tuple(s * numpy_dtype.itemsize for s in strides), numpy_dtype.str))
+
+
+class _Memory:
+    def __init__(self, address: int, shape: tuple[int, ...], strides: tuple[int, ...], typestr: str) -> None:
+        self.__array_interface__ = {
+            "version": 3, "data": (address, False), "shape": shape, "strides": strides, "typestr": typestr
+        }  # fmt: skip
+
+
+def distinct(views: Sequence[Array], describe: Callable[[int], str]) -> list[int]:
+    """Indices of the views to write, each memory once; ValueError for overlap and for memory that cannot be written."""
+    for index, view in enumerate(views):
+        if not view.flags.writeable:
+            raise ValueError(f"{describe(index)} is read-only, so it cannot be clipped in place; pass a copy of it")
+        if _overlaps_itself(view):
+            raise ValueError(
+                f"{describe(index)} has several elements in one place in memory (an expanded view), so it cannot be "
+                "clipped in place; pass a contiguous copy"
+            )
+    bounds = [np.lib.array_utils.byte_bounds(view) for view in views]
+    kept: list[int] = []
+    reaching: list[int] = []  # kept views whose memory may reach the next one
+    for index in sorted((i for i in range(len(views)) if views[i].size), key=bounds.__getitem__):
+        reaching = [other for other in reaching if bounds[other][1] > bounds[index][0]]
+        if any(_same_memory(views[index], views[other]) for other in reaching):
+            continue
+        for other in reaching:
+            if _shares_memory(views[index], views[other]):
+                raise ValueError(
+                    f"{describe(min(index, other))} and {describe(max(index, other))} overlap in memory, so clipping "
+                    "both in place would scale some elements twice; pass copies, or one tensor over the whole memory"
+                )
+        kept.append(index)
+        reaching.append(index)
+    return sorted(kept)
+
+
+def _same_memory(a: Array, b: Array) -> bool:
+    """The same set of elements, in whatever order: t, t again, its transpose, a reshaped view."""
+    if a.dtype != b.dtype or np.lib.array_utils.byte_bounds(a) != np.lib.array_utils.byte_bounds(b):
+        return False
+    dense = [view.nbytes == np.subtract(*np.lib.array_utils.byte_bounds(view)[::-1]) for view in (a, b)]
+    return all(dense) or _steps(a) == _steps(b)
+
+
+def _steps(view: Array) -> list[tuple[int, int]]:
+    return sorted((abs(stride), length) for stride, length in zip(view.strides, view.shape, strict=True) if length > 1)
+
+
+def _shares_memory(a: Array, b: Array) -> bool:
+    try:
+        return np.shares_memory(a, b, max_work=100_000)  # type: ignore[arg-type]  # NumPy's stubs know 0 and -1 only
+    except np.exceptions.TooHardError:
+        return True
+
+
+def _overlaps_itself(view: Array) -> bool:
+    """Whether two elements share a place. Ascending strides that each clear the extent below settle most cases."""
+    if view.flags.c_contiguous or view.flags.f_contiguous or view.size == 0:
+        return False
+    extent = view.itemsize
+    for stride, length in _steps(view):
+        if stride < extent:
+            offsets = sum(
+                np.ix_(*(np.arange(n) * s for n, s in zip(view.shape, view.strides, strict=True))), np.int64(0)
+            )
+            return np.unique(np.asarray(offsets)).size != view.size
+        extent += stride * (length - 1)
+    return False
