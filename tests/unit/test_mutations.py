@@ -74,6 +74,10 @@ MUTATIONS = {
         "_ops/torch_ops.py", "recording = differentiable and torch.is_grad_enabled()", "recording = False",
         "contract/test_derivatives.py", "clipping_by_the_norm", "torch",
     ),
+    "the host path taken under a recording tape, on TensorFlow": Mutation(
+        "_ops/tensorflow_ops.py", "return bool(gradient_types(list(tensors)))", "return False",
+        "contract/test_derivatives.py", "clipping_by_the_norm", "tensorflow",
+    ),
     "a raw write that autograd does not hear of": Mutation(
         "_ops/torch_ops.py", "torch.autograd.graph.increment_version(tracked)", "pass",
         "frameworks/test_torch_paths.py", "autograd_notices", "torch",
