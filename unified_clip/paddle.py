@@ -32,7 +32,7 @@ class GradientClipByGlobalNorm(classes.GradientClipByGlobalNorm, _paddle_classes
     _names = _names
 
 
-class ErrorClipByValue(_paddle_classes.ErrorClipByValue):
+class ErrorClipByValue(classes.ErrorClipByValue):
     _names = _names
 
 

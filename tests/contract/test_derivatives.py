@@ -111,3 +111,29 @@ def test_error_if_nonfinite_can_be_asked_for_where_a_derivative_is_wanted(kit: K
     np.testing.assert_allclose(kit.derivative(function, kit.tensor([3.0, 4.0])), [0.6, 0.8], rtol=1e-6)
     with pytest.raises(RuntimeError, match="position 0 holds 1 NaN"):
         kit.derivative(function, kit.tensor([3.0, math.nan]))
+
+
+def test_by_the_threshold(kit: Kit) -> None:
+    gradient = kit.tensor([3.0, 4.0])
+    for function in (
+        lambda c: kit.namespace.clip_by_global_norm([gradient], c)[0][0],
+        lambda c: kit.namespace.clip_by_norm(gradient, c),
+    ):
+        np.testing.assert_allclose(kit.derivative(function, kit.tensor(1.0)), 1.4, rtol=1e-6)
+        if not kit.name.startswith("jax"):  # there it is traced, and so not known
+            with pytest.raises(ValueError, match=r"clip_norm is -1\.0"):
+                kit.derivative(function, kit.tensor(-1.0))
+
+
+def test_in_place_names_take_a_threshold_with_a_derivative_as_a_number(kit: Kit) -> None:
+    def function(c: object) -> object:
+        holders = kit.in_place([kit.tensor([3.0, 4.0])])
+        kit.namespace.clip_grad_norm_(holders, c)
+        np.testing.assert_allclose(kit.array(kit.kept(holders)[0]), [0.6, 0.8], rtol=1e-6)
+        with pytest.raises(ValueError, match=r"max_norm is -1\.0"):
+            kit.namespace.clip_grad_norm_(holders, c * kit.tensor(-1.0))
+        return c * kit.tensor(2.0)
+
+    if not kit.name.startswith("jax"):
+        np.testing.assert_allclose(kit.derivative(function, kit.tensor(1.0)), 2.0)
+        np.testing.assert_allclose(kit.derivative(function, kit.tensor([1.0])), [2.0])

@@ -64,21 +64,12 @@ def test_docstrings_say_source_and_errors_and_have_an_example_that_runs(kit: Kit
     assert doctest.DocTestRunner().run(test).failed == 0
 
 
-def test_the_package_loads_no_framework_and_is_quick(kit: Kit) -> None:
-    if kit.name != "numpy":
-        return
+def test_the_package_loads_no_framework(kit: Kit) -> None:
     code = (
-        "import sys, time; start = time.perf_counter(); from unified_clip import clip_grad_norm_; "
-        "spent = time.perf_counter() - start; "
-        "print(spent, [m for m in ('torch', 'tensorflow', 'paddle', 'jax', 'keras', 'numpy') if m in sys.modules])"
+        "import sys; from unified_clip import clip_grad_norm_, GradientClipByNorm; "
+        "print([m for m in ('torch', 'tensorflow', 'paddle', 'jax', 'keras', 'numpy') if m in sys.modules])"
     )
-    times = []
-    for _ in range(5):
-        printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-        spent, loaded = printed.split(" ", 1)
-        assert loaded.strip() == "[]"
-        times.append(float(spent))
-    assert min(times) < 0.1
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
 def test_a_namespace_loads_its_own_framework_only(kit: Kit) -> None:

@@ -438,10 +438,20 @@ def test_a_worker_that_dies_at_its_end_is_a_verdict_too() -> None:
     assert second.detail.startswith(f"after the last case: signal {signal.SIGABRT.value}")
 
 
-def test_a_worker_that_always_dies_is_not_started_for_ever() -> None:
-    found = launch.run(worker("sys.exit(3)"), [FIRST, SECOND], HOST, 60.0).results
-    assert {failure.kind for failure in found.values() if isinstance(failure, Failure)} == {"crashed"}
-    assert len(found) == 2
+@pytest.mark.parametrize(
+    ("fault", "starts"),
+    [("os._exit(3)", 1), ("worker.run_case = lambda *arguments: os._exit(3)", launch.STARTS)],
+    ids=["before the first case", "at every case"],
+)
+def test_a_worker_that_always_dies_is_not_started_for_ever(fault: str, starts: int, tmp_path: Path) -> None:
+    many = [case(WORKED, "clip_by_norm", clip_norm=float(limit)) for limit in range(launch.STARTS + 2)]
+    many = [dataclasses.replace(each, name=str(number)) for number, each in enumerate(many)]
+    count = f"open({str(tmp_path / 'starts')!r}, 'a').write('x')"
+    found = launch.run(worker(f"{count}\n{fault}"), many, HOST, 60.0).results
+    assert [found[each.name] for each in many] == [
+        Failure("crashed", "exit status 3; it wrote nothing to stderr")
+    ] * len(many)
+    assert (tmp_path / "starts").read_text() == "x" * starts
 
 
 @pytest.mark.parametrize(

@@ -27,22 +27,22 @@ INTEGER_RANGES = {
 _PACKAGE = str(FilePath(__file__).parent.parent)
 
 
-def threshold(ops: Ops, value: Any, what: str) -> Scalar:
-    """A threshold as a float, or the tensor itself where its value is not known here."""
-    number = _number(ops, value, what)
-    if isinstance(number, float) and (math.isnan(number) or number < 0):
+def threshold(ops: Ops, value: Any, what: str, *, differentiable: bool) -> Scalar:
+    """A threshold as a float, or the tensor where its value is not known here or a derivative by it is wanted."""
+    number, scalar = _number(ops, value, what, differentiable)
+    if number is not None and (math.isnan(number) or number < 0):
         raise ValueError(f"{what} is {number}; it must be 0 or more (inf measures without clipping)")
-    return number
+    return scalar
 
 
-def given_norm(ops: Ops, value: Any, what: str) -> Scalar:
+def given_norm(ops: Ops, value: Any, what: str, *, differentiable: bool) -> Scalar:
     """A norm that the caller measured before; NaN and inf are possible results of measuring."""
-    number = _number(ops, value, what)
-    if isinstance(number, float) and number < 0:
+    number, scalar = _number(ops, value, what, differentiable)
+    if number is not None and number < 0:
         raise ValueError(
             f"{what} is {number}; a norm is never negative: pass what get_total_norm or global_norm returned"
         )
-    return number
+    return scalar
 
 
 def bound(ops: Ops, value: Any, what: str) -> Scalar:
@@ -51,35 +51,36 @@ def bound(ops: Ops, value: Any, what: str) -> Scalar:
         return ops.adopt(value)
     if _is_real(value) and isinstance(value, numbers.Integral):
         return int(value)
-    number = _number(ops, value, what)
-    if isinstance(number, float) and math.isnan(number):
+    number, scalar = _number(ops, value, what, differentiable=True)
+    if number is not None and math.isnan(number):
         raise ValueError(f"{what} is NaN, which no value can be compared with; pass a number")
-    return number
+    return scalar
 
 
-def _number(ops: Ops, value: Any, what: str) -> Scalar:
+def _number(ops: Ops, value: Any, what: str, differentiable: bool) -> tuple[float | None, Scalar]:
+    """The number if it is known here, and what to compute with: the number, or the tensor that was given."""
     if not _is_real(value):
         if not ops.is_tensor(value):
             raise TypeError(
                 f"{what} is {value!r} ({type(value).__name__}); pass a number, or a tensor with one element"
             )
-        return _one_element(ops, value, what)
+        return _one_element(ops, value, what, differentiable)
     try:
-        return float(value)
+        number = float(value)
     except OverflowError:
         raise ValueError(f"{what} is too large for float64; pass math.inf to measure without clipping") from None
+    return number, number
 
 
-def _one_element(ops: Ops, value: Any, what: str) -> Scalar:
-    """A tensor's number, or the tensor where that is not known here."""
+def _one_element(ops: Ops, value: Any, what: str, differentiable: bool) -> tuple[float | None, Scalar]:
     shape = ops.shape(value)
     if any(length not in (1, None) for length in shape):
         raise ValueError(f"{what} has shape {list(shape)}; pass one number, or call once for each threshold")
     tensor = ops.adopt(value)
     if ops.dtype(tensor) not in (*FLOATING, *INTEGER_RANGES):
         raise TypeError(f"{what} is a tensor of {ops.dtype(tensor)}; pass a real number")
-    known = ops.read(tensor)
-    return tensor if known is None else known
+    number = ops.read(tensor)
+    return number, tensor if number is None or (differentiable and ops.wants_derivative(tensor)) else number
 
 
 def _is_real(value: Any) -> bool:

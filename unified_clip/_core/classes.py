@@ -229,6 +229,7 @@ class ErrorClipByValue(Bound):
     def __call__(self, gradient: Any) -> Any:
         ops, gradient = self._names.resolve(gradient)
         checks.one_tensor(ops, gradient, "ErrorClipByValue")
+        ops.check_hook(gradient)
         gradients = SameObjects(ops, containers.flatten(ops, gradient), order=True)
         rule.clip_by_value(gradients, self.min, self.max)
         return gradients.result()

@@ -68,7 +68,7 @@ class Functions:
             array([2.7386122, 3.6514828], dtype=float32)
         """
         ops, parameters = self.resolve(parameters)
-        limit, p = checks.threshold(ops, max_norm, "max_norm"), checks.norm_type(norm_type)
+        limit, p = checks.threshold(ops, max_norm, "max_norm", differentiable=False), checks.norm_type(norm_type)
         gradients = InPlace(ops, parameters, "clip_grad_norm_", "clip_by_global_norm")
         norm = rule.clip_together(gradients, limit, rule.PYTORCH, p=p, error_if_nonfinite=error_if_nonfinite)
         gradients.finish()
@@ -97,7 +97,7 @@ class Functions:
             array([-1.1,  0.5,  1.1], dtype=float32)
         """
         ops, parameters = self.resolve(parameters)
-        limit = checks.threshold(ops, clip_value, "clip_value")
+        limit = checks.threshold(ops, clip_value, "clip_value", differentiable=False)
         gradients = InPlace(ops, parameters, "clip_grad_value_", "clip_by_value", order=True)
         rule.clip_by_value(gradients, -limit, limit)
         gradients.finish()
@@ -163,8 +163,8 @@ class Functions:
             array([0.29999997, 0.39999996])
         """
         ops, parameters = self.resolve(parameters)
-        limit = checks.threshold(ops, max_norm, "max_norm")
-        given = checks.given_norm(ops, total_norm, "total_norm")
+        limit = checks.threshold(ops, max_norm, "max_norm", differentiable=False)
+        given = checks.given_norm(ops, total_norm, "total_norm", differentiable=False)
         gradients = InPlace(ops, parameters, "clip_grads_with_norm_", "clip_by_global_norm")
         rule.clip_together(gradients, limit, rule.PYTORCH, given_norm=given)
         gradients.finish()
@@ -203,8 +203,8 @@ class Functions:
             np.float64(5.0)
         """
         ops, t_list = self.resolve(t_list)
-        limit = checks.threshold(ops, clip_norm, "clip_norm")
-        given = None if use_norm is None else checks.given_norm(ops, use_norm, "use_norm")
+        limit = checks.threshold(ops, clip_norm, "clip_norm", differentiable=True)
+        given = None if use_norm is None else checks.given_norm(ops, use_norm, "use_norm", differentiable=True)
         gradients = Functional(ops, self._tree(ops, t_list, "clip_by_global_norm"))
         norm = rule.clip_together(gradients, limit, rule.TENSORFLOW_GLOBAL, given_norm=given)
         return gradients.result(), norm
@@ -235,7 +235,7 @@ class Functions:
                    [0.3, 0.4]])
         """
         ops, t = self.resolve(t)
-        limit = checks.threshold(ops, clip_norm, "clip_norm")
+        limit = checks.threshold(ops, clip_norm, "clip_norm", differentiable=True)
         gradients = self._one_tensor(ops, t, "clip_by_norm")
         along = None
         if axes is not None and gradients.values:

@@ -19,7 +19,7 @@ class Gradients:
         adopted = [ops.adopt(leaf.tensor) for leaf in self.leaves]
         for leaf, tensor in zip(self.leaves, adopted, strict=True):
             checks.gradient_dtype(ops.dtype(tensor), leaf, also=also, order=order)
-        self._merged = [ops.merge_sparse(tensor) for tensor in adopted]
+        self._merged = [ops.merge_sparse(tensor, differentiable=self.differentiable) for tensor in adopted]
         self.values: list[Tensor] = [
             tensor if merged is None else merged[0] for tensor, merged in zip(adopted, self._merged, strict=True)
         ]

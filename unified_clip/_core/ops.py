@@ -128,17 +128,24 @@ class Ops(Protocol):
 
     # -- the path
 
-    def merge_sparse(self, gradient: Any) -> tuple[Tensor, Callable[[Tensor], Any]] | None:
+    def merge_sparse(self, gradient: Any, *, differentiable: bool) -> tuple[Tensor, Callable[[Tensor], Any]] | None:
         """A sparse gradient's values, repeated rows summed, and how to make it sparse again; None for a dense one."""
         return None
+
+    def check_hook(self, gradient: Any) -> None:
+        """Refuse what `register_hook` never hands to a hook."""
+        return
 
     def path(self, tensors: Sequence[Tensor], *, differentiable: bool, others: Sequence[Any] = ()) -> Path:
         """The host path where the conditions for it hold for every tensor, `others` (bounds) included; else the device
         path. `differentiable`: a functional name, so a derivative may be wanted."""
 
     def read(self, scalar: Tensor) -> float | None:
-        """A one-element tensor's value; None where it is not known yet, a derivative of it is wanted, or reading it
-        would wait for a device."""
+        """A one-element tensor's value; None where it is not known yet, or reading it would wait for a device."""
+
+    def wants_derivative(self, scalar: Tensor) -> bool:
+        """Whether a derivative by an eager tensor is being recorded."""
+        return False
 
     def distinct(self, tensors: Sequence[Any], describe: Callable[[int], str]) -> list[int]:
         """Indices of the gradients to write: each memory once. ValueError for memory that overlaps or cannot be

@@ -50,7 +50,7 @@ class JaxOps(Ops):
         structure = jax.tree_util.tree_structure(node, is_leaf=lambda part: part is not node)
         return jax.tree_util.tree_unflatten(structure, children)
 
-    def merge_sparse(self, gradient: Any) -> tuple[Tensor, Callable[[Tensor], Any]] | None:
+    def merge_sparse(self, gradient: Any, *, differentiable: bool) -> tuple[Tensor, Callable[[Tensor], Any]] | None:
         if not isinstance(gradient, BCOO):
             return None
         if self.host_views([gradient.indices, gradient.data]) is None:

@@ -24,16 +24,6 @@ class OptimizerClip(ClipGradBase):  # type: ignore[misc]  # of type Any
     _dygraph_clip = _pir_clip = _static_clip = _clip_in_any_mode
 
 
-class ErrorClipByValue(classes.ErrorClipByValue):
-    def __call__(self, gradient: Any) -> Any:
-        if isinstance(gradient, paddle.pir.Value):
-            raise TypeError(
-                "ErrorClipByValue is for register_hook of an eager tensor, and this is a value of a static program; "
-                "use clip_by_value on the gradient there"
-            )
-        return super().__call__(gradient)
-
-
 class Names(classes.Names):
     """Every public function; static programs are refused where they would have no effect."""
 

@@ -90,24 +90,31 @@ class PaddleOps(Ops):
         """Only for a parameter: a gradient looks like any other tensor that wants one, stop_gradient is False there."""
         return isinstance(parameter, PARAMETER)
 
-    def merge_sparse(self, gradient: Any) -> tuple[Tensor, Callable[[Tensor], Any]] | None:
+    def check_hook(self, gradient: Any) -> None:
+        if isinstance(gradient, paddle.pir.Value):
+            raise TypeError(
+                "ErrorClipByValue is for register_hook of an eager tensor, and this is a value of a static program; "
+                "use clip_by_value on the gradient there"
+            )
+
+    def merge_sparse(self, gradient: Any, *, differentiable: bool) -> tuple[Tensor, Callable[[Tensor], Any]] | None:
         if not isinstance(gradient, paddle.Tensor) or gradient.is_dense() or gradient.is_dist():
             return None
         _check_mode([gradient])
         if gradient.is_selected_rows():
             height = gradient.get_selected_rows().height()
             indices = paddle.to_tensor(np.array([gradient.rows()], np.int64), place=gradient.place)
-            indices, values = self._merge_rows(indices, gradient._get_tensor_from_selected_rows())
+            indices, values = self._merge_rows(indices, gradient._get_tensor_from_selected_rows(), differentiable)
             return values, lambda new: _selected_rows(indices, height, new)
         if not gradient.is_sparse_coo():
             raise TypeError("sparse CSR tensors cannot be clipped; convert it with to_sparse_coo or to_dense")
-        indices, values = self._merge_rows(gradient.indices(), gradient.values())
+        indices, values = self._merge_rows(gradient.indices(), gradient.values(), differentiable)
         # paddle.sparse.sparse_coo_tensor refuses to make one without elements.
         return values, lambda new: paddle._C_ops.sparse_sparse_coo_tensor(new, indices, gradient.shape)
 
-    def _merge_rows(self, indices: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    def _merge_rows(self, indices: Tensor, values: Tensor, differentiable: bool) -> tuple[Tensor, Tensor]:
         """New values, in which those with equal columns of `indices` are summed, and the columns that are left."""
-        views = self.host_views([indices, values], differentiable=True)
+        views = self.host_views([indices, values], differentiable=differentiable)
         if views is not None:
             dtype = self.dtype(values)
             rows, array = kernels.merge_rows(views[0], views[1], dtype)
@@ -158,9 +165,10 @@ class PaddleOps(Ops):
             tensor._bump_inplace_version()
 
     def read(self, scalar: Tensor) -> float | None:
-        if not _is_plain(scalar) or (not scalar.stop_gradient and paddle.is_grad_enabled()):
-            return None
-        return float(scalar.item())
+        return float(scalar.item()) if _is_plain(scalar) else None
+
+    def wants_derivative(self, scalar: Tensor) -> bool:
+        return bool(not scalar.stop_gradient and paddle.is_grad_enabled())
 
     def distinct(self, tensors: Sequence[Any], describe: Callable[[int], str]) -> list[int]:
         stored = [_stored(tensor) for tensor in tensors]
@@ -309,13 +317,12 @@ def _check_mode(tensors: Iterable[Any]) -> None:
 
 
 def _is_plain(tensor: Any) -> bool:
-    """Whether the tensor's value lies in CPU memory that may be read: no subclass, dense, whole, on the CPU."""
-    if type(tensor) not in PLAIN or not tensor.is_dense() or tensor.dtype not in NAMES:
-        return False
-    return 0 in tensor.shape or bool(tensor._is_initialized() and tensor.place.is_cpu_place() and tensor.data_ptr())
+    """Whether the tensor's value lies in CPU memory that may be read."""
+    return _has_address(tensor) and (0 in tensor.shape or bool(tensor.place.is_cpu_place()))
 
 
 def _has_address(tensor: Any) -> bool:
+    """Whether the tensor's memory, on any device, is its value: no subclass, dense, not distributed, not freed."""
     if type(tensor) not in PLAIN or not tensor.is_dense() or tensor.dtype not in NAMES:
         return False
     return 0 in tensor.shape or bool(tensor._is_initialized() and tensor.data_ptr())
@@ -360,7 +367,7 @@ def _wide_dtype(dtype: Any) -> Any:
 
 
 def _narrow(wide: Tensor, dtype: Any) -> Tensor:
-    """A cast that is right on the CPU, where Paddle 3.3 makes numbers up to 1e-4 of float32 below 2**-77 in float16."""
+    """A cast, repaired: on the CPU, Paddle 3.3 turns float32 numbers near 2**-80 into float16 ones of up to 1e-4."""
     if dtype == paddle.float16:
         nothing = wide * _full(0.0, wide.dtype, wide) - (wide.detach() - wide)  # of wide's sign, with derivative 1
         wide = _where(wide.abs() < _full(2.0**-25, wide.dtype, wide), nothing, wide)

@@ -77,16 +77,16 @@ class TensorflowOps(Ops):
 
     # -- sparse gradients
 
-    def merge_sparse(self, gradient: Any) -> tuple[Tensor, Callable[[Tensor], Any]] | None:
+    def merge_sparse(self, gradient: Any, *, differentiable: bool) -> tuple[Tensor, Callable[[Tensor], Any]] | None:
         if not isinstance(gradient, tf.IndexedSlices):
             return None
         indices, values = tf.convert_to_tensor(gradient.indices), tf.convert_to_tensor(gradient.values)
         if not (_in_host_memory([indices]) and _all_different(indices)):
-            indices, values = self._merged(indices, values)
+            indices, values = self._merged(indices, values, differentiable)
         return values, lambda new: tf.IndexedSlices(new, indices, gradient.dense_shape)
 
-    def _merged(self, indices: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        if not self._takes_host([indices, values], watched=[values]):
+    def _merged(self, indices: Tensor, values: Tensor, differentiable: bool) -> tuple[Tensor, Tensor]:
+        if not self._takes_host([indices, values], watched=[values] if differentiable else []):
             rows, segments = tf.unique(indices)
             wide = tf.cast(values, tf.complex128 if values.dtype.is_complex else tf.float64)
             sums = tf.math.unsorted_segment_sum(wide, segments, tf.size(rows))
@@ -110,9 +110,8 @@ class TensorflowOps(Ops):
     def host_view(self, tensor: Tensor) -> kernels.Array:
         if tensor.dtype != tf.bfloat16:
             return np.asarray(memoryview(tensor))
-        # The buffer protocol does not know bfloat16. __array__ shares the memory too, but for 0-d tensors.
-        array = np.asarray(tensor.__array__() if tensor.shape.rank else tensor.numpy())
-        view = kernels.storage(array)[0].view()
+        # The buffer protocol does not know bfloat16. __array__ shares the memory too, and lets it be written.
+        view = kernels.storage(np.asarray(tensor.__array__()))[0].view()
         view.flags.writeable = False
         return view
 
@@ -127,10 +126,13 @@ class TensorflowOps(Ops):
         """Nothing is ever written."""
 
     def read(self, scalar: Tensor) -> float | None:
-        if not _in_host_memory([scalar]) or _is_watched([scalar]):
+        if not _in_host_memory([scalar]):
             return None
         with kernels.ieee_arithmetic():
             return float(scalar.numpy().item())
+
+    def wants_derivative(self, scalar: Tensor) -> bool:
+        return type(scalar) is EAGER and _is_watched([scalar])
 
     # -- what the device path needs
 

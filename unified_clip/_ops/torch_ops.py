@@ -63,10 +63,10 @@ class TorchOps(Ops):
             return False
         return parameter.requires_grad or isinstance(parameter, torch.nn.Parameter)
 
-    def merge_sparse(self, gradient: Any) -> tuple[Tensor, Callable[[Tensor], Any]] | None:
+    def merge_sparse(self, gradient: Any, *, differentiable: bool) -> tuple[Tensor, Callable[[Tensor], Any]] | None:
         if gradient.layout != torch.sparse_coo:
             return None
-        if self.host_views([gradient._indices(), gradient._values()], differentiable=True) is None:
+        if self.host_views([gradient._indices(), gradient._values()], differentiable=differentiable) is None:
             merged = _wide(gradient).coalesce()  # rows are summed in float64 and rounded once
             indices, values = merged.indices(), merged.values().to(gradient.dtype)
         else:
@@ -112,9 +112,10 @@ class TorchOps(Ops):
             torch.autograd.graph.increment_version(tracked)
 
     def read(self, scalar: Tensor) -> float | None:
-        if _is_watched() or not _is_plain(scalar) or (scalar.requires_grad and torch.is_grad_enabled()):
-            return None
-        return float(scalar.item())
+        return None if _is_watched() or not _is_plain(scalar) else float(scalar.detach().item())
+
+    def wants_derivative(self, scalar: Tensor) -> bool:
+        return bool(scalar.requires_grad and torch.is_grad_enabled())
 
     def distinct(self, tensors: Sequence[Any], describe: Callable[[int], str]) -> list[int]:
         if _is_watched() or not all(_has_address(tensor) for tensor in tensors):

@@ -76,28 +76,36 @@ def run(worker: Sequence[str], cases: Sequence[Case], mode: str, timeout: float)
     """All cases on one framework; `timeout` seconds for each start of the worker."""
     found = Found()
     remaining = dict(enumerate(cases))
-    for start in range(STARTS):
-        with tempfile.TemporaryDirectory(prefix="unified_clip_parity_") as directory:
-            job, out = Path(directory, "job"), Path(directory, "out")
-            job.mkdir()
-            out.mkdir()
-            write_job(job, remaining, mode)
-            failure = _run_once([*worker, str(job), str(out)], mode, timeout)
-            failure = _read_start(out, found) or failure
-            started = (out / "worker.json").exists()
-            for number in [number for number in remaining if (out / f"{number}.json").exists()]:
-                found.results[cases[number].name] = _read_result(out, number)
-                del remaining[number]
-        if not remaining:
-            if failure:
-                late = f"after the last case: {failure.detail}"
-                found.results[cases[-1].name] = dataclasses.replace(failure, detail=late)
-            break
-        failure = failure or Failure("unreadable", "the worker ended without a result for this case")
-        hopeless = start == STARTS - 1 or not started or failure.kind == "missing"
-        for number in list(remaining) if hopeless else [min(remaining)]:
-            found.results[remaining.pop(number).name] = failure
+    starts = 0
+    while remaining:
+        starts += 1
+        failure, started = _start(worker, cases, remaining, mode, timeout, found)
+        if remaining:
+            failure = failure or Failure("unreadable", "the worker ended without a result for this case")
+            hopeless = starts == STARTS or not started
+            for number in list(remaining) if hopeless else [min(remaining)]:
+                found.results[remaining.pop(number).name] = failure
+        elif failure:
+            late = f"after the last case: {failure.detail}"
+            found.results[cases[-1].name] = dataclasses.replace(failure, detail=late)
     return found
+
+
+def _start(
+    worker: Sequence[str], cases: Sequence[Case], remaining: dict[int, Case], mode: str, timeout: float, found: Found
+) -> tuple[Failure | None, bool]:
+    """Start a worker once; move what it finished from `remaining` to `found`. How it failed; whether it got going."""
+    with tempfile.TemporaryDirectory(prefix="unified_clip_parity_") as directory:
+        job, out = Path(directory, "job"), Path(directory, "out")
+        job.mkdir()
+        out.mkdir()
+        write_job(job, remaining, mode)
+        failure = _run_once([*worker, str(job), str(out)], mode, timeout)
+        start_failure = _read_start(out, found)
+        for number in [number for number in remaining if (out / f"{number}.json").exists()]:
+            found.results[cases[number].name] = _read_result(out, number)
+            del remaining[number]
+        return start_failure or failure, (out / "worker.json").exists() and not start_failure
 
 
 def write_job(job: Path, cases: Mapping[int, Case], mode: str) -> None:
