@@ -28,9 +28,8 @@ def main() -> None:
     nothing = statistics.median(spent["nothing"])
     for name, times in spent.items():
         median, least, most = (1000 * f(times) for f in (statistics.median, min, max))
-        print(
-            f"{name:13} {median:6.0f} ms (from {least:.0f} to {most:.0f}), {median - 1000 * nothing:4.0f} ms over nothing"
-        )
+        over = median - 1000 * nothing
+        print(f"{name:13} {median:6.0f} ms (from {least:.0f} to {most:.0f}), {over:4.0f} ms over nothing")
 
 
 if __name__ == "__main__":
