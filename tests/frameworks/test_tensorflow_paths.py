@@ -527,6 +527,15 @@ def test_an_embeddings_gradient_and_its_derivative() -> None:
     close(tape.gradient(norm, values), [[0.28], [0.28], [0.96]])
 
 
+@choosing
+def test_in_place_names_sum_rows_exactly_under_a_tape() -> None:
+    gradients = [slices([1, 1, 1], [[2.0**60], [1.0], [-(2.0**60)]])]  # a float64 sum would be 0
+    with tf.GradientTape() as tape:
+        tape.watch(gradients[0].values)
+        assert float(uc.clip_grad_norm_(gradients, 0.5)) == 1.0
+    close(gradients[0].values, [[0.5]])
+
+
 def test_slices_without_a_dense_shape() -> None:
     clipped = uc.clip_by_norm(tf.IndexedSlices(np.array([[3.0], [4.0]]), np.array([1, 1])), 1.0)
     assert clipped.dense_shape is None

@@ -84,7 +84,7 @@ class PaddleOps(Ops):
         return getattr(parameter, "grad", None)
 
     def set_gradient(self, parameter: Any, gradient: Any) -> None:
-        parameter.grad_ = gradient.detach()  # `grad =` would copy
+        parameter.grad_ = gradient  # `grad =` would copy
 
     def can_have_gradient(self, parameter: Any) -> bool:
         """Only for a parameter: a gradient looks like any other tensor that wants one, stop_gradient is False there."""
@@ -119,7 +119,7 @@ class PaddleOps(Ops):
             dtype = self.dtype(values)
             rows, array = kernels.merge_rows(views[0], views[1], dtype)
             return self.from_host(rows, "int64"), self.from_host(array, dtype)
-        with self.scope(True):
+        with self.scope(differentiable):
             dense = _Dense(values)
             rows, position = paddle.unique(indices, return_inverse=True, axis=1)
             wide = dense.wide.astype("float64")
@@ -131,11 +131,10 @@ class PaddleOps(Ops):
 
     def path(self, tensors: Sequence[Tensor], *, differentiable: bool, others: Sequence[Any] = ()) -> Path:
         _check_mode([*tensors, *others])
-        views = self.host_views(tensors, differentiable=differentiable)
-        # A threshold with a derivative has not been read, so it goes where tensors are computed with.
-        if views is None or self.host_views(others, differentiable=True) is None:
+        views = self.host_views([*tensors, *others], differentiable=differentiable)
+        if views is None:
             return DevicePath(self, [_Dense(tensor) for tensor in tensors], differentiable)
-        return host.HostPath(self, tensors, views)
+        return host.HostPath(self, tensors, views[: len(tensors)])
 
     def host_views(self, tensors: Sequence[Tensor], *, differentiable: bool) -> list[kernels.Array] | None:
         """Views of all the memory, or None where any condition of the host path does not hold.
@@ -318,7 +317,7 @@ def _check_mode(tensors: Iterable[Any]) -> None:
 
 def _is_plain(tensor: Any) -> bool:
     """Whether the tensor's value lies in CPU memory that may be read."""
-    return _has_address(tensor) and (0 in tensor.shape or bool(tensor.place.is_cpu_place()))
+    return _has_address(tensor) and bool(tensor.place.is_cpu_place())
 
 
 def _has_address(tensor: Any) -> bool:
