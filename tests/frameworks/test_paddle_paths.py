@@ -8,6 +8,7 @@ import math
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 
 import numpy as np
 import paddle
@@ -96,6 +97,13 @@ def test_subclasses_and_uninitialised_tensors() -> None:
     with paddle.LazyGuard():
         lazy = paddle.nn.Linear(2, 3).weight
     assert not on_host(lazy, differentiable=False)
+
+
+def test_tensors_on_other_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = paddle.ones([2])
+    monkeypatch.setattr(paddle.Tensor, "place", SimpleNamespace(is_cpu_place=lambda: False))
+    assert not on_host(one)
+    assert OPS.read(one[:1]) is None
 
 
 def test_distributed_tensors_hold_a_part_only() -> None:
