@@ -108,6 +108,24 @@ def test_a_norm_is_float64_only_where_jax_has_it(kit: Kit) -> None:
     assert jnp.ones(1).dtype == uc.clip_by_norm(jnp.ones(1) * 2, 1.0).dtype
 
 
+def test_a_float64_array_stays_one_where_the_process_has_no_x64() -> None:
+    with jax.enable_x64(True):
+        wide = jnp.asarray(np.array([3.0, 4.0]))
+    for clip in (uc.clip_by_global_norm, jax.jit(uc.clip_by_global_norm)):
+        (clipped,), norm = clip([wide], 1.0)
+        assert clipped.dtype == norm.dtype == "float64"
+        np.testing.assert_array_equal(np.asarray(clipped), np.array([3.0, 4.0]) * 0.2)
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e300, 2e307])
+def test_extreme_float64_in_a_graph(scale: float) -> None:
+    with jax.enable_x64(True):
+        wide = jnp.asarray(np.array([3.0, 4.0]) * scale)
+    for p, wanted in ((2, 5.0), (1, 7.0), (3, 91 ** (1 / 3))):
+        norm = jax.jit(lambda x, p=p: uc.get_total_norm([x], p))(wide)
+        np.testing.assert_allclose(float(norm), wanted * scale, rtol=1e-12)
+
+
 def test_refusals_that_need_a_value_are_left_out_of_graphs() -> None:
     np.testing.assert_array_equal(
         jax.jit(lambda x, c: uc.clip_by_norm(x, c))(jnp.array([3.0, 4.0], "float32"), 1.0),

@@ -30,7 +30,8 @@ class JaxOps(Ops):
         return isinstance(value, jax.Array | BCOO | np.ndarray | np.generic)
 
     def adopt(self, value: Any) -> Tensor:
-        return value if isinstance(value, jax.Array | BCOO) else jnp.array(value)
+        # JAX may read the memory that it is given after it has returned, so it is given a copy.
+        return value if isinstance(value, jax.Array | BCOO) else jnp.asarray(np.array(value))
 
     def dtype(self, tensor: Any) -> str:
         return str(tensor.dtype)
@@ -81,10 +82,11 @@ class JaxOps(Ops):
         return kernels.storage(np.asarray(tensor))[0]
 
     def from_host(self, array: kernels.Array, dtype: str) -> Tensor:
-        return jnp.asarray(array.view(ml_dtypes.bfloat16) if dtype == "bfloat16" else array)
+        with jax.enable_x64(True):  # a float64 array may exist although the process has no x64
+            return jnp.asarray(array.view(ml_dtypes.bfloat16) if dtype == "bfloat16" else array)
 
     def norm_from_host(self, value: float, dtype: str) -> Tensor:
-        return jnp.asarray(np.dtype(dtype).type(value))
+        return self.from_host(np.array(value, dtype), dtype)
 
     def wrote(self, tensors: Sequence[Tensor]) -> None:
         """Arrays are never written."""
@@ -116,7 +118,7 @@ class JaxOps(Ops):
         return _max(_magnitudes(tensor), tuple(axes))
 
     def root(self, value: Scalar, p: float) -> Scalar:
-        return jnp.sqrt(value) if p == 2 else value ** (1 / p)
+        return jnp.sqrt(value) if p == 2 else _power(value, 1 / p)
 
     def where(self, condition: Any, yes: Scalar, no: Scalar) -> Scalar:
         return jnp.where(condition, yes, no)
@@ -202,17 +204,24 @@ def _magnitudes(tensor: Tensor) -> Tensor:
 
 
 def _powers(tensor: Tensor, p: float, divisor: Scalar | None) -> Tensor:
-    scale = 1.0 if divisor is None else divisor
     if p == 2 and jnp.iscomplexobj(tensor):
-        return (_wide(tensor.real) / scale) ** 2 + (_wide(tensor.imag) / scale) ** 2
+        return _powers(tensor.real, 2, divisor) + _powers(tensor.imag, 2, divisor)
+    numbers = _wide(tensor) if p == 2 else _magnitudes(tensor)
+    if divisor is not None:  # XLA divides by multiplying with the reciprocal, which for a large divisor it flushes to 0
+        half = 1.0 / jnp.sqrt(divisor)
+        numbers = numbers * half * half
     if p == 2:
-        wide = _wide(tensor) / scale
-        return wide * wide
-    magnitudes = _magnitudes(tensor) / scale
+        return numbers * numbers
+    magnitudes = numbers
     if p == 1:
         return magnitudes
     zero = magnitudes == 0
-    return jnp.where(zero, 0.0, jnp.where(zero, 1.0, magnitudes) ** p)
+    return jnp.where(zero, 0.0, _power(jnp.where(zero, 1.0, magnitudes), p))
+
+
+def _power(value: Tensor, p: float) -> Tensor:
+    """value**p for value > 0. The derivative of JAX's own power is taken outside the scope that has float64."""
+    return jnp.exp(p * jnp.log(value))
 
 
 def _max(values: Tensor, axes: tuple[int, ...]) -> Tensor:
