@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import itertools
+import operator
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
@@ -14,7 +15,6 @@ from ._core.ops import Ops
 ADAPTERS = {
     "torch": "torch",
     "tensorflow": "tensorflow",
-    "keras": "tensorflow",
     "paddle": "paddle",
     "jax": "jax",
     "jaxlib": "jax",
@@ -28,14 +28,10 @@ def resolve(argument: Any) -> tuple[Ops, Any]:
 
     NumPy arrays count only where nothing else is found: every framework accepts them.
     """
-    if isinstance(argument, Iterator):
-        argument, seen = itertools.tee(argument)
-        items = list(seen)
-    else:
-        items = argument
-    names = list(_adapters_in(items))
-    name = next((name for name in names if name != "numpy"), "numpy")
-    return _ops(name), argument
+    is_iterator = isinstance(argument, Iterator)
+    argument = _listed(argument)
+    name = next((name for name in _adapters_in(argument) if name != "numpy"), "numpy")
+    return _ops(name), iter(argument) if is_iterator else argument
 
 
 @cache
@@ -48,6 +44,21 @@ def _ops(name: str) -> Ops:
 def _adapter(kind: type) -> str | None:
     packages = (base.__module__.partition(".")[0] for base in kind.__mro__)
     return next((ADAPTERS[package] for package in packages if package in ADAPTERS), None)
+
+
+def _listed(value: Any) -> Any:
+    """The value with every iterator in it replaced by a list, since looking into one uses it up; else itself."""
+    if _adapter(type(value)) is not None:  # type: ignore[arg-type]  # a type is hashable
+        return value
+    if isinstance(value, Iterator):
+        return list(map(_listed, value))
+    if type(value) in (list, tuple):
+        items = list(map(_listed, value))
+        return value if all(map(operator.is_, items, value)) else type(value)(items)
+    if type(value) is dict:
+        entries = {key: _listed(item) for key, item in value.items()}
+        return value if all(map(operator.is_, entries.values(), value.values())) else entries
+    return value
 
 
 def _adapters_in(value: Any) -> Iterator[str]:

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from kits import Kit
 
+from unified_clip import ClipWarning
+
 
 def pairs(kit: Kit, *lists: list[float] | None) -> list[tuple[object, object]]:
     return [(kit.parameter(f"p{i}"), None if v is None else kit.tensor(v)) for i, v in enumerate(lists)]
@@ -36,6 +38,12 @@ def test_pairs_in_pairs_out(kit: Kit) -> None:
 def test_paddles_two_spellings_are_one_class(kit: Kit) -> None:
     for ending in ("ByValue", "ByNorm", "ByGlobalNorm"):
         assert getattr(kit.namespace, f"ClipGrad{ending}") is getattr(kit.namespace, f"GradientClip{ending}")
+
+
+def test_an_iterator_with_nothing_left_warns(kit: Kit) -> None:
+    for call in (kit.namespace.GradientClipByGlobalNorm(1.0), kit.namespace.append_gradient_clip_ops):
+        with pytest.warns(ClipWarning, match="nothing left"):
+            assert call(iter([])) == []
 
 
 def test_a_direct_call_never_groups(kit: Kit) -> None:
@@ -88,10 +96,10 @@ def test_clips_can_be_pickled_and_printed(kit: Kit) -> None:
 @pytest.mark.parametrize("name", ["GradientClipByNorm", "GradientClipByGlobalNorm"])
 def test_class_thresholds_are_checked_when_made(kit: Kit, name: str) -> None:
     make = getattr(kit.namespace, name)
-    for wrong in ("1", None, True, [1.0], 1j):
+    for wrong in ("1", None, True, [1.0], 1j, np.True_, np.array(True), np.complex64(1)):
         with pytest.raises(TypeError, match="clip_norm is"):
             make(wrong)
-    for wrong in (-1, math.nan):
+    for wrong in (-1, math.nan, 10**400):
         with pytest.raises(ValueError, match="clip_norm is"):
             make(wrong)
     for shape in (2, 0):

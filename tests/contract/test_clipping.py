@@ -40,8 +40,11 @@ def check(kit: Kit, got: list[object], wanted: list[np.ndarray], *, exact: bool 
             assert result.tobytes() == array.tobytes()
         else:
             wide = np.complex128 if np.iscomplexobj(array) else np.float64
-            spacing = {"bfloat16": 2.0**-7, "float16": 2.0**-10}.get(array.dtype.name, 2.0**-22)
-            np.testing.assert_allclose(result.astype(wide), array.astype(wide), rtol=spacing, atol=1e-8)
+            spacing = {"bfloat16": 2.0**-7, "float16": 2.0**-10, "float64": 2e-12, "complex128": 2e-12}
+            smallest = 2.0**-24 if array.dtype.name == "float16" else 0.0
+            np.testing.assert_allclose(
+                result.astype(wide), array.astype(wide), rtol=spacing.get(array.dtype.name, 2.0**-22), atol=smallest
+            )
 
 
 @pytest.mark.parametrize("name", ["float16", "bfloat16", "float32", "float64", "complex64", "complex128", "mixed"])
@@ -285,3 +288,23 @@ def test_a_class_returns_the_object_it_was_given_where_nothing_changes(kit: Kit)
     tensor = kit.tensor([0.3, 0.4])
     for clip in (kit.namespace.GradientClipByNorm(1.0), kit.namespace.GradientClipByGlobalNorm(1.0)):
         assert clip([(kit.parameter(), tensor)])[0][1] is tensor
+
+
+@pytest.mark.parametrize("scale", [1e-200, 1e200])
+def test_slices_of_extreme_float64_neither_overflow_nor_underflow(kit: Kit, scale: float) -> None:
+    if "float64" not in kit.floating:
+        return
+    array = np.array([[3.0, 4.0], [0.3, 0.4], [0.0, 0.0]]) * scale
+    got = kit.namespace.clip_by_norm(kit.tensor(array, "float64"), scale, axes=1)
+    wanted = np.array([[0.6, 0.8], [0.3, 0.4], [0.0, 0.0]]) * scale
+    np.testing.assert_allclose(kit.array(got), wanted, rtol=1e-12)
+
+
+def test_a_zero_size_gradient_still_counts_for_the_dtype(kit: Kit) -> None:
+    if "float64" not in kit.floating:
+        return
+    norms = []
+    for function in (kit.namespace.get_total_norm, lambda g: kit.namespace.clip_grad_norm_(kit.in_place(g), 0.1)):
+        norms.append(function([kit.tensor(np.zeros(0), "float64"), kit.tensor([0.1, 0.2])]))
+    assert [kit.dtype(norm) for norm in norms] == ["float64", "float64"]
+    assert kit.bits(norms[0]) == kit.bits(norms[1])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, namedtuple
+from collections import OrderedDict, defaultdict, namedtuple
 
 import numpy as np
 import pytest
@@ -143,3 +143,28 @@ def test_the_package_itself_finds_the_framework(kit: Kit) -> None:
     check(kit, clip_([(kit.parameter(), t) for t in tensors])[2][1], 0.8)
     nested = {"a": (np.zeros(1, np.float32), [kit.tensor([1.0])])}
     assert type(unified_clip.global_norm(nested)) is type(norm)
+
+
+def test_the_package_itself_reads_nested_iterators_once(kit: Kit) -> None:
+    def tensors() -> list[object]:
+        return [kit.tensor([3.0]), kit.tensor([4.0])]
+
+    for container in ([iter(tensors())], {"a": iter(tensors())}, (iter([t]) for t in tensors())):
+        clipped, norm = unified_clip.clip_by_global_norm(container, 1.0)
+        assert float(kit.array(norm)) == 5.0
+        assert len(clipped) in (1, 2)
+    if kit.writable:
+        holders = kit.in_place(tensors())
+        unified_clip.clip_grad_norm_([iter(holders[:1]), iter(holders[1:])], 1.0)
+        np.testing.assert_allclose(kit.array(kit.kept(holders)[1]), [0.8], rtol=1e-6)
+
+
+def test_dicts_in_an_order_of_their_own_keep_what_belongs_to_each_key(kit: Kit) -> None:
+    for kind in (dict, OrderedDict, lambda items: defaultdict(list, items)):
+        clipped = clip(kit, kind([("b", kit.tensor([3.0])), ("a", kit.tensor([4.0]))]))
+        check(kit, clipped["b"], 0.6)
+        holders = kit.in_place([kit.tensor([3.0]), kit.tensor([4.0])])
+        container = kind([("b", holders[0]), ("a", holders[1])])
+        kit.namespace.clip_grad_norm_(container, 1.0)
+        np.testing.assert_allclose(kit.array(kit.kept([container["b"]])[0]), [0.6], rtol=1e-6)
+        np.testing.assert_allclose(kit.array(kit.kept([container["a"]])[0]), [0.8], rtol=1e-6)

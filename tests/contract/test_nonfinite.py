@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -78,7 +79,9 @@ def test_error_if_nonfinite_names_the_tensors_and_changes_nothing(kit: Kit) -> N
     with pytest.raises(NonFiniteNormError) as caught:
         kit.namespace.clip_grad_norm_(holders, 1.0, error_if_nonfinite=True)
     assert isinstance(caught.value, RuntimeError)
-    assert "position 1 holds 2 NaN and 1 inf; position 2 holds 0 NaN and 1 inf" in str(caught.value)
+    named = r"(?: \(parameter '[^']+'\))?"  # where parameters have names
+    found = rf"position 1{named} holds 2 NaN and 1 inf; position 2{named} holds 0 NaN and 1 inf"
+    assert re.search(found, str(caught.value))
     assert "position 0" not in str(caught.value)
     assert [kit.bits(gradient) for gradient in kit.kept(holders)] == before
     named = dict(zip(("first", "second"), kit.in_place([kit.tensor([1.0]), kit.tensor([INF])]), strict=True))
@@ -86,7 +89,7 @@ def test_error_if_nonfinite_names_the_tensors_and_changes_nothing(kit: Kit) -> N
         kit.namespace.clip_grad_norm_(named, 1.0, error_if_nonfinite=True)
     with pytest.raises(NonFiniteNormError, match="position 1 holds 1 NaN"):
         kit.namespace.get_total_norm([kit.tensor([1.0]), kit.tensor([NAN])], error_if_nonfinite=True)
-    with pytest.raises(NonFiniteNormError, match="exceeds the largest float32"):
+    with pytest.raises(NonFiniteNormError, match="exceeds the largest number"):
         kit.namespace.get_total_norm([kit.tensor([3e38, 3e38])], error_if_nonfinite=True)
 
 

@@ -174,3 +174,11 @@ def test_the_gradients_are_not_changed_by_measuring(kit: Kit) -> None:
     kit.namespace.get_total_norm([tensor])
     kit.namespace.global_norm([tensor])
     assert kit.bits(tensor) == before
+
+
+@pytest.mark.parametrize("p", [0.5, 1, 2, 3, math.inf])
+def test_a_nan_in_either_part_of_a_complex_number_counts(kit: Kit, p: float) -> None:
+    for value in (complex(math.inf, math.nan), complex(math.nan, math.inf), complex(0, math.nan)):
+        assert math.isnan(float(kit.array(kit.namespace.get_total_norm([kit.tensor([value, 1], "complex64")], p))))
+    infinite = kit.namespace.get_total_norm([kit.tensor([complex(math.inf, 1)], "complex64")], p)
+    assert float(kit.array(infinite)) == math.inf

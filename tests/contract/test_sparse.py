@@ -119,3 +119,23 @@ def test_no_rows(kit: Kit) -> None:
 def test_axes_are_refused(kit: Kit) -> None:
     with pytest.raises(ValueError, match="sparse"):
         kit.namespace.clip_by_norm(kit.sparse(ROWS, VALUES, HEIGHT), 1.0, axes=0)
+
+
+def test_bounds_that_rows_which_are_not_stored_would_break_are_refused(kit: Kit) -> None:
+    sparse = kit.sparse(ROWS, VALUES, HEIGHT)
+    with pytest.raises(ValueError, match="exclude 0"):
+        kit.namespace.clip_by_value(sparse, 1.0, 20.0)
+    with pytest.raises(ValueError, match="exclude 0"):
+        kit.namespace.GradientClipByValue(max=20.0, min=1.0)([(kit.parameter(), sparse)])
+    with pytest.raises(ValueError, match="cannot be tensors"):
+        kit.namespace.clip_by_value(sparse, kit.tensor([[-1.0], [-2.0], [-3.0], [-4.0]]), 20.0)
+
+
+def test_one_sparse_gradient_in_two_places_is_clipped_in_both(kit: Kit) -> None:
+    if not kit.on_parameters:
+        return
+    sparse = kit.sparse(ROWS, VALUES, HEIGHT)
+    holders = kit.in_place([sparse, sparse])
+    assert float(kit.array(kit.namespace.GradientClipByGlobalNorm(5.0).clip_(holders))) == 25.0
+    for gradient in kit.kept(holders):
+        np.testing.assert_array_equal(kit.dense(gradient), reference.scaled(DENSE, 0.2))

@@ -139,3 +139,30 @@ def test_class_bounds(kit: Kit) -> None:
         for wrong in ("1", None, True):
             with pytest.raises(TypeError, match="max is"):
                 make(max=wrong)
+
+
+def test_tensor_bounds_of_integers_have_their_dtype(kit: Kit) -> None:
+    tensor = kit.tensor([1, 2], "int8")
+    bounds = kit.tensor([0, 1], "int32"), kit.tensor([1, 2], "int32")
+    with pytest.raises(TypeError, match="give both one dtype"):
+        kit.namespace.clip_by_value(tensor, *bounds)
+    got = kit.namespace.clip_by_value(tensor, kit.tensor([2, 0], "int8"), 5)
+    assert kit.array(got).tolist() == [2, 2]
+    if "int64" in kit.integers:
+        got = kit.namespace.clip_by_value(kit.tensor([2**60], "int64"), 0, kit.tensor(2**53 + 1, "int64"))
+        assert kit.array(got).tolist() == [2**53 + 1]
+
+
+def test_bounds_are_compared_as_the_dtype_has_them(kit: Kit) -> None:
+    got = kit.namespace.clip_by_value(kit.tensor([0.0, 9.0]), 0.7, kit.tensor([0.7, 0.7]))
+    assert kit.array(got).tolist() == [float(np.float32(0.7))] * 2
+
+
+@pytest.mark.parametrize("bound", [math.nan, [math.nan, 1.0]])
+def test_tensor_bounds_that_are_nan_are_refused(kit: Kit, bound: object) -> None:
+    with pytest.raises(ValueError, match="NaN"):
+        kit.namespace.clip_by_value(kit.tensor([1.0, 2.0]), kit.tensor(bound), 1.0)
+
+
+def test_bounds_too_large_for_a_float_are_infinite(kit: Kit) -> None:
+    assert kit.array(kit.namespace.clip_by_value(kit.tensor([1.0]), -(10**400), 10**400)).tolist() == [1.0]

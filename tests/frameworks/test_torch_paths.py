@@ -10,6 +10,7 @@ import torch
 from kits import Kit
 from torch.fx.experimental.proxy_tensor import make_fx
 
+import unified_clip
 import unified_clip.torch as uc
 from unified_clip._ops.torch_ops import OPS
 
@@ -269,3 +270,107 @@ def test_error_clip_as_a_hook() -> None:
 def test_other_devices_dtypes_are_refused_with_their_name() -> None:
     with pytest.raises(TypeError, match="float8_e4m3fn"):
         uc.global_norm([torch.ones(2).to(torch.float8_e4m3fn)])
+
+
+class Own(torch.Tensor):
+    """A tensor whose memory is not looked at."""
+
+
+def test_one_gradient_without_an_address_does_not_hide_the_others() -> None:
+    other = torch.zeros(1).as_subclass(Own)
+    shared = torch.tensor([3.0, 4.0])
+    holders = [with_gradient(shared), with_gradient(shared[:]), with_gradient(other), with_gradient(other)]
+    assert float(uc.clip_grad_norm_(holders, 1.0)) == 5.0
+    torch.testing.assert_close(shared, torch.tensor([0.6, 0.8]))
+    base = torch.arange(4.0)
+    expanded = torch.nn.Parameter(torch.zeros(4))
+    expanded.grad = torch.ones(1).expand(4)
+    good = with_gradient(torch.tensor([30.0]))
+    for wrong in ([with_gradient(base[:3]), with_gradient(base[1:])], [expanded]):
+        with pytest.raises(ValueError, match=r"overlap in memory|several elements"):
+            uc.clip_grad_norm_([good, *wrong, with_gradient(other)], 1.0)
+        with torch.autograd.forward_ad.dual_level(), pytest.raises(ValueError, match=r"overlap|several elements"):
+            uc.clip_grad_norm_([good, *wrong], 1.0)
+    assert good.grad.item() == 30.0
+    assert base.tolist() == [0.0, 1.0, 2.0, 3.0]
+
+
+def test_autograd_hears_of_a_write_through_every_alias() -> None:
+    saved = torch.tensor([3.0, 4.0])
+    leaf = torch.tensor([2.0, 2.0], requires_grad=True)
+    first, second = torch.nn.Parameter(torch.zeros(2)), torch.nn.Parameter(torch.zeros(2))
+    first.grad, second.grad = saved.data, saved.view(2)
+    result = (leaf * second.grad).sum()  # saves it
+    uc.clip_grad_norm_([first, second], 1.0)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        result.backward()
+
+
+def test_sparse_gradients_keep_their_derivative() -> None:
+    values = torch.tensor([3.0, 4.0], requires_grad=True)
+    sparse = torch.sparse_coo_tensor([[0, 1]], values, (2,), check_invariants=True)
+    uc.global_norm([sparse]).backward()
+    torch.testing.assert_close(values.grad, torch.tensor([0.6, 0.8]))
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR:UserWarning")
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks:UserWarning")
+def test_other_layouts_are_refused_before_anything_is_written() -> None:
+    rows = torch.nn.Parameter(torch.eye(2).to_sparse_csr())
+    rows.grad = torch.eye(2).to_sparse_csr() * 9
+    good = with_gradient(torch.tensor([30.0]))
+    with pytest.raises(TypeError, match="sparse_csr cannot be clipped"):
+        uc.clip_grad_value_([good, rows], 1.0)
+    assert good.grad.item() == 30.0
+
+
+def test_numpy_arrays_are_no_parameters() -> None:
+    with pytest.warns(unified_clip.ClipWarning, match="takes parameters"):
+        uc.clip_grad_norm_([np.array([3.0, 4.0])], 1.0)
+
+
+def test_a_module_is_told_from_its_parameters() -> None:
+    with pytest.raises(TypeError, match=r"pass its parameters\(\)"):
+        uc.clip_grad_norm_(torch.nn.Linear(1, 1), 1.0)
+
+
+class Net(torch.nn.Module):
+    """Two linear layers of one weight; the second is not used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.linear2 = torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)
+        torch.nn.init.constant_(self.linear.weight, 1.0)
+        torch.nn.init.constant_(self.linear.bias, 0.0)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x)
+
+
+@pytest.mark.parametrize(
+    "give", [Net.parameters, Net.named_parameters, lambda net: [net.linear.weight, net.linear.bias]]
+)
+def test_an_exploding_gradient_is_clipped_before_the_step(give: object) -> None:
+    net = Net()
+    (net(torch.tensor([[4.0]])) * 30 - 5).sum().backward()
+    assert net.linear.weight.grad.item() == 120.0
+    assert net.linear2.weight.grad is None
+    norm = uc.clip_grad_norm_(give(net), 1.1)
+    assert norm.item() == float(np.float32(math.sqrt(120**2 + 30**2)))
+    torch.optim.SGD(net.parameters(), lr=1.0).step()
+    moved = torch.stack([1.0 - net.linear.weight.detach()[0, 0], -net.linear.bias.detach()[0]])
+    assert moved.norm().item() == pytest.approx(1.1, rel=1e-6)
+    uc.clip_grad_value_(net.linear.weight, clip_value=1.0)
+    assert net.linear.weight.grad.item() == 1.0
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_mean_squared_error_of_random_logits(reduction: str) -> None:
+    torch.manual_seed(0)
+    logit, label = torch.randn(4, 32, requires_grad=True), torch.randn(4, 32)
+    torch.nn.MSELoss(reduction=reduction)(logit, label).backward()
+    before = logit.grad.clone()
+    uc.clip_grad_norm_(logit, 0.5, 2)
+    after = torch.linalg.vector_norm(logit.grad, dtype=torch.float64)
+    assert after <= 0.5 * (1 + 2.0**-22)
+    assert torch.equal(logit.grad, before) == (reduction == "mean")

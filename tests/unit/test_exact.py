@@ -102,7 +102,7 @@ def test_the_exact_sum_is_needed_and_taken(monkeypatch: pytest.MonkeyPatch) -> N
 @given(st.lists(FINITE, min_size=1, max_size=30))
 def test_bfloat16_is_rounded_once_from_float64(values: list[float]) -> None:
     with np.errstate(over="ignore"):
-        got = kernels._round_to(np.array(values), "bfloat16")
+        got = kernels.round_to(np.array(values), "bfloat16")
     assert got.tolist() == [nearest(value, "bfloat16") for value in values]
 
 

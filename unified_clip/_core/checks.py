@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import numbers
 import operator
+import os
 import sys
 import warnings
 import weakref
@@ -24,7 +25,7 @@ INTEGER_RANGES = {
     for bits in (8, 16, 32, 64)
 }
 
-_PACKAGE = str(FilePath(__file__).parent.parent)
+_PACKAGE = str(FilePath(__file__).parent.parent) + os.sep
 
 
 def threshold(ops: Ops, value: Any, what: str, *, differentiable: bool) -> Scalar:
@@ -33,6 +34,11 @@ def threshold(ops: Ops, value: Any, what: str, *, differentiable: bool) -> Scala
     if number is not None and (math.isnan(number) or number < 0):
         raise ValueError(f"{what} is {number}; it must be 0 or more (inf measures without clipping)")
     return scalar
+
+
+def known_threshold(ops: Ops, value: Any, what: str) -> float:
+    """A clip instance's threshold, which has to be known when the instance is made."""
+    return _known(threshold(ops, value, what, differentiable=False), what)
 
 
 def given_norm(ops: Ops, value: Any, what: str, *, differentiable: bool) -> Scalar:
@@ -48,10 +54,16 @@ def given_norm(ops: Ops, value: Any, what: str, *, differentiable: bool) -> Scal
 def bound(ops: Ops, value: Any, what: str) -> Scalar:
     """A bound of value clipping: a number (int or float), or a tensor."""
     if ops.is_tensor(value) and math.prod(length or 0 for length in ops.shape(value)) != 1:
+        if ops.dtype(value) not in (*FLOATING, *INTEGER_RANGES):
+            raise TypeError(f"{what} is a tensor of {ops.dtype(value)}; pass real numbers")
         return ops.adopt(value)
     if _is_real(value) and isinstance(value, numbers.Integral):
         return int(value)
-    number, scalar = _number(ops, value, what, differentiable=True)
+    read = _one_element if ops.is_tensor(value) and not _is_real(value) else _number
+    return _not_nan(*read(ops, value, what, differentiable=True), what)
+
+
+def _not_nan(number: float | int | None, scalar: Scalar, what: str) -> Scalar:
     if number is not None and math.isnan(number):
         raise ValueError(f"{what} is NaN, which no value can be compared with; pass a number")
     return scalar
@@ -64,7 +76,8 @@ def _number(ops: Ops, value: Any, what: str, differentiable: bool) -> tuple[floa
             raise TypeError(
                 f"{what} is {value!r} ({type(value).__name__}); pass a number, or a tensor with one element"
             )
-        return _one_element(ops, value, what, differentiable)
+        number, scalar = _one_element(ops, value, what, differentiable)
+        return (float(number), float(number)) if scalar is number and number is not None else (number, scalar)
     try:
         number = float(value)
     except OverflowError:
@@ -72,7 +85,7 @@ def _number(ops: Ops, value: Any, what: str, differentiable: bool) -> tuple[floa
     return number, number
 
 
-def _one_element(ops: Ops, value: Any, what: str, differentiable: bool) -> tuple[float | None, Scalar]:
+def _one_element(ops: Ops, value: Any, what: str, differentiable: bool) -> tuple[float | int | None, Scalar]:
     shape = ops.shape(value)
     if any(length not in (1, None) for length in shape):
         raise ValueError(f"{what} has shape {list(shape)}; pass one number, or call once for each threshold")
@@ -95,7 +108,7 @@ def norm_type(value: Any) -> float:
         return math.inf
     if not _is_real(value):
         raise TypeError(f"norm_type is {value!r} ({type(value).__name__}); pass a number above 0, or 'inf'")
-    p = float(value)
+    p = math.inf if isinstance(value, int) and value > sys.float_info.max else float(value)
     if not p > 0:
         raise ValueError(f"norm_type is {p}; it must be above 0 (2 is the Euclidean norm, inf the greatest magnitude)")
     return p
@@ -134,7 +147,7 @@ def value_bounds(ops: Ops, low: Any, high: Any, tensor: Any) -> tuple[Any, Any]:
 
 def _whole(ops: Ops, value: Any, dtype: str, what: str) -> Any:
     if not isinstance(value, int | float):
-        if ops.dtype(value) not in INTEGER_RANGES:
+        if ops.dtype(value) != dtype:
             raise TypeError(f"{what} is a tensor of {ops.dtype(value)} and t is {dtype}; give both one dtype")
         return value
     if math.isinf(value) or value == int(value):
@@ -153,9 +166,22 @@ def _into_range(low: Any, high: Any, dtype: str) -> tuple[Any, Any]:
     return moved(low), moved(high)
 
 
+def sparse_bounds(low: Any, high: Any, leaf: Leaf) -> None:
+    """Rows that a sparse gradient does not store are 0, and stay so."""
+    if not (isinstance(low, int | float) and isinstance(high, int | float)):
+        raise ValueError(f"{leaf.place} is sparse, so its bounds cannot be tensors; pass numbers, or a dense tensor")
+    if not low <= 0 <= high:
+        raise ValueError(
+            f"{leaf.place} is sparse, and the bounds {low} and {high} exclude 0, which the rows that it does not store "
+            "are; pass a dense tensor"
+        )
+
+
 def ordered(crossed: bool | None, low: Any, high: Any) -> None:
     if crossed:
-        raise ValueError(f"the lower bound ({low}) is above the upper one ({high}); swap them")
+        known = isinstance(low, int | float) and isinstance(high, int | float)
+        remedy = "swap them" if known else "somewhere, or one of them is NaN; swap or mend them"
+        raise ValueError(f"the lower bound ({low}) is above the upper one ({high}){'; ' if known else ' '}{remedy}")
 
 
 def _broadcasts_to(shape: Sequence[int | None], target: Sequence[int | None], what: str) -> None:
@@ -215,43 +241,29 @@ def finite(path: Path, n: Scalar, leaves: Sequence[Leaf], p: float) -> None:
     kind = "NaN" if any(nans for _, nans, _ in counted) else "infinite"
     raise NonFiniteNormError(
         f"the total norm of order {p:g} is {kind}, and error_if_nonfinite is set; no gradient was "
-        f"changed. {found or 'Every gradient is finite, but their norm exceeds the largest float32'}"
+        f"changed. {found or 'Every gradient is finite, but their norm exceeds the largest number of its dtype'}"
     )
 
 
-def class_threshold(value: Any, what: str) -> float:
-    """A clip instance's threshold: a number, or anything with one element that converts to float."""
-    if isinstance(value, str | bytes | bool) or not hasattr(type(value), "__float__"):
-        raise TypeError(f"{what} is {value!r} ({type(value).__name__}); pass a number")
-    shape = tuple(getattr(value, "shape", ()))
-    if any(length != 1 for length in shape):
-        raise ValueError(f"{what} has shape {list(shape)}; pass one number")
-    for _ in shape:
-        value = value[0]
-    number = float(value)
-    if math.isnan(number) or number < 0:
-        raise ValueError(f"{what} is {number}; it must be 0 or more (inf changes nothing)")
-    return number
-
-
-def class_bounds(upper: Any, lower: Any) -> tuple[float, float]:
+def known_bounds(ops: Ops, upper: Any, lower: Any) -> tuple[float, float]:
     """`max` and `min` of a clip instance as (min, max)."""
-    high = _class_bound(upper, "max")
+    high = _known_bound(ops, upper, "max")
     if lower is None and high < 0:
         raise ValueError(f"max is {high} and min is None, which means -max; pass min as well, or a max of 0 or more")
-    low = -high if lower is None else _class_bound(lower, "min")
+    low = -high if lower is None else _known_bound(ops, lower, "min")
     if low > high:
         raise ValueError(f"min ({low}) is above max ({high}); swap them")
     return low, high
 
 
-def _class_bound(value: Any, what: str) -> float:
-    if not _is_real(value):
-        raise TypeError(f"{what} is {value!r} ({type(value).__name__}); pass a number")
-    number = float(value)
-    if math.isnan(number):
-        raise ValueError(f"{what} is NaN, which no value can be compared with; pass a number")
-    return number
+def _known_bound(ops: Ops, value: Any, what: str) -> float:
+    return _known(_not_nan(*_number(ops, value, what, differentiable=False), what), what)
+
+
+def _known(scalar: Scalar, what: str) -> float:
+    if isinstance(scalar, float):
+        return scalar
+    raise TypeError(f"{what} is a tensor whose value is not known here (on a device, or in a graph); pass a number")
 
 
 def parameter_list(param_list: Any) -> list[Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
 from . import checks, containers, rule
@@ -74,7 +74,8 @@ class GradientClip(Bound):
         return self.need_clip is None or bool(self.need_clip(parameter))
 
     def _clip(self, gradients: Gradients) -> Tensor | None:
-        raise TypeError("GradientClip is the base of the clips; use GradientClipByValue, ByNorm or ByGlobalNorm")
+        """Clip what takes part; the norm, if it is one over all."""
+        return None
 
     def _group(self) -> object:
         """Parameters whose clips have equal groups are clipped in one call by `append_gradient_clip_ops`."""
@@ -108,7 +109,7 @@ class GradientClipByValue(GradientClip):
 
     def __init__(self, max: Any, min: Any = None, need_clip: NeedClip | None = None) -> None:
         super().__init__(need_clip)
-        self.min, self.max = checks.class_bounds(max, min)
+        self.min, self.max = checks.known_bounds(self._names.resolve(max)[0], max, min)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(max={self.max}, min={self.min})"
@@ -141,7 +142,7 @@ class GradientClipByNorm(GradientClip):
 
     def __init__(self, clip_norm: Any, need_clip: NeedClip | None = None) -> None:
         super().__init__(need_clip)
-        self.clip_norm = checks.class_threshold(clip_norm, "clip_norm")
+        self.clip_norm = checks.known_threshold(self._names.resolve(clip_norm)[0], clip_norm, "clip_norm")
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(clip_norm={self.clip_norm})"
@@ -186,7 +187,7 @@ class GradientClipByGlobalNorm(GradientClip):
         super().__init__(need_clip)
         if not isinstance(group_name, str):
             raise TypeError(f"group_name is {group_name!r}; pass a string")
-        self.clip_norm = checks.class_threshold(clip_norm, "clip_norm")
+        self.clip_norm = checks.known_threshold(self._names.resolve(clip_norm)[0], clip_norm, "clip_norm")
         self.group_name = group_name
         self.auto_skip_clip = auto_skip_clip
 
@@ -221,7 +222,7 @@ class ErrorClipByValue(Bound):
     """
 
     def __init__(self, max: Any, min: Any = None) -> None:
-        self.min, self.max = checks.class_bounds(max, min)
+        self.min, self.max = checks.known_bounds(self._names.resolve(max)[0], max, min)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(max={self.max}, min={self.min})"
@@ -243,7 +244,10 @@ def read_pairs(ops: Ops, params_grads: Any) -> list[Leaf]:
     if ops.is_tensor(params_grads) or isinstance(params_grads, dict | str) or not isinstance(params_grads, Iterable):
         raise TypeError(f"params_grads is a {type(params_grads).__name__}; pass a list of (parameter, gradient) pairs")
     leaves = []
-    for position, pair in enumerate(params_grads):
+    pairs = list(params_grads)
+    if isinstance(params_grads, Iterator) and not pairs:
+        checks.warn("an iterator over params_grads had nothing left in it; pass a list if you need it twice")
+    for position, pair in enumerate(pairs):
         if not isinstance(pair, tuple | list) or len(pair) != 2:
             raise TypeError(f"position {position} of params_grads is no (parameter, gradient) pair; pass pairs")
         index = _parameter_index(ops, pair, position)
@@ -301,8 +305,8 @@ class ClipSettings:
         self._own[key] = (weakref.ref(parameter, lambda _: self._own.pop(key, None)), clip)
 
     def clip_of(self, parameter: Any) -> GradientClip | None:
-        reference, clip = self._own.get(id(parameter), (None, None))
-        return clip if reference is not None and reference() is parameter else self.default
+        own = self._own.get(id(parameter))  # forgotten with the parameter, so the id is its own
+        return self.default if own is None else own[1]
 
 
 SETTINGS = ClipSettings()

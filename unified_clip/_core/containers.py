@@ -51,9 +51,9 @@ def flatten(ops: Ops, container: Any) -> Tree:
 def _walk(ops: Ops, node: Any, name: str | None, leaves: list[Leaf]) -> Rebuild:
     """Append the leaves below `node`; return a function that builds it again from an iterator over the results."""
     if node is None or ops.is_tensor(node):
-        leaves.append(Leaf(node, len(leaves), name, node))
+        leaves.append(Leaf(node, len(leaves), name or ops.parameter_name(node), node))
         return next
-    children = ops.children(node)
+    children = None if isinstance(node, MutableMapping) else ops.children(node)
     if children is not None:
         walks = [_walk(ops, child, _join(name, key), leaves) for key, child in children.items()]
         return lambda results: ops.with_children(node, [part(results) for part in walks])
@@ -170,7 +170,9 @@ def not_a_tensor(ops: Ops, value: Any, leaf: Leaf) -> TypeError:
     kind = type(value)
     if isinstance(value, numbers.Number):
         return TypeError(f"{leaf.place} is the plain number {value!r}; pass a tensor of {ops.name} or a NumPy array")
+    has_parameters = callable(getattr(value, "parameters", None))
+    remedy = "pass its parameters()" if has_parameters else "pass tensors of one framework"
     return TypeError(
-        f"{leaf.place} is a {kind.__module__}.{kind.__qualname__}, which unified_clip.{ops.name} cannot clip; pass "
-        "tensors of one framework, and use the namespace of that framework"
+        f"{leaf.place} is a {kind.__module__}.{kind.__qualname__}, which unified_clip.{ops.name} cannot clip; "
+        f"{remedy}, or a list, a dict or an iterator of them"
     )

@@ -56,7 +56,7 @@ class DevicePath:
         self._ops.scale_(self._tensors, coef)
 
     def crossed(self, low: Any, high: Any) -> bool | None:
-        return self._ops.crossed(low, high)
+        return self._ops.crossed(*self._bounds(self._tensors[0], low, high))
 
     def clamp(self, low: Any, high: Any) -> list[Tensor]:
         return [self._ops.clamp(tensor, *self._bounds(tensor, low, high)) for tensor in self._tensors]
@@ -84,9 +84,10 @@ class DevicePath:
         return self._ops.scope(self._differentiable)
 
     def _bounds(self, tensor: Tensor, *bounds: Any) -> list[Any]:
-        """Numbers rounded to the tensor's dtype here, since frameworks round twice on the way to bfloat16."""
+        """Numbers are rounded to the tensor's dtype here, since frameworks round twice on the way to bfloat16."""
         dtype = self._ops.dtype(tensor)
-        return [nearest(float(b), dtype) if dtype in FORMATS and isinstance(b, int | float) else b for b in bounds]
+        rounded = [nearest(b, dtype) if dtype in FORMATS and isinstance(b, int | float) else b for b in bounds]
+        return [self._ops.bound(bound, tensor) for bound in rounded]
 
     def _divisor(self, greatest: Scalar) -> Scalar:
         """The greatest magnitude where it can be divided by; a constant to the derivative: n does not depend on it."""

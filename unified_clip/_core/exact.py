@@ -71,7 +71,7 @@ class Accumulator:
 
 
 def nearest(value: float | Fraction, dtype: str) -> float:
-    """A float, or a fraction whose denominator is a power of two, rounded once to `dtype`, ties to even."""
+    """A float, an int, or a fraction whose denominator is a power of two, rounded once to `dtype`, ties to even."""
     if value == 0 or (isinstance(value, float) and not math.isfinite(value)):
         return float(value)
     ratio = Fraction(value)

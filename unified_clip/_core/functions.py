@@ -273,6 +273,8 @@ class Functions:
         high = checks.bound(ops, clip_value_max, "clip_value_max")
         gradients = self._one_tensor(ops, t, "clip_by_value", also=checks.INTEGER_RANGES, order=True)
         if gradients.values:
+            if gradients.is_sparse(0):
+                checks.sparse_bounds(low, high, gradients.leaves[0])
             low, high = checks.value_bounds(ops, low, high, gradients.values[0])
             rule.clip_by_value(gradients, low, high)
         return gradients.result()

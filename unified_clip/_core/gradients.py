@@ -16,9 +16,9 @@ class Gradients:
     def __init__(self, ops: Ops, leaves: Iterable[Leaf], *, also: Iterable[str] = (), order: bool = False) -> None:
         self.ops = ops
         self.leaves = [leaf for leaf in leaves if leaf.tensor is not None]
+        for leaf in self.leaves:
+            checks.gradient_dtype(ops.dtype(leaf.tensor), leaf, also=also, order=order)
         adopted = [ops.adopt(leaf.tensor) for leaf in self.leaves]
-        for leaf, tensor in zip(self.leaves, adopted, strict=True):
-            checks.gradient_dtype(ops.dtype(tensor), leaf, also=also, order=order)
         self._merged = [ops.merge_sparse(tensor, differentiable=self.differentiable) for tensor in adopted]
         self.values: list[Tensor] = [
             tensor if merged is None else merged[0] for tensor, merged in zip(adopted, self._merged, strict=True)
@@ -107,7 +107,14 @@ class InPlace(Gradients):
             leaves = _gradients_of_parameters(ops, leaves, function, instead)
         if keep is not None:
             leaves = [leaf for leaf in leaves if keep(leaf.parameter)]
-        super().__init__(ops, _distinct(ops, leaves), order=order)
+        for leaf in leaves:
+            checks.gradient_dtype(ops.dtype(leaf.tensor), leaf, order=order)
+        owners = ops.distinct([leaf.tensor for leaf in leaves], lambda index: f"the gradient at {leaves[index].place}")
+        super().__init__(ops, [leaf for index, leaf in enumerate(leaves) if owners[index] == index], order=order)
+        self._aliases: dict[int, list[Leaf]] = {}
+        for leaf, owner in zip(leaves, owners, strict=True):
+            if leaves[owner] is not leaf:
+                self._aliases.setdefault(leaves[owner].position, []).append(leaf)
         self._replaced: dict[int, Any] = {}
 
     def leave(self, group: Sequence[int], path: Path) -> None:
@@ -118,14 +125,14 @@ class InPlace(Gradients):
             return
         if self.ops.writable:
             path.scale_(coef)
-            self._put_sparse(group)
+            self._share(group)
         else:
             self._replace(group, path.scale(coef))
 
     def clamp(self, group: Sequence[int], path: Path, low: Any, high: Any) -> None:
         if self.ops.writable:
             path.clamp_(low, high)
-            self._put_sparse(group)
+            self._share(group)
         else:
             self._replace(group, path.clamp(low, high))
 
@@ -135,10 +142,16 @@ class InPlace(Gradients):
             results = [self._replaced.get(leaf.position, leaf.tensor) for leaf in self._tree.leaves]
             containers.replace(self.ops, self._container, iter(results))
 
-    def _put_sparse(self, group: Sequence[int]) -> None:
+    def _share(self, group: Sequence[int]) -> None:
+        """Put sparse results where they belong, and tell of the others to whoever shares their memory."""
         for index in group:
+            leaf = self.leaves[index]
+            aliases = self._aliases.get(leaf.position, [])
             if self.is_sparse(index):
-                self.ops.set_gradient(self.leaves[index].parameter, self.restored(index, self.values[index]))
+                for holder in (leaf, *aliases):
+                    self.ops.set_gradient(holder.parameter, self.restored(index, self.values[index]))
+            elif aliases:
+                self.ops.wrote([alias.tensor for alias in aliases])
 
     def _replace(self, group: Sequence[int], values: list[Tensor]) -> None:
         for index, value in zip(group, values, strict=True):
@@ -156,9 +169,3 @@ def _gradients_of_parameters(ops: Ops, parameters: Sequence[Leaf], function: str
             f"clipped. If they are gradients, use {instead}, which returns the result"
         )
     return present
-
-
-def _distinct(ops: Ops, leaves: list[Leaf]) -> list[Leaf]:
-    """Each memory once."""
-    kept = ops.distinct([leaf.tensor for leaf in leaves], lambda index: f"the gradient at {leaves[index].place}")
-    return [leaves[index] for index in kept]

@@ -140,7 +140,7 @@ class Ops(Protocol):
         """The host path where the conditions for it hold for every tensor, `others` (bounds) included; else the device
         path. `differentiable`: a functional name, so a derivative may be wanted."""
 
-    def read(self, scalar: Tensor) -> float | None:
+    def read(self, scalar: Tensor) -> float | int | None:
         """A one-element tensor's value; None where it is not known yet, or reading it would wait for a device."""
 
     def wants_derivative(self, scalar: Tensor) -> bool:
@@ -148,8 +148,12 @@ class Ops(Protocol):
         return False
 
     def distinct(self, tensors: Sequence[Any], describe: Callable[[int], str]) -> list[int]:
-        """Indices of the gradients to write: each memory once. ValueError for memory that overlaps or cannot be
-        written."""
+        """For each gradient the index of the first one in the same memory, which alone is counted and written.
+        ValueError for memory that overlaps otherwise or cannot be written."""
+
+    def wrote(self, tensors: Sequence[Any]) -> None:
+        """Tell automatic differentiation that the memory of these tensors has changed."""
+        return
 
 
 class DeviceOps(Protocol):
@@ -189,12 +193,16 @@ class DeviceOps(Protocol):
 
     def scale_(self, tensors: Sequence[Tensor], coef: Scalar) -> None: ...
 
-    def crossed(self, low: Any, high: Any) -> bool | None: ...
+    def bound(self, value: Any, tensor: Tensor) -> Any:
+        """A bound in the tensor's dtype: a number that it holds, or a tensor to be rounded to it."""
+
+    def crossed(self, low: Any, high: Any) -> bool | None:
+        """Whether any of two bounds are not in order, NaN included; None where that is not known here."""
 
     def clamp(self, tensor: Tensor, low: Any, high: Any) -> Tensor:
-        """where(g < low, low, where(g > high, high, g)), bounds rounded once to the tensor's dtype."""
+        """where(g < low, low, where(g > high, high, g)), with bounds from `bound`."""
 
-    def clamp_(self, tensor: Tensor, low: float, high: float) -> None: ...
+    def clamp_(self, tensor: Tensor, low: Any, high: Any) -> None: ...
 
     def copy(self, tensor: Tensor) -> Tensor:
         """What a functional name returns for a value left alone: a copy where tensors are writable."""

@@ -100,9 +100,11 @@ def measure(gradients: Gradients, p: float, error_if_nonfinite: bool = False) ->
 def clip_by_value(gradients: Gradients, low: Any, high: Any) -> None:
     """Move every element beyond a bound onto that bound. Bounds: numbers, or tensors that broadcast."""
     group = range(len(gradients.values))
+    for index in filter(gradients.is_sparse, group):
+        checks.sparse_bounds(low, high, gradients.leaves[index])
     path = gradients.path(group, _tensors(low, high))
     with path.scope():
-        if _tensors(low, high):
+        if _tensors(low, high) and gradients.values:
             checks.ordered(path.crossed(low, high), low, high)
         elif (low, high) == (-math.inf, math.inf):
             gradients.leave(group, path)

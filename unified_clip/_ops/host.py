@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from .._core.device import norm_dtype
+from .._core.exact import FORMATS, nearest
 from .._core.ops import Scalar, Tensor
 from . import kernels
 from .kernels import Array
@@ -79,15 +80,14 @@ class HostPath:
             self._write(lambda view, dtype, out: kernels.scale(view, dtype, coef, out))
 
     def crossed(self, low: Any, high: Any) -> bool | None:
-        return bool((self._numbers(low) > self._numbers(high)).any())
+        dtype = self._dtypes[0]
+        return not bool(np.all(self._bound(low, dtype) <= self._bound(high, dtype)))
 
     def clamp(self, low: Any, high: Any) -> list[Tensor]:
-        bounds = self._numbers(low), self._numbers(high)
-        return self._new(lambda view, dtype, out: kernels.clamp(view, dtype, *bounds, out))
+        return self._new(self._clamp(low, high))
 
     def clamp_(self, low: float, high: float) -> None:
-        bounds = self._numbers(low), self._numbers(high)
-        self._write(lambda view, dtype, out: kernels.clamp(view, dtype, *bounds, out))
+        self._write(self._clamp(low, high))
 
     def unchanged(self) -> list[Tensor]:
         if not self._ops.writable:
@@ -110,10 +110,16 @@ class HostPath:
     def scope(self) -> AbstractContextManager[Any]:
         return kernels.ieee_arithmetic()
 
-    def _numbers(self, bound: Any) -> Array:
-        if not self._ops.is_tensor(bound):
-            return np.asarray(bound)
-        return np.asarray(kernels.decode(self._ops.host_view(bound), self._ops.dtype(bound)))
+    def _clamp(self, low: Any, high: Any) -> Callable[[Array, str, Array], None]:
+        return lambda view, dtype, out: kernels.clamp(
+            view, dtype, self._bound(low, dtype), self._bound(high, dtype), out
+        )
+
+    def _bound(self, bound: Any, dtype: str) -> Array:
+        """A number or a tensor rounded once to the dtype; bfloat16 as float32."""
+        if self._ops.is_tensor(bound):
+            return kernels.round_to(kernels.decode(self._ops.host_view(bound), self._ops.dtype(bound)), dtype)
+        return np.asarray(nearest(bound, dtype)) if dtype in FORMATS else np.asarray(bound, dtype)
 
     def _buffers(self) -> Iterable[tuple[Array, str]]:
         return zip(self._views, self._dtypes, strict=True)

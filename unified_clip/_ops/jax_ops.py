@@ -27,14 +27,14 @@ class JaxOps(Ops):
     # -- recognising
 
     def is_tensor(self, value: Any) -> bool:
-        return isinstance(value, jax.Array | BCOO | np.ndarray | np.generic)
+        return isinstance(value, jax.Array | BCOO) or kernels.is_array(value)
 
     def adopt(self, value: Any) -> Tensor:
         # JAX may read the memory that it is given after it has returned, so it is given a copy.
-        return value if isinstance(value, jax.Array | BCOO) else jnp.asarray(np.array(value))
+        return value if isinstance(value, jax.Array | BCOO) else jnp.asarray(kernels.own_copy(value))
 
     def dtype(self, tensor: Any) -> str:
-        return str(tensor.dtype)
+        return str(getattr(tensor.dtype, "name", tensor.dtype))
 
     def shape(self, tensor: Any) -> tuple[int | None, ...]:
         return tuple(tensor.shape)
@@ -54,6 +54,8 @@ class JaxOps(Ops):
     def merge_sparse(self, gradient: Any, *, differentiable: bool) -> tuple[Tensor, Callable[[Tensor], Any]] | None:
         if not isinstance(gradient, BCOO):
             return None
+        if gradient.n_batch:
+            raise TypeError("BCOO with batch dimensions cannot be clipped; convert it with todense()")
         if self.host_views([gradient.indices, gradient.data]) is None:
             indices, data = _merged_rows(gradient)
         else:
@@ -91,8 +93,8 @@ class JaxOps(Ops):
     def wrote(self, tensors: Sequence[Tensor]) -> None:
         """Arrays are never written."""
 
-    def read(self, scalar: Tensor) -> float | None:
-        return float(np.asarray(scalar).item()) if _is_concrete(scalar) else None
+    def read(self, scalar: Tensor) -> float | int | None:
+        return np.asarray(scalar).item() if _is_concrete(scalar) else None
 
     def distinct(self, tensors: Sequence[Any], describe: Callable[[int], str]) -> list[int]:
         # Nothing is written in place, and two gradients may well be one array: those of a + b are.
@@ -139,11 +141,13 @@ class JaxOps(Ops):
         raise AssertionError("JAX arrays cannot be written")
 
     def crossed(self, low: Any, high: Any) -> bool | None:
-        crossed = self.read(jnp.any(jnp.asarray(low) > jnp.asarray(high)))
+        crossed = self.read(jnp.any(~(low <= high)))
         return None if crossed is None else bool(crossed)
 
+    def bound(self, value: Any, tensor: Tensor) -> Any:
+        return jnp.asarray(value).astype(tensor.dtype)
+
     def clamp(self, tensor: Tensor, low: Any, high: Any) -> Tensor:
-        low, high = (jnp.asarray(bound).astype(tensor.dtype) for bound in (low, high))
         return jnp.where(tensor < low, low, jnp.where(tensor > high, high, tensor))
 
     def clamp_(self, tensor: Tensor, low: float, high: float) -> None:
@@ -200,7 +204,8 @@ def _magnitudes(tensor: Tensor) -> Tensor:
     if not jnp.iscomplexobj(tensor):
         return jnp.abs(_wide(tensor))
     zero = tensor == 0
-    return jnp.where(zero, 0.0, jnp.abs(jnp.where(zero, 1.0, _wide(tensor))))
+    magnitudes = jnp.where(zero, 0.0, jnp.abs(jnp.where(zero, 1.0, _wide(tensor))))
+    return jnp.where(jnp.isnan(tensor), math.nan, magnitudes)  # abs(inf + nan j) is inf
 
 
 def _powers(tensor: Tensor, p: float, divisor: Scalar | None) -> Tensor:

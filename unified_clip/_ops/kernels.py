@@ -40,7 +40,8 @@ def real_parts(view: Array, dtype: str, p: float) -> list[tuple[Array, str]]:
         return [(view, dtype)]
     if p == 2:
         return [(view.real, _part(dtype)), (view.imag, _part(dtype))]
-    return [(np.abs(view.astype(np.complex128)), "float64")]
+    wide = view.astype(np.complex128)
+    return [(np.where(np.isnan(wide), np.nan, np.abs(wide)), "float64")]  # abs(inf + nan j) is inf
 
 
 def exact_norm(parts: Sequence[tuple[Array, str]], p: int, dtype: str) -> float:
@@ -140,17 +141,23 @@ def slice_norms(view: Array, dtype: str, axes: Sequence[int], norm_name: str) ->
     slices = np.transpose(view, [*kept, *axes])
     shape = [1 if axis in axes else length for axis, length in enumerate(view.shape)]
     slices = slices.reshape(math.prod(view.shape[axis] for axis in kept), math.prod(view.shape[axis] for axis in axes))
-    norms = np.full(len(slices), np.nan)
-    open_ = np.ones(len(slices), dtype=bool)
-    if norm_name == "float32":
-        rows = [decode(part, name).astype(np.float64) for part, name in real_parts(slices, dtype, 2)]
-        sums = sum((np.einsum("ij,ij->i", row, row) for row in rows), start=np.zeros(len(slices)))
-        error = (2 * slices.shape[1] + 8) * 2.0**-52  # additions, the parts' sum, this product and the root
-        low, high = (np.sqrt(sums * (1 + sign * error)).astype(np.float32) for sign in (-1, 1))
-        norms, open_ = low.astype(np.float64), low != high
-    for index in np.flatnonzero(open_ & ~np.isnan(norms) if norm_name == "float32" else open_):
+    wide = _wider_than(norm_name)
+    if wide is None:
+        return np.reshape([exact_norm(real_parts(row, dtype, 2), 2, norm_name) for row in slices], shape)
+    rows = [decode(part, name).astype(wide) for part, name in real_parts(slices, dtype, 2)]
+    sums = sum(((row * row).sum(axis=1) for row in rows), start=np.zeros(len(slices), wide))
+    error = (2 * slices.shape[1] + 8) * np.finfo(wide).eps  # of squares, additions, this product and the root
+    norms, high = (np.sqrt(sums * (1 + sign * error)).astype(norm_name).astype(np.float64) for sign in (-1, 1))
+    for index in np.flatnonzero((norms != high) & ~np.isnan(norms)):
         norms[index] = exact_norm(real_parts(slices[index], dtype, 2), 2, norm_name)
-    return norms.reshape(shape)
+    result: npt.NDArray[np.float64] = norms.reshape(shape)
+    return result
+
+
+def _wider_than(dtype: str) -> type[np.floating[Any]] | None:
+    """A format in which a sum can be certified for `dtype`: NumPy has none for float64 on some processors."""
+    wide = np.longdouble if dtype == "float64" else np.float64
+    return wide if np.finfo(wide).eps < np.finfo("float32" if dtype == "bfloat16" else dtype).eps else None
 
 
 # -- scaling and clamping
@@ -172,7 +179,7 @@ def scale(view: Array, dtype: str, coef: Scalar, out: Array) -> None:
 
 def clamp(view: Array, dtype: str, low: Array, high: Array, out: Array) -> None:
     """out = view with what lies beyond a bound moved onto it; NaN and values equal to a bound stay."""
-    values, low, high = decode(view, dtype), _round_to(low, dtype), _round_to(high, dtype)
+    values = decode(view, dtype)
     below, above = values < low, values > high
     if out is not view:
         np.copyto(out, view)
@@ -185,6 +192,16 @@ def _part(dtype: str) -> str:
 
 
 # -- number formats
+
+
+def is_array(value: Any) -> bool:
+    """NumPy arrays and scalars; not masked arrays, whose masked numbers would count."""
+    return isinstance(value, np.ndarray | np.generic) and not isinstance(value, np.ma.MaskedArray)
+
+
+def own_copy(value: Any) -> Array:
+    """A copy of an array or a NumPy scalar, in the machine's byte order, for a framework to keep."""
+    return np.array(value, dtype=value.dtype.newbyteorder("="))
 
 
 def storage(array: Array) -> tuple[Array, str]:
@@ -211,7 +228,7 @@ def encode(values: Array, dtype: str) -> Array:
     return np.where(np.isnan(values), bits >> np.uint32(16) | np.uint32(0x40), rounded).astype(np.uint16)
 
 
-def _round_to(values: Array, dtype: str) -> Array:
+def round_to(values: Array, dtype: str) -> Array:
     """float64 rounded once to a format, as numbers (bfloat16 as float32); integers as the dtype's own."""
     if dtype != "bfloat16":
         return values.astype(dtype)
@@ -248,16 +265,17 @@ def _sum_segments(rows: Array, starts: npt.NDArray[np.intp], dtype: str) -> Arra
     if len(starts) == len(rows):
         return rows
     lengths = np.diff(starts, append=len(rows))
-    numbers = decode(rows, dtype).astype(np.float64)
+    wide = _wider_than(dtype) or np.float64
+    numbers = decode(rows, dtype).astype(wide)
     sums = np.add.reduceat(numbers, starts, axis=0)
     finite = np.logical_and.reduceat(np.isfinite(numbers), starts, axis=0)
     terms = lengths.reshape(-1, *[1] * (rows.ndim - 1))
-    error = np.where(finite, np.add.reduceat(np.abs(numbers), starts, axis=0) * (terms * 2.0**-52), 0.0)
-    rounded = _round_to(sums - error, dtype)
-    unsure = finite & (terms > 1) & ((rounded != _round_to(sums + error, dtype)) | (dtype == "float64"))
+    error = np.add.reduceat(np.abs(numbers), starts, axis=0) * (terms * np.finfo(wide).eps)
+    rounded = round_to(np.where(finite, sums - error, sums), dtype)
+    unsure = finite & (terms > 1) & (rounded != round_to(sums + error, dtype))
     for segment, *rest in np.argwhere(unsure):
-        terms_here = numbers[(slice(starts[segment], starts[segment] + lengths[segment]), *rest)].tolist()
-        rounded[(segment, *rest)] = nearest(sum(map(Fraction, terms_here), Fraction(0)), dtype)
+        column = numbers[(slice(starts[segment], starts[segment] + lengths[segment]), *rest)]
+        rounded[(segment, *rest)] = nearest(sum(map(Fraction, map(float, column)), Fraction(0)), dtype)
     return np.where(terms > 1, encode(rounded, dtype), rows[starts])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -25,32 +26,46 @@ class _Memory:
         }  # fmt: skip
 
 
-def distinct(views: Sequence[Array], describe: Callable[[int], str]) -> list[int]:
-    """Indices of the views to write, each memory once; ValueError for overlap and for memory that cannot be written."""
-    for index, view in enumerate(views):
-        if not view.flags.writeable:
-            raise ValueError(f"{describe(index)} is read-only, so it cannot be clipped in place; pass a copy of it")
-        if _overlaps_itself(view):
-            raise ValueError(
-                f"{describe(index)} has several elements in one place in memory (an expanded view), so it cannot be "
-                "clipped in place; pass a contiguous copy"
-            )
-    bounds = [np.lib.array_utils.byte_bounds(view) for view in views]
-    kept: list[int] = []
-    reaching: list[int] = []  # kept views whose memory may reach the next one
-    for index in sorted((i for i in range(len(views)) if views[i].size), key=bounds.__getitem__):
+def distinct(tensors: Sequence[Any], views: Sequence[Array | None], describe: Callable[[int], str]) -> list[int]:
+    """For each tensor the index of the first in the same memory; ValueError for overlap and memory not to be written.
+
+    A tensor without a view has no memory that is known, and is told from others by being the same object.
+    """
+    seen = {id(tensor): index for index, tensor in reversed(list(enumerate(tensors)))}
+    owners = [seen[id(tensor)] for tensor in tensors]
+    known = {
+        index: view for index, view in enumerate(views) if view is not None and view.size and owners[index] == index
+    }
+    for index, view in known.items():
+        _check_writable(view, describe(index))
+    bounds = {index: np.lib.array_utils.byte_bounds(view) for index, view in known.items()}
+    reaching: list[int] = []  # those whose memory may reach the next one
+    for index in sorted(known, key=bounds.__getitem__):
         reaching = [other for other in reaching if bounds[other][1] > bounds[index][0]]
-        if any(_same_memory(views[index], views[other]) for other in reaching):
+        same = next((other for other in reaching if _same_memory(known[index], known[other])), None)
+        if same is not None:
+            first, second = sorted((same, index))
+            owners = [first if owner == second else owner for owner in owners]
+            reaching = [first if other == same else other for other in reaching]
             continue
         for other in reaching:
-            if _shares_memory(views[index], views[other]):
+            if _shares_memory(known[index], known[other]):
                 raise ValueError(
                     f"{describe(min(index, other))} and {describe(max(index, other))} overlap in memory, so clipping "
                     "both in place would scale some elements twice; pass copies, or one tensor over the whole memory"
                 )
-        kept.append(index)
         reaching.append(index)
-    return sorted(kept)
+    return owners
+
+
+def _check_writable(view: Array, what: str) -> None:
+    if not view.flags.writeable:
+        raise ValueError(f"{what} is read-only, so it cannot be clipped in place; pass a copy of it")
+    if _overlaps_itself(view):
+        raise ValueError(
+            f"{what} has several elements in one place in memory (an expanded view), so it cannot be clipped in place; "
+            "pass a contiguous copy"
+        )
 
 
 def _same_memory(a: Array, b: Array) -> bool:

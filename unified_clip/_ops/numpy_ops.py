@@ -18,7 +18,7 @@ class NumpyOps(Ops):
     writable = True
 
     def is_tensor(self, value: Any) -> bool:
-        return isinstance(value, np.ndarray | np.generic)
+        return kernels.is_array(value)
 
     def adopt(self, value: Any) -> Tensor:
         if isinstance(value, np.ndarray):
@@ -36,11 +36,11 @@ class NumpyOps(Ops):
     def path(self, tensors: Sequence[Tensor], *, differentiable: bool, others: Sequence[Any] = ()) -> Path:
         return host.HostPath(self, tensors, [self.host_view(tensor) for tensor in tensors])
 
-    def read(self, scalar: Tensor) -> float | None:
-        return float(scalar.item())
+    def read(self, scalar: Tensor) -> float | int | None:
+        return scalar.item()  # type: ignore[no-any-return]
 
     def distinct(self, tensors: Sequence[Any], describe: Callable[[int], str]) -> list[int]:
-        return memory.distinct([self.host_view(self.adopt(tensor)) for tensor in tensors], describe)
+        return memory.distinct(tensors, [self.host_view(self.adopt(tensor)) for tensor in tensors], describe)
 
     # -- what the host path needs
 

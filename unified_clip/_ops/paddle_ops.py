@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
@@ -49,13 +50,12 @@ class PaddleOps(Ops):
     # -- recognising
 
     def is_tensor(self, value: Any) -> bool:
-        return isinstance(value, paddle.Tensor | paddle.pir.Value | np.ndarray | np.generic)
+        return isinstance(value, paddle.Tensor | paddle.pir.Value) or kernels.is_array(value)
 
     def adopt(self, value: Any) -> Tensor:
-        """NumPy's uint16 is bfloat16, as everywhere in Paddle."""
         if not isinstance(value, np.ndarray | np.generic):
             return value
-        array, dtype = kernels.storage(np.array(value, dtype=value.dtype.newbyteorder("=")))
+        array, dtype = kernels.storage(kernels.own_copy(value))
         if dtype not in DTYPES and dtype != "uint16":
             raise TypeError(
                 f"Paddle has no tensors of NumPy's {dtype}; convert the array to one of {', '.join(DTYPES)}"
@@ -63,15 +63,17 @@ class PaddleOps(Ops):
         return self.from_host(array, dtype) if paddle.in_dynamic_mode() else paddle.to_tensor(array)
 
     def dtype(self, tensor: Any) -> str:
-        return NAMES.get(tensor.dtype) or str(tensor.dtype).removeprefix("paddle.")
+        if tensor.dtype == np.uint16 and kernels.is_array(tensor):
+            return "bfloat16"  # as everywhere in Paddle
+        return NAMES.get(tensor.dtype) or getattr(tensor.dtype, "name", str(tensor.dtype)).removeprefix("paddle.")
 
     def shape(self, tensor: Any) -> tuple[int | None, ...]:
         return tuple(None if length < 0 else length for length in tensor.shape)
 
     def parameter_name(self, parameter: Any) -> str | None:
-        if isinstance(parameter, paddle.pir.Value) and not parameter.has_name:
-            return None  # asking for it raises ValueError
-        return getattr(parameter, "name", None) or None
+        if isinstance(parameter, paddle.pir.Value) and parameter.has_name:  # or asking for it raises ValueError
+            return str(parameter.name)
+        return str(parameter.name) if isinstance(parameter, PARAMETER) else None
 
     # -- gradients on parameters
 
@@ -163,17 +165,16 @@ class PaddleOps(Ops):
         for tensor in tensors:
             tensor._bump_inplace_version()
 
-    def read(self, scalar: Tensor) -> float | None:
-        return float(scalar.item()) if _is_plain(scalar) else None
+    def read(self, scalar: Tensor) -> float | int | None:
+        return scalar.item() if _is_plain(scalar) else None
 
     def wants_derivative(self, scalar: Tensor) -> bool:
         return bool(not scalar.stop_gradient and paddle.is_grad_enabled())
 
     def distinct(self, tensors: Sequence[Any], describe: Callable[[int], str]) -> list[int]:
         stored = [_stored(tensor) for tensor in tensors]
-        if not all(_has_address(tensor) for tensor in stored):
-            return list(range(len(tensors)))
-        return memory.distinct([self.host_view(tensor) for tensor in stored], describe)
+        views = [self.host_view(tensor) if _has_address(tensor) else None for tensor in stored]
+        return memory.distinct(tensors, views, describe)
 
     # -- what the device path needs; its tensors are `_Dense`
 
@@ -225,13 +226,14 @@ class PaddleOps(Ops):
             paddle.assign(tensor.narrow(tensor.times(coef)), output=tensor.tensor)
 
     def crossed(self, low: Any, high: Any) -> bool | None:
-        # Rounding int64 to float64 keeps the order.
-        low, high = (self.constant(b, []) if isinstance(b, int | float) else b.astype("float64") for b in (low, high))
-        crossed = (low > high).any()
-        return bool(crossed) if isinstance(crossed, paddle.Tensor) else None
+        ordered = (low <= high).all()
+        return not bool(ordered) if isinstance(ordered, paddle.Tensor) else None
+
+    def bound(self, value: Any, tensor: _Dense) -> Tensor:
+        return tensor.bound(value)
 
     def clamp(self, tensor: _Dense, low: Any, high: Any) -> Tensor:
-        low, high, wide = tensor.bound(low), tensor.bound(high), tensor.wide
+        wide = tensor.wide
         return tensor.narrow(_where(wide < low, low, _where(wide > high, high, wide)))
 
     def clamp_(self, tensor: _Dense, low: float, high: float) -> None:
@@ -292,6 +294,9 @@ class _Dense:
         if p == 2:
             return (numbers * numbers).sum(axis=-1) if self.is_complex else numbers * numbers
         magnitudes = (paddle.as_complex(numbers) if self.is_complex else numbers).abs()
+        if self.is_complex:  # abs(inf + nan j) is inf
+            nan = _full(math.nan, paddle.float64, magnitudes)
+            magnitudes = _where(paddle.isnan(numbers).any(axis=-1), nan, magnitudes)
         if p == 1:
             return magnitudes
         zeros = (magnitudes <= _full(0.0, paddle.float64, magnitudes)).astype("float64")

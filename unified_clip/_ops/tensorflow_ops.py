@@ -35,7 +35,7 @@ class TensorflowOps(Ops):
     # -- recognising
 
     def is_tensor(self, value: Any) -> bool:
-        return isinstance(value, TENSOR | tf.IndexedSlices | np.ndarray | np.generic)
+        return isinstance(value, TENSOR | tf.IndexedSlices) or kernels.is_array(value)
 
     def adopt(self, value: Any) -> Tensor:
         if isinstance(value, tf.Tensor | tf.IndexedSlices):
@@ -43,7 +43,7 @@ class TensorflowOps(Ops):
         return tf.convert_to_tensor(value)
 
     def dtype(self, tensor: Any) -> str:
-        return str(tensor.dtype.name)
+        return str(getattr(tensor.dtype, "name", tensor.dtype))  # Keras names its dtypes by strings
 
     def shape(self, tensor: Any) -> tuple[int | None, ...]:
         shape = tf.TensorShape(tensor.shape)
@@ -66,14 +66,11 @@ class TensorflowOps(Ops):
 
     def distinct(self, tensors: Sequence[Any], describe: Callable[[int], str]) -> list[int]:
         """Only Variables count once: the gradients of a and b in f(a + b) are one tensor, and yet two gradients."""
-        seen: set[int] = set()
-        kept = []
-        for index, tensor in enumerate(tensors):
-            if id(tensor) not in seen:
-                kept.append(index)
-            if self.is_variable(tensor):
-                seen.add(id(tensor))
-        return kept
+        first: dict[int, int] = {}
+        return [
+            first.setdefault(id(tensor), index) if self.is_variable(tensor) else index
+            for index, tensor in enumerate(tensors)
+        ]
 
     # -- sparse gradients
 
@@ -125,11 +122,12 @@ class TensorflowOps(Ops):
     def wrote(self, tensors: Sequence[Tensor]) -> None:
         """Nothing is ever written."""
 
-    def read(self, scalar: Tensor) -> float | None:
+    def read(self, scalar: Tensor) -> float | int | None:
         if not _in_host_memory([scalar]):
             return None
         with kernels.ieee_arithmetic():
-            return float(scalar.numpy().item())
+            number: float | int = scalar.numpy().item()
+            return number
 
     def wants_derivative(self, scalar: Tensor) -> bool:
         return type(scalar) is EAGER and _is_watched([scalar])
@@ -184,13 +182,13 @@ class TensorflowOps(Ops):
         raise AssertionError("tensors of TensorFlow cannot be written")
 
     def crossed(self, low: Any, high: Any) -> bool | None:
-        if not _in_host_memory([bound for bound in (low, high) if isinstance(bound, tf.Tensor)]):
-            return None
-        low, high = (bound.numpy() if isinstance(bound, tf.Tensor) else bound for bound in (low, high))
-        return bool(np.any(low > high))
+        ordered = tf.reduce_all(low <= high)
+        return not bool(ordered) if type(ordered) is EAGER else None
+
+    def bound(self, value: Any, tensor: Tensor) -> Any:
+        return _bound(value, tensor.dtype)
 
     def clamp(self, tensor: Tensor, low: Any, high: Any) -> Tensor:
-        low, high = _bound(low, tensor.dtype), _bound(high, tensor.dtype)
         return tf.where(tensor < low, low, tf.where(tensor > high, high, tensor))
 
     def clamp_(self, tensor: Tensor, low: float, high: float) -> None:
@@ -259,7 +257,10 @@ def _real_parts(tensor: Tensor, p: float) -> list[Tensor]:
 
 
 def _magnitude(tensor: Tensor) -> Tensor:
-    return tf.abs(tf.cast(tensor, tf.complex128 if tensor.dtype.is_complex else tf.float64))
+    if not tensor.dtype.is_complex:
+        return tf.abs(tf.cast(tensor, tf.float64))
+    nan = tf.math.is_nan(tf.math.real(tensor)) | tf.math.is_nan(tf.math.imag(tensor))
+    return tf.where(nan, _constant(np.nan, tf.float64), tf.abs(tf.cast(tensor, tf.complex128)))  # of inf + nan j: inf
 
 
 def _powers(part: Tensor, p: float) -> Tensor:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-import numpy as np
 import torch
 from torch.autograd import forward_ad
 from torch.utils import _python_dispatch
@@ -36,16 +36,15 @@ class TorchOps(Ops):
     # -- recognising
 
     def is_tensor(self, value: Any) -> bool:
-        return isinstance(value, torch.Tensor | np.ndarray | np.generic)
+        return isinstance(value, torch.Tensor) or kernels.is_array(value)
 
     def adopt(self, value: Any) -> Tensor:
         if isinstance(value, torch.Tensor):
             return value
-        array, dtype = kernels.storage(np.array(value))
-        return self.from_host(array, dtype)
+        return self.from_host(*kernels.storage(kernels.own_copy(value)))
 
     def dtype(self, tensor: Any) -> str:
-        return NAMES.get(tensor.dtype) or str(tensor.dtype).removeprefix("torch.")
+        return NAMES.get(tensor.dtype) or str(getattr(tensor.dtype, "name", tensor.dtype)).removeprefix("torch.")
 
     def shape(self, tensor: Any) -> tuple[int | None, ...]:
         return tuple(tensor.shape)
@@ -53,7 +52,7 @@ class TorchOps(Ops):
     # -- gradients on parameters
 
     def gradient_of(self, parameter: Any) -> Any | None:
-        return parameter.grad if self.can_have_gradient(parameter) or not _is_inner(parameter) else None
+        return None if _is_inner(parameter) else getattr(parameter, "grad", None)
 
     def set_gradient(self, parameter: Any, gradient: Any) -> None:
         parameter.grad = gradient
@@ -64,9 +63,12 @@ class TorchOps(Ops):
         return parameter.requires_grad or isinstance(parameter, torch.nn.Parameter)
 
     def merge_sparse(self, gradient: Any, *, differentiable: bool) -> tuple[Tensor, Callable[[Tensor], Any]] | None:
-        if gradient.layout != torch.sparse_coo:
+        if gradient.layout == torch.strided:
             return None
-        if self.host_views([gradient._indices(), gradient._values()], differentiable=differentiable) is None:
+        if gradient.layout != torch.sparse_coo:
+            raise TypeError(f"tensors of layout {gradient.layout} cannot be clipped; convert it with to_dense()")
+        recorded = differentiable and self.wants_derivative(gradient)
+        if recorded or self.host_views([gradient._indices(), gradient._values()], differentiable=False) is None:
             merged = _wide(gradient).coalesce()  # rows are summed in float64 and rounded once
             indices, values = merged.indices(), merged.values().to(gradient.dtype)
         else:
@@ -111,17 +113,17 @@ class TorchOps(Ops):
         if tracked:
             torch.autograd.graph.increment_version(tracked)
 
-    def read(self, scalar: Tensor) -> float | None:
-        return None if _is_watched() or not _is_plain(scalar) else float(scalar.detach().item())
+    def read(self, scalar: Tensor) -> float | int | None:
+        return None if _is_watched() or not _is_plain(scalar) else scalar.detach().item()
 
     def wants_derivative(self, scalar: Tensor) -> bool:
         return bool(scalar.requires_grad and torch.is_grad_enabled())
 
     def distinct(self, tensors: Sequence[Any], describe: Callable[[int], str]) -> list[int]:
-        if _is_watched() or not all(_has_address(tensor) for tensor in tensors):
-            return list(range(len(tensors)))
         values = [tensor._values() if tensor.layout == torch.sparse_coo else tensor for tensor in tensors]
-        return memory.distinct([self.host_view(tensor) for tensor in values], describe)
+        traced = _is_traced()
+        views = [None if traced or not _has_address(tensor) else self.host_view(tensor) for tensor in values]
+        return memory.distinct(tensors, views, describe)
 
     # -- what the device path needs
 
@@ -141,7 +143,7 @@ class TorchOps(Ops):
         greatest = self.constant(0.0, tensors)
         for tensor in tensors:
             if tensor.numel():
-                greatest = torch.maximum(greatest, _wide(tensor).abs().max().to(greatest.device))
+                greatest = torch.maximum(greatest, _magnitudes(_wide(tensor)).max().to(greatest.device))
         return greatest
 
     def slice_power_sum(self, tensor: Tensor, axes: Sequence[int], divisor: Scalar | None) -> Scalar:
@@ -149,7 +151,7 @@ class TorchOps(Ops):
         return powers.sum(dim=tuple(axes), keepdim=True) if axes else powers
 
     def slice_max_abs(self, tensor: Tensor, axes: Sequence[int]) -> Scalar:
-        magnitudes = _wide(tensor).abs()
+        magnitudes = _magnitudes(_wide(tensor))
         if not axes:
             return magnitudes
         if tensor.numel() == 0:
@@ -179,11 +181,15 @@ class TorchOps(Ops):
             tensor.copy_(_product(tensor, coef))
 
     def crossed(self, low: Any, high: Any) -> bool | None:
-        crossed = torch.as_tensor(low) > torch.as_tensor(high)
-        return None if self.read(crossed.any()) is None else bool(crossed.any())
+        crossed = self.read((~(low <= high)).any().detach())
+        return None if crossed is None else bool(crossed)
+
+    def bound(self, value: Any, tensor: Tensor) -> Any:
+        if isinstance(value, torch.Tensor):
+            return value.to(device=tensor.device, dtype=tensor.dtype)
+        return torch.full((), value, dtype=tensor.dtype, device=tensor.device)
 
     def clamp(self, tensor: Tensor, low: Any, high: Any) -> Tensor:
-        low, high = _bound(low, tensor), _bound(high, tensor)
         return torch.where(tensor < low, low, torch.where(tensor > high, high, tensor))
 
     def clamp_(self, tensor: Tensor, low: Any, high: Any) -> None:
@@ -234,17 +240,25 @@ def _has_address(tensor: Any) -> bool:
 
 def _is_watched() -> bool:
     """Whether something traces, transforms or differentiates forward what runs now: raw reads would escape it."""
+    return _is_traced() or forward_ad._current_level >= 0
+
+
+def _is_traced() -> bool:
     return (
         torch.compiler.is_compiling()
         or torch.jit.is_tracing()
         or _python_dispatch._len_torch_dispatch_stack() > 0
         or torch._C._functorch.peek_interpreter_stack() is not None
-        or forward_ad._current_level >= 0
     )
 
 
 def _wide(tensor: Tensor) -> Tensor:
     return tensor.to(torch.complex128 if tensor.is_complex() else torch.float64)
+
+
+def _magnitudes(wide: Tensor) -> Tensor:
+    """|g|, NaN where either part of a complex number is: abs(inf + nan j) is inf."""
+    return torch.where(wide.isnan(), math.nan, wide.abs()) if wide.is_complex() else wide.abs()
 
 
 def _powers(tensor: Tensor, p: float, divisor: Scalar | None) -> Tensor:
@@ -256,7 +270,7 @@ def _powers(tensor: Tensor, p: float, divisor: Scalar | None) -> Tensor:
     if p == 2:
         squares = wide * wide
         return squares.sum(-1) if tensor.is_complex() else squares
-    magnitudes = wide.abs()
+    magnitudes = _magnitudes(wide)
     if p == 1:
         return magnitudes
     zero = magnitudes == 0
@@ -272,13 +286,6 @@ def _product(tensor: Tensor, coef: Scalar) -> Tensor:
         parts = torch.view_as_real(tensor.resolve_conj())
         return torch.view_as_complex(_product(parts, coef.unsqueeze(-1) if coef.dim() else coef))
     return (tensor.to(torch.float32) * coef.to(torch.float32)).to(tensor.dtype)
-
-
-def _bound(bound: Any, tensor: Tensor) -> Tensor:
-    if isinstance(bound, torch.Tensor):
-        return bound.to(device=tensor.device, dtype=tensor.dtype)
-    wide = torch.int64 if isinstance(bound, int) and not tensor.is_floating_point() else torch.float64
-    return torch.full((), bound, dtype=wide, device=tensor.device).to(tensor.dtype)
 
 
 OPS = TorchOps()
