@@ -10,7 +10,7 @@ from pathlib import Path
 
 SUITE_IS_WRONG = 2
 
-EXTRA = {"rich": "rich", "safetensors": "safetensors"}
+EXTRA = {"ml_dtypes": "ml_dtypes", "rich": "rich", "safetensors": "safetensors"}
 """The modules of the extra `cli`, and the distributions they come from."""
 
 
@@ -47,17 +47,17 @@ def _parser() -> argparse.ArgumentParser:
 def _parity(options: argparse.Namespace) -> int:
     from .parity import cases, engine, report
 
-    chosen = options.frameworks.split(",") if options.frameworks else engine.FRAMEWORKS
+    chosen = list(dict.fromkeys(options.frameworks.split(","))) if options.frameworks else engine.FRAMEWORKS
     unknown = [name for name in chosen if name not in engine.FRAMEWORKS]
     if unknown:
-        return _refuse(f"unknown frameworks: {', '.join(unknown)}; there are {', '.join(engine.FRAMEWORKS)}")
+        return _refuse(f"unknown frameworks: {', '.join(map(repr, unknown))}; there are {', '.join(engine.FRAMEWORKS)}")
     try:
         suite = cases.read(options.suite)
     except cases.SuiteError as error:
         return _refuse(str(error))
     run = engine.run(suite, chosen, options.timeout)
     report.write(run, options.out)
-    report.show(run)
+    report.show(run, options.out)
     return run.exit_code
 
 

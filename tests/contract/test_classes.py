@@ -183,7 +183,7 @@ def test_parameters_are_held_weakly(kit: Kit) -> None:
 def test_what_cannot_be_set_is_refused(kit: Kit) -> None:
     with pytest.raises(TypeError, match="pass GradientClipByValue"):
         kit.namespace.set_gradient_clip(1.0)
-    for wrong in ("weight", 3):
+    for wrong in ("weight", 3, kit.parameter(), {"weight": kit.parameter()}):
         with pytest.raises(TypeError, match="param_list is"):
             kit.namespace.set_gradient_clip(kit.namespace.GradientClipByNorm(1.0), param_list=wrong)
     with pytest.raises(TypeError, match="position 1 of param_list is a str"):
@@ -199,3 +199,11 @@ def test_append_is_all_or_nothing(kit: Kit) -> None:
     with pytest.raises(TypeError, match=r"position 1.*int32"):
         kit.namespace.append_gradient_clip_ops(given)
     assert gradients(kit, given[:1]) == [[3.0]]
+
+
+def test_parameters_in_the_place_of_gradients_are_refused(kit: Kit) -> None:
+    if not kit.on_parameters:
+        return
+    for call in (kit.namespace.GradientClipByGlobalNorm(1.0), kit.namespace.append_gradient_clip_ops):
+        with pytest.raises(TypeError, match="position 0 of params_grads has its parameter where the gradient belongs"):
+            call([(kit.tensor([3.0]), kit.parameter())])

@@ -460,9 +460,10 @@ def test_pairs_of_classes_in_either_order() -> None:
         gradient = tf.constant(GRADIENT)
         clip = uc.GradientClipByNorm(1.0)
         for pair in ((variable, gradient), (gradient, variable)):
-            ((parameter, clipped),) = clip([pair])
-            assert parameter is variable
-            close(clipped, [0.6, 0.8])
+            (returned,) = clip([pair])
+            place = int(pair[1] is variable)
+            assert returned[place] is variable
+            close(returned[1 - place], [0.6, 0.8])
         for wrong in ((gradient, gradient), (variable, variable)):
             with pytest.raises(TypeError, match="one of the two must be the Variable"):
                 clip([wrong])
@@ -557,3 +558,34 @@ def test_a_keras_model_trained_one_step() -> None:
     assert float(uc.clip_grad_norm_(pairs, 1.0)) == float(norm) > 1
     assert float(uc.global_norm(functional)) <= 1 + 2**-22
     keras.optimizers.SGD(0.1).apply_gradients(pairs)
+
+
+def test_autograph_leaves_the_package_as_it_is(caplog: pytest.LogCaptureFixture) -> None:
+    @tf.function
+    def step(x: tf.Tensor) -> list[tf.Tensor]:
+        clipped, _ = uc.clip_by_global_norm([x], 1.0)
+        grads = [x]
+        uc.clip_grad_norm_(grads, 1.0)
+        ((_, by_class),) = uc.GradientClipByNorm(1.0)([(variable, x)])
+        return [clipped[0], grads[0], by_class]
+
+    variable = tf.Variable([0.0, 0.0])
+    tf.autograph.set_verbosity(1, alsologtostdout=True)
+    for result in step(tf.constant([3.0, 4.0])):
+        np.testing.assert_allclose(result, [0.6, 0.8], rtol=1e-6)
+    assert "could not transform" not in caplog.text
+    assert not hasattr(uc.clip_by_global_norm, "__wrapped__")
+
+
+def test_class_instances_return_pairs_in_the_order_given() -> None:
+    variables = [tf.Variable([1.0, 1.0]), tf.Variable([1.0])]
+    grads = [tf.constant([3.0, 4.0]), None]
+    optimizer = keras.optimizers.SGD(1.0)
+    clip = uc.GradientClipByGlobalNorm(1.0)
+    optimizer.apply_gradients(clip(zip(grads[:1], variables[:1], strict=True)))
+    np.testing.assert_allclose(variables[0], [0.4, 0.2], rtol=1e-6)
+    given = [(grads[0], variables[0]), (variables[1], grads[1])]
+    for call in (clip, uc.append_gradient_clip_ops):
+        clipped = call(given)
+        assert clipped[0][1] is variables[0]
+        assert clipped[1] == (variables[1], None) or clipped[1][0] is variables[1]

@@ -6,10 +6,11 @@ import math
 import numbers
 import operator
 import os
+import reprlib
 import sys
 import warnings
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -32,7 +33,7 @@ def threshold(ops: Ops, value: Any, what: str, *, differentiable: bool) -> Scala
     """A threshold as a float, or the tensor where its value is not known here or a derivative by it is wanted."""
     number, scalar = _number(ops, value, what, differentiable)
     if number is not None and (math.isnan(number) or number < 0):
-        raise ValueError(f"{what} is {number}; it must be 0 or more (inf measures without clipping)")
+        raise ValueError(f"{what} is {number}; it must be 0 or more (inf clips nothing)")
     return scalar
 
 
@@ -74,7 +75,7 @@ def _number(ops: Ops, value: Any, what: str, differentiable: bool) -> tuple[floa
     if not _is_real(value):
         if not ops.is_tensor(value):
             raise TypeError(
-                f"{what} is {value!r} ({type(value).__name__}); pass a number, or a tensor with one element"
+                f"{what} is {reprlib.repr(value)} ({type(value).__name__}); pass a number, or a tensor with one element"
             )
         number, scalar = _one_element(ops, value, what, differentiable)
         return (float(number), float(number)) if scalar is number and number is not None else (number, scalar)
@@ -200,7 +201,7 @@ def one_tensor(ops: Ops, value: Any, function: str) -> None:
         )
     raise TypeError(
         f"{function} takes one tensor and was given a {type(value).__module__}.{type(value).__qualname__}; call it "
-        "once for each tensor, or use clip_by_global_norm for one norm over all"
+        "once for each tensor"
     )
 
 
@@ -266,9 +267,9 @@ def _known(scalar: Scalar, what: str) -> float:
     raise TypeError(f"{what} is a tensor whose value is not known here (on a device, or in a graph); pass a number")
 
 
-def parameter_list(param_list: Any) -> list[Any]:
-    if isinstance(param_list, str) or not isinstance(param_list, Iterable):
-        raise TypeError(f"param_list is {param_list!r}; pass a list of parameters")
+def parameter_list(ops: Ops, param_list: Any) -> list[Any]:
+    if isinstance(param_list, str | Mapping) or ops.is_tensor(param_list) or not isinstance(param_list, Iterable):
+        raise TypeError(f"param_list is {reprlib.repr(param_list)}; pass a list of parameters")
     parameters = list(param_list)
     for position, parameter in enumerate(parameters):
         try:

@@ -43,10 +43,11 @@ class GradientClip(Bound):
             params_grads: Pairs (parameter, gradient); a gradient may be None. On TensorFlow either order.
 
         Returns:
-            The list of pairs with clipped gradients. A gradient that is left alone is the object that was given.
+            The list of pairs with clipped gradients, each in the order given. A gradient that is left alone is the
+            object that was given.
         """
         ops, params_grads = self._names.resolve(params_grads)
-        return clip_pairs(ops, read_pairs(ops, params_grads), lambda parameter: self)
+        return clip_pairs(ops, params_grads, lambda parameter: self)
 
     def clip_(self, parameters: Any) -> Tensor | None:
         """Clip the gradients of `parameters` in place.
@@ -239,11 +240,11 @@ class ErrorClipByValue(Bound):
 # -- pairs
 
 
-def read_pairs(ops: Ops, params_grads: Any) -> list[Leaf]:
-    """(parameter, gradient) pairs as leaves; where Variables tell the two apart, in either order."""
+def read_pairs(ops: Ops, params_grads: Any) -> tuple[list[Leaf], list[int]]:
+    """(parameter, gradient) pairs as leaves, and the parameter's place in each pair: Variables tell the two apart."""
     if ops.is_tensor(params_grads) or isinstance(params_grads, dict | str) or not isinstance(params_grads, Iterable):
         raise TypeError(f"params_grads is a {type(params_grads).__name__}; pass a list of (parameter, gradient) pairs")
-    leaves = []
+    leaves, indices = [], []
     pairs = list(params_grads)
     if isinstance(params_grads, Iterator) and not pairs:
         checks.warn("an iterator over params_grads had nothing left in it; pass a list if you need it twice")
@@ -257,11 +258,17 @@ def read_pairs(ops: Ops, params_grads: Any) -> list[Leaf]:
         if gradient is not None and not ops.is_tensor(gradient):
             raise containers.not_a_tensor(ops, gradient, leaf)
         leaves.append(leaf)
-    return leaves
+        indices.append(index)
+    return leaves, indices
 
 
 def _parameter_index(ops: Ops, pair: Sequence[Any], position: int) -> int:
     if not ops.has_variables:
+        if ops.is_parameter(pair[1]) and not ops.is_parameter(pair[0]):
+            raise TypeError(
+                f"position {position} of params_grads has its parameter where the gradient belongs; pass (parameter, "
+                "gradient) pairs"
+            )
         return 0
     variables = [ops.is_variable(item) for item in pair]
     if variables == [True, True] or (variables == [False, False] and not isinstance(pair[0], str)):
@@ -272,8 +279,9 @@ def _parameter_index(ops: Ops, pair: Sequence[Any], position: int) -> int:
     return int(variables[1])
 
 
-def clip_pairs(ops: Ops, leaves: Sequence[Leaf], clip_of: Callable[[Any], GradientClip | None]) -> Pairs:
+def clip_pairs(ops: Ops, params_grads: Any, clip_of: Callable[[Any], GradientClip | None]) -> Pairs:
     """Apply to every gradient the clip of its parameter; clips of one group measure one norm. All or nothing."""
+    leaves, indices = read_pairs(ops, params_grads)
     groups: dict[object, tuple[GradientClip, list[Leaf]]] = {}
     for leaf in leaves:
         clip = clip_of(leaf.parameter)
@@ -284,7 +292,8 @@ def clip_pairs(ops: Ops, leaves: Sequence[Leaf], clip_of: Callable[[Any], Gradie
         gradients = SameObjects(ops, Tree(members, list), order=clip._needs_order)
         clip._clip(gradients)
         results.update(zip((leaf.position for leaf in members), gradients.result(), strict=True))
-    return [(leaf.parameter, results[leaf.position]) for leaf in leaves]
+    pairs = [(leaf.parameter, results[leaf.position]) for leaf in leaves]
+    return [(b, a) if index else (a, b) for index, (a, b) in zip(indices, pairs, strict=True)]
 
 
 # -- Paddle 1.x: clips that are set first and applied later
@@ -348,7 +357,8 @@ class Names(Functions):
         if param_list is None:
             SETTINGS.default = clip
             return
-        for parameter in checks.parameter_list(param_list):
+        ops, param_list = self.resolve(param_list)
+        for parameter in checks.parameter_list(ops, param_list):
             SETTINGS.set_own(parameter, clip)
 
     def append_gradient_clip_ops(self, params_grads: Iterable[Any]) -> Pairs:
@@ -372,4 +382,4 @@ class Names(Functions):
             [('weight', array([3., 4.]))]
         """
         ops, params_grads = self.resolve(params_grads)
-        return clip_pairs(ops, read_pairs(ops, params_grads), SETTINGS.clip_of)
+        return clip_pairs(ops, params_grads, SETTINGS.clip_of)

@@ -114,9 +114,10 @@ def _check_replaceable(ops: Ops, node: Any, function: str, instead: str, inside_
                 if not isinstance(item, str):
                     _check_replaceable(ops, item, function, instead, True)
     elif not (inside_mutable and (node is None or ops.is_tensor(node))):
+        kind = "an iterator" if isinstance(node, Iterator) else f"a {type(node).__name__}"
         raise TypeError(
             f"{function} updates a list or a dict, because tensors of {ops.name} cannot be written in place, and was "
-            f"given a {type(node).__name__}; pass list(...), or use {instead}, which returns the result"
+            f"given {kind}; pass list(...), or use {instead}, which returns the result"
         )
 
 

@@ -93,6 +93,10 @@ class Ops(Protocol):
 
     def shape(self, tensor: Any) -> tuple[int | None, ...]: ...
 
+    def is_parameter(self, value: Any) -> bool:
+        """A tensor that cannot be a gradient, since its type says that it is a parameter."""
+        return self.is_variable(value)
+
     def parameter_name(self, parameter: Any) -> str | None:
         return None
 

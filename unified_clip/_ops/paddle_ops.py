@@ -77,6 +77,9 @@ class PaddleOps(Ops):
 
     # -- gradients on parameters
 
+    def is_parameter(self, value: Any) -> bool:
+        return isinstance(value, PARAMETER)
+
     def gradient_of(self, parameter: Any) -> Any | None:
         if isinstance(parameter, paddle.pir.Value):
             raise TypeError(

@@ -6,6 +6,7 @@ Two things TensorFlow's compilers do shape the arithmetic here: XLA's maximum dr
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -14,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.pywrap_tfe import TFE_Py_TapeSetPossibleGradientTypes as gradient_types
 
+from .._core import classes
 from .._core.device import DevicePath
 from .._core.ops import Ops, Path, Scalar, Tensor
 from . import host, kernels
@@ -310,4 +312,13 @@ def _rounded_to_odd(wide: Tensor) -> Tensor:
     return tf.bitcast(tf.where(inexact, tf.bitwise.bitwise_or(bits, 1), bits), tf.float32)
 
 
+def _run_as_written() -> None:
+    """Have AutoGraph call the public functions as they are: they branch on what is known while tracing only."""
+    public = [getattr(classes.Names, name) for name in dir(classes.Names) if not name.startswith("_")]
+    public += [classes.GradientClip.__call__, classes.GradientClip.clip_, classes.ErrorClipByValue.__call__]
+    for function in filter(inspect.isfunction, public):
+        function.autograph_info__ = tf.autograph.experimental.do_not_convert(function).autograph_info__  # type: ignore[attr-defined]
+
+
 OPS = TensorflowOps()
+_run_as_written()

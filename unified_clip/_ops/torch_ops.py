@@ -51,6 +51,9 @@ class TorchOps(Ops):
 
     # -- gradients on parameters
 
+    def is_parameter(self, value: Any) -> bool:
+        return isinstance(value, torch.nn.Parameter)
+
     def gradient_of(self, parameter: Any) -> Any | None:
         return None if _is_inner(parameter) else getattr(parameter, "grad", None)
 

@@ -193,7 +193,7 @@ class Distance:
 def measure(expected: Expected, native: Outcome | Failure) -> Distance | None:
     """The native's distance from the oracle; None where there is no such function."""
     if isinstance(native, Failure):
-        return Distance(note=native.detail)
+        return None if native.kind == "missing" else Distance(note=native.detail)
     if not native.name:
         return None
     norm = None

@@ -14,6 +14,13 @@ from .launch import DEVICE, HOST
 
 NOTHING = "-"
 
+VERDICTS = {
+    0: "PASS: every result is exact, or within the contract (close, flushed) on the device path.",
+    1: "FAIL: results of ours differ from each other or from exact arithmetic.",
+    3: "FAIL: a framework is missing, crashed or gave no result.",
+}
+"""By exit status."""
+
 LEGEND = (
     "Ours against the exact oracle: `equal` is the same bits, else the verdict and the greatest distance in units in "
     "the last place (ulp). Where the host path and the device path differ: host / device."
@@ -100,8 +107,10 @@ def headline(run: Run) -> list[str]:
             lines.append(f"{title}: {exact} of {total} bit-exact ({exact / total:.1%}): {'; '.join(parts)}.")
     apart = [row.case.name for row in run.rows if not row.frameworks_agree]
     if apart:
-        return [*lines, f"Frameworks differ from each other on the host path in: {'; '.join(apart)}."]
-    return [*lines, "On the host path all frameworks gave the same bits."]
+        lines.append(f"Frameworks differ from each other on the host path in: {'; '.join(apart)}.")
+    if run.exit_code == 0 and len(run.frameworks) > 1:
+        lines.append("On the host path all frameworks gave the same bits.")
+    return [*lines, VERDICTS[run.exit_code]]
 
 
 def _total(kinds: dict[str, int]) -> int:
@@ -183,8 +192,8 @@ def _markdown_table(run: Run, rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def show(run: Run) -> None:
-    """Print tables and the headline."""
+def show(run: Run, out: Path) -> None:
+    """Print tables, the headline, and where the report is."""
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
@@ -197,5 +206,5 @@ def show(run: Run) -> None:
         for row in rows:
             table.add_row(*map(escape, row))
         console.print(table, markup=False)
-    for line in [*problems(run), *headline(run)]:
+    for line in [*problems(run), *headline(run), f"The report: {out / 'parity.md'} and parity.json."]:
         console.print(line, markup=False, soft_wrap=True)
