@@ -247,7 +247,7 @@ def test_foreach_name_and_auto_skip_clip_change_nothing(kit: Kit) -> None:
 
 
 @pytest.mark.parametrize("axes", [0, 1, -1, [0], [1, 2], (0, 2), [0, 1, 2], []])
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "complex64"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "complex64", "complex128"])
 def test_axes_clip_each_slice_by_its_own_norm(kit: Kit, axes: object, dtype: str) -> None:
     if dtype not in kit.floating + kit.complex:
         return

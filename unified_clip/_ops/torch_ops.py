@@ -266,18 +266,17 @@ def _magnitudes(wide: Tensor) -> Tensor:
 
 def _powers(tensor: Tensor, p: float, divisor: Scalar | None) -> Tensor:
     wide = _wide(tensor)
-    if p == 2 and wide.is_complex():
-        wide = torch.view_as_real(wide)
+    numbers = torch.view_as_real(wide) if p == 2 and wide.is_complex() else wide if p == 2 else _magnitudes(wide)
     if divisor is not None:
-        wide = wide / divisor.to(wide.device)
+        divisor = divisor.to(wide.device)
+        numbers = numbers / (divisor.unsqueeze(-1) if numbers.dim() > wide.dim() and divisor.dim() else divisor)
     if p == 2:
-        squares = wide * wide
-        return squares.sum(-1) if tensor.is_complex() else squares
-    magnitudes = _magnitudes(wide)
+        squares = numbers * numbers
+        return squares.sum(-1) if wide.is_complex() else squares
     if p == 1:
-        return magnitudes
-    zero = magnitudes == 0
-    return torch.where(zero, 0.0, torch.where(zero, 1.0, magnitudes) ** p)
+        return numbers
+    zero = numbers == 0
+    return torch.where(zero, 0.0, torch.where(zero, 1.0, numbers) ** p)
 
 
 def _product(tensor: Tensor, coef: Scalar) -> Tensor:
