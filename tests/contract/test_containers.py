@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict, defaultdict, namedtuple
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -55,6 +56,9 @@ def test_dicts_named_tuples_and_nested_containers_keep_their_structure(kit: Kit)
         assert list(clipped) == ["w", "n", "b"]
         assert clipped["n"] is None
         check(kit, clipped["b"], 0.8)
+    clipped = clip(kit, MappingProxyType({"w": kit.tensor([3.0]), "b": kit.tensor([4.0])}))
+    assert type(clipped) is dict
+    check(kit, clipped["b"], 0.8)
     clipped = clip(kit, Pair(kit.tensor([3.0]), kit.tensor([4.0])))
     assert type(clipped) is Pair
     check(kit, clipped.bias, 0.8)

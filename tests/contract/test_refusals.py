@@ -186,3 +186,12 @@ def test_the_package_itself_refuses_what_is_no_tensor() -> None:
         unified_clip.global_norm([1.0])
     with pytest.raises(TypeError, match="takes one tensor"):
         unified_clip.clip_by_norm("weights", 1.0)
+
+
+def test_what_cannot_be_iterated_is_refused_with_its_place(kit: Kit) -> None:
+    class Symbolic:
+        def __iter__(self) -> object:
+            raise NotImplementedError("symbolic")
+
+    with pytest.raises(TypeError, match=r"position 1 is a .*Symbolic"):
+        kit.namespace.global_norm([kit.tensor([1.0]), Symbolic()])

@@ -374,3 +374,10 @@ def test_mean_squared_error_of_random_logits(reduction: str) -> None:
     after = torch.linalg.vector_norm(logit.grad, dtype=torch.float64)
     assert after <= 0.5 * (1 + 2.0**-22)
     assert torch.equal(logit.grad, before) == (reduction == "mean")
+
+
+def test_a_clip_has_to_know_its_threshold() -> None:
+    with pytest.raises(TypeError, match="clip_norm is a tensor whose value is not known here"):
+        uc.GradientClipByNorm(torch.ones((), device="meta"))
+    with pytest.raises(TypeError, match="max is a tensor whose value is not known here"):
+        uc.GradientClipByValue(torch.ones((), device="meta"))

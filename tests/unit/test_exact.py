@@ -124,3 +124,23 @@ def test_overlap_is_found_exactly() -> None:
     assert memory._overlaps_itself(windows(base, (3, 4), (8, 8)))
     hard = [windows(base, (2,) * 20, tuple(8 * n for n in (1,) * 20)) for _ in range(2)]
     assert memory._shares_memory(*hard)
+
+
+def test_overlap_where_the_answer_is_too_hard_is_taken_for_overlap() -> None:
+    base = np.zeros(4000)
+    windows = np.lib.stride_tricks.as_strided
+    a = windows(base, (7, 9, 11, 13), tuple(8 * n for n in (181, 97, 53, 29)))
+    b = windows(base[1:], (7, 9, 11, 13), tuple(8 * n for n in (179, 101, 59, 31)))
+    assert memory._shares_memory(a, b)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_slices_and_rows_without_a_wider_format_are_summed_exactly(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # As on processors where NumPy has nothing wider than float64.
+    array = np.random.default_rng(0).standard_normal((5, 7)).astype(dtype)
+    rows = np.array([[0, 1, 0, 1, 1]])
+    wanted = kernels.slice_norms(array, dtype, [1], dtype), kernels.merge_rows(rows, array, dtype)[1]
+    monkeypatch.setattr(kernels, "_wider_than", lambda dtype: None)
+    got = kernels.slice_norms(array, dtype, [1], dtype), kernels.merge_rows(rows, array, dtype)[1]
+    for a, b in zip(got, wanted, strict=True):
+        np.testing.assert_array_equal(a, b)

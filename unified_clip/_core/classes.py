@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
@@ -74,9 +75,9 @@ class GradientClip(Bound):
             return False
         return self.need_clip is None or bool(self.need_clip(parameter))
 
+    @abstractmethod
     def _clip(self, gradients: Gradients) -> Tensor | None:
         """Clip what takes part; the norm, if it is one over all."""
-        return None
 
     def _group(self) -> object:
         """Parameters whose clips have equal groups are clipped in one call by `append_gradient_clip_ops`."""
