@@ -166,3 +166,9 @@ def test_tensor_bounds_that_are_nan_are_refused(kit: Kit, bound: object) -> None
 
 def test_bounds_too_large_for_a_float_are_infinite(kit: Kit) -> None:
     assert kit.array(kit.namespace.clip_by_value(kit.tensor([1.0]), -(10**400), 10**400)).tolist() == [1.0]
+
+
+def test_bounds_are_real_tensors(kit: Kit) -> None:
+    for dtype in ("complex64", "bool"):
+        with pytest.raises(TypeError, match=f"clip_value_max is a tensor of {dtype}"):
+            kit.namespace.clip_by_value(kit.tensor([1.0, 2.0]), 0.0, kit.tensor([1, 1], dtype))
