@@ -139,3 +139,10 @@ def test_one_sparse_gradient_in_two_places_is_clipped_in_both(kit: Kit) -> None:
     assert float(kit.array(kit.namespace.GradientClipByGlobalNorm(5.0).clip_(holders))) == 25.0
     for gradient in kit.kept(holders):
         np.testing.assert_array_equal(kit.dense(gradient), reference.scaled(DENSE, 0.2))
+
+
+def test_integers_are_summed_and_clipped_by_value(kit: Kit) -> None:
+    if kit.name == "paddle":
+        return  # its sparse gradients are floating-point
+    got = kit.dense(kit.namespace.clip_by_value(kit.sparse(ROWS, VALUES, HEIGHT, "int32"), -5, 5))
+    assert got.ravel().tolist() == [0, 5, 5, 0]

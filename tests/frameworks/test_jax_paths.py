@@ -186,3 +186,15 @@ def test_gradients_of_a_sum_are_one_array_and_count_twice() -> None:
 def test_random_keys_are_no_gradients() -> None:
     with pytest.raises(TypeError, match="position 0 is key"):
         uc.global_norm([jax.random.key(0)])
+
+
+def test_sparse_arrays_of_other_forms_are_refused() -> None:
+    for n_batch, n_dense in ((1, 0), (0, 2)):
+        sparse = BCOO.fromdense(jnp.eye(2), n_batch=n_batch, n_dense=n_dense)
+        with pytest.raises(TypeError, match="use todense"):
+            uc.global_norm([sparse])
+
+
+def test_numpy_values_too_large_for_float32_are_infinite_without_a_word(kit: Kit) -> None:
+    if "float64" not in kit.floating:
+        assert float(uc.global_norm([np.array([1e300])])) == np.inf

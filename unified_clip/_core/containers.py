@@ -129,7 +129,8 @@ def replace(ops: Ops, node: Any, results: Iterator[Any]) -> Any:
     if node is None or ops.is_tensor(node):
         return next(results)
     if isinstance(node, list):
-        node[:] = _replaced_items(ops, node, results)
+        for index, item in enumerate(_replaced_items(ops, node, results)):
+            node[index] = item
         return node
     if isinstance(node, MutableMapping):
         for key in list(node):
@@ -151,7 +152,7 @@ def _pair(gradient: Any, variable: Any, index: int) -> list[Any]:
 
 def _sequence(like: Any, items: list[Any]) -> Any:
     if isinstance(like, tuple):
-        return type(like)(*items) if hasattr(like, "_fields") else tuple(items)
+        return type(like)._make(items) if hasattr(like, "_fields") else tuple(items)
     return items
 
 

@@ -31,7 +31,10 @@ class JaxOps(Ops):
 
     def adopt(self, value: Any) -> Tensor:
         # JAX may read the memory that it is given after it has returned, so it is given a copy.
-        return value if isinstance(value, jax.Array | BCOO) else jnp.asarray(kernels.own_copy(value))
+        if isinstance(value, jax.Array | BCOO):
+            return value
+        with np.errstate(over="ignore"):  # without x64, a large float64 becomes inf
+            return jnp.asarray(kernels.own_copy(value))
 
     def dtype(self, tensor: Any) -> str:
         return str(getattr(tensor.dtype, "name", tensor.dtype))
@@ -54,8 +57,8 @@ class JaxOps(Ops):
     def merge_sparse(self, gradient: Any, *, differentiable: bool) -> tuple[Tensor, Callable[[Tensor], Any]] | None:
         if not isinstance(gradient, BCOO):
             return None
-        if gradient.n_batch:
-            raise TypeError("BCOO with batch dimensions cannot be clipped; convert it with todense()")
+        if gradient.n_batch or not gradient.n_sparse:
+            raise TypeError("BCOO with batch dimensions, or without sparse ones, cannot be clipped; use todense()")
         if self.host_views([gradient.indices, gradient.data]) is None:
             indices, data = _merged_rows(gradient)
         else:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .._core.exact import BLOCK, Accumulator, nearest
+from .._core.exact import BLOCK, FORMATS, Accumulator, nearest
 from .._core.ops import Scalar
 
 Array = npt.NDArray[Any]
@@ -264,6 +264,8 @@ def _sum_segments(rows: Array, starts: npt.NDArray[np.intp], dtype: str) -> Arra
         return result
     if len(starts) == len(rows):
         return rows
+    if dtype not in FORMATS:  # integers
+        return np.add.reduceat(rows, starts, axis=0, dtype=rows.dtype)
     lengths = np.diff(starts, append=len(rows))
     wide = _wider_than(dtype) or np.float64
     numbers = decode(rows, dtype).astype(wide)

@@ -70,6 +70,8 @@ class TorchOps(Ops):
             return None
         if gradient.layout != torch.sparse_coo:
             raise TypeError(f"tensors of layout {gradient.layout} cannot be clipped; convert it with to_dense()")
+        if gradient.sparse_dim() == 0:
+            raise TypeError("a sparse tensor without sparse dimensions cannot be clipped; convert it with to_dense()")
         recorded = differentiable and self.wants_derivative(gradient)
         if recorded or self.host_views([gradient._indices(), gradient._values()], differentiable=False) is None:
             merged = _wide(gradient).coalesce()  # rows are summed in float64 and rounded once
