@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import itertools
-import operator
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
@@ -29,9 +28,17 @@ def resolve(argument: Any) -> tuple[Ops, Any]:
     NumPy arrays count only where nothing else is found: every framework accepts them.
     """
     is_iterator = isinstance(argument, Iterator)
-    argument = _listed(argument)
-    name = next((name for name in _adapters_in(argument) if name != "numpy"), "numpy")
+    if is_iterator:
+        argument = list(argument)
+    name = _framework(argument)
+    if name == "numpy":  # or all the tensors are inside iterators, which are read here once
+        argument = _listed(argument)
+        name = _framework(argument)
     return _ops(name), iter(argument) if is_iterator else argument
+
+
+def _framework(container: Any) -> str:
+    return next((name for name in _adapters_in(container) if name != "numpy"), "numpy")
 
 
 @cache
@@ -48,16 +55,16 @@ def _adapter(kind: type) -> str | None:
 
 def _listed(value: Any) -> Any:
     """The value with every iterator in it replaced by a list, since looking into one uses it up; else itself."""
-    if _adapter(type(value)) is not None:  # type: ignore[arg-type]  # a type is hashable
+    if _adapter(type(value)) is not None or isinstance(value, str | bytes):  # type: ignore[arg-type]
         return value
     if isinstance(value, Iterator):
         return list(map(_listed, value))
-    if type(value) in (list, tuple):
-        items = list(map(_listed, value))
-        return value if all(map(operator.is_, items, value)) else type(value)(items)
-    if type(value) is dict:
+    if isinstance(value, Mapping):
         entries = {key: _listed(item) for key, item in value.items()}
-        return value if all(map(operator.is_, entries.values(), value.values())) else entries
+        return value if all(entries[key] is value[key] for key in entries) else entries
+    if isinstance(value, Iterable):
+        items = list(map(_listed, value))
+        return value if all(new is old for new, old in zip(items, value, strict=True)) else items
     return value
 
 
@@ -68,7 +75,7 @@ def _adapters_in(value: Any) -> Iterator[str]:
         yield adapter
     elif isinstance(value, Mapping):
         yield from itertools.chain.from_iterable(map(_adapters_in, value.values()))
-    elif isinstance(value, Iterable) and not isinstance(value, str | bytes):
+    elif isinstance(value, Iterable) and not isinstance(value, str | bytes | Iterator):
         yield from itertools.chain.from_iterable(map(_adapters_in, value))
     elif value is not None and "jax" in sys.modules and not sys.modules["jax"].tree_util.all_leaves([value]):
         yield "jax"  # a pytree of a type that only JAX can look into

@@ -153,7 +153,8 @@ def test_the_package_itself_reads_nested_iterators_once(kit: Kit) -> None:
     def tensors() -> list[object]:
         return [kit.tensor([3.0]), kit.tensor([4.0])]
 
-    for container in ([iter(tensors())], {"a": iter(tensors())}, (iter([t]) for t in tensors())):
+    nested = ([iter(tensors())], {"a": iter(tensors())}, OrderedDict(a=iter(tensors())), (iter([t]) for t in tensors()))
+    for container in nested:
         clipped, norm = unified_clip.clip_by_global_norm(container, 1.0)
         assert float(kit.array(norm)) == 5.0
         assert len(clipped) in (1, 2)

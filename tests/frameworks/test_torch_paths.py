@@ -381,3 +381,10 @@ def test_a_clip_has_to_know_its_threshold() -> None:
         uc.GradientClipByNorm(torch.ones((), device="meta"))
     with pytest.raises(TypeError, match="max is a tensor whose value is not known here"):
         uc.GradientClipByValue(torch.ones((), device="meta"))
+
+
+def test_compiling_leaves_gradients_switched_on() -> None:
+    parameter = with_gradient(torch.tensor([3.0, 4.0]))
+    torch.compile(lambda: uc.clip_grad_norm_([parameter], 1.0), backend="eager")()
+    assert torch.is_grad_enabled()
+    torch.testing.assert_close(parameter.grad, torch.tensor([0.6, 0.8]))

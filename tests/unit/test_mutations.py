@@ -75,7 +75,7 @@ MUTATIONS = {
         "contract/test_derivatives.py", "clipping_by_the_norm", "torch",
     ),
     "the host path taken under a recording tape, on TensorFlow": Mutation(
-        "_ops/tensorflow_ops.py", "return bool(gradient_types(list(tensors)))", "return False",
+        "_ops/tensorflow_ops.py", "return bool(tensors) and bool(gradient_types(list(tensors)))", "return False",
         "contract/test_derivatives.py", "clipping_by_the_norm", "tensorflow",
     ),
     "a raw write that autograd does not hear of": Mutation(

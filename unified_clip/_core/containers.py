@@ -152,7 +152,7 @@ def _pair(gradient: Any, variable: Any, index: int) -> list[Any]:
 
 def _sequence(like: Any, items: list[Any]) -> Any:
     if isinstance(like, tuple):
-        return type(like)._make(items) if hasattr(like, "_fields") else tuple(items)
+        return like._make(items) if hasattr(like, "_make") else tuple(items)
     return items
 
 
@@ -160,7 +160,8 @@ def _like(node: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
     if not isinstance(node, MutableMapping):
         return items
     new = copy.copy(node)
-    new.update(items)
+    for key, value in items.items():  # update() of a Counter adds
+        new[key] = value
     return new
 
 

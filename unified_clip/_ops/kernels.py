@@ -196,7 +196,7 @@ def _part(dtype: str) -> str:
 
 def is_array(value: Any) -> bool:
     """NumPy arrays and scalars; not masked arrays, whose masked numbers would count."""
-    return isinstance(value, np.ndarray | np.generic) and not isinstance(value, np.ma.MaskedArray)
+    return isinstance(value, (np.ndarray, np.generic)) and not isinstance(value, np.ma.MaskedArray)
 
 
 def own_copy(value: Any) -> Array:
@@ -265,16 +265,17 @@ def _sum_segments(rows: Array, starts: npt.NDArray[np.intp], dtype: str) -> Arra
     if len(starts) == len(rows):
         return rows
     if dtype not in FORMATS:  # integers
-        return np.add.reduceat(rows, starts, axis=0, dtype=rows.dtype)
+        sums: Array = np.add.reduceat(rows, starts, axis=0, dtype=rows.dtype)
+        return sums
     lengths = np.diff(starts, append=len(rows))
     wide = _wider_than(dtype) or np.float64
     numbers = decode(rows, dtype).astype(wide)
-    sums = np.add.reduceat(numbers, starts, axis=0)
+    totals = np.add.reduceat(numbers, starts, axis=0)
     finite = np.logical_and.reduceat(np.isfinite(numbers), starts, axis=0)
     terms = lengths.reshape(-1, *[1] * (rows.ndim - 1))
     error = np.add.reduceat(np.abs(numbers), starts, axis=0) * (terms * np.finfo(wide).eps)
-    rounded = round_to(np.where(finite, sums - error, sums), dtype)
-    unsure = finite & (terms > 1) & (rounded != round_to(sums + error, dtype))
+    rounded = round_to(np.where(finite, totals - error, totals), dtype)
+    unsure = finite & (terms > 1) & (rounded != round_to(totals + error, dtype))
     for segment, *rest in np.argwhere(unsure):
         column = numbers[(slice(starts[segment], starts[segment] + lengths[segment]), *rest)]
         rounded[(segment, *rest)] = nearest(sum(map(Fraction, map(float, column)), Fraction(0)), dtype)

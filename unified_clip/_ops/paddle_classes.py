@@ -31,7 +31,11 @@ class Names(classes.Names):
         self, clip: classes.GradientClip | None, param_list: Iterable[Any] | None = None, program: Any = None
     ) -> None:
         parameters = None if param_list is None else checks.parameter_list(self.resolve(param_list)[0], param_list)
-        if program is not None or any(isinstance(parameter, paddle.pir.Value) for parameter in parameters or ()):
+        if (
+            program is not None
+            or not paddle.in_dynamic_mode()
+            or any(isinstance(parameter, paddle.pir.Value) for parameter in parameters or ())
+        ):
             raise NotImplementedError("set_gradient_clip does not support static programs and their parameters yet")
         super().set_gradient_clip(clip, parameters)
 

@@ -226,7 +226,7 @@ def _in_host_memory(tensors: Sequence[Any]) -> bool:
 
 def _is_watched(tensors: Sequence[Tensor]) -> bool:
     """Whether a GradientTape or a ForwardAccumulator that records now would derive by one of these eager tensors."""
-    return bool(gradient_types(list(tensors)))
+    return bool(tensors) and bool(gradient_types(list(tensors)))
 
 
 def _all_different(indices: Tensor) -> bool:

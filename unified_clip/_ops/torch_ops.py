@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -210,8 +210,7 @@ class TorchOps(Ops):
         return int(tensor.isnan().sum()), int(tensor.isinf().sum())
 
     def scope(self, differentiable: bool) -> AbstractContextManager[Any]:
-        mode: AbstractContextManager[Any] = torch.set_grad_enabled(differentiable and torch.is_grad_enabled())
-        return mode
+        return nullcontext() if differentiable else torch.no_grad()
 
 
 def _is_inner(parameter: Any) -> bool:
