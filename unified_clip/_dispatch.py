@@ -27,14 +27,24 @@ def resolve(argument: Any) -> tuple[Ops, Any]:
 
     NumPy arrays count only where nothing else is found: every framework accepts them.
     """
-    is_iterator = isinstance(argument, Iterator)
-    if is_iterator:
-        argument = list(argument)
+    if isinstance(argument, Iterator):
+        argument = _Peeked(argument)
     name = _framework(argument)
-    if name == "numpy":  # or all the tensors are inside iterators, which are read here once
-        argument = _listed(argument)
+    if name == "numpy":  # or all the tensors are inside iterators
+        argument = _peeked(argument)
         name = _framework(argument)
-    return _ops(name), iter(argument) if is_iterator else argument
+    return _ops(name), argument
+
+
+class _Peeked(Iterator[Any]):
+    """An iterator that can be looked into, where that would use up the one it was made from."""
+
+    def __init__(self, source: Iterator[Any]) -> None:
+        self.items = list(source)
+        self._rest = iter(self.items)
+
+    def __next__(self) -> Any:
+        return next(self._rest)
 
 
 def _framework(container: Any) -> str:
@@ -53,17 +63,17 @@ def _adapter(kind: type) -> str | None:
     return next((ADAPTERS[package] for package in packages if package in ADAPTERS), None)
 
 
-def _listed(value: Any) -> Any:
-    """The value with every iterator in it replaced by a list, since looking into one uses it up; else itself."""
+def _peeked(value: Any) -> Any:
+    """The value with every iterator in it replaced by one that can be looked into; itself where it holds none."""
     if _adapter(type(value)) is not None or isinstance(value, str | bytes):  # type: ignore[arg-type]
         return value
     if isinstance(value, Iterator):
-        return list(map(_listed, value))
+        return _Peeked(map(_peeked, value))
     if isinstance(value, Mapping):
-        entries = {key: _listed(item) for key, item in value.items()}
+        entries = {key: _peeked(item) for key, item in value.items()}
         return value if all(entries[key] is value[key] for key in entries) else entries
     if isinstance(value, Iterable):
-        items = list(map(_listed, value))
+        items = list(map(_peeked, value))
         return value if all(new is old for new, old in zip(items, value, strict=True)) else items
     return value
 
@@ -75,6 +85,8 @@ def _adapters_in(value: Any) -> Iterator[str]:
         yield adapter
     elif isinstance(value, Mapping):
         yield from itertools.chain.from_iterable(map(_adapters_in, value.values()))
+    elif isinstance(value, _Peeked):
+        yield from itertools.chain.from_iterable(map(_adapters_in, value.items))
     elif isinstance(value, Iterable) and not isinstance(value, str | bytes | Iterator):
         yield from itertools.chain.from_iterable(map(_adapters_in, value))
     elif value is not None and "jax" in sys.modules and not sys.modules["jax"].tree_util.all_leaves([value]):

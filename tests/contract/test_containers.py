@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, defaultdict, namedtuple
+from collections import Counter, OrderedDict, defaultdict, namedtuple
 from types import MappingProxyType
 
 import numpy as np
@@ -50,8 +50,8 @@ def test_none_alone_stays_none(kit: Kit) -> None:
 
 
 def test_dicts_named_tuples_and_nested_containers_keep_their_structure(kit: Kit) -> None:
-    for kind in (dict, OrderedDict):
-        clipped = clip(kit, kind([("w", kit.tensor([3.0])), ("n", None), ("b", kit.tensor([4.0]))]))
+    for kind in (dict, OrderedDict, Counter):
+        clipped = clip(kit, kind({"w": kit.tensor([3.0]), "n": None, "b": kit.tensor([4.0])}))
         assert type(clipped) is kind
         assert list(clipped) == ["w", "n", "b"]
         assert clipped["n"] is None
@@ -162,6 +162,10 @@ def test_the_package_itself_reads_nested_iterators_once(kit: Kit) -> None:
         holders = kit.in_place(tensors())
         unified_clip.clip_grad_norm_([iter(holders[:1]), iter(holders[1:])], 1.0)
         np.testing.assert_allclose(kit.array(kit.kept(holders)[1]), [0.8], rtol=1e-6)
+    else:
+        for container in ([iter(tensors())], {"a": iter(tensors())}):
+            with pytest.raises(TypeError, match=r"was given an iterator; pass list"):
+                unified_clip.clip_grad_norm_(container, 1.0)
 
 
 def test_dicts_in_an_order_of_their_own_keep_what_belongs_to_each_key(kit: Kit) -> None:

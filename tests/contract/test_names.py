@@ -84,3 +84,9 @@ def test_a_namespace_loads_its_own_framework_only(kit: Kit) -> None:
 
 def test_a_namespace_is_a_module_of_its_own(kit: Kit) -> None:
     assert importlib.import_module(f"unified_clip.{kit.name}") is kit.namespace
+
+
+def test_an_empty_list_is_measured_first_thing_in_a_process(kit: Kit) -> None:
+    code = f"import unified_clip.{kit.name} as uc; print(float(uc.global_norm([])))"
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert printed == "0.0\n"

@@ -147,6 +147,13 @@ def test_other_orders_are_within_one_ulp(kit: Kit, p: float) -> None:
             assert abs(got - expected) <= (np.spacing(expected) if kit.exact else 1e-12 * expected)
 
 
+def test_small_orders_count_numbers_far_below_the_greatest(kit: Kit) -> None:
+    if "float64" not in kit.floating:
+        return
+    got = float(kit.array(kit.namespace.get_total_norm([kit.tensor([1e-200, 1e200], "float64")], 0.01)))
+    assert got == pytest.approx((0.01 + 100.0) ** 100, rel=1e-11)
+
+
 @pytest.mark.parametrize("p", [0.5, 1, 2, 3, math.inf])
 def test_a_nan_anywhere_makes_every_norm_nan_even_beside_inf(kit: Kit, p: float) -> None:
     tensors = [kit.tensor([1.0, math.inf]), kit.tensor([2.0, math.nan]), kit.tensor([3.0])]

@@ -64,6 +64,20 @@ def test_bounds_may_have_any_sign(kit: Kit) -> None:
     assert kit.array(clip([(kit.parameter(), tensor)])[0][1]).tolist() == [-2.0, -1.5, -1.0, -1.0]
 
 
+@pytest.mark.parametrize(("dtype", "step"), [("float16", 2.0**-10), ("bfloat16", 2.0**-7)])
+def test_float64_tensor_bounds_of_16_bit_gradients_are_rounded_once(kit: Kit, dtype: str, step: float) -> None:
+    """By way of float32 these become halfway cases, which are rounded to even: the wrong way."""
+    if "float64" not in kit.floating:
+        return
+    above, below = 1 + step / 2 + 2.0**-40, 1 + 3 * step / 2 - 2.0**-40
+    for sign in (1.0, -1.0):
+        tensor = kit.tensor([sign * 9.0] * 5, dtype)
+        bounds = kit.tensor([sign * bound for bound in (above, below, 1 + step / 2, 1e300, 1e-300)], "float64")
+        low, high = (0.0, bounds) if sign > 0 else (bounds, 0.0)
+        got = kit.array(kit.namespace.clip_by_value(tensor, low, high))
+        assert [sign * float(number) for number in got] == [1 + step, 1 + step, 1.0, 9.0, 0.0]
+
+
 def test_bounds_may_be_tensors_that_broadcast(kit: Kit) -> None:
     tensor = kit.tensor([[-3.0, 0.0, 3.0], [-3.0, 0.0, 3.0]])
     got = kit.namespace.clip_by_value(tensor, kit.tensor([[-1.0], [1.0]]), kit.tensor([2.0, 2.0, 2.5]))

@@ -9,6 +9,7 @@ import pytest
 import torch
 from kits import Kit
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._pytree import tree_map_only
 
 import unified_clip
 import unified_clip.torch as uc
@@ -273,7 +274,70 @@ def test_other_devices_dtypes_are_refused_with_their_name() -> None:
 
 
 class Own(torch.Tensor):
-    """A tensor whose memory is not looked at."""
+    """A tensor that only PyTorch's own operations may compute with."""
+
+
+@pytest.mark.parametrize("path", ["", "framework"])
+def test_subclasses_in_one_memory_are_one_gradient(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    monkeypatch.setenv("UNIFIED_CLIP_PATH", path)
+    shared = torch.tensor([3.0, 4.0])
+    holders = [with_gradient(shared[:].as_subclass(Own)), with_gradient(shared), with_gradient(shared.as_subclass(Own))]
+    assert float(uc.clip_grad_norm_(holders, 1.0)) == 5.0
+    torch.testing.assert_close(shared, torch.tensor([0.6, 0.8]))
+    base = torch.arange(4.0)
+    with pytest.raises(ValueError, match="overlap in memory"):
+        uc.clip_grad_norm_([with_gradient(base[:3].as_subclass(Own)), with_gradient(base[1:].as_subclass(Own))], 1.0)
+    assert base.tolist() == [0.0, 1.0, 2.0, 3.0]
+
+
+def test_wrappers_of_one_tensor_are_one_gradient() -> None:
+    from torch.testing._internal.two_tensor import TwoTensor  # of two: its memory is not known
+
+    shared = torch.tensor([3.0, 4.0])
+    holders = [with_gradient(Wrapper(shared)), with_gradient(Wrapper(shared[:]))]
+    assert float(uc.clip_grad_norm_(holders, 1.0)) == 5.0
+    torch.testing.assert_close(shared, torch.tensor([0.6, 0.8]))
+    two = TwoTensor(torch.tensor([3.0, 4.0]), torch.tensor([3.0, 4.0]))
+    uc.clip_grad_norm_([with_gradient(two)], 1.0)
+    torch.testing.assert_close(two.b, torch.tensor([0.6, 0.8]))
+
+
+@pytest.mark.parametrize("path", ["", "framework"])
+@pytest.mark.parametrize("clip_", [uc.clip_grad_norm_, uc.clip_grad_value_])
+def test_what_pytorch_cannot_write_is_refused_before_anything_is_written(
+    monkeypatch: pytest.MonkeyPatch, path: str, clip_: object
+) -> None:
+    monkeypatch.setenv("UNIFIED_CLIP_PATH", path)
+    good = with_gradient(torch.tensor([30.0]))
+    expanded = torch.nn.Parameter(torch.zeros(4))
+    expanded.grad = torch.ones(1).expand(4).as_subclass(Own)
+    nothing = torch.nn.Parameter(torch.zeros(2))
+    nothing.grad = torch._efficientzerotensor((2,))
+    for wrong, why in ((expanded, "several elements in one place"), (nothing, "has no memory")):
+        with pytest.raises(ValueError, match=f"position 1 .*{why}"):
+            clip_([good, wrong], 1.0)
+        assert good.grad.item() == 30.0
+
+
+@pytest.mark.parametrize("path", ["", "framework"])
+def test_tensors_of_inference_mode_are_written(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    monkeypatch.setenv("UNIFIED_CLIP_PATH", path)
+    with torch.inference_mode():
+        gradient = torch.tensor([3.0, 4.0])
+    holder = torch.nn.Parameter(torch.zeros(2))
+    holder.grad = gradient
+    assert float(uc.clip_grad_norm_([holder], 1.0)) == 5.0
+    assert gradient.tolist() == pytest.approx([0.6, 0.8], rel=1e-6)
+
+
+def test_a_threshold_tensor_is_read_as_it_is_where_subnormal_numbers_are_flushed() -> None:
+    threshold = torch.tensor(1e-40)
+    torch.set_flush_denormal(True)
+    try:
+        got = uc.clip_by_norm(torch.tensor([1.0]), threshold)
+    finally:
+        torch.set_flush_denormal(False)
+    assert got.item() == float(np.float32(1e-40))
 
 
 def test_one_gradient_without_an_address_does_not_hide_the_others() -> None:
@@ -332,6 +396,30 @@ def test_numpy_arrays_are_no_parameters() -> None:
 def test_a_module_is_told_from_its_parameters() -> None:
     with pytest.raises(TypeError, match=r"pass its parameters\(\)"):
         uc.clip_grad_norm_(torch.nn.Linear(1, 1), 1.0)
+
+
+class Wrapper(torch.Tensor):
+    """A tensor that holds its values in another one, as DTensor does."""
+
+    inner: torch.Tensor
+
+    @staticmethod
+    def __new__(cls, inner: torch.Tensor) -> Wrapper:
+        wrapper = torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
+        wrapper.inner = inner
+        return wrapper
+
+    def __tensor_flatten__(self) -> tuple[list[str], None]:
+        return ["inner"], None
+
+    @staticmethod
+    def __tensor_unflatten__(inner: dict[str, torch.Tensor], *_: object) -> Wrapper:
+        return Wrapper(inner["inner"])
+
+    @classmethod
+    def __torch_dispatch__(cls, function: object, types: object, args: object = (), kwargs: object = None) -> object:
+        args, kwargs = tree_map_only(cls, lambda tensor: tensor.inner, (args, kwargs or {}))
+        return tree_map_only(torch.Tensor, cls, function(*args, **kwargs))
 
 
 class Net(torch.nn.Module):

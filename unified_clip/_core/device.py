@@ -6,7 +6,7 @@ It is what graphs, GPUs and derivatives use. Nothing here moves a value to the h
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -17,6 +17,17 @@ from .ops import DeviceOps, Scalar, Tensor
 def norm_dtype(dtypes: Sequence[str]) -> str:
     """A norm is float64 when any gradient is float64 or complex128, float32 otherwise."""
     return "float64" if "float64" in dtypes or "complex128" in dtypes else "float32"
+
+
+def odd_bits(wide: Tensor, near: Tensor, bits: Tensor, where: Callable[[Any, Tensor, Tensor], Tensor]) -> Tensor:
+    """The bits of `near`, float64 numbers rounded to float32, with the last bit set where anything was lost.
+
+    Rounded again, to 16 bits, such a number counts as rounded once. Frameworks cast float64 to 16 bits by way of
+    float32, which rounds twice. `wide` and `near` are float64, `bits` int32.
+    """
+    inexact = ((near < wide) | (near > wide)) & (abs(near) < math.inf)
+    bits = where(inexact & (abs(near) > abs(wide)), bits - 1, bits)
+    return where(inexact, bits - bits % 2 + 1, bits)
 
 
 class DevicePath:
@@ -34,8 +45,9 @@ class DevicePath:
         ops, tensors = self._ops, self._tensors
         if p == math.inf:
             return ops.rounded(ops.max_abs(tensors), self._norm_dtype)
-        # Squares and magnitudes of 32-bit gradients fit float64; everything else is divided by the greatest first.
-        divisor = self._divisor(ops.max_abs(tensors)) if p not in (1, 2) or self._norm_dtype == "float64" else None
+        # Squares of 32-bit gradients fit float64, and so do powers up to the first; the others are divided first.
+        fits = p <= 1 or (p == 2 and self._norm_dtype == "float32")
+        divisor = None if fits else self._divisor(ops.max_abs(tensors))
         return self._root(ops.power_sum(tensors, p, divisor), p, divisor)
 
     def slice_norms(self, axes: Sequence[int]) -> Scalar:

@@ -13,9 +13,11 @@ import ml_dtypes
 import numpy as np
 from jax.experimental.sparse import BCOO
 
-from .._core.device import DevicePath
+from .._core.device import DevicePath, odd_bits
 from .._core.ops import Ops, Path, Scalar, Tensor
 from . import host, kernels
+
+HALF = (jnp.float16, jnp.bfloat16)
 
 
 class JaxOps(Ops):
@@ -148,7 +150,7 @@ class JaxOps(Ops):
         return None if crossed is None else bool(crossed)
 
     def bound(self, value: Any, tensor: Tensor) -> Any:
-        return jnp.asarray(value).astype(tensor.dtype)
+        return _narrow(jnp.asarray(value), tensor.dtype)
 
     def clamp(self, tensor: Tensor, low: Any, high: Any) -> Tensor:
         return jnp.where(tensor < low, low, jnp.where(tensor > high, high, tensor))
@@ -236,6 +238,17 @@ def _max(values: Tensor, axes: tuple[int, ...]) -> Tensor:
     """The greatest value along axes, which stay with length 1: 0 for none, NaN where there is any (XLA may drop it)."""
     greatest = jnp.max(values, axis=axes, keepdims=True, initial=0.0)
     return jnp.where(jnp.any(jnp.isnan(values), axis=axes, keepdims=True), math.nan, greatest)
+
+
+def _narrow(value: Tensor, dtype: Any) -> Tensor:
+    """A bound rounded to a dtype. XLA casts to 16 bits by way of float32, which rounds others twice."""
+    if dtype not in HALF or value.dtype in (*HALF, jnp.float32):
+        return value.astype(dtype)
+    wide = jax.lax.stop_gradient(value.astype(jnp.float64))
+    near = wide.astype(jnp.float32)
+    bits = odd_bits(wide, near.astype(jnp.float64), jax.lax.bitcast_convert_type(near, jnp.int32), jnp.where)
+    once, twice = jax.lax.bitcast_convert_type(bits, jnp.float32).astype(dtype), value.astype(dtype)
+    return jnp.where(once == twice, twice, once)  # `twice`, nearly always, has the derivative
 
 
 def _product(tensor: Tensor, coef: Scalar) -> Tensor:

@@ -21,7 +21,7 @@ import numpy as np
 import paddle
 
 from .._core import classes
-from .._core.device import DevicePath
+from .._core.device import DevicePath, odd_bits
 from .._core.ops import Ops, Path, Scalar, Tensor
 from . import host, kernels, memory
 
@@ -311,7 +311,7 @@ class _Dense:
         if isinstance(value, int | float):
             return _full(value, dtype, self.tensor)
         if self.dtype in HALF:
-            value = value.astype("float32")
+            value = _rounded_to_odd(value)
         return _narrow(value, self.dtype).astype(dtype)
 
 
@@ -379,6 +379,16 @@ def _narrow(wide: Tensor, dtype: Any) -> Tensor:
         nothing = wide * _full(0.0, wide.dtype, wide) - (wide.detach() - wide)  # of wide's sign, with derivative 1
         wide = _where(wide.abs() < _full(2.0**-25, wide.dtype, wide), nothing, wide)
     return wide.astype(dtype)
+
+
+def _rounded_to_odd(value: Tensor) -> Tensor:
+    """As float32, from which a cast to 16 bits rounds as from `value` itself."""
+    if value.dtype in (*HALF, paddle.float32):
+        return value.astype("float32")
+    wide = value.astype("float64")
+    near = wide.astype("float32")
+    odd = odd_bits(wide.detach(), near.detach().astype("float64"), near.detach().view("int32"), _where).view("float32")
+    return _where(odd == near, near, odd)  # `near` has the derivative
 
 
 def _run_as_written() -> None:

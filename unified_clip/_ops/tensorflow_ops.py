@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.eager.context import ensure_initialized
 from tensorflow.python.pywrap_tfe import TFE_Py_TapeSetPossibleGradientTypes as gradient_types
 
 from .._core import classes
-from .._core.device import DevicePath
+from .._core.device import DevicePath, odd_bits
 from .._core.ops import Ops, Path, Scalar, Tensor
 from . import host, kernels
 
@@ -119,6 +120,7 @@ class TensorflowOps(Ops):
         return EAGER(array.view(tf.bfloat16.as_numpy_dtype) if dtype == "bfloat16" else array, "", None)
 
     def norm_from_host(self, value: float, dtype: str) -> Tensor:
+        ensure_initialized()  # where there is no gradient, this may be the first tensor of the process
         return self.from_host(np.array(value, dtype), dtype)
 
     def wrote(self, tensors: Sequence[Tensor]) -> None:
@@ -300,16 +302,8 @@ def _bound(bound: Any, dtype: Any) -> Tensor:
 
 
 def _rounded_to_odd(wide: Tensor) -> Tensor:
-    """float64 to float32 with the last bit set where anything was lost: rounded again, it counts as rounded once.
-
-    TensorFlow casts float64 to 16 bits by way of float32, which rounds twice.
-    """
     near = tf.cast(wide, tf.float32)
-    back = tf.cast(near, tf.float64)
-    inexact = tf.math.is_finite(near) & tf.not_equal(back, wide)
-    bits = tf.bitcast(near, tf.int32)
-    bits = tf.where(inexact & (tf.abs(back) > tf.abs(wide)), bits - 1, bits)
-    return tf.bitcast(tf.where(inexact, tf.bitwise.bitwise_or(bits, 1), bits), tf.float32)
+    return tf.bitcast(odd_bits(wide, tf.cast(near, tf.float64), tf.bitcast(near, tf.int32), tf.where), tf.float32)
 
 
 def _run_as_written() -> None:

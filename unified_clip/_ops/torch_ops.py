@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
 
 import torch
 from torch.autograd import forward_ad
 from torch.utils import _python_dispatch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from .._core.device import DevicePath
+from .._core.device import DevicePath, odd_bits
 from .._core.ops import Ops, Path, Scalar, Tensor
 from . import host, kernels, memory
 
@@ -23,6 +24,7 @@ DTYPES = {
     )
 }  # fmt: skip
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
+HALF = (torch.float16, torch.bfloat16)
 PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
@@ -119,15 +121,23 @@ class TorchOps(Ops):
             torch.autograd.graph.increment_version(tracked)
 
     def read(self, scalar: Tensor) -> float | int | None:
-        return None if _is_watched() or not _is_plain(scalar) else scalar.detach().item()
+        if _is_watched() or not _is_plain(scalar):
+            return None
+        with kernels.ieee_arithmetic():
+            number: float | int = scalar.detach().item()
+            return number
 
     def wants_derivative(self, scalar: Tensor) -> bool:
         return bool(scalar.requires_grad and torch.is_grad_enabled())
 
     def distinct(self, tensors: Sequence[Any], describe: Callable[[int], str]) -> list[int]:
-        values = [tensor._values() if tensor.layout == torch.sparse_coo else tensor for tensor in tensors]
-        traced = _is_traced()
-        views = [None if traced or not _has_address(tensor) else self.host_view(tensor) for tensor in values]
+        for index, tensor in enumerate(tensors):
+            if tensor._is_zerotensor():
+                raise ValueError(
+                    f"{describe(index)} has no memory of its own, so it cannot be clipped in place; clone it"
+                )
+        memories = [None if _is_traced() else _memory(tensor) for tensor in tensors]
+        views = [None if tensor is None else self.host_view(tensor) for tensor in memories]
         return memory.distinct(tensors, views, describe)
 
     # -- what the device path needs
@@ -183,7 +193,7 @@ class TorchOps(Ops):
 
     def scale_(self, tensors: Sequence[Tensor], coef: Scalar) -> None:
         for tensor in tensors:
-            tensor.copy_(_product(tensor, coef))
+            _write(tensor, _product(tensor, coef))
 
     def crossed(self, low: Any, high: Any) -> bool | None:
         crossed = self.read((~(low <= high)).any().detach())
@@ -191,14 +201,14 @@ class TorchOps(Ops):
 
     def bound(self, value: Any, tensor: Tensor) -> Any:
         if isinstance(value, torch.Tensor):
-            return value.to(device=tensor.device, dtype=tensor.dtype)
+            return _narrow(value.to(tensor.device), tensor.dtype)
         return torch.full((), value, dtype=tensor.dtype, device=tensor.device)
 
     def clamp(self, tensor: Tensor, low: Any, high: Any) -> Tensor:
         return torch.where(tensor < low, low, torch.where(tensor > high, high, tensor))
 
     def clamp_(self, tensor: Tensor, low: Any, high: Any) -> None:
-        tensor.copy_(self.clamp(tensor, low, high))
+        _write(tensor, self.clamp(tensor, low, high))
 
     def copy(self, tensor: Tensor) -> Tensor:
         return tensor.clone()
@@ -232,14 +242,18 @@ def _is_plain(tensor: Any) -> bool:
     )
 
 
-def _has_address(tensor: Any) -> bool:
-    if (
-        type(tensor) not in PLAIN
-        or tensor.device.type == "meta"
-        or tensor.layout not in (torch.strided, torch.sparse_coo)
-    ):
-        return False
-    return tensor.dtype in NAMES and not tensor._is_zerotensor()
+def _memory(tensor: Any) -> Any | None:
+    """The tensor in whose memory a gradient's values are; None where that is not known."""
+    if tensor.layout == torch.sparse_coo:
+        return _memory(tensor._values())
+    if is_traceable_wrapper_subclass(tensor):  # DTensor, and others that hold their values in another tensor
+        inner = [getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]]
+        return _memory(inner[0]) if len(inner) == 1 else None
+    if tensor.device.type == "meta" or tensor.layout != torch.strided or tensor.dtype not in NAMES:
+        return None
+    with torch._C.DisableTorchFunctionSubclass(), suppress(RuntimeError):  # a FakeTensor refuses its address
+        return tensor if tensor.numel() == 0 or tensor.data_ptr() else None
+    return None
 
 
 def _is_watched() -> bool:
@@ -278,6 +292,24 @@ def _powers(tensor: Tensor, p: float, divisor: Scalar | None) -> Tensor:
         return numbers
     zero = numbers == 0
     return torch.where(zero, 0.0, torch.where(zero, 1.0, numbers) ** p)
+
+
+def _write(tensor: Tensor, value: Tensor) -> None:
+    with torch.inference_mode() if tensor.is_inference() else nullcontext():
+        tensor.copy_(value)
+
+
+def _narrow(value: Tensor, dtype: torch.dtype) -> Tensor:
+    """A bound rounded to a dtype. PyTorch casts to 16 bits by way of float32, which rounds others twice."""
+    if dtype not in HALF or value.dtype in (*HALF, torch.float32):
+        return value.to(dtype)
+    once, twice = _rounded_to_odd(value.detach().to(torch.float64)).to(dtype), value.to(dtype)
+    return torch.where(once == twice, twice, once)  # `twice`, nearly always, has the derivative
+
+
+def _rounded_to_odd(wide: Tensor) -> Tensor:
+    near = wide.to(torch.float32)
+    return odd_bits(wide, near.to(torch.float64), near.view(torch.int32), torch.where).view(torch.float32)
 
 
 def _product(tensor: Tensor, coef: Scalar) -> Tensor:
