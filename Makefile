@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 FRAMEWORKS := numpy torch tensorflow paddle jax jax-x64
 SOURCES := $(shell find unified_clip -name '*.py') pyproject.toml
 
-.PHONY: test parity lint coverage record clean
+.PHONY: test parity readme lint coverage record clean
 
 test: lint coverage
 
@@ -33,6 +33,11 @@ lint: $(VENV)/package
 
 parity: $(VENV)/package
 	$(BIN)/unified-clip parity --out report
+	$(BIN)/python parity/native_tables.py --check report/parity.json
+
+# The tables of native differences, after a run of the parity suite.
+readme: $(VENV)/requirements
+	$(BIN)/python parity/native_tables.py report/parity.json
 
 # New recordings differ from the committed ones in their last bits on other processors.
 record: $(VENV)/package

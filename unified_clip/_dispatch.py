@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any
 
+from ._core import containers
 from ._core.ops import Ops
 
 ADAPTERS = {
@@ -71,10 +72,12 @@ def _peeked(value: Any) -> Any:
         return _Peeked(map(_peeked, value))
     if isinstance(value, Mapping):
         entries = {key: _peeked(item) for key, item in value.items()}
-        return value if all(entries[key] is value[key] for key in entries) else entries
+        same = all(entries[key] is value[key] for key in entries)
+        return value if same else containers.like_mapping(value, entries)
     if isinstance(value, Iterable):
         items = list(map(_peeked, value))
-        return value if all(new is old for new, old in zip(items, value, strict=True)) else items
+        same = all(new is old for new, old in zip(items, value, strict=True))
+        return value if same else containers.sequence(value, items)
     return value
 
 

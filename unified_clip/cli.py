@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import importlib.util
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 SUITE_IS_WRONG = 2
@@ -30,35 +32,50 @@ def _parser() -> argparse.ArgumentParser:
         "parity",
         help="compare the frameworks with each other, with exact arithmetic and with their own functions",
         description="Run a suite of cases on every framework, one process for each, and compare the results bit for "
-        "bit. Exit status: 0 all agree; 1 a difference between ours, or from exact arithmetic; 2 the suite or the "
-        "command is wrong; 3 a framework crashed, hung or is missing.",
+        "bit. Exit status: 0 all as it should be; 1 a difference between ours or from exact arithmetic, or a list of "
+        "known differences that is not true; 2 the suite or the command is wrong; 3 a framework crashed, hung or is "
+        "missing.",
     )
     parity.add_argument(
-        "--suite", type=Path, default=Path("parity"), help="directory with cases.toml (default: parity)"
+        "--suite", type=Path, default=Path("parity"), help="directory with suite.toml (default: parity)"
     )
     parity.add_argument("--out", type=Path, default=Path("report"), help="where to write the report (default: report)")
-    parity.add_argument("--frameworks", help="comma-separated (default: all five)")
+    parity.add_argument("--frameworks", help="comma-separated (default: all that the suite names)")
     parity.add_argument(
-        "--timeout", type=float, default=600.0, help="seconds for each start of a worker (default: 600)"
+        "--timeout", type=float, help="seconds that a worker may take for one result (default: what the suite says)"
     )
     return parser
 
 
 def _parity(options: argparse.Namespace) -> int:
-    from .parity import cases, engine, report
+    from .parity import cases, engine, report, suite
 
-    chosen = list(dict.fromkeys(options.frameworks.split(","))) if options.frameworks else engine.FRAMEWORKS
-    unknown = [name for name in chosen if name not in engine.FRAMEWORKS]
-    if unknown:
-        return _refuse(f"unknown frameworks: {', '.join(map(repr, unknown))}; there are {', '.join(engine.FRAMEWORKS)}")
     try:
-        suite = cases.read(options.suite)
+        found = suite.read(options.suite)
+        if options.frameworks:
+            found = suite.only(found, options.frameworks.split(","))
     except cases.SuiteError as error:
         return _refuse(str(error))
-    run = engine.run(suite, chosen, options.timeout)
+    if options.timeout is not None:
+        found = dataclasses.replace(found, timeout=options.timeout)
+    with _progress({name: len(engine.runs(found, name)) for name in found.frameworks}) as advance:
+        run = engine.run(found, advance)
     report.write(run, options.out)
     report.show(run, options.out)
     return run.exit_code
+
+
+@contextmanager
+def _progress(totals: Mapping[str, int]) -> Iterator[Callable[[str, int], None]]:
+    """A bar for each framework on a terminal's standard error, and nothing elsewhere."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
+        tasks = {name: bars.add_task(name, total=total) for name, total in totals.items()}
+        yield lambda name, count: bars.advance(tasks[name], count)
 
 
 def _refuse(message: str) -> int:

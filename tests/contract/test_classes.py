@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import reference
 from kits import Kit
 
 from unified_clip import ClipWarning
@@ -166,6 +167,27 @@ def test_groups_are_by_name_and_threshold(kit: Kit) -> None:
     set_clip(by_global_norm(2.0, group_name="a"), param_list=[given[4][0]])
     got = gradients(kit, kit.namespace.append_gradient_clip_ops(given))
     assert got == [[0.6], [0.8], [round(5 / 13, 6)], [round(12 / 13, 6)], [2.0]]
+
+
+def test_gradients_of_a_network_are_scaled_to_the_limit(kit: Kit) -> None:
+    # Those of Paddle 1.x's static example, 784-128-64-10; at 2.0 some are clipped, at half of the shortest norm all.
+    shapes = ((784, 128), (128,), (128, 64), (64,), (64, 10), (10,))
+    random = np.random.default_rng(3)
+    drawn = [random.standard_normal(shape) for shape in shapes]
+    norms = (3.0, 0.5, 1.0, 0.2, 4.0, 0.1)
+    arrays = [(a * (n / np.linalg.norm(a))).astype(np.float32) for a, n in zip(drawn, norms, strict=True)]
+    exact = [reference.norm([array]) for array in arrays]
+    for limit, count in ((2.0, 2), (min(exact) / 2, 6)):
+        given = [(kit.parameter(f"p{i}"), kit.tensor(array)) for i, array in enumerate(arrays)]
+        kit.namespace.set_gradient_clip(kit.namespace.GradientClipByNorm(clip_norm=limit))
+        clipped = [kit.array(gradient) for _, gradient in kit.namespace.append_gradient_clip_ops(given)]
+        wanted = [reference.scaled(a, reference.coefficient(n, limit)) for a, n in zip(arrays, exact, strict=True)]
+        assert sum(a.tobytes() != b.tobytes() for a, b in zip(clipped, arrays, strict=True)) == count
+        for got, array in zip(clipped, wanted, strict=True):
+            assert reference.norm([got]) <= limit * (1 + 1e-6)
+            if kit.exact:
+                assert got.tobytes() == array.tobytes()
+            np.testing.assert_allclose(got, array, rtol=2.0**-22)
 
 
 def test_parameters_are_held_weakly(kit: Kit) -> None:

@@ -308,3 +308,13 @@ def test_a_zero_size_gradient_still_counts_for_the_dtype(kit: Kit) -> None:
         norms.append(function([kit.tensor(np.zeros(0), "float64"), kit.tensor([0.1, 0.2])]))
     assert [kit.dtype(norm) for norm in norms] == ["float64", "float64"]
     assert kit.bits(norms[0]) == kit.bits(norms[1])
+
+
+def test_a_limit_of_zero_gives_zeros_whatever_the_norm_that_is_given(kit: Kit) -> None:
+    for limit in (0.0, -0.0):
+        (clipped,), norm = kit.namespace.clip_by_global_norm([kit.tensor([3.0, -4.0])], limit, use_norm=0.0)
+        assert kit.array(clipped).tobytes() == np.array([0.0, -0.0], np.float32).tobytes()
+        assert float(kit.array(norm)) == 0.0
+    holders = kit.in_place([kit.tensor([3.0, -4.0])])
+    kit.namespace.clip_grad_norm_(holders, -0.0)
+    assert kit.bits(kit.kept(holders)[0]) == np.array([0.0, -0.0], np.float32).tobytes()

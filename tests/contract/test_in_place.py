@@ -179,3 +179,10 @@ def test_any_layout_can_be_read_and_written(kit: Kit) -> None:
         np.testing.assert_array_equal(got[0], wanted[0])
         kit.namespace.clip_grads_with_norm_(view, 0.5, norm)
         np.testing.assert_allclose(view, wanted[0], rtol=1e-6)
+
+
+def test_pairs_of_a_name_and_a_gradient_may_be_lists(kit: Kit) -> None:
+    holders = kit.in_place([kit.tensor([3.0]), kit.tensor([4.0])])
+    pairs = [["w", holders[0]], ["b", holders[1]]]
+    assert float(kit.array(kit.namespace.clip_grad_norm_(pairs, 1.0))) == 5.0
+    np.testing.assert_allclose([kit.array(kept).item() for kept in kit.kept([p[1] for p in pairs])], [0.6, 0.8], 1e-6)

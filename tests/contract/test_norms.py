@@ -147,11 +147,23 @@ def test_other_orders_are_within_one_ulp(kit: Kit, p: float) -> None:
             assert abs(got - expected) <= (np.spacing(expected) if kit.exact else 1e-12 * expected)
 
 
-def test_small_orders_count_numbers_far_below_the_greatest(kit: Kit) -> None:
+@pytest.mark.parametrize(
+    ("values", "p", "norm"),
+    [
+        ([1e-200, 1e200], 0.01, (0.01 + 100.0) ** 100),
+        ([3e10, 0.0], 1e-5, 3e10),
+        ([3e10, 0.0], 1e-17, 3e10),
+        ([0.0, 3e10], 5e-324, 3e10),
+        ([3e10, 3e10], 1e-17, math.inf),
+        ([3.0, 3.0, 1.0], 1e20, 3.0),
+        ([1e-300, 3e-300], 3, 28 ** (1 / 3) * 1e-300),
+    ],
+)
+def test_no_order_loses_numbers_or_overflows_on_the_way(kit: Kit, values: list[float], p: float, norm: float) -> None:
     if "float64" not in kit.floating:
-        return
-    got = float(kit.array(kit.namespace.get_total_norm([kit.tensor([1e-200, 1e200], "float64")], 0.01)))
-    assert got == pytest.approx((0.01 + 100.0) ** 100, rel=1e-11)
+        pytest.skip("float64 only")
+    got = float(kit.array(kit.namespace.get_total_norm([kit.tensor(values, "float64")], p)))
+    assert got == pytest.approx(norm, rel=1e-12)
 
 
 @pytest.mark.parametrize("p", [0.5, 1, 2, 3, math.inf])

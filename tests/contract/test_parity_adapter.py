@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import importlib
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from kits import Kit
+from parity_cases import case, dense
 
-from unified_clip.parity import arithmetic, compare, oracle, tensors, worker
+from unified_clip.parity import compare, launch, natives, oracle, tensors, worker
 from unified_clip.parity.adapter import Adapter
+from unified_clip.parity.arithmetic import FORMATS
 from unified_clip.parity.calls import CALLS
 from unified_clip.parity.cases import Case
-from unified_clip.parity.launch import DEVICE, HOST, Outcome
-from unified_clip.parity.tensors import Dense, Sparse
+from unified_clip.parity.launch import DEVICE, HOST, NATIVE, Outcome
+from unified_clip.parity.tensors import Sparse
 
 PATHS = {True: HOST, False: DEVICE}
 
@@ -31,6 +35,8 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "GradientClipByGlobalNorm.clip_": {"clip_norm": 2.5},
     "GradientClipByNorm": {"clip_norm": 2.5},
     "GradientClipByValue": {"max": 1.5},
+    "append_gradient_clip_ops": {"clip_norm": 2.5},
+    "ErrorClipByValue": {"max": 1.5},
 }
 
 
@@ -40,20 +46,27 @@ def adapter(kit: Kit) -> Adapter:
     return found
 
 
-def dense(values: Any, dtype: str = "float32") -> Dense:
-    return tensors.encode(arithmetic.rounded(np.asarray(values, np.float64), dtype), dtype)
+@pytest.fixture
+def ours(kit: Kit) -> str:
+    return PATHS[kit.exact]
 
 
 DENSE = [dense([[3.0], [4.0]]), None, dense(-1.5), dense(np.zeros((0, 2)))]
 SPARSE = [Sparse(np.array([2, 0, 2]), dense([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]), (4, 2)), dense([0.5])]
 
 
-@pytest.mark.parametrize("dtype", arithmetic.FORMATS)
+@pytest.mark.parametrize("dtype", FORMATS)
 @pytest.mark.parametrize("values", [[1.0, -0.0, 3e4, 2.0**-20, np.inf, 1e-41], 5.0, np.zeros((2, 0))])
 def test_bits_are_kept(adapter: Adapter, dtype: str, values: Any) -> None:
     given = dense(values, dtype)
     with adapter.scope({dtype}):
         found = tensors.densify(adapter.read(adapter.make(given)))
+    assert tensors.digest([found]) == tensors.digest([given])
+
+
+def test_a_transposed_tensor_has_the_same_bits(adapter: Adapter) -> None:
+    given = dense(np.arange(24.0).reshape(2, 3, 4))
+    found = tensors.densify(adapter.read(adapter.transposed(adapter.make(given))))
     assert tensors.digest([found]) == tensors.digest([given])
 
 
@@ -68,48 +81,84 @@ def test_sparse_rows_are_kept(adapter: Adapter, dtype: str) -> None:
 
 @pytest.mark.parametrize("gradients", [DENSE, SPARSE], ids=["dense", "sparse"])
 @pytest.mark.parametrize("name", CALLS)
-def test_every_call_is_made(kit: Kit, adapter: Adapter, name: str, gradients: list[Any]) -> None:
-    case = Case(name, "given", gradients, name, ARGUMENTS[name], subnormal=False)
-    outcome = run(kit, adapter, case, native=False)
-    verdict = compare.judge(case, oracle.expect(case), outcome, kit.name, PATHS[kit.exact])
+def test_every_call_is_made(
+    kit: Kit, adapter: Adapter, ours: str, tmp_path: Path, name: str, gradients: list[Any]
+) -> None:
+    check(kit, adapter, ours, tmp_path, case(gradients, name, **ARGUMENTS[name], update=name != "get_total_norm"))
+
+
+@pytest.mark.parametrize(
+    "manner",
+    [
+        {"container": "nested"},
+        {"transposed": True},
+        {"tensor_arguments": True},
+        {"need_clip": (True, True, False, True)},
+    ],
+)
+@pytest.mark.parametrize("name", ["clip_by_global_norm", "GradientClipByGlobalNorm"])
+def test_every_manner_is_heeded(
+    kit: Kit, adapter: Adapter, ours: str, tmp_path: Path, name: str, manner: dict[str, Any]
+) -> None:
+    if "need_clip" in manner and name == "clip_by_global_norm":
+        pytest.skip("functional names have no parameters")
+    check(kit, adapter, ours, tmp_path, case(DENSE, name, clip_norm=2.5, manner=manner))
+
+
+def test_an_error_and_what_it_left_are_told(kit: Kit, adapter: Adapter, ours: str, tmp_path: Path) -> None:
+    for name in ("clip_grad_norm_", "clip_by_global_norm", "GradientClipByGlobalNorm"):
+        argument = {"max_norm" if name.endswith("_") else "clip_norm": -1.0}
+        check(kit, adapter, ours, tmp_path, case(DENSE, name, **argument, raises="ValueError"))
+
+
+def check(kit: Kit, adapter: Adapter, path: str, tmp_path: Path, one: Case) -> None:
+    """Ours has to agree with the oracle."""
+    verdict = compare.judge(one, oracle.expect(one), run(kit, adapter, one, path, tmp_path), kit.name, path)
     assert verdict.kind in (("equal",) if kit.exact else ("equal", "close")), verdict.detail
 
 
-def has_native(framework: str, name: str, axes: bool) -> bool:
-    """Whether a framework has a function for the call with these ARGUMENTS, whose norms are not all 2-norms."""
-    if framework == "numpy" or name == "clip_grads_with_norm_":
-        return False
-    if axes:
-        return framework == "tensorflow"
-    return framework in {"clip_grad_norm_": ("torch", "paddle"), "get_total_norm": ("torch", "paddle", "jax")}.get(
-        name, (framework,)
-    )
+NATIVES = {
+    "torch": {"clip_grad_norm_", "clip_grads_with_norm_", "clip_grad_value_", "get_total_norm", "global_norm"},
+    "tensorflow": {"clip_by_global_norm", "clip_by_norm", "clip_by_value", "global_norm"},
+    "paddle": {
+        "clip_grad_norm_", "clip_grad_value_", "get_total_norm", "global_norm", "append_gradient_clip_ops",
+        "GradientClipByGlobalNorm", "GradientClipByNorm", "GradientClipByValue",
+    },
+    "jax": {"clip_by_global_norm", "clip_by_value", "get_total_norm", "global_norm"},
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "axes"), [*((name, {}) for name in CALLS), ("clip_by_norm", {"axes": [0]})])
-def test_every_native_is_called(kit: Kit, adapter: Adapter, name: str, axes: dict[str, Any]) -> None:
-    gradients = [dense([[3.0], [4.0]]), None, dense([-1.5])]
-    case = Case(name, "given", gradients, name, ARGUMENTS[name] | axes, subnormal=False)
-    distance = compare.measure(oracle.expect(case), run(kit, adapter, case, native=True))
-    assert (distance is not None) == has_native(kit.name, name, bool(axes))
-    if distance:
-        assert max(distance.norm or 0.0, distance.gradients or 0.0) < 1e-5
-        assert distance.function.split(".")[0] in (kit.name, "tf", "optax")
+@pytest.mark.parametrize("name", CALLS)
+def test_every_native_is_called(kit: Kit, adapter: Adapter, tmp_path: Path, name: str) -> None:
+    gradients = [dense([[3.0], [4.0]]), dense([-1.5, 0.5])]
+    one = case(gradients, name, **ARGUMENTS[name])
+    difference = natives.measure(one, oracle.expect(one), run(kit, adapter, one, NATIVE, tmp_path))
+    assert (difference is not None) == (name in NATIVES.get(kit.name, ()))
+    if difference and name != "append_gradient_clip_ops":  # which does nothing
+        assert difference.kind == ""
+        assert difference.function.split(".")[0] in (kit.name, "tf", "optax")
 
 
-def test_the_path_that_is_taken_is_checked(kit: Kit, adapter: Adapter) -> None:
+def test_a_native_with_slices_is_tensorflows(kit: Kit, adapter: Adapter, tmp_path: Path) -> None:
+    one = case([dense([[3.0, 0.5], [4.0, 0.0]])], "clip_by_norm", clip_norm=2.5, axes=[0])
+    difference = natives.measure(one, oracle.expect(one), run(kit, adapter, one, NATIVE, tmp_path))
+    assert (difference is not None) == (kit.name == "tensorflow")
+
+
+def test_the_path_that_is_taken_is_checked(kit: Kit, adapter: Adapter, ours: str) -> None:
     ops = importlib.import_module(f"unified_clip._ops.{kit.name}_ops").OPS
-    worker.check_path(adapter, ops, PATHS[kit.exact])
+    worker.check_path(adapter, ops, ours)
     with pytest.raises(RuntimeError, match="path was to be run"):
         worker.check_path(adapter, ops, PATHS[not kit.exact])
 
 
-def run(kit: Kit, adapter: Adapter, case: Case, *, native: bool) -> Outcome:
-    described = {"call": case.call_name, "arguments": dict(case.arguments)}
-    result, found = worker.run_case(adapter, kit.namespace, described, case.gradients, native)
-    parts = {
-        part: [tensors.densify(gradient) for gradient in tensors.unpack(part, found, result[part])]
-        for part in ("norm", "gradients")
-        if part in result
-    }
-    return Outcome(parts.get("norm", [None])[0], parts.get("gradients"), result.get("name", ""))
+def run(kit: Kit, adapter: Adapter, one: Case, mode: str, tmp_path: Path) -> Outcome:
+    """The outcome of a case, by way of the files that the worker reads and writes."""
+    launch.write_job(tmp_path, {0: launch.Run(mode, one)})
+    described = json.loads((tmp_path / "job.json").read_text(encoding="utf-8"))["cases"][one.name]
+    result, found = worker.run_case(adapter, kit.namespace, described, one.gradients, mode == NATIVE)
+    tensors.save(tmp_path / "0.safetensors", found)
+    worker.write_json(tmp_path / "0.json", result)
+    outcome = launch._read_result(tmp_path, 0)
+    assert isinstance(outcome, Outcome), outcome
+    return outcome

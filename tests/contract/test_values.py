@@ -67,15 +67,26 @@ def test_bounds_may_have_any_sign(kit: Kit) -> None:
 @pytest.mark.parametrize(("dtype", "step"), [("float16", 2.0**-10), ("bfloat16", 2.0**-7)])
 def test_float64_tensor_bounds_of_16_bit_gradients_are_rounded_once(kit: Kit, dtype: str, step: float) -> None:
     """By way of float32 these become halfway cases, which are rounded to even: the wrong way."""
-    if "float64" not in kit.floating:
-        return
     above, below = 1 + step / 2 + 2.0**-40, 1 + 3 * step / 2 - 2.0**-40
     for sign in (1.0, -1.0):
         tensor = kit.tensor([sign * 9.0] * 5, dtype)
-        bounds = kit.tensor([sign * bound for bound in (above, below, 1 + step / 2, 1e300, 1e-300)], "float64")
-        low, high = (0.0, bounds) if sign > 0 else (bounds, 0.0)
-        got = kit.array(kit.namespace.clip_by_value(tensor, low, high))
-        assert [sign * float(number) for number in got] == [1 + step, 1 + step, 1.0, 9.0, 0.0]
+        array = np.array([sign * bound for bound in (above, below, 1 + step / 2, 1e300, 1e-300)])
+        for bounds in (array, kit.tensor(array, "float64")) if "float64" in kit.floating else (array,):
+            low, high = (0.0, bounds) if sign > 0 else (bounds, 0.0)
+            got = kit.array(kit.namespace.clip_by_value(tensor, low, high))
+            assert [sign * float(number) for number in got] == [1 + step, 1 + step, 1.0, 9.0, 0.0]
+
+
+def test_numpy_thresholds_and_bounds_keep_their_dtype(kit: Kit) -> None:
+    """JAX without x64 would narrow them."""
+    given = kit.tensor([3.0, 4.0])
+    for threshold in (np.array(2**32), np.array([2.0**-7 + 2.0**-40])):
+        expected = kit.namespace.clip_by_norm(given, threshold.item())
+        assert kit.bits(kit.namespace.clip_by_norm(given, threshold)) == kit.bits(expected)
+    with pytest.raises(ValueError, match="it must be 0 or more"):
+        kit.namespace.clip_by_norm(given, np.array(-1e-46))
+    got = kit.namespace.clip_by_value(kit.tensor([9e12, 5.0]), 0, np.array([2**40, 2**40]))
+    assert kit.array(got).tolist() == [2.0**40, 5.0]
 
 
 def test_bounds_may_be_tensors_that_broadcast(kit: Kit) -> None:

@@ -297,9 +297,44 @@ def test_wrappers_of_one_tensor_are_one_gradient() -> None:
     holders = [with_gradient(Wrapper(shared)), with_gradient(Wrapper(shared[:]))]
     assert float(uc.clip_grad_norm_(holders, 1.0)) == 5.0
     torch.testing.assert_close(shared, torch.tensor([0.6, 0.8]))
-    two = TwoTensor(torch.tensor([3.0, 4.0]), torch.tensor([3.0, 4.0]))
-    uc.clip_grad_norm_([with_gradient(two)], 1.0)
-    torch.testing.assert_close(two.b, torch.tensor([0.6, 0.8]))
+    first, second = torch.tensor([3.0, 4.0]), torch.tensor([3.0, 4.0])
+    holders = [with_gradient(TwoTensor(first, second)), with_gradient(TwoTensor(first, second))]
+    uc.clip_grad_norm_(holders, 1.0)
+    torch.testing.assert_close((first, second), (torch.tensor([0.6, 0.8]), torch.tensor([0.6, 0.8])))
+    with pytest.raises(ValueError, match="position 1 shares some of its memory with other gradients"):
+        uc.clip_grad_norm_([holders[0], with_gradient(TwoTensor(first, torch.ones(2)))], 1.0)
+
+
+def test_what_refuses_to_be_multiplied_does_so_before_anything_is_written() -> None:
+    plain = with_gradient(torch.tensor([30.0]))
+    for gradient in (Refusing(torch.tensor([3.0])), Wrapper(torch.ones(1).expand(4))):
+        with pytest.raises((RuntimeError, ValueError), match=r"not multiplied|several elements in one place"):
+            uc.clip_grad_norm_([plain, with_gradient(gradient)], 1.0)
+        assert plain.grad.item() == 30.0
+
+
+@pytest.mark.parametrize("path", ["", "framework"])
+def test_sparse_gradients_of_embeddings_that_are_added_are_two(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    """Autograd gives both the same memory for their values."""
+    monkeypatch.setenv("UNIFIED_CLIP_PATH", path)
+    tables = torch.nn.Embedding(30, 2, sparse=True), torch.nn.Embedding(6, 2, sparse=True)
+    rows = torch.tensor([0, 1]), torch.tensor([4, 5])
+    total = sum(table(row) for table, row in zip(tables, rows, strict=True))
+    (total * torch.tensor([[3.0, 4.0], [1.0, 2.0]])).sum().backward()
+    assert float(uc.clip_grad_norm_([table.weight for table in tables], 1.0)) == float(np.float32(math.sqrt(60)))
+    for table, row in zip(tables, rows, strict=True):
+        assert table.weight.grad.shape == table.weight.shape
+        assert table.weight.grad.coalesce().indices().flatten().tolist() == row.tolist()
+    torch.testing.assert_close(tables[1].weight.grad.to_dense()[4], torch.tensor([3.0, 4.0]) / math.sqrt(60))
+
+
+def test_a_dense_gradient_over_the_values_of_a_sparse_one_stays_dense() -> None:
+    values = torch.tensor([3.0, 4.0])
+    table, dense = torch.nn.Parameter(torch.zeros(9)), with_gradient(values)
+    table.grad = torch.sparse_coo_tensor([[0, 5]], values, (9,), check_invariants=True)
+    assert float(uc.clip_grad_norm_([table, dense], 1.0)) == float(np.float32(math.sqrt(50)))
+    torch.testing.assert_close(dense.grad, torch.tensor([3.0, 4.0]) / math.sqrt(50))
+    torch.testing.assert_close(table.grad.to_dense()[5], torch.tensor(4.0) / math.sqrt(50))
 
 
 @pytest.mark.parametrize("path", ["", "framework"])
@@ -420,6 +455,21 @@ class Wrapper(torch.Tensor):
     def __torch_dispatch__(cls, function: object, types: object, args: object = (), kwargs: object = None) -> object:
         args, kwargs = tree_map_only(cls, lambda tensor: tensor.inner, (args, kwargs or {}))
         return tree_map_only(torch.Tensor, cls, function(*args, **kwargs))
+
+
+class Refusing(Wrapper):
+    """One that cannot be multiplied."""
+
+    @staticmethod
+    def __new__(cls, inner: torch.Tensor) -> Refusing:
+        return Wrapper.__new__(cls, inner)
+
+    @classmethod
+    def __torch_dispatch__(cls, function: object, types: object, args: object = (), kwargs: object = None) -> object:
+        if "mul" in str(function) and not getattr(args[0], "dtype", None) == torch.float64:
+            raise RuntimeError("not multiplied")
+        args, kwargs = tree_map_only(Wrapper, lambda tensor: tensor.inner, (args, kwargs or {}))
+        return function(*args, **kwargs)
 
 
 class Net(torch.nn.Module):

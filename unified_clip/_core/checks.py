@@ -34,7 +34,7 @@ def threshold(ops: Ops, value: Any, what: str, *, differentiable: bool) -> Scala
     number, scalar = _number(ops, value, what, differentiable)
     if number is not None and (math.isnan(number) or number < 0):
         raise ValueError(f"{what} is {number}; it must be 0 or more (inf clips nothing)")
-    return scalar
+    return scalar + 0.0 if isinstance(scalar, float) else scalar  # -0.0 would turn the signs of all gradients
 
 
 def known_threshold(ops: Ops, value: Any, what: str) -> float:
@@ -57,7 +57,7 @@ def bound(ops: Ops, value: Any, what: str) -> Scalar:
     if ops.is_tensor(value) and math.prod(length or 0 for length in ops.shape(value)) != 1:
         if ops.dtype(value) not in (*FLOATING, *INTEGER_RANGES):
             raise TypeError(f"{what} is a tensor of {ops.dtype(value)}; pass real numbers")
-        return ops.adopt(value)
+        return ops.adopt_bound(value)
     if _is_real(value) and isinstance(value, numbers.Integral):
         return int(value)
     read = _one_element if ops.is_tensor(value) and not _is_real(value) else _number
@@ -90,9 +90,9 @@ def _one_element(ops: Ops, value: Any, what: str, differentiable: bool) -> tuple
     shape = ops.shape(value)
     if any(length not in (1, None) for length in shape):
         raise ValueError(f"{what} has shape {list(shape)}; pass one number, or call once for each threshold")
-    tensor = ops.adopt(value)
-    if ops.dtype(tensor) not in (*FLOATING, *INTEGER_RANGES):
-        raise TypeError(f"{what} is a tensor of {ops.dtype(tensor)}; pass a real number")
+    if ops.dtype(value) not in (*FLOATING, *INTEGER_RANGES):
+        raise TypeError(f"{what} is a tensor of {ops.dtype(value)}; pass a real number")
+    tensor = ops.adopt_bound(value)
     number = ops.read(tensor)
     return number, tensor if number is None or (differentiable and ops.wants_derivative(tensor)) else number
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from . import checks, containers, rule
 from .containers import Leaf, Tree
 from .functions import Functions
-from .gradients import Gradients, InPlace, SameObjects
+from .gradients import Gradients, InPlace, SameObjects, wants_clipping
 from .ops import Ops, Tensor
 
 NeedClip = Callable[[Any], bool]
@@ -71,9 +71,7 @@ class GradientClip(Bound):
 
     def _takes(self, parameter: Any) -> bool:
         """Whether a parameter's gradient is counted and scaled."""
-        if not getattr(parameter, "need_clip", True):
-            return False
-        return self.need_clip is None or bool(self.need_clip(parameter))
+        return wants_clipping(parameter) and (self.need_clip is None or bool(self.need_clip(parameter)))
 
     @abstractmethod
     def _clip(self, gradients: Gradients) -> Tensor | None:
@@ -323,6 +321,13 @@ SETTINGS = ClipSettings()
 """Of the process, whatever the framework."""
 
 
+def check_clip(clip: Any) -> None:
+    if clip is not None and not isinstance(clip, GradientClip):
+        raise TypeError(
+            f"clip is {clip!r}; pass GradientClipByValue, GradientClipByNorm, GradientClipByGlobalNorm or None"
+        )
+
+
 class Names(Functions):
     """Every public function: `Functions`, and Paddle 1.x's two."""
 
@@ -331,15 +336,22 @@ class Names(Functions):
     ) -> None:
         """Set the clip that `append_gradient_clip_ops` applies. Source: `paddle.fluid.clip.set_gradient_clip`.
 
+        With Paddle in static mode it belongs to one program and ends with it. The first such call wraps
+        `append_regularization_ops` of Paddle's `Optimizer`, for as long as the process lives: that is where `minimize`
+        and `apply_gradients` of a static optimizer without `grad_clip=` apply what was set.
+
         Args:
             clip: A GradientClipBy... instance; None removes what was set.
             param_list: The parameters whose own clip this is, held weakly; it wins over the default, whatever the
-                order of the calls. None: the default of all parameters.
-            program: Paddle's alone: the static program whose default to set.
+                order of the calls. None: the default of all parameters. With Paddle in static mode, a list may hold
+                the names of parameters.
+            program: For `unified_clip.paddle` alone: the static program whose default to set, or whose parameters
+                param_list holds. None: in static mode, the default main program.
 
         Raises:
-            TypeError: clip is no GradientClipBy... instance; param_list is no list of parameters; a program was given
-                to a framework that has none.
+            TypeError: clip is no GradientClipBy... instance; param_list is no list of parameters; program is no static
+                program, or was given to a framework that has none.
+            ValueError: param_list holds what is no parameter of the static program.
 
         Example:
             >>> import numpy as np
@@ -349,10 +361,7 @@ class Names(Functions):
             [('weight', array([0.6, 0.8]))]
             >>> uc.set_gradient_clip(None)
         """
-        if clip is not None and not isinstance(clip, GradientClip):
-            raise TypeError(
-                f"clip is {clip!r}; pass GradientClipByValue, GradientClipByNorm, GradientClipByGlobalNorm or None"
-            )
+        check_clip(clip)
         if program is not None:
             raise TypeError("program is for static programs of Paddle; use unified_clip.paddle, or leave it out")
         if param_list is None:
@@ -383,4 +392,8 @@ class Names(Functions):
             [('weight', array([3., 4.]))]
         """
         ops, params_grads = self.resolve(params_grads)
-        return clip_pairs(ops, params_grads, SETTINGS.clip_of)
+        return clip_pairs(ops, params_grads, self._clip_of)
+
+    def _clip_of(self, parameter: Any) -> GradientClip | None:
+        """The clip that was set for a parameter."""
+        return SETTINGS.clip_of(parameter)

@@ -59,7 +59,7 @@ def _walk(ops: Ops, node: Any, name: str | None, leaves: list[Leaf]) -> Rebuild:
         return lambda results: ops.with_children(node, [part(results) for part in walks])
     if isinstance(node, Mapping):
         parts = {key: _walk(ops, value, _join(name, key), leaves) for key, value in node.items()}
-        return lambda results: _like(node, {key: part(results) for key, part in parts.items()})
+        return lambda results: like_mapping(node, {key: part(results) for key, part in parts.items()})
     if isinstance(node, str | bytes) or not isinstance(node, Iterable):
         raise not_a_tensor(ops, node, Leaf(node, len(leaves), name))
     try:
@@ -68,13 +68,13 @@ def _walk(ops: Ops, node: Any, name: str | None, leaves: list[Leaf]) -> Rebuild:
         raise not_a_tensor(ops, node, Leaf(node, len(leaves), name)) from None
     if len(items) == 2 and isinstance(items[0], str):
         label, part = items[0], _walk(ops, items[1], _join(name, items[0]), leaves)
-        return lambda results: _sequence(node, [label, part(results)])
+        return lambda results: sequence(node, [label, part(results)])
     if isinstance(node, tuple) and (variable := variable_index(ops, items)) is not None:
         gradient, owner = items[1 - variable], items[variable]
         leaves.append(Leaf(gradient, len(leaves), ops.parameter_name(owner), owner))
-        return lambda results: _sequence(node, _pair(next(results), owner, variable))
+        return lambda results: sequence(node, _pair(next(results), owner, variable))
     walks = [_walk(ops, item, name, leaves) for item in items]
-    return lambda results: _sequence(node, [part(results) for part in walks])
+    return lambda results: sequence(node, [part(results) for part in walks])
 
 
 def variable_index(ops: Ops, items: list[Any] | tuple[Any, ...]) -> int | None:
@@ -104,7 +104,8 @@ def _check_replaceable(ops: Ops, node: Any, function: str, instead: str, inside_
             )
     elif isinstance(node, list):
         for item in node:
-            _check_replaceable(ops, item, function, instead, True)
+            if not isinstance(item, str):  # the name in a [name, gradient]
+                _check_replaceable(ops, item, function, instead, True)
     elif isinstance(node, MutableMapping):
         for item in node.values():
             _check_replaceable(ops, item, function, instead, True)
@@ -136,7 +137,7 @@ def replace(ops: Ops, node: Any, results: Iterator[Any]) -> Any:
         for key in list(node):
             node[key] = replace(ops, node[key], results)
         return node
-    return _sequence(node, _replaced_items(ops, node, results))
+    return sequence(node, _replaced_items(ops, node, results))
 
 
 def _replaced_items(ops: Ops, items: Any, results: Iterator[Any]) -> list[Any]:
@@ -150,13 +151,15 @@ def _pair(gradient: Any, variable: Any, index: int) -> list[Any]:
     return [gradient, variable] if index else [variable, gradient]
 
 
-def _sequence(like: Any, items: list[Any]) -> Any:
+def sequence(like: Any, items: list[Any]) -> Any:
+    """The items in a tuple of the kind of `like`, or in a list."""
     if isinstance(like, tuple):
         return like._make(items) if hasattr(like, "_make") else tuple(items)
     return items
 
 
-def _like(node: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
+def like_mapping(node: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
+    """The items in a mapping of the kind of `node` where it can be written, or in a dict."""
     if not isinstance(node, MutableMapping):
         return items
     new = copy.copy(node)

@@ -6,6 +6,7 @@ It is what graphs, GPUs and derivatives use. Nothing here moves a value to the h
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -30,6 +31,11 @@ def odd_bits(wide: Tensor, near: Tensor, bits: Tensor, where: Callable[[Any, Ten
     return where(inexact, bits - bits % 2 + 1, bits)
 
 
+def inverse(p: float) -> float:
+    """1 / p, finite: the logarithm of 1 times infinity is NaN."""
+    return min(1 / p, sys.float_info.max)
+
+
 class DevicePath:
     """`Path` over the primitives of one framework."""
 
@@ -45,9 +51,8 @@ class DevicePath:
         ops, tensors = self._ops, self._tensors
         if p == math.inf:
             return ops.rounded(ops.max_abs(tensors), self._norm_dtype)
-        # Squares of 32-bit gradients fit float64, and so do powers up to the first; the others are divided first.
-        fits = p <= 1 or (p == 2 and self._norm_dtype == "float32")
-        divisor = None if fits else self._divisor(ops.max_abs(tensors))
+        # Squares and magnitudes of 32-bit gradients fit float64; everything else is divided by the greatest first.
+        divisor = self._divisor(ops.max_abs(tensors)) if p not in (1, 2) or self._norm_dtype == "float64" else None
         return self._root(ops.power_sum(tensors, p, divisor), p, divisor)
 
     def slice_norms(self, axes: Sequence[int]) -> Scalar:

@@ -43,7 +43,8 @@ class Functions:
         Args:
             parameters: PyTorch, Paddle: parameters, whose `.grad` is clipped. Elsewhere: the gradients; TensorFlow and
                 JAX cannot write tensors, so the list or dict that holds them is updated. One tensor, or any iterable
-                of tensors, None and (name, tensor) pairs, or a dict.
+                of tensors, None and (name, tensor) pairs, or a dict. A parameter whose attribute `need_clip` is false
+                is left out.
             max_norm: The threshold, 0 or more, in the gradients' own unit. inf measures and writes nothing.
             norm_type: The order p of the norm: any p > 0, inf or 'inf'.
             error_if_nonfinite: Raise instead of clipping when the norm is NaN or infinite.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from . import checks, containers
@@ -88,13 +88,25 @@ class SameObjects(Functional):
             super().scale(group, path, coef)
 
 
+def wants_clipping(parameter: Any) -> bool:
+    """Not where the parameter's own attribute `need_clip` is false."""
+    return bool(getattr(parameter, "need_clip", True))
+
+
 class InPlace(Gradients):
     """Results are written into the gradients' memory, or, where tensors cannot be written, into the container."""
 
     differentiable = False
 
     def __init__(
-        self, ops: Ops, container: Any, function: str, instead: str, *, keep: Any = None, order: bool = False
+        self,
+        ops: Ops,
+        container: Any,
+        function: str,
+        instead: str,
+        *,
+        keep: Callable[[Any], bool] = wants_clipping,
+        order: bool = False,
     ) -> None:
         tree = containers.flatten(ops, container)
         if tree.used_up:
@@ -105,8 +117,7 @@ class InPlace(Gradients):
         leaves = [leaf for leaf in tree.leaves if leaf.tensor is not None]
         if ops.gradients_on_parameters:
             leaves = _gradients_of_parameters(ops, leaves, function, instead)
-        if keep is not None:
-            leaves = [leaf for leaf in leaves if keep(leaf.parameter)]
+        leaves = [leaf for leaf in leaves if keep(leaf.parameter)]
         for leaf in leaves:
             checks.gradient_dtype(ops.dtype(leaf.tensor), leaf, order=order)
         owners = ops.distinct([leaf.tensor for leaf in leaves], lambda index: f"the gradient at {leaves[index].place}")

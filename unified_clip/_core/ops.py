@@ -89,6 +89,10 @@ class Ops(Protocol):
     def adopt(self, value: Any) -> Tensor:
         """A NumPy array or a variable as a tensor of the framework; a tensor as itself."""
 
+    def adopt_bound(self, value: Any) -> Tensor:
+        """The same for a bound of value clipping, which keeps its own dtype."""
+        return self.adopt(value)
+
     def dtype(self, tensor: Any) -> str: ...
 
     def shape(self, tensor: Any) -> tuple[int | None, ...]: ...
@@ -171,7 +175,10 @@ class DeviceOps(Protocol):
         """A number or a one-element tensor as a float64 scalar, on the device of the tensors given."""
 
     def power_sum(self, tensors: Sequence[Tensor], p: float, divisor: Scalar | None) -> Scalar:
-        """The float64 sum of |g / divisor|**p over all elements, with finite derivatives at zero."""
+        """The float64 sum of |g / divisor|**p over all elements, with finite derivatives at zero.
+
+        For p other than 1 and 2 by logarithms: a quotient may underflow where its power does not.
+        """
 
     def max_abs(self, tensors: Sequence[Tensor]) -> Scalar:
         """The greatest |g| in float64; 0 for no elements; NaN if there is any."""

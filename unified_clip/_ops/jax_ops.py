@@ -13,7 +13,7 @@ import ml_dtypes
 import numpy as np
 from jax.experimental.sparse import BCOO
 
-from .._core.device import DevicePath, odd_bits
+from .._core.device import DevicePath, inverse, odd_bits
 from .._core.ops import Ops, Path, Scalar, Tensor
 from . import host, kernels
 
@@ -37,6 +37,10 @@ class JaxOps(Ops):
             return value
         with np.errstate(over="ignore"):  # without x64, a large float64 becomes inf
             return jnp.asarray(kernels.own_copy(value))
+
+    def adopt_bound(self, value: Any) -> Tensor:
+        """A NumPy array stays one: JAX without x64 would narrow it."""
+        return kernels.own_copy(value) if kernels.is_array(value) else value
 
     def dtype(self, tensor: Any) -> str:
         return str(getattr(tensor.dtype, "name", tensor.dtype))
@@ -125,7 +129,9 @@ class JaxOps(Ops):
         return _max(_magnitudes(tensor), tuple(axes))
 
     def root(self, value: Scalar, p: float) -> Scalar:
-        return jnp.sqrt(value) if p == 2 else _power(value, 1 / p)
+        if p == 1:
+            return value
+        return jnp.sqrt(value) if p == 2 else jnp.exp(jnp.log(value) * inverse(p))  # not by a power: see `_powers`
 
     def where(self, condition: Any, yes: Scalar, no: Scalar) -> Scalar:
         return jnp.where(condition, yes, no)
@@ -214,24 +220,23 @@ def _magnitudes(tensor: Tensor) -> Tensor:
 
 
 def _powers(tensor: Tensor, p: float, divisor: Scalar | None) -> Tensor:
+    """|g / divisor|**p. The derivative of JAX's own power is taken outside the scope that has float64."""
     if p == 2 and jnp.iscomplexobj(tensor):
         return _powers(tensor.real, 2, divisor) + _powers(tensor.imag, 2, divisor)
     numbers = _wide(tensor) if p == 2 else _magnitudes(tensor)
-    if divisor is not None:  # XLA divides by multiplying with the reciprocal, which for a large divisor it flushes to 0
+    if divisor is not None and p in (1, 2):
+        # XLA divides by multiplying with the reciprocal, which for a large divisor it flushes to 0.
         half = 1.0 / jnp.sqrt(divisor)
         numbers = numbers * half * half
     if p == 2:
         return numbers * numbers
-    magnitudes = numbers
     if p == 1:
-        return magnitudes
-    zero = magnitudes == 0
-    return jnp.where(zero, 0.0, _power(jnp.where(zero, 1.0, magnitudes), p))
-
-
-def _power(value: Tensor, p: float) -> Tensor:
-    """value**p for value > 0. The derivative of JAX's own power is taken outside the scope that has float64."""
-    return jnp.exp(p * jnp.log(value))
+        return numbers
+    assert divisor is not None  # as every order but 1 and 2 has one
+    zero = numbers == 0
+    below = jnp.log(jnp.where(zero, divisor, numbers)) - jnp.log(divisor)
+    below = jnp.where((below > 0) & (numbers < math.inf), 0.0, below)  # at most 0, but for rounding
+    return jnp.where(zero, 0.0, jnp.exp(p * below))
 
 
 def _max(values: Tensor, axes: tuple[int, ...]) -> Tensor:

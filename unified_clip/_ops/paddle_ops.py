@@ -21,7 +21,7 @@ import numpy as np
 import paddle
 
 from .._core import classes
-from .._core.device import DevicePath, odd_bits
+from .._core.device import DevicePath, inverse, odd_bits
 from .._core.ops import Ops, Path, Scalar, Tensor
 from . import host, kernels, memory
 
@@ -135,9 +135,9 @@ class PaddleOps(Ops):
     # -- the path
 
     def path(self, tensors: Sequence[Tensor], *, differentiable: bool, others: Sequence[Any] = ()) -> Path:
-        _check_mode([*tensors, *others])
         views = self.host_views([*tensors, *others], differentiable=differentiable)
         if views is None:
+            _check_mode([*tensors, *others])
             return DevicePath(self, [_Dense(tensor) for tensor in tensors], differentiable)
         return host.HostPath(self, tensors, views[: len(tensors)])
 
@@ -207,7 +207,7 @@ class PaddleOps(Ops):
     def root(self, value: Scalar, p: float) -> Scalar:
         if p == 1:
             return value
-        return value.sqrt() if p == 2 else _power(value, 1 / p)
+        return value.sqrt() if p == 2 else (value.log() * self.constant(inverse(p), [])).exp()
 
     def where(self, condition: Any, yes: Scalar, no: Scalar) -> Scalar:
         return _where(condition, yes, no)
@@ -292,7 +292,7 @@ class _Dense:
     def powers(self, p: float, divisor: Scalar | None) -> Tensor:
         """|g / divisor|**p in float64, with derivative 0 at 0."""
         numbers = self.wide.astype("float64")
-        if divisor is not None:
+        if divisor is not None and p in (1, 2):
             numbers = numbers / self.fit(divisor)
         if p == 2:
             return (numbers * numbers).sum(axis=-1) if self.is_complex else numbers * numbers
@@ -302,8 +302,12 @@ class _Dense:
             magnitudes = _where(paddle.isnan(numbers).any(axis=-1), nan, magnitudes)
         if p == 1:
             return magnitudes
+        assert divisor is not None  # as every order but 1 and 2 has one
         zeros = (magnitudes <= _full(0.0, paddle.float64, magnitudes)).astype("float64")
-        return _power(magnitudes + zeros, p) - zeros
+        below = (magnitudes + zeros * divisor).log() - divisor.log()
+        rounding = (below > _full(0.0, paddle.float64, below)) & paddle.isfinite(magnitudes)  # it is at most 0
+        below = _where(rounding, paddle.zeros_like(below), below)
+        return (below * _full(p, paddle.float64, below)).exp() - zeros
 
     def bound(self, value: Any) -> Tensor:
         """A bound rounded to the tensor's dtype, held as `wide` is."""
@@ -315,12 +319,25 @@ class _Dense:
         return _narrow(value, self.dtype).astype(dtype)
 
 
+def in_static_mode() -> bool:
+    """Whether a static program is being built by hand; paddle.jit.to_static builds its own."""
+    return not paddle.in_dynamic_mode() and not paddle.base.dygraph.base.in_to_static_mode()
+
+
 def _check_mode(tensors: Iterable[Any]) -> None:
-    """Refuse eager tensors while a static program is being built: the first operation would end the process."""
-    if paddle.in_dynamic_mode() or paddle.base.dygraph.base.in_to_static_mode():
+    """Refuse eager tensors while a static program is being built, where the first operation would end the process,
+    and the values of any other program, which would give one that cannot run."""
+    if paddle.base.dygraph.base.in_to_static_mode():
         return
-    if any(isinstance(tensor, paddle.Tensor) for tensor in tensors):
-        raise TypeError("an eager tensor cannot be clipped in static mode; call paddle.disable_static() first")
+    building = None if paddle.in_dynamic_mode() else paddle.static.default_main_program()
+    for tensor in tensors:
+        if building is not None and isinstance(tensor, paddle.Tensor):
+            raise TypeError("an eager tensor cannot be clipped in static mode; call paddle.disable_static() first")
+        if isinstance(tensor, paddle.pir.Value) and tensor.block.program is not building:
+            raise ValueError(
+                "a value of a static program can be clipped only while that program is being built; clip it in static "
+                "mode, under paddle.static.program_guard(its program)"
+            )
 
 
 def _is_plain(tensor: Any) -> bool:
@@ -364,11 +381,6 @@ def _where(condition: Tensor, yes: Tensor, no: Tensor) -> Tensor:
     return paddle.where(condition, *same_shape)
 
 
-def _power(value: Tensor, p: float) -> Tensor:
-    """value**p for value > 0; paddle.pow would round p to float32."""
-    return (value.log() * _full(p, paddle.float64, value)).exp()
-
-
 def _wide_dtype(dtype: Any) -> Any:
     return paddle.float32 if dtype in HALF else paddle.int64 if dtype in SMALL_INTEGERS else dtype
 
@@ -388,7 +400,8 @@ def _rounded_to_odd(value: Tensor) -> Tensor:
     wide = value.astype("float64")
     near = wide.astype("float32")
     odd = odd_bits(wide.detach(), near.detach().astype("float64"), near.detach().view("int32"), _where).view("float32")
-    return _where(odd == near, near, odd)  # `near` has the derivative
+    step = _where(odd == near, paddle.zeros_like(near), odd - near)  # infinities have none
+    return near + step.detach()
 
 
 def _run_as_written() -> None:

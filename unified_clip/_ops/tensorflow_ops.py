@@ -17,7 +17,7 @@ from tensorflow.python.eager.context import ensure_initialized
 from tensorflow.python.pywrap_tfe import TFE_Py_TapeSetPossibleGradientTypes as gradient_types
 
 from .._core import classes
-from .._core.device import DevicePath, odd_bits
+from .._core.device import DevicePath, inverse, odd_bits
 from .._core.ops import Ops, Path, Scalar, Tensor
 from . import host, kernels
 
@@ -145,10 +145,10 @@ class TensorflowOps(Ops):
 
     def power_sum(self, tensors: Sequence[Tensor], p: float, divisor: Scalar | None) -> Scalar:
         parts = [part for tensor in tensors for part in _real_parts(tensor, p)]
-        if divisor is not None:
+        if divisor is not None and p in (1, 2):
             parts = [part / divisor for part in parts]
         # l2_loss is half the sum of squares, in one pass; doubling it is exact.
-        sums = [tf.nn.l2_loss(part) if p == 2 else tf.reduce_sum(_powers(part, p)) for part in parts]
+        sums = [tf.nn.l2_loss(part) if p == 2 else tf.reduce_sum(_powers(part, p, divisor)) for part in parts]
         total = tf.add_n([self.constant(0.0, tensors), *sums])
         return 2.0 * total if p == 2 else total
 
@@ -164,7 +164,7 @@ class TensorflowOps(Ops):
         return _max_abs(_magnitude(tensor), axis=list(axes), keepdims=True)
 
     def root(self, value: Scalar, p: float) -> Scalar:
-        return tf.sqrt(value) if p == 2 else tf.pow(value, self.constant(1 / p, []))
+        return tf.sqrt(value) if p == 2 else tf.pow(value, self.constant(inverse(p), []))
 
     def where(self, condition: Any, yes: Scalar, no: Scalar) -> Scalar:
         return tf.where(condition, yes, no)
@@ -267,13 +267,15 @@ def _magnitude(tensor: Tensor) -> Tensor:
     return tf.where(nan, _constant(np.nan, tf.float64), tf.abs(tf.cast(tensor, tf.complex128)))  # of inf + nan j: inf
 
 
-def _powers(part: Tensor, p: float) -> Tensor:
-    """|x|**p; where x is 0, so is the derivative, which pow gives as NaN for p < 1."""
+def _powers(part: Tensor, p: float, divisor: Scalar) -> Tensor:
+    """|x / divisor|**p, but |x| for p = 1; where x is 0, so is the derivative."""
     magnitudes = tf.abs(part)
     if p == 1:
         return magnitudes
     zero = tf.equal(magnitudes, 0.0)
-    powers = tf.pow(tf.where(zero, tf.ones_like(part), magnitudes), _constant(p, tf.float64))
+    below = tf.math.log(tf.where(zero, divisor, magnitudes)) - tf.math.log(divisor)
+    rounding = (below > 0.0) & (magnitudes < np.inf)  # it is at most 0
+    powers = tf.exp(_constant(p, tf.float64) * tf.where(rounding, tf.zeros_like(part), below))
     return tf.where(zero, tf.zeros_like(part), powers)
 
 

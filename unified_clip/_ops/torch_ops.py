@@ -12,7 +12,7 @@ from torch.autograd import forward_ad
 from torch.utils import _python_dispatch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from .._core.device import DevicePath, odd_bits
+from .._core.device import DevicePath, inverse, odd_bits
 from .._core.ops import Ops, Path, Scalar, Tensor
 from . import host, kernels, memory
 
@@ -131,14 +131,20 @@ class TorchOps(Ops):
         return bool(scalar.requires_grad and torch.is_grad_enabled())
 
     def distinct(self, tensors: Sequence[Any], describe: Callable[[int], str]) -> list[int]:
-        for index, tensor in enumerate(tensors):
-            if tensor._is_zerotensor():
-                raise ValueError(
-                    f"{describe(index)} has no memory of its own, so it cannot be clipped in place; clone it"
-                )
-        memories = [None if _is_traced() else _memory(tensor) for tensor in tensors]
-        views = [None if tensor is None else self.host_view(tensor) for tensor in memories]
-        return memory.distinct(tensors, views, describe)
+        traced = _is_traced()
+        parts = [(index, part) for index, tensor in enumerate(tensors) for part in _parts(tensor)]
+        for index, part in parts:
+            if part._is_zerotensor():
+                raise ValueError(f"{describe(index)} has no memory, so it cannot be clipped in place; pass its clone()")
+        views = [self.host_view(part) if not traced and _has_address(part) else None for _, part in parts]
+        owners = memory.distinct([part for _, part in parts], views, lambda number: describe(parts[number][0]))
+        found: dict[int, set[int]] = {}
+        for (index, _), owner in zip(parts, owners, strict=True):
+            found.setdefault(index, set()).add(parts[owner][0])
+        for index, others in found.items():
+            if len(others) > 1:
+                raise ValueError(f"{describe(index)} shares some of its memory with other gradients; pass copies")
+        return [found[index].pop() for index in range(len(tensors))]
 
     # -- what the device path needs
 
@@ -174,7 +180,7 @@ class TorchOps(Ops):
         return magnitudes.amax(dim=tuple(axes), keepdim=True)
 
     def root(self, value: Scalar, p: float) -> Scalar:
-        return value.sqrt() if p == 2 else value ** (1 / p)
+        return value.sqrt() if p == 2 else value ** inverse(p)
 
     def where(self, condition: Any, yes: Scalar, no: Scalar) -> Scalar:
         return torch.where(condition, yes, no)
@@ -192,8 +198,10 @@ class TorchOps(Ops):
         return [torch.where(coef.to(t.device) != 1.0, _product(t, coef), t) for t in tensors]
 
     def scale_(self, tensors: Sequence[Tensor], coef: Scalar) -> None:
-        for tensor in tensors:
-            _write(tensor, _product(tensor, coef))
+        # What is no plain tensor may refuse the product, and then nothing may have been written.
+        products = {index: _product(t, coef) for index, t in enumerate(tensors) if type(t) not in PLAIN}
+        for index, tensor in enumerate(tensors):
+            _write(tensor, products[index] if index in products else _product(tensor, coef))
 
     def crossed(self, low: Any, high: Any) -> bool | None:
         crossed = self.read((~(low <= high)).any().detach())
@@ -242,18 +250,20 @@ def _is_plain(tensor: Any) -> bool:
     )
 
 
-def _memory(tensor: Any) -> Any | None:
-    """The tensor in whose memory a gradient's values are; None where that is not known."""
-    if tensor.layout == torch.sparse_coo:
-        return _memory(tensor._values())
-    if is_traceable_wrapper_subclass(tensor):  # DTensor, and others that hold their values in another tensor
-        inner = [getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]]
-        return _memory(inner[0]) if len(inner) == 1 else None
+def _parts(tensor: Any) -> list[Any]:
+    """The tensors that hold a gradient's values: those inside a wrapper, as DTensor is one; else itself."""
+    if not is_traceable_wrapper_subclass(tensor):
+        return [tensor]
+    return [part for name in tensor.__tensor_flatten__()[0] for part in _parts(getattr(tensor, name))]
+
+
+def _has_address(tensor: Any) -> bool:
+    """Whether memory that will be written can be told by its address. Sparse gradients are replaced, not written."""
     if tensor.device.type == "meta" or tensor.layout != torch.strided or tensor.dtype not in NAMES:
-        return None
+        return False
     with torch._C.DisableTorchFunctionSubclass(), suppress(RuntimeError):  # a FakeTensor refuses its address
-        return tensor if tensor.numel() == 0 or tensor.data_ptr() else None
-    return None
+        return bool(tensor.numel() == 0 or tensor.data_ptr() != 0)
+    return False
 
 
 def _is_watched() -> bool:
@@ -284,14 +294,18 @@ def _powers(tensor: Tensor, p: float, divisor: Scalar | None) -> Tensor:
     numbers = torch.view_as_real(wide) if p == 2 and wide.is_complex() else wide if p == 2 else _magnitudes(wide)
     if divisor is not None:
         divisor = divisor.to(wide.device)
+    if divisor is not None and p in (1, 2):
         numbers = numbers / (divisor.unsqueeze(-1) if numbers.dim() > wide.dim() and divisor.dim() else divisor)
     if p == 2:
         squares = numbers * numbers
         return squares.sum(-1) if wide.is_complex() else squares
     if p == 1:
         return numbers
+    assert divisor is not None  # as every order but 1 and 2 has one
     zero = numbers == 0
-    return torch.where(zero, 0.0, torch.where(zero, 1.0, numbers) ** p)
+    below = torch.where(zero, divisor, numbers).log() - divisor.log()
+    below = torch.where((below > 0) & (numbers < math.inf), 0.0, below)  # at most 0, but for rounding
+    return torch.where(zero, 0.0, (p * below).exp())
 
 
 def _write(tensor: Tensor, value: Tensor) -> None:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from .calls import Arguments, Call
 from .tensors import Dense, Gradient, Sparse
+
+if TYPE_CHECKING:
+    from .invoke import Invocation
+
+LEARNING_RATE = 0.5
+"""Of the step that shows a parameter update. A power of two, so that a step rounds once, fused or not."""
 
 
 class Native(NamedTuple):
@@ -21,53 +26,45 @@ class Native(NamedTuple):
     tensors: Sequence[Any] | None = None
 
 
-class Adapter:
-    """A framework. A new one subclasses this, and names the subclass Framework."""
+class Adapter(Protocol):
+    """A framework. A new one subclasses this, and names the subclass Framework; what has a body most can keep."""
 
     packages: Sequence[str] = ()
     """The distributions whose versions the report names."""
 
+    families: Sequence[str] = ()
+    """Whose names its own functions correspond to: see `calls.Call.family`."""
+
+    writes: bool = False
+    """Whether in-place names write into the tensors; if not, they update the container."""
+
     def dense(self, tensor: Dense) -> Any:
         """A tensor of the framework with these bytes, in CPU memory."""
-        raise NotImplementedError
 
     def sparse(self, tensor: Sparse) -> Any:
         """The framework's own sparse tensor with these rows, repeated ones included."""
-        raise NotImplementedError
 
     def read(self, tensor: Any) -> Gradient:
         """The bytes of a tensor."""
-        raise NotImplementedError
 
-    def container(self, tensors: Sequence[Any]) -> list[Any]:
-        """What an in-place name takes: by default the list of gradients, which it updates."""
-        return list(tensors)
+    def sgd(self, gradients: Sequence[Any]) -> Sequence[Any]:
+        """Parameters of ones after one step of the framework's SGD with LEARNING_RATE; None for None."""
 
-    def contents(self, container: list[Any]) -> Sequence[Any]:
-        """The gradients in such a container."""
-        return container
+    def holders(self, invocation: Invocation) -> list[Any]:
+        """What an in-place name takes for each gradient: by default the gradient."""
+        return list(invocation.made)
 
-    def parameters(self, tensors: Sequence[Any]) -> Sequence[Any]:
+    def contents(self, holders: Sequence[Any]) -> Sequence[Any]:
+        """The gradients in what `holders` returned; called where `writes`."""
+        return holders
+
+    def parameters(self, tensors: Sequence[Any], need_clip: Sequence[bool | int]) -> Sequence[Any]:
         """Something to stand for the parameter of each gradient."""
-        return [f"parameter {index}" for index in range(len(tensors))]
+        return [np.zeros(1) for _ in tensors]
 
-    # -- the framework's own functions, or what comes nearest to them; None where it has nothing like it
-
-    def native_norm(self, tensors: Sequence[Any], p: float) -> Native | None:
-        return None
-
-    def native_global(self, tensors: Sequence[Any], limit: float, p: float, *, in_place: bool) -> Native | None:
-        """Clip all by one norm. `in_place` tells apart the two functions that Paddle has."""
-        return None
-
-    def native_by_norm(self, tensors: Sequence[Any], limit: float, axes: Sequence[int] | None) -> Native | None:
-        """Clip each by its own norm."""
-        return None
-
-    def native_by_value(self, tensors: Sequence[Any], low: float, high: float, *, in_place: bool) -> Native | None:
-        return None
-
-    # -- what most can keep
+    def transposed(self, tensor: Any) -> Any:
+        """The same tensor with its memory in the order of its transpose, where there is such a thing."""
+        return tensor
 
     def scope(self, dtypes: set[str]) -> AbstractContextManager[Any]:
         """Entered around a case whose gradients have these dtypes."""
@@ -78,18 +75,52 @@ class Adapter:
             return None
         return self.sparse(gradient) if isinstance(gradient, Sparse) else self.dense(gradient)
 
-    def native(self, call: Call, arguments: Arguments, tensors: Sequence[Any]) -> Native | None:
-        """The native that corresponds to a call of ours."""
-        p, in_place = arguments.get("norm_type", 2), call.style == "in place"
-        if call.by_value:
-            return self.native_by_value(tensors, *call.bounds(arguments), in_place=in_place)
-        if call.given_norm(arguments) is not None:
-            return None
+    # -- the framework's own functions, or what comes nearest to them; None where it has nothing like it
+
+    def native_norm(self, run: Invocation, p: float) -> Native | None:
+        return None
+
+    def native_global(self, run: Invocation, limit: float, p: float) -> Native | None:
+        """Clip all by one norm."""
+        return None
+
+    def native_given_norm(self, run: Invocation, limit: float, norm: float) -> Native | None:
+        """Clip all by a norm that is given."""
+        return None
+
+    def native_by_norm(self, run: Invocation, limit: float, axes: Sequence[int] | None) -> Native | None:
+        """Clip each by its own norm."""
+        return None
+
+    def native_by_value(self, run: Invocation, low: float, high: float) -> Native | None:
+        return None
+
+    def native_settings(self, run: Invocation, limit: float) -> Native | None:
+        """Clip the gradients of each group of parameters by the clip that was set for them."""
+        return None
+
+    def has_native(self, run: Invocation) -> bool:
+        """Whether the framework has a function of its own for this call."""
+        if run.call.style == "measure":
+            return "torch" in self.families or "error_if_nonfinite" not in run.arguments
+        return run.call.family in self.families and run.call.style not in ("hook", "class in place")
+
+    def native(self, run: Invocation) -> Native | None:
+        """The native that corresponds to a call of ours, called."""
+        call, arguments = run.call, run.arguments
+        p, given = arguments.get("norm_type", 2), call.given_norm(arguments)
         if call.style == "measure":
-            return self.native_norm(tensors, p)
+            return self.native_norm(run, p)
+        if call.by_value:
+            return self.native_by_value(run, *call.bounds(arguments))
+        limit = call.limit(arguments)
+        if call.style == "settings":
+            return self.native_settings(run, limit)
+        if given is not None:
+            return self.native_given_norm(run, limit, given)
         if call.one_norm:
-            return self.native_global(tensors, call.limit(arguments), p, in_place=in_place)
-        return self.native_by_norm(tensors, call.limit(arguments), arguments.get("axes"))
+            return self.native_global(run, limit, p)
+        return self.native_by_norm(run, limit, arguments.get("axes"))
 
 
 def to_numpy(tensor: Dense) -> npt.NDArray[Any]:

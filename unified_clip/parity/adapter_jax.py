@@ -12,8 +12,9 @@ import numpy as np
 from jax.experimental import sparse
 
 from . import adapter
-from .adapter import Native
-from .calls import Arguments, Call
+from .adapter import LEARNING_RATE, Native
+from .invoke import Invocation
+from .manner import leaves
 from .tensors import Dense, Gradient, Sparse
 
 try:
@@ -24,6 +25,7 @@ except ModuleNotFoundError:
 
 class Framework(adapter.Adapter):
     packages = ("jax", "jaxlib", "optax")
+    families = ("tensorflow",)
 
     def dense(self, tensor: Dense) -> Any:
         return jnp.asarray(adapter.to_numpy(tensor))
@@ -45,29 +47,32 @@ class Framework(adapter.Adapter):
         scope: AbstractContextManager[Any] = jax.enable_x64("float64" in dtypes)
         return scope
 
-    def native(self, call: Call, arguments: Arguments, tensors: Sequence[Any]) -> Native | None:
+    def sgd(self, gradients: Sequence[Any]) -> Sequence[Any]:
+        dense = [g.todense() if isinstance(g, sparse.BCOO) else g for g in gradients]
+        weights = [None if g is None else jnp.ones_like(g) for g in dense]
         if optax is None:
-            return None
-        if any(isinstance(tensor, sparse.BCOO) for tensor in tensors):
+            return [g if g is None else w - LEARNING_RATE * g for w, g in zip(weights, dense, strict=True)]
+        step = optax.sgd(LEARNING_RATE)
+        updates, _ = step.update(dense, step.init(weights))
+        return list(optax.apply_updates(weights, updates))
+
+    def has_native(self, run: Invocation) -> bool:
+        return optax is not None and super().has_native(run)
+
+    def native(self, run: Invocation) -> Native | None:
+        if any(isinstance(tensor, sparse.BCOO) for tensor in run.made):
             raise NotImplementedError("not called: optax takes the row numbers of a BCOO array for gradients")
-        return super().native(call, arguments, tensors)
+        return super().native(run)
 
-    def native_norm(self, tensors: Sequence[Any], p: float) -> Native | None:
-        return Native("optax.tree.norm", NATIVES.norm(tensors, p))
+    def native_norm(self, run: Invocation, p: float) -> Native | None:
+        return Native("optax.tree.norm", NATIVES.norm(run.given, p) * 1.0)
 
-    def native_global(self, tensors: Sequence[Any], limit: float, p: float, *, in_place: bool) -> Native | None:
-        if p != 2:
-            return None
-        clipped = NATIVES.by_global_norm(tensors, limit)
-        return Native("optax.clip_by_global_norm", NATIVES.norm(tensors, p), clipped)
+    def native_global(self, run: Invocation, limit: float, p: float) -> Native | None:
+        clipped = NATIVES.by_global_norm(run.given, limit)
+        return Native("optax.clip_by_global_norm", NATIVES.norm(run.given, p) * 1.0, list(leaves(clipped)))
 
-    def native_by_norm(self, tensors: Sequence[Any], limit: float, axes: Sequence[int] | None) -> Native | None:
-        if axes is not None:
-            return None
-        return Native("optax.clip_by_global_norm, for each", None, NATIVES.by_norm(tensors, limit))
-
-    def native_by_value(self, tensors: Sequence[Any], low: float, high: float, *, in_place: bool) -> Native | None:
-        return Native("optax.clip", None, NATIVES.by_value(tensors, high)) if low == -high else None
+    def native_by_value(self, run: Invocation, low: float, high: float) -> Native | None:
+        return Native("optax.clip", None, NATIVES.by_value(run.made, high)) if low == -high else None
 
 
 class Optax:
@@ -76,7 +81,6 @@ class Optax:
     def __init__(self) -> None:
         self.norm = jax.jit(self._norm, static_argnums=1)
         self.by_global_norm = jax.jit(self._by_global_norm)
-        self.by_norm = jax.jit(self._by_norm)
         self.by_value = jax.jit(self._by_value)
 
     @staticmethod
@@ -86,11 +90,6 @@ class Optax:
     @staticmethod
     def _by_global_norm(tensors: Any, limit: Any) -> Any:
         return optax.clip_by_global_norm(limit).update(tensors, optax.EmptyState())[0]
-
-    @staticmethod
-    def _by_norm(tensors: Any, limit: Any) -> Any:
-        clip = optax.clip_by_global_norm(limit)
-        return [tensor if tensor is None else clip.update(tensor, optax.EmptyState())[0] for tensor in tensors]
 
     @staticmethod
     def _by_value(tensors: Any, limit: Any) -> Any:

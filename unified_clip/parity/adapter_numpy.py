@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from . import adapter
+from .adapter import LEARNING_RATE
 from .tensors import Dense, Gradient, Sparse, densify
 
 
 class Framework(adapter.Adapter):
     packages = ("numpy",)
+    writes = True
 
     def dense(self, tensor: Dense) -> Any:
         return adapter.to_numpy(tensor)
@@ -23,3 +26,9 @@ class Framework(adapter.Adapter):
 
     def read(self, tensor: Any) -> Gradient:
         return adapter.from_numpy(np.asarray(tensor))
+
+    def sgd(self, gradients: Sequence[Any]) -> Sequence[Any]:
+        return [None if g is None else np.ones_like(g) - g.dtype.type(LEARNING_RATE) * g for g in gradients]
+
+    def transposed(self, tensor: Any) -> Any:
+        return np.array(tensor, order="F")

@@ -9,12 +9,15 @@ import numpy as np
 import paddle
 
 from . import adapter
-from .adapter import Native
+from .adapter import LEARNING_RATE, Native
+from .invoke import Invocation
 from .tensors import Dense, Gradient, Sparse
 
 
 class Framework(adapter.Adapter):
     packages = ("paddlepaddle",)
+    families = ("paddle", "torch")
+    writes = True
 
     def dense(self, tensor: Dense) -> Any:
         return paddle.to_tensor(np.array(tensor.array), place=paddle.CPUPlace())  # uint16 is bfloat16 to Paddle
@@ -38,53 +41,68 @@ class Framework(adapter.Adapter):
     def _dense(self, array: Any) -> Dense:
         return Dense("bfloat16" if array.dtype == np.uint16 else array.dtype.name, np.array(array))
 
-    def container(self, tensors: Sequence[Any]) -> list[Any]:
-        parameters = list(self.parameters(tensors))
-        for parameter, tensor in zip(parameters, tensors, strict=True):
+    def sgd(self, gradients: Sequence[Any]) -> Sequence[Any]:
+        weights = [None if g is None else _parameter(_shape(g), g.dtype, 1.0) for g in gradients]
+        for weight, gradient in zip(weights, gradients, strict=True):
+            if weight is not None:
+                weight.grad = gradient
+        present = [weight for weight in weights if weight is not None]
+        paddle.optimizer.SGD(LEARNING_RATE, parameters=present).step()
+        return weights
+
+    def holders(self, invocation: Invocation) -> list[Any]:
+        for parameter, tensor in zip(invocation.parameters, invocation.made, strict=True):
             parameter.grad = tensor
-        return parameters
+        return list(invocation.parameters)
 
-    def contents(self, container: list[Any]) -> Sequence[Any]:
-        return [parameter.grad for parameter in container]
+    def contents(self, holders: Sequence[Any]) -> Sequence[Any]:
+        return [parameter.grad for parameter in holders]
 
-    def parameters(self, tensors: Sequence[Any]) -> Sequence[Any]:
+    def parameters(self, tensors: Sequence[Any], need_clip: Sequence[bool | int]) -> Sequence[Any]:
         like = [paddle.zeros([1]) if tensor is None else tensor for tensor in tensors]
-        parameters = [paddle.zeros(_shape(tensor), tensor.dtype) for tensor in like]
-        for parameter in parameters:
-            parameter.stop_gradient = False
+        parameters = [_parameter(_shape(tensor), tensor.dtype, 0.0) for tensor in like]
+        for parameter, needed in zip(parameters, need_clip, strict=True):
+            parameter.need_clip = needed
         return parameters
 
-    def _utils(self, name: str, tensors: Sequence[Any], *arguments: float) -> Native:
+    def transposed(self, tensor: Any) -> Any:
+        order = list(reversed(range(tensor.ndim)))
+        return tensor.transpose(order).contiguous().transpose(order)
+
+    def _utils(self, name: str, run: Invocation, *arguments: float) -> Native:
         """A function of paddle.nn.utils."""
-        _refuse_sparse(tensors)
-        parameters = self.container(tensors)
-        norm = getattr(paddle.nn.utils, name)(parameters, *arguments)
-        return Native(f"paddle.nn.utils.{name}", norm, self.contents(parameters))
+        _refuse_sparse(run.made)
+        norm = getattr(paddle.nn.utils, name)(run.given_in_place, *arguments)
+        return Native(f"paddle.nn.utils.{name}", norm, run.now())
 
-    def native_norm(self, tensors: Sequence[Any], p: float) -> Native | None:
-        return self._utils("clip_grad_norm_", tensors, float("inf"), float(p))._replace(tensors=None)
+    def native_norm(self, run: Invocation, p: float) -> Native | None:
+        strict = bool(run.arguments.get("error_if_nonfinite"))
+        return self._utils("clip_grad_norm_", run, float("inf"), float(p), strict)._replace(tensors=None)
 
-    def native_global(self, tensors: Sequence[Any], limit: float, p: float, *, in_place: bool) -> Native | None:
-        if in_place:
-            return self._utils("clip_grad_norm_", tensors, limit, float(p))
-        if p != 2:
-            return None
-        return self._by_class("paddle.nn.ClipGradByGlobalNorm", paddle.nn.ClipGradByGlobalNorm(limit), tensors)
+    def native_global(self, run: Invocation, limit: float, p: float) -> Native | None:
+        if run.call.family == "torch":
+            return self._utils("clip_grad_norm_", run, limit, float(p), bool(run.arguments.get("error_if_nonfinite")))
+        return self._by_class("paddle.nn.ClipGradByGlobalNorm", paddle.nn.ClipGradByGlobalNorm(limit), run)
 
-    def native_by_norm(self, tensors: Sequence[Any], limit: float, axes: Sequence[int] | None) -> Native | None:
-        if axes is not None:
-            return None
-        return self._by_class("paddle.nn.ClipGradByNorm", paddle.nn.ClipGradByNorm(limit), tensors)
+    def native_by_norm(self, run: Invocation, limit: float, axes: Sequence[int] | None) -> Native | None:
+        return self._by_class("paddle.nn.ClipGradByNorm", paddle.nn.ClipGradByNorm(limit), run)
 
-    def native_by_value(self, tensors: Sequence[Any], low: float, high: float, *, in_place: bool) -> Native | None:
-        if in_place:
-            return self._utils("clip_grad_value_", tensors, high)
-        _refuse_sparse(tensors)
-        return self._by_class("paddle.nn.ClipGradByValue", paddle.nn.ClipGradByValue(high, low), tensors)
+    def native_by_value(self, run: Invocation, low: float, high: float) -> Native | None:
+        if run.call.family == "torch":
+            return self._utils("clip_grad_value_", run, high)
+        _refuse_sparse(run.made)
+        return self._by_class("paddle.nn.ClipGradByValue", paddle.nn.ClipGradByValue(high, low), run)
 
-    def _by_class(self, name: str, clip: Any, tensors: Sequence[Any]) -> Native:
-        pairs = list(zip(self.parameters(tensors), tensors, strict=True))
-        return Native(name, None, [gradient for _, gradient in clip(pairs)])
+    def native_settings(self, run: Invocation, limit: float) -> Native | None:
+        clipped = paddle.nn.clip.append_gradient_clip_ops(run.pairs)  # set_gradient_clip only asserts here
+        return Native("paddle.nn.clip.append_gradient_clip_ops", None, [gradient for _, gradient in clipped])
+
+    def _by_class(self, name: str, clip: Any, run: Invocation) -> Native:
+        return Native(name, None, [gradient for _, gradient in clip(run.pairs)])
+
+
+def _parameter(shape: list[int], dtype: Any, value: float) -> Any:
+    return paddle.create_parameter(shape, dtype, default_initializer=paddle.nn.initializer.Constant(value))
 
 
 def _refuse_sparse(tensors: Sequence[Any]) -> None:

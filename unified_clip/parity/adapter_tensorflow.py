@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from . import adapter
-from .adapter import Native
+from .adapter import LEARNING_RATE, Native
+from .invoke import Invocation
+from .manner import leaves
 from .tensors import Dense, Gradient, Sparse
 
 
 class Framework(adapter.Adapter):
     packages = ("tensorflow", "keras")
+    families = ("tensorflow",)
 
     def dense(self, tensor: Dense) -> Any:
         return tf.constant(adapter.to_numpy(tensor))
@@ -30,20 +34,28 @@ class Framework(adapter.Adapter):
     def read_dense(self, tensor: Any) -> Dense:
         return adapter.from_numpy(tensor.numpy())
 
-    def parameters(self, tensors: Sequence[Any]) -> Sequence[Any]:
+    def sgd(self, gradients: Sequence[Any]) -> Sequence[Any]:
+        weights = [None if g is None else keras.Variable(tf.ones(g.shape, g.dtype), dtype=g.dtype) for g in gradients]
+        pairs = [(g, weight) for g, weight in zip(gradients, weights, strict=True) if weight is not None]
+        keras.optimizers.SGD(LEARNING_RATE).apply_gradients(pairs)
+        return [None if weight is None else weight.value for weight in weights]
+
+    def parameters(self, tensors: Sequence[Any], need_clip: Sequence[bool | int]) -> Sequence[Any]:
         return [tf.Variable(0.0) for _ in tensors]
 
-    def native_norm(self, tensors: Sequence[Any], p: float) -> Native | None:
-        return Native("tf.linalg.global_norm", tf.linalg.global_norm(tensors)) if p == 2 else None
+    def native_norm(self, run: Invocation, p: float) -> Native | None:
+        return Native("tf.linalg.global_norm", tf.linalg.global_norm(run.given)) if p == 2 else None
 
-    def native_global(self, tensors: Sequence[Any], limit: float, p: float, *, in_place: bool) -> Native | None:
-        if p != 2:
-            return None
-        clipped, norm = tf.clip_by_global_norm(tensors, limit)
-        return Native("tf.clip_by_global_norm", norm, clipped)
+    def native_global(self, run: Invocation, limit: float, p: float) -> Native | None:
+        clipped, norm = tf.clip_by_global_norm(run.given, limit)
+        return Native("tf.clip_by_global_norm", norm, list(leaves(clipped)))
 
-    def native_by_norm(self, tensors: Sequence[Any], limit: float, axes: Sequence[int] | None) -> Native | None:
-        return Native("tf.clip_by_norm", None, [t if t is None else tf.clip_by_norm(t, limit, axes) for t in tensors])
+    def native_given_norm(self, run: Invocation, limit: float, norm: float) -> Native | None:
+        clipped, _ = tf.clip_by_global_norm(run.given, limit, use_norm=tf.constant(norm))
+        return Native("tf.clip_by_global_norm", None, list(leaves(clipped)))
 
-    def native_by_value(self, tensors: Sequence[Any], low: float, high: float, *, in_place: bool) -> Native | None:
-        return Native("tf.clip_by_value", None, [t if t is None else tf.clip_by_value(t, low, high) for t in tensors])
+    def native_by_norm(self, run: Invocation, limit: float, axes: Sequence[int] | None) -> Native | None:
+        return Native("tf.clip_by_norm", None, [t if t is None else tf.clip_by_norm(t, limit, axes) for t in run.made])
+
+    def native_by_value(self, run: Invocation, low: float, high: float) -> Native | None:
+        return Native("tf.clip_by_value", None, [t if t is None else tf.clip_by_value(t, low, high) for t in run.made])

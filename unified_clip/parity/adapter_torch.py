@@ -9,11 +9,16 @@ import numpy as np
 import torch
 
 from . import adapter
+from .adapter import LEARNING_RATE, Native
+from .invoke import Invocation
+from .manner import leaves
 from .tensors import Dense, Gradient, Sparse
 
 
 class Framework(adapter.Adapter):
     packages = ("torch",)
+    families = ("torch",)
+    writes = True
 
     def dense(self, tensor: Dense) -> Any:
         made = torch.from_numpy(np.array(tensor.array))
@@ -33,41 +38,44 @@ class Framework(adapter.Adapter):
         bits = tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor
         return Dense(str(tensor.dtype).removeprefix("torch."), bits.numpy().copy())
 
-    def container(self, tensors: Sequence[Any]) -> list[Any]:
-        parameters = list(self.parameters(tensors))
-        for parameter, tensor in zip(parameters, tensors, strict=True):
+    def sgd(self, gradients: Sequence[Any]) -> Sequence[Any]:
+        weights = [None if g is None else torch.nn.Parameter(torch.ones(g.shape, dtype=g.dtype)) for g in gradients]
+        for weight, gradient in zip(weights, gradients, strict=True):
+            if weight is not None:
+                weight.grad = gradient
+        torch.optim.SGD([weight for weight in weights if weight is not None], lr=LEARNING_RATE).step()
+        return weights
+
+    def holders(self, invocation: Invocation) -> list[Any]:
+        for parameter, tensor in zip(invocation.parameters, invocation.made, strict=True):
             parameter.grad = tensor
-        return parameters
+        return list(invocation.parameters)
 
-    def contents(self, container: list[Any]) -> Sequence[Any]:
-        return [parameter.grad for parameter in container]
+    def contents(self, holders: Sequence[Any]) -> Sequence[Any]:
+        return [parameter.grad for parameter in holders]
 
-    def parameters(self, tensors: Sequence[Any]) -> Sequence[Any]:
+    def parameters(self, tensors: Sequence[Any], need_clip: Sequence[bool | int]) -> Sequence[Any]:
         like = [torch.zeros(1) if tensor is None else tensor for tensor in tensors]
         return [torch.nn.Parameter(torch.zeros(tensor.shape, dtype=tensor.dtype)) for tensor in like]
 
-    def native_norm(self, tensors: Sequence[Any], p: float) -> adapter.Native | None:
-        present = [tensor for tensor in tensors if tensor is not None]
-        return adapter.Native("torch.nn.utils.get_total_norm", torch.nn.utils.get_total_norm(present, p))
+    def transposed(self, tensor: Any) -> Any:
+        order = tuple(reversed(range(tensor.ndim)))
+        return tensor.permute(order).contiguous().permute(order)
 
-    def native_global(self, tensors: Sequence[Any], limit: float, p: float, *, in_place: bool) -> adapter.Native | None:
-        parameters = self.container(tensors)
-        norm = torch.nn.utils.clip_grad_norm_(parameters, limit, p)
-        return adapter.Native("torch.nn.utils.clip_grad_norm_", norm, self.contents(parameters))
+    def native_norm(self, run: Invocation, p: float) -> Native | None:
+        strict = bool(run.arguments.get("error_if_nonfinite"))
+        present = [tensor for tensor in leaves(run.given) if tensor is not None]
+        return Native("torch.nn.utils.get_total_norm", torch.nn.utils.get_total_norm(present, p, strict))
 
-    def native_by_norm(self, tensors: Sequence[Any], limit: float, axes: Sequence[int] | None) -> adapter.Native | None:
-        if axes is not None:
-            return None
-        parameters = self.container(tensors)
-        for parameter in parameters:
-            torch.nn.utils.clip_grad_norm_(parameter, limit)
-        return adapter.Native("torch.nn.utils.clip_grad_norm_, for each", None, self.contents(parameters))
+    def native_global(self, run: Invocation, limit: float, p: float) -> Native | None:
+        strict = bool(run.arguments.get("error_if_nonfinite"))
+        norm = torch.nn.utils.clip_grad_norm_(run.given_in_place, limit, p, strict)
+        return Native("torch.nn.utils.clip_grad_norm_", norm, run.now())
 
-    def native_by_value(
-        self, tensors: Sequence[Any], low: float, high: float, *, in_place: bool
-    ) -> adapter.Native | None:
-        if low != -high:
-            return None
-        parameters = self.container(tensors)
-        torch.nn.utils.clip_grad_value_(parameters, high)
-        return adapter.Native("torch.nn.utils.clip_grad_value_", None, self.contents(parameters))
+    def native_given_norm(self, run: Invocation, limit: float, norm: float) -> Native | None:
+        torch.nn.utils.clip_grads_with_norm_(run.given_in_place, limit, torch.tensor(norm))
+        return Native("torch.nn.utils.clip_grads_with_norm_", None, run.now())
+
+    def native_by_value(self, run: Invocation, low: float, high: float) -> Native | None:
+        torch.nn.utils.clip_grad_value_(run.given_in_place, high)
+        return Native("torch.nn.utils.clip_grad_value_", None, run.now())

@@ -7,6 +7,7 @@ module compares with the halfway points.
 from __future__ import annotations
 
 import math
+from decimal import Context, Decimal, localcontext
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -95,6 +96,14 @@ def power_sum(values: Float64s, p: int) -> Fraction:
     integers, exponent = as_integers(values.reshape(-1))
     total = sum(abs(n) for n in integers) if p == 1 else sum(n * n for n in integers)
     return Fraction(total) * Fraction(2) ** (p * exponent)
+
+
+def general_norm(values: Float64s, p: float, dtype: str) -> float:
+    """The p-norm of finite values for any p > 0, to 60 digits and then rounded to `dtype`."""
+    with localcontext(Context(prec=60, Emin=-(10**9), Emax=10**9)):
+        power = Decimal(p)
+        total = sum((abs(Decimal(x)) ** power for x in values.reshape(-1).tolist() if x), Decimal(0))
+        return nearest(Fraction(total ** (1 / power)), dtype) if total else 0.0
 
 
 def sum_of_columns(values: Float64s, dtype: str) -> Float64s:

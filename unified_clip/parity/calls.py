@@ -13,8 +13,11 @@ Arguments = Mapping[str, Any]
 class Call:
     """One public name."""
 
-    style: Literal["in place", "list", "each", "measure", "class", "class in place"]
-    """How gradients go in and come out: see `worker.STYLES`."""
+    style: Literal["in place", "list", "each", "measure", "class", "class in place", "settings", "hook"]
+    """How gradients go in and come out: see `invoke.STYLES`."""
+
+    family: Literal["torch", "tensorflow", "paddle"]
+    """Whose name it is: natives are compared with the names of their own family, since the families' rules differ."""
 
     required: tuple[str, ...]
     optional: tuple[str, ...] = ()
@@ -30,6 +33,10 @@ class Call:
     infinite_norm_gives_nan: bool = False
 
     returns_norm: bool = False
+
+    @property
+    def in_place(self) -> bool:
+        return self.style in ("in place", "class in place")
 
     def limit(self, arguments: Arguments) -> float:
         """The threshold of a call that clips by norm."""
@@ -51,16 +58,23 @@ class Call:
 PYTORCH_EPS = 1e-6
 
 CALLS = {
-    "clip_grad_norm_": Call("in place", ("max_norm",), ("norm_type",), eps=PYTORCH_EPS, returns_norm=True),
-    "clip_grads_with_norm_": Call("in place", ("max_norm", "total_norm"), eps=PYTORCH_EPS),
-    "clip_grad_value_": Call("in place", ("clip_value",), by_value=True),
-    "get_total_norm": Call("measure", (), ("norm_type",), returns_norm=True),
-    "clip_by_global_norm": Call("list", ("clip_norm",), ("use_norm",), infinite_norm_gives_nan=True, returns_norm=True),
-    "clip_by_norm": Call("each", ("clip_norm",), ("axes",), one_norm=False),
-    "clip_by_value": Call("each", ("clip_value_min", "clip_value_max"), by_value=True),
-    "global_norm": Call("measure", (), returns_norm=True),
-    "GradientClipByGlobalNorm": Call("class", ("clip_norm",)),
-    "GradientClipByGlobalNorm.clip_": Call("class in place", ("clip_norm",), returns_norm=True),
-    "GradientClipByNorm": Call("class", ("clip_norm",), one_norm=False),
-    "GradientClipByValue": Call("class", ("max",), ("min",), by_value=True),
+    "clip_grad_norm_": Call(
+        "in place", "torch", ("max_norm",), ("norm_type", "error_if_nonfinite"), eps=PYTORCH_EPS, returns_norm=True
+    ),
+    "clip_grads_with_norm_": Call("in place", "torch", ("max_norm", "total_norm"), eps=PYTORCH_EPS),
+    "clip_grad_value_": Call("in place", "torch", ("clip_value",), by_value=True),
+    "get_total_norm": Call("measure", "torch", (), ("norm_type", "error_if_nonfinite"), returns_norm=True),
+    "clip_by_global_norm": Call(
+        "list", "tensorflow", ("clip_norm",), ("use_norm",), infinite_norm_gives_nan=True, returns_norm=True
+    ),
+    "clip_by_norm": Call("each", "tensorflow", ("clip_norm",), ("axes",), one_norm=False),
+    "clip_by_value": Call("each", "tensorflow", ("clip_value_min", "clip_value_max"), by_value=True),
+    "global_norm": Call("measure", "tensorflow", (), returns_norm=True),
+    "GradientClipByGlobalNorm": Call("class", "paddle", ("clip_norm",)),
+    "GradientClipByGlobalNorm.clip_": Call("class in place", "paddle", ("clip_norm",), returns_norm=True),
+    "GradientClipByNorm": Call("class", "paddle", ("clip_norm",), one_norm=False),
+    "GradientClipByValue": Call("class", "paddle", ("max",), ("min",), by_value=True),
+    "append_gradient_clip_ops": Call("settings", "paddle", ("clip_norm",)),
+    "ErrorClipByValue": Call("hook", "paddle", ("max",), ("min",), by_value=True),
 }
+"""By name. `append_gradient_clip_ops` stands for `set_gradient_clip` of a GradientClipByGlobalNorm as well."""

@@ -1,4 +1,4 @@
-"""A suite is data: `cases.toml` names lists of gradients and the calls to make on them.
+"""The cases of a suite are data: TOML files that name lists of gradients and the calls to make on them.
 
     [[gradients]]
     name = "worked example"
@@ -18,9 +18,15 @@ with `copies` (how many such tensors), `shape` (default: one axis), `dtype` (def
 to it once) and, for a sparse gradient, `rows`: the row of `shape` that each row of the values belongs to; rows may
 repeat.
 
-An entry of `cases` stands for every one of its calls on every one of its lists of gradients. `dtypes` repeats it
-with all gradients rounded to each of these. `subnormal = true` says that the result depends on subnormal numbers,
-which TensorFlow and XLA flush to zero.
+An entry of `cases` stands for every one of its calls on every one of its lists of gradients; lists may be named in
+any of the suite's files. It may have, beside the fields of `manner.Manner`,
+
+    dtypes = ["float16"]         repeat it with all gradients rounded to each of these
+    frameworks = ["torch"]       only these
+    raises = "ValueError"        the call raises this, and leaves the gradients as they are
+    warns = true                 the call gives a ClipWarning
+    update = true                compare an SGD step with the clipped gradients too
+    subnormal = true             the result depends on subnormal numbers, which TensorFlow and XLA flush to zero
 """
 
 from __future__ import annotations
@@ -29,7 +35,7 @@ import math
 import random
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -38,9 +44,8 @@ import numpy as np
 
 from .arithmetic import FORMATS, Float64s, nearest, nearest_float, rounded
 from .calls import CALLS, Call
+from .manner import CONTAINERS, PLAIN, Manner
 from .tensors import Dense, Gradient, Sparse, UnreadableError, encode, load_recorded
-
-FILE = "cases.toml"
 
 
 class SuiteError(Exception):
@@ -56,38 +61,39 @@ class Case:
     gradients: Sequence[Gradient]
     call_name: str
     arguments: Mapping[str, Any]
-    subnormal: bool
+    manner: Manner = PLAIN
+    frameworks: Sequence[str] = ()
+    """Where it is run; everywhere if empty."""
+
+    raises: str = ""
+    warns: bool = False
+    update: bool = False
+    subnormal: bool = False
 
     @property
     def call(self) -> Call:
         return CALLS[self.call_name]
 
 
-def read(suite: Path) -> list[Case]:
-    """All cases of the suite in a directory."""
-    path = suite / FILE
-    try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SuiteError(f"{path} cannot be read: {error.strerror}; name the suite's directory with --suite") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SuiteError(f"{path}: {error}") from None
-    _check_keys(data, {"gradients", "cases"}, set(), FILE)
+def read(files: Sequence[Path]) -> list[Case]:
+    """All cases in the files, in order."""
+    tables = [(path, read_toml(path)) for path in files]
     lists: dict[str, list[Gradient]] = {}
-    for number, table in enumerate(_tables(data, "gradients"), 1):
-        place = f"{FILE}, gradients {number}"
-        name, gradients = _gradients(table, suite, place)
-        if name in lists:
-            raise SuiteError(f"{place}: the name {name!r} is used twice")
-        lists[name] = gradients
+    for path, data in tables:
+        check_keys(data, set(), {"gradients", "cases"}, path.name)
+        for number, table in enumerate(_tables(data, "gradients", path.name), 1):
+            place = f"{path.name}, gradients {number}"
+            name, gradients = _gradients(table, path.parent, place)
+            if name in lists:
+                raise SuiteError(f"{place}: the name {name!r} is used twice")
+            lists[name] = gradients
     cases: dict[str, Case] = {}
-    for number, table in enumerate(_tables(data, "cases"), 1):
-        for case in _cases(table, lists, f"{FILE}, cases {number}"):
-            if case.name in cases:
-                raise SuiteError(f"{FILE}, cases {number}: the case {case.name!r} is there twice")
-            cases[case.name] = case
-    if not cases:
-        raise SuiteError(f"{FILE}: there are no cases")
+    for path, data in tables:
+        for number, table in enumerate(_tables(data, "cases", path.name), 1):
+            for case in _cases(table, lists, f"{path.name}, cases {number}"):
+                if case.name in cases:
+                    raise SuiteError(f"{path.name}, cases {number}: the case {case.name!r} is there twice")
+                cases[case.name] = case
     return list(cases.values())
 
 
@@ -95,7 +101,7 @@ def read(suite: Path) -> list[Case]:
 
 
 def _gradients(table: dict[str, Any], suite: Path, place: str) -> tuple[str, list[Gradient]]:
-    _check_keys(table, {"name"}, {"tensors", "file"}, place)
+    check_keys(table, {"name"}, {"tensors", "file"}, place)
     if ("tensors" in table) == ("file" in table):
         raise SuiteError(f"{place}: give either tensors or file")
     if "file" in table:
@@ -112,11 +118,11 @@ def _gradients(table: dict[str, Any], suite: Path, place: str) -> tuple[str, lis
 
 def _tensor(table: dict[str, Any], place: str) -> Gradient:
     if "none" in table:
-        _check_keys(table, {"none"}, set(), place)
+        check_keys(table, {"none"}, set(), place)
         return None
     source = "random" if "random" in table else "values"
     required = {"random", "exponents", "shape"} if source == "random" else {"values"}
-    _check_keys(table, required, {"shape", "dtype", "rows"}, place)
+    check_keys(table, required, {"shape", "dtype", "rows"}, place)
     dtype, rows = table.get("dtype", "float32"), table.get("rows")
     if dtype not in FORMATS:
         raise SuiteError(f"{place}: dtype is {dtype!r}; it may be {', '.join(FORMATS)}")
@@ -173,11 +179,16 @@ def _dense_as_dtype(dense: Dense, dtype: str) -> Dense:
 
 
 def _cases(table: dict[str, Any], lists: Mapping[str, list[Gradient]], place: str) -> Iterator[Case]:
-    _check_keys(table, {"gradients", "calls"}, {"dtypes", "subnormal"}, place)
+    manners = {each.name for each in fields(Manner)}
+    expectations = {"frameworks", "raises", "warns", "update", "subnormal"}
+    check_keys(table, {"gradients", "calls"}, {"dtypes", *expectations, *manners}, place)
     calls = [_call(call, place) for call in _tables(table, "calls", place)]
+    expected = {key: table[key] for key in expectations & table.keys()}
+    manner = _manner({key: table[key] for key in manners & table.keys()}, place)
     for name in table["gradients"]:
         if name not in lists:
             raise SuiteError(f"{place}: there are no gradients named {name!r}; there are {', '.join(lists)}")
+        _check_lengths(manner, len(lists[name]), place)
         for dtype in table.get("dtypes", [None]):
             if dtype is not None and dtype not in FORMATS:
                 raise SuiteError(f"{place}: dtypes has {dtype!r}; it may have {', '.join(FORMATS)}")
@@ -185,8 +196,24 @@ def _cases(table: dict[str, Any], lists: Mapping[str, list[Gradient]], place: st
             gradients = lists[name] if dtype is None else [_as_dtype(gradient, dtype) for gradient in lists[name]]
             for call_name, arguments in calls:
                 written = ", ".join(f"{key}={value}" for key, value in arguments.items())
-                full_name = f"{title}: {call_name}({written})"
-                yield Case(full_name, title, gradients, call_name, arguments, table.get("subnormal", False))
+                raises = f", raises {expected['raises']}" if "raises" in expected else ""
+                full_name = f"{title}: {call_name}({written}){manner.describe()}{raises}"
+                yield Case(full_name, title, gradients, call_name, arguments, manner, **expected)
+
+
+def _manner(table: dict[str, Any], place: str) -> Manner:
+    manner = Manner.read(table)
+    if manner.container not in CONTAINERS:
+        raise SuiteError(f"{place}: container is {manner.container!r}; it may be {', '.join(CONTAINERS)}")
+    return manner
+
+
+def _check_lengths(manner: Manner, count: int, place: str) -> None:
+    for key, values in (("need_clip", manner.need_clip), ("groups", manner.groups)):
+        if values and len(values) != count:
+            raise SuiteError(f"{place}: {key} has {len(values)} entries for {count} gradients")
+    if any(not 0 <= index < count for index in manner.listed):
+        raise SuiteError(f"{place}: listed has a number that is not below {count}, the number of gradients")
 
 
 def _call(table: dict[str, Any], place: str) -> tuple[str, dict[str, Any]]:
@@ -195,27 +222,34 @@ def _call(table: dict[str, Any], place: str) -> tuple[str, dict[str, Any]]:
     if name not in CALLS:
         raise SuiteError(f"{place}: call is {name!r}; it may be {', '.join(CALLS)}")
     call = CALLS[name]
-    _check_keys(arguments, set(call.required), set(call.optional), f"{place}, {name}")
+    check_keys(arguments, set(call.required), set(call.optional), f"{place}, {name}")
     for key, value in arguments.items():
         numbers = value if key == "axes" and isinstance(value, list) else [value]
         if not all(isinstance(number, int | float) for number in numbers):
             raise SuiteError(f"{place}, {name}: {key} is {value!r}; give a number, or for axes a list of them")
-    if arguments.get("norm_type", 2) not in (1, 2, math.inf):
-        raise SuiteError(f"{place}, {name}: norm_type may be 1, 2 or inf, whose results are exact")
     return name, arguments
 
 
 # -- checks
 
 
-def _tables(data: Mapping[str, Any], key: str, place: str = FILE) -> list[dict[str, Any]]:
-    found = data[key]
+def read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SuiteError(f"{path} cannot be read: {error.strerror}; name the suite's directory with --suite") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SuiteError(f"{path}: {error}") from None
+
+
+def _tables(data: Mapping[str, Any], key: str, place: str) -> list[dict[str, Any]]:
+    found = data.get(key, [])
     if not isinstance(found, list) or not all(isinstance(entry, dict) for entry in found):
         raise SuiteError(f"{place}: {key} must be a list of tables")
     return found
 
 
-def _check_keys(table: Mapping[str, Any], required: set[str], optional: set[str], place: str) -> None:
+def check_keys(table: Mapping[str, Any], required: set[str], optional: set[str], place: str) -> None:
     missing, unknown = required - table.keys(), table.keys() - required - optional
     if missing:
         raise SuiteError(f"{place}: {', '.join(sorted(missing))} is missing")

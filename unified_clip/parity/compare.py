@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from . import oracle
-from .arithmetic import FORMATS
+from .arithmetic import FORMATS, Float64s
 from .cases import Case
 from .launch import HOST, Failure, Outcome
 from .oracle import Expected
@@ -34,14 +34,22 @@ NORM_RELATIVE = 1e-12
 
 Kind = Literal["equal", "close", "flushed", "different", "crashed", "timed out", "missing", "unreadable"]
 
+STAGES = ("norm", "coefficient", "tensors", "update")
+"""What is compared, each on its own: the norm that is returned, the coefficient that the tensors show, the clipped
+tensors, and the parameters after a step with them."""
+
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a comparison came to; `ulps` is the greatest distance of any number from the right one."""
+    """What a comparison came to."""
 
     kind: Kind
     ulps: float = 0.0
+    """The greatest distance of any number of a tensor or a norm from the right one."""
+
     detail: str = ""
+    stages: Mapping[str, float] = field(default_factory=dict)
+    """The distance at each stage that the call has: in ulps, for coefficients relative."""
 
     @property
     def agrees(self) -> bool:
@@ -52,22 +60,74 @@ def judge(case: Case, expected: Expected, outcome: Outcome | Failure, framework:
     """A result of ours against the oracle."""
     if isinstance(outcome, Failure):
         return Verdict(outcome.kind, math.inf, outcome.detail)
-    wrong = _wrong_form(_tensors(expected.norm, expected.gradients), _tensors(outcome.norm, outcome.gradients))
+    wrong = _wrong_behaviour(case, outcome) or _wrong_form(
+        _tensors(expected.norm, expected.gradients), _tensors(outcome.norm, outcome.gradients)
+    )
     if wrong:
         return Verdict("different", math.inf, wrong)
-    norm_ulps = ulps([expected.norm], [outcome.norm])
-    gradient_ulps = ulps(expected.gradients or [], outcome.gradients or [])
-    distance = max(norm_ulps, gradient_ulps)
+    stages = distances(case, expected, outcome)
+    distance = max((stages[stage] for stage in stages if stage != "coefficient"), default=0.0)
     if distance == 0:
-        return Verdict("equal")
-    detail = f"norm off by {norm_ulps:g} ulp, gradients by {gradient_ulps:g} ulp"
+        return Verdict("equal", stages=stages)
+    units = {"coefficient": "relatively"}
+    apart = [f"{stage} off by {size:.3g} {units.get(stage, 'ulp')}" for stage, size in stages.items() if size]
+    verdict = Verdict("different", distance, ", ".join(apart), stages)
     if path == HOST:
-        return Verdict("different", distance, detail)
-    if _norm_is_close(expected, outcome, norm_ulps) and _follows(case, expected, outcome):
-        return Verdict("close", distance, detail)
+        close = case.arguments.get("norm_type", 2) not in (1, 2, math.inf) and stages["norm"] <= NORM_ULPS
+        return dataclasses.replace(verdict, kind="close") if close and _follows(case, expected, outcome) else verdict
+    if _norm_is_close(expected, outcome, stages.get("norm", 0.0)) and _follows(case, expected, outcome):
+        return dataclasses.replace(verdict, kind="close")
     if case.subnormal and framework in FLUSHING and _differs_by_flushing(case, expected, outcome):
-        return Verdict("flushed", distance, f"subnormal numbers are flushed here: {detail}")
-    return Verdict("different", distance, detail)
+        return dataclasses.replace(verdict, kind="flushed", detail=f"subnormal numbers are flushed: {verdict.detail}")
+    return verdict
+
+
+def distances(case: Case, expected: Expected, outcome: Outcome) -> dict[str, float]:
+    """How far a result of the right form is from what is right, at each stage that there is."""
+    stages: dict[str, float] = {}
+    if expected.norm is not None:
+        stages["norm"] = ulps([expected.norm], [outcome.norm])
+    if expected.gradients is not None and outcome.gradients is not None:
+        if not case.call.by_value:
+            pairs = zip(*(coefficients(case, side) for side in (expected.gradients, outcome.gradients)), strict=True)
+            stages["coefficient"] = max((relative_error(found, right) for right, found in pairs), default=0.0)
+        stages["tensors"] = ulps(expected.gradients, outcome.gradients)
+    if expected.update is not None and outcome.update is not None:
+        stages["update"] = ulps(expected.update, outcome.update)
+    return stages
+
+
+def coefficients(case: Case, clipped: Sequence[Dense | None]) -> list[float]:
+    """By what each gradient was multiplied, as its greatest finite element shows; 1 where none does."""
+    return [
+        1.0
+        if before is None or after is None
+        else _coefficient(before.values().reshape(-1), after.values().reshape(-1))
+        for before, after in zip(map(densify, case.gradients), clipped, strict=True)
+    ]
+
+
+def _coefficient(before: Float64s, after: Float64s) -> float:
+    magnitudes = np.where(np.isfinite(before), np.abs(before), 0.0)
+    if not magnitudes.any():
+        return 1.0
+    greatest = int(np.argmax(magnitudes))
+    return float(after[greatest] / before[greatest])
+
+
+def _wrong_behaviour(case: Case, outcome: Outcome) -> str:
+    """What is wrong with an error, a warning or the container that came back; '' if nothing."""
+    if case.raises and not outcome.raised:
+        return f"returned where {case.raises} was due"
+    if case.raises not in outcome.raised if case.raises else outcome.raised:
+        return f"raised {outcome.message}" + (f" where {case.raises} was due" if case.raises else "")
+    if not outcome.unchanged:
+        return f"raised {outcome.message}, and had changed gradients"
+    if case.warns != outcome.warned:
+        return "warned" if outcome.warned else "gave no ClipWarning"
+    if outcome.structure and outcome.structure != case.manner.structure:
+        return f"returned a {outcome.structure} instead of a {case.manner.structure}"
+    return ""
 
 
 def ulps(ours: Sequence[Dense | None], theirs: Sequence[Dense | None]) -> float:
@@ -131,9 +191,16 @@ def _follows(case: Case, expected: Expected, outcome: Outcome) -> bool:
         return False
     given = [densify(gradient) for gradient in case.gradients]
     n = None if outcome.norm is None else float(outcome.norm.values())
-    right = expected.gradients if n is None else oracle.clipped(case.call, case.arguments, given, n)
+    right = expected.gradients if n is None else oracle.clipped(case, given, n)
     loose = [n is None or isinstance(gradient, Sparse) for gradient in case.gradients]
-    return all(map(_explained, right, outcome.gradients, loose))
+    return all(map(_explained, right, outcome.gradients, loose)) and _update_follows(outcome)
+
+
+def _update_follows(outcome: Outcome) -> bool:
+    """Whether the parameters are what the framework's own clipped gradients make of them."""
+    if outcome.update is None or outcome.gradients is None:
+        return True
+    return ulps([oracle.stepped(gradient) for gradient in outcome.gradients], outcome.update) == 0
 
 
 def _differs_by_flushing(case: Case, expected: Expected, outcome: Outcome) -> bool:
@@ -171,52 +238,6 @@ def _explained(right: Dense | None, found: Dense | None, loose: bool) -> bool:
 
 def _close_float64(found: float, right: float) -> bool:
     return relative_error(found, right) <= NORM_RELATIVE
-
-
-# -- the frameworks' own functions
-
-
-@dataclass(frozen=True)
-class Distance:
-    """How far a framework's own function is from what the contract says; None where there is nothing to compare."""
-
-    function: str = ""
-    norm: float | None = None
-    """Relative, from the exact norm."""
-
-    gradients: float | None = None
-    """The greatest difference of an element, relative to the greatest element that is right."""
-
-    note: str = ""
-
-
-def measure(expected: Expected, native: Outcome | Failure) -> Distance | None:
-    """The native's distance from the oracle; None where there is no such function."""
-    if isinstance(native, Failure):
-        return None if native.kind == "missing" else Distance(note=native.detail)
-    if not native.name:
-        return None
-    norm = None
-    if native.norm is not None and expected.wide_norm is not None:
-        norm = relative_error(float(native.norm.values().reshape(())), expected.wide_norm)
-    if native.gradients is None or expected.gradients is None:
-        return Distance(native.name, norm)
-    right = [gradient for gradient in expected.gradients if gradient is not None]
-    found = [gradient for gradient in native.gradients if gradient is not None]
-    if [gradient.array.size for gradient in right] != [gradient.array.size for gradient in found]:
-        return Distance(native.name, norm, note="it returns other shapes")
-    return Distance(native.name, norm, _greatest_difference(right, found))
-
-
-def _greatest_difference(right: Sequence[Dense], found: Sequence[Dense]) -> float:
-    a, b = (np.concatenate([np.zeros(0), *(t.values().reshape(-1) for t in side)]) for side in (right, found))
-    with np.errstate(invalid="ignore"):
-        same = (a == b) | (np.isnan(a) & np.isnan(b))
-        difference = float(np.max(np.abs(a - b), where=~same, initial=0.0))
-    greatest = float(np.max(np.abs(a), where=np.isfinite(a), initial=0.0))
-    if difference == 0:
-        return 0.0
-    return difference / greatest if math.isfinite(difference) and greatest else math.inf
 
 
 def relative_error(found: float, right: float) -> float:

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
-from . import compare, launch, oracle
+from . import compare, launch, natives, oracle
 from .cases import Case
-from .compare import Distance, Verdict
+from .compare import Verdict
 from .launch import DEVICE, HOST, NATIVE, Failure, Found, Outcome
+from .natives import Difference, Judgement, Shown
 from .oracle import Expected
+from .suite import Framework, Suite
 from .tensors import digest
-
-FRAMEWORKS = ("numpy", "torch", "tensorflow", "paddle", "jax")
-
-HOST_ONLY = ("numpy",)
-"""Frameworks without a device path and without clipping functions of their own."""
 
 AT_ONCE = 2
 """Workers that run side by side."""
+
+Progress = Callable[[str, int], Any]
+"""Told of a framework and how many more results it has given."""
 
 
 @dataclass(frozen=True)
@@ -29,10 +30,15 @@ class Cell:
     verdicts: dict[str, Verdict]
     """Ours against the oracle, by path."""
 
-    digests: dict[str, str]
-    """SHA-256 of ours, by path; none where there is no result."""
+    digests: dict[str, dict[str, str]]
+    """SHA-256 of ours, by path and stage; none where there is no result."""
 
-    native: Distance | None
+    native: Difference | None = None
+    judgement: Judgement | None = None
+    """Of the native."""
+
+    problem: str = ""
+    """What is wrong with the native's difference."""
 
 
 @dataclass(frozen=True)
@@ -40,13 +46,16 @@ class Row:
     """One case: what is right, and what every framework made of it."""
 
     case: Case
-    digest: str
+    digests: dict[str, str]
+    """SHA-256 of what is right, by stage."""
+
     cells: dict[str, Cell]
 
     @property
-    def frameworks_agree(self) -> bool:
-        """Whether ours gave the same bits on the host path of every framework that gave any."""
-        return len({cell.digests[HOST] for cell in self.cells.values() if HOST in cell.digests}) <= 1
+    def apart(self) -> list[str]:
+        """The stages at which ours gave other bits on the host path of one framework than on that of another."""
+        found = [cell.digests[HOST] for cell in self.cells.values() if HOST in cell.digests]
+        return [stage for stage in compare.STAGES if len({one.get(stage) for one in found}) > 1]
 
 
 @dataclass(frozen=True)
@@ -56,53 +65,104 @@ class Run:
     frameworks: Sequence[str]
     versions: dict[str, str]
     rows: list[Row]
+    known: Sequence[Shown] = ()
+    may_be_missing: Sequence[str] = field(default_factory=list)
 
-    def verdicts(self) -> list[Verdict]:
-        return [verdict for row in self.rows for cell in row.cells.values() for verdict in cell.verdicts.values()]
+    def verdicts(self) -> list[tuple[str, Verdict]]:
+        """Every verdict on ours, and whose it is."""
+        return [
+            (framework, verdict)
+            for row in self.rows
+            for framework, cell in row.cells.items()
+            for verdict in cell.verdicts.values()
+        ]
 
     @property
     def exit_code(self) -> int:
-        """0: all agree; 1: a difference between ours, or from the oracle; 3: a framework gave no result."""
-        kinds = {verdict.kind for verdict in self.verdicts()}
-        if "different" in kinds or not all(row.frameworks_agree for row in self.rows):
+        """0: all as it should be; 1: a difference that should not be; 3: a framework gave no result."""
+        if any(verdict.kind == "different" for _, verdict in self.verdicts()) or any(row.apart for row in self.rows):
             return 1
-        return 0 if all(verdict.agrees for verdict in self.verdicts()) else 3
+        if any(cell.problem for row in self.rows for cell in row.cells.values()):
+            return 1
+        if any(shown.problem for shown in self.known):
+            return 1
+        failed = [
+            framework
+            for framework, verdict in self.verdicts()
+            if not verdict.agrees and not (verdict.kind == "missing" and framework in self.may_be_missing)
+        ]
+        return 3 if failed else 0
 
 
-def modes(framework: str) -> tuple[str, ...]:
-    return (HOST,) if framework in HOST_ONLY else (HOST, DEVICE, NATIVE)
+def runs(suite: Suite, framework: str) -> list[launch.Run]:
+    """What a framework's worker has to do, in order."""
+    chosen = [case for case in suite.cases if not case.frameworks or framework in case.frameworks]
+    return [launch.Run(mode, case) for mode in suite.frameworks[framework].modes for case in chosen]
 
 
-def run(cases: Sequence[Case], frameworks: Sequence[str], timeout: float) -> Run:
-    """Run the cases on the frameworks."""
-    # The last ones first: JAX compiles for each list of shapes, and takes longest.
-    jobs = [(name, mode) for name in reversed(frameworks) for mode in modes(name)]
+def run(suite: Suite, progress: Progress = lambda framework, count: None) -> Run:
+    """Run a suite on its frameworks."""
 
-    def work(job: tuple[str, str]) -> Found:
-        framework, mode = job
-        return launch.run(launch.command(framework), cases, mode, timeout)
+    def work(item: tuple[str, Framework]) -> Found:
+        name, framework = item
+        worker = launch.command(name, framework.python)
+        return launch.run(worker, runs(suite, name), suite.timeout, lambda count: progress(name, count))
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        pending = {job: pool.submit(work, job) for job in jobs}
-        expected = [oracle.expect(case) for case in cases]
-        found = {job: future.result() for job, future in pending.items()}
+        # The last ones first: JAX compiles for each list of shapes, and takes longest.
+        pending = {item[0]: pool.submit(work, item) for item in reversed(list(suite.frameworks.items()))}
+        expected = {case.name: oracle.expect(case) for case in suite.cases}
+        found = {name: pending[name].result() for name in suite.frameworks}
     versions = {name: version for one in found.values() for name, version in one.versions.items()}
-    rows = [_row(case, right, frameworks, found) for case, right in zip(cases, expected, strict=True)]
-    return Run(frameworks, dict(sorted(versions.items())), rows)
+    missing = [name for name, one in found.items() if all(_is_missing(result) for result in one.results.values())]
+    judged = _judge_natives(suite, expected, found, missing)
+    rows = [_row(case, expected[case.name], found, judged) for case in suite.cases]
+    allowed = [name for name, framework in suite.frameworks.items() if framework.may_be_missing]
+    return Run(list(suite.frameworks), dict(sorted(versions.items())), rows, judged.shown, allowed)
 
 
-def _row(case: Case, expected: Expected, frameworks: Sequence[str], found: dict[tuple[str, str], Found]) -> Row:
+def _is_missing(result: Outcome | Failure) -> bool:
+    return isinstance(result, Failure) and result.kind == "missing"
+
+
+@dataclass(frozen=True)
+class _Judged:
+    differences: Mapping[tuple[str, str], Difference]
+    judgements: Mapping[tuple[str, str], Judgement]
+    wrong: Mapping[tuple[str, str], str]
+    shown: Sequence[Shown]
+
+
+def _judge_natives(
+    suite: Suite, expected: Mapping[str, Expected], found: Mapping[str, Found], missing: Sequence[str]
+) -> _Judged:
+    cases = {case.name: case for case in suite.cases}
+    differences: dict[tuple[str, str], Difference] = {}
+    for framework, one in found.items():
+        for (mode, name), result in one.results.items():
+            if mode == NATIVE and (difference := natives.measure(cases[name], expected[name], result)):
+                differences[framework, name] = difference
+    known = [entry for entry in suite.known if entry.framework not in missing]
+    return _Judged(differences, *natives.judge(known, differences))
+
+
+def _row(case: Case, right: Expected, found: Mapping[str, Found], judged: _Judged) -> Row:
     cells = {}
-    for framework in frameworks:
-        results = {mode: found[framework, mode].results[case.name] for mode in modes(framework)}
-        native = results.pop(NATIVE, None)
-        cells[framework] = Cell(
-            {path: compare.judge(case, expected, result, framework, path) for path, result in results.items()},
-            {path: _digest(result) for path, result in results.items() if not isinstance(result, Failure)},
-            compare.measure(expected, native) if native else None,
-        )
-    return Row(case, _digest(expected), cells)
+    for framework, one in found.items():
+        key = (framework, case.name)
+        ours = {path: one.results[path, case.name] for path in (HOST, DEVICE) if (path, case.name) in one.results}
+        if ours:
+            cells[framework] = Cell(
+                {path: compare.judge(case, right, result, framework, path) for path, result in ours.items()},
+                {path: _digests(result) for path, result in ours.items() if not isinstance(result, Failure)},
+                judged.differences.get(key),
+                judged.judgements.get(key),
+                judged.wrong.get(key, ""),
+            )
+    return Row(case, _digests(right), cells)
 
 
-def _digest(result: Expected | Outcome) -> str:
-    return digest([result.norm, *(result.gradients or [])])
+def _digests(result: Outcome | Expected) -> dict[str, str]:
+    """By stage; the coefficient's shows in the tensors'."""
+    stages = {"norm": [result.norm], "tensors": result.gradients, "update": result.update}
+    return {stage: digest(held) for stage, held in stages.items() if held is not None}

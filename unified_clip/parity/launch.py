@@ -1,4 +1,4 @@
-"""Start a framework's worker, and bring back an outcome for every case, whatever becomes of the process.
+"""Start a framework's worker, and bring back an outcome for every run, whatever becomes of the process.
 
 Frameworks live apart: importing TensorFlow before Paddle in one process is a segmentation fault. A worker that dies,
 hangs or leaves something unreadable is a verdict on the case it was at; it is started again for the cases after it.
@@ -9,14 +9,16 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal, NamedTuple
 
 from . import tensors
 from .cases import Case
@@ -28,16 +30,13 @@ HOST, DEVICE, NATIVE = "host", "device", "native"
 STARTS = 4
 """How often a worker is started before the remaining cases share the verdict of the last one."""
 
-ENVIRONMENT = {
-    HOST: {"UNIFIED_CLIP_PATH": ""},
-    DEVICE: {"UNIFIED_CLIP_PATH": "framework"},
-    NATIVE: {},
-}
-ROOT = str(Path(__file__).parents[2])
-"""Where this package is: the worker imports the same one, and not one that happens to lie in the working directory."""
+PACKAGE = Path(__file__).parents[1]
 
 CPU_ONLY = {"CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "2"}
 """Both paths are compared on the CPU: only there is a tensor on the host path on every framework."""
+
+LOOK_EVERY = 0.1
+"""Seconds between two looks at what a worker has done."""
 
 
 @dataclass(frozen=True)
@@ -50,96 +49,163 @@ class Failure:
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What a function returned, as dense tensors."""
+    """What came of a call, tensors as dense ones."""
 
     norm: Dense | None = None
     gradients: list[Dense | None] | None = None
+    update: list[Dense | None] | None = None
+    """Parameters of ones after a step with these gradients: see `adapter.sgd`."""
 
     name: str = ""
     """The framework's own function; '' where it has none like it."""
+
+    structure: str = ""
+    warned: bool = False
+    raised: Sequence[str] = ()
+    """The exception's class and its bases."""
+
+    message: str = ""
+    unchanged: bool = True
+    """Whether the gradients were left as they were, where it raised."""
+
+
+class Run(NamedTuple):
+    """One case in one mode."""
+
+    mode: str
+    case: Case
 
 
 @dataclass(eq=False)
 class Found:
     """What came of one worker."""
 
-    results: dict[str, Outcome | Failure] = field(default_factory=dict)
+    results: dict[tuple[str, str], Outcome | Failure] = field(default_factory=dict)
+    """By mode and case."""
+
     versions: dict[str, str] = field(default_factory=dict)
 
 
-def command(framework: str) -> list[str]:
+def command(framework: str, python: str = sys.executable) -> list[str]:
     """The worker's command line, but for its two directories."""
-    return [sys.executable, "-X", "faulthandler", "-m", "unified_clip.parity.worker", framework]
+    return [python, "-X", "faulthandler", "-m", "unified_clip.parity.worker", framework]
 
 
-def run(worker: Sequence[str], cases: Sequence[Case], mode: str, timeout: float) -> Found:
-    """All cases on one framework; `timeout` seconds for each start of the worker."""
+def run(
+    worker: Sequence[str], runs: Sequence[Run], timeout: float, progress: Callable[[int], None] = lambda count: None
+) -> Found:
+    """All runs on one framework. `timeout`: seconds without a new result; `progress` is told of each batch of them."""
     found = Found()
-    remaining = dict(enumerate(cases))
+    remaining = dict(enumerate(runs))
     starts = 0
     while remaining:
         starts += 1
-        failure, started = _start(worker, cases, remaining, mode, timeout, found)
+        failure, started = _start(worker, runs, remaining, timeout, progress, found)
         if remaining:
             failure = failure or Failure("unreadable", "the worker ended without a result for this case")
             hopeless = starts == STARTS or not started
             for number in list(remaining) if hopeless else [min(remaining)]:
-                found.results[remaining.pop(number).name] = failure
+                mode, case = remaining.pop(number)
+                found.results[mode, case.name] = failure
         elif failure:
-            late = f"after the last case: {failure.detail}"
-            found.results[cases[-1].name] = dataclasses.replace(failure, detail=late)
+            mode, case = runs[-1]
+            found.results[mode, case.name] = dataclasses.replace(
+                failure, detail=f"after the last case: {failure.detail}"
+            )
     return found
 
 
 def _start(
-    worker: Sequence[str], cases: Sequence[Case], remaining: dict[int, Case], mode: str, timeout: float, found: Found
+    worker: Sequence[str],
+    runs: Sequence[Run],
+    remaining: dict[int, Run],
+    timeout: float,
+    progress: Callable[[int], None],
+    found: Found,
 ) -> tuple[Failure | None, bool]:
     """Start a worker once; move what it finished from `remaining` to `found`. How it failed; whether it got going."""
     with tempfile.TemporaryDirectory(prefix="unified_clip_parity_") as directory:
-        job, out = Path(directory, "job"), Path(directory, "out")
+        job, out, package = Path(directory, "job"), Path(directory, "out"), Path(directory, "package")
         job.mkdir()
         out.mkdir()
-        write_job(job, remaining, mode)
-        failure = _run_once([*worker, str(job), str(out)], mode, timeout)
+        write_job(job, remaining)
+        failure = _run_once([*worker, str(job), str(out)], _search_path(worker[0], package), out, timeout, progress)
         start_failure = _read_start(out, found)
         for number in [number for number in remaining if (out / f"{number}.json").exists()]:
-            found.results[cases[number].name] = _read_result(out, number)
+            found.results[runs[number].mode, runs[number].case.name] = _read_result(out, number)
             del remaining[number]
         return start_failure or failure, (out / "worker.json").exists() and not start_failure
 
 
-def write_job(job: Path, cases: Mapping[int, Case], mode: str) -> None:
-    """What the worker reads: cases by their numbers; a list of gradients that several cases share is stored once."""
+def write_job(job: Path, runs: Mapping[int, Run]) -> None:
+    """What the worker reads: runs by their numbers; cases and lists of gradients that they share are stored once."""
     stored: dict[str, Dense] = {}
     listings: dict[str, Any] = {}
-    for case in cases.values():
+    cases: dict[str, Any] = {}
+    for case in {run.case.name: run.case for run in runs.values()}.values():
         if case.gradients_name not in listings:
             packed, listings[case.gradients_name] = tensors.pack(case.gradients_name, case.gradients)
             stored |= packed
-    described = [
-        {"number": number, "call": case.call_name, "arguments": case.arguments, "gradients": case.gradients_name}
-        for number, case in cases.items()
-    ]
+        cases[case.name] = {
+            "call": case.call_name,
+            "arguments": case.arguments,
+            "manner": dataclasses.asdict(case.manner),
+            "update": case.update,
+            "gradients": case.gradients_name,
+        }
+    described = [{"number": number, "mode": run.mode, "case": run.case.name} for number, run in runs.items()]
     tensors.save(job / "gradients.safetensors", stored)
-    text = json.dumps({"cases": described, "gradients": listings, "mode": mode})
+    text = json.dumps({"runs": described, "cases": cases, "gradients": listings})
     (job / "job.json").write_text(text, encoding="utf-8")
 
 
-def _run_once(arguments: Sequence[str], mode: str, timeout: float) -> Failure | None:
-    search = os.pathsep.join([ROOT, *filter(None, [os.environ.get("PYTHONPATH")])])
-    environment = os.environ | CPU_ONLY | ENVIRONMENT[mode] | {"PYTHONPATH": search, "PYTHONSAFEPATH": "1"}
-    process = subprocess.Popen(
-        arguments, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
-    )
-    try:
-        _, errors = process.communicate(timeout=timeout)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        _, errors = process.communicate()
-        return Failure("timed out", f"no end after {timeout:g} seconds; {_last_lines(errors)}")
-    if process.returncode == 0:
-        return None
-    return Failure("crashed", f"{_how_it_ended(process.returncode)}; {_last_lines(errors)}")
+def _search_path(python: str, directory: Path) -> str:
+    """Where the worker finds this package, and not one that happens to lie in the working directory.
+
+    Another interpreter must not find what else is installed beside it: it gets a directory with nothing else in it.
+    """
+    if python == sys.executable:
+        return str(PACKAGE.parent)
+    shutil.copytree(PACKAGE, directory / PACKAGE.name, ignore=shutil.ignore_patterns("__pycache__"))
+    return str(directory)
+
+
+def _run_once(
+    arguments: Sequence[str], search: str, out: Path, timeout: float, progress: Callable[[int], None]
+) -> Failure | None:
+    search = os.pathsep.join([search, *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = os.environ | CPU_ONLY | {"PYTHONPATH": search, "PYTHONSAFEPATH": "1"}
+    with tempfile.TemporaryFile() as errors:
+        try:
+            process = subprocess.Popen(
+                arguments, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors
+            )
+        except OSError as error:
+            return Failure("missing", f"{arguments[0]} cannot be started: {error.strerror}")
+        try:
+            code = _wait(process, out, timeout, progress)
+        finally:
+            process.kill()
+            process.wait()
+        if code is None:
+            return Failure("timed out", f"no new result in {timeout:g} seconds; {_last_lines(errors)}")
+        return None if code == 0 else Failure("crashed", f"{_how_it_ended(code)}; {_last_lines(errors)}")
+
+
+def _wait(process: subprocess.Popen[bytes], out: Path, timeout: float, progress: Callable[[int], None]) -> int | None:
+    """The exit status; None if there was no new result for too long."""
+    done, since = 0, time.monotonic()
+    while True:
+        try:
+            code: int | None = process.wait(LOOK_EVERY)
+        except subprocess.TimeoutExpired:
+            code = None
+        count = sum(entry.name[0].isdigit() and entry.name.endswith(".json") for entry in os.scandir(out))
+        if count > done:
+            progress(count - done)
+            done, since = count, time.monotonic()
+        if code is not None or time.monotonic() - since > timeout:
+            return code
 
 
 def _how_it_ended(code: int) -> str:
@@ -148,9 +214,10 @@ def _how_it_ended(code: int) -> str:
     return f"signal {-code} ({signal.Signals(-code).name})"
 
 
-def _last_lines(errors: bytes, count: int = 6) -> str:
+def _last_lines(errors: IO[bytes], count: int = 6) -> str:
     """The end of what a worker wrote to stderr; of faulthandler's report the beginning, where the innermost call is."""
-    lines = [line[:300] for line in errors.decode(errors="replace").splitlines() if line.strip()]
+    errors.seek(0)
+    lines = [line[:300] for line in errors.read().decode(errors="replace").splitlines() if line.strip()]
     fatal = [number for number, line in enumerate(lines) if line.startswith("Fatal Python error")]
     chosen = lines[fatal[-1] :][:count] if fatal else lines[-count:]
     return "its last lines: " + " | ".join(chosen) if chosen else "it wrote nothing to stderr"
@@ -174,14 +241,14 @@ def _read_start(out: Path, found: Found) -> Failure | None:
 def _read_result(out: Path, number: int) -> Outcome | Failure:
     try:
         data = json.loads((out / f"{number}.json").read_text(encoding="utf-8"))
-        if "error" in data:
-            return Failure("crashed", str(data["error"]))
+        if "unreadable" in data:
+            return Failure("unreadable", str(data["unreadable"]))
         stored = tensors.load(out / f"{number}.safetensors")
         parts = {
-            part: [densify(gradient) for gradient in tensors.unpack(part, stored, data[part])]
-            for part in ("norm", "gradients")
+            part: [densify(gradient) for gradient in tensors.unpack(part, stored, data.pop(part))]
+            for part in ("norm", "gradients", "update")
             if part in data
         }
-        return Outcome(parts.get("norm", [None])[0], parts.get("gradients"), str(data.get("name", "")))
+        return Outcome(parts.get("norm", [None])[0], parts.get("gradients"), parts.get("update"), **data)
     except (UnreadableError, ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
         return Failure("unreadable", f"{type(error).__name__}: {error}")

@@ -12,7 +12,8 @@ from fractions import Fraction
 
 import numpy as np
 
-from .arithmetic import Float64s, nearest, nearest_float, nearest_root, power_sum, rounded
+from .adapter import LEARNING_RATE
+from .arithmetic import Float64s, general_norm, nearest, nearest_float, nearest_root, power_sum, rounded
 from .calls import Arguments, Call
 from .cases import Case
 from .tensors import Dense, densify, encode
@@ -29,24 +30,43 @@ class Expected:
     """The exact norm over all gradients in float64, to measure the frameworks' own functions by."""
 
     gradients: list[Dense | None] | None
-    """The clipped gradients; None for a call that only measures."""
+    """The clipped gradients; None for a call that only measures, or raises."""
+
+    update: list[Dense | None] | None = None
+    """Parameters of ones after a step with the clipped gradients; None where the case does not ask for it."""
 
 
 def expect(case: Case) -> Expected:
     """The right result of a case."""
+    if case.raises:
+        return Expected(None, None, None)
     gradients = [densify(gradient) for gradient in case.gradients]
-    present = [gradient for gradient in gradients if gradient is not None]
-    call, arguments = case.call, case.arguments
+    call, arguments, manner = case.call, case.arguments, case.manner
+    needed = manner.need_clip or [not manner.gradients_for_parameters] * len(gradients)
+    counted = [gradient if needs else None for gradient, needs in zip(gradients, needed, strict=True)]
+    present = [gradient for gradient in counted if gradient is not None]
     p, dtype = arguments.get("norm_type", 2), norm_dtype(present)
     measures = call.one_norm and not call.by_value
     n = norm(present, p, dtype) if measures else math.nan
     given = call.given_norm(arguments)
     returned = n if given is None else given
+    results = None if call.style == "measure" else clipped(case, gradients, n)
     return Expected(
         norm=encode(np.asarray(nearest_float(returned, dtype)), dtype) if call.returns_norm else None,
         wide_norm=norm(present, p, "float64") if measures else None,
-        gradients=None if call.style == "measure" else clipped(call, arguments, gradients, n),
+        gradients=results,
+        update=[stepped(gradient) for gradient in results] if case.update and results is not None else None,
     )
+
+
+def stepped(gradient: Dense | None) -> Dense | None:
+    """Parameters of ones after one step with a gradient."""
+    if gradient is None:
+        return None
+    with np.errstate(invalid="ignore"):
+        # The halved gradient is exact, and so is 1 minus it in float64 but for what rounding to float64 loses.
+        values = 1.0 - LEARNING_RATE * gradient.values()
+    return encode(rounded(values, gradient.dtype), gradient.dtype)
 
 
 def norm_dtype(gradients: Sequence[Dense]) -> str:
@@ -62,12 +82,32 @@ def norm(gradients: Sequence[Dense], p: float, dtype: str) -> float:
         return math.inf
     if p == math.inf:
         return nearest(Fraction(float(np.abs(values).max())), dtype)
+    if p not in (1, 2):
+        return general_norm(values, p, dtype)
     return nearest_root(power_sum(values, int(p)), int(p), dtype)
 
 
-def clipped(call: Call, arguments: Arguments, gradients: Sequence[Dense | None], n: float) -> list[Dense | None]:
-    """The gradients after the call; n is the norm over all of them, where the call has one."""
-    return [None if gradient is None else _clipped(call, arguments, gradient, n) for gradient in gradients]
+def clipped(case: Case, gradients: Sequence[Dense | None], n: float) -> list[Dense | None]:
+    """The gradients after the call; n is the norm over all of them that count, where the call has one."""
+    call, manner = case.call, case.manner
+    if manner.gradients_for_parameters:
+        return list(gradients)
+    needed = manner.need_clip or [True] * len(gradients)
+    norms = [n] * len(gradients)
+    if manner.groups:
+        norms = [_group_norm(manner.groups, group, gradients, needed) for group in manner.groups]
+    return [
+        _clipped(call, case.arguments, gradient, n) if gradient is not None and needs else gradient
+        for gradient, needs, n in zip(gradients, needed, norms, strict=True)
+    ]
+
+
+def _group_norm(
+    groups: Sequence[str], name: str, gradients: Sequence[Dense | None], needed: Sequence[bool | int]
+) -> float:
+    members = [g for g, group, needs in zip(gradients, groups, needed, strict=True) if group == name and needs]
+    present = [gradient for gradient in members if gradient is not None]
+    return norm(present, 2, norm_dtype(present))
 
 
 def _clipped(call: Call, arguments: Arguments, gradient: Dense, n: float) -> Dense:
@@ -76,6 +116,8 @@ def _clipped(call: Call, arguments: Arguments, gradient: Dense, n: float) -> Den
     limit = call.limit(arguments)
     if call.one_norm:
         given = call.given_norm(arguments)
+        if given == limit == 0:
+            return scaled(gradient, 0.0)  # a limit of 0 gives zeros
         return scaled(gradient, coefficient(call, n if given is None else given, limit))
     dtype = norm_dtype([gradient])
     if "axes" not in arguments:

@@ -8,15 +8,19 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from . import junit
 from .compare import Verdict
 from .engine import Cell, Run
 from .launch import DEVICE, HOST
+from .natives import KINDS, Shown
 
 NOTHING = "-"
 
 VERDICTS = {
-    0: "PASS: every result is exact, or within the contract (close, flushed) on the device path.",
-    1: "FAIL: results of ours differ from each other or from exact arithmetic.",
+    0: "PASS: every result is exact, or within the contract (close, flushed) on the device path; every difference of "
+    "the natives is a known one.",
+    1: "FAIL: results of ours differ from each other or from exact arithmetic, or the list of known differences is not "
+    "true.",
     3: "FAIL: a framework is missing, crashed or gave no result.",
 }
 """By exit status."""
@@ -26,16 +30,18 @@ LEGEND = (
     "the last place (ulp). Where the host path and the device path differ: host / device."
 )
 NATIVE_LEGEND = (
-    "The frameworks' own functions: relative distance of the norm from the exact one / greatest difference of a "
-    "gradient, relative to the greatest element."
+    "The frameworks' own functions: the verdict, and where they are not equal the relative distance of the norm from "
+    "the exact one / the greatest difference of a gradient, relative to the greatest element."
 )
+KNOWN_LEGEND = "Every difference of the frameworks' own functions that is more than rounding; sizes are relative."
 
 
 def write(run: Run, out: Path) -> None:
-    """Write parity.json and parity.md into a directory."""
+    """Write parity.json, parity.md and parity.xml (JUnit) into a directory."""
     out.mkdir(parents=True, exist_ok=True)
     (out / "parity.json").write_text(json.dumps(as_data(run), indent=1, allow_nan=False) + "\n", encoding="utf-8")
     (out / "parity.md").write_text(as_markdown(run), encoding="utf-8")
+    (out / "parity.xml").write_bytes(junit.as_xml(run))
 
 
 # -- JSON
@@ -46,12 +52,14 @@ def as_data(run: Run) -> dict[str, Any]:
     return {
         "versions": run.versions,
         "frameworks": list(run.frameworks),
+        "exit_code": run.exit_code,
         "summary": summary(run),
+        "known": [_known_data(shown) for shown in run.known],
         "cases": [
             {
                 "name": row.case.name,
-                "sha256": row.digest,
-                "frameworks_agree": row.frameworks_agree,
+                "sha256": row.digests,
+                "stages_apart": row.apart,
                 "frameworks": {framework: _cell_data(cell) for framework, cell in row.cells.items()},
             }
             for row in run.rows
@@ -61,29 +69,53 @@ def as_data(run: Run) -> dict[str, Any]:
 
 def summary(run: Run) -> dict[str, Any]:
     """How many cases there are, and on each path and framework how many came out bit for bit, and how else."""
-    counts: dict[str, Any] = {}
-    for path in (HOST, DEVICE):
-        counts[path] = {}
-        for framework in run.frameworks:
-            kinds = [
-                row.cells[framework].verdicts[path].kind for row in run.rows if path in row.cells[framework].verdicts
-            ]
-            if kinds:
-                counts[path][framework] = {kind: kinds.count(kind) for kind in sorted(set(kinds))}
-    agreeing = sum(row.frameworks_agree for row in run.rows)
-    return {"cases": len(run.rows), "cases_where_frameworks_agree": agreeing, **counts}
+    agreeing = sum(not row.apart for row in run.rows)
+    paths = {path: _counts(run, lambda cell, path=path: _kind(cell, path)) for path in (HOST, DEVICE)}  # type: ignore[misc]
+    natives = _counts(run, lambda cell: cell.judgement)
+    return {"cases": len(run.rows), "cases_where_frameworks_agree": agreeing, **paths, "natives": natives}
+
+
+def _counts(run: Run, kind: Callable[[Cell], str | None]) -> dict[str, dict[str, int]]:
+    """By framework, how often each kind."""
+    counts = {}
+    for framework in run.frameworks:
+        kinds = [found for row in run.rows if framework in row.cells and (found := kind(row.cells[framework]))]
+        if kinds:
+            counts[framework] = {each: kinds.count(each) for each in sorted(set(kinds))}
+    return counts
+
+
+def _kind(cell: Cell, path: str) -> str | None:
+    return cell.verdicts[path].kind if path in cell.verdicts else None
 
 
 def _cell_data(cell: Cell) -> dict[str, Any]:
     data: dict[str, Any] = {}
     for path, verdict in cell.verdicts.items():
+        stages = {stage: _number(size) for stage, size in verdict.stages.items()}
         data[path] = {"verdict": verdict.kind, "ulps": _number(verdict.ulps), "detail": verdict.detail}
-        data[path]["sha256"] = cell.digests.get(path)
+        data[path] |= {"stages": stages, "sha256": cell.digests.get(path)}
     if cell.native:
         native = cell.native
-        data["native"] = {"function": native.function, "norm": _number(native.norm), "note": native.note}
-        data["native"]["gradients"] = _number(native.gradients)
+        data["native"] = {"function": native.function, "verdict": cell.judgement, "kind": native.kind}
+        data["native"] |= {"norm": _number(native.norm), "gradients": _number(native.gradients)}
+        data["native"] |= {"detail": native.detail, "problem": cell.problem}
     return data
+
+
+def _known_data(shown: Shown) -> dict[str, Any]:
+    known = shown.known
+    return {
+        "framework": known.framework,
+        "function": known.function,
+        "kind": known.kind,
+        "listed_size": _number(known.size) if shown.size else None,
+        "size": _number(shown.size) if shown.size else None,
+        "reason": known.reason,
+        "title": known.title,
+        "problem": shown.problem,
+        "cases": list(shown.cases),
+    }
 
 
 def _number(value: float | None) -> float | str | None:
@@ -95,17 +127,16 @@ def _number(value: float | None) -> float | str | None:
 
 def headline(run: Run) -> list[str]:
     """The result in a few lines."""
+    counts = summary(run)
     lines = [f"{len(run.rows)} cases on {', '.join(run.frameworks)}."]
     for path, title in ((HOST, "Host path"), (DEVICE, "Device path")):
-        shares = summary(run)[path]
-        parts = []
-        for framework, kinds in shares.items():
-            others = "".join(f", {count} {kind}" for kind, count in kinds.items() if kind != "equal")
-            parts.append(f"{framework} {kinds.get('equal', 0)}{others}")
+        shares = counts[path]
         exact, total = (sum(kinds.get("equal", 0) for kinds in shares.values()), sum(map(_total, shares.values())))
         if total:
-            lines.append(f"{title}: {exact} of {total} bit-exact ({exact / total:.1%}): {'; '.join(parts)}.")
-    apart = [row.case.name for row in run.rows if not row.frameworks_agree]
+            lines.append(f"{title}: {exact} of {total} bit-exact ({exact / total:.1%}): {_shares(shares)}.")
+    if counts["natives"]:
+        lines.append(f"The frameworks' own functions: {_shares(counts['natives'])}.")
+    apart = [f"{row.case.name} ({', '.join(row.apart)})" for row in run.rows if row.apart]
     if apart:
         lines.append(f"Frameworks differ from each other on the host path in: {'; '.join(apart)}.")
     if run.exit_code == 0 and len(run.frameworks) > 1:
@@ -113,22 +144,40 @@ def headline(run: Run) -> list[str]:
     return [*lines, VERDICTS[run.exit_code]]
 
 
+def _shares(shares: dict[str, dict[str, int]]) -> str:
+    parts = []
+    for framework, kinds in shares.items():
+        others = "".join(f", {count} {kind}" for kind, count in kinds.items() if kind != "equal")
+        parts.append(f"{framework} {kinds.get('equal', 0)}{others}")
+    return "; ".join(parts)
+
+
 def _total(kinds: dict[str, int]) -> int:
     return sum(kinds.values())
 
 
 def problems(run: Run) -> list[str]:
-    """A line for everything that does not agree; one for all the cases that share a reason."""
-    found: dict[tuple[str, str, str, str], list[str]] = {}
+    """A line for everything that is not as it should be; one for all the cases that share a reason."""
+    found: dict[tuple[str, ...], list[str]] = {}
     for row in run.rows:
         for framework, cell in row.cells.items():
             for path, verdict in cell.verdicts.items():
                 if not verdict.agrees:
-                    found.setdefault((framework, path, verdict.kind, verdict.detail), []).append(row.case.name)
+                    found.setdefault((f"{framework}, {path} path, {verdict.kind}", verdict.detail), []).append(
+                        row.case.name
+                    )
+            if cell.problem and cell.native:
+                found.setdefault((f"{framework}, {cell.native.function or 'native'}", cell.problem), []).append(
+                    row.case.name
+                )
     lines = []
-    for (framework, path, kind, detail), names in found.items():
+    for (what, detail), names in found.items():
         where = names[0] if len(names) == 1 else f"{len(names)} cases, first {names[0]}"
-        lines.append(f"{framework}, {path} path, {kind}: {where}: {detail}")
+        lines.append(f"{what}: {where}: {detail}")
+    for shown in run.known:
+        if shown.problem:
+            known = shown.known
+            lines.append(f"known difference {known.framework}, {known.function}, {known.reason!r}: {shown.problem}")
     return lines
 
 
@@ -140,8 +189,26 @@ def native_rows(run: Run) -> list[list[str]]:
     return _rows(run, _native)
 
 
+def known_rows(run: Run) -> list[list[str]]:
+    """Framework, function, what differs, by how much, in how many cases, why."""
+    return [
+        [
+            shown.known.framework,
+            shown.known.function,
+            KINDS[shown.known.kind],
+            NOTHING if not shown.size else _size(shown.size),
+            str(len(shown.cases)),
+            shown.known.reason,
+        ]
+        for shown in run.known
+    ]
+
+
 def _rows(run: Run, text: Callable[[Cell], str]) -> list[list[str]]:
-    return [[row.case.name, *(text(row.cells[framework]) for framework in run.frameworks)] for row in run.rows]
+    return [
+        [row.case.name, *(text(row.cells[each]) if each in row.cells else NOTHING for each in run.frameworks)]
+        for row in run.rows
+    ]
 
 
 def _ours(cell: Cell) -> str:
@@ -159,36 +226,44 @@ def _native(cell: Cell) -> str:
     native = cell.native
     if native is None:
         return NOTHING
-    if native.note:
-        return "raises" if native.norm is None else f"{_size(native.norm)} / {native.note}"
-    return f"{_size(native.norm)} / {_size(native.gradients)}"
+    if native.kind not in ("", "value", "touched"):
+        return f"{cell.judgement}: {native.kind}"
+    if cell.judgement == "equal":
+        return "equal"
+    return f"{cell.judgement}: {_size(native.norm)} / {_size(native.gradients)}"
 
 
 def _size(value: float | None) -> str:
     return NOTHING if value is None else "0" if value == 0 else f"{value:.1e}"
 
 
+KNOWN_HEADER = ["framework", "function", "what differs", "size", "cases", "why"]
+
+
 def as_markdown(run: Run) -> str:
     """The report for reading."""
-    wrong = problems(run)
+    wrong, header = problems(run), ["case", *run.frameworks]
     parts = [
         "# Parity report",
         *headline(run),
-        *(["## What does not agree", "\n".join(f"- {line}" for line in wrong)] if wrong else []),
+        *(["## What is wrong", "\n".join(f"- {line}" for line in wrong)] if wrong else []),
+        "## Known differences of the natives",
+        KNOWN_LEGEND,
+        markdown_table(KNOWN_HEADER, known_rows(run)),
         "## Ours",
         LEGEND,
-        _markdown_table(run, our_rows(run)),
+        markdown_table(header, our_rows(run)),
         "## The frameworks' own functions",
         NATIVE_LEGEND,
-        _markdown_table(run, native_rows(run)),
+        markdown_table(header, native_rows(run)),
         "## Versions",
         "\n".join(f"- {name} {version}" for name, version in run.versions.items()),
     ]
     return "\n\n".join(parts) + "\n"
 
 
-def _markdown_table(run: Run, rows: Sequence[Sequence[str]]) -> str:
-    lines = [["case", *run.frameworks], ["---"] * (len(run.frameworks) + 1), *rows]
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
@@ -201,10 +276,17 @@ def show(run: Run, out: Path) -> None:
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = 200
-    for legend, rows in ((LEGEND, our_rows(run)), (NATIVE_LEGEND, native_rows(run))):
-        table = Table("case", *run.frameworks, caption=legend, caption_justify="left")
-        for row in rows:
-            table.add_row(*map(escape, row))
-        console.print(table, markup=False)
-    for line in [*problems(run), *headline(run), f"The report: {out / 'parity.md'} and parity.json."]:
+    header = ["case", *run.frameworks]
+    tables = (
+        (LEGEND, header, our_rows(run)),
+        (NATIVE_LEGEND, header, native_rows(run)),
+        (KNOWN_LEGEND, KNOWN_HEADER, known_rows(run)),
+    )
+    for legend, columns, rows in tables:
+        if rows:
+            table = Table(*columns, caption=legend, caption_justify="left")
+            for row in rows:
+                table.add_row(*map(escape, row))
+            console.print(table, markup=False)
+    for line in [*problems(run), *headline(run), f"The report: {out / 'parity.md'}, parity.json and parity.xml."]:
         console.print(line, markup=False, soft_wrap=True)

@@ -1,8 +1,8 @@
 """Run cases on one framework: `python -X faulthandler -m unified_clip.parity.worker FRAMEWORK JOB OUT`.
 
 JOB is a directory with `job.json` and `gradients.safetensors`; into the directory OUT go `worker.json` as soon as
-the framework is there, and, for case number N, `N.safetensors` and then `N.json`. So what was done remains when a
-case takes the whole process down, and the first case without a result is the one that did.
+the framework is there, and, for run number N, `N.safetensors` and then `N.json`. So what was done remains when a
+run takes the whole process down, and the first one without a result is the one that did.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ import contextlib
 import importlib
 import importlib.metadata
 import json
-import traceback
+import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from .._core.ops import Ops
-from . import tensors
+from . import invoke, tensors
 from .adapter import Adapter
-from .calls import CALLS
+from .invoke import Result
 from .launch import DEVICE, HOST, NATIVE
 from .tensors import Dense, Gradient, encode
 
-Outcome = tuple[Any, Sequence[Any] | None]
-"""A norm or None, and gradients or None."""
+PATHS = {HOST: "", DEVICE: "framework", NATIVE: ""}
+"""UNIFIED_CLIP_PATH, by mode."""
 
 
 def main() -> None:
@@ -46,10 +46,10 @@ def main() -> None:
         write_json(options.out / "worker.json", {"missing": str(error)})
         return
     namespace = importlib.import_module(f"unified_clip.{options.framework}")
+    ops = importlib.import_module(f"unified_clip._ops.{options.framework}_ops").OPS
     job = json.loads((options.job / "job.json").read_text(encoding="utf-8"))
-    check_path(adapter, importlib.import_module(f"unified_clip._ops.{options.framework}_ops").OPS, job["mode"])
     write_json(options.out / "worker.json", {"versions": dict(versions(adapter.packages))})
-    run(adapter, namespace, job, tensors.load(options.job / "gradients.safetensors"), options.out)
+    run(adapter, namespace, ops, job, tensors.load(options.job / "gradients.safetensors"), options.out)
 
 
 def check_path(adapter: Adapter, ops: Ops, mode: str) -> None:
@@ -66,52 +66,57 @@ def versions(packages: Sequence[str]) -> Iterator[tuple[str, str]]:
             yield package, importlib.metadata.version(package)
 
 
-def run(adapter: Adapter, namespace: Any, job: Mapping[str, Any], stored: Mapping[str, Dense], out: Path) -> None:
-    """Run every case of a job, in order."""
-    for case in job["cases"]:
+def run(
+    adapter: Adapter, namespace: Any, ops: Ops, job: Mapping[str, Any], stored: Mapping[str, Dense], out: Path
+) -> None:
+    """Make every run of a job, in order."""
+    mode = None
+    for one in job["runs"]:
+        if one["mode"] != mode:
+            mode = one["mode"]
+            os.environ["UNIFIED_CLIP_PATH"] = PATHS[mode]
+            check_path(adapter, ops, mode)
+        case = job["cases"][one["case"]]
         gradients = tensors.unpack(case["gradients"], stored, job["gradients"][case["gradients"]])
         with adapter.scope({gradient.dtype for gradient in gradients if gradient is not None}):
             try:
-                result, found = run_case(adapter, namespace, case, gradients, job["mode"] == NATIVE)
+                result, found = run_case(adapter, namespace, case, gradients, mode == NATIVE)
             except Exception as error:
-                result, found = {"error": first_line(error)}, {}
-                traceback.print_exc()
-        tensors.save(out / f"{case['number']}.safetensors", found)
-        write_json(out / f"{case['number']}.json", result)
+                result, found = {"unreadable": f"{type(error).__name__}: {error}"}, {}
+        tensors.save(out / f"{one['number']}.safetensors", found)
+        write_json(out / f"{one['number']}.json", result)
 
 
 def run_case(
     adapter: Adapter, namespace: Any, case: Mapping[str, Any], gradients: Sequence[Gradient], native: bool
 ) -> tuple[dict[str, Any], dict[str, Dense]]:
     """One case by our function, or by the framework's own: what came out, and the tensors of it."""
-    call, made = CALLS[case["call"]], [adapter.make(gradient) for gradient in gradients]
-    if not native:
+    invocation = invoke.make(adapter, case, gradients)
+    if native:
+        result = invoke.native(invocation)
+    else:
         function = getattr(namespace, case["call"].removesuffix(".clip_"))
-        return pack(adapter, *STYLES[call.style](adapter, function, case["arguments"], made))
-    theirs = adapter.native(call, case["arguments"], made)
-    if theirs is None:
-        return {}, {}
-    result, found = pack(adapter, theirs.norm, theirs.tensors)
-    return {"name": theirs.name, **result}, found
+        result = invoke.ours(invocation, function, namespace)
+    if case["update"] and result.gradients is not None:
+        result.update = adapter.sgd(result.gradients)
+    packed, found = pack(adapter, result)
+    if result.raised:
+        packed["unchanged"] = invoke.unchanged(invocation, gradients)
+    return packed, found
 
 
-def pack(adapter: Adapter, norm: Any, gradients: Sequence[Any] | None) -> tuple[dict[str, Any], dict[str, Dense]]:
-    """An outcome as JSON and tensors."""
-    result: dict[str, Any] = {}
+def pack(adapter: Adapter, result: Result) -> tuple[dict[str, Any], dict[str, Dense]]:
+    """A result as JSON and tensors."""
+    packed: dict[str, Any] = {key: getattr(result, key) for key in ("name", "structure", "warned", "raised", "message")}
     found: dict[str, Dense] = {}
-    for part, values in (("norm", None if norm is None else [norm]), ("gradients", gradients)):
+    norm = None if result.norm is None else [result.norm]
+    for part, values in (("norm", norm), ("gradients", result.gradients), ("update", result.update)):
         if values is not None:
             read = [None if value is None else adapter.read(value) for value in values]
             refuse_other_dtypes(read)
-            packed, result[part] = tensors.pack(part, read)
-            found |= packed
-    return result, found
-
-
-def first_line(error: Exception) -> str:
-    """What was wrong, without the C++ traces that some frameworks add."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip(" -")]
-    return f"{type(error).__name__}: {lines[0][:300] if lines else ''}"
+            held, packed[part] = tensors.pack(part, read)
+            found |= held
+    return packed, found
 
 
 def refuse_other_dtypes(gradients: Sequence[Gradient]) -> None:
@@ -125,49 +130,6 @@ def write_json(path: Path, data: Any) -> None:
     partial = path.with_suffix(".partial")
     partial.write_text(json.dumps(data), encoding="utf-8")
     partial.replace(path)
-
-
-# -- how the names are called
-
-
-def _in_place(adapter: Adapter, function: Callable[..., Any], arguments: dict[str, Any], made: list[Any]) -> Outcome:
-    container = adapter.container(made)
-    norm = function(container, **arguments)
-    return norm, adapter.contents(container)
-
-
-def _list(adapter: Adapter, function: Callable[..., Any], arguments: dict[str, Any], made: list[Any]) -> Outcome:
-    clipped, norm = function(made, **arguments)
-    return norm, clipped
-
-
-def _each(adapter: Adapter, function: Callable[..., Any], arguments: dict[str, Any], made: list[Any]) -> Outcome:
-    return None, [None if tensor is None else function(tensor, **arguments) for tensor in made]
-
-
-def _measure(adapter: Adapter, function: Callable[..., Any], arguments: dict[str, Any], made: list[Any]) -> Outcome:
-    return function(made, **arguments), None
-
-
-def _class(adapter: Adapter, function: Callable[..., Any], arguments: dict[str, Any], made: list[Any]) -> Outcome:
-    pairs = function(**arguments)(list(zip(adapter.parameters(made), made, strict=True)))
-    return None, [gradient for _, gradient in pairs]
-
-
-def _class_in_place(
-    adapter: Adapter, function: Callable[..., Any], arguments: dict[str, Any], made: list[Any]
-) -> Outcome:
-    return _in_place(adapter, function(**arguments).clip_, {}, made)
-
-
-STYLES: dict[str, Callable[[Adapter, Callable[..., Any], dict[str, Any], list[Any]], Outcome]] = {
-    "in place": _in_place,
-    "list": _list,
-    "each": _each,
-    "measure": _measure,
-    "class": _class,
-    "class in place": _class_in_place,
-}
 
 
 if __name__ == "__main__":

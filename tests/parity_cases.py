@@ -1,0 +1,42 @@
+"""What the tests of the parity engine share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unified_clip.parity import arithmetic, tensors
+from unified_clip.parity.cases import Case
+from unified_clip.parity.manner import Manner
+from unified_clip.parity.tensors import Dense
+
+OPTIONS = ("manner", "frameworks", "raises", "warns", "update", "subnormal")
+
+
+def dense(values: Any, dtype: str = "float32") -> Dense:
+    """Numbers, rounded once."""
+    return tensors.encode(arithmetic.rounded(np.asarray(values, np.float64), dtype), dtype)
+
+
+def case(gradients: list[Any], call: str, **options: Any) -> Case:
+    """A case; what is no option of a case is an argument of the call."""
+    arguments = {key: value for key, value in options.items() if key not in OPTIONS}
+    chosen = {key: value for key, value in options.items() if key in OPTIONS}
+    if isinstance(chosen.get("manner"), dict):
+        chosen["manner"] = Manner(**chosen["manner"])
+    return Case(f"{call} of {gradients} {options}", f"{gradients}", gradients, call, arguments, **chosen)
+
+
+def suite(
+    tmp_path: Path, cases: str, known: str = "", frameworks: str = "[frameworks.numpy]\nmodes = ['host']"
+) -> Path:
+    """A suite with these cases in a directory."""
+    text = f"cases = ['cases.toml']\nknown = 'known.toml'\n{frameworks}\n"
+    for name, content in (("suite.toml", text), ("cases.toml", cases), ("known.toml", known)):
+        (tmp_path / name).write_text(content, encoding="utf-8")
+    return tmp_path
+
+
+WORKED = [dense([3.0, 4.0]), dense([1.0, 2.0])]

@@ -1,0 +1,177 @@
+"""`unified-clip parity`: what is run, what is reported, and the exit status."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from parity_cases import WORKED, case, suite
+
+from unified_clip import cli
+from unified_clip.parity import engine, launch, report
+from unified_clip.parity import suite as suites
+from unified_clip.parity.compare import Verdict
+from unified_clip.parity.launch import HOST
+from unified_clip.parity.natives import Difference, Judgement, Known, Shown
+
+FIRST = case(WORKED, "clip_by_global_norm", clip_norm=5.0)
+
+
+def result(*kinds: str, digests: tuple[str, ...] = ("a", "a"), **fields: Any) -> engine.Run:
+    """A run of one case on two frameworks with these verdicts on the host path."""
+    cells = {
+        name: engine.Cell({HOST: Verdict(kind, detail="why")}, {HOST: {"norm": digest}})  # type: ignore[arg-type]
+        for name, kind, digest in zip(("numpy", "torch"), kinds, digests, strict=True)
+    }
+    return engine.Run(("numpy", "torch"), {}, [engine.Row(FIRST, {"norm": "a"}, cells)], **fields)
+
+
+def with_native(problem: str) -> engine.Run:
+    """The same with a native of PyTorch's that differs."""
+    run = result("equal", "equal")
+    difference = Difference("torch.norm", "value", 0.5, norm=0.5)
+    judgement: Judgement = "different" if problem else "known"
+    cell = dataclasses.replace(run.rows[0].cells["torch"], native=difference, judgement=judgement, problem=problem)
+    return dataclasses.replace(run, rows=[engine.Row(FIRST, {"norm": "a"}, {**run.rows[0].cells, "torch": cell})])
+
+
+KNOWN = Known("torch", "torch.norm", "value", ["*"], "it is so", 0.5)
+
+
+def test_the_exit_status_says_what_happened() -> None:
+    assert result("equal", "equal").exit_code == 0
+    assert result("equal", "close").exit_code == 0
+    assert result("equal", "different").exit_code == 1
+    assert result("equal", "equal", digests=("a", "b")).exit_code == 1
+    assert [result("equal", kind).exit_code for kind in ("crashed", "timed out", "missing", "unreadable")] == [3] * 4
+    assert result("crashed", "different").exit_code == 1
+
+
+def test_a_native_that_differs_fails_unless_it_is_known() -> None:
+    assert with_native("").exit_code == 0
+    assert with_native("nobody knows").exit_code == 1
+
+
+def test_a_list_of_known_differences_that_is_not_true_fails() -> None:
+    assert result("equal", "equal", known=[Shown(KNOWN, ["a"], 0.5)]).exit_code == 0
+    assert result("equal", "equal", known=[Shown(KNOWN, [], 0.0, "it shows nowhere")]).exit_code == 1
+
+
+def test_a_framework_may_be_missing_where_the_suite_says_so() -> None:
+    assert result("equal", "missing", may_be_missing=["torch"]).exit_code == 0
+    assert result("equal", "missing", may_be_missing=["numpy"]).exit_code == 3
+    assert result("equal", "crashed", may_be_missing=["torch"]).exit_code == 3
+
+
+def test_the_report_names_what_is_wrong(tmp_path: Path) -> None:
+    run = result("equal", "different", digests=("a", "b"), known=[Shown(KNOWN, [], 0.0, "it shows nowhere")])
+    report.write(run, tmp_path)
+    text = (tmp_path / "parity.md").read_text(encoding="utf-8")
+    assert f"torch, host path, different: {FIRST.name}: why" in text
+    assert f"Frameworks differ from each other on the host path in: {FIRST.name} (norm)" in text
+    assert "known difference torch, torch.norm, 'it is so': it shows nowhere" in text
+    data = json.loads((tmp_path / "parity.json").read_text(encoding="utf-8"))
+    assert data["cases"][0]["stages_apart"] == ["norm"]
+    assert data["summary"]["host"] == {"numpy": {"equal": 1}, "torch": {"different": 1}}
+    report.write(with_native("nobody knows"), tmp_path)
+    assert f"torch, torch.norm: {FIRST.name}: nobody knows" in (tmp_path / "parity.md").read_text(encoding="utf-8")
+
+
+def test_junit_has_a_failure_an_error_or_a_skip_for_each(tmp_path: Path) -> None:
+    def found(run: engine.Run) -> dict[str, list[str]]:
+        report.write(run, tmp_path)
+        root = ElementTree.parse(tmp_path / "parity.xml").getroot()
+        return {
+            suite.attrib["name"]: [f"{mark.tag}: {mark.get('message')}" for case in suite for mark in case]
+            for suite in root
+        }
+
+    assert found(result("equal", "different"))["torch, host path"] == ["failure: why"]
+    assert found(result("equal", "crashed"))["torch, host path"] == ["error: why"]
+    assert found(result("equal", "missing"))["torch, host path"] == ["error: why"]
+    assert found(result("equal", "missing", may_be_missing=["torch"]))["torch, host path"] == ["skipped: why"]
+    assert found(result("equal", "close", digests=("a", "b"))) == {
+        "numpy, host path": [],
+        "torch, host path": [],
+        "between frameworks, host path": ["failure: other bits: norm"],
+    }
+    assert found(with_native("nobody knows"))["torch, its own functions"] == ["failure: nobody knows"]
+    known = found(result("equal", "equal", known=[Shown(KNOWN, [], 0.0, "it shows nowhere")]))["known differences"]
+    assert known == ["failure: it shows nowhere"]
+
+
+def test_junit_counts(tmp_path: Path) -> None:
+    report.write(result("different", "crashed"), tmp_path)
+    root = ElementTree.parse(tmp_path / "parity.xml").getroot()
+    counts = {
+        suite.get("name"): [suite.get(key) for key in ("tests", "failures", "errors", "skipped")] for suite in root
+    }
+    assert counts["numpy, host path"] == ["1", "1", "0", "0"]
+    assert counts["torch, host path"] == ["1", "0", "1", "0"]
+
+
+ONE_CASE = """
+    [[gradients]]
+    name = "worked example"
+    tensors = [{ values = [3.0, 4.0] }, { values = [1.0, 2.0] }, { none = true }]
+    [[cases]]
+    gradients = ["worked example"]
+    calls = [{ call = "clip_grad_norm_", max_norm = 5.0 }]
+"""
+
+
+def test_the_command_runs_numpy_and_torch(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    where = suite(tmp_path, ONE_CASE, frameworks="[frameworks.numpy]\nmodes = ['host']\n[frameworks.torch]")
+    arguments = ["parity", "--suite", str(where), "--frameworks", "numpy,torch"]
+    assert cli.main([*arguments, "--out", str(tmp_path / "out")]) == 0
+    printed = capfd.readouterr().out
+    assert "worked example: clip_grad_norm_(max_norm=5.0)" in printed
+    assert "Host path: 2 of 2 bit-exact (100.0%): numpy 1; torch 1." in printed
+    assert "Device path: 1 of 1 bit-exact (100.0%): torch 1." in printed
+    data = json.loads((tmp_path / "out" / "parity.json").read_text(encoding="utf-8"))
+    (one,) = data["cases"]
+    assert all(one["frameworks"][name]["host"]["sha256"] == one["sha256"] for name in ("numpy", "torch"))
+    assert one["frameworks"]["torch"]["native"]["function"] == "torch.nn.utils.clip_grad_norm_"
+    assert set(data["versions"]) == {"numpy", "torch"}
+
+
+def test_the_command_fails_on_a_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = "from unified_clip._core import rule; rule.PYTORCH = rule.PADDLE; "
+    code += "from unified_clip.parity import worker; worker.main()"
+    monkeypatch.setattr(launch, "command", lambda framework, python: [python, "-c", code, framework])
+    arguments = ["parity", "--suite", str(suite(tmp_path, ONE_CASE)), "--out", str(tmp_path / "out")]
+    assert cli.main(arguments) == 1
+
+
+def test_the_report_is_the_same_every_time(tmp_path: Path) -> None:
+    found = suites.read(suite(tmp_path, ONE_CASE))
+    written = []
+    for name in ("first", "second"):
+        report.write(engine.run(found), tmp_path / name)
+        written.append([(tmp_path / name / file).read_bytes() for file in ("parity.json", "parity.md", "parity.xml")])
+    assert written[0] == written[1]
+
+
+def test_cases_of_some_frameworks_are_run_on_these_only(tmp_path: Path) -> None:
+    both = ONE_CASE + ONE_CASE.split("[[cases]]")[1].replace("max_norm = 5.0", "max_norm = 4.0").join(["[[cases]]", ""])
+    where = suite(tmp_path, both + "frameworks = ['torch']", frameworks="[frameworks.numpy]\n[frameworks.torch]")
+    found = suites.read(where)
+    assert [len(engine.runs(found, name)) for name in ("numpy", "torch")] == [3, 6]
+
+
+@pytest.mark.parametrize("arguments", [["--suite", "absent"]])
+def test_the_command_refuses(arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["parity", *arguments]) == 2
+
+
+def test_the_command_names_the_extra_that_is_not_installed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "rich" else object())
+    assert cli.main(["parity"]) == 2
+    assert "rich not installed; install the extra: pip install 'unified_clip[cli]'" in capsys.readouterr().err

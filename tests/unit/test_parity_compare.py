@@ -1,0 +1,234 @@
+"""Ours is judged by the contract, stage by stage; natives by a list of known differences that has to be true."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from parity_cases import case, dense
+
+from unified_clip.parity import compare, natives, oracle
+from unified_clip.parity.cases import Case
+from unified_clip.parity.launch import DEVICE, HOST, Failure, Outcome
+from unified_clip.parity.natives import Difference, Known
+
+
+def outcome(norm: float | None, *gradients: Any, dtype: str = "float32") -> Outcome:
+    return Outcome(None if norm is None else dense(norm, dtype), [dense(gradient, dtype) for gradient in gradients])
+
+
+def judge(one: Case, found: Outcome, framework: str = "torch", path: str = DEVICE) -> str:
+    return compare.judge(one, oracle.expect(one), found, framework, path).kind
+
+
+def test_ulps_count_the_numbers_between() -> None:
+    def distance(a: float, b: float, dtype: str = "float32") -> float:
+        return compare.ulps([dense([7.0, a], dtype)], [dense([7.0, b], dtype)])
+
+    assert distance(1.0, 1.0 + 2.0**-23) == 1
+    assert distance(1.0, 1.0 - 2.0**-23) == 2
+    assert distance(0.0, -0.0) == 1
+    assert distance(2.0**-149, -(2.0**-149)) == 3
+    assert distance(1.0, -1.0, "float64") == float(2 * 0x3FF0000000000000 + 1)
+    assert distance(1.0, 1.0078125, "bfloat16") == 1
+    assert distance(math.nan, math.nan) == 0
+    assert distance(math.nan, 1.0) == math.inf
+
+
+def test_on_the_device_path_a_norm_may_be_the_next_number() -> None:
+    one = case([dense([3.0, 4.0])], "clip_by_global_norm", clip_norm=2.5)
+    near, far = 5.0 + 2.0**-21, 5.0 + 2.0**-20
+    follows, above = ([v * float(np.float32(2.5 / n)) for v in (3.0, 4.0)] for n in (near, far))
+    assert judge(one, outcome(5.0, [1.5, 2.0])) == "equal"
+    assert judge(one, outcome(near, follows)) == "close"
+    assert judge(one, outcome(near, follows), path=HOST) == "different"
+    assert judge(one, outcome(near, [1.5, 2.0])) == "different"
+    assert judge(one, outcome(5.0, follows)) == "different"
+    assert judge(one, outcome(far, above)) == "different"
+
+
+def test_on_the_device_path_a_float64_norm_may_be_off_by_1e_12() -> None:
+    one = case([dense([3.0, 4.0], "float64")], "global_norm")
+    near, far = (Outcome(dense(5.0 * (1 + error), "float64")) for error in (9e-13, 1.1e-12))
+    assert [judge(one, near), judge(one, far)] == ["close", "different"]
+
+
+def test_without_a_returned_norm_gradients_may_be_off_a_little() -> None:
+    one = case([dense([3.0, 4.0])], "clip_by_norm", clip_norm=2.5)
+    assert judge(one, outcome(None, [1.5 + 2.0**-22, 2.0])) == "close"
+    assert judge(one, outcome(None, [1.5 + 2.0**-21, 2.0])) == "different"
+    wide = case([dense([3.0, 4.0], "float64")], "clip_by_norm", clip_norm=2.5)
+    assert judge(wide, outcome(None, [1.5 * (1 + 9e-13), 2.0], dtype="float64")) == "close"
+    assert judge(wide, outcome(None, [1.5 * (1 + 2e-12), 2.0], dtype="float64")) == "different"
+    by_value = case([dense([3.0, 4.0])], "clip_by_value", clip_value_min=0.0, clip_value_max=2.5)
+    assert judge(by_value, outcome(None, [2.5, 2.5 + 2.0**-22])) == "different"
+
+
+def test_only_a_framework_that_flushes_may_flush_and_only_where_marked() -> None:
+    given = [dense([1e-40, 1.0])]
+    marked = case(given, "clip_by_norm", subnormal=True, clip_norm=0.5)
+    flushed = outcome(None, [0.0, 0.5])
+    assert judge(marked, flushed, "tensorflow") == "flushed"
+    assert judge(marked, flushed, "torch") == "different"
+    assert judge(marked, flushed, "tensorflow", HOST) == "different"
+    assert judge(dataclasses.replace(marked, subnormal=False), flushed, "tensorflow") == "different"
+    assert judge(marked, outcome(None, [0.0, 0.75]), "tensorflow") == "different"
+
+
+def test_a_coefficient_is_what_the_greatest_element_shows() -> None:
+    one = case([dense([3.0, -4.0]), None, dense([0.0, math.inf])], "clip_by_norm", clip_norm=1.0)
+    clipped = [dense([1.5, -1.0]), None, dense([0.0, math.nan])]
+    assert compare.coefficients(one, clipped) == [0.25, 1.0, 1.0]
+
+
+def test_stages_are_compared_apart() -> None:
+    one = case([dense([3.0, 4.0])], "clip_by_global_norm", clip_norm=2.5, update=True)
+    found = dataclasses.replace(outcome(5.0, [1.5, 2.0 + 2.0**-22]), update=[dense([0.25, 0.0])])
+    verdict = compare.judge(one, oracle.expect(one), found, "numpy", HOST)
+    assert verdict.stages == {"norm": 0.0, "coefficient": 2.0**-23, "tensors": 1.0, "update": 0.0}
+    assert verdict.detail == "coefficient off by 1.19e-07 relatively, tensors off by 1 ulp"
+
+
+def test_a_step_has_to_follow_from_the_frameworks_own_gradients_on_the_device_path() -> None:
+    one = case([dense([3.0, 4.0])], "clip_by_norm", clip_norm=2.5, update=True)
+    near = outcome(None, [1.5 + 2.0**-22, 2.0])
+    assert judge(one, dataclasses.replace(near, update=[dense([0.25 - 2.0**-23, 0.0])])) == "close"
+    assert judge(one, dataclasses.replace(near, update=[dense([0.25, 0.0])])) == "different"
+
+
+def test_other_orders_may_be_the_next_number_even_on_the_host_path() -> None:
+    one = case([dense([3.0, 4.0, 5.0])], "get_total_norm", norm_type=3)
+    assert judge(one, Outcome(dense(6.0)), path=HOST) == "equal"
+    assert judge(one, Outcome(dense(6.0 + 2.0**-21)), path=HOST) == "close"
+    assert judge(one, Outcome(dense(6.0 + 2.0**-20)), path=HOST) == "different"
+
+
+# -- natives
+
+
+ONE = case([dense([3.0, 4.0]), None], "clip_by_global_norm", clip_norm=2.5)
+
+
+def measured(found: Outcome, one: Case = ONE) -> tuple[str, float]:
+    difference = natives.measure(one, oracle.expect(one), dataclasses.replace(found, name="native"))
+    assert difference is not None
+    assert difference.function == "native"
+    return difference.kind, difference.size
+
+
+def test_a_native_is_measured() -> None:
+    assert natives.measure(ONE, oracle.expect(ONE), Outcome()) is None
+    assert measured(Outcome(dense(5.0), [dense([1.5, 2.0]), None])) == ("", 0.0)
+    assert measured(Outcome(dense(5.0 + 2.0**-21), [dense([1.5, 2.0]), None])) == ("", 0.0)
+    assert measured(Outcome(dense(6.0), [dense([1.5, 1.0]), None])) == ("value", 0.5)
+    assert measured(Outcome(dense(6.0), [dense([1.5, 2.0]), None])) == ("value", 0.2)
+    assert measured(Outcome(dense(math.inf), [dense([math.nan, 2.0]), None])) == ("value", math.inf)
+    assert measured(Outcome(None, [dense([1.5, 2.0]), None])) == ("", 0.0)
+
+
+def test_a_native_that_returns_other_shapes_differs_in_form() -> None:
+    assert measured(Outcome(dense(5.0), [dense([[1.5, 2.0]]), None])) == ("form", 0.0)
+    assert measured(Outcome(dense(5.0), [dense([1.5, 2.0])])) == ("form", 0.0)
+
+
+def test_a_native_that_changes_what_should_be_left_alone_has_touched_it() -> None:
+    below = dataclasses.replace(ONE, arguments={"clip_norm": 7.0})
+    assert measured(Outcome(dense(5.0), [dense([3.0, 4.0]), None]), below) == ("", 0.0)
+    assert measured(Outcome(dense(5.0), [dense([3.0, 4.0 + 2.0**-21]), None]), below) == ("touched", 2.0**-23)
+
+
+def test_a_native_that_raises_returns_or_is_silent_where_ours_does_otherwise() -> None:
+    raised = Outcome(raised=["ValueError"], message="ValueError: so")
+    refused = dataclasses.replace(ONE, raises="ValueError")
+    warned = dataclasses.replace(ONE, warns=True)
+    right = Outcome(dense(5.0), [dense([1.5, 2.0]), None], name="native")
+    kinds = {}
+    for name, one, found in (
+        ("raises", ONE, raised),
+        ("both raise", refused, raised),
+        ("returns", refused, right),
+        ("silent", warned, right),
+        ("crashed", ONE, Failure("crashed", "signal 11")),
+        ("timed out", ONE, Failure("timed out", "no new result")),
+    ):
+        difference = natives.measure(one, oracle.expect(one), found)
+        assert difference is not None
+        kinds[name] = difference.kind
+    assert kinds == {name: "" if name == "both raise" else name for name in kinds}
+    assert natives.measure(ONE, oracle.expect(ONE), Failure("missing", "no such module")) is None
+
+
+KNOWN = Known("torch", "torch.*", "value", ["long *"], "a short accumulator", 0.1)
+SHOWING = {("torch", "long tensor"): Difference("torch.norm", "value", 0.09)}
+
+
+def judged(known: list[Known], found: dict[tuple[str, str], Difference]) -> tuple[dict[str, str], list[str]]:
+    """Judgements by case, and everything that is wrong."""
+    judgements, wrong, shown = natives.judge(known, found)
+    problems = [*wrong.values(), *(each.problem for each in shown if each.problem)]
+    return {name: judgement for (_, name), judgement in judgements.items()}, problems
+
+
+def test_a_known_difference_is_known() -> None:
+    assert judged([KNOWN], SHOWING) == ({"long tensor": "known"}, [])
+
+
+def test_a_difference_that_nobody_knows_is_wrong() -> None:
+    found, problems = judged([], SHOWING)
+    assert found == {"long tensor": "different"}
+    assert problems == ["numbers differ, by 0.09, and no known difference says so"]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"framework": "paddle"},
+        {"function": "torch.nn.*"},
+        {"kind": "touched"},
+        {"cases": ["short *"]},
+        {"cases": ["*long"]},
+    ],
+)
+def test_a_known_difference_of_something_else_does_not_count(other: dict[str, Any]) -> None:
+    _, problems = judged([dataclasses.replace(KNOWN, **other)], SHOWING)
+    assert problems == ["numbers differ, by 0.09, and no known difference says so", "it shows nowhere"]
+
+
+def test_a_known_difference_that_no_longer_shows_is_wrong() -> None:
+    nothing = {("torch", "long tensor"): Difference("torch.norm")}
+    assert judged([KNOWN], nothing) == ({"long tensor": "equal"}, ["it shows nowhere"])
+    patterns = dataclasses.replace(KNOWN, cases=["long *", "wide *"])
+    assert judged([patterns], SHOWING)[1] == ["it shows in no case like 'wide *'"]
+
+
+def test_a_size_that_has_grown_or_shrunk_a_lot_is_wrong() -> None:
+    larger = {("torch", "long tensor"): Difference("torch.norm", "value", 0.5)}
+    assert judged([KNOWN], larger) == (
+        {"long tensor": "different"},
+        ["numbers differ, by 0.5: much more than the 0.1 that is listed"],
+    )
+    smaller = {("torch", "long tensor"): Difference("torch.norm", "value", 0.02)}
+    assert judged([KNOWN], smaller)[1] == ["its size is 0.02, much less than the 0.1 that is listed"]
+
+
+def test_what_two_entries_say_is_wrong() -> None:
+    twice = dataclasses.replace(KNOWN, reason="a long tensor")
+    assert (
+        "2 known differences say so, 'a short accumulator' and 'a long tensor'" in judged([KNOWN, twice], SHOWING)[1][0]
+    )
+
+
+def test_rounding_is_close_and_needs_no_entry() -> None:
+    rounding = Difference("torch.norm", norm=1e-7)
+    assert judged([], {("torch", "a"): rounding, ("torch", "b"): Difference("torch.norm", norm=0.0)}) == (
+        {"a": "close", "b": "equal"},
+        [],
+    )
+
+
+def test_an_error_has_no_function_and_is_known_by_its_case() -> None:
+    raises = dataclasses.replace(KNOWN, kind="raises", function="*")
+    assert judged([raises], {("torch", "long tensor"): Difference("", "raises")}) == ({"long tensor": "known"}, [])

@@ -1,0 +1,223 @@
+"""A suite is data: read as it is described, and refused with the file and the place where it is wrong."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from parity_cases import suite
+
+from unified_clip.parity import calls, cases, natives
+from unified_clip.parity import suite as suites
+from unified_clip.parity.manner import CONTAINERS, Manner, leaves, structure
+from unified_clip.parity.tensors import Dense, Sparse
+
+SUITE = Path(__file__).parents[2] / "parity"
+
+
+def float32s(*values: float) -> list[float]:
+    import numpy as np
+
+    return [float(np.float32(value)) for value in values]
+
+
+def test_the_suite_of_this_repository_is_read() -> None:
+    found = suites.read(SUITE)
+    assert len(found.cases) > 400
+    assert {each.call_name for each in found.cases} == set(calls.CALLS)
+    assert any(isinstance(gradient, Sparse) for each in found.cases for gradient in each.gradients)
+    assert {each.manner.container for each in found.cases} == set(CONTAINERS)
+    assert len(found.known) >= 30
+
+
+def test_gradients_are_made_as_described(tmp_path: Path) -> None:
+    text = """
+        [[gradients]]
+        name = "a"
+        tensors = [
+          { values = [1.0, "0x1p-149", [2, 0.1]] },
+          { values = [5.0], shape = [], dtype = "float64", copies = 2 },
+          { none = true },
+          { random = 7, exponents = [-2, 1], shape = [2, 2] },
+          { values = [1.0, 2.0], rows = [1, 1], shape = [3, 1] },
+        ]
+        [[cases]]
+        gradients = ["a"]
+        dtypes = ["float32", "bfloat16"]
+        calls = [{ call = "global_norm" }]
+    """
+    plain, short = suites.read(suite(tmp_path, text)).cases
+    assert (plain.name, short.name) == ("a as float32: global_norm()", "a as bfloat16: global_norm()")
+    first, *zero_d, none, made, sparse = plain.gradients
+    assert isinstance(first, Dense)
+    assert first.values().tolist() == [1.0, 2.0**-149, *float32s(0.1, 0.1)]
+    assert [(each.shape, each.dtype) for each in zero_d if isinstance(each, Dense)] == [((), "float32")] * 2
+    assert none is None
+    assert isinstance(made, Dense)
+    assert made.values().tolist() == [
+        [0.6476655006408691, 0.7896469831466675],
+        [-0.1448725461959839, -0.047065019607543945],
+    ]
+    assert isinstance(sparse, Sparse)
+    assert sparse.shape == (3, 1)
+    assert all(gradient is None or gradient.dtype == "bfloat16" for gradient in short.gradients)
+
+
+GRADIENTS = '[[gradients]]\nname = "a"\ntensors = [{ values = [1.0] }]\n'
+
+
+CASES = '[[cases]]\ngradients = ["a"]\ncalls = [{ call = "global_norm" }]\n'
+
+
+def cases_of(call: str, more: str = "") -> str:
+    return f'{GRADIENTS}[[cases]]\ngradients = ["a"]\ncalls = [{call}]\n{more}'
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[[", "cases.toml: "),
+        (GRADIENTS, "there are no cases in cases.toml"),
+        (GRADIENTS + "[[cases]]\ngradients = []\ncalls = []", "there are no cases"),
+        (cases_of("{ call = 'global_norm' }", "colour = 1"), "cases 1: unknown colour; it may have calls, container"),
+        (cases_of("{ call = 'clip_norm' }"), "call is 'clip_norm'; it may be clip_grad_norm_"),
+        (cases_of("{ call = 'clip_by_norm' }"), "cases 1, clip_by_norm: clip_norm is missing"),
+        (cases_of("{ call = 'clip_by_norm', clip_norm = 1, p = 2 }"), "unknown p"),
+        (cases_of("{ call = 'clip_by_norm', clip_norm = 'one' }"), "clip_norm is 'one'; give a number"),
+        (cases_of("{ call = 'global_norm' }", "container = 'set'"), "container is 'set'; it may be list, tuple"),
+        (cases_of("{ call = 'global_norm' }", "listed = [1]"), "listed has a number that is not below 1"),
+        (cases_of("{ call = 'global_norm' }", "need_clip = [true, true]"), "need_clip has 2 entries for 1 gradients"),
+        (cases_of("{ call = 'global_norm' }", "frameworks = ['caffe']"), "there is no framework 'caffe'"),
+        (cases_of("{ call = 'global_norm' }, { call = 'global_norm' }"), "is there twice"),
+        (cases_of("{ call = 'global_norm' }", "dtypes = ['int8']"), "dtypes has 'int8'"),
+        (cases_of("1"), "calls must be a list of tables"),
+        (cases_of("{ call = 'global_norm' }").replace('["a"]', '["b"]'), "no gradients named 'b'; there are a"),
+        (GRADIENTS * 2 + CASES, "the name 'a' is used twice"),
+        (
+            cases_of("{ call = 'global_norm' }").replace("values = [1.0]", "vales = [1.0]"),
+            "gradients 1, tensor 1: values is missing",
+        ),
+        (cases_of("{ call = 'global_norm' }").replace("values = [1.0]", "values = ['one']"), "tensor 1: .*hexadecimal"),
+        (
+            cases_of("{ call = 'global_norm' }").replace("values = [1.0]", "values = [1.0], shape = [2]"),
+            "tensor 1: cannot reshape",
+        ),
+        (
+            cases_of("{ call = 'global_norm' }").replace("values = [1.0]", "values = [1.0], dtype = 'int8'"),
+            "dtype is 'int8'; it may be float16",
+        ),
+        (
+            cases_of("{ call = 'global_norm' }").replace(
+                "values = [1.0]", "values = [1.0], rows = [3], shape = [2, 1]"
+            ),
+            "rows needs a shape",
+        ),
+        (cases_of("{ call = 'global_norm' }").replace("tensors", "file = 'x'\ntensors"), "give either tensors or file"),
+        ('[[gradients]]\nname = "a"\nfile = "absent.safetensors"\n' + CASES, "absent.safetensors cannot be read"),
+    ],
+)
+def test_a_wrong_suite_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(cases.SuiteError, match=message):
+        suites.read(suite(tmp_path, text))
+
+
+def test_a_suite_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(cases.SuiteError, match="name the suite's directory with --suite"):
+        suites.read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("frameworks", "message"),
+    [
+        ("", "suite.toml: frameworks is missing"),
+        ("frameworks = {}\ncolour = 1", "suite.toml: unknown colour"),
+        ("[frameworks.numpy]\nmissing = 'maybe'", "frameworks.numpy: missing is 'maybe'; it may be 'allowed'"),
+        ("[frameworks.numpy]\nmodes = ['gpu']", "modes is .*'gpu'.*; it may have host, device, native"),
+        ("[frameworks.numpy]\npyton = 'x'", "frameworks.numpy: unknown pyton"),
+    ],
+)
+def test_a_wrong_list_of_frameworks_is_refused(tmp_path: Path, frameworks: str, message: str) -> None:
+    with pytest.raises(cases.SuiteError, match=message):
+        suites.read(suite(tmp_path, GRADIENTS + CASES, frameworks=frameworks))
+
+
+def test_a_framework_may_have_an_interpreter_of_its_own_and_may_be_missing(tmp_path: Path) -> None:
+    frameworks = "[frameworks.numpy]\n[frameworks.torch]\npython = 'env/bin/python'\nmissing = 'allowed'"
+    found = suites.read(suite(tmp_path, GRADIENTS + CASES, frameworks=frameworks)).frameworks
+    assert found["numpy"] == suites.Framework(sys.executable, may_be_missing=False)
+    assert found["torch"] == suites.Framework(str(tmp_path / "env/bin/python"), may_be_missing=True)
+
+
+KNOWN = """
+    [[known]]
+    framework = "numpy"
+    function = "f"
+    kind = "value"
+    size = 0.1
+    cases = ["*"]
+    reason = "it is so"
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (('kind = "value"', 'kind = "odd"'), "kind is 'odd'; it may be value, touched"),
+        (("size = 0.1", ""), "known.toml, known 1: size is missing"),
+        (('kind = "value"', 'kind = "raises"'), "known 1: unknown size"),
+        (('framework = "numpy"', 'framework = "caffe"'), "there is no framework 'caffe'"),
+    ],
+)
+def test_a_wrong_list_of_known_differences_is_refused(tmp_path: Path, change: tuple[str, str], message: str) -> None:
+    assert suites.read(suite(tmp_path, GRADIENTS + CASES, KNOWN)).known[0].size == 0.1
+    with pytest.raises(cases.SuiteError, match=message):
+        suites.read(suite(tmp_path, GRADIENTS + CASES, KNOWN.replace(*change)))
+
+
+def test_every_kind_of_difference_has_words() -> None:
+    assert all(natives.KINDS.values())
+
+
+def test_some_of_the_frameworks_are_chosen_with_what_concerns_them() -> None:
+    whole = suites.read(SUITE)
+    found = suites.only(whole, ["torch", "numpy", "torch"])
+    assert list(found.frameworks) == ["torch", "numpy"]
+    assert {entry.framework for entry in found.known} == {"torch"}
+    assert 0 < len(found.cases) < len(whole.cases)
+    with pytest.raises(cases.SuiteError, match="unknown frameworks: 'caffe'; there are numpy, torch"):
+        suites.only(whole, ["caffe"])
+
+
+# -- how gradients are passed
+
+
+@pytest.mark.parametrize("container", CONTAINERS)
+def test_a_container_has_the_leaves_that_were_put_into_it(container: str) -> None:
+    held = Manner(container=container).contain([1.0, 2.0, None])
+    if container in ("generator", "dict values"):
+        held = list(held)
+    assert list(leaves(held)) == ([1.0] if container == "tensor" else [1.0, 2.0, None])
+
+
+def test_structures_are_told_apart() -> None:
+    values: dict[str, object] = {
+        "tensor": 1.0,
+        "list": [1.0, None],
+        "dict": {"a": 1.0},
+        "list of pairs": [("a", 1.0)],
+        "dict of list, list of list": {"a": [1.0], "b": [[1.0]]},
+        "tuple": (1.0, 2.0),
+    }
+    assert {name: structure(value) for name, value in values.items()} == {name: name for name in values}
+
+
+def test_repeated_ones_are_the_same_object() -> None:
+    first, second = object(), object()
+    assert Manner(listed=(0, 1, 0)).contain([first, second]) == [first, second, first]
+
+
+def test_a_manner_is_part_of_the_name_of_a_case() -> None:
+    assert Manner().describe() == ""
+    manner = Manner(container="tuple", need_clip=(True, 0), transposed=True)
+    assert manner.describe() == ", as tuple, need clip true 0, transposed"

@@ -1,0 +1,268 @@
+"""No way for a worker to fail is overlooked, and faults planted in ours are found, each under its own verdict."""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from parity_cases import WORKED, case, dense
+
+from unified_clip.parity import compare, launch, oracle
+from unified_clip.parity.compare import Verdict
+from unified_clip.parity.launch import DEVICE, HOST, Failure, Outcome
+
+RANDOM = [dense(0.01 * np.random.default_rng(seed).standard_normal(5000)) for seed in (1, 2)]
+FIRST = case(RANDOM, "clip_grad_norm_", max_norm=0.5, update=True)
+SECOND = case([*WORKED, None], "clip_by_global_norm", clip_norm=5.0)
+
+
+def worker(code: str) -> list[str]:
+    """The NumPy worker, after some code of the test's."""
+    lines = "import os, sys, time\nimport numpy as np\nimport unified_clip.numpy as uc\n"
+    lines += "from unified_clip.parity import worker\nright = uc.clip_grad_norm_\n"
+    return [sys.executable, "-X", "faulthandler", "-c", f"{lines}{code}\nworker.main()", "numpy"]
+
+
+def run(code: str, mode: str = HOST, timeout: float = 60.0) -> list[Outcome | Failure]:
+    """What comes back from such a worker for FIRST and SECOND."""
+    found = launch.run(worker(code), [launch.Run(mode, each) for each in (FIRST, SECOND)], timeout)
+    return [found.results[mode, FIRST.name], found.results[mode, SECOND.name]]
+
+
+def verdicts(code: str) -> list[Verdict]:
+    """The verdicts on such a worker."""
+    return [
+        compare.judge(each, oracle.expect(each), outcome, "numpy", HOST)
+        for each, outcome in zip([FIRST, SECOND], run(code), strict=True)
+    ]
+
+
+def test_a_worker_without_a_fault_is_equal() -> None:
+    assert [verdict.kind for verdict in verdicts("")] == ["equal", "equal"]
+
+
+FAULTS = {
+    "wrong eps": "from unified_clip._core import rule\nrule.PYTORCH = rule.PADDLE",
+    "dropped tensor": "uc.clip_grad_norm_ = lambda grads, max_norm: right(grads[:-1], max_norm)",
+    "float32 accumulator": """
+def clip(grads, max_norm):
+    n = np.sqrt(sum(np.add.accumulate(g * g)[-1] for g in grads))
+    for g in grads:
+        g *= np.float32(max_norm / (n + 1e-6))
+    return n
+uc.clip_grad_norm_ = clip""",
+    "swapped results": """
+def clip(grads, max_norm):
+    norm = right(grads, max_norm)
+    grads[0][:], grads[1][:] = grads[1].copy(), grads[0].copy()
+    return norm
+uc.clip_grad_norm_ = clip""",
+    "other dtype": "uc.clip_grad_norm_ = lambda grads, max_norm: np.float64(right(grads, max_norm))",
+    "no norm": "uc.clip_grad_norm_ = lambda grads, max_norm: right(grads, max_norm) and None",
+    "step too long": "from unified_clip.parity import adapter_numpy\nadapter_numpy.LEARNING_RATE = 0.75",
+}
+
+
+SHOWS_AT = {
+    "wrong eps": ["coefficient", "tensors", "update"],
+    "dropped tensor": ["norm", "coefficient", "tensors", "update"],
+    "float32 accumulator": ["norm", "coefficient", "tensors", "update"],
+    "swapped results": ["coefficient", "tensors", "update"],
+    "other dtype": [],
+    "no norm": [],
+    "step too long": ["update"],
+}
+"""The stages at which a fault shows; none where already the form is wrong."""
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_found_at_its_stage(fault: str) -> None:
+    first, second = verdicts(FAULTS[fault])
+    assert (first.kind, second.kind) == ("different", "equal")
+    assert [stage for stage, distance in first.stages.items() if distance] == SHOWS_AT[fault]
+    assert all(stage in first.detail for stage in SHOWS_AT[fault])
+
+
+CLIP = "def clip(grads, max_norm):\n    {}\nuc.clip_grad_norm_ = clip"
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "detail"),
+    [
+        (
+            "os.abort()",
+            "crashed",
+            f"signal {signal.SIGABRT.value} (SIGABRT); its last lines: Fatal Python error: Aborted",
+        ),
+        ("os.kill(os.getpid(), 9)", "crashed", "signal 9 (SIGKILL); it wrote nothing to stderr"),
+        ("sys.exit('so long')", "crashed", "exit status 1; its last lines: so long"),
+        ("os._exit(0)", "unreadable", "the worker ended without a result"),
+        ("return 'garbage'", "unreadable", "TypeError: the result holds str"),
+    ],
+)
+def test_a_worker_that_dies_is_a_verdict_on_one_case(code: str, kind: str, detail: str) -> None:
+    first, second = run(CLIP.format(code))
+    assert isinstance(first, Failure)
+    assert first.kind == kind
+    assert detail in first.detail
+    assert isinstance(second, Outcome)
+    assert compare.judge(FIRST, oracle.expect(FIRST), first, "numpy", HOST).kind == kind
+
+
+def test_a_worker_that_hangs_is_stopped() -> None:
+    first, second = run(CLIP.format("time.sleep(60)"), timeout=4.0)
+    assert isinstance(first, Failure)
+    assert first.kind == "timed out"
+    assert isinstance(second, Outcome)
+
+
+def test_a_worker_that_dies_at_its_end_is_a_verdict_too() -> None:
+    first, second = run("import atexit\natexit.register(os.abort)")
+    assert isinstance(first, Outcome)
+    assert isinstance(second, Failure)
+    assert second.detail.startswith(f"after the last case: signal {signal.SIGABRT.value}")
+
+
+@pytest.mark.parametrize(
+    ("fault", "starts"),
+    [("os._exit(3)", 1), ("worker.run_case = lambda *arguments: os._exit(3)", launch.STARTS)],
+    ids=["before the first case", "at every case"],
+)
+def test_a_worker_that_always_dies_is_not_started_for_ever(fault: str, starts: int, tmp_path: Path) -> None:
+    many = [case(WORKED, "clip_by_norm", clip_norm=float(limit)) for limit in range(launch.STARTS + 2)]
+    many = [dataclasses.replace(each, name=str(number)) for number, each in enumerate(many)]
+    count = f"open({str(tmp_path / 'starts')!r}, 'a').write('x')"
+    found = launch.run(worker(f"{count}\n{fault}"), [launch.Run(HOST, each) for each in many], 60.0).results
+    assert [found[HOST, each.name] for each in many] == [
+        Failure("crashed", "exit status 3; it wrote nothing to stderr")
+    ] * len(many)
+    assert (tmp_path / "starts").read_text() == "x" * starts
+
+
+@pytest.mark.parametrize(
+    ("code", "detail"),
+    [
+        ("open(f'{sys.argv[3]}/0.json', 'w').write('garbage')\nos._exit(0)", "JSONDecodeError"),
+        ("open(f'{sys.argv[3]}/0.json', 'w').write('[]')\nos._exit(0)", "Error"),
+        ("worker.tensors.save = lambda path, found: path.write_bytes(b'garbage')", "0.safetensors cannot be read"),
+        ("worker.tensors.save = lambda path, found: None", "0.safetensors cannot be read"),
+        ("worker.write_json = lambda path, data: path.write_text('garbage')", "JSONDecodeError"),
+        ("worker.versions = lambda packages: []\nworker.run = lambda *arguments: None", "without a result"),
+        ("open(f'{sys.argv[3]}/worker.json', 'w').write('garbage')\nos._exit(0)", "worker.json: Expecting value"),
+    ],
+)
+def test_garbage_is_unreadable(code: str, detail: str) -> None:
+    first = run(code)[0]
+    assert isinstance(first, Failure)
+    assert first.kind == "unreadable"
+    assert detail in first.detail
+
+
+def test_what_a_worker_prints_is_no_result() -> None:
+    assert isinstance(run("print('{\"norm\": garbage')")[0], Outcome)
+
+
+def test_a_framework_that_is_not_installed_is_missing() -> None:
+    code = """
+import importlib
+def absent(name):
+    raise ModuleNotFoundError("No module named 'numpy'", name="numpy")
+importlib.import_module = absent"""
+    assert run(code) == [Failure("missing", "No module named 'numpy'")] * 2
+
+
+def test_a_worker_refuses_to_test_a_path_that_is_not_taken() -> None:
+    first = run("", mode=DEVICE)[0]  # NumPy has the host path only
+    assert isinstance(first, Failure)
+    assert "the device path was to be run" in first.detail
+
+
+# -- errors and warnings
+
+NEGATIVE = case([dense([3.0])], "clip_grad_norm_", max_norm=-1.0, raises="ValueError")
+
+
+@pytest.mark.parametrize(
+    ("fault", "detail"),
+    [
+        ("", ""),
+        ("return 1.0", "returned where ValueError was due"),
+        ("raise KeyError('negative')", "raised KeyError: 'negative' where ValueError was due"),
+        ("grads[0] *= 0\n    raise ValueError('negative')", "raised ValueError: negative, and had changed gradients"),
+    ],
+)
+def test_an_error_has_to_be_raised_before_anything_is_written(fault: str, detail: str) -> None:
+    code = CLIP.format(fault) if fault else ""
+    outcome = launch.run(worker(code), [launch.Run(HOST, NEGATIVE)], 60.0).results[HOST, NEGATIVE.name]
+    verdict = compare.judge(NEGATIVE, oracle.expect(NEGATIVE), outcome, "numpy", HOST)
+    assert (verdict.kind, verdict.detail) == ("different" if fault else "equal", detail)
+
+
+def test_an_error_that_is_not_due_is_a_difference() -> None:
+    first, second = verdicts(CLIP.format("raise ValueError('no such\\n\\nthing')"))
+    assert (first.kind, first.detail, second.kind) == ("different", "raised ValueError: no such", "equal")
+
+
+@pytest.mark.parametrize("warns", [True, False])
+def test_a_warning_has_to_be_given_where_it_is_due_and_only_there(warns: bool) -> None:
+    one = case([dense([3.0])], "clip_grad_norm_", max_norm=1.0, warns=warns)
+    for warned in (True, False):
+        clip = "import warnings, unified_clip; warnings.warn('x', unified_clip.ClipWarning); " if warned else ""
+        code = CLIP.format(f"{clip}return right(grads, max_norm)")
+        outcome = launch.run(worker(code), [launch.Run(HOST, one)], 60.0).results[HOST, one.name]
+        verdict = compare.judge(one, oracle.expect(one), outcome, "numpy", HOST)
+        assert verdict.kind == ("equal" if warned == warns else "different")
+        assert verdict.detail == ("" if warned == warns else "warned" if warned else "gave no ClipWarning")
+
+
+@pytest.mark.parametrize(
+    ("returned", "detail"),
+    [("tuple(clipped)", "returned a tuple instead of a list"), ("clipped[1:]", "1 gradients instead of 2")],
+)
+def test_another_container_or_fewer_gradients_than_are_due_are_a_difference(returned: str, detail: str) -> None:
+    one = case([dense([3.0]), dense([4.0])], "clip_by_global_norm", clip_norm=1.0)
+    code = f"""
+right = uc.clip_by_global_norm
+def clip(grads, clip_norm):
+    clipped, norm = right(grads, clip_norm)
+    return {returned}, norm
+uc.clip_by_global_norm = clip"""
+    outcome = launch.run(worker(code), [launch.Run(HOST, one)], 60.0).results[HOST, one.name]
+    assert compare.judge(one, oracle.expect(one), outcome, "numpy", HOST).detail == detail
+
+
+# -- how a worker is started
+
+
+def test_an_interpreter_of_its_own_finds_this_package_and_nothing_beside_it(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nls $PYTHONPATH > {tmp_path}/seen\nexec {sys.executable} "$@"\n', encoding="utf-8")
+    python.chmod(0o755)
+    found = launch.run(launch.command("numpy", str(python)), [launch.Run(HOST, SECOND)], 60.0)
+    assert isinstance(found.results[HOST, SECOND.name], Outcome)
+    assert (tmp_path / "seen").read_text(encoding="utf-8") == "unified_clip\n"
+
+
+def test_an_interpreter_that_is_not_there_is_missing(tmp_path: Path) -> None:
+    found = launch.run(launch.command("numpy", str(tmp_path / "python")), [launch.Run(HOST, SECOND)], 60.0)
+    failure = found.results[HOST, SECOND.name]
+    assert isinstance(failure, Failure)
+    assert failure.kind == "missing"
+    assert "cannot be started: No such file or directory" in failure.detail
+
+
+def test_progress_is_told_of_every_result() -> None:
+    told: list[int] = []
+    launch.run(worker("time.sleep(0.3)"), [launch.Run(HOST, each) for each in (FIRST, SECOND)], 60.0, told.append)
+    assert sum(told) == 2
+
+
+def test_one_worker_runs_every_mode() -> None:
+    """NumPy's refuses the device path, which ends that mode and not the one before it."""
+    found = launch.run(worker(""), [launch.Run(mode, SECOND) for mode in (HOST, DEVICE)], 60.0).results
+    assert isinstance(found[HOST, SECOND.name], Outcome)
+    assert isinstance(found[DEVICE, SECOND.name], Failure)

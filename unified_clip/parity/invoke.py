@@ -1,0 +1,196 @@
+"""Make one call as a case describes it, and say what came of it: results, warnings, errors, and what was written."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from . import tensors
+from .adapter import Adapter, Native
+from .arithmetic import nearest_float
+from .calls import CALLS, Call
+from .manner import Manner, leaves, structure
+from .tensors import Dense, Gradient, densify, encode
+
+
+@dataclass(eq=False)
+class Invocation:
+    """The tensors of a call, in whatever they are passed in."""
+
+    adapter: Adapter
+    call: Call
+    manner: Manner
+    arguments: Mapping[str, Any]
+    made: Sequence[Any]
+    """The gradients: tensors of the framework, and None."""
+
+    @cached_property
+    def parameters(self) -> Sequence[Any]:
+        """Something to stand for the parameter of each gradient; PyTorch's and Paddle's hold it."""
+        return self.adapter.parameters(self.made, self.manner.need_clip or [True] * len(self.made))
+
+    @cached_property
+    def holders(self) -> list[Any]:
+        """What in-place names take: parameters, or the gradients."""
+        return self.adapter.holders(self)
+
+    @cached_property
+    def given_in_place(self) -> Any:
+        return self.manner.contain(self.made if self.manner.gradients_for_parameters else self.holders)
+
+    @cached_property
+    def given(self) -> Any:
+        return self.manner.contain(self.made)
+
+    @property
+    def pairs(self) -> list[tuple[Any, Any]]:
+        return self.manner.in_order(list(zip(self.parameters, self.made, strict=True)))
+
+    def need_clip(self, parameter: Any) -> bool:
+        """The predicate for a clip."""
+        holders = [*self.parameters, *self.holders]
+        return all(
+            needed
+            for holder, needed in zip(holders, [*self.manner.need_clip, *self.manner.need_clip], strict=False)
+            if holder is parameter
+        )
+
+    def now(self) -> Sequence[Any]:
+        """The gradients after a call in place."""
+        if self.adapter.writes:
+            return self.adapter.contents(self.holders)
+        container = self.given_in_place
+        return list(leaves(container)) if isinstance(container, list | dict) else self.holders
+
+
+@dataclass(eq=False)
+class Result:
+    """What came of a call."""
+
+    norm: Any = None
+    gradients: Sequence[Any] | None = None
+    structure: str = ""
+    name: str = ""
+    warned: bool = False
+    raised: list[str] = field(default_factory=list)
+    message: str = ""
+    update: Sequence[Any] | None = None
+
+
+def make(adapter: Adapter, case: Mapping[str, Any], gradients: Sequence[Gradient]) -> Invocation:
+    """An invocation from a case as the job file has it."""
+    manner = Manner.read(case["manner"])
+    given = [adapter.make(gradient) for gradient in gradients]
+    if manner.transposed:
+        given = [tensor if tensor is None else adapter.transposed(tensor) for tensor in given]
+    arguments = case["arguments"]
+    if manner.tensor_arguments:
+        arguments = {key: adapter.dense(_float32(value)) for key, value in arguments.items()}
+    return Invocation(adapter, CALLS[case["call"]], manner, arguments, given)
+
+
+def ours(invocation: Invocation, function: Callable[..., Any], settings: Any) -> Result:
+    """Our function; `settings` is the namespace that it is from."""
+    return _observe(lambda: STYLES[invocation.call.style](invocation, function, settings))
+
+
+def native(invocation: Invocation) -> Result:
+    """The framework's own function; a result without a name where it has none."""
+
+    def call() -> Result:
+        adapter = invocation.adapter
+        found: Native | None = adapter.native(invocation) if adapter.has_native(invocation) else None
+        return Result() if found is None else Result(found.norm, found.tensors, name=found.name)
+
+    return _observe(call)
+
+
+def unchanged(invocation: Invocation, given: Sequence[Gradient]) -> bool:
+    """Whether the gradients are what they were."""
+    found = invocation.now() if invocation.call.in_place else invocation.made
+    read = [None if tensor is None else densify(invocation.adapter.read(tensor)) for tensor in found]
+    return tensors.digest(read) == tensors.digest(map(densify, given))
+
+
+def _observe(call: Callable[[], Result]) -> Result:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            result = call()
+        except Exception as error:
+            names = [kind.__name__ for kind in type(error).__mro__]
+            result = Result(raised=names, message=_first_line(error))
+    result.warned = any(warning.category.__name__ == "ClipWarning" for warning in caught)
+    return result
+
+
+def _first_line(error: Exception) -> str:
+    """What was wrong, without the C++ traces that some frameworks add."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip(" -")]
+    return f"{type(error).__name__}: {lines[0][:300] if lines else ''}"
+
+
+def _float32(value: Any) -> Dense:
+    return encode(np.asarray(nearest_float(float(value), "float32")), "float32")
+
+
+# -- how the names are called
+
+
+def _in_place(run: Invocation, function: Callable[..., Any], settings: Any) -> Result:
+    norm = function(run.given_in_place, **run.arguments)
+    return Result(norm, run.now())
+
+
+def _list(run: Invocation, function: Callable[..., Any], settings: Any) -> Result:
+    clipped, norm = function(run.given, **run.arguments)
+    return Result(norm, list(leaves(clipped)), structure(clipped))
+
+
+def _each(run: Invocation, function: Callable[..., Any], settings: Any) -> Result:
+    return Result(None, [None if tensor is None else function(tensor, **run.arguments) for tensor in run.made])
+
+
+def _measure(run: Invocation, function: Callable[..., Any], settings: Any) -> Result:
+    return Result(function(run.given, **run.arguments))
+
+
+def _class(run: Invocation, function: Callable[..., Any], settings: Any) -> Result:
+    pairs = function(**run.arguments, need_clip=run.need_clip)(run.pairs)
+    return Result(None, [gradient for _, gradient in pairs])
+
+
+def _class_in_place(run: Invocation, function: Callable[..., Any], settings: Any) -> Result:
+    norm = function(**run.arguments, need_clip=run.need_clip).clip_(run.given_in_place)
+    return Result(norm, run.now())
+
+
+def _settings(run: Invocation, function: Callable[..., Any], settings: Any) -> Result:
+    groups = run.manner.groups or ("default_group",) * len(run.made)
+    for name in sorted(set(groups)):
+        clip = settings.GradientClipByGlobalNorm(**run.arguments, group_name=name, need_clip=run.need_clip)
+        members = [parameter for parameter, group in zip(run.parameters, groups, strict=True) if group == name]
+        settings.set_gradient_clip(clip, param_list=members)
+    return Result(None, [gradient for _, gradient in function(run.pairs)])
+
+
+def _hook(run: Invocation, function: Callable[..., Any], settings: Any) -> Result:
+    clip = function(**run.arguments)
+    return Result(None, [None if tensor is None else clip(tensor) for tensor in run.made])
+
+
+STYLES: dict[str, Callable[[Invocation, Callable[..., Any], Any], Result]] = {
+    "in place": _in_place,
+    "list": _list,
+    "each": _each,
+    "measure": _measure,
+    "class": _class,
+    "class in place": _class_in_place,
+    "settings": _settings,
+    "hook": _hook,
+}

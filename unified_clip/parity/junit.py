@@ -1,0 +1,63 @@
+"""A run as JUnit XML, which CI systems show: a test suite for each framework and path, a test case for each case."""
+
+from __future__ import annotations
+
+from xml.etree.ElementTree import Element, SubElement, indent, tostring
+
+from .compare import Verdict
+from .engine import Run
+from .launch import DEVICE, HOST, NATIVE
+
+
+def as_xml(run: Run) -> bytes:
+    root = Element("testsuites", name="parity")
+    for framework in run.frameworks:
+        for path in (HOST, DEVICE):
+            suite = SubElement(root, "testsuite", name=f"{framework}, {path} path")
+            for row in run.rows:
+                if framework in row.cells and path in row.cells[framework].verdicts:
+                    case = _case(suite, row.case.name, f"{framework}.{path}")
+                    _judge(case, row.cells[framework].verdicts[path], framework in run.may_be_missing)
+        suite = SubElement(root, "testsuite", name=f"{framework}, its own functions")
+        for row in run.rows:
+            if framework in row.cells and row.cells[framework].judgement:
+                case = _case(suite, row.case.name, f"{framework}.{NATIVE}")
+                if row.cells[framework].problem:
+                    SubElement(case, "failure", type="different", message=row.cells[framework].problem)
+    between = SubElement(root, "testsuite", name="between frameworks, host path")
+    for row in run.rows:
+        case = _case(between, row.case.name, "between")
+        if row.apart:
+            SubElement(case, "failure", type="different", message=f"other bits: {', '.join(row.apart)}")
+    known = SubElement(root, "testsuite", name="known differences")
+    for shown in run.known:
+        case = _case(known, f"{shown.known.function}: {shown.known.reason}", f"known.{shown.known.framework}")
+        if shown.problem:
+            SubElement(case, "failure", type="known", message=shown.problem)
+    for suite in list(root):
+        if len(suite):
+            _count(suite)
+        else:
+            root.remove(suite)
+    indent(root)
+    text: bytes = tostring(root, encoding="utf-8", xml_declaration=True)
+    return text + b"\n"
+
+
+def _case(suite: Element, name: str, group: str) -> Element:
+    return SubElement(suite, "testcase", name=name, classname=group)
+
+
+def _judge(case: Element, verdict: Verdict, may_be_missing: bool) -> None:
+    if verdict.agrees:
+        return
+    kind = "failure" if verdict.kind == "different" else "error"
+    if verdict.kind == "missing" and may_be_missing:
+        kind = "skipped"
+    SubElement(case, kind, type=verdict.kind, message=verdict.detail)
+
+
+def _count(suite: Element) -> None:
+    suite.set("tests", str(len(suite)))
+    for attribute, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
+        suite.set(attribute, str(sum(case.find(tag) is not None for case in suite)))

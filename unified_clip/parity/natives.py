@@ -1,0 +1,244 @@
+"""How far a framework's own function is from what the contract says, and which of that is known.
+
+Every difference that is larger than rounding has to be listed, with its reason and its size, in the suite's
+`known.toml`; and everything listed there has to show. So the list stays true as frameworks release.
+
+    [[known]]
+    framework = "tensorflow"
+    function = "tf.clip_by_norm"       as the report names it; * stands for anything, here and in cases
+    kind = "value"                     see KINDS
+    size = 0.38                        for value and touched: the greatest, relative; within a factor of 4
+    cases = ["transformer: *"]         each has to match a case that shows the difference
+    reason = "rows of an embedding given twice are not summed"
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from .cases import Case, SuiteError, check_keys, read_toml
+from .compare import relative_error
+from .launch import Failure, Outcome
+from .oracle import Expected
+from .tensors import Dense, densify
+
+CLOSE = 1e-5
+"""What differs less, relatively, is rounding."""
+
+KINDS = {
+    "value": "numbers differ",
+    "touched": "gradients that should be left bit for bit are changed",
+    "raises": "it raises where there is a result",
+    "returns": "it returns where an error is due",
+    "silent": "it gives no warning",
+    "form": "other shapes, or another number of gradients",
+    "crashed": "the process ends",
+    "timed out": "it hangs",
+    "unreadable": "its result cannot be read",
+}
+
+SIZE_FACTOR = 4
+"""How far a size may be from the one that is listed: what accumulates rounding depends on the processor."""
+
+Judgement = Literal["equal", "close", "known", "different"]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How a native's result differs from what is right; of kind '' where it does not, but for rounding."""
+
+    function: str
+    kind: str = ""
+    size: float = 0.0
+    """For value and touched: the greatest difference, relative to the norm or to the greatest element."""
+
+    norm: float | None = None
+    """Relative, from the exact norm; None where there is none to compare."""
+
+    gradients: float | None = None
+    """The greatest difference of an element, relative to the greatest element that is right."""
+
+    detail: str = ""
+    stages: Mapping[str, float] = field(default_factory=dict)
+
+
+def measure(case: Case, expected: Expected, outcome: Outcome | Failure) -> Difference | None:
+    """The native's difference from the oracle; None where there is no such function."""
+    if isinstance(outcome, Failure):
+        return None if outcome.kind == "missing" else Difference("", outcome.kind, detail=outcome.detail)
+    if outcome.raised:
+        return Difference("", "" if case.raises else "raises", detail=outcome.message)
+    if not outcome.name:
+        return None
+    if case.raises:
+        return Difference(outcome.name, "returns", detail=_shown(outcome))
+    norm = None
+    if outcome.norm is not None and expected.wide_norm is not None and outcome.norm.array.size == 1:
+        norm = relative_error(float(outcome.norm.values().reshape(())), expected.wide_norm)
+    if outcome.gradients is None or expected.gradients is None:
+        return _of_size(outcome.name, norm, None, touched=False)
+    if [g and g.shape for g in expected.gradients] != [g and g.shape for g in outcome.gradients]:
+        return Difference(outcome.name, "form", norm=norm, detail=_shown(outcome))
+    right, found = ([g for g in side if g is not None] for side in (expected.gradients, outcome.gradients))
+    measured = _of_size(
+        outcome.name, norm, _greatest_difference(right, found), touched=_touched(case, expected, outcome)
+    )
+    if case.warns and not measured.kind:
+        measured = Difference(outcome.name, "silent", norm=norm, gradients=measured.gradients)
+    return measured
+
+
+def _of_size(function: str, norm: float | None, gradients: float | None, *, touched: bool) -> Difference:
+    size = max(norm or 0.0, gradients or 0.0)
+    kind = "value" if size > CLOSE else "touched" if touched else ""
+    return Difference(function, kind, size if kind else 0.0, norm, gradients)
+
+
+def _touched(case: Case, expected: Expected, outcome: Outcome) -> bool:
+    """Whether gradients that are right as they were given came back otherwise."""
+    given = [densify(gradient) for gradient in case.gradients]
+    return any(
+        before is not None
+        and right is not None
+        and after is not None
+        and np.array_equal(before.bits(), right.bits())
+        and not np.array_equal(after.values(), right.values(), equal_nan=True)
+        for before, right, after in zip(given, expected.gradients or [], outcome.gradients or [], strict=True)
+    )
+
+
+def _shown(outcome: Outcome) -> str:
+    """The beginning of what was returned."""
+    tensors = [outcome.norm, *(outcome.gradients or [])]
+    return "; ".join(str(t.values().reshape(-1)[:3].tolist()) for t in tensors[:3] if t is not None)
+
+
+def _greatest_difference(right: Sequence[Dense], found: Sequence[Dense]) -> float:
+    a, b = (np.concatenate([np.zeros(0), *(t.values().reshape(-1) for t in side)]) for side in (right, found))
+    with np.errstate(invalid="ignore"):
+        same = (a == b) | (np.isnan(a) & np.isnan(b))
+        difference = float(np.max(np.abs(a - b), where=~same, initial=0.0))
+    greatest = float(np.max(np.abs(a), where=np.isfinite(a), initial=0.0))
+    if difference == 0:
+        return 0.0
+    return difference / greatest if math.isfinite(difference) and greatest else math.inf
+
+
+# -- what is known
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """An entry of the list."""
+
+    framework: str
+    function: str
+    kind: str
+    cases: Sequence[str]
+    reason: str
+    size: float = math.inf
+    title: str = ""
+    """A few words for a table; entries that share them are one row of it."""
+
+    @cached_property
+    def _patterns(self) -> list[re.Pattern[str]]:
+        return [_pattern(text) for text in self.cases]
+
+    def covers(self, framework: str, case: str, difference: Difference) -> bool:
+        if (framework, difference.kind) != (self.framework, self.kind):
+            return False
+        named = not difference.function or _pattern(self.function).fullmatch(difference.function)
+        return bool(named) and any(pattern.fullmatch(case) for pattern in self._patterns)
+
+    def unmatched(self, cases: Iterable[str]) -> list[str]:
+        """The patterns that match none of the cases."""
+        names = list(cases)
+        return [
+            p for p, pattern in zip(self.cases, self._patterns, strict=True) if not any(map(pattern.fullmatch, names))
+        ]
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    return re.compile(".*".join(map(re.escape, text.split("*"))))
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A known difference in a run: where it showed, how large, and what is wrong with the entry ('' if nothing)."""
+
+    known: Known
+    cases: Sequence[str]
+    size: float
+    problem: str = ""
+
+
+def read(path: Path) -> list[Known]:
+    """The list in a file."""
+    data = read_toml(path)
+    check_keys(data, set(), {"known"}, path.name)
+    return [_known(table, f"{path.name}, known {number}") for number, table in enumerate(data.get("known", []), 1)]
+
+
+def _known(table: dict[str, Any], place: str) -> Known:
+    if table.get("kind", "value") not in KINDS:
+        raise SuiteError(f"{place}: kind is {table['kind']!r}; it may be {', '.join(KINDS)}")
+    sized = {"size"} if table.get("kind") in ("value", "touched") else set()
+    check_keys(table, {"framework", "function", "kind", "cases", "reason", *sized}, {"title"}, place)
+    return Known(**table)
+
+
+def judge(
+    known: Sequence[Known], found: Mapping[tuple[str, str], Difference]
+) -> tuple[dict[tuple[str, str], Judgement], dict[tuple[str, str], str], list[Shown]]:
+    """Every difference, by framework and case, against the list: judgements, what is wrong; how each entry showed."""
+    judgements: dict[tuple[str, str], Judgement] = {}
+    wrong: dict[tuple[str, str], str] = {}
+    shown: dict[Known, dict[str, float]] = {entry: {} for entry in known}
+    for (framework, case), difference in found.items():
+        entries = [entry for entry in known if entry.covers(framework, case, difference)] if difference.kind else []
+        for entry in entries:
+            shown[entry][case] = difference.size
+        problem = _problem(entries, difference)
+        if problem:
+            wrong[framework, case] = problem
+        rounding = difference.norm or difference.gradients
+        judgements[framework, case] = (
+            "different" if problem else "known" if entries else "close" if rounding else "equal"
+        )
+    return judgements, wrong, [_shown_entry(entry, cases) for entry, cases in shown.items()]
+
+
+def _problem(entries: Sequence[Known], difference: Difference) -> str:
+    """What is wrong with a difference in the light of the list; '' if nothing."""
+    if not difference.kind:
+        return ""
+    what = f"{KINDS[difference.kind]}{f', by {difference.size:.2g}' if difference.size else ''}"
+    if difference.detail:
+        what += f" ({difference.detail})"
+    if not entries:
+        return f"{what}, and no known difference says so"
+    if len(entries) > 1:
+        return f"{what}: {len(entries)} known differences say so, {' and '.join(repr(e.reason) for e in entries)}"
+    if difference.size > SIZE_FACTOR * entries[0].size:
+        return f"{what}: much more than the {entries[0].size:.2g} that is listed"
+    return ""
+
+
+def _shown_entry(entry: Known, cases: Mapping[str, float]) -> Shown:
+    size = max(cases.values(), default=0.0)
+    problem = ""
+    if not cases:
+        problem = "it shows nowhere"
+    elif unmatched := entry.unmatched(cases):
+        problem = f"it shows in no case like {', '.join(map(repr, unmatched))}"
+    elif entry.kind in ("value", "touched") and size < entry.size / SIZE_FACTOR:
+        problem = f"its size is {size:.2g}, much less than the {entry.size:.2g} that is listed"
+    return Shown(entry, list(cases), size, problem)
