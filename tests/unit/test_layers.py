@@ -6,10 +6,11 @@ import ast
 from pathlib import Path
 
 import unified_clip
+from unified_clip._dispatch import ADAPTERS
 
 PACKAGE = Path(unified_clip.__file__).parent
-FRAMEWORKS = {"torch", "tensorflow", "keras", "paddle", "jax", "jaxlib", "numpy"}
-NAMESPACES = {"torch", "tensorflow", "paddle", "jax", "numpy"}
+FRAMEWORKS = {*ADAPTERS, "keras"}
+NAMESPACES = set(ADAPTERS.values())
 LAYERS = ["errors", "_core", "_ops", "_dispatch", "namespaces", "parity", "cli"]
 """Each may import from itself and from those before it."""
 
@@ -56,8 +57,10 @@ def test_an_adapter_imports_its_own_framework_and_numpy_only() -> None:
     adapters = list((PACKAGE / "_ops").glob("*_ops.py"))
     assert len(adapters) >= 2
     for path in adapters:
-        own = {path.stem.removesuffix("_ops"), "numpy"} | ({"keras"} if "tensorflow" in path.stem else set())
-        assert {name.split(".")[0] for name in imported(path)} & FRAMEWORKS <= own | {"numpy"}
+        name = path.stem.removesuffix("_ops")
+        own = {package for package, adapter in ADAPTERS.items() if adapter in (name, "numpy")}
+        own |= {"keras"} if name == "tensorflow" else set()
+        assert {name.split(".")[0] for name in imported(path)} & FRAMEWORKS <= own
 
 
 def test_namespaces_hold_no_arithmetic() -> None:

@@ -221,3 +221,14 @@ def test_a_manner_is_part_of_the_name_of_a_case() -> None:
     assert Manner().describe() == ""
     manner = Manner(container="tuple", need_clip=(True, 0), transposed=True)
     assert manner.describe() == ", as tuple, need clip true 0, transposed"
+
+
+def test_the_suite_of_the_documentation_is_read(tmp_path: Path) -> None:
+    text = (SUITE.parent / "docs" / "parity.md").read_text(encoding="utf-8")
+    described, cases_ = (block.split("```")[0] for block in text.split("```toml\n")[1:])
+    (tmp_path / "cases").mkdir()
+    for name, content in (("suite.toml", described), ("cases/a.toml", cases_), ("known.toml", "")):
+        (tmp_path / name).write_text(content, encoding="utf-8")
+    found = suites.read(tmp_path)
+    assert list(found.frameworks) == ["torch", "paddle"]
+    assert [case.raises for case in found.cases] == ["", "", "ValueError"]

@@ -87,7 +87,10 @@ class Ops(Protocol):
         """Dense or sparse tensors of the framework, its variables, and NumPy arrays."""
 
     def adopt(self, value: Any) -> Tensor:
-        """A NumPy array or a variable as a tensor of the framework; a tensor as itself."""
+        """A NumPy array or a variable as a tensor of the framework; a tensor as itself.
+
+        Where in-place names write into gradients (not parameters), the tensor shares the array's memory.
+        """
 
     def adopt_bound(self, value: Any) -> Tensor:
         """The same for a bound of value clipping, which keeps its own dtype."""

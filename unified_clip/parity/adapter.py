@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from .tensors import Dense, Gradient, Sparse
+from .tensors import PARTS, Dense, Gradient, Sparse
 
 if TYPE_CHECKING:
     from .invoke import Invocation
@@ -125,6 +125,8 @@ class Adapter(Protocol):
 
 def to_numpy(tensor: Dense) -> npt.NDArray[Any]:
     """An array that nobody else holds, in NumPy's dtype or that of ml_dtypes."""
+    if tensor.dtype in PARTS:
+        return np.ascontiguousarray(tensor.array).view(tensor.dtype)[..., 0].copy()
     if tensor.dtype != "bfloat16":
         return tensor.array.copy()
     import ml_dtypes
@@ -135,4 +137,6 @@ def to_numpy(tensor: Dense) -> npt.NDArray[Any]:
 def from_numpy(array: npt.NDArray[Any]) -> Dense:
     """The inverse."""
     name = array.dtype.name
+    if name in PARTS:
+        return Dense(name, np.stack([array.real, array.imag], axis=-1))
     return Dense(name, np.array(array.view(np.uint16) if name == "bfloat16" else array))

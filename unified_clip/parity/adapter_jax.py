@@ -44,7 +44,7 @@ class Framework(adapter.Adapter):
         return adapter.from_numpy(np.asarray(tensor))
 
     def scope(self, dtypes: set[str]) -> AbstractContextManager[Any]:
-        scope: AbstractContextManager[Any] = jax.enable_x64("float64" in dtypes)
+        scope: AbstractContextManager[Any] = jax.enable_x64(bool({"float64", "complex128", "int64"} & dtypes))
         return scope
 
     def sgd(self, gradients: Sequence[Any]) -> Sequence[Any]:

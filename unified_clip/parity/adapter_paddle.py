@@ -20,7 +20,8 @@ class Framework(adapter.Adapter):
     writes = True
 
     def dense(self, tensor: Dense) -> Any:
-        return paddle.to_tensor(np.array(tensor.array), place=paddle.CPUPlace())  # uint16 is bfloat16 to Paddle
+        array = tensor.array.copy() if tensor.dtype == "bfloat16" else adapter.to_numpy(tensor)
+        return paddle.to_tensor(array, place=paddle.CPUPlace())  # uint16 is bfloat16 to Paddle
 
     def sparse(self, tensor: Sparse) -> Any:
         """SelectedRows, as only the derivative of an embedding makes them."""
@@ -39,7 +40,7 @@ class Framework(adapter.Adapter):
         return self._dense(tensor.numpy())
 
     def _dense(self, array: Any) -> Dense:
-        return Dense("bfloat16" if array.dtype == np.uint16 else array.dtype.name, np.array(array))
+        return Dense("bfloat16", np.array(array)) if array.dtype == np.uint16 else adapter.from_numpy(array)
 
     def sgd(self, gradients: Sequence[Any]) -> Sequence[Any]:
         weights = [None if g is None else _parameter(_shape(g), g.dtype, 1.0) for g in gradients]

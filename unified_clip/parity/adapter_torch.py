@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 
 from . import adapter
@@ -21,8 +20,9 @@ class Framework(adapter.Adapter):
     writes = True
 
     def dense(self, tensor: Dense) -> Any:
-        made = torch.from_numpy(np.array(tensor.array))
-        return made.view(torch.bfloat16) if tensor.dtype == "bfloat16" else made
+        if tensor.dtype == "bfloat16":
+            return torch.from_numpy(tensor.array.copy()).view(torch.bfloat16)
+        return torch.from_numpy(adapter.to_numpy(tensor))
 
     def sparse(self, tensor: Sparse) -> Any:
         rows = torch.from_numpy(tensor.rows.reshape(1, -1).copy())
@@ -35,8 +35,9 @@ class Framework(adapter.Adapter):
         return self._read_dense(tensor)
 
     def _read_dense(self, tensor: Any) -> Dense:
-        bits = tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor
-        return Dense(str(tensor.dtype).removeprefix("torch."), bits.numpy().copy())
+        if tensor.dtype == torch.bfloat16:
+            return Dense("bfloat16", tensor.view(torch.uint16).numpy().copy())
+        return adapter.from_numpy(tensor.numpy())
 
     def sgd(self, gradients: Sequence[Any]) -> Sequence[Any]:
         weights = [None if g is None else torch.nn.Parameter(torch.ones(g.shape, dtype=g.dtype)) for g in gradients]
@@ -56,7 +57,8 @@ class Framework(adapter.Adapter):
 
     def parameters(self, tensors: Sequence[Any], need_clip: Sequence[bool | int]) -> Sequence[Any]:
         like = [torch.zeros(1) if tensor is None else tensor for tensor in tensors]
-        return [torch.nn.Parameter(torch.zeros(tensor.shape, dtype=tensor.dtype)) for tensor in like]
+        zeros = [torch.zeros(tensor.shape, dtype=tensor.dtype) for tensor in like]
+        return [torch.nn.Parameter(zero, requires_grad=zero.is_floating_point() or zero.is_complex()) for zero in zeros]
 
     def transposed(self, tensor: Any) -> Any:
         order = tuple(reversed(range(tensor.ndim)))

@@ -31,7 +31,10 @@ FORMATS = {
     "bfloat16": Format(8, -126, 127, 2),
     "float32": Format(24, -126, 127, 4),
     "float64": Format(53, -1022, 1023, 8),
+    "complex64": Format(24, -126, 127, 4),
+    "complex128": Format(53, -1022, 1023, 8),
 }
+"""Of complex numbers that of their parts."""
 
 
 def nearest_root(square: Fraction, degree: int, dtype: str) -> float:
@@ -71,7 +74,7 @@ def _exponent(value: Fraction) -> int:
 
 def rounded(values: Float64s, dtype: str) -> Float64s:
     """Every element rounded once to `dtype`, ties to even, and held in float64."""
-    if dtype == "float64":
+    if FORMATS[dtype].size == 8:
         return values
     target = FORMATS[dtype]
     _, exponents = np.frexp(values)  # magnitude below 2**exponent

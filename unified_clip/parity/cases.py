@@ -10,7 +10,8 @@
 
 A list of gradients has either `tensors` or `file`, a safetensors file relative to the suite. A tensor is one of
 
-    { values = [1.0, "0x1p-149", [70, 0.125]] }     numbers, hexadecimal floats, or [n, x] for n times x
+    { values = [1.0, "0x1p-149", [70, 0.125]] }     numbers, hexadecimal floats, or [n, x] for n times x; of complex
+                                                    numbers the real and the imaginary parts in turn
     { random = 7, exponents = [-20, 4] }            see `_random`
     { none = true }                                 no gradient
 
@@ -45,7 +46,7 @@ import numpy as np
 from .arithmetic import FORMATS, Float64s, nearest, nearest_float, rounded
 from .calls import CALLS, Call
 from .manner import CONTAINERS, PLAIN, Manner
-from .tensors import Dense, Gradient, Sparse, UnreadableError, encode, load_recorded
+from .tensors import PARTS, STORAGE, Dense, Gradient, Sparse, UnreadableError, encode, load_recorded
 
 
 class SuiteError(Exception):
@@ -124,13 +125,14 @@ def _tensor(table: dict[str, Any], place: str) -> Gradient:
     required = {"random", "exponents", "shape"} if source == "random" else {"values"}
     check_keys(table, required, {"shape", "dtype", "rows"}, place)
     dtype, rows = table.get("dtype", "float32"), table.get("rows")
-    if dtype not in FORMATS:
-        raise SuiteError(f"{place}: dtype is {dtype!r}; it may be {', '.join(FORMATS)}")
+    if dtype not in STORAGE:
+        raise SuiteError(f"{place}: dtype is {dtype!r}; it may be {', '.join(STORAGE)}")
     try:
         shape = tuple(table["shape"]) if "shape" in table else None
         held = shape if rows is None or shape is None else (len(rows), *shape[1:])
         numbers = _random(table, held, dtype) if source == "random" else _literal(table["values"], dtype)
-        dense = encode(numbers.reshape(numbers.shape if held is None else held), dtype)
+        held = held if held is None or dtype not in PARTS else (*held, 2)
+        dense = encode(numbers.reshape(_held_shape(numbers, dtype) if held is None else held), dtype)
     except (TypeError, ValueError, OverflowError) as error:
         raise SuiteError(f"{place}: {error}") from None
     if rows is None:
@@ -145,8 +147,13 @@ def _literal(values: Sequence[Any], dtype: str) -> Float64s:
     for value in values:
         count, number = value if isinstance(value, list) else (1, value)
         read = float.fromhex(number) if isinstance(number, str) else float(number)
-        numbers += [nearest_float(read, dtype)] * count
+        numbers += [nearest_float(read, dtype) if dtype in FORMATS else read] * count
     return np.array(numbers, np.float64)
+
+
+def _held_shape(numbers: Float64s, dtype: str) -> tuple[int, ...]:
+    """One axis; of complex numbers, and another for their parts."""
+    return (-1, 2) if dtype in PARTS else numbers.shape
 
 
 def _random(table: dict[str, Any], shape: Sequence[int] | None, dtype: str) -> Float64s:
@@ -158,7 +165,7 @@ def _random(table: dict[str, Any], shape: Sequence[int] | None, dtype: str) -> F
     low, high = table["exponents"]
     bits, precision = random.Random(table["random"]).getrandbits, FORMATS[dtype].precision
     numbers = []
-    for _ in range(math.prod(shape or ())):
+    for _ in range(math.prod(shape or ()) * (2 if dtype in PARTS else 1)):
         mantissa, exponent, negative = bits(precision), bits(16), bits(1)
         exact = mantissa * Fraction(2) ** (low + exponent % (high - low + 1) - precision)
         numbers.append(nearest(-exact if negative else exact, dtype))

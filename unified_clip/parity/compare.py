@@ -223,7 +223,7 @@ def _flushed(tensor: Dense | None) -> Dense | None:
         return None
     values, smallest = (
         tensor.values(),
-        2.0 ** FORMATS["float64" if tensor.dtype == "float64" else "float32"].min_exponent,
+        2.0 ** FORMATS["float64" if FORMATS[tensor.dtype].size == 8 else "float32"].min_exponent,
     )
     return encode(np.where(np.abs(values) < smallest, 0.0, values), tensor.dtype)
 
@@ -231,7 +231,7 @@ def _flushed(tensor: Dense | None) -> Dense | None:
 def _explained(right: Dense | None, found: Dense | None, loose: bool) -> bool:
     if right is None or found is None or not loose:
         return ulps([right], [found]) == 0
-    if right.dtype != "float64":
+    if FORMATS[right.dtype].size != 8:
         return ulps([right], [found]) <= NORM_ULPS + 1  # the rounding of the product comes on top
     return all(map(_close_float64, found.values().flat, right.values().flat))
 

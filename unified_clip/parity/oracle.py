@@ -13,7 +13,7 @@ from fractions import Fraction
 import numpy as np
 
 from .adapter import LEARNING_RATE
-from .arithmetic import Float64s, general_norm, nearest, nearest_float, nearest_root, power_sum, rounded
+from .arithmetic import FORMATS, Float64s, general_norm, nearest, nearest_float, nearest_root, power_sum, rounded
 from .calls import Arguments, Call
 from .cases import Case
 from .tensors import Dense, densify, encode
@@ -70,7 +70,7 @@ def stepped(gradient: Dense | None) -> Dense | None:
 
 
 def norm_dtype(gradients: Sequence[Dense]) -> str:
-    return "float64" if any(gradient.dtype == "float64" for gradient in gradients) else "float32"
+    return "float64" if any(gradient.dtype in ("float64", "complex128") for gradient in gradients) else "float32"
 
 
 def norm(gradients: Sequence[Dense], p: float, dtype: str) -> float:
@@ -122,7 +122,7 @@ def _clipped(call: Call, arguments: Arguments, gradient: Dense, n: float) -> Den
     dtype = norm_dtype([gradient])
     if "axes" not in arguments:
         return scaled(gradient, coefficient(call, norm([gradient], 2, dtype), limit))
-    return _by_slices(call, gradient, [axis % gradient.array.ndim for axis in arguments["axes"]], limit)
+    return _by_slices(call, gradient, [axis % len(gradient.shape) for axis in arguments["axes"]], limit)
 
 
 def _by_slices(call: Call, gradient: Dense, axes: Sequence[int], limit: float) -> Dense:
@@ -152,8 +152,8 @@ def scaled(gradient: Dense, coef: float) -> Dense:
     if coef == 1:
         return gradient
     values = gradient.values()
-    if gradient.dtype == "float64":
-        return encode(_products(values, coef), "float64")
+    if FORMATS[gradient.dtype].size == 8:
+        return encode(_products(values, coef), gradient.dtype)
     with np.errstate(invalid="ignore"):
         exact = values * nearest_float(coef, "float32")  # 48 bits or fewer, so float64 holds the product
     return encode(rounded(rounded(exact, "float32"), gradient.dtype), gradient.dtype)

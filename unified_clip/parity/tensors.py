@@ -18,11 +18,17 @@ import numpy.typing as npt
 
 from .arithmetic import FORMATS, Float64s, sum_of_columns
 
-STORAGE = {"float16": "f2", "bfloat16": "u2", "float32": "f4", "float64": "f8", "int64": "i8"}
+STORAGE = {
+    "float16": "f2", "bfloat16": "u2", "float32": "f4", "float64": "f8", "int64": "i8",
+    "complex64": "f4", "complex128": "f8",
+}  # fmt: skip
 """From a dtype's name to NumPy's dtype for its memory."""
 
 CODES = {"float16": "F16", "bfloat16": "BF16", "float32": "F32", "float64": "F64", "int64": "I64"}
-"""From a dtype's name to its name in safetensors files."""
+"""From a real dtype's name to its name in safetensors files."""
+
+PARTS = {"complex64": "float32", "complex128": "float64"}
+"""From a complex dtype's name to that of its parts."""
 
 
 class UnreadableError(Exception):
@@ -31,14 +37,14 @@ class UnreadableError(Exception):
 
 @dataclass(frozen=True, eq=False)
 class Dense:
-    """A tensor: a dtype's name, and its memory as an array."""
+    """A tensor: a dtype's name, and its memory as an array; complex numbers as two real ones along a last axis."""
 
     dtype: str
     array: npt.NDArray[Any]
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return self.array.shape
+        return self.array.shape[:-1] if self.dtype in PARTS else self.array.shape
 
     def values(self) -> Float64s:
         """The numbers, in float64, which holds all of them exactly."""
@@ -48,7 +54,9 @@ class Dense:
 
     def bits(self) -> npt.NDArray[Any]:
         """The bit patterns as unsigned integers; every NaN as the same one, since frameworks choose them freely."""
-        bits = np.ascontiguousarray(self.array).view(f"u{self.array.itemsize}").reshape(self.shape)
+        bits = np.ascontiguousarray(self.array).view(f"u{self.array.itemsize}").reshape(self.array.shape)
+        if self.dtype == "int64":
+            return bits
         return np.where(np.isnan(self.values()), encode(np.asarray(np.nan), self.dtype).array.view(bits.dtype), bits)
 
 
@@ -103,7 +111,7 @@ def digest(tensors: Iterable[Dense | None]) -> str:
 
 
 Listing = list[Any]
-"""What a list of gradients looks like in JSON: for each None, or "dense", or the shape of a sparse one."""
+"""A list of gradients in JSON: for each None, the dtype of a dense one, or the shape of a sparse one."""
 
 
 def pack(prefix: str, gradients: Sequence[Gradient]) -> tuple[dict[str, Dense], Listing]:
@@ -118,8 +126,8 @@ def pack(prefix: str, gradients: Sequence[Gradient]) -> tuple[dict[str, Dense], 
         elif gradient is None:
             listing.append(None)
         else:
-            tensors[name] = gradient
-            listing.append("dense")
+            tensors[name] = Dense(PARTS.get(gradient.dtype, gradient.dtype), gradient.array)
+            listing.append(gradient.dtype)
     return tensors, listing
 
 
@@ -131,7 +139,7 @@ def unpack(prefix: str, tensors: Mapping[str, Dense], listing: Listing) -> list[
         if isinstance(entry, list):
             gradients.append(Sparse(tensors[f"{name}.rows"].array, tensors[f"{name}.values"], tuple(entry)))
         else:
-            gradients.append(None if entry is None else tensors[name])
+            gradients.append(None if entry is None else Dense(entry, tensors[name].array))
     return gradients
 
 
@@ -183,4 +191,4 @@ def _dense(dtype: str, data: bytes, shape: Sequence[int]) -> Dense:
     return Dense(dtype, np.frombuffer(data, STORAGE[dtype]).reshape(shape))
 
 
-assert set(FORMATS) < set(STORAGE) == set(CODES)
+assert set(FORMATS) < set(STORAGE) == {*CODES, *PARTS}

@@ -121,7 +121,7 @@ def pack(adapter: Adapter, result: Result) -> tuple[dict[str, Any], dict[str, De
 
 def refuse_other_dtypes(gradients: Sequence[Gradient]) -> None:
     dtypes = {gradient.dtype for gradient in gradients if gradient is not None}
-    if dtypes - tensors.CODES.keys():
+    if dtypes - tensors.STORAGE.keys():
         raise TypeError(f"the result holds {', '.join(dtypes)}")
 
 
