@@ -20,7 +20,7 @@ class Framework(adapter.Adapter):
     writes = True
 
     def dense(self, tensor: Dense) -> Any:
-        array = tensor.array.copy() if tensor.dtype == "bfloat16" else adapter.to_numpy(tensor)
+        array = np.array(tensor.array) if tensor.dtype == "bfloat16" else adapter.to_numpy(tensor)
         return paddle.to_tensor(array, place=paddle.CPUPlace())  # uint16 is bfloat16 to Paddle
 
     def sparse(self, tensor: Sparse) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from . import adapter
@@ -21,7 +22,7 @@ class Framework(adapter.Adapter):
 
     def dense(self, tensor: Dense) -> Any:
         if tensor.dtype == "bfloat16":
-            return torch.from_numpy(tensor.array.copy()).view(torch.bfloat16)
+            return torch.from_numpy(np.array(tensor.array)).view(torch.bfloat16)
         return torch.from_numpy(adapter.to_numpy(tensor))
 
     def sparse(self, tensor: Sparse) -> Any:
