@@ -469,6 +469,7 @@ def test_pairs_of_classes_in_either_order() -> None:
                 clip([wrong])
         variable.need_clip = False
         assert clip([(variable, gradient)])[0][1] is gradient
+        variable.need_clip = True
         with pytest.raises(RuntimeError, match=r"position 0 \(parameter '.*w"):
             uc.clip_grad_norm_([(tf.constant([math.nan]), variable)], 1.0, error_if_nonfinite=True)
 
