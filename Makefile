@@ -3,13 +3,14 @@
 VENV := .venv
 BIN := $(VENV)/bin
 FRAMEWORKS := numpy torch tensorflow paddle jax jax-x64
-SOURCES := $(shell find unified_clip -name '*.py') pyproject.toml
+SOURCES := $(shell find unified_clip -name '*.py' -o -name '*.?pp' -o -name CMakeLists.txt) pyproject.toml
 
 .PHONY: test parity readme lint coverage record clean
 
 test: lint coverage
 
 # One process for each framework: two in one process can crash. NumPy has no device path.
+coverage: export UNIFIED_CLIP_NATIVE = 1
 coverage: $(VENV)/package
 	rm -f .coverage .coverage.*
 	set -e; for framework in $(FRAMEWORKS); do \
@@ -19,6 +20,10 @@ coverage: $(VENV)/package
 			echo "== $$framework, device path"; \
 			UNIFIED_CLIP_PATH=framework $(BIN)/coverage run $(BIN)/pytest -q tests/contract --framework $$framework; \
 		fi; \
+	done
+	set -e; for framework in numpy torch; do \
+		echo "== $$framework, without the compiled kernels"; \
+		UNIFIED_CLIP_NATIVE=0 $(BIN)/coverage run $(BIN)/pytest -q tests/contract --framework $$framework; \
 	done
 	@echo "== the parts that need no framework"
 	$(BIN)/coverage run $(BIN)/pytest -q tests/unit

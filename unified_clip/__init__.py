@@ -46,6 +46,20 @@ ClipGradByValue = GradientClipByValue
 ClipGradByNorm = GradientClipByNorm
 ClipGradByGlobalNorm = GradientClipByGlobalNorm
 
+
+def native_available() -> bool:
+    """Whether the compiled kernels are in use on the host path; else NumPy computes the same bits, more slowly.
+
+    Example:
+        >>> import unified_clip
+        >>> unified_clip.native_available() in (True, False)
+        True
+    """
+    from ._native import KERNELS
+
+    return KERNELS is not None
+
+
 __all__ = [
     "ClipGradByGlobalNorm",
     "ClipGradByNorm",
@@ -65,5 +79,6 @@ __all__ = [
     "clip_grads_with_norm_",
     "get_total_norm",
     "global_norm",
+    "native_available",
     "set_gradient_clip",
 ]

@@ -162,6 +162,10 @@ class Ops(Protocol):
         """For each gradient the index of the first one in the same memory, which alone is counted and written.
         ValueError for memory that overlaps otherwise or cannot be written."""
 
+    def threads(self) -> int | None:
+        """How many threads the framework uses on the CPU; None where it does not say."""
+        return None
+
     def wrote(self, tensors: Sequence[Any]) -> None:
         """Tell automatic differentiation that the memory of these tensors has changed."""
         return

@@ -25,6 +25,9 @@ class HostOps(Protocol):
 
     writable: bool
 
+    def threads(self) -> int | None:
+        """How many threads the framework uses on the CPU; None where it does not say."""
+
     def dtype(self, tensor: Tensor) -> str: ...
 
     def is_tensor(self, value: Any) -> bool: ...
@@ -52,13 +55,14 @@ class HostPath:
         self._dtypes = [ops.dtype(tensor) for tensor in self._tensors]
         self._views = list(views)
         self._norm_dtype = norm_dtype(self._dtypes)
+        self._threads = ops.threads() or kernels.default_threads()
 
     def norm(self, p: float) -> Scalar:
         magnitudes = [part for view, dtype in self._buffers() for part in kernels.real_parts(view, dtype, p)]
         if p in (1, 2):
-            n = kernels.exact_norm(magnitudes, int(p), self._norm_dtype)
+            n = kernels.exact_norm(magnitudes, int(p), self._norm_dtype, self._threads)
         else:
-            n = kernels.general_norm(magnitudes, p, self._norm_dtype)
+            n = kernels.general_norm(magnitudes, p, self._norm_dtype, self._threads)
         return np.float64(n)
 
     def slice_norms(self, axes: Sequence[int]) -> Scalar:
@@ -73,11 +77,14 @@ class HostPath:
     def scale(self, coef: Scalar) -> list[Tensor]:
         if self.is_one(coef):
             return self.unchanged()
-        return self._new(lambda view, dtype, out: kernels.scale(view, dtype, coef, out))
+        results = [np.empty_like(view) for view in self._views]
+        kernels.scale(self._views, self._dtypes, coef, results, self._threads)
+        return [self._ops.from_host(result, dtype) for result, dtype in zip(results, self._dtypes, strict=True)]
 
     def scale_(self, coef: Scalar) -> None:
         if not self.is_one(coef):
-            self._write(lambda view, dtype, out: kernels.scale(view, dtype, coef, out))
+            kernels.scale(self._views, self._dtypes, coef, self._views, self._threads)
+            self._ops.wrote(self._tensors)
 
     def crossed(self, low: Any, high: Any) -> bool | None:
         dtype = self._dtypes[0]

@@ -1,12 +1,14 @@
 """The arithmetic of the host path, on NumPy arrays: exact norms, scaling, clamping, and sums of sparse rows.
 
-bfloat16, which NumPy does not have, travels as its bits in uint16.
+By the compiled kernels where they are built, and by NumPy, with the same bits, where not. bfloat16, which NumPy does
+not have, travels as its bits in uint16.
 """
 
 from __future__ import annotations
 
 import ctypes
 import math
+import os
 import platform
 import struct
 import sys
@@ -20,11 +22,15 @@ import numpy.typing as npt
 
 from .._core.exact import BLOCK, FORMATS, Accumulator, nearest
 from .._core.ops import Scalar
+from .._native import KERNELS
 
 Array = npt.NDArray[Any]
 
 CHUNK = 16 * BLOCK
 """Elements that are widened to float64 at a time: small enough for the cache."""
+
+CODES = {"float16": "e", "bfloat16": "B", "float32": "f", "float64": "d"}
+"""How the compiled kernels are told of a dtype."""
 
 LIMB = 18
 """A 53-bit mantissa is split into limbs of 18, 18 and 17 bits: what is added for an element is below 2**37, so CHUNK of
@@ -39,20 +45,51 @@ def real_parts(view: Array, dtype: str, p: float) -> list[tuple[Array, str]]:
     if not dtype.startswith("complex"):
         return [(view, dtype)]
     if p == 2:
-        return [(view.real, _part(dtype)), (view.imag, _part(dtype))]
+        return [(_parts(_dense(view)), _part(dtype))]
     wide = view.astype(np.complex128)
     return [(np.where(np.isnan(wide), np.nan, np.abs(wide)), "float64")]  # abs(inf + nan j) is inf
 
 
-def exact_norm(parts: Sequence[tuple[Array, str]], p: int, dtype: str) -> float:
+def exact_norm(parts: Sequence[tuple[Array, str]], p: int, dtype: str, threads: int = 1) -> float:
     # A float64 term has more bits than a certified block sum keeps, and a float64 norm needs more than 2**-40.
     if dtype == "float32" and all(part_dtype != "float64" for _, part_dtype in parts):
-        n = _block_sums(parts, p).root(p, dtype)
+        n = (_native_sum(parts, p, False, threads) if KERNELS else _block_sums(parts, p)).root(p, dtype)
         if n is not None:
             return n
-    n = _exact_sum(parts, p).root(p, dtype)
+    n = (_native_sum(parts, p, True, threads) if KERNELS else _exact_sum(parts, p)).root(p, dtype)
     assert n is not None, "an exact sum has no slack"
     return n
+
+
+def _native_sum(parts: Sequence[tuple[Array, str]], p: int, exact: bool, threads: int) -> Accumulator:
+    assert KERNELS is not None
+    text, nan, infinite = KERNELS.power_sum(*_buffers(parts), p, exact, threads)
+    total = int.from_bytes(text, "little")
+    found = Accumulator(total) if exact else Accumulator.of_block_sums(total)
+    return found + Accumulator(nan=nan, infinite=infinite)
+
+
+def _buffers(parts: Sequence[tuple[Array, str]]) -> tuple[list[Array], str]:
+    """Arrays whose memory has no gaps, and the codes of their dtypes."""
+    return [_dense(view) for view, _ in parts], "".join(CODES[dtype] for _, dtype in parts)
+
+
+def _dense(view: Array) -> Array:
+    """The array, or its elements in the order of the memory: a view where there are no gaps, else a copy."""
+    return view if view.flags.forc else view.ravel(order="K")
+
+
+def _is_dense(view: Array) -> bool:
+    """Whether the elements fill the memory from the first to the last of them, each in a place of its own."""
+    if view.flags.forc:
+        return True
+    first, last = np.lib.array_utils.byte_bounds(view)
+    return min(view.strides) > 0 and last - first == view.nbytes and np.may_share_memory(view.ravel(order="K"), view)
+
+
+def _parts(view: Array) -> Array:
+    """The real and the imaginary parts of an array without gaps, in the order of the memory."""
+    return view.ravel(order="K").view(view.real.dtype)
 
 
 def _block_sums(parts: Sequence[tuple[Array, str]], p: int) -> Accumulator:
@@ -117,11 +154,9 @@ def _sum_exactly(values: npt.NDArray[np.float64], p: int) -> Accumulator:
     return Accumulator(total)
 
 
-def general_norm(parts: Sequence[tuple[Array, str]], p: float, dtype: str) -> float:
+def general_norm(parts: Sequence[tuple[Array, str]], p: float, dtype: str, threads: int = 1) -> float:
     """Any p > 0, inf included, in extended precision where NumPy has it; divided by the greatest magnitude first."""
-    greatest = max(
-        (float(np.max(np.abs(decode(view, name)))) for view, name in parts if view.size), default=0.0, key=_nan_last
-    )
+    greatest = KERNELS.greatest(*_buffers(parts), threads) if KERNELS else _greatest(parts)
     if p == math.inf or greatest == 0 or not math.isfinite(greatest):
         return nearest(greatest, dtype)
     total = np.longdouble(0)
@@ -129,6 +164,11 @@ def general_norm(parts: Sequence[tuple[Array, str]], p: float, dtype: str) -> fl
         total += np.sum((np.abs(chunk).astype(np.longdouble) / greatest) ** np.longdouble(p))
     root = np.longdouble(greatest) * total ** (1 / np.longdouble(p))
     return float(np.float64(root) if dtype == "float64" else np.float32(root))
+
+
+def _greatest(parts: Sequence[tuple[Array, str]]) -> float:
+    magnitudes = (float(np.max(np.abs(decode(view, name)))) for view, name in parts if view.size)
+    return max(magnitudes, default=0.0, key=_nan_last)
 
 
 def _nan_last(value: float) -> tuple[bool, float]:
@@ -144,7 +184,8 @@ def slice_norms(view: Array, dtype: str, axes: Sequence[int], norm_name: str) ->
     wide = _wider_than(norm_name)
     if wide is None:
         return np.reshape([exact_norm(real_parts(row, dtype, 2), 2, norm_name) for row in slices], shape)
-    rows = [decode(part, name).astype(wide) for part, name in real_parts(slices, dtype, 2)]
+    parts = [slices.real, slices.imag] if dtype.startswith("complex") else [decode(slices, dtype)]
+    rows = [part.astype(wide) for part in parts]
     sums = sum(((row * row).sum(axis=1) for row in rows), start=np.zeros(len(slices), wide))
     error = (2 * slices.shape[1] + 8) * np.finfo(wide).eps  # of squares, additions, this product and the root
     norms, high = (np.sqrt(sums * (1 + sign * error)).astype(norm_name).astype(np.float64) for sign in (-1, 1))
@@ -163,12 +204,30 @@ def _wider_than(dtype: str) -> type[np.floating[Any]] | None:
 # -- scaling and clamping
 
 
-def scale(view: Array, dtype: str, coef: Scalar, out: Array) -> None:
-    """out = view * coef, where `out` may be `view`: one multiplication, in float32 for 16-bit numbers."""
+def scale(
+    views: Sequence[Array], dtypes: Sequence[str], coef: Scalar, results: Sequence[Array], threads: int = 1
+) -> None:
+    """result = view * coef, where a result may be its view: one multiplication, in float32 for 16-bit numbers."""
+    runs: list[tuple[Array, Array, str]] = []
+    compiled = KERNELS is not None and not np.ndim(coef)
+    for view, dtype, out in zip(views, dtypes, results, strict=True):
+        if not (compiled and _is_dense(view) and view.strides == out.strides):
+            _scale(view, dtype, coef, out)
+        elif dtype.startswith("complex"):
+            runs.append((_parts(view), _parts(out), _part(dtype)))
+        else:
+            runs.append((_dense(view), _dense(out), dtype))
+    if KERNELS is not None and runs:
+        given, written, names = zip(*runs, strict=True)
+        KERNELS.scale(list(given), list(written), "".join(CODES[name] for name in names), float(coef), threads)
+
+
+def _scale(view: Array, dtype: str, coef: Scalar, out: Array) -> None:
+    """The same for one array and in NumPy, with a coefficient for each slice."""
     if dtype.startswith("complex"):
         part = _part(dtype)
-        scale(view.real, part, coef, out.real)
-        scale(view.imag, part, coef, out.imag)
+        _scale(view.real, part, coef, out.real)
+        _scale(view.imag, part, coef, out.imag)
     elif dtype == "float64":
         np.multiply(view, coef, out=out)
     elif dtype == "float32":
@@ -282,7 +341,15 @@ def _sum_segments(rows: Array, starts: npt.NDArray[np.intp], dtype: str) -> Arra
     return np.where(terms > 1, encode(rounded, dtype), rows[starts])
 
 
-# -- the processor's mode
+# -- the processor's mode and its threads
+
+
+def default_threads() -> int:
+    """What OMP_NUM_THREADS says, or as many as this process may use."""
+    said = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
+    if said.isdigit() and int(said):
+        return int(said)
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @contextmanager

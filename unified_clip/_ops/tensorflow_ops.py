@@ -123,6 +123,9 @@ class TensorflowOps(Ops):
         ensure_initialized()  # where there is no gradient, this may be the first tensor of the process
         return self.from_host(np.array(value, dtype), dtype)
 
+    def threads(self) -> int | None:
+        return tf.config.threading.get_intra_op_parallelism_threads() or None  # 0 is TensorFlow's own choice
+
     def wrote(self, tensors: Sequence[Tensor]) -> None:
         """Nothing is ever written."""
 

@@ -115,6 +115,9 @@ class TorchOps(Ops):
     def norm_from_host(self, value: float, dtype: str) -> Tensor:
         return torch.tensor(value, dtype=DTYPES[dtype], device="cpu")
 
+    def threads(self) -> int | None:
+        return int(torch.get_num_threads())
+
     def wrote(self, tensors: Sequence[Tensor]) -> None:
         tracked = [tensor for tensor in tensors if not tensor.is_inference()]
         if tracked:

@@ -1,0 +1,270 @@
+"""The compiled kernels: exact on every kind of number, with NumPy's bits, whatever the threads and the memory."""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import unified_clip
+from unified_clip import _native
+from unified_clip._core.exact import UNIT, nearest
+from unified_clip._ops import kernels
+
+if _native.KERNELS is None:
+    pytest.skip("the compiled kernels are not built", allow_module_level=True)
+
+NATIVE: Any = _native.KERNELS
+STORED = {"e": np.float16, "B": np.uint16, "f": np.float32, "d": np.float64}
+NAMES = {code: name for name, code in kernels.CODES.items()}
+SPECIAL = {
+    "e": [0.0, -0.0, 6e-8, 6e-5, 65504.0, -1.5],
+    "B": [0.0, -0.0, 1e-40, 1e-38, 3e38, -1.5],
+    "f": [0.0, -0.0, 1e-45, 1.1754942e-38, 3.4e38, -1.5],
+    "d": [0.0, -0.0, 5e-324, 2.2e-308, 1.7e308, -1.5],
+}
+
+
+def stored(values: Any, code: str) -> Any:
+    """Numbers rounded to a format, as it is stored."""
+    numbers = [nearest(float(value), NAMES[code]) for value in np.ravel(values)]
+    return kernels.encode(np.array(numbers, np.float32 if code == "B" else STORED[code]), NAMES[code])
+
+
+def fractions(array: Any, code: str) -> list[Fraction]:
+    return [Fraction(float(value)) for value in kernels.decode(array, NAMES[code])]
+
+
+def total(arrays: list[Any], codes: str, p: int, exact: bool = True, threads: int = 1) -> Fraction:
+    text, nan, infinite = NATIVE.power_sum(arrays, codes, p, exact, threads)
+    assert not nan
+    assert not infinite
+    return Fraction(int.from_bytes(text, "little"), 2**UNIT)
+
+
+def numbers(code: str) -> st.SearchStrategy[list[float]]:
+    width = {"e": 16, "B": 32, "f": 32, "d": 64}[code]
+    finite = st.floats(allow_nan=False, allow_infinity=False, width=width)
+    return st.lists(st.one_of(finite, st.sampled_from(SPECIAL[code])), max_size=70)
+
+
+@pytest.mark.parametrize("p", [1, 2])
+@pytest.mark.parametrize("code", STORED)
+@given(data=st.data())
+def test_exact_sums_are_exact(code: str, p: int, data: st.DataObject) -> None:
+    array = stored([v for v in data.draw(numbers(code)) if math.isfinite(nearest(v, NAMES[code]))], code)
+    assert total([array], code, p) == sum((abs(x) ** p for x in fractions(array, code)), Fraction(0))
+
+
+@pytest.mark.parametrize("p", [1, 2])
+@pytest.mark.parametrize("code", ["e", "B", "f"])
+def test_block_sums_are_within_their_bound(code: str, p: int) -> None:
+    array = stored(np.random.default_rng(p).standard_normal(3 * 4096 + 17) * 2.0**10, code)
+    exact = sum((abs(x) ** p for x in fractions(array, code)), Fraction(0))
+    got = total([array], code, p, exact=False)
+    assert abs(got - exact) <= exact / 2**40
+
+
+def test_a_list_is_one_sum_over_dtypes_and_lengths() -> None:
+    arrays = [stored(SPECIAL[code], code) for code in "eBfd"] + [np.zeros(0, np.float32), np.float64(3.0) * np.ones(())]
+    codes = "eBfdfd"
+    exact = sum(
+        (x * x for array, code in zip(arrays, codes, strict=True) for x in fractions(array.ravel(), code)), Fraction(0)
+    )
+    assert total(arrays, codes, 2) == exact
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 7])
+def test_threads_do_not_show(threads: int) -> None:
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(n).astype(np.float32) for n in (1, 300_000, 5, 4096, 150_001)]
+    text = NATIVE.power_sum(arrays, "fffff", 2, True, threads)
+    assert text == NATIVE.power_sum(arrays, "fffff", 2, True, 1)
+    assert kernels.exact_norm([(a, "float32") for a in arrays], 2, "float32", threads) == kernels.exact_norm(
+        [(a, "float32") for a in arrays], 2, "float32", 1
+    )
+    assert NATIVE.greatest(arrays, "fffff", threads) == max(float(np.abs(a).max()) for a in arrays)
+    results = [np.empty_like(a) for a in arrays]
+    NATIVE.scale(arrays, results, "fffff", 0.3, threads)
+    for array, result in zip(arrays, results, strict=True):
+        assert np.array_equal(result, array * np.float32(0.3))
+
+
+@pytest.mark.parametrize("offset", [1, 2, 3])
+@pytest.mark.parametrize("code", STORED)
+def test_memory_need_not_be_aligned(code: str, offset: int) -> None:
+    array = stored(np.random.default_rng(offset).standard_normal(1000), code)
+    held = np.zeros(array.nbytes + 16, np.uint8)
+    moved = held[offset : offset + array.nbytes].view(array.dtype)
+    moved[:] = array
+    assert total([moved], code, 2) == total([array], code, 2)
+    assert NATIVE.greatest([moved], code, 1) == NATIVE.greatest([array], code, 1)
+    NATIVE.scale([moved], [moved], code, 0.7, 1)
+    NATIVE.scale([array], [array], code, 0.7, 1)
+    assert moved.tobytes() == array.tobytes()
+    assert not held[:offset].any()
+    assert not held[offset + array.nbytes :].any()
+
+
+@pytest.mark.parametrize("code", STORED)
+def test_what_is_not_finite_is_told(code: str) -> None:
+    for values, nan, infinite in (([1.0, math.nan], True, False), ([math.inf, 1.0], False, True)):
+        array = stored(np.nan_to_num(values), code)
+        special = {"e": {True: 0x7E00, False: 0x7C00}, "B": {True: 0x7FC0, False: 0x7F80}}
+        if code in special:
+            array.view(np.uint16)[int(nan)] = special[code][nan]
+        else:
+            array[:] = values
+        for exact in (True, False) if code != "d" else (True,):
+            assert NATIVE.power_sum([array], code, 2, exact, 1)[1:] == (nan, infinite)
+        got = NATIVE.greatest([array, np.ones(3, np.float32)], code + "f", 1)
+        assert math.isnan(got) if nan else got == math.inf
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16"])
+@pytest.mark.parametrize("coef", [1.0, 0.5, 0.3, 1e-3, 6e-8, 1e-30, 0.0, -0.7, math.inf, math.nan])
+def test_every_16_bit_number_is_scaled_as_numpy_does(name: str, coef: float) -> None:
+    every = np.arange(2**16, dtype=np.uint16).view(np.float16 if name == "float16" else np.uint16)
+    wanted, got = np.empty_like(every), np.empty_like(every)
+    with kernels.ieee_arithmetic():
+        kernels._scale(every, name, coef, wanted)
+    NATIVE.scale([every], [got], kernels.CODES[name], coef, 2)
+    same_numbers(got, wanted, name)
+
+
+@pytest.mark.parametrize("coef", [1.0, 0.3, 1e-40, 1e-46, 0.0, math.inf, math.nan])
+@pytest.mark.parametrize("name", ["float32", "float64", "complex64", "complex128"])
+def test_numbers_are_scaled_as_numpy_does(name: str, coef: float) -> None:
+    rng = np.random.default_rng(3)
+    bits = rng.integers(0, 256, 4096 * np.dtype(name).itemsize, dtype=np.uint8)
+    array = bits.view(name).reshape(64, 64)
+    for view in (array, array.T, array[:, ::2], array[::-1], array.reshape(4, 16, 8, 8).transpose(0, 2, 3, 1)):
+        wanted, got = np.empty_like(view), np.empty_like(view)
+        in_place = np.array(view, copy=True, order="K")
+        with kernels.ieee_arithmetic():
+            kernels._scale(view, name, coef, wanted)
+            kernels.scale([view, in_place], [name, name], coef, [got, in_place])
+        same_numbers(got, wanted, name)
+        same_numbers(in_place, wanted, name)
+
+
+def same_numbers(got: Any, wanted: Any, name: str) -> None:
+    """The same bits, but for those of a NaN."""
+    a, b = (kernels.decode(np.ascontiguousarray(each), name) for each in (got, wanted))
+    parts = [(a.real, b.real), (a.imag, b.imag)] if name.startswith("complex") else [(a, b)]
+    for x, y in parts:
+        assert np.array_equal(x, y, equal_nan=True)
+        assert np.array_equal(np.signbit(x[~np.isnan(x)]), np.signbit(y[~np.isnan(y)]))
+
+
+def test_views_with_gaps_are_measured_and_written_where_they_are() -> None:
+    base = np.arange(24.0, dtype=np.float32).reshape(4, 6)
+    view = base[::2, 1:4]
+    norm = kernels.exact_norm([(view, "float32")], 2, "float32")
+    assert norm == nearest(math.sqrt(float((view.astype(np.float64) ** 2).sum())), "float32")
+    kernels.scale([view], ["float32"], 2.0, [view])
+    assert base[0].tolist() == [0.0, 2.0, 4.0, 6.0, 4.0, 5.0]
+    assert base[1].tolist() == [6.0, 7.0, 8.0, 9.0, 10.0, 11.0]
+
+
+def test_bad_buffers_are_refused() -> None:
+    good = np.ones(3, np.float32)
+    with pytest.raises(ValueError, match="a code is needed for each buffer"):
+        NATIVE.power_sum([good], "ff", 2, True, 1)
+    with pytest.raises(ValueError, match="the size that its code says"):
+        NATIVE.power_sum([good, np.ones(3)], "ff", 2, True, 1)
+    with pytest.raises((ValueError, BufferError), match="not contiguous"):
+        NATIVE.power_sum([np.ones((4, 4), np.float32)[:, ::2]], "f", 2, True, 1)
+    with pytest.raises(TypeError):
+        NATIVE.power_sum([1.0], "f", 2, True, 1)
+    with pytest.raises(ValueError, match="other lengths"):
+        NATIVE.scale([good], [np.ones(4, np.float32)], "f", 1.0, 1)
+    read_only = good.copy()
+    read_only.flags.writeable = False
+    with pytest.raises((ValueError, BufferError), match="read-only"):
+        NATIVE.scale([good], [read_only], "f", 1.0, 1)
+
+
+# -- threads that a training job can live with
+
+
+def test_the_lock_is_released() -> None:
+    array = np.ones(30_000_000, np.float32)
+    ticks = []
+    done = threading.Event()
+
+    def tick() -> None:
+        while not done.wait(0.001):
+            ticks.append(1)
+
+    thread = threading.Thread(target=tick)
+    thread.start()
+    NATIVE.power_sum([array], "f", 2, True, 1)
+    done.set()
+    thread.join()
+    assert len(ticks) > 10
+
+
+def test_several_threads_may_call_at_once() -> None:
+    arrays = [np.random.default_rng(seed).standard_normal(200_000).astype(np.float32) for seed in range(8)]
+    alone = [NATIVE.power_sum([array], "f", 2, True, 2) for array in arrays]
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(lambda array: NATIVE.power_sum([array], "f", 2, True, 2), arrays)) == alone
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_child_of_fork_may_call_after_its_parent_has() -> None:
+    array = np.ones(500_000, np.float32)
+    before = NATIVE.power_sum([array], "f", 2, True, 2)
+    child = os.fork()
+    if not child:
+        os._exit(0 if NATIVE.power_sum([array], "f", 2, True, 2) == before else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_no_thread_is_left_behind() -> None:
+    NATIVE.power_sum([np.ones(500_000, np.float32)], "f", 2, True, 4)
+    if os.path.isdir("/proc/self/task"):  # noqa: PTH112
+        before = len(os.listdir("/proc/self/task"))  # noqa: PTH208
+        NATIVE.power_sum([np.ones(500_000, np.float32)], "f", 2, True, 4)
+        assert len(os.listdir("/proc/self/task")) <= before  # noqa: PTH208
+
+
+@pytest.mark.parametrize(("setting", "threads"), [("3", 3), ("2,1", 2), ("", None), ("0", None), ("many", None)])
+def test_the_number_of_threads_follows_openmps_setting(
+    monkeypatch: pytest.MonkeyPatch, setting: str, threads: int | None
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", setting)
+    assert kernels.default_threads() == (threads or len(os.sched_getaffinity(0)))
+
+
+# -- with the extension and without
+
+
+def loaded(setting: str, code: str = "import unified_clip; print(unified_clip.native_available())") -> Any:
+    environment = os.environ | {"UNIFIED_CLIP_NATIVE": setting, "PYTHONPATH": os.pathsep.join(sys.path)}
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
+
+
+def test_the_setting_leaves_it_out_or_requires_it() -> None:
+    assert unified_clip.native_available()
+    assert [loaded(setting).stdout for setting in ("", "0", "1")] == ["True\n", "False\n", "True\n"]
+    assert "UNIFIED_CLIP_NATIVE is 'yes'; set it to 0 or 1" in loaded("yes").stderr
+
+
+def test_a_required_extension_that_is_not_there_is_an_import_error() -> None:
+    code = "import sys; sys.modules['unified_clip._native._kernels'] = None\nimport unified_clip.numpy"
+    assert loaded("", code).returncode == 0
+    failed = loaded("1", code)
+    assert "ImportError: UNIFIED_CLIP_NATIVE is 1, and the compiled kernels cannot be loaded" in failed.stderr

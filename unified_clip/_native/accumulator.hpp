@@ -1,0 +1,93 @@
+// A sum of |x| or x^2 as one long integer, so that no order and no partition can show.
+//
+// The number stands in limbs of 32 bits, each in an int64 with room for carries, in units of 2^-2148, the square of the
+// smallest float64: `UNIT` of unified_clip/_core/exact.py, which rounds it.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <string>
+
+namespace clip {
+
+constexpr int UNIT = 2148;
+constexpr int LIMBS = 138;  // 4416 bits: the square of the largest float64 is below 2^4196, and 2^200 of them fit
+
+inline std::uint64_t bits_of(double value) {
+    std::uint64_t bits;
+    std::memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+inline std::uint32_t bits_of(float value) {
+    std::uint32_t bits;
+    std::memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+class Accumulator {
+   public:
+    bool nan = false;
+    bool infinite = false;
+
+    // value * 2^(exponent - UNIT), with value below 2^56 and exponent of 0 or more.
+    void add(std::uint64_t value, int exponent) {
+        const int limb = exponent >> 5, shift = exponent & 31;
+        const std::uint64_t low = (value & 0xFFFFFFFF) << shift, high = (value >> 32) << shift;
+        limbs_[limb] += static_cast<std::int64_t>(low & 0xFFFFFFFF);
+        limbs_[limb + 1] += static_cast<std::int64_t>((low >> 32) + (high & 0xFFFFFFFF));
+        limbs_[limb + 2] += static_cast<std::int64_t>(high >> 32);
+        if (++added_ == LIMIT) carry();
+    }
+
+    // A float64 of 0 or more, or NaN or infinity.
+    void add(double value) {
+        const std::uint64_t bits = bits_of(value) & 0x7FFFFFFFFFFFFFFF;
+        const int exponent = static_cast<int>(bits >> 52);
+        const std::uint64_t fraction = bits & 0xFFFFFFFFFFFFF;
+        if (exponent == 0x7FF) return add_special(fraction != 0);
+        if (exponent == 0)
+            add(fraction, UNIT - 1074);
+        else
+            add(fraction | (std::uint64_t(1) << 52), UNIT - 1075 + exponent);
+    }
+
+    void add_special(bool is_nan) { (is_nan ? nan : infinite) = true; }
+
+    void merge(const Accumulator& other) {
+        carry();
+        for (int limb = 0; limb < LIMBS; ++limb) limbs_[limb] += other.limbs_[limb];
+        carry();
+        nan |= other.nan;
+        infinite |= other.infinite;
+    }
+
+    // Little-endian bytes of the integer.
+    std::string bytes() {
+        carry();
+        std::string text(4 * LIMBS, '\0');
+        for (int limb = 0; limb < LIMBS; ++limb)
+            for (int byte = 0; byte < 4; ++byte)
+                text[4 * limb + byte] = static_cast<char>(limbs_[limb] >> (8 * byte) & 0xFF);
+        return text;
+    }
+
+   private:
+    static constexpr std::int64_t LIMIT = std::int64_t(1) << 28;  // each addition adds less than 2^34 to a limb
+
+    void carry() {
+        std::int64_t over = 0;
+        for (auto& limb : limbs_) {
+            limb += over;
+            over = limb >> 32;
+            limb &= 0xFFFFFFFF;
+        }
+        added_ = 0;
+    }
+
+    std::array<std::int64_t, LIMBS> limbs_{};
+    std::int64_t added_ = 0;
+};
+
+}  // namespace clip
