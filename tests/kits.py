@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
@@ -14,6 +16,13 @@ import reference
 FLOATING = ("float16", "bfloat16", "float32", "float64")
 COMPLEX = ("complex64", "complex128")
 INTEGERS = ("int8", "uint8", "int16", "int32", "int64")
+
+
+def in_a_new_process(code: str) -> str:
+    """What code prints in a process that imports from where this one does, and not from the working directory."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONSAFEPATH": "1"}
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, check=True).stdout
 
 
 class Kit:

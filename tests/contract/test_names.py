@@ -5,11 +5,9 @@ from __future__ import annotations
 import doctest
 import importlib
 import inspect
-import subprocess
-import sys
 
 import pytest
-from kits import Kit
+from kits import Kit, in_a_new_process
 
 import unified_clip
 
@@ -69,7 +67,7 @@ def test_the_package_loads_no_framework(kit: Kit) -> None:
         "import sys; from unified_clip import clip_grad_norm_, GradientClipByNorm; "
         "print([m for m in ('torch', 'tensorflow', 'paddle', 'jax', 'keras', 'numpy') if m in sys.modules])"
     )
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+    assert in_a_new_process(code) == "[]\n"
 
 
 def test_a_namespace_loads_its_own_framework_only(kit: Kit) -> None:
@@ -77,7 +75,7 @@ def test_a_namespace_loads_its_own_framework_only(kit: Kit) -> None:
         f"import sys; import unified_clip.{kit.name}; "
         "print(*(m for m in ('torch', 'tensorflow', 'paddle', 'jax') if m in sys.modules))"
     )
-    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    printed = in_a_new_process(code)
     others = {"jax"} if kit.name == "tensorflow" else set()  # TensorFlow itself imports JAX where it finds it
     assert set(printed.splitlines()[-1].split()) <= {kit.name} | others
 
@@ -88,5 +86,5 @@ def test_a_namespace_is_a_module_of_its_own(kit: Kit) -> None:
 
 def test_an_empty_list_is_measured_first_thing_in_a_process(kit: Kit) -> None:
     code = f"import unified_clip.{kit.name} as uc; print(float(uc.global_norm([])))"
-    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    printed = in_a_new_process(code)
     assert printed == "0.0\n"
