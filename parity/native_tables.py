@@ -9,12 +9,12 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-COLUMNS = {"torch": "PyTorch", "tensorflow": "TensorFlow", "paddle": "Paddle", "jax": "optax on JAX"}
 WORDS = {"raises": "raises", "returns": "accepted", "silent": "silent", "form": "yes"}
 """What a table says of a difference that has no size."""
 
@@ -29,7 +29,8 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a table is stale")
     options = parser.parse_args()
     report = json.loads(options.report.read_text(encoding="utf-8"))
-    if set(COLUMNS) - set(report["frameworks"]):
+    named = tomllib.loads((ROOT / "parity/suite.toml").read_text(encoding="utf-8"))["frameworks"]
+    if set(named) - set(report["frameworks"]):
         print(f"{options.report} is of {', '.join(report['frameworks'])} only; run all of the suite", file=sys.stderr)
         return 2
     stale = []
@@ -55,15 +56,17 @@ def replaced(text: str, table: str) -> str:
 def summary(report: Mapping[str, Any]) -> str:
     """A row for every kind of difference that has a size on some framework."""
     titles = dict.fromkeys(entry["title"] for entry in report["known"] if entry["listed_size"] is not None)
+    differing = {entry["framework"] for entry in report["known"]}
+    columns = [framework for framework in report["frameworks"] if framework in differing]
     rows = []
     for title in titles:
         entries = [entry for entry in report["known"] if entry["title"] == title]
         cells = [
             ", ".join(dict.fromkeys(said(entry) for entry in entries if entry["framework"] == framework))
-            for framework in COLUMNS
+            for framework in columns
         ]
         rows.append([title, *cells])
-    return markdown(["", *COLUMNS.values()], rows)
+    return markdown(["", *(report["titles"][framework] for framework in columns)], rows)
 
 
 def details(report: Mapping[str, Any]) -> str:
@@ -71,7 +74,7 @@ def details(report: Mapping[str, Any]) -> str:
     titles = dict.fromkeys(entry["title"] for entry in report["known"])
     entries = [entry for title in titles for entry in report["known"] if entry["title"] == title]
     rows = [
-        [e["title"], COLUMNS[e["framework"]], f"`{e['function']}`", said(e), str(len(e["cases"])), e["reason"]]
+        [e["title"], report["titles"][e["framework"]], f"`{e['function']}`", said(e), str(len(e["cases"])), e["reason"]]
         for e in entries
     ]
     return markdown(["what differs", "framework", "function", "by", "cases", "why"], rows)

@@ -5,14 +5,17 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import importlib.util
+import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NoReturn
 
 SUITE_IS_WRONG = 2
+INTERRUPTED = 130
 
-EXTRA = {"ml_dtypes": "ml_dtypes", "rich": "rich", "safetensors": "safetensors"}
+EXTRA = {"ml_dtypes": "ml_dtypes", "pydantic": "pydantic", "rich": "rich", "safetensors": "safetensors"}
 """The modules of the extra `cli`, and the distributions they come from."""
 
 
@@ -48,21 +51,35 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _parity(options: argparse.Namespace) -> int:
-    from .parity import cases, engine, report, suite
+    from .parity import engine, report, schema, suite
 
     try:
         found = suite.read(options.suite)
         if options.frameworks:
             found = suite.only(found, options.frameworks.split(","))
-    except cases.SuiteError as error:
+    except schema.SuiteError as error:
         return _refuse(str(error))
     if options.timeout is not None:
         found = dataclasses.replace(found, timeout=options.timeout)
-    with _progress({name: len(engine.runs(found, name)) for name in found.frameworks}) as advance:
-        run = engine.run(found, advance)
+    try:
+        options.out.mkdir(parents=True, exist_ok=True)
+        (options.out / "parity.json").touch()
+    except OSError as error:
+        return _refuse(f"{options.out} cannot be written: {error.strerror}; name another directory with --out")
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        with _progress({name: len(engine.runs(found, name)) for name in found.frameworks}) as advance:
+            run = engine.run(found, advance)
+    except KeyboardInterrupt:
+        print("unified-clip: interrupted; the workers were ended and no report was written", file=sys.stderr)
+        return INTERRUPTED
     report.write(run, options.out)
     report.show(run, options.out)
     return run.exit_code
+
+
+def _interrupt(*_: object) -> NoReturn:
+    raise KeyboardInterrupt
 
 
 @contextmanager

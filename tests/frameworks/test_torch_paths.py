@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 
 import numpy as np
@@ -313,6 +314,25 @@ def test_what_refuses_to_be_multiplied_does_so_before_anything_is_written() -> N
         assert plain.grad.item() == 30.0
 
 
+@pytest.mark.parametrize("operation", ["mul", "where", "lt", "copy_"])
+@pytest.mark.parametrize("name", ["clip_grad_norm_", "clip_grad_value_", "GradientClipByNorm", "GradientClipByValue"])
+def test_what_refuses_an_operation_does_so_before_anything_is_written(
+    monkeypatch: pytest.MonkeyPatch, name: str, operation: str
+) -> None:
+    monkeypatch.setattr(Refusing, "operation", operation)
+    plain, special = with_gradient(torch.tensor([30.0])), with_gradient(Refusing(torch.tensor([30.0])))
+    clip_ = getattr(uc, name) if name.endswith("_") else lambda holders, limit: getattr(uc, name)(limit).clip_(holders)
+    if operation in ("mul", "copy_") and (operation == "copy_" or "orm" in name):
+        with pytest.raises(RuntimeError, match="not multiplied"):
+            clip_([plain, special], 1.0)
+    else:
+        with contextlib.suppress(RuntimeError):  # not every name needs every operation
+            clip_([plain, special], 1.0)
+            return
+    assert plain.grad.item() == 30.0
+    assert special.grad.inner.item() == 30.0
+
+
 @pytest.mark.parametrize("path", ["", "framework"])
 def test_sparse_gradients_of_embeddings_that_are_added_are_two(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
     """Autograd gives both the same memory for their values."""
@@ -458,7 +478,9 @@ class Wrapper(torch.Tensor):
 
 
 class Refusing(Wrapper):
-    """One that cannot be multiplied."""
+    """One that refuses an operation."""
+
+    operation = "mul"
 
     @staticmethod
     def __new__(cls, inner: torch.Tensor) -> Refusing:
@@ -466,7 +488,7 @@ class Refusing(Wrapper):
 
     @classmethod
     def __torch_dispatch__(cls, function: object, types: object, args: object = (), kwargs: object = None) -> object:
-        if "mul" in str(function) and not getattr(args[0], "dtype", None) == torch.float64:
+        if f".{cls.operation}." in str(function) and not getattr(args[0], "dtype", None) == torch.float64:
             raise RuntimeError("not multiplied")
         args, kwargs = tree_map_only(Wrapper, lambda tensor: tensor.inner, (args, kwargs or {}))
         return function(*args, **kwargs)

@@ -131,8 +131,9 @@ class ToyOps(Ops):
     def clamp(self, tensor: Tensor, low: Any, high: Any) -> Tensor:
         return where(tensor < low, low, where(tensor > high, high, tensor))
 
-    def clamp_(self, tensor: Tensor, low: Any, high: Any) -> None:
-        tensor.assign(self.clamp(tensor, low, high))
+    def clamp_(self, tensors: Sequence[Tensor], bounds: Sequence[Sequence[Any]]) -> None:
+        for tensor, (low, high) in zip(tensors, bounds, strict=True):
+            tensor.assign(self.clamp(tensor, low, high))
 
     def copy(self, tensor: Tensor) -> Tensor:
         return tensor.copy()

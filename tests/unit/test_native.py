@@ -254,6 +254,7 @@ def test_the_number_of_threads_follows_openmps_setting(
 
 def loaded(setting: str, code: str = "import unified_clip; print(unified_clip.native_available())") -> Any:
     environment = os.environ | {"UNIFIED_CLIP_NATIVE": setting, "PYTHONPATH": os.pathsep.join(sys.path)}
+    environment["PYTHONSAFEPATH"] = "1"
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
 
 

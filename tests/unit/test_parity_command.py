@@ -104,6 +104,49 @@ def test_junit_has_a_failure_an_error_or_a_skip_for_each(tmp_path: Path) -> None
     assert known == ["failure: it shows nowhere"]
 
 
+def test_a_workers_colours_do_not_break_the_xml(tmp_path: Path) -> None:
+    run = result("equal", "crashed")
+    coloured = Verdict("crashed", detail="\x1b[31mred\x00")
+    cells = {**run.rows[0].cells, "torch": engine.Cell({HOST: coloured}, {})}
+    report.write(dataclasses.replace(run, rows=[engine.Row(FIRST, {}, cells)]), tmp_path)
+    (error,) = ElementTree.parse(tmp_path / "parity.xml").getroot().iter("error")
+    assert error.get("message") == "?[31mred?"
+
+
+def test_a_run_that_compared_nothing_does_not_pass() -> None:
+    assert result("missing", "missing", may_be_missing=["numpy", "torch"]).exit_code == 3
+
+
+def test_a_native_without_a_result_is_a_failure(tmp_path: Path) -> None:
+    run = result("equal", "equal")
+    cell = dataclasses.replace(run.rows[0].cells["torch"], failure=Verdict("crashed", detail="signal 11"))
+    run = dataclasses.replace(run, rows=[engine.Row(FIRST, {}, {**run.rows[0].cells, "torch": cell})])
+    assert run.exit_code == 3
+    report.write(run, tmp_path)
+    assert f"torch, natives, crashed: {FIRST.name}: signal 11" in (tmp_path / "parity.md").read_text(encoding="utf-8")
+
+
+def test_a_difference_of_a_native_alone_fails_too(tmp_path: Path) -> None:
+    text = ONE_CASE.replace("calls = [", "raises = 'ValueError'\ncalls = [").replace(
+        "max_norm = 5.0", "max_norm = -1.0"
+    )
+    where = suite(tmp_path, text, frameworks="[frameworks.torch]\nmodes = ['native']")
+    run = engine.run(suites.read(where))
+    assert run.exit_code == 1
+    assert "it returns where an error is due" in report.problems(run)[0]
+
+
+def test_a_framework_that_always_crashes_is_a_failure_and_no_difference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        launch, "command", lambda framework, python: [python, "-c", "import os; os._exit(3)", framework]
+    )
+    known = "[[known]]\nframework = 'torch'\nfunction = '*'\nkind = 'raises'\ncases = ['*']\nreason = 'so'"
+    where = suite(tmp_path, ONE_CASE, known, frameworks="[frameworks.torch]")
+    assert engine.run(suites.read(where)).exit_code == 3
+
+
 def test_junit_counts(tmp_path: Path) -> None:
     report.write(result("different", "crashed"), tmp_path)
     root = ElementTree.parse(tmp_path / "parity.xml").getroot()
@@ -163,10 +206,16 @@ def test_cases_of_some_frameworks_are_run_on_these_only(tmp_path: Path) -> None:
     assert [len(engine.runs(found, name)) for name in ("numpy", "torch")] == [3, 6]
 
 
-@pytest.mark.parametrize("arguments", [["--suite", "absent"]])
-def test_the_command_refuses(arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert cli.main(["parity", *arguments]) == 2
+def test_the_command_refuses_what_is_not_there_or_cannot_be_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["parity", "--suite", str(tmp_path / "absent")]) == 2
+    (tmp_path / "file").touch()
+    where = str(suite(tmp_path, ONE_CASE))
+    assert cli.main(["parity", "--suite", where, "--out", str(tmp_path / "file")]) == 2
+    assert cli.main(["parity", "--suite", where, "--frameworks", "caffe"]) == 2
+    printed = capsys.readouterr().err
+    assert all(text in printed for text in ("name the suite's directory", "cannot be written", "unknown frameworks"))
 
 
 def test_the_command_names_the_extra_that_is_not_installed(

@@ -12,7 +12,7 @@ from parity_cases import case, dense
 
 from unified_clip.parity import compare, natives, oracle
 from unified_clip.parity.cases import Case
-from unified_clip.parity.launch import DEVICE, HOST, Failure, Outcome
+from unified_clip.parity.launch import DEVICE, HOST, Outcome
 from unified_clip.parity.natives import Difference, Known
 
 
@@ -21,7 +21,8 @@ def outcome(norm: float | None, *gradients: Any, dtype: str = "float32") -> Outc
 
 
 def judge(one: Case, found: Outcome, framework: str = "torch", path: str = DEVICE) -> str:
-    return compare.judge(one, oracle.expect(one), found, framework, path).kind
+    flushes = framework == "tensorflow"
+    return compare.judge(one, oracle.expect(one), found, path, flushes=flushes).kind
 
 
 def test_ulps_count_the_numbers_between() -> None:
@@ -56,13 +57,17 @@ def test_on_the_device_path_a_float64_norm_may_be_off_by_1e_12() -> None:
     assert [judge(one, near), judge(one, far)] == ["close", "different"]
 
 
-def test_without_a_returned_norm_gradients_may_be_off_a_little() -> None:
+def test_without_a_returned_norm_gradients_are_what_a_norm_one_ulp_away_makes_of_them() -> None:
     one = case([dense([3.0, 4.0])], "clip_by_norm", clip_norm=2.5)
-    assert judge(one, outcome(None, [1.5 + 2.0**-22, 2.0])) == "close"
-    assert judge(one, outcome(None, [1.5 + 2.0**-21, 2.0])) == "different"
+    for n, kind in ((5.0 + 2.0**-21, "close"), (5.0 - 2.0**-21, "close"), (5.0 + 2.0**-20, "different")):
+        coef = float(np.float32(2.5 / n))
+        assert judge(one, outcome(None, [3.0 * coef, 4.0 * coef])) == kind
+    half = case([dense([3.0, 4.0], "float16")], "clip_by_norm", clip_norm=0.7)
+    coef = float(np.float32(0.7 / (5.0 * 1.0005)))
+    assert judge(half, outcome(None, [3.0 * coef, 4.0 * coef], dtype="float16")) == "different"
     wide = case([dense([3.0, 4.0], "float64")], "clip_by_norm", clip_norm=2.5)
     assert judge(wide, outcome(None, [1.5 * (1 + 9e-13), 2.0], dtype="float64")) == "close"
-    assert judge(wide, outcome(None, [1.5 * (1 + 2e-12), 2.0], dtype="float64")) == "different"
+    assert judge(wide, outcome(None, [1.5 * (1 + 3e-12), 2.0], dtype="float64")) == "different"
     by_value = case([dense([3.0, 4.0])], "clip_by_value", clip_value_min=0.0, clip_value_max=2.5)
     assert judge(by_value, outcome(None, [2.5, 2.5 + 2.0**-22])) == "different"
 
@@ -87,16 +92,18 @@ def test_a_coefficient_is_what_the_greatest_element_shows() -> None:
 def test_stages_are_compared_apart() -> None:
     one = case([dense([3.0, 4.0])], "clip_by_global_norm", clip_norm=2.5, update=True)
     found = dataclasses.replace(outcome(5.0, [1.5, 2.0 + 2.0**-22]), update=[dense([0.25, 0.0])])
-    verdict = compare.judge(one, oracle.expect(one), found, "numpy", HOST)
+    verdict = compare.judge(one, oracle.expect(one), found, HOST)
     assert verdict.stages == {"norm": 0.0, "coefficient": 2.0**-23, "tensors": 1.0, "update": 0.0}
     assert verdict.detail == "coefficient off by 1.19e-07 relatively, tensors off by 1 ulp"
 
 
 def test_a_step_has_to_follow_from_the_frameworks_own_gradients_on_the_device_path() -> None:
     one = case([dense([3.0, 4.0])], "clip_by_norm", clip_norm=2.5, update=True)
-    near = outcome(None, [1.5 + 2.0**-22, 2.0])
-    assert judge(one, dataclasses.replace(near, update=[dense([0.25 - 2.0**-23, 0.0])])) == "close"
-    assert judge(one, dataclasses.replace(near, update=[dense([0.25, 0.0])])) == "different"
+    coef = float(np.float32(2.5 / (5.0 - 2.0**-21)))
+    near = outcome(None, [3.0 * coef, 4.0 * coef])
+    follows = [oracle.stepped(gradient) for gradient in near.gradients or []]
+    assert judge(one, dataclasses.replace(near, update=follows)) == "close"
+    assert judge(one, dataclasses.replace(near, update=[dense([0.5, 0.0])])) == "different"
 
 
 def test_other_orders_may_be_the_next_number_even_on_the_host_path() -> None:
@@ -141,7 +148,7 @@ def test_a_native_that_changes_what_should_be_left_alone_has_touched_it() -> Non
 
 
 def test_a_native_that_raises_returns_or_is_silent_where_ours_does_otherwise() -> None:
-    raised = Outcome(raised=["ValueError"], message="ValueError: so")
+    raised = Outcome(raised=["ValueError"], message="ValueError: so", name="native")
     refused = dataclasses.replace(ONE, raises="ValueError")
     warned = dataclasses.replace(ONE, warns=True)
     right = Outcome(dense(5.0), [dense([1.5, 2.0]), None], name="native")
@@ -151,17 +158,14 @@ def test_a_native_that_raises_returns_or_is_silent_where_ours_does_otherwise() -
         ("both raise", refused, raised),
         ("returns", refused, right),
         ("silent", warned, right),
-        ("crashed", ONE, Failure("crashed", "signal 11")),
-        ("timed out", ONE, Failure("timed out", "no new result")),
     ):
         difference = natives.measure(one, oracle.expect(one), found)
         assert difference is not None
         kinds[name] = difference.kind
     assert kinds == {name: "" if name == "both raise" else name for name in kinds}
-    assert natives.measure(ONE, oracle.expect(ONE), Failure("missing", "no such module")) is None
 
 
-KNOWN = Known("torch", "torch.*", "value", ["long *"], "a short accumulator", 0.1)
+KNOWN = Known("torch", "torch.*", "value", ["long *"], "a short accumulator", 0.1, within=2.0)
 SHOWING = {("torch", "long tensor"): Difference("torch.norm", "value", 0.09)}
 
 
@@ -208,10 +212,10 @@ def test_a_size_that_has_grown_or_shrunk_a_lot_is_wrong() -> None:
     larger = {("torch", "long tensor"): Difference("torch.norm", "value", 0.5)}
     assert judged([KNOWN], larger) == (
         {"long tensor": "different"},
-        ["numbers differ, by 0.5: much more than the 0.1 that is listed"],
+        ["numbers differ, by 0.5: more than the 0.1 that is listed"],
     )
     smaller = {("torch", "long tensor"): Difference("torch.norm", "value", 0.02)}
-    assert judged([KNOWN], smaller)[1] == ["its size is 0.02, much less than the 0.1 that is listed"]
+    assert judged([KNOWN], smaller)[1] == ["its size is 0.02, less than the 0.1 that is listed"]
 
 
 def test_what_two_entries_say_is_wrong() -> None:
@@ -229,6 +233,10 @@ def test_rounding_is_close_and_needs_no_entry() -> None:
     )
 
 
-def test_an_error_has_no_function_and_is_known_by_its_case() -> None:
-    raises = dataclasses.replace(KNOWN, kind="raises", function="*")
-    assert judged([raises], {("torch", "long tensor"): Difference("", "raises")}) == ({"long tensor": "known"}, [])
+def test_an_error_is_known_by_the_function_that_raised_it() -> None:
+    raises = dataclasses.replace(KNOWN, kind="raises")
+    assert judged([raises], {("torch", "long tensor"): Difference("torch.norm", "raises")}) == (
+        {"long tensor": "known"},
+        [],
+    )
+    assert judged([raises], {("torch", "long tensor"): Difference("norm", "raises")})[0] == {"long tensor": "different"}

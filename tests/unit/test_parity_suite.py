@@ -5,20 +5,20 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from parity_cases import suite
 
-from unified_clip.parity import calls, cases, natives
+from unified_clip.parity import calls, natives
 from unified_clip.parity import suite as suites
 from unified_clip.parity.manner import CONTAINERS, Manner, leaves, structure
+from unified_clip.parity.schema import SuiteError
 from unified_clip.parity.tensors import Dense, Sparse
 
 SUITE = Path(__file__).parents[2] / "parity"
 
 
 def float32s(*values: float) -> list[float]:
-    import numpy as np
-
     return [float(np.float32(value)) for value in values]
 
 
@@ -74,79 +74,130 @@ def cases_of(call: str, more: str = "") -> str:
     return f'{GRADIENTS}[[cases]]\ngradients = ["a"]\ncalls = [{call}]\n{more}'
 
 
+NORM = "{ call = 'global_norm' }"
+ONE = cases_of(NORM)
+
+
+def tensor(text: str) -> str:
+    """A suite with one tensor."""
+    return ONE.replace("values = [1.0]", text)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("[[", "cases.toml: "),
         (GRADIENTS, "there are no cases in cases.toml"),
-        (GRADIENTS + "[[cases]]\ngradients = []\ncalls = []", "there are no cases"),
-        (cases_of("{ call = 'global_norm' }", "colour = 1"), "cases 1: unknown colour; it may have calls, container"),
+        (GRADIENTS + "[[cases]]\ngradients = []\ncalls = []", "gradients: List should have at least 1 item"),
+        (cases_of(NORM, "colour = 1"), "cases 1 colour: there is no such key"),
         (cases_of("{ call = 'clip_norm' }"), "call is 'clip_norm'; it may be clip_grad_norm_"),
-        (cases_of("{ call = 'clip_by_norm' }"), "cases 1, clip_by_norm: clip_norm is missing"),
+        (
+            cases_of("{ call = 'clip_by_norm' }"),
+            "calls 1, clip_by_norm: clip_norm is missing; it has clip_norm, axes",
+        ),
         (cases_of("{ call = 'clip_by_norm', clip_norm = 1, p = 2 }"), "unknown p"),
         (cases_of("{ call = 'clip_by_norm', clip_norm = 'one' }"), "clip_norm is 'one'; give a number"),
-        (cases_of("{ call = 'global_norm' }", "container = 'set'"), "container is 'set'; it may be list, tuple"),
-        (cases_of("{ call = 'global_norm' }", "listed = [1]"), "listed has a number that is not below 1"),
-        (cases_of("{ call = 'global_norm' }", "need_clip = [true, true]"), "need_clip has 2 entries for 1 gradients"),
-        (cases_of("{ call = 'global_norm' }", "frameworks = ['caffe']"), "there is no framework 'caffe'"),
+        (
+            cases_of(NORM, "container = 'set'"),
+            "container: it may be list, tuple, .* \\(it is 'set'\\)",
+        ),
+        (cases_of(NORM, "listed = [1]"), "listed is for names in place"),
+        (cases_of(NORM, "need_clip = [true, true]"), "need_clip has 2 entries for 1 gradients"),
+        (cases_of(NORM, "update = 'false'"), "update: Input should be a valid boolean"),
+        (cases_of("{ call = 'clip_by_norm', clip_norm = nan }"), "a threshold is NaN: say what it raises"),
+        (cases_of("{ call = 'get_total_norm', norm_type = 1e300 }"), "norm_type is inf, or between"),
+        (cases_of("{ call = 'clip_by_norm', clip_norm = 1, axes = [1] }"), "axes has one that a gradient lacks"),
+        (
+            cases_of("{ call = 'clip_by_norm', clip_norm = 1, axes = 0 }"),
+            "a list of whole ones",
+        ),
+        (cases_of(NORM, "groups = ['a']"), "groups are for append_gradient_clip_ops"),
+        (cases_of("{ call = 'clip_by_norm', clip_norm = 1 }", "container = 'dict'"), "not passed in a container"),
+        (tensor("values = [[-3, 1.0]]"), "n is not 1 or more"),
+        (tensor("none = false"), "none: Input should be True"),
+        (
+            tensor("values = [1], dtype = 'int64'"),
+            "int64 is for",
+        ),
+        (
+            tensor("random = 1, shape = [2], exponents = [3, 2]"),
+            "above the high one",
+        ),
+        (
+            tensor("values = [1.0], copies = -1"),
+            "copies: Input should be greater",
+        ),
+        (cases_of(NORM, "frameworks = ['caffe']"), "there is no framework 'caffe'"),
         (cases_of("{ call = 'global_norm' }, { call = 'global_norm' }"), "is there twice"),
-        (cases_of("{ call = 'global_norm' }", "dtypes = ['int8']"), "dtypes has 'int8'"),
-        (cases_of("1"), "calls must be a list of tables"),
-        (cases_of("{ call = 'global_norm' }").replace('["a"]', '["b"]'), "no gradients named 'b'; there are a"),
+        (
+            cases_of(NORM, "dtypes = ['int8']"),
+            "dtypes 1: it may be float16, .* \\(it is 'int8'\\)",
+        ),
+        (cases_of("1"), "calls 1: Input should be a valid dictionary"),
+        (ONE.replace('["a"]', '["b"]'), "no gradients named 'b'; there are a"),
         (GRADIENTS * 2 + CASES, "the name 'a' is used twice"),
         (
-            cases_of("{ call = 'global_norm' }").replace("values = [1.0]", "vales = [1.0]"),
-            "gradients 1, tensor 1: values is missing",
+            tensor("vales = [1.0]"),
+            "gradients 1 tensors 1 vales: there is no such key",
         ),
-        (cases_of("{ call = 'global_norm' }").replace("values = [1.0]", "values = ['one']"), "tensor 1: .*hexadecimal"),
+        (tensor("values = ['one']"), "tensor 1: .*hexadecimal"),
         (
-            cases_of("{ call = 'global_norm' }").replace("values = [1.0]", "values = [1.0], shape = [2]"),
+            tensor("values = [1.0], shape = [2]"),
             "tensor 1: cannot reshape",
         ),
         (
-            cases_of("{ call = 'global_norm' }").replace("values = [1.0]", "values = [1.0], dtype = 'int8'"),
-            "dtype is 'int8'; it may be float16",
+            tensor("values = [1.0], dtype = 'int8'"),
+            "dtype: it may be float16, .* \\(it is 'int8'\\)",
         ),
         (
-            cases_of("{ call = 'global_norm' }").replace(
-                "values = [1.0]", "values = [1.0], rows = [3], shape = [2, 1]"
-            ),
-            "rows needs a shape",
+            tensor("values = [1.0], rows = [3], shape = [2, 1]"),
+            "rows needs a real dtype and a shape",
         ),
-        (cases_of("{ call = 'global_norm' }").replace("tensors", "file = 'x'\ntensors"), "give either tensors or file"),
+        (ONE.replace("tensors", "file = 'x'\ntensors"), "give either tensors or file"),
         ('[[gradients]]\nname = "a"\nfile = "absent.safetensors"\n' + CASES, "absent.safetensors cannot be read"),
     ],
 )
 def test_a_wrong_suite_is_refused(tmp_path: Path, text: str, message: str) -> None:
-    with pytest.raises(cases.SuiteError, match=message):
+    with pytest.raises(SuiteError, match=message):
         suites.read(suite(tmp_path, text))
 
 
 def test_a_suite_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(cases.SuiteError, match="name the suite's directory with --suite"):
+    with pytest.raises(SuiteError, match="name the suite's directory with --suite"):
         suites.read(tmp_path)
 
 
 @pytest.mark.parametrize(
     ("frameworks", "message"),
     [
-        ("", "suite.toml: frameworks is missing"),
-        ("frameworks = {}\ncolour = 1", "suite.toml: unknown colour"),
-        ("[frameworks.numpy]\nmissing = 'maybe'", "frameworks.numpy: missing is 'maybe'; it may be 'allowed'"),
-        ("[frameworks.numpy]\nmodes = ['gpu']", "modes is .*'gpu'.*; it may have host, device, native"),
-        ("[frameworks.numpy]\npyton = 'x'", "frameworks.numpy: unknown pyton"),
+        ("", "suite.toml, frameworks: is missing"),
+        ("frameworks = {}\ncolour = 1", "suite.toml, colour: there is no such key"),
+        (
+            "[frameworks.numpy]\nmissing = 'maybe'",
+            "numpy missing: Input should be 'allowed' \\(it is 'maybe'\\)",
+        ),
+        (
+            "[frameworks.numpy]\nmodes = ['gpu']",
+            "numpy modes 1: Input should be 'host', 'device' or 'native'",
+        ),
+        ("[frameworks]\nnumpy = 1", "frameworks numpy: Input should be a valid dictionary"),
+        ("[frameworks.caffe]", "there is no adapter for 'caffe'"),
+        ("timeout = nan\n[frameworks.numpy]", "timeout: Input should be"),
+        ("timeout = -5\n[frameworks.numpy]", "timeout: Input should be greater than 0"),
+        ("[frameworks.numpy]\nmodes = []", "modes: List should have at least 1 item"),
+        ("[frameworks.numpy]\npyton = 'x'", "frameworks numpy pyton: there is no such key"),
     ],
 )
 def test_a_wrong_list_of_frameworks_is_refused(tmp_path: Path, frameworks: str, message: str) -> None:
-    with pytest.raises(cases.SuiteError, match=message):
+    with pytest.raises(SuiteError, match=message):
         suites.read(suite(tmp_path, GRADIENTS + CASES, frameworks=frameworks))
 
 
 def test_a_framework_may_have_an_interpreter_of_its_own_and_may_be_missing(tmp_path: Path) -> None:
     frameworks = "[frameworks.numpy]\n[frameworks.torch]\npython = 'env/bin/python'\nmissing = 'allowed'"
     found = suites.read(suite(tmp_path, GRADIENTS + CASES, frameworks=frameworks)).frameworks
-    assert found["numpy"] == suites.Framework(sys.executable, may_be_missing=False)
-    assert found["torch"] == suites.Framework(str(tmp_path / "env/bin/python"), may_be_missing=True)
+    assert found["numpy"] == suites.Framework(sys.executable, may_be_missing=False, title="numpy")
+    assert found["torch"] == suites.Framework(str(tmp_path / "env/bin/python"), may_be_missing=True, title="torch")
 
 
 KNOWN = """
@@ -163,15 +214,15 @@ KNOWN = """
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (('kind = "value"', 'kind = "odd"'), "kind is 'odd'; it may be value, touched"),
-        (("size = 0.1", ""), "known.toml, known 1: size is missing"),
-        (('kind = "value"', 'kind = "raises"'), "known 1: unknown size"),
+        (('kind = "value"', 'kind = "odd"'), "known 1 kind: Input should be 'value', 'touched'"),
+        (("size = 0.1", ""), "known.toml, known 1: value and touched have a size"),
+        (('kind = "value"', 'kind = "raises"'), "known 1: value and touched have a size, and nothing else has"),
         (('framework = "numpy"', 'framework = "caffe"'), "there is no framework 'caffe'"),
     ],
 )
 def test_a_wrong_list_of_known_differences_is_refused(tmp_path: Path, change: tuple[str, str], message: str) -> None:
     assert suites.read(suite(tmp_path, GRADIENTS + CASES, KNOWN)).known[0].size == 0.1
-    with pytest.raises(cases.SuiteError, match=message):
+    with pytest.raises(SuiteError, match=message):
         suites.read(suite(tmp_path, GRADIENTS + CASES, KNOWN.replace(*change)))
 
 
@@ -185,8 +236,26 @@ def test_some_of_the_frameworks_are_chosen_with_what_concerns_them() -> None:
     assert list(found.frameworks) == ["torch", "numpy"]
     assert {entry.framework for entry in found.known} == {"torch"}
     assert 0 < len(found.cases) < len(whole.cases)
-    with pytest.raises(cases.SuiteError, match="unknown frameworks: 'caffe'; there are numpy, torch"):
+    with pytest.raises(SuiteError, match="unknown frameworks: 'caffe'; there are numpy, torch"):
         suites.only(whole, ["caffe"])
+
+
+def test_frameworks_that_no_case_is_for_are_refused(tmp_path: Path) -> None:
+    only_torch = GRADIENTS + CASES.replace("calls =", "frameworks = ['torch']\ncalls =")
+    whole = suites.read(suite(tmp_path, only_torch, frameworks="[frameworks.numpy]\n[frameworks.torch]"))
+    with pytest.raises(SuiteError, match="no case of the suite is for numpy"):
+        suites.only(whole, ["numpy"])
+
+
+def test_recorded_gradients_that_are_not_as_described_are_refused(tmp_path: Path) -> None:
+    from safetensors.numpy import save_file
+
+    rows = {"x.indices": np.array([5]), "x.values": np.ones((1, 2), np.float32)}
+    text = "[[gradients]]\nname = 'a'\nfile = 'a.safetensors'\n" + CASES
+    for shape, tensors in (("[4, 2]", rows), ("[9, 2]", {"x.values": rows["x.values"]}), ("4", rows)):
+        save_file(tensors, tmp_path / "a.safetensors", metadata={"sparse": f'{{"x": {shape}}}'})
+        with pytest.raises(SuiteError, match=r"gradients 1: a\.safetensors is not as data/README.md says"):
+            suites.read(suite(tmp_path, text))
 
 
 # -- how gradients are passed
@@ -230,5 +299,5 @@ def test_the_suite_of_the_documentation_is_read(tmp_path: Path) -> None:
     for name, content in (("suite.toml", described), ("cases/a.toml", cases_), ("known.toml", "")):
         (tmp_path / name).write_text(content, encoding="utf-8")
     found = suites.read(tmp_path)
-    assert list(found.frameworks) == ["torch", "paddle"]
+    assert list(found.frameworks) == ["numpy", "torch", "paddle"]
     assert [case.raises for case in found.cases] == ["", "", "ValueError"]

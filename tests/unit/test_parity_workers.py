@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import signal
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 from parity_cases import WORKED, case, dense
 
 from unified_clip.parity import compare, launch, oracle
+from unified_clip.parity.cases import Case
 from unified_clip.parity.compare import Verdict
 from unified_clip.parity.launch import DEVICE, HOST, Failure, Outcome
 
@@ -36,7 +38,7 @@ def run(code: str, mode: str = HOST, timeout: float = 60.0) -> list[Outcome | Fa
 def verdicts(code: str) -> list[Verdict]:
     """The verdicts on such a worker."""
     return [
-        compare.judge(each, oracle.expect(each), outcome, "numpy", HOST)
+        compare.judge(each, oracle.expect(each), outcome, HOST)
         for each, outcome in zip([FIRST, SECOND], run(code), strict=True)
     ]
 
@@ -110,7 +112,7 @@ def test_a_worker_that_dies_is_a_verdict_on_one_case(code: str, kind: str, detai
     assert first.kind == kind
     assert detail in first.detail
     assert isinstance(second, Outcome)
-    assert compare.judge(FIRST, oracle.expect(FIRST), first, "numpy", HOST).kind == kind
+    assert compare.judge(FIRST, oracle.expect(FIRST), first, HOST).kind == kind
 
 
 def test_a_worker_that_hangs_is_stopped() -> None:
@@ -198,7 +200,7 @@ NEGATIVE = case([dense([3.0])], "clip_grad_norm_", max_norm=-1.0, raises="ValueE
 def test_an_error_has_to_be_raised_before_anything_is_written(fault: str, detail: str) -> None:
     code = CLIP.format(fault) if fault else ""
     outcome = launch.run(worker(code), [launch.Run(HOST, NEGATIVE)], 60.0).results[HOST, NEGATIVE.name]
-    verdict = compare.judge(NEGATIVE, oracle.expect(NEGATIVE), outcome, "numpy", HOST)
+    verdict = compare.judge(NEGATIVE, oracle.expect(NEGATIVE), outcome, HOST)
     assert (verdict.kind, verdict.detail) == ("different" if fault else "equal", detail)
 
 
@@ -214,7 +216,7 @@ def test_a_warning_has_to_be_given_where_it_is_due_and_only_there(warns: bool) -
         clip = "import warnings, unified_clip; warnings.warn('x', unified_clip.ClipWarning); " if warned else ""
         code = CLIP.format(f"{clip}return right(grads, max_norm)")
         outcome = launch.run(worker(code), [launch.Run(HOST, one)], 60.0).results[HOST, one.name]
-        verdict = compare.judge(one, oracle.expect(one), outcome, "numpy", HOST)
+        verdict = compare.judge(one, oracle.expect(one), outcome, HOST)
         assert verdict.kind == ("equal" if warned == warns else "different")
         assert verdict.detail == ("" if warned == warns else "warned" if warned else "gave no ClipWarning")
 
@@ -232,7 +234,39 @@ def clip(grads, clip_norm):
     return {returned}, norm
 uc.clip_by_global_norm = clip"""
     outcome = launch.run(worker(code), [launch.Run(HOST, one)], 60.0).results[HOST, one.name]
-    assert compare.judge(one, oracle.expect(one), outcome, "numpy", HOST).detail == detail
+    assert compare.judge(one, oracle.expect(one), outcome, HOST).detail == detail
+
+
+GLOBAL = case([dense([3.0]), dense([4.0])], "clip_by_global_norm", clip_norm=1.0)
+BELOW = case([dense([3.0]), dense([4.0])], "clip_by_global_norm", clip_norm=9.0)
+CLASS = case([dense([3.0]), dense([4.0])], "GradientClipByGlobalNorm", clip_norm=9.0)
+
+
+@pytest.mark.parametrize(
+    ("one", "code", "detail"),
+    [
+        (
+            GLOBAL,
+            "kernels.scale = lambda v, d, c, out, t: (scale(v, d, c, out, t), scale(v, d, c, v, t))",
+            "changed the gradients it was given",
+        ),
+        (BELOW, "HostPath.unchanged = lambda self: self._tensors", "returned memory of a gradient"),
+        (
+            CLASS,
+            "SameObjects.leave = lambda self, group, path: self._collect(group, [v[:] for v in path._tensors])",
+            "returned another object over the memory of a gradient",
+        ),
+    ],
+    ids=["written", "shared", "another object"],
+)
+def test_functional_names_leave_their_input_alone(one: Case, code: str, detail: str) -> None:
+    """And share no memory with it; classes return the given object, or a new one."""
+    lines = "from unified_clip._ops import kernels\nfrom unified_clip._ops.host import HostPath\n"
+    lines += "from unified_clip._core.gradients import SameObjects\nscale = kernels.scale\n"
+    outcome = launch.run(worker(lines + code), [launch.Run(HOST, one)], 60.0).results[HOST, one.name]
+    verdict = compare.judge(one, oracle.expect(one), outcome, HOST)
+    assert verdict.kind == "different"
+    assert detail in verdict.detail
 
 
 # -- how a worker is started
@@ -253,6 +287,26 @@ def test_an_interpreter_that_is_not_there_is_missing(tmp_path: Path) -> None:
     assert isinstance(failure, Failure)
     assert failure.kind == "missing"
     assert "cannot be started: No such file or directory" in failure.detail
+
+
+def test_what_a_worker_has_started_is_ended_with_it(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\nsleep 60 &\necho $! > {tmp_path}/child\nwait\n", encoding="utf-8")
+    python.chmod(0o755)
+    found = launch.run(launch.command("numpy", str(python)), [launch.Run(HOST, SECOND)], 1.0)
+    failure = found.results[HOST, SECOND.name]
+    assert isinstance(failure, Failure)
+    assert failure.kind == "timed out"
+    child = int((tmp_path / "child").read_text(encoding="utf-8"))
+    state = Path(f"/proc/{child}/stat")
+    assert not state.exists() or state.read_text(encoding="utf-8").split(") ")[1][0] == "Z"
+
+
+def test_workers_end_when_the_run_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "STOP", threading.Event())
+    launch.STOP.set()
+    with pytest.raises(KeyboardInterrupt):
+        run("time.sleep(60)")
 
 
 def test_progress_is_told_of_every_result() -> None:

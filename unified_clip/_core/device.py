@@ -79,8 +79,7 @@ class DevicePath:
         return [self._ops.clamp(tensor, *self._bounds(tensor, low, high)) for tensor in self._tensors]
 
     def clamp_(self, low: float, high: float) -> None:
-        for tensor in self._tensors:
-            self._ops.clamp_(tensor, *self._bounds(tensor, low, high))
+        self._ops.clamp_(self._tensors, [self._bounds(tensor, low, high) for tensor in self._tensors])
 
     def unchanged(self) -> list[Tensor]:
         return [self._ops.copy(tensor) for tensor in self._tensors]

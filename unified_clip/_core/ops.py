@@ -220,7 +220,8 @@ class DeviceOps(Protocol):
     def clamp(self, tensor: Tensor, low: Any, high: Any) -> Tensor:
         """where(g < low, low, where(g > high, high, g)), with bounds from `bound`."""
 
-    def clamp_(self, tensor: Tensor, low: Any, high: Any) -> None: ...
+    def clamp_(self, tensors: Sequence[Tensor], bounds: Sequence[Sequence[Any]]) -> None:
+        """The same in place, for each tensor and its two bounds."""
 
     def copy(self, tensor: Tensor) -> Tensor:
         """What a functional name returns for a value left alone: a copy where tensors are writable."""

@@ -66,13 +66,16 @@ def clip_together(
 
 
 def clip_each(gradients: Gradients, limit: Scalar, family: Family, axes: Sequence[int] | None = None) -> None:
-    """Clip each gradient, or each of its slices, by its own norm. All are measured before the first is written."""
+    """Clip each gradient, or each of its slices, by its own norm.
+
+    All are measured before the first is written, and those that a framework may refuse to write come first.
+    """
     measured = []
     for index in range(len(gradients.values)):
         path = gradients.path([index], _tensors(limit))
         with path.scope():
             measured.append(([index], path, path.norm(2) if axes is None else path.slice_norms(axes)))
-    for group, path, n in measured:
+    for group, path, n in sorted(measured, key=lambda each: each[1].on_host):
         with path.scope():
             _apply(gradients, group, path, n, limit, family)
 

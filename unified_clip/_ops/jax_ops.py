@@ -161,7 +161,7 @@ class JaxOps(Ops):
     def clamp(self, tensor: Tensor, low: Any, high: Any) -> Tensor:
         return jnp.where(tensor < low, low, jnp.where(tensor > high, high, tensor))
 
-    def clamp_(self, tensor: Tensor, low: float, high: float) -> None:
+    def clamp_(self, tensors: Sequence[Tensor], bounds: Sequence[Sequence[Any]]) -> None:
         raise AssertionError("JAX arrays cannot be written")
 
     def copy(self, tensor: Tensor) -> Tensor:

@@ -239,8 +239,9 @@ class PaddleOps(Ops):
         wide = tensor.wide
         return tensor.narrow(_where(wide < low, low, _where(wide > high, high, wide)))
 
-    def clamp_(self, tensor: _Dense, low: float, high: float) -> None:
-        paddle.assign(self.clamp(tensor, low, high), output=tensor.tensor)
+    def clamp_(self, tensors: Sequence[_Dense], bounds: Sequence[Sequence[Any]]) -> None:
+        for tensor, (low, high) in zip(tensors, bounds, strict=True):
+            paddle.assign(self.clamp(tensor, low, high), output=tensor.tensor)
 
     def copy(self, tensor: _Dense) -> Tensor:
         return tensor.tensor.clone()

@@ -198,7 +198,7 @@ class TensorflowOps(Ops):
     def clamp(self, tensor: Tensor, low: Any, high: Any) -> Tensor:
         return tf.where(tensor < low, low, tf.where(tensor > high, high, tensor))
 
-    def clamp_(self, tensor: Tensor, low: float, high: float) -> None:
+    def clamp_(self, tensors: Sequence[Tensor], bounds: Sequence[Sequence[Any]]) -> None:
         raise AssertionError("tensors of TensorFlow cannot be written")
 
     def copy(self, tensor: Tensor) -> Tensor:

@@ -201,10 +201,7 @@ class TorchOps(Ops):
         return [torch.where(coef.to(t.device) != 1.0, _product(t, coef), t) for t in tensors]
 
     def scale_(self, tensors: Sequence[Tensor], coef: Scalar) -> None:
-        # What is no plain tensor may refuse the product, and then nothing may have been written.
-        products = {index: _product(t, coef) for index, t in enumerate(tensors) if type(t) not in PLAIN}
-        for index, tensor in enumerate(tensors):
-            _write(tensor, products[index] if index in products else _product(tensor, coef))
+        _write_all(tensors, lambda index: _product(tensors[index], coef))
 
     def crossed(self, low: Any, high: Any) -> bool | None:
         crossed = self.read((~(low <= high)).any().detach())
@@ -218,8 +215,8 @@ class TorchOps(Ops):
     def clamp(self, tensor: Tensor, low: Any, high: Any) -> Tensor:
         return torch.where(tensor < low, low, torch.where(tensor > high, high, tensor))
 
-    def clamp_(self, tensor: Tensor, low: Any, high: Any) -> None:
-        _write(tensor, self.clamp(tensor, low, high))
+    def clamp_(self, tensors: Sequence[Tensor], bounds: Sequence[Sequence[Any]]) -> None:
+        _write_all(tensors, lambda index: self.clamp(tensors[index], *bounds[index]))
 
     def copy(self, tensor: Tensor) -> Tensor:
         return tensor.clone()
@@ -309,6 +306,16 @@ def _powers(tensor: Tensor, p: float, divisor: Scalar | None) -> Tensor:
     below = torch.where(zero, divisor, numbers).log() - divisor.log()
     below = torch.where((below > 0) & (numbers < math.inf), 0.0, below)  # at most 0, but for rounding
     return torch.where(zero, 0.0, (p * below).exp())
+
+
+def _write_all(tensors: Sequence[Tensor], compute: Callable[[int], Tensor]) -> None:
+    """Write what is computed for each. What is no plain tensor may refuse that: it comes before anything is written."""
+    special = {index: compute(index) for index, tensor in enumerate(tensors) if type(tensor) not in PLAIN}
+    for index, value in special.items():
+        _write(tensors[index], value)
+    for index, tensor in enumerate(tensors):
+        if index not in special:
+            _write(tensor, compute(index))
 
 
 def _write(tensor: Tensor, value: Tensor) -> None:

@@ -38,6 +38,9 @@ class Adapter(Protocol):
     writes: bool = False
     """Whether in-place names write into the tensors; if not, they update the container."""
 
+    marks_parameters: bool = False
+    """Whether `parameters` sets their attribute `need_clip`."""
+
     def dense(self, tensor: Dense) -> Any:
         """A tensor of the framework with these bytes, in CPU memory."""
 
@@ -66,6 +69,14 @@ class Adapter(Protocol):
         """The same tensor with its memory in the order of its transpose, where there is such a thing."""
         return tensor
 
+    def expanded(self, tensor: Any) -> Any:
+        """A tensor of the same shape whose elements are all in one place; only where there is such a thing."""
+        return tensor
+
+    def shares_memory(self, a: Any, b: Any) -> bool:
+        """Whether a write into one of two tensors would show in the other; only asked where `writes`."""
+        return False
+
     def scope(self, dtypes: set[str]) -> AbstractContextManager[Any]:
         """Entered around a case whose gradients have these dtypes."""
         return nullcontext()
@@ -75,7 +86,7 @@ class Adapter(Protocol):
             return None
         return self.sparse(gradient) if isinstance(gradient, Sparse) else self.dense(gradient)
 
-    # -- the framework's own functions, or what comes nearest to them; None where it has nothing like it
+    # -- the framework's own functions, named with `run.calls` before they are called; None where there is none like it
 
     def native_norm(self, run: Invocation, p: float) -> Native | None:
         return None

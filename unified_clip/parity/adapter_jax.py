@@ -59,20 +59,20 @@ class Framework(adapter.Adapter):
     def has_native(self, run: Invocation) -> bool:
         return optax is not None and super().has_native(run)
 
-    def native(self, run: Invocation) -> Native | None:
-        if any(isinstance(tensor, sparse.BCOO) for tensor in run.made):
-            raise NotImplementedError("not called: optax takes the row numbers of a BCOO array for gradients")
-        return super().native(run)
-
     def native_norm(self, run: Invocation, p: float) -> Native | None:
-        return Native("optax.tree.norm", NATIVES.norm(run.given, p) * 1.0)
+        run.calls("optax.tree.norm")
+        return Native(run.native, NATIVES.norm(run.given, p) * 1.0)
 
     def native_global(self, run: Invocation, limit: float, p: float) -> Native | None:
+        run.calls("optax.clip_by_global_norm")
         clipped = NATIVES.by_global_norm(run.given, limit)
-        return Native("optax.clip_by_global_norm", NATIVES.norm(run.given, p) * 1.0, list(leaves(clipped)))
+        return Native(run.native, NATIVES.norm(run.given, p) * 1.0, list(leaves(clipped)))
 
     def native_by_value(self, run: Invocation, low: float, high: float) -> Native | None:
-        return Native("optax.clip", None, NATIVES.by_value(run.made, high)) if low == -high else None
+        if low != -high:
+            return None
+        run.calls("optax.clip")
+        return Native(run.native, None, NATIVES.by_value(run.made, high))
 
 
 class Optax:

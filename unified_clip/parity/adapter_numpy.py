@@ -32,3 +32,9 @@ class Framework(adapter.Adapter):
 
     def transposed(self, tensor: Any) -> Any:
         return np.array(tensor, order="F")
+
+    def expanded(self, tensor: Any) -> Any:
+        return np.broadcast_to(np.ravel(tensor)[:1].reshape((1,) * tensor.ndim), tensor.shape)
+
+    def shares_memory(self, a: Any, b: Any) -> bool:
+        return a is not None and b is not None and bool(np.shares_memory(a, b))

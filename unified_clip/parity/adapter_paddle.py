@@ -18,6 +18,7 @@ class Framework(adapter.Adapter):
     packages = ("paddlepaddle",)
     families = ("paddle", "torch")
     writes = True
+    marks_parameters = True
 
     def dense(self, tensor: Dense) -> Any:
         array = np.array(tensor.array) if tensor.dtype == "bfloat16" else adapter.to_numpy(tensor)
@@ -70,11 +71,23 @@ class Framework(adapter.Adapter):
         order = list(reversed(range(tensor.ndim)))
         return tensor.transpose(order).contiguous().transpose(order)
 
+    def shares_memory(self, a: Any, b: Any) -> bool:
+        """Gradients are temporaries, told apart by their addresses."""
+        if a is None or b is None or a.is_selected_rows() or 0 in a.shape or b.is_selected_rows():
+            return False
+        return bool(a.data_ptr() == b.data_ptr())
+
+    def has_native(self, run: Invocation) -> bool:
+        """Not of what reads memory that was never written, and may end the process: SelectedRows, but for classes."""
+        sparse = any(tensor is not None and tensor.is_selected_rows() for tensor in run.made)
+        by_class = run.call.style == "class" and not run.call.by_value
+        return (by_class or not sparse) and super().has_native(run)
+
     def _utils(self, name: str, run: Invocation, *arguments: float) -> Native:
         """A function of paddle.nn.utils."""
-        _refuse_sparse(run.made)
+        run.calls(f"paddle.nn.utils.{name}")
         norm = getattr(paddle.nn.utils, name)(run.given_in_place, *arguments)
-        return Native(f"paddle.nn.utils.{name}", norm, run.now())
+        return Native(run.native, norm, run.now())
 
     def native_norm(self, run: Invocation, p: float) -> Native | None:
         strict = bool(run.arguments.get("error_if_nonfinite"))
@@ -83,32 +96,29 @@ class Framework(adapter.Adapter):
     def native_global(self, run: Invocation, limit: float, p: float) -> Native | None:
         if run.call.family == "torch":
             return self._utils("clip_grad_norm_", run, limit, float(p), bool(run.arguments.get("error_if_nonfinite")))
-        return self._by_class("paddle.nn.ClipGradByGlobalNorm", paddle.nn.ClipGradByGlobalNorm(limit), run)
+        return self._by_class("ClipGradByGlobalNorm", run, limit)
 
     def native_by_norm(self, run: Invocation, limit: float, axes: Sequence[int] | None) -> Native | None:
-        return self._by_class("paddle.nn.ClipGradByNorm", paddle.nn.ClipGradByNorm(limit), run)
+        return self._by_class("ClipGradByNorm", run, limit)
 
     def native_by_value(self, run: Invocation, low: float, high: float) -> Native | None:
         if run.call.family == "torch":
             return self._utils("clip_grad_value_", run, high)
-        _refuse_sparse(run.made)
-        return self._by_class("paddle.nn.ClipGradByValue", paddle.nn.ClipGradByValue(high, low), run)
+        return self._by_class("ClipGradByValue", run, high, low)
 
     def native_settings(self, run: Invocation, limit: float) -> Native | None:
+        run.calls("paddle.nn.clip.append_gradient_clip_ops")
         clipped = paddle.nn.clip.append_gradient_clip_ops(run.pairs)  # set_gradient_clip only asserts here
-        return Native("paddle.nn.clip.append_gradient_clip_ops", None, [gradient for _, gradient in clipped])
+        return Native(run.native, None, [gradient for _, gradient in clipped])
 
-    def _by_class(self, name: str, clip: Any, run: Invocation) -> Native:
-        return Native(name, None, [gradient for _, gradient in clip(run.pairs)])
+    def _by_class(self, name: str, run: Invocation, *arguments: float) -> Native:
+        run.calls(f"paddle.nn.{name}")
+        clip = getattr(paddle.nn, name)(*arguments)
+        return Native(run.native, None, [gradient for _, gradient in clip(run.pairs)])
 
 
 def _parameter(shape: list[int], dtype: Any, value: float) -> Any:
     return paddle.create_parameter(shape, dtype, default_initializer=paddle.nn.initializer.Constant(value))
-
-
-def _refuse_sparse(tensors: Sequence[Any]) -> None:
-    if any(tensor is not None and tensor.is_selected_rows() for tensor in tensors):
-        raise NotImplementedError("not called: it reads memory that was never written, and may abort the process")
 
 
 def _shape(tensor: Any) -> list[int]:

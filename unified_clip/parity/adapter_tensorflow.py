@@ -44,18 +44,25 @@ class Framework(adapter.Adapter):
         return [tf.Variable(0.0) for _ in tensors]
 
     def native_norm(self, run: Invocation, p: float) -> Native | None:
-        return Native("tf.linalg.global_norm", tf.linalg.global_norm(run.given)) if p == 2 else None
+        if p != 2:
+            return None
+        run.calls("tf.linalg.global_norm")
+        return Native(run.native, tf.linalg.global_norm(run.given))
 
     def native_global(self, run: Invocation, limit: float, p: float) -> Native | None:
+        run.calls("tf.clip_by_global_norm")
         clipped, norm = tf.clip_by_global_norm(run.given, limit)
-        return Native("tf.clip_by_global_norm", norm, list(leaves(clipped)))
+        return Native(run.native, norm, list(leaves(clipped)))
 
     def native_given_norm(self, run: Invocation, limit: float, norm: float) -> Native | None:
+        run.calls("tf.clip_by_global_norm")
         clipped, _ = tf.clip_by_global_norm(run.given, limit, use_norm=tf.constant(norm))
-        return Native("tf.clip_by_global_norm", None, list(leaves(clipped)))
+        return Native(run.native, None, list(leaves(clipped)))
 
     def native_by_norm(self, run: Invocation, limit: float, axes: Sequence[int] | None) -> Native | None:
-        return Native("tf.clip_by_norm", None, [t if t is None else tf.clip_by_norm(t, limit, axes) for t in run.made])
+        run.calls("tf.clip_by_norm")
+        return Native(run.native, None, [t if t is None else tf.clip_by_norm(t, limit, axes) for t in run.made])
 
     def native_by_value(self, run: Invocation, low: float, high: float) -> Native | None:
-        return Native("tf.clip_by_value", None, [t if t is None else tf.clip_by_value(t, low, high) for t in run.made])
+        run.calls("tf.clip_by_value")
+        return Native(run.native, None, [t if t is None else tf.clip_by_value(t, low, high) for t in run.made])

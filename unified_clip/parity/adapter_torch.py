@@ -19,6 +19,7 @@ class Framework(adapter.Adapter):
     packages = ("torch",)
     families = ("torch",)
     writes = True
+    marks_parameters = True
 
     def dense(self, tensor: Dense) -> Any:
         if tensor.dtype == "bfloat16":
@@ -59,26 +60,44 @@ class Framework(adapter.Adapter):
     def parameters(self, tensors: Sequence[Any], need_clip: Sequence[bool | int]) -> Sequence[Any]:
         like = [torch.zeros(1) if tensor is None else tensor for tensor in tensors]
         zeros = [torch.zeros(tensor.shape, dtype=tensor.dtype) for tensor in like]
-        return [torch.nn.Parameter(zero, requires_grad=zero.is_floating_point() or zero.is_complex()) for zero in zeros]
+        wants = [zero.is_floating_point() or zero.is_complex() for zero in zeros]
+        made = [torch.nn.Parameter(zero, requires_grad=want) for zero, want in zip(zeros, wants, strict=True)]
+        for parameter, needed in zip(made, need_clip, strict=True):
+            parameter.need_clip = needed
+        return made
 
     def transposed(self, tensor: Any) -> Any:
         order = tuple(reversed(range(tensor.ndim)))
         return tensor.permute(order).contiguous().permute(order)
 
+    def expanded(self, tensor: Any) -> Any:
+        return tensor.reshape(-1)[:1].reshape((1,) * tensor.ndim).expand(tensor.shape)
+
+    def shares_memory(self, a: Any, b: Any) -> bool:
+        if a is None or b is None:
+            return False
+        first, second = (t._values() if t.is_sparse else t for t in (a, b))
+        same = first.untyped_storage().data_ptr() == second.untyped_storage().data_ptr()
+        return bool(first.numel() and same)
+
     def native_norm(self, run: Invocation, p: float) -> Native | None:
         strict = bool(run.arguments.get("error_if_nonfinite"))
         present = [tensor for tensor in leaves(run.given) if tensor is not None]
-        return Native("torch.nn.utils.get_total_norm", torch.nn.utils.get_total_norm(present, p, strict))
+        name = run.calls("torch.nn.utils.get_total_norm")
+        return Native(name, torch.nn.utils.get_total_norm(present, p, strict))
 
     def native_global(self, run: Invocation, limit: float, p: float) -> Native | None:
         strict = bool(run.arguments.get("error_if_nonfinite"))
+        name = run.calls("torch.nn.utils.clip_grad_norm_")
         norm = torch.nn.utils.clip_grad_norm_(run.given_in_place, limit, p, strict)
-        return Native("torch.nn.utils.clip_grad_norm_", norm, run.now())
+        return Native(name, norm, run.now())
 
     def native_given_norm(self, run: Invocation, limit: float, norm: float) -> Native | None:
+        name = run.calls("torch.nn.utils.clip_grads_with_norm_")
         torch.nn.utils.clip_grads_with_norm_(run.given_in_place, limit, torch.tensor(norm))
-        return Native("torch.nn.utils.clip_grads_with_norm_", None, run.now())
+        return Native(name, None, run.now())
 
     def native_by_value(self, run: Invocation, low: float, high: float) -> Native | None:
+        name = run.calls("torch.nn.utils.clip_grad_value_")
         torch.nn.utils.clip_grad_value_(run.given_in_place, high)
-        return Native("torch.nn.utils.clip_grad_value_", None, run.now())
+        return Native(name, None, run.now())

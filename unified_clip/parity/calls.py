@@ -49,10 +49,10 @@ class Call:
 
     def bounds(self, arguments: Arguments) -> tuple[float, float]:
         """The bounds of a call that clips by value."""
-        first = float(arguments[self.required[0]])
+        first: float = arguments[self.required[0]]
         if len(self.required) == 2:
-            return first, float(arguments[self.required[1]])
-        return float(arguments.get("min", -first)), first
+            return first, arguments[self.required[1]]
+        return arguments.get("min", -first), first
 
 
 PYTORCH_EPS = 1e-6
@@ -73,6 +73,8 @@ CALLS = {
     "GradientClipByGlobalNorm": Call("class", "paddle", ("clip_norm",)),
     "GradientClipByGlobalNorm.clip_": Call("class in place", "paddle", ("clip_norm",), returns_norm=True),
     "GradientClipByNorm": Call("class", "paddle", ("clip_norm",), one_norm=False),
+    "GradientClipByNorm.clip_": Call("class in place", "paddle", ("clip_norm",), one_norm=False),
+    "GradientClipByValue.clip_": Call("class in place", "paddle", ("max",), ("min",), by_value=True),
     "GradientClipByValue": Call("class", "paddle", ("max",), ("min",), by_value=True),
     "append_gradient_clip_ops": Call("settings", "paddle", ("clip_norm",)),
     "ErrorClipByValue": Call("hook", "paddle", ("max",), ("min",), by_value=True),

@@ -26,31 +26,29 @@ any of the suite's files. It may have, beside the fields of `manner.Manner`,
     frameworks = ["torch"]       only these
     raises = "ValueError"        the call raises this, and leaves the gradients as they are
     warns = true                 the call gives a ClipWarning
-    update = true                compare an SGD step with the clipped gradients too
+    update = true                compare an SGD step with the clipped gradients too (float32 and float64)
     subnormal = true             the result depends on subnormal numbers, which TensorFlow and XLA flush to zero
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import random
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from . import schema
 from .arithmetic import FORMATS, Float64s, nearest, nearest_float, rounded
 from .calls import CALLS, Call
-from .manner import CONTAINERS, PLAIN, Manner
-from .tensors import PARTS, STORAGE, Dense, Gradient, Sparse, UnreadableError, encode, load_recorded
-
-
-class SuiteError(Exception):
-    """The suite is wrong: what, and where."""
+from .manner import PLAIN, Manner
+from .schema import CasesTable, GradientsTable, SuiteError, TensorTable
+from .tensors import PARTS, Dense, Gradient, Sparse, UnreadableError, encode, load_recorded
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,22 +76,22 @@ class Case:
 
 def read(files: Sequence[Path]) -> list[Case]:
     """All cases in the files, in order."""
-    tables = [(path, read_toml(path)) for path in files]
+    tables = [(path, schema.read(path, schema.CasesFile)) for path in files]
     lists: dict[str, list[Gradient]] = {}
     for path, data in tables:
-        check_keys(data, set(), {"gradients", "cases"}, path.name)
-        for number, table in enumerate(_tables(data, "gradients", path.name), 1):
+        for number, table in enumerate(data.gradients, 1):
             place = f"{path.name}, gradients {number}"
-            name, gradients = _gradients(table, path.parent, place)
-            if name in lists:
-                raise SuiteError(f"{place}: the name {name!r} is used twice")
-            lists[name] = gradients
+            if table.name in lists:
+                raise SuiteError(f"{place}: the name {table.name!r} is used twice")
+            lists[table.name] = _gradients(table, path.parent, place)
     cases: dict[str, Case] = {}
     for path, data in tables:
-        for number, table in enumerate(_tables(data, "cases", path.name), 1):
-            for case in _cases(table, lists, f"{path.name}, cases {number}"):
+        for number, entry in enumerate(data.cases, 1):
+            place = f"{path.name}, cases {number}"
+            for case in _cases(entry, lists, place):
                 if case.name in cases:
-                    raise SuiteError(f"{path.name}, cases {number}: the case {case.name!r} is there twice")
+                    raise SuiteError(f"{place}: the case {case.name!r} is there twice")
+                _check(case, place)
                 cases[case.name] = case
     return list(cases.values())
 
@@ -101,74 +99,60 @@ def read(files: Sequence[Path]) -> list[Case]:
 # -- gradients
 
 
-def _gradients(table: dict[str, Any], suite: Path, place: str) -> tuple[str, list[Gradient]]:
-    check_keys(table, {"name"}, {"tensors", "file"}, place)
-    if ("tensors" in table) == ("file" in table):
-        raise SuiteError(f"{place}: give either tensors or file")
-    if "file" in table:
+def _gradients(table: GradientsTable, suite: Path, place: str) -> list[Gradient]:
+    if table.file is not None:
         try:
-            return table["name"], load_recorded(suite / table["file"])
+            return load_recorded(suite / table.file)
         except UnreadableError as error:
             raise SuiteError(f"{place}: {error}") from None
     gradients: list[Gradient] = []
-    for number, tensor in enumerate(_tables(table, "tensors", place), 1):
-        copies = tensor.pop("copies", 1)
-        gradients += [_tensor(tensor, f"{place}, tensor {number}")] * copies
-    return table["name"], gradients
+    for number, tensor in enumerate(table.tensors or [], 1):
+        try:
+            gradients += [_tensor(tensor)] * tensor.copies
+        except (TypeError, ValueError, OverflowError) as error:
+            raise SuiteError(f"{place}, tensor {number}: {error}") from None
+    return gradients
 
 
-def _tensor(table: dict[str, Any], place: str) -> Gradient:
-    if "none" in table:
-        check_keys(table, {"none"}, set(), place)
+def _tensor(table: TensorTable) -> Gradient:
+    if table.none:
         return None
-    source = "random" if "random" in table else "values"
-    required = {"random", "exponents", "shape"} if source == "random" else {"values"}
-    check_keys(table, required, {"shape", "dtype", "rows"}, place)
-    dtype, rows = table.get("dtype", "float32"), table.get("rows")
-    if dtype not in STORAGE:
-        raise SuiteError(f"{place}: dtype is {dtype!r}; it may be {', '.join(STORAGE)}")
-    try:
-        shape = tuple(table["shape"]) if "shape" in table else None
-        held = shape if rows is None or shape is None else (len(rows), *shape[1:])
-        numbers = _random(table, held, dtype) if source == "random" else _literal(table["values"], dtype)
-        held = held if held is None or dtype not in PARTS else (*held, 2)
-        dense = encode(numbers.reshape(_held_shape(numbers, dtype) if held is None else held), dtype)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise SuiteError(f"{place}: {error}") from None
-    if rows is None:
+    dtype, shape = table.dtype, table.shape
+    held = shape if shape is None or table.rows is None else [len(table.rows), *shape[1:]]
+    numbers = _random(table, held or []) if table.values is None else _literal(table.values, dtype)
+    parts = [2] if dtype in PARTS else []
+    dense = encode(numbers.reshape([-1, *parts] if held is None else [*held, *parts]), dtype)
+    if table.rows is None or shape is None:
         return dense
-    if shape is None or not all(isinstance(row, int) and 0 <= row < shape[0] for row in rows):
-        raise SuiteError(f"{place}: rows needs a shape, and every row must be below its first length")
-    return Sparse(np.array(rows, np.int64), dense, shape)
+    return Sparse(np.array(table.rows, np.int64), dense, tuple(shape))
 
 
 def _literal(values: Sequence[Any], dtype: str) -> Float64s:
     numbers: list[float] = []
     for value in values:
         count, number = value if isinstance(value, list) else (1, value)
+        if not isinstance(count, int) or count < 1:
+            raise ValueError(f"{value} is [n, x] for n times x, and n is not 1 or more")
         read = float.fromhex(number) if isinstance(number, str) else float(number)
+        if dtype == "int64" and (not read.is_integer() or abs(read) > 2**53):
+            raise ValueError(f"{number} is no whole number of at most 2**53")
         numbers += [nearest_float(read, dtype) if dtype in FORMATS else read] * count
     return np.array(numbers, np.float64)
 
 
-def _held_shape(numbers: Float64s, dtype: str) -> tuple[int, ...]:
-    """One axis; of complex numbers, and another for their parts."""
-    return (-1, 2) if dtype in PARTS else numbers.shape
-
-
-def _random(table: dict[str, Any], shape: Sequence[int] | None, dtype: str) -> Float64s:
+def _random(table: TensorTable, shape: Sequence[int]) -> Float64s:
     """Numbers from Python's `random.Random(seed).getrandbits`, the same on every machine and version.
 
     For each element in turn, with P the significant bits of the dtype and [low, high] the exponents: m of P bits, e
     of 16 bits and s of 1 bit; the number is (-1)**s * m * 2**(low + e % (high - low + 1) - P), rounded to the dtype.
     """
-    low, high = table["exponents"]
-    bits, precision = random.Random(table["random"]).getrandbits, FORMATS[dtype].precision
+    low, high = table.exponents or (0, 0)
+    bits, precision = random.Random(table.random).getrandbits, FORMATS[table.dtype].precision
     numbers = []
-    for _ in range(math.prod(shape or ()) * (2 if dtype in PARTS else 1)):
+    for _ in range(math.prod(shape) * (2 if table.dtype in PARTS else 1)):
         mantissa, exponent, negative = bits(precision), bits(16), bits(1)
         exact = mantissa * Fraction(2) ** (low + exponent % (high - low + 1) - precision)
-        numbers.append(nearest(-exact if negative else exact, dtype))
+        numbers.append(nearest(-exact if negative else exact, table.dtype))
     return np.array(numbers, np.float64)
 
 
@@ -185,81 +169,101 @@ def _dense_as_dtype(dense: Dense, dtype: str) -> Dense:
 # -- cases
 
 
-def _cases(table: dict[str, Any], lists: Mapping[str, list[Gradient]], place: str) -> Iterator[Case]:
-    manners = {each.name for each in fields(Manner)}
-    expectations = {"frameworks", "raises", "warns", "update", "subnormal"}
-    check_keys(table, {"gradients", "calls"}, {"dtypes", *expectations, *manners}, place)
-    calls = [_call(call, place) for call in _tables(table, "calls", place)]
-    expected = {key: table[key] for key in expectations & table.keys()}
-    manner = _manner({key: table[key] for key in manners & table.keys()}, place)
-    for name in table["gradients"]:
+def _cases(table: CasesTable, lists: Mapping[str, list[Gradient]], place: str) -> Iterator[Case]:
+    calls = [_call(call, f"{place}, calls {number}") for number, call in enumerate(table.calls, 1)]
+    expected = table.model_dump(include={"frameworks", "raises", "warns", "update", "subnormal"}, exclude_unset=True)
+    manner = Manner.read(table.model_dump(include={each.name for each in dataclasses.fields(Manner)}))
+    for name in table.gradients:
         if name not in lists:
             raise SuiteError(f"{place}: there are no gradients named {name!r}; there are {', '.join(lists)}")
-        _check_lengths(manner, len(lists[name]), place)
-        for dtype in table.get("dtypes", [None]):
-            if dtype is not None and dtype not in FORMATS:
-                raise SuiteError(f"{place}: dtypes has {dtype!r}; it may have {', '.join(FORMATS)}")
-            title = name if dtype is None else f"{name} as {dtype}"
-            gradients = lists[name] if dtype is None else [_as_dtype(gradient, dtype) for gradient in lists[name]]
+        for dtype in table.dtypes or [""]:
+            title = f"{name} as {dtype}" if dtype else name
+            gradients = [_as_dtype(gradient, dtype) for gradient in lists[name]] if dtype else lists[name]
             for call_name, arguments in calls:
                 written = ", ".join(f"{key}={value}" for key, value in arguments.items())
-                raises = f", raises {expected['raises']}" if "raises" in expected else ""
+                raises = f", raises {table.raises}" if table.raises else ""
                 full_name = f"{title}: {call_name}({written}){manner.describe()}{raises}"
                 yield Case(full_name, title, gradients, call_name, arguments, manner, **expected)
-
-
-def _manner(table: dict[str, Any], place: str) -> Manner:
-    manner = Manner.read(table)
-    if manner.container not in CONTAINERS:
-        raise SuiteError(f"{place}: container is {manner.container!r}; it may be {', '.join(CONTAINERS)}")
-    return manner
-
-
-def _check_lengths(manner: Manner, count: int, place: str) -> None:
-    for key, values in (("need_clip", manner.need_clip), ("groups", manner.groups)):
-        if values and len(values) != count:
-            raise SuiteError(f"{place}: {key} has {len(values)} entries for {count} gradients")
-    if any(not 0 <= index < count for index in manner.listed):
-        raise SuiteError(f"{place}: listed has a number that is not below {count}, the number of gradients")
 
 
 def _call(table: dict[str, Any], place: str) -> tuple[str, dict[str, Any]]:
     arguments = dict(table)
     name = arguments.pop("call", None)
-    if name not in CALLS:
+    if not isinstance(name, str) or name not in CALLS:
         raise SuiteError(f"{place}: call is {name!r}; it may be {', '.join(CALLS)}")
     call = CALLS[name]
-    check_keys(arguments, set(call.required), set(call.optional), f"{place}, {name}")
+    missing = set(call.required) - arguments.keys()
+    unknown = arguments.keys() - {*call.required, *call.optional}
+    if missing or unknown:
+        wrong = f"{', '.join(sorted(missing))} is missing" if missing else f"unknown {', '.join(sorted(unknown))}"
+        raise SuiteError(f"{place}, {name}: {wrong}; it has {', '.join([*call.required, *call.optional]) or 'none'}")
     for key, value in arguments.items():
-        numbers = value if key == "axes" and isinstance(value, list) else [value]
-        if not all(isinstance(number, int | float) for number in numbers):
-            raise SuiteError(f"{place}, {name}: {key} is {value!r}; give a number, or for axes a list of them")
+        numbers = [value] if key != "axes" else value if isinstance(value, list) else [None]
+        kinds = int if key == "axes" else bool if key == "error_if_nonfinite" else (int, float)
+        if not all(
+            isinstance(number, kinds) and (abs(number) < 10**400 or isinstance(number, float)) for number in numbers
+        ):
+            raise SuiteError(
+                f"{place}, {name}: {key} is {value!r:.60}; give a number, or for axes a list of whole ones"
+            )
     return name, arguments
 
 
-# -- checks
+def _is_huge(number: float) -> bool:
+    """Whether it is a whole number that no float can hold."""
+    return isinstance(number, int) and abs(number) > 10**300
 
 
-def read_toml(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SuiteError(f"{path} cannot be read: {error.strerror}; name the suite's directory with --suite") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SuiteError(f"{path}: {error}") from None
+# -- what the oracle and the workers know how to do
 
 
-def _tables(data: Mapping[str, Any], key: str, place: str) -> list[dict[str, Any]]:
-    found = data.get(key, [])
-    if not isinstance(found, list) or not all(isinstance(entry, dict) for entry in found):
-        raise SuiteError(f"{place}: {key} must be a list of tables")
-    return found
+def _check(case: Case, place: str) -> None:
+    """Refuse what would be compared with something else than is meant."""
+    for wrong, remedy in _unfit(case):
+        if wrong:
+            raise SuiteError(f"{place}, {case.call_name}: {remedy}")
 
 
-def check_keys(table: Mapping[str, Any], required: set[str], optional: set[str], place: str) -> None:
-    missing, unknown = required - table.keys(), table.keys() - required - optional
-    if missing:
-        raise SuiteError(f"{place}: {', '.join(sorted(missing))} is missing")
-    if unknown:
-        known = ", ".join(sorted(required | optional))
-        raise SuiteError(f"{place}: unknown {', '.join(sorted(unknown))}; it may have {known}")
+def _unfit(case: Case) -> Iterator[tuple[bool, str]]:
+    call, manner, count = case.call, case.manner, len(case.gradients)
+    dtypes = {gradient.dtype for gradient in case.gradients if gradient is not None}
+    yield case.manner.container in ("nested", "tensor") and not count, "this container needs gradients"
+    yield case.manner.container == "tensor" and count != 1, "the container tensor holds one gradient"
+    contained = call.in_place or call.style in ("list", "measure")
+    yield manner.container != "list" and not contained, "its gradients are not passed in a container"
+    for key, values in (("need_clip", manner.need_clip), ("groups", manner.groups)):
+        yield bool(values) and len(values) != count, f"{key} has {len(values)} entries for {count} gradients"
+    yield bool(manner.groups) and call.style != "settings", "groups are for append_gradient_clip_ops"
+    on_parameters = bool(case.frameworks) and set(case.frameworks) <= {"torch", "paddle"}
+    heeds = call.style in ("class", "class in place", "settings") or (call.in_place and on_parameters)
+    yield bool(manner.need_clip) and not heeds, "need_clip is for classes, and in place for frameworks = torch, paddle"
+    listed = set(manner.listed)
+    yield (
+        bool(listed) and (not call.in_place or listed != set(range(count))),
+        ("listed is for names in place, and has every gradient's number"),
+    )
+    yield manner.gradients_for_parameters and call.style != "in place", "gradients_for_parameters is for names in place"
+    yield manner.expanded and not case.raises, "expanded memory is refused: say what it raises"
+    numbers = not {"norm_type", "axes", "error_if_nonfinite"} & case.arguments.keys()
+    yield (
+        manner.tensor_arguments and not (dtypes <= {"float32"} and numbers),
+        ("tensor_arguments are float32, for thresholds of float32 gradients alone"),
+    )
+    yield case.update and not dtypes <= {"float32", "float64"}, "update is for float32 and float64"
+    yield (
+        not case.raises and "int64" in dtypes and case.call_name != "clip_by_value",
+        "int64 is for clip_by_value, or raises",
+    )
+    if not case.raises:
+        yield from _unfit_numbers(case)
+
+
+def _unfit_numbers(case: Case) -> Iterator[tuple[bool, str]]:
+    arguments = case.arguments
+    thresholds = [arguments[key] for key in (*case.call.required, "use_norm", "min") if key in arguments]
+    yield any(math.isnan(value) for value in thresholds), "a threshold is NaN: say what it raises"
+    p = arguments.get("norm_type", 2)
+    yield not (p == math.inf or 0.01 <= p <= 100), "norm_type is inf, or between 0.01 and 100, or say what it raises"
+    ranks = [len(gradient.shape) for gradient in case.gradients if gradient is not None]
+    axes = arguments.get("axes", [])
+    yield any(not -rank <= axis < rank for axis in axes for rank in ranks), "axes has one that a gradient lacks"

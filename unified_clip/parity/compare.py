@@ -21,10 +21,7 @@ from .arithmetic import FORMATS, Float64s
 from .cases import Case
 from .launch import HOST, Failure, Outcome
 from .oracle import Expected
-from .tensors import Dense, Sparse, densify, encode
-
-FLUSHING = ("tensorflow", "jax")
-"""Frameworks whose own arithmetic takes subnormal numbers for zero, as the contract allows on the device path."""
+from .tensors import Dense, Gradient, Sparse, densify, encode
 
 NORM_ULPS = 1
 """How far a float32 norm may be off on the device path."""
@@ -56,8 +53,9 @@ class Verdict:
         return self.kind in ("equal", "close", "flushed")
 
 
-def judge(case: Case, expected: Expected, outcome: Outcome | Failure, framework: str, path: str) -> Verdict:
-    """A result of ours against the oracle."""
+def judge(case: Case, expected: Expected, outcome: Outcome | Failure, path: str, *, flushes: bool = False) -> Verdict:
+    """A result of ours against the oracle. `flushes`: the framework's own arithmetic takes subnormal numbers for zero,
+    as the contract allows on the device path."""
     if isinstance(outcome, Failure):
         return Verdict(outcome.kind, math.inf, outcome.detail)
     wrong = _wrong_behaviour(case, outcome) or _wrong_form(
@@ -77,7 +75,7 @@ def judge(case: Case, expected: Expected, outcome: Outcome | Failure, framework:
         return dataclasses.replace(verdict, kind="close") if close and _follows(case, expected, outcome) else verdict
     if _norm_is_close(expected, outcome, stages.get("norm", 0.0)) and _follows(case, expected, outcome):
         return dataclasses.replace(verdict, kind="close")
-    if case.subnormal and framework in FLUSHING and _differs_by_flushing(case, expected, outcome):
+    if case.subnormal and flushes and _differs_by_flushing(case, expected, outcome):
         return dataclasses.replace(verdict, kind="flushed", detail=f"subnormal numbers are flushed: {verdict.detail}")
     return verdict
 
@@ -121,8 +119,8 @@ def _wrong_behaviour(case: Case, outcome: Outcome) -> str:
         return f"returned where {case.raises} was due"
     if case.raises not in outcome.raised if case.raises else outcome.raised:
         return f"raised {outcome.message}" + (f" where {case.raises} was due" if case.raises else "")
-    if not outcome.unchanged:
-        return f"raised {outcome.message}, and had changed gradients"
+    if outcome.fault:
+        return f"raised {outcome.message}, and {outcome.fault}" if outcome.raised else outcome.fault
     if case.warns != outcome.warned:
         return "warned" if outcome.warned else "gave no ClipWarning"
     if outcome.structure and outcome.structure != case.manner.structure:
@@ -190,10 +188,11 @@ def _follows(case: Case, expected: Expected, outcome: Outcome) -> bool:
     if case.call.by_value:
         return False
     given = [densify(gradient) for gradient in case.gradients]
-    n = None if outcome.norm is None else float(outcome.norm.values())
-    right = expected.gradients if n is None else oracle.clipped(case, given, n)
-    loose = [n is None or isinstance(gradient, Sparse) for gradient in case.gradients]
-    return all(map(_explained, right, outcome.gradients, loose)) and _update_follows(outcome)
+    if outcome.norm is not None:
+        candidates = [oracle.clipped(case, given, float(outcome.norm.values()))]
+    else:
+        candidates = [oracle.clipped(case, given, oracle.counted_norm(case, shift), shift) for shift in (0, -1, 1)]
+    return all(map(_explained, case.gradients, outcome.gradients, *candidates)) and _update_follows(outcome)
 
 
 def _update_follows(outcome: Outcome) -> bool:
@@ -228,12 +227,17 @@ def _flushed(tensor: Dense | None) -> Dense | None:
     return encode(np.where(np.abs(values) < smallest, 0.0, values), tensor.dtype)
 
 
-def _explained(right: Dense | None, found: Dense | None, loose: bool) -> bool:
-    if right is None or found is None or not loose:
-        return ulps([right], [found]) == 0
-    if FORMATS[right.dtype].size != 8:
-        return ulps([right], [found]) <= NORM_ULPS + 1  # the rounding of the product comes on top
-    return all(map(_close_float64, found.values().flat, right.values().flat))
+def _explained(given: Gradient, found: Dense | None, *candidates: Dense | None) -> bool:
+    """Whether every element is that of one of the candidates; a sparse gradient's rows the framework has summed."""
+    if found is None or given is None:
+        return found is None
+    if FORMATS[found.dtype].size == 8:
+        pairs = zip(found.values().flat, *(each.values().flat for each in candidates if each is not None), strict=True)
+        return all(any(_close_float64(value, right) for right in rights) for value, *rights in pairs)
+    if isinstance(given, Sparse):
+        return any(ulps([candidate], [found]) <= NORM_ULPS + 1 for candidate in candidates)  # of the sum, the product
+    hits = [found.bits() == candidate.bits() for candidate in candidates if candidate is not None]
+    return bool(np.logical_or.reduce(hits).all())
 
 
 def _close_float64(found: float, right: float) -> bool:

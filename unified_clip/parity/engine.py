@@ -10,7 +10,7 @@ from typing import Any
 from . import compare, launch, natives, oracle
 from .cases import Case
 from .compare import Verdict
-from .launch import DEVICE, HOST, NATIVE, Failure, Found, Outcome
+from .launch import HOST, NATIVE, Failure, Found, Outcome
 from .natives import Difference, Judgement, Shown
 from .oracle import Expected
 from .suite import Framework, Suite
@@ -40,6 +40,9 @@ class Cell:
     problem: str = ""
     """What is wrong with the native's difference."""
 
+    failure: Verdict | None = None
+    """The native gave no result."""
+
 
 @dataclass(frozen=True)
 class Row:
@@ -66,7 +69,9 @@ class Run:
     versions: dict[str, str]
     rows: list[Row]
     known: Sequence[Shown] = ()
-    may_be_missing: Sequence[str] = field(default_factory=list)
+    may_be_missing: Sequence[str] = ()
+    titles: Mapping[str, str] = field(default_factory=dict)
+    """What tables call the frameworks' own functions."""
 
     def verdicts(self) -> list[tuple[str, Verdict]]:
         """Every verdict on ours, and whose it is."""
@@ -88,10 +93,22 @@ class Run:
             return 1
         failed = [
             framework
-            for framework, verdict in self.verdicts()
+            for framework, verdict in [*self.verdicts(), *self.failures()]
             if not verdict.agrees and not (verdict.kind == "missing" and framework in self.may_be_missing)
         ]
-        return 3 if failed else 0
+        return 3 if failed or not self.compared else 0
+
+    def failures(self) -> list[tuple[str, Verdict]]:
+        """Natives that gave no result, and whose they are."""
+        cells = [(framework, cell) for row in self.rows for framework, cell in row.cells.items()]
+        return [(framework, cell.failure) for framework, cell in cells if cell.failure]
+
+    @property
+    def compared(self) -> bool:
+        """Whether there was anything to compare."""
+        return any(verdict.agrees for _, verdict in self.verdicts()) or any(
+            cell.judgement for row in self.rows for cell in row.cells.values()
+        )
 
 
 def runs(suite: Suite, framework: str) -> list[launch.Run]:
@@ -109,20 +126,22 @@ def run(suite: Suite, progress: Progress = lambda framework, count: None) -> Run
         return launch.run(worker, runs(suite, name), suite.timeout, lambda count: progress(name, count))
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        # The last ones first: JAX compiles for each list of shapes, and takes longest.
-        pending = {item[0]: pool.submit(work, item) for item in reversed(list(suite.frameworks.items()))}
-        expected = {case.name: oracle.expect(case) for case in suite.cases}
-        found = {name: pending[name].result() for name in suite.frameworks}
+        try:
+            # The last ones first: JAX compiles for each list of shapes, and takes longest.
+            pending = {item[0]: pool.submit(work, item) for item in reversed(list(suite.frameworks.items()))}
+            expected = {case.name: oracle.expect(case) for case in suite.cases}
+            found = {name: pending[name].result() for name in suite.frameworks}
+        except BaseException:
+            launch.STOP.set()
+            pool.shutdown(cancel_futures=True)
+            launch.STOP.clear()
+            raise
     versions = {name: version for one in found.values() for name, version in one.versions.items()}
-    missing = [name for name, one in found.items() if all(_is_missing(result) for result in one.results.values())]
-    judged = _judge_natives(suite, expected, found, missing)
-    rows = [_row(case, expected[case.name], found, judged) for case in suite.cases]
+    judged = _judge_natives(suite, expected, found)
+    rows = [_row(case, expected[case.name], found, judged, suite) for case in suite.cases]
     allowed = [name for name, framework in suite.frameworks.items() if framework.may_be_missing]
-    return Run(list(suite.frameworks), dict(sorted(versions.items())), rows, judged.shown, allowed)
-
-
-def _is_missing(result: Outcome | Failure) -> bool:
-    return isinstance(result, Failure) and result.kind == "missing"
+    titles = {name: framework.title for name, framework in suite.frameworks.items()}
+    return Run(list(suite.frameworks), dict(sorted(versions.items())), rows, judged.shown, allowed, titles)
 
 
 @dataclass(frozen=True)
@@ -133,31 +152,36 @@ class _Judged:
     shown: Sequence[Shown]
 
 
-def _judge_natives(
-    suite: Suite, expected: Mapping[str, Expected], found: Mapping[str, Found], missing: Sequence[str]
-) -> _Judged:
+def _judge_natives(suite: Suite, expected: Mapping[str, Expected], found: Mapping[str, Found]) -> _Judged:
+    """Of a framework that did not give all its results, the list is not judged: what is missing there could show."""
     cases = {case.name: case for case in suite.cases}
     differences: dict[tuple[str, str], Difference] = {}
+    whole = set(found)
     for framework, one in found.items():
         for (mode, name), result in one.results.items():
-            if mode == NATIVE and (difference := natives.measure(cases[name], expected[name], result)):
+            if isinstance(result, Failure):
+                whole.discard(framework)
+            elif mode == NATIVE and (difference := natives.measure(cases[name], expected[name], result)):
                 differences[framework, name] = difference
-    known = [entry for entry in suite.known if entry.framework not in missing]
-    return _Judged(differences, *natives.judge(known, differences))
+    known = [entry for entry in suite.known if NATIVE in suite.frameworks[entry.framework].modes]
+    judgements, wrong, shown = natives.judge(known, differences)
+    return _Judged(differences, judgements, wrong, [each for each in shown if each.known.framework in whole])
 
 
-def _row(case: Case, right: Expected, found: Mapping[str, Found], judged: _Judged) -> Row:
+def _row(case: Case, right: Expected, found: Mapping[str, Found], judged: _Judged, suite: Suite) -> Row:
     cells = {}
     for framework, one in found.items():
-        key = (framework, case.name)
-        ours = {path: one.results[path, case.name] for path in (HOST, DEVICE) if (path, case.name) in one.results}
-        if ours:
+        key, flushes = (framework, case.name), suite.frameworks[framework].flushes
+        results = {mode: result for (mode, name), result in one.results.items() if name == case.name}
+        if results:
+            native = results.pop(NATIVE, None)
             cells[framework] = Cell(
-                {path: compare.judge(case, right, result, framework, path) for path, result in ours.items()},
-                {path: _digests(result) for path, result in ours.items() if not isinstance(result, Failure)},
+                {path: compare.judge(case, right, each, path, flushes=flushes) for path, each in results.items()},
+                {path: _digests(each) for path, each in results.items() if not isinstance(each, Failure)},
                 judged.differences.get(key),
                 judged.judgements.get(key),
                 judged.wrong.get(key, ""),
+                Verdict(native.kind, detail=native.detail) if isinstance(native, Failure) else None,
             )
     return Row(case, _digests(right), cells)
 

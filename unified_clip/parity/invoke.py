@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -15,7 +15,7 @@ from .adapter import Adapter, Native
 from .arithmetic import nearest_float
 from .calls import CALLS, Call
 from .manner import Manner, leaves, structure
-from .tensors import Dense, Gradient, densify, encode
+from .tensors import Dense, Gradient, Sparse, densify, encode
 
 
 @dataclass(eq=False)
@@ -28,6 +28,9 @@ class Invocation:
     arguments: Mapping[str, Any]
     made: Sequence[Any]
     """The gradients: tensors of the framework, and None."""
+
+    native: str = ""
+    """The framework's own function that is being called."""
 
     @cached_property
     def parameters(self) -> Sequence[Any]:
@@ -51,14 +54,21 @@ class Invocation:
     def pairs(self) -> list[tuple[Any, Any]]:
         return self.manner.in_order(list(zip(self.parameters, self.made, strict=True)))
 
-    def need_clip(self, parameter: Any) -> bool:
-        """The predicate for a clip."""
-        holders = [*self.parameters, *self.holders]
-        return all(
-            needed
-            for holder, needed in zip(holders, [*self.manner.need_clip, *self.manner.need_clip], strict=False)
-            if holder is parameter
-        )
+    @property
+    def need_clip(self) -> Callable[[Any], bool] | None:
+        """The predicate for a clip; None where the parameters' own attribute says it."""
+        if self.adapter.marks_parameters:
+            return None
+        needed = {id(holder): flag for held in (self.parameters, self.holders) for holder, flag in self._flags(held)}
+        return lambda parameter: bool(needed.get(id(parameter), True))
+
+    def _flags(self, held: Sequence[Any]) -> Iterable[tuple[Any, bool | int]]:
+        return zip(held, self.manner.need_clip, strict=False)
+
+    def calls(self, function: str) -> str:
+        """Note the native that is called next, so that an error can be put down to it."""
+        self.native = function
+        return function
 
     def now(self) -> Sequence[Any]:
         """The gradients after a call in place."""
@@ -79,6 +89,9 @@ class Result:
     warned: bool = False
     raised: list[str] = field(default_factory=list)
     message: str = ""
+    fault: str = ""
+    """What a call did to tensors that it should not have."""
+
     update: Sequence[Any] | None = None
 
 
@@ -88,33 +101,68 @@ def make(adapter: Adapter, case: Mapping[str, Any], gradients: Sequence[Gradient
     given = [adapter.make(gradient) for gradient in gradients]
     if manner.transposed:
         given = [tensor if tensor is None else adapter.transposed(tensor) for tensor in given]
+    if manner.expanded:
+        given = [tensor if tensor is None else adapter.expanded(tensor) for tensor in given]
     arguments = case["arguments"]
     if manner.tensor_arguments:
         arguments = {key: adapter.dense(_float32(value)) for key, value in arguments.items()}
     return Invocation(adapter, CALLS[case["call"]], manner, arguments, given)
 
 
-def ours(invocation: Invocation, function: Callable[..., Any], settings: Any) -> Result:
-    """Our function; `settings` is the namespace that it is from."""
-    return _observe(lambda: STYLES[invocation.call.style](invocation, function, settings))
+def ours(invocation: Invocation, function: Callable[..., Any], settings: Any, given: Sequence[Gradient]) -> Result:
+    """Our function, from the namespace `settings`; `given` are the gradients as the case has them."""
+    result = _observe(lambda: STYLES[invocation.call.style](invocation, function, settings))
+    result.fault = _fault(invocation, result, given)
+    return result
 
 
 def native(invocation: Invocation) -> Result:
-    """The framework's own function; a result without a name where it has none."""
+    """The framework's own function; a result without a name where it has none, or it must not be called."""
 
     def call() -> Result:
         adapter = invocation.adapter
         found: Native | None = adapter.native(invocation) if adapter.has_native(invocation) else None
-        return Result() if found is None else Result(found.norm, found.tensors, name=found.name)
+        return Result() if found is None else Result(found.norm, found.tensors)
 
-    return _observe(call)
+    result = _observe(call)
+    result.name = invocation.native
+    return result
 
 
-def unchanged(invocation: Invocation, given: Sequence[Gradient]) -> bool:
-    """Whether the gradients are what they were."""
-    found = invocation.now() if invocation.call.in_place else invocation.made
-    read = [None if tensor is None else densify(invocation.adapter.read(tensor)) for tensor in found]
-    return tensors.digest(read) == tensors.digest(map(densify, given))
+def _fault(run: Invocation, result: Result, given: Sequence[Gradient]) -> str:
+    """What is wrong with the tensors, but for the numbers: '' if nothing."""
+    if result.raised or not run.call.in_place:
+        found = run.now() if run.call.in_place else run.made
+        if not _same(run, found, given):
+            return "had changed gradients" if result.raised else "changed the gradients it was given"
+    if result.raised or result.gradients is None:
+        return ""
+    kinds = [[isinstance(_read(run, tensor), Sparse) for tensor in side] for side in (run.made, result.gradients)]
+    if len(kinds[0]) == len(kinds[1]) and kinds[0] != kinds[1]:
+        return "returned a dense gradient for a sparse one, or the other way round"
+    if run.call.style in ("class", "settings"):
+        return _wrong_objects(run, result.gradients)
+    if not run.call.in_place and any(map(run.adapter.shares_memory, run.made, result.gradients)):
+        return "returned memory of a gradient it was given"
+    return ""
+
+
+def _wrong_objects(run: Invocation, results: Sequence[Any]) -> str:
+    """A class returns the given object where the numbers are the same, and a new one elsewhere."""
+    for before, after in zip(run.made, results, strict=False):
+        if after is not before and after is not None and run.adapter.shares_memory(before, after):
+            return "returned another object over the memory of a gradient it was given"
+    return ""
+
+
+def _same(run: Invocation, tensors_: Sequence[Any], given: Sequence[Gradient]) -> bool:
+    return tensors.digest(map(densify, [_read(run, tensor) for tensor in tensors_])) == tensors.digest(
+        map(densify, given)
+    )
+
+
+def _read(run: Invocation, tensor: Any) -> Gradient:
+    return None if tensor is None else run.adapter.read(tensor)
 
 
 def _observe(call: Callable[[], Result]) -> Result:
@@ -171,12 +219,16 @@ def _class_in_place(run: Invocation, function: Callable[..., Any], settings: Any
 
 
 def _settings(run: Invocation, function: Callable[..., Any], settings: Any) -> Result:
-    groups = run.manner.groups or ("default_group",) * len(run.made)
-    for name in sorted(set(groups)):
+    """Clips set for the parameters of each group, or, where there are no groups, the default."""
+    groups = run.manner.groups
+    for name in sorted(set(groups)) or ["default_group"]:
         clip = settings.GradientClipByGlobalNorm(**run.arguments, group_name=name, need_clip=run.need_clip)
-        members = [parameter for parameter, group in zip(run.parameters, groups, strict=True) if group == name]
-        settings.set_gradient_clip(clip, param_list=members)
-    return Result(None, [gradient for _, gradient in function(run.pairs)])
+        members = [parameter for parameter, group in zip(run.parameters, groups, strict=False) if group == name]
+        settings.set_gradient_clip(clip, param_list=members or None)
+    try:
+        return Result(None, [gradient for _, gradient in function(run.pairs)])
+    finally:
+        settings.set_gradient_clip(None)
 
 
 def _hook(run: Invocation, function: Callable[..., Any], settings: Any) -> Result:

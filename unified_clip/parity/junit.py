@@ -20,20 +20,22 @@ def as_xml(run: Run) -> bytes:
                     _judge(case, row.cells[framework].verdicts[path], framework in run.may_be_missing)
         suite = SubElement(root, "testsuite", name=f"{framework}, its own functions")
         for row in run.rows:
-            if framework in row.cells and row.cells[framework].judgement:
-                case = _case(suite, row.case.name, f"{framework}.{NATIVE}")
-                if row.cells[framework].problem:
-                    SubElement(case, "failure", type="different", message=row.cells[framework].problem)
+            if framework in row.cells and (row.cells[framework].judgement or row.cells[framework].failure):
+                cell, case = row.cells[framework], _case(suite, row.case.name, f"{framework}.{NATIVE}")
+                if cell.failure:
+                    _judge(case, cell.failure, framework in run.may_be_missing)
+                elif cell.problem:
+                    _mark(case, "failure", "different", cell.problem)
     between = SubElement(root, "testsuite", name="between frameworks, host path")
     for row in run.rows:
         case = _case(between, row.case.name, "between")
         if row.apart:
-            SubElement(case, "failure", type="different", message=f"other bits: {', '.join(row.apart)}")
+            _mark(case, "failure", "different", f"other bits: {', '.join(row.apart)}")
     known = SubElement(root, "testsuite", name="known differences")
     for shown in run.known:
         case = _case(known, f"{shown.known.function}: {shown.known.reason}", f"known.{shown.known.framework}")
         if shown.problem:
-            SubElement(case, "failure", type="known", message=shown.problem)
+            _mark(case, "failure", "known", shown.problem)
     for suite in list(root):
         if len(suite):
             _count(suite)
@@ -54,7 +56,12 @@ def _judge(case: Element, verdict: Verdict, may_be_missing: bool) -> None:
     kind = "failure" if verdict.kind == "different" else "error"
     if verdict.kind == "missing" and may_be_missing:
         kind = "skipped"
-    SubElement(case, kind, type=verdict.kind, message=verdict.detail)
+    _mark(case, kind, verdict.kind, verdict.detail)
+
+
+def _mark(case: Element, tag: str, kind: str, message: str) -> None:
+    """Characters that XML does not allow, as a worker's last lines may hold, become question marks."""
+    SubElement(case, tag, type=kind, message="".join(c if c.isprintable() else "?" for c in message))
 
 
 def _count(suite: Element) -> None:

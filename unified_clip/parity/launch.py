@@ -14,8 +14,10 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Literal, NamedTuple
@@ -30,10 +32,16 @@ HOST, DEVICE, NATIVE = "host", "device", "native"
 STARTS = 4
 """How often a worker is started before the remaining cases share the verdict of the last one."""
 
+STDERR_KEPT = 1 << 16
+"""Bytes at the end of what a worker wrote to stderr that are looked at."""
+
 PACKAGE = Path(__file__).parents[1]
 
 CPU_ONLY = {"CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "2"}
 """Both paths are compared on the CPU: only there is a tensor on the host path on every framework."""
+
+STOP = threading.Event()
+"""Set to end all workers, and not start them again."""
 
 LOOK_EVERY = 0.1
 """Seconds between two looks at what a worker has done."""
@@ -65,8 +73,8 @@ class Outcome:
     """The exception's class and its bases."""
 
     message: str = ""
-    unchanged: bool = True
-    """Whether the gradients were left as they were, where it raised."""
+    fault: str = ""
+    """What the call did to tensors that it should not have."""
 
 
 class Run(NamedTuple):
@@ -176,20 +184,32 @@ def _run_once(
     search = os.pathsep.join([search, *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = os.environ | CPU_ONLY | {"PYTHONPATH": search, "PYTHONSAFEPATH": "1"}
     with tempfile.TemporaryFile() as errors:
-        try:
+        try:  # in a session of its own, so that what it has started can be ended with it
             process = subprocess.Popen(
-                arguments, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors
+                arguments,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                start_new_session=True,
             )
         except OSError as error:
             return Failure("missing", f"{arguments[0]} cannot be started: {error.strerror}")
         try:
             code = _wait(process, out, timeout, progress)
         finally:
-            process.kill()
-            process.wait()
+            _end(process)
         if code is None:
             return Failure("timed out", f"no new result in {timeout:g} seconds; {_last_lines(errors)}")
         return None if code == 0 else Failure("crashed", f"{_how_it_ended(code)}; {_last_lines(errors)}")
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    if hasattr(os, "killpg"):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    process.kill()
+    process.wait()
 
 
 def _wait(process: subprocess.Popen[bytes], out: Path, timeout: float, progress: Callable[[int], None]) -> int | None:
@@ -204,6 +224,8 @@ def _wait(process: subprocess.Popen[bytes], out: Path, timeout: float, progress:
         if count > done:
             progress(count - done)
             done, since = count, time.monotonic()
+        if STOP.is_set():
+            raise KeyboardInterrupt
         if code is not None or time.monotonic() - since > timeout:
             return code
 
@@ -216,7 +238,7 @@ def _how_it_ended(code: int) -> str:
 
 def _last_lines(errors: IO[bytes], count: int = 6) -> str:
     """The end of what a worker wrote to stderr; of faulthandler's report the beginning, where the innermost call is."""
-    errors.seek(0)
+    errors.seek(max(0, errors.seek(0, os.SEEK_END) - STDERR_KEPT))
     lines = [line[:300] for line in errors.read().decode(errors="replace").splitlines() if line.strip()]
     fatal = [number for number, line in enumerate(lines) if line.startswith("Fatal Python error")]
     chosen = lines[fatal[-1] :][:count] if fatal else lines[-count:]
@@ -249,6 +271,18 @@ def _read_result(out: Path, number: int) -> Outcome | Failure:
             for part in ("norm", "gradients", "update")
             if part in data
         }
-        return Outcome(parts.get("norm", [None])[0], parts.get("gradients"), parts.get("update"), **data)
-    except (UnreadableError, ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
+        outcome = Outcome(parts.get("norm", [None])[0], parts.get("gradients"), parts.get("update"), **data)
+        if not isinstance(outcome.raised, list):
+            raise TypeError("raised is no list")
+        return outcome
+    except (
+        UnreadableError,
+        OSError,
+        ValueError,
+        TypeError,
+        KeyError,
+        AttributeError,
+        IndexError,
+        RecursionError,
+    ) as error:
         return Failure("unreadable", f"{type(error).__name__}: {error}")

@@ -45,6 +45,9 @@ class Manner:
     transposed: bool = False
     """The tensors' memory is in the order of their transposes, where the framework has that."""
 
+    expanded: bool = False
+    """The tensors' elements are all in one place in memory, where the framework has that."""
+
     tensor_arguments: bool = False
     """Thresholds are float32 tensors."""
 

@@ -7,7 +7,8 @@ Every difference that is larger than rounding has to be listed, with its reason 
     framework = "tensorflow"
     function = "tf.clip_by_norm"       as the report names it; * stands for anything, here and in cases
     kind = "value"                     see KINDS
-    size = 0.38                        for value and touched: the greatest, relative; within a factor of 4
+    size = 0.38                        for value and touched: the greatest, relative
+    within = 1.1                       a factor by which the size may differ; more where it depends on the processor
     cases = ["transformer: *"]         each has to match a case that shows the difference
     reason = "rows of an embedding given twice are not summed"
 """
@@ -20,13 +21,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
-from .cases import Case, SuiteError, check_keys, read_toml
+from . import schema
+from .cases import Case
 from .compare import relative_error
-from .launch import Failure, Outcome
+from .launch import Outcome
 from .oracle import Expected
 from .tensors import Dense, densify
 
@@ -40,13 +42,7 @@ KINDS = {
     "returns": "it returns where an error is due",
     "silent": "it gives no warning",
     "form": "other shapes, or another number of gradients",
-    "crashed": "the process ends",
-    "timed out": "it hangs",
-    "unreadable": "its result cannot be read",
 }
-
-SIZE_FACTOR = 4
-"""How far a size may be from the one that is listed: what accumulates rounding depends on the processor."""
 
 Judgement = Literal["equal", "close", "known", "different"]
 
@@ -70,14 +66,12 @@ class Difference:
     stages: Mapping[str, float] = field(default_factory=dict)
 
 
-def measure(case: Case, expected: Expected, outcome: Outcome | Failure) -> Difference | None:
+def measure(case: Case, expected: Expected, outcome: Outcome) -> Difference | None:
     """The native's difference from the oracle; None where there is no such function."""
-    if isinstance(outcome, Failure):
-        return None if outcome.kind == "missing" else Difference("", outcome.kind, detail=outcome.detail)
-    if outcome.raised:
-        return Difference("", "" if case.raises else "raises", detail=outcome.message)
     if not outcome.name:
         return None
+    if outcome.raised:
+        return Difference(outcome.name, "" if case.raises else "raises", detail=outcome.message)
     if case.raises:
         return Difference(outcome.name, "returns", detail=_shown(outcome))
     norm = None
@@ -88,9 +82,8 @@ def measure(case: Case, expected: Expected, outcome: Outcome | Failure) -> Diffe
     if [g and g.shape for g in expected.gradients] != [g and g.shape for g in outcome.gradients]:
         return Difference(outcome.name, "form", norm=norm, detail=_shown(outcome))
     right, found = ([g for g in side if g is not None] for side in (expected.gradients, outcome.gradients))
-    measured = _of_size(
-        outcome.name, norm, _greatest_difference(right, found), touched=_touched(case, expected, outcome)
-    )
+    touched = _touched(case, expected, outcome)
+    measured = _of_size(outcome.name, norm, _greatest_difference(right, found), touched=touched)
     if case.warns and not measured.kind:
         measured = Difference(outcome.name, "silent", norm=norm, gradients=measured.gradients)
     return measured
@@ -145,6 +138,7 @@ class Known:
     cases: Sequence[str]
     reason: str
     size: float = math.inf
+    within: float = 1.1
     title: str = ""
     """A few words for a table; entries that share them are one row of it."""
 
@@ -155,8 +149,8 @@ class Known:
     def covers(self, framework: str, case: str, difference: Difference) -> bool:
         if (framework, difference.kind) != (self.framework, self.kind):
             return False
-        named = not difference.function or _pattern(self.function).fullmatch(difference.function)
-        return bool(named) and any(pattern.fullmatch(case) for pattern in self._patterns)
+        named = _pattern(self.function).fullmatch(difference.function)
+        return named is not None and any(pattern.fullmatch(case) for pattern in self._patterns)
 
     def unmatched(self, cases: Iterable[str]) -> list[str]:
         """The patterns that match none of the cases."""
@@ -182,17 +176,7 @@ class Shown:
 
 def read(path: Path) -> list[Known]:
     """The list in a file."""
-    data = read_toml(path)
-    check_keys(data, set(), {"known"}, path.name)
-    return [_known(table, f"{path.name}, known {number}") for number, table in enumerate(data.get("known", []), 1)]
-
-
-def _known(table: dict[str, Any], place: str) -> Known:
-    if table.get("kind", "value") not in KINDS:
-        raise SuiteError(f"{place}: kind is {table['kind']!r}; it may be {', '.join(KINDS)}")
-    sized = {"size"} if table.get("kind") in ("value", "touched") else set()
-    check_keys(table, {"framework", "function", "kind", "cases", "reason", *sized}, {"title"}, place)
-    return Known(**table)
+    return [Known(**table.model_dump(exclude_none=True)) for table in schema.read(path, schema.KnownFile).known]
 
 
 def judge(
@@ -227,8 +211,8 @@ def _problem(entries: Sequence[Known], difference: Difference) -> str:
         return f"{what}, and no known difference says so"
     if len(entries) > 1:
         return f"{what}: {len(entries)} known differences say so, {' and '.join(repr(e.reason) for e in entries)}"
-    if difference.size > SIZE_FACTOR * entries[0].size:
-        return f"{what}: much more than the {entries[0].size:.2g} that is listed"
+    if difference.size > entries[0].within * entries[0].size:
+        return f"{what}: more than the {entries[0].size:.2g} that is listed"
     return ""
 
 
@@ -239,6 +223,6 @@ def _shown_entry(entry: Known, cases: Mapping[str, float]) -> Shown:
         problem = "it shows nowhere"
     elif unmatched := entry.unmatched(cases):
         problem = f"it shows in no case like {', '.join(map(repr, unmatched))}"
-    elif entry.kind in ("value", "touched") and size < entry.size / SIZE_FACTOR:
-        problem = f"its size is {size:.2g}, much less than the {entry.size:.2g} that is listed"
+    elif entry.kind in ("value", "touched") and size < entry.size / entry.within:
+        problem = f"its size is {size:.2g}, less than the {entry.size:.2g} that is listed"
     return Shown(entry, list(cases), size, problem)

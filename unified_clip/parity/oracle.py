@@ -41,13 +41,11 @@ def expect(case: Case) -> Expected:
     if case.raises:
         return Expected(None, None, None)
     gradients = [densify(gradient) for gradient in case.gradients]
-    call, arguments, manner = case.call, case.arguments, case.manner
-    needed = manner.need_clip or [not manner.gradients_for_parameters] * len(gradients)
-    counted = [gradient if needs else None for gradient, needs in zip(gradients, needed, strict=True)]
-    present = [gradient for gradient in counted if gradient is not None]
+    call, arguments = case.call, case.arguments
+    present = _counted(case)
     p, dtype = arguments.get("norm_type", 2), norm_dtype(present)
     measures = call.one_norm and not call.by_value
-    n = norm(present, p, dtype) if measures else math.nan
+    n = counted_norm(case)
     given = call.given_norm(arguments)
     returned = n if given is None else given
     results = None if call.style == "measure" else clipped(case, gradients, n)
@@ -57,6 +55,32 @@ def expect(case: Case) -> Expected:
         gradients=results,
         update=[stepped(gradient) for gradient in results] if case.update and results is not None else None,
     )
+
+
+def _counted(case: Case) -> list[Dense]:
+    """The gradients that a norm over all of them counts."""
+    manner = case.manner
+    needed = manner.need_clip or [not manner.gradients_for_parameters] * len(case.gradients)
+    counted = [densify(gradient) for gradient, needs in zip(case.gradients, needed, strict=True) if needs]
+    return [gradient for gradient in counted if gradient is not None]
+
+
+def counted_norm(case: Case, shift: int = 0) -> float:
+    """The norm over all gradients that count, moved as `moved` does; NaN for a call that has no such norm."""
+    if not case.call.one_norm or case.call.by_value:
+        return math.nan
+    present = _counted(case)
+    dtype = norm_dtype(present)
+    return moved(norm(present, case.arguments.get("norm_type", 2), dtype), dtype, shift)
+
+
+def moved(n: float, dtype: str, shift: int) -> float:
+    """A norm that is off by as much as the device path allows, up or down: 1 ulp of float32, 1e-12 of float64."""
+    if not shift or not math.isfinite(n):
+        return n
+    if dtype == "float64":
+        return n * (1 + shift * 1e-12)
+    return float(np.nextafter(np.float32(n), np.float32(math.copysign(math.inf, shift))))
 
 
 def stepped(gradient: Dense | None) -> Dense | None:
@@ -87,30 +111,37 @@ def norm(gradients: Sequence[Dense], p: float, dtype: str) -> float:
     return nearest_root(power_sum(values, int(p)), int(p), dtype)
 
 
-def clipped(case: Case, gradients: Sequence[Dense | None], n: float) -> list[Dense | None]:
-    """The gradients after the call; n is the norm over all of them that count, where the call has one."""
+def clipped(case: Case, gradients: Sequence[Dense | None], n: float, shift: int = 0) -> list[Dense | None]:
+    """The gradients after the call; n is the norm over all of them that count, where the call has one.
+
+    Norms of groups, of single gradients and of slices are measured here, and `moved` by `shift`.
+    """
     call, manner = case.call, case.manner
     if manner.gradients_for_parameters:
         return list(gradients)
     needed = manner.need_clip or [True] * len(gradients)
     norms = [n] * len(gradients)
     if manner.groups:
-        norms = [_group_norm(manner.groups, group, gradients, needed) for group in manner.groups]
+        norms = [_group_norm(manner.groups, group, gradients, needed, shift) for group in manner.groups]
     return [
-        _clipped(call, case.arguments, gradient, n) if gradient is not None and needs else gradient
+        _clipped(call, case.arguments, gradient, n, shift) if gradient is not None and needs else gradient
         for gradient, needs, n in zip(gradients, needed, norms, strict=True)
     ]
 
 
 def _group_norm(
-    groups: Sequence[str], name: str, gradients: Sequence[Dense | None], needed: Sequence[bool | int]
+    groups: Sequence[str],
+    name: str,
+    gradients: Sequence[Dense | None],
+    needed: Sequence[bool | int],
+    shift: int,
 ) -> float:
     members = [g for g, group, needs in zip(gradients, groups, needed, strict=True) if group == name and needs]
     present = [gradient for gradient in members if gradient is not None]
-    return norm(present, 2, norm_dtype(present))
+    return moved(norm(present, 2, norm_dtype(present)), norm_dtype(present), shift)
 
 
-def _clipped(call: Call, arguments: Arguments, gradient: Dense, n: float) -> Dense:
+def _clipped(call: Call, arguments: Arguments, gradient: Dense, n: float, shift: int) -> Dense:
     if call.by_value:
         return _clamped(gradient, *call.bounds(arguments))
     limit = call.limit(arguments)
@@ -121,16 +152,16 @@ def _clipped(call: Call, arguments: Arguments, gradient: Dense, n: float) -> Den
         return scaled(gradient, coefficient(call, n if given is None else given, limit))
     dtype = norm_dtype([gradient])
     if "axes" not in arguments:
-        return scaled(gradient, coefficient(call, norm([gradient], 2, dtype), limit))
-    return _by_slices(call, gradient, [axis % len(gradient.shape) for axis in arguments["axes"]], limit)
+        return scaled(gradient, coefficient(call, moved(norm([gradient], 2, dtype), dtype, shift), limit))
+    return _by_slices(call, gradient, [axis % len(gradient.shape) for axis in arguments["axes"]], limit, shift)
 
 
-def _by_slices(call: Call, gradient: Dense, axes: Sequence[int], limit: float) -> Dense:
+def _by_slices(call: Call, gradient: Dense, axes: Sequence[int], limit: float, shift: int) -> Dense:
     result = gradient.array.copy()
     for index in np.ndindex(*(1 if axis in axes else length for axis, length in enumerate(gradient.shape))):
         where = tuple(slice(None) if axis in axes else index[axis] for axis in range(len(index)))
         part = Dense(gradient.dtype, gradient.array[where])
-        n = norm([part], 2, norm_dtype([part]))
+        n = moved(norm([part], 2, norm_dtype([part])), norm_dtype([part]), shift)
         result[where] = scaled(part, coefficient(call, n, limit)).array
     return Dense(gradient.dtype, result)
 
@@ -171,6 +202,8 @@ def _products(values: Float64s, coef: float) -> Float64s:
 
 
 def _clamped(gradient: Dense, low: float, high: float) -> Dense:
-    low, high = nearest_float(low, gradient.dtype), nearest_float(high, gradient.dtype)
+    if gradient.dtype == "int64":
+        return Dense("int64", np.clip(gradient.array, int(low), int(high)))
+    low, high = nearest_float(float(low), gradient.dtype), nearest_float(float(high), gradient.dtype)
     values = gradient.values()
     return encode(np.where(values < low, low, np.where(values > high, high, values)), gradient.dtype)

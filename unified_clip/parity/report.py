@@ -21,7 +21,7 @@ VERDICTS = {
     "the natives is a known one.",
     1: "FAIL: results of ours differ from each other or from exact arithmetic, or the list of known differences is not "
     "true.",
-    3: "FAIL: a framework is missing, crashed or gave no result.",
+    3: "FAIL: a framework is missing, crashed or gave no result, or nothing was compared.",
 }
 """By exit status."""
 
@@ -52,6 +52,7 @@ def as_data(run: Run) -> dict[str, Any]:
     return {
         "versions": run.versions,
         "frameworks": list(run.frameworks),
+        "titles": dict(run.titles),
         "exit_code": run.exit_code,
         "summary": summary(run),
         "known": [_known_data(shown) for shown in run.known],
@@ -162,14 +163,16 @@ def problems(run: Run) -> list[str]:
     for row in run.rows:
         for framework, cell in row.cells.items():
             for path, verdict in cell.verdicts.items():
-                if not verdict.agrees:
+                if not verdict.agrees and not (verdict.kind == "missing" and framework in run.may_be_missing):
                     found.setdefault((f"{framework}, {path} path, {verdict.kind}", verdict.detail), []).append(
                         row.case.name
                     )
-            if cell.problem and cell.native:
-                found.setdefault((f"{framework}, {cell.native.function or 'native'}", cell.problem), []).append(
+            if cell.failure and not (cell.failure.kind == "missing" and framework in run.may_be_missing):
+                found.setdefault((f"{framework}, natives, {cell.failure.kind}", cell.failure.detail), []).append(
                     row.case.name
                 )
+            if cell.problem and cell.native:
+                found.setdefault((f"{framework}, {cell.native.function}", cell.problem), []).append(row.case.name)
     lines = []
     for (what, detail), names in found.items():
         where = names[0] if len(names) == 1 else f"{len(names)} cases, first {names[0]}"
@@ -225,7 +228,7 @@ def _verdict(verdict: Verdict) -> str:
 def _native(cell: Cell) -> str:
     native = cell.native
     if native is None:
-        return NOTHING
+        return cell.failure.kind if cell.failure else NOTHING
     if native.kind not in ("", "value", "touched"):
         return f"{cell.judgement}: {native.kind}"
     if cell.judgement == "equal":

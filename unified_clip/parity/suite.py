@@ -12,16 +12,17 @@ missing = "allowed"                it need not be installed; optional
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from . import cases, natives
-from .cases import Case, SuiteError, check_keys, read_toml
+from . import cases, natives, schema
+from .cases import Case
 from .launch import DEVICE, HOST, NATIVE
 from .natives import Known
+from .schema import FrameworkTable, SuiteError
 
 FILE = "suite.toml"
 
@@ -33,6 +34,8 @@ class Framework:
     python: str = sys.executable
     may_be_missing: bool = False
     modes: Sequence[str] = (HOST, DEVICE, NATIVE)
+    flushes: bool = False
+    title: str = ""
 
 
 @dataclass(frozen=True)
@@ -47,30 +50,24 @@ class Suite:
 
 def read(directory: Path) -> Suite:
     """The suite in a directory."""
-    data = read_toml(directory / FILE)
-    check_keys(data, {"cases", "frameworks"}, {"known", "timeout"}, FILE)
-    files = [path for pattern in data["cases"] for path in sorted(directory.glob(pattern))]
+    data = schema.read(directory / FILE, schema.SuiteFile)
+    files = [path for pattern in data.cases for path in sorted(directory.glob(pattern))]
     found = cases.read(files)
     if not found:
-        raise SuiteError(f"{FILE}: there are no cases in {', '.join(data['cases'])}")
-    frameworks = {name: _framework(table, directory, name) for name, table in data["frameworks"].items()}
+        raise SuiteError(f"{FILE}: there are no cases in {', '.join(data.cases)}")
+    frameworks = {name: _framework(table, directory, name) for name, table in data.frameworks.items()}
     named = {name for case in found for name in case.frameworks}
-    known = natives.read(directory / data["known"]) if "known" in data else []
+    known = natives.read(directory / data.known) if data.known else []
     for name in sorted((named | {entry.framework for entry in known}) - frameworks.keys()):
         raise SuiteError(f"{FILE}: there is no framework {name!r}, which a case or a known difference names")
-    return Suite(found, frameworks, known, float(data.get("timeout", Suite.timeout)))
+    return Suite(found, frameworks, known, data.timeout)
 
 
-def _framework(table: Mapping[str, Any], directory: Path, name: str) -> Framework:
-    place = f"{FILE}, frameworks.{name}"
-    check_keys(table, set(), {"python", "missing", "modes"}, place)
-    if table.get("missing", "allowed") != "allowed":
-        raise SuiteError(f"{place}: missing is {table['missing']!r}; it may be 'allowed', or left out")
-    python = str((directory / table["python"]).absolute()) if "python" in table else sys.executable
-    modes = table.get("modes", Framework.modes)
-    if not set(modes) <= set(Framework.modes):
-        raise SuiteError(f"{place}: modes is {modes}; it may have {', '.join(Framework.modes)}")
-    return Framework(python, "missing" in table, modes)
+def _framework(table: FrameworkTable, directory: Path, name: str) -> Framework:
+    if not name.isidentifier() or importlib.util.find_spec(f"{__package__}.adapter_{name}") is None:
+        raise SuiteError(f"{FILE}, frameworks: there is no adapter for {name!r}")
+    python = str((directory / table.python).absolute()) if table.python else sys.executable
+    return Framework(python, table.missing is not None, tuple(table.modes), table.flushes, table.title or name)
 
 
 def only(suite: Suite, names: Sequence[str]) -> Suite:
@@ -83,4 +80,6 @@ def only(suite: Suite, names: Sequence[str]) -> Suite:
     frameworks = {name: suite.frameworks[name] for name in dict.fromkeys(names)}
     known = [entry for entry in suite.known if entry.framework in frameworks]
     found = [case for case in suite.cases if not case.frameworks or set(case.frameworks) & frameworks.keys()]
+    if not found:
+        raise SuiteError(f"no case of the suite is for {', '.join(frameworks)}")
     return dataclasses.replace(suite, cases=found, frameworks=frameworks, known=known)

@@ -96,18 +96,17 @@ def run_case(
         result = invoke.native(invocation)
     else:
         function = getattr(namespace, case["call"].removesuffix(".clip_"))
-        result = invoke.ours(invocation, function, namespace)
+        result = invoke.ours(invocation, function, namespace, gradients)
     if case["update"] and result.gradients is not None:
         result.update = adapter.sgd(result.gradients)
-    packed, found = pack(adapter, result)
-    if result.raised:
-        packed["unchanged"] = invoke.unchanged(invocation, gradients)
-    return packed, found
+    return pack(adapter, result)
 
 
 def pack(adapter: Adapter, result: Result) -> tuple[dict[str, Any], dict[str, Dense]]:
     """A result as JSON and tensors."""
-    packed: dict[str, Any] = {key: getattr(result, key) for key in ("name", "structure", "warned", "raised", "message")}
+    packed: dict[str, Any] = {
+        key: getattr(result, key) for key in ("name", "structure", "warned", "raised", "message", "fault")
+    }
     found: dict[str, Dense] = {}
     norm = None if result.norm is None else [result.norm]
     for part, values in (("norm", norm), ("gradients", result.gradients), ("update", result.update)):

@@ -1,0 +1,162 @@
+"""What a suite's TOML files may hold, as models; what is wrong in one is told with its place in the file."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from .manner import CONTAINERS
+from .tensors import PARTS, STORAGE
+
+
+class SuiteError(Exception):
+    """The suite is wrong: what, and where."""
+
+
+class Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+def _one_of(*names: str) -> Any:
+    return Field(json_schema_extra={"one_of": list(names)}, pattern=f"^({'|'.join(map(str, names))})$")
+
+
+Name = Annotated[str, Field(min_length=1)]
+Count = Annotated[int, Field(ge=1)]
+Length = Annotated[int, Field(ge=0)]
+Dtype = Annotated[str, _one_of(*STORAGE)]
+Number = float | int | Name | list[float | int | Name]
+"""A number, a hexadecimal float, or [n, x] for n times x."""
+
+
+class TensorTable(Table):
+    values: list[Number] | None = None
+    random: int | None = None
+    exponents: Annotated[list[int], Field(min_length=2, max_length=2)] | None = None
+    none: Literal[True] | None = None
+    copies: Count = 1
+    shape: list[Length] | None = None
+    dtype: Dtype = "float32"
+    rows: list[Length] | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if sum(source is not None for source in (self.values, self.random, self.none)) != 1:
+            raise ValueError("give one of values, random and none")
+        if self.none and {"shape", "dtype", "rows", "exponents"} & self.model_fields_set:
+            raise ValueError("none has no shape, dtype, rows or exponents")
+        if (self.random is None) != (self.exponents is None) or (self.random is not None and self.shape is None):
+            raise ValueError("random needs exponents and a shape, and exponents are for random")
+        if self.exponents and self.exponents[0] > self.exponents[1]:
+            raise ValueError("exponents has a low one above the high one")
+        if self.dtype == "int64" and self.random is not None:
+            raise ValueError("there are no random int64 numbers")
+        if self.rows is not None and (
+            not self.shape or self.dtype in PARTS or max(self.rows, default=0) >= self.shape[0]
+        ):
+            raise ValueError("rows needs a real dtype and a shape, and every row must be below its first length")
+        return self
+
+
+class GradientsTable(Table):
+    name: Name
+    tensors: list[TensorTable] | None = None
+    file: Name | None = None
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if (self.tensors is None) == (self.file is None):
+            raise ValueError("give either tensors or file")
+        return self
+
+
+class CasesTable(Table):
+    gradients: Annotated[list[Name], Field(min_length=1)]
+    calls: Annotated[list[dict[str, Any]], Field(min_length=1)]
+    dtypes: list[Dtype] | None = None
+    frameworks: list[Name] = []
+    raises: str = ""
+    warns: bool = False
+    update: bool = False
+    subnormal: bool = False
+    container: Annotated[str, _one_of(*CONTAINERS)] = "list"
+    listed: list[Length] = []
+    need_clip: list[bool | int] = []
+    groups: list[str] = []
+    transposed: bool = False
+    expanded: bool = False
+    tensor_arguments: bool = False
+    gradients_for_parameters: bool = False
+
+
+class CasesFile(Table):
+    gradients: list[GradientsTable] = []
+    cases: list[CasesTable] = []
+
+
+class FrameworkTable(Table):
+    title: Name | None = None
+    python: Name | None = None
+    missing: Literal["allowed"] | None = None
+    modes: Annotated[list[Literal["host", "device", "native"]], Field(min_length=1)] = ["host", "device", "native"]
+    flushes: bool = False
+
+
+class SuiteFile(Table):
+    cases: Annotated[list[Annotated[str, Field(pattern="^[^/]")]], Field(min_length=1)]
+    known: Name | None = None
+    timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 120.0
+    frameworks: Annotated[dict[str, FrameworkTable], Field(min_length=1)]
+
+
+class KnownTable(Table):
+    framework: Name
+    function: Name
+    kind: Literal["value", "touched", "raises", "returns", "silent", "form"]
+    cases: Annotated[list[Name], Field(min_length=1)]
+    reason: Name
+    title: str = ""
+    size: Annotated[float, Field(gt=0)] | None = None
+    within: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.1
+
+    @model_validator(mode="after")
+    def _sized(self) -> Self:
+        if (self.size is not None) != (self.kind in ("value", "touched")):
+            raise ValueError("value and touched have a size, and nothing else has")
+        return self
+
+
+class KnownFile(Table):
+    known: list[KnownTable] = []
+
+
+Model = TypeVar("Model", bound=Table)
+
+
+def read(path: Path, model: type[Model]) -> Model:
+    """A TOML file, checked."""
+    try:
+        return model.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise SuiteError(f"{path} cannot be read: {error.strerror}; name the suite's directory with --suite") from None
+    except ValidationError as error:
+        raise SuiteError("; ".join(_described(path, each) for each in error.errors()[:3])) from None
+    except ValueError as error:  # of TOML or UTF-8
+        raise SuiteError(f"{path.name}: {error}") from None
+
+
+def _described(path: Path, error: Any) -> str:
+    """Where and what: tables are counted from 1."""
+    place = " ".join(str(part + 1) if isinstance(part, int) else part for part in error["loc"])
+    given = "" if error["type"] in ("missing", "extra_forbidden") else f" (it is {error['input']!r:.60})"
+    message = error["msg"].removeprefix("Value error, ")
+    if error["type"] == "extra_forbidden":
+        message = "there is no such key"
+    if error["type"] == "missing":
+        message = "is missing"
+    if error["type"] == "string_pattern_mismatch" and "(" in error["ctx"]["pattern"]:
+        message = f"it may be {error['ctx']['pattern'].strip('^()$').replace('|', ', ')}"
+    return f"{path.name}, {place}: {message}{given}"
