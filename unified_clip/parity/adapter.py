@@ -73,6 +73,10 @@ class Adapter(Protocol):
         """A tensor of the same shape whose elements are all in one place; only where there is such a thing."""
         return tensor
 
+    def overlapping(self, tensors: list[Any]) -> list[Any]:
+        """Tensors of equal elements and one axis that overlap in part; only where there is such a thing."""
+        return tensors
+
     def shares_memory(self, a: Any, b: Any) -> bool:
         """Whether a write into one of two tensors would show in the other; only asked where `writes`."""
         return False

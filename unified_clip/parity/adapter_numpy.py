@@ -36,5 +36,9 @@ class Framework(adapter.Adapter):
     def expanded(self, tensor: Any) -> Any:
         return np.broadcast_to(np.ravel(tensor)[:1].reshape((1,) * tensor.ndim), tensor.shape)
 
+    def overlapping(self, tensors: list[Any]) -> list[Any]:
+        base = np.concatenate(tensors)
+        return [base[index : index + tensor.size] for index, tensor in enumerate(tensors)]
+
     def shares_memory(self, a: Any, b: Any) -> bool:
         return a is not None and b is not None and bool(np.shares_memory(a, b))

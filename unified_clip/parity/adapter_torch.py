@@ -73,6 +73,10 @@ class Framework(adapter.Adapter):
     def expanded(self, tensor: Any) -> Any:
         return tensor.reshape(-1)[:1].reshape((1,) * tensor.ndim).expand(tensor.shape)
 
+    def overlapping(self, tensors: list[Any]) -> list[Any]:
+        base = torch.cat(tensors)
+        return [base[index : index + tensor.numel()] for index, tensor in enumerate(tensors)]
+
     def shares_memory(self, a: Any, b: Any) -> bool:
         if a is None or b is None:
             return False

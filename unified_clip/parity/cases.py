@@ -243,7 +243,8 @@ def _unfit(case: Case) -> Iterator[tuple[bool, str]]:
         ("listed is for names in place, and has every gradient's number"),
     )
     yield manner.gradients_for_parameters and call.style != "in place", "gradients_for_parameters is for names in place"
-    yield manner.expanded and not case.raises, "expanded memory is refused: say what it raises"
+    shared = manner.expanded or manner.overlapping
+    yield shared and not case.raises, "expanded and overlapping memory is refused: say what it raises"
     numbers = not {"norm_type", "axes", "error_if_nonfinite"} & case.arguments.keys()
     yield (
         manner.tensor_arguments and not (dtypes <= {"float32"} and numbers),

@@ -10,14 +10,17 @@ from typing import Any
 from . import compare, launch, natives, oracle
 from .cases import Case
 from .compare import Verdict
-from .launch import HOST, NATIVE, Failure, Found, Outcome
+from .launch import DEVICE, HOST, NATIVE, Failure, Found, Outcome
 from .natives import Difference, Judgement, Shown
 from .oracle import Expected
-from .suite import Framework, Suite
+from .suite import Suite
 from .tensors import digest
 
 AT_ONCE = 2
 """Workers that run side by side."""
+
+TOGETHER = ((DEVICE,), (HOST, NATIVE))
+"""Modes that one process runs, one after the other: a framework's slowest has one of its own."""
 
 Progress = Callable[[str, int], Any]
 """Told of a framework and how many more results it has given."""
@@ -120,17 +123,21 @@ def runs(suite: Suite, framework: str) -> list[launch.Run]:
 def run(suite: Suite, progress: Progress = lambda framework, count: None) -> Run:
     """Run a suite on its frameworks."""
 
-    def work(item: tuple[str, Framework]) -> Found:
-        name, framework = item
-        worker = launch.command(name, framework.python)
-        return launch.run(worker, runs(suite, name), suite.timeout, lambda count: progress(name, count))
+    def work(name: str, modes: Sequence[str]) -> Found:
+        worker = launch.command(name, suite.frameworks[name].python)
+        chosen = [each for each in runs(suite, name) if each.mode in modes]
+        return launch.run(worker, chosen, suite.timeout, lambda count: progress(name, count))
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
         try:
             # The last ones first: JAX compiles for each list of shapes, and takes longest.
-            pending = {item[0]: pool.submit(work, item) for item in reversed(list(suite.frameworks.items()))}
+            jobs = [(name, modes) for name in reversed(list(suite.frameworks)) for modes in TOGETHER]
+            pending = [(name, pool.submit(work, name, modes)) for name, modes in jobs]
             expected = {case.name: oracle.expect(case) for case in suite.cases}
-            found = {name: pending[name].result() for name in suite.frameworks}
+            found = {name: Found() for name in suite.frameworks}
+            for name, future in pending:
+                found[name].results |= future.result().results
+                found[name].versions |= future.result().versions
         except BaseException:
             launch.STOP.set()
             pool.shutdown(cancel_futures=True)

@@ -103,6 +103,8 @@ def make(adapter: Adapter, case: Mapping[str, Any], gradients: Sequence[Gradient
         given = [tensor if tensor is None else adapter.transposed(tensor) for tensor in given]
     if manner.expanded:
         given = [tensor if tensor is None else adapter.expanded(tensor) for tensor in given]
+    if manner.overlapping:
+        given = adapter.overlapping(given)
     arguments = case["arguments"]
     if manner.tensor_arguments:
         arguments = {key: adapter.dense(_float32(value)) for key, value in arguments.items()}

@@ -48,6 +48,9 @@ class Manner:
     expanded: bool = False
     """The tensors' elements are all in one place in memory, where the framework has that."""
 
+    overlapping: bool = False
+    """Each tensor begins one element behind the one before it, in one memory, where the framework has that."""
+
     tensor_arguments: bool = False
     """Thresholds are float32 tensors."""
 

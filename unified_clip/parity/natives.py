@@ -77,15 +77,15 @@ def measure(case: Case, expected: Expected, outcome: Outcome) -> Difference | No
     norm = None
     if outcome.norm is not None and expected.wide_norm is not None and outcome.norm.array.size == 1:
         norm = relative_error(float(outcome.norm.values().reshape(())), expected.wide_norm)
-    if outcome.gradients is None or expected.gradients is None:
-        return _of_size(outcome.name, norm, None, touched=False)
-    if [g and g.shape for g in expected.gradients] != [g and g.shape for g in outcome.gradients]:
-        return Difference(outcome.name, "form", norm=norm, detail=_shown(outcome))
-    right, found = ([g for g in side if g is not None] for side in (expected.gradients, outcome.gradients))
-    touched = _touched(case, expected, outcome)
-    measured = _of_size(outcome.name, norm, _greatest_difference(right, found), touched=touched)
+    gradients = None
+    if outcome.gradients is not None and expected.gradients is not None:
+        if [g and g.shape for g in expected.gradients] != [g and g.shape for g in outcome.gradients]:
+            return Difference(outcome.name, "form", norm=norm, detail=_shown(outcome))
+        right, found = ([g for g in side if g is not None] for side in (expected.gradients, outcome.gradients))
+        gradients = _greatest_difference(right, found)
+    measured = _of_size(outcome.name, norm, gradients, touched=_touched(case, expected, outcome))
     if case.warns and not measured.kind:
-        measured = Difference(outcome.name, "silent", norm=norm, gradients=measured.gradients)
+        measured = Difference(outcome.name, "silent", norm=norm, gradients=gradients)
     return measured
 
 
@@ -97,6 +97,8 @@ def _of_size(function: str, norm: float | None, gradients: float | None, *, touc
 
 def _touched(case: Case, expected: Expected, outcome: Outcome) -> bool:
     """Whether gradients that are right as they were given came back otherwise."""
+    if expected.gradients is None or outcome.gradients is None:
+        return False
     given = [densify(gradient) for gradient in case.gradients]
     return any(
         before is not None
@@ -104,7 +106,7 @@ def _touched(case: Case, expected: Expected, outcome: Outcome) -> bool:
         and after is not None
         and np.array_equal(before.bits(), right.bits())
         and not np.array_equal(after.values(), right.values(), equal_nan=True)
-        for before, right, after in zip(given, expected.gradients or [], outcome.gradients or [], strict=True)
+        for before, right, after in zip(given, expected.gradients, outcome.gradients, strict=True)
     )
 
 

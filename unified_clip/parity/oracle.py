@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cache
 
 import numpy as np
 
@@ -99,6 +100,11 @@ def norm_dtype(gradients: Sequence[Dense]) -> str:
 
 def norm(gradients: Sequence[Dense], p: float, dtype: str) -> float:
     """The p-norm over all elements, correctly rounded to `dtype`."""
+    return _norm(tuple(gradients), p, dtype)
+
+
+@cache  # many calls are made on one list, whose tensors are the same objects each time
+def _norm(gradients: tuple[Dense, ...], p: float, dtype: str) -> float:
     values = np.concatenate([np.zeros(1), *(gradient.values().reshape(-1) for gradient in gradients)])
     if np.isnan(values).any():
         return math.nan

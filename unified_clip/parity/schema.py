@@ -88,6 +88,7 @@ class CasesTable(Table):
     groups: list[str] = []
     transposed: bool = False
     expanded: bool = False
+    overlapping: bool = False
     tensor_arguments: bool = False
     gradients_for_parameters: bool = False
 

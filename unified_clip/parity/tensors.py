@@ -84,7 +84,7 @@ def encode(values: Float64s, dtype: str) -> Dense:
     return Dense(dtype, bits.astype(np.uint16))
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=1024)
 def densify(gradient: Gradient) -> Dense | None:
     """A gradient with repeated rows summed, each sum rounded once, and the absent rows zero."""
     if gradient is None or isinstance(gradient, Dense):
