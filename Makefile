@@ -1,35 +1,38 @@
-# `make parity` and `make test` do all their set-up: they need Python 3.11 and nothing else.
+# `make parity` and `make test` do all their set-up: they need Python 3.11 and a C++ compiler, and nothing else.
 
 VENV := .venv
 BIN := $(VENV)/bin
-FRAMEWORKS := numpy torch tensorflow paddle jax jax-x64
 SOURCES := $(shell find unified_clip -name '*.py' -o -name '*.?pp' -o -name CMakeLists.txt) pyproject.toml
 
 .PHONY: test parity readme lint coverage record clean
 
 test: lint coverage
 
-# One process for each framework: two in one process can crash. NumPy has no device path.
-coverage: export UNIFIED_CLIP_NATIVE = 1
+# One process for each framework: two in one process can crash. Two processes at a time, the longest first.
+SUITES := suite-jax-x64 suite-jax suite-unit suite-tensorflow suite-paddle suite-torch suite-numpy \
+	suite-without-torch suite-without-numpy
+
 coverage: $(VENV)/package
 	rm -f .coverage .coverage.*
-	set -e; for framework in $(FRAMEWORKS); do \
-		echo "== $$framework, host path"; \
-		$(BIN)/coverage run $(BIN)/pytest -q tests/contract tests/frameworks --framework $$framework; \
-		if [ $$framework != numpy ]; then \
-			echo "== $$framework, device path"; \
-			UNIFIED_CLIP_PATH=framework $(BIN)/coverage run $(BIN)/pytest -q tests/contract --framework $$framework; \
-		fi; \
-	done
-	set -e; for framework in numpy torch; do \
-		echo "== $$framework, without the compiled kernels"; \
-		UNIFIED_CLIP_NATIVE=0 $(BIN)/coverage run $(BIN)/pytest -q tests/contract --framework $$framework; \
-	done
-	@echo "== the parts that need no framework"
-	$(BIN)/coverage run $(BIN)/pytest -q tests/unit
+	UNIFIED_CLIP_NATIVE=1 $(MAKE) -j2 --output-sync=target --no-print-directory $(SUITES)
 	$(BIN)/coverage combine -q
 	$(BIN)/coverage report --include='*/_core/*' --fail-under=100
 	$(BIN)/coverage report --fail-under=95
+
+# NumPy has no device path.
+suite-%:
+	@echo "== $*, host path"
+	$(BIN)/coverage run $(BIN)/pytest -q tests/contract tests/frameworks --framework $*
+	@[ $* = numpy ] || echo "== $*, device path"
+	[ $* = numpy ] || UNIFIED_CLIP_PATH=framework $(BIN)/coverage run $(BIN)/pytest -q tests/contract --framework $*
+
+suite-without-%:
+	@echo "== $*, without the compiled kernels"
+	UNIFIED_CLIP_NATIVE=0 $(BIN)/coverage run $(BIN)/pytest -q tests/contract --framework $*
+
+suite-unit:
+	@echo "== the parts that need no framework"
+	$(BIN)/coverage run $(BIN)/pytest -q tests/unit
 
 lint: $(VENV)/package
 	$(BIN)/ruff check .

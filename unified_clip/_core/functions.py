@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Self
 
 from . import checks, containers, rule
-from .gradients import Functional, InPlace
+from .gradients import Functional, InPlace, together
 from .ops import Ops, Tensor
 
 Resolver = Callable[[Any], tuple[Ops, Any]]
@@ -70,7 +70,8 @@ class Functions:
         """
         ops, parameters = self.resolve(parameters)
         limit, p = checks.threshold(ops, max_norm, "max_norm", differentiable=False), checks.norm_type(norm_type)
-        gradients = InPlace(ops, parameters, "clip_grad_norm_", "clip_by_global_norm")
+        plain = isinstance(limit, float) and not error_if_nonfinite
+        gradients = together(ops, parameters, "clip_grad_norm_", "clip_by_global_norm", plain=plain)
         norm = rule.clip_together(gradients, limit, rule.PYTORCH, p=p, error_if_nonfinite=error_if_nonfinite)
         gradients.finish()
         return norm
@@ -166,7 +167,8 @@ class Functions:
         ops, parameters = self.resolve(parameters)
         limit = checks.threshold(ops, max_norm, "max_norm", differentiable=False)
         given = checks.given_norm(ops, total_norm, "total_norm", differentiable=False)
-        gradients = InPlace(ops, parameters, "clip_grads_with_norm_", "clip_by_global_norm")
+        plain = isinstance(limit, float) and isinstance(given, float)
+        gradients = together(ops, parameters, "clip_grads_with_norm_", "clip_by_global_norm", plain=plain)
         rule.clip_together(gradients, limit, rule.PYTORCH, given_norm=given)
         gradients.finish()
 

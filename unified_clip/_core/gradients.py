@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from . import checks, containers
 from .containers import Leaf, Tree
-from .ops import Ops, Path, Scalar, Tensor
+from .ops import Ops, Path, Scalar, Tensor, WholePath
 
 
 class Gradients:
@@ -167,6 +167,41 @@ class InPlace(Gradients):
     def _replace(self, group: Sequence[int], values: list[Tensor]) -> None:
         for index, value in zip(group, values, strict=True):
             self._replaced[self.leaves[index].position] = self.restored(index, value)
+
+
+class Whole(Gradients):
+    """The gradients of plain parameters, in place: clipped together, and nothing is asked of any one of them."""
+
+    differentiable = False
+
+    def __init__(self, path: WholePath) -> None:
+        self.values, self.leaves, self._path = path.tensors, [], path
+
+    def path(self, group: Sequence[int], others: Sequence[Any] = ()) -> Path:
+        return self._path
+
+    def scale(self, group: Sequence[int], path: Path, coef: Scalar) -> None:
+        path.scale_(coef)
+
+    def finish(self) -> None:
+        """Everything has been written where it is."""
+
+
+def together(
+    ops: Ops,
+    container: Any,
+    function: str,
+    instead: str,
+    *,
+    plain: bool,
+    keep: Callable[[Any], bool] = wants_clipping,
+) -> Whole | InPlace:
+    """Gradients to be clipped by one norm in place. `plain`: nothing has to be known of any single one."""
+    if plain and isinstance(container, Iterator):
+        items = list(container)
+        container = items or iter(items)
+    path = ops.whole_path(container) if plain and type(container) in (list, tuple) else None
+    return InPlace(ops, container, function, instead, keep=keep) if path is None else Whole(path)
 
 
 def _gradients_of_parameters(ops: Ops, parameters: Sequence[Leaf], function: str, instead: str) -> list[Leaf]:

@@ -66,6 +66,13 @@ class Path(Protocol):
         """Entered around a computation on this path."""
 
 
+class WholePath(Path, Protocol):
+    """A path that knows its tensors: the gradients of plain parameters, to be clipped together and in place."""
+
+    @property
+    def tensors(self) -> list[Tensor]: ...
+
+
 class Ops(Protocol):
     """One framework. A new one subclasses this; methods with a body have a default that most can keep."""
 
@@ -150,6 +157,11 @@ class Ops(Protocol):
     def path(self, tensors: Sequence[Tensor], *, differentiable: bool, others: Sequence[Any] = ()) -> Path:
         """The host path where the conditions for it hold for every tensor, `others` (bounds) included; else the device
         path. `differentiable`: a functional name, so a derivative may be wanted."""
+
+    def whole_path(self, parameters: Any) -> WholePath | None:
+        """A path over the gradients of a list of parameters, found in one go; None where any of them is not plain, or
+        there is none: then each is looked at."""
+        return None
 
     def read(self, scalar: Tensor) -> float | int | None:
         """A one-element tensor's value; None where it is not known yet, or reading it would wait for a device."""

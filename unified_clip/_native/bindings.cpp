@@ -2,7 +2,7 @@
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/vector.h>
+#include <nanobind/stl/unique_ptr.h>
 
 #include <algorithm>
 #include <cfenv>
@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "dlpack.hpp"
 #include "kernels.hpp"
 
 namespace nb = nanobind;
@@ -173,19 +174,17 @@ struct Partial {
     }
 };
 
-nb::tuple power_sum(const nb::list& objects, const std::string& codes, int p, bool exact, std::size_t threads) {
-    const Buffers buffers(objects, codes, false);
+nb::tuple power_sum(const std::vector<Run>& runs, std::size_t total, int p, bool exact, std::size_t threads) {
     const bool squared = p == 2;
-    std::vector<Partial> partial(shares_for(buffers.total, threads));
+    std::vector<Partial> partial(shares_for(total, threads));
     {
         const nb::gil_scoped_release released;
-        in_shares(buffers.runs, buffers.total, partial.size(),
+        in_shares(runs, total, partial.size(),
                   [&](std::size_t i, std::size_t begin, std::size_t end, std::size_t share) {
-                      const Run& run = buffers.runs[i];
-                      if (exact) return exact_sum(partial[share].sum, run, begin, end - begin, squared);
+                      if (exact) return exact_sum(partial[share].sum, runs[i], begin, end - begin, squared);
                       for (std::size_t start = begin; start < end; start += BLOCK) {
                           const std::size_t count = std::min(BLOCK, end - start);
-                          partial[share].add(block_sum(run, start, count, squared), count);
+                          partial[share].add(block_sum(runs[i], start, count, squared), count);
                       }
                   });
         for (Partial& each : partial) each.flush();
@@ -208,37 +207,29 @@ double greatest_of(const Run& run, std::size_t begin, std::size_t count) {
     return run.code == BFLOAT16 ? clip::BFloat16::load(bits) : clip::Float16::load(bits);
 }
 
-double greatest(const nb::list& objects, const std::string& codes, std::size_t threads) {
-    const Buffers buffers(objects, codes, false);
-    std::vector<double> found(shares_for(buffers.total, threads));
+double greatest(const std::vector<Run>& runs, std::size_t total, std::size_t threads) {
+    std::vector<double> found(shares_for(total, threads));
     const nb::gil_scoped_release released;
-    in_shares(buffers.runs, buffers.total, found.size(),
-              [&](std::size_t i, std::size_t begin, std::size_t end, std::size_t share) {
-                  const double value = greatest_of(buffers.runs[i], begin, end - begin);
-                  if (!(value <= found[share])) found[share] = std::isnan(found[share]) ? found[share] : value;
-              });
+    in_shares(runs, total, found.size(), [&](std::size_t i, std::size_t begin, std::size_t end, std::size_t share) {
+        const double value = greatest_of(runs[i], begin, end - begin);
+        if (!(value <= found[share])) found[share] = std::isnan(found[share]) ? found[share] : value;
+    });
     double result = 0;
     for (double value : found)
         if (!(value <= result) && !std::isnan(result)) result = value;
     return result;
 }
 
-void scale(const nb::list& objects, const nb::list& results, const std::string& codes, double coef,
-           std::size_t threads) {
-    const Buffers from(objects, codes, false);
-    Buffers to(results, codes, true);
-    if (from.runs.size() != to.runs.size()) throw nb::value_error("the results have other lengths");
-    for (std::size_t i = 0; i < to.runs.size(); ++i)
-        if (from.runs[i].count != to.runs[i].count) throw nb::value_error("the results have other lengths");
+void scale(const std::vector<Run>& from, std::vector<Run>& to, std::size_t total, double coef, std::size_t threads) {
     const nb::gil_scoped_release released;
     const float narrow = [&] {
         const Ieee ieee;
         return static_cast<float>(coef);
     }();
-    in_shares(from.runs, from.total, shares_for(from.total, threads),
+    in_shares(from, total, shares_for(total, threads),
               [&](std::size_t i, std::size_t begin, std::size_t end, std::size_t) {
-                  const Run& x = from.runs[i];
-                  Run& out = to.runs[i];
+                  const Run& x = from[i];
+                  Run& out = to[i];
                   const std::size_t count = end - begin;
                   if (x.code == FLOAT64)
                       clip::scale_float64(at<double>(x, begin), at<double>(out, begin), count, coef);
@@ -251,16 +242,166 @@ void scale(const nb::list& objects, const nb::list& results, const std::string& 
               });
 }
 
+// -- a list of plain parameters, or gradients, in one go
+
+// An attribute, or null where there is none, without the cost of an exception.
+PyObject* optional_attribute(PyObject* object, PyObject* name) {
+    PyObject* value = nullptr;
+#if PY_VERSION_HEX >= 0x030D0000
+    if (PyObject_GetOptionalAttr(object, name, &value) < 0) PyErr_Clear();
+#else
+    if (_PyObject_LookupAttr(object, name, &value) < 0) PyErr_Clear();
+#endif
+    return value;
+}
+
+// Whether each element has a place of its own, and they fill the memory from the first to the last.
+bool is_dense(const dlpack::Tensor& tensor) {
+    std::vector<std::pair<std::int64_t, std::int64_t>> steps;
+    std::int64_t expected = 1;
+    bool in_order = true;
+    for (std::int32_t axis = tensor.ndim - 1; axis >= 0; --axis) {
+        if (tensor.shape[axis] == 0) return true;
+        if (tensor.shape[axis] == 1) continue;
+        if (tensor.strides && tensor.strides[axis] != expected) in_order = false;
+        expected *= tensor.shape[axis];
+    }
+    if (in_order) return true;
+    for (std::int32_t axis = 0; axis < tensor.ndim; ++axis)
+        if (tensor.shape[axis] > 1) steps.emplace_back(tensor.strides[axis], tensor.shape[axis]);
+    std::sort(steps.begin(), steps.end());
+    expected = 1;
+    for (const auto& [stride, length] : steps) {
+        if (stride != expected) return false;
+        expected *= length;
+    }
+    return true;
+}
+
+char code_of(const dlpack::Tensor& tensor) {
+    const auto& dtype = tensor.dtype;
+    if (dtype.lanes != 1) return 0;
+    if (dtype.code == dlpack::BFLOAT) return dtype.bits == 16 ? BFLOAT16 : 0;
+    if (dtype.code != dlpack::FLOAT) return 0;
+    return dtype.bits == 16 ? FLOAT16 : dtype.bits == 32 ? FLOAT32 : dtype.bits == 64 ? FLOAT64 : 0;
+}
+
+// The gradients of a list of parameters, where every one is plain: see `lane`.
+class Lane {
+   public:
+    nb::list tensors;
+    bool has_float64 = false;
+
+    // False where the tensor is not plain.
+    bool add(PyObject* tensor, const dlpack::ExchangeApi& api) {
+        dlpack::Tensor found;
+        if (api.tensor_from_object(tensor, &found)) {
+            PyErr_Clear();
+            return false;
+        }
+        const char code = code_of(found);
+        if (found.device.type != dlpack::CPU || !code || !is_dense(found)) return false;
+        std::size_t count = 1;
+        for (std::int32_t axis = 0; axis < found.ndim; ++axis) count *= static_cast<std::size_t>(found.shape[axis]);
+        if (count && !found.data) return false;
+        tensors.append(nb::handle(tensor));
+        has_float64 |= code == FLOAT64;
+        if (count) runs_.push_back({static_cast<char*>(found.data) + found.byte_offset, count, code});
+        total_ += count;
+        return true;
+    }
+
+    bool overlaps() const {
+        std::vector<std::pair<const char*, const char*>> spans;
+        spans.reserve(runs_.size());
+        for (const Run& run : runs_) spans.emplace_back(run.data, run.data + run.count * size_of(run.code));
+        std::sort(spans.begin(), spans.end());
+        for (std::size_t i = 1; i < spans.size(); ++i)
+            if (spans[i].first < spans[i - 1].second) return true;
+        return false;
+    }
+
+    nb::tuple power_sum(int p, bool exact, std::size_t threads) const {
+        return ::power_sum(runs_, total_, p, exact, threads);
+    }
+    double greatest(std::size_t threads) const { return ::greatest(runs_, total_, threads); }
+    void scale(double coef, std::size_t threads) { ::scale(runs_, runs_, total_, coef, threads); }
+
+   private:
+    std::vector<Run> runs_;
+    std::size_t total_ = 0;
+};
+
+// The gradients of parameters of exactly one type, themselves of exactly one type, dense, real, in CPU memory, each in a
+// place of its own. Null where anything is otherwise: then the caller looks closer.
+std::unique_ptr<Lane> lane(nb::handle items, nb::handle parameter_type, nb::handle tensor_type, nb::capsule exchange,
+                           const nb::list& checks) {
+    const auto* api = static_cast<const dlpack::ExchangeApi*>(exchange.data());
+    if (api->version.major != 1 || !api->tensor_from_object) return nullptr;
+    static PyObject* const grad = PyUnicode_InternFromString("grad");
+    static PyObject* const need_clip = PyUnicode_InternFromString("need_clip");
+    auto found = std::make_unique<Lane>();
+    for (nb::handle item : items) {
+        if (item.is_none()) continue;
+        if (reinterpret_cast<PyObject*>(Py_TYPE(item.ptr())) != parameter_type.ptr()) return nullptr;
+        if (const nb::object needed = nb::steal(optional_attribute(item.ptr(), need_clip));
+            needed.is_valid() && PyObject_IsTrue(needed.ptr()) != 1)
+            return PyErr_Clear(), nullptr;
+        const nb::object tensor = nb::steal(PyObject_GetAttr(item.ptr(), grad));
+        if (!tensor.is_valid()) throw nb::python_error();
+        if (tensor.is_none()) continue;
+        if (reinterpret_cast<PyObject*>(Py_TYPE(tensor.ptr())) != tensor_type.ptr()) return nullptr;
+        for (nb::handle check : checks) {
+            const nb::object told = nb::steal(PyObject_CallMethodNoArgs(tensor.ptr(), nb::object(check[0]).ptr()));
+            if (!told.is_valid()) throw nb::python_error();
+            if (!told.is(nb::object(check[1]))) return nullptr;
+        }
+        if (!found->add(tensor.ptr(), *api)) return nullptr;
+    }
+    return found->overlaps() ? nullptr : std::move(found);
+}
+
 }  // namespace
 
 NB_MODULE(_kernels, module) {
     module.doc() = "Compiled kernels of the host path: see unified_clip/_ops/kernels.py, which has the same in NumPy.";
-    module.def("power_sum", &power_sum, nb::arg("buffers"), nb::arg("codes"), nb::arg("p"), nb::arg("exact"),
-               nb::arg("threads"),
-               "The sum of |x|**p (p is 1 or 2) as little-endian bytes in units of 2**-2148, and whether there is a NaN "
-               "and an infinity. Unless exact: sums of at most 4096 float64 terms are rounded (no float64 buffers).");
-    module.def("greatest", &greatest, nb::arg("buffers"), nb::arg("codes"), nb::arg("threads"),
-               "The greatest magnitude; NaN if there is any.");
-    module.def("scale", &scale, nb::arg("buffers"), nb::arg("results"), nb::arg("codes"), nb::arg("coef"),
-               nb::arg("threads"), "Write every number times coef into the results, which may be the buffers.");
+    module.def(
+        "power_sum",
+        [](const nb::list& objects, const std::string& codes, int p, bool exact, std::size_t threads) {
+            const Buffers buffers(objects, codes, false);
+            return power_sum(buffers.runs, buffers.total, p, exact, threads);
+        },
+        nb::arg("buffers"), nb::arg("codes"), nb::arg("p"), nb::arg("exact"), nb::arg("threads"),
+        "The sum of |x|**p (p is 1 or 2) as little-endian bytes in units of 2**-2148, and whether there is a NaN and an "
+        "infinity. Unless exact: sums of at most 4096 float64 terms are rounded (no float64 buffers).");
+    module.def(
+        "greatest",
+        [](const nb::list& objects, const std::string& codes, std::size_t threads) {
+            const Buffers buffers(objects, codes, false);
+            return greatest(buffers.runs, buffers.total, threads);
+        },
+        nb::arg("buffers"), nb::arg("codes"), nb::arg("threads"), "The greatest magnitude; NaN if there is any.");
+    module.def(
+        "scale",
+        [](const nb::list& objects, const nb::list& results, const std::string& codes, double coef,
+           std::size_t threads) {
+            const Buffers from(objects, codes, false);
+            Buffers to(results, codes, true);
+            const auto same_length = [](const Run& a, const Run& b) { return a.count == b.count; };
+            if (!std::equal(from.runs.begin(), from.runs.end(), to.runs.begin(), to.runs.end(), same_length))
+                throw nb::value_error("the results have other lengths");
+            scale(from.runs, to.runs, from.total, coef, threads);
+        },
+        nb::arg("buffers"), nb::arg("results"), nb::arg("codes"), nb::arg("coef"), nb::arg("threads"),
+        "Write every number times coef into the results, which may be the buffers.");
+    nb::class_<Lane>(module, "Lane")
+        .def_ro("tensors", &Lane::tensors)
+        .def_ro("has_float64", &Lane::has_float64)
+        .def("power_sum", &Lane::power_sum, nb::arg("p"), nb::arg("exact"), nb::arg("threads"))
+        .def("greatest", &Lane::greatest, nb::arg("threads"))
+        .def("scale", &Lane::scale, nb::arg("coef"), nb::arg("threads"), "In place.");
+    module.def("lane", &lane, nb::arg("items"), nb::arg("parameter_type"), nb::arg("tensor_type"), nb::arg("exchange"),
+               nb::arg("checks"),
+               "The gradients of a list of parameters, if all are plain; else None. `checks`: methods of tensors, and "
+               "what they return for plain ones, to be asked before a tensor is looked at.");
 }

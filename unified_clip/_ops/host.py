@@ -6,9 +6,11 @@ subnormal numbers are kept.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -143,6 +145,54 @@ class HostPath:
         for view, dtype in self._buffers():
             compute(view, dtype, view)
         self._ops.wrote(self._tensors)
+
+
+class LanePath(HostPath):
+    """The same over gradients that the compiled kernels have found in one go, without an array for each."""
+
+    def __init__(self, ops: HostOps, lane: Any) -> None:
+        self._ops, self._lane = ops, lane
+        self._tensors = lane.tensors
+        self._norm_dtype = "float64" if lane.has_float64 else "float32"
+        self._threads = ops.threads() or kernels.default_threads()
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        return self._tensors
+
+    @cached_property
+    def _dtypes(self) -> list[str]:  # type: ignore[override]  # most calls need neither
+        return [self._ops.dtype(tensor) for tensor in self._tensors]
+
+    @cached_property
+    def _views(self) -> list[Array]:  # type: ignore[override]
+        return [self._ops.host_view(tensor) for tensor in self._tensors]
+
+    def norm(self, p: float) -> Scalar:
+        if p == math.inf:
+            return nearest(self._lane.greatest(self._threads), self._norm_dtype)
+        if p not in (1, 2):
+            return super().norm(p)
+        return kernels.rounded_norm(
+            lambda exact: kernels.native_sum(self._lane.power_sum(int(p), exact, self._threads), exact),
+            int(p),
+            self._norm_dtype,
+            blocks=self._norm_dtype == "float32",
+        )
+
+    def constant(self, value: Any) -> Scalar:
+        return float(value)
+
+    def where(self, condition: Any, yes: Scalar, no: Scalar) -> Scalar:
+        return yes if condition else no
+
+    def scale_(self, coef: Scalar) -> None:
+        if coef != 1.0:
+            self._lane.scale(coef, self._threads)
+            self._ops.wrote(self._tensors)
+
+    def is_one(self, coef: Scalar) -> bool:
+        return bool(coef == 1.0)
 
 
 # -- the choice of path

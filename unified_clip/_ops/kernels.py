@@ -12,7 +12,7 @@ import os
 import platform
 import struct
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
 from typing import Any
@@ -51,22 +51,30 @@ def real_parts(view: Array, dtype: str, p: float) -> list[tuple[Array, str]]:
 
 
 def exact_norm(parts: Sequence[tuple[Array, str]], p: int, dtype: str, threads: int = 1) -> float:
+    if KERNELS is None:
+        sums = lambda exact: _exact_sum(parts, p) if exact else _block_sums(parts, p)  # noqa: E731
+    else:
+        buffers, codes = _buffers(parts)
+        sums = lambda exact: native_sum(KERNELS.power_sum(buffers, codes, p, exact, threads), exact)  # noqa: E731
     # A float64 term has more bits than a certified block sum keeps, and a float64 norm needs more than 2**-40.
-    if dtype == "float32" and all(part_dtype != "float64" for _, part_dtype in parts):
-        n = (_native_sum(parts, p, False, threads) if KERNELS else _block_sums(parts, p)).root(p, dtype)
-        if n is not None:
-            return n
-    n = (_native_sum(parts, p, True, threads) if KERNELS else _exact_sum(parts, p)).root(p, dtype)
+    blocks = dtype == "float32" and all(part_dtype != "float64" for _, part_dtype in parts)
+    return rounded_norm(sums, p, dtype, blocks=blocks)
+
+
+def rounded_norm(sums: Callable[[bool], Accumulator], p: int, dtype: str, *, blocks: bool) -> float:
+    """The root of a sum, from block sums where they leave no doubt, else from the exact sum: `sums(exact)`."""
+    n = sums(False).root(p, dtype) if blocks else None
+    n = sums(True).root(p, dtype) if n is None else n
     assert n is not None, "an exact sum has no slack"
     return n
 
 
-def _native_sum(parts: Sequence[tuple[Array, str]], p: int, exact: bool, threads: int) -> Accumulator:
-    assert KERNELS is not None
-    text, nan, infinite = KERNELS.power_sum(*_buffers(parts), p, exact, threads)
+def native_sum(found: tuple[bytes, bool, bool], exact: bool) -> Accumulator:
+    """What the compiled kernels return for a sum."""
+    text, nan, infinite = found
     total = int.from_bytes(text, "little")
-    found = Accumulator(total) if exact else Accumulator.of_block_sums(total)
-    return found + Accumulator(nan=nan, infinite=infinite)
+    sums = Accumulator(total) if exact else Accumulator.of_block_sums(total)
+    return sums + Accumulator(nan=nan, infinite=infinite) if nan or infinite else sums
 
 
 def _buffers(parts: Sequence[tuple[Array, str]]) -> tuple[list[Array], str]:

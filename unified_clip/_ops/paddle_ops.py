@@ -22,7 +22,8 @@ import paddle
 
 from .._core import classes
 from .._core.device import DevicePath, inverse, odd_bits
-from .._core.ops import Ops, Path, Scalar, Tensor
+from .._core.ops import Ops, Path, Scalar, Tensor, WholePath
+from .._native import KERNELS
 from . import host, kernels, memory
 
 DTYPES = {
@@ -38,6 +39,8 @@ SMALL_INTEGERS = (paddle.int8, paddle.int16, paddle.uint8)
 PARAMETER = paddle.base.framework.EagerParamBase
 PLAIN = (paddle.Tensor, PARAMETER)
 CPU = paddle.CPUPlace()
+EXCHANGE = getattr(paddle.Tensor, "__dlpack_c_exchange_api__", None)
+"""DLPack's C interface, by which the compiled kernels look at tensors."""
 
 
 class PaddleOps(Ops):
@@ -140,6 +143,12 @@ class PaddleOps(Ops):
             _check_mode([*tensors, *others])
             return DevicePath(self, [_Dense(tensor) for tensor in tensors], differentiable)
         return host.HostPath(self, tensors, views[: len(tensors)])
+
+    def whole_path(self, parameters: Any) -> WholePath | None:
+        if KERNELS is None or EXCHANGE is None or host.forced_to_framework() or not paddle.in_dynamic_mode():
+            return None
+        lane = KERNELS.lane(parameters, PARAMETER, paddle.Tensor, EXCHANGE, [("is_dense", True), ("is_dist", False)])
+        return host.LanePath(self, lane) if lane is not None and lane.tensors else None
 
     def host_views(self, tensors: Sequence[Tensor], *, differentiable: bool) -> list[kernels.Array] | None:
         """Views of all the memory, or None where any condition of the host path does not hold.

@@ -13,7 +13,8 @@ from torch.utils import _python_dispatch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from .._core.device import DevicePath, inverse, odd_bits
-from .._core.ops import Ops, Path, Scalar, Tensor
+from .._core.ops import Ops, Path, Scalar, Tensor, WholePath
+from .._native import KERNELS
 from . import host, kernels, memory
 
 DTYPES = {
@@ -26,6 +27,8 @@ DTYPES = {
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 HALF = (torch.float16, torch.bfloat16)
 PLAIN = (torch.Tensor, torch.nn.Parameter)
+EXCHANGE = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
+"""DLPack's C interface, by which the compiled kernels look at tensors."""
 
 
 class TorchOps(Ops):
@@ -96,6 +99,12 @@ class TorchOps(Ops):
             return DevicePath(self, tensors, differentiable)
         return host.HostPath(self, tensors, views[: len(tensors)])
 
+    def whole_path(self, parameters: Any) -> WholePath | None:
+        if KERNELS is None or EXCHANGE is None or host.forced_to_framework() or _is_watched():
+            return None
+        lane = KERNELS.lane(parameters, torch.nn.Parameter, torch.Tensor, EXCHANGE, [("is_neg", False)])
+        return host.LanePath(self, lane) if lane is not None and lane.tensors else None
+
     def host_views(self, tensors: Sequence[Tensor], *, differentiable: bool) -> list[kernels.Array] | None:
         """Views of all the memory, or None where any condition of the host path does not hold."""
         if host.forced_to_framework() or _is_watched():
@@ -119,9 +128,10 @@ class TorchOps(Ops):
         return int(torch.get_num_threads())
 
     def wrote(self, tensors: Sequence[Tensor]) -> None:
-        tracked = [tensor for tensor in tensors if not tensor.is_inference()]
-        if tracked:
-            torch.autograd.graph.increment_version(tracked)
+        try:
+            torch.autograd.graph.increment_version(tensors)
+        except RuntimeError:  # tensors made in inference mode have no version
+            torch.autograd.graph.increment_version([tensor for tensor in tensors if not tensor.is_inference()])
 
     def read(self, scalar: Tensor) -> float | int | None:
         if _is_watched() or not _is_plain(scalar):

@@ -1,0 +1,88 @@
+"""Paddle: when the compiled kernels take a list of parameters whole, and that it shows in nothing but the time."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import paddle
+import pytest
+from kits import Kit
+
+import unified_clip
+import unified_clip.paddle as uc
+from unified_clip._ops import paddle_ops
+from unified_clip._ops.paddle_ops import OPS
+
+
+@pytest.fixture(autouse=True)
+def _compiled_and_eager(kit: Kit) -> None:
+    if not kit.exact or not unified_clip.native_available():
+        pytest.skip("about the compiled kernels on the host path")
+
+
+def parameter(gradient: Any) -> Any:
+    made = paddle.create_parameter(gradient.shape, gradient.dtype)
+    made.grad = gradient
+    return made
+
+
+def test_plain_parameters_are_taken_whole() -> None:
+    given = [
+        parameter(paddle.ones(shape, dtype))
+        for shape, dtype in (([2], "float32"), ([3, 2], "float64"), ([], "float32"))
+    ]
+    path = OPS.whole_path([*given, None, paddle.create_parameter([2], "float32")])
+    assert path is not None
+    assert len(path.tensors) == 3
+
+
+def test_one_that_is_special_has_all_of_them_looked_at() -> None:
+    plain = parameter(paddle.ones([2]))
+    left_out = parameter(paddle.ones([2]))
+    left_out.need_clip = False
+    embedding = paddle.nn.Embedding(5, 3, sparse=True)
+    embedding(paddle.to_tensor([1, 1])).sum().backward()
+    tensor = paddle.ones([2])
+    tensor.stop_gradient = False
+    tensor.grad = paddle.ones([2])
+    for special in (left_out, embedding.weight, tensor, ("weight", plain), plain, paddle.ones([2])):
+        assert OPS.whole_path([plain, special]) is None
+
+
+def test_static_mode_and_the_setting_are_heeded(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = [parameter(paddle.ones([2]))]
+    paddle.enable_static()
+    try:
+        assert OPS.whole_path(given) is None
+    finally:
+        paddle.disable_static()
+    monkeypatch.setenv("UNIFIED_CLIP_PATH", "framework")
+    assert OPS.whole_path(given) is None
+
+
+@pytest.mark.parametrize("p", [1, 2, math.inf])
+@pytest.mark.parametrize("limit", [0.0, 0.1, 1e9, math.inf])
+def test_it_shows_in_nothing(monkeypatch: pytest.MonkeyPatch, limit: float, p: float) -> None:
+    arrays = [np.random.default_rng(0).standard_normal(shape).astype(np.float32) for shape in ((3,), (4, 5), ())]
+
+    def clip(more: list[float]) -> list[bytes]:
+        given = [parameter(paddle.to_tensor(array)) for array in [*arrays, np.array(more, np.float32)]]
+        norm = uc.clip_grad_norm_(iter(given), limit, p)
+        return [norm.numpy().tobytes(), *(each.grad.numpy().tobytes() for each in given)]
+
+    for more in ([], [1.0], [math.inf]):
+        whole = clip(more)
+        with monkeypatch.context() as patch:
+            patch.setattr(paddle_ops, "KERNELS", None)
+            assert clip(more) == whole
+
+
+def test_autograd_hears_of_the_write_and_only_of_a_write() -> None:
+    given = parameter(paddle.to_tensor([3.0, 4.0]))
+    version = given.grad.inplace_version
+    uc.clip_grad_norm_([given], 9.0)
+    assert given.grad.inplace_version == version
+    uc.clip_grad_norm_([given], 1.0)
+    assert given.grad.inplace_version == version + 1

@@ -1,0 +1,146 @@
+"""PyTorch: when the compiled kernels take a list of parameters whole, and that it shows in nothing but the time."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from kits import Kit
+
+import unified_clip
+import unified_clip.torch as uc
+from unified_clip._ops import torch_ops
+from unified_clip._ops.torch_ops import OPS
+
+
+@pytest.fixture(autouse=True)
+def _compiled_and_eager(kit: Kit) -> None:
+    if not kit.exact or not unified_clip.native_available():
+        pytest.skip("about the compiled kernels on the host path")
+
+
+def parameter(gradient: torch.Tensor | None) -> torch.nn.Parameter:
+    if gradient is None:
+        return torch.nn.Parameter(torch.zeros(2))
+    made = torch.nn.Parameter(torch.zeros(gradient.shape, dtype=gradient.dtype, device=gradient.device))
+    made.grad = gradient
+    return made
+
+
+PLAIN = [
+    torch.tensor([3.0, 4.0]),
+    None,
+    torch.randn(3, 4).T,
+    torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last),
+    torch.randn(7).to(torch.float16),
+    torch.randn(7).to(torch.bfloat16),
+    torch.tensor(2.0),
+    torch.zeros(0, 3),
+    torch.randn(5, 6)[1:3],
+]
+
+
+def test_plain_parameters_are_taken_whole() -> None:
+    path = OPS.whole_path([parameter(gradient) for gradient in PLAIN])
+    assert path is not None
+    assert len(path.tensors) == len(PLAIN) - 1
+    assert OPS.whole_path((parameter(PLAIN[0]), None)) is not None
+
+
+def named(gradient: torch.Tensor) -> object:
+    return ("weight", parameter(gradient))
+
+
+def left_out(gradient: torch.Tensor) -> object:
+    made = parameter(gradient)
+    made.need_clip = False
+    return made
+
+
+class OwnTensor(torch.Tensor):
+    pass
+
+
+class OwnParameter(torch.nn.Parameter):
+    pass
+
+
+SPECIAL: dict[str, Callable[[], object]] = {
+    "a name and a parameter": lambda: named(torch.ones(2)),
+    "a tensor that is no parameter": lambda: torch.ones(2),
+    "a parameter of another type": lambda: OwnParameter(torch.ones(2)),
+    "a parameter to be left out": lambda: left_out(torch.ones(2)),
+    "a gradient of another type": lambda: parameter(torch.ones(2).as_subclass(OwnTensor)),
+    "a sparse gradient": lambda: parameter(torch.ones(3).to_sparse()),
+    "a negative view": lambda: parameter(torch.tensor([1 + 2j]).conj().imag),
+    "a complex gradient": lambda: parameter(torch.tensor([1 + 2j])),
+    "an expanded gradient": lambda: parameter(torch.ones(1).expand(4)),
+    "a gradient with gaps": lambda: parameter(torch.ones(4, 6)[:, ::2]),
+    "a gradient on no device": lambda: parameter(torch.ones(2, device="meta")),
+    "zeros without memory": lambda: parameter(torch._efficientzerotensor((2,))),
+}
+
+
+@pytest.mark.parametrize("name", SPECIAL)
+def test_one_that_is_special_has_all_of_them_looked_at(name: str) -> None:
+    assert OPS.whole_path([parameter(torch.ones(2)), SPECIAL[name]()]) is None
+
+
+def test_memory_that_is_shared_is_looked_at() -> None:
+    base = torch.ones(6)
+    one = parameter(base[:3])
+    for other in (one, parameter(base[:3]), parameter(base[2:5])):
+        assert OPS.whole_path([one, other]) is None
+    assert OPS.whole_path([one, parameter(base[3:])]) is not None
+
+
+def test_nothing_that_watches_is_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = [parameter(torch.ones(2))]
+    with torch.autograd.forward_ad.dual_level():
+        assert OPS.whole_path(given) is None
+    with torch.utils._python_dispatch.TorchDispatchMode():
+        assert OPS.whole_path(given) is None
+    monkeypatch.setenv("UNIFIED_CLIP_PATH", "framework")
+    assert OPS.whole_path(given) is None
+
+
+@pytest.mark.parametrize("p", [1, 2, 3, math.inf])
+@pytest.mark.parametrize("limit", [0.0, 0.1, 1e9, math.inf])
+def test_it_shows_in_nothing(monkeypatch: pytest.MonkeyPatch, limit: float, p: float) -> None:
+    def clip(more: list[torch.Tensor]) -> tuple[torch.Tensor, list[torch.Tensor | None]]:
+        given = [parameter(copy.deepcopy(gradient)) for gradient in [*PLAIN, *more]]
+        norm = uc.clip_grad_norm_(iter(given), limit, p)
+        return norm, [each.grad for each in given]
+
+    for more in ([], [torch.randn(9, dtype=torch.float64)], [torch.tensor([math.inf])], [torch.tensor([math.nan])]):
+        norm, whole = clip(more)
+        with monkeypatch.context() as patch:
+            patch.setattr(torch_ops, "KERNELS", None)
+            expected, looked_at = clip(more)
+        assert norm.dtype == expected.dtype
+        torch.testing.assert_close(norm, expected, rtol=0, atol=0, equal_nan=True)
+        torch.testing.assert_close(whole, looked_at, rtol=0, atol=0, equal_nan=True)
+
+
+def test_a_norm_of_zero_size_float64_gradients_is_float64() -> None:
+    assert uc.clip_grad_norm_(
+        [parameter(torch.ones(2)), parameter(torch.zeros(0, dtype=torch.float64))], 1.0
+    ).dtype == (torch.float64)
+
+
+def test_autograd_hears_of_the_write_and_only_of_a_write() -> None:
+    given = parameter(torch.tensor([3.0, 4.0]))
+    version = given.grad._version
+    uc.clip_grad_norm_([given], 9.0)
+    assert given.grad._version == version
+    uc.clip_grad_norm_([given], 1.0)
+    assert given.grad._version == version + 1
+
+
+def test_a_given_norm_is_used() -> None:
+    given = parameter(torch.tensor([3.0, 4.0]))
+    uc.clip_grads_with_norm_([given], 1.0, 10.0)
+    torch.testing.assert_close(given.grad, torch.tensor([0.3, 0.4]))

@@ -1,0 +1,39 @@
+// What is needed of DLPack's C exchange interface (dlpack.h, version 1): a tensor's description, without a Python call.
+#pragma once
+
+#include <cstdint>
+
+namespace dlpack {
+
+constexpr std::int32_t CPU = 1;
+constexpr std::uint8_t FLOAT = 2, BFLOAT = 4;
+
+struct Tensor {
+    void* data;
+    struct {
+        std::int32_t type, id;
+    } device;
+    std::int32_t ndim;
+    struct {
+        std::uint8_t code, bits;
+        std::uint16_t lanes;
+    } dtype;
+    std::int64_t* shape;
+    std::int64_t* strides;
+    std::uint64_t byte_offset;
+};
+
+// The capsule `__dlpack_c_exchange_api__` of a tensor type.
+struct ExchangeApi {
+    struct {
+        std::uint32_t major, minor;
+    } version;
+    void* previous;
+    void* allocate;
+    void* managed_from_object;
+    void* managed_to_object;
+    int (*tensor_from_object)(void* object, Tensor* out);  // may be null; -1 and a Python error where it fails
+    void* current_stream;
+};
+
+}  // namespace dlpack
