@@ -197,6 +197,7 @@ def together(
     keep: Callable[[Any], bool] = wants_clipping,
 ) -> Whole | InPlace:
     """Gradients to be clipped by one norm in place. `plain`: nothing has to be known of any single one."""
+    plain = plain and ops.gradients_on_parameters  # elsewhere an iterator cannot be updated
     if plain and isinstance(container, Iterator):
         items = list(container)
         container = items or iter(items)
