@@ -79,7 +79,7 @@ MUTATIONS = {
         "contract/test_derivatives.py", "clipping_by_the_norm", "tensorflow",
     ),
     "a raw write that autograd does not hear of": Mutation(
-        "_ops/torch_ops.py", "torch.autograd.graph.increment_version(tracked)", "pass",
+        "_ops/torch_ops.py", "torch.autograd.graph.increment_version(tensors)", "pass",
         "frameworks/test_torch_paths.py", "autograd_notices", "torch",
     ),
 }  # fmt: skip
