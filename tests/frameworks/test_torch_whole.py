@@ -38,7 +38,6 @@ PLAIN = [
     torch.randn(7).to(torch.float16),
     torch.randn(7).to(torch.bfloat16),
     torch.tensor(2.0),
-    torch.zeros(0, 3),
     torch.randn(5, 6)[1:3],
 ]
 
@@ -60,6 +59,12 @@ def left_out(gradient: torch.Tensor) -> object:
     return made
 
 
+def inner(gradient: torch.Tensor) -> object:
+    made = torch.nn.Parameter(torch.zeros(2), requires_grad=False)
+    made.grad = gradient
+    return made.add_(torch.ones(2, requires_grad=True))
+
+
 class OwnTensor(torch.Tensor):
     pass
 
@@ -73,6 +78,8 @@ SPECIAL: dict[str, Callable[[], object]] = {
     "a tensor that is no parameter": lambda: torch.ones(2),
     "a parameter of another type": lambda: OwnParameter(torch.ones(2)),
     "a parameter to be left out": lambda: left_out(torch.ones(2)),
+    "a parameter that has become a result": lambda: inner(torch.ones(2)),
+    "an empty gradient": lambda: parameter(torch.zeros(0, 3)),
     "a gradient of another type": lambda: parameter(torch.ones(2).as_subclass(OwnTensor)),
     "a sparse gradient": lambda: parameter(torch.ones(3).to_sparse()),
     "a negative view": lambda: parameter(torch.tensor([1 + 2j]).conj().imag),
@@ -87,6 +94,11 @@ SPECIAL: dict[str, Callable[[], object]] = {
 @pytest.mark.parametrize("name", SPECIAL)
 def test_one_that_is_special_has_all_of_them_looked_at(name: str) -> None:
     assert OPS.whole_path([parameter(torch.ones(2)), SPECIAL[name]()]) is None
+
+
+def test_a_parameter_that_has_become_a_result_is_left_out() -> None:
+    result, other = inner(torch.tensor([30.0, 40.0])), parameter(torch.tensor([3.0]))
+    assert uc.clip_grad_norm_([result, other], 1.0).item() == 3.0
 
 
 def test_memory_that_is_shared_is_looked_at() -> None:

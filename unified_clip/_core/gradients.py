@@ -194,7 +194,6 @@ def together(
     instead: str,
     *,
     plain: bool,
-    keep: Callable[[Any], bool] = wants_clipping,
 ) -> Whole | InPlace:
     """Gradients to be clipped by one norm in place. `plain`: nothing has to be known of any single one."""
     plain = plain and ops.gradients_on_parameters  # elsewhere an iterator cannot be updated
@@ -202,7 +201,7 @@ def together(
         items = list(container)
         container = items or iter(items)
     path = ops.whole_path(container) if plain and type(container) in (list, tuple) else None
-    return InPlace(ops, container, function, instead, keep=keep) if path is None else Whole(path)
+    return InPlace(ops, container, function, instead) if path is None else Whole(path)
 
 
 def _gradients_of_parameters(ops: Ops, parameters: Sequence[Leaf], function: str, instead: str) -> list[Leaf]:

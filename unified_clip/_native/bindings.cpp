@@ -6,8 +6,8 @@
 
 #include <algorithm>
 #include <cfenv>
+#include <exception>
 #include <memory>
-#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -40,45 +40,36 @@ class Buffers {
     Buffers(const nb::list& objects, const std::string& codes, bool writable) {
         const std::size_t length = nb::len(objects);
         if (length != codes.size()) throw nb::value_error("a code is needed for each buffer");
+        if (codes.find_first_not_of("eBfd") != std::string::npos) throw nb::value_error("a code is e, B, f or d");
         held_.reserve(length);
         runs.reserve(length);
-        for (std::size_t i = 0; i < length; ++i) add(objects[i].ptr(), codes[i], writable);
+        for (std::size_t i = 0; i < length; ++i) add(nb::object(objects[i]).ptr(), codes[i], writable);
     }
-
-    ~Buffers() {
-        for (Py_buffer& view : held_) PyBuffer_Release(&view);
-    }
-
-    Buffers(const Buffers&) = delete;
-    Buffers& operator=(const Buffers&) = delete;
 
     std::vector<Run> runs;
     std::size_t total = 0;
 
    private:
+    struct Release {
+        void operator()(Py_buffer* view) const {
+            PyBuffer_Release(view);
+            delete view;
+        }
+    };
+
     void add(PyObject* object, char code, bool writable) {
-        Py_buffer view;
-        if (PyObject_GetBuffer(object, &view, PyBUF_ANY_CONTIGUOUS | (writable ? PyBUF_WRITABLE : 0))) {
-            release();
+        auto asked = std::make_unique<Py_buffer>();
+        if (PyObject_GetBuffer(object, asked.get(), PyBUF_ANY_CONTIGUOUS | (writable ? PyBUF_WRITABLE : 0)))
             throw nb::python_error();
-        }
-        held_.push_back(view);
-        if (static_cast<std::size_t>(view.itemsize) != size_of(code)) {
-            release();
+        const Py_buffer& view = *held_.emplace_back(asked.release());
+        if (static_cast<std::size_t>(view.itemsize) != size_of(code))
             throw nb::value_error("a buffer's items do not have the size that its code says");
-        }
         const std::size_t count = static_cast<std::size_t>(view.len) / size_of(code);
         if (count) runs.push_back({static_cast<char*>(view.buf), count, code});
         total += count;
     }
 
-    // A constructor that throws runs no destructor.
-    void release() {
-        for (Py_buffer& view : held_) PyBuffer_Release(&view);
-        held_.clear();
-    }
-
-    std::vector<Py_buffer> held_;
+    std::vector<std::unique_ptr<Py_buffer, Release>> held_;
 };
 
 // IEEE arithmetic for as long as it lives: a thread may have been told to flush subnormal numbers to zero.
@@ -107,10 +98,11 @@ void in_shares(const std::vector<Run>& runs, std::size_t total, std::size_t shar
         }
     };
     std::vector<std::thread> threads;
+    threads.reserve(shares);
     std::size_t inline_from = 1;
     try {
         for (; inline_from < shares; ++inline_from) threads.emplace_back(share_work, inline_from);
-    } catch (const std::system_error&) {  // no more threads to be had: this one does the rest
+    } catch (const std::exception&) {  // no more threads, or no memory for them: this one does the rest
     }
     share_work(0);
     for (std::size_t share = inline_from; share < shares; ++share) share_work(share);
@@ -244,15 +236,18 @@ void scale(const std::vector<Run>& from, std::vector<Run>& to, std::size_t total
 
 // -- a list of plain parameters, or gradients, in one go
 
-// An attribute, or null where there is none, without the cost of an exception.
-PyObject* optional_attribute(PyObject* object, PyObject* name) {
+// Whether an attribute is there and false; an error counts as well, so that somebody looks closer.
+bool is_false(PyObject* object, PyObject* name) {
     PyObject* value = nullptr;
 #if PY_VERSION_HEX >= 0x030D0000
-    if (PyObject_GetOptionalAttr(object, name, &value) < 0) PyErr_Clear();
+    const int found = PyObject_GetOptionalAttr(object, name, &value);
 #else
-    if (_PyObject_LookupAttr(object, name, &value) < 0) PyErr_Clear();
+    const int found = _PyObject_LookupAttr(object, name, &value);  // without the cost of an exception
 #endif
-    return value;
+    const nb::object held = nb::steal(value);
+    const bool is = found < 0 || (held.is_valid() && PyObject_IsTrue(held.ptr()) != 1);
+    PyErr_Clear();
+    return is;
 }
 
 // Whether each element has a place of its own, and they fill the memory from the first to the last.
@@ -303,10 +298,10 @@ class Lane {
         if (found.device.type != dlpack::CPU || !code || !is_dense(found)) return false;
         std::size_t count = 1;
         for (std::int32_t axis = 0; axis < found.ndim; ++axis) count *= static_cast<std::size_t>(found.shape[axis]);
-        if (count && !found.data) return false;
+        if (!count || !found.data) return false;
         tensors.append(nb::handle(tensor));
         has_float64 |= code == FLOAT64;
-        if (count) runs_.push_back({static_cast<char*>(found.data) + found.byte_offset, count, code});
+        runs_.push_back({static_cast<char*>(found.data) + found.byte_offset, count, code});
         total_ += count;
         return true;
     }
@@ -332,21 +327,20 @@ class Lane {
     std::size_t total_ = 0;
 };
 
-// The gradients of parameters of exactly one type, themselves of exactly one type, dense, real, in CPU memory, each in a
-// place of its own. Null where anything is otherwise: then the caller looks closer.
+// The gradients of parameters of exactly one type, leaves, themselves of exactly one type, not empty, dense, real, in CPU
+// memory, each in a place of its own. Null where anything is otherwise: then the caller looks closer.
 std::unique_ptr<Lane> lane(nb::handle items, nb::handle parameter_type, nb::handle tensor_type, nb::capsule exchange,
                            const nb::list& checks) {
     const auto* api = static_cast<const dlpack::ExchangeApi*>(exchange.data());
     if (api->version.major != 1 || !api->tensor_from_object) return nullptr;
     static PyObject* const grad = PyUnicode_InternFromString("grad");
+    static PyObject* const is_leaf = PyUnicode_InternFromString("is_leaf");
     static PyObject* const need_clip = PyUnicode_InternFromString("need_clip");
     auto found = std::make_unique<Lane>();
     for (nb::handle item : items) {
         if (item.is_none()) continue;
         if (reinterpret_cast<PyObject*>(Py_TYPE(item.ptr())) != parameter_type.ptr()) return nullptr;
-        if (const nb::object needed = nb::steal(optional_attribute(item.ptr(), need_clip));
-            needed.is_valid() && PyObject_IsTrue(needed.ptr()) != 1)
-            return PyErr_Clear(), nullptr;
+        if (is_false(item.ptr(), need_clip) || is_false(item.ptr(), is_leaf)) return nullptr;
         const nb::object tensor = nb::steal(PyObject_GetAttr(item.ptr(), grad));
         if (!tensor.is_valid()) throw nb::python_error();
         if (tensor.is_none()) continue;
@@ -368,6 +362,8 @@ NB_MODULE(_kernels, module) {
     module.def(
         "power_sum",
         [](const nb::list& objects, const std::string& codes, int p, bool exact, std::size_t threads) {
+            if (!exact && codes.find(FLOAT64) != std::string::npos)
+                throw nb::value_error("float64 has exact sums only");
             const Buffers buffers(objects, codes, false);
             return power_sum(buffers.runs, buffers.total, p, exact, threads);
         },
