@@ -51,11 +51,13 @@ def real_parts(view: Array, dtype: str, p: float) -> list[tuple[Array, str]]:
 
 
 def exact_norm(parts: Sequence[tuple[Array, str]], p: int, dtype: str, threads: int = 1) -> float:
-    if KERNELS is None:
-        sums = lambda exact: _exact_sum(parts, p) if exact else _block_sums(parts, p)  # noqa: E731
-    else:
-        buffers, codes = _buffers(parts)
-        sums = lambda exact: native_sum(KERNELS.power_sum(buffers, codes, p, exact, threads), exact)  # noqa: E731
+    buffers, codes = _buffers(parts) if KERNELS else ([], "")
+
+    def sums(exact: bool) -> Accumulator:
+        if KERNELS:
+            return native_sum(KERNELS.power_sum(buffers, codes, p, exact, threads), exact)
+        return _exact_sum(parts, p) if exact else _block_sums(parts, p)
+
     # A float64 term has more bits than a certified block sum keeps, and a float64 norm needs more than 2**-40.
     blocks = dtype == "float32" and all(part_dtype != "float64" for _, part_dtype in parts)
     return rounded_norm(sums, p, dtype, blocks=blocks)

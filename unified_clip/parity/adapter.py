@@ -138,6 +138,21 @@ class Adapter(Protocol):
         return self.native_by_norm(run, limit, arguments.get("axes"))
 
 
+class OnParameters(Adapter):
+    """A framework whose parameters carry their gradients in `.grad`, which in-place names write."""
+
+    writes = True
+    marks_parameters = True
+
+    def holders(self, invocation: Invocation) -> list[Any]:
+        for parameter, tensor in zip(invocation.parameters, invocation.made, strict=True):
+            parameter.grad = tensor
+        return list(invocation.parameters)
+
+    def contents(self, holders: Sequence[Any]) -> Sequence[Any]:
+        return [parameter.grad for parameter in holders]
+
+
 def to_numpy(tensor: Dense) -> npt.NDArray[Any]:
     """An array that nobody else holds, in NumPy's dtype or that of ml_dtypes."""
     if tensor.dtype in PARTS:

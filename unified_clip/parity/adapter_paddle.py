@@ -14,11 +14,9 @@ from .invoke import Invocation
 from .tensors import Dense, Gradient, Sparse
 
 
-class Framework(adapter.Adapter):
+class Framework(adapter.OnParameters):
     packages = ("paddlepaddle",)
     families = ("paddle", "torch")
-    writes = True
-    marks_parameters = True
 
     def dense(self, tensor: Dense) -> Any:
         array = np.array(tensor.array) if tensor.dtype == "bfloat16" else adapter.to_numpy(tensor)
@@ -51,14 +49,6 @@ class Framework(adapter.Adapter):
         present = [weight for weight in weights if weight is not None]
         paddle.optimizer.SGD(LEARNING_RATE, parameters=present).step()
         return weights
-
-    def holders(self, invocation: Invocation) -> list[Any]:
-        for parameter, tensor in zip(invocation.parameters, invocation.made, strict=True):
-            parameter.grad = tensor
-        return list(invocation.parameters)
-
-    def contents(self, holders: Sequence[Any]) -> Sequence[Any]:
-        return [parameter.grad for parameter in holders]
 
     def parameters(self, tensors: Sequence[Any], need_clip: Sequence[bool | int]) -> Sequence[Any]:
         like = [paddle.zeros([1]) if tensor is None else tensor for tensor in tensors]

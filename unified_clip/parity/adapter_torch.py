@@ -15,11 +15,9 @@ from .manner import leaves
 from .tensors import Dense, Gradient, Sparse
 
 
-class Framework(adapter.Adapter):
+class Framework(adapter.OnParameters):
     packages = ("torch",)
     families = ("torch",)
-    writes = True
-    marks_parameters = True
 
     def dense(self, tensor: Dense) -> Any:
         if tensor.dtype == "bfloat16":
@@ -48,14 +46,6 @@ class Framework(adapter.Adapter):
                 weight.grad = gradient
         torch.optim.SGD([weight for weight in weights if weight is not None], lr=LEARNING_RATE).step()
         return weights
-
-    def holders(self, invocation: Invocation) -> list[Any]:
-        for parameter, tensor in zip(invocation.parameters, invocation.made, strict=True):
-            parameter.grad = tensor
-        return list(invocation.parameters)
-
-    def contents(self, holders: Sequence[Any]) -> Sequence[Any]:
-        return [parameter.grad for parameter in holders]
 
     def parameters(self, tensors: Sequence[Any], need_clip: Sequence[bool | int]) -> Sequence[Any]:
         like = [torch.zeros(1) if tensor is None else tensor for tensor in tensors]

@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
@@ -63,7 +63,6 @@ class Difference:
     """The greatest difference of an element, relative to the greatest element that is right."""
 
     detail: str = ""
-    stages: Mapping[str, float] = field(default_factory=dict)
 
 
 def measure(case: Case, expected: Expected, outcome: Outcome) -> Difference | None:
