@@ -254,10 +254,15 @@ CLASS = case([dense([3.0]), dense([4.0])], "GradientClipByGlobalNorm", clip_norm
         (
             CLASS,
             "SameObjects.leave = lambda self, group, path: self._collect(group, [v[:] for v in path._tensors])",
-            "returned another object over the memory of a gradient",
+            "returned memory of a gradient",
+        ),
+        (
+            CLASS,
+            "SameObjects.leave = lambda self, group, path: self._collect(group, [v.copy() for v in path._tensors])",
+            "gradient 0 came back as another object, with a coefficient of 1",
         ),
     ],
-    ids=["written", "shared", "another object"],
+    ids=["written", "shared", "a view", "a copy"],
 )
 def test_functional_names_leave_their_input_alone(one: Case, code: str, detail: str) -> None:
     """And share no memory with it; classes return the given object, or a new one."""

@@ -61,6 +61,8 @@ def judge(case: Case, expected: Expected, outcome: Outcome | Failure, path: str,
     wrong = _wrong_behaviour(case, outcome) or _wrong_form(
         _tensors(expected.norm, expected.gradients), _tensors(outcome.norm, outcome.gradients)
     )
+    if path == HOST and not wrong:
+        wrong = _wrong_objects(case, expected, outcome)
     if wrong:
         return Verdict("different", math.inf, wrong)
     stages = distances(case, expected, outcome)
@@ -111,6 +113,17 @@ def _coefficient(before: Float64s, after: Float64s) -> float:
         return 1.0
     greatest = int(np.argmax(magnitudes))
     return float(after[greatest] / before[greatest])
+
+
+def _wrong_objects(case: Case, expected: Expected, outcome: Outcome) -> str:
+    """What is wrong with the objects that a class returned: where the coefficient is 1 the given one; '' if nothing."""
+    if case.call.by_value:
+        return ""
+    given, right = map(densify, case.gradients), expected.gradients or []
+    for index, (before, after, same) in enumerate(zip(given, right, outcome.same_objects, strict=False)):
+        if before is after and not same:  # the oracle returns what it is given where the coefficient is 1
+            return f"gradient {index} came back as another object, with a coefficient of 1"
+    return ""
 
 
 def _wrong_behaviour(case: Case, outcome: Outcome) -> str:

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -92,6 +93,9 @@ class Result:
     fault: str = ""
     """What a call did to tensors that it should not have."""
 
+    same_objects: list[bool] = field(default_factory=list)
+    """Of a class: for each gradient whether the given object came back."""
+
     update: Sequence[Any] | None = None
 
 
@@ -115,6 +119,10 @@ def ours(invocation: Invocation, function: Callable[..., Any], settings: Any, gi
     """Our function, from the namespace `settings`; `given` are the gradients as the case has them."""
     result = _observe(lambda: STYLES[invocation.call.style](invocation, function, settings))
     result.fault = _fault(invocation, result, given)
+    if invocation.call.style in ("class", "settings") and result.gradients is not None:
+        result.same_objects = [
+            after is before for before, after in zip(invocation.made, result.gradients, strict=False)
+        ]
     return result
 
 
@@ -142,19 +150,15 @@ def _fault(run: Invocation, result: Result, given: Sequence[Gradient]) -> str:
     kinds = [[isinstance(_read(run, tensor), Sparse) for tensor in side] for side in (run.made, result.gradients)]
     if len(kinds[0]) == len(kinds[1]) and kinds[0] != kinds[1]:
         return "returned a dense gradient for a sparse one, or the other way round"
-    if run.call.style in ("class", "settings"):
-        return _wrong_objects(run, result.gradients)
-    if not run.call.in_place and any(map(run.adapter.shares_memory, run.made, result.gradients)):
+    if not run.call.in_place and any(map(_another_over_its_memory, repeat(run), run.made, result.gradients)):
         return "returned memory of a gradient it was given"
     return ""
 
 
-def _wrong_objects(run: Invocation, results: Sequence[Any]) -> str:
-    """A class returns the given object where the numbers are the same, and a new one elsewhere."""
-    for before, after in zip(run.made, results, strict=False):
-        if after is not before and after is not None and run.adapter.shares_memory(before, after):
-            return "returned another object over the memory of a gradient it was given"
-    return ""
+def _another_over_its_memory(run: Invocation, before: Any, after: Any) -> bool:
+    """A class may return the given object itself, which a functional name may not."""
+    same = after is before and run.call.style in ("class", "settings")
+    return not same and run.adapter.shares_memory(before, after)
 
 
 def _same(run: Invocation, tensors_: Sequence[Any], given: Sequence[Gradient]) -> bool:

@@ -76,6 +76,9 @@ class Outcome:
     fault: str = ""
     """What the call did to tensors that it should not have."""
 
+    same_objects: Sequence[bool] = ()
+    """Of a class: for each gradient whether the given object came back."""
+
 
 class Run(NamedTuple):
     """One case in one mode."""

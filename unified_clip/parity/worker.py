@@ -104,9 +104,8 @@ def run_case(
 
 def pack(adapter: Adapter, result: Result) -> tuple[dict[str, Any], dict[str, Dense]]:
     """A result as JSON and tensors."""
-    packed: dict[str, Any] = {
-        key: getattr(result, key) for key in ("name", "structure", "warned", "raised", "message", "fault")
-    }
+    told = ("name", "structure", "warned", "raised", "message", "fault", "same_objects")
+    packed: dict[str, Any] = {key: getattr(result, key) for key in told}
     found: dict[str, Dense] = {}
     norm = None if result.norm is None else [result.norm]
     for part, values in (("norm", norm), ("gradients", result.gradients), ("update", result.update)):
