@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 import os
 import subprocess
@@ -75,6 +76,14 @@ def test_block_sums_are_within_their_bound(code: str, p: int) -> None:
     assert abs(got - exact) <= exact / 2**40
 
 
+def test_many_short_buffers_are_no_longer_a_block_than_one_long_one() -> None:
+    """Each square of 2**-27 is lost beside 1, and 40000 of them are more than a block sum may lose."""
+    arrays = [np.ones(1, np.float32), *[np.full(1, 2.0**-27, np.float32)] * 40_000]
+    exact = 1 + 40_000 * Fraction(1, 2**54)
+    got = total(arrays, "f" * len(arrays), 2, exact=False)
+    assert abs(got - exact) <= exact / 2**40
+
+
 def test_a_list_is_one_sum_over_dtypes_and_lengths() -> None:
     arrays = [stored(SPECIAL[code], code) for code in "eBfd"] + [np.zeros(0, np.float32), np.float64(3.0) * np.ones(())]
     codes = "eBfdfd"
@@ -129,6 +138,38 @@ def test_what_is_not_finite_is_told(code: str) -> None:
             assert NATIVE.power_sum([array], code, 2, exact, 1)[1:] == (nan, infinite)
         got = NATIVE.greatest([array, np.ones(3, np.float32)], code + "f", 1)
         assert math.isnan(got) if nan else got == math.inf
+
+
+@pytest.mark.parametrize("place", [0, 150_000, 299_999])
+def test_what_is_not_finite_is_told_by_every_thread(place: int) -> None:
+    for value in (math.nan, math.inf):
+        array = np.ones(300_000, np.float32)
+        array[place] = value
+        for exact in (True, False):
+            told = NATIVE.power_sum([array], "f", 2, exact, 3)[1:]
+            assert told == (math.isnan(value), math.isinf(value))
+        got = NATIVE.greatest([array], "f", 3)
+        assert math.isnan(got) if math.isnan(value) else got == value
+
+
+@pytest.mark.skipif(kernels._LIBM is None, reason="the processor's mode is set as on x86-64 Linux")
+@pytest.mark.parametrize("threads", [1, 2])
+def test_subnormal_numbers_are_kept_in_a_thread_that_flushes_them(threads: int) -> None:
+    array, result = np.full(200_000, 1.0, np.float32), np.empty(200_000, np.float32)
+    tiny = np.full(200_000, 1e-40, np.float32)
+    expected = NATIVE.power_sum([tiny], "f", 2, True, 1)
+    saved, flushing = ctypes.create_string_buffer(32), ctypes.create_string_buffer(32)
+    kernels._LIBM.fegetenv(saved)
+    control = int.from_bytes(saved.raw[28:32], "little") | 0x8040  # flush results, take subnormal numbers for zero
+    flushing.raw = saved.raw[:28] + control.to_bytes(4, "little")
+    kernels._LIBM.fesetenv(flushing)
+    try:
+        NATIVE.scale([array], [result], "f", 1e-40, threads)
+        found = NATIVE.power_sum([tiny], "f", 2, True, threads)
+    finally:
+        kernels._LIBM.fesetenv(saved)
+    assert found == expected
+    assert result.view(np.uint32).tolist() == tiny.view(np.uint32).tolist()
 
 
 @pytest.mark.parametrize("name", ["float16", "bfloat16"])
