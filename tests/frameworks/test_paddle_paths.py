@@ -14,6 +14,7 @@ import numpy as np
 import paddle
 import pytest
 from kits import Kit
+from paddle_programs import tensor
 
 import unified_clip
 import unified_clip.paddle as uc
@@ -25,10 +26,6 @@ from unified_clip._ops.paddle_ops import OPS
 def _eager(kit: Kit) -> None:
     if not kit.exact:
         pytest.skip("about the choice of the path, which is forced here")
-
-
-def tensor(values: object, dtype: str = "float32", stop_gradient: bool = True) -> paddle.Tensor:
-    return paddle.to_tensor(np.array(values), dtype=dtype, stop_gradient=stop_gradient)
 
 
 def with_gradient(gradient: paddle.Tensor) -> paddle.Tensor:
