@@ -43,10 +43,10 @@ PLAIN = [
 
 
 def test_plain_parameters_are_taken_whole() -> None:
-    path = OPS.whole_path([parameter(gradient) for gradient in PLAIN])
+    path = OPS.whole_of_parameters([parameter(gradient) for gradient in PLAIN])
     assert path is not None
     assert len(path.tensors) == len(PLAIN) - 1
-    assert OPS.whole_path((parameter(PLAIN[0]), None)) is not None
+    assert OPS.whole_of_parameters((parameter(PLAIN[0]), None)) is not None
 
 
 def named(gradient: torch.Tensor) -> object:
@@ -93,7 +93,7 @@ SPECIAL: dict[str, Callable[[], object]] = {
 
 @pytest.mark.parametrize("name", SPECIAL)
 def test_one_that_is_special_has_all_of_them_looked_at(name: str) -> None:
-    assert OPS.whole_path([parameter(torch.ones(2)), SPECIAL[name]()]) is None
+    assert OPS.whole_of_parameters([parameter(torch.ones(2)), SPECIAL[name]()]) is None
 
 
 def test_a_parameter_that_has_become_a_result_is_left_out() -> None:
@@ -105,18 +105,18 @@ def test_memory_that_is_shared_is_looked_at() -> None:
     base = torch.ones(6)
     one = parameter(base[:3])
     for other in (one, parameter(base[:3]), parameter(base[2:5])):
-        assert OPS.whole_path([one, other]) is None
-    assert OPS.whole_path([one, parameter(base[3:])]) is not None
+        assert OPS.whole_of_parameters([one, other]) is None
+    assert OPS.whole_of_parameters([one, parameter(base[3:])]) is not None
 
 
 def test_nothing_that_watches_is_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
     given = [parameter(torch.ones(2))]
     with torch.autograd.forward_ad.dual_level():
-        assert OPS.whole_path(given) is None
+        assert OPS.whole_of_parameters(given) is None
     with torch.utils._python_dispatch.TorchDispatchMode():
-        assert OPS.whole_path(given) is None
+        assert OPS.whole_of_parameters(given) is None
     monkeypatch.setenv("UNIFIED_CLIP_PATH", "framework")
-    assert OPS.whole_path(given) is None
+    assert OPS.whole_of_parameters(given) is None
 
 
 @pytest.mark.parametrize("p", [1, 2, 3, math.inf])
@@ -130,7 +130,7 @@ def test_it_shows_in_nothing(monkeypatch: pytest.MonkeyPatch, limit: float, p: f
     for more in ([], [torch.randn(9, dtype=torch.float64)], [torch.tensor([math.inf])], [torch.tensor([math.nan])]):
         norm, whole = clip(more)
         with monkeypatch.context() as patch:
-            patch.setattr(torch_ops, "KERNELS", None)
+            patch.setattr(torch_ops, "GATHERER", None)
             expected, looked_at = clip(more)
         assert norm.dtype == expected.dtype
         torch.testing.assert_close(norm, expected, rtol=0, atol=0, equal_nan=True)

@@ -222,18 +222,14 @@ def test_bad_buffers_are_refused() -> None:
     good = np.ones(3, np.float32)
     with pytest.raises(ValueError, match="a code is needed for each buffer"):
         NATIVE.power_sum([good], "ff", 2, True, 1)
-    with pytest.raises(ValueError, match="a code is e, B, f or d"):
+    with pytest.raises(ValueError, match="a code is one of eBfdFD"):
         NATIVE.power_sum([good], "x", 2, True, 1)
     with pytest.raises(ValueError, match="float64 has exact sums only"):
         NATIVE.power_sum([np.ones(3)], "d", 2, False, 1)
     with pytest.raises(ValueError, match="the size that its code says"):
         NATIVE.power_sum([good, np.ones(3)], "ff", 2, True, 1)
-    with pytest.raises((ValueError, BufferError), match="not contiguous"):
-        NATIVE.power_sum([np.ones((4, 4), np.float32)[:, ::2]], "f", 2, True, 1)
     with pytest.raises(TypeError):
         NATIVE.power_sum([1.0], "f", 2, True, 1)
-    with pytest.raises(ValueError, match="other lengths"):
-        NATIVE.scale([good], [np.ones(4, np.float32)], "f", 1.0, 1)
     read_only = good.copy()
     read_only.flags.writeable = False
     with pytest.raises((ValueError, BufferError), match="read-only"):

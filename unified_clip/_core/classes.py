@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from . import checks, containers, rule
 from .containers import Leaf, Tree
 from .functions import Functions
-from .gradients import Gradients, InPlace, SameObjects, wants_clipping
+from .gradients import Gradients, SameObjects, WholeSame, together, wants_clipping
 from .ops import Ops, Tensor
 
 NeedClip = Callable[[Any], bool]
@@ -48,7 +48,12 @@ class GradientClip(Bound):
             object that was given.
         """
         ops, params_grads = self._names.resolve(params_grads)
-        return clip_pairs(ops, params_grads, lambda parameter: self)
+        whole = self._whole(ops, params_grads)
+        if whole is None:
+            return clip_pairs(ops, params_grads, lambda parameter: self)
+        self._clip(whole)
+        pairs: Pairs = whole.result()
+        return pairs
 
     def clip_(self, parameters: Any) -> Tensor | None:
         """Clip the gradients of `parameters` in place.
@@ -60,14 +65,26 @@ class GradientClip(Bound):
             The total norm before clipping (GradientClipByGlobalNorm), or None.
         """
         ops, parameters = self._names.resolve(parameters)
-        gradients = InPlace(
-            ops, parameters, f"{type(self).__name__}.clip_", self._instead, keep=self._takes, order=self._needs_order
-        )
+        function, order = f"{type(self).__name__}.clip_", self._needs_order
+        plain = self._together and self.need_clip is None
+        gradients = together(ops, parameters, function, self._instead, plain=plain, keep=self._takes, order=order)
         norm = self._clip(gradients)
         gradients.finish()
         return norm
 
     _needs_order: ClassVar[bool] = False
+    _together: ClassVar[bool] = True
+    """Whether nothing has to be known of any one gradient."""
+
+    def _whole(self, ops: Ops, pairs: Any) -> WholeSame | None:
+        """Pairs that can be clipped in one go."""
+        if not self._together or self.need_clip is not None or type(pairs) not in (list, tuple):
+            return None
+        path = ops.whole_of_pairs(pairs)
+        if path is None:
+            return None
+        parameters, gradients = zip(*pairs, strict=True)
+        return WholeSame(path, gradients, lambda results: list(zip(parameters, results, strict=True)))
 
     def _takes(self, parameter: Any) -> bool:
         """Whether a parameter's gradient is counted and scaled."""
@@ -146,6 +163,8 @@ class GradientClipByNorm(GradientClip):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(clip_norm={self.clip_norm})"
+
+    _together = False
 
     def _clip(self, gradients: Gradients) -> None:
         rule.clip_each(gradients, self.clip_norm, rule.PADDLE)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import numbers
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any, NamedTuple
 
 from .ops import Ops
@@ -75,6 +75,29 @@ def _walk(ops: Ops, node: Any, name: str | None, leaves: list[Leaf]) -> Rebuild:
         return lambda results: sequence(node, _pair(next(results), owner, variable))
     walks = [_walk(ops, item, name, leaves) for item in items]
     return lambda results: sequence(node, [part(results) for part in walks])
+
+
+def plain_items(node: Any) -> tuple[Sequence[Any], Rebuild] | None:
+    """What `flatten` finds in lists, flat tuples and dicts of dicts, much faster, if that is tensors and None only."""
+    if type(node) in (list, tuple):
+        return node, list
+    if type(node) is not dict:
+        return None
+    items: list[Any] = []
+    _append_items(node, items)
+    return items, lambda results: _with_items(node, results)
+
+
+def _append_items(node: dict[Any, Any], items: list[Any]) -> None:
+    for item in node.values():
+        if type(item) is dict:
+            _append_items(item, items)
+        else:
+            items.append(item)
+
+
+def _with_items(node: dict[Any, Any], results: Iterator[Any]) -> dict[Any, Any]:
+    return {key: _with_items(item, results) if type(item) is dict else next(results) for key, item in node.items()}
 
 
 def variable_index(ops: Ops, items: list[Any] | tuple[Any, ...]) -> int | None:

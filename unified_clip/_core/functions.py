@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Self
 
 from . import checks, containers, rule
-from .gradients import Functional, InPlace, together
+from .gradients import Functional, functional, together
 from .ops import Ops, Tensor
 
 Resolver = Callable[[Any], tuple[Ops, Any]]
@@ -100,7 +100,8 @@ class Functions:
         """
         ops, parameters = self.resolve(parameters)
         limit = checks.threshold(ops, clip_value, "clip_value", differentiable=False)
-        gradients = InPlace(ops, parameters, "clip_grad_value_", "clip_by_value", order=True)
+        plain = isinstance(limit, float)
+        gradients = together(ops, parameters, "clip_grad_value_", "clip_by_value", plain=plain, order=True)
         rule.clip_by_value(gradients, -limit, limit)
         gradients.finish()
 
@@ -135,7 +136,7 @@ class Functions:
         """
         ops, tensors = self.resolve(tensors)
         p = checks.norm_type(norm_type)
-        gradients = Functional(ops, self._tree(ops, tensors, "get_total_norm"))
+        gradients = functional(ops, tensors, "get_total_norm", plain=not error_if_nonfinite)
         return rule.measure(gradients, p, error_if_nonfinite)
 
     def clip_grads_with_norm_(
@@ -208,7 +209,8 @@ class Functions:
         ops, t_list = self.resolve(t_list)
         limit = checks.threshold(ops, clip_norm, "clip_norm", differentiable=True)
         given = None if use_norm is None else checks.given_norm(ops, use_norm, "use_norm", differentiable=True)
-        gradients = Functional(ops, self._tree(ops, t_list, "clip_by_global_norm"))
+        plain = isinstance(limit, float) and isinstance(given, float | None)
+        gradients = functional(ops, t_list, "clip_by_global_norm", plain=plain)
         norm = rule.clip_together(gradients, limit, rule.TENSORFLOW_GLOBAL, given_norm=given)
         return gradients.result(), norm
 
@@ -302,15 +304,9 @@ class Functions:
             np.float64(5.0)
         """
         ops, t_list = self.resolve(t_list)
-        return rule.measure(Functional(ops, self._tree(ops, t_list, "global_norm")), 2.0)
+        return rule.measure(functional(ops, t_list, "global_norm"), 2.0)
 
     # -- what they share
-
-    def _tree(self, ops: Ops, container: Any, function: str) -> containers.Tree:
-        tree = containers.flatten(ops, container)
-        if tree.used_up:
-            checks.warn(f"{function} was given an iterator with nothing left in it; pass a list if you need it twice")
-        return tree
 
     def _one_tensor(self, ops: Ops, t: Any, function: str, **options: Any) -> Functional:
         checks.one_tensor(ops, t, function)

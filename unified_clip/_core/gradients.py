@@ -170,7 +170,7 @@ class InPlace(Gradients):
 
 
 class Whole(Gradients):
-    """The gradients of plain parameters, in place: clipped together, and nothing is asked of any one of them."""
+    """Plain gradients, found in one go and clipped together in place: nothing is asked of any one of them."""
 
     differentiable = False
 
@@ -183,8 +183,51 @@ class Whole(Gradients):
     def scale(self, group: Sequence[int], path: Path, coef: Scalar) -> None:
         path.scale_(coef)
 
+    def clamp(self, group: Sequence[int], path: Path, low: Any, high: Any) -> None:
+        path.clamp_(low, high)
+
+    def is_sparse(self, index: int) -> bool:
+        return False
+
     def finish(self) -> None:
         """Everything has been written where it is."""
+
+
+class WholeFunctional(Whole):
+    """The same with new tensors, which `result` puts in the place of those given."""
+
+    def __init__(self, path: WholePath, items: Sequence[Any], rebuild: containers.Rebuild) -> None:
+        super().__init__(path)
+        self._items, self._rebuild = items, rebuild
+        self._results = path.tensors
+
+    def leave(self, group: Sequence[int], path: Path) -> None:
+        self._results = path.unchanged()
+
+    def scale(self, group: Sequence[int], path: Path, coef: Scalar) -> None:
+        self._results = path.scale(coef)
+
+    def clamp(self, group: Sequence[int], path: Path, low: Any, high: Any) -> None:
+        self._results = path.clamp(low, high)
+
+    def result(self) -> Any:
+        results = iter(self._results)
+        return self._rebuild(None if item is None else next(results) for item in self._items)
+
+
+class WholeSame(WholeFunctional):
+    """As class instances do: gradients that are left alone come back as the objects that were given."""
+
+    def leave(self, group: Sequence[int], path: Path) -> None:
+        """The results are what was given."""
+
+    def scale(self, group: Sequence[int], path: Path, coef: Scalar) -> None:
+        if not path.is_one(coef):
+            super().scale(group, path, coef)
+
+    def finish(self) -> None:
+        """Where tensors cannot be written: the results into the list they came from."""
+        self.result()
 
 
 def together(
@@ -194,14 +237,40 @@ def together(
     instead: str,
     *,
     plain: bool,
+    keep: Callable[[Any], bool] = wants_clipping,
+    order: bool = False,
 ) -> Whole | InPlace:
-    """Gradients to be clipped by one norm in place. `plain`: nothing has to be known of any single one."""
-    plain = plain and ops.gradients_on_parameters  # elsewhere an iterator cannot be updated
-    if plain and isinstance(container, Iterator):
-        items = list(container)
-        container = items or iter(items)
-    path = ops.whole_path(container) if plain and type(container) in (list, tuple) else None
-    return InPlace(ops, container, function, instead) if path is None else Whole(path)
+    """Gradients to be clipped in place, by one norm or by value. `plain`: nothing has to be known of any one."""
+    whole = None
+    if plain and ops.gradients_on_parameters:
+        container = _listed(container)
+        if type(container) in (list, tuple):
+            whole = ops.whole_of_parameters(container)
+    elif plain and type(container) is list:
+        whole = ops.whole_of_tensors(container, differentiable=False, in_place=True)
+    if whole is None:
+        return InPlace(ops, container, function, instead, keep=keep, order=order)
+    if ops.writable:
+        return Whole(whole)
+    return WholeSame(whole, container, lambda results: container.__setitem__(slice(None), results))
+
+
+def functional(ops: Ops, container: Any, function: str, *, plain: bool = True) -> WholeFunctional | Functional:
+    """Gradients for new results. `plain`: nothing has to be known of any one."""
+    container = _listed(container)
+    found = containers.plain_items(container) if plain else None
+    whole = ops.whole_of_tensors(found[0], differentiable=True, in_place=False) if found else None
+    if found is not None and whole is not None:
+        return WholeFunctional(whole, *found)
+    tree = containers.flatten(ops, container)
+    if tree.used_up:
+        checks.warn(f"{function} was given an iterator with nothing left in it; pass a list if you need it twice")
+    return Functional(ops, tree)
+
+
+def _listed(container: Any) -> Any:
+    """What an iterator yields, as a list; one with nothing left in it as another such."""
+    return (list(container) or iter(())) if isinstance(container, Iterator) else container
 
 
 def _gradients_of_parameters(ops: Ops, parameters: Sequence[Leaf], function: str, instead: str) -> list[Leaf]:

@@ -67,7 +67,7 @@ class Path(Protocol):
 
 
 class WholePath(Path, Protocol):
-    """A path that knows its tensors: the gradients of plain parameters, to be clipped together and in place."""
+    """A path that knows its tensors: plain gradients, found in one go, to be clipped together."""
 
     @property
     def tensors(self) -> list[Tensor]: ...
@@ -158,9 +158,18 @@ class Ops(Protocol):
         """The host path where the conditions for it hold for every tensor, `others` (bounds) included; else the device
         path. `differentiable`: a functional name, so a derivative may be wanted."""
 
-    def whole_path(self, parameters: Any) -> WholePath | None:
-        """A path over the gradients of a list of parameters, found in one go; None where any of them is not plain, or
-        there is none: then each is looked at."""
+    # -- the path over a whole list, found in one go; None where anything in it is not plain: then each is looked at
+
+    def whole_of_parameters(self, parameters: Sequence[Any]) -> WholePath | None:
+        """The gradients of parameters, to be written in place."""
+        return None
+
+    def whole_of_tensors(self, tensors: Sequence[Any], *, differentiable: bool, in_place: bool) -> WholePath | None:
+        """Tensors and None. `in_place`: to be written, where tensors can be."""
+        return None
+
+    def whole_of_pairs(self, pairs: Sequence[Any]) -> WholePath | None:
+        """The gradients, or None, of (parameter, gradient) tuples."""
         return None
 
     def read(self, scalar: Tensor) -> float | int | None:
@@ -173,6 +182,13 @@ class Ops(Protocol):
     def distinct(self, tensors: Sequence[Any], describe: Callable[[int], str]) -> list[int]:
         """For each gradient the index of the first one in the same memory, which alone is counted and written.
         ValueError for memory that overlaps otherwise or cannot be written."""
+
+    takes_capsules: bool = False
+    """Whether `from_capsule` makes tensors over memory that is handed on by DLPack, without a copy."""
+
+    def from_capsule(self, capsule: Any) -> Tensor:
+        """Only called where `takes_capsules`."""
+        return None
 
     def threads(self) -> int | None:
         """How many threads the framework uses on the CPU; None where it does not say."""

@@ -1,4 +1,5 @@
-// What is needed of DLPack's C exchange interface (dlpack.h, version 1): a tensor's description, without a Python call.
+// What is needed of DLPack's C exchange interface (dlpack.h, version 1): a tensor's description, and a new
+// tensor over memory of ours, without a Python call.
 #pragma once
 
 #include <cstdint>
@@ -23,6 +24,24 @@ struct Tensor {
     std::uint64_t byte_offset;
 };
 
+// A tensor's memory on its way to a new owner.
+struct Managed {
+    struct {
+        std::uint32_t major, minor;
+    } version;
+    void* context;
+    void (*release)(Managed* self);
+    std::uint64_t flags;
+    Tensor tensor;
+};
+
+// The same as it travels in a capsule.
+struct OldManaged {
+    Tensor tensor;
+    void* context;
+    void (*release)(OldManaged* self);
+};
+
 // The capsule `__dlpack_c_exchange_api__` of a tensor type.
 struct ExchangeApi {
     struct {
@@ -31,7 +50,7 @@ struct ExchangeApi {
     void* previous;
     void* allocate;
     void* managed_from_object;
-    void* managed_to_object;
+    int (*managed_to_object)(Managed* tensor, void** object);  // takes the memory where it returns 0
     int (*tensor_from_object)(void* object, Tensor* out);  // may be null; -1 and a Python error where it fails
     void* current_stream;
 };

@@ -1,4 +1,4 @@
-// Kernels over contiguous runs of numbers: sums of a block, exact sums, the greatest magnitude, scaling.
+// Kernels over numbers in a row: sums of a block, exact sums, the greatest magnitude, scaling, clamping.
 #pragma once
 
 #include <cmath>
@@ -83,9 +83,10 @@ struct Float64 {
             const double v = static_cast<double>(FORMAT::load(x[i]));             \
             lanes[0] += TERM;                                                     \
         }                                                                         \
-        double sum = 0;                                                           \
-        for (double lane : lanes) sum += lane;                                    \
-        return sum;                                                               \
+        for (std::size_t half = LANES / 2; half; half /= 2)                       \
+            for (std::size_t lane = 0; lane < half; ++lane)                       \
+                lanes[lane] += lanes[lane + half];                                \
+        return lanes[0];                                                          \
     }
 
 CLIP_BLOCK_SUM(squares_float32, Float32, v* v)
@@ -163,5 +164,23 @@ CLIP_SCALE(scale_bfloat16, BFloat16, float)
 CLIP_SCALE(scale_float16, Float16, float)
 CLIP_SCALE(scale_float64, Float64, double)
 #undef CLIP_SCALE
+
+// -- clamping: what lies beyond a bound becomes that bound; NaN stays
+
+#define CLIP_CLAMP(NAME, FORMAT, NUMBER)                                                                            \
+    CLIP_WIDE inline void NAME(const FORMAT::Stored* x, FORMAT::Stored* out, std::size_t count, NUMBER low,         \
+                               NUMBER high) {                                                                       \
+        const FORMAT::Stored least = FORMAT::store(low), most = FORMAT::store(high);                                \
+        for (std::size_t i = 0; i < count; ++i) {                                                                   \
+            const NUMBER v = FORMAT::load(x[i]);                                                                    \
+            out[i] = v < low ? least : v > high ? most : x[i];                                                      \
+        }                                                                                                           \
+    }
+
+CLIP_CLAMP(clamp_float32, Float32, float)
+CLIP_CLAMP(clamp_bfloat16, BFloat16, float)
+CLIP_CLAMP(clamp_float16, Float16, float)
+CLIP_CLAMP(clamp_float64, Float64, double)
+#undef CLIP_CLAMP
 
 }  // namespace clip

@@ -18,6 +18,7 @@ import numpy as np
 from .._core.device import norm_dtype
 from .._core.exact import FORMATS, nearest
 from .._core.ops import Scalar, Tensor
+from .._native import KERNELS
 from . import kernels
 from .kernels import Array
 
@@ -26,6 +27,8 @@ class HostOps(Protocol):
     """What the host path needs from a framework."""
 
     writable: bool
+    takes_capsules: bool
+    """Whether `from_capsule` makes tensors of memory without a copy."""
 
     def threads(self) -> int | None:
         """How many threads the framework uses on the CPU; None where it does not say."""
@@ -39,6 +42,9 @@ class HostOps(Protocol):
 
     def from_host(self, array: Array, dtype: str) -> Tensor:
         """A tensor with the array's values; the array is new and nobody else's. bfloat16 comes as bits."""
+
+    def from_capsule(self, capsule: Any) -> Tensor:
+        """A tensor over the memory in a DLPack capsule. Only called where `takes_capsules`."""
 
     def norm_from_host(self, value: float, dtype: str) -> Tensor: ...
 
@@ -79,9 +85,7 @@ class HostPath:
     def scale(self, coef: Scalar) -> list[Tensor]:
         if self.is_one(coef):
             return self.unchanged()
-        results = [np.empty_like(view) for view in self._views]
-        kernels.scale(self._views, self._dtypes, coef, results, self._threads)
-        return [self._ops.from_host(result, dtype) for result, dtype in zip(results, self._dtypes, strict=True)]
+        return self._new(lambda results: kernels.scale(self._views, self._dtypes, coef, results, self._threads))
 
     def scale_(self, coef: Scalar) -> None:
         if not self.is_one(coef):
@@ -93,15 +97,16 @@ class HostPath:
         return not bool(np.all(self._bound(low, dtype) <= self._bound(high, dtype)))
 
     def clamp(self, low: Any, high: Any) -> list[Tensor]:
-        return self._new(self._clamp(low, high))
+        return self._new(lambda results: self._clamp(low, high, results))
 
     def clamp_(self, low: float, high: float) -> None:
-        self._write(self._clamp(low, high))
+        self._clamp(low, high, self._views)
+        self._ops.wrote(self._tensors)
 
     def unchanged(self) -> list[Tensor]:
         if not self._ops.writable:
             return list(self._tensors)
-        return self._new(lambda view, dtype, out: np.copyto(out, view))
+        return self._new(lambda results: list(map(np.copyto, results, self._views)))
 
     def as_norm(self, n: Scalar) -> Tensor:
         return self._ops.norm_from_host(float(n), self._norm_dtype)
@@ -119,10 +124,12 @@ class HostPath:
     def scope(self) -> AbstractContextManager[Any]:
         return kernels.ieee_arithmetic()
 
-    def _clamp(self, low: Any, high: Any) -> Callable[[Array, str, Array], None]:
-        return lambda view, dtype, out: kernels.clamp(
-            view, dtype, self._bound(low, dtype), self._bound(high, dtype), out
-        )
+    def _clamp(self, low: Any, high: Any, results: Sequence[Array]) -> None:
+        if kernels.clamps_at_once(self._dtypes, low, high):
+            kernels.clamp_all(self._views, self._dtypes, low, high, results, self._threads)
+            return
+        for (view, dtype), out in zip(self._buffers(), results, strict=True):
+            kernels.clamp(view, dtype, self._bound(low, dtype), self._bound(high, dtype), out)
 
     def _bound(self, bound: Any, dtype: str) -> Array:
         """A number or a tensor rounded once to the dtype; bfloat16 as float32."""
@@ -133,18 +140,11 @@ class HostPath:
     def _buffers(self) -> Iterable[tuple[Array, str]]:
         return zip(self._views, self._dtypes, strict=True)
 
-    def _new(self, compute: Callable[[Array, str, Array], None]) -> list[Tensor]:
-        results = []
-        for view, dtype in self._buffers():
-            out = np.empty_like(view)
-            compute(view, dtype, out)
-            results.append(self._ops.from_host(out, dtype))
-        return results
-
-    def _write(self, compute: Callable[[Array, str, Array], None]) -> None:
-        for view, dtype in self._buffers():
-            compute(view, dtype, view)
-        self._ops.wrote(self._tensors)
+    def _new(self, compute: Callable[[list[Array]], Any]) -> list[Tensor]:
+        new = np.empty_like if self._ops.writable else kernels.shareable_empty_like
+        results = [new(view) for view in self._views]
+        compute(results)
+        return [self._ops.from_host(result, dtype) for result, dtype in zip(results, self._dtypes, strict=True)]
 
 
 class LanePath(HostPath):
@@ -159,6 +159,13 @@ class LanePath(HostPath):
     @property
     def tensors(self) -> list[Tensor]:
         return self._tensors
+
+    @property
+    def _makes_results(self) -> bool:
+        return self._lane.makes_tensors or self._ops.takes_capsules
+
+    def _made(self, results: list[Any]) -> list[Tensor]:
+        return results if self._lane.makes_tensors else [self._ops.from_capsule(capsule) for capsule in results]
 
     @cached_property
     def _dtypes(self) -> list[str]:  # type: ignore[override]  # most calls need neither
@@ -186,13 +193,55 @@ class LanePath(HostPath):
     def where(self, condition: Any, yes: Scalar, no: Scalar) -> Scalar:
         return yes if condition else no
 
+    def scale(self, coef: Scalar) -> list[Tensor]:
+        if self.is_one(coef):
+            return self.unchanged()
+        if not self._makes_results:
+            return super().scale(coef)
+        return self._made(self._lane.scale(coef, self._threads))
+
     def scale_(self, coef: Scalar) -> None:
         if coef != 1.0:
-            self._lane.scale(coef, self._threads)
+            self._lane.scale_(coef, self._threads)
             self._ops.wrote(self._tensors)
+
+    def clamp(self, low: Any, high: Any) -> list[Tensor]:
+        if not self._makes_results:
+            return super().clamp(low, high)
+        return self._made(self._lane.clamp(kernels.bounds(low), kernels.bounds(high), self._threads))
+
+    def clamp_(self, low: float, high: float) -> None:
+        self._lane.clamp_(kernels.bounds(low), kernels.bounds(high), self._threads)
+        self._ops.wrote(self._tensors)
+
+    def unchanged(self) -> list[Tensor]:
+        if self._ops.writable and self._makes_results:
+            return self._made(self._lane.scale(1.0, self._threads))
+        return super().unchanged()
 
     def is_one(self, coef: Scalar) -> bool:
         return bool(coef == 1.0)
+
+
+def gatherer(
+    tensor: type,
+    parameter: type | None = None,
+    methods: Sequence[tuple[str, bool]] = (),
+    recording: tuple[str, bool] = ("", True),
+) -> Any | None:
+    """What finds plain gradients, if the compiled kernels are here: by DLPack's C interface, or by the buffer protocol.
+
+    `methods`: of tensors, and what they return for plain ones. `recording`: the attribute of a tensor, and its value,
+    by which a derivative is wanted.
+    """
+    if KERNELS is None:
+        return None
+    return KERNELS.Gatherer(tensor, parameter, getattr(tensor, "__dlpack_c_exchange_api__", None), methods, recording)
+
+
+def lane_path(ops: HostOps, lane: Any | None) -> LanePath | None:
+    """A path over what the compiled kernels have found, if that is anything."""
+    return LanePath(ops, lane) if lane is not None and lane.tensors else None
 
 
 # -- the choice of path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -14,7 +15,7 @@ import numpy as np
 from jax.experimental.sparse import BCOO
 
 from .._core.device import DevicePath, inverse, odd_bits
-from .._core.ops import Ops, Path, Scalar, Tensor
+from .._core.ops import Ops, Path, Scalar, Tensor, WholePath
 from . import host, kernels
 
 HALF = (jnp.float16, jnp.bfloat16)
@@ -25,6 +26,7 @@ class JaxOps(Ops):
 
     name = "jax"
     writable = False
+    takes_capsules = True
 
     # -- recognising
 
@@ -83,6 +85,11 @@ class JaxOps(Ops):
             return DevicePath(self, tensors, differentiable)
         return host.HostPath(self, tensors, views[: len(tensors)])
 
+    def whole_of_tensors(self, tensors: Sequence[Any], *, differentiable: bool, in_place: bool) -> WholePath | None:
+        kind = next((type(tensor) for tensor in tensors if tensor is not None), object)
+        gatherer = None if host.forced_to_framework() else _gatherer(kind)  # type: ignore[arg-type]  # it is hashable
+        return host.lane_path(self, gatherer.of_tensors(tensors, False, False)) if gatherer else None
+
     def host_views(self, tensors: Sequence[Tensor]) -> list[kernels.Array] | None:
         """Views of all the memory, or None where any array is traced, elsewhere or in parts."""
         if host.forced_to_framework() or not all(_is_concrete(tensor) for tensor in tensors):
@@ -95,6 +102,10 @@ class JaxOps(Ops):
     def from_host(self, array: kernels.Array, dtype: str) -> Tensor:
         with jax.enable_x64(True):  # a float64 array may exist although the process has no x64
             return jnp.asarray(array.view(ml_dtypes.bfloat16) if dtype == "bfloat16" else array)
+
+    def from_capsule(self, capsule: Any) -> Tensor:
+        with jax.enable_x64(True):
+            return jax.dlpack.from_dlpack(_Exporter(capsule))
 
     def norm_from_host(self, value: float, dtype: str) -> Tensor:
         return self.from_host(np.array(value, dtype), dtype)
@@ -176,6 +187,25 @@ class JaxOps(Ops):
     def scope(self, differentiable: bool) -> AbstractContextManager[Any]:
         scope: AbstractContextManager[Any] = jax.enable_x64(True)
         return scope
+
+
+class _Exporter:
+    """What has a capsule to give, as JAX asks for it."""
+
+    def __init__(self, capsule: Any) -> None:
+        self._capsule = capsule
+
+    def __dlpack__(self, **_: Any) -> Any:
+        return self._capsule
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 1, 0  # the CPU
+
+
+@functools.cache
+def _gatherer(kind: type) -> Any | None:
+    """For the type of concrete arrays, whose buffers refuse what is deleted, elsewhere or in parts."""
+    return host.gatherer(kind) if issubclass(kind, jax.Array) else None
 
 
 def _is_concrete(tensor: Any) -> bool:

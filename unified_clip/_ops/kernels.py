@@ -29,8 +29,11 @@ Array = npt.NDArray[Any]
 CHUNK = 16 * BLOCK
 """Elements that are widened to float64 at a time: small enough for the cache."""
 
-CODES = {"float16": "e", "bfloat16": "B", "float32": "f", "float64": "d"}
+CODES = {"float16": "e", "bfloat16": "B", "float32": "f", "float64": "d", "complex64": "F", "complex128": "D"}
 """How the compiled kernels are told of a dtype."""
+
+LINE, WORTH_SHARING = 64, 4096
+"""Bytes: how memory is aligned that frameworks share, and from what length on a copy costs more than the alignment."""
 
 LIMB = 18
 """A 53-bit mantissa is split into limbs of 18, 18 and 17 bits: what is added for an element is below 2**37, so CHUNK of
@@ -42,10 +45,10 @@ them stay below 2**53."""
 
 def real_parts(view: Array, dtype: str, p: float) -> list[tuple[Array, str]]:
     """Real arrays with the same sum of |g|**p: for a complex array its two parts (p = 2) or its magnitudes."""
-    if not dtype.startswith("complex"):
+    if not dtype.startswith("complex") or (p == 2 and KERNELS):
         return [(view, dtype)]
     if p == 2:
-        return [(_parts(_dense(view)), _part(dtype))]
+        return [(view.real, _part(dtype)), (view.imag, _part(dtype))]
     wide = view.astype(np.complex128)
     return [(np.where(np.isnan(wide), np.nan, np.abs(wide)), "float64")]  # abs(inf + nan j) is inf
 
@@ -59,7 +62,7 @@ def exact_norm(parts: Sequence[tuple[Array, str]], p: int, dtype: str, threads: 
         return _exact_sum(parts, p) if exact else _block_sums(parts, p)
 
     # A float64 term has more bits than a certified block sum keeps, and a float64 norm needs more than 2**-40.
-    blocks = dtype == "float32" and all(part_dtype != "float64" for _, part_dtype in parts)
+    blocks = dtype == "float32" and all(part_dtype not in ("float64", "complex128") for _, part_dtype in parts)
     return rounded_norm(sums, p, dtype, blocks=blocks)
 
 
@@ -80,26 +83,8 @@ def native_sum(found: tuple[bytes, bool, bool], exact: bool) -> Accumulator:
 
 
 def _buffers(parts: Sequence[tuple[Array, str]]) -> tuple[list[Array], str]:
-    """Arrays whose memory has no gaps, and the codes of their dtypes."""
-    return [_dense(view) for view, _ in parts], "".join(CODES[dtype] for _, dtype in parts)
-
-
-def _dense(view: Array) -> Array:
-    """The array, or its elements in the order of the memory: a view where there are no gaps, else a copy."""
-    return view if view.flags.forc else view.ravel(order="K")
-
-
-def _is_dense(view: Array) -> bool:
-    """Whether the elements fill the memory from the first to the last of them, each in a place of its own."""
-    if view.flags.forc:
-        return True
-    first, last = np.lib.array_utils.byte_bounds(view)
-    return min(view.strides) > 0 and last - first == view.nbytes and np.may_share_memory(view.ravel(order="K"), view)
-
-
-def _parts(view: Array) -> Array:
-    """The real and the imaginary parts of an array without gaps, in the order of the memory."""
-    return view.ravel(order="K").view(view.real.dtype)
+    """Arrays, and the codes of their dtypes, for the compiled kernels."""
+    return [view for view, _ in parts], "".join(CODES[dtype] for _, dtype in parts)
 
 
 def _block_sums(parts: Sequence[tuple[Array, str]], p: int) -> Accumulator:
@@ -218,18 +203,12 @@ def scale(
     views: Sequence[Array], dtypes: Sequence[str], coef: Scalar, results: Sequence[Array], threads: int = 1
 ) -> None:
     """result = view * coef, where a result may be its view: one multiplication, in float32 for 16-bit numbers."""
-    runs: list[tuple[Array, Array, str]] = []
-    compiled = KERNELS is not None and not np.ndim(coef)
+    if KERNELS and not np.ndim(coef):
+        codes = "".join(CODES[dtype] for dtype in dtypes)
+        KERNELS.scale(list(views), list(results), codes, float(coef), threads)
+        return
     for view, dtype, out in zip(views, dtypes, results, strict=True):
-        if not (compiled and _is_dense(view) and view.strides == out.strides):
-            _scale(view, dtype, coef, out)
-        elif dtype.startswith("complex"):
-            runs.append((_parts(view), _parts(out), _part(dtype)))
-        else:
-            runs.append((_dense(view), _dense(out), dtype))
-    if KERNELS is not None and runs:
-        given, written, names = zip(*runs, strict=True)
-        KERNELS.scale(list(given), list(written), "".join(CODES[name] for name in names), float(coef), threads)
+        _scale(view, dtype, coef, out)
 
 
 def _scale(view: Array, dtype: str, coef: Scalar, out: Array) -> None:
@@ -246,6 +225,30 @@ def _scale(view: Array, dtype: str, coef: Scalar, out: Array) -> None:
         out[...] = encode(decode(view, dtype).astype(np.float32) * np.asarray(coef, dtype=np.float32), dtype)
 
 
+def clamps_at_once(dtypes: Sequence[str], low: Any, high: Any) -> bool:
+    """Whether the compiled kernels clamp it: real numbers, by bounds that are numbers."""
+    return (
+        KERNELS is not None
+        and isinstance(low, int | float)
+        and isinstance(high, int | float)
+        and all(dtype in FORMATS for dtype in dtypes)
+    )
+
+
+def clamp_all(
+    views: Sequence[Array], dtypes: Sequence[str], low: float, high: float, results: Sequence[Array], threads: int
+) -> None:
+    """`clamp` for a list by the compiled kernels."""
+    assert KERNELS is not None
+    codes = "".join(CODES[dtype] for dtype in dtypes)
+    KERNELS.clamp(list(views), list(results), codes, bounds(low), bounds(high), threads)
+
+
+def bounds(value: float) -> list[float]:
+    """A bound rounded to each format, as the compiled kernels want it."""
+    return [nearest(value, dtype) for dtype in FORMATS]
+
+
 def clamp(view: Array, dtype: str, low: Array, high: Array, out: Array) -> None:
     """out = view with what lies beyond a bound moved onto it; NaN and values equal to a bound stay."""
     values = decode(view, dtype)
@@ -254,6 +257,15 @@ def clamp(view: Array, dtype: str, low: Array, high: Array, out: Array) -> None:
         np.copyto(out, view)
     np.copyto(out, encode(high, dtype), where=above)
     np.copyto(out, encode(low, dtype), where=below)
+
+
+def shareable_empty_like(view: Array) -> Array:
+    """A new array at an address that TensorFlow and JAX share, where they would copy it from another."""
+    if view.nbytes < WORTH_SHARING or not view.flags.c_contiguous:
+        return np.empty_like(view)
+    memory = np.empty(view.nbytes + LINE, np.uint8)
+    start = -memory.__array_interface__["data"][0] % LINE
+    return memory[start : start + view.nbytes].view(view.dtype).reshape(view.shape)
 
 
 def _part(dtype: str) -> str:

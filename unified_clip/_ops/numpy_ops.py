@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .._core.ops import Ops, Path, Tensor
+from .._core.ops import Ops, Path, Tensor, WholePath
 from . import host, kernels, memory
 
 
@@ -36,6 +36,9 @@ class NumpyOps(Ops):
     def path(self, tensors: Sequence[Tensor], *, differentiable: bool, others: Sequence[Any] = ()) -> Path:
         return host.HostPath(self, tensors, [self.host_view(tensor) for tensor in tensors])
 
+    def whole_of_tensors(self, tensors: Sequence[Any], *, differentiable: bool, in_place: bool) -> WholePath | None:
+        return host.lane_path(self, GATHERER.of_tensors(tensors, False, in_place)) if GATHERER else None
+
     def read(self, scalar: Tensor) -> float | int | None:
         return scalar.item()  # type: ignore[no-any-return]
 
@@ -61,4 +64,5 @@ class NumpyOps(Ops):
         """NumPy keeps no record of what was read."""
 
 
+GATHERER: Any = host.gatherer(np.ndarray)
 OPS = NumpyOps()

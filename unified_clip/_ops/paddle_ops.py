@@ -23,7 +23,6 @@ import paddle
 from .._core import classes
 from .._core.device import DevicePath, inverse, odd_bits
 from .._core.ops import Ops, Path, Scalar, Tensor, WholePath
-from .._native import KERNELS
 from . import host, kernels, memory
 
 DTYPES = {
@@ -39,8 +38,9 @@ SMALL_INTEGERS = (paddle.int8, paddle.int16, paddle.uint8)
 PARAMETER = paddle.base.framework.EagerParamBase
 PLAIN = (paddle.Tensor, PARAMETER)
 CPU = paddle.CPUPlace()
-EXCHANGE = getattr(paddle.Tensor, "__dlpack_c_exchange_api__", None)
-"""DLPack's C interface, by which the compiled kernels look at tensors."""
+GATHERER: Any = host.gatherer(
+    paddle.Tensor, PARAMETER, [("is_dense", True), ("is_dist", False)], ("stop_gradient", False)
+)
 
 
 class PaddleOps(Ops):
@@ -144,11 +144,15 @@ class PaddleOps(Ops):
             return DevicePath(self, [_Dense(tensor) for tensor in tensors], differentiable)
         return host.HostPath(self, tensors, views[: len(tensors)])
 
-    def whole_path(self, parameters: Any) -> WholePath | None:
-        if KERNELS is None or EXCHANGE is None or host.forced_to_framework() or not paddle.in_dynamic_mode():
-            return None
-        lane = KERNELS.lane(parameters, PARAMETER, paddle.Tensor, EXCHANGE, [("is_dense", True), ("is_dist", False)])
-        return host.LanePath(self, lane) if lane is not None and lane.tensors else None
+    def whole_of_parameters(self, parameters: Sequence[Any]) -> WholePath | None:
+        return host.lane_path(self, GATHERER.of_parameters(parameters)) if _gathers() else None
+
+    def whole_of_tensors(self, tensors: Sequence[Any], *, differentiable: bool, in_place: bool) -> WholePath | None:
+        recording = differentiable and paddle.is_grad_enabled()
+        return host.lane_path(self, GATHERER.of_tensors(tensors, recording, in_place)) if _gathers() else None
+
+    def whole_of_pairs(self, pairs: Sequence[Any]) -> WholePath | None:
+        return host.lane_path(self, GATHERER.of_pairs(pairs)) if _gathers() else None
 
     def host_views(self, tensors: Sequence[Tensor], *, differentiable: bool) -> list[kernels.Array] | None:
         """Views of all the memory, or None where any condition of the host path does not hold.
@@ -269,6 +273,10 @@ class PaddleOps(Ops):
     def scope(self, differentiable: bool) -> Iterator[None]:
         with paddle.amp.auto_cast(enable=False), nullcontext() if differentiable else paddle.no_grad():
             yield
+
+
+def _gathers() -> bool:
+    return GATHERER is not None and not host.forced_to_framework() and paddle.in_dynamic_mode()
 
 
 class _Dense:

@@ -18,7 +18,7 @@ from tensorflow.python.pywrap_tfe import TFE_Py_TapeSetPossibleGradientTypes as 
 
 from .._core import classes
 from .._core.device import DevicePath, inverse, odd_bits
-from .._core.ops import Ops, Path, Scalar, Tensor
+from .._core.ops import Ops, Path, Scalar, Tensor, WholePath
 from . import host, kernels
 
 EAGER = tf.__internal__.EagerTensor
@@ -34,6 +34,7 @@ class TensorflowOps(Ops):
     name = "tensorflow"
     writable = False
     has_variables = True
+    takes_capsules = True
 
     # -- recognising
 
@@ -104,6 +105,12 @@ class TensorflowOps(Ops):
             return DevicePath(self, tensors, differentiable)
         return host.HostPath(self, tensors, [self.host_view(tensor) for tensor in tensors])
 
+    def whole_of_tensors(self, tensors: Sequence[Any], *, differentiable: bool, in_place: bool) -> WholePath | None:
+        present = [tensor for tensor in tensors if tensor is not None]
+        if GATHERER is None or not self._takes_host(present, watched=present if differentiable else []):
+            return None
+        return host.lane_path(self, GATHERER.of_tensors(present, False, False))
+
     def _takes_host(self, tensors: Sequence[Tensor], watched: Sequence[Tensor]) -> bool:
         return not host.forced_to_framework() and _in_host_memory(tensors) and not _is_watched(watched)
 
@@ -118,6 +125,9 @@ class TensorflowOps(Ops):
     def from_host(self, array: kernels.Array, dtype: str) -> Tensor:
         # What tf.constant does after a copy: the tensor shares the array's memory where that is aligned.
         return EAGER(array.view(tf.bfloat16.as_numpy_dtype) if dtype == "bfloat16" else array, "", None)
+
+    def from_capsule(self, capsule: Any) -> Tensor:
+        return tf.experimental.dlpack.from_dlpack(capsule)
 
     def norm_from_host(self, value: float, dtype: str) -> Tensor:
         ensure_initialized()  # where there is no gradient, this may be the first tensor of the process
@@ -319,5 +329,6 @@ def _run_as_written() -> None:
         function.autograph_info__ = tf.autograph.experimental.do_not_convert(function).autograph_info__  # type: ignore[attr-defined]
 
 
+GATHERER: Any = host.gatherer(EAGER)
 OPS = TensorflowOps()
 _run_as_written()

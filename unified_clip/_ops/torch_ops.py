@@ -14,7 +14,6 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from .._core.device import DevicePath, inverse, odd_bits
 from .._core.ops import Ops, Path, Scalar, Tensor, WholePath
-from .._native import KERNELS
 from . import host, kernels, memory
 
 DTYPES = {
@@ -27,8 +26,7 @@ DTYPES = {
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 HALF = (torch.float16, torch.bfloat16)
 PLAIN = (torch.Tensor, torch.nn.Parameter)
-EXCHANGE = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
-"""DLPack's C interface, by which the compiled kernels look at tensors."""
+GATHERER: Any = host.gatherer(torch.Tensor, torch.nn.Parameter, [("is_neg", False)], ("requires_grad", True))
 
 
 class TorchOps(Ops):
@@ -99,11 +97,15 @@ class TorchOps(Ops):
             return DevicePath(self, tensors, differentiable)
         return host.HostPath(self, tensors, views[: len(tensors)])
 
-    def whole_path(self, parameters: Any) -> WholePath | None:
-        if KERNELS is None or EXCHANGE is None or host.forced_to_framework() or _is_watched():
-            return None
-        lane = KERNELS.lane(parameters, torch.nn.Parameter, torch.Tensor, EXCHANGE, [("is_neg", False)])
-        return host.LanePath(self, lane) if lane is not None and lane.tensors else None
+    def whole_of_parameters(self, parameters: Sequence[Any]) -> WholePath | None:
+        return host.lane_path(self, GATHERER.of_parameters(parameters)) if _gathers() else None
+
+    def whole_of_tensors(self, tensors: Sequence[Any], *, differentiable: bool, in_place: bool) -> WholePath | None:
+        recording = differentiable and torch.is_grad_enabled()
+        return host.lane_path(self, GATHERER.of_tensors(tensors, recording, in_place)) if _gathers() else None
+
+    def whole_of_pairs(self, pairs: Sequence[Any]) -> WholePath | None:
+        return host.lane_path(self, GATHERER.of_pairs(pairs)) if _gathers() else None
 
     def host_views(self, tensors: Sequence[Tensor], *, differentiable: bool) -> list[kernels.Array] | None:
         """Views of all the memory, or None where any condition of the host path does not hold."""
@@ -239,6 +241,10 @@ class TorchOps(Ops):
 
     def scope(self, differentiable: bool) -> AbstractContextManager[Any]:
         return nullcontext() if differentiable else torch.no_grad()
+
+
+def _gathers() -> bool:
+    return GATHERER is not None and not host.forced_to_framework() and not _is_watched()
 
 
 def _is_inner(parameter: Any) -> bool:

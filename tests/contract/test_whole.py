@@ -1,0 +1,161 @@
+"""Plain gradients are found and clipped in one go by the compiled kernels, and that shows in nothing but the time."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import reference
+from kits import Kit
+
+import unified_clip
+from unified_clip._core.ops import Ops
+
+ENTRIES = ("whole_of_parameters", "whole_of_tensors", "whole_of_pairs")
+SHAPES = [(2,), (), (3, 4), (1, 1, 5), (7,)]
+
+
+@pytest.fixture(autouse=True)
+def _compiled_and_eager(kit: Kit) -> None:
+    if not kit.exact or not unified_clip.native_available():
+        pytest.skip("about the compiled kernels on the host path")
+
+
+@pytest.fixture
+def ops(kit: Kit) -> Any:
+    found = importlib.import_module(f"unified_clip._ops.{kit.name}_ops").OPS
+    if type(found).whole_of_tensors is Ops.whole_of_tensors:
+        pytest.skip(f"every tensor of {kit.name} is looked at")
+    return found
+
+
+def arrays(dtype: str = "float32") -> list[np.ndarray]:
+    rng = np.random.default_rng(0)
+    return [reference.array(rng.standard_normal(shape), dtype) for shape in SHAPES]
+
+
+def tensors(kit: Kit, *more: Any) -> list[Any]:
+    return [*(kit.from_array(array.copy()) for array in arrays()), None, *(kit.tensor(values) for values in more)]
+
+
+def bits(kit: Kit, found: Any) -> Any:
+    if isinstance(found, dict):
+        return {key: bits(kit, item) for key, item in found.items()}
+    if isinstance(found, list | tuple):
+        return [bits(kit, item) for item in found]
+    return found if found is None or isinstance(found, str) else (kit.dtype(found), kit.bits(found))
+
+
+def in_place(kit: Kit, given: list[Any], call: Callable[[Any], Any]) -> Any:
+    holders = kit.in_place(given)
+    norm = call(holders)
+    return [norm, kit.kept(holders)]
+
+
+CALLS: dict[str, Callable[[Kit, list[Any], float], Any]] = {
+    "clip_grad_norm_": lambda kit, given, c: in_place(kit, given, lambda g: kit.namespace.clip_grad_norm_(g, c)),
+    "clip_grad_norm_ of order 1": lambda kit, given, c: in_place(
+        kit, given, lambda g: kit.namespace.clip_grad_norm_(g, c, 1)
+    ),
+    "clip_grad_norm_ of order 3": lambda kit, given, c: in_place(
+        kit, given, lambda g: kit.namespace.clip_grad_norm_(g, c, 3)
+    ),
+    "clip_grad_norm_ of order inf": lambda kit, given, c: in_place(
+        kit, given, lambda g: kit.namespace.clip_grad_norm_(g, c, math.inf)
+    ),
+    "clip_grads_with_norm_": lambda kit, given, c: in_place(
+        kit, given, lambda g: kit.namespace.clip_grads_with_norm_(g, c, 2.0)
+    ),
+    "clip_grad_value_": lambda kit, given, c: in_place(kit, given, lambda g: kit.namespace.clip_grad_value_(g, c)),
+    "clip_by_global_norm": lambda kit, given, c: kit.namespace.clip_by_global_norm(given, c),
+    "clip_by_global_norm of a tuple": lambda kit, given, c: kit.namespace.clip_by_global_norm(tuple(given), c),
+    "clip_by_global_norm of an iterator": lambda kit, given, c: kit.namespace.clip_by_global_norm(iter(given), c),
+    "clip_by_global_norm of a dict of dicts": lambda kit, given, c: kit.namespace.clip_by_global_norm(
+        {"b": given[0], "a": {"d": given[1], "c": {"e": given[2]}}, "none": None}, c
+    ),
+    "clip_by_global_norm by a given norm": lambda kit, given, c: kit.namespace.clip_by_global_norm(given, c, 2.0),
+    "get_total_norm": lambda kit, given, c: kit.namespace.get_total_norm(given, 1),
+    "global_norm": lambda kit, given, c: kit.namespace.global_norm(given),
+    "GradientClipByGlobalNorm": lambda kit, given, c: [
+        gradient for _, gradient in kit.namespace.GradientClipByGlobalNorm(c)([(kit.parameter(), g) for g in given])
+    ],
+    "GradientClipByValue": lambda kit, given, c: [
+        gradient for _, gradient in kit.namespace.GradientClipByValue(c)([(kit.parameter(), g) for g in given])
+    ],
+    "GradientClipByGlobalNorm.clip_": lambda kit, given, c: in_place(
+        kit, given, kit.namespace.GradientClipByGlobalNorm(c).clip_
+    ),
+    "GradientClipByValue.clip_": lambda kit, given, c: in_place(kit, given, kit.namespace.GradientClipByValue(c).clip_),
+}
+LOOKED_AT = {"GradientClipByGlobalNorm", "GradientClipByValue"}
+"""Pairs are taken whole where parameters are a type of their own."""
+
+
+def recorded(function: Callable[..., Any], results: list[Any]) -> Callable[..., Any]:
+    """A function that notes what it returns."""
+
+    def call(*given: Any, **options: Any) -> Any:
+        results.append(function(*given, **options))
+        return results[-1]
+
+    return call
+
+
+@pytest.mark.parametrize("limit", [0.0, 0.1, 1e9, math.inf])
+@pytest.mark.parametrize("name", CALLS)
+def test_every_name_gives_the_same_bits(
+    kit: Kit, ops: Any, monkeypatch: pytest.MonkeyPatch, name: str, limit: float
+) -> None:
+    for more in ([], [[math.inf, 1.0]], [[math.nan]], [[-0.0, 1e-45, -3e38]]):
+        taken: list[Any] = []
+        with monkeypatch.context() as patch:
+            for entry in ENTRIES:
+                patch.setattr(ops, entry, recorded(getattr(ops, entry), taken))
+            found = bits(kit, CALLS[name](kit, tensors(kit, *more), limit))
+        if name not in LOOKED_AT or kit.on_parameters:
+            assert [path is not None for path in taken] == [True]
+        with monkeypatch.context() as patch:
+            for entry in ENTRIES:
+                patch.setattr(ops, entry, lambda *given, **options: None)
+            assert bits(kit, CALLS[name](kit, tensors(kit, *more), limit)) == found
+
+
+def test_a_result_shares_no_memory_with_what_was_given_or_came_before(kit: Kit) -> None:
+    """Memory of results is used again, and never while somebody has it."""
+    size = 2_000_000
+    given = [kit.from_array(np.full(size, 3.0, np.float32)), kit.from_array(np.full(9, 4.0, np.float32))]
+    kept = [kit.namespace.clip_by_global_norm(given, 1.0)[0] for _ in range(3)]
+    before = [bits(kit, results) for results in kept]
+    for _ in range(4):
+        gc.collect()
+        kit.namespace.clip_by_global_norm(given, 0.5)
+    assert [bits(kit, results) for results in kept] == before
+    assert float(kit.array(given[0])[0]) == 3.0
+    last = kept[0][1]
+    del kept
+    gc.collect()
+    kit.namespace.clip_by_global_norm(given, 0.25)
+    assert (kit.dtype(last), kit.bits(last)) == before[0][1]
+
+
+def test_one_tensor_that_is_not_plain_has_all_looked_at(kit: Kit, ops: Any) -> None:
+    plain = kit.tensor([3.0, 4.0])
+    for other in (kit.tensor(np.zeros(0)), kit.tensor([1.0], kit.complex[0]), 3.0, "weight", [plain], (plain, plain)):
+        assert ops.whole_of_tensors([plain, other], differentiable=False, in_place=False) is None
+    assert ops.whole_of_tensors([], differentiable=False, in_place=False) is None
+    assert ops.whole_of_tensors([None], differentiable=False, in_place=False) is None
+    assert ops.whole_of_tensors([plain, None], differentiable=False, in_place=False) is not None
+
+
+def test_a_dict_keeps_its_order_and_its_kind(kit: Kit) -> None:
+    given = {"b": kit.tensor([3.0]), "a": {"z": None, "c": kit.tensor([4.0])}}
+    clipped, _ = kit.namespace.clip_by_global_norm(given, 1.0)
+    assert list(clipped) == ["b", "a"]
+    assert list(clipped["a"]) == ["z", "c"]
+    assert clipped["a"]["z"] is None
+    np.testing.assert_allclose(kit.array(clipped["a"]["c"]), [0.8], rtol=1e-6)

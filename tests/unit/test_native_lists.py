@@ -1,0 +1,194 @@
+"""The compiled kernels over arrays with gaps and complex ones, clamping, lists found in one go, memory of results."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from unified_clip import _native
+from unified_clip._core.exact import UNIT, nearest
+from unified_clip._ops import kernels
+
+if _native.KERNELS is None:
+    pytest.skip("the compiled kernels are not built", allow_module_level=True)
+
+NATIVE: Any = _native.KERNELS
+CODES = {"float16": "e", "float32": "f", "float64": "d"}
+RNG = np.random.default_rng(7)
+
+
+def gapped(dtype: str) -> dict[str, np.ndarray]:
+    """Views of an array of 3 x 40 x 61 numbers, which is more than a block."""
+    base = RNG.standard_normal((3, 40, 61)).astype(dtype)
+    return {
+        "in a row": base,
+        "transposed": base.transpose(2, 0, 1),
+        "every other": base[:, :, ::2],
+        "a part": base[1:, 3:30, 5:],
+        "backwards": base[::-1, :, ::-1],
+        "repeated": np.broadcast_to(base[:, :1], (3, 40, 61)),
+        "a column": base[0, :, 3],
+        "one number": base[1, 2, 3, ...],
+        "nothing": base[:, :0],
+    }
+
+
+VIEWS = list(gapped("float32"))
+
+
+@pytest.mark.parametrize("p", [1, 2])
+@pytest.mark.parametrize("dtype", CODES)
+@pytest.mark.parametrize("name", VIEWS)
+def test_sums_do_not_depend_on_gaps_and_order(name: str, dtype: str, p: int) -> None:
+    view = gapped(dtype)[name]
+    numbers = [Fraction(float(x)) for x in view.ravel()]
+    text, nan, infinite = NATIVE.power_sum([view], CODES[dtype], p, True, 2)
+    assert Fraction(int.from_bytes(text, "little"), 2**UNIT) == sum((abs(x) ** p for x in numbers), Fraction(0))
+    assert not nan
+    assert not infinite
+    assert NATIVE.greatest([view], CODES[dtype], 2) == max(map(abs, numbers), default=0)
+
+
+@pytest.mark.parametrize("dtype", CODES)
+@pytest.mark.parametrize("name", VIEWS)
+def test_what_is_written_goes_where_it_belongs(name: str, dtype: str) -> None:
+    for result_name in VIEWS:
+        view, result = gapped(dtype)[name], gapped(dtype)[result_name]
+        if result.shape != view.shape or result_name == "repeated":
+            continue
+        expected = view * result.dtype.type(0.5)
+        NATIVE.scale([view], [result], CODES[dtype], 0.5, 2)
+        assert np.array_equal(result, expected)
+
+
+def test_numbers_in_the_gaps_stay() -> None:
+    base = np.arange(24, dtype=np.float32).reshape(4, 6)
+    view = base[1:3, ::2]
+    NATIVE.scale([view], [view], "f", 10.0, 1)
+    expected = np.arange(24, dtype=np.float32).reshape(4, 6)
+    expected[1:3, ::2] *= 10
+    assert np.array_equal(base, expected)
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+def test_a_complex_number_is_two_real_ones(dtype: str) -> None:
+    base = (RNG.standard_normal((5, 6)) + 1j * RNG.standard_normal((5, 6))).astype(dtype)
+    for view in (base, base.T, base[::2, 1:4], base[::-1]):
+        real = [Fraction(float(x)) for x in [*view.real.ravel(), *view.imag.ravel()]]
+        text, _, _ = NATIVE.power_sum([view], kernels.CODES[dtype], 2, True, 1)
+        assert Fraction(int.from_bytes(text, "little"), 2**UNIT) == sum((x * x for x in real), Fraction(0))
+        result = np.empty_like(view)
+        NATIVE.scale([view], [result], kernels.CODES[dtype], 0.5, 1)
+        assert np.array_equal(result, view / 2)
+
+
+def test_complex_numbers_have_no_order_and_no_sum_of_magnitudes_here() -> None:
+    array = np.ones(2, np.complex64)
+    for refused in (
+        lambda: NATIVE.power_sum([array], "F", 1, True, 1),
+        lambda: NATIVE.greatest([array], "F", 1),
+        lambda: NATIVE.clamp([array], [array], "F", [0.0] * 4, [1.0] * 4, 1),
+    ):
+        with pytest.raises(ValueError, match="a code is one of eBfd"):
+            refused()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize(("low", "high"), [(-0.3, 0.7), (0.0, math.inf), (-math.inf, 1e-41), (-7e4, 7e4), (0.1, 0.1)])
+def test_clamping_is_what_numpy_does(dtype: str, low: float, high: float) -> None:
+    numbers = np.concatenate(
+        [RNG.standard_normal(5000), [0.0, -0.0, 1e-41, -1e-41, 65504, -65504, math.inf, -math.inf]]
+    )
+    array = np.concatenate([kernels.encode(numbers.astype(np.float32), dtype).ravel()])
+    array = numbers if dtype == "float64" else array if dtype != "float32" else numbers.astype(np.float32)
+    nan = kernels.encode(np.full(3, np.nan, np.float32), dtype).astype(array.dtype)
+    array = np.concatenate([array, nan])
+    expected, found = np.empty_like(array), np.empty_like(array)
+    kernels.clamp(array, dtype, *(np.asarray(nearest(bound, dtype)) for bound in (low, high)), expected)
+    kernels.clamp_all([array], [dtype], low, high, [found], 2)
+    assert found.tobytes() == expected.tobytes()
+    kernels.clamp_all([array], [dtype], low, high, [array], 2)
+    assert array.tobytes() == expected.tobytes()
+
+
+def test_times_one_changes_no_bit() -> None:
+    signalling = np.array([0x7F800001, 0xFFC12345, 0x80000000, 1], np.uint32).view(np.float32)
+    result = np.zeros_like(signalling)
+    NATIVE.scale([signalling], [result], "f", 1.0, 1)
+    assert result.tobytes() == signalling.tobytes()
+
+
+def test_results_have_to_be_as_long_as_what_they_come_from() -> None:
+    for from_, to in (([np.ones(3)], [np.ones(4)]), ([np.ones((4, 4))[:, ::2]], [np.ones(16)[::4]])):
+        with pytest.raises(ValueError, match="another length than its buffer"):
+            NATIVE.scale(from_, to, "d", 2.0, 1)
+
+
+# -- lists found in one go
+
+
+GATHERER: Any = NATIVE.Gatherer(np.ndarray, None, None, [], ("", True))
+
+
+def test_dense_real_arrays_are_found() -> None:
+    given = [np.ones(3, np.float32), None, np.ones((2, 3)).T, np.array(2, np.float16), np.ones((4, 4, 4))[1]]
+    lane = GATHERER.of_tensors(given, False, True)
+    assert [tensor is array for tensor, array in zip(lane.tensors, given[:1] + given[2:], strict=True)] == [True] * 4
+    assert lane.has_float64
+    assert lane.greatest(1) == 2
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        np.ones((4, 4), np.float32)[:, ::2],
+        np.ones(4, np.float32)[::-1],
+        np.ones(0, np.float32),
+        np.ones(2, np.complex64),
+        np.ones(2, np.int32),
+        np.ones(2, ">f4"),
+        np.ma.masked_array([1.0, 2.0]),
+        np.float32(1.0),
+        1.0,
+        [np.ones(2)],
+    ],
+    ids=["gaps", "backwards", "nothing", "complex", "integers", "byte order", "masked", "scalar", "number", "nested"],
+)
+def test_anything_else_is_for_somebody_who_looks_closer(other: Any) -> None:
+    assert GATHERER.of_tensors([np.ones(2, np.float32), other], False, False) is None
+
+
+def test_arrays_to_be_written_are_each_in_a_place_of_their_own() -> None:
+    base = np.ones(10, np.float32)
+    read_only = np.ones(3)
+    read_only.flags.writeable = False
+    for given in ([base[:6], base[5:]], [base, base], [read_only]):
+        assert GATHERER.of_tensors(given, False, True) is None
+        assert GATHERER.of_tensors(given, False, False) is not None
+    assert GATHERER.of_tensors([base[:5], base[5:]], False, True) is not None
+
+
+def resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1])
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="no /proc here")
+def test_memory_of_results_is_used_again_and_given_back() -> None:
+    """Capsules that nobody takes release what they hold."""
+    lane = GATHERER.of_tensors([np.ones(n, np.float32) for n in (3_000_000, 5, 600_000, 700_000)], False, False)
+    few = GATHERER.of_tensors([np.ones(2_000_000, np.float32)], False, False)
+    lane.scale(0.5, 2)
+    before = resident()
+    for _ in range(50):
+        lane.scale(0.5, 2)
+    held = [lane.scale(0.5, 2) for _ in range(3)]
+    assert resident() - before > 2 * 17_000_000 // 4096
+    del held
+    for _ in range(12):  # calls that have no use for it
+        few.scale(0.5, 2)
+    assert resident() - before < 17_000_000 // 4096

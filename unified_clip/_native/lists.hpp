@@ -1,0 +1,374 @@
+// The kernels over whole lists of buffers, shared among threads by the total length. Nothing here knows Python.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cfenv>
+#include <exception>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "kernels.hpp"
+
+namespace clip {
+
+enum Code : char { FLOAT16 = 'e', BFLOAT16 = 'B', FLOAT32 = 'f', FLOAT64 = 'd' };
+constexpr char CODES[] = "eBfd";
+
+// Of a whole buffer.
+enum ComplexCode : char { COMPLEX64 = 'F', COMPLEX128 = 'D' };
+constexpr char ALL_CODES[] = "eBfdFD";
+
+inline std::size_t size_of(char code) { return code == FLOAT64 ? 8 : code == FLOAT32 ? 4 : 2; }
+
+// Numbers in memory: `count` in a row, or, where there is a shape, an array with these steps in bytes.
+struct Run {
+    char* data;
+    std::size_t count;
+    char code;
+    std::vector<std::int64_t> shape = {}, steps = {};
+
+    bool in_a_row() const { return shape.empty(); }
+};
+
+// Whether each element has a place of its own, and they fill the memory from the first to the last: steps of one
+// element, the `unit`, and up.
+inline bool is_dense(std::size_t axes, const std::int64_t* shape, const std::int64_t* steps, std::int64_t unit) {
+    std::int64_t expected = unit;
+    bool in_order = true;
+    for (std::size_t axis = axes; axis-- > 0;) {
+        if (shape[axis] == 0) return true;
+        if (shape[axis] == 1) continue;
+        if (steps && steps[axis] != expected) in_order = false;
+        expected *= shape[axis];
+    }
+    if (in_order) return true;
+    std::vector<std::pair<std::int64_t, std::int64_t>> sorted;
+    for (std::size_t axis = 0; axis < axes; ++axis)
+        if (shape[axis] > 1) sorted.emplace_back(steps[axis], shape[axis]);
+    std::sort(sorted.begin(), sorted.end());
+    expected = unit;
+    for (const auto& [step, length] : sorted) {
+        if (step != expected) return false;
+        expected *= length;
+    }
+    return true;
+}
+
+inline bool is_dense(const Run& run) {
+    return is_dense(run.shape.size(), run.shape.data(), run.steps.data(), static_cast<std::int64_t>(size_of(run.code)));
+}
+
+// The same numbers in the order of the memory, where there are no gaps.
+inline void straighten(Run& run) {
+    if (!run.in_a_row() && is_dense(run)) run.shape.clear(), run.steps.clear();
+}
+
+// IEEE arithmetic for as long as it lives: a thread may have been told to flush subnormal numbers to zero.
+class Ieee {
+   public:
+    Ieee() {
+        std::fegetenv(&saved_);
+        std::fesetenv(FE_DFL_ENV);
+    }
+    ~Ieee() { std::fesetenv(&saved_); }
+    Ieee(const Ieee&) = delete;
+    Ieee& operator=(const Ieee&) = delete;
+
+   private:
+    std::fenv_t saved_;
+};
+
+// float64 to float32 in IEEE arithmetic; `volatile` keeps the conversion where it stands.
+inline float narrowed(double value) {
+    volatile double given = value;
+    const Ieee ieee;
+    volatile float result = static_cast<float>(given);
+    return result;
+}
+
+// -- threads
+
+constexpr std::size_t PIECE = 16 * BLOCK;  // numbers that a thread takes at a time, and to be worth another thread
+
+inline std::size_t threads_for(std::size_t total, std::size_t threads) {
+    return std::max<std::size_t>(1, std::min(threads, total / PIECE));
+}
+
+// Calls work(run, begin, end, thread) for the parts of all runs. Each thread takes the next piece when it is done with
+// the last, so that none waits for one that started late. `backwards`: what was read last comes first.
+template <class Work>
+void in_pieces(const std::vector<Run>& runs, std::size_t threads, bool backwards, const Work& work) {
+    std::vector<std::size_t> ends;
+    ends.reserve(runs.size());
+    std::size_t total = 0;
+    for (const Run& run : runs) ends.push_back(total += run.count);
+    const std::size_t pieces = (total + PIECE - 1) / PIECE;
+    std::atomic<std::size_t> taken{0};
+    const auto take_pieces = [&](std::size_t thread) {
+        const Ieee ieee;
+        for (std::size_t piece; (piece = taken++) < pieces;) {
+            const std::size_t begin = (backwards ? pieces - 1 - piece : piece) * PIECE;
+            const std::size_t end = std::min(total, begin + PIECE);
+            std::size_t i = std::upper_bound(ends.begin(), ends.end(), begin) - ends.begin();
+            for (std::size_t at = begin; at < end; ++i) {
+                const std::size_t start = ends[i] - runs[i].count, stop = std::min(end, ends[i]);
+                if (stop > at) work(i, at - start, stop - start, thread);
+                at = stop;
+            }
+        }
+    };
+    std::vector<std::thread> others;
+    others.reserve(threads);
+    try {
+        for (std::size_t thread = 1; thread < threads; ++thread) others.emplace_back(take_pieces, thread);
+    } catch (const std::exception&) {  // no more threads, or no memory for them: those there are do it
+    }
+    take_pieces(0);
+    for (std::thread& other : others) other.join();
+}
+
+inline std::size_t total_of(const std::vector<Run>& runs) {
+    std::size_t total = 0;
+    for (const Run& run : runs) total += run.count;
+    return total;
+}
+
+// -- runs with gaps: their numbers, BLOCK at a time, in a row
+
+// Calls move(place) for each of `count` numbers from the one at `begin`, the last axis running fastest.
+template <class Move>
+void walk(const Run& run, std::size_t begin, std::size_t count, const Move& move) {
+    const std::size_t last = run.shape.size() - 1;
+    std::vector<std::int64_t> index(last + 1);
+    char* place = run.data;
+    auto rest = static_cast<std::int64_t>(begin);
+    for (std::size_t axis = last + 1; axis-- > 0;) {
+        index[axis] = rest % run.shape[axis];
+        rest /= run.shape[axis];
+        place += index[axis] * run.steps[axis];
+    }
+    for (auto left = static_cast<std::int64_t>(count); left;) {
+        const std::int64_t here = std::min(left, run.shape[last] - index[last]);
+        for (std::int64_t i = 0; i < here; ++i, place += run.steps[last]) move(place);
+        left -= here;
+        index[last] += here;
+        for (std::size_t axis = last; axis > 0 && index[axis] == run.shape[axis]; --axis) {
+            place += run.steps[axis - 1] - index[axis] * run.steps[axis];
+            index[axis] = 0;
+            ++index[axis - 1];
+        }
+    }
+}
+
+using Room = std::array<std::uint64_t, BLOCK>;  // for BLOCK numbers of any format
+
+template <std::size_t SIZE>
+void gather(const Run& run, std::size_t begin, std::size_t count, void* room) {
+    char* out = static_cast<char*>(room);
+    walk(run, begin, count, [&](const char* place) {
+        std::memcpy(out, place, SIZE);
+        out += SIZE;
+    });
+}
+
+template <std::size_t SIZE>
+void scatter(const Run& run, std::size_t begin, std::size_t count, const void* room) {
+    const char* from = static_cast<const char*>(room);
+    walk(run, begin, count, [&](char* place) {
+        std::memcpy(place, from, SIZE);
+        from += SIZE;
+    });
+}
+
+// `count` numbers of a run as they are in memory, or copied to `room`.
+inline const char* numbers_of(const Run& run, std::size_t begin, std::size_t count, Room& room) {
+    const std::size_t size = size_of(run.code);
+    if (run.in_a_row()) return run.data + begin * size;
+    (size == 8 ? gather<8> : size == 4 ? gather<4> : gather<2>)(run, begin, count, room.data());
+    return reinterpret_cast<const char*>(room.data());
+}
+
+// Calls work(x, count) for the numbers from `begin` to `end`: all at once, or BLOCK at a time where they have gaps.
+template <class Work>
+void for_numbers(const Run& run, std::size_t begin, std::size_t end, const Work& work) {
+    if (run.in_a_row()) return work(run.data + begin * size_of(run.code), end - begin);
+    Room room;
+    for (; begin < end; begin += BLOCK) {
+        const std::size_t count = std::min(BLOCK, end - begin);
+        work(numbers_of(run, begin, count, room), count);
+    }
+}
+
+template <class T>
+const T* as(const char* place) {
+    return reinterpret_cast<const T*>(place);
+}
+
+template <class T>
+T* as(char* place) {
+    return reinterpret_cast<T*>(place);
+}
+
+// -- norms
+
+inline double block_sum(char code, const char* x, std::size_t count, bool squared) {
+    switch (code) {
+        case FLOAT32:
+            return (squared ? squares_float32 : magnitudes_float32)(as<float>(x), count);
+        case BFLOAT16:
+            return (squared ? squares_bfloat16 : magnitudes_bfloat16)(as<std::uint16_t>(x), count);
+        default:
+            return (squared ? squares_float16 : magnitudes_float16)(as<std::uint16_t>(x), count);
+    }
+}
+
+inline void exact_sum(Accumulator& sum, char code, const char* x, std::size_t count, bool squared) {
+    switch (code) {
+        case FLOAT64:
+            return add_exactly<Float64>(sum, as<double>(x), count, squared);
+        case FLOAT32:
+            return add_exactly<Float32>(sum, as<float>(x), count, squared);
+        case BFLOAT16:
+            return add_exactly<BFloat16>(sum, as<std::uint16_t>(x), count, squared);
+        default:
+            return add_exactly<Float16>(sum, as<std::uint16_t>(x), count, squared);
+    }
+}
+
+// Numbers of several short runs that are added up in float64 before the sum goes into the accumulator.
+struct Partial {
+    Accumulator sum;
+    double block = 0;
+    std::size_t in_block = 0;
+
+    void add(double value, std::size_t count) {
+        if (in_block + count > BLOCK) flush();
+        block += value;
+        in_block += count;
+    }
+
+    void flush() {
+        if (in_block) sum.add(block);
+        block = 0;
+        in_block = 0;
+    }
+};
+
+inline Accumulator power_sum(const std::vector<Run>& runs, int p, bool exact, std::size_t threads) {
+    const bool squared = p == 2;
+    std::vector<Partial> partial(threads_for(total_of(runs), threads));
+    in_pieces(runs, partial.size(), false, [&](std::size_t i, std::size_t begin, std::size_t end, std::size_t thread) {
+        const char code = runs[i].code;
+        Partial& mine = partial[thread];
+        for_numbers(runs[i], begin, end, [&](const char* x, std::size_t count) {
+            if (exact) return exact_sum(mine.sum, code, x, count, squared);
+            for (std::size_t start = 0; start < count; start += BLOCK) {
+                const std::size_t here = std::min(BLOCK, count - start);
+                mine.add(block_sum(code, x + start * size_of(code), here, squared), here);
+            }
+        });
+    });
+    for (Partial& each : partial) each.flush();
+    for (std::size_t i = 1; i < partial.size(); ++i) partial[0].sum.merge(partial[i].sum);
+    return partial[0].sum;
+}
+
+inline double greatest_of(char code, const char* x, std::size_t count) {
+    if (code == FLOAT64) {
+        const std::uint64_t bits = greatest64(as<std::uint64_t>(x), count);
+        double value;
+        std::memcpy(&value, &bits, sizeof value);
+        return value;
+    }
+    if (code == FLOAT32) return as_float(greatest32(as<std::uint32_t>(x), count));
+    const std::uint16_t bits = greatest16(as<std::uint16_t>(x), count);
+    return code == BFLOAT16 ? BFloat16::load(bits) : Float16::load(bits);
+}
+
+// The greater of two magnitudes; NaN if there is any.
+inline double greater(double a, double b) { return std::isnan(a) || a >= b ? a : b; }
+
+inline double greatest(const std::vector<Run>& runs, std::size_t threads) {
+    std::vector<double> found(threads_for(total_of(runs), threads));
+    in_pieces(runs, found.size(), false, [&](std::size_t i, std::size_t begin, std::size_t end, std::size_t thread) {
+        for_numbers(runs[i], begin, end, [&](const char* x, std::size_t count) {
+            found[thread] = greater(found[thread], greatest_of(runs[i].code, x, count));
+        });
+    });
+    double result = 0;
+    for (double value : found) result = greater(result, value);
+    return result;
+}
+
+// -- what is written
+
+// Calls compute(code, x, out, count) for all numbers of `from`, and what it writes goes to the same places of `to`,
+// which may be `from`.
+template <class Compute>
+void map(const std::vector<Run>& from, const std::vector<Run>& to, std::size_t threads, const Compute& compute) {
+    const auto work = [&](std::size_t i, std::size_t begin, std::size_t end, std::size_t) {
+        const Run &x = from[i], &out = to[i];
+        const std::size_t size = size_of(x.code);
+        if (x.in_a_row() && out.in_a_row())
+            return compute(x.code, x.data + begin * size, out.data + begin * size, end - begin);
+        Room read, written;
+        for (; begin < end; begin += BLOCK) {
+            const std::size_t count = std::min(BLOCK, end - begin);
+            char* room = out.in_a_row() ? out.data + begin * size : reinterpret_cast<char*>(written.data());
+            compute(x.code, numbers_of(x, begin, count, read), room, count);
+            if (!out.in_a_row())
+                (size == 8 ? scatter<8> : size == 4 ? scatter<4> : scatter<2>)(out, begin, count, room);
+        }
+    };
+    in_pieces(from, threads_for(total_of(from), threads), true, work);
+}
+
+inline void copy(const std::vector<Run>& from, const std::vector<Run>& to, std::size_t threads) {
+    map(from, to, threads, [](char code, const char* x, char* out, std::size_t count) {
+        std::memmove(out, x, count * size_of(code));
+    });
+}
+
+// By 1 it is a copy: no bit of a NaN changes.
+inline void scale(const std::vector<Run>& from, const std::vector<Run>& to, double coef, std::size_t threads) {
+    if (coef == 1) return copy(from, to, threads);
+    const float narrow = narrowed(coef);
+    map(from, to, threads, [=](char code, const char* x, char* out, std::size_t count) {
+        switch (code) {
+            case FLOAT64:
+                return scale_float64(as<double>(x), as<double>(out), count, coef);
+            case FLOAT32:
+                return scale_float32(as<float>(x), as<float>(out), count, narrow);
+            case BFLOAT16:
+                return scale_bfloat16(as<std::uint16_t>(x), as<std::uint16_t>(out), count, narrow);
+            default:
+                return scale_float16(as<std::uint16_t>(x), as<std::uint16_t>(out), count, narrow);
+        }
+    });
+}
+
+// A bound in each of the formats, in the order of CODES.
+using Bounds = std::array<double, 4>;
+
+inline void clamp(const std::vector<Run>& from, const std::vector<Run>& to, const Bounds& low, const Bounds& high,
+                  std::size_t threads) {
+    map(from, to, threads, [&](char code, const char* x, char* out, std::size_t count) {
+        const std::size_t format = std::find(CODES, CODES + 4, code) - CODES;
+        const float least = narrowed(low[format]), most = narrowed(high[format]);
+        switch (code) {
+            case FLOAT64:
+                return clamp_float64(as<double>(x), as<double>(out), count, low[format], high[format]);
+            case FLOAT32:
+                return clamp_float32(as<float>(x), as<float>(out), count, least, most);
+            case BFLOAT16:
+                return clamp_bfloat16(as<std::uint16_t>(x), as<std::uint16_t>(out), count, least, most);
+            default:
+                return clamp_float16(as<std::uint16_t>(x), as<std::uint16_t>(out), count, least, most);
+        }
+    });
+}
+
+}  // namespace clip
