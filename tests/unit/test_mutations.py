@@ -71,7 +71,7 @@ MUTATIONS = {
         "contract/test_nonfinite.py", "changes_nothing",
     ),
     "the host path taken although a derivative is wanted, on PyTorch": Mutation(
-        "_ops/torch_ops.py", "recording = differentiable and torch.is_grad_enabled()", "recording = False",
+        "_ops/torch_ops.py", "return differentiable and torch.is_grad_enabled()", "return False",
         "contract/test_derivatives.py", "clipping_by_the_norm", "torch",
     ),
     "the host path taken under a recording tape, on TensorFlow": Mutation(

@@ -148,8 +148,9 @@ class PaddleOps(Ops):
         return host.lane_path(self, GATHERER.of_parameters(parameters)) if _gathers() else None
 
     def whole_of_tensors(self, tensors: Sequence[Any], *, differentiable: bool, in_place: bool) -> WholePath | None:
-        recording = differentiable and paddle.is_grad_enabled()
-        return host.lane_path(self, GATHERER.of_tensors(tensors, recording, in_place)) if _gathers() else None
+        if not _gathers():
+            return None
+        return host.lane_path(self, GATHERER.of_tensors(tensors, _records(differentiable), in_place))
 
     def whole_of_pairs(self, pairs: Sequence[Any]) -> WholePath | None:
         return host.lane_path(self, GATHERER.of_pairs(pairs)) if _gathers() else None
@@ -161,7 +162,7 @@ class PaddleOps(Ops):
         """
         if host.forced_to_framework() or not paddle.in_dynamic_mode():
             return None
-        recording = differentiable and paddle.is_grad_enabled()
+        recording = _records(differentiable)
         if any(not _is_plain(tensor) or (recording and not tensor.stop_gradient) for tensor in tensors):
             return None
         return [self.host_view(tensor) for tensor in tensors]
@@ -273,6 +274,11 @@ class PaddleOps(Ops):
     def scope(self, differentiable: bool) -> Iterator[None]:
         with paddle.amp.auto_cast(enable=False), nullcontext() if differentiable else paddle.no_grad():
             yield
+
+
+def _records(differentiable: bool) -> bool:
+    """Whether a derivative by a tensor that wants one is recorded here."""
+    return differentiable and paddle.is_grad_enabled()
 
 
 def _gathers() -> bool:

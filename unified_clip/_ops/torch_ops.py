@@ -101,8 +101,9 @@ class TorchOps(Ops):
         return host.lane_path(self, GATHERER.of_parameters(parameters)) if _gathers() else None
 
     def whole_of_tensors(self, tensors: Sequence[Any], *, differentiable: bool, in_place: bool) -> WholePath | None:
-        recording = differentiable and torch.is_grad_enabled()
-        return host.lane_path(self, GATHERER.of_tensors(tensors, recording, in_place)) if _gathers() else None
+        if not _gathers():
+            return None
+        return host.lane_path(self, GATHERER.of_tensors(tensors, _records(differentiable), in_place))
 
     def whole_of_pairs(self, pairs: Sequence[Any]) -> WholePath | None:
         return host.lane_path(self, GATHERER.of_pairs(pairs)) if _gathers() else None
@@ -111,7 +112,7 @@ class TorchOps(Ops):
         """Views of all the memory, or None where any condition of the host path does not hold."""
         if host.forced_to_framework() or _is_watched():
             return None
-        recording = differentiable and torch.is_grad_enabled()
+        recording = _records(differentiable)
         if any(not _is_plain(tensor) or (recording and tensor.requires_grad) for tensor in tensors):
             return None
         return [self.host_view(tensor) for tensor in tensors]
@@ -241,6 +242,11 @@ class TorchOps(Ops):
 
     def scope(self, differentiable: bool) -> AbstractContextManager[Any]:
         return nullcontext() if differentiable else torch.no_grad()
+
+
+def _records(differentiable: bool) -> bool:
+    """Whether a derivative by a tensor that wants one is recorded here."""
+    return differentiable and torch.is_grad_enabled()
 
 
 def _gathers() -> bool:
