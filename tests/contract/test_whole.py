@@ -6,6 +6,7 @@ import gc
 import importlib
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -84,6 +85,10 @@ CALLS: dict[str, Callable[[Kit, list[Any], float], Any]] = {
     "GradientClipByGlobalNorm": lambda kit, given, c: [
         gradient for _, gradient in kit.namespace.GradientClipByGlobalNorm(c)([(kit.parameter(), g) for g in given])
     ],
+    "GradientClipByNorm": lambda kit, given, c: [
+        gradient for _, gradient in kit.namespace.GradientClipByNorm(c)([(kit.parameter(), g) for g in given])
+    ],
+    "GradientClipByNorm.clip_": lambda kit, given, c: in_place(kit, given, kit.namespace.GradientClipByNorm(c).clip_),
     "GradientClipByValue": lambda kit, given, c: [
         gradient for _, gradient in kit.namespace.GradientClipByValue(c)([(kit.parameter(), g) for g in given])
     ],
@@ -92,7 +97,7 @@ CALLS: dict[str, Callable[[Kit, list[Any], float], Any]] = {
     ),
     "GradientClipByValue.clip_": lambda kit, given, c: in_place(kit, given, kit.namespace.GradientClipByValue(c).clip_),
 }
-LOOKED_AT = {"GradientClipByGlobalNorm", "GradientClipByValue"}
+LOOKED_AT = {"GradientClipByGlobalNorm", "GradientClipByNorm", "GradientClipByValue"}
 """Pairs are taken whole where parameters are a type of their own."""
 
 
@@ -159,3 +164,36 @@ def test_a_dict_keeps_its_order_and_its_kind(kit: Kit) -> None:
     assert list(clipped["a"]) == ["z", "c"]
     assert clipped["a"]["z"] is None
     np.testing.assert_allclose(kit.array(clipped["a"]["c"]), [0.8], rtol=1e-6)
+
+
+def peak_growth(call: Callable[[], Any]) -> int:
+    """By how many bytes the resident memory of the process grows at most while a function runs."""
+    status = Path("/proc/self/status")
+
+    def kibibytes(name: str) -> int:
+        return int(next(line for line in status.read_text().splitlines() if line.startswith(name)).split()[1])
+
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
+    before = kibibytes("VmRSS")
+    call()
+    return 1024 * (kibibytes("VmHWM") - before)
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="no /proc here")
+def test_clipping_in_place_takes_no_memory_for_what_is_long(kit: Kit) -> None:
+    if not kit.writable:
+        pytest.skip("tensors cannot be written")
+    long = np.ones((4096, 4096), np.float32)
+    given = {
+        "dense": kit.in_place([kit.from_array(long.copy())]),
+        "with gaps": kit.in_place([kit.from_array(long.copy()[:, :4000])]),
+    }
+    clips = {
+        "by the norm": lambda holders: kit.namespace.clip_grad_norm_(holders, 0.5),
+        "by value": lambda holders: kit.namespace.clip_grad_value_(holders, 1e-5),
+        "each by its norm": lambda holders: kit.namespace.GradientClipByNorm(1e-3).clip_(holders),
+    }
+    for name, clip in clips.items():
+        clip(kit.in_place([kit.tensor([3.0, 4.0])]))  # whatever is made once
+        for kind, holders in given.items():
+            assert peak_growth(lambda clip=clip, holders=holders: clip(holders)) < 1_000_000, (name, kind)

@@ -66,19 +66,17 @@ class GradientClip(Bound):
         """
         ops, parameters = self._names.resolve(parameters)
         function, order = f"{type(self).__name__}.clip_", self._needs_order
-        plain = self._together and self.need_clip is None
+        plain = self.need_clip is None
         gradients = together(ops, parameters, function, self._instead, plain=plain, keep=self._takes, order=order)
         norm = self._clip(gradients)
         gradients.finish()
         return norm
 
     _needs_order: ClassVar[bool] = False
-    _together: ClassVar[bool] = True
-    """Whether nothing has to be known of any one gradient."""
 
     def _whole(self, ops: Ops, pairs: Any) -> WholeSame | None:
         """Pairs that can be clipped in one go."""
-        if not self._together or self.need_clip is not None or type(pairs) not in (list, tuple):
+        if self.need_clip is not None or type(pairs) not in (list, tuple):
             return None
         path = ops.whole_of_pairs(pairs)
         if path is None:
@@ -163,8 +161,6 @@ class GradientClipByNorm(GradientClip):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(clip_norm={self.clip_norm})"
-
-    _together = False
 
     def _clip(self, gradients: Gradients) -> None:
         rule.clip_each(gradients, self.clip_norm, rule.PADDLE)

@@ -26,16 +26,16 @@ class Gradients:
 
     differentiable = True
 
-    def leave(self, group: Sequence[int], path: Path) -> None:
+    def leave(self, group: range, path: Path) -> None:
         """Take the values of a group as they are."""
 
-    def scale(self, group: Sequence[int], path: Path, coef: Scalar) -> None:
+    def scale(self, group: range, path: Path, coef: Scalar) -> None:
         """Multiply a group by its coefficient."""
 
-    def clamp(self, group: Sequence[int], path: Path, low: Any, high: Any) -> None:
+    def clamp(self, group: range, path: Path, low: Any, high: Any) -> None:
         """Clip a group by value."""
 
-    def path(self, group: Sequence[int], others: Sequence[Any] = ()) -> Path:
+    def path(self, group: range, others: Sequence[Any] = ()) -> Path:
         return self.ops.path([self.values[i] for i in group], differentiable=self.differentiable, others=others)
 
     def restored(self, index: int, value: Tensor) -> Any:
@@ -55,19 +55,19 @@ class Functional(Gradients):
         self._tree = tree
         self._results: dict[int, Any] = {}
 
-    def leave(self, group: Sequence[int], path: Path) -> None:
+    def leave(self, group: range, path: Path) -> None:
         self._collect(group, path.unchanged())
 
-    def scale(self, group: Sequence[int], path: Path, coef: Scalar) -> None:
+    def scale(self, group: range, path: Path, coef: Scalar) -> None:
         self._collect(group, path.scale(coef))
 
-    def clamp(self, group: Sequence[int], path: Path, low: Any, high: Any) -> None:
+    def clamp(self, group: range, path: Path, low: Any, high: Any) -> None:
         self._collect(group, path.clamp(low, high))
 
     def result(self) -> Any:
         return self._tree.rebuild([self._results.get(leaf.position) for leaf in self._tree.leaves])
 
-    def _collect(self, group: Sequence[int], values: list[Tensor]) -> None:
+    def _collect(self, group: range, values: list[Tensor]) -> None:
         for index, value in zip(group, values, strict=True):
             self._results[self.leaves[index].position] = self.restored(index, value)
 
@@ -77,11 +77,11 @@ class SameObjects(Functional):
 
     differentiable = False
 
-    def leave(self, group: Sequence[int], path: Path) -> None:
+    def leave(self, group: range, path: Path) -> None:
         for index in group:
             self._results[self.leaves[index].position] = self.leaves[index].tensor
 
-    def scale(self, group: Sequence[int], path: Path, coef: Scalar) -> None:
+    def scale(self, group: range, path: Path, coef: Scalar) -> None:
         if path.is_one(coef):
             self.leave(group, path)
         else:
@@ -128,10 +128,10 @@ class InPlace(Gradients):
                 self._aliases.setdefault(leaves[owner].position, []).append(leaf)
         self._replaced: dict[int, Any] = {}
 
-    def leave(self, group: Sequence[int], path: Path) -> None:
+    def leave(self, group: range, path: Path) -> None:
         """Nothing is written."""
 
-    def scale(self, group: Sequence[int], path: Path, coef: Scalar) -> None:
+    def scale(self, group: range, path: Path, coef: Scalar) -> None:
         if path.is_one(coef):
             return
         if self.ops.writable:
@@ -140,7 +140,7 @@ class InPlace(Gradients):
         else:
             self._replace(group, path.scale(coef))
 
-    def clamp(self, group: Sequence[int], path: Path, low: Any, high: Any) -> None:
+    def clamp(self, group: range, path: Path, low: Any, high: Any) -> None:
         if self.ops.writable:
             path.clamp_(low, high)
             self._share(group)
@@ -153,7 +153,7 @@ class InPlace(Gradients):
             results = [self._replaced.get(leaf.position, leaf.tensor) for leaf in self._tree.leaves]
             containers.replace(self.ops, self._container, iter(results))
 
-    def _share(self, group: Sequence[int]) -> None:
+    def _share(self, group: range) -> None:
         """Put sparse results where they belong, and tell of the others to whoever shares their memory."""
         for index in group:
             leaf = self.leaves[index]
@@ -164,26 +164,26 @@ class InPlace(Gradients):
             elif aliases:
                 self.ops.wrote([alias.tensor for alias in aliases])
 
-    def _replace(self, group: Sequence[int], values: list[Tensor]) -> None:
+    def _replace(self, group: range, values: list[Tensor]) -> None:
         for index, value in zip(group, values, strict=True):
             self._replaced[self.leaves[index].position] = self.restored(index, value)
 
 
 class Whole(Gradients):
-    """Plain gradients, found in one go and clipped together in place: nothing is asked of any one of them."""
+    """Plain gradients, found in one go, in place: nothing has to be asked of any one of them."""
 
     differentiable = False
 
     def __init__(self, path: WholePath) -> None:
         self.values, self.leaves, self._path = path.tensors, [], path
 
-    def path(self, group: Sequence[int], others: Sequence[Any] = ()) -> Path:
-        return self._path
+    def path(self, group: range, others: Sequence[Any] = ()) -> Path:
+        return self._path if len(group) == len(self.values) else self._path.part(group.start)
 
-    def scale(self, group: Sequence[int], path: Path, coef: Scalar) -> None:
+    def scale(self, group: range, path: Path, coef: Scalar) -> None:
         path.scale_(coef)
 
-    def clamp(self, group: Sequence[int], path: Path, low: Any, high: Any) -> None:
+    def clamp(self, group: range, path: Path, low: Any, high: Any) -> None:
         path.clamp_(low, high)
 
     def is_sparse(self, index: int) -> bool:
@@ -199,16 +199,16 @@ class WholeFunctional(Whole):
     def __init__(self, path: WholePath, items: Sequence[Any], rebuild: containers.Rebuild) -> None:
         super().__init__(path)
         self._items, self._rebuild = items, rebuild
-        self._results = path.tensors
+        self._results = list(path.tensors)
 
-    def leave(self, group: Sequence[int], path: Path) -> None:
-        self._results = path.unchanged()
+    def leave(self, group: range, path: Path) -> None:
+        self._results[group.start : group.stop] = path.unchanged()
 
-    def scale(self, group: Sequence[int], path: Path, coef: Scalar) -> None:
-        self._results = path.scale(coef)
+    def scale(self, group: range, path: Path, coef: Scalar) -> None:
+        self._results[group.start : group.stop] = path.scale(coef)
 
-    def clamp(self, group: Sequence[int], path: Path, low: Any, high: Any) -> None:
-        self._results = path.clamp(low, high)
+    def clamp(self, group: range, path: Path, low: Any, high: Any) -> None:
+        self._results[group.start : group.stop] = path.clamp(low, high)
 
     def result(self) -> Any:
         results = iter(self._results)
@@ -218,10 +218,10 @@ class WholeFunctional(Whole):
 class WholeSame(WholeFunctional):
     """As class instances do: gradients that are left alone come back as the objects that were given."""
 
-    def leave(self, group: Sequence[int], path: Path) -> None:
+    def leave(self, group: range, path: Path) -> None:
         """The results are what was given."""
 
-    def scale(self, group: Sequence[int], path: Path, coef: Scalar) -> None:
+    def scale(self, group: range, path: Path, coef: Scalar) -> None:
         if not path.is_one(coef):
             super().scale(group, path, coef)
 
@@ -240,7 +240,7 @@ def together(
     keep: Callable[[Any], bool] = wants_clipping,
     order: bool = False,
 ) -> Whole | InPlace:
-    """Gradients to be clipped in place, by one norm or by value. `plain`: nothing has to be known of any one."""
+    """Gradients to be clipped in place. `plain`: nothing has to be known of any one."""
     whole = None
     if plain and ops.gradients_on_parameters:
         container = _listed(container)

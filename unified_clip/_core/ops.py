@@ -72,6 +72,9 @@ class WholePath(Path, Protocol):
     @property
     def tensors(self) -> list[Tensor]: ...
 
+    def part(self, index: int) -> Path:
+        """The path over one of them."""
+
 
 class Ops(Protocol):
     """One framework. A new one subclasses this; methods with a body have a default that most can keep."""

@@ -72,15 +72,16 @@ def clip_each(gradients: Gradients, limit: Scalar, family: Family, axes: Sequenc
     """
     measured = []
     for index in range(len(gradients.values)):
-        path = gradients.path([index], _tensors(limit))
+        group = range(index, index + 1)
+        path = gradients.path(group, _tensors(limit))
         with path.scope():
-            measured.append(([index], path, path.norm(2) if axes is None else path.slice_norms(axes)))
+            measured.append((group, path, path.norm(2) if axes is None else path.slice_norms(axes)))
     for group, path, n in sorted(measured, key=lambda each: each[1].on_host):
         with path.scope():
             _apply(gradients, group, path, n, limit, family)
 
 
-def _apply(gradients: Gradients, group: Sequence[int], path: Path, n: Scalar, limit: Scalar, family: Family) -> None:
+def _apply(gradients: Gradients, group: range, path: Path, n: Scalar, limit: Scalar, family: Family) -> None:
     if isinstance(limit, float) and limit == math.inf:
         gradients.leave(group, path)
     else:

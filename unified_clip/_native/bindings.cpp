@@ -148,6 +148,8 @@ NB_MODULE(_kernels, module) {
         .def_ro("tensors", &Lane::tensors)
         .def_ro("has_float64", &Lane::has_float64)
         .def_prop_ro("makes_tensors", &Lane::makes_tensors)
+        .def("part", &Lane::part, "index"_a, "One of the tensors.")
+        .def("number", &Lane::number, "value"_a, "is_float64"_a, "A new 0-d tensor.")
         .def(
             "power_sum",
             [](const Lane& lane, int p, bool exact, std::size_t threads) {

@@ -161,6 +161,13 @@ class Lane {
         return false;
     }
 
+    // One of the tensors.
+    std::unique_ptr<Lane> part(std::size_t i) const {
+        auto found = std::make_unique<Lane>(api_);
+        if (!found->add(nb::handle(tensors[i]).ptr(), false)) throw nb::value_error("the tensor is not plain any more");
+        return found;
+    }
+
     const std::vector<Run>& runs() const { return runs_; }
     bool makes_tensors() const { return api_; }
 
@@ -192,6 +199,26 @@ class Lane {
             throw;
         }
         return made;
+    }
+
+    // A new 0-d tensor of the framework: float64, or float32, which has to hold the value.
+    nb::object number(double value, bool is_float64) const {
+        if (!api_) throw nb::value_error("tensors of this framework are made by its adapter");
+        dlpack::Tensor like{};
+        like.device.type = dlpack::CPU;
+        like.dtype = {dlpack::FLOAT, static_cast<std::uint8_t>(is_float64 ? 64 : 32), 1};
+        const Place place{allocate(head_size(0) + sizeof value, LINE), nullptr};
+        Head* head = describe(place, like);
+        if (is_float64)
+            *static_cast<double*>(head->managed.tensor.data) = value;
+        else
+            *static_cast<float*>(head->managed.tensor.data) = static_cast<float>(value);
+        try {
+            return exchanged(*api_, head);
+        } catch (...) {
+            place.release();
+            throw;
+        }
     }
 
    private:

@@ -160,6 +160,9 @@ class LanePath(HostPath):
     def tensors(self) -> list[Tensor]:
         return self._tensors
 
+    def part(self, index: int) -> LanePath:
+        return LanePath(self._ops, self._lane.part(index))
+
     @property
     def _makes_results(self) -> bool:
         return self._lane.makes_tensors or self._ops.takes_capsules
@@ -186,6 +189,11 @@ class LanePath(HostPath):
             self._norm_dtype,
             blocks=self._norm_dtype == "float32",
         )
+
+    def as_norm(self, n: Scalar) -> Tensor:
+        if not self._lane.makes_tensors:
+            return super().as_norm(n)
+        return self._lane.number(n, self._norm_dtype == "float64")
 
     def constant(self, value: Any) -> Scalar:
         return float(value)
