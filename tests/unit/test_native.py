@@ -46,8 +46,8 @@ def fractions(array: Any, code: str) -> list[Fraction]:
     return [Fraction(float(value)) for value in kernels.decode(array, NAMES[code])]
 
 
-def total(arrays: list[Any], codes: str, p: int, exact: bool = True, threads: int = 1) -> Fraction:
-    text, nan, infinite = NATIVE.power_sum(arrays, codes, p, exact, threads)
+def total(arrays: list[Any], codes: str, p: int, how: str = "exact", threads: int = 1) -> Fraction:
+    text, nan, infinite = NATIVE.power_sum(arrays, codes, p, how, threads)
     assert not nan
     assert not infinite
     return Fraction(int.from_bytes(text, "little"), 2**UNIT)
@@ -72,15 +72,45 @@ def test_exact_sums_are_exact(code: str, p: int, data: st.DataObject) -> None:
 def test_block_sums_are_within_their_bound(code: str, p: int) -> None:
     array = stored(np.random.default_rng(p).standard_normal(3 * 4096 + 17) * 2.0**10, code)
     exact = sum((abs(x) ** p for x in fractions(array, code)), Fraction(0))
-    got = total([array], code, p, exact=False)
+    got = total([array], code, p, how="blocks")
     assert abs(got - exact) <= exact / 2**40
+
+
+@pytest.mark.parametrize("p", [1, 2])
+@pytest.mark.parametrize("code", STORED)
+@given(data=st.data())
+def test_sums_in_pairs_are_within_their_bound(code: str, p: int, data: st.DataObject) -> None:
+    array = stored([v for v in data.draw(numbers(code)) if math.isfinite(nearest(v, NAMES[code]))], code)
+    exact = sum((abs(x) ** p for x in fractions(array, code)), Fraction(0))
+    assert abs(total([array], code, p, how="pairs") - exact) <= exact / 2**80
+
+
+RANGES = {
+    "ordinary": lambda rng, n: rng.standard_normal(n),
+    "all kinds of sizes": lambda rng, n: rng.standard_normal(n) * 2.0 ** rng.integers(-400, 400, n),
+    "equal": lambda rng, n: np.full(n, 0.1),
+    "one large among small ones": lambda rng, n: np.concatenate([rng.standard_normal(n - 1) * 1e-9, [1e9]]),
+    "squares that overflow": lambda rng, n: rng.standard_normal(n) * 1e300,
+    "squares whose last bits underflow": lambda rng, n: rng.standard_normal(n) * 2.0**-500,
+    "squares that underflow": lambda rng, n: rng.standard_normal(n) * 1e-300,
+    "subnormal": lambda rng, n: rng.standard_normal(n) * 1e-310,
+    "zeros": lambda rng, n: np.zeros(n),
+}
+
+
+@pytest.mark.parametrize("p", [1, 2])
+@pytest.mark.parametrize("kind", RANGES)
+def test_long_sums_in_pairs_are_within_their_bound(kind: str, p: int) -> None:
+    array = RANGES[kind](np.random.default_rng(3), 150_001)
+    exact = total([array], "d", p)  # which is tested above
+    assert abs(total([array], "d", p, how="pairs", threads=2) - exact) <= exact / 2**80
 
 
 def test_many_short_buffers_are_no_longer_a_block_than_one_long_one() -> None:
     """Each square of 2**-27 is lost beside 1, and 40000 of them are more than a block sum may lose."""
     arrays = [np.ones(1, np.float32), *[np.full(1, 2.0**-27, np.float32)] * 40_000]
     exact = 1 + 40_000 * Fraction(1, 2**54)
-    got = total(arrays, "f" * len(arrays), 2, exact=False)
+    got = total(arrays, "f" * len(arrays), 2, how="blocks")
     assert abs(got - exact) <= exact / 2**40
 
 
@@ -97,8 +127,8 @@ def test_a_list_is_one_sum_over_dtypes_and_lengths() -> None:
 def test_threads_do_not_show(threads: int) -> None:
     rng = np.random.default_rng(0)
     arrays = [rng.standard_normal(n).astype(np.float32) for n in (1, 300_000, 5, 4096, 150_001)]
-    text = NATIVE.power_sum(arrays, "fffff", 2, True, threads)
-    assert text == NATIVE.power_sum(arrays, "fffff", 2, True, 1)
+    text = NATIVE.power_sum(arrays, "fffff", 2, "exact", threads)
+    assert text == NATIVE.power_sum(arrays, "fffff", 2, "exact", 1)
     assert kernels.exact_norm([(a, "float32") for a in arrays], 2, "float32", threads) == kernels.exact_norm(
         [(a, "float32") for a in arrays], 2, "float32", 1
     )
@@ -134,8 +164,8 @@ def test_what_is_not_finite_is_told(code: str) -> None:
             array.view(np.uint16)[int(nan)] = special[code][nan]
         else:
             array[:] = values
-        for exact in (True, False) if code != "d" else (True,):
-            assert NATIVE.power_sum([array], code, 2, exact, 1)[1:] == (nan, infinite)
+        for how in ("exact", "pairs", "blocks") if code != "d" else ("exact", "pairs"):
+            assert NATIVE.power_sum([array], code, 2, how, 1)[1:] == (nan, infinite)
         got = NATIVE.greatest([array, np.ones(3, np.float32)], code + "f", 1)
         assert math.isnan(got) if nan else got == math.inf
 
@@ -145,8 +175,8 @@ def test_what_is_not_finite_is_told_by_every_thread(place: int) -> None:
     for value in (math.nan, math.inf):
         array = np.ones(300_000, np.float32)
         array[place] = value
-        for exact in (True, False):
-            told = NATIVE.power_sum([array], "f", 2, exact, 3)[1:]
+        for how in ("exact", "pairs", "blocks"):
+            told = NATIVE.power_sum([array], "f", 2, how, 3)[1:]
             assert told == (math.isnan(value), math.isinf(value))
         got = NATIVE.greatest([array], "f", 3)
         assert math.isnan(got) if math.isnan(value) else got == value
@@ -157,7 +187,7 @@ def test_what_is_not_finite_is_told_by_every_thread(place: int) -> None:
 def test_subnormal_numbers_are_kept_in_a_thread_that_flushes_them(threads: int) -> None:
     array, result = np.full(200_000, 1.0, np.float32), np.empty(200_000, np.float32)
     tiny = np.full(200_000, 1e-40, np.float32)
-    expected = NATIVE.power_sum([tiny], "f", 2, True, 1)
+    expected = NATIVE.power_sum([tiny], "f", 2, "exact", 1)
     saved, flushing = ctypes.create_string_buffer(32), ctypes.create_string_buffer(32)
     kernels._LIBM.fegetenv(saved)
     control = int.from_bytes(saved.raw[28:32], "little") | 0x8040  # flush results, take subnormal numbers for zero
@@ -165,7 +195,7 @@ def test_subnormal_numbers_are_kept_in_a_thread_that_flushes_them(threads: int) 
     kernels._LIBM.fesetenv(flushing)
     try:
         NATIVE.scale([array], [result], "f", 1e-40, threads)
-        found = NATIVE.power_sum([tiny], "f", 2, True, threads)
+        found = NATIVE.power_sum([tiny], "f", 2, "exact", threads)
     finally:
         kernels._LIBM.fesetenv(saved)
     assert found == expected
@@ -221,15 +251,15 @@ def test_views_with_gaps_are_measured_and_written_where_they_are() -> None:
 def test_bad_buffers_are_refused() -> None:
     good = np.ones(3, np.float32)
     with pytest.raises(ValueError, match="a code is needed for each buffer"):
-        NATIVE.power_sum([good], "ff", 2, True, 1)
+        NATIVE.power_sum([good], "ff", 2, "exact", 1)
     with pytest.raises(ValueError, match="a code is one of eBfdFD"):
-        NATIVE.power_sum([good], "x", 2, True, 1)
-    with pytest.raises(ValueError, match="float64 has exact sums only"):
-        NATIVE.power_sum([np.ones(3)], "d", 2, False, 1)
+        NATIVE.power_sum([good], "x", 2, "exact", 1)
+    with pytest.raises(ValueError, match="float64 has no block sums"):
+        NATIVE.power_sum([np.ones(3)], "d", 2, "blocks", 1)
     with pytest.raises(ValueError, match="the size that its code says"):
-        NATIVE.power_sum([good, np.ones(3)], "ff", 2, True, 1)
+        NATIVE.power_sum([good, np.ones(3)], "ff", 2, "exact", 1)
     with pytest.raises(TypeError):
-        NATIVE.power_sum([1.0], "f", 2, True, 1)
+        NATIVE.power_sum([1.0], "f", 2, "exact", 1)
     read_only = good.copy()
     read_only.flags.writeable = False
     with pytest.raises((ValueError, BufferError), match="read-only"):
@@ -250,7 +280,7 @@ def test_the_lock_is_released() -> None:
 
     thread = threading.Thread(target=tick)
     thread.start()
-    NATIVE.power_sum([array], "f", 2, True, 1)
+    NATIVE.power_sum([array], "f", 2, "exact", 1)
     done.set()
     thread.join()
     assert len(ticks) > 10
@@ -258,27 +288,27 @@ def test_the_lock_is_released() -> None:
 
 def test_several_threads_may_call_at_once() -> None:
     arrays = [np.random.default_rng(seed).standard_normal(200_000).astype(np.float32) for seed in range(8)]
-    alone = [NATIVE.power_sum([array], "f", 2, True, 2) for array in arrays]
+    alone = [NATIVE.power_sum([array], "f", 2, "exact", 2) for array in arrays]
     with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(lambda array: NATIVE.power_sum([array], "f", 2, True, 2), arrays)) == alone
+        assert list(pool.map(lambda array: NATIVE.power_sum([array], "f", 2, "exact", 2), arrays)) == alone
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_child_of_fork_may_call_after_its_parent_has() -> None:
     array = np.ones(500_000, np.float32)
-    before = NATIVE.power_sum([array], "f", 2, True, 2)
+    before = NATIVE.power_sum([array], "f", 2, "exact", 2)
     child = os.fork()
     if not child:
-        os._exit(0 if NATIVE.power_sum([array], "f", 2, True, 2) == before else 1)
+        os._exit(0 if NATIVE.power_sum([array], "f", 2, "exact", 2) == before else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_no_thread_is_left_behind() -> None:
-    NATIVE.power_sum([np.ones(500_000, np.float32)], "f", 2, True, 4)
+    NATIVE.power_sum([np.ones(500_000, np.float32)], "f", 2, "exact", 4)
     if os.path.isdir("/proc/self/task"):  # noqa: PTH112
         before = len(os.listdir("/proc/self/task"))  # noqa: PTH208
-        NATIVE.power_sum([np.ones(500_000, np.float32)], "f", 2, True, 4)
+        NATIVE.power_sum([np.ones(500_000, np.float32)], "f", 2, "exact", 4)
         assert len(os.listdir("/proc/self/task")) <= before  # noqa: PTH208
 
 

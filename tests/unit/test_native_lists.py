@@ -47,7 +47,7 @@ VIEWS = list(gapped("float32"))
 def test_sums_do_not_depend_on_gaps_and_order(name: str, dtype: str, p: int) -> None:
     view = gapped(dtype)[name]
     numbers = [Fraction(float(x)) for x in view.ravel()]
-    text, nan, infinite = NATIVE.power_sum([view], CODES[dtype], p, True, 2)
+    text, nan, infinite = NATIVE.power_sum([view], CODES[dtype], p, "exact", 2)
     assert Fraction(int.from_bytes(text, "little"), 2**UNIT) == sum((abs(x) ** p for x in numbers), Fraction(0))
     assert not nan
     assert not infinite
@@ -80,7 +80,7 @@ def test_a_complex_number_is_two_real_ones(dtype: str) -> None:
     base = (RNG.standard_normal((5, 6)) + 1j * RNG.standard_normal((5, 6))).astype(dtype)
     for view in (base, base.T, base[::2, 1:4], base[::-1]):
         real = [Fraction(float(x)) for x in [*view.real.ravel(), *view.imag.ravel()]]
-        text, _, _ = NATIVE.power_sum([view], kernels.CODES[dtype], 2, True, 1)
+        text, _, _ = NATIVE.power_sum([view], kernels.CODES[dtype], 2, "exact", 1)
         assert Fraction(int.from_bytes(text, "little"), 2**UNIT) == sum((x * x for x in real), Fraction(0))
         result = np.empty_like(view)
         NATIVE.scale([view], [result], kernels.CODES[dtype], 0.5, 1)
@@ -90,7 +90,7 @@ def test_a_complex_number_is_two_real_ones(dtype: str) -> None:
 def test_complex_numbers_have_no_order_and_no_sum_of_magnitudes_here() -> None:
     array = np.ones(2, np.complex64)
     for refused in (
-        lambda: NATIVE.power_sum([array], "F", 1, True, 1),
+        lambda: NATIVE.power_sum([array], "F", 1, "exact", 1),
         lambda: NATIVE.greatest([array], "F", 1),
         lambda: NATIVE.clamp([array], [array], "F", [0.0] * 4, [1.0] * 4, 1),
     ):

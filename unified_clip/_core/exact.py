@@ -23,6 +23,10 @@ BLOCK_ERROR_SHIFT = 40
 4095 additions lose at most 4095 * 2**-53 (1 + tiny) < 2**-40, whatever their order."""
 
 
+PAIR_ERROR_SHIFT = 80
+"""A sum that is held in two float64 is off by less than 2**-80 of itself: see `_native/kernels.hpp`."""
+
+
 class Format(NamedTuple):
     """A binary floating-point format: significant bits, and the exponents of its smallest and largest normals."""
 
@@ -56,7 +60,16 @@ class Accumulator:
     @classmethod
     def of_block_sums(cls, total: int) -> Accumulator:
         """The exact sum of float64 sums over blocks of at most BLOCK elements each."""
-        return cls(total, (total >> BLOCK_ERROR_SHIFT) + 1 if total else 0)
+        return cls._within(total, BLOCK_ERROR_SHIFT)
+
+    @classmethod
+    def of_pair_sums(cls, total: int) -> Accumulator:
+        """The exact sum of sums that were held in two float64 each."""
+        return cls._within(total, PAIR_ERROR_SHIFT)
+
+    @classmethod
+    def _within(cls, total: int, error_shift: int) -> Accumulator:
+        return cls(total, (total >> error_shift) + 1 if total else 0)
 
     def root(self, p: int, dtype: str) -> float | None:
         """The p-th root (p is 1 or 2) as the nearest number of `dtype`, or None where `slack` leaves that open."""

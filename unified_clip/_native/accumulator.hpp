@@ -31,26 +31,27 @@ class Accumulator {
     bool nan = false;
     bool infinite = false;
 
-    // value * 2^(exponent - UNIT), with value below 2^56 and exponent of 0 or more.
-    void add(std::uint64_t value, int exponent) {
+    // sign * value * 2^(exponent - UNIT), with value below 2^56 and exponent of 0 or more.
+    void add(std::uint64_t value, int exponent, std::int64_t sign = 1) {
         const int limb = exponent >> 5, shift = exponent & 31;
         const std::uint64_t low = (value & 0xFFFFFFFF) << shift, high = (value >> 32) << shift;
-        limbs_[limb] += static_cast<std::int64_t>(low & 0xFFFFFFFF);
-        limbs_[limb + 1] += static_cast<std::int64_t>((low >> 32) + (high & 0xFFFFFFFF));
-        limbs_[limb + 2] += static_cast<std::int64_t>(high >> 32);
+        limbs_[limb] += sign * static_cast<std::int64_t>(low & 0xFFFFFFFF);
+        limbs_[limb + 1] += sign * static_cast<std::int64_t>((low >> 32) + (high & 0xFFFFFFFF));
+        limbs_[limb + 2] += sign * static_cast<std::int64_t>(high >> 32);
         if (++added_ == LIMIT) carry();
     }
 
-    // A float64 of 0 or more, or NaN or infinity.
+    // A float64, of which NaN and infinity are noted; the whole sum must not be below 0.
     void add(double value) {
-        const std::uint64_t bits = bits_of(value) & 0x7FFFFFFFFFFFFFFF;
-        const int exponent = static_cast<int>(bits >> 52);
+        const std::uint64_t bits = bits_of(value);
+        const int exponent = static_cast<int>(bits >> 52 & 0x7FF);
         const std::uint64_t fraction = bits & 0xFFFFFFFFFFFFF;
+        const std::int64_t sign = bits >> 63 ? -1 : 1;
         if (exponent == 0x7FF) return add_special(fraction != 0);
         if (exponent == 0)
-            add(fraction, UNIT - 1074);
+            add(fraction, UNIT - 1074, sign);
         else
-            add(fraction | (std::uint64_t(1) << 52), UNIT - 1075 + exponent);
+            add(fraction | (std::uint64_t(1) << 52), UNIT - 1075 + exponent, sign);
     }
 
     void add_special(bool is_nan) { (is_nan ? nan : infinite) = true; }

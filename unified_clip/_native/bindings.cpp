@@ -53,14 +53,22 @@ nb::tuple told(Accumulator sum) {
     return nb::make_tuple(nb::bytes(bytes.data(), bytes.size()), sum.nan, sum.infinite);
 }
 
-nb::tuple summed(const std::vector<Run>& runs, int p, bool exact, std::size_t threads) {
+Sum sum_called(const std::string& name) {
+    if (name == "blocks") return Sum::BLOCKS;
+    if (name == "pairs") return Sum::PAIRS;
+    if (name == "exact") return Sum::EXACT;
+    throw nb::value_error("a sum is in blocks, pairs or exact");
+}
+
+nb::tuple summed(const std::vector<Run>& runs, int p, const std::string& name, std::size_t threads) {
+    const Sum how = sum_called(name);
     const auto is_float64 = [](const Run& run) { return run.code == FLOAT64; };
-    if (!exact && std::any_of(runs.begin(), runs.end(), is_float64))
-        throw nb::value_error("float64 has exact sums only");
+    if (how == Sum::BLOCKS && std::any_of(runs.begin(), runs.end(), is_float64))
+        throw nb::value_error("float64 has no block sums");
     Accumulator sum;
     {
         const nb::gil_scoped_release released;
-        sum = power_sum(runs, p, exact, threads);
+        sum = power_sum(runs, p, how, threads);
     }
     return told(sum);
 }
@@ -114,12 +122,12 @@ NB_MODULE(_kernels, module) {
     module.doc() = "Compiled kernels of the host path: see unified_clip/_ops/kernels.py, which has the same in NumPy.";
     module.def(
         "power_sum",
-        [](const nb::list& buffers, const std::string& codes, int p, bool exact, std::size_t threads) {
-            return summed(unordered(buffers, codes, p == 2 ? ALL_CODES : CODES).runs, p, exact, threads);
+        [](const nb::list& buffers, const std::string& codes, int p, const std::string& how, std::size_t threads) {
+            return summed(unordered(buffers, codes, p == 2 ? ALL_CODES : CODES).runs, p, how, threads);
         },
-        "buffers"_a, "codes"_a, "p"_a, "exact"_a, "threads"_a,
+        "buffers"_a, "codes"_a, "p"_a, "how"_a, "threads"_a,
         "The sum of |x|**p (p is 1 or 2) as little-endian bytes in units of 2**-2148, and whether there is a NaN and an "
-        "infinity. Unless exact: sums of at most 4096 float64 terms are rounded (no float64 buffers).");
+        "infinity. `how`: 'blocks' (no float64), which may lose 2**-40 of it, 'pairs', which may lose 2**-80, 'exact'.");
     module.def(
         "greatest",
         [](const nb::list& buffers, const std::string& codes, std::size_t threads) {
@@ -152,10 +160,10 @@ NB_MODULE(_kernels, module) {
         .def("number", &Lane::number, "value"_a, "is_float64"_a, "A new 0-d tensor.")
         .def(
             "power_sum",
-            [](const Lane& lane, int p, bool exact, std::size_t threads) {
-                return summed(lane.runs(), p, exact, threads);
+            [](const Lane& lane, int p, const std::string& how, std::size_t threads) {
+                return summed(lane.runs(), p, how, threads);
             },
-            "p"_a, "exact"_a, "threads"_a)
+            "p"_a, "how"_a, "threads"_a)
         .def(
             "greatest", [](const Lane& lane, std::size_t threads) { return greatest_in(lane.runs(), threads); },
             "threads"_a)

@@ -97,6 +97,54 @@ CLIP_BLOCK_SUM(magnitudes_bfloat16, BFloat16, std::fabs(v))
 CLIP_BLOCK_SUM(magnitudes_float16, Float16, std::fabs(v))
 #undef CLIP_BLOCK_SUM
 
+// -- sums of at most PAIR_BLOCK numbers as the sum of two float64, off by less than 2^-80 of themselves
+//
+// Ogita, Rump and Oishi, "Accurate sum and dot product", 2005: what each product and each addition loses is a float64,
+// and those are added up too. A lane has n <= 2048 terms; its second sum, at most (n + 1) u of the first, loses 2n u of
+// itself, with u = 2^-53. The caller makes sure that no product overflowed, and that none that counts underflowed.
+
+constexpr std::size_t PAIR_BLOCK = 16 * BLOCK;
+
+struct Pair {
+    double sum, rest;
+};
+
+#define CLIP_PAIR_SUM(NAME, FORMAT, TERM, LOST)                                     \
+    CLIP_WIDE inline Pair NAME(const FORMAT::Stored* x, std::size_t count) {        \
+        double sums[LANES] = {}, rests[LANES] = {};                                 \
+        const auto add = [](double& sum, double& rest, double term, double lost) {  \
+            const double total = sum + term, part = total - sum;                    \
+            rest += lost + ((sum - (total - part)) + (term - part));                \
+            sum = total;                                                            \
+        };                                                                          \
+        std::size_t i = 0;                                                          \
+        for (; i + LANES <= count; i += LANES)                                      \
+            for (std::size_t lane = 0; lane < LANES; ++lane) {                      \
+                const double v = static_cast<double>(FORMAT::load(x[i + lane]));    \
+                const double term = TERM;                                           \
+                add(sums[lane], rests[lane], term, LOST);                           \
+            }                                                                       \
+        for (; i < count; ++i) {                                                    \
+            const double v = static_cast<double>(FORMAT::load(x[i]));               \
+            const double term = TERM;                                               \
+            add(sums[i % LANES], rests[i % LANES], term, LOST);                     \
+        }                                                                           \
+        for (std::size_t half = LANES / 2; half; half /= 2)                         \
+            for (std::size_t lane = 0; lane < half; ++lane)                         \
+                add(sums[lane], rests[lane], sums[lane + half], rests[lane + half]); \
+        return {sums[0], rests[0]};                                                 \
+    }
+
+CLIP_PAIR_SUM(square_pairs_float64, Float64, v* v, std::fma(v, v, -term))
+CLIP_PAIR_SUM(square_pairs_float32, Float32, v* v, 0.0)
+CLIP_PAIR_SUM(square_pairs_bfloat16, BFloat16, v* v, 0.0)
+CLIP_PAIR_SUM(square_pairs_float16, Float16, v* v, 0.0)
+CLIP_PAIR_SUM(magnitude_pairs_float64, Float64, std::fabs(v), 0.0)
+CLIP_PAIR_SUM(magnitude_pairs_float32, Float32, std::fabs(v), 0.0)
+CLIP_PAIR_SUM(magnitude_pairs_bfloat16, BFloat16, std::fabs(v), 0.0)
+CLIP_PAIR_SUM(magnitude_pairs_float16, Float16, std::fabs(v), 0.0)
+#undef CLIP_PAIR_SUM
+
 // -- exact sums, number by number
 
 inline void add_square(Accumulator& sum, double value) {
@@ -123,7 +171,7 @@ void add_exactly(Accumulator& sum, const typename Format::Stored* x, std::size_t
         if (squared)
             add_square(sum, value);
         else
-            sum.add(value);
+            sum.add(std::fabs(value));
     }
 }
 

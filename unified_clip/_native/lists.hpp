@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cfenv>
 #include <exception>
+#include <limits>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -91,7 +92,7 @@ inline float narrowed(double value) {
 
 // -- threads
 
-constexpr std::size_t PIECE = 16 * BLOCK;  // numbers that a thread takes at a time, and to be worth another thread
+constexpr std::size_t PIECE = PAIR_BLOCK;  // numbers that a thread takes at a time, and to be worth another thread
 
 inline std::size_t threads_for(std::size_t total, std::size_t threads) {
     return std::max<std::size_t>(1, std::min(threads, total / PIECE));
@@ -225,6 +226,19 @@ inline double block_sum(char code, const char* x, std::size_t count, bool square
     }
 }
 
+inline Pair pair_sum(char code, const char* x, std::size_t count, bool squared) {
+    switch (code) {
+        case FLOAT64:
+            return (squared ? square_pairs_float64 : magnitude_pairs_float64)(as<double>(x), count);
+        case FLOAT32:
+            return (squared ? square_pairs_float32 : magnitude_pairs_float32)(as<float>(x), count);
+        case BFLOAT16:
+            return (squared ? square_pairs_bfloat16 : magnitude_pairs_bfloat16)(as<std::uint16_t>(x), count);
+        default:
+            return (squared ? square_pairs_float16 : magnitude_pairs_float16)(as<std::uint16_t>(x), count);
+    }
+}
+
 inline void exact_sum(Accumulator& sum, char code, const char* x, std::size_t count, bool squared) {
     switch (code) {
         case FLOAT64:
@@ -257,14 +271,27 @@ struct Partial {
     }
 };
 
-inline Accumulator power_sum(const std::vector<Run>& runs, int p, bool exact, std::size_t threads) {
+// How much of a sum may be lost: 2^-40 in blocks, 2^-80 in pairs, nothing.
+enum class Sum { BLOCKS, PAIRS, EXACT };
+
+inline void add_pair(Accumulator& sum, char code, const char* x, std::size_t count, bool squared) {
+    constexpr double LEAST = 0x1p-850;  // so much is not changed by all that products of float64 lose below 2^-1074
+    const Pair pair = pair_sum(code, x, count, squared);
+    if (!(pair.sum >= LEAST && pair.sum <= std::numeric_limits<double>::max()))
+        return exact_sum(sum, code, x, count, squared);
+    sum.add(pair.sum);
+    sum.add(pair.rest);
+}
+
+inline Accumulator power_sum(const std::vector<Run>& runs, int p, Sum how, std::size_t threads) {
     const bool squared = p == 2;
     std::vector<Partial> partial(threads_for(total_of(runs), threads));
     in_pieces(runs, partial.size(), false, [&](std::size_t i, std::size_t begin, std::size_t end, std::size_t thread) {
         const char code = runs[i].code;
         Partial& mine = partial[thread];
         for_numbers(runs[i], begin, end, [&](const char* x, std::size_t count) {
-            if (exact) return exact_sum(mine.sum, code, x, count, squared);
+            if (how == Sum::EXACT) return exact_sum(mine.sum, code, x, count, squared);
+            if (how == Sum::PAIRS) return add_pair(mine.sum, code, x, count, squared);  // a piece is a PAIR_BLOCK
             for (std::size_t start = 0; start < count; start += BLOCK) {
                 const std::size_t here = std::min(BLOCK, count - start);
                 mine.add(block_sum(code, x + start * size_of(code), here, squared), here);

@@ -184,7 +184,7 @@ class LanePath(HostPath):
         if p not in (1, 2):
             return super().norm(p)
         return kernels.rounded_norm(
-            lambda exact: kernels.native_sum(self._lane.power_sum(int(p), exact, self._threads), exact),
+            lambda how: kernels.native_sum(self._lane.power_sum(int(p), how, self._threads), how),
             int(p),
             self._norm_dtype,
             blocks=self._norm_dtype == "float32",

@@ -56,29 +56,31 @@ def real_parts(view: Array, dtype: str, p: float) -> list[tuple[Array, str]]:
 def exact_norm(parts: Sequence[tuple[Array, str]], p: int, dtype: str, threads: int = 1) -> float:
     buffers, codes = _buffers(parts) if KERNELS else ([], "")
 
-    def sums(exact: bool) -> Accumulator:
+    def sums(how: str) -> Accumulator:
         if KERNELS:
-            return native_sum(KERNELS.power_sum(buffers, codes, p, exact, threads), exact)
-        return _exact_sum(parts, p) if exact else _block_sums(parts, p)
+            return native_sum(KERNELS.power_sum(buffers, codes, p, how, threads), how)
+        return _block_sums(parts, p) if how == "blocks" else _exact_sum(parts, p)
 
     # A float64 term has more bits than a certified block sum keeps, and a float64 norm needs more than 2**-40.
     blocks = dtype == "float32" and all(part_dtype not in ("float64", "complex128") for _, part_dtype in parts)
     return rounded_norm(sums, p, dtype, blocks=blocks)
 
 
-def rounded_norm(sums: Callable[[bool], Accumulator], p: int, dtype: str, *, blocks: bool) -> float:
-    """The root of a sum, from block sums where they leave no doubt, else from the exact sum: `sums(exact)`."""
-    n = sums(False).root(p, dtype) if blocks else None
-    n = sums(True).root(p, dtype) if n is None else n
+def rounded_norm(sums: Callable[[str], Accumulator], p: int, dtype: str, *, blocks: bool) -> float:
+    """The root of a sum, from a fast sum where that leaves no doubt, else from the exact one: `sums(how)`."""
+    n = sums("blocks" if blocks else "pairs").root(p, dtype)
+    n = sums("exact").root(p, dtype) if n is None else n
     assert n is not None, "an exact sum has no slack"
     return n
 
 
-def native_sum(found: tuple[bytes, bool, bool], exact: bool) -> Accumulator:
+SUMS = {"blocks": Accumulator.of_block_sums, "pairs": Accumulator.of_pair_sums, "exact": Accumulator}
+
+
+def native_sum(found: tuple[bytes, bool, bool], how: str) -> Accumulator:
     """What the compiled kernels return for a sum."""
     text, nan, infinite = found
-    total = int.from_bytes(text, "little")
-    sums = Accumulator(total) if exact else Accumulator.of_block_sums(total)
+    sums = SUMS[how](int.from_bytes(text, "little"))
     return sums + Accumulator(nan=nan, infinite=infinite) if nan or infinite else sums
 
 
