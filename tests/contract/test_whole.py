@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import reference
-from kits import Kit
+from kits import FLOATING, Kit
 
 import unified_clip
 from unified_clip._core.ops import Ops
@@ -128,6 +128,23 @@ def test_every_name_gives_the_same_bits(
             for entry in ENTRIES:
                 patch.setattr(ops, entry, lambda *given, **options: None)
             assert bits(kit, CALLS[name](kit, tensors(kit, *more), limit)) == found
+
+
+@pytest.mark.parametrize("dtypes", [["float16"], ["bfloat16"], ["float64"], ["float32", "float16"], list(FLOATING)])
+def test_every_dtype_gives_the_same_bits(
+    kit: Kit, ops: Any, monkeypatch: pytest.MonkeyPatch, dtypes: list[str]
+) -> None:
+    if not set(dtypes) <= set(kit.floating):
+        pytest.skip(f"{kit.name} has no float64 here")
+
+    def found() -> Any:
+        given = [kit.from_array(array.copy()) for dtype in dtypes for array in arrays(dtype)]
+        return [bits(kit, CALLS[name](kit, list(given), 0.3)) for name in ("clip_by_global_norm", "clip_grad_norm_")]
+
+    whole = found()
+    for entry in ENTRIES:
+        monkeypatch.setattr(ops, entry, lambda *given, **options: None)
+    assert found() == whole
 
 
 def test_a_result_shares_no_memory_with_what_was_given_or_came_before(kit: Kit) -> None:
