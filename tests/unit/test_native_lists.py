@@ -12,7 +12,7 @@ import pytest
 
 from unified_clip import _native
 from unified_clip._core.exact import UNIT, nearest
-from unified_clip._ops import kernels
+from unified_clip._ops import host, kernels, numpy_ops
 
 if _native.KERNELS is None:
     pytest.skip("the compiled kernels are not built", allow_module_level=True)
@@ -171,6 +171,43 @@ def test_arrays_to_be_written_are_each_in_a_place_of_their_own() -> None:
         assert GATHERER.of_tensors(given, False, True) is None
         assert GATHERER.of_tensors(given, False, False) is not None
     assert GATHERER.of_tensors([base[:5], base[5:]], False, True) is not None
+
+
+HALF_WAY = [16777216.0, 5792.0, 84.0, 8.0, 7.0]
+"""Their norm is 2**24 + 1, which lies half-way between two float32."""
+
+
+def test_each_norm_is_correctly_rounded() -> None:
+    given = [
+        np.array(HALF_WAY, np.float32),
+        np.array([*HALF_WAY, 2.0**-10], np.float32),
+        np.array([3.0, 4.0]),
+        RNG.standard_normal(100_000).astype(np.float32),
+        np.array([3e38, 3e38], np.float32),
+        np.array([1e-45], np.float32),
+        np.array([np.nan, 1.0], np.float16),
+        np.array([np.inf, 1.0], np.float16),
+        RNG.standard_normal(100_000),
+    ]
+    path = host.EachPath(numpy_ops.OPS, GATHERER.of_tensors(given, False, False))
+    with path.scope():
+        norms = path.norm(2)
+        expected = [
+            kernels.exact_norm([(a, a.dtype.name)], 2, "float64" if a.dtype == np.float64 else "float32") for a in given
+        ]
+    assert norms[:3].tolist() == [16777216.0, 16777218.0, 5.0]
+    np.testing.assert_array_equal(norms, expected)
+
+
+def test_each_is_scaled_by_its_own_coefficient() -> None:
+    given = [np.array([3.0, 4.0], np.float32), np.array([0.5]), np.array([6.0, 8.0], np.float16)]
+    path = host.EachPath(numpy_ops.OPS, GATHERER.of_tensors(given, False, True))
+    coefs = np.array([0.5, 1.0, 0.25])
+    scaled = path.scale(coefs)
+    assert scaled[1] is given[1]
+    path.scale_(coefs)
+    for results in (scaled, given):
+        assert [array.tolist() for array in results] == [[1.5, 2.0], [0.5], [1.5, 2.0]]
 
 
 def resident() -> int:

@@ -38,6 +38,10 @@ class Gradients:
     def path(self, group: range, others: Sequence[Any] = ()) -> Path:
         return self.ops.path([self.values[i] for i in group], differentiable=self.differentiable, others=others)
 
+    def each(self) -> Path | None:
+        """A path with a norm for each gradient, where they were found in one go."""
+        return None
+
     def restored(self, index: int, value: Tensor) -> Any:
         """A value as the gradient it belongs to: sparse again if that was sparse."""
         merged = self._merged[index]
@@ -178,7 +182,10 @@ class Whole(Gradients):
         self.values, self.leaves, self._path = path.tensors, [], path
 
     def path(self, group: range, others: Sequence[Any] = ()) -> Path:
-        return self._path if len(group) == len(self.values) else self._path.part(group.start)
+        return self._path
+
+    def each(self) -> Path:
+        return self._path.each()
 
     def scale(self, group: range, path: Path, coef: Scalar) -> None:
         path.scale_(coef)

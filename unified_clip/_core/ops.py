@@ -72,8 +72,8 @@ class WholePath(Path, Protocol):
     @property
     def tensors(self) -> list[Tensor]: ...
 
-    def part(self, index: int) -> Path:
-        """The path over one of them."""
+    def each(self) -> Path:
+        """The same with a norm and a coefficient for each tensor."""
 
 
 class Ops(Protocol):

@@ -70,6 +70,10 @@ def clip_each(gradients: Gradients, limit: Scalar, family: Family, axes: Sequenc
 
     All are measured before the first is written, and those that a framework may refuse to write come first.
     """
+    if axes is None and (each := gradients.each()) is not None:
+        with each.scope():
+            _apply(gradients, range(len(gradients.values)), each, each.norm(2), limit, family)
+        return
     measured = []
     for index in range(len(gradients.values)):
         group = range(index, index + 1)

@@ -88,6 +88,16 @@ struct Scale {
     }
 };
 
+struct ScaleEach {
+    const std::vector<double>& coefs;
+    std::size_t threads;
+    void operator()(const std::vector<Run>& from, const std::vector<Run>& to) const {
+        if (coefs.size() != from.size()) throw nb::value_error("a coefficient is needed for each tensor");
+        const nb::gil_scoped_release released;
+        scale_each(from, to, coefs, threads);
+    }
+};
+
 struct Clamp {
     Bounds low, high;
     std::size_t threads;
@@ -156,7 +166,27 @@ NB_MODULE(_kernels, module) {
         .def_ro("tensors", &Lane::tensors)
         .def_ro("has_float64", &Lane::has_float64)
         .def_prop_ro("makes_tensors", &Lane::makes_tensors)
-        .def("part", &Lane::part, "index"_a, "One of the tensors.")
+        .def_prop_ro("codes", &Lane::codes)
+        .def("part", &Lane::part, "indices"_a, "Some of the tensors.")
+        .def(
+            "each_square_sum",
+            [](const Lane& lane, std::size_t threads) {
+                const nb::gil_scoped_release released;
+                return each_square_sum(lane.runs(), threads);
+            },
+            "threads"_a, "The sum of squares of each tensor, none of which is float64, and how much of it may be lost.")
+        .def(
+            "scale_each_",
+            [](const Lane& lane, const std::vector<double>& coefs, std::size_t threads) {
+                ScaleEach{coefs, threads}(lane.runs(), lane.runs());
+            },
+            "coefs"_a, "threads"_a, "Each tensor by its own coefficient, which is not 1, in place.")
+        .def(
+            "scale_each",
+            [](const Lane& lane, const std::vector<double>& coefs, std::size_t threads) {
+                return lane.results(ScaleEach{coefs, threads});
+            },
+            "coefs"_a, "threads"_a, "New tensors, or capsules for `from_dlpack`.")
         .def("number", &Lane::number, "value"_a, "is_float64"_a, "A new 0-d tensor.")
         .def(
             "power_sum",

@@ -161,10 +161,18 @@ class Lane {
         return false;
     }
 
-    // One of the tensors.
-    std::unique_ptr<Lane> part(std::size_t i) const {
+    // Some of the tensors.
+    std::unique_ptr<Lane> part(const std::vector<std::size_t>& indices) const {
         auto found = std::make_unique<Lane>(api_);
-        if (!found->add(nb::handle(tensors[i]).ptr(), false)) throw nb::value_error("the tensor is not plain any more");
+        for (std::size_t i : indices)
+            if (!found->add(nb::object(tensors[i]).ptr(), false))
+                throw nb::value_error("a tensor is not plain any more");
+        return found;
+    }
+
+    std::string codes() const {
+        std::string found;
+        for (const Run& run : runs_) found += run.code;
         return found;
     }
 
@@ -258,7 +266,7 @@ class Lane {
     dlpack::Tensor like(std::size_t i) const {
         dlpack::Tensor found{};
         if (api_) {
-            if (api_->tensor_from_object(nb::handle(tensors[i]).ptr(), &found)) throw nb::python_error();
+            if (api_->tensor_from_object(nb::object(tensors[i]).ptr(), &found)) throw nb::python_error();
             return found;
         }
         const Py_buffer& view = held_[i];

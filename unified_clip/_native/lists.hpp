@@ -303,6 +303,27 @@ inline Accumulator power_sum(const std::vector<Run>& runs, int p, Sum how, std::
     return partial[0].sum;
 }
 
+// The sum of squares of each run, no float64 among them: float64 sums that may lose the second of themselves.
+inline std::pair<std::vector<double>, std::vector<double>> each_square_sum(const std::vector<Run>& runs,
+                                                                           std::size_t threads) {
+    threads = threads_for(total_of(runs), threads);
+    std::vector<std::vector<double>> partial(threads, std::vector<double>(runs.size()));
+    in_pieces(runs, threads, false, [&](std::size_t i, std::size_t begin, std::size_t end, std::size_t thread) {
+        const char* x = runs[i].data;
+        for (; begin < end; begin += BLOCK)
+            partial[thread][i] += block_sum(runs[i].code, x + begin * size_of(runs[i].code),
+                                            std::min(BLOCK, end - begin), true);
+    });
+    std::vector<double> lost;
+    for (std::size_t i = 0; i < runs.size(); ++i) {
+        for (std::size_t thread = 1; thread < threads; ++thread) partial[0][i] += partial[thread][i];
+        // Of each block; and of the additions of blocks, of which there are no more than these.
+        const double additions = static_cast<double>(runs[i].count / BLOCK + runs[i].count / PIECE + threads + 4);
+        lost.push_back(0x1p-40 + additions * 0x1p-52);
+    }
+    return {partial[0], lost};
+}
+
 inline double greatest_of(char code, const char* x, std::size_t count) {
     if (code == FLOAT64) {
         const std::uint64_t bits = greatest64(as<std::uint64_t>(x), count);
@@ -332,7 +353,7 @@ inline double greatest(const std::vector<Run>& runs, std::size_t threads) {
 
 // -- what is written
 
-// Calls compute(code, x, out, count) for all numbers of `from`, and what it writes goes to the same places of `to`,
+// Calls compute(run, code, x, out, count) for all numbers of `from`, and what it writes goes to the same places of `to`,
 // which may be `from`.
 template <class Compute>
 void map(const std::vector<Run>& from, const std::vector<Run>& to, std::size_t threads, const Compute& compute) {
@@ -340,12 +361,12 @@ void map(const std::vector<Run>& from, const std::vector<Run>& to, std::size_t t
         const Run &x = from[i], &out = to[i];
         const std::size_t size = size_of(x.code);
         if (x.in_a_row() && out.in_a_row())
-            return compute(x.code, x.data + begin * size, out.data + begin * size, end - begin);
+            return compute(i, x.code, x.data + begin * size, out.data + begin * size, end - begin);
         Room read, written;
         for (; begin < end; begin += BLOCK) {
             const std::size_t count = std::min(BLOCK, end - begin);
             char* room = out.in_a_row() ? out.data + begin * size : reinterpret_cast<char*>(written.data());
-            compute(x.code, numbers_of(x, begin, count, read), room, count);
+            compute(i, x.code, numbers_of(x, begin, count, read), room, count);
             if (!out.in_a_row())
                 (size == 8 ? scatter<8> : size == 4 ? scatter<4> : scatter<2>)(out, begin, count, room);
         }
@@ -354,26 +375,38 @@ void map(const std::vector<Run>& from, const std::vector<Run>& to, std::size_t t
 }
 
 inline void copy(const std::vector<Run>& from, const std::vector<Run>& to, std::size_t threads) {
-    map(from, to, threads, [](char code, const char* x, char* out, std::size_t count) {
+    map(from, to, threads, [](std::size_t, char code, const char* x, char* out, std::size_t count) {
         std::memmove(out, x, count * size_of(code));
     });
+}
+
+inline void scale_numbers(char code, const char* x, char* out, std::size_t count, double coef) {
+    const float narrow = narrowed(coef);
+    switch (code) {
+        case FLOAT64:
+            return scale_float64(as<double>(x), as<double>(out), count, coef);
+        case FLOAT32:
+            return scale_float32(as<float>(x), as<float>(out), count, narrow);
+        case BFLOAT16:
+            return scale_bfloat16(as<std::uint16_t>(x), as<std::uint16_t>(out), count, narrow);
+        default:
+            return scale_float16(as<std::uint16_t>(x), as<std::uint16_t>(out), count, narrow);
+    }
 }
 
 // By 1 it is a copy: no bit of a NaN changes.
 inline void scale(const std::vector<Run>& from, const std::vector<Run>& to, double coef, std::size_t threads) {
     if (coef == 1) return copy(from, to, threads);
-    const float narrow = narrowed(coef);
-    map(from, to, threads, [=](char code, const char* x, char* out, std::size_t count) {
-        switch (code) {
-            case FLOAT64:
-                return scale_float64(as<double>(x), as<double>(out), count, coef);
-            case FLOAT32:
-                return scale_float32(as<float>(x), as<float>(out), count, narrow);
-            case BFLOAT16:
-                return scale_bfloat16(as<std::uint16_t>(x), as<std::uint16_t>(out), count, narrow);
-            default:
-                return scale_float16(as<std::uint16_t>(x), as<std::uint16_t>(out), count, narrow);
-        }
+    map(from, to, threads, [=](std::size_t, char code, const char* x, char* out, std::size_t count) {
+        scale_numbers(code, x, out, count, coef);
+    });
+}
+
+// Each run by a coefficient of its own, none of which is 1.
+inline void scale_each(const std::vector<Run>& from, const std::vector<Run>& to, const std::vector<double>& coefs,
+                       std::size_t threads) {
+    map(from, to, threads, [&](std::size_t i, char code, const char* x, char* out, std::size_t count) {
+        scale_numbers(code, x, out, count, coefs[i]);
     });
 }
 
@@ -382,7 +415,7 @@ using Bounds = std::array<double, 4>;
 
 inline void clamp(const std::vector<Run>& from, const std::vector<Run>& to, const Bounds& low, const Bounds& high,
                   std::size_t threads) {
-    map(from, to, threads, [&](char code, const char* x, char* out, std::size_t count) {
+    map(from, to, threads, [&](std::size_t, char code, const char* x, char* out, std::size_t count) {
         const std::size_t format = std::find(CODES, CODES + 4, code) - CODES;
         const float least = narrowed(low[format]), most = narrowed(high[format]);
         switch (code) {

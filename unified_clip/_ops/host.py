@@ -160,8 +160,8 @@ class LanePath(HostPath):
     def tensors(self) -> list[Tensor]:
         return self._tensors
 
-    def part(self, index: int) -> LanePath:
-        return LanePath(self._ops, self._lane.part(index))
+    def each(self) -> EachPath:
+        return EachPath(self._ops, self._lane)
 
     @property
     def _makes_results(self) -> bool:
@@ -229,6 +229,51 @@ class LanePath(HostPath):
 
     def is_one(self, coef: Scalar) -> bool:
         return bool(coef == 1.0)
+
+
+class EachPath(LanePath):
+    """The same with a norm and a coefficient for each gradient: arrays of them."""
+
+    def norm(self, p: float) -> Scalar:
+        norms = np.empty(len(self._tensors))
+        wide = [index for index, code in enumerate(self._lane.codes) if code == kernels.CODES["float64"]]
+        narrow = np.setdiff1d(np.arange(len(norms)), wide)
+        sums = self._lane.part(narrow.tolist()).each_square_sum(self._threads)
+        norms[narrow], doubt = kernels.certified_roots(*sums)
+        for index in (*wide, *narrow[doubt].tolist()):
+            norms[index] = LanePath(self._ops, self._lane.part([index])).norm(p)
+        return norms
+
+    def constant(self, value: Any) -> Scalar:
+        return np.float64(value)
+
+    def where(self, condition: Any, yes: Scalar, no: Scalar) -> Scalar:
+        return np.where(condition, yes, no)
+
+    def scale(self, coef: Scalar) -> list[Tensor]:
+        """New tensors, and the given ones where the coefficient is 1."""
+        changed = np.flatnonzero(coef != 1.0).tolist()
+        results = list(self._tensors)
+        part = EachPath(self._ops, self._lane.part(changed))
+        for index, tensor in zip(changed, part._times(coef[changed]), strict=True):
+            results[index] = tensor
+        return results
+
+    def _times(self, coefs: Array) -> list[Tensor]:
+        if self._makes_results:
+            return self._made(self._lane.scale_each(coefs.tolist(), self._threads))
+        paths = (LanePath(self._ops, self._lane.part([index])) for index in range(len(coefs)))
+        return [path.scale(coef)[0] for path, coef in zip(paths, coefs.tolist(), strict=True)]
+
+    def scale_(self, coef: Scalar) -> None:
+        changed = np.flatnonzero(coef != 1.0).tolist()
+        if changed:
+            part = self._lane.part(changed)
+            part.scale_each_(coef[changed].tolist(), self._threads)
+            self._ops.wrote(part.tensors)
+
+    def is_one(self, coef: Scalar) -> bool:
+        return bool(np.all(coef == 1.0))
 
 
 def gatherer(

@@ -184,12 +184,19 @@ def slice_norms(view: Array, dtype: str, axes: Sequence[int], norm_name: str) ->
     parts = [slices.real, slices.imag] if dtype.startswith("complex") else [decode(slices, dtype)]
     rows = [part.astype(wide) for part in parts]
     sums = sum(((row * row).sum(axis=1) for row in rows), start=np.zeros(len(slices), wide))
-    error = (2 * slices.shape[1] + 8) * np.finfo(wide).eps  # of squares, additions, this product and the root
-    norms, high = (np.sqrt(sums * (1 + sign * error)).astype(norm_name).astype(np.float64) for sign in (-1, 1))
-    for index in np.flatnonzero((norms != high) & ~np.isnan(norms)):
+    norms, doubt = certified_roots(sums, (2 * slices.shape[1] + 4) * np.finfo(wide).eps, norm_name)
+    for index in doubt:
         norms[index] = exact_norm(real_parts(slices[index], dtype, 2), 2, norm_name)
     result: npt.NDArray[np.float64] = norms.reshape(shape)
     return result
+
+
+def certified_roots(sums: Any, lost: Any, dtype: str = "float32") -> tuple[Array, Array]:
+    """The square roots of sums that may have lost so much of themselves, rounded; and where that is in doubt."""
+    sums = np.asarray(sums)
+    lost = np.asarray(lost) + 4 * np.finfo(sums.dtype).eps  # the product and the root lose some too
+    low, high = (np.sqrt(sums * (1 + sign * lost)).astype(dtype).astype(np.float64) for sign in (-1, 1))
+    return low, np.flatnonzero((low != high) & ~np.isnan(low))
 
 
 def _wider_than(dtype: str) -> type[np.floating[Any]] | None:
