@@ -1,7 +1,7 @@
 """Start a framework's worker, and bring back an outcome for every run, whatever becomes of the process.
 
-Frameworks live apart: importing TensorFlow before Paddle in one process is a segmentation fault. A worker that dies,
-hangs or leaves something unreadable is a verdict on the case it was at; it is started again for the cases after it.
+A worker that dies, hangs or leaves something unreadable is a verdict on the case it was at; it is started again for the
+cases after it.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ import dataclasses
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
+from .. import _workers
+from .._workers import PACKAGE
 from . import tensors
 from .cases import Case
 from .tensors import Dense, UnreadableError, densify
@@ -31,14 +31,6 @@ HOST, DEVICE, NATIVE = "host", "device", "native"
 
 STARTS = 4
 """How often a worker is started before the remaining cases share the verdict of the last one."""
-
-STDERR_KEPT = 1 << 16
-"""Bytes at the end of what a worker wrote to stderr that are looked at."""
-
-PACKAGE = Path(__file__).parents[1]
-
-CPU_ONLY = {"CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "2"}
-"""Both paths are compared on the CPU: only there is a tensor on the host path on every framework."""
 
 STOP = threading.Event()
 """Set to end all workers, and not start them again."""
@@ -184,35 +176,18 @@ def _search_path(python: str, directory: Path) -> str:
 def _run_once(
     arguments: Sequence[str], search: str, out: Path, timeout: float, progress: Callable[[int], None]
 ) -> Failure | None:
-    search = os.pathsep.join([search, *filter(None, [os.environ.get("PYTHONPATH")])])
-    environment = os.environ | CPU_ONLY | {"PYTHONPATH": search, "PYTHONSAFEPATH": "1"}
     with tempfile.TemporaryFile() as errors:
-        try:  # in a session of its own, so that what it has started can be ended with it
-            process = subprocess.Popen(
-                arguments,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=errors,
-                start_new_session=True,
-            )
+        try:
+            process = _workers.start(arguments, search, errors)
         except OSError as error:
             return Failure("missing", f"{arguments[0]} cannot be started: {error.strerror}")
         try:
             code = _wait(process, out, timeout, progress)
         finally:
-            _end(process)
+            _workers.end(process)
         if code is None:
-            return Failure("timed out", f"no new result in {timeout:g} seconds; {_last_lines(errors)}")
-        return None if code == 0 else Failure("crashed", f"{_how_it_ended(code)}; {_last_lines(errors)}")
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    if hasattr(os, "killpg"):
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-    process.kill()
-    process.wait()
+            return Failure("timed out", f"no new result in {timeout:g} seconds; {_workers.last_lines(errors)}")
+        return None if code == 0 else Failure("crashed", _workers.how_it_ended(code, errors))
 
 
 def _wait(process: subprocess.Popen[bytes], out: Path, timeout: float, progress: Callable[[int], None]) -> int | None:
@@ -231,21 +206,6 @@ def _wait(process: subprocess.Popen[bytes], out: Path, timeout: float, progress:
             raise KeyboardInterrupt
         if code is not None or time.monotonic() - since > timeout:
             return code
-
-
-def _how_it_ended(code: int) -> str:
-    if code > 0:
-        return f"exit status {code}"
-    return f"signal {-code} ({signal.Signals(-code).name})"
-
-
-def _last_lines(errors: IO[bytes], count: int = 6) -> str:
-    """The end of what a worker wrote to stderr; of faulthandler's report the beginning, where the innermost call is."""
-    errors.seek(max(0, errors.seek(0, os.SEEK_END) - STDERR_KEPT))
-    lines = [line[:300] for line in errors.read().decode(errors="replace").splitlines() if line.strip()]
-    fatal = [number for number, line in enumerate(lines) if line.startswith("Fatal Python error")]
-    chosen = lines[fatal[-1] :][:count] if fatal else lines[-count:]
-    return "its last lines: " + " | ".join(chosen) if chosen else "it wrote nothing to stderr"
 
 
 def _read_start(out: Path, found: Found) -> Failure | None:
