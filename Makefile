@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := $(shell find unified_clip -name '*.py' -o -name '*.?pp' -o -name CMakeLists.txt) pyproject.toml
 
-.PHONY: test parity readme lint coverage record clean
+.PHONY: test parity bench readme lint coverage record clean
 
 test: lint coverage
 
@@ -38,10 +38,16 @@ lint: $(VENV)/package
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python benchmarks/tables.py --check
 
 parity: $(VENV)/package
 	$(BIN)/unified-clip parity --out report
 	$(BIN)/python parity/native_tables.py --check report/parity.json
+
+# Ten minutes, in which nothing else should run.
+bench: $(VENV)/package
+	UNIFIED_CLIP_NATIVE=1 $(BIN)/unified-clip bench --out benchmarks/results
+	$(BIN)/python benchmarks/tables.py
 
 # The tables of native differences, after a run of the parity suite.
 readme: $(VENV)/requirements

@@ -1,4 +1,4 @@
-"""The command line: `unified-clip parity`."""
+"""The command line: `unified-clip parity` and `unified-clip bench`."""
 
 from __future__ import annotations
 
@@ -10,27 +10,40 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TypeAlias
 
-SUITE_IS_WRONG = 2
+REFUSED = 2
+NOT_WHOLE = 3
 INTERRUPTED = 130
 
-EXTRA = {"ml_dtypes": "ml_dtypes", "pydantic": "pydantic", "rich": "rich", "safetensors": "safetensors"}
-"""The modules of the extra `cli`, and the distributions they come from."""
+CLI = ("ml_dtypes", "pydantic", "rich", "safetensors")
+EXTRAS = {"parity": ("cli", CLI), "bench": ("bench", (*CLI, "matplotlib"))}
+"""By command, the extra that has all it needs, and the modules, which are named like their distributions."""
+
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; return the exit status."""
     options = _parser().parse_args(arguments)
-    missing = [name for module, name in EXTRA.items() if importlib.util.find_spec(module) is None]
+    extra, modules = EXTRAS[options.command]
+    missing = [name for name in modules if importlib.util.find_spec(name) is None]
     if missing:
-        return _refuse(f"{' and '.join(missing)} not installed; install the extra: pip install 'unified_clip[cli]'")
-    return _parity(options)
+        return _refuse(f"{' and '.join(missing)} not installed; install the extra: pip install 'unified_clip[{extra}]'")
+    signal.signal(signal.SIGTERM, _interrupt)
+    status: int = options.run(options)
+    return status
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="unified-clip", description="Gradient clipping, the same on every framework.")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
+    _parity_parser(commands)
+    _bench_parser(commands)
+    return parser
+
+
+def _parity_parser(commands: Commands) -> None:
     parity = commands.add_parser(
         "parity",
         help="compare the frameworks with each other, with exact arithmetic and with their own functions",
@@ -47,7 +60,29 @@ def _parser() -> argparse.ArgumentParser:
     parity.add_argument(
         "--timeout", type=float, help="seconds that a worker may take for one result (default: what the suite says)"
     )
-    return parser
+    parity.set_defaults(run=_parity)
+
+
+def _bench_parser(commands: Commands) -> None:
+    bench = commands.add_parser(
+        "bench",
+        help="compare the time that ours and the frameworks' own functions take",
+        description="Measure ours and the natives in turns, one process for each framework, and write bench.json, "
+        "ratios.svg and growth.svg. Exit status: 0 all was measured; 2 the command is wrong; 3 a framework crashed, "
+        "one that was named is missing, or nothing was measured.",
+    )
+    for name in ("frameworks", "lists", "dtypes"):
+        bench.add_argument(f"--{name}", type=_names, help="comma-separated (default: all)")
+    bench.add_argument("--threads", type=int, help="for ours and the natives (default: 2)")
+    bench.add_argument("--seconds", type=float, help="to spend on each pair, at least 7 repeats (default: 1)")
+    bench.add_argument(
+        "--growth",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="also measure how the time grows with the elements and the tensors",
+    )
+    bench.add_argument("--out", type=Path, default=Path("report/bench"), help="where to write (default: report/bench)")
+    bench.set_defaults(run=_bench)
 
 
 def _parity(options: argparse.Namespace) -> int:
@@ -61,21 +96,57 @@ def _parity(options: argparse.Namespace) -> int:
         return _refuse(str(error))
     if options.timeout is not None:
         found = dataclasses.replace(found, timeout=options.timeout)
-    try:
-        options.out.mkdir(parents=True, exist_ok=True)
-        (options.out / "parity.json").touch()
-    except OSError as error:
-        return _refuse(f"{options.out} cannot be written: {error.strerror}; name another directory with --out")
-    signal.signal(signal.SIGTERM, _interrupt)
+    if problem := _unwritable(options.out, "parity.json"):
+        return _refuse(problem)
     try:
         with _progress({name: len(engine.runs(found, name)) for name in found.frameworks}) as advance:
             run = engine.run(found, advance)
     except KeyboardInterrupt:
-        print("unified-clip: interrupted; the workers were ended and no report was written", file=sys.stderr)
-        return INTERRUPTED
+        return _interrupted()
     report.write(run, options.out)
     report.show(run, options.out)
     return run.exit_code
+
+
+def _names(text: str) -> list[str]:
+    return list(dict.fromkeys(text.split(",")))
+
+
+def _bench(options: argparse.Namespace) -> int:
+    from .bench import report, run
+
+    names = ("frameworks", "lists", "dtypes", "threads", "seconds", "growth")
+    given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+    try:
+        chosen = run.Options(**given)
+    except run.OptionsError as error:
+        return _refuse(str(error))
+    if problem := _unwritable(options.out, "bench.json"):
+        return _refuse(problem)
+    try:
+        with _progress({name: chosen.steps(name) for name in chosen.frameworks}) as advance:
+            data = run.run(chosen, advance)
+    except KeyboardInterrupt:
+        return _interrupted()
+    report.write(data, options.out)
+    report.show(data, options.out)
+    missed = options.frameworks and data["missing"]
+    return NOT_WHOLE if data["failed"] or missed or not (data["results"] or data["growth"]) else 0
+
+
+def _unwritable(out: Path, name: str) -> str:
+    """Make a directory, and find out before all the work whether a file can be written there; '' if so."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        (out / name).touch()
+    except OSError as error:
+        return f"{out} cannot be written: {error.strerror}; name another directory with --out"
+    return ""
+
+
+def _interrupted() -> int:
+    print("unified-clip: interrupted; the workers were ended and no report was written", file=sys.stderr)
+    return INTERRUPTED
 
 
 def _interrupt(*_: object) -> NoReturn:
@@ -97,4 +168,4 @@ def _progress(totals: Mapping[str, int]) -> Iterator[Callable[[str, int], None]]
 
 def _refuse(message: str) -> int:
     print(f"unified-clip: {message}", file=sys.stderr)
-    return SUITE_IS_WRONG
+    return REFUSED

@@ -11,7 +11,7 @@ from unified_clip._dispatch import ADAPTERS
 PACKAGE = Path(unified_clip.__file__).parent
 FRAMEWORKS = {*ADAPTERS, "keras"}
 NAMESPACES = set(ADAPTERS.values())
-LAYERS = ["errors", "_core", "_native", "_ops", "_dispatch", "namespaces", "_workers", "parity", "cli"]
+LAYERS = ["errors", "_core", "_native", "_ops", "_dispatch", "namespaces", "_workers", "parity", "bench", "cli"]
 """Each may import from itself and from those before it."""
 
 

@@ -1,0 +1,57 @@
+"""The tables in docs/performance.md, from benchmarks/results/bench.json.
+
+`python benchmarks/tables.py` writes them; with `--check` it exits with 1 if they are stale.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from unified_clip.bench import report
+from unified_clip.parity.report import markdown_table
+
+ROOT = Path(__file__).parents[1]
+MARKED = re.compile(r"(<!-- bench: [^>]*-->\n\n).*(\n\n<!-- end of bench -->)", re.DOTALL)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--results", type=Path, default=ROOT / "benchmarks/results/bench.json")
+    parser.add_argument("--document", type=Path, default=ROOT / "docs/performance.md")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if the tables are stale")
+    options = parser.parse_args(arguments)
+    data = json.loads(options.results.read_text(encoding="utf-8"))
+    text = options.document.read_text(encoding="utf-8")
+    new, places = MARKED.subn(lambda found: found[1] + tables(data) + found[2], text)
+    if places != 1:
+        print(f"{options.document.name} has no place for the tables: {MARKED.pattern}", file=sys.stderr)
+        return 2
+    if options.check:
+        if new != text:
+            print(f"the tables in {options.document.name} are stale; run benchmarks/tables.py", file=sys.stderr)
+        return int(new != text)
+    options.document.write_text(new, encoding="utf-8")
+    return 0
+
+
+def tables(data: Mapping[str, Any]) -> str:
+    """All tables, with what they were measured with."""
+    versions = ", ".join(f"{name} {version}" for name, version in data["versions"].items())
+    machine = f"{data['machine']['architecture']}, {data['machine']['cpus']} processors, {data['threads']} threads"
+    parts = [f"Measured on {machine}, with {versions}.", *(f"Not whole: {line}" for line in report.problems(data))]
+    titled = [(f"On {name}", report.pairs_table(data, name)) for name in data["compiled_kernels"]]
+    titled += [("The machine's limits", report.limits_table(data)), ("Memory", report.memory_table(data))]
+    for title, (header, rows) in titled:
+        if rows:
+            parts += [f"### {title}", markdown_table(header, rows)]
+    return "\n\n".join(parts)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,105 @@
+"""The pairs that `unified-clip bench` times do the same work: ours and the native give the same numbers, roughly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from kits import Kit, in_a_new_process
+
+from unified_clip.bench import lists, measure, worker
+from unified_clip.bench.measure import Pair
+from unified_clip.bench.pairs import FRAMEWORKS
+from unified_clip.parity.manner import leaves
+
+NATIVES = {
+    ("numpy", "float32"): ["plain NumPy"] * 2,
+    ("torch", "float32"): ["torch.nn.utils.clip_grad_norm_", "torch.nn.utils.get_total_norm"],
+    ("tensorflow", "float32"): ["tf.clip_by_global_norm", "tf.clip_by_global_norm (XLA)", "tf.linalg.global_norm"],
+    ("paddle", "float32"): ["paddle.nn.ClipGradByGlobalNorm", "paddle.nn.utils.clip_grad_norm_"],
+    ("paddle", "bfloat16"): [],
+    ("jax", "float32"): ["optax.clip_by_global_norm (jit)", "optax.tree.norm (jit)"],
+}
+"""What there is to compare with; for bfloat16 the same where nothing else is said."""
+
+
+@pytest.fixture(autouse=True)
+def _measured(kit: Kit) -> None:
+    if kit.name not in FRAMEWORKS:
+        pytest.skip(f"{kit.name} is not measured")
+
+
+@pytest.fixture(params=lists.DTYPES)
+def dtype(kit: Kit, request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    if name not in FRAMEWORKS[kit.name].dtypes:
+        pytest.skip(f"{name} is not measured on {kit.name}")
+    return name
+
+
+def outcome(kit: Kit, pair: Pair, call: Callable[[Any], Any]) -> list[np.ndarray]:
+    """Everything that a call returned or wrote."""
+    given = pair.prepare()
+    result = call(given)
+    tensors = [*leaves(result), *(kit.kept(given) if pair.in_place else [])]
+    return [kit.array(tensor).astype(np.float64) for tensor in tensors]
+
+
+def test_ours_and_the_natives_do_the_same(kit: Kit, dtype: str) -> None:
+    arrays = lists.arrays(lists.LISTS["10x10"], dtype)
+    norm, pairs = lists.rough_norm(arrays), FRAMEWORKS[kit.name].pairs(arrays)
+    for limit in (norm / 2, 2 * norm):
+        for pair in pairs.clips(limit):
+            ours = outcome(kit, pair, pair.ours)
+            gradients = [array for array in ours if array.shape == (10,) and array.any()]
+            assert np.linalg.norm(gradients) == pytest.approx(min(norm, limit), rel=0.02)
+            assert len(gradients) == 10
+            same(kit, pair, ours)
+    same(kit, pairs.norm, outcome(kit, pairs.norm, pairs.norm.ours))
+    natives = [pair.native for pair in [*pairs.clips(norm), pairs.norm] if pair.theirs]
+    assert natives == NATIVES.get((kit.name, dtype), NATIVES[kit.name, "float32"])
+
+
+def same(kit: Kit, pair: Pair, ours: list[np.ndarray]) -> None:
+    if pair.theirs:
+        theirs = outcome(kit, pair, pair.theirs)
+        for one, other in zip(ours, theirs, strict=True):
+            np.testing.assert_allclose(one, other, rtol=0.03)
+
+
+def test_a_call_starts_from_gradients_that_are_not_clipped(kit: Kit) -> None:
+    """Or only the first one would clip anything."""
+    arrays = lists.arrays(lists.LISTS["10x10"], "float32")
+    for pair in FRAMEWORKS[kit.name].pairs(arrays).clips(lists.rough_norm(arrays) / 2):
+        first, second = (outcome(kit, pair, pair.ours) for _ in range(2))
+        for one, other in zip(first, second, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+def test_the_worker_measures_every_pair(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "LEAST", 2)
+    monkeypatch.setattr(lists, "GROWTH", {"tensors": {1001: [(1,)] * 1001}})
+    in_use = FRAMEWORKS[kit.name]._replace(use_threads=lambda threads: None)  # TensorFlow cannot change it any more
+    monkeypatch.setitem(FRAMEWORKS, kit.name, in_use)  # type: ignore[arg-type]
+    job = {"lists": ["10x10"], "dtypes": ["float32"], "threads": 2, "seconds": 0.0, "growth": True}
+    first, one, growth = worker.results(kit.name, job)
+    assert set(first["versions"]) == set(FRAMEWORKS[kit.name].packages)
+    measured = [each["native"] for each in one["results"] if each["native_ms"]]
+    assert set(measured) == set(NATIVES[kit.name, "float32"])
+    assert {each["native"] for each in one["memory"]} <= set(measured)
+    assert bool(one["memory"]) == kit.writable
+    compiled = kit.name == "jax"
+    assert (growth["growth"][0]["native_ms"] is None) == compiled, "XLA takes too long for so many"
+
+
+def test_the_framework_uses_as_many_threads_as_it_is_told(kit: Kit) -> None:
+    """Ours asks the framework, where that says; elsewhere both go by the environment."""
+    code = f"""
+from unified_clip._ops.{kit.name}_ops import OPS
+from unified_clip.bench.pairs import FRAMEWORKS
+FRAMEWORKS["{kit.name}"].use_threads(3)
+print(OPS.threads())
+"""
+    assert in_a_new_process(code).strip() == ("3" if kit.name in ("torch", "tensorflow") else "None")

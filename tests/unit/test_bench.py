@@ -1,0 +1,395 @@
+"""`unified-clip bench`: what is measured, how, and what is made of it. The pairs are tests/contract/test_bench.py's."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from unified_clip import cli, native_available
+from unified_clip.bench import lists, measure, plot, report, run, worker
+from unified_clip.bench.measure import LEAST, MOST, WARM_UP, Pair
+from unified_clip.bench.pairs import FRAMEWORKS
+
+ROOT = Path(__file__).parents[2]
+JOB = {"lists": ["10x10"], "dtypes": ["float32", "bfloat16"], "threads": 2, "seconds": 0.0, "growth": False}
+
+
+# -- the lists
+
+
+@pytest.mark.parametrize(
+    ("name", "tensors", "elements"),
+    [("GPT-2", 148, 124_439_808), ("ResNet-50", 161, 25_557_032), ("Llama-7B-layer", 9, 202_383_360)],
+)
+def test_the_lists_have_the_published_sizes(name: str, tensors: int, elements: int) -> None:
+    assert len(lists.LISTS[name]) == tensors
+    assert lists.elements(lists.LISTS[name]) == elements
+
+
+def test_the_lists_come_in_order_of_size() -> None:
+    sizes = list(map(lists.elements, lists.LISTS.values()))
+    assert sizes == sorted(sizes)
+
+
+@pytest.mark.parametrize("dtype", lists.DTYPES)
+def test_arrays_have_the_shapes_and_are_random(dtype: str) -> None:
+    shapes = [(3, 4), (1100, 1000), (1,)]
+    arrays = lists.arrays(shapes, dtype)
+    assert [array.shape for array in arrays] == shapes
+    assert {array.dtype.name for array in arrays} == {dtype}
+    assert lists.rough_norm(arrays) == pytest.approx(lists.elements(shapes) ** 0.5, rel=0.01)
+
+
+# -- timing
+
+
+class Fake:
+    """A clock that moves when a call is made, and a record of what was called."""
+
+    def __init__(self, **costs: Iterator[float]) -> None:
+        self.costs, self.now = costs, 0.0
+        self.called: list[str] = []
+
+    def clock(self) -> float:
+        return self.now
+
+    def call(self, name: str) -> Callable[[Any], None]:
+        def act(given: Any = None) -> None:
+            self.called.append(name)
+            self.now += next(self.costs[name])
+
+        return act
+
+
+def always(value: float) -> Iterator[float]:
+    while True:
+        yield value
+
+
+def compared(seconds: float, **costs: Iterator[float]) -> tuple[dict[str, Any], list[str]]:
+    fake = Fake(prepare=always(0.5), **costs)
+    theirs = fake.call("native") if "native" in costs else None
+    pair = Pair("name", lambda: fake.call("prepare")(), fake.call("ours"), theirs)  # type: ignore[func-returns-value]
+    return measure.compare(pair, seconds, fake.clock), fake.called
+
+
+def test_calls_take_turns_after_warming_up_and_what_prepares_is_not_timed() -> None:
+    found, called = compared(0, ours=always(0.002), native=always(0.003))
+    assert called[::2] == ["prepare"] * (2 * (WARM_UP + LEAST))
+    assert called[1::2] == ["ours", "native"] * WARM_UP + (["ours", "native", "native", "ours"] * LEAST)[: 2 * LEAST]
+    assert found == {
+        **{"native": "name", "repeats": LEAST},
+        **{"ours_ms": [2.0] * 3, "native_ms": [3.0] * 3, "ratio": [1.5] * 3},
+    }
+
+
+def test_medians_and_quartiles_are_of_all_repeats_but_the_warm_up() -> None:
+    ours = iter([9.0] * WARM_UP + [0.001, 0.002, 0.003, 0.004, 0.005, 0.006, 0.007])
+    found, _ = compared(0, ours=ours, native=always(0.012))
+    assert found["ours_ms"] == [2.5, 4.0, 5.5]
+    assert found["ratio"] == [2.2, 3.0, 5.0]  # medians of 12, 6, 4, 3, 2.4, 2 and 12/7
+
+
+@pytest.mark.parametrize(("seconds", "repeats"), [(0, LEAST), (20, 20), (1e9, MOST)])
+def test_a_pair_is_repeated_for_as_long_as_it_may_take(seconds: float, repeats: int) -> None:
+    found, _ = compared(seconds, ours=always(0.25), native=always(0.25))  # and twice half a second to prepare
+    assert found["repeats"] == pytest.approx(repeats, abs=repeats // 3 if seconds == 20 else 0)
+
+
+def test_without_a_native_ours_is_measured_alone() -> None:
+    found, called = compared(0, ours=always(0.002))
+    assert called[1::2] == ["ours"] * (WARM_UP + LEAST)
+    assert (found["ours_ms"], found["native_ms"], found["ratio"]) == ([2.0] * 3, None, None)
+
+
+def test_the_machines_limits_are_of_the_bytes_asked_for() -> None:
+    found = measure.limits(4_000_000, 2, 0.0)
+    assert found["bytes"] == 4_000_000
+    assert all(0 < low <= high for low, _, high in (found["read_ms"], found["read_write_ms"]))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells")
+def test_extra_memory_is_what_a_call_takes_and_gives_back() -> None:
+    size = 200 << 20
+
+    def takes(given: Any) -> None:
+        np.ones(size, np.uint8)
+
+    found = measure.extra_memory(takes, None)
+    assert found == pytest.approx(size, rel=0.05)
+    assert measure.extra_memory(lambda given: None, None) < size // 20  # type: ignore[operator]
+
+
+def test_elsewhere_extra_memory_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert measure.extra_memory(lambda given: None, None) is None
+
+
+# -- the worker
+
+
+def test_a_worker_measures_lists_limits_and_growth(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(lists.LISTS, "10x10", [(10,)] * 10)  # type: ignore[arg-type]
+    monkeypatch.setattr(lists, "GROWTH", {"elements": {5: [(5,)]}, "tensors": {2: [(100,)] * 2}})
+    monkeypatch.setattr(worker, "LONG", 99)
+    first, one, elements, tensors = worker.results("numpy", JOB | {"growth": True})
+    compiled = {"numpy": native_available()}
+    assert first == {"versions": {"numpy": np.__version__}, "compiled_kernels": compiled}
+    labels = {"framework": "numpy", "list": "10x10", "dtype": "float32"}
+    assert [each["what"] for each in one["results"]] == ["clipped", "not clipped", "norm alone"]
+    assert all(each.items() >= labels.items() for key in ("results", "limits", "memory") for each in one[key])
+    assert one["limits"][0]["bytes"] == 400
+    assert (elements["growth"][0]["along"], elements["growth"][0]["count"]) == ("elements", 5)
+    assert (tensors["growth"][0]["along"], tensors["growth"][0]["count"]) == ("tensors", 2)
+
+
+def test_short_lists_have_no_limits() -> None:
+    _, one = worker.results("numpy", JOB)
+    assert one["limits"] == []
+
+
+# -- the command
+
+SCHEMA = {
+    "results": {"framework", "list", "dtype", "what", "native", "repeats", "ours_ms", "native_ms", "ratio"},
+    "limits": {"framework", "list", "dtype", "bytes", "read_ms", "read_write_ms"},
+    "memory": {"framework", "list", "dtype", "native", "ours_bytes", "native_bytes"},
+    "growth": {"framework", "along", "count", "native", "repeats", "ours_ms", "native_ms", "ratio"},
+}
+
+
+def bench(out: Path, *more: str, frameworks: str = "numpy") -> int:
+    arguments = ["--frameworks", frameworks, "--lists", "10x10", "--seconds", "0", "--no-growth"]
+    return cli.main(["bench", *arguments, "--out", str(out), *more])
+
+
+def check_schema(data: dict[str, Any]) -> None:
+    assert set(data) == {"threads", "seconds", "machine", "versions", "compiled_kernels", "missing", "failed", *SCHEMA}
+    assert set(data["machine"]) == {"architecture", "cpus"}
+    for key, fields in SCHEMA.items():
+        assert all(set(each) == fields for each in data[key]), key
+
+
+def test_the_command_measures_writes_and_shows(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert bench(tmp_path / "out", "--threads", "1") == 0
+    data = json.loads((tmp_path / "out/bench.json").read_text(encoding="utf-8"))
+    check_schema(data)
+    assert (data["threads"], data["versions"]["numpy"]) == (1, np.__version__)
+    assert [each["what"] for each in data["results"]] == ["clipped", "not clipped", "norm alone"]
+    assert all(ElementTree.parse(tmp_path / "out" / name) for name in ("ratios.svg", "growth.svg"))
+    printed = capfd.readouterr().out
+    assert "plain NumPy" in printed
+    assert str(tmp_path / "out/bench.json") in printed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--frameworks", "numpy,caffe"], "unknown frameworks: caffe; there are torch, "),
+        (["--lists", "GPT-9"], "unknown lists: GPT-9; there are 10x10, "),
+        (["--dtypes", ""], "unknown dtypes: "),
+        (["--threads", "0"], "0 threads"),
+        (["--seconds", "nan"], "nan seconds"),
+    ],
+)
+def test_the_command_refuses_what_there_is_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    assert cli.main(["bench", *arguments, "--out", str(tmp_path / "out")]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_command_refuses_a_directory_that_cannot_be_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    assert bench(tmp_path / "file") == 2
+    assert "cannot be written" in capsys.readouterr().err
+
+
+def test_the_command_names_the_extra_that_is_not_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "matplotlib" else object())
+    assert bench(tmp_path) == 2
+    assert "matplotlib not installed; install the extra: pip install 'unified_clip[bench]'" in capsys.readouterr().err
+
+
+def without(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+    """Have PyTorch's worker run some code first, and the others none."""
+    right = run.command
+    lines = f"import sys; sys.modules['torch'] = None; from unified_clip.bench import worker; {code}"
+    dying = [sys.executable, "-X", "faulthandler", "-c", lines, "torch"]
+    monkeypatch.setattr(run, "command", lambda name: dying if name == "torch" else right(name))
+
+
+def test_a_worker_that_dies_is_reported_and_the_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    without(monkeypatch, "import os; os.write(1, b'{\"results\": ['); os.abort()")
+    assert bench(tmp_path, frameworks="torch,numpy") == 3
+    data = json.loads((tmp_path / "bench.json").read_text(encoding="utf-8"))
+    assert data["failed"]["torch"].startswith("signal 6 (SIGABRT); its last lines: Fatal Python error: Aborted")
+    assert {each["framework"] for each in data["results"]} == {"numpy"}
+    assert "torch: its worker died: signal 6" in capfd.readouterr().out
+
+
+def test_a_framework_that_is_not_installed_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    without(monkeypatch, "worker.main()")
+    assert bench(tmp_path, frameworks="torch,numpy") == 3
+    assert "torch: not measured: import of torch halted" in capfd.readouterr().out
+    assert json.loads((tmp_path / "bench.json").read_text(encoding="utf-8"))["failed"] == {}
+
+
+@pytest.mark.parametrize(
+    ("change", "status"),
+    [({}, 0), ({"missing": {"jax": "why"}}, 0), ({"failed": {"jax": "why"}}, 3), ({"results": [], "growth": []}, 3)],
+)
+def test_the_exit_status_says_whether_all_was_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any], status: int
+) -> None:
+    """What is not installed has to be measured only where it was named."""
+    monkeypatch.setattr(run, "run", lambda options, progress: DATA | {"limits": []} | change)
+    assert cli.main(["bench", "--out", str(tmp_path)]) == status
+
+
+def test_an_interrupted_run_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run, "run", interrupt)
+    assert bench(tmp_path) == 130
+    assert "interrupted" in capsys.readouterr().err
+    assert (tmp_path / "bench.json").read_text() == ""
+
+
+# -- tables and plots
+
+TIMES = {"ours_ms": [1.0, 2.0, 3.0], "native_ms": [2.0, 4.0, 6.0], "ratio": [1.5, 2.0, 2.5]}
+LABELS = {"framework": "paddle", "list": "GPT-2", "dtype": "float32"}
+ALONE = {"native": "", "repeats": 7, "ours_ms": [120.0, 1234.5, 1300.0], "native_ms": None, "ratio": None}
+DATA: dict[str, Any] = {
+    **{"threads": 2, "seconds": 1.0, "machine": {"architecture": "x86_64", "cpus": 8}},
+    **{"versions": {"python": "3.11.9"}, "compiled_kernels": {"paddle": True}, "missing": {}, "failed": {}},
+    "results": [
+        {**LABELS, "what": "clipped", "native": "paddle.a", "repeats": 9, **TIMES},
+        {**LABELS, "what": "clipped", "native": "paddle.b", "repeats": 9, **TIMES, "ours_ms": [1.0, 1.5, 3.0]},
+        {**LABELS, "what": "not clipped", "native": "paddle.a", "repeats": 9, **TIMES},
+        {**LABELS, "what": "norm alone", **ALONE},
+    ],
+    "limits": [{**LABELS, "bytes": 1000, "read_ms": [1.0, 1.0, 1.0], "read_write_ms": [2.0, 2.0, 2.0]}],
+    "memory": [{**LABELS, "native": "paddle.a", "ours_bytes": 1 << 20, "native_bytes": None}],
+    "growth": [
+        {"framework": "paddle", "along": "elements", "count": count, "native": "paddle.a", "repeats": 9, **times}
+        for count, times in ((1000, TIMES), (10000, ALONE))
+    ],
+}
+
+
+def test_the_tables_say_what_was_measured() -> None:
+    check_schema(DATA)
+    _, rows = report.pairs_table(DATA, "paddle")
+    assert rows[0] == ["GPT-2", "float32", "clipped", "paddle.a", "2.00", "4.00", "2.00 (1.50 to 2.50)"]
+    assert rows[3] == ["GPT-2", "float32", "norm alone", "-", "1,234", "-", "-"]
+    _, rows = report.limits_table(DATA)
+    assert rows == [["paddle", "GPT-2", "float32", "1,000", "1.00", "2.00", "1,234", "0.500"]]
+    _, rows = report.memory_table(DATA)
+    assert rows == [["paddle", "GPT-2", "float32", "paddle.a", "1.0", "-"]]
+
+
+def test_ours_without_the_compiled_kernels_is_said() -> None:
+    assert report.problems(DATA) == []
+    slow = DATA | {"compiled_kernels": {"paddle": False, "torch": True, "jax": False}}
+    assert report.problems(slow) == ["ours ran without the compiled kernels on paddle, jax"]
+
+
+def test_the_same_results_give_the_same_files(tmp_path: Path) -> None:
+    written = []
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        report.write(DATA, tmp_path / name)
+        written.append({path.name: path.read_bytes() for path in (tmp_path / name).iterdir()})
+    assert written[0] == written[1]
+    assert json.loads(written[0].pop("bench.json")) == DATA
+    assert sorted(written[0]) == ["growth.svg", "ratios.svg"]
+    for content in written[0].values():
+        assert b"date" not in content
+        assert ElementTree.fromstring(content).tag.endswith("svg")
+
+
+def test_every_framework_has_a_colour() -> None:
+    assert plot.COLOURS.keys() == FRAMEWORKS.keys()
+
+
+def test_the_plots_show_the_results(tmp_path: Path) -> None:
+    """Another ratio makes another plot of ratios, and another time another one of growth."""
+    report.write(DATA, tmp_path)
+    before = {name: (tmp_path / name).read_bytes() for name in ("ratios.svg", "growth.svg")}
+    for key, shown in (("results", "ratios.svg"), ("growth", "growth.svg")):
+        changed = [dict(DATA[key][0], ratio=[1.0, 2.1, 2.5], ours_ms=[1.0, 2.1, 3.0]), *DATA[key][1:]]
+        report.write(DATA | {key: changed}, tmp_path)
+        assert {name for name, content in before.items() if (tmp_path / name).read_bytes() != content} == {shown}
+
+
+def test_the_committed_results_are_whole_and_small() -> None:
+    where = ROOT / "benchmarks/results"
+    check_schema(json.loads((where / "bench.json").read_text(encoding="utf-8")))
+    for name in ("ratios.svg", "growth.svg"):
+        assert (where / name).stat().st_size < 300_000
+
+
+# -- the document
+
+
+@pytest.fixture
+def script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("tables", ROOT / "benchmarks/tables.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_tables_are_put_into_the_document_and_stale_ones_are_found(
+    script: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results, document = tmp_path / "bench.json", tmp_path / "page.md"
+    results.write_text(report.as_json(DATA), encoding="utf-8")
+    document.write_text("before\n\n<!-- bench: so -->\n\nold\n\n<!-- end of bench -->\n\nafter\n", encoding="utf-8")
+    arguments = ["--results", str(results), "--document", str(document)]
+    assert script.main([*arguments, "--check"]) == 1
+    assert "are stale" in capsys.readouterr().err
+    assert "old" in document.read_text(encoding="utf-8")
+    assert script.main(arguments) == 0
+    assert script.main([*arguments, "--check"]) == 0
+    text = document.read_text(encoding="utf-8")
+    assert text.startswith("before\n\n<!-- bench: so -->\n\nMeasured on x86_64, 8 processors, 2 threads, with python ")
+    assert "| GPT-2 | float32 | clipped | paddle.a | 2.00 | 4.00 | 2.00 (1.50 to 2.50) |\n" in text
+    assert text.endswith("\n\n<!-- end of bench -->\n\nafter\n")
+    results.write_text(report.as_json(DATA | {"threads": 4}), encoding="utf-8")
+    assert script.main([*arguments, "--check"]) == 1
+
+
+def test_a_document_without_a_place_for_the_tables_is_refused(
+    script: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "bench.json").write_text(report.as_json(DATA), encoding="utf-8")
+    (tmp_path / "page.md").write_text("nothing", encoding="utf-8")
+    arguments = ["--results", str(tmp_path / "bench.json"), "--document", str(tmp_path / "page.md")]
+    assert script.main(arguments) == 2
+    assert "has no place" in capsys.readouterr().err

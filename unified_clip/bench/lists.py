@@ -1,0 +1,80 @@
+"""The lists of gradients that are clipped: shapes of real models, and two that show the cost of a call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+
+import numpy as np
+import numpy.typing as npt
+
+Shape = tuple[int, ...]
+Array = npt.NDArray[np.generic]
+
+
+def gpt2() -> list[Shape]:
+    """The parameters of GPT-2, the smallest one."""
+    layer: list[Shape] = [
+        (768,), (768,), (768, 2304), (2304,), (768, 768), (768,),
+        (768,), (768,), (768, 3072), (3072,), (3072, 768), (768,),
+    ]  # fmt: skip
+    return [(50257, 768), (1024, 768), *layer * 12, (768,), (768,)]
+
+
+def resnet50() -> list[Shape]:
+    """The parameters of ResNet-50."""
+    shapes: list[Shape] = [(64, 3, 7, 7), (64,), (64,)]
+    inputs = 64
+    for planes, blocks in ((64, 3), (128, 4), (256, 6), (512, 3)):
+        for block in range(blocks):
+            convolutions = [(planes, inputs, 1, 1), (planes, planes, 3, 3), (4 * planes, planes, 1, 1)]
+            if block == 0:
+                convolutions.append((4 * planes, inputs, 1, 1))
+            for shape in convolutions:
+                shapes += [shape, shape[:1], shape[:1]]
+            inputs = 4 * planes
+    return [*shapes, (1000, 2048), (1000,)]
+
+
+def llama_layer() -> list[Shape]:
+    """The parameters of one decoder layer of Llama 7B."""
+    attention: list[Shape] = [(4096, 4096)] * 4
+    mlp: list[Shape] = [(11008, 4096), (11008, 4096), (4096, 11008)]
+    return [*attention, *mlp, (4096,), (4096,)]
+
+
+LISTS: Mapping[str, Sequence[Shape]] = {
+    "10x10": [(10,)] * 10,
+    "1000x100": [(100,)] * 1000,
+    "ResNet-50": resnet50(),
+    "GPT-2": gpt2(),
+    "Llama-7B-layer": llama_layer(),
+}
+"""The larger, the later: memory that a framework keeps from one list is then too small for most of the next."""
+
+GROWTH: Mapping[str, Mapping[int, Sequence[Shape]]] = {
+    "elements": {10**power: [(10**power,)] for power in range(3, 9)},
+    "tensors": {10**power: [(100,)] * 10**power for power in range(1, 5)},
+}
+"""One tensor of more and more elements, and more and more tensors of 100."""
+
+DTYPES = ("float32", "bfloat16")
+
+
+def elements(shapes: Sequence[Shape]) -> int:
+    return sum(map(prod, shapes))
+
+
+def arrays(shapes: Sequence[Shape], dtype: str) -> list[Array]:
+    """Normally distributed numbers: the same block over and over, for new ones would take longer than clipping them."""
+    block: Array = np.random.default_rng(0).standard_normal(1 << 20, np.float32)
+    if dtype == "bfloat16":
+        import ml_dtypes
+
+        block = block.astype(ml_dtypes.bfloat16)
+    return [np.resize(block[: prod(shape)], shape) for shape in shapes]
+
+
+def rough_norm(arrays: Sequence[Array]) -> float:
+    """To choose thresholds by."""
+    return float(np.linalg.norm([np.linalg.norm(array.astype(np.float32)) for array in arrays]))

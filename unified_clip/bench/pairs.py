@@ -1,0 +1,197 @@
+"""Ours and the native to compare it with, for each framework. Each function imports its own framework."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .lists import DTYPES, Array
+from .measure import Pair
+
+MOST_COMPILED = 1000
+"""XLA takes many minutes to compile for ten thousand tensors; a longer list is not given to what it compiles."""
+
+
+class Pairs(NamedTuple):
+    """What is compared on one list of gradients."""
+
+    clips: Callable[[float], list[Pair]]
+    """Clip by the global norm to a limit; the first is the framework's most usual one."""
+
+    norm: Pair
+    """The norm alone."""
+
+
+def numpy_pairs(arrays: Sequence[Array]) -> Pairs:
+    """NumPy has no function for it; so what one would write."""
+    import unified_clip.numpy as uc
+
+    grads: list[Any] = [array.copy() for array in arrays]
+
+    def restore() -> Any:
+        for grad, array in zip(grads, arrays, strict=True):
+            np.copyto(grad, array)
+        return grads
+
+    def norm(given: Any) -> Any:
+        return np.sqrt(sum(np.vdot(grad, grad) for grad in given))
+
+    def clip(given: Any, limit: float) -> Any:
+        n = norm(given)
+        if n > limit:
+            for grad in given:
+                grad *= limit / n
+        return n
+
+    def clips(limit: float) -> list[Pair]:
+        ours = Pair("plain NumPy", restore, lambda given: uc.clip_grad_norm_(given, limit))
+        return [ours._replace(theirs=lambda given: clip(given, limit), in_place=True)]
+
+    return Pairs(clips, Pair("plain NumPy", lambda: arrays, uc.get_total_norm, norm))
+
+
+def torch_pairs(arrays: Sequence[Array]) -> Pairs:
+    import torch
+
+    import unified_clip.torch as uc
+
+    def tensor(array: Any) -> Any:
+        is_float32 = array.dtype == np.float32
+        return torch.from_numpy(array) if is_float32 else torch.from_numpy(array.view(np.uint16)).view(torch.bfloat16)
+
+    masters = [tensor(array) for array in arrays]
+    parameters = [torch.nn.Parameter(torch.empty_like(master)) for master in masters]
+    for parameter, master in zip(parameters, masters, strict=True):
+        parameter.grad = master.clone()
+
+    def restore() -> Any:
+        torch._foreach_copy_([parameter.grad for parameter in parameters], masters)
+        return parameters
+
+    def clips(limit: float) -> list[Pair]:
+        ours = Pair("torch.nn.utils.clip_grad_norm_", restore, lambda given: uc.clip_grad_norm_(given, limit))
+        return [ours._replace(theirs=lambda given: torch.nn.utils.clip_grad_norm_(given, limit), in_place=True)]
+
+    name = "torch.nn.utils.get_total_norm"
+    return Pairs(clips, Pair(name, lambda: masters, uc.get_total_norm, torch.nn.utils.get_total_norm))
+
+
+def tensorflow_pairs(arrays: Sequence[Array]) -> Pairs:
+    """Eager calls on the CPU return when they are done, compiled ones too."""
+    import tensorflow as tf
+
+    import unified_clip.tensorflow as uc
+
+    grads = [tf.constant(array) for array in arrays]
+    compiled = tf.function(tf.clip_by_global_norm, jit_compile=True)
+
+    def clips(limit: float) -> list[Pair]:
+        held = tf.constant(limit, grads[0].dtype)  # an argument: a number would be compiled in
+        eager = Pair("tf.clip_by_global_norm", lambda: grads, lambda given: uc.clip_by_global_norm(given, limit))
+        found = [eager._replace(theirs=lambda given: tf.clip_by_global_norm(given, limit))]
+        if len(grads) <= MOST_COMPILED:
+            found.append(eager._replace(native=f"{eager.native} (XLA)", theirs=lambda given: compiled(given, held)))
+        return found
+
+    return Pairs(clips, Pair("tf.linalg.global_norm", lambda: grads, uc.global_norm, tf.linalg.global_norm))
+
+
+def paddle_pairs(arrays: Sequence[Array]) -> Pairs:
+    """Paddle has no function for the norm alone, and on the CPU no kernel for the norm of bfloat16."""
+    import paddle
+
+    import unified_clip.paddle as uc
+
+    has_native = arrays[0].dtype == np.float32
+    dtype = "float32" if has_native else "bfloat16"
+    zeros = paddle.nn.initializer.Constant(0.0)
+    masters = [paddle.to_tensor(array if has_native else array.view(np.uint16)) for array in arrays]
+    parameters = [paddle.create_parameter(master.shape, dtype, default_initializer=zeros) for master in masters]
+    for parameter, master in zip(parameters, masters, strict=True):
+        parameter.grad = master  # a copy
+
+    def restore() -> Any:
+        for parameter, master in zip(parameters, masters, strict=True):
+            paddle.assign(master, output=parameter.grad)
+        return parameters
+
+    def in_pairs() -> Any:
+        return [(parameter, parameter.grad) for parameter in restore()]
+
+    def clips(limit: float) -> list[Pair]:
+        by_class = Pair("paddle.nn.ClipGradByGlobalNorm", in_pairs, uc.ClipGradByGlobalNorm(limit))
+        by_name = Pair("paddle.nn.utils.clip_grad_norm_", restore, lambda given: uc.clip_grad_norm_(given, limit))
+        by_name = by_name._replace(in_place=True)
+        if not has_native:
+            return [by_class, by_name]
+        return [
+            by_class._replace(theirs=paddle.nn.ClipGradByGlobalNorm(limit)),
+            by_name._replace(theirs=lambda given: paddle.nn.utils.clip_grad_norm_(given, limit)),
+        ]
+
+    return Pairs(clips, Pair("", lambda: masters, uc.get_total_norm))
+
+
+def jax_pairs(arrays: Sequence[Array]) -> Pairs:
+    """Optax's functions, compiled, with the norm returned as ours does."""
+    import jax
+    import optax
+
+    import unified_clip.jax as uc
+
+    grads = [jax.numpy.asarray(array) for array in arrays]
+
+    def clip(given: Any, limit: Any) -> Any:
+        return optax.clip_by_global_norm(limit).update(given, optax.EmptyState())[0], optax.tree.norm(given)
+
+    compiled, norm = jax.jit(clip), jax.jit(optax.tree.norm)
+    wait = jax.block_until_ready
+
+    def clips(limit: float) -> list[Pair]:
+        held = jax.numpy.asarray(limit)  # an argument: a number would be compiled in
+        name = "optax.clip_by_global_norm (jit)"
+        ours = Pair(name, lambda: grads, lambda given: wait(uc.clip_by_global_norm(given, limit)))
+        if len(grads) > MOST_COMPILED:
+            return [ours]
+        return [ours._replace(theirs=lambda given: wait(compiled(given, held)))]
+
+    ours = Pair("optax.tree.norm (jit)", lambda: grads, lambda given: wait(uc.global_norm(given)))
+    return Pairs(clips, ours._replace(theirs=lambda given: wait(norm(given))))
+
+
+def _torch_threads(threads: int) -> None:
+    import torch
+
+    torch.set_num_threads(threads)
+
+
+def _tensorflow_threads(threads: int) -> None:
+    import tensorflow as tf
+
+    tf.config.threading.set_intra_op_parallelism_threads(threads)
+
+
+class Framework(NamedTuple):
+    """A framework to measure."""
+
+    pairs: Callable[[Sequence[Array]], Pairs]
+    packages: Sequence[str]
+    """The distributions that it needs, whose versions the report names."""
+
+    dtypes: Sequence[str] = DTYPES
+    use_threads: Callable[[int], None] = lambda threads: None
+    """Where the environment is not enough: see `THREADS`."""
+
+
+FRAMEWORKS: Mapping[str, Framework] = {
+    "torch": Framework(torch_pairs, ("torch",), use_threads=_torch_threads),
+    "tensorflow": Framework(tensorflow_pairs, ("tensorflow",), use_threads=_tensorflow_threads),
+    "paddle": Framework(paddle_pairs, ("paddlepaddle",)),
+    "jax": Framework(jax_pairs, ("jax", "jaxlib", "optax")),
+    "numpy": Framework(numpy_pairs, ("numpy",), dtypes=("float32",)),
+}
+
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "FLAGS_paddle_num_threads", "PJRT_NPROC")
+"""The variables that say how many threads to use: of ours, of OpenMP and BLAS, of Paddle, and of XLA in JAX."""

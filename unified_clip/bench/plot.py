@@ -1,0 +1,115 @@
+"""The plots, as SVG. The same results give the same bytes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+COLOURS = {
+    "torch": "#d1422a",
+    "tensorflow": "#e69f00",
+    "paddle": "#2757c4",
+    "jax": "#1b9e77",
+    "numpy": "#6b6b6b",
+}
+MARKERS = "oDs"
+"""Of a framework's first native, and of the others."""
+
+LINES: Any = {"ours_ms": "-", "native_ms": "--"}
+
+STYLE: Any = {"svg.hashsalt": "unified_clip", "font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
+
+Entry = Mapping[str, Any]
+
+
+def ratios(data: Mapping[str, Any], path: Path) -> None:
+    """How many times ours the native takes: a panel for each dtype, a group of rows for each list."""
+    entries = [each for each in data["results"] if each["what"] != "norm alone" and each["ratio"]]
+    names, dtypes = _unique(entries, "list"), _unique(entries, "dtype")
+    series = list(dict.fromkeys((each["framework"], each["native"]) for each in entries))
+    rows = len(names) * (len(series) + 1)
+    with mpl.rc_context(STYLE):
+        figure = Figure((9, 1.6 + 0.13 * rows), layout="constrained")
+        panels = figure.subplots(1, max(1, len(dtypes)), sharex=True, sharey=True, squeeze=False)[0]
+        for dtype, axes in zip(dtypes, panels, strict=False):
+            _ratio_panel(axes, [each for each in entries if each["dtype"] == dtype], names, series)
+            axes.set_title(dtype)
+        handles = [
+            _key(native, COLOURS[framework], _marker(series, index)) for index, (framework, native) in enumerate(series)
+        ]
+        handles += [_key("clipped", "black", "o"), _key("not clipped", "black", "o", hollow=True)]
+        figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False)
+        _save(figure, path)
+
+
+def _ratio_panel(axes: Axes, entries: Sequence[Entry], names: Sequence[str], series: Sequence[tuple[str, str]]) -> None:
+    step = len(series) + 1
+    for each in entries:
+        index = series.index((each["framework"], each["native"]))
+        clipped = each["what"] == "clipped"
+        row = names.index(each["list"]) * step + index + (-0.15 if clipped else 0.15)
+        low, median, high = each["ratio"]
+        colour = COLOURS[each["framework"]]
+        axes.errorbar(
+            median, row, xerr=[[median - low], [high - median]], color=colour, elinewidth=1.2,
+            fmt=_marker(series, index), markersize=4.5, markerfacecolor=colour if clipped else "white",
+        )  # fmt: skip
+    axes.axvline(1, color="black", linewidth=0.8)
+    for border in range(1, len(names)):
+        axes.axhline(border * step - 1, color="#dddddd", linewidth=0.8)
+    axes.set_yticks([number * step + (len(series) - 1) / 2 for number in range(len(names))], names)
+    axes.tick_params(axis="y", length=0)
+    axes.set_ylim(len(names) * step - 1, -1)
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.grid(axis="x", color="#eeeeee")
+    axes.set_axisbelow(True)
+    axes.set_xlabel("time of the native / time of ours")
+
+
+def growth(data: Mapping[str, Any], path: Path) -> None:
+    """Time against the number of elements, and of tensors."""
+    titles = {"elements": "elements of one tensor", "tensors": "tensors of 100 elements"}
+    frameworks = _unique(data["growth"], "framework")
+    with mpl.rc_context(STYLE):
+        figure = Figure((9, 4.2), layout="constrained")
+        for axes, (along, title) in zip(figure.subplots(1, 2, sharey=True), titles.items(), strict=True):
+            for framework in frameworks:
+                entries = [e for e in data["growth"] if e["framework"] == framework and e["along"] == along]
+                counts = [each["count"] for each in entries]
+                for key, line in LINES.items():
+                    medians = [each[key][1] if each[key] else math.nan for each in entries]
+                    axes.plot(counts, medians, line, color=COLOURS[framework], marker=".")
+            axes.set(xscale="log", yscale="log", xlabel=title)
+            axes.grid(color="#eeeeee")
+            axes.set_axisbelow(True)
+        figure.axes[0].set_ylabel("milliseconds, clipped, float32")
+        handles = [Line2D([], [], color=COLOURS[name], label=name) for name in frameworks]
+        handles += [Line2D([], [], color="black", ls=line, label=key[:-3]) for key, line in LINES.items()]
+        figure.legend(handles=handles, loc="outside lower center", ncols=7, frameon=False)
+        _save(figure, path)
+
+
+def _unique(entries: Sequence[Entry], key: str) -> list[str]:
+    return list(dict.fromkeys(each[key] for each in entries))
+
+
+def _marker(series: Sequence[tuple[str, str]], index: int) -> str:
+    framework = series[index][0]
+    return MARKERS[[other for other, _ in series[:index]].count(framework)]
+
+
+def _key(label: str, colour: str, marker: str, hollow: bool = False) -> Line2D:
+    face = "white" if hollow else colour
+    return Line2D([], [], color=colour, marker=marker, markersize=4.5, markerfacecolor=face, linestyle="", label=label)
+
+
+def _save(figure: Figure, path: Path) -> None:
+    figure.savefig(path, format="svg", metadata={"Date": None, "Creator": None})

@@ -1,0 +1,139 @@
+"""What came of a run: JSON, tables and plots."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from . import plot
+
+NOTHING = "-"
+
+Table = tuple[Sequence[str], list[list[str]]]
+"""A header, and rows."""
+
+
+def write(data: Mapping[str, Any], out: Path) -> None:
+    """Write bench.json, ratios.svg and growth.svg into a directory."""
+    (out / "bench.json").write_text(as_json(data), encoding="utf-8")
+    plot.ratios(data, out / "ratios.svg")
+    plot.growth(data, out / "growth.svg")
+
+
+def as_json(data: Mapping[str, Any]) -> str:
+    """With a line for each measurement."""
+    parts = []
+    for key, value in data.items():
+        text = json.dumps(value)
+        if isinstance(value, list):
+            text = "[\n  " + ",\n  ".join(map(json.dumps, value)) + "\n ]" if value else "[]"
+        parts.append(f" {json.dumps(key)}: {text}")
+    return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
+# -- tables
+
+
+def pairs_table(data: Mapping[str, Any], framework: str) -> Table:
+    """Ours beside the natives on one framework."""
+    header = ["list", "dtype", "", "native", "ours, ms", "native, ms", "native / ours"]
+    rows = [
+        [
+            *(each["list"], each["dtype"], each["what"], each["native"] or NOTHING),
+            *(middle(each["ours_ms"]), middle(each["native_ms"]), spread(each["ratio"])),
+        ]
+        for each in data["results"]
+        if each["framework"] == framework
+    ]
+    return header, rows
+
+
+def limits_table(data: Mapping[str, Any]) -> Table:
+    """Ours beside what the machine does with the same bytes, in the same process."""
+    header = ["framework", "list", "dtype", "bytes", "read, ms", "read and write, ms", "norm / read"]
+    header.append("clipped / (read + read and write)")
+    rows = []
+    for each in data["limits"]:
+        read, both = each["read_ms"][1], each["read_write_ms"][1]
+        norm, clipped = (_ours(data, each, what) for what in ("norm alone", "clipped"))
+        rows.append(
+            [
+                *(each["framework"], each["list"], each["dtype"], f"{each['bytes']:,}"),
+                *(number(read), number(both), number(norm / read), number(clipped / (read + both))),
+            ]
+        )
+    return header, rows
+
+
+def _ours(data: Mapping[str, Any], like: Mapping[str, Any], what: str) -> float:
+    """The least median, where there are several ways to do it."""
+    keys = ("framework", "list", "dtype")
+    alike = [each for each in data["results"] if all(each[key] == like[key] for key in keys)]
+    return min(float(each["ours_ms"][1]) for each in alike if each["what"] == what)
+
+
+def memory_table(data: Mapping[str, Any]) -> Table:
+    """How much memory is taken for a while by what clips in place."""
+    header = ["framework", "list", "dtype", "native", "ours, MiB", "native, MiB"]
+    rows = [
+        [
+            *(each["framework"], each["list"], each["dtype"], each["native"] or NOTHING),
+            *(_mebibytes(each[key]) for key in ("ours_bytes", "native_bytes")),
+        ]
+        for each in data["memory"]
+    ]
+    return header, rows
+
+
+def _mebibytes(count: int | None) -> str:
+    return NOTHING if count is None else f"{count / 2**20:.1f}"
+
+
+def middle(quartiles: Sequence[float] | None) -> str:
+    return NOTHING if quartiles is None else number(quartiles[1])
+
+
+def spread(quartiles: Sequence[float] | None) -> str:
+    if quartiles is None:
+        return NOTHING
+    low, median, high = map(number, quartiles)
+    return f"{median} ({low} to {high})"
+
+
+def number(value: float) -> str:
+    """Three digits, and all that stand before the point."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:#.3g}"
+
+
+# -- the terminal
+
+
+def problems(data: Mapping[str, Any]) -> list[str]:
+    """A line for every framework that was not measured, or not whole, and for slow kernels."""
+    missing = [f"{name}: not measured: {why}" for name, why in data["missing"].items()]
+    failed = [f"{name}: its worker died: {why}" for name, why in data["failed"].items()]
+    slow = [name for name, compiled in data["compiled_kernels"].items() if not compiled]
+    return missing + failed + ([f"ours ran without the compiled kernels on {', '.join(slow)}"] if slow else [])
+
+
+def show(data: Mapping[str, Any], out: Path) -> None:
+    """Print tables, what went wrong, and where the results are."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table as RichTable
+
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = 200
+    tables = [(name, pairs_table(data, name)) for name in data["compiled_kernels"]]
+    tables += [("the machine's limits", limits_table(data)), ("memory taken for a while", memory_table(data))]
+    for title, (header, rows) in tables:
+        if rows:
+            table = RichTable(*header, title=title, title_justify="left")
+            for row in rows:
+                table.add_row(*map(escape, row))
+            console.print(table)
+    for line in [*problems(data), f"The results: {out / 'bench.json'}, ratios.svg and growth.svg."]:
+        console.print(line, markup=False, soft_wrap=True)

@@ -1,0 +1,102 @@
+"""Measure on every framework, each in a process of its own and never two at a time."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import unified_clip
+
+from .. import _workers
+from .lists import DTYPES, GROWTH, LISTS
+from .pairs import FRAMEWORKS, THREADS
+
+
+class OptionsError(ValueError):
+    """What is asked for does not exist."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to measure."""
+
+    frameworks: Sequence[str] = tuple(FRAMEWORKS)
+    lists: Sequence[str] = tuple(LISTS)
+    dtypes: Sequence[str] = DTYPES
+    threads: int = 2
+    growth: bool = True
+    seconds: float = 1.0
+    """To spend on each pair, but for a least number of repeats."""
+
+    def __post_init__(self) -> None:
+        for what, known in (("frameworks", FRAMEWORKS), ("lists", LISTS), ("dtypes", DTYPES)):
+            if unknown := [name for name in getattr(self, what) if name not in known]:
+                raise OptionsError(f"unknown {what}: {', '.join(unknown)}; there are {', '.join(known)}")
+        if self.threads < 1:
+            raise OptionsError(f"{self.threads} threads; give 1 or more")
+        if not 0 <= self.seconds < float("inf"):
+            raise OptionsError(f"{self.seconds} seconds; give 0 or more")
+
+    def steps(self, framework: str) -> int:
+        """How many results a worker gives."""
+        dtypes = [dtype for dtype in FRAMEWORKS[framework].dtypes if dtype in self.dtypes]
+        return len(self.lists) * len(dtypes) + self.growth * sum(map(len, GROWTH.values()))
+
+
+def command(framework: str) -> list[str]:
+    """The worker's command line, but for its job."""
+    return [sys.executable, "-X", "faulthandler", "-m", "unified_clip.bench.worker", framework]
+
+
+def run(options: Options, progress: Callable[[str, int], Any] = lambda framework, count: None) -> dict[str, Any]:
+    """What docs/performance.md describes as bench.json. `progress` is told of a framework and how many more steps."""
+    data: dict[str, Any] = {
+        "threads": options.threads,
+        "seconds": options.seconds,
+        "machine": {"architecture": platform.machine(), "cpus": os.cpu_count()},
+        "versions": {"python": platform.python_version(), "unified_clip": unified_clip.__version__},
+        "compiled_kernels": {},
+        "missing": {},
+        "failed": {},
+        "results": [],
+        "limits": [],
+        "memory": [],
+        "growth": [],
+    }
+    for framework in options.frameworks:
+
+        def take(found: dict[str, Any], framework: str = framework) -> None:
+            for key, value in found.items():
+                data[key] = data[key] | value if isinstance(value, dict) else data[key] + value
+            progress(framework, int("results" in found or "growth" in found))
+
+        if failure := _work(framework, options, take):
+            data["failed"][framework] = failure
+    return data
+
+
+def _work(framework: str, options: Options, take: Callable[[dict[str, Any]], None]) -> str:
+    """Run a worker; how it failed, or ''."""
+    environment = dict.fromkeys(THREADS, str(options.threads))
+    arguments = [*command(framework), json.dumps(asdict(options))]
+    with tempfile.TemporaryFile() as errors:
+        process = _workers.start(
+            arguments, str(_workers.PACKAGE.parent), errors, subprocess.PIPE, environment=environment
+        )
+        try:
+            assert process.stdout
+            with process.stdout as lines:
+                for line in lines:
+                    if line.endswith(b"\n"):  # or it died amidst one
+                        take(json.loads(line))
+            code = process.wait()
+        finally:
+            _workers.end(process)
+        return _workers.how_it_ended(code, errors) if code else ""

@@ -1,0 +1,96 @@
+"""Measure on one framework: `python -X faulthandler -m unified_clip.bench.worker FRAMEWORK JOB`.
+
+JOB is JSON: see `run.Options`. What is found goes to stdout, a line of JSON for each list; the rest of what is printed
+to stderr.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib.metadata
+import json
+import os
+import sys
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import unified_clip
+
+from . import lists, measure
+from .pairs import FRAMEWORKS, Framework, Pairs
+
+LONG = 10**6
+"""Elements from which on the machine's limits say anything."""
+
+
+def main() -> None:
+    warnings.simplefilter("ignore")
+    name, job = sys.argv[1], json.loads(sys.argv[2])
+    with os.fdopen(os.dup(1), "w", encoding="utf-8") as out:
+        os.dup2(2, 1)  # frameworks print where they like
+        for found in results(name, job):
+            print(json.dumps(found), file=out, flush=True)
+
+
+def results(name: str, job: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """What is known of the framework first, then what was measured, step by step."""
+    framework = FRAMEWORKS[name]
+    try:
+        framework.use_threads(job["threads"])
+        framework.pairs(lists.arrays([(1,)], "float32"))
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("unified_clip"):
+            raise
+        yield {"missing": {name: str(error)}}
+        return
+    versions = {package: importlib.metadata.version(package) for package in framework.packages}
+    yield {"versions": versions, "compiled_kernels": {name: unified_clip.native_available()}}
+    for shapes in job["lists"]:
+        for dtype in framework.dtypes:
+            if dtype in job["dtypes"]:
+                yield _labelled(one_list(framework, lists.LISTS[shapes], dtype, job), name, list=shapes, dtype=dtype)
+    for along, points in lists.GROWTH.items() if job["growth"] else ():
+        for count, shapes in points.items():
+            yield _labelled(one_point(framework, shapes, job), name, along=along, count=count)
+
+
+def _labelled(found: Mapping[str, list[dict[str, Any]]], framework: str, **labels: Any) -> dict[str, Any]:
+    return {key: [{"framework": framework} | labels | each for each in entries] for key, entries in found.items()}
+
+
+def one_list(framework: Framework, shapes: Any, dtype: str, job: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """Everything about one list and dtype."""
+    gc.collect()  # the list before
+    arrays = lists.arrays(shapes, dtype)
+    norm, pairs, seconds = lists.rough_norm(arrays), framework.pairs(arrays), job["seconds"]
+    memory = [_memory(pair) for pair in pairs.clips(norm / 2) if pair.in_place]
+    compared = [
+        {"what": what, **measure.compare(pair, seconds)}
+        for what, limit in (("clipped", norm / 2), ("not clipped", 2 * norm))
+        for pair in pairs.clips(limit)
+    ]
+    compared.append({"what": "norm alone", **measure.compare(pairs.norm, seconds)})
+    size = sum(array.nbytes for array in arrays)
+    limits = [measure.limits(size, job["threads"], seconds)] if lists.elements(shapes) > LONG else []
+    return {"results": compared, "memory": memory, "limits": limits}
+
+
+def _memory(pair: measure.Pair) -> dict[str, Any]:
+    """Of first calls: what later ones take may come from memory that was kept."""
+    found: dict[str, Any] = {"native": pair.native, "ours_bytes": None, "native_bytes": None}
+    for key, call in (("ours_bytes", pair.ours), ("native_bytes", pair.theirs)):
+        if call:
+            found[key] = measure.extra_memory(call, pair.prepare())
+    return found
+
+
+def one_point(framework: Framework, shapes: Any, job: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """The framework's most usual way to clip, on one list."""
+    arrays = lists.arrays(shapes, "float32")
+    pairs: Pairs = framework.pairs(arrays)
+    return {"growth": [measure.compare(pairs.clips(lists.rough_norm(arrays) / 2)[0], job["seconds"])]}
+
+
+if __name__ == "__main__":
+    main()
