@@ -129,6 +129,66 @@ def test_results_have_to_be_as_long_as_what_they_come_from() -> None:
             NATIVE.scale(from_, to, "d", 2.0, 1)
 
 
+# -- slices
+
+HALF_WAY = [16777216.0, 5792.0, 84.0, 8.0, 7.0]
+"""Their norm is 2**24 + 1, which lies half-way between two float32."""
+
+
+def slice_norms_one_by_one(view: Any, axes: tuple[int, ...]) -> Any:
+    kept = tuple(axis for axis in range(view.ndim) if axis not in axes)
+    norms = np.empty([view.shape[axis] for axis in kept])
+    for index in np.ndindex(norms.shape):
+        one = np.transpose(view, (*kept, *axes))[index]
+        norms[index] = kernels.exact_norm(kernels.real_parts(one, view.dtype.name, 2), 2, "float32")
+    return np.expand_dims(norms, axes)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("axes", [(), (0,), (1,), (2,), (0, 1), (0, 2), (1, 2), (0, 1, 2)])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "complex64"])
+def test_the_norm_of_each_slice_is_correctly_rounded(dtype: str, axes: tuple[int, ...], threads: int) -> None:
+    base = (
+        RNG.standard_normal((7, 6, 5)) + (1j * RNG.standard_normal((7, 6, 5)) if dtype == "complex64" else 0)
+    ).astype(dtype)
+    for view in (base, base.transpose(2, 0, 1), base[::-1, :, ::2], base[:, 1:4], np.broadcast_to(base[:1], (4, 6, 5))):
+        found = kernels.slice_norms(view, dtype, axes, "float32", threads)
+        np.testing.assert_array_equal(found, slice_norms_one_by_one(view, axes))
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_threads_share_long_slices_and_many(axis: int) -> None:
+    view = RNG.standard_normal((300, 1000)).astype(np.float32)
+    found = kernels.slice_norms(view, "float32", (axis,), "float32", 3)
+    np.testing.assert_array_equal(found, slice_norms_one_by_one(view, (axis,)))
+
+
+def test_the_norm_of_a_slice_half_way_is_rounded_as_the_exact_one() -> None:
+    view = np.array([[*HALF_WAY, 0.0], [*HALF_WAY, 2.0**-10]], np.float32)
+    assert kernels.slice_norms(view, "float32", (1,), "float32").tolist() == [[16777216.0], [16777218.0]]
+    assert kernels.slice_norms(view.T, "float32", (0,), "float32").tolist() == [[16777216.0, 16777218.0]]
+
+
+def test_slices_of_nothing_have_norm_zero() -> None:
+    assert kernels.slice_norms(np.ones((3, 0), np.float32), "float32", (1,), "float32").tolist() == [[0.0]] * 3
+    assert kernels.slice_norms(np.ones((0, 3), np.float32), "float32", (1,), "float32").shape == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("code", "kept", "sums", "message"),
+    [
+        ("d", [True, False], np.zeros(2), "a code is one of eBfF"),
+        ("ff", [True, False], np.zeros(2), "a code is one of eBfF"),
+        ("f", [True], np.zeros(2), "say of each axis"),
+        ("f", [True, False], np.zeros(3), "do not have the size"),
+        ("e", [True, False], np.zeros(2), "do not have the size"),
+    ],
+)
+def test_slices_that_do_not_fit_are_refused(code: str, kept: list[bool], sums: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        NATIVE.slice_sums(np.ones((2, 3), np.float32), code, kept, sums, 1)
+
+
 # -- lists found in one go
 
 
@@ -171,10 +231,6 @@ def test_arrays_to_be_written_are_each_in_a_place_of_their_own() -> None:
         assert GATHERER.of_tensors(given, False, True) is None
         assert GATHERER.of_tensors(given, False, False) is not None
     assert GATHERER.of_tensors([base[:5], base[5:]], False, True) is not None
-
-
-HALF_WAY = [16777216.0, 5792.0, 84.0, 8.0, 7.0]
-"""Their norm is 2**24 + 1, which lies half-way between two float32."""
 
 
 def test_each_norm_is_correctly_rounded() -> None:

@@ -73,6 +73,32 @@ nb::tuple summed(const std::vector<Run>& runs, int p, const std::string& name, s
     return told(sum);
 }
 
+void slice_sums_into(nb::handle buffer, const std::string& code, const std::vector<bool>& kept, nb::handle sums,
+                     std::size_t threads) {
+    Held held;
+    const Py_buffer* x = held.hold(buffer.ptr(), PyBUF_STRIDES);
+    const Py_buffer* out = x ? held.hold(sums.ptr(), PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE) : nullptr;
+    if (!out) throw nb::python_error();
+    const bool is_complex = code == "F";
+    if (code.size() != 1 || (!is_complex && std::string("eBf").find(code) == std::string::npos))
+        throw nb::value_error("a code is one of eBfF");
+    const char real = is_complex ? static_cast<char>(FLOAT32) : code[0];
+    if (kept.size() != static_cast<std::size_t>(x->ndim)) throw nb::value_error("say of each axis whether it is kept");
+    std::vector<Axis> axes(kept.size());
+    std::int64_t slices = 1;
+    for (std::size_t axis = kept.size(); axis-- > 0;) {
+        axes[axis] = {x->shape[axis], x->strides[axis], kept[axis] ? slices : 0};
+        if (kept[axis]) slices *= x->shape[axis];
+    }
+    if (is_complex) axes.push_back({2, sizeof(float), 0});
+    if (x->itemsize != static_cast<Py_ssize_t>((is_complex ? 2 : 1) * size_of(real)) ||
+        out->len != slices * static_cast<Py_ssize_t>(sizeof(double)))
+        throw nb::value_error("the buffer or the sums do not have the size that goes with the code and the axes");
+    if (!x->len) return;
+    const nb::gil_scoped_release released;
+    slice_sums(real, static_cast<const char*>(x->buf), static_cast<double*>(out->buf), std::move(axes), threads);
+}
+
 double greatest_in(const std::vector<Run>& runs, std::size_t threads) {
     const nb::gil_scoped_release released;
     return greatest(runs, threads);
@@ -161,6 +187,10 @@ NB_MODULE(_kernels, module) {
         },
         "buffers"_a, "results"_a, "codes"_a, "low"_a, "high"_a, "threads"_a,
         "Write every number, or the bound that it exceeds, into the results. A bound is given in the formats e, B, f, d.");
+
+    module.def(
+        "slice_sums", &slice_sums_into, "buffer"_a, "code"_a, "kept"_a, "sums"_a, "threads"_a,
+        "Add the squares of an array, not float64, to float64 zeros: one for each slice along the axes that are kept.");
 
     nb::class_<Lane>(module, "Lane", "Dense real gradients in CPU memory, found in one go.")
         .def_ro("tensors", &Lane::tensors)

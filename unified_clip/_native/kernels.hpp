@@ -97,6 +97,21 @@ CLIP_BLOCK_SUM(magnitudes_bfloat16, BFloat16, std::fabs(v))
 CLIP_BLOCK_SUM(magnitudes_float16, Float16, std::fabs(v))
 #undef CLIP_BLOCK_SUM
 
+// -- squares that are added to a sum for each column
+
+#define CLIP_ADD_SQUARES(NAME, FORMAT)                                                            \
+    CLIP_WIDE inline void NAME(const FORMAT::Stored* x, double* sums, std::size_t count) {        \
+        for (std::size_t i = 0; i < count; ++i) {                                                 \
+            const double v = static_cast<double>(FORMAT::load(x[i]));                             \
+            sums[i] += v * v;                                                                     \
+        }                                                                                         \
+    }
+
+CLIP_ADD_SQUARES(add_squares_float32, Float32)
+CLIP_ADD_SQUARES(add_squares_bfloat16, BFloat16)
+CLIP_ADD_SQUARES(add_squares_float16, Float16)
+#undef CLIP_ADD_SQUARES
+
 // -- sums of at most PAIR_BLOCK numbers as the sum of two float64, off by less than 2^-80 of themselves
 //
 // Ogita, Rump and Oishi, "Accurate sum and dot product", 2005: what each product and each addition loses is a float64,

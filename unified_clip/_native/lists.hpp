@@ -98,6 +98,26 @@ inline std::size_t threads_for(std::size_t total, std::size_t threads) {
     return std::max<std::size_t>(1, std::min(threads, total / PIECE));
 }
 
+// Calls work(thread) for each thread, the first of which is this one. Where there are no more to be had, or no memory for
+// them, this one does the rest.
+template <class Work>
+void in_threads(std::size_t threads, const Work& work) {
+    const auto in_ieee = [&](std::size_t thread) {
+        const Ieee ieee;
+        work(thread);
+    };
+    std::vector<std::thread> others;
+    others.reserve(threads);
+    std::size_t thread = 1;
+    try {
+        for (; thread < threads; ++thread) others.emplace_back(in_ieee, thread);
+    } catch (const std::exception&) {
+    }
+    in_ieee(0);
+    for (; thread < threads; ++thread) in_ieee(thread);
+    for (std::thread& other : others) other.join();
+}
+
 // Calls work(run, begin, end, thread) for the parts of all runs. Each thread takes the next piece when it is done with
 // the last, so that none waits for one that started late. `backwards`: what was read last comes first.
 template <class Work>
@@ -108,8 +128,7 @@ void in_pieces(const std::vector<Run>& runs, std::size_t threads, bool backwards
     for (const Run& run : runs) ends.push_back(total += run.count);
     const std::size_t pieces = (total + PIECE - 1) / PIECE;
     std::atomic<std::size_t> taken{0};
-    const auto take_pieces = [&](std::size_t thread) {
-        const Ieee ieee;
+    in_threads(threads, [&](std::size_t thread) {
         for (std::size_t piece; (piece = taken++) < pieces;) {
             const std::size_t begin = (backwards ? pieces - 1 - piece : piece) * PIECE;
             const std::size_t end = std::min(total, begin + PIECE);
@@ -120,15 +139,7 @@ void in_pieces(const std::vector<Run>& runs, std::size_t threads, bool backwards
                 at = stop;
             }
         }
-    };
-    std::vector<std::thread> others;
-    others.reserve(threads);
-    try {
-        for (std::size_t thread = 1; thread < threads; ++thread) others.emplace_back(take_pieces, thread);
-    } catch (const std::exception&) {  // no more threads, or no memory for them: those there are do it
-    }
-    take_pieces(0);
-    for (std::thread& other : others) other.join();
+    });
 }
 
 inline std::size_t total_of(const std::vector<Run>& runs) {
@@ -322,6 +333,72 @@ inline std::pair<std::vector<double>, std::vector<double>> each_square_sum(const
         lost.push_back(0x1p-40 + additions * 0x1p-52);
     }
     return {partial[0], lost};
+}
+
+// -- the norms of slices
+
+// An axis of an array: from one element to the next in bytes, and from its sum to the next one's, 0 in the same slice.
+struct Axis {
+    std::int64_t length, step, sum_step;
+};
+
+// Axes in the order of the memory, the last with the shortest steps; those that one can stand for are one.
+inline std::vector<Axis> merged(std::vector<Axis> axes) {
+    std::stable_sort(axes.begin(), axes.end(), [](const Axis& a, const Axis& b) { return std::abs(a.step) > std::abs(b.step); });
+    std::vector<Axis> found;
+    for (const Axis& axis : axes) {
+        if (axis.length == 1) continue;
+        const Axis* outer = found.empty() ? nullptr : &found.back();
+        if (outer && outer->step == axis.step * axis.length && outer->sum_step == axis.sum_step * axis.length)
+            found.back() = {outer->length * axis.length, axis.step, axis.sum_step};
+        else
+            found.push_back(axis);
+    }
+    if (found.empty()) found.push_back({1, 0, 0});
+    return found;
+}
+
+// Adds the squares along one axis.
+inline void add_squares(char code, const char* x, double* sums, const Axis& axis) {
+    const auto size = static_cast<std::int64_t>(size_of(code));
+    const auto count = static_cast<std::size_t>(axis.length);
+    if (axis.step == size && axis.sum_step == 0) {
+        for (std::size_t start = 0; start < count; start += BLOCK)
+            *sums += block_sum(code, x + start * size, std::min(BLOCK, count - start), true);
+    } else if (axis.step == size && axis.sum_step == 1) {
+        if (code == FLOAT32) return add_squares_float32(as<float>(x), sums, count);
+        (code == BFLOAT16 ? add_squares_bfloat16 : add_squares_float16)(as<std::uint16_t>(x), sums, count);
+    } else {
+        for (std::size_t i = 0; i < count; ++i, x += axis.step, sums += axis.sum_step) *sums += block_sum(code, x, 1, true);
+    }
+}
+
+inline void add_squares(char code, const char* x, double* sums, const Axis* axes, std::size_t count) {
+    if (count == 1) return add_squares(code, x, sums, *axes);
+    for (std::int64_t i = 0; i < axes->length; ++i)
+        add_squares(code, x + i * axes->step, sums + i * axes->sum_step, axes + 1, count - 1);
+}
+
+// Adds the squares of an array, not float64, to a float64 sum for each slice.
+inline void slice_sums(char code, const char* x, double* sums, std::vector<Axis> axes, std::size_t threads) {
+    axes = merged(std::move(axes));
+    // Threads share the longest axis along which sums differ.
+    const auto longer = [](const Axis& a, const Axis& b) {
+        return (a.sum_step ? a.length : 0) < (b.sum_step ? b.length : 0);
+    };
+    const auto shared = std::max_element(axes.begin(), axes.end(), longer);
+    const Axis whole = *shared;
+    std::size_t total = 1;
+    for (const Axis& axis : axes) total *= static_cast<std::size_t>(axis.length);
+    const std::int64_t parts =
+        whole.sum_step ? std::min<std::int64_t>(whole.length, static_cast<std::int64_t>(threads_for(total, threads))) : 1;
+    in_threads(static_cast<std::size_t>(parts), [&, place = shared - axes.begin()](std::size_t thread) {
+        std::vector<Axis> mine = axes;
+        const std::int64_t part = static_cast<std::int64_t>(thread);
+        const std::int64_t begin = whole.length * part / parts, end = whole.length * (part + 1) / parts;
+        mine[static_cast<std::size_t>(place)].length = end - begin;
+        add_squares(code, x + begin * whole.step, sums + begin * whole.sum_step, mine.data(), mine.size());
+    });
 }
 
 inline double greatest_of(char code, const char* x, std::size_t count) {

@@ -74,7 +74,7 @@ class HostPath:
         return np.float64(n)
 
     def slice_norms(self, axes: Sequence[int]) -> Scalar:
-        return kernels.slice_norms(self._views[0], self._dtypes[0], axes, self._norm_dtype)
+        return kernels.slice_norms(self._views[0], self._dtypes[0], axes, self._norm_dtype, self._threads)
 
     def constant(self, value: Any) -> Scalar:
         return np.float64(value)

@@ -172,23 +172,35 @@ def _nan_last(value: float) -> tuple[bool, float]:
     return (value != value, value)
 
 
-def slice_norms(view: Array, dtype: str, axes: Sequence[int], norm_name: str) -> npt.NDArray[np.float64]:
+def slice_norms(
+    view: Array, dtype: str, axes: Sequence[int], norm_name: str, threads: int = 1
+) -> npt.NDArray[np.float64]:
     """Each slice's correctly rounded 2-norm: a float64 sum where its error cannot matter, the exact one elsewhere."""
-    kept = [axis for axis in range(view.ndim) if axis not in axes]
-    slices = np.transpose(view, [*kept, *axes])
-    shape = [1 if axis in axes else length for axis, length in enumerate(view.shape)]
-    slices = slices.reshape(math.prod(view.shape[axis] for axis in kept), math.prod(view.shape[axis] for axis in axes))
+    kept = [axis not in axes for axis in range(view.ndim)]
+    slices = np.transpose(view, sorted(range(view.ndim), key=lambda axis: not kept[axis]))  # those kept come first
+    shape = [length if keep else 1 for length, keep in zip(view.shape, kept, strict=True)]
     wide = _wider_than(norm_name)
     if wide is None:
-        return np.reshape([exact_norm(real_parts(row, dtype, 2), 2, norm_name) for row in slices], shape)
-    parts = [slices.real, slices.imag] if dtype.startswith("complex") else [decode(slices, dtype)]
-    rows = [part.astype(wide) for part in parts]
-    sums = sum(((row * row).sum(axis=1) for row in rows), start=np.zeros(len(slices), wide))
-    norms, doubt = certified_roots(sums, (2 * slices.shape[1] + 4) * np.finfo(wide).eps, norm_name)
+        norms, doubt = np.empty(math.prod(shape)), np.arange(math.prod(shape))
+    else:
+        if KERNELS and norm_name == "float32":
+            sums = np.zeros(shape)
+            KERNELS.slice_sums(view, CODES[dtype], kept, sums, threads)
+        else:
+            sums = _slice_sums(slices, dtype, wide, sum(kept))
+        length = view.size // max(sums.size, 1)
+        norms, doubt = certified_roots(sums.ravel(), (2 * length + 4) * np.finfo(wide).eps, norm_name)
     for index in doubt:
-        norms[index] = exact_norm(real_parts(slices[index], dtype, 2), 2, norm_name)
-    result: npt.NDArray[np.float64] = norms.reshape(shape)
-    return result
+        one = slices[np.unravel_index(index, slices.shape[: sum(kept)])]
+        norms[index] = exact_norm(real_parts(one, dtype, 2), 2, norm_name)
+    return norms.reshape(shape)
+
+
+def _slice_sums(slices: Array, dtype: str, wide: type[np.floating[Any]], kept: int) -> npt.NDArray[Any]:
+    parts = [slices.real, slices.imag] if dtype.startswith("complex") else [decode(slices, dtype)]
+    squares = (np.square(part.astype(wide)) for part in parts)
+    sums: npt.NDArray[Any] = sum(square.sum(axis=tuple(range(kept, slices.ndim))) for square in squares)
+    return sums
 
 
 def certified_roots(sums: Any, lost: Any, dtype: str = "float32") -> tuple[Array, Array]:
