@@ -20,6 +20,19 @@ namespace clip {
 constexpr std::size_t BLOCK = 4096;  // of unified_clip/_core/exact.py: the most numbers that are added in float64
 constexpr std::size_t LANES = 32;
 
+// A number in memory that need not be aligned.
+template <class T>
+struct Unaligned {
+    char bytes[sizeof(T)];
+
+    operator T() const {
+        T value;
+        std::memcpy(&value, bytes, sizeof value);
+        return value;
+    }
+    void operator=(T value) { std::memcpy(bytes, &value, sizeof value); }
+};
+
 // -- number formats: how a stored number becomes one to compute with, and back
 
 inline float as_float(std::uint32_t bits) {
@@ -29,13 +42,13 @@ inline float as_float(std::uint32_t bits) {
 }
 
 struct Float32 {
-    using Stored = float;
+    using Stored = Unaligned<float>;
     static float load(float x) { return x; }
     static float store(float x) { return x; }
 };
 
 struct BFloat16 {
-    using Stored = std::uint16_t;
+    using Stored = Unaligned<std::uint16_t>;
     static float load(std::uint16_t x) { return as_float(std::uint32_t(x) << 16); }
     static std::uint16_t store(float x) {
         const std::uint32_t bits = bits_of(x);
@@ -45,7 +58,7 @@ struct BFloat16 {
 };
 
 struct Float16 {
-    using Stored = std::uint16_t;
+    using Stored = Unaligned<std::uint16_t>;
     static float load(std::uint16_t x) {
         const std::uint32_t magnitude = std::uint32_t(x & 0x7FFF) << 13, sign = std::uint32_t(x & 0x8000) << 16;
         const std::uint32_t scaled = bits_of(as_float(magnitude) * 0x1p112f);  // subnormal numbers come out right too
@@ -63,7 +76,7 @@ struct Float16 {
 };
 
 struct Float64 {
-    using Stored = double;
+    using Stored = Unaligned<double>;
     static double load(double x) { return x; }
     static double store(double x) { return x; }
 };
@@ -193,7 +206,7 @@ void add_exactly(Accumulator& sum, const typename Format::Stored* x, std::size_t
 // -- the greatest magnitude, by bit patterns, in whose order NaN is the greatest
 
 #define CLIP_GREATEST(NAME, BITS, MASK)                                       \
-    CLIP_WIDE inline BITS NAME(const BITS* x, std::size_t count) {            \
+    CLIP_WIDE inline BITS NAME(const Unaligned<BITS>* x, std::size_t count) { \
         BITS lanes[LANES] = {};                                               \
         std::size_t i = 0;                                                    \
         for (; i + LANES <= count; i += LANES)                                \
@@ -233,7 +246,7 @@ CLIP_SCALE(scale_float64, Float64, double)
 #define CLIP_CLAMP(NAME, FORMAT, NUMBER)                                                                            \
     CLIP_WIDE inline void NAME(const FORMAT::Stored* x, FORMAT::Stored* out, std::size_t count, NUMBER low,         \
                                NUMBER high) {                                                                       \
-        const FORMAT::Stored least = FORMAT::store(low), most = FORMAT::store(high);                                \
+        const auto least = FORMAT::store(low), most = FORMAT::store(high);                                          \
         for (std::size_t i = 0; i < count; ++i) {                                                                   \
             const NUMBER v = FORMAT::load(x[i]);                                                                    \
             out[i] = v < low ? least : v > high ? most : x[i];                                                      \

@@ -215,13 +215,13 @@ void for_numbers(const Run& run, std::size_t begin, std::size_t end, const Work&
 }
 
 template <class T>
-const T* as(const char* place) {
-    return reinterpret_cast<const T*>(place);
+const Unaligned<T>* as(const char* place) {
+    return reinterpret_cast<const Unaligned<T>*>(place);
 }
 
 template <class T>
-T* as(char* place) {
-    return reinterpret_cast<T*>(place);
+Unaligned<T>* as(char* place) {
+    return reinterpret_cast<Unaligned<T>*>(place);
 }
 
 // -- norms
