@@ -8,7 +8,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 from kits import KITS, Kit
 
-settings.register_profile("contract", deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+settings.register_profile(
+    "contract", deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 settings.load_profile("contract")
 
 
