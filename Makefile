@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := $(shell find unified_clip -name '*.py' -o -name '*.?pp' -o -name CMakeLists.txt) pyproject.toml
 
-.PHONY: test parity bench readme lint coverage record clean
+.PHONY: test sanitize parity bench readme lint coverage record clean
 
 test: lint coverage
 
@@ -34,6 +34,29 @@ suite-unit:
 	@echo "== the parts that need no framework"
 	$(BIN)/coverage run $(BIN)/pytest -q tests/unit
 
+# The kernels' tests on builds of their own, which stay under build/: two that stop at the first fault they see (misused
+# memory and undefined behaviour; races between threads), and two with narrower vectors. GCC on x86-64 Linux only.
+# pip's cache would mix builds that run at once.
+sanitize: $(VENV)/requirements
+	$(MAKE) -j2 --output-sync=target --no-print-directory \
+		kernels-address,undefined kernels-thread kernels-x86-64 kernels-x86-64-v3
+
+kernels-%: FLAGS = -fsanitize=$* -fno-sanitize-recover=all -fno-omit-frame-pointer -g
+kernels-%: PRELOAD = $(shell g++ -print-file-name=$(if $(filter thread,$*),libtsan.so,libasan.so)) \
+	$(shell g++ -print-file-name=libstdc++.so)
+kernels-x86-64 kernels-x86-64-v3: FLAGS = -march=$*
+kernels-x86-64 kernels-x86-64-v3: PRELOAD =
+kernels-%: TESTS = tests/unit/test_native.py tests/unit/test_native_properties.py
+kernels-thread: TESTS = tests/unit/test_native.py
+kernels-%: export UNIFIED_CLIP_NATIVE = 1
+kernels-%:
+	@echo "== the kernels' tests, built with $(FLAGS)"
+	CXX=g++ $(BIN)/pip install -q --no-cache-dir --no-deps --no-build-isolation --upgrade --target build/$@/site \
+		-C build-dir=build/$@/cmake -C cmake.define.CMAKE_CXX_FLAGS="$(FLAGS) -DCLIP_WIDE=" .
+	LD_PRELOAD="$(PRELOAD)" ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 TSAN_OPTIONS=halt_on_error=1 \
+		PYTHONPATH=build/$@/site $(BIN)/pytest -q -p no:cacheprovider --capture=sys \
+		$(TESTS) tests/frameworks/test_torch_whole.py --framework torch
+
 lint: $(VENV)/package
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -58,7 +81,7 @@ record: $(VENV)/package
 	$(BIN)/python parity/record_gradients.py
 
 $(VENV)/package: $(VENV)/requirements $(SOURCES)
-	$(BIN)/pip install -q --no-deps --no-build-isolation --force-reinstall .
+	UNIFIED_CLIP_NATIVE=1 $(BIN)/pip install -q --no-deps --no-build-isolation --force-reinstall .
 	touch $@
 
 $(VENV)/requirements: requirements.txt

@@ -1,6 +1,6 @@
 """The compiled kernels of the host path, where they were built; `_ops/kernels.py` has the same in NumPy.
 
-UNIFIED_CLIP_NATIVE=0 leaves them out, =1 requires them.
+UNIFIED_CLIP_NATIVE=0 leaves them out, =1 requires them, when the package is installed as well.
 """
 
 from __future__ import annotations

@@ -9,8 +9,9 @@
 #include "accumulator.hpp"
 
 // One body, compiled for wider vectors too; the loader picks. Elsewhere the compiler's baseline has to do: GCC 11 cannot
-// tell these levels apart, and Clang 14 compiles the default alone.
-#if defined(__x86_64__) && defined(__gnu_linux__) && defined(__GNUC__) && __GNUC__ >= 12
+// tell these levels apart, and Clang 14 compiles the default alone. `make sanitize` defines it to be nothing.
+#if defined(CLIP_WIDE)
+#elif defined(__x86_64__) && defined(__gnu_linux__) && defined(__GNUC__) && __GNUC__ >= 12
 #define CLIP_WIDE __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
 #define CLIP_WIDE
