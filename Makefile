@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := $(shell find unified_clip -name '*.py' -o -name '*.?pp' -o -name CMakeLists.txt) pyproject.toml
 
-.PHONY: test sanitize parity bench readme lint coverage record clean
+.PHONY: test sanitize wheel-test parity bench readme lint coverage record clean
 
 test: lint coverage
 
@@ -56,6 +56,21 @@ kernels-%:
 	LD_PRELOAD="$(PRELOAD)" ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 TSAN_OPTIONS=halt_on_error=1 \
 		PYTHONPATH=build/$@/site $(BIN)/pytest -q -p no:cacheprovider --capture=sys \
 		$(TESTS) tests/frameworks/test_torch_whole.py --framework torch
+
+# What users get: a source archive, a wheel from it, built in isolation, and tests where there is nothing but NumPy. Without
+# a compiler the archive is installed all the same, unless the kernels are required.
+wheel-test: WHEEL = build/wheel-test
+wheel-test:
+	rm -rf $(WHEEL)
+	python3 -m venv $(WHEEL)
+	$(WHEEL)/bin/pip install -q --upgrade pip build
+	UNIFIED_CLIP_NATIVE=1 $(WHEEL)/bin/python -m build --outdir $(WHEEL)/dist .
+	$(WHEEL)/bin/pip install -q --group test $(WHEEL)/dist/*.whl
+	UNIFIED_CLIP_NATIVE=1 $(WHEEL)/bin/pytest -q -p no:cacheprovider --framework numpy \
+		tests/unit/test_native.py tests/unit/test_native_properties.py tests/contract
+	CXX=false $(WHEEL)/bin/pip install -q --no-deps --force-reinstall $(WHEEL)/dist/*.tar.gz
+	$(WHEEL)/bin/python -Pc 'import unified_clip; assert not unified_clip.native_available()'
+	! UNIFIED_CLIP_NATIVE=1 CXX=false $(WHEEL)/bin/pip install -q --no-deps --force-reinstall $(WHEEL)/dist/*.tar.gz 2> /dev/null
 
 lint: $(VENV)/package
 	$(BIN)/ruff check .

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.util import find_spec
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -12,6 +13,11 @@ settings.register_profile(
     "contract", deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 settings.load_profile("contract")
+
+collect_ignore = (
+    [] if find_spec("pydantic") else ["contract/test_known_differences.py", "contract/test_parity_adapter.py"]
+)
+"""What needs the extra `cli`."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
