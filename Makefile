@@ -46,8 +46,8 @@ kernels-%: PRELOAD = $(shell g++ -print-file-name=$(if $(filter thread,$*),libts
 	$(shell g++ -print-file-name=libstdc++.so)
 kernels-x86-64 kernels-x86-64-v3: FLAGS = -march=$*
 kernels-x86-64 kernels-x86-64-v3: PRELOAD =
-kernels-%: TESTS = tests/unit/test_native.py tests/unit/test_native_properties.py
-kernels-thread: TESTS = tests/unit/test_native.py
+kernels-%: TESTS = $(wildcard tests/unit/test_native*.py)
+kernels-thread: TESTS = tests/unit/test_native.py tests/unit/test_native_lists.py
 kernels-%: export UNIFIED_CLIP_NATIVE = 1
 kernels-%:
 	@echo "== the kernels' tests, built with $(FLAGS)"
@@ -67,7 +67,7 @@ wheel-test:
 	UNIFIED_CLIP_NATIVE=1 $(WHEEL)/bin/python -m build --outdir $(WHEEL)/dist .
 	$(WHEEL)/bin/pip install -q --group test $(WHEEL)/dist/*.whl
 	UNIFIED_CLIP_NATIVE=1 $(WHEEL)/bin/pytest -q -p no:cacheprovider --framework numpy \
-		tests/unit/test_native.py tests/unit/test_native_properties.py tests/contract
+		tests/unit/test_native*.py tests/contract
 	CXX=false $(WHEEL)/bin/pip install -q --no-deps --force-reinstall $(WHEEL)/dist/*.tar.gz
 	$(WHEEL)/bin/python -Pc 'import unified_clip; assert not unified_clip.native_available()'
 	! UNIFIED_CLIP_NATIVE=1 CXX=false $(WHEEL)/bin/pip install -q --no-deps --force-reinstall $(WHEEL)/dist/*.tar.gz 2> /dev/null
