@@ -17,6 +17,10 @@
 #define CLIP_WIDE
 #endif
 
+#ifdef _MSC_VER
+#pragma fp_contract(off)  // as -ffp-contract=off
+#endif
+
 namespace clip {
 
 constexpr std::size_t BLOCK = 4096;  // of unified_clip/_core/exact.py: the most numbers that are added in float64
