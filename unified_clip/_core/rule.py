@@ -70,7 +70,8 @@ def clip_each(gradients: Gradients, limit: Scalar, family: Family, axes: Sequenc
 
     All are measured before the first is written, and those that a framework may refuse to write come first.
     """
-    if axes is None and (each := gradients.each()) is not None:
+    each = gradients.each() if axes is None else None
+    if each is not None:
         with each.scope():
             _apply(gradients, range(len(gradients.values)), each, each.norm(2), limit, family)
         return
