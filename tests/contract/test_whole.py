@@ -16,6 +16,7 @@ from kits import FLOATING, Kit
 
 import unified_clip
 from unified_clip._core.ops import Ops
+from unified_clip.bench.measure import extra_memory
 
 ENTRIES = ("whole_of_parameters", "whole_of_tensors", "whole_of_pairs")
 SHAPES = [(2,), (), (3, 4), (1, 1, 5), (7,)]
@@ -183,19 +184,6 @@ def test_a_dict_keeps_its_order_and_its_kind(kit: Kit) -> None:
     np.testing.assert_allclose(kit.array(clipped["a"]["c"]), [0.8], rtol=1e-6)
 
 
-def peak_growth(call: Callable[[], Any]) -> int:
-    """By how many bytes the resident memory of the process grows at most while a function runs."""
-    status = Path("/proc/self/status")
-
-    def kibibytes(name: str) -> int:
-        return int(next(line for line in status.read_text().splitlines() if line.startswith(name)).split()[1])
-
-    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
-    before = kibibytes("VmRSS")
-    call()
-    return 1024 * (kibibytes("VmHWM") - before)
-
-
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="no /proc here")
 def test_clipping_in_place_takes_no_memory_for_what_is_long(kit: Kit) -> None:
     if not kit.writable:
@@ -213,4 +201,6 @@ def test_clipping_in_place_takes_no_memory_for_what_is_long(kit: Kit) -> None:
     for name, clip in clips.items():
         clip(kit.in_place([kit.tensor([3.0, 4.0])]))  # whatever is made once
         for kind, holders in given.items():
-            assert peak_growth(lambda clip=clip, holders=holders: clip(holders)) < 1_000_000, (name, kind)
+            grown = extra_memory(clip, holders)
+            assert grown is not None
+            assert grown < 1_000_000, (name, kind)

@@ -12,7 +12,7 @@ import optax
 import pytest
 from jax.experimental.sparse import BCOO
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from kits import Kit
+from kits import Kit, in_a_new_process
 
 import unified_clip
 import unified_clip.jax as uc
@@ -54,6 +54,50 @@ def test_traced_arrays_are_not_here() -> None:
     _, tangent = jax.jvp(function, (x,), (jnp.array([1.0, 0.0], "float32"),))
     np.testing.assert_allclose(tangent, [0.128, -0.096], rtol=1e-5)
     assert seen == [False] * len(seen)
+
+
+def test_results_may_leave_the_device_that_they_are_on() -> None:
+    clipped, norm = uc.clip_by_global_norm([jnp.array([3.0, 4.0], "float32")], 1.0)
+    assert not clipped[0].committed
+    assert not norm.committed
+    looked_at = uc.clip_by_norm(jnp.array([3.0, 4.0], "float32"), 1.0)
+    assert not looked_at.committed
+
+
+def test_a_jitted_step_is_compiled_once_for_what_is_clipped_and_what_is_not() -> None:
+    traced = []
+
+    @jax.jit
+    def step(p: Any, g: Any) -> Any:
+        traced.append(g)
+        return p - g
+
+    parameter = jnp.ones(2, "float32")
+    for limit in (1.0, 9.0, 2.0):
+        clipped, _ = uc.clip_by_global_norm([jnp.array([3.0, 4.0], "float32")], limit)
+        step(parameter, clipped[0])
+    assert len(traced) == 1
+
+
+def test_results_go_with_arrays_on_other_devices() -> None:
+    code = """
+import os
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+import unified_clip.jax as uc
+mesh = Mesh(np.array(jax.devices("cpu")), ("x",))
+parameter = jax.device_put(jnp.ones(4), NamedSharding(mesh, PartitionSpec("x")))
+grads = [jnp.full(4, 3.0)]
+print(np.asarray(parameter - uc.clip_by_global_norm(grads, 6.0)[0][0]).tolist())
+uc.clip_grad_norm_(grads, 3.0)
+print((parameter - grads[0]).shape)
+second = jax.devices("cpu")[1]
+with jax.default_device(second):
+    clipped, norm = uc.clip_by_global_norm([jnp.full(4, 3.0)], 1.0)
+    print(clipped[0].devices() == norm.devices() == {second})
+"""
+    assert in_a_new_process(code) == "[-2.0, -2.0, -2.0, -2.0]\n(4,)\nTrue\n"
 
 
 def test_one_traced_array_sends_the_whole_list_to_the_device_path() -> None:

@@ -152,6 +152,17 @@ def test_autograd_hears_of_the_write_and_only_of_a_write() -> None:
     assert given.grad._version == version + 1
 
 
+def test_a_subnormal_norm_is_kept_in_a_thread_that_flushes_them() -> None:
+    lane = torch_ops.GATHERER.of_tensors([torch.ones(2)], False, False)
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this processor cannot flush")
+    try:
+        norm = lane.number(1e-40, False)
+    finally:
+        torch.set_flush_denormal(False)
+    assert norm.item() == torch.tensor(1e-40).item() != 0
+
+
 def test_a_given_norm_is_used() -> None:
     given = parameter(torch.tensor([3.0, 4.0]))
     uc.clip_grads_with_norm_([given], 1.0, 10.0)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
+import os
+from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from kits import in_a_new_process
 
 from unified_clip import _native
 from unified_clip._core.exact import UNIT, nearest
@@ -135,6 +139,14 @@ HALF_WAY = [16777216.0, 5792.0, 84.0, 8.0, 7.0]
 """Their norm is 2**24 + 1, which lies half-way between two float32."""
 
 
+LOSES = np.zeros(4096, np.float32)
+"""Just above that, by small squares that get lost one after the other in a float64 sum."""
+
+LOSES[0] = 2.0**24
+LOSES[1:7] = [5792, 84, 10, 3, 1, 1]
+LOSES[32::32] = 0.174
+
+
 def slice_norms_one_by_one(view: Any, axes: tuple[int, ...]) -> Any:
     kept = tuple(axis for axis in range(view.ndim) if axis not in axes)
     norms = np.empty([view.shape[axis] for axis in kept])
@@ -167,6 +179,7 @@ def test_the_norm_of_a_slice_half_way_is_rounded_as_the_exact_one() -> None:
     view = np.array([[*HALF_WAY, 0.0], [*HALF_WAY, 2.0**-10]], np.float32)
     assert kernels.slice_norms(view, "float32", (1,), "float32").tolist() == [[16777216.0], [16777218.0]]
     assert kernels.slice_norms(view.T, "float32", (0,), "float32").tolist() == [[16777216.0, 16777218.0]]
+    assert kernels.slice_norms(LOSES[None], "float32", (1,), "float32").tolist() == [[16777218.0]]
 
 
 def test_slices_of_nothing_have_norm_zero() -> None:
@@ -238,6 +251,7 @@ def test_each_norm_is_correctly_rounded() -> None:
         np.array(HALF_WAY, np.float32),
         np.array([*HALF_WAY, 2.0**-10], np.float32),
         np.array([3.0, 4.0]),
+        LOSES,
         RNG.standard_normal(100_000).astype(np.float32),
         np.array([3e38, 3e38], np.float32),
         np.array([1e-45], np.float32),
@@ -251,7 +265,7 @@ def test_each_norm_is_correctly_rounded() -> None:
         expected = [
             kernels.exact_norm([(a, a.dtype.name)], 2, "float64" if a.dtype == np.float64 else "float32") for a in given
         ]
-    assert norms[:3].tolist() == [16777216.0, 16777218.0, 5.0]
+    assert norms[:4].tolist() == [16777216.0, 16777218.0, 5.0, 16777218.0]
     np.testing.assert_array_equal(norms, expected)
 
 
@@ -266,22 +280,151 @@ def test_each_is_scaled_by_its_own_coefficient() -> None:
         assert [array.tolist() for array in results] == [[1.5, 2.0], [0.5], [1.5, 2.0]]
 
 
+def test_a_later_version_of_the_exchange_interface_is_left_alone() -> None:
+    class Later:
+        versions = (ctypes.c_uint32 * 64)(2)
+
+    new = ctypes.pythonapi.PyCapsule_New
+    new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+    Later.__dlpack_c_exchange_api__ = new(ctypes.addressof(Later.versions), b"dlpack_exchange_api", None)
+    assert host.gatherer(Later) is None
+    assert host.gatherer(np.ndarray) is not None
+
+
+# -- the memory of results
+
+
+def found(*lengths: int) -> Any:
+    """A lane whose results are capsules; those that nobody takes release what they hold."""
+    return GATHERER.of_tensors([np.ones(n, np.float32) for n in lengths], False, False)
+
+
 def resident() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1])
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
 
 
-@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="no /proc here")
+def with_nothing_kept() -> int:
+    """The resident memory when the calls before have nothing kept any more."""
+    few = found(2_000_000)
+    for _ in range(12):
+        few.scale(0.5, 2)
+    return resident()
+
+
+needs_proc = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="no /proc here")
+
+
+@needs_proc
 def test_memory_of_results_is_used_again_and_given_back() -> None:
-    """Capsules that nobody takes release what they hold."""
-    lane = GATHERER.of_tensors([np.ones(n, np.float32) for n in (3_000_000, 5, 600_000, 700_000)], False, False)
-    few = GATHERER.of_tensors([np.ones(2_000_000, np.float32)], False, False)
-    lane.scale(0.5, 2)
-    before = resident()
+    lane, size = found(3_000_000, 5, 600_000, 700_000), 17_200_000
+    before = with_nothing_kept()
     for _ in range(50):
         lane.scale(0.5, 2)
-    held = [lane.scale(0.5, 2) for _ in range(3)]
-    assert resident() - before > 2 * 17_000_000 // 4096
+    assert resident() - before < 1.5 * size
+    held = [lane.scale(0.5, 2) for _ in range(4)]
+    assert resident() - before > 2.5 * size
     del held
-    for _ in range(12):  # calls that have no use for it
-        few.scale(0.5, 2)
-    assert resident() - before < 17_000_000 // 4096
+    assert with_nothing_kept() - before < 0.5 * size
+
+
+@needs_proc
+def test_a_short_result_that_is_kept_keeps_no_long_one() -> None:
+    lane = found(3_000_000, 5)
+    before = with_nothing_kept()
+    kept = []
+    for _ in range(40):
+        long, short = lane.scale(0.5, 1)
+        kept.append(short)
+        del long
+    assert resident() - before < 10 * 12_000_000
+
+
+def release(capsule: Any) -> None:
+    """What the new owner of a capsule does in the end, without the interpreter lock."""
+    get, rename = ctypes.pythonapi.PyCapsule_GetPointer, ctypes.pythonapi.PyCapsule_SetName
+    get.restype, get.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    rename.argtypes = [ctypes.py_object, ctypes.c_char_p]
+    managed = get(capsule, b"dltensor")
+    rename(capsule, USED)
+    offset = ctypes.sizeof(ctypes.c_void_p) * 7  # past the tensor and the context
+    function = ctypes.c_void_p.from_address(managed + offset).value
+    assert function
+    ctypes.CFUNCTYPE(None, ctypes.c_void_p)(function)(managed)
+
+
+USED = b"used_dltensor"
+
+
+def test_results_may_be_released_by_any_thread() -> None:
+    lane = found(600_000, 700_000, 5)
+
+    def make_and_release(_: int) -> None:
+        for _ in range(50):
+            for capsule in lane.scale(0.5, 1):
+                release(capsule)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(make_and_release, range(4)))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_child_of_fork_makes_results_too() -> None:
+    lane = found(600_000, 700_000)
+    held = lane.scale(0.5, 2)
+    child = os.fork()
+    if not child:
+        del held
+        results = [np.from_dlpack(Exporter(capsule)) for capsule in lane.scale(0.25, 2)]
+        os._exit(0 if all((array == 0.25).all() for array in results) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert all((np.from_dlpack(Exporter(capsule)) == 0.5).all() for capsule in held)
+
+
+class Exporter:
+    """What has a capsule to give."""
+
+    def __init__(self, capsule: Any) -> None:
+        self.capsule = capsule
+
+    def __dlpack__(self, **_: Any) -> Any:
+        return self.capsule
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 1, 0
+
+
+LITTLE_MEMORY = """
+import resource
+import numpy as np
+from unified_clip import _native
+
+gatherer = _native.KERNELS.Gatherer(np.ndarray, None, None, [], ("", True))
+lane = lambda *lengths: gatherer.of_tensors([SOURCE[:n] for n in lengths], False, False)
+SOURCE = np.ones(90_000_000, np.float32)
+pages = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (pages + 450_000_000,) * 2)
+"""
+
+
+@needs_proc
+@pytest.mark.parametrize(
+    "code",
+    [
+        """
+try:
+    lane(*[25_000_000] * 6).scale(0.5, 1)  # 600 MB
+except MemoryError:
+    lane(90_000_000).scale(0.5, 1)  # nothing is lost
+    print("fits")
+""",
+        """
+lane(75_000_000).scale(0.5, 1)
+lane(90_000_000).scale(0.5, 1)  # what is kept makes room
+print("fits")
+""",
+    ],
+    ids=["what was taken is given back", "what is kept makes room"],
+)
+def test_where_memory_is_short(code: str) -> None:
+    assert in_a_new_process(LITTLE_MEMORY + code) == "fits\n"

@@ -113,8 +113,7 @@ class InPlace(Gradients):
         order: bool = False,
     ) -> None:
         tree = containers.flatten(ops, container)
-        if tree.used_up:
-            checks.warn(f"{function} was given an iterator with nothing left in it; pass a list if you need it twice")
+        _warn_if_used_up(tree, function)
         if not ops.writable and not tree.used_up and container is not None:
             containers.check_replaceable(ops, container, function, instead)
         self._container, self._tree = container, tree
@@ -232,9 +231,16 @@ class WholeSame(WholeFunctional):
         if not path.is_one(coef):
             super().scale(group, path, coef)
 
+
+class WholeReplaced(WholeSame):
+    """The same in place where tensors cannot be written: into the list that they came from."""
+
+    def __init__(self, path: WholePath, container: list[Any]) -> None:
+        super().__init__(path, container, list)
+        self._container = container
+
     def finish(self) -> None:
-        """Where tensors cannot be written: the results into the list they came from."""
-        self.result()
+        self._container[:] = self.result()
 
 
 def together(
@@ -259,7 +265,7 @@ def together(
         return InPlace(ops, container, function, instead, keep=keep, order=order)
     if ops.writable:
         return Whole(whole)
-    return WholeSame(whole, container, lambda results: container.__setitem__(slice(None), results))
+    return WholeReplaced(whole, container)
 
 
 def functional(ops: Ops, container: Any, function: str, *, plain: bool = True) -> WholeFunctional | Functional:
@@ -270,9 +276,13 @@ def functional(ops: Ops, container: Any, function: str, *, plain: bool = True) -
     if found is not None and whole is not None:
         return WholeFunctional(whole, *found)
     tree = containers.flatten(ops, container)
+    _warn_if_used_up(tree, function)
+    return Functional(ops, tree)
+
+
+def _warn_if_used_up(tree: Tree, function: str) -> None:
     if tree.used_up:
         checks.warn(f"{function} was given an iterator with nothing left in it; pass a list if you need it twice")
-    return Functional(ops, tree)
 
 
 def _listed(container: Any) -> Any:

@@ -187,11 +187,11 @@ class Ops(Protocol):
         ValueError for memory that overlaps otherwise or cannot be written."""
 
     takes_capsules: bool = False
-    """Whether `from_capsule` makes tensors over memory that is handed on by DLPack, without a copy."""
+    """Whether `from_capsules` makes tensors over memory that is handed on by DLPack, without a copy."""
 
-    def from_capsule(self, capsule: Any) -> Tensor:
+    def from_capsules(self, capsules: Sequence[Any]) -> list[Tensor]:
         """Only called where `takes_capsules`."""
-        return None
+        return []
 
     def threads(self) -> int | None:
         """How many threads the framework uses on the CPU; None where it does not say."""

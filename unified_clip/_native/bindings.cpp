@@ -37,6 +37,7 @@ struct Arrays {
         if (static_cast<std::size_t>(view.itemsize) != (is_complex ? 2 * size : size))
             throw nb::value_error("a buffer's items do not have the size that its code says");
         Run found{static_cast<char*>(view.buf), static_cast<std::size_t>(view.len) / size, code};
+        if (view.ndim >= static_cast<int>(MOST_AXES)) throw nb::value_error("a buffer has too many axes");
         if (!PyBuffer_IsContiguous(&view, 'C')) {
             found.shape.assign(view.shape, view.shape + view.ndim);
             found.steps.assign(view.strides, view.strides + view.ndim);

@@ -66,7 +66,13 @@ inline char code_of(const Py_buffer& view) {
     return one && (*format == FLOAT16 || *format == FLOAT32 || *format == FLOAT64) ? *format : 0;
 }
 
-// Whether an attribute is there and has another value; an error counts as well, so that somebody looks closer.
+// After a look that failed: somebody looks closer, unless the program is being interrupted.
+inline void clear_exception() {
+    if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception)) throw nb::python_error();
+    PyErr_Clear();
+}
+
+// Whether an attribute is there and has another value; an error counts as well.
 inline bool differs(PyObject* object, PyObject* name, PyObject* expected) {
     PyObject* value = nullptr;
 #if PY_VERSION_HEX >= 0x030D0000
@@ -75,7 +81,7 @@ inline bool differs(PyObject* object, PyObject* name, PyObject* expected) {
     const int found = _PyObject_LookupAttr(object, name, &value);  // without the cost of an exception
 #endif
     const nb::object held = nb::steal(value);
-    PyErr_Clear();
+    clear_exception();
     return found < 0 || (held.is_valid() && held.ptr() != expected);
 }
 
@@ -188,52 +194,43 @@ class Lane {
             likes.push_back(like(i));
             sizes.push_back(head_size(likes[i].ndim) + runs_[i].count * size_of(runs_[i].code));
         }
-        const std::vector<Place> places = places_for(sizes);
+        Places places(sizes);
         std::vector<Run> to;
         for (std::size_t i = 0; i < runs_.size(); ++i)
             to.push_back({places[i].memory + head_size(likes[i].ndim), runs_[i].count, runs_[i].code});
+        fill(runs_, to);
         nb::list made;
-        std::size_t owned = 0;  // by a new tensor or capsule
-        try {
-            fill(runs_, to);
-            while (owned < places.size()) {
-                Head* head = describe(places[owned], likes[owned]);
-                const nb::object tensor = api_ ? exchanged(*api_, head) : in_capsule(head);
-                ++owned;
-                made.append(tensor);
-            }
-        } catch (...) {
-            for (; owned < places.size(); ++owned) places[owned].release();
-            throw;
+        for (std::size_t i = 0; i < to.size(); ++i) {
+            Head* head = describe(places[i], likes[i]);
+            const nb::object tensor = api_ ? exchanged(*api_, head) : in_capsule(head);
+            places.take_over();
+            made.append(tensor);
         }
         return made;
     }
 
-    // A new 0-d tensor of the framework: float64, or float32, which has to hold the value.
+    // A new 0-d tensor of the framework, float64 or float32.
     nb::object number(double value, bool is_float64) const {
         if (!api_) throw nb::value_error("tensors of this framework are made by its adapter");
         dlpack::Tensor like{};
         like.device.type = dlpack::CPU;
         like.dtype = {dlpack::FLOAT, static_cast<std::uint8_t>(is_float64 ? 64 : 32), 1};
-        const Place place{allocate(head_size(0) + sizeof value, LINE), nullptr};
-        Head* head = describe(place, like);
+        Places places({head_size(0) + sizeof value});
+        Head* head = describe(places[0], like);
         if (is_float64)
             *static_cast<double*>(head->managed.tensor.data) = value;
         else
-            *static_cast<float*>(head->managed.tensor.data) = static_cast<float>(value);
-        try {
-            return exchanged(*api_, head);
-        } catch (...) {
-            place.release();
-            throw;
-        }
+            *static_cast<float*>(head->managed.tensor.data) = narrowed(value);
+        const nb::object tensor = exchanged(*api_, head);
+        places.take_over();
+        return tensor;
     }
 
    private:
     bool add_exchanged(PyObject* tensor) {
         dlpack::Tensor found;
         if (api_->tensor_from_object(tensor, &found)) {
-            PyErr_Clear();
+            clear_exception();
             return false;
         }
         const char code = code_of(found);
@@ -245,15 +242,14 @@ class Lane {
     bool add_buffer(PyObject* tensor, bool writable) {
         const Py_buffer* view = held_.hold(tensor, PyBUF_STRIDES | PyBUF_FORMAT | (writable ? PyBUF_WRITABLE : 0));
         if (!view) {
-            PyErr_Clear();
+            clear_exception();
             return false;
         }
         const char code = code_of(*view);
         if (!code) return false;
-        static_assert(sizeof(Py_ssize_t) == sizeof(std::int64_t));
-        const auto* shape = reinterpret_cast<const std::int64_t*>(view->shape);
-        const auto* steps = reinterpret_cast<const std::int64_t*>(view->strides);
-        if (!is_dense(static_cast<std::size_t>(view->ndim), shape, steps, view->itemsize)) return false;
+        const auto axes = static_cast<std::size_t>(view->ndim);
+        if (!is_dense(axes, view->shape, view->strides, view->itemsize)) return false;
+        shapes_.emplace_back(view->shape, view->shape + axes);
         return add_run(static_cast<char*>(view->buf), static_cast<std::size_t>(view->len / view->itemsize), code);
     }
 
@@ -274,12 +270,13 @@ class Lane {
         found.device.type = dlpack::CPU;
         found.ndim = view.ndim;
         found.dtype = {dlpack::FLOAT, static_cast<std::uint8_t>(8 * view.itemsize), 1};
-        found.shape = reinterpret_cast<std::int64_t*>(view.shape);
+        found.shape = const_cast<std::int64_t*>(shapes_[i].data());
         return found;
     }
 
     const dlpack::ExchangeApi* api_;
     Held held_;
+    std::vector<std::vector<std::int64_t>> shapes_;  // of buffers
     std::vector<Run> runs_;
 };
 

@@ -24,6 +24,8 @@ constexpr char ALL_CODES[] = "eBfdFD";
 
 inline std::size_t size_of(char code) { return code == FLOAT64 ? 8 : code == FLOAT32 ? 4 : 2; }
 
+constexpr std::size_t MOST_AXES = 65;  // of NumPy's arrays, and one for the parts of complex numbers
+
 // Numbers in memory: `count` in a row, or, where there is a shape, an array with these steps in bytes.
 struct Run {
     char* data;
@@ -36,7 +38,8 @@ struct Run {
 
 // Whether each element has a place of its own, and they fill the memory from the first to the last: steps of one
 // element, the `unit`, and up.
-inline bool is_dense(std::size_t axes, const std::int64_t* shape, const std::int64_t* steps, std::int64_t unit) {
+template <class Int>
+bool is_dense(std::size_t axes, const Int* shape, const Int* steps, std::int64_t unit) {
     std::int64_t expected = unit;
     bool in_order = true;
     for (std::size_t axis = axes; axis-- > 0;) {
@@ -98,7 +101,7 @@ inline std::size_t threads_for(std::size_t total, std::size_t threads) {
     return std::max<std::size_t>(1, std::min(threads, total / PIECE));
 }
 
-// Calls work(thread) for each thread, the first of which is this one. Where there are no more to be had, or no memory for
+// Calls work(thread), which must not throw, for each thread, the first of which is this one. Where there are no more to be had, or no memory for
 // them, this one does the rest.
 template <class Work>
 void in_threads(std::size_t threads, const Work& work) {
@@ -154,7 +157,7 @@ inline std::size_t total_of(const std::vector<Run>& runs) {
 template <class Move>
 void walk(const Run& run, std::size_t begin, std::size_t count, const Move& move) {
     const std::size_t last = run.shape.size() - 1;
-    std::vector<std::int64_t> index(last + 1);
+    std::array<std::int64_t, MOST_AXES> index;
     char* place = run.data;
     auto rest = static_cast<std::int64_t>(begin);
     for (std::size_t axis = last + 1; axis-- > 0;) {
@@ -392,8 +395,9 @@ inline void slice_sums(char code, const char* x, double* sums, std::vector<Axis>
     for (const Axis& axis : axes) total *= static_cast<std::size_t>(axis.length);
     const std::int64_t parts =
         whole.sum_step ? std::min<std::int64_t>(whole.length, static_cast<std::int64_t>(threads_for(total, threads))) : 1;
-    in_threads(static_cast<std::size_t>(parts), [&, place = shared - axes.begin()](std::size_t thread) {
-        std::vector<Axis> mine = axes;
+    std::vector<std::vector<Axis>> of_threads(static_cast<std::size_t>(parts), axes);
+    in_threads(of_threads.size(), [&, place = shared - axes.begin()](std::size_t thread) {
+        std::vector<Axis>& mine = of_threads[thread];
         const std::int64_t part = static_cast<std::int64_t>(thread);
         const std::int64_t begin = whole.length * part / parts, end = whole.length * (part + 1) / parts;
         mine[static_cast<std::size_t>(place)].length = end - begin;

@@ -3,10 +3,13 @@
 // the pages back when it needs them. Long results have memory of their own; short ones share some.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <iterator>
+#include <memory>
 #include <new>
 #include <vector>
 
@@ -41,7 +44,26 @@ inline void deallocate(void* memory) {
 #endif
 }
 
-// Memory that several results share.
+// Pages for a block; `unit`, of which `bytes` is a multiple, is its alignment.
+#ifdef __linux__
+inline char* map_pages(std::size_t bytes, std::size_t unit) {
+    // Past malloc, which keeps to itself some of what is given back to it.
+    void* const mapped = mmap(nullptr, bytes + unit, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (mapped == MAP_FAILED) throw std::bad_alloc();
+    char* const begin = static_cast<char*>(mapped);
+    const std::size_t before = (unit - reinterpret_cast<std::uintptr_t>(begin) % unit) % unit;
+    if (before) munmap(begin, before);
+    munmap(begin + before + bytes, unit - before);
+    return begin + before;
+}
+
+inline void unmap_pages(char* memory, std::size_t bytes) { munmap(memory, bytes); }
+#else
+inline char* map_pages(std::size_t bytes, std::size_t unit) { return allocate(bytes, unit); }
+inline void unmap_pages(char* memory, std::size_t) { deallocate(memory); }
+#endif
+
+// Memory of one long result, or shared by short ones.
 struct Block {
     char* memory;
     std::size_t bytes;
@@ -51,8 +73,6 @@ struct Block {
 // Blocks that nobody uses, for the next calls.
 class Pool {
    public:
-    static constexpr std::size_t HUGE_PAGE = std::size_t(1) << 21;
-
     // Of the process, and never destroyed: results may outlive everything else.
     static Pool& get() {
         static Pool* const pool = new Pool;
@@ -60,48 +80,44 @@ class Pool {
     }
 
     Block* take(std::size_t bytes) {
-        bytes = round_up(bytes, HUGE_PAGE);
-        if (const Lock lock{busy_}; lock.held) {
-            for (std::size_t i = kept_.size(); i-- > 0;)
-                if (kept_[i].block->bytes == bytes) {
-                    Block* block = kept_[i].block;
-                    kept_.erase(kept_.begin() + static_cast<std::ptrdiff_t>(i));
-                    return block;
-                }
+        const bool huge = bytes >= 2 * HUGE_PAGE;
+        const std::size_t unit = huge ? HUGE_PAGE : PAGES;
+        bytes = round_up(bytes, unit);
+        if (Block* kept = kept_block(bytes)) return kept;
+        auto block = std::make_unique<Block>();
+        block->bytes = bytes;
+        try {
+            block->memory = map_pages(bytes, unit);
+        } catch (const std::bad_alloc&) {
+            drop_older_than(0);
+            block->memory = map_pages(bytes, unit);
         }
-        char* memory = allocate(bytes, HUGE_PAGE);
 #ifdef MADV_HUGEPAGE
-        madvise(memory, bytes, MADV_HUGEPAGE);
+        if (huge) madvise(block->memory, bytes, MADV_HUGEPAGE);
 #endif
-        return new Block{memory, bytes};
+        return block.release();
     }
 
-    void give(Block* block) {
+    void give(Block* block) noexcept {
 #ifdef MADV_FREE
-        if (const Lock lock{busy_}; lock.held) {
-            madvise(block->memory, block->bytes, MADV_FREE);
-            kept_.push_back({block, call_});
-            return;
-        }
+        if (const Lock lock{busy_}; lock.held) try {
+                kept_.push_back({block, call_});
+                madvise(block->memory, block->bytes, MADV_FREE);
+                return;
+            } catch (const std::bad_alloc&) {
+            }
 #endif
         destroy(block);
     }
 
     // What the last calls had no use for goes back to the system.
     void begin_call() {
-        const Lock lock{busy_};
-        if (!lock.held) return;
         ++call_;
-        std::size_t left = 0;
-        for (const Kept& each : kept_)
-            if (call_ - each.since > CALLS)
-                destroy(each.block);
-            else
-                kept_[left++] = each;
-        kept_.resize(left);
+        drop_older_than(CALLS);
     }
 
    private:
+    static constexpr std::size_t HUGE_PAGE = std::size_t(1) << 21, PAGES = std::size_t(1) << 16;
     static constexpr std::uint64_t CALLS = 8;
 
     struct Kept {
@@ -119,14 +135,36 @@ class Pool {
         const bool held;
     };
 
+    Block* kept_block(std::size_t bytes) {
+        const Lock lock{busy_};
+        if (!lock.held) return nullptr;
+        const auto fits = [=](const Kept& each) { return each.block->bytes == bytes; };
+        const auto found = std::find_if(kept_.rbegin(), kept_.rend(), fits);
+        if (found == kept_.rend()) return nullptr;
+        Block* block = found->block;
+        kept_.erase(std::next(found).base());
+        return block;
+    }
+
+    void drop_older_than(std::uint64_t calls) {
+        const Lock lock{busy_};
+        if (!lock.held) return;
+        const auto old = [&](const Kept& each) {
+            if (call_ - each.since < calls) return false;
+            destroy(each.block);
+            return true;
+        };
+        kept_.erase(std::remove_if(kept_.begin(), kept_.end(), old), kept_.end());
+    }
+
     static void destroy(Block* block) {
-        deallocate(block->memory);
+        unmap_pages(block->memory, block->bytes);
         delete block;
     }
 
     std::atomic_flag busy_ = ATOMIC_FLAG_INIT;
     std::vector<Kept> kept_;
-    std::uint64_t call_ = 0;
+    std::atomic<std::uint64_t> call_{0};
 };
 
 // A result's memory: in a block, or allocated on its own.
@@ -142,27 +180,45 @@ struct Place {
     }
 };
 
-// Places for results of these sizes. Whoever keeps one of them keeps no more than SHARED bytes of others alive.
-inline std::vector<Place> places_for(const std::vector<std::size_t>& sizes) {
-    constexpr std::size_t SHARED = 8 * Pool::HUGE_PAGE, FEW = 2 * Pool::HUGE_PAGE;
-    std::size_t total = 0;
-    for (std::size_t size : sizes) total += round_up(size, LINE);
-    std::vector<Place> places;
-    places.reserve(sizes.size());
-    if (total < FEW) {
-        for (std::size_t size : sizes) places.push_back({allocate(size, LINE), nullptr});
-        return places;
+// Places for results of these sizes, and whoever keeps one keeps no more than SHARED bytes of others alive. Those that
+// nobody takes over are released.
+class Places {
+   public:
+    explicit Places(const std::vector<std::size_t>& sizes) : Places() {
+        places_.reserve(sizes.size());
+        std::size_t total = 0;
+        for (std::size_t size : sizes) total += round_up(size, LINE);
+        if (total < FEW) {
+            for (std::size_t size : sizes) places_.push_back({allocate(size, LINE), nullptr});
+            return;
+        }
+        Pool::get().begin_call();
+        for (std::size_t i = 0; i < sizes.size();) {
+            std::size_t end = i, bytes = 0;
+            do bytes += round_up(sizes[end++], LINE);
+            while (end < sizes.size() && bytes + sizes[end] <= SHARED);
+            Block* block = Pool::get().take(bytes);
+            block->live = end - i;
+            for (char* memory = block->memory; i < end; memory += round_up(sizes[i++], LINE))
+                places_.push_back({memory, block});
+        }
     }
-    Pool::get().begin_call();
-    for (std::size_t i = 0; i < sizes.size();) {
-        std::size_t end = i, bytes = 0;
-        do bytes += round_up(sizes[end++], LINE);
-        while (end < sizes.size() && bytes + sizes[end] <= SHARED);
-        Block* block = Pool::get().take(bytes);
-        block->live = end - i;
-        for (char* memory = block->memory; i < end; memory += round_up(sizes[i++], LINE)) places.push_back({memory, block});
+    ~Places() {
+        for (; taken_ < places_.size(); ++taken_) places_[taken_].release();
     }
-    return places;
-}
+    Places(const Places&) = delete;
+    Places& operator=(const Places&) = delete;
+
+    const Place& operator[](std::size_t i) const { return places_[i]; }
+    void take_over() { ++taken_; }  // the next one
+
+   private:
+    static constexpr std::size_t SHARED = std::size_t(1) << 20, FEW = 4 * SHARED;
+
+    Places() = default;  // the destructor runs if the other constructor throws after this one
+
+    std::vector<Place> places_;
+    std::size_t taken_ = 0;
+};
 
 }  // namespace clip

@@ -28,7 +28,7 @@ class HostOps(Protocol):
 
     writable: bool
     takes_capsules: bool
-    """Whether `from_capsule` makes tensors of memory without a copy."""
+    """Whether `from_capsules` makes tensors over memory without a copy."""
 
     def threads(self) -> int | None:
         """How many threads the framework uses on the CPU; None where it does not say."""
@@ -43,8 +43,8 @@ class HostOps(Protocol):
     def from_host(self, array: Array, dtype: str) -> Tensor:
         """A tensor with the array's values; the array is new and nobody else's. bfloat16 comes as bits."""
 
-    def from_capsule(self, capsule: Any) -> Tensor:
-        """A tensor over the memory in a DLPack capsule. Only called where `takes_capsules`."""
+    def from_capsules(self, capsules: Sequence[Any]) -> list[Tensor]:
+        """Tensors over the memory in DLPack capsules. Only called where `takes_capsules`."""
 
     def norm_from_host(self, value: float, dtype: str) -> Tensor: ...
 
@@ -156,20 +156,6 @@ class LanePath(HostPath):
         self._norm_dtype = "float64" if lane.has_float64 else "float32"
         self._threads = ops.threads() or kernels.default_threads()
 
-    @property
-    def tensors(self) -> list[Tensor]:
-        return self._tensors
-
-    def each(self) -> EachPath:
-        return EachPath(self._ops, self._lane)
-
-    @property
-    def _makes_results(self) -> bool:
-        return self._lane.makes_tensors or self._ops.takes_capsules
-
-    def _made(self, results: list[Any]) -> list[Tensor]:
-        return results if self._lane.makes_tensors else [self._ops.from_capsule(capsule) for capsule in results]
-
     @cached_property
     def _dtypes(self) -> list[str]:  # type: ignore[override]  # most calls need neither
         return [self._ops.dtype(tensor) for tensor in self._tensors]
@@ -177,6 +163,24 @@ class LanePath(HostPath):
     @cached_property
     def _views(self) -> list[Array]:  # type: ignore[override]
         return [self._ops.host_view(tensor) for tensor in self._tensors]
+
+    @property
+    def _makes_results(self) -> bool:
+        return self._lane.makes_tensors or self._ops.takes_capsules
+
+    def _made(self, results: list[Any]) -> list[Tensor]:
+        return results if self._lane.makes_tensors else self._ops.from_capsules(results)
+
+
+class OneNormPath(LanePath):
+    """One norm and one coefficient, both a float."""
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        return self._tensors
+
+    def each(self) -> EachPath:
+        return EachPath(self._ops, self._lane)
 
     def norm(self, p: float) -> Scalar:
         if p == math.inf:
@@ -209,7 +213,7 @@ class LanePath(HostPath):
         return self._made(self._lane.scale(coef, self._threads))
 
     def scale_(self, coef: Scalar) -> None:
-        if coef != 1.0:
+        if not self.is_one(coef):
             self._lane.scale_(coef, self._threads)
             self._ops.wrote(self._tensors)
 
@@ -232,7 +236,7 @@ class LanePath(HostPath):
 
 
 class EachPath(LanePath):
-    """The same with a norm and a coefficient for each gradient: arrays of them."""
+    """A norm and a coefficient for each gradient: arrays of them."""
 
     def norm(self, p: float) -> Scalar:
         norms = np.empty(len(self._tensors))
@@ -241,29 +245,23 @@ class EachPath(LanePath):
         sums = self._lane.part(narrow.tolist()).each_square_sum(self._threads)
         norms[narrow], doubt = kernels.certified_roots(*sums)
         for index in (*wide, *narrow[doubt].tolist()):
-            norms[index] = LanePath(self._ops, self._lane.part([index])).norm(p)
+            norms[index] = OneNormPath(self._ops, self._lane.part([index])).norm(p)
         return norms
-
-    def constant(self, value: Any) -> Scalar:
-        return np.float64(value)
-
-    def where(self, condition: Any, yes: Scalar, no: Scalar) -> Scalar:
-        return np.where(condition, yes, no)
 
     def scale(self, coef: Scalar) -> list[Tensor]:
         """New tensors, and the given ones where the coefficient is 1."""
         changed = np.flatnonzero(coef != 1.0).tolist()
         results = list(self._tensors)
         part = EachPath(self._ops, self._lane.part(changed))
-        for index, tensor in zip(changed, part._times(coef[changed]), strict=True):
+        for index, tensor in zip(changed, part._times(coef[changed].tolist()), strict=True):
             results[index] = tensor
         return results
 
-    def _times(self, coefs: Array) -> list[Tensor]:
+    def _times(self, coefs: list[float]) -> list[Tensor]:
         if self._makes_results:
-            return self._made(self._lane.scale_each(coefs.tolist(), self._threads))
-        paths = (LanePath(self._ops, self._lane.part([index])) for index in range(len(coefs)))
-        return [path.scale(coef)[0] for path, coef in zip(paths, coefs.tolist(), strict=True)]
+            return self._made(self._lane.scale_each(coefs, self._threads))
+        paths = (OneNormPath(self._ops, self._lane.part([index])) for index in range(len(coefs)))
+        return [path.scale(coef)[0] for path, coef in zip(paths, coefs, strict=True)]
 
     def scale_(self, coef: Scalar) -> None:
         changed = np.flatnonzero(coef != 1.0).tolist()
@@ -271,9 +269,6 @@ class EachPath(LanePath):
             part = self._lane.part(changed)
             part.scale_each_(coef[changed].tolist(), self._threads)
             self._ops.wrote(part.tensors)
-
-    def is_one(self, coef: Scalar) -> bool:
-        return bool(np.all(coef == 1.0))
 
 
 def gatherer(
@@ -287,14 +282,16 @@ def gatherer(
     `methods`: of tensors, and what they return for plain ones. `recording`: the attribute of a tensor, and its value,
     by which a derivative is wanted.
     """
-    if KERNELS is None:
+    exchange = getattr(tensor, "__dlpack_c_exchange_api__", None)
+    try:
+        return KERNELS and KERNELS.Gatherer(tensor, parameter, exchange, methods, recording)
+    except ValueError:  # a later version of the interface, which is not known
         return None
-    return KERNELS.Gatherer(tensor, parameter, getattr(tensor, "__dlpack_c_exchange_api__", None), methods, recording)
 
 
-def lane_path(ops: HostOps, lane: Any | None) -> LanePath | None:
+def whole_path(ops: HostOps, lane: Any | None) -> OneNormPath | None:
     """A path over what the compiled kernels have found, if that is anything."""
-    return LanePath(ops, lane) if lane is not None and lane.tensors else None
+    return OneNormPath(ops, lane) if lane is not None and lane.tensors else None
 
 
 # -- the choice of path

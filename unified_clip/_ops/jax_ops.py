@@ -88,7 +88,7 @@ class JaxOps(Ops):
     def whole_of_tensors(self, tensors: Sequence[Any], *, differentiable: bool, in_place: bool) -> WholePath | None:
         kind = next((type(tensor) for tensor in tensors if tensor is not None), object)
         gatherer = None if host.forced_to_framework() else _gatherer(kind)  # type: ignore[arg-type]  # it is hashable
-        return host.lane_path(self, gatherer.of_tensors(tensors, False, False)) if gatherer else None
+        return host.whole_path(self, gatherer.of_tensors(tensors, False, False)) if gatherer else None
 
     def host_views(self, tensors: Sequence[Tensor]) -> list[kernels.Array] | None:
         """Views of all the memory, or None where any array is traced, elsewhere or in parts."""
@@ -100,12 +100,10 @@ class JaxOps(Ops):
         return kernels.storage(np.asarray(tensor))[0]
 
     def from_host(self, array: kernels.Array, dtype: str) -> Tensor:
-        with jax.enable_x64(True):  # a float64 array may exist although the process has no x64
-            return jnp.asarray(array.view(ml_dtypes.bfloat16) if dtype == "bfloat16" else array)
+        return _put([array.view(ml_dtypes.bfloat16) if dtype == "bfloat16" else array])[0]
 
-    def from_capsule(self, capsule: Any) -> Tensor:
-        with jax.enable_x64(True):
-            return jax.dlpack.from_dlpack(_Exporter(capsule))
+    def from_capsules(self, capsules: Sequence[Any]) -> list[Tensor]:
+        return _put([np.from_dlpack(_Exporter(capsule)) for capsule in capsules])
 
     def norm_from_host(self, value: float, dtype: str) -> Tensor:
         return self.from_host(np.array(value, dtype), dtype)
@@ -189,8 +187,15 @@ class JaxOps(Ops):
         return scope
 
 
+def _put(arrays: list[kernels.Array]) -> list[Tensor]:
+    """JAX's arrays, over the memory of NumPy's where that is aligned: on the default device, and free to leave it."""
+    with jax.enable_x64(True):  # a float64 array may exist although the process has no x64
+        put: list[Tensor] = jax.device_put(arrays, may_alias=True)
+        return put
+
+
 class _Exporter:
-    """What has a capsule to give, as JAX asks for it."""
+    """What has a capsule to give, as NumPy asks for it. JAX's own `from_dlpack` ties an array to one device."""
 
     def __init__(self, capsule: Any) -> None:
         self._capsule = capsule

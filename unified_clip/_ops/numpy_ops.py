@@ -37,7 +37,7 @@ class NumpyOps(Ops):
         return host.HostPath(self, tensors, [self.host_view(tensor) for tensor in tensors])
 
     def whole_of_tensors(self, tensors: Sequence[Any], *, differentiable: bool, in_place: bool) -> WholePath | None:
-        return host.lane_path(self, GATHERER.of_tensors(tensors, False, in_place)) if GATHERER else None
+        return host.whole_path(self, GATHERER.of_tensors(tensors, False, in_place)) if GATHERER else None
 
     def read(self, scalar: Tensor) -> float | int | None:
         return scalar.item()  # type: ignore[no-any-return]

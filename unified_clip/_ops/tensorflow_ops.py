@@ -109,7 +109,7 @@ class TensorflowOps(Ops):
         present = [tensor for tensor in tensors if tensor is not None]
         if GATHERER is None or not self._takes_host(present, watched=present if differentiable else []):
             return None
-        return host.lane_path(self, GATHERER.of_tensors(present, False, False))
+        return host.whole_path(self, GATHERER.of_tensors(present, False, False))
 
     def _takes_host(self, tensors: Sequence[Tensor], watched: Sequence[Tensor]) -> bool:
         return not host.forced_to_framework() and _in_host_memory(tensors) and not _is_watched(watched)
@@ -126,8 +126,8 @@ class TensorflowOps(Ops):
         # What tf.constant does after a copy: the tensor shares the array's memory where that is aligned.
         return EAGER(array.view(tf.bfloat16.as_numpy_dtype) if dtype == "bfloat16" else array, "", None)
 
-    def from_capsule(self, capsule: Any) -> Tensor:
-        return tf.experimental.dlpack.from_dlpack(capsule)
+    def from_capsules(self, capsules: Sequence[Any]) -> list[Tensor]:
+        return [tf.experimental.dlpack.from_dlpack(capsule) for capsule in capsules]
 
     def norm_from_host(self, value: float, dtype: str) -> Tensor:
         ensure_initialized()  # where there is no gradient, this may be the first tensor of the process

@@ -98,15 +98,15 @@ class TorchOps(Ops):
         return host.HostPath(self, tensors, views[: len(tensors)])
 
     def whole_of_parameters(self, parameters: Sequence[Any]) -> WholePath | None:
-        return host.lane_path(self, GATHERER.of_parameters(parameters)) if _gathers() else None
+        return host.whole_path(self, GATHERER.of_parameters(parameters)) if _gathers() else None
 
     def whole_of_tensors(self, tensors: Sequence[Any], *, differentiable: bool, in_place: bool) -> WholePath | None:
         if not _gathers():
             return None
-        return host.lane_path(self, GATHERER.of_tensors(tensors, _records(differentiable), in_place))
+        return host.whole_path(self, GATHERER.of_tensors(tensors, _records(differentiable), in_place))
 
     def whole_of_pairs(self, pairs: Sequence[Any]) -> WholePath | None:
-        return host.lane_path(self, GATHERER.of_pairs(pairs)) if _gathers() else None
+        return host.whole_path(self, GATHERER.of_pairs(pairs)) if _gathers() else None
 
     def host_views(self, tensors: Sequence[Tensor], *, differentiable: bool) -> list[kernels.Array] | None:
         """Views of all the memory, or None where any condition of the host path does not hold."""
