@@ -103,3 +103,9 @@ FRAMEWORKS["{kit.name}"].use_threads(3)
 print(OPS.threads())
 """
     assert in_a_new_process(code).strip() == ("3" if kit.name in ("torch", "tensorflow") else "None")
+
+
+def test_the_memory_to_be_read_is_that_of_the_gradients(kit: Kit, dtype: str) -> None:
+    arrays = lists.arrays([(10,), (), (3, 4)], dtype)
+    views = FRAMEWORKS[kit.name].pairs(arrays).memory()
+    assert [view.tobytes() for view in views] == [array.tobytes() for array in arrays]

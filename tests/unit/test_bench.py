@@ -111,10 +111,23 @@ def test_without_a_native_ours_is_measured_alone() -> None:
     assert (found["ours_ms"], found["native_ms"], found["ratio"]) == ([2.0] * 3, None, None)
 
 
-def test_the_machines_limits_are_of_the_bytes_asked_for() -> None:
-    found = measure.limits(4_000_000, 2, 0.0)
-    assert found["bytes"] == 4_000_000
+def test_the_machines_limits_are_of_the_memory_given() -> None:
+    given = [np.ones((100, 1000), np.float32), np.ones(900_000, np.uint16), np.ones((), np.float32)]
+    prepared: list[None] = []
+    found = measure.limits(given, lambda: prepared.append(None), 2, 0.0)
+    assert found["bytes"] == 2_200_004
     assert all(0 < low <= high for low, _, high in (found["read_ms"], found["read_write_ms"]))
+    assert len(prepared) == 2 * (WARM_UP + LEAST)
+    assert all((array == 1).all() for array in given)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_threads_share_the_memory_to_be_read_evenly(count: int) -> None:
+    given = [np.arange(10), np.arange(0), np.arange(1), np.arange(25)]
+    parts = measure.shares(given, count)
+    lengths = [sum(piece.size for piece in part) for part in parts]
+    assert max(lengths) - min(lengths) <= 1
+    assert np.concatenate([piece for part in parts for piece in part]).tolist() == np.concatenate(given).tolist()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells")
@@ -347,7 +360,13 @@ def test_the_plots_show_the_results(tmp_path: Path) -> None:
 
 def test_the_committed_results_are_whole_and_small() -> None:
     where = ROOT / "benchmarks/results"
-    check_schema(json.loads((where / "bench.json").read_text(encoding="utf-8")))
+    data = json.loads((where / "bench.json").read_text(encoding="utf-8"))
+    check_schema(data)
+    assert data["seconds"] == run.Options().seconds
+    measured = {(each["framework"], each["list"], each["dtype"]) for each in data["results"]}
+    assert measured == {
+        (name, each, dtype) for name, found in FRAMEWORKS.items() for each in lists.LISTS for dtype in found.dtypes
+    }
     for name in ("ratios.svg", "growth.svg"):
         assert (where / name).stat().st_size < 300_000
 

@@ -3,6 +3,7 @@
 
 #include <nanobind/nanobind.h>
 
+#include <deque>
 #include <memory>
 #include <new>
 #include <string>
@@ -22,26 +23,21 @@ class Held {
    public:
     Held() = default;
     Held(Held&&) = default;  // and so no copies
-    Held& operator=(Held&&) = default;
+    ~Held() {
+        for (Py_buffer& view : views_) PyBuffer_Release(&view);
+    }
 
     // Null and a Python error where the object refuses.
     const Py_buffer* hold(PyObject* object, int flags) {
-        auto asked = std::make_unique<Py_buffer>();
-        if (PyObject_GetBuffer(object, asked.get(), flags)) return nullptr;
-        return views_.emplace_back(asked.release()).get();
+        if (!PyObject_GetBuffer(object, &views_.emplace_back(), flags)) return &views_.back();
+        views_.pop_back();
+        return nullptr;
     }
 
-    const Py_buffer& operator[](std::size_t i) const { return *views_[i]; }
+    const Py_buffer& operator[](std::size_t i) const { return views_[i]; }
 
    private:
-    struct Release {
-        void operator()(Py_buffer* view) const {
-            PyBuffer_Release(view);
-            delete view;
-        }
-    };
-
-    std::vector<std::unique_ptr<Py_buffer, Release>> views_;
+    std::deque<Py_buffer> views_;  // which stay where they are: one may point into itself
 };
 
 inline std::size_t count_of(std::int32_t ndim, const std::int64_t* shape) {
@@ -189,9 +185,10 @@ class Lane {
     template <class Fill>
     nb::list results(const Fill& fill) const {
         std::vector<dlpack::Tensor> likes;
+        std::vector<std::vector<std::int64_t>> shapes(runs_.size());
         std::vector<std::size_t> sizes;
         for (std::size_t i = 0; i < runs_.size(); ++i) {
-            likes.push_back(like(i));
+            likes.push_back(like(i, shapes[i]));
             sizes.push_back(head_size(likes[i].ndim) + runs_[i].count * size_of(runs_[i].code));
         }
         Places places(sizes);
@@ -247,9 +244,7 @@ class Lane {
         }
         const char code = code_of(*view);
         if (!code) return false;
-        const auto axes = static_cast<std::size_t>(view->ndim);
-        if (!is_dense(axes, view->shape, view->strides, view->itemsize)) return false;
-        shapes_.emplace_back(view->shape, view->shape + axes);
+        if (!is_dense(static_cast<std::size_t>(view->ndim), view->shape, view->strides, view->itemsize)) return false;
         return add_run(static_cast<char*>(view->buf), static_cast<std::size_t>(view->len / view->itemsize), code);
     }
 
@@ -258,8 +253,8 @@ class Lane {
         return count;
     }
 
-    // The description of a tensor, for a result like it.
-    dlpack::Tensor like(std::size_t i) const {
+    // The description of a tensor, for a result like it; `shape` is room for a buffer's.
+    dlpack::Tensor like(std::size_t i, std::vector<std::int64_t>& shape) const {
         dlpack::Tensor found{};
         if (api_) {
             if (api_->tensor_from_object(nb::object(tensors[i]).ptr(), &found)) throw nb::python_error();
@@ -270,13 +265,13 @@ class Lane {
         found.device.type = dlpack::CPU;
         found.ndim = view.ndim;
         found.dtype = {dlpack::FLOAT, static_cast<std::uint8_t>(8 * view.itemsize), 1};
-        found.shape = const_cast<std::int64_t*>(shapes_[i].data());
+        shape.assign(view.shape, view.shape + view.ndim);
+        found.shape = shape.data();
         return found;
     }
 
     const dlpack::ExchangeApi* api_;
     Held held_;
-    std::vector<std::vector<std::int64_t>> shapes_;  // of buffers
     std::vector<Run> runs_;
 };
 

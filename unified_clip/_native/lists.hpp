@@ -461,11 +461,17 @@ inline void copy(const std::vector<Run>& from, const std::vector<Run>& to, std::
     });
 }
 
-inline void scale_numbers(char code, const char* x, char* out, std::size_t count, double coef) {
-    const float narrow = narrowed(coef);
+struct Coefficient {
+    double wide;
+    float narrow;
+    explicit Coefficient(double value) : wide(value), narrow(narrowed(value)) {}
+};
+
+inline void scale_numbers(char code, const char* x, char* out, std::size_t count, const Coefficient& coef) {
+    const float narrow = coef.narrow;
     switch (code) {
         case FLOAT64:
-            return scale_float64(as<double>(x), as<double>(out), count, coef);
+            return scale_float64(as<double>(x), as<double>(out), count, coef.wide);
         case FLOAT32:
             return scale_float32(as<float>(x), as<float>(out), count, narrow);
         case BFLOAT16:
@@ -478,16 +484,17 @@ inline void scale_numbers(char code, const char* x, char* out, std::size_t count
 // By 1 it is a copy: no bit of a NaN changes.
 inline void scale(const std::vector<Run>& from, const std::vector<Run>& to, double coef, std::size_t threads) {
     if (coef == 1) return copy(from, to, threads);
-    map(from, to, threads, [=](std::size_t, char code, const char* x, char* out, std::size_t count) {
-        scale_numbers(code, x, out, count, coef);
+    map(from, to, threads, [rounded = Coefficient(coef)](std::size_t, char code, const char* x, char* out, std::size_t count) {
+        scale_numbers(code, x, out, count, rounded);
     });
 }
 
 // Each run by a coefficient of its own, none of which is 1.
 inline void scale_each(const std::vector<Run>& from, const std::vector<Run>& to, const std::vector<double>& coefs,
                        std::size_t threads) {
+    const std::vector<Coefficient> rounded(coefs.begin(), coefs.end());
     map(from, to, threads, [&](std::size_t i, char code, const char* x, char* out, std::size_t count) {
-        scale_numbers(code, x, out, count, coefs[i]);
+        scale_numbers(code, x, out, count, rounded[i]);
     });
 }
 

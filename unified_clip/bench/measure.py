@@ -7,12 +7,14 @@ import gc
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from .lists import Array
 
 WARM_UP = 2
 LEAST, MOST = 7, 300
@@ -73,21 +75,51 @@ def quartiles(values: list[float]) -> list[float]:
     return [float(f"{value:.4g}") for value in statistics.quantiles(values, n=4, method="inclusive")]
 
 
-def limits(size: int, threads: int, seconds: float, clock: Clock = time.perf_counter) -> dict[str, Any]:
-    """What the machine does with `size` bytes in so many threads: read them; read and write them."""
-    parts = np.array_split(np.ones(size // 4, np.uint32), threads)
+def limits(
+    views: Sequence[Array],
+    prepare: Callable[[], Any],
+    threads: int,
+    seconds: float,
+    clock: Clock = time.perf_counter,
+) -> dict[str, Any]:
+    """What the machine does with the gradients' own memory in so many threads: read it; read and write it.
+
+    Where tensors cannot be written, a copy is. `prepare` is called before each, as it is before a clip.
+    """
+    bits = [view.reshape(-1).view(f"u{view.itemsize}") for view in views]
+
+    def spread(parts: list[list[Array]], work: Callable[[Array], Any]) -> list[float]:
+        def share(part: list[Array]) -> None:
+            for view in part:
+                work(view)
+
+        pair = Pair("", prepare, lambda _: list(pool.map(share, parts)))
+        found: list[float] = compare(pair, seconds, clock)["ours_ms"]
+        return found
+
+    written = [view if view.flags.writeable else view.copy() for view in bits]
     with ThreadPoolExecutor(threads) as pool:
-
-        def spread(work: Callable[[Any], Any]) -> list[float]:
-            pair = Pair("", lambda: parts, lambda given: list(pool.map(work, given)))
-            found: list[float] = compare(pair, seconds, clock)["ours_ms"]
-            return found
-
         return {
-            "bytes": size,
-            "read_ms": spread(np.bitwise_or.reduce),
-            "read_write_ms": spread(lambda part: np.bitwise_xor(part, np.uint32(0), out=part)),
+            "bytes": sum(view.nbytes for view in views),
+            "read_ms": spread(shares(bits, threads), np.bitwise_or.reduce),
+            "read_write_ms": spread(
+                shares(written, threads), lambda view: np.bitwise_xor(view, view.dtype.type(0), out=view)
+            ),
         }
+
+
+def shares(views: Sequence[Array], count: int) -> list[list[Array]]:
+    """The numbers of flat arrays in so many parts of the same length, but for one."""
+    total, start = sum(view.size for view in views), 0
+    parts: list[list[Array]] = [[] for _ in range(count)]
+    for view in views:
+        for index, part in enumerate(parts):
+            begin, end = (total * (index + k) // count - start for k in (0, 1))
+            piece = view[max(begin, 0) : max(end, 0)]
+            if piece.size:
+                part.append(piece)
+        start += view.size
+    return parts
 
 
 def extra_memory(call: Callable[[Any], Any], given: Any) -> int | None:

@@ -23,6 +23,9 @@ class Pairs(NamedTuple):
     norm: Pair
     """The norm alone."""
 
+    memory: Callable[[], list[Array]]
+    """The numbers of the gradients where they are."""
+
 
 def numpy_pairs(arrays: Sequence[Array]) -> Pairs:
     """NumPy has no function for it; so what one would write."""
@@ -49,13 +52,15 @@ def numpy_pairs(arrays: Sequence[Array]) -> Pairs:
         ours = Pair("plain NumPy", restore, lambda given: uc.clip_grad_norm_(given, limit))
         return [ours._replace(theirs=lambda given: clip(given, limit), in_place=True)]
 
-    return Pairs(clips, Pair("plain NumPy", lambda: arrays, uc.get_total_norm, norm))
+    return Pairs(clips, Pair("plain NumPy", lambda: arrays, uc.get_total_norm, norm), lambda: grads)
 
 
 def torch_pairs(arrays: Sequence[Array]) -> Pairs:
     import torch
 
     import unified_clip.torch as uc
+
+    from .._ops.torch_ops import OPS
 
     def tensor(array: Any) -> Any:
         is_float32 = array.dtype == np.float32
@@ -75,7 +80,8 @@ def torch_pairs(arrays: Sequence[Array]) -> Pairs:
         return [ours._replace(theirs=lambda given: torch.nn.utils.clip_grad_norm_(given, limit), in_place=True)]
 
     name = "torch.nn.utils.get_total_norm"
-    return Pairs(clips, Pair(name, lambda: masters, uc.get_total_norm, torch.nn.utils.get_total_norm))
+    ours = Pair(name, lambda: masters, uc.get_total_norm, torch.nn.utils.get_total_norm)
+    return Pairs(clips, ours, lambda: [OPS.host_view(parameter.grad) for parameter in parameters])
 
 
 def tensorflow_pairs(arrays: Sequence[Array]) -> Pairs:
@@ -83,6 +89,8 @@ def tensorflow_pairs(arrays: Sequence[Array]) -> Pairs:
     import tensorflow as tf
 
     import unified_clip.tensorflow as uc
+
+    from .._ops.tensorflow_ops import OPS
 
     grads = [tf.constant(array) for array in arrays]
     compiled = tf.function(tf.clip_by_global_norm, jit_compile=True)
@@ -95,7 +103,8 @@ def tensorflow_pairs(arrays: Sequence[Array]) -> Pairs:
             found.append(eager._replace(native=f"{eager.native} (XLA)", theirs=lambda given: compiled(given, held)))
         return found
 
-    return Pairs(clips, Pair("tf.linalg.global_norm", lambda: grads, uc.global_norm, tf.linalg.global_norm))
+    ours = Pair("tf.linalg.global_norm", lambda: grads, uc.global_norm, tf.linalg.global_norm)
+    return Pairs(clips, ours, lambda: [OPS.host_view(grad) for grad in grads])
 
 
 def paddle_pairs(arrays: Sequence[Array]) -> Pairs:
@@ -103,6 +112,8 @@ def paddle_pairs(arrays: Sequence[Array]) -> Pairs:
     import paddle
 
     import unified_clip.paddle as uc
+
+    from .._ops.paddle_ops import OPS
 
     has_native = arrays[0].dtype == np.float32
     dtype = "float32" if has_native else "bfloat16"
@@ -131,7 +142,8 @@ def paddle_pairs(arrays: Sequence[Array]) -> Pairs:
             by_name._replace(theirs=lambda given: paddle.nn.utils.clip_grad_norm_(given, limit)),
         ]
 
-    return Pairs(clips, Pair("", lambda: masters, uc.get_total_norm))
+    ours = Pair("", lambda: masters, uc.get_total_norm)
+    return Pairs(clips, ours, lambda: [OPS.host_view(parameter.grad) for parameter in parameters])
 
 
 def jax_pairs(arrays: Sequence[Array]) -> Pairs:
@@ -140,6 +152,8 @@ def jax_pairs(arrays: Sequence[Array]) -> Pairs:
     import optax
 
     import unified_clip.jax as uc
+
+    from .._ops.jax_ops import OPS
 
     grads = [jax.numpy.asarray(array) for array in arrays]
 
@@ -158,7 +172,8 @@ def jax_pairs(arrays: Sequence[Array]) -> Pairs:
         return [ours._replace(theirs=lambda given: wait(compiled(given, held)))]
 
     ours = Pair("optax.tree.norm (jit)", lambda: grads, lambda given: wait(uc.global_norm(given)))
-    return Pairs(clips, ours._replace(theirs=lambda given: wait(norm(given))))
+    by_norm = ours._replace(theirs=lambda given: wait(norm(given)))
+    return Pairs(clips, by_norm, lambda: [OPS.host_view(grad) for grad in grads])
 
 
 def _torch_threads(threads: int) -> None:

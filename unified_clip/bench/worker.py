@@ -71,8 +71,9 @@ def one_list(framework: Framework, shapes: Any, dtype: str, job: Mapping[str, An
         for pair in pairs.clips(limit)
     ]
     compared.append({"what": "norm alone", **measure.compare(pairs.norm, seconds)})
-    size = sum(array.nbytes for array in arrays)
-    limits = [measure.limits(size, job["threads"], seconds)] if lists.elements(shapes) > LONG else []
+    limits = []
+    if lists.elements(shapes) > LONG:
+        limits = [measure.limits(pairs.memory(), pairs.clips(norm)[0].prepare, job["threads"], seconds)]
     return {"results": compared, "memory": memory, "limits": limits}
 
 
