@@ -24,7 +24,7 @@ class Pairs(NamedTuple):
     """The norm alone."""
 
     memory: Callable[[], list[Array]]
-    """The numbers of the gradients where they are."""
+    """The numbers of the gradients where they are; these views do not keep the gradients alive."""
 
 
 def numpy_pairs(arrays: Sequence[Array]) -> Pairs:
