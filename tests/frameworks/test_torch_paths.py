@@ -548,3 +548,10 @@ def test_compiling_leaves_gradients_switched_on() -> None:
     torch.compile(lambda: uc.clip_grad_norm_([parameter], 1.0), backend="eager")()
     assert torch.is_grad_enabled()
     torch.testing.assert_close(parameter.grad, torch.tensor([0.6, 0.8]))
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+def test_lazy_conjugates_have_a_norm(dtype: torch.dtype) -> None:
+    lazy = torch.tensor([3 + 4j], dtype=dtype).conj()
+    assert uc.global_norm([lazy]) == 5.0
+    torch.testing.assert_close(uc.clip_by_norm(lazy, 1.0), torch.tensor([0.6 - 0.8j], dtype=dtype))

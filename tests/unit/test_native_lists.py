@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from kits import in_a_new_process
 
+import unified_clip.numpy as uc
 from unified_clip import _native
 from unified_clip._core.exact import UNIT, nearest
 from unified_clip._ops import host, kernels, numpy_ops
@@ -289,6 +290,31 @@ def test_a_later_version_of_the_exchange_interface_is_left_alone() -> None:
     Later.__dlpack_c_exchange_api__ = new(ctypes.addressof(Later.versions), b"dlpack_exchange_api", None)
     assert host.gatherer(Later) is None
     assert host.gatherer(np.ndarray) is not None
+
+
+@pytest.mark.parametrize("dtype", [">f2", ">f4", ">f8", ">c8", ">c16"])
+def test_arrays_in_the_other_byte_order_are_read_and_written_as_they_are(dtype: str) -> None:
+    def given() -> list[Any]:
+        return [np.array([3.0, 4.0], dtype), np.array([0.0], np.float32), np.array([12.0], dtype.lstrip(">"))]
+
+    clipped, norm = uc.clip_by_global_norm(given(), 6.5)
+    written = given()
+    assert norm == uc.clip_grad_norm_(written, 6.5) == uc.get_total_norm(given()) == 13.0
+    for results in (clipped, written):
+        assert [array.dtype for array in results] == [array.dtype for array in given()]
+        np.testing.assert_allclose(np.concatenate([array.real for array in results]), [1.5, 2.0, 0.0, 6.0], rtol=1e-3)
+    np.testing.assert_allclose(uc.clip_by_norm(given()[0], 1.0, axes=0), [0.6, 0.8], rtol=1e-3)
+    assert uc.get_total_norm(given(), "inf") == 12.0
+    if "f" in dtype:
+        assert uc.clip_by_value(given()[0], -1.0, 3.5).tolist() == [3.0, 3.5]
+
+
+def test_an_empty_array_may_be_read_only() -> None:
+    empty, array = np.zeros(0), np.array([3.0, 4.0])
+    empty.flags.writeable = False
+    uc.clip_grad_norm_([array, empty], 1.0)
+    uc.clip_grad_value_([array, empty], 0.7)
+    np.testing.assert_allclose(array, [0.6, 0.7], rtol=1e-5)
 
 
 # -- the memory of results

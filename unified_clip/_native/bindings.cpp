@@ -6,11 +6,24 @@
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
+#include <optional>
+
 #include "lane.hpp"
 
 namespace {
 
 using namespace clip;
+
+// The interpreter lock is released for what takes longer than that.
+class WithoutLock {
+   public:
+    explicit WithoutLock(const std::vector<Run>& runs) {
+        if (total_of(runs) >= PIECE) released_.emplace();
+    }
+
+   private:
+    std::optional<nb::gil_scoped_release> released_;
+};
 
 // Arrays with a code for each, as runs of numbers.
 struct Arrays {
@@ -68,7 +81,7 @@ nb::tuple summed(const std::vector<Run>& runs, int p, const std::string& name, s
         throw nb::value_error("float64 has no block sums");
     Accumulator sum;
     {
-        const nb::gil_scoped_release released;
+        const WithoutLock without(runs);
         sum = power_sum(runs, p, how, threads);
     }
     return told(sum);
@@ -101,7 +114,7 @@ void slice_sums_into(nb::handle buffer, const std::string& code, const std::vect
 }
 
 double greatest_in(const std::vector<Run>& runs, std::size_t threads) {
-    const nb::gil_scoped_release released;
+    const WithoutLock without(runs);
     return greatest(runs, threads);
 }
 
@@ -110,7 +123,7 @@ struct Scale {
     double coef;
     std::size_t threads;
     void operator()(const std::vector<Run>& from, const std::vector<Run>& to) const {
-        const nb::gil_scoped_release released;
+        const WithoutLock without(from);
         scale(from, to, coef, threads);
     }
 };
@@ -120,7 +133,7 @@ struct ScaleEach {
     std::size_t threads;
     void operator()(const std::vector<Run>& from, const std::vector<Run>& to) const {
         if (coefs.size() != from.size()) throw nb::value_error("a coefficient is needed for each tensor");
-        const nb::gil_scoped_release released;
+        const WithoutLock without(from);
         scale_each(from, to, coefs, threads);
     }
 };
@@ -129,7 +142,7 @@ struct Clamp {
     Bounds low, high;
     std::size_t threads;
     void operator()(const std::vector<Run>& from, const std::vector<Run>& to) const {
-        const nb::gil_scoped_release released;
+        const WithoutLock without(from);
         clamp(from, to, low, high, threads);
     }
 };
@@ -202,7 +215,7 @@ NB_MODULE(_kernels, module) {
         .def(
             "each_square_sum",
             [](const Lane& lane, std::size_t threads) {
-                const nb::gil_scoped_release released;
+                const WithoutLock without(lane.runs());
                 return each_square_sum(lane.runs(), threads);
             },
             "threads"_a, "The sum of squares of each tensor, none of which is float64, and how much of it may be lost.")

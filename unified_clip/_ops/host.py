@@ -89,7 +89,8 @@ class HostPath:
 
     def scale_(self, coef: Scalar) -> None:
         if not self.is_one(coef):
-            kernels.scale(self._views, self._dtypes, coef, self._views, self._threads)
+            views, dtypes = self._to_be_written()
+            kernels.scale(views, dtypes, coef, views, self._threads)
             self._ops.wrote(self._tensors)
 
     def crossed(self, low: Any, high: Any) -> bool | None:
@@ -97,11 +98,17 @@ class HostPath:
         return not bool(np.all(self._bound(low, dtype) <= self._bound(high, dtype)))
 
     def clamp(self, low: Any, high: Any) -> list[Tensor]:
-        return self._new(lambda results: self._clamp(low, high, results))
+        return self._new(lambda results: self._clamp(self._views, self._dtypes, low, high, results))
 
     def clamp_(self, low: float, high: float) -> None:
-        self._clamp(low, high, self._views)
+        views, dtypes = self._to_be_written()
+        self._clamp(views, dtypes, low, high, views)
         self._ops.wrote(self._tensors)
+
+    def _to_be_written(self) -> tuple[list[Array], list[str]]:
+        """All but what is empty, which may be read-only."""
+        found = [(view, dtype) for view, dtype in self._buffers() if view.size]
+        return [view for view, _ in found], [dtype for _, dtype in found]
 
     def unchanged(self) -> list[Tensor]:
         if not self._ops.writable:
@@ -124,11 +131,13 @@ class HostPath:
     def scope(self) -> AbstractContextManager[Any]:
         return kernels.ieee_arithmetic()
 
-    def _clamp(self, low: Any, high: Any, results: Sequence[Array]) -> None:
-        if kernels.clamps_at_once(self._dtypes, low, high):
-            kernels.clamp_all(self._views, self._dtypes, low, high, results, self._threads)
+    def _clamp(
+        self, views: Sequence[Array], dtypes: Sequence[str], low: Any, high: Any, results: Sequence[Array]
+    ) -> None:
+        if kernels.clamps_at_once([*views, *results], dtypes, low, high):
+            kernels.clamp_all(views, dtypes, low, high, results, self._threads)
             return
-        for (view, dtype), out in zip(self._buffers(), results, strict=True):
+        for view, dtype, out in zip(views, dtypes, results, strict=True):
             kernels.clamp(view, dtype, self._bound(low, dtype), self._bound(high, dtype), out)
 
     def _bound(self, bound: Any, dtype: str) -> Array:

@@ -35,6 +35,8 @@ CODES = {"float16": "e", "bfloat16": "B", "float32": "f", "float64": "d", "compl
 LINE, WORTH_SHARING = 64, 4096
 """Bytes: how memory is aligned that frameworks share, and from what length on a copy costs more than the alignment."""
 
+MOST_THREADS = 1024
+
 LIMB = 18
 """A 53-bit mantissa is split into limbs of 18, 18 and 17 bits: what is added for an element is below 2**37, so CHUNK of
 them stay below 2**53."""
@@ -44,22 +46,22 @@ them stay below 2**53."""
 
 
 def real_parts(view: Array, dtype: str, p: float) -> list[tuple[Array, str]]:
-    """Real arrays with the same sum of |g|**p: for a complex array its two parts (p = 2) or its magnitudes."""
-    if not dtype.startswith("complex") or (p == 2 and KERNELS):
+    """Arrays with the same sum of |g|**p, complex ones for p = 2 only: otherwise real ones of their magnitudes."""
+    if p == 2 or not dtype.startswith("complex"):
         return [(view, dtype)]
-    if p == 2:
-        return [(view.real, _part(dtype)), (view.imag, _part(dtype))]
     wide = view.astype(np.complex128)
     return [(np.where(np.isnan(wide), np.nan, np.abs(wide)), "float64")]  # abs(inf + nan j) is inf
 
 
 def exact_norm(parts: Sequence[tuple[Array, str]], p: int, dtype: str, threads: int = 1) -> float:
-    buffers, codes = _buffers(parts) if KERNELS else ([], "")
+    compiled = _kernels_for([view for view, _ in parts])
+    buffers, codes = _buffers(parts) if compiled else ([], "")
+    real = [] if compiled else [part for view, dtype in parts for part in _real_and_imaginary(view, dtype)]
 
     def sums(how: str) -> Accumulator:
-        if KERNELS:
-            return native_sum(KERNELS.power_sum(buffers, codes, p, how, threads), how)
-        return _block_sums(parts, p) if how == "blocks" else _exact_sum(parts, p)
+        if compiled:
+            return native_sum(compiled.power_sum(buffers, codes, p, how, threads), how)
+        return _block_sums(real, p) if how == "blocks" else _exact_sum(real, p)
 
     # A float64 term has more bits than a certified block sum keeps, and a float64 norm needs more than 2**-40.
     blocks = dtype == "float32" and all(part_dtype not in ("float64", "complex128") for _, part_dtype in parts)
@@ -82,6 +84,17 @@ def native_sum(found: tuple[bytes, bool, bool], how: str) -> Accumulator:
     text, nan, infinite = found
     sums = SUMS[how](int.from_bytes(text, "little"))
     return sums + Accumulator(nan=nan, infinite=infinite) if nan or infinite else sums
+
+
+def _kernels_for(views: Sequence[Array]) -> Any | None:
+    """The compiled kernels, if they can read these arrays: in the machine's byte order."""
+    return KERNELS if KERNELS is not None and all(view.dtype.isnative for view in views) else None
+
+
+def _real_and_imaginary(view: Array, dtype: str) -> list[tuple[Array, str]]:
+    if not dtype.startswith("complex"):
+        return [(view, dtype)]
+    return [(view.real, _part(dtype)), (view.imag, _part(dtype))]
 
 
 def _buffers(parts: Sequence[tuple[Array, str]]) -> tuple[list[Array], str]:
@@ -153,7 +166,8 @@ def _sum_exactly(values: npt.NDArray[np.float64], p: int) -> Accumulator:
 
 def general_norm(parts: Sequence[tuple[Array, str]], p: float, dtype: str, threads: int = 1) -> float:
     """Any p > 0, inf included, in extended precision where NumPy has it; divided by the greatest magnitude first."""
-    greatest = KERNELS.greatest(*_buffers(parts), threads) if KERNELS else _greatest(parts)
+    compiled = _kernels_for([view for view, _ in parts])
+    greatest = compiled.greatest(*_buffers(parts), threads) if compiled else _greatest(parts)
     if p == math.inf or greatest == 0 or not math.isfinite(greatest):
         return nearest(greatest, dtype)
     total = np.longdouble(0)
@@ -183,9 +197,10 @@ def slice_norms(
     if wide is None:
         norms, doubt = np.empty(math.prod(shape)), np.arange(math.prod(shape))
     else:
-        if KERNELS and norm_name == "float32":
+        compiled = _kernels_for([view]) if norm_name == "float32" else None
+        if compiled:
             sums = np.zeros(shape)
-            KERNELS.slice_sums(view, CODES[dtype], kept, sums, threads)
+            compiled.slice_sums(view, CODES[dtype], kept, sums, threads)
         else:
             sums = _slice_sums(slices, dtype, wide, sum(kept))
         length = view.size // max(sums.size, 1)
@@ -224,9 +239,10 @@ def scale(
     views: Sequence[Array], dtypes: Sequence[str], coef: Scalar, results: Sequence[Array], threads: int = 1
 ) -> None:
     """result = view * coef, where a result may be its view: one multiplication, in float32 for 16-bit numbers."""
-    if KERNELS and not np.ndim(coef):
+    compiled = None if np.ndim(coef) else _kernels_for([*views, *results])
+    if compiled:
         codes = "".join(CODES[dtype] for dtype in dtypes)
-        KERNELS.scale(list(views), list(results), codes, float(coef), threads)
+        compiled.scale(list(views), list(results), codes, float(coef), threads)
         return
     for view, dtype, out in zip(views, dtypes, results, strict=True):
         _scale(view, dtype, coef, out)
@@ -246,10 +262,10 @@ def _scale(view: Array, dtype: str, coef: Scalar, out: Array) -> None:
         out[...] = encode(decode(view, dtype).astype(np.float32) * np.asarray(coef, dtype=np.float32), dtype)
 
 
-def clamps_at_once(dtypes: Sequence[str], low: Any, high: Any) -> bool:
+def clamps_at_once(views: Sequence[Array], dtypes: Sequence[str], low: Any, high: Any) -> bool:
     """Whether the compiled kernels clamp it: real numbers, by bounds that are numbers."""
     return (
-        KERNELS is not None
+        _kernels_for(views) is not None
         and isinstance(low, int | float)
         and isinstance(high, int | float)
         and all(dtype in FORMATS for dtype in dtypes)
@@ -391,7 +407,7 @@ def default_threads() -> int:
     """What OMP_NUM_THREADS says, or as many as this process may use."""
     said = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
     if said.isdigit() and int(said):
-        return int(said)
+        return min(int(said), MOST_THREADS)
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

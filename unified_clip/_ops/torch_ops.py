@@ -313,7 +313,9 @@ def _magnitudes(wide: Tensor) -> Tensor:
 
 def _powers(tensor: Tensor, p: float, divisor: Scalar | None) -> Tensor:
     wide = _wide(tensor)
-    numbers = torch.view_as_real(wide) if p == 2 and wide.is_complex() else wide if p == 2 else _magnitudes(wide)
+    numbers = wide if p == 2 else _magnitudes(wide)
+    if numbers.is_complex():
+        numbers = torch.view_as_real(numbers.resolve_conj())
     if divisor is not None:
         divisor = divisor.to(wide.device)
     if divisor is not None and p in (1, 2):

@@ -39,8 +39,8 @@ class Options:
         for what, known in (("frameworks", FRAMEWORKS), ("lists", LISTS), ("dtypes", DTYPES)):
             if unknown := [name for name in getattr(self, what) if name not in known]:
                 raise OptionsError(f"unknown {what}: {', '.join(unknown)}; there are {', '.join(known)}")
-        if self.threads < 1:
-            raise OptionsError(f"{self.threads} threads; give 1 or more")
+        if not 1 <= self.threads <= 1024:
+            raise OptionsError(f"{self.threads} threads; give 1 to 1024")
         if not 0 <= self.seconds < float("inf"):
             raise OptionsError(f"{self.seconds} seconds; give 0 or more")
 
