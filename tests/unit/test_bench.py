@@ -111,6 +111,11 @@ def test_without_a_native_ours_is_measured_alone() -> None:
     assert (found["ours_ms"], found["native_ms"], found["ratio"]) == ([2.0] * 3, None, None)
 
 
+def test_what_would_measure_nothing_is_refused() -> None:
+    with pytest.raises(run.OptionsError, match="numpy: not measured with bfloat16"):
+        run.Options(frameworks=["numpy"], dtypes=["bfloat16"], growth=False)
+
+
 def test_the_machines_limits_are_of_the_memory_given() -> None:
     given = [np.ones((100, 1000), np.float32), np.ones(900_000, np.uint16), np.ones((), np.float32)]
     prepared: list[None] = []

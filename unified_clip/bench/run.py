@@ -39,6 +39,8 @@ class Options:
         for what, known in (("frameworks", FRAMEWORKS), ("lists", LISTS), ("dtypes", DTYPES)):
             if unknown := [name for name in getattr(self, what) if name not in known]:
                 raise OptionsError(f"unknown {what}: {', '.join(unknown)}; there are {', '.join(known)}")
+        if not any(map(self.steps, self.frameworks)):
+            raise OptionsError(f"{', '.join(self.frameworks)}: not measured with {', '.join(self.dtypes)}")
         if not 1 <= self.threads <= 1024:
             raise OptionsError(f"{self.threads} threads; give 1 to 1024")
         if not 0 <= self.seconds < float("inf"):
