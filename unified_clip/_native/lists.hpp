@@ -101,8 +101,8 @@ inline std::size_t threads_for(std::size_t total, std::size_t threads) {
     return std::max<std::size_t>(1, std::min(threads, total / PIECE));
 }
 
-// Calls work(thread), which must not throw, for each thread, the first of which is this one. Where there are no more to be had, or no memory for
-// them, this one does the rest.
+// Calls work(thread), which must not throw, for each thread, the first of which is this one. Where there are no more to
+// be had, or no memory for them, this one does the rest.
 template <class Work>
 void in_threads(std::size_t threads, const Work& work) {
     const auto in_ieee = [&](std::size_t thread) {

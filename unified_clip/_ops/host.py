@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
@@ -301,6 +302,33 @@ def gatherer(
 def whole_path(ops: HostOps, lane: Any | None) -> OneNormPath | None:
     """A path over what the compiled kernels have found, if that is anything."""
     return OneNormPath(ops, lane) if lane is not None and lane.tensors else None
+
+
+class OfParameters:
+    """How a framework with gradients on parameters takes lists whole."""
+
+    @abstractmethod
+    def gatherer(self) -> Any | None:
+        """What finds plain gradients; None where nothing may be read behind the framework's back."""
+
+    @abstractmethod
+    def records(self, differentiable: bool) -> bool:
+        """Whether a derivative by a tensor that wants one is recorded here."""
+
+    def whole_of_parameters(self: Any, parameters: Sequence[Any]) -> OneNormPath | None:
+        gatherer = self.gatherer()
+        return whole_path(self, gatherer.of_parameters(parameters)) if gatherer else None
+
+    def whole_of_tensors(
+        self: Any, tensors: Sequence[Any], *, differentiable: bool, in_place: bool
+    ) -> OneNormPath | None:
+        gatherer = self.gatherer()
+        recording = self.records(differentiable)
+        return whole_path(self, gatherer.of_tensors(tensors, recording, in_place)) if gatherer else None
+
+    def whole_of_pairs(self: Any, pairs: Sequence[Any]) -> OneNormPath | None:
+        gatherer = self.gatherer()
+        return whole_path(self, gatherer.of_pairs(pairs)) if gatherer else None
 
 
 # -- the choice of path

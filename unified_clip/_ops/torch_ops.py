@@ -13,7 +13,7 @@ from torch.utils import _python_dispatch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from .._core.device import DevicePath, inverse, odd_bits
-from .._core.ops import Ops, Path, Scalar, Tensor, WholePath
+from .._core.ops import Ops, Path, Scalar, Tensor
 from . import host, kernels, memory
 
 DTYPES = {
@@ -29,7 +29,7 @@ PLAIN = (torch.Tensor, torch.nn.Parameter)
 GATHERER: Any = host.gatherer(torch.Tensor, torch.nn.Parameter, [("is_neg", False)], ("requires_grad", True))
 
 
-class TorchOps(Ops):
+class TorchOps(host.OfParameters, Ops):
     """`Ops` and `DeviceOps` for PyTorch."""
 
     name = "torch"
@@ -97,16 +97,11 @@ class TorchOps(Ops):
             return DevicePath(self, tensors, differentiable)
         return host.HostPath(self, tensors, views[: len(tensors)])
 
-    def whole_of_parameters(self, parameters: Sequence[Any]) -> WholePath | None:
-        return host.whole_path(self, GATHERER.of_parameters(parameters)) if _gathers() else None
+    def gatherer(self) -> Any | None:
+        return GATHERER if _gathers() else None
 
-    def whole_of_tensors(self, tensors: Sequence[Any], *, differentiable: bool, in_place: bool) -> WholePath | None:
-        if not _gathers():
-            return None
-        return host.whole_path(self, GATHERER.of_tensors(tensors, _records(differentiable), in_place))
-
-    def whole_of_pairs(self, pairs: Sequence[Any]) -> WholePath | None:
-        return host.whole_path(self, GATHERER.of_pairs(pairs)) if _gathers() else None
+    def records(self, differentiable: bool) -> bool:
+        return _records(differentiable)
 
     def host_views(self, tensors: Sequence[Tensor], *, differentiable: bool) -> list[kernels.Array] | None:
         """Views of all the memory, or None where any condition of the host path does not hold."""
