@@ -51,14 +51,14 @@ def test_ours_and_the_natives_do_the_same(kit: Kit, dtype: str) -> None:
     arrays = lists.arrays(lists.LISTS["10x10"], dtype)
     norm, pairs = lists.rough_norm(arrays), FRAMEWORKS[kit.name].pairs(arrays)
     for limit in (norm / 2, 2 * norm):
-        for pair in pairs.clips(limit):
+        for pair in (*pairs.clips(limit), *pairs.in_graphs(limit)):
             ours = outcome(kit, pair, pair.ours)
             gradients = [array for array in ours if array.shape == (10,) and array.any()]
             assert np.linalg.norm(gradients) == pytest.approx(min(norm, limit), rel=0.02)
             assert len(gradients) == 10
             same(kit, pair, ours)
     same(kit, pairs.norm, outcome(kit, pairs.norm, pairs.norm.ours))
-    natives = [pair.native for pair in [*pairs.clips(norm), pairs.norm] if pair.theirs]
+    natives = [pair.native for pair in [*pairs.clips(norm), *pairs.in_graphs(norm), pairs.norm] if pair.theirs]
     assert natives == NATIVES.get((kit.name, dtype), NATIVES[kit.name, "float32"])
 
 

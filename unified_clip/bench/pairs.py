@@ -26,6 +26,9 @@ class Pairs(NamedTuple):
     memory: Callable[[], list[Array]]
     """The numbers of the gradients where they are; these views do not keep the gradients alive."""
 
+    in_graphs: Callable[[float], list[Pair]] = lambda limit: []
+    """The same clip where both are compiled, or built into a graph, each in one of its own."""
+
 
 def numpy_pairs(arrays: Sequence[Array]) -> Pairs:
     """NumPy has no function for it; so what one would write."""

@@ -18,7 +18,7 @@ from typing import Any
 import unified_clip
 
 from . import lists, measure
-from .pairs import FRAMEWORKS, Framework, Pairs
+from .pairs import FRAMEWORKS, MOST_COMPILED, Framework, Pairs
 
 LONG = 10**6
 """Elements from which on the machine's limits say anything."""
@@ -70,6 +70,12 @@ def one_list(framework: Framework, shapes: Any, dtype: str, job: Mapping[str, An
         for what, limit in (("clipped", norm / 2), ("not clipped", 2 * norm))
         for pair in pairs.clips(limit)
     ]
+    if len(arrays) <= MOST_COMPILED:
+        compared += [
+            {"what": f"{what}, in a graph", **measure.compare(pair, seconds)}
+            for what, limit in (("clipped", norm / 2), ("not clipped", 2 * norm))
+            for pair in pairs.in_graphs(limit)
+        ]
     compared.append({"what": "norm alone", **measure.compare(pairs.norm, seconds)})
     limits = []
     if lists.elements(shapes) > LONG:
