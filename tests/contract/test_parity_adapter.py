@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,14 +14,17 @@ from kits import Kit
 from parity_cases import case, dense
 
 from unified_clip.parity import compare, launch, natives, oracle, tensors, worker
+from unified_clip.parity import suite as suites
 from unified_clip.parity.adapter import Adapter
 from unified_clip.parity.arithmetic import FORMATS
 from unified_clip.parity.calls import CALLS
 from unified_clip.parity.cases import Case
-from unified_clip.parity.launch import DEVICE, HOST, NATIVE, Outcome
+from unified_clip.parity.launch import DEVICE, HOST, IN_GRAPHS, NATIVE, Outcome
 from unified_clip.parity.tensors import Sparse
 
 PATHS = {True: HOST, False: DEVICE}
+
+SUITE = suites.read(Path(__file__).parents[2] / "parity")
 
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "clip_grad_norm_": {"max_norm": 2.5, "norm_type": 1},
@@ -114,6 +118,61 @@ def test_an_error_and_what_it_left_are_told(kit: Kit, adapter: Adapter, ours: st
         check(kit, adapter, ours, tmp_path, case(DENSE, name, **argument, raises="ValueError"))
 
 
+# -- inside graphs
+
+
+@pytest.fixture
+def modes(kit: Kit) -> list[str]:
+    if not kit.exact:
+        pytest.skip("which path is taken outside does not matter")
+    return [mode for mode in SUITE.frameworks[kit.name].modes if mode in IN_GRAPHS]
+
+
+def test_every_call_is_made_inside_graphs(kit: Kit, adapter: Adapter, modes: list[str], tmp_path: Path) -> None:
+    cases = [
+        case(gradients, name, **ARGUMENTS[name], update=name != "get_total_norm")
+        for gradients in (DENSE, SPARSE)
+        for name in CALLS
+    ]
+    cases += [case(DENSE, "clip_by_global_norm", clip_norm=2.5, manner=manner) for manner in GRAPH_MANNERS]
+    for mode in modes:
+        fit = [one for one in cases if one.is_for_graphs(SUITE.frameworks[kit.name].left_out.get(mode, ()))]
+        assert len(fit) > len(CALLS) / 2
+        for one, outcome in zip(fit, outcomes(adapter, kit.namespace, mode, fit, tmp_path), strict=True):
+            verdict = compare.judge(one, oracle.expect(one), outcome, mode)
+            assert verdict.kind in ("equal", "close"), (mode, one.name, verdict.detail)
+
+
+GRAPH_MANNERS = [{"container": "nested"}, {"container": "generator"}, {"transposed": True}, {"tensor_arguments": True}]
+
+
+def test_a_fault_inside_a_graph_is_found_at_its_case(
+    kit: Kit, adapter: Adapter, modes: list[str], tmp_path: Path
+) -> None:
+    def per_tensor(t_list: Any, clip_norm: float) -> Any:
+        clipped = [None if t is None else kit.namespace.clip_by_norm(t, clip_norm) for t in t_list]
+        return clipped, kit.namespace.global_norm(t_list)
+
+    def fails(t: Any, clip_norm: float) -> Any:
+        raise KeyError("planted")
+
+    faulty = SimpleNamespace(**vars(kit.namespace) | {"clip_by_global_norm": per_tensor, "clip_by_norm": fails})
+    cases = [case(DENSE, name, **ARGUMENTS[name]) for name in ("clip_by_value", "clip_by_global_norm", "clip_by_norm")]
+    for mode in modes:
+        found = outcomes(adapter, faulty, mode, cases, tmp_path)
+        verdicts = [compare.judge(*each, mode) for each in zip(cases, map(oracle.expect, cases), found, strict=True)]
+        assert [verdict.kind for verdict in verdicts] == ["equal", "different", "unreadable"]
+        assert "planted" in verdicts[2].detail
+
+
+def test_an_error_leaves_a_graph(kit: Kit, adapter: Adapter, modes: list[str], tmp_path: Path) -> None:
+    one = case(DENSE, "clip_by_global_norm", clip_norm=-1.0, raises="ValueError")
+    for mode in modes:
+        if one.is_for_graphs(SUITE.frameworks[kit.name].left_out.get(mode, ())):
+            (outcome,) = outcomes(adapter, kit.namespace, mode, [one], tmp_path)
+            assert compare.judge(one, oracle.expect(one), outcome, mode).kind == "equal"
+
+
 def check(kit: Kit, adapter: Adapter, path: str, tmp_path: Path, one: Case) -> None:
     """Ours has to agree with the oracle."""
     verdict = compare.judge(one, oracle.expect(one), run(kit, adapter, one, path, tmp_path), path)
@@ -151,17 +210,25 @@ def test_a_native_with_slices_is_tensorflows(kit: Kit, adapter: Adapter, tmp_pat
 def test_the_path_that_is_taken_is_checked(kit: Kit, adapter: Adapter, ours: str) -> None:
     ops = importlib.import_module(f"unified_clip._ops.{kit.name}_ops").OPS
     worker.check_path(adapter, ops, ours)
-    with pytest.raises(RuntimeError, match="path was to be run"):
+    with pytest.raises(RuntimeError, match="does not take what was to be run"):
         worker.check_path(adapter, ops, PATHS[not kit.exact])
 
 
 def run(kit: Kit, adapter: Adapter, one: Case, mode: str, tmp_path: Path) -> Outcome:
-    """The outcome of a case, by way of the files that the worker reads and writes."""
-    launch.write_job(tmp_path, {0: launch.Run(mode, one)})
-    described = json.loads((tmp_path / "job.json").read_text(encoding="utf-8"))["cases"][one.name]
-    result, found = worker.run_case(adapter, kit.namespace, described, one.gradients, mode == NATIVE)
-    tensors.save(tmp_path / "0.safetensors", found)
-    worker.write_json(tmp_path / "0.json", result)
-    outcome = launch._read_result(tmp_path, 0)
+    """The outcome of a case."""
+    (outcome,) = outcomes(adapter, kit.namespace, mode, [one], tmp_path)
     assert isinstance(outcome, Outcome), outcome
     return outcome
+
+
+def outcomes(
+    adapter: Adapter, namespace: Any, mode: str, cases: list[Case], tmp_path: Path
+) -> list[Outcome | launch.Failure]:
+    """The outcomes of cases that share a graph, by way of the files that the worker reads and writes."""
+    launch.write_job(tmp_path, {number: launch.Run(mode, one) for number, one in enumerate(cases)})
+    described = json.loads((tmp_path / "job.json").read_text(encoding="utf-8"))["cases"]
+    jobs = [(described[one.name], one.gradients) for one in cases]
+    for number, (result, found) in enumerate(worker.run_cases(adapter, namespace, mode, jobs)):
+        tensors.save(tmp_path / f"{number}.safetensors", found)
+        worker.write_json(tmp_path / f"{number}.json", result)
+    return [launch._read_result(tmp_path, number) for number in range(len(cases))]

@@ -178,8 +178,13 @@ def test_a_suite_that_is_not_there_is_refused(tmp_path: Path) -> None:
         ),
         (
             "[frameworks.numpy]\nmodes = ['gpu']",
-            "numpy modes 1: Input should be 'host', 'device' or 'native'",
+            "numpy modes 1: Input should be 'host', 'device', 'native', 'graph', 'compiled' or 'static'",
         ),
+        (
+            "[frameworks.numpy]\nleft_out = { graph = ['dense'] }",
+            "numpy left_out graph 1: Input should be 'sparse', 'in place', 'raises', 'groups' or 'hook'",
+        ),
+        ("[frameworks.numpy]\nleft_out = { host = [] }", "numpy left_out host \\[key\\]: Input should be 'graph'"),
         ("[frameworks]\nnumpy = 1", "frameworks numpy: Input should be a valid dictionary"),
         ("[frameworks.caffe]", "there is no adapter for 'caffe'"),
         ("timeout = nan\n[frameworks.numpy]", "timeout: Input should be"),
@@ -299,5 +304,5 @@ def test_the_suite_of_the_documentation_is_read(tmp_path: Path) -> None:
     for name, content in (("suite.toml", described), ("cases/a.toml", cases_), ("known.toml", "")):
         (tmp_path / name).write_text(content, encoding="utf-8")
     found = suites.read(tmp_path)
-    assert list(found.frameworks) == ["numpy", "torch", "paddle"]
+    assert list(found.frameworks) == ["numpy", "torch", "tensorflow", "paddle"]
     assert [case.raises for case in found.cases] == ["", "", "ValueError"]

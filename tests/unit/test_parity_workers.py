@@ -131,7 +131,7 @@ def test_a_worker_that_dies_at_its_end_is_a_verdict_too() -> None:
 
 @pytest.mark.parametrize(
     ("fault", "starts"),
-    [("os._exit(3)", 1), ("worker.run_case = lambda *arguments: os._exit(3)", launch.STARTS)],
+    [("os._exit(3)", 1), ("worker.run_cases = lambda *arguments: os._exit(3)", launch.STARTS)],
     ids=["before the first case", "at every case"],
 )
 def test_a_worker_that_always_dies_is_not_started_for_ever(fault: str, starts: int, tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ importlib.import_module = absent"""
 def test_a_worker_refuses_to_test_a_path_that_is_not_taken() -> None:
     first = run("", mode=DEVICE)[0]  # NumPy has the host path only
     assert isinstance(first, Failure)
-    assert "the device path was to be run" in first.detail
+    assert "does not take what was to be run: device path" in first.detail
 
 
 # -- errors and warnings

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -89,6 +89,13 @@ class Adapter(Protocol):
         if gradient is None:
             return None
         return self.sparse(gradient) if isinstance(gradient, Sparse) else self.dense(gradient)
+
+    def staged(self, mode: str, function: Callable[[Sequence[Any]], Any], tensors: Sequence[Any]) -> Any:
+        """What a function of tensors and None gives inside a graph of this mode: lists, in lists, of them.
+
+        The function is called once, to trace it. Only called for modes that the suite names.
+        """
+        raise NotImplementedError(f"there is no mode {mode!r} on this framework")
 
     # -- the framework's own functions, named with `run.calls` before they are called; None where there is none like it
 

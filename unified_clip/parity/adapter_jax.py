@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -55,6 +55,9 @@ class Framework(adapter.Adapter):
         step = optax.sgd(LEARNING_RATE)
         updates, _ = step.update(dense, step.init(weights))
         return list(optax.apply_updates(weights, updates))
+
+    def staged(self, mode: str, function: Callable[[Sequence[Any]], Any], tensors: Sequence[Any]) -> Any:
+        return jax.jit(function)(tensors)
 
     def has_native(self, run: Invocation) -> bool:
         return optax is not None and super().has_native(run)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import paddle
 from . import adapter
 from .adapter import LEARNING_RATE, Native
 from .invoke import Invocation
+from .manner import leaves
 from .tensors import Dense, Gradient, Sparse
 
 
@@ -79,6 +80,22 @@ class Framework(adapter.OnParameters):
         norm = getattr(paddle.nn.utils, name)(run.given_in_place, *arguments)
         return Native(run.native, norm, run.now())
 
+    def staged(self, mode: str, function: Callable[[Sequence[Any]], Any], tensors: Sequence[Any]) -> Any:
+        """In a static program that an Executor runs."""
+        fed = {f"gradient {index}": tensor for index, tensor in enumerate(tensors) if tensor is not None}
+        paddle.enable_static()
+        try:
+            program = paddle.static.Program()
+            with paddle.static.program_guard(program):
+                given = {name: paddle.static.data(name, tensor.shape, tensor.dtype) for name, tensor in fed.items()}
+                found = function([given.get(f"gradient {index}") for index in range(len(tensors))])
+            wanted = [each for each in leaves(found) if each is not None]
+            feed = {name: tensor.numpy() for name, tensor in fed.items()}
+            results = iter(paddle.static.Executor().run(program, feed=feed, fetch_list=wanted))
+        finally:
+            paddle.disable_static()
+        return _like(found, results)
+
     def native_norm(self, run: Invocation, p: float) -> Native | None:
         strict = bool(run.arguments.get("error_if_nonfinite"))
         return self._utils("clip_grad_norm_", run, float("inf"), float(p), strict)._replace(tensors=None)
@@ -105,6 +122,13 @@ class Framework(adapter.OnParameters):
         run.calls(f"paddle.nn.{name}")
         clip = getattr(paddle.nn, name)(*arguments)
         return Native(run.native, None, [gradient for _, gradient in clip(run.pairs)])
+
+
+def _like(found: Any, results: Iterator[Any]) -> Any:
+    """The arrays that a program gave, as tensors, in lists like those of its values."""
+    if isinstance(found, list):
+        return [_like(each, results) for each in found]
+    return None if found is None else paddle.to_tensor(next(results), place=paddle.CPUPlace())
 
 
 def _parameter(shape: list[int], dtype: Any, value: float) -> Any:

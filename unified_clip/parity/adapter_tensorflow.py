@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -11,6 +11,7 @@ import tensorflow as tf
 from . import adapter
 from .adapter import LEARNING_RATE, Native
 from .invoke import Invocation
+from .launch import COMPILED
 from .manner import leaves
 from .tensors import Dense, Gradient, Sparse
 
@@ -42,6 +43,9 @@ class Framework(adapter.Adapter):
 
     def parameters(self, tensors: Sequence[Any], need_clip: Sequence[bool | int]) -> Sequence[Any]:
         return [tf.Variable(0.0) for _ in tensors]
+
+    def staged(self, mode: str, function: Callable[[Sequence[Any]], Any], tensors: Sequence[Any]) -> Any:
+        return tf.function(function, jit_compile=mode == COMPILED, autograph=False)(tensors)
 
     def native_norm(self, run: Invocation, p: float) -> Native | None:
         if p != 2:

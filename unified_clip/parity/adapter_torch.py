@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -73,6 +73,10 @@ class Framework(adapter.OnParameters):
         first, second = (t._values() if t.is_sparse else t for t in (a, b))
         same = first.untyped_storage().data_ptr() == second.untyped_storage().data_ptr()
         return bool(first.numel() and same)
+
+    def staged(self, mode: str, function: Callable[[Sequence[Any]], Any], tensors: Sequence[Any]) -> Any:
+        torch._dynamo.reset()  # it compiles the same lines a few times only
+        return torch.compile(function, fullgraph=True, dynamic=False)(tensors)
 
     def native_norm(self, run: Invocation, p: float) -> Native | None:
         strict = bool(run.arguments.get("error_if_nonfinite"))

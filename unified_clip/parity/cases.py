@@ -73,6 +73,23 @@ class Case:
     def call(self) -> Call:
         return CALLS[self.call_name]
 
+    def is_for_graphs(self, left_out: Sequence[str]) -> bool:
+        """Whether a graph can show what is right: not by memory, warnings or values that are not known there.
+
+        `left_out`: of `sparse`, `in place`, `raises`, `groups` and `hook`, what a framework's graphs do not have.
+        """
+        manner, raises = self.manner, bool(self.raises)
+        unknown = manner.expanded or manner.overlapping or (raises and manner.tensor_arguments)
+        told = self.warns or "error_if_nonfinite" in self.arguments
+        kinds = {
+            "sparse": any(isinstance(gradient, Sparse) for gradient in self.gradients),
+            "in place": self.call.in_place,
+            "raises": raises,
+            "groups": bool(manner.groups),
+            "hook": self.call.style == "hook",
+        }
+        return not (unknown or told or any(kinds[kind] for kind in left_out))
+
 
 def read(files: Sequence[Path]) -> list[Case]:
     """All cases in the files, in order."""

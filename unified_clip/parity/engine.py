@@ -10,7 +10,7 @@ from typing import Any
 from . import compare, launch, natives, oracle
 from .cases import Case
 from .compare import Verdict
-from .launch import DEVICE, HOST, NATIVE, Failure, Found, Outcome
+from .launch import COMPILED, DEVICE, GRAPH, HOST, IN_GRAPHS, NATIVE, STATIC, Failure, Found, Outcome
 from .natives import Difference, Judgement, Shown
 from .oracle import Expected
 from .suite import Suite
@@ -19,8 +19,8 @@ from .tensors import digest
 AT_ONCE = 2
 """Workers that run side by side."""
 
-TOGETHER = ((DEVICE,), (HOST, NATIVE))
-"""Modes that one process runs, one after the other: a framework's slowest has one of its own."""
+TOGETHER = ((COMPILED,), (DEVICE, GRAPH), (HOST, NATIVE), (STATIC,))
+"""Modes that one process runs, one after the other: the slowest have one of their own, and Paddle's static mode."""
 
 Progress = Callable[[str, int], Any]
 """Told of a framework and how many more results it has given."""
@@ -117,7 +117,13 @@ class Run:
 def runs(suite: Suite, framework: str) -> list[launch.Run]:
     """What a framework's worker has to do, in order."""
     chosen = [case for case in suite.cases if not case.frameworks or framework in case.frameworks]
-    return [launch.Run(mode, case) for mode in suite.frameworks[framework].modes for case in chosen]
+    table = suite.frameworks[framework]
+    return [
+        launch.Run(mode, case)
+        for mode in table.modes
+        for case in chosen
+        if mode not in IN_GRAPHS or case.is_for_graphs(table.left_out.get(mode, ()))
+    ]
 
 
 def run(suite: Suite, progress: Progress = lambda framework, count: None) -> Run:
@@ -130,8 +136,8 @@ def run(suite: Suite, progress: Progress = lambda framework, count: None) -> Run
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
         try:
-            # The last ones first: JAX compiles for each list of shapes, and takes longest.
-            jobs = [(name, modes) for name in reversed(list(suite.frameworks)) for modes in TOGETHER]
+            # The longest first.
+            jobs = [(name, modes) for modes in TOGETHER for name in reversed(list(suite.frameworks))]
             pending = [(name, pool.submit(work, name, modes)) for name, modes in jobs]
             expected = {case.name: oracle.expect(case) for case in suite.cases}
             found = {name: Found() for name in suite.frameworks}

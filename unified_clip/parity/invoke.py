@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import repeat
 from typing import Any
 
@@ -33,23 +32,33 @@ class Invocation:
     native: str = ""
     """The framework's own function that is being called."""
 
-    @cached_property
-    def parameters(self) -> Sequence[Any]:
+    kept: dict[str, Any] = field(default_factory=dict)
+    """What is made once, when it is asked for. Not by `cached_property`, whose lock cannot be traced into a graph."""
+
+    def once(self, name: str, make: Callable[[], Any]) -> Any:
+        if name not in self.kept:
+            self.kept[name] = make()
+        return self.kept[name]
+
+    @property
+    def parameters(self) -> Any:
         """Something to stand for the parameter of each gradient; PyTorch's and Paddle's hold it."""
-        return self.adapter.parameters(self.made, self.manner.need_clip or [True] * len(self.made))
+        needed = self.manner.need_clip or [True] * len(self.made)
+        return self.once("parameters", lambda: self.adapter.parameters(self.made, needed))
 
-    @cached_property
-    def holders(self) -> list[Any]:
+    @property
+    def holders(self) -> Any:
         """What in-place names take: parameters, or the gradients."""
-        return self.adapter.holders(self)
+        return self.once("holders", lambda: self.adapter.holders(self))
 
-    @cached_property
+    @property
     def given_in_place(self) -> Any:
-        return self.manner.contain(self.made if self.manner.gradients_for_parameters else self.holders)
+        gradients = self.manner.gradients_for_parameters
+        return self.once("in place", lambda: self.manner.contain(self.made if gradients else self.holders))
 
-    @cached_property
+    @property
     def given(self) -> Any:
-        return self.manner.contain(self.made)
+        return self.once("given", lambda: self.manner.contain(self.made))
 
     @property
     def pairs(self) -> list[tuple[Any, Any]]:
@@ -115,15 +124,18 @@ def make(adapter: Adapter, case: Mapping[str, Any], gradients: Sequence[Gradient
     return Invocation(adapter, CALLS[case["call"]], manner, arguments, given)
 
 
-def ours(invocation: Invocation, function: Callable[..., Any], settings: Any, given: Sequence[Gradient]) -> Result:
-    """Our function, from the namespace `settings`; `given` are the gradients as the case has them."""
-    result = _observe(lambda: STYLES[invocation.call.style](invocation, function, settings))
+def ours(invocation: Invocation, function: Callable[..., Any], settings: Any) -> Result:
+    """Our function, from the namespace `settings`."""
+    return observe(lambda: STYLES[invocation.call.style](invocation, function, settings))
+
+
+def look_at(invocation: Invocation, result: Result, given: Sequence[Gradient]) -> None:
+    """Note what a call of ours did to tensors; `given` are the gradients as the case has them."""
     result.fault = _fault(invocation, result, given)
     if invocation.call.style in ("class", "settings") and result.gradients is not None:
         result.same_objects = [
             after is before for before, after in zip(invocation.made, result.gradients, strict=False)
         ]
-    return result
 
 
 def native(invocation: Invocation) -> Result:
@@ -134,7 +146,7 @@ def native(invocation: Invocation) -> Result:
         found: Native | None = adapter.native(invocation) if adapter.has_native(invocation) else None
         return Result() if found is None else Result(found.norm, found.tensors)
 
-    result = _observe(call)
+    result = observe(call)
     result.name = invocation.native
     return result
 
@@ -171,7 +183,8 @@ def _read(run: Invocation, tensor: Any) -> Gradient:
     return None if tensor is None else run.adapter.read(tensor)
 
 
-def _observe(call: Callable[[], Result]) -> Result:
+def observe(call: Callable[[], Result]) -> Result:
+    """What a call gave, or what it raised, and whether it warned."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:

@@ -6,14 +6,14 @@ from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from .compare import Verdict
 from .engine import Run
-from .launch import DEVICE, HOST, NATIVE
+from .launch import NATIVE, OURS
 
 
 def as_xml(run: Run) -> bytes:
     root = Element("testsuites", name="parity")
     for framework in run.frameworks:
-        for path in (HOST, DEVICE):
-            suite = SubElement(root, "testsuite", name=f"{framework}, {path} path")
+        for path, title in OURS.items():
+            suite = SubElement(root, "testsuite", name=f"{framework}, {title}")
             for row in run.rows:
                 if framework in row.cells and path in row.cells[framework].verdicts:
                     case = _case(suite, row.case.name, f"{framework}.{path}")

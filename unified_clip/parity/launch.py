@@ -27,7 +27,21 @@ from .cases import Case
 from .tensors import Dense, UnreadableError, densify
 
 HOST, DEVICE, NATIVE = "host", "device", "native"
-"""What a worker runs: ours on either path, or the framework's own functions."""
+"""What a worker runs: ours on either path, eagerly, or the framework's own functions."""
+
+GRAPH, COMPILED, STATIC = "graph", "compiled", "static"
+"""Ours inside a graph that the framework traces and runs, compiles, or is handed as a static program."""
+
+IN_GRAPHS = (GRAPH, COMPILED, STATIC)
+
+OURS = {
+    HOST: "host path",
+    DEVICE: "device path",
+    GRAPH: "inside graphs",
+    COMPILED: "compiled",
+    STATIC: "static programs",
+}
+"""What is run of ours, and what reports call it."""
 
 STARTS = 4
 """How often a worker is started before the remaining cases share the verdict of the last one."""
@@ -154,6 +168,7 @@ def write_job(job: Path, runs: Mapping[int, Run]) -> None:
             "arguments": case.arguments,
             "manner": dataclasses.asdict(case.manner),
             "update": case.update,
+            "raises": bool(case.raises),
             "gradients": case.gradients_name,
         }
     described = [{"number": number, "mode": run.mode, "case": run.case.name} for number, run in runs.items()]

@@ -11,7 +11,7 @@ from typing import Any
 from . import junit
 from .compare import Verdict
 from .engine import Cell, Run
-from .launch import DEVICE, HOST
+from .launch import OURS
 from .natives import KINDS, Shown
 
 NOTHING = "-"
@@ -27,7 +27,7 @@ VERDICTS = {
 
 LEGEND = (
     "Ours against the exact oracle: `equal` is the same bits, else the verdict and the greatest distance in units in "
-    "the last place (ulp). Where the host path and the device path differ: host / device."
+    "the last place (ulp). Where modes differ, those that came out otherwise than the first are named."
 )
 NATIVE_LEGEND = (
     "The frameworks' own functions: the verdict, and where they are not equal the relative distance of the norm from "
@@ -71,7 +71,7 @@ def as_data(run: Run) -> dict[str, Any]:
 def summary(run: Run) -> dict[str, Any]:
     """How many cases there are, and on each path and framework how many came out bit for bit, and how else."""
     agreeing = sum(not row.apart for row in run.rows)
-    paths = {path: _counts(run, lambda cell, path=path: _kind(cell, path)) for path in (HOST, DEVICE)}  # type: ignore[misc]
+    paths = {path: _counts(run, lambda cell, path=path: _kind(cell, path)) for path in OURS}  # type: ignore[misc]
     natives = _counts(run, lambda cell: cell.judgement)
     return {"cases": len(run.rows), "cases_where_frameworks_agree": agreeing, **paths, "natives": natives}
 
@@ -130,11 +130,13 @@ def headline(run: Run) -> list[str]:
     """The result in a few lines."""
     counts = summary(run)
     lines = [f"{len(run.rows)} cases on {', '.join(run.frameworks)}."]
-    for path, title in ((HOST, "Host path"), (DEVICE, "Device path")):
+    for path, title in OURS.items():
         shares = counts[path]
         exact, total = (sum(kinds.get("equal", 0) for kinds in shares.values()), sum(map(_total, shares.values())))
         if total:
-            lines.append(f"{title}: {exact} of {total} bit-exact ({exact / total:.1%}): {_shares(shares)}.")
+            lines.append(
+                f"{title.capitalize()}: {exact} of {total} bit-exact ({exact / total:.1%}): {_shares(shares)}."
+            )
     if counts["natives"]:
         lines.append(f"The frameworks' own functions: {_shares(counts['natives'])}.")
     apart = [f"{row.case.name} ({', '.join(row.apart)})" for row in run.rows if row.apart]
@@ -164,7 +166,7 @@ def problems(run: Run) -> list[str]:
         for framework, cell in row.cells.items():
             for path, verdict in cell.verdicts.items():
                 if not verdict.agrees and not (verdict.kind == "missing" and framework in run.may_be_missing):
-                    found.setdefault((f"{framework}, {path} path, {verdict.kind}", verdict.detail), []).append(
+                    found.setdefault((f"{framework}, {OURS[path]}, {verdict.kind}", verdict.detail), []).append(
                         row.case.name
                     )
             if cell.failure and not (cell.failure.kind == "missing" and framework in run.may_be_missing):
@@ -215,8 +217,11 @@ def _rows(run: Run, text: Callable[[Cell], str]) -> list[list[str]]:
 
 
 def _ours(cell: Cell) -> str:
-    texts = [_verdict(verdict) for verdict in cell.verdicts.values()]
-    return texts[0] if len(set(texts)) == 1 else " / ".join(texts)
+    modes: dict[str, list[str]] = {}
+    for mode, verdict in cell.verdicts.items():
+        modes.setdefault(_verdict(verdict), []).append(mode)
+    first, *others = modes
+    return "; ".join([first, *(f"{', '.join(modes[text])}: {text}" for text in others)])
 
 
 def _verdict(verdict: Verdict) -> str:

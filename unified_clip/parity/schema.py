@@ -98,11 +98,20 @@ class CasesFile(Table):
     cases: list[CasesTable] = []
 
 
+InGraphs = Literal["graph", "compiled", "static"]
+Kind = Literal["sparse", "in place", "raises", "groups", "hook"]
+
+
 class FrameworkTable(Table):
     title: Name | None = None
     python: Name | None = None
     missing: Literal["allowed"] | None = None
-    modes: Annotated[list[Literal["host", "device", "native"]], Field(min_length=1)] = ["host", "device", "native"]
+    modes: Annotated[list[Literal["host", "device", "native", "graph", "compiled", "static"]], Field(min_length=1)] = [
+        "host",
+        "device",
+        "native",
+    ]
+    left_out: dict[InGraphs, list[Kind]] = {}
     flushes: bool = False
 
 

@@ -7,6 +7,10 @@ timeout = 120                      seconds that a worker may take for one result
 [frameworks.torch]                 the frameworks to run, in the order of the report
 python = "../paddle/bin/python"    an interpreter of its own, relative to the directory; optional
 missing = "allowed"                it need not be installed; optional
+modes = ["host", "graph"]          what is run: ours on the host path, on the device path (`device`), inside graphs
+                                   (`graph`, `compiled`, `static`: see the framework's adapter), and its own functions
+                                   (`native`); default: host, device, native
+left_out = { graph = ["sparse"] }  cases that a mode has not: see `cases.Case.is_for_graphs`; optional
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ import dataclasses
 import importlib.util
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from . import cases, natives, schema
@@ -34,6 +38,9 @@ class Framework:
     python: str = sys.executable
     may_be_missing: bool = False
     modes: Sequence[str] = (HOST, DEVICE, NATIVE)
+    left_out: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """By mode, the kinds of cases that are not run in it: see `Case.is_for_graphs`."""
+
     flushes: bool = False
     title: str = ""
 
@@ -67,7 +74,10 @@ def _framework(table: FrameworkTable, directory: Path, name: str) -> Framework:
     if not name.isidentifier() or importlib.util.find_spec(f"{__package__}.adapter_{name}") is None:
         raise SuiteError(f"{FILE}, frameworks: there is no adapter for {name!r}")
     python = str((directory / table.python).absolute()) if table.python else sys.executable
-    return Framework(python, table.missing is not None, tuple(table.modes), table.flushes, table.title or name)
+    left_out: dict[str, Sequence[str]] = dict(table.left_out.items())
+    return Framework(
+        python, table.missing is not None, tuple(table.modes), left_out, table.flushes, table.title or name
+    )
 
 
 def only(suite: Suite, names: Sequence[str]) -> Suite:

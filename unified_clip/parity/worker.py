@@ -14,21 +14,27 @@ import importlib.metadata
 import json
 import os
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from .._core.ops import Ops
-from . import invoke, tensors
+from . import graphs, invoke, tensors
 from .adapter import Adapter
 from .invoke import Result
-from .launch import DEVICE, HOST, NATIVE
+from .launch import DEVICE, HOST, IN_GRAPHS, NATIVE, OURS
 from .tensors import Dense, Gradient, encode
 
-PATHS = {HOST: "", DEVICE: "framework", NATIVE: ""}
-"""UNIFIED_CLIP_PATH, by mode."""
+PATHS = {DEVICE: "framework"}
+"""UNIFIED_CLIP_PATH, by mode, where it is set."""
+
+MOST_GRAPHS = 20
+"""For one mode of a framework: a compiler takes seconds for each."""
+
+WIDE = {"float64", "complex128", "int64"}
 
 
 def main() -> None:
@@ -54,9 +60,18 @@ def main() -> None:
 
 def check_path(adapter: Adapter, ops: Ops, mode: str) -> None:
     """Refuse to run where a plain tensor does not take the path to be tested: a comparison would prove nothing."""
-    path = ops.path([adapter.dense(encode(np.ones(1), "float32"))], differentiable=False)
-    if mode in (HOST, DEVICE) and path.on_host != (mode == HOST):
-        raise RuntimeError(f"the {mode} path was to be run, and a plain tensor takes the other one")
+    plain, on_host = adapter.dense(encode(np.ones(1), "float32")), []
+
+    def look(given: Sequence[Any]) -> Sequence[Any]:
+        on_host.append(ops.path(given, differentiable=False).on_host)
+        return given
+
+    if mode in IN_GRAPHS:
+        adapter.staged(mode, look, [plain])
+    elif mode in (HOST, DEVICE):
+        look([plain])
+    if mode in OURS and set(on_host) != {mode == HOST}:
+        raise RuntimeError(f"a plain tensor does not take what was to be run: {OURS[mode]}")
 
 
 def versions(packages: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -70,39 +85,87 @@ def run(
     adapter: Adapter, namespace: Any, ops: Ops, job: Mapping[str, Any], stored: Mapping[str, Dense], out: Path
 ) -> None:
     """Make every run of a job, in order."""
-    mode = None
-    for one in job["runs"]:
-        if one["mode"] != mode:
-            mode = one["mode"]
-            os.environ["UNIFIED_CLIP_PATH"] = PATHS[mode]
-            check_path(adapter, ops, mode)
-        case = job["cases"][one["case"]]
-        gradients = tensors.unpack(case["gradients"], stored, job["gradients"][case["gradients"]])
-        with adapter.scope({gradient.dtype for gradient in gradients if gradient is not None}):
-            try:
-                result, found = run_case(adapter, namespace, case, gradients, mode == NATIVE)
-            except Exception as error:
-                result, found = {"unreadable": f"{type(error).__name__}: {error}"}, {}
-        tensors.save(out / f"{one['number']}.safetensors", found)
-        write_json(out / f"{one['number']}.json", result)
+
+    def gradients(one: Run) -> list[Gradient]:
+        name = job["cases"][one["case"]]["gradients"]
+        return tensors.unpack(name, stored, job["gradients"][name])
+
+    def is_alone(one: Run) -> bool:
+        return one["mode"] not in IN_GRAPHS or job["cases"][one["case"]]["raises"]
+
+    for mode, runs in groupby(job["runs"], lambda one: one["mode"]):
+        os.environ["UNIFIED_CLIP_PATH"] = PATHS.get(mode, "")
+        check_path(adapter, ops, mode)
+        for batch in batches(list(runs), is_alone, lambda one: bool(dtypes(gradients(one)) & WIDE)):
+            cases = [(job["cases"][one["case"]], gradients(one)) for one in batch]
+            for one, (result, found) in zip(batch, run_cases(adapter, namespace, mode, cases), strict=True):
+                tensors.save(out / f"{one['number']}.safetensors", found)
+                write_json(out / f"{one['number']}.json", result)
 
 
-def run_case(
-    adapter: Adapter, namespace: Any, case: Mapping[str, Any], gradients: Sequence[Gradient], native: bool
-) -> tuple[dict[str, Any], dict[str, Dense]]:
-    """One case by our function, or by the framework's own: what came out, and the tensors of it."""
-    invocation = invoke.make(adapter, case, gradients)
-    if native:
-        result = invoke.native(invocation)
+Run = Mapping[str, Any]
+"""Number, mode and case, as the job file has them."""
+
+Job = tuple[Mapping[str, Any], Sequence[Gradient]]
+"""A case as the job file has it, and its gradients."""
+
+Packed = tuple[dict[str, Any], dict[str, Dense]]
+"""A result as JSON, and its tensors."""
+
+
+def run_cases(adapter: Adapter, namespace: Any, mode: str, cases: Sequence[Job]) -> Iterator[Packed]:
+    """The results of cases; those that share a graph one by one where that cannot be made."""
+    with adapter.scope({dtype for _, gradients in cases for dtype in dtypes(gradients)}):
+        try:
+            yield from list(_run_cases(adapter, namespace, mode, cases))
+            return
+        except Exception as error:
+            if len(cases) == 1:
+                yield {"unreadable": f"{type(error).__name__}: {error}"}, {}
+                return
+    for case in cases:
+        yield from run_cases(adapter, namespace, mode, [case])
+
+
+def _run_cases(adapter: Adapter, namespace: Any, mode: str, cases: Sequence[Job]) -> Iterator[Packed]:
+    """By our functions, or by the framework's own."""
+    calls = [
+        (invoke.make(adapter, case, gradients), getattr(namespace, case["call"].removesuffix(".clip_")))
+        for case, gradients in cases
+    ]
+    if mode in IN_GRAPHS and cases[0][0]["raises"]:
+        results = [invoke.observe(lambda: graphs.call_all(mode, calls, namespace)[0])]
+    elif mode in IN_GRAPHS:
+        results = graphs.call_all(mode, calls, namespace)
+    elif mode == NATIVE:
+        results = [invoke.native(invocation) for invocation, _ in calls]
     else:
-        function = getattr(namespace, case["call"].removesuffix(".clip_"))
-        result = invoke.ours(invocation, function, namespace, gradients)
-    if case["update"] and result.gradients is not None:
-        result.update = adapter.sgd(result.gradients)
-    return pack(adapter, result)
+        results = [invoke.ours(invocation, function, namespace) for invocation, function in calls]
+    for (invocation, _), (case, gradients), result in zip(calls, cases, results, strict=True):
+        if mode != NATIVE:
+            invoke.look_at(invocation, result, gradients)
+        if case["update"] and result.gradients is not None:
+            result.update = adapter.sgd(result.gradients)
+        yield pack(adapter, result)
 
 
-def pack(adapter: Adapter, result: Result) -> tuple[dict[str, Any], dict[str, Dense]]:
+def dtypes(gradients: Sequence[Gradient]) -> set[str]:
+    return {gradient.dtype for gradient in gradients if gradient is not None}
+
+
+def batches(
+    runs: Sequence[Run], is_alone: Callable[[Run], bool], is_wide: Callable[[Run], bool]
+) -> Iterator[list[Run]]:
+    """Runs of one mode in parts, which share a graph, unless they are run alone; those with 64-bit numbers apart."""
+    yield from ([one] for one in runs if is_alone(one))
+    shared = [one for one in runs if not is_alone(one)]
+    size = max(1, -(-len(shared) // (MOST_GRAPHS - 1)))
+    for wide in (False, True):
+        chosen = [one for one in shared if is_wide(one) == wide]
+        yield from (chosen[start : start + size] for start in range(0, len(chosen), size))
+
+
+def pack(adapter: Adapter, result: Result) -> Packed:
     """A result as JSON and tensors."""
     told = ("name", "structure", "warned", "raised", "message", "fault", "same_objects")
     packed: dict[str, Any] = {key: getattr(result, key) for key in told}
