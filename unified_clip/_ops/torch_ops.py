@@ -94,6 +94,10 @@ class TorchOps(host.OfParameters, Ops):
     def path(self, tensors: Sequence[Tensor], *, differentiable: bool, others: Sequence[Any] = ()) -> Path:
         views = self.host_views([*tensors, *others], differentiable=differentiable)
         if views is None:
+            from . import torch_pairs  # which builds on this module
+
+            if torch_pairs.needed(tensors, others):
+                return torch_pairs.PairPath(tensors, differentiable)
             return DevicePath(self, tensors, differentiable)
         return host.HostPath(self, tensors, views[: len(tensors)])
 
@@ -105,7 +109,7 @@ class TorchOps(host.OfParameters, Ops):
 
     def host_views(self, tensors: Sequence[Tensor], *, differentiable: bool) -> list[kernels.Array] | None:
         """Views of all the memory, or None where any condition of the host path does not hold."""
-        if host.forced_to_framework() or _is_watched():
+        if host.forced_to_framework("pairs") or _is_watched():
             return None
         recording = _records(differentiable)
         if any(not _is_plain(tensor) or (recording and tensor.requires_grad) for tensor in tensors):
@@ -245,7 +249,7 @@ def _records(differentiable: bool) -> bool:
 
 
 def _gathers() -> bool:
-    return GATHERER is not None and not host.forced_to_framework() and not _is_watched()
+    return GATHERER is not None and not host.forced_to_framework("pairs") and not _is_watched()
 
 
 def _is_inner(parameter: Any) -> bool:
