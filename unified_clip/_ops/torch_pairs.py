@@ -1,7 +1,7 @@
 """PyTorch on devices without float64 (Apple's MPS): the device path, with pairs of float32 in the place of float64.
 
-A pair is the unevaluated sum of two float32: about 48 bits. Its arithmetic is made of error-free transformations, sums and
-products that come with their exact rounding errors:
+A pair is the unevaluated sum of two float32: about 48 bits. Its arithmetic is made of error-free transformations, sums
+and products that come with their exact rounding errors:
 
 - Dekker, "A floating-point technique for extending the available precision", 1971: the exact product, the exact sum of
   ordered numbers, division, square root.
@@ -10,11 +10,11 @@ products that come with their exact rounding errors:
 - Joldes, Muller and Popescu, "Tight and rigorous error bounds for basic building blocks of double-word arithmetic",
   2017: the bounds, in units of u = 2**-24.
 
-They need every float32 addition, subtraction and multiplication rounded to nearest by itself. Eager operations are: each
-is a kernel of its own, so nothing is contracted or reordered across them, and PyTorch compiles its Metal kernels without
-fast math (unless PYTORCH_MPS_FAST_MATH is set). Quotients and roots may be off by an ULP or two, and subnormal numbers
-taken for zero: neither matters here. None of this has run on such a device: CPUs are made to take it by
-UNIFIED_CLIP_PATH=pairs.
+They need every addition, subtraction and multiplication of float32 rounded to nearest by itself. Eager operations are:
+each is a kernel of its own, so nothing is contracted or reordered across them, and PyTorch compiles its Metal kernels
+without fast math (unless PYTORCH_MPS_FAST_MATH is set). `torch.compile` for the CPU keeps that too; what it does for
+MPS is not known. Quotients and roots may be off by an ULP or two, and subnormal numbers taken for zero: no matter.
+None of this has run on such a device: UNIFIED_CLIP_PATH=pairs makes CPUs take it, for tests.
 
 The derivative of a pair is that of `hi`, by float32 operations; `lo` has none.
 """
@@ -32,9 +32,8 @@ from .._core.device import DevicePath
 from .._core.exact import nearest
 from .._core.ops import Scalar, Tensor
 from . import host
-from .torch_ops import HALF, OPS, TorchOps
+from .torch_ops import HALF, OPS, TorchOps, lacks_float64
 
-WITHOUT_FLOAT64 = ("mps",)
 NARROW = (*HALF, torch.float32)
 WIDE = (torch.float64, torch.complex128)
 
@@ -104,7 +103,7 @@ def fast_two_sum(big: Tensor, small: Tensor) -> Pair:
 def two_product(a: Tensor, b: Tensor) -> Pair:
     """a * b, exactly (Dekker), if the error is no subnormal number.
 
-    The factors are split by their bits, not by a multiplication: so nothing overflows, and the partial products are exact.
+    The factors are split by their bits, not by a multiplication: nothing overflows, and the partial products are exact.
     """
     product = a * b
     a_high, a_low = _halves(a.detach())
@@ -143,7 +142,7 @@ class PairOps(TorchOps):
     """The primitives of `PairPath`; scalars are Pairs."""
 
     def constant(self, value: Any, like: Sequence[Tensor]) -> Scalar:
-        """Beyond float32's range it is the largest float32. A float64 or an integer on the device is read on the CPU."""
+        """A number beyond float32's is the largest float32. A tensor of float64 or integers is read on the CPU."""
         device = like[0].device if like else torch.device("cpu")
         if isinstance(value, torch.Tensor):
             wide = value.reshape(()) if value.dtype in NARROW else value.reshape(()).cpu().to(torch.float64)
@@ -241,10 +240,6 @@ class PairPath(DevicePath):
         ops, tensor = self._ops, self._tensors[0]
         power = power_below(ops.slice_max_abs(tensor, axes))
         return self._root(ops.slice_power_sum(tensor, axes, power), 2, power)
-
-
-def lacks_float64(tensor: Tensor) -> bool:
-    return tensor.device.type in WITHOUT_FLOAT64
 
 
 def needed(tensors: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
