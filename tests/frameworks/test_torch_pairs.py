@@ -22,7 +22,7 @@ import unified_clip.torch as uc
 from unified_clip._core import rule
 from unified_clip._core.device import DevicePath
 from unified_clip._ops import torch_pairs
-from unified_clip._ops.torch_ops import OPS
+from unified_clip._ops.torch_ops import OPS, _wide
 from unified_clip._ops.torch_pairs import PAIRS, Pair, PairPath
 
 NORMAL = st.floats(width=32, allow_nan=False, allow_infinity=False, allow_subnormal=False)
@@ -133,6 +133,23 @@ def test_norms_of_subnormal_numbers_are_not_lost() -> None:
     array = np.array([1e-40, 1e-40, 2e-45], np.float32)
     got, wanted = float(uc.global_norm(torch.from_numpy(array))), reference.norm([array])
     assert abs(got - wanted) <= reference.spacing(wanted)
+
+
+def test_taking_subnormal_numbers_for_zero_changes_nothing_else() -> None:
+    """As GPUs do."""
+    arrays = [np.random.default_rng(9).standard_normal(100).astype(np.float32) * scale for scale in (1e-30, 1.0, 1e30)]
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this processor does not")
+    try:
+        assert float(torch.tensor(1e-40) * torch.tensor(1.0)) == 0.0
+        tensors = [torch.from_numpy(array) for array in arrays]
+        norms = [float(uc.global_norm(tensor)) for tensor in tensors]
+        clipped = [uc.clip_by_norm(tensor, 0.3 * norm) for tensor, norm in zip(tensors, norms, strict=True)]
+    finally:
+        torch.set_flush_denormal(False)
+    for array, norm, got in zip(arrays, norms, clipped, strict=True):
+        assert norm == reference.norm([array])
+        np.testing.assert_array_equal(got.numpy(), array * np.float32(0.3 * norm / norm))
 
 
 # -- coefficients
@@ -330,6 +347,12 @@ def test_other_orders_and_wide_bounds_go_by_way_of_the_cpu() -> None:
         for bound in (torch.zeros(3, dtype=torch.float64), torch.zeros((), dtype=torch.int64, device="mps")):
             got = PAIRS.bound(bound, there.to(dtype))
             assert (got.device.type, got.dtype) == ("mps", dtype)
+
+
+@pytest.mark.usefixtures("fake")
+def test_so_do_sparse_gradients_whose_rows_are_summed_in_float64() -> None:
+    wide = _wide(torch.empty(3, device="mps"))
+    assert (wide.device.type, wide.dtype) == ("cpu", torch.float64)
 
 
 @pytest.mark.usefixtures("fake")

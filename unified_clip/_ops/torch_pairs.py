@@ -120,7 +120,7 @@ def summed(terms: Pair) -> Pair:
     hi, lo = terms.hi, terms.lo
     while hi.shape[-1] > 1:
         if hi.shape[-1] % 2:
-            hi, lo = (torch.nn.functional.pad(part, (0, 1)) for part in (hi, lo))
+            hi, lo = (torch.cat((part, torch.zeros_like(part.narrow(-1, 0, 1))), -1) for part in (hi, lo))
         total = two_sum(*hi.chunk(2, -1))
         first, second = lo.chunk(2, -1)
         hi, lo = total.hi, total.lo + (first + second)
@@ -289,7 +289,10 @@ def _rows(tensor: Tensor, axes: Sequence[int]) -> Tensor:
     """As float32, with `axes` as one, the last; a complex number is two of it."""
     others = [length for axis, length in enumerate(tensor.shape) if axis not in axes]
     rows = tensor.movedim(tuple(axes), tuple(range(-len(axes), 0)))
-    rows = rows.reshape(*others, math.prod([tensor.shape[axis] for axis in axes]))
+    return _reals(rows.reshape(*others, math.prod([tensor.shape[axis] for axis in axes])))
+
+
+def _reals(rows: Tensor) -> Tensor:
     return (torch.view_as_real(rows.resolve_conj()).flatten(-2) if rows.is_complex() else rows).to(torch.float32)
 
 
@@ -301,4 +304,4 @@ def _vectors(tensors: Sequence[Tensor]) -> Iterator[Tensor]:
         for piece in tensor.reshape(-1).split(CHUNK):
             groups.setdefault((piece.device, start // CHUNK), []).append(piece)
             start += piece.numel()
-    return (torch.cat([_rows(piece, [0]) for piece in group]) for group in groups.values())
+    return (torch.cat([_reals(piece) for piece in group]) for group in groups.values())
