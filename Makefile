@@ -25,6 +25,8 @@ suite-%:
 	$(BIN)/coverage run $(BIN)/pytest -q tests/contract tests/frameworks --framework $*
 	@[ $* = numpy ] || echo "== $*, device path"
 	[ $* = numpy ] || UNIFIED_CLIP_PATH=framework $(BIN)/coverage run $(BIN)/pytest -q tests/contract --framework $*
+	@[ $* != torch ] || echo "== $*, device path without float64"
+	[ $* != torch ] || UNIFIED_CLIP_PATH=pairs $(BIN)/coverage run $(BIN)/pytest -q tests/contract --framework $*
 
 suite-without-%:
 	@echo "== $*, without the compiled kernels"

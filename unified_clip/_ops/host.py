@@ -334,9 +334,14 @@ class OfParameters:
 # -- the choice of path
 
 
-def forced_to_framework() -> bool:
-    """UNIFIED_CLIP_PATH=framework takes the device path everywhere, for testing it on a CPU."""
+def forced_to_framework(*others: str) -> str:
+    """The device path that UNIFIED_CLIP_PATH takes everywhere, for testing it on a CPU; empty if it is unset.
+
+    That is 'framework', or one of the `others` that a framework has.
+    """
     choice = os.environ.get("UNIFIED_CLIP_PATH", "")
-    if choice not in ("", "framework"):
-        raise ValueError(f"UNIFIED_CLIP_PATH is {choice!r}; set it to 'framework' or leave it unset")
-    return choice == "framework"
+    known = ("framework", *others)
+    if choice not in ("", *known):
+        settings = " or ".join(map(repr, known))
+        raise ValueError(f"UNIFIED_CLIP_PATH is {choice!r}; set it to {settings}, or leave it unset")
+    return choice

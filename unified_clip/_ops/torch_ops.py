@@ -26,6 +26,8 @@ DTYPES = {
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 HALF = (torch.float16, torch.bfloat16)
 PLAIN = (torch.Tensor, torch.nn.Parameter)
+WITHOUT_FLOAT64 = ("mps",)
+"""Types of devices."""
 GATHERER: Any = host.gatherer(torch.Tensor, torch.nn.Parameter, [("is_neg", False)], ("requires_grad", True))
 
 
@@ -79,6 +81,7 @@ class TorchOps(host.OfParameters, Ops):
         if recorded or self.host_views([gradient._indices(), gradient._values()], differentiable=False) is None:
             merged = _wide(gradient).coalesce()  # rows are summed in float64 and rounded once
             indices, values = merged.indices(), merged.values().to(gradient.dtype)
+            indices, values = indices.to(gradient.device), values.to(gradient.device)
         else:
             dtype = self.dtype(gradient)
             rows, array = kernels.merge_rows(
@@ -94,6 +97,10 @@ class TorchOps(host.OfParameters, Ops):
     def path(self, tensors: Sequence[Tensor], *, differentiable: bool, others: Sequence[Any] = ()) -> Path:
         views = self.host_views([*tensors, *others], differentiable=differentiable)
         if views is None:
+            from . import torch_pairs  # which builds on this module
+
+            if torch_pairs.needed(tensors, others):
+                return torch_pairs.PairPath(tensors, differentiable)
             return DevicePath(self, tensors, differentiable)
         return host.HostPath(self, tensors, views[: len(tensors)])
 
@@ -105,7 +112,7 @@ class TorchOps(host.OfParameters, Ops):
 
     def host_views(self, tensors: Sequence[Tensor], *, differentiable: bool) -> list[kernels.Array] | None:
         """Views of all the memory, or None where any condition of the host path does not hold."""
-        if host.forced_to_framework() or _is_watched():
+        if host.forced_to_framework("pairs") or _is_watched():
             return None
         recording = _records(differentiable)
         if any(not _is_plain(tensor) or (recording and tensor.requires_grad) for tensor in tensors):
@@ -147,7 +154,14 @@ class TorchOps(host.OfParameters, Ops):
         for index, part in parts:
             if part._is_zerotensor():
                 raise ValueError(f"{describe(index)} has no memory, so it cannot be clipped in place; pass its clone()")
-        views = [self.host_view(part) if not traced and _has_address(part) else None for _, part in parts]
+        forced = host.forced_to_framework("pairs") == "pairs"
+        buffers: dict[int, int] = {}
+        views = [
+            None if traced or not _has_address(part)
+            else _place(part, buffers) if forced or lacks_float64(part)
+            else self.host_view(part)
+            for _, part in parts
+        ]  # fmt: skip
         owners = memory.distinct([part for _, part in parts], views, lambda number: describe(parts[number][0]))
         found: dict[int, set[int]] = {}
         for (index, _), owner in zip(parts, owners, strict=True):
@@ -245,7 +259,7 @@ def _records(differentiable: bool) -> bool:
 
 
 def _gathers() -> bool:
-    return GATHERER is not None and not host.forced_to_framework() and not _is_watched()
+    return GATHERER is not None and not host.forced_to_framework("pairs") and not _is_watched()
 
 
 def _is_inner(parameter: Any) -> bool:
@@ -283,6 +297,20 @@ def _has_address(tensor: Any) -> bool:
     return False
 
 
+def _place(tensor: Tensor, buffers: dict[int, int]) -> kernels.Array:
+    """The tensor's memory on MPS, to be compared only.
+
+    There an address is that of an object which stands for a buffer, so each buffer gets addresses of its own here.
+    """
+    number = buffers.setdefault(tensor.untyped_storage().data_ptr(), len(buffers) + 1)
+    address = (number << 44) + tensor.storage_offset() * tensor.itemsize
+    return memory.view_at(address, tensor.shape, tensor.stride(), NAMES[tensor.dtype])
+
+
+def lacks_float64(tensor: Tensor) -> bool:
+    return tensor.device.type in WITHOUT_FLOAT64
+
+
 def _is_watched() -> bool:
     """Whether something traces, transforms or differentiates forward what runs now: raw reads would escape it."""
     return _is_traced() or forward_ad._current_level >= 0
@@ -298,6 +326,8 @@ def _is_traced() -> bool:
 
 
 def _wide(tensor: Tensor) -> Tensor:
+    """In float64; on the CPU where the tensor's device has none."""
+    tensor = tensor.cpu() if lacks_float64(tensor) else tensor
     return tensor.to(torch.complex128 if tensor.is_complex() else torch.float64)
 
 
