@@ -54,7 +54,7 @@ def given_norm(ops: Ops, value: Any, what: str, *, differentiable: bool) -> Scal
 
 def bound(ops: Ops, value: Any, what: str) -> Scalar:
     """A bound of value clipping: a number (int or float), or a tensor."""
-    if ops.is_tensor(value) and math.prod(length or 0 for length in ops.shape(value)) != 1:
+    if ops.is_tensor(value) and math.prod([length or 0 for length in ops.shape(value)]) != 1:
         if ops.dtype(value) not in (*FLOATING, *INTEGER_RANGES):
             raise TypeError(f"{what} is a tensor of {ops.dtype(value)}; pass real numbers")
         return ops.adopt_bound(value)

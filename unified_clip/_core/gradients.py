@@ -39,8 +39,8 @@ class Gradients:
         return self.ops.path([self.values[i] for i in group], differentiable=self.differentiable, others=others)
 
     def each(self) -> Path | None:
-        """A path with a norm for each gradient, where they were found in one go."""
-        return None
+        """A path with a norm for each gradient, where the framework has one."""
+        return self.ops.each(self.values, differentiable=self.differentiable)
 
     def restored(self, index: int, value: Tensor) -> Any:
         """A value as the gradient it belongs to: sparse again if that was sparse."""

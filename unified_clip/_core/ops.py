@@ -161,6 +161,10 @@ class Ops(Protocol):
         """The host path where the conditions for it hold for every tensor, `others` (bounds) included; else the device
         path. `differentiable`: a functional name, so a derivative may be wanted."""
 
+    def each(self, tensors: Sequence[Tensor], *, differentiable: bool) -> Path | None:
+        """A path with a norm and a coefficient for each tensor; None where every one takes a path of its own."""
+        return None
+
     # -- the path over a whole list, found in one go; None where anything in it is not plain: then each is looked at
 
     def whole_of_parameters(self, parameters: Sequence[Any]) -> WholePath | None:

@@ -8,13 +8,15 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad
 from torch.utils import _python_dispatch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from .._core.device import DevicePath, inverse, odd_bits
-from .._core.ops import Ops, Path, Scalar, Tensor
-from . import host, kernels, memory
+from .._core.gradients import wants_clipping
+from .._core.ops import Ops, Path, Scalar, Tensor, WholePath
+from . import host, kernels, memory, torch_lists
 
 DTYPES = {
     name: getattr(torch, name)
@@ -26,6 +28,7 @@ DTYPES = {
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 HALF = (torch.float16, torch.bfloat16)
 PLAIN = (torch.Tensor, torch.nn.Parameter)
+REAL = (*HALF, torch.float32, torch.float64)
 GATHERER: Any = host.gatherer(torch.Tensor, torch.nn.Parameter, [("is_neg", False)], ("requires_grad", True))
 
 
@@ -93,9 +96,40 @@ class TorchOps(host.OfParameters, Ops):
 
     def path(self, tensors: Sequence[Tensor], *, differentiable: bool, others: Sequence[Any] = ()) -> Path:
         views = self.host_views([*tensors, *others], differentiable=differentiable)
-        if views is None:
-            return DevicePath(self, tensors, differentiable)
-        return host.HostPath(self, tensors, views[: len(tensors)])
+        if views is not None:
+            return host.HostPath(self, tensors, views[: len(tensors)])
+        return DevicePath(IN_LISTS if _go_in_lists(tensors, others, differentiable) else self, tensors, differentiable)
+
+    def each(self, tensors: Sequence[Tensor], *, differentiable: bool) -> Path | None:
+        anywhere = _is_traced() or host.forced_to_framework()
+        if differentiable or not _go_in_lists(tensors, (), differentiable):
+            return None
+        if not anywhere and any(tensor.device.type == "cpu" for tensor in tensors):
+            return None  # the host path is for those
+        return DevicePath(EACH, tensors, differentiable)
+
+    def whole_of_parameters(self, parameters: Sequence[Any]) -> WholePath | None:
+        if not torch.compiler.is_compiling():
+            return super().whole_of_parameters(parameters)
+        given = [parameter for parameter in parameters if parameter is not None]
+        if not all(_is_counted(parameter) for parameter in given):
+            return None
+        gradients = [parameter.grad for parameter in given if parameter.grad is not None]
+        if len(set(gradients)) < len(gradients) or any(map(_is_expanded, gradients)):
+            return None
+        return _whole_in_graph(self, gradients, differentiable=False)
+
+    def whole_of_tensors(self, tensors: Sequence[Any], *, differentiable: bool, in_place: bool) -> WholePath | None:
+        if not torch.compiler.is_compiling():
+            return super().whole_of_tensors(tensors, differentiable=differentiable, in_place=in_place)
+        return _whole_in_graph(self, tensors, differentiable=differentiable)
+
+    def whole_of_pairs(self, pairs: Sequence[Any]) -> WholePath | None:
+        if not torch.compiler.is_compiling():
+            return super().whole_of_pairs(pairs)
+        if not all(type(pair) is tuple and len(pair) == 2 and _is_counted(pair[0]) for pair in pairs):
+            return None
+        return _whole_in_graph(self, [pair[1] for pair in pairs], differentiable=False)
 
     def gatherer(self) -> Any | None:
         return GATHERER if _gathers() else None
@@ -105,7 +139,7 @@ class TorchOps(host.OfParameters, Ops):
 
     def host_views(self, tensors: Sequence[Tensor], *, differentiable: bool) -> list[kernels.Array] | None:
         """Views of all the memory, or None where any condition of the host path does not hold."""
-        if host.forced_to_framework() or _is_watched():
+        if _is_watched() or host.forced_to_framework():
             return None
         recording = _records(differentiable)
         if any(not _is_plain(tensor) or (recording and tensor.requires_grad) for tensor in tensors):
@@ -126,6 +160,8 @@ class TorchOps(host.OfParameters, Ops):
         return int(torch.get_num_threads())
 
     def wrote(self, tensors: Sequence[Tensor]) -> None:
+        if torch.compiler.is_compiling():
+            return  # what is written in a graph is an operation of it
         try:
             torch.autograd.graph.increment_version(tensors)
         except RuntimeError:  # tensors made in inference mode have no version
@@ -142,6 +178,8 @@ class TorchOps(host.OfParameters, Ops):
         return bool(scalar.requires_grad and torch.is_grad_enabled())
 
     def distinct(self, tensors: Sequence[Any], describe: Callable[[int], str]) -> list[int]:
+        if torch.compiler.is_compiling():
+            return _distinct_in_graph(tensors, describe)
         traced = _is_traced()
         parts = [(index, part) for index, tensor in enumerate(tensors) for part in _parts(tensor)]
         for index, part in parts:
@@ -239,6 +277,102 @@ class TorchOps(host.OfParameters, Ops):
         return nullcontext() if differentiable else torch.no_grad()
 
 
+class ListOps(TorchOps):
+    """The same by operations on whole lists, for tensors that `_go_in_lists`."""
+
+    def power_sum(self, tensors: Sequence[Tensor], p: float, divisor: Scalar | None) -> Scalar:
+        if p not in (1, 2):
+            return super().power_sum(tensors, p, divisor)
+        return torch_lists.power_sums(tensors, p, divisor).sum()
+
+    def max_abs(self, tensors: Sequence[Tensor]) -> Scalar:
+        return torch_lists.greatest(tensors).max()
+
+    def scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Tensor]:
+        if coef.dim():
+            return super().scale(tensors, coef)  # of slices
+        return torch_lists.multiplied(tensors, coef)
+
+    def scale_(self, tensors: Sequence[Tensor], coef: Scalar) -> None:
+        torch_lists.multiply_(tensors, coef)
+
+    def clamp_(self, tensors: Sequence[Tensor], bounds: Sequence[Sequence[Any]]) -> None:
+        for indices, group in torch_lists.groups(tensors):
+            low, high = bounds[indices[0]]
+            if isinstance(low, int | float) and isinstance(high, int | float) and low and high:
+                torch_lists.clamp_(group, low, high)
+            else:
+                own = [super(ListOps, self).bound(bound, group[0]) for bound in (low, high)]
+                super().clamp_(group, [own] * len(group))
+
+    def bound(self, value: Any, tensor: Tensor) -> Any:
+        return value if isinstance(value, int | float) else super().bound(value, tensor)
+
+
+class EachOps(ListOps):
+    """The same with a norm and a coefficient for each tensor of a list: vectors of them."""
+
+    def power_sum(self, tensors: Sequence[Tensor], p: float, divisor: Scalar | None) -> Scalar:
+        return torch_lists.power_sums(tensors, p, divisor)
+
+    def max_abs(self, tensors: Sequence[Tensor]) -> Scalar:
+        return torch_lists.greatest(tensors)
+
+    def scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Tensor]:
+        return torch_lists.multiplied(tensors, coef)
+
+
+class WholeInGraph(DevicePath):
+    """Plain gradients in a graph, found in one go: looking at each in detail would take long to trace."""
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        return self._tensors
+
+    def each(self) -> Path:
+        return DevicePath(EACH, self._tensors, self._differentiable)
+
+
+def _whole_in_graph(ops: TorchOps, given: Sequence[Any], *, differentiable: bool) -> WholeInGraph | None:
+    tensors = [tensor for tensor in given if tensor is not None]
+    in_lists = _go_in_lists(tensors, (), differentiable)
+    if not tensors or not (in_lists or (differentiable and all(map(_is_real, tensors)))):
+        return None
+    return WholeInGraph(IN_LISTS if in_lists else ops, tensors, differentiable)
+
+
+def _is_counted(parameter: Any) -> bool:
+    """A parameter that may have a gradient, which is not left out."""
+    return type(parameter) is torch.nn.Parameter and parameter.is_leaf and wants_clipping(parameter)
+
+
+def _go_in_lists(tensors: Sequence[Tensor], others: Sequence[Any], differentiable: bool) -> bool:
+    """Whether operations on lists may be used: they have no derivative here, and no rule for transformations."""
+    if torch.compiler.is_compiling():
+        special = differentiable
+    else:
+        recorded = _records(differentiable) and any(tensor.requires_grad for tensor in (*tensors, *others))
+        special = recorded or _is_transformed() or any(tensor.is_inference() for tensor in tensors)
+    return bool(tensors) and not special and all(_is_real(tensor) and tensor.numel() for tensor in tensors)
+
+
+def _is_real(tensor: Any) -> bool:
+    return type(tensor) in (*PLAIN, FakeTensor) and tensor.layout == torch.strided and tensor.dtype in REAL
+
+
+def _distinct_in_graph(tensors: Sequence[Any], describe: Callable[[int], str]) -> list[int]:
+    """In a graph addresses are not known: the same memory is that of the same object."""
+    for index, tensor in enumerate(tensors):
+        if _is_expanded(tensor):
+            raise memory.expanded(describe(index))
+    first: dict[Any, int] = {}
+    return [first.setdefault(tensor, index) for index, tensor in enumerate(tensors)]
+
+
+def _is_expanded(tensor: Tensor) -> bool:
+    return any(step == 0 and length > 1 for step, length in zip(tensor.stride(), tensor.shape, strict=True))
+
+
 def _records(differentiable: bool) -> bool:
     """Whether a derivative by a tensor that wants one is recorded here."""
     return differentiable and torch.is_grad_enabled()
@@ -294,6 +428,15 @@ def _is_traced() -> bool:
         or torch.jit.is_tracing()
         or _python_dispatch._len_torch_dispatch_stack() > 0
         or torch._C._functorch.peek_interpreter_stack() is not None
+    )
+
+
+def _is_transformed() -> bool:
+    """Whether functions are transformed, or differentiated forward, or traced in a way that knows few operations."""
+    return (
+        torch.jit.is_tracing()
+        or torch._C._functorch.peek_interpreter_stack() is not None
+        or forward_ad._current_level >= 0
     )
 
 
@@ -367,3 +510,5 @@ def _product(tensor: Tensor, coef: Scalar) -> Tensor:
 
 
 OPS = TorchOps()
+IN_LISTS = ListOps()
+EACH = EachOps()
