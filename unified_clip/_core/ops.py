@@ -6,7 +6,7 @@ Dtypes travel as their names ("float32", "bfloat16", ...), scalars as opaque flo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -136,6 +136,10 @@ class Ops(Protocol):
         return None
 
     # -- gradients on parameters: only called where `gradients_on_parameters`
+
+    def identity(self, parameter: Any) -> Hashable:
+        """What tells one parameter from others."""
+        return id(parameter)
 
     def gradient_of(self, parameter: Any) -> Any | None:
         return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
 
@@ -60,6 +60,11 @@ class TorchOps(host.OfParameters, Ops):
     def is_parameter(self, value: Any) -> bool:
         return isinstance(value, torch.nn.Parameter)
 
+    def identity(self, parameter: Any) -> Hashable:
+        if torch.compiler.is_compiling() and isinstance(parameter, torch.Tensor):
+            return parameter  # with its id the graph would be for this one only
+        return id(parameter)
+
     def gradient_of(self, parameter: Any) -> Any | None:
         return None if _is_inner(parameter) else getattr(parameter, "grad", None)
 
@@ -98,7 +103,7 @@ class TorchOps(host.OfParameters, Ops):
         views = self.host_views([*tensors, *others], differentiable=differentiable)
         if views is not None:
             return host.HostPath(self, tensors, views[: len(tensors)])
-        return DevicePath(IN_LISTS if _go_in_lists(tensors, others, differentiable) else self, tensors, differentiable)
+        return TorchPath(IN_LISTS if _go_in_lists(tensors, others, differentiable) else self, tensors, differentiable)
 
     def each(self, tensors: Sequence[Tensor], *, differentiable: bool) -> Path | None:
         anywhere = _is_traced() or host.forced_to_framework()
@@ -106,7 +111,7 @@ class TorchOps(host.OfParameters, Ops):
             return None
         if not anywhere and any(tensor.device.type == "cpu" for tensor in tensors):
             return None  # the host path is for those
-        return DevicePath(EACH, tensors, differentiable)
+        return TorchPath(EACH, tensors, differentiable)
 
     def whole_of_parameters(self, parameters: Sequence[Any]) -> WholePath | None:
         if not torch.compiler.is_compiling():
@@ -256,6 +261,8 @@ class TorchOps(host.OfParameters, Ops):
     def bound(self, value: Any, tensor: Tensor) -> Any:
         if isinstance(value, torch.Tensor):
             return _narrow(value.to(tensor.device), tensor.dtype)
+        if tensor.dtype in HALF and torch.compiler.is_compiling():
+            return _narrow(torch.full((), value, dtype=torch.float64, device=tensor.device), tensor.dtype)
         return torch.full((), value, dtype=tensor.dtype, device=tensor.device)
 
     def clamp(self, tensor: Tensor, low: Any, high: Any) -> Tensor:
@@ -299,14 +306,16 @@ class ListOps(TorchOps):
     def clamp_(self, tensors: Sequence[Tensor], bounds: Sequence[Sequence[Any]]) -> None:
         for indices, group in torch_lists.groups(tensors):
             low, high = bounds[indices[0]]
-            if isinstance(low, int | float) and isinstance(high, int | float) and low and high:
-                torch_lists.clamp_(group, low, high)
-            else:
+            if isinstance(low, torch.Tensor) or isinstance(high, torch.Tensor) or low == 0 or high == 0:
                 own = [super(ListOps, self).bound(bound, group[0]) for bound in (low, high)]
                 super().clamp_(group, [own] * len(group))
+            else:
+                torch_lists.clamp_(group, low, high)
 
     def bound(self, value: Any, tensor: Tensor) -> Any:
-        return value if isinstance(value, int | float) else super().bound(value, tensor)
+        if isinstance(value, torch.Tensor) or (tensor.dtype in HALF and torch.compiler.is_compiling()):
+            return super().bound(value, tensor)
+        return value
 
 
 class EachOps(ListOps):
@@ -322,7 +331,16 @@ class EachOps(ListOps):
         return torch_lists.multiplied(tensors, coef)
 
 
-class WholeInGraph(DevicePath):
+class TorchPath(DevicePath):
+    """The device path, where a graph may hold numbers that it does not know."""
+
+    def _bounds(self, tensor: Tensor, *bounds: Any) -> list[Any]:
+        if not torch.compiler.is_compiling():
+            return super()._bounds(tensor, *bounds)
+        return [self._ops.bound(bound, tensor) for bound in bounds]  # rounded by operations
+
+
+class WholeInGraph(TorchPath):
     """Plain gradients in a graph, found in one go: looking at each in detail would take long to trace."""
 
     @property
@@ -330,7 +348,7 @@ class WholeInGraph(DevicePath):
         return self._tensors
 
     def each(self) -> Path:
-        return DevicePath(EACH, self._tensors, self._differentiable)
+        return TorchPath(EACH, self._tensors, self._differentiable)
 
 
 def _whole_in_graph(ops: TorchOps, given: Sequence[Any], *, differentiable: bool) -> WholeInGraph | None:
@@ -352,7 +370,7 @@ def _go_in_lists(tensors: Sequence[Tensor], others: Sequence[Any], differentiabl
         special = differentiable
     else:
         recorded = _records(differentiable) and any(tensor.requires_grad for tensor in (*tensors, *others))
-        special = recorded or _is_transformed() or any(tensor.is_inference() for tensor in tensors)
+        special = recorded or _is_transformed() or any(map(_is_inference, tensors))
     return bool(tensors) and not special and all(_is_real(tensor) and tensor.numel() for tensor in tensors)
 
 
@@ -480,8 +498,12 @@ def _write_all(tensors: Sequence[Tensor], compute: Callable[[int], Tensor]) -> N
             _write(tensor, compute(index))
 
 
+def _is_inference(tensor: Tensor) -> bool:
+    return not torch.compiler.is_compiling() and tensor.is_inference()
+
+
 def _write(tensor: Tensor, value: Tensor) -> None:
-    with torch.inference_mode() if tensor.is_inference() else nullcontext():
+    with torch.inference_mode() if _is_inference(tensor) else nullcontext():
         tensor.copy_(value)
 
 
