@@ -91,7 +91,9 @@ FUNCTIONAL: dict[str, Callable[[Any], Any]] = {
     "clip_by_norm": lambda given: [uc.clip_by_norm(each, 2.0) for each in given],
     "clip_by_norm with axes": lambda given: uc.clip_by_norm(given[1], 2.0, axes=[1]),
     "clip_by_value": lambda given: [uc.clip_by_value(each, -2.0, 2.0) for each in given],
-    "clip_by_value with tensors": lambda given: uc.clip_by_value(given[0], torch.tensor(-1.0), torch.tensor([1.0, 9.0])),
+    "clip_by_value with tensors": lambda given: uc.clip_by_value(
+        given[0], torch.tensor(-1.0), torch.tensor([1.0, 9.0])
+    ),
     "clip_by_value of integers": lambda given: uc.clip_by_value(given[0].to(torch.int32), -2, 2),
     "ErrorClipByValue": lambda given: uc.ErrorClipByValue(2.0)(given[0]),
     "GradientClipByValue": lambda given: uc.GradientClipByValue(2.0)([("name", each) for each in given]),
@@ -265,7 +267,6 @@ def test_derivatives_pass_through_a_graph() -> None:
     torch.testing.assert_close(transformed(rows), torch.tensor([[0.032, -0.024], [1.0, 1.0], [1.0, 1.0]]))
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")  # inductor's own
 def test_everything_in_one_graph_of_the_default_backend() -> None:
     """Which makes other loops of the same operations."""
     names = [name for name in FUNCTIONAL if name not in ("append_gradient_clip_ops", "ErrorClipByValue")]

@@ -30,12 +30,12 @@ def power_sums(tensors: Sequence[Tensor], p: float, divisor: Scalar | None) -> T
             return _norms(torch._foreach_div(group, own), p)
         return _norms(group, p) / (torch.stack(own) if isinstance(own, list) else own)
 
-    return _measured(tensors, norms) ** p
+    return measured(tensors, norms) ** p
 
 
 def greatest(tensors: Sequence[Tensor]) -> Tensor:
     """The greatest magnitude of each tensor, NaN if there is any: a vector."""
-    return _measured(tensors, lambda _, group: _norms(group, math.inf))
+    return measured(tensors, lambda _, group: _norms(group, math.inf))
 
 
 def multiply_(tensors: Sequence[Tensor], coef: Scalar) -> None:
@@ -74,6 +74,15 @@ def groups(tensors: Sequence[Tensor]) -> list[tuple[list[int], list[Tensor]]]:
     return list(found.values())
 
 
+def measured(tensors: Sequence[Tensor], measure: Callable[[list[int], list[Tensor]], Tensor]) -> Tensor:
+    """One number for each tensor, as `measure` finds them for a group: a vector on the first tensor's device."""
+    parts = [(indices, measure(indices, group).to(tensors[0].device)) for indices, group in groups(tensors)]
+    if len(parts) == 1:
+        return parts[0][1]
+    found = {index: each for indices, part in parts for index, each in zip(indices, part.unbind(), strict=True)}
+    return torch.stack([found[index] for index in range(len(tensors))])
+
+
 def _parts(tensors: Sequence[Tensor]) -> Iterator[tuple[list[int], list[Tensor]]]:
     """Groups of which those that have to be widened hold no more than is widened at a time, or one tensor."""
     for indices, group in groups(tensors):
@@ -97,15 +106,6 @@ def _norms(group: Sequence[Tensor], p: float) -> Tensor:
     if p == 1:
         return torch.stack([numbers.abs().sum() for numbers in wide])
     return torch.stack([(numbers * numbers).sum() for numbers in wide]).sqrt()
-
-
-def _measured(tensors: Sequence[Tensor], measure: Callable[[list[int], list[Tensor]], Tensor]) -> Tensor:
-    """One number for each tensor, as `measure` finds them for a group: a vector on the first tensor's device."""
-    parts = [(indices, measure(indices, group).to(tensors[0].device)) for indices, group in groups(tensors)]
-    if len(parts) == 1:
-        return parts[0][1]
-    found = {index: each for indices, part in parts for index, each in zip(indices, part.unbind(), strict=True)}
-    return torch.stack([found[index] for index in range(len(tensors))])
 
 
 def _products(group: Sequence[Tensor], coef: Scalar) -> list[Tensor]:

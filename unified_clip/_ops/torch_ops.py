@@ -61,9 +61,9 @@ class TorchOps(host.OfParameters, Ops):
         return isinstance(value, torch.nn.Parameter)
 
     def identity(self, parameter: Any) -> Hashable:
-        if torch.compiler.is_compiling() and isinstance(parameter, torch.Tensor):
-            return parameter  # with its id the graph would be for this one only
-        return id(parameter)
+        in_graph = torch.compiler.is_compiling() and isinstance(parameter, torch.Tensor)
+        key: Hashable = parameter if in_graph else id(parameter)  # with an id the graph would be for that one only
+        return key
 
     def gradient_of(self, parameter: Any) -> Any | None:
         return None if _is_inner(parameter) else getattr(parameter, "grad", None)
@@ -111,7 +111,7 @@ class TorchOps(host.OfParameters, Ops):
             return None
         if not anywhere and any(tensor.device.type == "cpu" for tensor in tensors):
             return None  # the host path is for those
-        return TorchPath(EACH, tensors, differentiable)
+        return EachPath(tensors)
 
     def whole_of_parameters(self, parameters: Sequence[Any]) -> WholePath | None:
         if not torch.compiler.is_compiling():
@@ -255,8 +255,9 @@ class TorchOps(host.OfParameters, Ops):
         _write_all(tensors, lambda index: _product(tensors[index], coef))
 
     def crossed(self, low: Any, high: Any) -> bool | None:
-        crossed = self.read((~(low <= high)).any().detach())
-        return None if crossed is None else bool(crossed)
+        if _is_watched() or not all(_is_plain(bound) for bound in (low, high) if isinstance(bound, torch.Tensor)):
+            return None
+        return bool((~(low <= high)).any())
 
     def bound(self, value: Any, tensor: Tensor) -> Any:
         if isinstance(value, torch.Tensor):
@@ -340,6 +341,17 @@ class TorchPath(DevicePath):
         return [self._ops.bound(bound, tensor) for bound in bounds]  # rounded by operations
 
 
+class EachPath(TorchPath):
+    """A norm and a coefficient for each tensor of a list."""
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        super().__init__(EACH, tensors, differentiable=False)
+
+    def norm(self, p: float) -> Scalar:
+        # of one dtype at a time, to which they are rounded
+        return torch_lists.measured(self._tensors, lambda _, group: TorchPath(EACH, group, False).norm(p))
+
+
 class WholeInGraph(TorchPath):
     """Plain gradients in a graph, found in one go: looking at each in detail would take long to trace."""
 
@@ -348,7 +360,7 @@ class WholeInGraph(TorchPath):
         return self._tensors
 
     def each(self) -> Path:
-        return TorchPath(EACH, self._tensors, self._differentiable)
+        return EachPath(self._tensors)
 
 
 def _whole_in_graph(ops: TorchOps, given: Sequence[Any], *, differentiable: bool) -> WholeInGraph | None:

@@ -83,6 +83,8 @@ def torch_pairs(arrays: Sequence[Array]) -> Pairs:
         return [ours._replace(theirs=lambda given: torch.nn.utils.clip_grad_norm_(given, limit), in_place=True)]
 
     def in_graphs(limit: float) -> list[Pair]:
+        torch.compiler.reset()  # the graphs of another limit, or the limit would no longer be a constant
+
         def compiled(clip: Any) -> Any:
             return torch.compile(lambda given: clip(given, limit), fullgraph=True)
 
