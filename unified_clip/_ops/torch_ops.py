@@ -309,7 +309,7 @@ class ListOps(TorchOps):
             low, high = bounds[indices[0]]
             if isinstance(low, torch.Tensor) or isinstance(high, torch.Tensor) or low == 0 or high == 0:
                 own = [super(ListOps, self).bound(bound, group[0]) for bound in (low, high)]
-                super().clamp_(group, [own] * len(group))
+                torch._foreach_copy_(group, [self.clamp(tensor, *own) for tensor in group])
             else:
                 torch_lists.clamp_(group, low, high)
 
