@@ -64,6 +64,11 @@ def clamp_(tensors: Sequence[Tensor], low: float, high: float) -> None:
     torch._foreach_clamp_max_(tensors, high)
 
 
+def stored(scalar: Scalar) -> Scalar:
+    """A scalar that a compiled loop reads, and does not compute again at every step: what is strided anew is stored."""
+    return scalar.as_strided(scalar.shape, scalar.stride()) if torch.compiler.is_compiling() else scalar
+
+
 def groups(tensors: Sequence[Tensor]) -> list[tuple[list[int], list[Tensor]]]:
     """Those of one device and dtype, and where they stood."""
     found: dict[Any, tuple[list[int], list[Tensor]]] = {}
@@ -125,7 +130,7 @@ def _converted(tensors: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
 
 def _own(scalar: Scalar, indices: Sequence[int], group: Sequence[Tensor]) -> Scalar | list[Scalar]:
     """A scalar that all share, or each tensor's own of a vector, on the device of a group."""
-    scalar = scalar.to(group[0].device)
+    scalar = stored(scalar.to(group[0].device))
     if not scalar.dim():
         return scalar
     every = scalar.unbind()

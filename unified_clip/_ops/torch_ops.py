@@ -249,6 +249,7 @@ class TorchOps(host.OfParameters, Ops):
         return scalar.to(DTYPES[dtype])
 
     def scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Tensor]:
+        coef = torch_lists.stored(coef)
         return [torch.where(coef.to(t.device) != 1.0, _product(t, coef), t) for t in tensors]
 
     def scale_(self, tensors: Sequence[Tensor], coef: Scalar) -> None:
