@@ -267,6 +267,19 @@ def test_derivatives_pass_through_a_graph() -> None:
     torch.testing.assert_close(transformed(rows), torch.tensor([[0.032, -0.024], [1.0, 1.0], [1.0, 1.0]]))
 
 
+def test_a_hook_is_part_of_the_graph() -> None:
+    leaf = torch.tensor([1.0, 2.0], requires_grad=True)
+
+    @torch.compile(backend="aot_eager", fullgraph=True)
+    def loss(x: torch.Tensor) -> torch.Tensor:
+        inner = x * torch.tensor([3.0, 0.25])
+        inner.register_hook(uc.ErrorClipByValue(0.5))
+        return (inner * torch.tensor([4.0, 0.1])).sum()
+
+    loss(leaf).backward()
+    torch.testing.assert_close(leaf.grad, torch.tensor([1.5, 0.025]))
+
+
 def test_everything_in_one_graph_of_the_default_backend() -> None:
     """Which makes other loops of the same operations."""
     names = [name for name in FUNCTIONAL if name not in ("append_gradient_clip_ops", "ErrorClipByValue")]

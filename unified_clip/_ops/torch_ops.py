@@ -77,7 +77,7 @@ class TorchOps(host.OfParameters, Ops):
         return parameter.requires_grad or isinstance(parameter, torch.nn.Parameter)
 
     def merge_sparse(self, gradient: Any, *, differentiable: bool) -> tuple[Tensor, Callable[[Tensor], Any]] | None:
-        if gradient.layout == torch.strided:
+        if _is_strided(gradient):
             return None
         if gradient.layout != torch.sparse_coo:
             raise TypeError(f"tensors of layout {gradient.layout} cannot be clipped; convert it with to_dense()")
@@ -387,8 +387,13 @@ def _go_in_lists(tensors: Sequence[Tensor], others: Sequence[Any], differentiabl
     return bool(tensors) and not special and all(_is_real(tensor) and tensor.numel() for tensor in tensors)
 
 
+def _is_strided(tensor: Any) -> bool:
+    """The only layout there is inside torch.compile, where a hook may not ask for it."""
+    return torch.compiler.is_compiling() or bool(tensor.layout == torch.strided)
+
+
 def _is_real(tensor: Any) -> bool:
-    return type(tensor) in (*PLAIN, FakeTensor) and tensor.layout == torch.strided and tensor.dtype in REAL
+    return type(tensor) in (*PLAIN, FakeTensor) and _is_strided(tensor) and tensor.dtype in REAL
 
 
 def _distinct_in_graph(tensors: Sequence[Any], describe: Callable[[int], str]) -> list[int]:
