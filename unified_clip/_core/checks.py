@@ -32,7 +32,7 @@ _PACKAGE = str(FilePath(__file__).parent.parent) + os.sep
 def threshold(ops: Ops, value: Any, what: str, *, differentiable: bool) -> Scalar:
     """A threshold as a float, or the tensor where its value is not known here or a derivative by it is wanted."""
     number, scalar = _number(ops, value, what, differentiable)
-    if number is not None and (math.isnan(number) or number < 0):
+    if number is not None and not number >= 0:  # or NaN: math.isnan cannot be traced by PyTorch
         raise ValueError(f"{what} is {number}; it must be 0 or more (inf clips nothing)")
     return scalar + 0.0 if isinstance(scalar, float) else scalar  # -0.0 would turn the signs of all gradients
 
@@ -54,7 +54,7 @@ def given_norm(ops: Ops, value: Any, what: str, *, differentiable: bool) -> Scal
 
 def bound(ops: Ops, value: Any, what: str) -> Scalar:
     """A bound of value clipping: a number (int or float), or a tensor."""
-    if ops.is_tensor(value) and math.prod(length or 0 for length in ops.shape(value)) != 1:
+    if ops.is_tensor(value) and math.prod([length or 0 for length in ops.shape(value)]) != 1:
         if ops.dtype(value) not in (*FLOATING, *INTEGER_RANGES):
             raise TypeError(f"{what} is a tensor of {ops.dtype(value)}; pass real numbers")
         return ops.adopt_bound(value)
@@ -65,7 +65,7 @@ def bound(ops: Ops, value: Any, what: str) -> Scalar:
 
 
 def _not_nan(number: float | int | None, scalar: Scalar, what: str) -> Scalar:
-    if number is not None and math.isnan(number):
+    if number is not None and not -math.inf <= number <= math.inf:
         raise ValueError(f"{what} is NaN, which no value can be compared with; pass a number")
     return scalar
 

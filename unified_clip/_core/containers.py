@@ -183,7 +183,7 @@ def sequence(like: Any, items: list[Any]) -> Any:
 
 def like_mapping(node: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
     """The items in a mapping of the kind of `node` where it can be written, or in a dict."""
-    if not isinstance(node, MutableMapping):
+    if type(node) is dict or not isinstance(node, MutableMapping):
         return items
     new = copy.copy(node)
     for key, value in items.items():  # update() of a Counter adds

@@ -39,8 +39,8 @@ class Gradients:
         return self.ops.path([self.values[i] for i in group], differentiable=self.differentiable, others=others)
 
     def each(self) -> Path | None:
-        """A path with a norm for each gradient, where they were found in one go."""
-        return None
+        """A path with a norm for each gradient, where the framework has one."""
+        return self.ops.each(self.values, differentiable=self.differentiable)
 
     def restored(self, index: int, value: Tensor) -> Any:
         """A value as the gradient it belongs to: sparse again if that was sparse."""
@@ -292,7 +292,7 @@ def _listed(container: Any) -> Any:
 
 def _gradients_of_parameters(ops: Ops, parameters: Sequence[Leaf], function: str, instead: str) -> list[Leaf]:
     """The gradients that parameters carry, each parameter once; a warning where none can ever carry one."""
-    once = list({id(leaf.tensor): leaf for leaf in parameters}.values())
+    once = list({ops.identity(leaf.tensor): leaf for leaf in parameters}.values())
     found = [leaf._replace(tensor=ops.gradient_of(leaf.tensor)) for leaf in once]
     present = [leaf for leaf in found if leaf.tensor is not None]
     if once and not present and not any(ops.can_have_gradient(leaf.parameter) for leaf in once):

@@ -6,7 +6,7 @@ Dtypes travel as their names ("float32", "bfloat16", ...), scalars as opaque flo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -137,6 +137,10 @@ class Ops(Protocol):
 
     # -- gradients on parameters: only called where `gradients_on_parameters`
 
+    def identity(self, parameter: Any) -> Hashable:
+        """What tells one parameter from others."""
+        return id(parameter)
+
     def gradient_of(self, parameter: Any) -> Any | None:
         return None
 
@@ -160,6 +164,10 @@ class Ops(Protocol):
     def path(self, tensors: Sequence[Tensor], *, differentiable: bool, others: Sequence[Any] = ()) -> Path:
         """The host path where the conditions for it hold for every tensor, `others` (bounds) included; else the device
         path. `differentiable`: a functional name, so a derivative may be wanted."""
+
+    def each(self, tensors: Sequence[Tensor], *, differentiable: bool) -> Path | None:
+        """A path with a norm and a coefficient for each tensor; None where every one takes a path of its own."""
+        return None
 
     # -- the path over a whole list, found in one go; None where anything in it is not plain: then each is looked at
 

@@ -59,7 +59,7 @@ def clip_together(
         if error_if_nonfinite:
             checks.finite(path, n, gradients.leaves, p)
         norm = path.as_norm(n)
-        if not _tensors(limit, given_norm) and limit == given_norm == 0:
+        if not _tensors(limit, given_norm) and limit == 0 and given_norm == 0:
             n = path.constant(1.0)  # the gradients need not be 0, but a limit of 0 makes them
         _apply(gradients, group, path, n, limit, family)
         return norm

@@ -18,7 +18,7 @@ import numpy as np
 
 from .._core.device import norm_dtype
 from .._core.exact import FORMATS, nearest
-from .._core.ops import Scalar, Tensor
+from .._core.ops import Scalar, Tensor, WholePath
 from .._native import KERNELS
 from . import kernels
 from .kernels import Array
@@ -315,18 +315,18 @@ class OfParameters:
     def records(self, differentiable: bool) -> bool:
         """Whether a derivative by a tensor that wants one is recorded here."""
 
-    def whole_of_parameters(self: Any, parameters: Sequence[Any]) -> OneNormPath | None:
+    def whole_of_parameters(self: Any, parameters: Sequence[Any]) -> WholePath | None:
         gatherer = self.gatherer()
         return whole_path(self, gatherer.of_parameters(parameters)) if gatherer else None
 
     def whole_of_tensors(
         self: Any, tensors: Sequence[Any], *, differentiable: bool, in_place: bool
-    ) -> OneNormPath | None:
+    ) -> WholePath | None:
         gatherer = self.gatherer()
         recording = self.records(differentiable)
         return whole_path(self, gatherer.of_tensors(tensors, recording, in_place)) if gatherer else None
 
-    def whole_of_pairs(self: Any, pairs: Sequence[Any]) -> OneNormPath | None:
+    def whole_of_pairs(self: Any, pairs: Sequence[Any]) -> WholePath | None:
         gatherer = self.gatherer()
         return whole_path(self, gatherer.of_pairs(pairs)) if gatherer else None
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad
 from torch.utils import _python_dispatch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from .._core.device import DevicePath, inverse, odd_bits
-from .._core.ops import Ops, Path, Scalar, Tensor
-from . import host, kernels, memory
+from .._core.gradients import wants_clipping
+from .._core.ops import Ops, Path, Scalar, Tensor, WholePath
+from . import host, kernels, memory, torch_lists
 
 DTYPES = {
     name: getattr(torch, name)
@@ -26,6 +28,7 @@ DTYPES = {
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 HALF = (torch.float16, torch.bfloat16)
 PLAIN = (torch.Tensor, torch.nn.Parameter)
+REAL = (*HALF, torch.float32, torch.float64)
 WITHOUT_FLOAT64 = ("mps",)
 """Types of devices."""
 GATHERER: Any = host.gatherer(torch.Tensor, torch.nn.Parameter, [("is_neg", False)], ("requires_grad", True))
@@ -59,6 +62,11 @@ class TorchOps(host.OfParameters, Ops):
     def is_parameter(self, value: Any) -> bool:
         return isinstance(value, torch.nn.Parameter)
 
+    def identity(self, parameter: Any) -> Hashable:
+        in_graph = torch.compiler.is_compiling() and isinstance(parameter, torch.Tensor)
+        key: Hashable = parameter if in_graph else id(parameter)  # with an id the graph would be for that one only
+        return key
+
     def gradient_of(self, parameter: Any) -> Any | None:
         return None if _is_inner(parameter) else getattr(parameter, "grad", None)
 
@@ -71,7 +79,7 @@ class TorchOps(host.OfParameters, Ops):
         return parameter.requires_grad or isinstance(parameter, torch.nn.Parameter)
 
     def merge_sparse(self, gradient: Any, *, differentiable: bool) -> tuple[Tensor, Callable[[Tensor], Any]] | None:
-        if gradient.layout == torch.strided:
+        if _is_strided(gradient):
             return None
         if gradient.layout != torch.sparse_coo:
             raise TypeError(f"tensors of layout {gradient.layout} cannot be clipped; convert it with to_dense()")
@@ -96,13 +104,44 @@ class TorchOps(host.OfParameters, Ops):
 
     def path(self, tensors: Sequence[Tensor], *, differentiable: bool, others: Sequence[Any] = ()) -> Path:
         views = self.host_views([*tensors, *others], differentiable=differentiable)
-        if views is None:
-            from . import torch_pairs  # which builds on this module
+        if views is not None:
+            return host.HostPath(self, tensors, views[: len(tensors)])
+        if _need_pairs(tensors, others):
+            from .torch_pairs import PairPath  # which builds on this module
 
-            if torch_pairs.needed(tensors, others):
-                return torch_pairs.PairPath(tensors, differentiable)
-            return DevicePath(self, tensors, differentiable)
-        return host.HostPath(self, tensors, views[: len(tensors)])
+            return PairPath(tensors, differentiable)
+        return TorchPath(IN_LISTS if _go_in_lists(tensors, others, differentiable) else self, tensors, differentiable)
+
+    def each(self, tensors: Sequence[Tensor], *, differentiable: bool) -> Path | None:
+        anywhere = _is_traced() or host.forced_to_framework("pairs")
+        if differentiable or _need_pairs(tensors) or not _go_in_lists(tensors, (), differentiable):
+            return None
+        if not anywhere and any(tensor.device.type == "cpu" for tensor in tensors):
+            return None  # the host path is for those
+        return EachPath(tensors)
+
+    def whole_of_parameters(self, parameters: Sequence[Any]) -> WholePath | None:
+        if not torch.compiler.is_compiling():
+            return super().whole_of_parameters(parameters)
+        given = [parameter for parameter in parameters if parameter is not None]
+        if not all(_is_counted(parameter) for parameter in given):
+            return None
+        gradients = [parameter.grad for parameter in given if parameter.grad is not None]
+        if len(set(gradients)) < len(gradients) or any(map(_is_expanded, gradients)):
+            return None
+        return _whole_in_graph(self, gradients, differentiable=False)
+
+    def whole_of_tensors(self, tensors: Sequence[Any], *, differentiable: bool, in_place: bool) -> WholePath | None:
+        if not torch.compiler.is_compiling():
+            return super().whole_of_tensors(tensors, differentiable=differentiable, in_place=in_place)
+        return _whole_in_graph(self, tensors, differentiable=differentiable)
+
+    def whole_of_pairs(self, pairs: Sequence[Any]) -> WholePath | None:
+        if not torch.compiler.is_compiling():
+            return super().whole_of_pairs(pairs)
+        if not all(type(pair) is tuple and len(pair) == 2 and _is_counted(pair[0]) for pair in pairs):
+            return None
+        return _whole_in_graph(self, [pair[1] for pair in pairs], differentiable=False)
 
     def gatherer(self) -> Any | None:
         return GATHERER if _gathers() else None
@@ -112,7 +151,7 @@ class TorchOps(host.OfParameters, Ops):
 
     def host_views(self, tensors: Sequence[Tensor], *, differentiable: bool) -> list[kernels.Array] | None:
         """Views of all the memory, or None where any condition of the host path does not hold."""
-        if host.forced_to_framework("pairs") or _is_watched():
+        if _is_watched() or host.forced_to_framework("pairs"):
             return None
         recording = _records(differentiable)
         if any(not _is_plain(tensor) or (recording and tensor.requires_grad) for tensor in tensors):
@@ -133,6 +172,8 @@ class TorchOps(host.OfParameters, Ops):
         return int(torch.get_num_threads())
 
     def wrote(self, tensors: Sequence[Tensor]) -> None:
+        if torch.compiler.is_compiling():
+            return  # what is written in a graph is an operation of it
         try:
             torch.autograd.graph.increment_version(tensors)
         except RuntimeError:  # tensors made in inference mode have no version
@@ -149,6 +190,8 @@ class TorchOps(host.OfParameters, Ops):
         return bool(scalar.requires_grad and torch.is_grad_enabled())
 
     def distinct(self, tensors: Sequence[Any], describe: Callable[[int], str]) -> list[int]:
+        if torch.compiler.is_compiling():
+            return _distinct_in_graph(tensors, describe)
         traced = _is_traced()
         parts = [(index, part) for index, tensor in enumerate(tensors) for part in _parts(tensor)]
         for index, part in parts:
@@ -220,18 +263,22 @@ class TorchOps(host.OfParameters, Ops):
         return scalar.to(DTYPES[dtype])
 
     def scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Tensor]:
+        coef = torch_lists.stored(coef)
         return [torch.where(coef.to(t.device) != 1.0, _product(t, coef), t) for t in tensors]
 
     def scale_(self, tensors: Sequence[Tensor], coef: Scalar) -> None:
         _write_all(tensors, lambda index: _product(tensors[index], coef))
 
     def crossed(self, low: Any, high: Any) -> bool | None:
-        crossed = self.read((~(low <= high)).any().detach())
-        return None if crossed is None else bool(crossed)
+        if _is_watched() or not all(_is_plain(bound) for bound in (low, high) if isinstance(bound, torch.Tensor)):
+            return None
+        return bool((~(low <= high)).any())
 
     def bound(self, value: Any, tensor: Tensor) -> Any:
         if isinstance(value, torch.Tensor):
             return _narrow(value.to(tensor.device), tensor.dtype)
+        if tensor.dtype in HALF and torch.compiler.is_compiling():
+            return _narrow(torch.full((), value, dtype=torch.float64, device=tensor.device), tensor.dtype)
         return torch.full((), value, dtype=tensor.dtype, device=tensor.device)
 
     def clamp(self, tensor: Tensor, low: Any, high: Any) -> Tensor:
@@ -251,6 +298,129 @@ class TorchOps(host.OfParameters, Ops):
 
     def scope(self, differentiable: bool) -> AbstractContextManager[Any]:
         return nullcontext() if differentiable else torch.no_grad()
+
+
+class ListOps(TorchOps):
+    """The same by operations on whole lists, for tensors that `_go_in_lists`."""
+
+    def power_sum(self, tensors: Sequence[Tensor], p: float, divisor: Scalar | None) -> Scalar:
+        if p not in (1, 2):
+            return super().power_sum(tensors, p, divisor)
+        return torch_lists.power_sums(tensors, p, divisor).sum()
+
+    def max_abs(self, tensors: Sequence[Tensor]) -> Scalar:
+        return torch_lists.greatest(tensors).max()
+
+    def scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Tensor]:
+        if coef.dim():
+            return super().scale(tensors, coef)  # of slices
+        return torch_lists.multiplied(tensors, coef)
+
+    def scale_(self, tensors: Sequence[Tensor], coef: Scalar) -> None:
+        torch_lists.multiply_(tensors, coef)
+
+    def clamp_(self, tensors: Sequence[Tensor], bounds: Sequence[Sequence[Any]]) -> None:
+        for indices, group in torch_lists.groups(tensors):
+            low, high = bounds[indices[0]]
+            if isinstance(low, torch.Tensor) or isinstance(high, torch.Tensor) or low == 0 or high == 0:
+                own = [super(ListOps, self).bound(bound, group[0]) for bound in (low, high)]
+                torch._foreach_copy_(group, [self.clamp(tensor, *own) for tensor in group])
+            else:
+                torch_lists.clamp_(group, low, high)
+
+    def bound(self, value: Any, tensor: Tensor) -> Any:
+        if isinstance(value, torch.Tensor) or (tensor.dtype in HALF and torch.compiler.is_compiling()):
+            return super().bound(value, tensor)
+        return value
+
+
+class EachOps(ListOps):
+    """The same with a norm and a coefficient for each tensor of a list: vectors of them."""
+
+    def power_sum(self, tensors: Sequence[Tensor], p: float, divisor: Scalar | None) -> Scalar:
+        return torch_lists.power_sums(tensors, p, divisor)
+
+    def max_abs(self, tensors: Sequence[Tensor]) -> Scalar:
+        return torch_lists.greatest(tensors)
+
+    def scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Tensor]:
+        return torch_lists.multiplied(tensors, coef)
+
+
+class TorchPath(DevicePath):
+    """The device path, where a graph may hold numbers that it does not know."""
+
+    def _bounds(self, tensor: Tensor, *bounds: Any) -> list[Any]:
+        if not torch.compiler.is_compiling():
+            return super()._bounds(tensor, *bounds)
+        return [self._ops.bound(bound, tensor) for bound in bounds]  # rounded by operations
+
+
+class EachPath(TorchPath):
+    """A norm and a coefficient for each tensor of a list."""
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        super().__init__(EACH, tensors, differentiable=False)
+
+    def norm(self, p: float) -> Scalar:
+        # of one dtype at a time, to which they are rounded
+        return torch_lists.measured(self._tensors, lambda _, group: TorchPath(EACH, group, False).norm(p))
+
+
+class WholeInGraph(TorchPath):
+    """Plain gradients in a graph, found in one go: looking at each in detail would take long to trace."""
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        return self._tensors
+
+    def each(self) -> Path:
+        return EachPath(self._tensors)
+
+
+def _whole_in_graph(ops: TorchOps, given: Sequence[Any], *, differentiable: bool) -> WholeInGraph | None:
+    tensors = [tensor for tensor in given if tensor is not None]
+    in_lists = _go_in_lists(tensors, (), differentiable)
+    if not tensors or _need_pairs(tensors) or not (in_lists or (differentiable and all(map(_is_real, tensors)))):
+        return None
+    return WholeInGraph(IN_LISTS if in_lists else ops, tensors, differentiable)
+
+
+def _is_counted(parameter: Any) -> bool:
+    """A parameter that may have a gradient, which is not left out."""
+    return type(parameter) is torch.nn.Parameter and parameter.is_leaf and wants_clipping(parameter)
+
+
+def _go_in_lists(tensors: Sequence[Tensor], others: Sequence[Any], differentiable: bool) -> bool:
+    """Whether operations on lists may be used: they have no derivative here, and no rule for transformations."""
+    if torch.compiler.is_compiling():
+        special = differentiable
+    else:
+        recorded = _records(differentiable) and any(tensor.requires_grad for tensor in (*tensors, *others))
+        special = recorded or _is_transformed() or any(map(_is_inference, tensors))
+    return bool(tensors) and not special and all(_is_real(tensor) and tensor.numel() for tensor in tensors)
+
+
+def _is_strided(tensor: Any) -> bool:
+    """The only layout there is inside torch.compile, where a hook may not ask for it."""
+    return torch.compiler.is_compiling() or bool(tensor.layout == torch.strided)
+
+
+def _is_real(tensor: Any) -> bool:
+    return type(tensor) in (*PLAIN, FakeTensor) and _is_strided(tensor) and tensor.dtype in REAL
+
+
+def _distinct_in_graph(tensors: Sequence[Any], describe: Callable[[int], str]) -> list[int]:
+    """In a graph addresses are not known: the same memory is that of the same object."""
+    for index, tensor in enumerate(tensors):
+        if _is_expanded(tensor):
+            raise memory.expanded(describe(index))
+    first: dict[Any, int] = {}
+    return [first.setdefault(tensor, index) for index, tensor in enumerate(tensors)]
+
+
+def _is_expanded(tensor: Tensor) -> bool:
+    return any(step == 0 and length > 1 for step, length in zip(tensor.stride(), tensor.shape, strict=True))
 
 
 def _records(differentiable: bool) -> bool:
@@ -311,6 +481,17 @@ def lacks_float64(tensor: Tensor) -> bool:
     return tensor.device.type in WITHOUT_FLOAT64
 
 
+def _need_pairs(tensors: Sequence[Tensor], others: Sequence[Tensor] = ()) -> bool:
+    """Whether scalars are pairs of float32: where a gradient or a threshold has no float64, or where it is forced."""
+    wide = any(tensor.dtype in (torch.float64, torch.complex128) for tensor in tensors)
+    if wide and any(map(lacks_float64, tensors)):
+        raise TypeError(
+            "float64 gradients cannot be clipped together with gradients on a device without float64; convert them to "
+            "float32, or clip them by themselves"
+        )
+    return not wide and (any(map(lacks_float64, (*tensors, *others))) or host.forced_to_framework("pairs") == "pairs")
+
+
 def _is_watched() -> bool:
     """Whether something traces, transforms or differentiates forward what runs now: raw reads would escape it."""
     return _is_traced() or forward_ad._current_level >= 0
@@ -322,6 +503,15 @@ def _is_traced() -> bool:
         or torch.jit.is_tracing()
         or _python_dispatch._len_torch_dispatch_stack() > 0
         or torch._C._functorch.peek_interpreter_stack() is not None
+    )
+
+
+def _is_transformed() -> bool:
+    """Whether functions are transformed, or differentiated forward, or traced in a way that knows few operations."""
+    return (
+        torch.jit.is_tracing()
+        or torch._C._functorch.peek_interpreter_stack() is not None
+        or forward_ad._current_level >= 0
     )
 
 
@@ -367,8 +557,12 @@ def _write_all(tensors: Sequence[Tensor], compute: Callable[[int], Tensor]) -> N
             _write(tensor, compute(index))
 
 
+def _is_inference(tensor: Tensor) -> bool:
+    return not torch.compiler.is_compiling() and tensor.is_inference()
+
+
 def _write(tensor: Tensor, value: Tensor) -> None:
-    with torch.inference_mode() if tensor.is_inference() else nullcontext():
+    with torch.inference_mode() if _is_inference(tensor) else nullcontext():
         tensor.copy_(value)
 
 
@@ -397,3 +591,5 @@ def _product(tensor: Tensor, coef: Scalar) -> Tensor:
 
 
 OPS = TorchOps()
+IN_LISTS = ListOps()
+EACH = EachOps()

@@ -31,11 +31,9 @@ import torch
 from .._core.device import DevicePath
 from .._core.exact import nearest
 from .._core.ops import Scalar, Tensor
-from . import host
-from .torch_ops import HALF, OPS, TorchOps, lacks_float64
+from .torch_ops import HALF, OPS, TorchOps
 
 NARROW = (*HALF, torch.float32)
-WIDE = (torch.float64, torch.complex128)
 
 LARGEST = torch.finfo(torch.float32).max
 
@@ -240,17 +238,6 @@ class PairPath(DevicePath):
         ops, tensor = self._ops, self._tensors[0]
         power = power_below(ops.slice_max_abs(tensor, axes))
         return self._root(ops.slice_power_sum(tensor, axes, power), 2, power)
-
-
-def needed(tensors: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
-    """Whether gradients need pairs: where they, or a threshold, are on a device without float64, or it is forced."""
-    wide = any(tensor.dtype in WIDE for tensor in tensors)
-    if wide and any(map(lacks_float64, tensors)):
-        raise TypeError(
-            "float64 gradients cannot be clipped together with gradients on a device without float64; convert them to "
-            "float32, or clip them by themselves"
-        )
-    return not wide and (any(map(lacks_float64, (*tensors, *others))) or host.forced_to_framework("pairs") == "pairs")
 
 
 def _pair(number: Tensor) -> Pair:

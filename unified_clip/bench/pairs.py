@@ -82,9 +82,19 @@ def torch_pairs(arrays: Sequence[Array]) -> Pairs:
         ours = Pair("torch.nn.utils.clip_grad_norm_", restore, lambda given: uc.clip_grad_norm_(given, limit))
         return [ours._replace(theirs=lambda given: torch.nn.utils.clip_grad_norm_(given, limit), in_place=True)]
 
+    def in_graphs(limit: float) -> list[Pair]:
+        torch.compiler.reset()  # the graphs of another limit, or the limit would no longer be a constant
+
+        def compiled(clip: Any) -> Any:
+            return torch.compile(lambda given: clip(given, limit), fullgraph=True)
+
+        name = "torch.nn.utils.clip_grad_norm_ (torch.compile)"
+        ours = Pair(name, restore, compiled(uc.clip_grad_norm_), in_place=True)
+        return [ours._replace(theirs=compiled(torch.nn.utils.clip_grad_norm_))]
+
     name = "torch.nn.utils.get_total_norm"
     ours = Pair(name, lambda: masters, uc.get_total_norm, torch.nn.utils.get_total_norm)
-    return Pairs(clips, ours, lambda: [OPS.host_view(parameter.grad) for parameter in parameters])
+    return Pairs(clips, ours, lambda: [OPS.host_view(parameter.grad) for parameter in parameters], in_graphs)
 
 
 def tensorflow_pairs(arrays: Sequence[Array]) -> Pairs:

@@ -1,0 +1,141 @@
+"""PyTorch on a real CUDA device, where there is one: the CPU's numbers, no waiting, graphs, and few kernels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from kits import Kit
+
+import unified_clip.torch as uc
+
+CUDA = torch.device("cuda")
+SHAPES = [(), (3,), (64, 33), (1000,), (7, 1, 5), (4097,)]
+
+
+@pytest.fixture(autouse=True)
+def _needs_cuda(kit: Kit) -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("this machine has no CUDA device")
+    if not kit.exact:
+        pytest.skip("compared with the host path")
+
+
+def gradients(dtype: torch.dtype, number: int = len(SHAPES)) -> list[torch.Tensor]:
+    source = torch.Generator().manual_seed(0)
+    shapes = [SHAPES[index % len(SHAPES)] for index in range(number)]
+    return [torch.randn(shape, generator=source, dtype=torch.float64).to(dtype) for shape in shapes]
+
+
+def parameters(given: list[torch.Tensor], device: torch.device | str) -> list[torch.nn.Parameter]:
+    made = [torch.nn.Parameter(torch.zeros_like(each, device=device)) for each in given]
+    for parameter, gradient in zip(made, given, strict=True):
+        parameter.grad = gradient.to(device, copy=True)
+    return made
+
+
+CLIPS: dict[str, Callable[[Any], Any]] = {
+    "clip_grad_norm_": lambda given: uc.clip_grad_norm_(given, 5.0),
+    "clip_grad_norm_ of order 1": lambda given: uc.clip_grad_norm_(given, 5.0, 1),
+    "clip_grad_norm_ of order inf": lambda given: uc.clip_grad_norm_(given, 0.5, math.inf),
+    "clip_grad_norm_, nothing to do": lambda given: uc.clip_grad_norm_(given, 1e9),
+    "clip_grad_value_": lambda given: uc.clip_grad_value_(given, 0.7),
+    "GradientClipByNorm": uc.GradientClipByNorm(2.0).clip_,
+    "GradientClipByGlobalNorm": uc.GradientClipByGlobalNorm(2.0).clip_,
+}
+DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", CLIPS)
+def test_the_numbers_are_the_cpus(name: str, dtype: torch.dtype) -> None:
+    """Bit for bit; float64 norms within 1e-12, and so what they scale."""
+    here, there = (parameters(gradients(dtype), device) for device in ("cpu", CUDA))
+    norms = CLIPS[name](here), CLIPS[name](there)
+    tolerance = 1e-12 if dtype == torch.float64 else 0.0
+    if norms[0] is not None:
+        assert norms[1].is_cuda
+        torch.testing.assert_close(norms[1].cpu(), norms[0], rtol=tolerance, atol=0)
+    for one, other in zip(here, there, strict=True):
+        torch.testing.assert_close(other.grad.cpu(), one.grad, rtol=tolerance, atol=0)
+
+
+def test_what_float32_cannot_square() -> None:
+    for value, wanted in ((1e20, 2e20), (1e-30, 2e-30), (math.nan, math.nan), (math.inf, math.inf)):
+        got = uc.get_total_norm([torch.full((4,), value, device=CUDA)]).item()
+        assert got == pytest.approx(wanted, rel=2.0**-23, nan_ok=True)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", CLIPS)
+def test_no_clip_waits_for_the_device(name: str, dtype: torch.dtype) -> None:
+    given = parameters(gradients(dtype), CUDA)
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        CLIPS[name](given)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert all(parameter.grad.is_cuda for parameter in given)
+
+
+@pytest.mark.parametrize("name", CLIPS)
+def test_a_cuda_graph_is_captured_once_and_replayed(name: str) -> None:
+    held = parameters(gradients(torch.float32), CUDA)
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        CLIPS[name](held)  # what is set up by a first call
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        norm = CLIPS[name](held)
+    for factor in (1.0, 10.0, 0.01):
+        wanted = parameters([each * factor for each in gradients(torch.float32)], "cpu")
+        for parameter, other in zip(held, wanted, strict=True):
+            parameter.grad.copy_(other.grad)
+        graph.replay()
+        expected = CLIPS[name](wanted)
+        if norm is not None:
+            assert norm.item() == expected.item()
+        for parameter, other in zip(held, wanted, strict=True):
+            assert torch.equal(parameter.grad.cpu(), other.grad)
+
+
+def kernels(clip: Callable[[Any], Any], dtype: torch.dtype, number: int) -> int:
+    """How many are started for so many gradients; copies and fills by the device itself count as well."""
+    given = parameters(gradients(dtype, number), CUDA)
+    clip(given)
+    torch.cuda.synchronize()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
+        clip(given)
+        torch.cuda.synchronize()
+    return sum(event.device_type == torch.autograd.DeviceType.CUDA for event in seen.events())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", [name for name in CLIPS if name != "GradientClipByNorm"])
+def test_kernels_do_not_grow_with_the_number_of_gradients(name: str, dtype: torch.dtype) -> None:
+    """Up to what one launch of a list operation takes."""
+    few, many = kernels(CLIPS[name], dtype, 10), kernels(CLIPS[name], dtype, 40)
+    assert 0 < few == many
+
+
+def test_a_clip_by_norms_starts_one_kernel_for_each_gradient() -> None:
+    clip = CLIPS["GradientClipByNorm"]
+    assert kernels(clip, torch.float32, 40) - kernels(clip, torch.float32, 10) <= 30
+
+
+def test_a_list_on_two_devices() -> None:
+    """The norm is on the first gradient's device."""
+    here, there = gradients(torch.float32), gradients(torch.float32)
+    mixed = [*parameters(there[:3], CUDA), *parameters(there[3:], "cpu")]
+    wanted = parameters(here, "cpu")
+    norm, expected = uc.clip_grad_norm_(mixed, 5.0), uc.clip_grad_norm_(wanted, 5.0)
+    assert norm.is_cuda
+    assert norm.item() == expected.item()
+    for one, other in zip(mixed, wanted, strict=True):
+        assert torch.equal(one.grad.cpu(), other.grad)
