@@ -494,13 +494,15 @@ assert nodes and not any("PyFunc" in node.op for node in nodes)
 
 def test_in_replicas() -> None:
     code = """
-import numpy as np, tensorflow as tf
+import keras, numpy as np, tensorflow as tf
 import unified_clip.tensorflow as uc
 cpu = tf.config.list_physical_devices("CPU")[0]
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
 strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
 with strategy.scope():
     weight = tf.Variable([0.0, 0.0])
+    trained, optimizer = keras.Variable([0.0, 0.0]), keras.optimizers.SGD(1.0)
+    optimizer.build([trained])
 given = strategy.experimental_distribute_values_from_function(
     lambda context: tf.constant([3.0, 4.0]) * (10.0 ** context.replica_id_in_sync_group))
 
@@ -526,6 +528,16 @@ for clip, run in ((half, step), (half, tf.function(step)), (tf.function(half, ji
         np.testing.assert_allclose(part, [0.3, 0.4], rtol=1e-6)
     for part in (*last, -weight):
         np.testing.assert_allclose(part, [0.15, 0.2], rtol=1e-6)
+
+@tf.function
+def clip_the_sum(x):  # as docs/tensorflow.md says
+    (total,) = tf.distribute.get_replica_context().all_reduce("sum", [x])
+    clipped, norm = uc.clip_by_global_norm([total], 1.0)
+    optimizer.apply([clipped[0] / strategy.num_replicas_in_sync], [trained])
+    return norm
+
+assert [float(norm) for norm in strategy.experimental_local_results(strategy.run(clip_the_sum, (given,)))] == [55.0] * 2
+np.testing.assert_allclose(trained, [-0.6, -0.8], rtol=1e-6)
 print("done")
 """
     assert in_a_new_process(code).split()[-1] == "done"
