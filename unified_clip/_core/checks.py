@@ -54,7 +54,7 @@ def given_norm(ops: Ops, value: Any, what: str, *, differentiable: bool) -> Scal
 
 def bound(ops: Ops, value: Any, what: str) -> Scalar:
     """A bound of value clipping: a number (int or float), or a tensor."""
-    if ops.is_tensor(value) and math.prod([length or 0 for length in ops.shape(value)]) != 1:
+    if ops.is_tensor(value) and _elements(ops.shape(value)) != 1:
         if ops.dtype(value) not in (*FLOATING, *INTEGER_RANGES):
             raise TypeError(f"{what} is a tensor of {ops.dtype(value)}; pass real numbers")
         return ops.adopt_bound(value)
@@ -62,6 +62,11 @@ def bound(ops: Ops, value: Any, what: str) -> Scalar:
         return int(value)
     read = _one_element if ops.is_tensor(value) and not _is_real(value) else _number
     return _not_nan(*read(ops, value, what, differentiable=True), what)
+
+
+def _elements(shape: Sequence[int | None] | None) -> int | None:
+    """How many elements; None where a length, or even the number of axes, is not known."""
+    return None if shape is None or None in shape else math.prod([length or 0 for length in shape])
 
 
 def _not_nan(number: float | int | None, scalar: Scalar, what: str) -> Scalar:
@@ -88,7 +93,7 @@ def _number(ops: Ops, value: Any, what: str, differentiable: bool) -> tuple[floa
 
 def _one_element(ops: Ops, value: Any, what: str, differentiable: bool) -> tuple[float | int | None, Scalar]:
     shape = ops.shape(value)
-    if any(length not in (1, None) for length in shape):
+    if shape is not None and any(length not in (1, None) for length in shape):
         raise ValueError(f"{what} has shape {list(shape)}; pass one number, or call once for each threshold")
     if ops.dtype(value) not in (*FLOATING, *INTEGER_RANGES):
         raise TypeError(f"{what} is a tensor of {ops.dtype(value)}; pass a real number")
@@ -185,8 +190,10 @@ def ordered(crossed: bool | None, low: Any, high: Any) -> None:
         raise ValueError(f"the lower bound ({low}) is above the upper one ({high}){'; ' if known else ' '}{remedy}")
 
 
-def _broadcasts_to(shape: Sequence[int | None], target: Sequence[int | None], what: str) -> None:
+def _broadcasts_to(shape: Sequence[int | None] | None, target: Sequence[int | None] | None, what: str) -> None:
     """A bound may repeat along the tensor, never enlarge it."""
+    if shape is None or target is None:
+        return
     pairs = zip(reversed(shape), reversed(target), strict=False)
     if len(shape) > len(target) or any(a not in (1, b) and None not in (a, b) for a, b in pairs):
         raise ValueError(f"{what} has shape {list(shape)}, which does not broadcast to t's shape {list(target)}")
@@ -205,13 +212,13 @@ def one_tensor(ops: Ops, value: Any, function: str) -> None:
     )
 
 
-def axes(value: Any, shape: Sequence[int | None], *, sparse: bool) -> tuple[int, ...]:
-    """Axes as sorted non-negative ints."""
+def axes(value: Any, shape: Sequence[int | None] | None, *, sparse: bool) -> tuple[int, ...]:
+    """Axes as sorted ints, not negative where the number of axes is known."""
     if sparse:
         raise ValueError(
             "axes cannot be used with a sparse tensor, whose rows are not all stored; convert it to a dense one"
         )
-    rank = len(shape)
+    rank = None if shape is None else len(shape)
     given = value.tolist() if hasattr(value, "tolist") else value
     listed = list(given) if isinstance(given, list | tuple) else [given]
     found = []
@@ -219,9 +226,9 @@ def axes(value: Any, shape: Sequence[int | None], *, sparse: bool) -> tuple[int,
         if isinstance(axis, bool) or not hasattr(type(axis), "__index__"):
             raise TypeError(f"axes is {value!r}; pass an int, or a list of ints")
         axis = operator.index(axis)
-        if not -rank <= axis < rank:
+        if rank is not None and not -rank <= axis < rank:
             raise ValueError(f"axes names axis {axis}, and t has {rank}: from {-rank} to {rank - 1}")
-        found.append(axis % rank)
+        found.append(axis if rank is None else axis % rank)
     if len(set(found)) != len(found):
         raise ValueError(f"axes is {value!r}, which names an axis twice")
     return tuple(sorted(found))

@@ -187,7 +187,7 @@ class Functions:
             t_list: Gradients: one tensor, or any container of tensors and None.
             clip_norm: The threshold, 0 or more. inf measures and returns the values given.
             use_norm: A norm measured before, a number or a one-element tensor, to use in place of n.
-            name: Accepted for compatibility; it changes no result.
+            name: A name for the operations in a graph of TensorFlow; it changes no result.
 
         Returns:
             The clipped gradients, and the norm (0-d). A flat list, tuple or iterator gives a list; a tensor gives a
@@ -207,12 +207,13 @@ class Functions:
             np.float64(5.0)
         """
         ops, t_list = self.resolve(t_list)
-        limit = checks.threshold(ops, clip_norm, "clip_norm", differentiable=True)
-        given = None if use_norm is None else checks.given_norm(ops, use_norm, "use_norm", differentiable=True)
-        plain = isinstance(limit, float) and isinstance(given, float | None)
-        gradients = functional(ops, t_list, "clip_by_global_norm", plain=plain)
-        norm = rule.clip_together(gradients, limit, rule.TENSORFLOW_GLOBAL, given_norm=given)
-        return gradients.result(), norm
+        with ops.name_scope(name or "clip_by_global_norm"):
+            limit = checks.threshold(ops, clip_norm, "clip_norm", differentiable=True)
+            given = None if use_norm is None else checks.given_norm(ops, use_norm, "use_norm", differentiable=True)
+            plain = isinstance(limit, float) and isinstance(given, float | None)
+            gradients = functional(ops, t_list, "clip_by_global_norm", plain=plain)
+            norm = rule.clip_together(gradients, limit, rule.TENSORFLOW_GLOBAL, given_norm=given)
+            return gradients.result(), norm
 
     def clip_by_norm(self, t: Any, clip_norm: Any, axes: Any = None, name: str | None = None) -> Tensor:
         """Clip one tensor by its own norm, or each of its slices by the slice's; a new tensor is returned.
@@ -223,7 +224,7 @@ class Functions:
             t: A tensor of any shape.
             clip_norm: The threshold, 0 or more. inf returns the values given.
             axes: The axes that make up a slice: an int or a list of them, negative ones from the end. None: all.
-            name: Accepted for compatibility; it changes no result.
+            name: A name for the operations in a graph of TensorFlow; it changes no result.
 
         Returns:
             A tensor of the shape and dtype of `t`.
@@ -240,13 +241,14 @@ class Functions:
                    [0.3, 0.4]])
         """
         ops, t = self.resolve(t)
-        limit = checks.threshold(ops, clip_norm, "clip_norm", differentiable=True)
-        gradients = self._one_tensor(ops, t, "clip_by_norm")
-        along = None
-        if axes is not None and gradients.values:
-            along = checks.axes(axes, ops.shape(gradients.values[0]), sparse=gradients.is_sparse(0))
-        rule.clip_each(gradients, limit, rule.TENSORFLOW, along)
-        return gradients.result()
+        with ops.name_scope(name or "clip_by_norm"):
+            limit = checks.threshold(ops, clip_norm, "clip_norm", differentiable=True)
+            gradients = self._one_tensor(ops, t, "clip_by_norm")
+            along = None
+            if axes is not None and gradients.values:
+                along = checks.axes(axes, ops.shape(gradients.values[0]), sparse=gradients.is_sparse(0))
+            rule.clip_each(gradients, limit, rule.TENSORFLOW, along)
+            return gradients.result()
 
     def clip_by_value(self, t: Any, clip_value_min: Any, clip_value_max: Any, name: str | None = None) -> Tensor:
         """Clip every element of one tensor to [clip_value_min, clip_value_max]; a new tensor is returned.
@@ -257,7 +259,7 @@ class Functions:
             t: A tensor of any shape, real or of integers.
             clip_value_min: The lower bound: a number, or a tensor that broadcasts to `t`; rounded to its dtype.
             clip_value_max: The upper bound, likewise.
-            name: Accepted for compatibility; it changes no result.
+            name: A name for the operations in a graph of TensorFlow; it changes no result.
 
         Returns:
             A tensor of the shape and dtype of `t`.
@@ -274,22 +276,23 @@ class Functions:
             array([-1. ,  0.5,  1. ])
         """
         ops, t = self.resolve(t)
-        low = checks.bound(ops, clip_value_min, "clip_value_min")
-        high = checks.bound(ops, clip_value_max, "clip_value_max")
-        gradients = self._one_tensor(ops, t, "clip_by_value", also=checks.INTEGER_RANGES, order=True)
-        if gradients.values:
-            if gradients.is_sparse(0):
-                checks.sparse_bounds(low, high, gradients.leaves[0])
-            low, high = checks.value_bounds(ops, low, high, gradients.values[0])
-            rule.clip_by_value(gradients, low, high)
-        return gradients.result()
+        with ops.name_scope(name or "clip_by_value"):
+            low = checks.bound(ops, clip_value_min, "clip_value_min")
+            high = checks.bound(ops, clip_value_max, "clip_value_max")
+            gradients = self._one_tensor(ops, t, "clip_by_value", also=checks.INTEGER_RANGES, order=True)
+            if gradients.values:
+                if gradients.is_sparse(0):
+                    checks.sparse_bounds(low, high, gradients.leaves[0])
+                low, high = checks.value_bounds(ops, low, high, gradients.values[0])
+                rule.clip_by_value(gradients, low, high)
+            return gradients.result()
 
     def global_norm(self, t_list: Any, name: str | None = None) -> Tensor:
         """The 2-norm over all gradients in `t_list`. Source: `tf.linalg.global_norm`.
 
         Args:
             t_list: Gradients: one tensor, or any container of tensors and None.
-            name: Accepted for compatibility; it changes no result.
+            name: A name for the operations in a graph of TensorFlow; it changes no result.
 
         Returns:
             The norm, 0-d: float64 if any gradient is float64 or complex128, else float32.
@@ -304,7 +307,8 @@ class Functions:
             np.float64(5.0)
         """
         ops, t_list = self.resolve(t_list)
-        return rule.measure(functional(ops, t_list, "global_norm"), 2.0)
+        with ops.name_scope(name or "global_norm"):
+            return rule.measure(functional(ops, t_list, "global_norm"), 2.0)
 
     # -- what they share
 

@@ -7,7 +7,7 @@ Dtypes travel as their names ("float32", "bfloat16", ...), scalars as opaque flo
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 Tensor = Any
@@ -108,7 +108,8 @@ class Ops(Protocol):
 
     def dtype(self, tensor: Any) -> str: ...
 
-    def shape(self, tensor: Any) -> tuple[int | None, ...]: ...
+    def shape(self, tensor: Any) -> tuple[int | None, ...] | None:
+        """None for a length that is not known; None alone where not even the number of axes is."""
 
     def is_parameter(self, value: Any) -> bool:
         """A tensor that cannot be a gradient, since its type says that it is a parameter."""
@@ -134,6 +135,10 @@ class Ops(Protocol):
     def with_children(self, node: Any, children: list[Any]) -> Any:
         """Only called for what has `children`."""
         return None
+
+    def name_scope(self, name: str) -> AbstractContextManager[Any]:
+        """Entered where operations that a graph names are made."""
+        return nullcontext()
 
     # -- gradients on parameters: only called where `gradients_on_parameters`
 

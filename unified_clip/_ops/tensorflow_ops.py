@@ -7,6 +7,7 @@ Two things TensorFlow's compilers do shape the arithmetic here: XLA's maximum dr
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager.context import ensure_initialized
+from tensorflow.python.ops import control_flow_util
 from tensorflow.python.pywrap_tfe import TFE_Py_TapeSetPossibleGradientTypes as gradient_types
 
 from .._core import classes
@@ -26,6 +28,15 @@ EAGER = tf.__internal__.EagerTensor
 
 TENSOR = tf.__internal__.types.Tensor
 """Base of eager and symbolic tensors and of every Variable, Keras's on TensorFlow included; not of IndexedSlices."""
+
+PIECE = 1 << 18
+"""The elements of a long tensor that are cast to float64 at a time: 2 MiB, which stay in a cache."""
+
+LANES = 4
+"""How many pieces are in memory as float64 at a time."""
+
+SHORT = 1 << 12
+"""Up to so many elements, an operation takes longer to start than the elements to be copied."""
 
 
 class TensorflowOps(Ops):
@@ -49,9 +60,9 @@ class TensorflowOps(Ops):
     def dtype(self, tensor: Any) -> str:
         return str(getattr(tensor.dtype, "name", tensor.dtype))  # Keras names its dtypes by strings
 
-    def shape(self, tensor: Any) -> tuple[int | None, ...]:
+    def shape(self, tensor: Any) -> tuple[int | None, ...] | None:
         shape = tf.TensorShape(tensor.shape)
-        return () if shape.rank is None else tuple(shape.as_list())
+        return None if shape.rank is None else tuple(shape.as_list())
 
     # -- variables
 
@@ -75,6 +86,10 @@ class TensorflowOps(Ops):
             first.setdefault(id(tensor), index) if self.is_variable(tensor) else index
             for index, tensor in enumerate(tensors)
         ]
+
+    def name_scope(self, name: str) -> AbstractContextManager[Any]:
+        scope: AbstractContextManager[Any] = nullcontext() if tf.executing_eagerly() else tf.name_scope(name)
+        return scope
 
     # -- sparse gradients
 
@@ -157,12 +172,16 @@ class TensorflowOps(Ops):
         return _constant(value, tf.float64)
 
     def power_sum(self, tensors: Sequence[Tensor], p: float, divisor: Scalar | None) -> Scalar:
-        parts = [part for tensor in tensors for part in _real_parts(tensor, p)]
-        if divisor is not None and p in (1, 2):
-            parts = [part / divisor for part in parts]
-        # l2_loss is half the sum of squares, in one pass; doubling it is exact.
-        sums = [tf.nn.l2_loss(part) if p == 2 else tf.reduce_sum(_powers(part, p, divisor)) for part in parts]
-        total = tf.add_n([self.constant(0.0, tensors), *sums])
+        sums = [self.constant(0.0, tensors)]
+        for piece in _pieces(tensors):
+            # All would be cast first, for a graph runs whatever it can; so each waits for an earlier sum.
+            with tf.control_dependencies(sums[-LANES:][:1]):
+                parts = _real_parts(piece, p)
+            if divisor is not None and p in (1, 2):
+                parts = [part / divisor for part in parts]
+            # l2_loss is half the sum of squares, in one pass; doubling it is exact.
+            sums += [tf.nn.l2_loss(part) if p == 2 else tf.reduce_sum(_powers(part, p, divisor)) for part in parts]
+        total = tf.add_n(sums)
         return 2.0 * total if p == 2 else total
 
     def max_abs(self, tensors: Sequence[Tensor]) -> Scalar:
@@ -193,7 +212,14 @@ class TensorflowOps(Ops):
 
     def scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Tensor]:
         unchanged = coef >= 1.0
-        return [tf.where(unchanged, tensor, _product(tensor, coef)) for tensor in tensors]
+        joined, apart = _joined(tensors)
+
+        def scaled() -> list[Tensor]:
+            return [_product(tensor, coef) for tensor in joined]
+
+        if _pays_to_branch(joined, coef):
+            return apart(tf.cond(unchanged, lambda: [tf.identity(tensor) for tensor in joined], scaled))
+        return apart([tf.where(unchanged, *both) for both in zip(joined, scaled(), strict=True)])
 
     def scale_(self, tensors: Sequence[Tensor], coef: Scalar) -> None:
         raise AssertionError("tensors of TensorFlow cannot be written")
@@ -258,6 +284,73 @@ def _constant(number: float, dtype: Any) -> Tensor:
     By way of an array: eager TensorFlow keeps small constants of Python numbers, and gives -0.0 the one of 0.0.
     """
     return tf.constant(np.array(number, dtype.as_numpy_dtype))
+
+
+def _elements(tensor: Tensor) -> float:
+    """How many there are; inf where that is not known."""
+    count = tensor.shape.num_elements()
+    return math.inf if count is None else count
+
+
+def _is_for_xla() -> bool:
+    """Whether a graph is being made that XLA compiles: it fuses what reads a tensor, however long or short."""
+    if tf.executing_eagerly():
+        return False
+    return bool(control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()))
+
+
+def _pays_to_branch(tensors: Sequence[Tensor], coef: Scalar) -> bool:
+    """Whether to leave out a multiplication by 1: a branch has to be built, and an eager one waits for the device."""
+    long = sum(map(_elements, tensors)) > PIECE
+    return long and coef.shape.rank == 0 and not tf.executing_eagerly() and not _is_for_xla()
+
+
+def _pieces(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """The same elements, in tensors that are neither very long nor very short."""
+    if _is_for_xla():
+        return list(tensors)
+    return [piece for tensor in _joined(tensors)[0] for piece in _split(tensor)]
+
+
+def _split(tensor: Tensor) -> list[Tensor]:
+    elements = _elements(tensor)
+    if not PIECE < elements < math.inf:
+        return [tensor]
+    whole, rest = divmod(int(elements), PIECE)
+    pieces: list[Tensor] = tf.split(tf.reshape(tensor, [-1]), [PIECE] * whole + [rest])
+    return pieces
+
+
+def _joined(tensors: Sequence[Tensor]) -> tuple[list[Tensor], Callable[[list[Tensor]], list[Tensor]]]:
+    """The tensors with the short ones of a dtype in one, and a function that takes as many results apart again."""
+    groups: dict[object, list[int]] = {}
+    most = 0 if _is_for_xla() else SHORT
+    for index, tensor in enumerate(tensors):
+        together = _elements(tensor) <= most
+        groups.setdefault((tensor.dtype, tensor.device) if together else index, []).append(index)
+
+    def apart(results: list[Tensor]) -> list[Tensor]:
+        found: dict[int, Tensor] = {}
+        for result, group in zip(results, groups.values(), strict=True):
+            found.update(zip(group, _apart(result, [tensors[index].shape for index in group]), strict=True))
+        return [found[index] for index in range(len(tensors))]
+
+    return [_end_to_end([tensors[index] for index in group]) for group in groups.values()], apart
+
+
+def _end_to_end(tensors: Sequence[Tensor]) -> Tensor:
+    return tensors[0] if len(tensors) == 1 else tf.concat([_of_shape(tensor, [-1]) for tensor in tensors], axis=0)
+
+
+def _apart(joined: Tensor, shapes: Sequence[tf.TensorShape]) -> list[Tensor]:
+    if len(shapes) == 1:
+        return [joined]
+    parts = tf.split(joined, [shape.num_elements() for shape in shapes])
+    return [_of_shape(part, shape) for part, shape in zip(parts, shapes, strict=True)]
+
+
+def _of_shape(tensor: Tensor, shape: Any) -> Tensor:
+    return tensor if tensor.shape.rank == len(shape) == 1 else tf.reshape(tensor, shape)
 
 
 def _is_short(tensor: Tensor) -> bool:

@@ -116,8 +116,25 @@ def tensorflow_pairs(arrays: Sequence[Array]) -> Pairs:
             found.append(eager._replace(native=f"{eager.native} (XLA)", theirs=lambda given: compiled(given, held)))
         return found
 
+    def clip(given: Any, limit: Any) -> Any:
+        return uc.clip_by_global_norm(given, limit)
+
+    graphs = {
+        "in tf.function": (tf.function(clip), tf.function(tf.clip_by_global_norm)),
+        "in XLA": (tf.function(clip, jit_compile=True), compiled),
+    }
+
+    def in_graphs(limit: float) -> list[Pair]:
+        held = tf.constant(limit, grads[0].dtype)
+
+        def pair(kind: str, ours: Any, theirs: Any) -> Pair:
+            ours_held, theirs_held = (lambda given: ours(given, held)), (lambda given: theirs(given, held))
+            return Pair(f"tf.clip_by_global_norm ({kind})", lambda: grads, ours_held, theirs_held)
+
+        return [pair(kind, *both) for kind, both in graphs.items()]
+
     ours = Pair("tf.linalg.global_norm", lambda: grads, uc.global_norm, tf.linalg.global_norm)
-    return Pairs(clips, ours, lambda: [OPS.host_view(grad) for grad in grads])
+    return Pairs(clips, ours, lambda: [OPS.host_view(grad) for grad in grads], in_graphs)
 
 
 def paddle_pairs(arrays: Sequence[Array]) -> Pairs:
