@@ -1,4 +1,7 @@
-"""unified_clip for JAX: arrays cannot be written, so in-place names update the list or dict of gradients."""
+"""unified_clip for JAX: arrays cannot be written, so in-place names update the list or dict of gradients.
+
+`transforms` has the rules as optax's gradient transformations.
+"""
 
 from ._core import classes
 from ._ops.jax_ops import OPS
