@@ -4,7 +4,10 @@
 """
 
 from ._core import classes
+from ._ops import jax_transforms as _transforms
 from ._ops.jax_ops import OPS
+
+transforms = _transforms
 
 _names = classes.Names.over(OPS)
 
