@@ -277,7 +277,7 @@ class JaxKit(Kit):
     differentiates = True
 
     def __init__(self) -> None:
-        os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=2")  # before JAX is imported
+        os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=4")  # before JAX is imported
 
     def from_array(self, array: np.ndarray) -> Any:
         import jax.numpy as jnp

@@ -1,7 +1,13 @@
-"""unified_clip for JAX: arrays cannot be written, so in-place names update the list or dict of gradients."""
+"""unified_clip for JAX: arrays cannot be written, so in-place names update the list or dict of gradients.
+
+`transforms` has the rules as optax's gradient transformations.
+"""
 
 from ._core import classes
+from ._ops import jax_transforms as _transforms
 from ._ops.jax_ops import OPS
+
+transforms = _transforms
 
 _names = classes.Names.over(OPS)
 

@@ -30,7 +30,11 @@ NATIVES = {
     ],
     ("paddle", "float32"): ["paddle.nn.ClipGradByGlobalNorm", "paddle.nn.utils.clip_grad_norm_"],
     ("paddle", "bfloat16"): [],
-    ("jax", "float32"): ["optax.clip_by_global_norm (jit)", "optax.tree.norm (jit)"],
+    ("jax", "float32"): [
+        "optax.clip_by_global_norm (jit)",
+        "optax.clip_by_global_norm (both in jit)",
+        "optax.tree.norm (jit)",
+    ],
 }
 """What there is to compare with; for bfloat16 the same where nothing else is said."""
 

@@ -112,8 +112,8 @@ def test_one_traced_array_sends_the_whole_list_to_the_device_path() -> None:
 
 
 def test_arrays_in_parts_are_not_here() -> None:
-    assert len(jax.devices()) == 2
-    mesh = Mesh(np.array(jax.devices()), ("data",))
+    assert len(jax.devices()) == 4
+    mesh = Mesh(np.array(jax.devices()[:2]), ("data",))
     sharded = jax.device_put(jnp.array([3.0, 4.0], "float32"), NamedSharding(mesh, PartitionSpec("data")))
     assert not on_host(sharded)
     (clipped,), norm = uc.clip_by_global_norm([sharded], 1.0)

@@ -6,7 +6,7 @@ Dtypes travel as their names ("float32", "bfloat16", ...), scalars as opaque flo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
@@ -205,6 +205,10 @@ class Ops(Protocol):
     def from_capsules(self, capsules: Sequence[Any]) -> list[Tensor]:
         """Only called where `takes_capsules`."""
         return []
+
+    def placed(self, results: list[Tensor], sources: Iterable[Sequence[Tensor]]) -> list[Tensor]:
+        """Results of the host path on the devices where the framework would have computed them from their sources."""
+        return results
 
     def threads(self) -> int | None:
         """How many threads the framework uses on the CPU; None where it does not say."""

@@ -49,6 +49,9 @@ class HostOps(Protocol):
 
     def norm_from_host(self, value: float, dtype: str) -> Tensor: ...
 
+    def placed(self, results: list[Tensor], sources: Iterable[Sequence[Tensor]]) -> list[Tensor]:
+        """Results on the devices where the framework would have computed them, each from its sources."""
+
     def wrote(self, tensors: Sequence[Tensor]) -> None:
         """Tell automatic differentiation that the memory of these tensors has changed."""
 
@@ -117,7 +120,7 @@ class HostPath:
         return self._new(lambda results: list(map(np.copyto, results, self._views)))
 
     def as_norm(self, n: Scalar) -> Tensor:
-        return self._ops.norm_from_host(float(n), self._norm_dtype)
+        return self._ops.placed([self._ops.norm_from_host(float(n), self._norm_dtype)], [self._tensors])[0]
 
     def is_one(self, coef: Scalar) -> bool:
         return bool(np.all(coef == 1.0))
@@ -154,7 +157,7 @@ class HostPath:
         new = np.empty_like if self._ops.writable else kernels.shareable_empty_like
         results = [new(view) for view in self._views]
         compute(results)
-        return [self._ops.from_host(result, dtype) for result, dtype in zip(results, self._dtypes, strict=True)]
+        return self._ops.placed(list(map(self._ops.from_host, results, self._dtypes)), zip(self._tensors))
 
 
 class LanePath(HostPath):
@@ -179,7 +182,9 @@ class LanePath(HostPath):
         return self._lane.makes_tensors or self._ops.takes_capsules
 
     def _made(self, results: list[Any]) -> list[Tensor]:
-        return results if self._lane.makes_tensors else self._ops.from_capsules(results)
+        if self._lane.makes_tensors:
+            return results
+        return self._ops.placed(self._ops.from_capsules(results), zip(self._tensors))
 
 
 class OneNormPath(LanePath):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -19,6 +19,9 @@ from .._core.ops import Ops, Path, Scalar, Tensor, WholePath
 from . import host, kernels
 
 HALF = (jnp.float16, jnp.bfloat16)
+
+SMALL = 4096
+"""Elements up to which tensors are copied into one another's company to be added up: see `_fewer`."""
 
 
 class JaxOps(Ops):
@@ -74,7 +77,8 @@ class JaxOps(Ops):
             inside = (rows < np.array(gradient.shape[: gradient.n_sparse])).all(axis=1)  # BCOO pads with the rest
             dtype = self.dtype(gradient)
             unique, array = kernels.merge_rows(rows[inside].T, self.host_view(gradient.data)[inside], dtype)
-            indices, data = jnp.asarray(unique.T), self.from_host(array, dtype)
+            merged = [jnp.asarray(unique.T), self.from_host(array, dtype)]
+            indices, data = self.placed(merged, zip([gradient.indices, gradient.data]))
         return data, lambda new: BCOO((new, indices), shape=gradient.shape, indices_sorted=True, unique_indices=True)
 
     # -- the path
@@ -108,6 +112,9 @@ class JaxOps(Ops):
     def norm_from_host(self, value: float, dtype: str) -> Tensor:
         return self.from_host(np.array(value, dtype), dtype)
 
+    def placed(self, results: list[Tensor], sources: Iterable[Sequence[Tensor]]) -> list[Tensor]:
+        return [_beside(result, tensors) for result, tensors in zip(results, sources, strict=True)]
+
     def wrote(self, tensors: Sequence[Tensor]) -> None:
         """Arrays are never written."""
 
@@ -124,15 +131,15 @@ class JaxOps(Ops):
         return jnp.reshape(jnp.asarray(value, dtype=jnp.float64), ())
 
     def power_sum(self, tensors: Sequence[Tensor], p: float, divisor: Scalar | None) -> Scalar:
-        sums = [jnp.sum(_powers(tensor, p, divisor)) for tensor in tensors]
-        return sum(sums, start=jnp.zeros((), jnp.float64))
+        sums = [jnp.sum(_powers(tensor, p, divisor)) for tensor in _fewer(tensors)]
+        return _computed_once(sum(sums, start=jnp.zeros((), jnp.float64)))
 
     def max_abs(self, tensors: Sequence[Tensor]) -> Scalar:
-        greatest = [self.slice_max_abs(tensor, range(tensor.ndim)).reshape(()) for tensor in tensors]
-        return _max(jnp.stack([jnp.zeros((), jnp.float64), *greatest]), (0,)).reshape(())
+        greatest = [self.slice_max_abs(tensor, range(tensor.ndim)).reshape(()) for tensor in _fewer(tensors)]
+        return _computed_once(_max(jnp.stack([jnp.zeros((), jnp.float64), *greatest]), (0,)).reshape(()))
 
     def slice_power_sum(self, tensor: Tensor, axes: Sequence[int], divisor: Scalar | None) -> Scalar:
-        return jnp.sum(_powers(tensor, 2, divisor), axis=tuple(axes), keepdims=True)
+        return _computed_once(jnp.sum(_powers(tensor, 2, divisor), axis=tuple(axes), keepdims=True))
 
     def slice_max_abs(self, tensor: Tensor, axes: Sequence[int]) -> Scalar:
         return _max(_magnitudes(tensor), tuple(axes))
@@ -155,7 +162,9 @@ class JaxOps(Ops):
         return scalar.astype(dtype)
 
     def scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Tensor]:
-        return [jnp.where(coef != 1.0, _product(tensor, coef), tensor) for tensor in tensors]
+        coef = _computed_once(coef)
+        changed = coef != 1.0
+        return [_select(changed, _product(tensor, coef), tensor) for tensor in tensors]
 
     def scale_(self, tensors: Sequence[Tensor], coef: Scalar) -> None:
         raise AssertionError("JAX arrays cannot be written")
@@ -194,6 +203,17 @@ def _put(arrays: list[kernels.Array]) -> list[Tensor]:
         return put
 
 
+def _beside(result: Tensor, tensors: Sequence[Tensor]) -> Tensor:
+    """Where these tensors are, if they are committed to their device; else the result stays free to leave its own."""
+    homes = {tensor.sharding for tensor in tensors if tensor.committed}
+    devices = {device for home in homes for device in home.device_set}
+    if len(devices) != 1:
+        return result
+    is_like_them = len(homes) == 1 and result.shape == tensors[0].shape
+    with jax.enable_x64(True):
+        return jax.device_put(result, homes.pop() if is_like_them else devices.pop())
+
+
 class _Exporter:
     """What has a capsule to give, as NumPy asks for it. JAX's own `from_dlpack` ties an array to one device."""
 
@@ -223,6 +243,34 @@ def _is_concrete(tensor: Any) -> bool:
     return len(devices) == 1 and next(iter(devices)).platform == "cpu"
 
 
+def _fewer(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """The same numbers in fewer tensors: small ones of a type in one. Each sum costs XLA time to compile and to run."""
+    groups: dict[Any, list[Tensor]] = {}
+    for index, tensor in enumerate(tensors):
+        small = isinstance(tensor.size, int) and tensor.size <= SMALL  # it may be symbolic, in `jax.export`
+        groups.setdefault(jax.typeof(tensor) if small else index, []).append(tensor)
+    return [jnp.stack(group) if len(group) > 1 else _without_last_ones(group[0]) for group in groups.values()]
+
+
+def _without_last_ones(tensor: Tensor) -> Tensor:
+    """The tensor without axes of length 1, if its last is one: XLA takes six times as long to add it up on a CPU, and
+    simplifies a shape back where nothing is in its way."""
+    if tensor.shape[-1:] != (1,):
+        return tensor
+    return jax.lax.optimization_barrier(jnp.squeeze(tensor))
+
+
+def _computed_once(scalar: Scalar) -> Scalar:
+    """The same numbers, as a quotient. XLA computes divisions once, but repeats cheaper operations, the sum over all
+    tensors among them, in every fusion that needs their result: in the scaling of every tensor."""
+    return jax.lax.div(scalar, jnp.where(scalar < 0, 2.0, 1.0))  # never below 0, but that is not known to XLA
+
+
+def _select(condition: Tensor, yes: Tensor, no: Tensor) -> Tensor:
+    """`jnp.where`, which takes longer to trace. The condition is 0-d, or has axes of length 1."""
+    return jax.lax.select_n(jnp.broadcast_to(condition, no.shape) if condition.ndim else condition, no, yes)
+
+
 def _wide(tensor: Tensor) -> Tensor:
     return tensor.astype(jnp.complex128 if jnp.iscomplexobj(tensor) else jnp.float64)
 
@@ -249,9 +297,19 @@ def _magnitudes(tensor: Tensor) -> Tensor:
     """|g| in float64, with derivative 0 where g is 0, complex numbers included."""
     if not jnp.iscomplexobj(tensor):
         return jnp.abs(_wide(tensor))
-    zero = tensor == 0
-    magnitudes = jnp.where(zero, 0.0, jnp.abs(jnp.where(zero, 1.0, _wide(tensor))))
-    return jnp.where(jnp.isnan(tensor), math.nan, magnitudes)  # abs(inf + nan j) is inf
+    parts = [jnp.abs(_wide(part)) for part in (tensor.real, tensor.imag)]
+    greatest = jnp.maximum(*map(jax.lax.stop_gradient, parts))
+    divisor = jnp.where((greatest > 0) & (greatest < math.inf), greatest, 1.0)
+    squares = sum(_divided(part, divisor) ** 2 for part in parts)  # the derivative of JAX's own |z| is as of its power
+    zero = squares == 0
+    magnitudes = jnp.where(zero, 0.0, jnp.sqrt(jnp.where(zero, 1.0, squares)) * divisor)
+    return jnp.where(jnp.isnan(tensor), math.nan, magnitudes)  # |inf + nan j| is inf
+
+
+def _divided(numbers: Tensor, divisor: Scalar) -> Tensor:
+    """XLA divides by multiplying with the reciprocal, which for a large divisor it flushes to 0."""
+    half = 1.0 / jnp.sqrt(divisor)
+    return numbers * half * half
 
 
 def _powers(tensor: Tensor, p: float, divisor: Scalar | None) -> Tensor:
@@ -260,9 +318,7 @@ def _powers(tensor: Tensor, p: float, divisor: Scalar | None) -> Tensor:
         return _powers(tensor.real, 2, divisor) + _powers(tensor.imag, 2, divisor)
     numbers = _wide(tensor) if p == 2 else _magnitudes(tensor)
     if divisor is not None and p in (1, 2):
-        # XLA divides by multiplying with the reciprocal, which for a large divisor it flushes to 0.
-        half = 1.0 / jnp.sqrt(divisor)
-        numbers = numbers * half * half
+        numbers = _divided(numbers, divisor)
     if p == 2:
         return numbers * numbers
     if p == 1:
@@ -274,10 +330,22 @@ def _powers(tensor: Tensor, p: float, divisor: Scalar | None) -> Tensor:
     return jnp.where(zero, 0.0, jnp.exp(p * below))
 
 
+@functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
 def _max(values: Tensor, axes: tuple[int, ...]) -> Tensor:
     """The greatest value along axes, which stay with length 1: 0 for none, NaN where there is any (XLA may drop it)."""
     greatest = jnp.max(values, axis=axes, keepdims=True, initial=0.0)
     return jnp.where(jnp.any(jnp.isnan(values), axis=axes, keepdims=True), math.nan, greatest)
+
+
+@_max.defjvp  # type: ignore[untyped-decorator]
+def _max_jvp(axes: tuple[int, ...], primals: tuple[Tensor], tangents: tuple[Tensor]) -> tuple[Tensor, Tensor]:
+    """Shared by all that are the greatest. JAX's own needs float64 where a jitted function is differentiated."""
+    (values,), (tangent,) = primals, tangents
+    with jax.enable_x64(True):
+        greatest = _max(values, axes)
+        found = (values == greatest).astype(jnp.float64)
+        count = jnp.maximum(found.sum(axis=axes, keepdims=True), 1.0)
+        return greatest, (found * tangent).sum(axis=axes, keepdims=True) / count
 
 
 def _narrow(value: Tensor, dtype: Any) -> Tensor:

@@ -191,6 +191,7 @@ def jax_pairs(arrays: Sequence[Array]) -> Pairs:
         return optax.clip_by_global_norm(limit).update(given, optax.EmptyState())[0], optax.tree.norm(given)
 
     compiled, norm = jax.jit(clip), jax.jit(optax.tree.norm)
+    ours_compiled = jax.jit(uc.clip_by_global_norm)
     wait = jax.block_until_ready
 
     def clips(limit: float) -> list[Pair]:
@@ -201,9 +202,16 @@ def jax_pairs(arrays: Sequence[Array]) -> Pairs:
             return [ours]
         return [ours._replace(theirs=lambda given: wait(compiled(given, held)))]
 
+    def in_graphs(limit: float) -> list[Pair]:
+        held = jax.numpy.asarray(limit)
+        ours = Pair(
+            "optax.clip_by_global_norm (both in jit)", lambda: grads, lambda given: wait(ours_compiled(given, held))
+        )
+        return [ours._replace(theirs=lambda given: wait(compiled(given, held)))]
+
     ours = Pair("optax.tree.norm (jit)", lambda: grads, lambda given: wait(uc.global_norm(given)))
     by_norm = ours._replace(theirs=lambda given: wait(norm(given)))
-    return Pairs(clips, by_norm, lambda: [OPS.host_view(grad) for grad in grads])
+    return Pairs(clips, by_norm, lambda: [OPS.host_view(grad) for grad in grads], in_graphs)
 
 
 def _torch_threads(threads: int) -> None:

@@ -1,0 +1,187 @@
+"""Several devices: results are where JAX itself would have put them, and sharded arrays stay sharded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental.sparse import BCOO
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from kits import Kit
+
+import unified_clip.jax as uc
+
+Function = Callable[[list[Any]], Any]
+
+
+@pytest.fixture(autouse=True)
+def _eager_is_exact(kit: Kit) -> None:
+    if not kit.exact:
+        pytest.skip("eager calls on the host path are what is compared with")
+
+
+def clip_grad_norm(grads: list[Any]) -> Any:
+    held = list(grads)
+    norm = uc.clip_grad_norm_(held, 2.0)
+    return held, norm
+
+
+def clip_grad_value(grads: list[Any]) -> Any:
+    held = list(grads)
+    uc.clip_grad_value_(held, 0.5)
+    return held, jnp.zeros(())
+
+
+CLIPS: dict[str, Function] = {
+    "clip_grad_norm_": clip_grad_norm,
+    "clip_grad_value_": clip_grad_value,
+    "clip_by_global_norm": lambda grads: uc.clip_by_global_norm(grads, 2.0),
+    "clip_by_norm": lambda grads: ([uc.clip_by_norm(g, 0.5) for g in grads], uc.global_norm(grads)),
+    "clip_by_value": lambda grads: ([uc.clip_by_value(g, -0.5, 0.25) for g in grads], uc.get_total_norm(grads, 1)),
+    "GradientClipByGlobalNorm": lambda grads: (
+        [g for _, g in uc.GradientClipByGlobalNorm(2.0)([(str(i), g) for i, g in enumerate(grads)])],
+        uc.global_norm(grads),
+    ),
+}
+"""The gradients, and a norm."""
+
+
+# -- one device each
+
+
+@pytest.mark.parametrize("name", CLIPS)
+def test_results_are_committed_where_the_gradients_are(name: str) -> None:
+    second = jax.devices()[1]
+    plain = [jnp.array([3.0, 4.0], "float32"), jnp.array([12.0], "float32")]
+    grads = jax.device_put(plain, second)
+    results, norm = CLIPS[name](grads)
+    wanted, _ = CLIPS[name](plain)
+    for result, one in zip(results, wanted, strict=True):
+        assert result.committed
+        assert result.devices() == {second}
+        np.testing.assert_array_equal(result, one)
+    if name != "clip_grad_value_":
+        assert norm.committed
+        assert norm.devices() == {second}
+    jax.jit(jnp.add)(grads[0], results[0])  # JAX refuses arrays that are committed to different devices
+
+
+@pytest.mark.parametrize("name", CLIPS)
+def test_results_of_arrays_that_may_leave_their_device_may_leave_it_too(name: str) -> None:
+    results, norm = CLIPS[name]([jnp.array([3.0, 4.0], "float32"), jnp.array([12.0], "float32")])
+    assert not any(result.committed for result in [*results, norm])
+    with jax.default_device(jax.devices()[2]):
+        made_there = jnp.array([3.0, 4.0], "float32")
+    results, norm = CLIPS[name]([made_there])
+    assert results[0].devices() == (made_there * 2).devices()  # on the default device, as JAX does
+
+
+def test_each_goes_with_its_own_gradient() -> None:
+    first, second = jax.devices()[:2]
+    grads = [
+        jnp.array([3.0], "float32"),
+        jax.device_put(jnp.array([4.0], "float32"), second),
+    ]
+    clipped, norm = uc.clip_by_global_norm(grads, 1.0)
+    assert [result.committed for result in clipped] == [False, True]
+    assert norm.devices() == {second}
+    grads[0] = jax.device_put(grads[0], first)
+    clipped, norm = uc.clip_by_global_norm(grads, 1.0)
+    assert [result.devices() for result in clipped] == [{first}, {second}]
+    assert not norm.committed, "it has to go with both"
+
+
+def test_a_sharding_over_one_device_is_kept() -> None:
+    sharding = NamedSharding(Mesh(np.array(jax.devices()[1:2]), ("x",)), PartitionSpec("x"))
+    clipped, norm = uc.clip_by_global_norm([jax.device_put(jnp.array([3.0, 4.0], "float32"), sharding)], 1.0)
+    assert clipped[0].sharding == sharding
+    assert norm.devices() == sharding.device_set
+
+
+def test_sparse_gradients_stay_where_they_are() -> None:
+    second = jax.devices()[1]
+    data = jax.device_put(jnp.array([[3.0], [4.0]], "float32"), second)
+    clipped = uc.clip_by_norm(BCOO((data, jax.device_put(jnp.array([[1], [1]]), second)), shape=(4, 1)), 1.0)
+    assert clipped.data.devices() == clipped.indices.devices() == {second}
+
+
+def test_float64_stays_where_it_is_without_x64() -> None:
+    with jax.enable_x64(True):
+        wide = jax.device_put(np.array([3.0, 4.0]), jax.devices()[1])
+    (clipped,), norm = uc.clip_by_global_norm([wide], 1.0)
+    assert (clipped.dtype, norm.dtype) == ("float64", "float64")
+    assert clipped.devices() == wide.devices()
+
+
+# -- sharded arrays
+
+
+def sharded(axis_type: AxisType = AxisType.Auto) -> tuple[Mesh, list[Any], list[Any]]:
+    """Arrays over two by two devices, and the same arrays on one."""
+    mesh = jax.make_mesh((2, 2), ("a", "b"), axis_types=(axis_type, axis_type))
+    random = np.random.default_rng(0)
+    specs = [(("a", "b"), (4, 6)), (("b",), (8,)), ((None, "a"), (3, 2)), ((), (5,)), (("b",), (8,)), (("a",), (8,))]
+    plain = [jnp.asarray(random.standard_normal(shape), "float32") for _, shape in specs]
+    given = [
+        jax.device_put(array, NamedSharding(mesh, PartitionSpec(*spec)))
+        for array, (spec, _) in zip(plain, specs, strict=True)
+    ]
+    return mesh, given, plain
+
+
+@pytest.mark.parametrize("jitted", [False, True])
+@pytest.mark.parametrize("name", CLIPS)
+def test_sharded_arrays_stay_sharded(name: str, jitted: bool) -> None:
+    _, given, plain = sharded()
+    results, norm = (jax.jit(CLIPS[name]) if jitted else CLIPS[name])(given)
+    wanted, same_norm = CLIPS[name](plain)
+    for result, one, gradient in zip(results, wanted, given, strict=True):
+        assert result.sharding.is_equivalent_to(gradient.sharding, gradient.ndim)
+        np.testing.assert_array_equal(result, one)
+    assert norm.sharding.is_fully_replicated
+    np.testing.assert_array_equal(norm, same_norm)
+
+
+@pytest.mark.parametrize("name", CLIPS)
+def test_shardings_that_are_part_of_the_type(name: str) -> None:
+    mesh, given, plain = sharded(AxisType.Explicit)
+    with jax.set_mesh(mesh):
+        results, norm = jax.jit(CLIPS[name])(given)
+    wanted, same_norm = CLIPS[name](plain)
+    for result, one, gradient in zip(results, wanted, given, strict=True):
+        assert result.sharding.is_equivalent_to(gradient.sharding, gradient.ndim)
+        np.testing.assert_array_equal(result, one)
+    np.testing.assert_array_equal(norm, same_norm)
+
+
+def test_the_derivative_of_a_sharded_array_is_sharded_as_it_is() -> None:
+    _, given, plain = sharded()
+    derivative = jax.jit(jax.grad(lambda grads: sum(g.sum() for g in uc.clip_by_global_norm(grads, 1.0)[0])))
+    for got, wanted, gradient in zip(derivative(given), derivative(plain), given, strict=True):
+        assert got.sharding.is_equivalent_to(gradient.sharding, gradient.ndim)
+        np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", CLIPS)
+def test_in_shard_map_and_pmap_each_device_clips_by_its_own_norm(name: str) -> None:
+    mesh = jax.make_mesh((4,), ("x",), axis_types=(AxisType.Auto,))
+    random = np.random.default_rng(1)
+    given = [jnp.asarray(random.standard_normal(shape), "float32") for shape in ((4, 3), (4, 3), (4, 2, 2))]
+    parts = [CLIPS[name]([g[i] for g in given]) for i in range(4)]
+    wanted, norms = [np.stack([part[0][k] for part in parts]) for k in range(3)], np.stack([p[1] for p in parts])
+
+    def local(grads: list[Any]) -> Any:
+        clipped, norm = CLIPS[name]([g[0] for g in grads])
+        return [c[None] for c in clipped], norm * jnp.ones_like(grads[0], shape=(1,))
+
+    over = PartitionSpec("x")
+    mapped = jax.shard_map(local, mesh=mesh, in_specs=over, out_specs=over)
+    for function in (jax.jit(mapped), jax.pmap(CLIPS[name])):
+        clipped, norm = function(given)
+        for got, one in zip(clipped, wanted, strict=True):
+            np.testing.assert_array_equal(got, one)
+        np.testing.assert_array_equal(norm, norms)

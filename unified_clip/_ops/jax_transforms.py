@@ -1,0 +1,206 @@
+"""The rules as optax's gradient transformations: `unified_clip.jax.transforms`. Optax is imported when one is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from jax.experimental.sparse import BCOO
+
+from .._core import checks, rule
+from .._core.functions import Functions
+from .._core.gradients import functional
+from .jax_ops import OPS
+
+__all__ = ["clip_by_global_norm", "clip_by_norm", "clip_by_value", "clip_grad_norm", "gradient_clip_by_global_norm"]
+
+NeedClip = Callable[[str], bool]
+
+_names = Functions.over(OPS)
+
+
+def clip_grad_norm(max_norm: Any, norm_type: float | str = 2.0) -> Any:
+    """PyTorch's rule: clip all updates by one norm n over them, times min(1, max_norm / (n + 1e-6)).
+
+    A stateless `optax.GradientTransformation`; it needs the package optax. Updates keep their structure, shapes and
+    dtypes; None and `optax.MaskedNode` stay in their places. Source: `torch.nn.utils.clip_grad_norm_`; Pascanu, Mikolov
+    and Bengio, "On the difficulty of training recurrent neural networks", 2013.
+
+    Args:
+        max_norm: The threshold, 0 or more: a number, or an array with one element, which may be traced. inf changes
+            nothing.
+        norm_type: The order p of the norm: any p > 0, inf or 'inf'. Always known: with `optax.inject_hyperparams` name
+            it in `static_args`.
+
+    Raises:
+        ModuleNotFoundError: optax is not installed.
+        TypeError: max_norm or norm_type is no number; when used, an update is of integers or booleans.
+        ValueError: max_norm is negative or NaN (if it is known); norm_type is not above 0.
+
+    Example:
+        >>> import jax.numpy as jnp, optax
+        >>> import unified_clip.jax as uc
+        >>> optimizer = optax.chain(uc.transforms.clip_grad_norm(max_norm=1.0), optax.sgd(0.5))
+        >>> params = {"w": jnp.zeros(2), "b": None}
+        >>> updates, state = optimizer.update({"w": jnp.array([30.0, 40.0]), "b": None}, optimizer.init(params))
+        >>> updates
+        {'b': None, 'w': Array([-0.29999998, -0.39999998], dtype=float32)}
+    """
+    return _by_one_norm("clip_grad_norm", max_norm, "max_norm", rule.PYTORCH, checks.norm_type(norm_type))
+
+
+def clip_by_global_norm(clip_norm: Any) -> Any:
+    """TensorFlow's rule: clip all updates by one 2-norm n over them, times min(1, clip_norm / n).
+
+    A norm that is NaN or infinite makes every element NaN. A stateless `optax.GradientTransformation`; it needs the
+    package optax. Updates keep their structure, shapes and dtypes. Source: `tf.clip_by_global_norm`; Pascanu, Mikolov
+    and Bengio, 2013. (`optax.clip_by_global_norm` differs in the last bits, and at norms that are not finite.)
+
+    Args:
+        clip_norm: The threshold, 0 or more: a number, or an array with one element, which may be traced. inf changes
+            nothing.
+
+    Raises:
+        ModuleNotFoundError: optax is not installed.
+        TypeError: clip_norm is no number; when used, an update is of integers or booleans.
+        ValueError: clip_norm is negative or NaN (if it is known).
+
+    Example:
+        >>> import jax.numpy as jnp, optax
+        >>> import unified_clip.jax as uc
+        >>> clip = uc.transforms.clip_by_global_norm(clip_norm=1.0)
+        >>> updates, state = clip.update((jnp.array([3.0]), jnp.array([4.0])), clip.init(None))
+        >>> updates
+        (Array([0.6], dtype=float32), Array([0.8], dtype=float32))
+    """
+    return _by_one_norm("clip_by_global_norm", clip_norm, "clip_norm", rule.TENSORFLOW_GLOBAL)
+
+
+def gradient_clip_by_global_norm(clip_norm: Any, need_clip: NeedClip | None = None) -> Any:
+    """Paddle's rule: clip the updates that need it by one 2-norm n over them, times min(1, clip_norm / n).
+
+    A norm that is infinite makes finite updates 0. A stateless `optax.GradientTransformation`; it needs the package
+    optax. Updates keep their structure, shapes and dtypes. Source: `paddle.nn.ClipGradByGlobalNorm`.
+
+    Args:
+        clip_norm: The threshold, 0 or more: a number, or an array with one element, which may be traced. inf changes
+            nothing.
+        need_clip: A function of an update's path, such as "encoder.0.bias"; where it returns False, the update is
+            neither counted nor scaled. With `optax.inject_hyperparams` name it in `static_args`. (For a mask, put the
+            transformation into `optax.masked`: the same.)
+
+    Raises:
+        ModuleNotFoundError: optax is not installed.
+        TypeError: clip_norm is no number, or need_clip no function; when used, an update is of integers or booleans.
+        ValueError: clip_norm is negative or NaN (if it is known).
+
+    Example:
+        >>> import jax.numpy as jnp, optax
+        >>> import unified_clip.jax as uc
+        >>> clip = uc.transforms.gradient_clip_by_global_norm(1.0, need_clip=lambda path: not path.endswith("bias"))
+        >>> updates, state = clip.update({"w": jnp.array([3.0, 4.0]), "bias": jnp.array([2.0])}, clip.init(None))
+        >>> updates
+        {'bias': Array([2.], dtype=float32), 'w': Array([0.6, 0.8], dtype=float32)}
+    """
+    if need_clip is not None and not callable(need_clip):
+        raise TypeError(f"need_clip is {need_clip!r}; pass a function of a path, or put a mask into optax.masked")
+    name = "gradient_clip_by_global_norm"
+    return _by_one_norm(name, clip_norm, "clip_norm", rule.PADDLE, need_clip=need_clip)
+
+
+def clip_by_norm(clip_norm: Any) -> Any:
+    """TensorFlow's and Paddle's rule: clip each update by its own 2-norm n, times min(1, clip_norm / n).
+
+    A stateless `optax.GradientTransformation`; it needs the package optax. Updates keep their structure, shapes and
+    dtypes. Source: `tf.clip_by_norm`, `paddle.nn.ClipGradByNorm`.
+
+    Args:
+        clip_norm: The threshold, 0 or more: a number, or an array with one element, which may be traced. inf changes
+            nothing.
+
+    Raises:
+        ModuleNotFoundError: optax is not installed.
+        TypeError: clip_norm is no number; when used, an update is of integers or booleans.
+        ValueError: clip_norm is negative or NaN (if it is known).
+
+    Example:
+        >>> import jax.numpy as jnp, optax
+        >>> import unified_clip.jax as uc
+        >>> clip = uc.transforms.clip_by_norm(clip_norm=1.0)
+        >>> updates, state = clip.update([jnp.array([3.0, 4.0]), jnp.array([0.5])], clip.init(None))
+        >>> updates
+        [Array([0.6, 0.8], dtype=float32), Array([0.5], dtype=float32)]
+    """
+    checks.threshold(OPS, clip_norm, "clip_norm", differentiable=True)
+    return _transformation(lambda updates: [_names.clip_by_norm(update, clip_norm) for update in updates])
+
+
+def clip_by_value(clip_value_min: Any, clip_value_max: Any) -> Any:
+    """Clip every element of every update to [clip_value_min, clip_value_max]. NaN stays NaN.
+
+    A stateless `optax.GradientTransformation`; it needs the package optax. Updates keep their structure, shapes and
+    dtypes. Source: `tf.clip_by_value`, `torch.nn.utils.clip_grad_value_` (which takes one c for -c and c),
+    `paddle.nn.ClipGradByValue`.
+
+    Args:
+        clip_value_min: The lower bound: a number, or an array with one element, which may be traced; rounded to each
+            update's dtype.
+        clip_value_max: The upper bound, likewise.
+
+    Raises:
+        ModuleNotFoundError: optax is not installed.
+        TypeError: A bound is no number; when used, an update is complex or of booleans.
+        ValueError: A bound is NaN, or, when used, the lower one is above the upper one (if they are known).
+
+    Example:
+        >>> import jax.numpy as jnp, optax
+        >>> import unified_clip.jax as uc
+        >>> clip = uc.transforms.clip_by_value(-1.0, 1.0)
+        >>> updates, state = clip.update([jnp.array([-3.0, 0.5])], clip.init(None))
+        >>> updates
+        [Array([-1. ,  0.5], dtype=float32)]
+    """
+    low = checks.bound(OPS, clip_value_min, "clip_value_min")
+    high = checks.bound(OPS, clip_value_max, "clip_value_max")
+    if isinstance(low, int | float) and isinstance(high, int | float):
+        checks.ordered(low > high, low, high)
+    return _transformation(lambda updates: [_names.clip_by_value(update, low, high) for update in updates])
+
+
+def _by_one_norm(
+    name: str, threshold: Any, what: str, family: rule.Family, p: float = 2.0, need_clip: NeedClip | None = None
+) -> Any:
+    limit = checks.threshold(OPS, threshold, what, differentiable=True)
+
+    def clip(updates: Sequence[Any]) -> Any:
+        gradients = functional(OPS, list(updates), name, plain=isinstance(limit, float))
+        rule.clip_together(gradients, limit, family, p=p)
+        return gradients.result()
+
+    return _transformation(clip, need_clip)
+
+
+def _transformation(clip: Callable[[Sequence[Any]], Sequence[Any]], need_clip: NeedClip | None = None) -> Any:
+    """A `GradientTransformation` that applies `clip` to the leaves, or to those whose path `need_clip` approves."""
+    try:
+        import optax
+    except ModuleNotFoundError as error:
+        if error.name != "optax":
+            raise
+        message = "unified_clip.jax.transforms needs the package optax, which is not installed: pip install optax"
+        raise ModuleNotFoundError(message, name="optax") from None
+
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        leaves, structure = jax.tree_util.tree_flatten_with_path(updates, is_leaf=lambda x: isinstance(x, BCOO))
+        clipped = [leaf for _, leaf in leaves]
+        taken = [
+            index
+            for index, (path, _) in enumerate(leaves)
+            if need_clip is None or need_clip(jax.tree_util.keystr(path, simple=True, separator="."))
+        ]
+        for index, result in zip(taken, clip([clipped[index] for index in taken]), strict=True):
+            clipped[index] = result
+        return jax.tree_util.tree_unflatten(structure, clipped), state
+
+    return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
