@@ -63,6 +63,16 @@ def test_the_numbers_are_the_cpus(name: str, dtype: torch.dtype) -> None:
         torch.testing.assert_close(other.grad.cpu(), one.grad, rtol=tolerance, atol=0)
 
 
+def test_zeros_keep_their_sign() -> None:
+    """PyTorch's own clamp on CUDA takes -0 for 0."""
+    clipped = []
+    for device in ("cpu", CUDA):
+        holders = parameters([torch.tensor([0.0, -0.0, 3.0, -3.0])], device)
+        uc.clip_grad_value_(holders, 0.0)
+        clipped.append(holders[0].grad.cpu().view(torch.int32).tolist())
+    assert clipped[0] == clipped[1]
+
+
 def test_what_float32_cannot_square() -> None:
     for value, wanted in ((1e20, 2e20), (1e-30, 2e-30), (math.nan, math.nan), (math.inf, math.inf)):
         got = uc.get_total_norm([torch.full((4,), value, device=CUDA)]).item()
