@@ -18,7 +18,11 @@ NATIVES = {
     ("numpy", "float32"): ["plain NumPy"] * 2,
     ("torch", "float32"): ["torch.nn.utils.clip_grad_norm_", "torch.nn.utils.get_total_norm"],
     ("tensorflow", "float32"): ["tf.clip_by_global_norm", "tf.clip_by_global_norm (XLA)", "tf.linalg.global_norm"],
-    ("paddle", "float32"): ["paddle.nn.ClipGradByGlobalNorm", "paddle.nn.utils.clip_grad_norm_"],
+    ("paddle", "float32"): [
+        "paddle.nn.ClipGradByGlobalNorm",
+        "paddle.nn.utils.clip_grad_norm_",
+        "paddle.nn.ClipGradByGlobalNorm (static program)",
+    ],
     ("paddle", "bfloat16"): [],
     ("jax", "float32"): ["optax.clip_by_global_norm (jit)", "optax.tree.norm (jit)"],
 }
