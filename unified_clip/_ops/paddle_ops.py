@@ -357,7 +357,7 @@ class _Numbers:
 
     def greatest(self) -> Scalar:
         magnitudes = self.powers(1, None)
-        if min(magnitudes.shape, default=1) < 0:  # perhaps no elements, of which amax is whatever lies in memory
+        if min(magnitudes.shape, default=1) < 1:  # perhaps no elements, of which amax is whatever lies in memory
             magnitudes = paddle.concat([magnitudes.reshape([-1]), paddle.zeros([1], "float64")])
         return magnitudes.amax()
 
@@ -379,7 +379,7 @@ def _pieces(tensors: Sequence[_Dense]) -> Iterator[_Numbers]:
             yield from (_Numbers(part, is_complex) for part in _cut(wide, length))
         elif length > SHORT:
             yield tensor.numbers
-        elif length:
+        else:
             short.setdefault((wide.dtype, is_complex), []).append(wide)
     for (_, is_complex), each in short.items():
         yield from (_Numbers(joined, is_complex) for joined in _joined(each, [-1, 2] if is_complex else [-1]))
@@ -476,7 +476,10 @@ def _full(value: float, dtype: Any, like: Tensor | None) -> Tensor:
 
 def _where(condition: Tensor, yes: Tensor, no: Tensor) -> Tensor:
     """paddle.where, which in static programs broadcasts by adding zeros, so that -0.0 becomes 0.0."""
-    same_shape = [v if v.shape == condition.shape else v.expand_as(condition) for v in (yes, no)]
+    shape = condition.shape
+    if min(shape, default=1) < 0:
+        shape = paddle.shape(condition)  # expand_as fails where it turns out that there are no elements
+    same_shape = [v if v.shape == condition.shape else v.expand(shape) for v in (yes, no)]
     return paddle.where(condition, *same_shape)
 
 
