@@ -321,3 +321,19 @@ def test_in_place_names_under_to_static() -> None:
     np.testing.assert_allclose(parameter.grad.numpy(), [0.6, 0.8], rtol=1e-6)
     with pytest.raises(TypeError, match="keeps no gradients on its parameters"):
         paddle.jit.to_static(function, full_graph=True)(paddle.ones([2]))
+
+
+def test_settings_under_to_static() -> None:
+    parameter = paddle.create_parameter([2], "float32")
+
+    def function(t: paddle.Tensor) -> paddle.Tensor:
+        return uc.append_gradient_clip_ops([(parameter, t)])[0][1]
+
+    uc.set_gradient_clip(uc.GradientClipByNorm(1.0))
+    try:
+        clipped = paddle.jit.to_static(function, full_graph=False)(tensor([3.0, 4.0]))
+        with pytest.raises(TypeError, match="what is set for a parameter is not known in a graph of to_static"):
+            paddle.jit.to_static(function, full_graph=True)(tensor([3.0, 4.0]))
+    finally:
+        uc.set_gradient_clip(None)
+    np.testing.assert_allclose(clipped.numpy(), [0.6, 0.8], rtol=1e-6)

@@ -414,13 +414,17 @@ def _is_recorded(*tensors: Tensor) -> bool:
 
 def in_static_mode() -> bool:
     """Whether a static program is being built by hand; paddle.jit.to_static builds its own."""
-    return not paddle.in_dynamic_mode() and not paddle.base.dygraph.base.in_to_static_mode()
+    return not paddle.in_dynamic_mode() and not in_to_static_mode()
+
+
+def in_to_static_mode() -> bool:
+    return bool(paddle.base.dygraph.base.in_to_static_mode())
 
 
 def _check_mode(tensors: Iterable[Any]) -> None:
     """Refuse eager tensors while a static program is being built, where the first operation would end the process,
     and the values of any other program, which would give one that cannot run."""
-    if paddle.base.dygraph.base.in_to_static_mode():
+    if in_to_static_mode():
         return
     building = None if paddle.in_dynamic_mode() else paddle.static.default_main_program()
     for tensor in tensors:
