@@ -218,10 +218,8 @@ class PaddleKit(Kit):
         return paddle.to_tensor(array.view(np.uint16) if array.dtype.name == "bfloat16" else array)
 
     def array(self, tensor: Any) -> np.ndarray:
-        import paddle
-
-        array = tensor.numpy()
-        return array.view(reference.NUMPY["bfloat16"]) if tensor.dtype == paddle.bfloat16 else array
+        array = np.array(tensor)  # a DenseTensor too, which a static program's scope holds
+        return array.view(reference.NUMPY["bfloat16"]) if array.dtype == np.uint16 else array
 
     def holder(self, gradient: Any) -> Any:
         parameter = self.parameter()

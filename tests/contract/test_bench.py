@@ -28,7 +28,11 @@ NATIVES = {
         "tf.clip_by_global_norm (in XLA)",
         "tf.linalg.global_norm",
     ],
-    ("paddle", "float32"): ["paddle.nn.ClipGradByGlobalNorm", "paddle.nn.utils.clip_grad_norm_"],
+    ("paddle", "float32"): [
+        "paddle.nn.ClipGradByGlobalNorm",
+        "paddle.nn.utils.clip_grad_norm_",
+        "paddle.nn.ClipGradByGlobalNorm (static program)",
+    ],
     ("paddle", "bfloat16"): [],
     ("jax", "float32"): [
         "optax.clip_by_global_norm (jit)",

@@ -7,7 +7,6 @@ import gc
 import math
 import warnings
 import weakref
-from collections.abc import Callable
 from types import SimpleNamespace
 
 import numpy as np
@@ -469,40 +468,6 @@ def test_csr_tensors_are_refused() -> None:
 
 
 # -- optimizers
-
-
-def step(optimizer: Callable[..., paddle.optimizer.Optimizer], clip: object, *gradients: list[float]) -> list[object]:
-    """The parameters after a step from zero."""
-    parameters = [
-        paddle.create_parameter([len(g)], "float32", default_initializer=paddle.nn.initializer.Constant(1.0))
-        for g in gradients
-    ]
-    sum((p * tensor(g)).sum() for p, g in zip(parameters, gradients, strict=True)).backward()
-    optimizer(parameters=parameters, grad_clip=clip).step()
-    return [p.numpy() for p in parameters]
-
-
-OPTIMIZERS = {
-    "SGD": lambda **options: paddle.optimizer.SGD(0.1, **options),
-    "Momentum": lambda **options: paddle.optimizer.Momentum(0.1, **options),
-    "Adam": lambda **options: paddle.optimizer.Adam(0.1, epsilon=1.0, **options),
-    "AdamW": lambda **options: paddle.optimizer.AdamW(0.1, epsilon=1.0, **options),
-    "Lamb": lambda **options: paddle.optimizer.Lamb(0.1, epsilon=1.0, **options),
-}
-
-
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_every_optimizer_accepts_every_clip(name: str) -> None:
-    for clip, clipped in (
-        (uc.GradientClipByGlobalNorm(1.0), ([3 / 13, 4 / 13], [12 / 13])),
-        (uc.GradientClipByNorm(1.0), ([0.6, 0.8], [1.0])),
-        (uc.GradientClipByValue(3.5), ([3.0, 3.5], [3.5])),
-    ):
-        assert isinstance(clip, paddle.nn.clip.ClipGradBase)
-        got = step(OPTIMIZERS[name], clip, [3.0, 4.0], [12.0])
-        wanted = step(OPTIMIZERS[name], None, *clipped)
-        for a, b in zip(got, wanted, strict=True):
-            np.testing.assert_allclose(a, b, rtol=1e-5)
 
 
 def test_parameters_that_need_no_clip() -> None:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import paddle
@@ -11,6 +15,7 @@ from kits import Kit
 from paddle_programs import program, tensor
 
 import unified_clip.paddle as uc
+from unified_clip._ops import paddle_ops
 
 INPUT = np.array([[3.0, -0.0, -4.0], [0.3, 0.4, -0.0], [0.0, 0.0, 0.0], [1e-5, -2.0, 1e4]], np.float32)
 
@@ -76,18 +81,208 @@ def test_what_has_no_place_in_a_static_program_is_refused(eager: list[paddle.Ten
             uc.get_total_norm([value], error_if_nonfinite=True)
 
 
-@pytest.mark.usefixtures("static")
-def test_static_optimizers_accept_the_clips() -> None:
+def ran(build: Callable[..., list[Any]], **fed: np.ndarray) -> list[np.ndarray]:
+    """What a program gives that is built from Values with derivatives; each dimension of what is fed is unknown."""
     with program():
-        parameter = paddle.static.create_parameter(
-            [2], "float32", default_initializer=paddle.nn.initializer.Constant(0.0)
+        values = {name: paddle.static.data(name, [-1] * a.ndim, str(a.dtype)) for name, a in fed.items()}
+        for value in values.values():
+            value.stop_gradient = False
+        return paddle.static.Executor().run(feed=fed, fetch_list=build(**values))
+
+
+@pytest.mark.usefixtures("static")
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_an_unknown_number_of_rows_may_turn_out_to_be_none(dtype: str) -> None:
+    def build(t: Any) -> list[Any]:
+        norms = [uc.get_total_norm([t], p) for p in (1, 2, 3, math.inf)]
+        return [*norms, uc.clip_by_norm(t, 1.0), uc.clip_by_norm(t, 1.0, 1), uc.clip_by_value(t, -1.0, 1.0)]
+
+    *norms, whole, rows, values = ran(build, t=np.zeros((0, 3), dtype))
+    assert norms == [0.0] * 4
+    assert whole.shape == rows.shape == values.shape == (0, 3)
+
+
+@pytest.mark.usefixtures("static")
+def test_clips_in_the_branches_of_a_condition() -> None:
+    def build(t: Any) -> list[Any]:
+        norm = uc.global_norm([t])
+        y = paddle.static.nn.cond(
+            norm > paddle.full([], 1.0), lambda: uc.clip_by_norm(t, 1.0), lambda: uc.clip_by_value(t, -0.25, 0.25)
         )
-        loss = (parameter * paddle.to_tensor(np.float32([3.0, 4.0]))).sum()
-        paddle.optimizer.SGD(1.0, grad_clip=uc.GradientClipByGlobalNorm(1.0)).minimize(loss)
-        executor = paddle.static.Executor()
+        return [y, *paddle.static.gradients([y.sum()], [t])]
+
+    clipped, derivative = ran(build, t=np.float32([3.0, 4.0, 0.0]))
+    np.testing.assert_allclose(clipped, [0.6, 0.8, 0.0], rtol=1e-6)
+    np.testing.assert_allclose(derivative, [0.032, -0.024, 0.2], rtol=1e-5)
+    clipped, derivative = ran(build, t=np.float32([0.5, -0.125, 0.0]))
+    assert clipped.tolist() == [0.25, -0.125, 0.0]
+    assert derivative.tolist() == [0.0, 1.0, 1.0]
+
+
+@pytest.mark.usefixtures("static")
+def test_clips_in_the_body_of_a_loop() -> None:
+    def build(t: Any) -> list[Any]:
+        def body(i: Any, v: Any) -> list[Any]:
+            (v,), _ = uc.clip_by_global_norm([v + v], 10.0)
+            return [i + paddle.full([], 1, "int64"), uc.GradientClipByNorm(9.0)([(None, v)])[0][1]]
+
+        more = lambda i, v: i < paddle.full([], 3, "int64")  # noqa: E731
+        return [paddle.static.nn.while_loop(more, body, [paddle.full([], 0, "int64"), t])[1]]
+
+    (clipped,) = ran(build, t=np.float32([3.0, 4.0, 0.0]))
+    np.testing.assert_allclose(clipped, [5.4, 7.2, 0.0], rtol=1e-6)
+
+
+@pytest.mark.usefixtures("static")
+def test_programs_are_cloned_saved_and_loaded(tmp_path: Path) -> None:
+    executor, path = paddle.static.Executor(), str(tmp_path / "program")
+    with program():
+        t = paddle.static.data("t", [-1, 3], "float32")
+        y = uc.clip_by_norm(paddle.static.nn.fc(t, 2), 0.5, axes=1)
         executor.run(paddle.static.default_startup_program())
-        executor.run(fetch_list=[loss])
-        np.testing.assert_allclose(executor.run(fetch_list=[loss])[0], -5.0, rtol=1e-6)
+        mapping = paddle.pir.IrMapping()
+        main = paddle.static.default_main_program()
+        clone = main.clone(mapping)
+        wanted = executor.run(main, feed={"t": INPUT}, fetch_list=[y])[0]
+        cloned = executor.run(clone, feed={"t": INPUT}, fetch_list=[mapping.look_up(y)])[0]
+        paddle.static.save_inference_model(path, [t], [y], executor)
+    loaded, names, fetched = paddle.static.load_inference_model(path, executor)
+    found = executor.run(loaded, feed={names[0]: INPUT}, fetch_list=fetched)[0]
+    assert found.tobytes() == cloned.tobytes() == wanted.tobytes()
+    assert np.linalg.norm(wanted, axis=1).max() == pytest.approx(0.5, rel=1e-6)
+
+
+# -- derivatives
+
+
+def clips_of(t: Any) -> list[Any]:
+    """What has derivatives, at a limit that some of INPUT's rows exceed."""
+    clipped, norm = uc.clip_by_global_norm([t, None, t.reshape([-1])], 0.75)
+    norms = [uc.get_total_norm([t], p) for p in (0.5, 1, 2, 3, math.inf)]
+    results = [clipped[0], clipped[2], uc.clip_by_norm(t, 0.75), uc.clip_by_norm(t, 0.75, 1)]
+    return [*results, uc.clip_by_value(t, -0.5, 0.5), norm, *norms]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
+def test_derivatives_in_programs_are_the_eager_ones(dtype: str) -> None:
+    point = tensor(INPUT, dtype, stop_gradient=False)
+    wanted = [paddle.grad([y.astype("float64").sum()], [point])[0].numpy() for y in clips_of(point)]
+    paddle.enable_static()
+    try:
+        found = ran(
+            lambda t: [paddle.static.gradients([y.astype("float64").sum()], [t])[0] for y in clips_of(t)],
+            t=INPUT.astype(dtype),
+        )
+    finally:
+        paddle.disable_static()
+    for a, b in zip(found, wanted, strict=True):
+        assert np.isfinite(b).all()
+        np.testing.assert_allclose(a, b, rtol=1e-3 if dtype == "float16" else 1e-6, atol=1e-7)
+
+
+def test_second_derivatives() -> None:
+    # Eagerly: in static programs Paddle's where has none.
+    def penalty(array: np.ndarray) -> tuple[Any, Any]:
+        point = tensor(array, "float64", stop_gradient=False)
+        clipped = uc.clip_by_global_norm([point, point * point], 0.75)[0]
+        (first,) = paddle.grad([sum((c * c * c).sum() for c in clipped)], [point], create_graph=True)
+        return point, (first * first).sum()
+
+    start = np.random.default_rng(1).standard_normal((2, 3))
+    point, value = penalty(start)
+    (derivative,) = paddle.grad([value], [point])
+    for index in np.ndindex(start.shape):
+        step = np.zeros_like(start)
+        step[index] = 1e-5
+        difference = (penalty(start + step)[1].item() - penalty(start - step)[1].item()) / 2e-5
+        assert derivative.numpy()[index] == pytest.approx(difference, rel=1e-5, abs=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:paddle.grad has unsupported parameter in jit:UserWarning")
+def test_derivatives_inside_to_static() -> None:
+    def function(x: Any) -> Any:
+        y = x * paddle.full([], 2.0)
+        (slope,) = paddle.grad([(y * y * y).sum()], [y], create_graph=True)
+        return (uc.clip_by_norm(slope, 5.0) * y).sum()
+
+    found = []
+    for each in (function, paddle.jit.to_static(function, full_graph=True)):
+        point = tensor(INPUT[:3], stop_gradient=False)
+        each(point).backward()
+        found.append(point.grad.numpy())
+    assert np.isfinite(found[0]).all()
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-6, atol=1e-7)
+
+
+# -- how norms are taken of many numbers
+
+
+@pytest.fixture
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paddle_ops, "PIECE", 20)
+    monkeypatch.setattr(paddle_ops, "SHORT", 6)
+
+
+SHAPES = [(3, 30), (0, 2), (5,), (), (2, 3), (1, 1, 100), (7, 1), (6,), (2, 2), (41,), (3, 0), (4,), (5, 2, 3)]
+"""Some longer than `PIECE`, some no longer than `SHORT`, some between, some with nothing in them."""
+
+
+@pytest.mark.usefixtures("small_pieces")
+@pytest.mark.parametrize("recorded", [False, True])
+@pytest.mark.parametrize("static_mode", [False, True])
+@pytest.mark.parametrize("widest", ["float32", "float64"])
+def test_norms_of_pieces_are_those_of_the_whole(
+    widest: str, recorded: bool, static_mode: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UNIFIED_CLIP_PATH", "framework")
+    generator = np.random.default_rng(2)
+    arrays = [generator.integers(-9, 9, shape) * 1.0 for shape in SHAPES]
+    arrays += [arrays[0] + 1j * arrays[0][::-1], np.array([1 - 2j, 2 + 1j]), 1j * arrays[1]]
+    dtypes = ["float32", widest, "float16", "bfloat16"] * 4
+    dtypes[len(SHAPES) :] = ["complex64"] * 3
+    flat = np.concatenate([array.ravel() for array in arrays])
+    orders = [1, 2, 2.5, math.inf]
+    wanted = [np.linalg.norm(flat, p) if p != 2.5 else (np.abs(flat) ** p).sum() ** (1 / p) for p in orders]
+    given = [a if "16" in d else a.astype(d) for a, d in zip(arrays, dtypes, strict=True)]
+    if static_mode:
+        paddle.enable_static()
+    try:
+        with program(), nullcontext() if recorded else paddle.no_grad():
+            values = [paddle.to_tensor(a).astype(d) for a, d in zip(given, dtypes, strict=True)]
+            for value in values:
+                value.stop_gradient = False
+            norms = [uc.get_total_norm(values, p) for p in orders]
+            clipped = uc.clip_by_global_norm(values, wanted[1] / 2)[0]
+            scaled = [c.astype(d if "16" not in d else "float32") for c, d in zip(clipped, dtypes, strict=True)]
+            both = [*norms, *scaled]
+            found = paddle.static.Executor().run(fetch_list=both) if static_mode else [each.numpy() for each in both]
+    finally:
+        paddle.disable_static()
+    np.testing.assert_allclose(found[:4], wanted, rtol=1e-12 if widest == "float64" else 2.0**-23)
+    for a, b in zip(found[4:], arrays, strict=True):
+        np.testing.assert_allclose(a, b / 2, rtol=1e-6, atol=1e-12)
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_norms_of_pieces_have_the_same_derivatives() -> None:
+    points = [tensor(np.random.default_rng(3).standard_normal(shape), stop_gradient=False) for shape in SHAPES[:7]]
+    uc.global_norm(points).backward()
+    norm = math.sqrt(sum((point.numpy().astype(np.float64) ** 2).sum() for point in points))
+    for point in points:
+        np.testing.assert_allclose(point.grad.numpy(), point.numpy() / norm, rtol=1e-6)
+
+
+@pytest.mark.usefixtures("static")
+def test_a_norm_of_long_gradients_needs_no_copy_of_them() -> None:
+    with program():
+        clip = uc.GradientClipByGlobalNorm(1.0)
+        shapes = [[3000, 1000]] * 2 + [[paddle_ops.SHORT]] * 40
+        values = [paddle.static.create_parameter(shape, "float32") for shape in shapes]
+        clip([(value, value) for value in values])
+        operations = paddle.static.default_main_program().global_block().ops
+        wide = [r.shape for o in operations for r in o.results() if o.name() == "pd_op.cast" and len(r.shape)]
+    assert len(wide) == 2 * 3 + 3
+    assert max(math.prod(shape) for shape in wide) <= paddle_ops.PIECE
 
 
 # -- the graphs of to_static
@@ -126,3 +321,19 @@ def test_in_place_names_under_to_static() -> None:
     np.testing.assert_allclose(parameter.grad.numpy(), [0.6, 0.8], rtol=1e-6)
     with pytest.raises(TypeError, match="keeps no gradients on its parameters"):
         paddle.jit.to_static(function, full_graph=True)(paddle.ones([2]))
+
+
+def test_settings_under_to_static() -> None:
+    parameter = paddle.create_parameter([2], "float32")
+
+    def function(t: paddle.Tensor) -> paddle.Tensor:
+        return uc.append_gradient_clip_ops([(parameter, t)])[0][1]
+
+    uc.set_gradient_clip(uc.GradientClipByNorm(1.0))
+    try:
+        clipped = paddle.jit.to_static(function, full_graph=False)(tensor([3.0, 4.0]))
+        with pytest.raises(TypeError, match="what is set for a parameter is not known in a graph of to_static"):
+            paddle.jit.to_static(function, full_graph=True)(tensor([3.0, 4.0]))
+    finally:
+        uc.set_gradient_clip(None)
+    np.testing.assert_allclose(clipped.numpy(), [0.6, 0.8], rtol=1e-6)

@@ -12,7 +12,7 @@ import paddle
 from paddle.nn.clip import ClipGradBase
 
 from .._core import checks, classes
-from .paddle_ops import OPS, in_static_mode
+from .paddle_ops import OPS, in_static_mode, in_to_static_mode
 
 
 class OptimizerClip(ClipGradBase):  # type: ignore[misc]  # of type Any
@@ -58,6 +58,11 @@ class Names(classes.Names):
     set_gradient_clip.__doc__ = classes.Names.set_gradient_clip.__doc__
 
     def _clip_of(self, parameter: Any) -> classes.GradientClip | None:
+        if in_to_static_mode() and isinstance(parameter, paddle.pir.Value):
+            raise TypeError(
+                "what is set for a parameter is not known in a graph of to_static; call a clip itself there, or "
+                "append_gradient_clip_ops outside"
+            )
         return _clip_in_program(parameter) if _is_static(parameter) else super()._clip_of(parameter)
 
 

@@ -172,8 +172,55 @@ def paddle_pairs(arrays: Sequence[Array]) -> Pairs:
             by_name._replace(theirs=lambda given: paddle.nn.utils.clip_grad_norm_(given, limit)),
         ]
 
+    def in_graphs(limit: float) -> list[Pair]:
+        if not has_native:
+            return []
+        name = "paddle.nn.ClipGradByGlobalNorm (static program)"
+        ours = Pair(name, lambda: None, _static_program(arrays, uc.ClipGradByGlobalNorm(limit)))
+        return [ours._replace(theirs=_static_program(arrays, paddle.nn.ClipGradByGlobalNorm(limit)))]
+
     ours = Pair("", lambda: masters, uc.get_total_norm)
-    return Pairs(clips, ours, lambda: [OPS.host_view(parameter.grad) for parameter in parameters])
+    return Pairs(clips, ours, lambda: [OPS.host_view(parameter.grad) for parameter in parameters], in_graphs)
+
+
+def _static_program(arrays: Sequence[Array], clip: Any) -> Callable[[Any], Any]:
+    """A function that runs a program of its own, in which gradients that lie in its scope are clipped.
+
+    The results lie there too, since feeding and fetching copies them.
+    """
+    import paddle
+
+    program, startup, scope = paddle.static.Program(), paddle.static.Program(), paddle.static.Scope()
+    executor = paddle.static.Executor(paddle.CPUPlace())
+    zeros = paddle.nn.initializer.Constant(0.0)
+    attributes = [paddle.ParamAttr(name=f"gradient{i}", initializer=zeros) for i in range(len(arrays))]
+
+    def run(_: Any) -> Any:
+        with paddle.base.framework._dygraph_guard(None):  # enable_static and disable_static take 0.1 ms
+            executor.run(program, scope=scope)
+        return results
+
+    def tensor(name: str) -> Any:
+        return scope.find_var(name).get_tensor()
+
+    paddle.enable_static()
+    try:
+        with paddle.static.program_guard(program, startup):
+            given = [
+                paddle.static.create_parameter(array.shape, "float32", attr=attribute)
+                for array, attribute in zip(arrays, attributes, strict=True)
+            ]
+            for index, (_, clipped) in enumerate(clip([(gradient, gradient) for gradient in given])):
+                clipped.persistable = True
+                paddle._pir_ops.set_persistable_value(clipped, f"clipped{index}")
+        executor.run(startup, scope=scope)
+        for attribute, array in zip(attributes, arrays, strict=True):
+            tensor(attribute.name).set(array, paddle.CPUPlace())
+        executor.run(program, scope=scope)  # replaces what the scope has of its results' names
+        results = [tensor(f"clipped{index}") for index in range(len(arrays))]
+    finally:
+        paddle.disable_static()
+    return run
 
 
 def jax_pairs(arrays: Sequence[Array]) -> Pairs:

@@ -1,0 +1,353 @@
+"""Paddle: every optimizer with every clip, dynamic and static, in parameter groups, compiled, and with loss scaling."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import paddle
+import pytest
+from kits import Kit
+from paddle_programs import program, tensor
+
+import unified_clip.paddle as uc
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Tensor do not have 'place' interface:UserWarning"),  # append_backward
+    pytest.mark.filterwarnings("ignore:full_graph=False:UserWarning"),
+]
+
+
+@pytest.fixture(autouse=True)
+def _eager(kit: Kit) -> None:
+    if not kit.exact:
+        pytest.skip("about optimizers, which are run once")
+
+
+# -- optimizers
+
+CLIPS: dict[str, tuple[Any, list[list[float]]]] = {
+    "global norm": (uc.GradientClipByGlobalNorm(1.0), [[3 / 13, 4 / 13], [12 / 13]]),
+    "norm": (uc.GradientClipByNorm(1.0), [[0.6, 0.8], [1.0]]),
+    "value": (uc.GradientClipByValue(3.5), [[3.0, 3.5], [3.5]]),
+}
+"""Clips, and what each makes of the gradients [3, 4] and [12]."""
+
+GRADIENTS = [[3.0, 4.0], [12.0]]
+
+EPSILON = {"Adam", "AdamW", "NAdam", "RAdam", "Lamb", "RMSProp", "Adagrad", "Adadelta", "Adamax"}
+OPTIMIZERS = sorted({"SGD", "Momentum", "ASGD", "Rprop"} | EPSILON)
+"""All of Paddle's but LBFGS, which accepts `grad_clip=` and never calls it."""
+
+
+def made(name: str, **options: Any) -> paddle.optimizer.Optimizer:
+    if name in EPSILON:
+        options["epsilon"] = 1.0  # or a step hardly depends on how long the gradient is
+    options |= {"batch_num": 1} if name == "ASGD" else {}
+    return getattr(paddle.optimizer, name)(learning_rate=0.1, **options)
+
+
+def attribute(name: str | None = None, **options: Any) -> paddle.ParamAttr:
+    return paddle.ParamAttr(name=name, initializer=paddle.nn.initializer.Constant(1.0), **options)
+
+
+def eager_steps(name: str, clip: Any, gradients: list[list[float]], steps: int = 3) -> list[np.ndarray]:
+    parameters = [paddle.create_parameter([len(g)], "float32", attr=attribute()) for g in gradients]
+    optimizer = made(name, parameters=parameters, grad_clip=clip)
+    for _ in range(steps):
+        sum((p * tensor(g)).sum() for p, g in zip(parameters, gradients, strict=True)).backward()
+        optimizer.step()
+        optimizer.clear_grad()
+    return [parameter.numpy() for parameter in parameters]
+
+
+def static_steps(name: str, clip: Any, gradients: list[list[float]], steps: int = 3) -> list[np.ndarray]:
+    paddle.enable_static()
+    try:
+        with program(), paddle.static.scope_guard(paddle.static.Scope()):
+            parameters = [paddle.static.create_parameter([len(g)], "float32", attr=attribute()) for g in gradients]
+            fed = [paddle.static.data(f"g{i}", [-1], "float32") for i in range(len(gradients))]
+            loss = sum((p * g).sum() for p, g in zip(parameters, fed, strict=True))
+            made(name, grad_clip=clip).minimize(loss)
+            executor = paddle.static.Executor()
+            executor.run(paddle.static.default_startup_program())
+            feed = {f"g{i}": np.float32(g) for i, g in enumerate(gradients)}
+            for _ in range(steps):
+                executor.run(feed=feed)
+            scope = paddle.static.global_scope()
+            return [np.array(scope.find_var(parameter.name).get_tensor()) for parameter in parameters]
+    finally:
+        paddle.disable_static()
+
+
+@pytest.mark.parametrize("steps", [eager_steps, static_steps])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_every_optimizer_takes_every_clip(name: str, steps: Callable[..., list[np.ndarray]]) -> None:
+    plain = steps(name, None, GRADIENTS)
+    for clip, clipped in CLIPS.values():
+        assert isinstance(clip, paddle.nn.clip.ClipGradBase)
+        got, wanted = steps(name, clip, GRADIENTS), steps(name, None, clipped)
+        for a, b in zip(got, wanted, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-5)
+        if name != "Rprop":  # it goes by the signs
+            assert any(not np.allclose(a, b, rtol=1e-5) for a, b in zip(got, plain, strict=True))
+
+
+def test_no_optimizer_is_left_out() -> None:
+    bases = {"Optimizer", "LBFGS"}
+    made_by_paddle = {name for name in paddle.optimizer.__all__ if name not in bases}
+    assert made_by_paddle == set(OPTIMIZERS)
+
+
+def test_parameter_groups_may_have_clips_of_their_own() -> None:
+    parameters = [paddle.create_parameter([2], "float32", attr=attribute()) for _ in range(3)]
+    groups = [
+        {"params": parameters[:1], "grad_clip": uc.GradientClipByNorm(1.0)},
+        {"params": parameters[1:2], "grad_clip": uc.GradientClipByValue(0.5)},
+        {"params": parameters[2:]},  # the optimizer's
+    ]
+    optimizer = paddle.optimizer.SGD(1.0, parameters=groups, grad_clip=uc.GradientClipByGlobalNorm(2.0))
+    sum((parameter * tensor([3.0, 4.0])).sum() for parameter in parameters).backward()
+    optimizer.step()
+    moved = [1.0 - parameter.numpy() for parameter in parameters]
+    np.testing.assert_allclose(moved, [[0.6, 0.8], [0.5, 0.5], [1.2, 1.6]], rtol=1e-5)
+
+
+def left_out(**options: Any) -> list[paddle.ParamAttr]:
+    return [attribute("kept"), attribute("left_out", **options)]
+
+
+@pytest.mark.parametrize("how", ["attribute", "predicate"])
+def test_static_parameters_that_need_no_clip(how: str) -> None:
+    attributes = left_out(need_clip=False) if how == "attribute" else left_out()
+    predicate = None if how == "attribute" else (lambda parameter: parameter.name == "kept")
+    paddle.enable_static()
+    try:
+        with program(), paddle.static.scope_guard(paddle.static.Scope()):
+            parameters = [paddle.static.create_parameter([2], "float32", attr=attr) for attr in attributes]
+            loss = sum((p * paddle.assign(np.float32([3.0, 4.0]))).sum() for p in parameters)
+            clip = uc.GradientClipByGlobalNorm(1.0, need_clip=predicate)
+            paddle.optimizer.SGD(1.0, grad_clip=clip).minimize(loss)
+            executor = paddle.static.Executor()
+            executor.run(paddle.static.default_startup_program())
+            executor.run()
+            scope = paddle.static.global_scope()
+            kept, other = [1.0 - np.array(scope.find_var(a.name).get_tensor()) for a in attributes]
+    finally:
+        paddle.disable_static()
+    np.testing.assert_allclose(kept, [0.6, 0.8], rtol=1e-5)
+    np.testing.assert_allclose(other, [3.0, 4.0], rtol=1e-5)
+
+
+# -- compiled with to_static
+
+INPUT = np.random.default_rng(0).standard_normal((16, 4)).astype(np.float32)
+
+
+def network() -> paddle.nn.Layer:
+    paddle.seed(0)
+    return paddle.nn.Sequential(paddle.nn.Linear(4, 8), paddle.nn.Tanh(), paddle.nn.Linear(8, 1))
+
+
+def cost(model: Callable[[Any], Any], x: Any) -> Any:
+    return (model(x) * paddle.full([], 10.0)).square().mean()
+
+
+def weights(model: paddle.nn.Layer) -> list[bytes]:
+    return [parameter.numpy().tobytes() for parameter in model.parameters()]
+
+
+def trained(
+    model: paddle.nn.Layer, in_place: bool, compiled: Callable[[Any], Any] = lambda f: f, clip: Any = None
+) -> list[bytes]:
+    """The weights after three whole steps: forward, backward, clip, update."""
+    clip = clip or uc.GradientClipByGlobalNorm(0.5)
+    optimizer = paddle.optimizer.SGD(0.1, parameters=model.parameters(), grad_clip=None if in_place else clip)
+
+    def step(x: Any) -> Any:
+        loss = cost(model, x)
+        loss.backward()
+        norm = uc.clip_grad_norm_(model.parameters(), 0.5) if in_place else loss
+        optimizer.step()
+        optimizer.clear_grad()
+        return loss + norm
+
+    whole = compiled(step)
+    for _ in range(3):
+        whole(tensor(INPUT))
+    return weights(model)
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_whole_steps_under_to_static(in_place: bool) -> None:
+    wanted = trained(network(), in_place)
+    got = trained(network(), in_place, lambda step: paddle.jit.to_static(step, full_graph=False))
+    assert got == wanted != weights(network())
+
+
+@pytest.mark.parametrize("full_graph", [True, False])
+@pytest.mark.parametrize("clip", CLIPS)
+def test_a_compiled_model_is_clipped_as_any_other(clip: str, full_graph: bool) -> None:
+    wanted = trained(network(), False, clip=CLIPS[clip][0])
+    compiled = paddle.jit.to_static(network(), full_graph=full_graph)
+    assert trained(compiled, False, clip=CLIPS[clip][0]) == wanted
+
+
+def test_a_compiled_function_is_traced_once() -> None:
+    traces = []
+    clip = uc.GradientClipByNorm(1.0)
+
+    def clipped(x: Any) -> Any:
+        traces.append(1)
+        (y,), norm = uc.clip_by_global_norm([uc.clip_by_norm(x, 2.0, axes=1)], 3.0)
+        return uc.clip_by_value(y, -0.5, 0.5) * norm + clip([(None, x)])[0][1]
+
+    compiled = paddle.jit.to_static(clipped, full_graph=True)
+    for factor in range(100):
+        compiled(tensor(INPUT * factor))
+    assert len(traces) == 1
+    assert len(compiled.program_cache) == 1
+
+
+def test_a_clip_in_a_compiled_forward_pass_has_derivatives() -> None:
+    model, found = network(), []
+
+    def forward(x: Any) -> Any:
+        hidden = uc.clip_by_norm(model[0](x), 1.0, axes=1)
+        (hidden,), norm = uc.clip_by_global_norm([hidden], 2.0)
+        return cost(model[2], uc.clip_by_value(hidden, -0.4, 0.4)) + norm
+
+    for function in (forward, paddle.jit.to_static(forward, full_graph=True)):
+        function(tensor(INPUT)).backward()
+        found.append([parameter.grad.numpy() for parameter in model.parameters()])
+        model.clear_gradients()
+    for a, b in zip(*found, strict=True):
+        assert np.abs(a).max() > 1e-3
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
+
+
+def test_a_saved_model_clips(tmp_path: Any) -> None:
+    class Clipping(paddle.nn.Layer):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = paddle.nn.Linear(4, 3)
+
+        def forward(self, x: Any) -> Any:
+            return uc.clip_by_norm(self.linear(x), 0.5, axes=1)
+
+    model = Clipping()
+    specification = [paddle.static.InputSpec([None, 4], "float32")]
+    paddle.jit.save(paddle.jit.to_static(model, full_graph=True), str(tmp_path / "model"), input_spec=specification)
+    loaded = paddle.jit.load(str(tmp_path / "model"))
+    for rows in (16, 3):
+        x = tensor(INPUT[:rows])
+        got = loaded(x).numpy()
+        np.testing.assert_allclose(got, model(x).numpy(), rtol=1e-6)
+        assert np.linalg.norm(got, axis=1).max() <= 0.5 * (1 + 1e-6)
+
+
+# -- loss scaling
+
+
+def scaler(monkeypatch: pytest.MonkeyPatch) -> paddle.amp.GradScaler:
+    """Paddle enables its scaler on no CPU; once it is made, all it does runs there.
+
+    Dynamic scaling needs an auto_cast to float16, which there is none of on a CPU.
+    """
+    place = SimpleNamespace(is_gpu_place=lambda: True)
+    with monkeypatch.context() as patch:
+        patch.setattr(paddle.amp.grad_scaler, "_dygraph_tracer", lambda: SimpleNamespace(_expected_place=place))
+        return paddle.amp.GradScaler(init_loss_scaling=1024.0, use_dynamic_loss_scaling=False)
+
+
+def scaled_steps(
+    monkeypatch: pytest.MonkeyPatch, how: str, clip: Any = None, factor: float = 1.0
+) -> tuple[list[bytes], Any]:
+    """The weights after three steps with a scaler, and the norm that clip_grad_norm_ returned last."""
+    model, scale, norm = network(), scaler(monkeypatch), None
+    optimizer = paddle.optimizer.SGD(0.1, parameters=model.parameters(), grad_clip=clip)
+    for _ in range(3):
+        scaled = scale.scale(cost(model, tensor(INPUT * factor)))
+        scaled.backward()
+        if "unscale" in how:
+            scale.unscale_(optimizer)
+        if "clip" in how:
+            norm = uc.clip_grad_norm_(model.parameters(), 0.5)
+        if "minimize" in how:
+            scale.minimize(optimizer, scaled)
+        else:
+            scale.step(optimizer)
+            scale.update()
+        optimizer.clear_grad()
+    return weights(model), norm
+
+
+@pytest.mark.parametrize("how", ["unscale, clip, step", "unscale, clip, minimize"])
+def test_gradients_are_clipped_in_place_after_unscaling(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A power of two as the scale: then scaling rounds nothing.
+    assert scaled_steps(monkeypatch, how)[0] == trained(network(), in_place=True)
+
+
+@pytest.mark.parametrize("clip", CLIPS)
+@pytest.mark.parametrize("how", ["step", "minimize", "unscale, step"])
+def test_an_optimizers_clip_sees_unscaled_gradients(how: str, clip: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    got, _ = scaled_steps(monkeypatch, how, CLIPS[clip][0])
+    assert got == trained(network(), in_place=False, clip=CLIPS[clip][0])
+
+
+def test_clipping_before_unscaling_is_the_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
+    got, norm = scaled_steps(monkeypatch, "clip, step")
+    assert got != trained(network(), in_place=True)
+    assert norm.item() > 1024
+
+
+@pytest.mark.parametrize("clip", [None, *CLIPS])
+def test_a_step_that_is_to_be_skipped_stays_so(clip: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    how = "unscale, step" if clip else "unscale, clip, step"
+    got, norm = scaled_steps(monkeypatch, how, clip and CLIPS[clip][0], factor=np.inf)
+    assert got == weights(network())
+    assert clip or np.isnan(norm.item())
+
+
+def test_16_bit_parameters_get_clipped_gradients() -> None:
+    # Such as amp.decorate makes at O2, which does nothing on a CPU; and SGD alone has a kernel for them there.
+    clip = uc.GradientClipByGlobalNorm(0.5)
+    (clipped,) = [gradient for _, gradient in clip([(None, tensor([3.0, 4.0], "bfloat16"))])]
+    stepped = []
+    for gradient, given in ((tensor([3.0, 4.0], "bfloat16"), clip), (clipped, None)):
+        parameter = paddle.create_parameter([2], "bfloat16", attr=attribute())
+        parameter.grad = gradient
+        paddle.optimizer.SGD(0.1, parameters=[parameter], grad_clip=given, multi_precision=True).step()
+        stepped.append(parameter.astype("float32").tolist())
+    assert stepped[0] == stepped[1] == [0.96875, 0.9609375]
+
+
+def static_losses(clip: Any, scaled: bool) -> list[float]:
+    """Of six steps of a static program, the fourth of which overflows."""
+    paddle.enable_static()
+    try:
+        with program(), paddle.static.scope_guard(paddle.static.Scope()):
+            loss = cost(network(), paddle.static.data("x", [-1, 4], "float32"))
+            optimizer = paddle.optimizer.SGD(0.1, grad_clip=clip)
+            if scaled:
+                optimizer = paddle.static.amp.decorate(optimizer, level="O1", dtype="float16")
+                scale = paddle.amp.GradScaler(init_loss_scaling=1024.0)
+                scale.minimize(optimizer, scale.scale(loss))
+            else:
+                optimizer.minimize(loss)
+            executor = paddle.static.Executor()
+            executor.run(paddle.static.default_startup_program())
+            fed = [INPUT, INPUT, INPUT, INPUT * np.inf, INPUT, INPUT]
+            return [executor.run(feed={"x": x}, fetch_list=[loss])[0].item() for x in (fed if scaled else fed[4:] * 3)]
+    finally:
+        paddle.disable_static()
+
+
+@pytest.mark.parametrize("clip", CLIPS)
+def test_static_programs_clip_after_unscaling_and_skip_what_overflows(clip: str) -> None:
+    scaled, plain = static_losses(CLIPS[clip][0], True), static_losses(CLIPS[clip][0], False)
+    assert np.isnan(scaled[3])
+    assert [*scaled[:3], *scaled[4:]] == plain[:5]
+    assert plain != static_losses(None, False)
