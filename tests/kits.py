@@ -103,6 +103,10 @@ class Kit:
         """The derivative of the sum of function(tensor) at a tensor."""
         raise AssertionError(f"{self.name} does not differentiate")
 
+    def second_derivative(self, function: Callable[[Any], Any], at: Any, along: Any) -> np.ndarray:
+        """The derivative of that derivative's inner product with `along`."""
+        raise AssertionError(f"{self.name} does not differentiate")
+
 
 class TorchKit(Kit):
     name = "torch"
@@ -159,6 +163,15 @@ class TorchKit(Kit):
         function(point).sum().backward()
         return self.array(point.grad)
 
+    def second_derivative(self, function: Callable[[Any], Any], at: Any, along: Any) -> np.ndarray:
+        import torch
+
+        point = at.clone().requires_grad_(True)
+        (first,) = torch.autograd.grad(function(point).sum(), point, create_graph=True)
+        if not first.requires_grad:
+            return np.zeros(tuple(at.shape))
+        return self.array(torch.autograd.grad((first * along).sum(), point)[0])
+
 
 class TensorflowKit(Kit):
     name = "tensorflow"
@@ -204,6 +217,17 @@ class TensorflowKit(Kit):
             tape.watch(at)
             total = tf.reduce_sum(function(at))
         return self.array(tape.gradient(total, at))
+
+    def second_derivative(self, function: Callable[[Any], Any], at: Any, along: Any) -> np.ndarray:
+        import tensorflow as tf
+
+        with tf.GradientTape() as outer:
+            outer.watch(at)
+            with tf.GradientTape() as inner:
+                inner.watch(at)
+                total = tf.reduce_sum(function(at))
+            inner_product = tf.reduce_sum(inner.gradient(total, at) * along)
+        return self.array(outer.gradient(inner_product, at, unconnected_gradients="zero"))
 
 
 class PaddleKit(Kit):
@@ -263,6 +287,15 @@ class PaddleKit(Kit):
         function(point).astype("float32").sum().backward()
         return self.array(point.grad)
 
+    def second_derivative(self, function: Callable[[Any], Any], at: Any, along: Any) -> np.ndarray:
+        import paddle
+
+        point = at.detach().clone()
+        point.stop_gradient = False
+        (first,) = paddle.grad(function(point).sum(), point, create_graph=True)
+        second = None if first.stop_gradient else paddle.grad((first * along).sum(), point, allow_unused=True)[0]
+        return np.zeros(tuple(at.shape)) if second is None else self.array(second)
+
 
 class JaxKit(Kit):
     name = "jax"
@@ -302,6 +335,12 @@ class JaxKit(Kit):
         import jax
 
         return self.array(jax.grad(lambda x: function(x).sum())(at))
+
+    def second_derivative(self, function: Callable[[Any], Any], at: Any, along: Any) -> np.ndarray:
+        import jax
+
+        first = jax.grad(lambda x: function(x).sum())
+        return self.array(jax.grad(lambda x: (first(x) * along).sum())(at))
 
 
 class JaxX64Kit(JaxKit):

@@ -125,3 +125,31 @@ def _parts(values: np.ndarray, p: float) -> list[np.ndarray]:
         return [values.astype(np.float64)]
     wide = values.astype(np.complex128)
     return [wide.real, wide.imag] if p == 2 else [np.abs(wide)]
+
+
+# -- derivatives, in float64: of the sum of w times a result, and of that derivative's inner product with v
+
+
+def derivative_of_clipping(x: np.ndarray, limit: float, w: np.ndarray) -> np.ndarray:
+    """By x, where w weighs x * min(1, limit / n), with n the 2-norm of x."""
+    n = np.sqrt((x * x).sum())
+    return w if n <= limit else limit / n * (w - x * (w * x).sum() / n**2)
+
+
+def second_derivative_of_clipping(x: np.ndarray, limit: float, w: np.ndarray, v: np.ndarray) -> np.ndarray:
+    n = np.sqrt((x * x).sum())
+    if n <= limit:
+        return np.zeros_like(x)
+    wx, xv, wv = (w * x).sum(), (x * v).sum(), (w * v).sum()
+    return limit * (3 * x * wx * xv / n**5 - (w * xv + v * wx + x * wv) / n**3)
+
+
+def derivative_of_norm(x: np.ndarray, p: float) -> np.ndarray:
+    """For elements that are not 0."""
+    n = (np.abs(x) ** p).sum() ** (1 / p)
+    return np.sign(x) * (np.abs(x) / n) ** (p - 1)
+
+
+def second_derivative_of_norm(x: np.ndarray, p: float, v: np.ndarray) -> np.ndarray:
+    first, n = derivative_of_norm(x, p), (np.abs(x) ** p).sum() ** (1 / p)
+    return (p - 1) * (np.abs(x) ** (p - 2) / n ** (p - 1) * v - first * (first * v).sum() / n)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from typing import Any
 
 import numpy as np
 import pytest
+import reference
 from kits import Kit
 
 
@@ -81,23 +84,99 @@ def test_of_float64_and_16_bit_gradients(kit: Kit) -> None:
             np.testing.assert_allclose(got, [0.032, -0.024], rtol=tolerance, atol=tolerance / 30)
 
 
-def test_against_finite_differences(kit: Kit) -> None:
+NAMES = {
+    "clip_by_global_norm": lambda kit, x: kit.namespace.clip_by_global_norm({"a": [x]}, 0.7)[0]["a"][0],
+    "clip_by_norm": lambda kit, x: kit.namespace.clip_by_norm(x, 0.7),
+    "clip_by_norm, axes": lambda kit, x: kit.namespace.clip_by_norm(x, 0.7, axes=[1]),
+    "clip_by_value": lambda kit, x: kit.namespace.clip_by_value(x, -0.7, 0.3),
+    "global_norm": lambda kit, x: kit.namespace.global_norm([x]),
+    "get_total_norm, 1": lambda kit, x: kit.namespace.get_total_norm([x], 1),
+    "get_total_norm, 3": lambda kit, x: kit.namespace.get_total_norm([x], 3),
+    "get_total_norm, 0.5": lambda kit, x: kit.namespace.get_total_norm([x], 0.5),
+    "get_total_norm, inf": lambda kit, x: kit.namespace.get_total_norm([x], math.inf),
+}
+"""Every functional name and norm."""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_against_finite_differences(kit: Kit, name: str) -> None:
     if "float64" not in kit.floating:
-        return
-    start = np.random.default_rng(6).standard_normal(6)
-
-    def function(x: object) -> object:
-        return kit.namespace.clip_by_global_norm([x], 0.7)[0][0]
-
+        pytest.skip("float32 is too short for differences")
+    start = np.random.default_rng(6).standard_normal((2, 3))
+    function = functools.partial(NAMES[name], kit)
     got = kit.derivative(function, kit.tensor(start, "float64"))
     step = 1e-6
-    for i in range(6):
+    for index in np.ndindex(start.shape):
         sides = []
         for sign in (1, -1):
             moved = start.copy()
-            moved[i] += sign * step
+            moved[index] += sign * step
             sides.append(kit.array(function(kit.tensor(moved, "float64"))).sum())
-        assert got[i] == pytest.approx((sides[0] - sides[1]) / (2 * step), abs=1e-8)
+        assert got[index] == pytest.approx((sides[0] - sides[1]) / (2 * step), abs=1e-7)
+
+
+# -- the same on every framework: what formulas give
+
+
+X, W, V = np.random.default_rng(8).standard_normal((3, 2, 4))
+LIMITS = [0.7, 1.5, 20.0]
+"""The first two clip X, and at the third its slices are clipped in part, or nothing is."""
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("limit", LIMITS)
+def test_of_clipping_a_list_of_two(kit: Kit, dtype: str, limit: float) -> None:
+    """The derivative by one gradient of the other's result, too."""
+    if dtype not in kit.floating:
+        pytest.skip(f"{kit.name} has no {dtype} here")
+    weights = [kit.tensor(row, dtype) for row in W]
+
+    def function(x: Any) -> Any:
+        clipped, _ = kit.namespace.clip_by_global_norm([x, kit.tensor(X[1], dtype)], limit)
+        return clipped[0] * weights[0] + clipped[1] * weights[1]
+
+    at = kit.tensor(X[0], dtype)
+    tolerance = {"rtol": 2e-5, "atol": 1e-6} if dtype == "float32" else {"rtol": 1e-11}
+    right = reference.derivative_of_clipping(X, limit, W)[0]
+    np.testing.assert_allclose(kit.derivative(function, at), right, **tolerance)
+    along = np.stack([V[0], np.zeros(4)])
+    right = reference.second_derivative_of_clipping(X, limit, W, along)[0]
+    got = kit.second_derivative(function, at, kit.tensor(V[0], dtype))
+    np.testing.assert_allclose(got, right, **tolerance)
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+def test_of_clipping_slices(kit: Kit, limit: float) -> None:
+    def function(x: Any) -> Any:
+        return kit.namespace.clip_by_norm(x, limit, axes=1) * kit.tensor(W)
+
+    at, along = kit.tensor(X), kit.tensor(V)
+    right = [reference.derivative_of_clipping(x, limit, w) for x, w in zip(X, W, strict=True)]
+    np.testing.assert_allclose(kit.derivative(function, at), right, rtol=2e-5, atol=1e-6)
+    right = [reference.second_derivative_of_clipping(x, limit, w, v) for x, w, v in zip(X, W, V, strict=True)]
+    np.testing.assert_allclose(kit.second_derivative(function, at, along), right, rtol=2e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("p", [1, 2, 3, 0.5])
+def test_of_norms_of_every_order(kit: Kit, p: float) -> None:
+    def function(x: Any) -> Any:
+        return kit.namespace.get_total_norm([x], p)
+
+    at, along = kit.tensor(X), kit.tensor(V)
+    np.testing.assert_allclose(kit.derivative(function, at), reference.derivative_of_norm(X, p), rtol=2e-5)
+    right = reference.second_derivative_of_norm(X, p, V)
+    np.testing.assert_allclose(kit.second_derivative(function, at, along), right, rtol=2e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_at_zero_second_derivatives_are_finite_too(kit: Kit, name: str) -> None:
+    if (kit.name, name) == ("paddle", "get_total_norm, inf"):
+        pytest.skip("Paddle has no second derivative of a maximum")
+    function = functools.partial(NAMES[name], kit)
+    for start in (np.zeros((2, 3)), np.array([[0.0, 3.0, 0.0], [0.0, 0.0, 0.0]])):
+        at = kit.tensor(start)
+        assert np.isfinite(kit.derivative(function, at)).all()
+        assert np.isfinite(kit.second_derivative(function, at, kit.tensor(np.ones((2, 3))))).all()
 
 
 def test_error_if_nonfinite_can_be_asked_for_where_a_derivative_is_wanted(kit: Kit) -> None:

@@ -12,6 +12,7 @@ import functools
 import inspect
 import itertools
 import math
+import operator
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
@@ -200,9 +201,9 @@ class PaddleOps(host.OfParameters, Ops):
 
     def power_sum(self, tensors: Sequence[_Dense], p: float, divisor: Scalar | None) -> Scalar:
         sums = [numbers.power_sum(p, divisor) for numbers in _pieces(tensors)]
-        if len(sums) > 1:
+        if len(sums) > 1 and not _is_recorded_eagerly(*sums):
             return paddle.stack(sums).sum()
-        return sums[0] if sums else self.constant(0.0, tensors)
+        return functools.reduce(operator.add, sums) if sums else self.constant(0.0, tensors)
 
     def max_abs(self, tensors: Sequence[_Dense]) -> Scalar:
         greatest = [numbers.greatest() for numbers in _pieces(tensors)]
@@ -377,7 +378,7 @@ def _pieces(tensors: Sequence[_Dense]) -> Iterator[_Numbers]:
             yield tensor.numbers
         elif length > PIECE and not _is_recorded(wide):  # the derivative of every slice is as large as the tensor
             yield from (_Numbers(part, is_complex) for part in _cut(wide, length))
-        elif length > SHORT:
+        elif length > SHORT or _is_recorded_eagerly(wide):
             yield tensor.numbers
         else:
             short.setdefault((wide.dtype, is_complex), []).append(wide)
@@ -410,6 +411,11 @@ def _scaled(tensors: Sequence[_Dense], coef: Scalar) -> Iterator[Tensor]:
 def _is_recorded(*tensors: Tensor) -> bool:
     """Whether a derivative by any of them is being recorded, or may be asked for in a graph."""
     return paddle.is_grad_enabled() and not all(tensor.stop_gradient for tensor in tensors)
+
+
+def _is_recorded_eagerly(*tensors: Tensor) -> bool:
+    """Then a second derivative may be asked for, which Paddle's operations on lists have for all tensors or none."""
+    return paddle.in_dynamic_mode() and _is_recorded(*tensors)
 
 
 def in_static_mode() -> bool:

@@ -181,12 +181,12 @@ class TensorflowOps(Ops):
                 parts = [part / divisor for part in parts]
             # l2_loss is half the sum of squares, in one pass; doubling it is exact.
             sums += [tf.nn.l2_loss(part) if p == 2 else tf.reduce_sum(_powers(part, p, divisor)) for part in parts]
-        total = tf.add_n(sums)
+        total = _computed_once(tf.add_n(sums))
         return 2.0 * total if p == 2 else total
 
     def max_abs(self, tensors: Sequence[Tensor]) -> Scalar:
         greatest = [_max_abs(_magnitude(tensor)) for tensor in tensors]
-        return _max_abs(tf.stack([self.constant(0.0, tensors), *greatest]))
+        return _computed_once(_max_abs(tf.stack([self.constant(0.0, tensors), *greatest])))
 
     def slice_power_sum(self, tensor: Tensor, axes: Sequence[int], divisor: Scalar | None) -> Scalar:
         parts = [part if divisor is None else part / divisor for part in _real_parts(tensor, 2)]
@@ -211,6 +211,7 @@ class TensorflowOps(Ops):
         return tf.cast(scalar, dtype)
 
     def scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Tensor]:
+        coef = _computed_once(coef)
         unchanged = coef >= 1.0
         joined, apart = _joined(tensors)
 
@@ -297,6 +298,15 @@ def _is_for_xla() -> bool:
     if tf.executing_eagerly():
         return False
     return bool(control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()))
+
+
+def _computed_once(scalar: Scalar) -> Scalar:
+    """The same numbers; for XLA as a quotient. It computes divisions once, but repeats cheaper operations, the sum over
+    all tensors among them, in every loop that needs their result: in the scaling of every tensor."""
+    if not _is_for_xla():
+        return scalar
+    one, two = (_constant(number, tf.float64) for number in (1.0, 2.0))
+    return scalar / tf.where(scalar < 0.0, two, one)  # never below 0, but that is not known to XLA
 
 
 def _pays_to_branch(tensors: Sequence[Tensor], coef: Scalar) -> bool:
