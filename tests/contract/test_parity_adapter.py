@@ -149,14 +149,16 @@ GRAPH_MANNERS = [{"container": "nested"}, {"container": "generator"}, {"transpos
 def test_a_fault_inside_a_graph_is_found_at_its_case(
     kit: Kit, adapter: Adapter, modes: list[str], tmp_path: Path
 ) -> None:
+    right = kit.namespace
+
     def per_tensor(t_list: Any, clip_norm: float) -> Any:
-        clipped = [None if t is None else kit.namespace.clip_by_norm(t, clip_norm) for t in t_list]
-        return clipped, kit.namespace.global_norm(t_list)
+        clipped = [None if t is None else right.clip_by_norm(t, clip_norm) for t in t_list]
+        return clipped, right.global_norm(t_list)
 
     def fails(t: Any, clip_norm: float) -> Any:
         raise KeyError("planted")
 
-    faulty = SimpleNamespace(**vars(kit.namespace) | {"clip_by_global_norm": per_tensor, "clip_by_norm": fails})
+    faulty = SimpleNamespace(**vars(right) | {"clip_by_global_norm": per_tensor, "clip_by_norm": fails})
     cases = [case(DENSE, name, **ARGUMENTS[name]) for name in ("clip_by_value", "clip_by_global_norm", "clip_by_norm")]
     for mode in modes:
         found = outcomes(adapter, faulty, mode, cases, tmp_path)

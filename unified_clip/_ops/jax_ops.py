@@ -263,7 +263,7 @@ def _without_last_ones(tensor: Tensor) -> Tensor:
 def _computed_once(scalar: Scalar) -> Scalar:
     """The same numbers, as a quotient. XLA computes divisions once, but repeats cheaper operations, the sum over all
     tensors among them, in every fusion that needs their result: in the scaling of every tensor."""
-    return jax.lax.div(scalar, jnp.where(scalar < 0, 2.0, 1.0))  # never below 0, but that is not known to XLA
+    return jax.lax.div(scalar, jnp.where(jnp.isnan(scalar), 2.0, 1.0))  # half of NaN is NaN: that is not known to XLA
 
 
 def _select(condition: Tensor, yes: Tensor, no: Tensor) -> Tensor:

@@ -306,7 +306,7 @@ def _computed_once(scalar: Scalar) -> Scalar:
     if not _is_for_xla():
         return scalar
     one, two = (_constant(number, tf.float64) for number in (1.0, 2.0))
-    return scalar / tf.where(scalar < 0.0, two, one)  # never below 0, but that is not known to XLA
+    return scalar / tf.where(tf.math.is_nan(scalar), two, one)  # half of NaN is NaN, but that is not known to XLA
 
 
 def _pays_to_branch(tensors: Sequence[Tensor], coef: Scalar) -> bool:

@@ -114,7 +114,7 @@ class TorchOps(host.OfParameters, Ops):
 
     def each(self, tensors: Sequence[Tensor], *, differentiable: bool) -> Path | None:
         anywhere = _is_traced() or host.forced_to_framework("pairs")
-        if differentiable or _need_pairs(tensors) or not _go_in_lists(tensors, (), differentiable):
+        if differentiable or not _go_in_lists(tensors, (), differentiable) or _need_pairs(tensors):
             return None
         if not anywhere and any(tensor.device.type == "cpu" for tensor in tensors):
             return None  # the host path is for those
@@ -381,7 +381,7 @@ class WholeInGraph(TorchPath):
 def _whole_in_graph(ops: TorchOps, given: Sequence[Any], *, differentiable: bool) -> WholeInGraph | None:
     tensors = [tensor for tensor in given if tensor is not None]
     in_lists = _go_in_lists(tensors, (), differentiable)
-    if not tensors or _need_pairs(tensors) or not (in_lists or (differentiable and all(map(_is_real, tensors)))):
+    if not tensors or not (in_lists or (differentiable and all(map(_is_real, tensors)))) or _need_pairs(tensors):
         return None
     return WholeInGraph(IN_LISTS if in_lists else ops, tensors, differentiable)
 
@@ -420,7 +420,8 @@ def _distinct_in_graph(tensors: Sequence[Any], describe: Callable[[int], str]) -
 
 
 def _is_expanded(tensor: Tensor) -> bool:
-    return any(step == 0 and length > 1 for step, length in zip(tensor.stride(), tensor.shape, strict=True))
+    repeated = any(step == 0 and length > 1 for step, length in zip(tensor.stride(), tensor.shape, strict=True))
+    return repeated and tensor.numel() > 0  # NumPy's empty arrays have such steps
 
 
 def _records(differentiable: bool) -> bool:

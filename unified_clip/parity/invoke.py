@@ -94,6 +94,9 @@ class Result:
 
     norm: Any = None
     gradients: Sequence[Any] | None = None
+    returned: Any = None
+    """The container that came back from a call that is about it."""
+
     structure: str = ""
     name: str = ""
     warned: bool = False
@@ -132,6 +135,8 @@ def ours(invocation: Invocation, function: Callable[..., Any], settings: Any) ->
 def look_at(invocation: Invocation, result: Result, given: Sequence[Gradient]) -> None:
     """Note what a call of ours did to tensors; `given` are the gradients as the case has them."""
     result.fault = _fault(invocation, result, given)
+    if result.returned is not None:
+        result.structure = structure(result.returned)
     if invocation.call.style in ("class", "settings") and result.gradients is not None:
         result.same_objects = [
             after is before for before, after in zip(invocation.made, result.gradients, strict=False)
@@ -216,7 +221,7 @@ def _in_place(run: Invocation, function: Callable[..., Any], settings: Any) -> R
 
 def _list(run: Invocation, function: Callable[..., Any], settings: Any) -> Result:
     clipped, norm = function(run.given, **run.arguments)
-    return Result(norm, list(leaves(clipped)), structure(clipped))
+    return Result(norm, list(leaves(clipped)), returned=clipped)
 
 
 def _each(run: Invocation, function: Callable[..., Any], settings: Any) -> Result:
