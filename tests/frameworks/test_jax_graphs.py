@@ -325,6 +325,14 @@ def test_derivatives_in_a_scan_and_in_a_batch() -> None:
     np.testing.assert_allclose(jax.vmap(single)(batch), [[0.032, -0.024], [1.0, 1.0]], rtol=1e-5)
 
 
+@pytest.mark.parametrize(("limit", "clipped"), [(-1.0, [-0.6, -0.8]), (math.nan, [math.nan] * 2), (0.0, [0.0, 0.0])])
+def test_a_threshold_that_cannot_be_checked_is_used_as_it_is(limit: float, clipped: list[float]) -> None:
+    gradient = jnp.array([3.0, 4.0], "float32")
+    got, norm = jax.jit(lambda c: uc.clip_by_global_norm([gradient], c))(jnp.float32(limit))
+    np.testing.assert_allclose(got[0], clipped, rtol=1e-6)
+    assert norm == 5.0
+
+
 def test_by_a_threshold_and_a_norm_that_are_traced() -> None:
     gradient = jnp.array([3.0, 4.0], "float32")
     clip = jax.jit(lambda c, n: uc.clip_by_global_norm([gradient], c, use_norm=n)[0][0].sum())

@@ -481,6 +481,8 @@ def _selected_rows(rows: Tensor, height: int, values: Tensor) -> Tensor:
 
 def _full(value: float, dtype: Any, like: Tensor | None) -> Tensor:
     """An exact 0-d constant, on the device of an eager tensor."""
+    if value == 0 and math.copysign(1.0, value) < 0:  # static programs keep no sign of a constant 0
+        return _full(-1.0, dtype, like) * _full(0.0, dtype, like)
     return paddle.full([], value, dtype, device=like.place if isinstance(like, paddle.Tensor) else None)
 
 

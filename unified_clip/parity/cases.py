@@ -79,7 +79,8 @@ class Case:
         `left_out`: of `sparse`, `in place`, `raises`, `groups` and `hook`, what a framework's graphs do not have.
         """
         manner, raises = self.manner, bool(self.raises)
-        unknown = manner.expanded or manner.overlapping or (raises and manner.tensor_arguments)
+        needs_value = raises or self.call.style in ("class", "class in place", "hook")
+        unknown = manner.expanded or manner.overlapping or (manner.tensor_arguments and needs_value)
         told = self.warns or "error_if_nonfinite" in self.arguments
         kinds = {
             "sparse": any(isinstance(gradient, Sparse) for gradient in self.gradients),
