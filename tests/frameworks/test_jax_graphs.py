@@ -343,8 +343,8 @@ def test_by_a_threshold_and_a_norm_that_are_traced() -> None:
 # -- what it costs
 
 
-@pytest.mark.parametrize("limit", [2.0, np.float32(2.0), jnp.float32(2.0), np.array([2.0])])
-def test_a_step_is_traced_once(limit: Any) -> None:
+@pytest.mark.parametrize("kind", [float, np.float32, jnp.float32, lambda value: np.array([value])])
+def test_a_step_is_traced_once(kind: Callable[[float], Any]) -> None:
     traces = []
 
     @jax.jit
@@ -355,7 +355,7 @@ def test_a_step_is_traced_once(limit: Any) -> None:
         return clipped
 
     for repeat in range(100):
-        step([jnp.full(3, float(repeat), "float32"), jnp.ones((2, 2), "float32")], limit * (1 + repeat))
+        step([jnp.full(3, float(repeat), "float32"), jnp.ones((2, 2), "float32")], kind(1.0 + repeat))
     assert len(traces) == 1
 
 
