@@ -10,7 +10,7 @@ import pytest
 from kits import Kit, in_a_new_process
 
 DOCS = Path(__file__).parents[2] / "docs"
-EXAMPLE = re.compile(r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", re.DOTALL)
+EXAMPLE = re.compile(r"```python\n(.*?)```(?:\n+```text\n(.*?)```)?", re.DOTALL)
 
 
 def test_the_examples_run(kit: Kit) -> None:

@@ -14,6 +14,10 @@ MOST_COMPILED = 1000
 """XLA takes many minutes to compile for ten thousand tensors; a longer list is not given to what it compiles."""
 
 
+MOST_COMPILED_BY_TORCH = 200
+"""`torch.compile` takes five to ten minutes for a thousand, the native or ours."""
+
+
 class Pairs(NamedTuple):
     """What is compared on one list of gradients."""
 
@@ -83,6 +87,8 @@ def torch_pairs(arrays: Sequence[Array]) -> Pairs:
         return [ours._replace(theirs=lambda given: torch.nn.utils.clip_grad_norm_(given, limit), in_place=True)]
 
     def in_graphs(limit: float) -> list[Pair]:
+        if len(arrays) > MOST_COMPILED_BY_TORCH:
+            return []
         torch.compiler.reset()  # the graphs of another limit, or the limit would no longer be a constant
 
         def compiled(clip: Any) -> Any:
