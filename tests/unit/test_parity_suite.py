@@ -182,7 +182,7 @@ def test_a_suite_that_is_not_there_is_refused(tmp_path: Path) -> None:
         ),
         (
             "[frameworks.numpy]\nleft_out = { graph = ['dense'] }",
-            "numpy left_out graph 1: Input should be 'sparse', 'in place', 'raises', 'groups' or 'hook'",
+            "numpy left_out graph 1: Input should be 'sparse', 'in place', 'raises', 'groups', 'hook' or 'long'",
         ),
         ("[frameworks.numpy]\nleft_out = { host = [] }", "numpy left_out host \\[key\\]: Input should be 'graph'"),
         ("[frameworks]\nnumpy = 1", "frameworks numpy: Input should be a valid dictionary"),

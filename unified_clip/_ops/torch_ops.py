@@ -127,7 +127,7 @@ class TorchOps(host.OfParameters, Ops):
         if not all(_is_counted(parameter) for parameter in given):
             return None
         gradients = [parameter.grad for parameter in given if parameter.grad is not None]
-        if len(set(gradients)) < len(gradients) or any(map(_is_expanded, gradients)):
+        if len(set(gradients)) < len(gradients):
             return None
         return _whole_in_graph(self, gradients, differentiable=False)
 
@@ -191,7 +191,7 @@ class TorchOps(host.OfParameters, Ops):
 
     def distinct(self, tensors: Sequence[Any], describe: Callable[[int], str]) -> list[int]:
         if torch.compiler.is_compiling():
-            return _distinct_in_graph(tensors, describe)
+            return _distinct_in_graph(tensors)
         traced = _is_traced()
         parts = [(index, part) for index, tensor in enumerate(tensors) for part in _parts(tensor)]
         for index, part in parts:
@@ -410,18 +410,13 @@ def _is_real(tensor: Any) -> bool:
     return type(tensor) in (*PLAIN, FakeTensor) and _is_strided(tensor) and tensor.dtype in REAL
 
 
-def _distinct_in_graph(tensors: Sequence[Any], describe: Callable[[int], str]) -> list[int]:
-    """In a graph addresses are not known: the same memory is that of the same object."""
-    for index, tensor in enumerate(tensors):
-        if _is_expanded(tensor):
-            raise memory.expanded(describe(index))
+def _distinct_in_graph(tensors: Sequence[Any]) -> list[int]:
+    """In a graph addresses are not known: the same memory is that of the same object.
+
+    Steps are not looked at: where a gradient's are not those of its parameter, `stride()` cannot be traced.
+    """
     first: dict[Any, int] = {}
     return [first.setdefault(tensor, index) for index, tensor in enumerate(tensors)]
-
-
-def _is_expanded(tensor: Tensor) -> bool:
-    repeated = any(step == 0 and length > 1 for step, length in zip(tensor.stride(), tensor.shape, strict=True))
-    return repeated and tensor.numel() > 0  # NumPy's empty arrays have such steps
 
 
 def _records(differentiable: bool) -> bool:

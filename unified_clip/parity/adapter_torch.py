@@ -11,6 +11,7 @@ import torch
 from . import adapter
 from .adapter import LEARNING_RATE, Native
 from .invoke import Invocation
+from .launch import COMPILED
 from .manner import leaves
 from .tensors import Dense, Gradient, Sparse
 
@@ -75,8 +76,10 @@ class Framework(adapter.OnParameters):
         return bool(first.numel() and same)
 
     def staged(self, mode: str, function: Callable[[Sequence[Any]], Any], tensors: Sequence[Any]) -> Any:
+        """By `torch.compile`: run operation by operation or, in the mode `compiled`, by its default backend."""
         torch._dynamo.reset()  # it compiles the same lines a few times only
-        return torch.compile(function, fullgraph=True, dynamic=False)(tensors)
+        backend = "inductor" if mode == COMPILED else "aot_eager"
+        return torch.compile(function, fullgraph=True, dynamic=False, backend=backend)(tensors)
 
     def native_norm(self, run: Invocation, p: float) -> Native | None:
         strict = bool(run.arguments.get("error_if_nonfinite"))

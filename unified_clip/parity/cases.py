@@ -50,6 +50,9 @@ from .manner import PLAIN, Manner
 from .schema import CasesTable, GradientsTable, SuiteError, TensorTable
 from .tensors import PARTS, Dense, Gradient, Sparse, UnreadableError, encode, load_recorded
 
+LONG = 100
+"""Gradients."""
+
 
 @dataclass(frozen=True, eq=False)
 class Case:
@@ -76,7 +79,8 @@ class Case:
     def is_for_graphs(self, left_out: Sequence[str]) -> bool:
         """Whether a graph can show what is right: not by memory, warnings or values that are not known there.
 
-        `left_out`: of `sparse`, `in place`, `raises`, `groups` and `hook`, what a framework's graphs do not have.
+        `left_out`: of `sparse`, `in place`, `raises`, `groups` and `hook`, what a framework's graphs do not have, and
+        `long` lists of gradients, which a compiler may need minutes for.
         """
         manner, raises = self.manner, bool(self.raises)
         needs_value = raises or self.call.style in ("class", "class in place", "hook")
@@ -88,6 +92,7 @@ class Case:
             "raises": raises,
             "groups": bool(manner.groups),
             "hook": self.call.style == "hook",
+            "long": len(self.gradients) > LONG,
         }
         return not (unknown or told or any(kinds[kind] for kind in left_out))
 

@@ -99,7 +99,7 @@ class CasesFile(Table):
 
 
 InGraphs = Literal["graph", "compiled", "static"]
-Kind = Literal["sparse", "in place", "raises", "groups", "hook"]
+Kind = Literal["sparse", "in place", "raises", "groups", "hook", "long"]
 
 
 class FrameworkTable(Table):
