@@ -158,6 +158,15 @@ def test_shardings_that_are_part_of_the_type(name: str) -> None:
     np.testing.assert_array_equal(norm, same_norm)
 
 
+@pytest.mark.parametrize("axes", [0, 1])
+def test_slices_of_an_array_whose_sharding_is_part_of_its_type(axes: int) -> None:
+    mesh, (gradient, *_), (plain, *_) = sharded(AxisType.Explicit)
+    with jax.set_mesh(mesh):
+        clipped = jax.jit(lambda g: uc.clip_by_norm(g, 1.0, axes=axes))(gradient)
+    assert clipped.sharding.is_equivalent_to(gradient.sharding, gradient.ndim)
+    np.testing.assert_array_equal(clipped, uc.clip_by_norm(plain, 1.0, axes=axes))
+
+
 def test_the_derivative_of_a_sharded_array_is_sharded_as_it_is() -> None:
     _, given, plain = sharded()
     derivative = jax.jit(jax.grad(lambda grads: sum(g.sum() for g in uc.clip_by_global_norm(grads, 1.0)[0])))

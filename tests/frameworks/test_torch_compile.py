@@ -187,7 +187,7 @@ def test_a_threshold_that_changes_is_traced_once_as_a_tensor_and_twice_as_a_numb
     function = BY_A_LIMIT[name]
     for kind, traces in ((torch.tensor, 1), (float, 2)):
         torch._dynamo.reset()
-        counter = CompileCounterWithBackend("eager")
+        counter = CompileCounterWithBackend("aot_eager")  # which keeps to numbers that operations were made for
         compiled = torch.compile(function, backend=counter, fullgraph=True)
         for limit in (4.0, 3.0, 1.3, 10.0, 7.0, 11.0, 2.0, 30.0, 0.1, 6.0):  # 10 is a norm below
             ours, wanted = parameters(gradients(1.0)), parameters(gradients(1.0))
@@ -223,11 +223,22 @@ def test_error_if_nonfinite_is_refused_when_traced_with_the_alternative(name: st
     same(kept(held), before)
 
 
+def test_an_expanded_gradient_is_refused_when_traced() -> None:
+    good, wrong = parameters([torch.tensor([30.0])])[0], torch.nn.Parameter(torch.zeros(4))
+    wrong.grad = torch.ones(1).expand(4)
+    compiled = torch.compile(lambda given: uc.clip_grad_norm_(given, 1.0), backend="eager", fullgraph=True)
+    with pytest.raises(Exception, match="position 1 has several elements in one place"):
+        compiled([good, wrong])
+    assert good.grad.item() == 30.0
+
+
 @pytest.mark.parametrize("backend", ["eager", "inductor"])
-def test_gradients_whose_steps_are_not_those_of_their_parameter(backend: str) -> None:
+def test_gradients_that_are_views_or_have_other_steps_than_their_parameter(backend: str) -> None:
     def make() -> list[torch.nn.Parameter]:
         channels_last = torch.randn(2, 3, 4, 4, generator=torch.Generator().manual_seed(0))
-        return parameters([channels_last.to(memory_format=torch.channels_last), torch.arange(6.0).reshape(2, 3).T])
+        bucket = torch.arange(20.0)
+        views = [bucket[:6].view(2, 3), bucket[6:18].view(3, 4)[:, 1:3], bucket[18:]]
+        return parameters([channels_last.to(memory_format=torch.channels_last), torch.ones(2, 3).T, *views])
 
     held, wanted = make(), make()
     for parameter in held:

@@ -268,7 +268,7 @@ def _computed_once(scalar: Scalar) -> Scalar:
 
 def _select(condition: Tensor, yes: Tensor, no: Tensor) -> Tensor:
     """`jnp.where`, which takes longer to trace. The condition is 0-d, or has axes of length 1."""
-    return jax.lax.select_n(jnp.broadcast_to(condition, no.shape) if condition.ndim else condition, no, yes)
+    return jnp.where(condition, yes, no) if condition.ndim else jax.lax.select_n(condition, no, yes)
 
 
 def _wide(tensor: Tensor) -> Tensor:

@@ -62,10 +62,15 @@ def _check_writable(view: Array, what: str) -> None:
     if not view.flags.writeable:
         raise ValueError(f"{what} is read-only, so it cannot be clipped in place; pass a copy of it")
     if _overlaps_itself(view):
-        raise ValueError(
-            f"{what} has several elements in one place in memory (an expanded view), so it cannot be clipped in place; "
-            "pass a contiguous copy"
-        )
+        raise expanded(what)
+
+
+def expanded(what: str) -> ValueError:
+    """A tensor that cannot be written."""
+    return ValueError(
+        f"{what} has several elements in one place in memory (an expanded view), so it cannot be clipped in place; "
+        "pass a contiguous copy"
+    )
 
 
 def _same_memory(a: Array, b: Array) -> bool:

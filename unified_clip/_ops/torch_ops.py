@@ -127,7 +127,7 @@ class TorchOps(host.OfParameters, Ops):
         if not all(_is_counted(parameter) for parameter in given):
             return None
         gradients = [parameter.grad for parameter in given if parameter.grad is not None]
-        if len(set(gradients)) < len(gradients):
+        if len(set(gradients)) < len(gradients) or any(map(_is_expanded, gradients)):
             return None
         return _whole_in_graph(self, gradients, differentiable=False)
 
@@ -191,7 +191,7 @@ class TorchOps(host.OfParameters, Ops):
 
     def distinct(self, tensors: Sequence[Any], describe: Callable[[int], str]) -> list[int]:
         if torch.compiler.is_compiling():
-            return _distinct_in_graph(tensors)
+            return _distinct_in_graph(tensors, describe)
         traced = _is_traced()
         parts = [(index, part) for index, tensor in enumerate(tensors) for part in _parts(tensor)]
         for index, part in parts:
@@ -220,6 +220,8 @@ class TorchOps(host.OfParameters, Ops):
         device = like[0].device if like else torch.device("cpu")
         if isinstance(value, torch.Tensor):
             return value.reshape(()).to(device=device, dtype=torch.float64)
+        if torch.compiler.is_compiling():  # a graph would be for one number to fill with
+            return torch.ones((), dtype=torch.float64, device=device) * value
         return torch.full((), float(value), dtype=torch.float64, device=device)
 
     def power_sum(self, tensors: Sequence[Tensor], p: float, divisor: Scalar | None) -> Scalar:
@@ -277,8 +279,8 @@ class TorchOps(host.OfParameters, Ops):
     def bound(self, value: Any, tensor: Tensor) -> Any:
         if isinstance(value, torch.Tensor):
             return _narrow(value.to(tensor.device), tensor.dtype)
-        if tensor.dtype in HALF and torch.compiler.is_compiling():
-            return _narrow(torch.full((), value, dtype=torch.float64, device=tensor.device), tensor.dtype)
+        if tensor.dtype in REAL and torch.compiler.is_compiling():
+            return _narrow(self.constant(value, [tensor]), tensor.dtype)
         return torch.full((), value, dtype=tensor.dtype, device=tensor.device)
 
     def clamp(self, tensor: Tensor, low: Any, high: Any) -> Tensor:
@@ -329,7 +331,7 @@ class ListOps(TorchOps):
                 torch_lists.clamp_(group, low, high)
 
     def bound(self, value: Any, tensor: Tensor) -> Any:
-        if isinstance(value, torch.Tensor) or (tensor.dtype in HALF and torch.compiler.is_compiling()):
+        if isinstance(value, torch.Tensor) or torch.compiler.is_compiling():
             return super().bound(value, tensor)
         return value
 
@@ -410,13 +412,20 @@ def _is_real(tensor: Any) -> bool:
     return type(tensor) in (*PLAIN, FakeTensor) and _is_strided(tensor) and tensor.dtype in REAL
 
 
-def _distinct_in_graph(tensors: Sequence[Any]) -> list[int]:
-    """In a graph addresses are not known: the same memory is that of the same object.
-
-    Steps are not looked at: where a gradient's are not those of its parameter, `stride()` cannot be traced.
-    """
+def _distinct_in_graph(tensors: Sequence[Any], describe: Callable[[int], str]) -> list[int]:
+    """In a graph addresses are not known: the same memory is that of the same object."""
+    for index, tensor in enumerate(tensors):
+        if _is_expanded(tensor):
+            raise memory.expanded(describe(index))
     first: dict[Any, int] = {}
     return [first.setdefault(tensor, index) for index, tensor in enumerate(tensors)]
+
+
+def _is_expanded(tensor: Tensor) -> bool:
+    """In a graph: of another view, since the steps of a gradient that is one itself cannot be traced."""
+    view = tensor.view_as(tensor)
+    repeated = any(step == 0 and length > 1 for step, length in zip(view.stride(), view.shape, strict=True))
+    return repeated and tensor.numel() > 0  # NumPy's empty arrays have such steps
 
 
 def _records(differentiable: bool) -> bool:
