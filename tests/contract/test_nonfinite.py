@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -96,3 +97,21 @@ def test_error_if_nonfinite_names_the_tensors_and_changes_nothing(kit: Kit) -> N
 def test_error_if_nonfinite_says_nothing_of_finite_gradients(kit: Kit) -> None:
     holders = kit.in_place([kit.tensor([3.0, 4.0])])
     assert float(kit.array(kit.namespace.clip_grad_norm_(holders, 1.0, error_if_nonfinite=True))) == 5.0
+
+
+@pytest.mark.parametrize("values", [[math.inf, 1.0], [math.nan, 1.0], [3.0, 4.0]])
+def test_an_infinite_threshold_that_is_not_read_measures_only(kit: Kit, values: list[float]) -> None:
+    """As one by which a derivative is wanted, or one in a graph."""
+    gradient = kit.tensor(values)
+    found = []
+
+    def function(threshold: Any) -> Any:
+        clipped, norm = kit.namespace.clip_by_global_norm([gradient], threshold)
+        found.extend([clipped[0], kit.namespace.clip_by_norm(gradient, threshold)])
+        return norm * threshold
+
+    if not kit.differentiates or kit.name.startswith("jax"):
+        pytest.skip("not watched; JAX's are tested in its own graphs")
+    kit.derivative(function, kit.tensor(math.inf))
+    for clipped in found:
+        assert kit.bits(clipped) == kit.bits(gradient)

@@ -325,6 +325,13 @@ def test_derivatives_in_a_scan_and_in_a_batch() -> None:
     np.testing.assert_allclose(jax.vmap(single)(batch), [[0.032, -0.024], [1.0, 1.0]], rtol=1e-5)
 
 
+@pytest.mark.parametrize("values", [[math.inf, 1.0], [math.nan, 1.0], [3.0, 4.0]])
+def test_an_infinite_threshold_measures_only(values: list[float]) -> None:
+    gradient = jnp.array(values, "float32")
+    clipped = jax.jit(lambda c: uc.clip_by_global_norm([gradient], c)[0][0])(jnp.float32(math.inf))
+    np.testing.assert_array_equal(clipped, gradient)
+
+
 @pytest.mark.parametrize(("limit", "clipped"), [(-1.0, [-0.6, -0.8]), (math.nan, [math.nan] * 2), (0.0, [0.0, 0.0])])
 def test_a_threshold_that_cannot_be_checked_is_used_as_it_is(limit: float, clipped: list[float]) -> None:
     gradient = jnp.array([3.0, 4.0], "float32")

@@ -33,13 +33,14 @@ TENSORFLOW_GLOBAL = Family(eps=0.0, infinite_norm_gives_nan=True)
 
 def coefficient(path: Path, n: Scalar, limit: Scalar, family: Family) -> Scalar:
     """min(1, limit / (n + eps)) in float64; NaN for a NaN norm. Never divides by zero, nor does its derivative."""
-    one = path.constant(1.0)
+    one, is_known = path.constant(1.0), not _tensors(limit)
     limit, reach = path.constant(limit), n + path.constant(family.eps)
     within = reach <= limit
     coef = path.where(within, one, limit / path.where(within, one, reach))
     if family.infinite_norm_gives_nan:
         coef = path.where(n >= path.constant(math.inf), path.constant(math.nan), coef)
-    return coef
+    # inf measures only, whatever the norm is; where it is known, nothing is scaled to begin with
+    return coef if is_known else path.where(limit >= path.constant(math.inf), one, coef)
 
 
 def clip_together(
