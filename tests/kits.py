@@ -334,13 +334,13 @@ class JaxKit(Kit):
     def derivative(self, function: Callable[[Any], Any], at: Any) -> np.ndarray:
         import jax
 
-        return self.array(jax.grad(lambda x: function(x).sum())(at))
+        return self.array(jax.jit(jax.grad(lambda x: function(x).sum()))(at))
 
     def second_derivative(self, function: Callable[[Any], Any], at: Any, along: Any) -> np.ndarray:
         import jax
 
         first = jax.grad(lambda x: function(x).sum())
-        return self.array(jax.grad(lambda x: (first(x) * along).sum())(at))
+        return self.array(jax.jit(jax.grad(lambda x: (first(x) * along).sum()))(at))
 
 
 class JaxX64Kit(JaxKit):
