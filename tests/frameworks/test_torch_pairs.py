@@ -22,7 +22,7 @@ import unified_clip.torch as uc
 from unified_clip._core import rule
 from unified_clip._core.device import DevicePath
 from unified_clip._ops import torch_pairs
-from unified_clip._ops.torch_ops import OPS, _wide
+from unified_clip._ops.torch_ops import OPS, TorchPath, _wide
 from unified_clip._ops.torch_pairs import PAIRS, Pair, PairPath
 
 NORMAL = st.floats(width=32, allow_nan=False, allow_infinity=False, allow_subnormal=False)
@@ -49,7 +49,7 @@ def test_the_setting_chooses_pairs_for_whatever_float32_can_hold() -> None:
     for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.complex64):
         assert isinstance(OPS.path([torch.ones(2, dtype=dtype)], differentiable=True), PairPath)
     for dtype in (torch.float64, torch.complex128):
-        assert type(OPS.path([torch.ones(2), torch.ones(2, dtype=dtype)], differentiable=True)) is DevicePath
+        assert type(OPS.path([torch.ones(2), torch.ones(2, dtype=dtype)], differentiable=True)) is TorchPath
     assert isinstance(OPS.path([], differentiable=True), PairPath)
 
 
@@ -59,7 +59,7 @@ def test_a_device_without_float64_chooses_them_for_the_whole_list(monkeypatch: p
         there, here = torch.empty(2, device="mps"), torch.empty(2)
         assert isinstance(OPS.path([here, there], differentiable=True), PairPath)
         assert isinstance(OPS.path([here], differentiable=True, others=[torch.empty((), device="mps")]), PairPath)
-        assert type(OPS.path([here], differentiable=True)) is DevicePath
+        assert type(OPS.path([here], differentiable=True)) is TorchPath
         with pytest.raises(TypeError, match="float64 gradients cannot be clipped together with gradients on a device"):
             uc.global_norm([there, here.double()])
 
