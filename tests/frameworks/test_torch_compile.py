@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,6 +13,7 @@ from kits import Kit
 from torch._dynamo.testing import CompileCounterWithBackend
 
 import unified_clip.torch as uc
+from unified_clip.errors import ClipWarning
 
 Result = list[torch.Tensor]
 
@@ -230,6 +232,81 @@ def test_an_expanded_gradient_is_refused_when_traced() -> None:
     with pytest.raises(Exception, match="position 1 has several elements in one place"):
         compiled([good, wrong])
     assert good.grad.item() == 30.0
+
+
+def holding(*given: torch.Tensor) -> list[torch.nn.Parameter]:
+    return parameters([torch.tensor([30.0]), *given])
+
+
+def sparse() -> torch.Tensor:
+    return torch.sparse_coo_tensor([[0, 2, 2]], [3.0, 1.0, 3.0], (4,), check_invariants=False)
+
+
+LEFT_TO_EAGER: dict[str, tuple[Callable[[], list[torch.nn.Parameter]], Callable[[Any], Any]]] = {
+    "sparse": (lambda: holding(sparse()), lambda held: uc.clip_grad_norm_(held, 1.0)),
+    "sparse, by value": (lambda: holding(sparse()), lambda held: uc.clip_grad_value_(held, 1.0)),
+    "sparse, by a class": (lambda: holding(sparse()), lambda held: uc.GradientClipByNorm(1.0).clip_(held)),
+    "sparse, by an instance": (
+        lambda: holding(sparse()), lambda held: uc.GradientClipByGlobalNorm(1.0)([(each, each.grad) for each in held]),
+    ),
+    "sparse, functional": (
+        lambda: holding(sparse()), lambda held: uc.clip_by_global_norm([each.grad for each in held], 1.0),
+    ),
+    "expanded": (lambda: holding(torch.ones(1).expand(4)), lambda held: uc.clip_grad_norm_(held, 1.0)),
+    "expanded, by value": (lambda: holding(torch.ones(1).expand(4)), lambda held: uc.clip_grad_value_(held, 0.1)),
+    "expanded, by a class": (
+        lambda: holding(torch.ones(1).expand(4)), lambda held: uc.GradientClipByNorm(0.1).clip_(held),
+    ),
+    "expanded, with a norm": (
+        lambda: holding(torch.ones(1).expand(4)), lambda held: uc.clip_grads_with_norm_(held, 1.0, 30.0),
+    ),
+    "not finite": (
+        lambda: holding(torch.tensor([math.inf])), lambda held: uc.clip_grad_norm_(held, 1.0, error_if_nonfinite=True),
+    ),
+    "finite": (holding, lambda held: uc.clip_grad_norm_(held, 1.0, error_if_nonfinite=True)),
+    "no tensor": (holding, lambda held: uc.clip_grad_norm_([*held, "weight"], 1.0)),
+    "a negative threshold": (holding, lambda held: uc.clip_grad_norm_(held, -1.0)),
+    "a used-up iterator": (holding, lambda held: uc.clip_grad_norm_(iter([]), 1.0)),
+}  # fmt: skip
+
+
+def outcome(function: Callable[[Any], Any], held: list[torch.nn.Parameter]) -> tuple[str, Result]:
+    """What was raised, warned or returned, and the gradients."""
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always", ClipWarning)
+        warnings.filterwarnings("ignore", "Dynamo does not know how to trace")
+        try:
+            said, result = "", leaves(function(held))
+        except Exception as error:  # whatever it is, it is compared
+            said, result = f"{type(error).__name__}: {error}", []
+    said += "".join(str(each.message) for each in warned if issubclass(each.category, ClipWarning))
+    return said, [each.to_dense() for each in (*result, *kept(held))]
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("name", LEFT_TO_EAGER)
+def test_what_a_graph_cannot_take_is_done_as_eagerly_where_the_graph_may_break(name: str, backend: str) -> None:
+    make, function = LEFT_TO_EAGER[name]
+    compiled = torch.compile(lambda held: function(held), backend=backend)
+    for _ in range(2):
+        (said, got), (wanted_said, wanted) = outcome(compiled, make()), outcome(function, make())
+        assert said == wanted_said
+        same(got, wanted)
+
+
+def test_a_break_in_the_graph_of_a_step_leaves_its_other_parts_compiled() -> None:
+    counter = CompileCounterWithBackend("eager")
+
+    @torch.compile(backend=counter)
+    def step(held: list[torch.nn.Parameter], x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        uc.clip_grad_norm_(held, 1.0, error_if_nonfinite=True)
+        return y + 1
+
+    held = holding()
+    assert step(held, torch.tensor(1.0)) == 3.0
+    same(kept(held), [torch.tensor([30.0 / (30.0 + 1e-6)])])
+    assert counter.frame_count == 2
 
 
 @pytest.mark.parametrize("backend", ["eager", "inductor"])

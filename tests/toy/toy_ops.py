@@ -45,7 +45,7 @@ class ToyOps(Ops):
     # -- the path
 
     def path(self, tensors: Sequence[Tensor], *, differentiable: bool, others: Sequence[Any] = ()) -> Path:
-        if host.forced_to_framework():
+        if host.forced_path():
             return DevicePath(self, tensors, differentiable)
         return host.HostPath(self, tensors, [self.host_view(tensor) for tensor in tensors])
 

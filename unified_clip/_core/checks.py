@@ -5,16 +5,15 @@ from __future__ import annotations
 import math
 import numbers
 import operator
-import os
 import reprlib
 import sys
 import warnings
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path as FilePath
 from typing import Any
 
 from ..errors import ClipWarning, NonFiniteNormError
+from . import entry
 from .containers import Leaf
 from .ops import Ops, Path, Scalar
 
@@ -26,7 +25,7 @@ INTEGER_RANGES = {
     for bits in (8, 16, 32, 64)
 }
 
-_PACKAGE = str(FilePath(__file__).parent.parent) + os.sep
+_ENTRY = entry.public.__code__.co_filename
 
 
 def threshold(ops: Ops, value: Any, what: str, *, differentiable: bool) -> Scalar:
@@ -66,7 +65,9 @@ def bound(ops: Ops, value: Any, what: str) -> Scalar:
 
 def _elements(shape: Sequence[int | None] | None) -> int | None:
     """How many elements; None where a length, or even the number of axes, is not known."""
-    return None if shape is None or None in shape else math.prod([length or 0 for length in shape])
+    if shape is None or None in shape:
+        return None
+    return math.prod(length for length in shape if length is not None)
 
 
 def _not_nan(number: float | int | None, scalar: Scalar, what: str) -> Scalar:
@@ -288,8 +289,9 @@ def parameter_list(ops: Ops, param_list: Any) -> list[Any]:
 
 
 def warn(message: str) -> None:
-    """A ClipWarning that points at the caller's line, outside this package."""
-    frame, level = sys._getframe(), 1
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+    """A ClipWarning that points at the line where a public name is called."""
+    frame, level, within = sys._getframe(), 1, False
+    while frame.f_back is not None and not (within and frame.f_code.co_filename != _ENTRY):
+        within = frame.f_code.co_filename == _ENTRY
         frame, level = frame.f_back, level + 1
     warnings.warn(message, ClipWarning, stacklevel=level)

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from . import checks, containers, rule
 from .containers import Leaf, Tree
+from .entry import public
 from .functions import Functions
 from .gradients import Gradients, SameObjects, WholeSame, together, wants_clipping
 from .ops import Ops, Tensor
@@ -37,6 +38,7 @@ class GradientClip(Bound):
             raise TypeError(f"need_clip is {need_clip!r}; pass a function of a parameter that returns True or False")
         self.need_clip = need_clip
 
+    @public
     def __call__(self, params_grads: Iterable[Any]) -> Pairs:
         """Clip the gradients of (parameter, gradient) pairs.
 
@@ -55,6 +57,7 @@ class GradientClip(Bound):
         pairs: Pairs = whole.result()
         return pairs
 
+    @public
     def clip_(self, parameters: Any) -> Tensor | None:
         """Clip the gradients of `parameters` in place.
 
@@ -242,6 +245,7 @@ class ErrorClipByValue(Bound):
     def __repr__(self) -> str:
         return f"{type(self).__name__}(max={self.max}, min={self.min})"
 
+    @public
     def __call__(self, gradient: Any) -> Any:
         ops, gradient = self._names.resolve(gradient)
         checks.one_tensor(ops, gradient, "ErrorClipByValue")
@@ -386,6 +390,7 @@ class Names(Functions):
         for parameter in checks.parameter_list(ops, param_list):
             SETTINGS.set_own(parameter, clip)
 
+    @public
     def append_gradient_clip_ops(self, params_grads: Iterable[Any]) -> Pairs:
         """Apply the clips that `set_gradient_clip` has set. Source: `paddle.fluid.clip.append_gradient_clip_ops`.
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Self
 
 from . import checks, containers, rule
+from .entry import public
 from .gradients import Functional, functional, together
 from .ops import Ops, Tensor
 
@@ -26,6 +27,7 @@ class Functions:
 
     # -- PyTorch's names
 
+    @public
     def clip_grad_norm_(
         self,
         parameters: Any,
@@ -76,6 +78,7 @@ class Functions:
         gradients.finish()
         return norm
 
+    @public
     def clip_grad_value_(self, parameters: Any, clip_value: Any, foreach: bool | None = None) -> None:
         """Clip every element of the gradients of `parameters` to [-clip_value, clip_value], in place.
 
@@ -105,6 +108,7 @@ class Functions:
         rule.clip_by_value(gradients, -limit, limit)
         gradients.finish()
 
+    @public
     def get_total_norm(
         self,
         tensors: Any,
@@ -139,6 +143,7 @@ class Functions:
         gradients = functional(ops, tensors, "get_total_norm", plain=not error_if_nonfinite)
         return rule.measure(gradients, p, error_if_nonfinite)
 
+    @public
     def clip_grads_with_norm_(
         self, parameters: Any, max_norm: Any, total_norm: Any, foreach: bool | None = None
     ) -> None:
@@ -175,6 +180,7 @@ class Functions:
 
     # -- TensorFlow's names
 
+    @public
     def clip_by_global_norm(
         self, t_list: Any, clip_norm: Any, use_norm: Any = None, name: str | None = None
     ) -> tuple[Any, Tensor]:
@@ -215,6 +221,7 @@ class Functions:
             norm = rule.clip_together(gradients, limit, rule.TENSORFLOW_GLOBAL, given_norm=given)
             return gradients.result(), norm
 
+    @public
     def clip_by_norm(self, t: Any, clip_norm: Any, axes: Any = None, name: str | None = None) -> Tensor:
         """Clip one tensor by its own norm, or each of its slices by the slice's; a new tensor is returned.
 
@@ -250,6 +257,7 @@ class Functions:
             rule.clip_each(gradients, limit, rule.TENSORFLOW, along)
             return gradients.result()
 
+    @public
     def clip_by_value(self, t: Any, clip_value_min: Any, clip_value_max: Any, name: str | None = None) -> Tensor:
         """Clip every element of one tensor to [clip_value_min, clip_value_max]; a new tensor is returned.
 
@@ -287,6 +295,7 @@ class Functions:
                 rule.clip_by_value(gradients, low, high)
             return gradients.result()
 
+    @public
     def global_norm(self, t_list: Any, name: str | None = None) -> Tensor:
         """The 2-norm over all gradients in `t_list`. Source: `tf.linalg.global_norm`.
 

@@ -339,7 +339,7 @@ class OfParameters:
 # -- the choice of path
 
 
-def forced_to_framework(*others: str) -> str:
+def forced_path(*others: str) -> str:
     """The device path that UNIFIED_CLIP_PATH takes everywhere, for testing it on a CPU; empty if it is unset.
 
     That is 'framework', or one of the `others` that a framework has.

@@ -159,7 +159,7 @@ class PaddleOps(host.OfParameters, Ops):
 
         A view dies with its gradient (`p.grad = None`), even where the tensor it was made of is held: keep none.
         """
-        if host.forced_to_framework() or not paddle.in_dynamic_mode():
+        if host.forced_path() or not paddle.in_dynamic_mode():
             return None
         recording = _records(differentiable)
         if any(not _is_plain(tensor) or (recording and not tensor.stop_gradient) for tensor in tensors):
@@ -281,7 +281,7 @@ def _records(differentiable: bool) -> bool:
 
 
 def _gathers() -> bool:
-    return GATHERER is not None and not host.forced_to_framework() and paddle.in_dynamic_mode()
+    return GATHERER is not None and not host.forced_path() and paddle.in_dynamic_mode()
 
 
 class _Dense:

@@ -127,7 +127,7 @@ class TensorflowOps(Ops):
         return host.whole_path(self, GATHERER.of_tensors(present, False, False))
 
     def _takes_host(self, tensors: Sequence[Tensor], watched: Sequence[Tensor]) -> bool:
-        return not host.forced_to_framework() and _in_host_memory(tensors) and not _is_watched(watched)
+        return not host.forced_path() and _in_host_memory(tensors) and not _is_watched(watched)
 
     def host_view(self, tensor: Tensor) -> kernels.Array:
         if tensor.dtype != tf.bfloat16:

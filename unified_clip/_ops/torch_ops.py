@@ -13,10 +13,11 @@ from torch.autograd import forward_ad
 from torch.utils import _python_dispatch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from .._core import entry
 from .._core.device import DevicePath, inverse, odd_bits
 from .._core.gradients import wants_clipping
 from .._core.ops import Ops, Path, Scalar, Tensor, WholePath
-from . import host, kernels, memory, torch_lists
+from . import host, kernels, memory, torch_entry, torch_lists
 
 DTYPES = {
     name: getattr(torch, name)
@@ -113,7 +114,7 @@ class TorchOps(host.OfParameters, Ops):
         return TorchPath(IN_LISTS if _go_in_lists(tensors, others, differentiable) else self, tensors, differentiable)
 
     def each(self, tensors: Sequence[Tensor], *, differentiable: bool) -> Path | None:
-        anywhere = _is_traced() or host.forced_to_framework("pairs")
+        anywhere = _is_traced() or host.forced_path("pairs")
         if differentiable or not _go_in_lists(tensors, (), differentiable) or _need_pairs(tensors):
             return None
         if not anywhere and any(tensor.device.type == "cpu" for tensor in tensors):
@@ -151,7 +152,7 @@ class TorchOps(host.OfParameters, Ops):
 
     def host_views(self, tensors: Sequence[Tensor], *, differentiable: bool) -> list[kernels.Array] | None:
         """Views of all the memory, or None where any condition of the host path does not hold."""
-        if _is_watched() or host.forced_to_framework("pairs"):
+        if _is_watched() or host.forced_path("pairs"):
             return None
         recording = _records(differentiable)
         if any(not _is_plain(tensor) or (recording and tensor.requires_grad) for tensor in tensors):
@@ -197,7 +198,7 @@ class TorchOps(host.OfParameters, Ops):
         for index, part in parts:
             if part._is_zerotensor():
                 raise ValueError(f"{describe(index)} has no memory, so it cannot be clipped in place; pass its clone()")
-        forced = host.forced_to_framework("pairs") == "pairs"
+        forced = host.forced_path("pairs") == "pairs"
         buffers: dict[int, int] = {}
         views = [
             None if traced or not _has_address(part)
@@ -404,7 +405,7 @@ def _go_in_lists(tensors: Sequence[Tensor], others: Sequence[Any], differentiabl
 
 
 def _is_strided(tensor: Any) -> bool:
-    """The only layout there is inside torch.compile, where a hook may not ask for it."""
+    """The only layout that there is in a graph, where a hook may not ask for it."""
     return torch.compiler.is_compiling() or bool(tensor.layout == torch.strided)
 
 
@@ -434,7 +435,7 @@ def _records(differentiable: bool) -> bool:
 
 
 def _gathers() -> bool:
-    return GATHERER is not None and not host.forced_to_framework("pairs") and not _is_watched()
+    return GATHERER is not None and not host.forced_path("pairs") and not _is_watched()
 
 
 def _is_inner(parameter: Any) -> bool:
@@ -494,7 +495,7 @@ def _need_pairs(tensors: Sequence[Tensor], others: Sequence[Tensor] = ()) -> boo
             "float64 gradients cannot be clipped together with gradients on a device without float64; convert them to "
             "float32, or clip them by themselves"
         )
-    return not wide and (any(map(lacks_float64, (*tensors, *others))) or host.forced_to_framework("pairs") == "pairs")
+    return not wide and (any(map(lacks_float64, (*tensors, *others))) or host.forced_path("pairs") == "pairs")
 
 
 def _is_watched() -> bool:
@@ -595,6 +596,7 @@ def _product(tensor: Tensor, coef: Scalar) -> Tensor:
     return (tensor.to(torch.float32) * coef.to(torch.float32)).to(tensor.dtype)
 
 
+entry.run = torch_entry.run
 OPS = TorchOps()
 IN_LISTS = ListOps()
 EACH = EachOps()
