@@ -325,6 +325,24 @@ def test_derivatives_in_a_scan_and_in_a_batch() -> None:
     np.testing.assert_allclose(jax.vmap(single)(batch), [[0.032, -0.024], [1.0, 1.0]], rtol=1e-5)
 
 
+@pytest.mark.parametrize("p", [0.5, 1, 2, 3, math.inf])
+def test_second_derivatives_of_norms_in_a_scan(p: float) -> None:
+    steps = jnp.array([1.0, 2.0, 3.0], "float32")
+
+    def square(x: Any, step: Any) -> Any:
+        return uc.get_total_norm([x[:2] * step, x[2:]], p) ** 2  # of order inf, a norm's own is 0
+
+    def scanned(x: Any) -> Any:
+        return lax.scan(lambda total, step: (total + square(x, step), None), jnp.float32(0), steps)[0]
+
+    at = jnp.array([3.0, -4.0, 1.0, 2.0], "float32")
+    wanted = jax.hessian(lambda x: sum(square(x, step) for step in steps))(at)
+    assert abs(wanted).max() > 0
+    for derivative in (jax.hessian, lambda f: jax.jacrev(jax.jacrev(f)), lambda f: jax.jacfwd(jax.jacfwd(f))):
+        for got in (derivative(scanned)(at), jax.jit(derivative(scanned))(at)):
+            np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("values", [[math.inf, 1.0], [math.nan, 1.0], [3.0, 4.0]])
 def test_an_infinite_threshold_measures_only(values: list[float]) -> None:
     gradient = jnp.array(values, "float32")

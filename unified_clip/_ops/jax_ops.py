@@ -91,12 +91,12 @@ class JaxOps(Ops):
 
     def whole_of_tensors(self, tensors: Sequence[Any], *, differentiable: bool, in_place: bool) -> WholePath | None:
         kind = next((type(tensor) for tensor in tensors if tensor is not None), object)
-        gatherer = None if host.forced_to_framework() else _gatherer(kind)  # type: ignore[arg-type]  # it is hashable
+        gatherer = None if host.forced_path() else _gatherer(kind)  # type: ignore[arg-type]  # it is hashable
         return host.whole_path(self, gatherer.of_tensors(tensors, False, False)) if gatherer else None
 
     def host_views(self, tensors: Sequence[Tensor]) -> list[kernels.Array] | None:
         """Views of all the memory, or None where any array is traced, elsewhere or in parts."""
-        if host.forced_to_framework() or not all(_is_concrete(tensor) for tensor in tensors):
+        if host.forced_path() or not all(_is_concrete(tensor) for tensor in tensors):
             return None
         return [self.host_view(tensor) for tensor in tensors]
 
@@ -339,13 +339,20 @@ def _max(values: Tensor, axes: tuple[int, ...]) -> Tensor:
 
 @_max.defjvp  # type: ignore[untyped-decorator]
 def _max_jvp(axes: tuple[int, ...], primals: tuple[Tensor], tangents: tuple[Tensor]) -> tuple[Tensor, Tensor]:
-    """Shared by all that are the greatest. JAX's own needs float64 where a jitted function is differentiated."""
+    """Shared by all that are the greatest. JAX's own needs float64 where a jitted function is differentiated, and it
+    forgets this rule where it differentiates a loop again: what that is for is written out."""
     (values,), (tangent,) = primals, tangents
     with jax.enable_x64(True):
-        greatest = _max(values, axes)
-        found = (values == greatest).astype(jnp.float64)
+        fixed = jax.lax.stop_gradient(values)
+        greatest = _max(fixed, axes)
+        found = fixed == greatest
         count = jnp.maximum(found.sum(axis=axes, keepdims=True), 1.0)
-        return greatest, (found * tangent).sum(axis=axes, keepdims=True) / count
+
+        def shared(numbers: Tensor) -> Tensor:
+            return jnp.where(found, numbers, 0.0).sum(axis=axes, keepdims=True) / count
+
+        nothing = jnp.where(jnp.isfinite(fixed), values - fixed, 0.0)  # but its derivative
+        return greatest + shared(nothing), shared(tangent)
 
 
 def _narrow(value: Tensor, dtype: Any) -> Tensor:
