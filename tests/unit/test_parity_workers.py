@@ -15,7 +15,7 @@ from parity_cases import WORKED, case, dense
 from unified_clip.parity import compare, launch, oracle
 from unified_clip.parity.cases import Case
 from unified_clip.parity.compare import Verdict
-from unified_clip.parity.launch import DEVICE, HOST, Failure, Outcome
+from unified_clip.parity.launch import DEVICE, GRAPH, HOST, Failure, Outcome
 
 RANDOM = [dense(0.01 * np.random.default_rng(seed).standard_normal(5000)) for seed in (1, 2)]
 FIRST = case(RANDOM, "clip_grad_norm_", max_norm=0.5, update=True)
@@ -162,6 +162,40 @@ def test_garbage_is_unreadable(code: str, detail: str) -> None:
     assert isinstance(first, Failure)
     assert first.kind == "unreadable"
     assert detail in first.detail
+
+
+GRAPHS = """
+from unified_clip.parity import adapter_numpy
+calls = []
+def staged(self, mode, function, tensors):
+    calls.append(len(tensors))
+    {}
+    return function(tensors)
+adapter_numpy.Framework.graphs = ("graph",)
+adapter_numpy.Framework.staged = staged
+worker.check_path = lambda adapter, ops, mode: None
+worker.MOST_GRAPHS = 2
+"""
+
+
+def test_a_graph_of_several_cases_that_cannot_be_made_is_a_verdict() -> None:
+    first, second = run(GRAPHS.format("if len(calls) == 1: raise MemoryError('so large')"), GRAPH)
+    assert first == Failure("unreadable", "in one graph with 1 others: MemoryError: so large")
+    assert isinstance(second, Outcome)
+
+
+def test_a_case_that_cannot_be_in_a_graph_is_a_verdict_on_that_case() -> None:
+    first, second = run(
+        GRAPHS.format("if not any(each is None for each in tensors) or len(calls) == 1: raise ValueError('no')"), GRAPH
+    )
+    assert first == Failure("unreadable", "ValueError: no")
+    assert isinstance(second, Outcome)
+
+
+def test_a_mode_that_a_framework_lacks_is_refused() -> None:
+    first = run("", GRAPH)[0]
+    assert isinstance(first, Failure)
+    assert first.detail.endswith("RuntimeError: this framework has no graphs of the mode 'graph'; it has: none")
 
 
 def test_what_a_worker_prints_is_no_result() -> None:

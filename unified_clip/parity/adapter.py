@@ -38,6 +38,9 @@ class Adapter(Protocol):
     writes: bool = False
     """Whether in-place names write into the tensors; if not, they update the container."""
 
+    graphs: Sequence[str] = ()
+    """The modes of `launch.IN_GRAPHS` that `staged` knows."""
+
     marks_parameters: bool = False
     """Whether `parameters` sets their attribute `need_clip`."""
 
@@ -93,9 +96,8 @@ class Adapter(Protocol):
     def staged(self, mode: str, function: Callable[[Sequence[Any]], Any], tensors: Sequence[Any]) -> Any:
         """What a function of tensors and None gives inside a graph of this mode: lists, in lists, of them.
 
-        The function is called once, to trace it. Only called for modes that the suite names.
+        The function is called once, to trace it. Only called for modes that `graphs` names.
         """
-        raise NotImplementedError(f"there is no mode {mode!r} on this framework")
 
     # -- the framework's own functions, named with `run.calls` before they are called; None where there is none like it
 

@@ -11,13 +11,14 @@ import tensorflow as tf
 from . import adapter
 from .adapter import LEARNING_RATE, Native
 from .invoke import Invocation
-from .launch import COMPILED
+from .launch import COMPILED, GRAPH
 from .manner import leaves
 from .tensors import Dense, Gradient, Sparse
 
 
 class Framework(adapter.Adapter):
     packages = ("tensorflow", "keras")
+    graphs = (GRAPH, COMPILED)
     families = ("tensorflow",)
 
     def dense(self, tensor: Dense) -> Any:

@@ -67,6 +67,9 @@ def check_path(adapter: Adapter, ops: Ops, mode: str) -> None:
         return given
 
     if mode in IN_GRAPHS:
+        if mode not in adapter.graphs:
+            known = ", ".join(map(repr, adapter.graphs)) or "none"
+            raise RuntimeError(f"this framework has no graphs of the mode {mode!r}; it has: {known}")
         adapter.staged(mode, look, [plain])
     elif mode in (HOST, DEVICE):
         look([plain])
@@ -113,18 +116,19 @@ Packed = tuple[dict[str, Any], dict[str, Dense]]
 """A result as JSON, and its tensors."""
 
 
-def run_cases(adapter: Adapter, namespace: Any, mode: str, cases: Sequence[Job]) -> Iterator[Packed]:
+def run_cases(adapter: Adapter, namespace: Any, mode: str, cases: Sequence[Job]) -> list[Packed]:
     """The results of cases; those that share a graph one by one where that cannot be made."""
-    with adapter.scope({dtype for _, gradients in cases for dtype in dtypes(gradients)}):
-        try:
-            yield from list(_run_cases(adapter, namespace, mode, cases))
-            return
-        except Exception as error:
-            if len(cases) == 1:
-                yield {"unreadable": f"{type(error).__name__}: {error}"}, {}
-                return
-    for case in cases:
-        yield from run_cases(adapter, namespace, mode, [case])
+    try:
+        with adapter.scope({dtype for _, gradients in cases for dtype in dtypes(gradients)}):
+            return list(_run_cases(adapter, namespace, mode, cases))
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}"
+    if len(cases) == 1:
+        return [({"unreadable": said}, {})]
+    found = [result for case in cases for result in run_cases(adapter, namespace, mode, [case])]
+    if not any("unreadable" in result for result, _ in found):  # the fault is in what they share
+        found[0] = {"unreadable": f"in one graph with {len(cases) - 1} others: {said}"}, {}
+    return found
 
 
 def _run_cases(adapter: Adapter, namespace: Any, mode: str, cases: Sequence[Job]) -> Iterator[Packed]:
