@@ -358,3 +358,20 @@ def test_docstrings_say_source_and_errors_and_have_an_example_that_runs(kit: Kit
     if "float64" not in kit.floating:  # the examples print float32
         (test,) = doctest.DocTestFinder(recurse=False).find(function, name, globs={})
         assert doctest.DocTestRunner().run(test).failed == 0
+
+
+def test_what_has_to_be_known_is_asked_for_where_optax_changes_it() -> None:
+    for make, arguments, name in (
+        (transforms.clip_grad_norm, {"max_norm": 1.0}, "norm_type"),
+        (
+            transforms.gradient_clip_by_global_norm,
+            {"clip_norm": 1.0, "need_clip": lambda path: path != "b"},
+            "need_clip",
+        ),
+    ):
+        with pytest.raises(TypeError, match=f"name it in static_args='{name}'"):
+            optax.inject_hyperparams(make)(**arguments).init(jnp.ones(2))
+
+
+def test_the_module_shows_its_transformations_only() -> None:
+    assert set(dir(transforms)) == set(transforms.__all__)

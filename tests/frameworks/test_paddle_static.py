@@ -291,6 +291,7 @@ def test_a_norm_of_long_gradients_needs_no_copy_of_them() -> None:
 def test_a_graph_of_to_static_computes_what_the_device_path_does(monkeypatch: pytest.MonkeyPatch) -> None:
     @paddle.jit.to_static(full_graph=True)
     def function(t: paddle.Tensor, limit: paddle.Tensor) -> list[paddle.Tensor]:
+        paddle.scale(limit, 2.0, bias=0.0)  # Paddle takes attributes of -0.0 for this one from here on
         return every_name(t, limit)
 
     got = [result.numpy().tobytes() for result in function(tensor(INPUT), tensor(0.75))]
@@ -321,6 +322,28 @@ def test_in_place_names_under_to_static() -> None:
     np.testing.assert_allclose(parameter.grad.numpy(), [0.6, 0.8], rtol=1e-6)
     with pytest.raises(TypeError, match="keeps no gradients on its parameters"):
         paddle.jit.to_static(function, full_graph=True)(paddle.ones([2]))
+
+
+IN_PLACE = {
+    "clip_grad_norm_": lambda layer: uc.clip_grad_norm_(layer.parameters(), 1.0),
+    "clip_grad_value_": lambda layer: uc.clip_grad_value_(layer.parameters(), 1.0),
+    "clip_grads_with_norm_": lambda layer: uc.clip_grads_with_norm_(layer.parameters(), 1.0, 2.0),
+    "GradientClipByNorm.clip_": lambda layer: uc.GradientClipByNorm(1.0).clip_(layer.parameters()),
+}
+
+
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_the_parameters_of_a_layer_are_not_clipped_in_place_in_a_graph_of_to_static(name: str) -> None:
+    layer, clip = paddle.nn.Linear(2, 1), IN_PLACE[name]
+    (layer(paddle.ones([1, 2])).sum() * 10).backward()
+
+    def function(t: paddle.Tensor) -> paddle.Tensor:
+        clip(layer)
+        return t + 1
+
+    with pytest.raises(TypeError, match="keeps no gradients on its parameters"):
+        paddle.jit.to_static(function, full_graph=True)(paddle.ones([2]))
+    assert (layer.weight.grad.numpy() == 10).all()
 
 
 def test_settings_under_to_static() -> None:

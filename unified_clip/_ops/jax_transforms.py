@@ -19,6 +19,12 @@ NeedClip = Callable[[str], bool]
 
 _names = Functions.over(OPS)
 
+_STATIC = "with optax.inject_hyperparams, which would change it, name it in static_args='{}'"
+
+
+def __dir__() -> list[str]:
+    return __all__
+
 
 def clip_grad_norm(max_norm: Any, norm_type: float | str = 2.0) -> Any:
     """PyTorch's rule: clip all updates by one norm n over them, times min(1, max_norm / (n + 1e-6)).
@@ -47,6 +53,8 @@ def clip_grad_norm(max_norm: Any, norm_type: float | str = 2.0) -> Any:
         >>> updates
         {'b': None, 'w': Array([-0.29999998, -0.39999998], dtype=float32)}
     """
+    if isinstance(norm_type, jax.Array):
+        raise TypeError(f"norm_type is an array; pass a number, or 'inf'; {_STATIC.format('norm_type')}")
     return _by_one_norm("clip_grad_norm", max_norm, "max_norm", rule.PYTORCH, checks.norm_type(norm_type))
 
 
@@ -86,8 +94,9 @@ def gradient_clip_by_global_norm(clip_norm: Any, need_clip: NeedClip | None = No
     Args:
         clip_norm: The threshold, 0 or more: a number, or an array with one element, which may be traced. inf changes
             nothing.
-        need_clip: A function of an update's path, such as "encoder.0.bias"; where it returns False, the update is
-            neither counted nor scaled. With `optax.inject_hyperparams` name it in `static_args`. (For a mask, put the
+        need_clip: A function of an update's path: the keys, indices and names of fields that lead to it, joined by
+            dots, such as "encoder.0.bias" (`jax.tree_util.keystr`). Where it returns False, the update is neither
+            counted nor scaled. With `optax.inject_hyperparams` name it in `static_args`. (For a mask, put the
             transformation into `optax.masked`: the same.)
 
     Raises:
@@ -104,7 +113,10 @@ def gradient_clip_by_global_norm(clip_norm: Any, need_clip: NeedClip | None = No
         {'bias': Array([2.], dtype=float32), 'w': Array([0.6, 0.8], dtype=float32)}
     """
     if need_clip is not None and not callable(need_clip):
-        raise TypeError(f"need_clip is {need_clip!r}; pass a function of a path, or put a mask into optax.masked")
+        raise TypeError(
+            f"need_clip is {need_clip!r}; pass a function of a path, or put a mask into optax.masked; "
+            + _STATIC.format("need_clip")
+        )
     name = "gradient_clip_by_global_norm"
     return _by_one_norm(name, clip_norm, "clip_norm", rule.PADDLE, need_clip=need_clip)
 

@@ -88,10 +88,11 @@ class PaddleOps(host.OfParameters, Ops):
         return isinstance(value, PARAMETER)
 
     def gradient_of(self, parameter: Any) -> Any | None:
-        if isinstance(parameter, paddle.pir.Value):
+        if not paddle.in_dynamic_mode():
             raise TypeError(
-                "a static program keeps no gradients on its parameters, so none can be clipped in place; give the "
-                "optimizer grad_clip=, or use clip_by_global_norm on the gradients, which returns the result"
+                "a static program, or a to_static graph with full_graph=True, keeps no gradients on its parameters, so "
+                "none can be clipped in place; give the optimizer grad_clip=, clip outside the graph, or use "
+                "clip_by_global_norm on the gradients, which returns the result"
             )
         return getattr(parameter, "grad", None)
 
@@ -325,7 +326,8 @@ class _Numbers:
         self.wide, self.is_complex = wide, is_complex
 
     def times(self, coef: Scalar) -> Tensor:
-        if coef.ndim == 0 and _is_on_cpu(self.wide) and not _is_recorded(self.wide, coef):
+        eager = paddle.in_dynamic_mode()  # in graphs -0.0 is the same attribute as 0.0, if that was used first
+        if eager and coef.ndim == 0 and _is_on_cpu(self.wide) and not _is_recorded(self.wide, coef):
             # Four times as fast. On another device it would wait for coef, by which it has no derivative.
             return paddle.scale(self.wide, coef, bias=-0.0)  # adding 0.0 would change the sign of -0.0
         return self._fit(coef) * self.wide
