@@ -410,6 +410,19 @@ def test_a_hundred_calls_are_traced_once(options: dict[str, Any]) -> None:
     assert step.experimental_get_tracing_count() == 1
 
 
+def test_xla_adds_up_once_and_not_again_for_every_tensor() -> None:
+    """Compiling a thousand tensors took minutes when it did."""
+
+    def additions(count: int) -> int:
+        tensors = [tf.ones(300 + length) for length in range(count)]  # of one length each, so that none is in company
+        compiled = tf.function(lambda given: uc.clip_by_global_norm(given, 1.0), jit_compile=True)
+        text: str = compiled.experimental_get_compiler_ir(tensors)(stage="optimized_hlo")
+        return text.count(" add(")
+
+    assert 0 < additions(10)
+    assert additions(40) < 5 * additions(10)
+
+
 def nodes(function: Callable[..., Any], tensors: Sequence[tf.Tensor]) -> int:
     graph = tf.function(function).get_concrete_function(list(tensors)).graph.as_graph_def()
     return len(graph.node) + sum(len(each.node_def) for each in graph.library.function)
