@@ -65,9 +65,10 @@ def bound(ops: Ops, value: Any, what: str) -> Scalar:
 
 def _elements(shape: Sequence[int | None] | None) -> int | None:
     """How many elements; None where a length, or even the number of axes, is not known."""
-    if shape is None or None in shape:
+    if shape is None:
         return None
-    return math.prod(length for length in shape if length is not None)
+    known = [length for length in shape if length is not None]
+    return math.prod(known) if len(known) == len(shape) else None
 
 
 def _not_nan(number: float | int | None, scalar: Scalar, what: str) -> Scalar:
