@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any
 
-from ._core import containers
+from ._core import containers, entry
 from ._core.ops import Ops
 
 ADAPTERS = {
@@ -35,6 +35,17 @@ def resolve(argument: Any) -> tuple[Ops, Any]:
         argument = _peeked(argument)
         name = _framework(argument)
     return _ops(name), argument
+
+
+def _run(body: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """The first calls: PyTorch's compiler has to find in place how calls are run, before it looks into any."""
+    if "torch._dynamo" in sys.modules:
+        _ops("torch")
+    run = entry.as_it_is if entry.run is _run else entry.run
+    return run(body, *args, **kwargs)
+
+
+entry.run = _run
 
 
 class _Peeked(Iterator[Any]):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import doctest
 import importlib
 import inspect
+import pickle
 
+import numpy as np
 import pytest
 from kits import Kit, in_a_new_process
 
@@ -91,3 +94,18 @@ def test_an_empty_list_is_measured_first_thing_in_a_process(kit: Kit) -> None:
     code = f"import unified_clip.{kit.name} as uc; print(float(uc.global_norm([])))"
     printed = in_a_new_process(code)
     assert printed == "0.0\n"
+
+
+def test_names_and_instances_can_be_pickled_and_copied(kit: Kit) -> None:
+    for function in (kit.namespace.clip_by_norm, unified_clip.clip_by_norm):
+        for same in (pickle.loads(pickle.dumps(function)), copy.deepcopy(function)):
+            np.testing.assert_allclose(kit.array(same(kit.tensor([3.0, 4.0]), 1.0)), [0.6, 0.8], rtol=1e-6)
+    clip = pickle.loads(pickle.dumps(kit.namespace.GradientClipByNorm(1.0)))
+    assert clip.clip_norm == 1.0
+
+
+def test_a_wrong_call_is_told_in_the_names_that_the_user_knows(kit: Kit) -> None:
+    with pytest.raises(TypeError, match=r"^clip_by_norm\(\) missing 1 required positional argument: 'clip_norm'"):
+        kit.namespace.clip_by_norm(kit.tensor([1.0]))
+    with pytest.raises(TypeError, match=r"^clip_by_norm\(\) got an unexpected keyword argument 'body'"):
+        kit.namespace.clip_by_norm(kit.tensor([1.0]), 1.0, body=1)

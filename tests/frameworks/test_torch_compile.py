@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 import torch
-from kits import Kit
+from kits import Kit, in_a_new_process
 from torch._dynamo.testing import CompileCounterWithBackend
 
 import unified_clip.torch as uc
-from unified_clip.errors import ClipWarning
+from unified_clip import ClipWarning
 
 Result = list[torch.Tensor]
 
@@ -263,6 +263,11 @@ LEFT_TO_EAGER: dict[str, tuple[Callable[[], list[torch.nn.Parameter]], Callable[
     "not finite": (
         lambda: holding(torch.tensor([math.inf])), lambda held: uc.clip_grad_norm_(held, 1.0, error_if_nonfinite=True),
     ),
+    "jagged": (
+        holding,
+        lambda held: uc.clip_by_norm(torch.nested.nested_tensor([torch.ones(2)], layout=torch.jagged), 1.0),
+    ),
+    "gradients for parameters": (holding, lambda held: uc.clip_grad_norm_([each.grad for each in held], 1.0)),
     "finite": (holding, lambda held: uc.clip_grad_norm_(held, 1.0, error_if_nonfinite=True)),
     "no tensor": (holding, lambda held: uc.clip_grad_norm_([*held, "weight"], 1.0)),
     "a negative threshold": (holding, lambda held: uc.clip_grad_norm_(held, -1.0)),
@@ -273,8 +278,7 @@ LEFT_TO_EAGER: dict[str, tuple[Callable[[], list[torch.nn.Parameter]], Callable[
 def outcome(function: Callable[[Any], Any], held: list[torch.nn.Parameter]) -> tuple[str, Result]:
     """What was raised, warned or returned, and the gradients."""
     with warnings.catch_warnings(record=True) as warned:
-        warnings.simplefilter("always", ClipWarning)
-        warnings.filterwarnings("ignore", "Dynamo does not know how to trace")
+        warnings.simplefilter("always")
         try:
             said, result = "", leaves(function(held))
         except Exception as error:  # whatever it is, it is compared
@@ -292,6 +296,42 @@ def test_what_a_graph_cannot_take_is_done_as_eagerly_where_the_graph_may_break(n
         (said, got), (wanted_said, wanted) = outcome(compiled, make()), outcome(function, make())
         assert said == wanted_said
         same(got, wanted)
+
+
+FIRST_CALL = """
+import torch
+import unified_clip
+held = [torch.nn.Parameter(torch.zeros(2)), torch.nn.Parameter(torch.zeros(4))]
+held[0].grad, held[1].grad = torch.tensor([30.0, 40.0]), {gradient}
+try:
+    norm = torch.compile(lambda given: unified_clip.clip_grad_norm_(given, 1.0), backend="eager")(held)
+    print(norm.item(), end=" ")
+except Exception as error:
+    print(type(error).__name__, end=" ")
+print(round(held[0].grad[0].item(), 4))
+"""
+
+
+@pytest.mark.parametrize(
+    ("gradient", "printed"),
+    [
+        ("torch.ones(1).expand(4)", "ValueError 30.0"),
+        ("torch.sparse_coo_tensor([[0]], [0.0], (4,), check_invariants=False)", "50.0 0.6"),
+    ],
+    ids=["expanded", "sparse"],
+)
+def test_the_first_call_of_a_name_for_all_frameworks_may_be_in_a_compiled_function(gradient: str, printed: str) -> None:
+    assert in_a_new_process(FIRST_CALL.format(gradient=gradient)).strip() == printed
+
+
+def test_a_warning_is_the_only_one() -> None:
+    """And, where the graph must not break, stands in the error."""
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        torch.compile(lambda x: uc.clip_grad_norm_([x], 1.0), backend="eager")(torch.tensor([3.0]))
+    assert [each.category for each in warned] == [ClipWarning]
+    with pytest.raises(Exception, match="takes parameters, and none of the tensors given"):
+        torch.compile(lambda x: uc.clip_grad_norm_([x], 1.0), backend="eager", fullgraph=True)(torch.tensor([3.0]))
 
 
 def test_a_break_in_the_graph_of_a_step_leaves_its_other_parts_compiled() -> None:

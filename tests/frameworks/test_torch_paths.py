@@ -453,6 +453,33 @@ def test_a_module_is_told_from_its_parameters() -> None:
         uc.clip_grad_norm_(torch.nn.Linear(1, 1), 1.0)
 
 
+def test_distributed_tensors_are_clipped_in_place() -> None:
+    from torch import distributed
+    from torch.distributed.tensor import Shard, distribute_tensor, init_device_mesh
+
+    distributed.init_process_group("gloo", rank=0, world_size=1, store=distributed.HashStore())
+    try:
+        mesh = init_device_mesh("cpu", (1,))
+        first, second = (
+            torch.nn.Parameter(distribute_tensor(torch.zeros(len(values)), mesh, [Shard(0)]))
+            for values in ([3.0, 4.0], [0.0])
+        )
+        for clip in (
+            lambda given: uc.clip_grad_norm_(given, 1.0),
+            lambda given: uc.GradientClipByNorm(1.0).clip_(given),
+            lambda given: uc.clip_grad_value_(given, 0.7),
+        ):
+            first.grad = distribute_tensor(torch.tensor([3.0, 4.0]), mesh, [Shard(0)])
+            second.grad = distribute_tensor(torch.tensor([0.0]), mesh, [Shard(0)])
+            clip([first, second])
+            wanted = torch.nn.Parameter(torch.zeros(2))
+            wanted.grad = torch.tensor([3.0, 4.0])
+            clip([wanted])
+            torch.testing.assert_close(first.grad.full_tensor(), wanted.grad, rtol=0, atol=0)
+    finally:
+        distributed.destroy_process_group()
+
+
 class Wrapper(torch.Tensor):
     """A tensor that holds its values in another one, as DTensor does."""
 

@@ -291,6 +291,7 @@ def parameter_list(ops: Ops, param_list: Any) -> list[Any]:
 
 def warn(message: str) -> None:
     """A ClipWarning that points at the line where a public name is called."""
+    entry.leave(message)
     frame, level, within = sys._getframe(), 1, False
     while frame.f_back is not None and not (within and frame.f_code.co_filename != _ENTRY):
         within = frame.f_code.co_filename == _ENTRY

@@ -350,6 +350,7 @@ def check_clip(clip: Any) -> None:
 class Names(Functions):
     """Every public function: `Functions`, and Paddle 1.x's two."""
 
+    @public
     def set_gradient_clip(
         self, clip: GradientClip | None, param_list: Iterable[Any] | None = None, program: Any = None
     ) -> None:

@@ -10,12 +10,22 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def _run(body: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def as_it_is(body: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     return body(*args, **kwargs)
 
 
-run = _run
+def nothing(message: str) -> None:
+    return
+
+
+run: Callable[..., Any] = as_it_is
 """How bodies are run. A framework whose compiler follows Python into them replaces it."""
+
+leave: Callable[[str], None] = nothing
+"""Called before what a graph cannot do, with what is to be told."""
+
+PUBLIC: list[Callable[..., Any]] = []
+"""All that `public` made."""
 
 
 def public(body: Callable[P, R]) -> Callable[P, R]:
@@ -25,5 +35,7 @@ def public(body: Callable[P, R]) -> Callable[P, R]:
         result: R = run(body, *args, **kwargs)
         return result
 
+    body.__qualname__ = body.__name__  # for Python's own complaints about arguments
     call.__code__ = call.__code__.replace(co_name=body.__name__)  # its own: compilers count per code how often they did
-    return functools.wraps(body)(call)
+    PUBLIC.append(functools.wraps(body)(call))
+    return call

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, Self
 
@@ -14,6 +15,10 @@ Resolver = Callable[[Any], tuple[Ops, Any]]
 """From an argument to the framework of its tensors, and the argument again (an iterator must be looked into)."""
 
 
+def _known(ops: Ops, argument: Any) -> tuple[Ops, Any]:
+    return ops, argument
+
+
 class Functions:
     """PyTorch's and TensorFlow's names over one framework, or over whichever an argument belongs to."""
 
@@ -23,7 +28,7 @@ class Functions:
     @classmethod
     def over(cls, ops: Ops) -> Self:
         """The functions of one framework."""
-        return cls(lambda argument: (ops, argument))
+        return cls(functools.partial(_known, ops))
 
     # -- PyTorch's names
 

@@ -169,6 +169,7 @@ Arrays unordered(const nb::list& buffers, const std::string& codes, const char* 
 
 NB_MODULE(_kernels, module) {
     using namespace nb::literals;
+    nb::set_leak_warnings(false);  // at exit a traceback that somebody keeps is no fault of ours
     module.doc() = "Compiled kernels of the host path: see unified_clip/_ops/kernels.py, which has the same in NumPy.";
     module.def(
         "power_sum",

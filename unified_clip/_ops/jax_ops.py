@@ -263,7 +263,8 @@ def _without_last_ones(tensor: Tensor) -> Tensor:
 def _computed_once(scalar: Scalar) -> Scalar:
     """The same numbers, as a quotient. XLA computes divisions once, but repeats cheaper operations, the sum over all
     tensors among them, in every fusion that needs their result: in the scaling of every tensor."""
-    return jax.lax.div(scalar, jnp.where(jnp.isnan(scalar), 2.0, 1.0))  # half of NaN is NaN: that is not known to XLA
+    factor = jnp.where(jnp.isnan(scalar), 2.0, 1.0)  # that NaN stays NaN anyway is not known to XLA
+    return jax.lax.div(scalar * factor, factor)
 
 
 def _select(condition: Tensor, yes: Tensor, no: Tensor) -> Tensor:
@@ -296,7 +297,8 @@ def _merged_rows(gradient: BCOO) -> tuple[Tensor, Tensor]:
 def _magnitudes(tensor: Tensor) -> Tensor:
     """|g| in float64, with derivative 0 where g is 0, complex numbers included."""
     if not jnp.iscomplexobj(tensor):
-        return jnp.abs(_wide(tensor))
+        numbers = _wide(tensor)
+        return jnp.where(numbers == 0, 0.0, jnp.abs(numbers))  # JAX's own has derivative 1 at 0
     parts = [jnp.abs(_wide(part)) for part in (tensor.real, tensor.imag)]
     greatest = jnp.maximum(*map(jax.lax.stop_gradient, parts))
     divisor = jnp.where((greatest > 0) & (greatest < math.inf), greatest, 1.0)
@@ -345,7 +347,7 @@ def _max_jvp(axes: tuple[int, ...], primals: tuple[Tensor], tangents: tuple[Tens
     with jax.enable_x64(True):
         fixed = jax.lax.stop_gradient(values)
         greatest = _max(fixed, axes)
-        found = fixed == greatest
+        found = (fixed == greatest) & (fixed > 0)
         count = jnp.maximum(found.sum(axis=axes, keepdims=True), 1.0)
 
         def shared(numbers: Tensor) -> Tensor:

@@ -6,7 +6,6 @@ Two things TensorFlow's compilers do shape the arithmetic here: XLA's maximum dr
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -18,7 +17,7 @@ from tensorflow.python.eager.context import ensure_initialized
 from tensorflow.python.ops import control_flow_util
 from tensorflow.python.pywrap_tfe import TFE_Py_TapeSetPossibleGradientTypes as gradient_types
 
-from .._core import classes
+from .._core import entry
 from .._core.device import DevicePath, inverse, odd_bits
 from .._core.ops import Ops, Path, Scalar, Tensor, WholePath
 from . import host, kernels
@@ -306,7 +305,8 @@ def _computed_once(scalar: Scalar) -> Scalar:
     if not _is_for_xla():
         return scalar
     one, two = (_constant(number, tf.float64) for number in (1.0, 2.0))
-    return scalar / tf.where(tf.math.is_nan(scalar), two, one)  # half of NaN is NaN, but that is not known to XLA
+    factor = tf.where(tf.math.is_nan(scalar), two, one)  # that NaN stays NaN anyway is not known to XLA
+    return scalar * factor / factor
 
 
 def _pays_to_branch(tensors: Sequence[Tensor], coef: Scalar) -> bool:
@@ -426,9 +426,7 @@ def _rounded_to_odd(wide: Tensor) -> Tensor:
 
 def _run_as_written() -> None:
     """Have AutoGraph call the public functions as they are: they branch on what is known while tracing only."""
-    public = [getattr(classes.Names, name) for name in dir(classes.Names) if not name.startswith("_")]
-    public += [classes.GradientClip.__call__, classes.GradientClip.clip_, classes.ErrorClipByValue.__call__]
-    for function in filter(inspect.isfunction, public):
+    for function in entry.PUBLIC:
         function.autograph_info__ = tf.autograph.experimental.do_not_convert(function).autograph_info__  # type: ignore[attr-defined]
 
 

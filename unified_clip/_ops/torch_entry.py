@@ -10,18 +10,22 @@ from typing import Any
 
 import torch
 
-
-def _as_it_is(body: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    return body(*args, **kwargs)
+from .._core.entry import as_it_is
 
 
-def _traced(body: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def leave(message: str) -> None:
+    """Break the graph. With `fullgraph=True` it is an error of PyTorch's, which holds the message."""
+    if torch.compiler.is_compiling():
+        torch._dynamo.graph_break(msg=message)
+
+
+def _traced(body: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     try:
         return body(*args, **kwargs)
     except Exception as error:
-        torch._dynamo.graph_break(msg=str(error))  # to be raised by the call as it is, or with `fullgraph` by PyTorch
+        leave(str(error))  # and raise it as it is
         raise
 
 
-run: Any = torch.compiler.disable(_as_it_is, reason="unified_clip cannot be part of this graph")
+run: Any = torch.compiler.disable(as_it_is, reason="unified_clip cannot be part of this graph")
 torch.compiler.substitute_in_graph(run)(_traced)

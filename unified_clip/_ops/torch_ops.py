@@ -405,8 +405,8 @@ def _go_in_lists(tensors: Sequence[Tensor], others: Sequence[Any], differentiabl
 
 
 def _is_strided(tensor: Any) -> bool:
-    """The only layout that there is in a graph, where a hook may not ask for it."""
-    return torch.compiler.is_compiling() or bool(tensor.layout == torch.strided)
+    """The only layout of plain tensors in a graph, where a hook may not ask for it."""
+    return (torch.compiler.is_compiling() and type(tensor) in PLAIN) or bool(tensor.layout == torch.strided)
 
 
 def _is_real(tensor: Any) -> bool:
@@ -461,7 +461,8 @@ def _parts(tensor: Any) -> list[Any]:
     """The tensors that hold a gradient's values: those inside a wrapper, as DTensor is one; else itself."""
     if not is_traceable_wrapper_subclass(tensor):
         return [tensor]
-    return [part for name in tensor.__tensor_flatten__()[0] for part in _parts(getattr(tensor, name))]
+    inner = [getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]]  # DTensor's device mesh is there too
+    return [part for each in inner if isinstance(each, torch.Tensor) for part in _parts(each)]
 
 
 def _has_address(tensor: Any) -> bool:
@@ -596,7 +597,7 @@ def _product(tensor: Tensor, coef: Scalar) -> Tensor:
     return (tensor.to(torch.float32) * coef.to(torch.float32)).to(tensor.dtype)
 
 
-entry.run = torch_entry.run
+entry.run, entry.leave = torch_entry.run, torch_entry.leave
 OPS = TorchOps()
 IN_LISTS = ListOps()
 EACH = EachOps()
