@@ -352,9 +352,15 @@ def test_settings_under_to_static() -> None:
     def function(t: paddle.Tensor) -> paddle.Tensor:
         return uc.append_gradient_clip_ops([(parameter, t)])[0][1]
 
+    def setting(t: paddle.Tensor) -> paddle.Tensor:
+        uc.set_gradient_clip(None)
+        return t + 1
+
     uc.set_gradient_clip(uc.GradientClipByNorm(1.0))
     try:
         clipped = paddle.jit.to_static(function, full_graph=False)(tensor([3.0, 4.0]))
+        with pytest.raises(TypeError, match="clips cannot be set in a graph of to_static"):
+            paddle.jit.to_static(setting, full_graph=True)(tensor([3.0, 4.0]))
         with pytest.raises(TypeError, match="what is set for a parameter is not known in a graph of to_static"):
             paddle.jit.to_static(function, full_graph=True)(tensor([3.0, 4.0]))
     finally:

@@ -208,9 +208,9 @@ def one_tensor(ops: Ops, value: Any, function: str) -> None:
         raise TypeError(
             f"{function} was given the plain number {value!r}; pass a tensor of {ops.name} or a NumPy array"
         )
+    remedy = "call it once for each tensor" if isinstance(value, list | tuple | Mapping) else f"pass one of {ops.name}"
     raise TypeError(
-        f"{function} takes one tensor and was given a {type(value).__module__}.{type(value).__qualname__}; call it "
-        "once for each tensor"
+        f"{function} takes one tensor and was given a {type(value).__module__}.{type(value).__qualname__}; {remedy}"
     )
 
 

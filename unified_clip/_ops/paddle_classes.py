@@ -43,6 +43,8 @@ class Names(classes.Names):
     def set_gradient_clip(
         self, clip: classes.GradientClip | None, param_list: Iterable[Any] | None = None, program: Any = None
     ) -> None:
+        if in_to_static_mode():
+            raise TypeError("clips cannot be set in a graph of to_static; call set_gradient_clip outside")
         static = program is not None or in_static_mode()
         if static:
             program = _checked(paddle.static.default_main_program() if program is None else program)
