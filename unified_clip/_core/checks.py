@@ -10,6 +10,7 @@ import sys
 import warnings
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
+from types import CodeType
 from typing import Any
 
 from ..errors import ClipWarning, NonFiniteNormError
@@ -24,8 +25,6 @@ INTEGER_RANGES = {
     for sign in ("", "u")
     for bits in (8, 16, 32, 64)
 }
-
-_ENTRY = entry.public.__code__.co_filename
 
 
 def threshold(ops: Ops, value: Any, what: str, *, differentiable: bool) -> Scalar:
@@ -292,8 +291,12 @@ def parameter_list(ops: Ops, param_list: Any) -> list[Any]:
 def warn(message: str) -> None:
     """A ClipWarning that points at the line where a public name is called."""
     entry.leave(message)
-    frame, level, within = sys._getframe(), 1, False
-    while frame.f_back is not None and not (within and frame.f_code.co_filename != _ENTRY):
-        within = frame.f_code.co_filename == _ENTRY
+    call = entry.PUBLIC[0].__code__
+    frame, level = sys._getframe(), 2
+    while frame.f_back is not None and _place(frame.f_code) != _place(call):
         frame, level = frame.f_back, level + 1
     warnings.warn(message, ClipWarning, stacklevel=level)
+
+
+def _place(code: CodeType) -> tuple[str, int]:
+    return code.co_filename, code.co_firstlineno
