@@ -9,8 +9,8 @@ SOURCES := $(shell find unified_clip -name '*.py' -o -name '*.?pp' -o -name CMak
 test: lint coverage
 
 # One process for each framework: two in one process can crash. Two processes at a time, the longest first.
-SUITES := suite-jax-x64 suite-jax suite-unit suite-tensorflow suite-paddle suite-torch suite-numpy \
-	suite-without-torch suite-without-numpy
+SUITES := suite-torch suite-jax suite-jax-x64 suite-tensorflow suite-unit suite-paddle suite-without-torch \
+	suite-numpy suite-without-numpy
 
 coverage: $(VENV)/package
 	rm -f .coverage .coverage.*
