@@ -85,7 +85,7 @@ parity: $(VENV)/package
 	$(BIN)/unified-clip parity --out report
 	$(BIN)/python parity/native_tables.py --check report/parity.json
 
-# Ten minutes, in which nothing else should run.
+# Nineteen minutes on two cores, in which nothing else should run.
 bench: $(VENV)/package
 	UNIFIED_CLIP_NATIVE=1 $(BIN)/unified-clip bench --out benchmarks/results
 	$(BIN)/python benchmarks/tables.py

@@ -353,6 +353,13 @@ def test_every_framework_has_a_colour() -> None:
     assert plot.COLOURS.keys() == FRAMEWORKS.keys()
 
 
+def test_the_committed_results_can_be_plotted(tmp_path: Path) -> None:
+    data = json.loads((Path(__file__).parents[2] / "benchmarks/results/bench.json").read_text(encoding="utf-8"))
+    assert any(each["what"] == "clipped, in a graph" for each in data["results"])
+    report.write(data, tmp_path)
+    assert all(each["native"] in (tmp_path / "ratios.svg").read_text() for each in data["results"] if each["native"])
+
+
 def test_the_plots_show_the_results(tmp_path: Path) -> None:
     """Another ratio makes another plot of ratios, and another time another one of growth."""
     report.write(DATA, tmp_path)

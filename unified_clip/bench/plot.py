@@ -19,7 +19,7 @@ COLOURS = {
     "jax": "#1b9e77",
     "numpy": "#6b6b6b",
 }
-MARKERS = "oDs"
+MARKERS = "oDs^"
 """Of a framework's first native, and of the others."""
 
 LINES: Any = {"ours_ms": "-", "native_ms": "--"}
@@ -53,7 +53,7 @@ def _ratio_panel(axes: Axes, entries: Sequence[Entry], names: Sequence[str], ser
     step = len(series) + 1
     for each in entries:
         index = series.index((each["framework"], each["native"]))
-        clipped = each["what"] == "clipped"
+        clipped = each["what"].startswith("clipped")
         row = names.index(each["list"]) * step + index + (-0.15 if clipped else 0.15)
         low, median, high = each["ratio"]
         colour = COLOURS[each["framework"]]
