@@ -36,7 +36,7 @@ def ratios(data: Mapping[str, Any], path: Path) -> None:
     series = list(dict.fromkeys((each["framework"], each["native"]) for each in entries))
     rows = len(names) * (len(series) + 1)
     with mpl.rc_context(STYLE):
-        figure = Figure((9, 1.6 + 0.13 * rows), layout="constrained")
+        figure = Figure((9, 2.0 + 0.13 * rows), layout="constrained")
         panels = figure.subplots(1, max(1, len(dtypes)), sharex=True, sharey=True, squeeze=False)[0]
         for dtype, axes in zip(dtypes, panels, strict=False):
             _ratio_panel(axes, [each for each in entries if each["dtype"] == dtype], names, series)
@@ -45,7 +45,7 @@ def ratios(data: Mapping[str, Any], path: Path) -> None:
             _key(native, COLOURS[framework], _marker(series, index)) for index, (framework, native) in enumerate(series)
         ]
         handles += [_key("clipped", "black", "o"), _key("not clipped", "black", "o", hollow=True)]
-        figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False)
+        figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False)
         _save(figure, path)
 
 
