@@ -6,7 +6,6 @@ import importlib
 import itertools
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cache
 from typing import Any
 
 from ._core import containers, entry
@@ -63,21 +62,26 @@ def _framework(container: Any) -> str:
     return next((name for name in _adapters_in(container) if name != "numpy"), "numpy")
 
 
-@cache
+_loaded: dict[str, Ops] = {}
+_known: dict[type, str | None] = {}  # not by functools.cache, of which PyTorch's compiler warns
+
+
 def _ops(name: str) -> Ops:
-    ops: Ops = importlib.import_module(f"unified_clip._ops.{name}_ops").OPS
-    return ops
+    if name not in _loaded:
+        _loaded[name] = importlib.import_module(f"unified_clip._ops.{name}_ops").OPS
+    return _loaded[name]
 
 
-@cache
 def _adapter(kind: type) -> str | None:
-    packages = (base.__module__.partition(".")[0] for base in kind.__mro__)
-    return next((ADAPTERS[package] for package in packages if package in ADAPTERS), None)
+    if kind not in _known:
+        packages = (base.__module__.partition(".")[0] for base in kind.__mro__)
+        _known[kind] = next((ADAPTERS[package] for package in packages if package in ADAPTERS), None)
+    return _known[kind]
 
 
 def _peeked(value: Any) -> Any:
     """The value with every iterator in it replaced by one that can be looked into; itself where it holds none."""
-    if _adapter(type(value)) is not None or isinstance(value, str | bytes):  # type: ignore[arg-type]
+    if _adapter(type(value)) is not None or isinstance(value, str | bytes):
         return value
     if isinstance(value, Iterator):
         return _Peeked(map(_peeked, value))
@@ -94,7 +98,7 @@ def _peeked(value: Any) -> Any:
 
 def _adapters_in(value: Any) -> Iterator[str]:
     """The adapters of the tensors in a container, found without touching the tensors themselves."""
-    adapter = _adapter(type(value))  # type: ignore[arg-type]  # a type is hashable
+    adapter = _adapter(type(value))
     if adapter is not None:
         yield adapter
     elif isinstance(value, Mapping):

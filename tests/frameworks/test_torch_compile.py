@@ -299,6 +299,8 @@ def test_what_a_graph_cannot_take_is_done_as_eagerly_where_the_graph_may_break(n
 
 
 FIRST_CALL = """
+import warnings
+warnings.simplefilter("error")
 import torch
 import unified_clip
 held = [torch.nn.Parameter(torch.zeros(2)), torch.nn.Parameter(torch.zeros(4))]

@@ -557,11 +557,13 @@ def _powers(tensor: Tensor, p: float, divisor: Scalar | None) -> Tensor:
 def _write_all(tensors: Sequence[Tensor], compute: Callable[[int], Tensor]) -> None:
     """Write what is computed for each. What is no plain tensor may refuse that: it comes before anything is written."""
     special = {index: compute(index) for index, tensor in enumerate(tensors) if type(tensor) not in PLAIN}
+    plain = [index for index in range(len(tensors)) if index not in special]
+    if special and plain:
+        compute(plain[0])  # which is refused beside DTensors, and so would be all others
     for index, value in special.items():
         _write(tensors[index], value)
-    for index, tensor in enumerate(tensors):
-        if index not in special:
-            _write(tensor, compute(index))
+    for index in plain:
+        _write(tensors[index], compute(index))
 
 
 def _is_inference(tensor: Tensor) -> bool:
