@@ -192,7 +192,7 @@ def test_the_package_itself_refuses_what_is_no_tensor() -> None:
 def test_what_cannot_be_iterated_is_refused_with_its_place(kit: Kit) -> None:
     class Symbolic:
         def __iter__(self) -> object:
-            raise NotImplementedError("symbolic")
+            raise NotImplementedError("symbolic")  # as Keras's symbolic tensors do
 
     with pytest.raises(TypeError, match=r"position 1 is a .*Symbolic"):
         kit.namespace.global_norm([kit.tensor([1.0]), Symbolic()])

@@ -22,7 +22,8 @@ import unified_clip.torch as uc
 from unified_clip._core import rule
 from unified_clip._core.device import DevicePath
 from unified_clip._ops import torch_pairs
-from unified_clip._ops.torch_ops import OPS, TorchPath, _wide
+from unified_clip._ops.torch_numbers import widened
+from unified_clip._ops.torch_ops import OPS, TorchPath
 from unified_clip._ops.torch_pairs import PAIRS, Pair, PairPath
 
 NORMAL = st.floats(width=32, allow_nan=False, allow_infinity=False, allow_subnormal=False)
@@ -351,7 +352,7 @@ def test_other_orders_and_wide_bounds_go_by_way_of_the_cpu() -> None:
 
 @pytest.mark.usefixtures("fake")
 def test_so_do_sparse_gradients_whose_rows_are_summed_in_float64() -> None:
-    wide = _wide(torch.empty(3, device="mps"))
+    wide = widened(torch.empty(3, device="mps"))
     assert (wide.device.type, wide.dtype) == ("cpu", torch.float64)
 
 

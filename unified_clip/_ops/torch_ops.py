@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
@@ -14,10 +13,11 @@ from torch.utils import _python_dispatch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from .._core import entry
-from .._core.device import DevicePath, inverse, odd_bits
+from .._core.device import DevicePath, inverse
 from .._core.gradients import wants_clipping
 from .._core.ops import Ops, Path, Scalar, Tensor, WholePath
-from . import host, kernels, memory, torch_entry, torch_lists
+from . import host, kernels, memory, torch_entry, torch_lists, torch_numbers
+from .torch_numbers import HALF
 
 DTYPES = {
     name: getattr(torch, name)
@@ -27,11 +27,8 @@ DTYPES = {
     )
 }  # fmt: skip
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
-HALF = (torch.float16, torch.bfloat16)
 PLAIN = (torch.Tensor, torch.nn.Parameter)
 REAL = (*HALF, torch.float32, torch.float64)
-WITHOUT_FLOAT64 = ("mps",)
-"""Types of devices."""
 GATHERER: Any = host.gatherer(torch.Tensor, torch.nn.Parameter, [("is_neg", False)], ("requires_grad", True))
 
 
@@ -88,7 +85,7 @@ class TorchOps(host.OfParameters, Ops):
             raise TypeError("a sparse tensor without sparse dimensions cannot be clipped; convert it with to_dense()")
         recorded = differentiable and self.wants_derivative(gradient)
         if recorded or self.host_views([gradient._indices(), gradient._values()], differentiable=False) is None:
-            merged = _wide(gradient).coalesce()  # rows are summed in float64 and rounded once
+            merged = torch_numbers.widened(gradient).coalesce()  # rows are summed in float64 and rounded once
             indices, values = merged.indices(), merged.values().to(gradient.dtype)
             indices, values = indices.to(gradient.device), values.to(gradient.device)
         else:
@@ -202,7 +199,7 @@ class TorchOps(host.OfParameters, Ops):
         buffers: dict[int, int] = {}
         views = [
             None if traced or not _has_address(part)
-            else _place(part, buffers) if forced or lacks_float64(part)
+            else _place(part, buffers) if forced or torch_numbers.lacks_float64(part)
             else self.host_view(part)
             for _, part in parts
         ]  # fmt: skip
@@ -228,22 +225,24 @@ class TorchOps(host.OfParameters, Ops):
     def power_sum(self, tensors: Sequence[Tensor], p: float, divisor: Scalar | None) -> Scalar:
         total = self.constant(0.0, tensors)
         for tensor in tensors:
-            total = total + _powers(tensor, p, divisor).sum().to(total.device)
+            total = total + torch_numbers.powers(tensor, p, divisor).sum().to(total.device)
         return total
 
     def max_abs(self, tensors: Sequence[Tensor]) -> Scalar:
         greatest = self.constant(0.0, tensors)
         for tensor in tensors:
             if tensor.numel():
-                greatest = torch.maximum(greatest, _magnitudes(_wide(tensor)).max().to(greatest.device))
+                greatest = torch.maximum(
+                    greatest, torch_numbers.magnitudes(torch_numbers.widened(tensor)).max().to(greatest.device)
+                )
         return greatest
 
     def slice_power_sum(self, tensor: Tensor, axes: Sequence[int], divisor: Scalar | None) -> Scalar:
-        powers = _powers(tensor, 2, divisor)
+        powers = torch_numbers.powers(tensor, 2, divisor)
         return powers.sum(dim=tuple(axes), keepdim=True) if axes else powers
 
     def slice_max_abs(self, tensor: Tensor, axes: Sequence[int]) -> Scalar:
-        magnitudes = _magnitudes(_wide(tensor))
+        magnitudes = torch_numbers.magnitudes(torch_numbers.widened(tensor))
         if not axes:
             return magnitudes
         if tensor.numel() == 0:
@@ -267,10 +266,10 @@ class TorchOps(host.OfParameters, Ops):
 
     def scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Tensor]:
         coef = torch_lists.stored(coef)
-        return [torch.where(coef.to(t.device) != 1.0, _product(t, coef), t) for t in tensors]
+        return [torch.where(coef.to(t.device) != 1.0, torch_numbers.product(t, coef), t) for t in tensors]
 
     def scale_(self, tensors: Sequence[Tensor], coef: Scalar) -> None:
-        _write_all(tensors, lambda index: _product(tensors[index], coef))
+        _write_all(tensors, lambda index: torch_numbers.product(tensors[index], coef))
 
     def crossed(self, low: Any, high: Any) -> bool | None:
         if _is_watched() or not all(_is_plain(bound) for bound in (low, high) if isinstance(bound, torch.Tensor)):
@@ -279,9 +278,9 @@ class TorchOps(host.OfParameters, Ops):
 
     def bound(self, value: Any, tensor: Tensor) -> Any:
         if isinstance(value, torch.Tensor):
-            return _narrow(value.to(tensor.device), tensor.dtype)
+            return torch_numbers.narrowed(value.to(tensor.device), tensor.dtype)
         if tensor.dtype in REAL and torch.compiler.is_compiling():
-            return _narrow(self.constant(value, [tensor]), tensor.dtype)
+            return torch_numbers.narrowed(self.constant(value, [tensor]), tensor.dtype)
         return torch.full((), value, dtype=tensor.dtype, device=tensor.device)
 
     def clamp(self, tensor: Tensor, low: Any, high: Any) -> Tensor:
@@ -484,19 +483,17 @@ def _place(tensor: Tensor, buffers: dict[int, int]) -> kernels.Array:
     return memory.view_at(address, tensor.shape, tensor.stride(), NAMES[tensor.dtype])
 
 
-def lacks_float64(tensor: Tensor) -> bool:
-    return tensor.device.type in WITHOUT_FLOAT64
-
-
 def _need_pairs(tensors: Sequence[Tensor], others: Sequence[Tensor] = ()) -> bool:
     """Whether scalars are pairs of float32: where a gradient or a threshold has no float64, or where it is forced."""
     wide = any(tensor.dtype in (torch.float64, torch.complex128) for tensor in tensors)
-    if wide and any(map(lacks_float64, tensors)):
+    if wide and any(map(torch_numbers.lacks_float64, tensors)):
         raise TypeError(
             "float64 gradients cannot be clipped together with gradients on a device without float64; convert them to "
             "float32, or clip them by themselves"
         )
-    return not wide and (any(map(lacks_float64, (*tensors, *others))) or host.forced_path("pairs") == "pairs")
+    return not wide and (
+        any(map(torch_numbers.lacks_float64, (*tensors, *others))) or host.forced_path("pairs") == "pairs"
+    )
 
 
 def _is_watched() -> bool:
@@ -522,38 +519,6 @@ def _is_transformed() -> bool:
     )
 
 
-def _wide(tensor: Tensor) -> Tensor:
-    """In float64; on the CPU where the tensor's device has none."""
-    tensor = tensor.cpu() if lacks_float64(tensor) else tensor
-    return tensor.to(torch.complex128 if tensor.is_complex() else torch.float64)
-
-
-def _magnitudes(wide: Tensor) -> Tensor:
-    """|g|, NaN where either part of a complex number is: abs(inf + nan j) is inf."""
-    return torch.where(wide.isnan(), math.nan, wide.abs()) if wide.is_complex() else wide.abs()
-
-
-def _powers(tensor: Tensor, p: float, divisor: Scalar | None) -> Tensor:
-    wide = _wide(tensor)
-    numbers = wide if p == 2 else _magnitudes(wide)
-    if numbers.is_complex():
-        numbers = torch.view_as_real(numbers.resolve_conj())
-    if divisor is not None:
-        divisor = divisor.to(wide.device)
-    if divisor is not None and p in (1, 2):
-        numbers = numbers / (divisor.unsqueeze(-1) if numbers.dim() > wide.dim() and divisor.dim() else divisor)
-    if p == 2:
-        squares = numbers * numbers
-        return squares.sum(-1) if wide.is_complex() else squares
-    if p == 1:
-        return numbers
-    assert divisor is not None  # as every order but 1 and 2 has one
-    zero = numbers == 0
-    below = torch.where(zero, divisor, numbers).log() - divisor.log()
-    below = torch.where((below > 0) & (numbers < math.inf), 0.0, below)  # at most 0, but for rounding
-    return torch.where(zero, 0.0, (p * below).exp())
-
-
 def _write_all(tensors: Sequence[Tensor], compute: Callable[[int], Tensor]) -> None:
     """Write what is computed for each. What is no plain tensor may refuse that: it comes before anything is written."""
     special = {index: compute(index) for index, tensor in enumerate(tensors) if type(tensor) not in PLAIN}
@@ -573,30 +538,6 @@ def _is_inference(tensor: Tensor) -> bool:
 def _write(tensor: Tensor, value: Tensor) -> None:
     with torch.inference_mode() if _is_inference(tensor) else nullcontext():
         tensor.copy_(value)
-
-
-def _narrow(value: Tensor, dtype: torch.dtype) -> Tensor:
-    """A bound rounded to a dtype. PyTorch casts to 16 bits by way of float32, which rounds others twice."""
-    if dtype not in HALF or value.dtype in (*HALF, torch.float32):
-        return value.to(dtype)
-    once, twice = _rounded_to_odd(value.detach().to(torch.float64)).to(dtype), value.to(dtype)
-    return torch.where(once == twice, twice, once)  # `twice`, nearly always, has the derivative
-
-
-def _rounded_to_odd(wide: Tensor) -> Tensor:
-    near = wide.to(torch.float32)
-    return odd_bits(wide, near.to(torch.float64), near.view(torch.int32), torch.where).view(torch.float32)
-
-
-def _product(tensor: Tensor, coef: Scalar) -> Tensor:
-    """tensor * coef, in float32 with coef rounded to it, but for float64 and complex128."""
-    coef = coef.to(tensor.device)
-    if tensor.dtype == torch.float64:
-        return tensor * coef
-    if tensor.is_complex():
-        parts = torch.view_as_real(tensor.resolve_conj())
-        return torch.view_as_complex(_product(parts, coef.unsqueeze(-1) if coef.dim() else coef))
-    return (tensor.to(torch.float32) * coef.to(torch.float32)).to(tensor.dtype)
 
 
 entry.run, entry.leave = torch_entry.run, torch_entry.leave

@@ -31,7 +31,8 @@ import torch
 from .._core.device import DevicePath
 from .._core.exact import nearest
 from .._core.ops import Scalar, Tensor
-from .torch_ops import HALF, OPS, TorchOps
+from .torch_numbers import HALF
+from .torch_ops import OPS, TorchOps
 
 NARROW = (*HALF, torch.float32)
 
