@@ -64,6 +64,9 @@ class Case:
     call_name: str
     arguments: Mapping[str, Any]
     manner: Manner = PLAIN
+    names: Sequence[str] = ()
+    """What each gradient is called."""
+
     frameworks: Sequence[str] = ()
     """Where it is run; everywhere if empty."""
 
@@ -100,7 +103,7 @@ class Case:
 def read(files: Sequence[Path]) -> list[Case]:
     """All cases in the files, in order."""
     tables = [(path, schema.read(path, schema.CasesFile)) for path in files]
-    lists: dict[str, list[Gradient]] = {}
+    lists: dict[str, dict[str, Gradient]] = {}
     for path, data in tables:
         for number, table in enumerate(data.gradients, 1):
             place = f"{path.name}, gradients {number}"
@@ -122,7 +125,8 @@ def read(files: Sequence[Path]) -> list[Case]:
 # -- gradients
 
 
-def _gradients(table: GradientsTable, suite: Path, place: str) -> list[Gradient]:
+def _gradients(table: GradientsTable, suite: Path, place: str) -> dict[str, Gradient]:
+    """By name."""
     if table.file is not None:
         try:
             return load_recorded(suite / table.file)
@@ -134,7 +138,7 @@ def _gradients(table: GradientsTable, suite: Path, place: str) -> list[Gradient]
             gradients += [_tensor(tensor)] * tensor.copies
         except (TypeError, ValueError, OverflowError) as error:
             raise SuiteError(f"{place}, tensor {number}: {error}") from None
-    return gradients
+    return {f"gradient {index}": gradient for index, gradient in enumerate(gradients)}
 
 
 def _tensor(table: TensorTable) -> Gradient:
@@ -192,7 +196,7 @@ def _dense_as_dtype(dense: Dense, dtype: str) -> Dense:
 # -- cases
 
 
-def _cases(table: CasesTable, lists: Mapping[str, list[Gradient]], place: str) -> Iterator[Case]:
+def _cases(table: CasesTable, lists: Mapping[str, Mapping[str, Gradient]], place: str) -> Iterator[Case]:
     calls = [_call(call, f"{place}, calls {number}") for number, call in enumerate(table.calls, 1)]
     expected = table.model_dump(include={"frameworks", "raises", "warns", "update", "subnormal"}, exclude_unset=True)
     manner = Manner.read(table.model_dump(include={each.name for each in dataclasses.fields(Manner)}))
@@ -201,12 +205,14 @@ def _cases(table: CasesTable, lists: Mapping[str, list[Gradient]], place: str) -
             raise SuiteError(f"{place}: there are no gradients named {name!r}; there are {', '.join(lists)}")
         for dtype in table.dtypes or [""]:
             title = f"{name} as {dtype}" if dtype else name
-            gradients = [_as_dtype(gradient, dtype) for gradient in lists[name]] if dtype else lists[name]
+            gradients = list(lists[name].values())
+            if dtype:
+                gradients = [_as_dtype(gradient, dtype) for gradient in gradients]
             for call_name, arguments in calls:
                 written = ", ".join(f"{key}={value}" for key, value in arguments.items())
                 raises = f", raises {table.raises}" if table.raises else ""
                 full_name = f"{title}: {call_name}({written}){manner.describe()}{raises}"
-                yield Case(full_name, title, gradients, call_name, arguments, manner, **expected)
+                yield Case(full_name, title, gradients, call_name, arguments, manner, list(lists[name]), **expected)
 
 
 def _call(table: dict[str, Any], place: str) -> tuple[str, dict[str, Any]]:

@@ -170,8 +170,8 @@ def load(path: Path) -> dict[str, Dense]:
         raise UnreadableError(f"{path.name} cannot be read: {type(error).__name__}: {error}") from error
 
 
-def load_recorded(path: Path) -> list[Gradient]:
-    """The gradients of a file in the format of `parity/data/README.md`, in its order."""
+def load_recorded(path: Path) -> dict[str, Gradient]:
+    """The gradients of a file in the format of `parity/data/README.md`, by name."""
     from safetensors import safe_open
 
     tensors = load(path)
@@ -179,7 +179,7 @@ def load_recorded(path: Path) -> list[Gradient]:
         with safe_open(path, framework="numpy") as file:
             shapes: dict[str, list[int]] = json.loads((file.metadata() or {}).get("sparse", "{}"))
         names = sorted({name.removesuffix(".indices").removesuffix(".values") for name in tensors})
-        return [_recorded(tensors, name, shapes.get(name)) for name in names]
+        return {name: _recorded(tensors, name, shapes.get(name)) for name in names}
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise UnreadableError(f"{path.name} is not as data/README.md says: {type(error).__name__}: {error}") from error
 
