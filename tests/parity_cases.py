@@ -33,7 +33,7 @@ def suite(
     tmp_path: Path, cases: str, known: str = "", frameworks: str = "[frameworks.numpy]\nmodes = ['host']"
 ) -> Path:
     """A suite with these cases in a directory."""
-    text = f"cases = ['cases.toml']\nknown = 'known.toml'\n{frameworks}\n"
+    text = f"files = ['cases.toml']\nknown = 'known.toml'\n{frameworks}\n"
     for name, content in (("suite.toml", text), ("cases.toml", cases), ("known.toml", known)):
         (tmp_path / name).write_text(content, encoding="utf-8")
     return tmp_path

@@ -87,7 +87,7 @@ def tensor(text: str) -> str:
     ("text", "message"),
     [
         ("[[", "cases.toml: "),
-        (GRADIENTS, "there are no cases in cases.toml"),
+        (GRADIENTS, "suite.toml: there are no cases, neither here nor in files = ['cases.toml']"),
         (GRADIENTS + "[[cases]]\ngradients = []\ncalls = []", "gradients: List should have at least 1 item"),
         (cases_of(NORM, "colour = 1"), "cases 1 colour: there is no such key"),
         (cases_of("{ call = 'clip_norm' }"), "call is 'clip_norm'; it may be clip_grad_norm_"),
@@ -153,7 +153,7 @@ def tensor(text: str) -> str:
             tensor("values = [1.0], rows = [3], shape = [2, 1]"),
             "rows needs a real dtype and a shape",
         ),
-        (ONE.replace("tensors", "file = 'x'\ntensors"), "give either tensors or file"),
+        (ONE.replace("tensors", "file = 'x'\ntensors"), "give one of tensors, file and function"),
         ('[[gradients]]\nname = "a"\nfile = "absent.safetensors"\n' + CASES, "absent.safetensors cannot be read"),
     ],
 )
@@ -201,7 +201,7 @@ def test_a_wrong_list_of_frameworks_is_refused(tmp_path: Path, frameworks: str, 
 def test_a_framework_may_have_an_interpreter_of_its_own_and_may_be_missing(tmp_path: Path) -> None:
     frameworks = "[frameworks.numpy]\n[frameworks.torch]\npython = 'env/bin/python'\nmissing = 'allowed'"
     found = suites.read(suite(tmp_path, GRADIENTS + CASES, frameworks=frameworks)).frameworks
-    assert found["numpy"] == suites.Framework(sys.executable, may_be_missing=False, title="numpy")
+    assert found["numpy"] == suites.Framework(sys.executable, may_be_missing=False, modes=("host",), title="numpy")
     assert found["torch"] == suites.Framework(str(tmp_path / "env/bin/python"), may_be_missing=True, title="torch")
 
 

@@ -350,7 +350,9 @@ def test_workers_end_when_the_run_is_interrupted(monkeypatch: pytest.MonkeyPatch
 
 def test_progress_is_told_of_every_result() -> None:
     told: list[int] = []
-    launch.run(worker("time.sleep(0.3)"), [launch.Run(HOST, each) for each in (FIRST, SECOND)], 60.0, told.append)
+    launch.run(
+        worker("time.sleep(0.3)"), [launch.Run(HOST, each) for each in (FIRST, SECOND)], 60.0, progress=told.append
+    )
     assert sum(told) == 2
 
 

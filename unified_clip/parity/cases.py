@@ -43,11 +43,10 @@ from typing import Any
 
 import numpy as np
 
-from . import schema
 from .arithmetic import FORMATS, Float64s, nearest, nearest_float, rounded
 from .calls import CALLS, Call
 from .manner import PLAIN, Manner
-from .schema import CasesTable, GradientsTable, SuiteError, TensorTable
+from .schema import CasesFile, CasesTable, GradientsTable, SuiteError, TensorTable
 from .tensors import PARTS, Dense, Gradient, Sparse, UnreadableError, encode, load_recorded
 
 LONG = 100
@@ -100,9 +99,8 @@ class Case:
         return not (unknown or told or any(kinds[kind] for kind in left_out))
 
 
-def read(files: Sequence[Path]) -> list[Case]:
-    """All cases in the files, in order."""
-    tables = [(path, schema.read(path, schema.CasesFile)) for path in files]
+def build(tables: Sequence[tuple[Path, CasesFile]]) -> list[Case]:
+    """All cases of a suite's files, in order."""
     lists: dict[str, dict[str, Gradient]] = {}
     for path, data in tables:
         for number, table in enumerate(data.gradients, 1):
@@ -198,6 +196,7 @@ def _dense_as_dtype(dense: Dense, dtype: str) -> Dense:
 
 def _cases(table: CasesTable, lists: Mapping[str, Mapping[str, Gradient]], place: str) -> Iterator[Case]:
     calls = [_call(call, f"{place}, calls {number}") for number, call in enumerate(table.calls, 1)]
+    calls += [_call(call, f"{place}, rules") for call in _from_rules(table, place)]
     expected = table.model_dump(include={"frameworks", "raises", "warns", "update", "subnormal"}, exclude_unset=True)
     manner = Manner.read(table.model_dump(include={each.name for each in dataclasses.fields(Manner)}))
     for name in table.gradients:
@@ -213,6 +212,18 @@ def _cases(table: CasesTable, lists: Mapping[str, Mapping[str, Gradient]], place
                 raises = f", raises {table.raises}" if table.raises else ""
                 full_name = f"{title}: {call_name}({written}){manner.describe()}{raises}"
                 yield Case(full_name, title, gradients, call_name, arguments, manner, list(lists[name]), **expected)
+
+
+def _from_rules(table: CasesTable, place: str) -> Iterator[dict[str, Any]]:
+    """Every rule with every threshold; one that only measures has none, and bounds lie around zero."""
+    for name in table.rules:
+        required = CALLS[name].required if name in CALLS else ()
+        if "total_norm" in required:
+            raise SuiteError(f"{place}: {name} needs a total_norm too; write it in calls")
+        if not required:
+            yield {"call": name}
+        for threshold in table.thresholds if required else []:
+            yield {"call": name, **dict(zip(required, [-threshold, threshold][-len(required) :], strict=True))}
 
 
 def _call(table: dict[str, Any], place: str) -> tuple[str, dict[str, Any]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from threading import Lock
 from typing import Any
 
 from . import compare, launch, natives, oracle
@@ -13,8 +14,7 @@ from .compare import Verdict
 from .launch import COMPILED, DEVICE, GRAPH, HOST, IN_GRAPHS, NATIVE, STATIC, Failure, Found, Outcome
 from .natives import Difference, Judgement, Shown
 from .oracle import Expected
-from .suite import Suite
-from .tensors import digest
+from .suite import Framework, Suite
 
 AT_ONCE = 2
 """Workers that run side by side."""
@@ -33,7 +33,7 @@ class Cell:
     verdicts: dict[str, Verdict]
     """Ours against the oracle, by path."""
 
-    digests: dict[str, dict[str, str]]
+    digests: Mapping[str, Mapping[str, str]]
     """SHA-256 of ours, by path and stage; none where there is no result."""
 
     native: Difference | None = None
@@ -126,20 +126,67 @@ def runs(suite: Suite, framework: str) -> list[launch.Run]:
     ]
 
 
+@dataclass(frozen=True)
+class Seen:
+    """What is kept of a result that has been compared: its tensors may be large."""
+
+    verdict: Verdict | None = None
+    """Of ours."""
+
+    digests: Mapping[str, str] | None = None
+    difference: Difference | None = None
+    """Of a native."""
+
+    failure: Verdict | None = None
+    """There is no result of a native."""
+
+
+class _Oracle:
+    """What is right, worked out once for each case, by whichever thread asks first."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, Expected] = {}
+        self._lock = Lock()
+
+    def __call__(self, case: Case) -> Expected:
+        with self._lock:
+            if case.name not in self._found:
+                self._found[case.name] = oracle.expect(case)
+                _ = self._found[case.name].digests
+            return self._found[case.name]
+
+
+def _compare(run: launch.Run, right: Expected, outcome: Outcome | Failure, framework: Framework) -> Seen:
+    if run.mode == NATIVE:
+        if isinstance(outcome, Failure):
+            return Seen(failure=Verdict(outcome.kind, detail=outcome.detail))
+        return Seen(difference=natives.measure(run.case, right, outcome, framework.tolerance))
+    verdict = compare.judge(run.case, right, outcome, run.mode, flushes=framework.flushes)
+    return Seen(verdict, None if isinstance(outcome, Failure) else outcome.digests)
+
+
 def run(suite: Suite, progress: Progress = lambda framework, count: None) -> Run:
     """Run a suite on its frameworks."""
+    right = _Oracle()
 
     def work(name: str, modes: Sequence[str]) -> Found:
-        worker = launch.command(name, suite.frameworks[name].python)
+        framework = suite.frameworks[name]
         chosen = [each for each in runs(suite, name) if each.mode in modes]
-        return launch.run(worker, chosen, suite.timeout, lambda count: progress(name, count))
+        return launch.run(
+            launch.command(name, framework.python),
+            chosen,
+            suite.timeout,
+            lambda run, outcome: _compare(run, right(run.case), outcome, framework),
+            lambda count: progress(name, count),
+        )
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
         try:
             # The longest first.
             jobs = [(name, modes) for modes in TOGETHER for name in reversed(list(suite.frameworks))]
             pending = [(name, pool.submit(work, name, modes)) for name, modes in jobs]
-            expected = {case.name: oracle.expect(case) for case in suite.cases}
+            for case in suite.cases:
+                right(case)
             found = {name: Found() for name in suite.frameworks}
             for name, future in pending:
                 found[name].results |= future.result().results
@@ -150,8 +197,8 @@ def run(suite: Suite, progress: Progress = lambda framework, count: None) -> Run
             launch.STOP.clear()
             raise
     versions = {name: version for one in found.values() for name, version in one.versions.items()}
-    judged = _judge_natives(suite, expected, found)
-    rows = [_row(case, expected[case.name], found, judged, suite) for case in suite.cases]
+    judged = _judge_natives(suite, found)
+    rows = [_row(case, right(case), found, judged) for case in suite.cases]
     allowed = [name for name, framework in suite.frameworks.items() if framework.may_be_missing]
     titles = {name: framework.title for name, framework in suite.frameworks.items()}
     return Run(list(suite.frameworks), dict(sorted(versions.items())), rows, judged.shown, allowed, titles)
@@ -165,41 +212,36 @@ class _Judged:
     shown: Sequence[Shown]
 
 
-def _judge_natives(suite: Suite, expected: Mapping[str, Expected], found: Mapping[str, Found]) -> _Judged:
+def _judge_natives(suite: Suite, found: Mapping[str, Found]) -> _Judged:
     """Of a framework that did not give all its results, the list is not judged: what is missing there could show."""
-    cases = {case.name: case for case in suite.cases}
     differences: dict[tuple[str, str], Difference] = {}
     whole = set(found)
     for framework, one in found.items():
-        for (mode, name), result in one.results.items():
-            if isinstance(result, Failure):
+        for (_, name), seen in one.results.items():
+            if seen.failure or (seen.verdict and seen.digests is None):
                 whole.discard(framework)
-            elif mode == NATIVE and (difference := natives.measure(cases[name], expected[name], result)):
-                differences[framework, name] = difference
-    known = [entry for entry in suite.known if NATIVE in suite.frameworks[entry.framework].modes]
+            if seen.difference:
+                differences[framework, name] = seen.difference
+    known = suite.known
+    if known is not None:
+        known = [entry for entry in known if NATIVE in suite.frameworks[entry.framework].modes]
     judgements, wrong, shown = natives.judge(known, differences)
     return _Judged(differences, judgements, wrong, [each for each in shown if each.known.framework in whole])
 
 
-def _row(case: Case, right: Expected, found: Mapping[str, Found], judged: _Judged, suite: Suite) -> Row:
+def _row(case: Case, right: Expected, found: Mapping[str, Found], judged: _Judged) -> Row:
     cells = {}
     for framework, one in found.items():
-        key, flushes = (framework, case.name), suite.frameworks[framework].flushes
-        results = {mode: result for (mode, name), result in one.results.items() if name == case.name}
-        if results:
-            native = results.pop(NATIVE, None)
+        key = framework, case.name
+        seen: dict[str, Seen] = {mode: result for (mode, name), result in one.results.items() if name == case.name}
+        if seen:
+            native = seen.pop(NATIVE, Seen())
             cells[framework] = Cell(
-                {path: compare.judge(case, right, each, path, flushes=flushes) for path, each in results.items()},
-                {path: _digests(each) for path, each in results.items() if not isinstance(each, Failure)},
+                {mode: each.verdict for mode, each in seen.items() if each.verdict},
+                {mode: each.digests for mode, each in seen.items() if each.digests is not None},
                 judged.differences.get(key),
                 judged.judgements.get(key),
                 judged.wrong.get(key, ""),
-                Verdict(native.kind, detail=native.detail) if isinstance(native, Failure) else None,
+                native.failure,
             )
-    return Row(case, _digests(right), cells)
-
-
-def _digests(result: Outcome | Expected) -> dict[str, str]:
-    """By stage; the coefficient's shows in the tensors'."""
-    stages = {"norm": [result.norm], "tensors": result.gradients, "update": result.update}
-    return {stage: digest(held) for stage, held in stages.items() if held is not None}
+    return Row(case, right.digests, cells)

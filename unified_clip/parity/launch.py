@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -85,6 +86,11 @@ class Outcome:
     same_objects: Sequence[bool] = ()
     """Of a class: for each gradient whether the given object came back."""
 
+    @cached_property
+    def digests(self) -> dict[str, str]:
+        """SHA-256 by stage; the coefficient's shows in the tensors'."""
+        return tensors.stage_digests(self.norm, self.gradients, self.update)
+
 
 class Run(NamedTuple):
     """One case in one mode."""
@@ -93,12 +99,16 @@ class Run(NamedTuple):
     case: Case
 
 
+Take = Callable[[Run, "Outcome | Failure"], Any]
+"""Makes of what came of a run what is kept of it."""
+
+
 @dataclass(eq=False)
 class Found:
     """What came of one worker."""
 
-    results: dict[tuple[str, str], Outcome | Failure] = field(default_factory=dict)
-    """By mode and case."""
+    results: dict[tuple[str, str], Any] = field(default_factory=dict)
+    """What was taken of each run, by mode and case."""
 
     versions: dict[str, str] = field(default_factory=dict)
 
@@ -109,35 +119,42 @@ def command(framework: str, python: str = sys.executable) -> list[str]:
 
 
 def run(
-    worker: Sequence[str], runs: Sequence[Run], timeout: float, progress: Callable[[int], None] = lambda count: None
+    worker: Sequence[str],
+    runs: Sequence[Run],
+    timeout: float,
+    take: Take = lambda run, outcome: outcome,
+    progress: Callable[[int], Any] = lambda count: None,
 ) -> Found:
-    """All runs on one framework. `timeout`: seconds without a new result; `progress` is told of each batch of them."""
+    """All runs on one framework. `timeout`: seconds without a new result; `progress` is told of each batch of them.
+
+    Results are taken, and their files deleted, while the worker goes on: all of them may be more than a disk holds.
+    """
     found = Found()
     remaining = dict(enumerate(runs))
     starts = 0
     while remaining:
         starts += 1
-        failure, started = _start(worker, runs, remaining, timeout, progress, found)
+        failure, started = _start(worker, remaining, timeout, take, progress, found)
         if remaining:
             failure = failure or Failure("unreadable", "the worker ended without a result for this case")
             hopeless = starts == STARTS or not started
             for number in list(remaining) if hopeless else [min(remaining)]:
-                mode, case = remaining.pop(number)
-                found.results[mode, case.name] = failure
+                _keep(found, remaining.pop(number), failure, take)
         elif failure:
-            mode, case = runs[-1]
-            found.results[mode, case.name] = dataclasses.replace(
-                failure, detail=f"after the last case: {failure.detail}"
-            )
+            _keep(found, runs[-1], dataclasses.replace(failure, detail=f"after the last case: {failure.detail}"), take)
     return found
+
+
+def _keep(found: Found, run: Run, outcome: Outcome | Failure, take: Take) -> None:
+    found.results[run.mode, run.case.name] = take(run, outcome)
 
 
 def _start(
     worker: Sequence[str],
-    runs: Sequence[Run],
     remaining: dict[int, Run],
     timeout: float,
-    progress: Callable[[int], None],
+    take: Take,
+    progress: Callable[[int], Any],
     found: Found,
 ) -> tuple[Failure | None, bool]:
     """Start a worker once; move what it finished from `remaining` to `found`. How it failed; whether it got going."""
@@ -146,11 +163,21 @@ def _start(
         job.mkdir()
         out.mkdir()
         write_job(job, remaining)
-        failure = _run_once([*worker, str(job), str(out)], _search_path(worker[0], package), out, timeout, progress)
+
+        def collect() -> bool:
+            """Take what there is; whether there was anything."""
+            names = [entry.name for entry in os.scandir(out) if entry.name[0].isdigit()]
+            numbers = sorted(int(name.removesuffix(".json")) for name in names if name.endswith(".json"))
+            for number in numbers:
+                _keep(found, remaining.pop(number), _read_result(out, number), take)
+                for path in out.glob(f"{number}.*"):
+                    path.unlink()
+            progress(len(numbers))
+            return bool(numbers)
+
+        failure = _run_once([*worker, str(job), str(out)], _search_path(worker[0], package), timeout, collect)
+        collect()
         start_failure = _read_start(out, found)
-        for number in [number for number in remaining if (out / f"{number}.json").exists()]:
-            found.results[runs[number].mode, runs[number].case.name] = _read_result(out, number)
-            del remaining[number]
         return start_failure or failure, (out / "worker.json").exists() and not start_failure
 
 
@@ -188,16 +215,14 @@ def _search_path(python: str, directory: Path) -> str:
     return str(directory)
 
 
-def _run_once(
-    arguments: Sequence[str], search: str, out: Path, timeout: float, progress: Callable[[int], None]
-) -> Failure | None:
+def _run_once(arguments: Sequence[str], search: str, timeout: float, collect: Callable[[], bool]) -> Failure | None:
     with tempfile.TemporaryFile() as errors:
         try:
             process = _workers.start(arguments, search, errors)
         except OSError as error:
             return Failure("missing", f"{arguments[0]} cannot be started: {error.strerror}")
         try:
-            code = _wait(process, out, timeout, progress)
+            code = _wait(process, timeout, collect)
         finally:
             _workers.end(process)
         if code is None:
@@ -205,18 +230,16 @@ def _run_once(
         return None if code == 0 else Failure("crashed", _workers.how_it_ended(code, errors))
 
 
-def _wait(process: subprocess.Popen[bytes], out: Path, timeout: float, progress: Callable[[int], None]) -> int | None:
+def _wait(process: subprocess.Popen[bytes], timeout: float, collect: Callable[[], bool]) -> int | None:
     """The exit status; None if there was no new result for too long."""
-    done, since = 0, time.monotonic()
+    since = time.monotonic()
     while True:
         try:
             code: int | None = process.wait(LOOK_EVERY)
         except subprocess.TimeoutExpired:
             code = None
-        count = sum(entry.name[0].isdigit() and entry.name.endswith(".json") for entry in os.scandir(out))
-        if count > done:
-            progress(count - done)
-            done, since = count, time.monotonic()
+        if collect():
+            since = time.monotonic()
         if STOP.is_set():
             raise KeyboardInterrupt
         if code is not None or time.monotonic() - since > timeout:

@@ -33,7 +33,7 @@ from .oracle import Expected
 from .tensors import Dense, densify
 
 CLOSE = 1e-5
-"""What differs less, relatively, is rounding."""
+"""What differs less, relatively, is rounding, where a suite says nothing else."""
 
 KINDS = {
     "value": "numbers differ",
@@ -65,7 +65,7 @@ class Difference:
     detail: str = ""
 
 
-def measure(case: Case, expected: Expected, outcome: Outcome) -> Difference | None:
+def measure(case: Case, expected: Expected, outcome: Outcome, tolerance: float = CLOSE) -> Difference | None:
     """The native's difference from the oracle; None where there is no such function."""
     if not outcome.name:
         return None
@@ -78,20 +78,15 @@ def measure(case: Case, expected: Expected, outcome: Outcome) -> Difference | No
         norm = relative_error(float(outcome.norm.values().reshape(())), expected.wide_norm)
     gradients = None
     if outcome.gradients is not None and expected.gradients is not None:
-        if [g and g.shape for g in expected.gradients] != [g and g.shape for g in outcome.gradients]:
+        if [g and g.shape for g in case.gradients] != [g and g.shape for g in outcome.gradients]:
             return Difference(outcome.name, "form", norm=norm, detail=_shown(outcome))
-        right, found = ([g for g in side if g is not None] for side in (expected.gradients, outcome.gradients))
-        gradients = _greatest_difference(right, found)
-    measured = _of_size(outcome.name, norm, gradients, touched=_touched(case, expected, outcome))
+        gradients = _greatest_difference(expected.gradients, outcome.gradients)
+    size = max(norm or 0.0, gradients or 0.0)
+    kind = "value" if size > tolerance else "touched" if _touched(case, expected, outcome) else ""
+    measured = Difference(outcome.name, kind, size if kind else 0.0, norm, gradients)
     if case.warns and not measured.kind:
         measured = Difference(outcome.name, "silent", norm=norm, gradients=gradients)
     return measured
-
-
-def _of_size(function: str, norm: float | None, gradients: float | None, *, touched: bool) -> Difference:
-    size = max(norm or 0.0, gradients or 0.0)
-    kind = "value" if size > CLOSE else "touched" if touched else ""
-    return Difference(function, kind, size if kind else 0.0, norm, gradients)
 
 
 def _touched(case: Case, expected: Expected, outcome: Outcome) -> bool:
@@ -115,12 +110,17 @@ def _shown(outcome: Outcome) -> str:
     return "; ".join(str(t.values().reshape(-1)[:3].tolist()) for t in tensors[:3] if t is not None)
 
 
-def _greatest_difference(right: Sequence[Dense], found: Sequence[Dense]) -> float:
-    a, b = (np.concatenate([np.zeros(0), *(t.values().reshape(-1) for t in side)]) for side in (right, found))
-    with np.errstate(invalid="ignore"):
-        same = (a == b) | (np.isnan(a) & np.isnan(b))
-        difference = float(np.max(np.abs(a - b), where=~same, initial=0.0))
-    greatest = float(np.max(np.abs(a), where=np.isfinite(a), initial=0.0))
+def _greatest_difference(right: Sequence[Dense | None], found: Sequence[Dense | None]) -> float:
+    """Of any element, relative to the greatest one that is right. All tensors at once may not fit into memory."""
+    difference = greatest = 0.0
+    for one, other in zip(right, found, strict=True):
+        if one is not None and other is not None:
+            a, b = one.values(), other.values()
+            with np.errstate(invalid="ignore"):
+                same = (a == b) | (np.isnan(a) & np.isnan(b))
+                # of NaN the greatest is NaN, which max() of Python would pass over
+                difference = float(np.maximum(difference, np.max(np.abs(a - b), where=~same, initial=0.0)))
+            greatest = max(greatest, float(np.max(np.abs(a), where=np.isfinite(a), initial=0.0)))
     if difference == 0:
         return 0.0
     return difference / greatest if math.isfinite(difference) and greatest else math.inf
@@ -181,18 +181,21 @@ def read(path: Path) -> list[Known]:
 
 
 def judge(
-    known: Sequence[Known], found: Mapping[tuple[str, str], Difference]
+    known: Sequence[Known] | None, found: Mapping[tuple[str, str], Difference]
 ) -> tuple[dict[tuple[str, str], Judgement], dict[tuple[str, str], str], list[Shown]]:
-    """Every difference, by framework and case, against the list: judgements, what is wrong; how each entry showed."""
+    """Every difference, by framework and case, against the list: judgements, what is wrong; how each entry showed.
+
+    Without a list nothing is wrong.
+    """
     judgements: dict[tuple[str, str], Judgement] = {}
     wrong: dict[tuple[str, str], str] = {}
-    shown: dict[Known, dict[str, float]] = {entry: {} for entry in known}
+    shown: dict[Known, dict[str, float]] = {entry: {} for entry in known or []}
     for (framework, case), difference in found.items():
-        entries = [entry for entry in known if entry.covers(framework, case, difference)] if difference.kind else []
+        entries = [entry for entry in shown if entry.covers(framework, case, difference)] if difference.kind else []
         for entry in entries:
             shown[entry][case] = difference.size
         problem = _problem(entries, difference)
-        if problem:
+        if problem and known is not None:
             wrong[framework, case] = problem
         rounding = difference.norm or difference.gradients
         judgements[framework, case] = (

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cache
+from functools import cache, cached_property
 
 import numpy as np
 
@@ -17,7 +17,10 @@ from .adapter import LEARNING_RATE
 from .arithmetic import FORMATS, Float64s, general_norm, nearest, nearest_float, nearest_root, power_sum, rounded
 from .calls import Arguments, Call
 from .cases import Case
-from .tensors import Dense, densify, encode
+from .tensors import Dense, Lazily, densify, encode, stage_digests
+
+KEPT = 1 << 20
+"""Elements of a list up to which its clipped gradients are kept; those of longer ones are computed when asked for."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,11 +33,16 @@ class Expected:
     wide_norm: float | None
     """The exact norm over all gradients in float64, to measure the frameworks' own functions by."""
 
-    gradients: list[Dense | None] | None
+    gradients: Sequence[Dense | None] | None
     """The clipped gradients; None for a call that only measures, or raises."""
 
-    update: list[Dense | None] | None = None
+    update: Sequence[Dense | None] | None = None
     """Parameters of ones after a step with the clipped gradients; None where the case does not ask for it."""
+
+    @cached_property
+    def digests(self) -> dict[str, str]:
+        """SHA-256 by stage; the coefficient's shows in the tensors'."""
+        return stage_digests(self.norm, self.gradients, self.update)
 
 
 def expect(case: Case) -> Expected:
@@ -50,11 +58,14 @@ def expect(case: Case) -> Expected:
     given = call.given_norm(arguments)
     returned = n if given is None else given
     results = None if call.style == "measure" else clipped(case, gradients, n)
+    update = None
+    if case.update and results is not None:
+        update = Lazily(lambda index: stepped(results[index]), len(results))
     return Expected(
         norm=encode(np.asarray(nearest_float(returned, dtype)), dtype) if call.returns_norm else None,
         wide_norm=norm(present, p, "float64") if measures else None,
         gradients=results,
-        update=[stepped(gradient) for gradient in results] if case.update and results is not None else None,
+        update=update,
     )
 
 
@@ -117,7 +128,7 @@ def _norm(gradients: tuple[Dense, ...], p: float, dtype: str) -> float:
     return nearest_root(power_sum(values, int(p)), int(p), dtype)
 
 
-def clipped(case: Case, gradients: Sequence[Dense | None], n: float, shift: int = 0) -> list[Dense | None]:
+def clipped(case: Case, gradients: Sequence[Dense | None], n: float, shift: int = 0) -> Sequence[Dense | None]:
     """The gradients after the call; n is the norm over all of them that count, where the call has one.
 
     Norms of groups, of single gradients and of slices are measured here, and `moved` by `shift`.
@@ -129,10 +140,16 @@ def clipped(case: Case, gradients: Sequence[Dense | None], n: float, shift: int 
     norms = [n] * len(gradients)
     if manner.groups:
         norms = [_group_norm(manner.groups, group, gradients, needed, shift) for group in manner.groups]
-    return [
-        _clipped(call, case.arguments, gradient, n, shift) if gradient is not None and needs else gradient
-        for gradient, needs, n in zip(gradients, needed, norms, strict=True)
-    ]
+
+    def make(index: int) -> Dense | None:
+        gradient = gradients[index]
+        if gradient is None or not needed[index]:
+            return gradient
+        return _clipped(call, case.arguments, gradient, norms[index], shift)
+
+    results = Lazily(make, len(gradients))
+    small = sum(gradient.array.size for gradient in gradients if gradient is not None) < KEPT
+    return list(results) if small else results
 
 
 def _group_norm(

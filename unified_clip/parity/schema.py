@@ -27,6 +27,7 @@ def _one_of(*names: str) -> Any:
 Name = Annotated[str, Field(min_length=1)]
 Count = Annotated[int, Field(ge=1)]
 Length = Annotated[int, Field(ge=0)]
+Tolerance = Annotated[float, Field(ge=0, lt=1)]
 Dtype = Annotated[str, _one_of(*STORAGE)]
 Number = float | int | Name | list[float | int | Name]
 """A number, a hexadecimal float, or [n, x] for n times x."""
@@ -65,17 +66,23 @@ class GradientsTable(Table):
     name: Name
     tensors: list[TensorTable] | None = None
     file: Name | None = None
+    function: Annotated[str, Field(pattern=r"^.+\.py:[^:]+$")] | None = None
+    only: list[Name] = []
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
-        if (self.tensors is None) == (self.file is None):
-            raise ValueError("give either tensors or file")
+        if sum(source is not None for source in (self.tensors, self.file, self.function)) != 1:
+            raise ValueError("give one of tensors, file and function")
+        if self.only and self.file is None:
+            raise ValueError("only is for a file")
         return self
 
 
 class CasesTable(Table):
     gradients: Annotated[list[Name], Field(min_length=1)]
-    calls: Annotated[list[dict[str, Any]], Field(min_length=1)]
+    calls: list[dict[str, Any]] = []
+    rules: list[Name] = []
+    thresholds: list[Annotated[float, Field(ge=0)] | Length] = []
     dtypes: list[Dtype] | None = None
     frameworks: list[Name] = []
     raises: str = ""
@@ -92,6 +99,14 @@ class CasesTable(Table):
     tensor_arguments: bool = False
     gradients_for_parameters: bool = False
 
+    @model_validator(mode="after")
+    def _some_calls(self) -> Self:
+        if not self.calls and not self.rules:
+            raise ValueError("give calls, or rules and thresholds")
+        if bool(self.rules) != bool(self.thresholds):
+            raise ValueError("rules and thresholds go together")
+        return self
+
 
 class CasesFile(Table):
     gradients: list[GradientsTable] = []
@@ -106,19 +121,19 @@ class FrameworkTable(Table):
     title: Name | None = None
     python: Name | None = None
     missing: Literal["allowed"] | None = None
-    modes: Annotated[list[Literal["host", "device", "native", "graph", "compiled", "static"]], Field(min_length=1)] = [
-        "host",
-        "device",
-        "native",
-    ]
+    modes: Annotated[
+        list[Literal["host", "device", "native", "graph", "compiled", "static"]] | None, Field(min_length=1)
+    ] = None
     left_out: dict[InGraphs, list[Kind]] = {}
     flushes: bool = False
+    tolerance: Tolerance | None = None
 
 
-class SuiteFile(Table):
-    cases: Annotated[list[Annotated[str, Field(pattern="^[^/]")]], Field(min_length=1)]
+class SuiteFile(CasesFile):
+    files: list[Annotated[str, Field(pattern="^[^/]")]] = []
     known: Name | None = None
     timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 120.0
+    tolerance: Tolerance = 1e-5
     frameworks: Annotated[dict[str, FrameworkTable], Field(min_length=1)]
 
 

@@ -1,7 +1,10 @@
 """A suite is a directory: `suite.toml` says what it consists of.
 
-cases = ["cases/*.toml"]           files of cases (see `cases`), relative to the directory
-known = "known.toml"               differences of the natives that are known (see `natives`); optional
+files = ["cases/*.toml"]           files of cases (see `cases`), relative to the directory; `suite.toml` itself may have
+                                   cases as well
+known = "known.toml"               differences of the natives that are known (see `natives`): every other one fails the
+                                   run, and so does one of these that no longer shows. Without it they are only told
+tolerance = 1e-5                   by how much, relatively, a native's result may be off and still be close; optional
 timeout = 120                      seconds that a worker may take for one result; optional
 
 [frameworks.torch]                 the frameworks to run, in the order of the report
@@ -9,7 +12,8 @@ python = "../paddle/bin/python"    an interpreter of its own, relative to the di
 missing = "allowed"                it need not be installed; optional
 modes = ["host", "graph"]          what is run: ours on the host path, on the device path (`device`), inside graphs
                                    (`graph`, `compiled`, `static`: see the framework's adapter), and its own functions
-                                   (`native`); default: host, device, native
+                                   (`native`); default: host, device, native; of NumPy host
+tolerance = 1e-4                   its own; optional
 left_out = { graph = ["sparse"] }  cases that a mode has not: see `cases.Case.is_for_graphs`; optional
 """
 
@@ -25,7 +29,7 @@ from pathlib import Path
 from . import cases, natives, schema
 from .cases import Case
 from .launch import DEVICE, HOST, NATIVE
-from .natives import Known
+from .natives import CLOSE, Known
 from .schema import FrameworkTable, SuiteError
 
 FILE = "suite.toml"
@@ -43,6 +47,7 @@ class Framework:
 
     flushes: bool = False
     title: str = ""
+    tolerance: float = CLOSE
 
 
 @dataclass(frozen=True)
@@ -51,33 +56,36 @@ class Suite:
 
     cases: Sequence[Case]
     frameworks: Mapping[str, Framework]
-    known: Sequence[Known] = ()
+    known: Sequence[Known] | None = ()
+    """None: differences of the natives are told, and judged by nothing."""
+
     timeout: float = 120.0
 
 
-def read(directory: Path) -> Suite:
-    """The suite in a directory."""
+def read(directory: Path, *, accepting: bool = False) -> Suite:
+    """The suite in a directory. `accepting`: the list of known differences is going to be written anew."""
     data = schema.read(directory / FILE, schema.SuiteFile)
-    files = [path for pattern in data.cases for path in sorted(directory.glob(pattern))]
-    found = cases.read(files)
+    files = [path for pattern in data.files for path in sorted(directory.glob(pattern))]
+    found = cases.build([(directory / FILE, data), *((path, schema.read(path, schema.CasesFile)) for path in files)])
     if not found:
-        raise SuiteError(f"{FILE}: there are no cases in {', '.join(data.cases)}")
-    frameworks = {name: _framework(table, directory, name) for name, table in data.frameworks.items()}
+        raise SuiteError(f"{FILE}: there are no cases, neither here nor in files = {data.files}")
+    frameworks = {name: _framework(table, directory, name, data.tolerance) for name, table in data.frameworks.items()}
     named = {name for case in found for name in case.frameworks}
-    known = natives.read(directory / data.known) if data.known else []
-    for name in sorted((named | {entry.framework for entry in known}) - frameworks.keys()):
+    known = natives.read(directory / data.known) if data.known and not accepting else None
+    for name in sorted((named | {entry.framework for entry in known or []}) - frameworks.keys()):
         raise SuiteError(f"{FILE}: there is no framework {name!r}, which a case or a known difference names")
     return Suite(found, frameworks, known, data.timeout)
 
 
-def _framework(table: FrameworkTable, directory: Path, name: str) -> Framework:
+def _framework(table: FrameworkTable, directory: Path, name: str, tolerance: float) -> Framework:
     if not name.isidentifier() or importlib.util.find_spec(f"{__package__}.adapter_{name}") is None:
         raise SuiteError(f"{FILE}, frameworks: there is no adapter for {name!r}")
     python = str((directory / table.python).absolute()) if table.python else sys.executable
     left_out: dict[str, Sequence[str]] = dict(table.left_out.items())
-    return Framework(
-        python, table.missing is not None, tuple(table.modes), left_out, table.flushes, table.title or name
-    )
+    modes = tuple(table.modes or ((HOST,) if name == "numpy" else (HOST, DEVICE, NATIVE)))
+    if table.tolerance is not None:
+        tolerance = table.tolerance
+    return Framework(python, table.missing is not None, modes, left_out, table.flushes, table.title or name, tolerance)
 
 
 def only(suite: Suite, names: Sequence[str]) -> Suite:
@@ -88,7 +96,7 @@ def only(suite: Suite, names: Sequence[str]) -> Suite:
             f"unknown frameworks: {', '.join(map(repr, unknown))}; there are {', '.join(suite.frameworks)}"
         )
     frameworks = {name: suite.frameworks[name] for name in dict.fromkeys(names)}
-    known = [entry for entry in suite.known if entry.framework in frameworks]
+    known = None if suite.known is None else [entry for entry in suite.known if entry.framework in frameworks]
     found = [case for case in suite.cases if not case.frameworks or set(case.frameworks) & frameworks.keys()]
     if not found:
         raise SuiteError(f"no case of the suite is for {', '.join(frameworks)}")

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -55,9 +55,10 @@ class Dense:
     def bits(self) -> npt.NDArray[Any]:
         """The bit patterns as unsigned integers; every NaN as the same one, since frameworks choose them freely."""
         bits = np.ascontiguousarray(self.array).view(f"u{self.array.itemsize}").reshape(self.array.shape)
-        if self.dtype == "int64":
+        is_nan = np.isnan(self.values() if self.dtype == "bfloat16" else self.array)
+        if not is_nan.any():
             return bits
-        return np.where(np.isnan(self.values()), encode(np.asarray(np.nan), self.dtype).array.view(bits.dtype), bits)
+        return np.where(is_nan, encode(np.asarray(np.nan), self.dtype).array.view(bits.dtype), bits)
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,11 +85,13 @@ def encode(values: Float64s, dtype: str) -> Dense:
     return Dense(dtype, bits.astype(np.uint16))
 
 
-@lru_cache(maxsize=1024)
 def densify(gradient: Gradient) -> Dense | None:
     """A gradient with repeated rows summed, each sum rounded once, and the absent rows zero."""
-    if gradient is None or isinstance(gradient, Dense):
-        return gradient
+    return _densified(gradient) if isinstance(gradient, Sparse) else gradient
+
+
+@lru_cache(maxsize=1024)
+def _densified(gradient: Sparse) -> Dense:
     dense = np.zeros(gradient.shape, dtype=STORAGE[gradient.dtype])
     for row in np.unique(gradient.rows):
         if 0 <= row < gradient.shape[0]:  # JAX pads with a row beyond the last
@@ -103,8 +106,37 @@ def digest(tensors: Iterable[Dense | None]) -> str:
     found = hashlib.sha256()
     for tensor in tensors:
         found.update(f"{tensor.dtype}{tensor.shape};".encode() if tensor else b"None;")
-        found.update(tensor.bits().tobytes() if tensor else b"")
+        found.update(np.ascontiguousarray(tensor.bits()).data if tensor and tensor.array.size else b"")
     return found.hexdigest()
+
+
+def stage_digests(
+    norm: Dense | None, gradients: Sequence[Dense | None] | None, update: Sequence[Dense | None] | None
+) -> dict[str, str]:
+    """Those of the parts of a result that there are."""
+    stages = {"norm": None if norm is None else [norm], "tensors": gradients, "update": update}
+    return {stage: digest(held) for stage, held in stages.items() if held is not None}
+
+
+class Lazily(Sequence[Dense | None]):
+    """Tensors that are made when they are asked for, and again each time: all of them may not fit into memory."""
+
+    def __init__(self, make: Callable[[int], Dense | None], count: int) -> None:
+        self._make, self._count = make, count
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> Dense | None: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Dense | None]: ...
+
+    def __getitem__(self, index: int | slice) -> Dense | list[Dense | None] | None:
+        if isinstance(index, slice):
+            return [self._make(each) for each in range(self._count)[index]]
+        return self._make(range(self._count)[index])
 
 
 # -- files
