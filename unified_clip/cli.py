@@ -10,13 +10,16 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NoReturn, TypeAlias
+from typing import TYPE_CHECKING, NoReturn, TypeAlias
+
+if TYPE_CHECKING:
+    from .parity import engine
 
 REFUSED = 2
 NOT_WHOLE = 3
 INTERRUPTED = 130
 
-CLI = ("ml_dtypes", "pydantic", "rich", "safetensors")
+CLI = ("ml_dtypes", "pydantic", "rich", "safetensors", "tomlkit")
 EXTRAS = {"parity": ("cli", CLI), "bench": ("bench", (*CLI, "matplotlib"))}
 """By command, the extra that has all it needs, and the modules, which are named like their distributions."""
 
@@ -60,7 +63,16 @@ def _parity_parser(commands: Commands) -> None:
     parity.add_argument(
         "--timeout", type=float, help="seconds that a worker may take for one result (default: what the suite says)"
     )
+    parity.add_argument(
+        "--accept",
+        action="store_true",
+        help="take the differences that the frameworks' own functions show into the suite's list of known ones",
+    )
     parity.set_defaults(run=_parity)
+    init = parity.add_subparsers(metavar="").add_parser("init", help="write a small suite into this repository")
+    init.add_argument("gradients", type=Path, nargs="*", help="files of gradients (default: those in this directory)")
+    init.add_argument("--suite", type=Path, default=Path("parity"), help="where to write suite.toml (default: parity)")
+    init.set_defaults(run=_init)
 
 
 def _bench_parser(commands: Commands) -> None:
@@ -85,11 +97,24 @@ def _bench_parser(commands: Commands) -> None:
     bench.set_defaults(run=_bench)
 
 
+def _init(options: argparse.Namespace) -> int:
+    from .parity import begin, schema, tensors
+
+    try:
+        path = begin.write(options.suite, options.gradients)
+    except (schema.SuiteError, tensors.UnreadableError) as error:
+        return _refuse(str(error))
+    print(f"Wrote {path}. Now run: unified-clip parity{'' if str(options.suite) == 'parity' else f' --suite {path}'}")
+    return 0
+
+
 def _parity(options: argparse.Namespace) -> int:
     from .parity import engine, report, schema, suite
 
     try:
-        found = suite.read(options.suite)
+        found = suite.read(options.suite, accepting=options.accept)
+        if options.accept and not found.known_file:
+            raise schema.SuiteError(f'{options.suite} names no list to write: give it known = "known.toml"')
         if options.frameworks:
             found = suite.only(found, options.frameworks.split(","))
     except schema.SuiteError as error:
@@ -105,7 +130,20 @@ def _parity(options: argparse.Namespace) -> int:
         return _interrupted()
     report.write(run, options.out)
     report.show(run, options.out)
+    if options.accept and found.known_file:
+        return _accept(run, found.known_file)
     return run.exit_code
+
+
+def _accept(run: engine.Run, path: Path) -> int:
+    from .parity import accept
+
+    if run.ours_differ or run.incomplete:
+        print(f"unified-clip: nothing was accepted: something else is wrong than {path} is about", file=sys.stderr)
+        return run.exit_code
+    changes = accept.write(path, run)
+    print(f"{path}: {changes.kept} kept, {changes.dropped} dropped, {changes.added} added; read it before you commit it.")
+    return 0
 
 
 def _names(text: str) -> list[str]:

@@ -87,7 +87,7 @@ def tensor(text: str) -> str:
     ("text", "message"),
     [
         ("[[", "cases.toml: "),
-        (GRADIENTS, "suite.toml: there are no cases, neither here nor in files = ['cases.toml']"),
+        (GRADIENTS, "there are no cases, neither here nor in files"),
         (GRADIENTS + "[[cases]]\ngradients = []\ncalls = []", "gradients: List should have at least 1 item"),
         (cases_of(NORM, "colour = 1"), "cases 1 colour: there is no such key"),
         (cases_of("{ call = 'clip_norm' }"), "call is 'clip_norm'; it may be clip_grad_norm_"),

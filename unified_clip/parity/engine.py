@@ -88,18 +88,26 @@ class Run:
     @property
     def exit_code(self) -> int:
         """0: all as it should be; 1: a difference that should not be; 3: a framework gave no result."""
-        if any(verdict.kind == "different" for _, verdict in self.verdicts()) or any(row.apart for row in self.rows):
-            return 1
-        if any(cell.problem for row in self.rows for cell in row.cells.values()):
-            return 1
-        if any(shown.problem for shown in self.known):
-            return 1
-        failed = [
-            framework
+        return 1 if self.ours_differ or self.natives_differ else 3 if self.incomplete else 0
+
+    @property
+    def ours_differ(self) -> bool:
+        """From what is right, or between frameworks."""
+        return any(verdict.kind == "different" for _, verdict in self.verdicts()) or any(row.apart for row in self.rows)
+
+    @property
+    def natives_differ(self) -> bool:
+        """Otherwise than the list of known differences says."""
+        cells = [cell for row in self.rows for cell in row.cells.values()]
+        return any(cell.problem for cell in cells) or any(shown.problem for shown in self.known)
+
+    @property
+    def incomplete(self) -> bool:
+        """Whether there are results missing that should be there, or nothing was compared."""
+        return not self.compared or any(
+            not verdict.agrees and not (verdict.kind == "missing" and framework in self.may_be_missing)
             for framework, verdict in [*self.verdicts(), *self.failures()]
-            if not verdict.agrees and not (verdict.kind == "missing" and framework in self.may_be_missing)
-        ]
-        return 3 if failed or not self.compared else 0
+        )
 
     def failures(self) -> list[tuple[str, Verdict]]:
         """Natives that gave no result, and whose they are."""

@@ -60,21 +60,27 @@ class Suite:
     """None: differences of the natives are told, and judged by nothing."""
 
     timeout: float = 120.0
+    known_file: Path | None = None
 
 
-def read(directory: Path, *, accepting: bool = False) -> Suite:
-    """The suite in a directory. `accepting`: the list of known differences is going to be written anew."""
-    data = schema.read(directory / FILE, schema.SuiteFile)
+def read(path: Path, *, accepting: bool = False) -> Suite:
+    """The suite in a directory, or in a file of any name. `accepting`: its list of known differences may be missing."""
+    file = path / FILE if path.is_dir() else path
+    directory = file.parent
+    data = schema.read(file, schema.SuiteFile)
     files = [path for pattern in data.files for path in sorted(directory.glob(pattern))]
-    found = cases.build([(directory / FILE, data), *((path, schema.read(path, schema.CasesFile)) for path in files)])
+    found = cases.build([(file, data), *((path, schema.read(path, schema.CasesFile)) for path in files)])
     if not found:
-        raise SuiteError(f"{FILE}: there are no cases, neither here nor in files = {data.files}")
+        raise SuiteError(f"{file.name}: there are no cases, neither here nor in files = {data.files}")
     frameworks = {name: _framework(table, directory, name, data.tolerance) for name, table in data.frameworks.items()}
     named = {name for case in found for name in case.frameworks}
-    known = natives.read(directory / data.known) if data.known and not accepting else None
+    known = None
+    if data.known:
+        known_file = directory / data.known
+        known = [] if accepting and not known_file.exists() else natives.read(known_file)
     for name in sorted((named | {entry.framework for entry in known or []}) - frameworks.keys()):
         raise SuiteError(f"{FILE}: there is no framework {name!r}, which a case or a known difference names")
-    return Suite(found, frameworks, known, data.timeout)
+    return Suite(found, frameworks, known, data.timeout, directory / data.known if data.known else None)
 
 
 def _framework(table: FrameworkTable, directory: Path, name: str, tolerance: float) -> Framework:

@@ -1,0 +1,87 @@
+"""`unified-clip parity init`: a small suite for the gradients of a repository, to be read and changed."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from . import files, oracle
+from .schema import SuiteError
+from .suite import FILE
+from .tensors import densify
+
+FRAMEWORKS = ("numpy", "torch", "tensorflow", "paddle", "jax")
+
+RULES = ("clip_grad_norm_", "clip_by_global_norm", "GradientClipByGlobalNorm", "GradientClipByNorm")
+"""One of each family, and one that clips each gradient by its own norm."""
+
+EXAMPLE = """\
+[[gradients]]
+name = "worked example" # in place of `tensors`, a file of your own: file = "gradients.npz"
+tensors = [{ values = [3.0, 4.0] }, { values = [1.0, 2.0] }]
+"""
+
+TEXT = """\
+# What `unified-clip parity` runs: every rule with every threshold, on every framework below, ours and the framework's own.
+
+# With a list of known differences, every other difference of the frameworks' own functions fails the run, and so does one
+# that no longer shows. `unified-clip parity --accept` writes the list; without it differences are only told.
+# known = "known.toml"
+
+{frameworks}
+{gradients}
+[[cases]]
+gradients = {names}
+rules = {rules}
+thresholds = {thresholds} # {why}
+"""
+
+
+def write(directory: Path, given: Sequence[Path]) -> Path:
+    """Write suite.toml into a directory: for these files, or for those that lie here; an example if there are none."""
+    path = directory / FILE
+    if path.exists():
+        raise SuiteError(f"{path} is there already; change it, or name another directory with --suite")
+    chosen = list(given) or sorted(each for each in Path().iterdir() if each.suffix in files.MAPPED)
+    text = _text(chosen, directory)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise SuiteError(f"{path} cannot be written: {error.strerror}") from None
+    return path
+
+
+def _text(chosen: Sequence[Path], directory: Path) -> str:
+    norms = [_norm(path) for path in chosen] or [30**0.5]
+    names = [path.name for path in chosen] or ["worked example"]
+    tables = [
+        f"[[gradients]]\nname = {json.dumps(name)}\nfile = {json.dumps(os.path.relpath(path, directory))}\n"
+        for name, path in zip(names, chosen, strict=False)
+    ]
+    return TEXT.format(
+        frameworks="\n".join(map(_framework, FRAMEWORKS)),
+        gradients="\n".join(tables) or EXAMPLE,
+        names=json.dumps(names),
+        rules=json.dumps(RULES),
+        thresholds=f"[{min(norms) / 2:.3g}, {max(norms) * 2:.3g}]",
+        why=f"the norm is {', '.join(f'{norm:.4g}' for norm in norms)}: one clips, one does not",
+    )
+
+
+def _norm(path: Path) -> float:
+    gradients = [densify(gradient) for gradient in files.read(path, files.scratch()).values()]
+    present = [gradient for gradient in gradients if gradient is not None]
+    return oracle.norm(present, 2, oracle.norm_dtype(present))
+
+
+def _framework(name: str) -> str:
+    if importlib.util.find_spec(name):
+        return f"[frameworks.{name}]\n"
+    return (
+        f"# {name} is not installed here. An interpreter that has it, and this package with its extra `cli`:\n"
+        f'# [frameworks.{name}]\n# python = "../{name}/bin/python"\n'
+    )
