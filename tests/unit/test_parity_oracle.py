@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import math
+from decimal import Context, Decimal, localcontext
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -63,10 +64,44 @@ def test_power_sums_are_exact() -> None:
     assert arithmetic.power_sum(np.zeros(0), 2) == 0
 
 
+@pytest.mark.parametrize("p", [1, 2])
+def test_power_sums_of_long_tensors_are_exact(p: int) -> None:
+    greatest = 2 - 2.0**-52  # all bits set
+    count = 3 * arithmetic.CHUNK + 1
+    assert arithmetic.power_sum(np.full((count, 1), -greatest), p) == count * Fraction(greatest) ** p
+    random = np.random.default_rng(2)
+    values = random.standard_normal(3000) * 2.0 ** random.integers(-1074, 1000, 3000)
+    assert arithmetic.power_sum(values, p) == sum(abs(Fraction(value)) ** p for value in values.tolist())
+
+
+def test_powers_other_than_1_and_2_have_60_digits() -> None:
+    total = arithmetic.power_sum(np.array([0.0, 2.0, -3.0]), 2.5)
+    with localcontext(Context(prec=80)):
+        assert abs(total - Fraction(Decimal(32).sqrt() + Decimal(243).sqrt())) < Fraction(1, 10**57)
+    assert arithmetic.power_sum(np.array([2.0, -3.0]), 3) == 35
+    assert arithmetic.root(Fraction(1, 8), 3, "float64") == 0.5
+
+
+def test_products_are_rounded_once() -> None:
+    random = np.random.default_rng(3)
+    values = random.standard_normal(3000) * 2.0 ** random.integers(-1070, 1000, 3000)
+    for dtype, coef in (("float64", 1 / 3), ("float64", 2.0**-60 / 3), ("float32", 1 / 3)):
+        given = dense(values, dtype)
+        factor = Fraction(arithmetic.nearest_float(coef, dtype))
+        with np.errstate(invalid="ignore"):
+            found = oracle.scaled(given, coef).values().tolist()
+        finite = [value for value in given.values().tolist() if math.isfinite(value)]
+        right = [arithmetic.nearest(Fraction(value) * factor, dtype) for value in finite]
+        assert [value for value in found if math.isfinite(value)] == right
+
+
 def test_column_sums_are_rounded_once() -> None:
     columns = np.array([[2.0**24, 1e30, np.inf], [1.0, 1.0, -np.inf], [2.0**-60, -1e30, 1.0]])
     assert arithmetic.sum_of_columns(columns, "float32")[:2].tolist() == [2.0**24 + 2, 1.0]
     assert math.isnan(arithmetic.sum_of_columns(columns, "float32")[2])
+    columns = np.array([[2.0**53, 1e308, -0.0], [1.0, 1e308, -0.0], [2.0**-60, -1e308, -0.0]])
+    assert arithmetic.sum_of_columns(columns, "float64").tolist() == [2.0**53 + 2, 1e308, 0.0]
+    assert arithmetic.sum_of_columns(columns[:, 0], "float64") == 2.0**53 + 2
 
 
 # -- tensors

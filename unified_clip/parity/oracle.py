@@ -9,12 +9,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cache, cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 
 from .adapter import LEARNING_RATE
-from .arithmetic import FORMATS, Float64s, general_norm, nearest, nearest_float, nearest_root, power_sum, rounded
+from .arithmetic import FORMATS, nearest, nearest_float, power_sum, root, rounded
 from .calls import Arguments, Call
 from .cases import Case
 from .tensors import Dense, Lazily, densify, encode, stage_digests
@@ -111,21 +111,25 @@ def norm_dtype(gradients: Sequence[Dense]) -> str:
 
 def norm(gradients: Sequence[Dense], p: float, dtype: str) -> float:
     """The p-norm over all elements, correctly rounded to `dtype`."""
-    return _norm(tuple(gradients), p, dtype)
-
-
-@cache  # many calls are made on one list, whose tensors are the same objects each time
-def _norm(gradients: tuple[Dense, ...], p: float, dtype: str) -> float:
-    values = np.concatenate([np.zeros(1), *(gradient.values().reshape(-1) for gradient in gradients)])
-    if np.isnan(values).any():
-        return math.nan
-    if np.isinf(values).any():
-        return math.inf
+    parts = [_part(gradient, p) for gradient in gradients]
+    beyond = [part for part in parts if isinstance(part, float)]
+    if beyond:
+        return math.nan if any(map(math.isnan, beyond)) else math.inf
+    finite = [part for part in parts if isinstance(part, Fraction)]
     if p == math.inf:
-        return nearest(Fraction(float(np.abs(values).max())), dtype)
-    if p not in (1, 2):
-        return general_norm(values, p, dtype)
-    return nearest_root(power_sum(values, int(p)), int(p), dtype)
+        return nearest(max(finite, default=Fraction(0)), dtype)
+    return root(sum(finite, Fraction(0)), p, dtype)
+
+
+@lru_cache(maxsize=1024)  # many calls are made on one list, whose tensors are the same objects each time
+def _part(gradient: Dense, p: float) -> Fraction | float:
+    """The sum of |x|**p, for p = inf the greatest |x|; inf or NaN where an element is."""
+    values = gradient.values()
+    if not np.isfinite(values).all():
+        return math.nan if np.isnan(values).any() else math.inf
+    if p == math.inf:
+        return Fraction(float(np.abs(values).max(initial=0.0)))
+    return power_sum(values, p)
 
 
 def clipped(case: Case, gradients: Sequence[Dense | None], n: float, shift: int = 0) -> Sequence[Dense | None]:
@@ -206,22 +210,11 @@ def scaled(gradient: Dense, coef: float) -> Dense:
     if coef == 1:
         return gradient
     values = gradient.values()
-    if FORMATS[gradient.dtype].size == 8:
-        return encode(_products(values, coef), gradient.dtype)
-    with np.errstate(invalid="ignore"):
+    with np.errstate(all="ignore"):
+        if FORMATS[gradient.dtype].size == 8:
+            return encode(values * coef, gradient.dtype)  # a multiplication rounds once, says IEEE 754
         exact = values * nearest_float(coef, "float32")  # 48 bits or fewer, so float64 holds the product
     return encode(rounded(rounded(exact, "float32"), gradient.dtype), gradient.dtype)
-
-
-def _products(values: Float64s, coef: float) -> Float64s:
-    """values * coef for float64: each exact product rounded once."""
-    with np.errstate(all="ignore"):
-        products: Float64s = values * coef
-    if math.isfinite(coef):
-        exact = Fraction(coef)
-        for index in map(tuple, np.argwhere(np.isfinite(values) & (products != 0))):
-            products[index] = float(Fraction(float(values[index])) * exact)  # Python divides integers exactly rounded
-    return products
 
 
 def _clamped(gradient: Dense, low: float, high: float) -> Dense:

@@ -93,10 +93,11 @@ def densify(gradient: Gradient) -> Dense | None:
 @lru_cache(maxsize=1024)
 def _densified(gradient: Sparse) -> Dense:
     dense = np.zeros(gradient.shape, dtype=STORAGE[gradient.dtype])
-    for row in np.unique(gradient.rows):
+    order = np.argsort(gradient.rows, kind="stable")
+    for row, start, count in zip(*np.unique(gradient.rows[order], return_index=True, return_counts=True), strict=True):
         if 0 <= row < gradient.shape[0]:  # JAX pads with a row beyond the last
-            same = Dense(gradient.dtype, gradient.values.array[gradient.rows == row])
-            alone = len(same.array) == 1
+            same = Dense(gradient.dtype, gradient.values.array[order[start : start + count]])
+            alone = count == 1
             dense[row] = same.array[0] if alone else encode(sum_of_columns(same.values(), same.dtype), same.dtype).array
     return Dense(gradient.dtype, dense)
 
