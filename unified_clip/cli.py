@@ -142,7 +142,9 @@ def _accept(run: engine.Run, path: Path) -> int:
         print(f"unified-clip: nothing was accepted: something else is wrong than {path} is about", file=sys.stderr)
         return run.exit_code
     changes = accept.write(path, run)
-    print(f"{path}: {changes.kept} kept, {changes.dropped} dropped, {changes.added} added; read it before you commit it.")
+    print(
+        f"{path}: {changes.kept} kept, {changes.dropped} dropped, {changes.added} added; read it before you commit it."
+    )
     return 0
 
 

@@ -25,10 +25,10 @@ tensors = [{ values = [3.0, 4.0] }, { values = [1.0, 2.0] }]
 """
 
 TEXT = """\
-# What `unified-clip parity` runs: every rule with every threshold, on every framework below, ours and the framework's own.
+# What `unified-clip parity` runs: every rule with every threshold on every framework, ours and the framework's own.
 
-# With a list of known differences, every other difference of the frameworks' own functions fails the run, and so does one
-# that no longer shows. `unified-clip parity --accept` writes the list; without it differences are only told.
+# With a list of known differences, every other difference of the frameworks' own functions fails the run, and so does
+# one that no longer shows. `unified-clip parity --accept` writes the list; without it differences are only told.
 # known = "known.toml"
 
 {frameworks}

@@ -77,7 +77,9 @@ def read(path: Path, *, accepting: bool = False) -> Suite:
     known = None
     if data.known:
         known_file = directory / data.known
-        known = [] if accepting and not known_file.exists() else natives.read(known_file)
+        if not accepting and not known_file.exists():
+            raise SuiteError(f"{known_file} is not there; `unified-clip parity --accept` writes it")
+        known = natives.read(known_file) if known_file.exists() else []
     for name in sorted((named | {entry.framework for entry in known or []}) - frameworks.keys()):
         raise SuiteError(f"{FILE}: there is no framework {name!r}, which a case or a known difference names")
     return Suite(found, frameworks, known, data.timeout, directory / data.known if data.known else None)

@@ -1,0 +1,142 @@
+"""A suite of a user's own: one file, of rules and thresholds; the list of known differences is kept by command."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from parity_cases import WORKED, case
+
+from unified_clip import cli
+from unified_clip.parity import accept, engine, natives
+from unified_clip.parity import suite as suites
+from unified_clip.parity.compare import Verdict
+from unified_clip.parity.launch import HOST
+from unified_clip.parity.natives import Difference
+from unified_clip.parity.schema import SuiteError
+
+SUITE = """
+[frameworks.numpy]
+
+[[gradients]]
+name = "worked example"
+tensors = [{ values = [3.0, 4.0] }, { values = [1.0, 2.0] }]
+
+[[cases]]
+gradients = ["worked example"]
+"""
+
+
+def written(directory: Path, text: str, name: str = "suite.toml") -> Path:
+    path = directory / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def names(path: Path) -> list[str]:
+    return [case.name.removeprefix("worked example: ") for case in suites.read(path).cases]
+
+
+def test_every_rule_is_run_with_every_threshold(tmp_path: Path) -> None:
+    rules = "rules = ['clip_grad_norm_', 'clip_by_value', 'global_norm']\nthresholds = [0.5, 10]"
+    assert names(written(tmp_path, SUITE + rules)) == [
+        "clip_grad_norm_(max_norm=0.5)",
+        "clip_grad_norm_(max_norm=10)",
+        "clip_by_value(clip_value_min=-0.5, clip_value_max=0.5)",
+        "clip_by_value(clip_value_min=-10, clip_value_max=10)",
+        "global_norm()",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("rules = ['clip_grad_norm_']", "rules and thresholds go together"),
+        ("thresholds = [1.0]", "give calls, or rules and thresholds"),
+        ("rules = ['clip_norm']\nthresholds = [1]", "cases 1, rules: call is 'clip_norm'; it may be clip_grad_norm_"),
+        ("rules = ['clip_grads_with_norm_']\nthresholds = [1]", "needs a total_norm too; write it in calls"),
+        ("rules = ['clip_grad_norm_']\nthresholds = [nan]", "thresholds 1.* greater than or equal to 0"),
+        ("rules = ['clip_grad_norm_']\nthresholds = [-1.0]", "thresholds 1.* greater than or equal to 0"),
+        ("rules = ['clip_grad_norm_']\nthresholds = [1.0, 1.0]", "is there twice"),
+    ],
+)
+def test_rules_and_thresholds_that_are_wrong_are_refused(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(SuiteError, match=message):
+        suites.read(written(tmp_path, SUITE + text))
+
+
+RULES = "rules = ['clip_grad_norm_']\nthresholds = [0.5]"
+
+
+def test_a_suite_may_be_a_file_of_any_name(tmp_path: Path) -> None:
+    assert names(written(tmp_path, SUITE + RULES, "clip.toml")) == ["clip_grad_norm_(max_norm=0.5)"]
+
+
+def test_a_tolerance_is_of_the_suite_or_of_a_framework(tmp_path: Path) -> None:
+    text = "tolerance = 1e-3\n[frameworks.torch]\n[frameworks.jax]\ntolerance = 1e-2\n" + SUITE + RULES
+    found = suites.read(written(tmp_path, text)).frameworks
+    assert [found[name].tolerance for name in ("numpy", "torch", "jax")] == [1e-3, 1e-3, 1e-2]
+
+
+# -- the list of known differences
+
+
+def run(sizes: dict[str, float], known: list[natives.Known] | None) -> engine.Run:
+    """A run in which PyTorch's function differs by these sizes, by the name of the case."""
+    rows, found = [], {("torch", name): Difference("torch.norm", "value", size) for name, size in sizes.items()}
+    judgements, wrong, shown = natives.judge(known, found)
+    for key, difference in found.items():
+        one = case(WORKED, "clip_grad_norm_", max_norm=1.0)
+        cell = engine.Cell({HOST: Verdict("equal")}, {}, difference, judgements[key], wrong.get(key, ""))
+        rows.append(engine.Row(dataclasses.replace(one, name=key[1]), {}, {"torch": cell}))
+    return engine.Run(("torch",), {}, rows, shown)
+
+
+def test_without_a_list_differences_are_told_and_fail_nothing() -> None:
+    told = run({"one": 0.5}, None)
+    assert told.exit_code == 0
+    assert told.rows[0].cells["torch"].judgement == "different"
+    assert run({"one": 0.5}, []).exit_code == 1
+
+
+def test_what_is_accepted_is_known_in_the_next_run(tmp_path: Path) -> None:
+    path, sizes = tmp_path / "known.toml", {"one": 0.5, "two": 0.25}
+    assert accept.write(path, run(sizes, [])) == (0, 0, 1)
+    (entry,) = natives.read(path)
+    assert (entry.function, entry.kind, entry.size, entry.cases) == ("torch.norm", "value", 0.5, ["one", "two"])
+    assert run(sizes, [entry]).exit_code == 0
+    assert accept.write(path, run(sizes, [entry])) == (1, 0, 0)
+
+
+def test_accepting_again_drops_what_is_no_longer_true_and_keeps_words_and_comments(tmp_path: Path) -> None:
+    path = tmp_path / "known.toml"
+    accept.write(path, run({"one": 0.5}, []))
+    text = path.read_text(encoding="utf-8").replace('reason = "numbers differ"', 'reason = "float32 # sums"')
+    path.write_text(f"# ours\n{text}", encoding="utf-8")
+    assert accept.write(path, run({"one": 0.05}, natives.read(path))) == (0, 1, 1)
+    assert path.read_text(encoding="utf-8").startswith("# ours\n")
+    (entry,) = natives.read(path)
+    assert (entry.size, entry.reason) == (0.05, "float32 # sums")
+
+
+def test_entries_of_frameworks_that_were_not_run_stay(tmp_path: Path) -> None:
+    path = tmp_path / "known.toml"
+    accept.write(path, run({"one": 0.5}, []))
+    other = path.read_text(encoding="utf-8").replace('"torch"', '"jax"')
+    path.write_text(path.read_text(encoding="utf-8") + other, encoding="utf-8")
+    only_torch = [entry for entry in natives.read(path) if entry.framework == "torch"]
+    assert accept.write(path, run({"two": 0.5}, only_torch)) == (1, 1, 1)
+    assert sorted(entry.framework for entry in natives.read(path)) == ["jax", "torch"]
+
+
+def test_the_command_accepts_only_where_there_is_a_list(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path, out = written(tmp_path, SUITE + RULES), str(tmp_path / "out")
+    assert cli.main(["parity", "--suite", str(path), "--accept", "--out", out]) == 2
+    assert 'give it known = "known.toml"' in capfd.readouterr().err
+    written(tmp_path, 'known = "known.toml"\n' + SUITE + RULES)
+    assert cli.main(["parity", "--suite", str(path), "--out", out]) == 2
+    assert "known.toml is not there; `unified-clip parity --accept` writes it" in capfd.readouterr().err
+    assert cli.main(["parity", "--suite", str(path), "--accept", "--out", out]) == 0
+    assert "0 kept, 0 dropped, 0 added" in capfd.readouterr().out
+    assert cli.main(["parity", "--suite", str(path), "--out", out]) == 0
