@@ -26,7 +26,7 @@ class Changes(NamedTuple):
 def write(path: Path, run: Run) -> Changes:
     """Drop from a list what is no longer true, and add what it lacks. Comments and the entries that are true stay."""
     document = tomlkit.parse(path.read_text(encoding="utf-8")) if path.exists() else tomlkit.document()
-    entries: AoT = document.setdefault("known", tomlkit.aot())  # type: ignore[assignment]
+    entries: AoT = document.setdefault("known", tomlkit.aot())
     untrue = [shown.known for shown in run.known if shown.problem]
     added = [_entry(key, found, list(entries)) for key, found in _unlisted(run).items()]
     stale = [index for index, entry in enumerate(entries) if any(_is(entry, known) for known in untrue)]

@@ -8,7 +8,18 @@
     gradients = ["worked example"]
     calls = [{ call = "clip_grad_norm_", max_norm = 5.0 }, { call = "global_norm" }]
 
-A list of gradients has either `tensors` or `file`, a safetensors file relative to the suite. A tensor is one of
+    [[cases]]
+    gradients = ["worked example"]
+    rules = ["clip_grad_norm_", "clip_by_global_norm"]
+    thresholds = [1.0, 5.0]      every rule with each of them
+
+A list of gradients has one of
+
+    file = "gradients.npz"                          relative to the suite, in any format that `files` reads; with
+                                                    only = ["decoder.*"] the tensors whose names match
+    function = "gradients.py:recorded"              a Python function that returns or yields them (see `files.call`),
+                                                    run by this interpreter, or with framework = "torch" by that one's
+    tensors = []                                    of which each is one of those below
 
     { values = [1.0, "0x1p-149", [70, 0.125]] }     numbers, hexadecimal floats, or [n, x] for n times x; of complex
                                                     numbers the real and the imaginary parts in turn
@@ -35,6 +46,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import random
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -43,11 +55,12 @@ from typing import Any
 
 import numpy as np
 
+from . import files
 from .arithmetic import FORMATS, Float64s, nearest, nearest_float, rounded
 from .calls import CALLS, Call
 from .manner import PLAIN, Manner
 from .schema import CasesFile, CasesTable, GradientsTable, SuiteError, TensorTable
-from .tensors import PARTS, Dense, Gradient, Sparse, UnreadableError, encode, load_recorded
+from .tensors import PARTS, Dense, Gradient, Sparse, UnreadableError, encode
 
 LONG = 100
 """Gradients."""
@@ -99,15 +112,15 @@ class Case:
         return not (unknown or told or any(kinds[kind] for kind in left_out))
 
 
-def build(tables: Sequence[tuple[Path, CasesFile]]) -> list[Case]:
-    """All cases of a suite's files, in order."""
+def build(tables: Sequence[tuple[Path, CasesFile]], pythons: Mapping[str, str]) -> list[Case]:
+    """All cases of a suite's files, in order. `pythons`: by framework the interpreter that can read its files."""
     lists: dict[str, dict[str, Gradient]] = {}
     for path, data in tables:
         for number, table in enumerate(data.gradients, 1):
             place = f"{path.name}, gradients {number}"
             if table.name in lists:
                 raise SuiteError(f"{place}: the name {table.name!r} is used twice")
-            lists[table.name] = _gradients(table, path.parent, place)
+            lists[table.name] = _gradients(table, path.parent, place, pythons)
     cases: dict[str, Case] = {}
     for path, data in tables:
         for number, entry in enumerate(data.cases, 1):
@@ -123,13 +136,18 @@ def build(tables: Sequence[tuple[Path, CasesFile]]) -> list[Case]:
 # -- gradients
 
 
-def _gradients(table: GradientsTable, suite: Path, place: str) -> dict[str, Gradient]:
+def _gradients(table: GradientsTable, suite: Path, place: str, pythons: Mapping[str, str]) -> dict[str, Gradient]:
     """By name."""
-    if table.file is not None:
-        try:
-            return load_recorded(suite / table.file)
-        except UnreadableError as error:
-            raise SuiteError(f"{place}: {error}") from None
+    try:
+        if table.file is not None:
+            return files.read(suite / table.file, files.scratch(), only=table.only, pythons=pythons)
+        if table.function is not None:
+            if table.framework and table.framework not in pythons:
+                raise SuiteError(f"{place}: the suite has no framework {table.framework!r}")
+            python = pythons[table.framework] if table.framework else sys.executable
+            return files.call(table.function, suite, files.scratch(), python=python)
+    except UnreadableError as error:
+        raise SuiteError(f"{place}: {error}") from None
     gradients: list[Gradient] = []
     for number, tensor in enumerate(table.tensors or [], 1):
         try:

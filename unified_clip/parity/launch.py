@@ -25,6 +25,7 @@ from .. import _workers
 from .._workers import PACKAGE
 from . import tensors
 from .cases import Case
+from .mapped import place_of
 from .tensors import Dense, UnreadableError, densify
 
 HOST, DEVICE, NATIVE = "host", "device", "native"
@@ -182,14 +183,22 @@ def _start(
 
 
 def write_job(job: Path, runs: Mapping[int, Run]) -> None:
-    """What the worker reads: runs by their numbers; cases and lists of gradients that they share are stored once."""
+    """What the worker reads: runs by their numbers; cases and lists of gradients that they share are stored once.
+
+    Gradients that lie in a file are not copied: the worker maps them too.
+    """
     stored: dict[str, Dense] = {}
+    mapped: dict[str, Any] = {}
     listings: dict[str, Any] = {}
     cases: dict[str, Any] = {}
     for case in {run.case.name: run.case for run in runs.values()}.values():
         if case.gradients_name not in listings:
             packed, listings[case.gradients_name] = tensors.pack(case.gradients_name, case.gradients)
-            stored |= packed
+            for name, tensor in packed.items():
+                if (place := place_of(tensor)) is not None:
+                    mapped[name] = place
+                else:
+                    stored[name] = tensor
         cases[case.name] = {
             "call": case.call_name,
             "arguments": case.arguments,
@@ -200,7 +209,7 @@ def write_job(job: Path, runs: Mapping[int, Run]) -> None:
         }
     described = [{"number": number, "mode": run.mode, "case": run.case.name} for number, run in runs.items()]
     tensors.save(job / "gradients.safetensors", stored)
-    text = json.dumps({"runs": described, "cases": cases, "gradients": listings})
+    text = json.dumps({"runs": described, "cases": cases, "gradients": listings, "mapped": mapped})
     (job / "job.json").write_text(text, encoding="utf-8")
 
 

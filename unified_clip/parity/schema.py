@@ -67,14 +67,15 @@ class GradientsTable(Table):
     tensors: list[TensorTable] | None = None
     file: Name | None = None
     function: Annotated[str, Field(pattern=r"^.+\.py:[^:]+$")] | None = None
+    framework: Name | None = None
     only: list[Name] = []
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
         if sum(source is not None for source in (self.tensors, self.file, self.function)) != 1:
             raise ValueError("give one of tensors, file and function")
-        if self.only and self.file is None:
-            raise ValueError("only is for a file")
+        if (self.only and self.file is None) or (self.framework and self.function is None):
+            raise ValueError("only is for a file, and framework for a function")
         return self
 
 

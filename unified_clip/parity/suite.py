@@ -69,10 +69,11 @@ def read(path: Path, *, accepting: bool = False) -> Suite:
     directory = file.parent
     data = schema.read(file, schema.SuiteFile)
     files = [path for pattern in data.files for path in sorted(directory.glob(pattern))]
-    found = cases.build([(file, data), *((path, schema.read(path, schema.CasesFile)) for path in files)])
+    frameworks = {name: _framework(table, directory, name, data.tolerance) for name, table in data.frameworks.items()}
+    tables = [(file, data), *((path, schema.read(path, schema.CasesFile)) for path in files)]
+    found = cases.build(tables, {name: framework.python for name, framework in frameworks.items()})
     if not found:
         raise SuiteError(f"{file.name}: there are no cases, neither here nor in files = {data.files}")
-    frameworks = {name: _framework(table, directory, name, data.tolerance) for name, table in data.frameworks.items()}
     named = {name for case in found for name in case.frameworks}
     known = None
     if data.known:

@@ -13,6 +13,7 @@ import importlib
 import importlib.metadata
 import json
 import os
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
@@ -22,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from .._core.ops import Ops
-from . import graphs, invoke, tensors
+from . import graphs, invoke, mapped, tensors
 from .adapter import Adapter
 from .invoke import Result
 from .launch import DEVICE, HOST, IN_GRAPHS, NATIVE, OURS
@@ -33,6 +34,11 @@ PATHS = {DEVICE: "framework"}
 
 MOST_GRAPHS = 20
 """For one mode of a framework: a compiler takes seconds for each."""
+
+MOST_WAITING = 1 << 30
+"""Bytes of results that may wait to be taken."""
+
+STARTED_BY = os.getppid()
 
 WIDE = {"float64", "complex128", "int64"}
 
@@ -55,7 +61,9 @@ def main() -> None:
     ops = importlib.import_module(f"unified_clip._ops.{options.framework}_ops").OPS
     job = json.loads((options.job / "job.json").read_text(encoding="utf-8"))
     write_json(options.out / "worker.json", {"versions": dict(versions(adapter.packages))})
-    run(adapter, namespace, ops, job, tensors.load(options.job / "gradients.safetensors"), options.out)
+    stored = tensors.load(options.job / "gradients.safetensors")
+    stored |= {name: mapped.at(place) for name, place in job["mapped"].items()}
+    run(adapter, namespace, ops, job, stored, options.out)
 
 
 def check_path(adapter: Adapter, ops: Ops, mode: str) -> None:
@@ -102,8 +110,23 @@ def run(
         for batch in batches(list(runs), is_alone, lambda one: bool(dtypes(gradients(one)) & WIDE)):
             cases = [(job["cases"][one["case"]], gradients(one)) for one in batch]
             for one, (result, found) in zip(batch, run_cases(adapter, namespace, mode, cases), strict=True):
+                wait_for_room(out)
                 tensors.save(out / f"{one['number']}.safetensors", found)
                 write_json(out / f"{one['number']}.json", result)
+
+
+def wait_for_room(out: Path) -> None:
+    """Results that have not been taken yet must not fill the disk."""
+    while sum(map(_size, os.scandir(out))) > MOST_WAITING:
+        time.sleep(0.05)
+        if os.getppid() != STARTED_BY:
+            raise SystemExit("whoever started this worker is gone")
+
+
+def _size(entry: os.DirEntry[str]) -> int:
+    with contextlib.suppress(FileNotFoundError):  # it has been taken in between
+        return entry.stat().st_size
+    return 0
 
 
 Run = Mapping[str, Any]
