@@ -154,7 +154,10 @@ def tensor(text: str) -> str:
             "rows needs a real dtype and a shape",
         ),
         (ONE.replace("tensors", "file = 'x'\ntensors"), "give either tensors or file"),
-        ('[[gradients]]\nname = "a"\nfile = "absent.safetensors"\n' + CASES, "absent.safetensors cannot be read"),
+        (
+            '[[gradients]]\nname = "a"\nfile = "absent.safetensors"\n' + CASES,
+            "absent.safetensors: there is no such file",
+        ),
     ],
 )
 def test_a_wrong_suite_is_refused(tmp_path: Path, text: str, message: str) -> None:

@@ -35,6 +35,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import random
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -46,9 +47,10 @@ import numpy as np
 from . import schema
 from .arithmetic import FORMATS, Float64s, nearest, nearest_float, rounded
 from .calls import CALLS, Call
+from .files import read as read_file
 from .manner import PLAIN, Manner
 from .schema import CasesTable, GradientsTable, SuiteError, TensorTable
-from .tensors import PARTS, Dense, Gradient, Sparse, UnreadableError, encode, load_recorded
+from .tensors import PARTS, Dense, Gradient, Sparse, UnreadableError, encode
 
 LONG = 100
 """Gradients."""
@@ -129,7 +131,8 @@ def _gradients(table: GradientsTable, suite: Path, place: str) -> dict[str, Grad
     """By name."""
     if table.file is not None:
         try:
-            return load_recorded(suite / table.file)
+            with tempfile.TemporaryDirectory() as scratch:
+                return read_file(suite / table.file, Path(scratch))
         except UnreadableError as error:
             raise SuiteError(f"{place}: {error}") from None
     gradients: list[Gradient] = []

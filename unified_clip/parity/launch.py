@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -21,7 +20,6 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from .. import _workers
-from .._workers import PACKAGE
 from . import tensors
 from .cases import Case
 from .tensors import Dense, UnreadableError, densify
@@ -146,7 +144,9 @@ def _start(
         job.mkdir()
         out.mkdir()
         write_job(job, remaining)
-        failure = _run_once([*worker, str(job), str(out)], _search_path(worker[0], package), out, timeout, progress)
+        failure = _run_once(
+            [*worker, str(job), str(out)], _workers.search_path(worker[0], package), out, timeout, progress
+        )
         start_failure = _read_start(out, found)
         for number in [number for number in remaining if (out / f"{number}.json").exists()]:
             found.results[runs[number].mode, runs[number].case.name] = _read_result(out, number)
@@ -175,17 +175,6 @@ def write_job(job: Path, runs: Mapping[int, Run]) -> None:
     tensors.save(job / "gradients.safetensors", stored)
     text = json.dumps({"runs": described, "cases": cases, "gradients": listings})
     (job / "job.json").write_text(text, encoding="utf-8")
-
-
-def _search_path(python: str, directory: Path) -> str:
-    """Where the worker finds this package, and not one that happens to lie in the working directory.
-
-    Another interpreter must not find what else is installed beside it: it gets a directory with nothing else in it.
-    """
-    if python == sys.executable:
-        return str(PACKAGE.parent)
-    shutil.copytree(PACKAGE, directory / PACKAGE.name, ignore=shutil.ignore_patterns("__pycache__"))
-    return str(directory)
 
 
 def _run_once(
