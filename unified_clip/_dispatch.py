@@ -72,7 +72,8 @@ def _ops(name: str) -> Ops:
     return _loaded[name]
 
 
-def _adapter(kind: type) -> str | None:
+def adapter_of(kind: type) -> str | None:
+    """The adapter for tensors of a type; None for what is no tensor."""
     if kind not in _known:
         packages = (base.__module__.partition(".")[0] for base in kind.__mro__)
         _known[kind] = next((ADAPTERS[package] for package in packages if package in ADAPTERS), None)
@@ -81,7 +82,7 @@ def _adapter(kind: type) -> str | None:
 
 def _peeked(value: Any) -> Any:
     """The value with every iterator in it replaced by one that can be looked into; itself where it holds none."""
-    if _adapter(type(value)) is not None or isinstance(value, str | bytes):
+    if adapter_of(type(value)) is not None or isinstance(value, str | bytes):
         return value
     if isinstance(value, Iterator):
         return _Peeked(map(_peeked, value))
@@ -98,7 +99,7 @@ def _peeked(value: Any) -> Any:
 
 def _adapters_in(value: Any) -> Iterator[str]:
     """The adapters of the tensors in a container, found without touching the tensors themselves."""
-    adapter = _adapter(type(value))
+    adapter = adapter_of(type(value))
     if adapter is not None:
         yield adapter
     elif isinstance(value, Mapping):

@@ -6,8 +6,10 @@ Frameworks live apart: importing TensorFlow before Paddle in one process is a se
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -20,6 +22,17 @@ CPU_ONLY = {"CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_
 
 STDERR_KEPT = 1 << 16
 """Bytes at the end of what a worker wrote to stderr that are looked at."""
+
+
+def search_path(python: str, directory: Path) -> str:
+    """Where a worker finds this package, and not one that happens to lie in the working directory.
+
+    Another interpreter must not find what else is installed beside it: it gets a directory with nothing else in it.
+    """
+    if python == sys.executable:
+        return str(PACKAGE.parent)
+    shutil.copytree(PACKAGE, directory / PACKAGE.name, ignore=shutil.ignore_patterns("__pycache__"))
+    return str(directory)
 
 
 def start(

@@ -154,7 +154,10 @@ def tensor(text: str) -> str:
             "rows needs a real dtype and a shape",
         ),
         (ONE.replace("tensors", "file = 'x'\ntensors"), "give one of tensors, file and function"),
-        ('[[gradients]]\nname = "a"\nfile = "absent.safetensors"\n' + CASES, "absent.safetensors cannot be read"),
+        (
+            '[[gradients]]\nname = "a"\nfile = "absent.safetensors"\n' + CASES,
+            "absent.safetensors: there is no such file",
+        ),
     ],
 )
 def test_a_wrong_suite_is_refused(tmp_path: Path, text: str, message: str) -> None:
@@ -257,9 +260,13 @@ def test_recorded_gradients_that_are_not_as_described_are_refused(tmp_path: Path
 
     rows = {"x.indices": np.array([5]), "x.values": np.ones((1, 2), np.float32)}
     text = "[[gradients]]\nname = 'a'\nfile = 'a.safetensors'\n" + CASES
-    for shape, tensors in (("[4, 2]", rows), ("[9, 2]", {"x.values": rows["x.values"]}), ("4", rows)):
+    for shape, tensors, message in (
+        ("[4, 2]", rows, "'x' has a row that its shape"),
+        ("[9, 2]", {"x.values": rows["x.values"]}, "'x' is sparse in its metadata, and has no x.indices"),
+        ("4", rows, "sparse in its metadata is no JSON object"),
+    ):
         save_file(tensors, tmp_path / "a.safetensors", metadata={"sparse": f'{{"x": {shape}}}'})
-        with pytest.raises(SuiteError, match=r"gradients 1: a\.safetensors is not as data/README.md says"):
+        with pytest.raises(SuiteError, match=rf"gradients 1: a\.safetensors: {message}"):
             suites.read(suite(tmp_path, text))
 
 

@@ -45,7 +45,7 @@ def write(directory: Path, given: Sequence[Path]) -> Path:
     path = directory / FILE
     if path.exists():
         raise SuiteError(f"{path} is there already; change it, or name another directory with --suite")
-    chosen = list(given) or sorted(each for each in Path().iterdir() if each.suffix in files.MAPPED)
+    chosen = list(given) or sorted(each for each in Path().iterdir() if each.suffix in files.READ_HERE)
     text = _text(chosen, directory)
     try:
         directory.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The cases of a suite are data: TOML files that name lists of gradients and the calls to make on them.
+"""The cases of a suite are data: TOML files that name lists of gradients (see `lists`) and the calls to make on them.
 
     [[gradients]]
     name = "worked example"
@@ -12,23 +12,6 @@
     gradients = ["worked example"]
     rules = ["clip_grad_norm_", "clip_by_global_norm"]
     thresholds = [1.0, 5.0]      every rule with each of them
-
-A list of gradients has one of
-
-    file = "gradients.npz"                          relative to the suite, in any format that `files` reads; with
-                                                    only = ["decoder.*"] the tensors whose names match
-    function = "gradients.py:recorded"              a Python function that returns or yields them (see `files.call`),
-                                                    run by this interpreter, or with framework = "torch" by that one's
-    tensors = []                                    of which each is one of those below
-
-    { values = [1.0, "0x1p-149", [70, 0.125]] }     numbers, hexadecimal floats, or [n, x] for n times x; of complex
-                                                    numbers the real and the imaginary parts in turn
-    { random = 7, exponents = [-20, 4] }            see `_random`
-    { none = true }                                 no gradient
-
-with `copies` (how many such tensors), `shape` (default: one axis), `dtype` (default: float32; each number is rounded
-to it once) and, for a sparse gradient, `rows`: the row of `shape` that each row of the values belongs to; rows may
-repeat.
 
 An entry of `cases` stands for every one of its calls on every one of its lists of gradients; lists may be named in
 any of the suite's files. It may have, beside the fields of `manner.Manner`,
@@ -45,22 +28,17 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import random
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from . import files
-from .arithmetic import FORMATS, Float64s, nearest, nearest_float, rounded
 from .calls import CALLS, Call
+from .lists import as_dtype
+from .lists import read as read_list
 from .manner import PLAIN, Manner
-from .schema import CasesFile, CasesTable, GradientsTable, SuiteError, TensorTable
-from .tensors import PARTS, Dense, Gradient, Sparse, UnreadableError, encode
+from .schema import CasesFile, CasesTable, SuiteError
+from .tensors import Gradient, Sparse
 
 LONG = 100
 """Gradients."""
@@ -120,7 +98,7 @@ def build(tables: Sequence[tuple[Path, CasesFile]], pythons: Mapping[str, str]) 
             place = f"{path.name}, gradients {number}"
             if table.name in lists:
                 raise SuiteError(f"{place}: the name {table.name!r} is used twice")
-            lists[table.name] = _gradients(table, path.parent, place, pythons)
+            lists[table.name] = read_list(table, path.parent, place, pythons)
     cases: dict[str, Case] = {}
     for path, data in tables:
         for number, entry in enumerate(data.cases, 1):
@@ -131,85 +109,6 @@ def build(tables: Sequence[tuple[Path, CasesFile]], pythons: Mapping[str, str]) 
                 _check(case, place)
                 cases[case.name] = case
     return list(cases.values())
-
-
-# -- gradients
-
-
-def _gradients(table: GradientsTable, suite: Path, place: str, pythons: Mapping[str, str]) -> dict[str, Gradient]:
-    """By name."""
-    try:
-        if table.file is not None:
-            return files.read(suite / table.file, files.scratch(), only=table.only, pythons=pythons)
-        if table.function is not None:
-            if table.framework and table.framework not in pythons:
-                raise SuiteError(f"{place}: the suite has no framework {table.framework!r}")
-            python = pythons[table.framework] if table.framework else sys.executable
-            return files.call(table.function, suite, files.scratch(), python=python)
-    except UnreadableError as error:
-        raise SuiteError(f"{place}: {error}") from None
-    gradients: list[Gradient] = []
-    for number, tensor in enumerate(table.tensors or [], 1):
-        try:
-            gradients += [_tensor(tensor)] * tensor.copies
-        except (TypeError, ValueError, OverflowError) as error:
-            raise SuiteError(f"{place}, tensor {number}: {error}") from None
-    return {f"gradient {index}": gradient for index, gradient in enumerate(gradients)}
-
-
-def _tensor(table: TensorTable) -> Gradient:
-    if table.none:
-        return None
-    dtype, shape = table.dtype, table.shape
-    held = shape if shape is None or table.rows is None else [len(table.rows), *shape[1:]]
-    numbers = _random(table, held or []) if table.values is None else _literal(table.values, dtype)
-    parts = [2] if dtype in PARTS else []
-    dense = encode(numbers.reshape([-1, *parts] if held is None else [*held, *parts]), dtype)
-    if table.rows is None or shape is None:
-        return dense
-    return Sparse(np.array(table.rows, np.int64), dense, tuple(shape))
-
-
-def _literal(values: Sequence[Any], dtype: str) -> Float64s:
-    numbers: list[float] = []
-    for value in values:
-        count, number = value if isinstance(value, list) else (1, value)
-        if not isinstance(count, int) or count < 1:
-            raise ValueError(f"{value} is [n, x] for n times x, and n is not 1 or more")
-        read = float.fromhex(number) if isinstance(number, str) else float(number)
-        if dtype == "int64" and (not read.is_integer() or abs(read) > 2**53):
-            raise ValueError(f"{number} is no whole number of at most 2**53")
-        numbers += [nearest_float(read, dtype) if dtype in FORMATS else read] * count
-    return np.array(numbers, np.float64)
-
-
-def _random(table: TensorTable, shape: Sequence[int]) -> Float64s:
-    """Numbers from Python's `random.Random(seed).getrandbits`, the same on every machine and version.
-
-    For each element in turn, with P the significant bits of the dtype and [low, high] the exponents: m of P bits, e
-    of 16 bits and s of 1 bit; the number is (-1)**s * m * 2**(low + e % (high - low + 1) - P), rounded to the dtype.
-    """
-    low, high = table.exponents or (0, 0)
-    bits, precision = random.Random(table.random).getrandbits, FORMATS[table.dtype].precision
-    numbers = []
-    for _ in range(math.prod(shape) * (2 if table.dtype in PARTS else 1)):
-        mantissa, exponent, negative = bits(precision), bits(16), bits(1)
-        exact = mantissa * Fraction(2) ** (low + exponent % (high - low + 1) - precision)
-        numbers.append(nearest(-exact if negative else exact, table.dtype))
-    return np.array(numbers, np.float64)
-
-
-def _as_dtype(gradient: Gradient, dtype: str) -> Gradient:
-    if isinstance(gradient, Sparse):
-        return Sparse(gradient.rows, _dense_as_dtype(gradient.values, dtype), gradient.shape)
-    return None if gradient is None else _dense_as_dtype(gradient, dtype)
-
-
-def _dense_as_dtype(dense: Dense, dtype: str) -> Dense:
-    return encode(rounded(dense.values(), dtype), dtype)
-
-
-# -- cases
 
 
 def _cases(table: CasesTable, lists: Mapping[str, Mapping[str, Gradient]], place: str) -> Iterator[Case]:
@@ -224,7 +123,7 @@ def _cases(table: CasesTable, lists: Mapping[str, Mapping[str, Gradient]], place
             title = f"{name} as {dtype}" if dtype else name
             gradients = list(lists[name].values())
             if dtype:
-                gradients = [_as_dtype(gradient, dtype) for gradient in gradients]
+                gradients = [as_dtype(gradient, dtype) for gradient in gradients]
             for call_name, arguments in calls:
                 written = ", ".join(f"{key}={value}" for key, value in arguments.items())
                 raises = f", raises {table.raises}" if table.raises else ""

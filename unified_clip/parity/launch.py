@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -22,8 +21,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from .. import _workers
-from .._workers import PACKAGE
-from . import tensors
+from . import read_safetensors, tensors
 from .cases import Case
 from .mapped import place_of
 from .tensors import Dense, UnreadableError, densify
@@ -176,7 +174,7 @@ def _start(
             progress(len(numbers))
             return bool(numbers)
 
-        failure = _run_once([*worker, str(job), str(out)], _search_path(worker[0], package), timeout, collect)
+        failure = _run_once([*worker, str(job), str(out)], _workers.search_path(worker[0], package), timeout, collect)
         collect()
         start_failure = _read_start(out, found)
         return start_failure or failure, (out / "worker.json").exists() and not start_failure
@@ -211,17 +209,6 @@ def write_job(job: Path, runs: Mapping[int, Run]) -> None:
     tensors.save(job / "gradients.safetensors", stored)
     text = json.dumps({"runs": described, "cases": cases, "gradients": listings, "mapped": mapped})
     (job / "job.json").write_text(text, encoding="utf-8")
-
-
-def _search_path(python: str, directory: Path) -> str:
-    """Where the worker finds this package, and not one that happens to lie in the working directory.
-
-    Another interpreter must not find what else is installed beside it: it gets a directory with nothing else in it.
-    """
-    if python == sys.executable:
-        return str(PACKAGE.parent)
-    shutil.copytree(PACKAGE, directory / PACKAGE.name, ignore=shutil.ignore_patterns("__pycache__"))
-    return str(directory)
 
 
 def _run_once(arguments: Sequence[str], search: str, timeout: float, collect: Callable[[], bool]) -> Failure | None:
@@ -275,7 +262,7 @@ def _read_result(out: Path, number: int) -> Outcome | Failure:
         data = json.loads((out / f"{number}.json").read_text(encoding="utf-8"))
         if "unreadable" in data:
             return Failure("unreadable", str(data["unreadable"]))
-        stored = tensors.load(out / f"{number}.safetensors")
+        stored = read_safetensors.load(out / f"{number}.safetensors")
         parts = {
             part: [densify(gradient) for gradient in tensors.unpack(part, stored, data.pop(part))]
             for part in ("norm", "gradients", "update")

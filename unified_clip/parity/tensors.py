@@ -191,43 +191,4 @@ def save(path: Path, tensors: Mapping[str, Dense]) -> None:
     path.write_bytes(len(padded).to_bytes(8, "little") + padded + b"".join(blocks))
 
 
-def load(path: Path) -> dict[str, Dense]:
-    """Read a safetensors file."""
-    from safetensors import SafetensorError, deserialize
-
-    names = {code: name for name, code in CODES.items()}
-    try:
-        found = deserialize(path.read_bytes())  # type: ignore[no-untyped-call]
-        return {name: _dense(names[entry["dtype"]], entry["data"], entry["shape"]) for name, entry in found}
-    except (OSError, SafetensorError, KeyError, ValueError) as error:
-        raise UnreadableError(f"{path.name} cannot be read: {type(error).__name__}: {error}") from error
-
-
-def load_recorded(path: Path) -> dict[str, Gradient]:
-    """The gradients of a file in the format of `parity/data/README.md`, by name."""
-    from safetensors import safe_open
-
-    tensors = load(path)
-    try:
-        with safe_open(path, framework="numpy") as file:
-            shapes: dict[str, list[int]] = json.loads((file.metadata() or {}).get("sparse", "{}"))
-        names = sorted({name.removesuffix(".indices").removesuffix(".values") for name in tensors})
-        return {name: _recorded(tensors, name, shapes.get(name)) for name in names}
-    except (KeyError, ValueError, TypeError, AttributeError) as error:
-        raise UnreadableError(f"{path.name} is not as data/README.md says: {type(error).__name__}: {error}") from error
-
-
-def _recorded(tensors: Mapping[str, Dense], name: str, shape: Sequence[int] | None) -> Gradient:
-    if shape is None:
-        return tensors[name]
-    rows, values = tensors[f"{name}.indices"].array, tensors[f"{name}.values"]
-    if rows.size and not 0 <= rows.min() <= rows.max() < shape[0]:
-        raise ValueError(f"{name} has a row that its shape lacks")
-    return Sparse(rows, values, tuple(shape))
-
-
-def _dense(dtype: str, data: bytes, shape: Sequence[int]) -> Dense:
-    return Dense(dtype, np.frombuffer(data, STORAGE[dtype]).reshape(shape))
-
-
 assert set(FORMATS) < set(STORAGE) == {*CODES, *PARTS}

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from .._core.ops import Ops
-from . import graphs, invoke, mapped, tensors
+from . import graphs, invoke, mapped, read_safetensors, tensors
 from .adapter import Adapter
 from .invoke import Result
 from .launch import DEVICE, HOST, IN_GRAPHS, NATIVE, OURS
@@ -61,8 +61,8 @@ def main() -> None:
     ops = importlib.import_module(f"unified_clip._ops.{options.framework}_ops").OPS
     job = json.loads((options.job / "job.json").read_text(encoding="utf-8"))
     write_json(options.out / "worker.json", {"versions": dict(versions(adapter.packages))})
-    stored = tensors.load(options.job / "gradients.safetensors")
-    stored |= {name: mapped.at(place) for name, place in job["mapped"].items()}
+    stored = read_safetensors.load(options.job / "gradients.safetensors")
+    stored |= {name: mapped.at(**place) for name, place in job["mapped"].items()}
     run(adapter, namespace, ops, job, stored, options.out)
 
 

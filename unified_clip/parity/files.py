@@ -1,0 +1,183 @@
+"""A user's gradients, from files and functions, as tensors that stay in files until they are used.
+
+    read(Path("gradients.pt"), scratch)                     every gradient in a file
+    read(Path("run/ckpt-9"), scratch, only=["model/*"])     those of a checkpoint whose names match
+    call("grads.py:gradients", suite, scratch)              what a Python function gives
+
+`docs/gradient_files.md` says how each format is read and what is left out. Safetensors, `.npz` and Paddle's files are
+read here; what takes a framework to read is converted by a process of its own (`convert`), for which a suite may name
+another interpreter.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+from .. import _workers
+from . import mapped, read_npz, read_paddle, read_safetensors
+from .items import Item, select
+from .tensors import Gradient, UnreadableError
+
+READ_HERE: Mapping[str, Callable[[Path], Iterator[Item]]] = {
+    ".safetensors": read_safetensors.items,
+    ".npz": read_npz.items,
+    ".pdparams": read_paddle.items,
+    ".pdopt": read_paddle.items,
+}
+"""By suffix."""
+
+CONVERTED = {
+    ".pt": "torch",
+    ".pth": "torch",
+    ".bin": "torch",
+    ".h5": "keras",
+    ".keras": "keras",
+    ".index": "tensorflow",
+}
+"""From a suffix to what `convert` calls it."""
+
+FRAMEWORKS = {"torch": "torch", "tensorflow": "tensorflow", "keras": "tensorflow"}
+"""From there to the framework whose interpreter converts it."""
+
+NEEDED = {
+    "torch": "PyTorch is needed to read it",
+    "tensorflow": "TensorFlow is needed to read it",
+    "keras": "h5py, which comes with TensorFlow, is needed to read it",
+    "function": "it imports something",
+}
+"""What a process that converts may lack."""
+
+CONVERT = "unified_clip.parity.convert"
+
+TIMEOUT = 600.0
+"""Seconds that converting a file, or calling a function, may take."""
+
+
+@cache
+def scratch() -> Path:
+    """A directory for what this process converts; it is deleted when the process ends."""
+    directory = tempfile.mkdtemp(prefix="unified_clip_gradients_")
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    return Path(directory)
+
+
+def read(
+    path: Path,
+    scratch: Path,
+    *,
+    only: Sequence[str] = (),
+    pythons: Mapping[str, str] = {},
+    timeout: float = TIMEOUT,
+) -> dict[str, Gradient]:
+    """The gradients in a file, by name, in the order of the file.
+
+    Their arrays are read-only `np.memmap`s (plain where there are no elements), contiguous, but not always aligned.
+
+    path: a file, or a TensorFlow checkpoint: its prefix or its directory.
+    scratch: a directory that lives as long as the gradients are used; what cannot be mapped in place is written there.
+    only: patterns of names, as of `fnmatch`; none for all of them.
+    pythons: interpreters, by the name of the framework; by default this one.
+
+    UnreadableError: the file is not there, is damaged, or holds what is refused; a pattern that matches nothing.
+    """
+    try:
+        path, kind = _kind(path)
+        if kind in FRAMEWORKS:
+            python = pythons.get(FRAMEWORKS[kind], sys.executable)
+            found = _convert(kind, str(path), scratch, python, timeout, only)
+        else:
+            directory = Path(tempfile.mkdtemp(dir=scratch))
+            found = mapped.keep(select(READ_HERE[kind](path), only), directory)
+        if not found:
+            raise UnreadableError("it holds no gradients: no tensor of floats")
+    except UnreadableError as error:
+        raise UnreadableError(f"{path.name}: {error}") from None
+    except (OSError, ValueError, OverflowError, MemoryError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise UnreadableError(f"{path.name} cannot be read: {type(error).__name__}: {error}") from None
+    return found
+
+
+def call(
+    spec: str, directory: Path, scratch: Path, *, python: str = sys.executable, timeout: float = TIMEOUT
+) -> dict[str, Gradient]:
+    """What a Python function returns or yields: tensors of any framework, (name, tensor) pairs, or dicts of them.
+
+    spec: a file, relative to `directory`, and the name of a function without parameters: `grads.py:gradients`.
+    python: the interpreter that runs it, in a process of its own, on the CPU. The rest as for `read`.
+    """
+    file, _, name = spec.rpartition(":")
+    path = (directory / file).absolute()
+    if not name.isidentifier() or not path.is_file():
+        raise UnreadableError(
+            f"function = {spec!r}: there is no such file; give a file and a function, grads.py:gradients"
+        )
+    try:
+        found = _convert("function", f"{path}:{name}", scratch, python, timeout)
+        if not found:
+            raise UnreadableError(f"{name} gives no gradients: no tensor of floats")
+    except UnreadableError as error:
+        raise UnreadableError(f"{path.name}: {error}") from None
+    return found
+
+
+def _kind(path: Path) -> tuple[Path, str]:
+    """What has to be read, and how: a suffix of READ_HERE, or what `convert` calls it."""
+    if path.is_dir():
+        if not (path / "checkpoint").is_file():
+            raise UnreadableError("it is a directory, and no checkpoint of TensorFlow; name a file")
+        return path, "tensorflow"
+    if not path.exists() and path.with_name(f"{path.name}.index").is_file():
+        return path, "tensorflow"
+    suffix = path.suffix.lower()
+    if suffix not in READ_HERE and suffix not in CONVERTED:
+        known = ", ".join([*READ_HERE, *CONVERTED])
+        raise UnreadableError(f"what ends so is not known; there are {known}, and checkpoints of TensorFlow")
+    if not path.is_file():
+        raise UnreadableError("there is no such file")
+    if not path.stat().st_size:
+        raise UnreadableError("the file is empty")
+    if suffix == ".index":
+        return path.with_suffix(""), "tensorflow"
+    return path, CONVERTED.get(suffix, suffix)
+
+
+def _convert(
+    kind: str, source: str, scratch: Path, python: str, timeout: float, only: Sequence[str] = ()
+) -> dict[str, Gradient]:
+    """Have a process convert something, and map what it wrote."""
+    out = Path(tempfile.mkdtemp(dir=scratch))
+    with tempfile.TemporaryDirectory() as package, tempfile.TemporaryFile() as errors:
+        command = [python, "-X", "faulthandler", "-m", CONVERT, "--", kind, source, str(out), *only]
+        try:
+            process = _workers.start(command, _workers.search_path(python, Path(package)), errors)
+        except OSError as error:
+            raise UnreadableError(f"{python} cannot be started: {error.strerror}; {_remedy(kind)}") from None
+        try:
+            code = process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            raise UnreadableError(f"nothing after {timeout:g} seconds; {_workers.last_lines(errors)}") from None
+        finally:
+            _workers.end(process)
+        if code or not {mapped.INDEX, mapped.FAILED} & {file.name for file in out.iterdir()}:
+            raise UnreadableError(f"the process that read it ended: {_workers.how_it_ended(code, errors)}")
+    if (out / mapped.FAILED).exists():
+        failed = json.loads((out / mapped.FAILED).read_text(encoding="utf-8"))
+        if "missing" in failed:
+            raise UnreadableError(f"{NEEDED[kind]}, and {python} says: {failed['missing']}; {_remedy(kind)}")
+        raise UnreadableError(failed["error"])
+    return mapped.load(out)
+
+
+def _remedy(kind: str) -> str:
+    place = f"under [frameworks.{FRAMEWORKS[kind]}] in suite.toml" if kind in FRAMEWORKS else "beside function ="
+    return f"name an interpreter that can with python = {place}"

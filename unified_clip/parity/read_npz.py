@@ -1,0 +1,90 @@
+"""NumPy's `.npz`: a zip of arrays. What is not compressed is mapped where it lies inside the zip."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+
+from .items import Item, from_array, name_of
+from .mapped import Raw, dense, open_map
+from .tensors import Gradient, UnreadableError
+
+MOST = 1032
+"""How many bytes deflate can make of one."""
+
+LOCAL_HEADER = 30
+"""Bytes before a member's name, which ends with the lengths of the name and of what follows it, of two bytes each."""
+
+READ_HEADER = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+"""By the version of an array's header; later ones are for structured arrays."""
+
+
+class Header(NamedTuple):
+    """What an array begins with."""
+
+    shape: tuple[int, ...]
+    in_columns: bool
+    """Whether it lies in Fortran's order."""
+
+    dtype: np.dtype[Any]
+    length: int
+    """Of the header, in bytes."""
+
+
+def items(path: Path) -> Iterator[Item]:
+    """The arrays of a file, in its order."""
+    raw = open_map(path)
+    with zipfile.ZipFile(path) as archive:
+        for info in archive.infolist():
+            name = info.filename.removesuffix(".npy")
+            if name == info.filename:
+                raise UnreadableError(f"{name!r} is no array; save arrays with np.savez")
+            if info.flag_bits & 1 or info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                raise UnreadableError(f"{name!r} is encrypted or compressed otherwise than np.savez_compressed does it")
+            try:
+                with archive.open(info) as file:
+                    header = _header(file)
+            except ValueError as error:
+                raise UnreadableError(f"{name!r} is no array: {error}; save arrays with np.savez") from None
+            _check_size(name, info, header)
+            yield Item(name, name_of(header.dtype), partial(_read, raw, archive, info, header))
+
+
+def _header(file: IO[bytes]) -> Header:
+    version = np.lib.format.read_magic(file)
+    if version not in READ_HEADER:
+        raise ValueError(f"it has the version {version}")
+    return Header(*READ_HEADER[version](file), file.tell())
+
+
+def _check_size(name: str, info: zipfile.ZipInfo, header: Header) -> None:
+    """Before anything is expanded."""
+    size = header.length + int(np.prod(header.shape, dtype=object)) * header.dtype.itemsize
+    if header.dtype.hasobject:
+        raise UnreadableError(f"{name!r} holds Python objects, which only a pickle can restore; save arrays of numbers")
+    if info.file_size != size:
+        raise UnreadableError(f"{name!r} has {info.file_size} bytes, and its header describes {size}: it is damaged")
+    if info.file_size > MOST * info.compress_size:
+        raise UnreadableError(f"{name!r} is said to expand from {info.compress_size} bytes to {size}: it is damaged")
+
+
+def _read(raw: Raw, archive: zipfile.ZipFile, info: zipfile.ZipInfo, header: Header) -> Gradient:
+    if info.compress_type == zipfile.ZIP_STORED and not header.in_columns and header.dtype.isnative:
+        return dense(raw, name_of(header.dtype), header.shape, _start(raw, info) + header.length)
+    with archive.open(info) as file:
+        return from_array(np.lib.format.read_array(file, allow_pickle=False))
+
+
+def _start(raw: Raw, info: zipfile.ZipInfo) -> int:
+    """The byte where a member begins: its local header may be longer than what the zip's directory has of it."""
+    local = raw[info.header_offset : info.header_offset + LOCAL_HEADER]
+    name, extra = local[-4:].view("<u2").tolist()
+    start = info.header_offset + LOCAL_HEADER + name + extra
+    if start + info.file_size > len(raw):
+        raise UnreadableError(f"{info.filename!r} ends beyond the end of the file: it was cut short")
+    return int(start)

@@ -1,0 +1,129 @@
+"""Paddle's `.pdparams` and `.pdopt`, which are pickles, read without Paddle and without running what they hold.
+
+A pickle names functions and classes, and calls what it names. Here it gets what `STAND_INS` has for the names that
+`paddle.save` writes, and any other name is refused. Large arrays are mapped where they lie inside the pickle.
+"""
+
+from __future__ import annotations
+
+import math
+import pickle
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from .items import Item, flatten, from_array, name_of
+from .mapped import Raw, dense, open_map
+from .tensors import Dense, UnreadableError
+
+LARGE = 1 << 16
+"""Bytes in a row that are mapped, not read; pickles hold those apart from what is smaller."""
+
+
+class Dtype:
+    """Stands for np.dtype. Paddle has no uint16: those are the bits of bfloat16."""
+
+    def __init__(self, code: str, *flags: bool) -> None:
+        self.numpy = np.dtype("V2" if code == "u2" else code)
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self.numpy = self.numpy.newbyteorder(state[1])
+
+
+class Array:
+    """Stands for np.ndarray."""
+
+    def __init__(self, *empty: Any) -> None:
+        """As `_reconstruct` is called, before the pickle says what is in the array."""
+
+    def __setstate__(self, state: tuple[int, tuple[int, ...], Dtype, bool, bytes | Raw]) -> None:
+        _, self.shape, dtype, self.in_columns, self.data = state
+        self.dtype = dtype.numpy
+
+    def read(self, raw: Raw) -> Dense:
+        if len(self.data) != math.prod(self.shape) * self.dtype.itemsize:
+            raise UnreadableError(f"an array of {self.dtype} and shape {list(self.shape)} has {len(self.data)} bytes")
+        if isinstance(self.data, np.memmap) and not self.in_columns and self.dtype.isnative:
+            return dense(raw, name_of(self.dtype), self.shape, self.data.offset)
+        array = np.frombuffer(self.data, self.dtype)
+        return from_array(array.reshape(self.shape, order="F" if self.in_columns else "C"))
+
+
+def _encode(text: str, encoding: str) -> bytes:
+    """How protocol 2 writes bytes."""
+    return text.encode("latin1")
+
+
+def _value(name: str, values: Mapping[str, Any]) -> Any:
+    """Paddle writes a dense tensor as a call of `eval` with a name and a dict."""
+    return values[name]
+
+
+def _tensor(named: tuple[str, Any]) -> Any:
+    """And a tensor as one of `tuple`, with its name and an array."""
+    return named[1]
+
+
+STAND_INS: Mapping[tuple[str, str], Any] = {
+    ("numpy", "ndarray"): Array,
+    ("numpy", "dtype"): Dtype,
+    ("numpy.core.multiarray", "_reconstruct"): Array,
+    ("numpy.core.multiarray", "scalar"): lambda *number: None,
+    ("builtins", "eval"): _value,
+    ("builtins", "tuple"): _tensor,
+    ("builtins", "bytes"): lambda: b"",
+    ("_codecs", "encode"): _encode,
+    ("collections", "OrderedDict"): OrderedDict,
+}
+"""By module, in today's spelling, and name."""
+
+OTHER_SPELLINGS = {"__builtin__": "builtins", "numpy._core.multiarray": "numpy.core.multiarray"}
+
+
+class Unpickler(pickle._Unpickler):
+    """Python's unpickler that is written in Python: it takes what it is given for bytes, and so leaves them mapped."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        try:
+            return STAND_INS[OTHER_SPELLINGS.get(module, module), name]
+        except KeyError:
+            raise UnreadableError(
+                f"it is a pickle that calls {module}.{name}, which is not done; save tensors alone with paddle.save"
+            ) from None
+
+
+class MappedFile:
+    """A file that gives long reads as parts of its map."""
+
+    def __init__(self, file: IO[bytes], raw: Raw) -> None:
+        self.file, self.raw = file, raw
+        self.readline: Callable[[], bytes] = file.readline
+
+    def read(self, size: int) -> Any:
+        if size < LARGE:
+            return self.file.read(size)
+        start = self.file.tell()
+        self.file.seek(start + size)
+        piece: Any = self.raw[start : start + size]
+        piece.offset = start
+        return piece
+
+
+def items(path: Path) -> Iterator[Item]:
+    """The arrays in a file, in its order."""
+    raw = open_map(path)
+    with path.open("rb") as file:
+        try:
+            loaded = Unpickler(MappedFile(file, raw)).load()
+        except UnreadableError:
+            raise
+        except Exception as error:  # a damaged pickle may raise anything
+            raise UnreadableError(f"it is no whole pickle: {type(error).__name__}: {error}") from None
+    if isinstance(loaded, Mapping) and "UnpackBigParamInfor@@" in loaded:
+        raise UnreadableError("its large tensors are in slices; save it with protocol 4, the default of paddle.save")
+    for name, array in flatten(loaded, lambda value: isinstance(value, Array)):
+        yield Item(name, name_of(array.dtype), partial(array.read, raw))

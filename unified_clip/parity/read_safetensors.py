@@ -1,0 +1,144 @@
+"""Safetensors files: eight bytes with the length of a header in JSON, the header, and tensors, mapped where they lie.
+
+A sparse gradient is held as `parity/data/README.md` says.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .items import Item, twice
+from .mapped import Raw, dense, open_map
+from .tensors import CODES, STORAGE, Dense, Gradient, Sparse, UnreadableError
+
+LONGEST_HEADER = 100_000_000
+"""Bytes, as the format has it."""
+
+DTYPES = {
+    **{code: name for name, code in CODES.items()},
+    "C64": "complex64", "BOOL": "bool", "I8": "int8", "I16": "int16", "I32": "int32",
+    "U8": "uint8", "U16": "uint16", "U32": "uint32", "U64": "uint64",
+}  # fmt: skip
+"""From the format's code to a dtype's name; those that are not here keep their code."""
+
+
+class Entry(NamedTuple):
+    """What the header says of a tensor."""
+
+    dtype: str
+    shape: Sequence[int]
+    start: int
+    """In the file."""
+
+
+def items(path: Path) -> Iterator[Item]:
+    """The gradients of a file, in the order of its header."""
+    raw = open_map(path)
+    header, start = _header(raw)
+    sparse = _sparse_shapes(header.pop("__metadata__", {}))
+    entries = _entries(header, start, len(raw))
+    for name, entry in entries.items():
+        gradient, _, part = name.rpartition(".")
+        if gradient not in sparse or part not in ("indices", "values"):
+            yield Item(name, entry.dtype, partial(dense, raw, *entry))
+        elif part == "values":
+            shape = sparse.pop(gradient)
+            rows = entries.get(f"{gradient}.indices")
+            if rows is None or rows.dtype != "int64":
+                raise UnreadableError(f"{gradient!r} is sparse in its metadata, and has no {gradient}.indices of int64")
+            yield Item(gradient, entry.dtype, partial(_sparse, raw, rows, entry, shape))
+    for gradient in sparse:
+        raise UnreadableError(f"{gradient!r} is sparse in its metadata, and has no {gradient}.values")
+
+
+def load(path: Path) -> dict[str, Dense]:
+    """The tensors of a file by name."""
+    try:
+        raw = open_map(path)
+        header, start = _header(raw)
+        return {name: dense(raw, *entry) for name, entry in _entries(header, start, len(raw)).items()}
+    except (UnreadableError, OSError, ValueError) as error:  # NumPy refuses to map an empty file
+        raise UnreadableError(f"{path.name} cannot be read: {error}") from None
+
+
+def _sparse(raw: Raw, rows: Entry, values: Entry, shape: Sequence[int]) -> Gradient:
+    return Sparse(dense(raw, *rows).array, dense(raw, *values), tuple(shape))
+
+
+def _header(raw: Raw) -> tuple[dict[str, Any], int]:
+    """The header, and the byte where the tensors begin."""
+    length = int.from_bytes(raw[:8].tobytes(), "little")
+    if len(raw) < 8 or length > min(LONGEST_HEADER, len(raw) - 8):
+        raise UnreadableError(
+            f"it has {len(raw)} bytes, and its header should have {length}: it was cut short, or is no safetensors file"
+        )
+    try:
+        header = json.loads(raw[8 : 8 + length].tobytes(), object_pairs_hook=_without_duplicates)
+    except (ValueError, RecursionError) as error:  # of JSON or UTF-8
+        raise UnreadableError(f"its header is no JSON, so it is no safetensors file: {error}") from None
+    if not isinstance(header, dict):
+        raise UnreadableError("its header is no table of tensors")
+    return header, 8 + length
+
+
+def _without_duplicates(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    table: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in table:
+            raise twice(name)
+        table[name] = value
+    return table
+
+
+def _sparse_shapes(metadata: Any) -> dict[str, Sequence[int]]:
+    """By the name of a sparse gradient."""
+    try:
+        shapes = json.loads(metadata.get("sparse", "{}"))
+        if all(map(_are_lengths, shapes.values())):
+            return dict(shapes)
+    except (AttributeError, TypeError, ValueError):
+        pass
+    raise UnreadableError("sparse in its metadata is no JSON object from names to shapes")
+
+
+def _entries(header: Mapping[str, Any], first: int, size: int) -> dict[str, Entry]:
+    """The header's entries, checked to cover the rest of a file of this size, each byte once."""
+    entries: dict[str, Entry] = {}
+    spans: list[tuple[int, int, str]] = []
+    for name, entry in header.items():
+        try:
+            code, shape, (start, stop) = entry["dtype"], entry["shape"], entry["data_offsets"]
+        except (KeyError, TypeError, ValueError):
+            code = shape = start = stop = None
+        if not (isinstance(code, str) and _are_lengths(shape) and _are_lengths([start, stop])):
+            raise UnreadableError(f"{name!r} has no dtype, shape and two data_offsets in its header")
+        dtype = DTYPES.get(code, code)
+        if code in DTYPES and stop - start != math.prod(shape) * _itemsize(dtype):
+            raise UnreadableError(f"{name!r} is {dtype} of shape {shape}, and has {stop - start} bytes")
+        entries[name] = Entry(dtype, shape, first + start)
+        spans.append((start, stop, name))
+    end = 0
+    for start, stop, name in sorted(spans):
+        if start != end or stop < start:
+            raise UnreadableError(
+                f"{name!r} has data_offsets [{start}, {stop}], and the tensor before it ends at {end}"
+            )
+        end = stop
+    if first + end != size:
+        raise UnreadableError(f"it has {size} bytes, and by its header {first + end}: it was cut short or damaged")
+    return entries
+
+
+def _are_lengths(values: Any) -> bool:
+    return isinstance(values, list) and all(type(value) is int and value >= 0 for value in values)
+
+
+def _itemsize(dtype: str) -> int:
+    return np.dtype(STORAGE[dtype] if dtype == "bfloat16" else dtype).itemsize
