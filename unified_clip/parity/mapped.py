@@ -44,8 +44,8 @@ def dense(raw: Raw, dtype: str, shape: Sequence[int], start: int) -> Dense:
 def place_of(tensor: Dense) -> dict[str, Any] | None:
     """Where a tensor lies, for another process to find it with `at`; None if it is in no file."""
     array = tensor.array
-    if not isinstance(array, np.memmap) or not array.flags.c_contiguous:
-        return None
+    if not isinstance(array, np.memmap) or array.filename is None or not array.flags.c_contiguous:
+        return None  # what NumPy computes from a map is of its type too, without a file
     return {"file": str(array.filename), "dtype": tensor.dtype, "shape": tensor.shape, "start": array.offset}
 
 
