@@ -54,6 +54,9 @@ NEEDED = {
 }
 """What a process that converts may lack."""
 
+BROKEN = (OSError, ValueError, OverflowError, MemoryError, RecursionError, EOFError, zipfile.BadZipFile, zlib.error)
+"""What damaged files raise."""
+
 CONVERT = "unified_clip.parity.convert"
 
 TIMEOUT = 600.0
@@ -91,8 +94,8 @@ def read(
             raise UnreadableError("it holds no gradients: no tensor of floats")
     except UnreadableError as error:
         raise UnreadableError(f"{path.name}: {error}") from None
-    except (OSError, ValueError, OverflowError, MemoryError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise UnreadableError(f"{path.name} cannot be read: {type(error).__name__}: {error}") from None
+    except BROKEN as error:
+        raise UnreadableError(f"{path.name} cannot be read: {type(error).__name__}: {error}; save it again") from None
     return found
 
 
@@ -106,10 +109,8 @@ def call(
     """
     file, _, name = spec.rpartition(":")
     path = (directory / file).absolute()
-    if not name.isidentifier() or not path.is_file():
-        raise UnreadableError(
-            f"function = {spec!r}: there is no such file; give a file and a function, grads.py:gradients"
-        )
+    if not name.isidentifier() or path.suffix != ".py" or not path.is_file():
+        raise UnreadableError(f"{spec!r} names no Python file and a function in it; write grads.py:gradients")
     try:
         found = _convert("function", f"{path}:{name}", scratch, python, timeout)
         if not found:
@@ -158,7 +159,8 @@ def _convert(
         finally:
             _workers.end(process)
         if code or not {mapped.INDEX, mapped.FAILED} & {file.name for file in out.iterdir()}:
-            raise UnreadableError(f"the process that read it ended: {_workers.how_it_ended(code, errors)}")
+            how = _workers.how_it_ended(code, errors) if code else f"nothing; {_workers.last_lines(errors)}"
+            raise UnreadableError(f"the process that reads it ended with {how}")
     if (out / mapped.FAILED).exists():
         failed = json.loads((out / mapped.FAILED).read_text(encoding="utf-8"))
         if "missing" in failed:

@@ -24,6 +24,10 @@ LARGE = 1 << 16
 """Bytes in a row that are mapped, not read; pickles hold those apart from what is smaller."""
 
 
+SLICED = "UnpackBigParamInfor@@"
+"""A key that is there where tensors of more than a GiB are in slices, as earlier protocols want them."""
+
+
 class Dtype:
     """Stands for np.dtype. Paddle has no uint16: those are the bits of bfloat16."""
 
@@ -43,10 +47,10 @@ class Array:
     def __setstate__(self, state: tuple[int, tuple[int, ...], Dtype, bool, bytes | Raw]) -> None:
         _, self.shape, dtype, self.in_columns, self.data = state
         self.dtype = dtype.numpy
+        if len(self.data) != math.prod(self.shape) * self.dtype.itemsize and not self.dtype.hasobject:
+            raise ValueError(f"an array of {self.dtype} and shape {self.shape} has {len(self.data)} bytes")
 
     def read(self, raw: Raw) -> Dense:
-        if len(self.data) != math.prod(self.shape) * self.dtype.itemsize:
-            raise UnreadableError(f"an array of {self.dtype} and shape {list(self.shape)} has {len(self.data)} bytes")
         if isinstance(self.data, np.memmap) and not self.in_columns and self.dtype.isnative:
             return dense(raw, name_of(self.dtype), self.shape, self.data.offset)
         array = np.frombuffer(self.data, self.dtype)
@@ -116,14 +120,16 @@ class MappedFile:
 def items(path: Path) -> Iterator[Item]:
     """The arrays in a file, in its order."""
     raw = open_map(path)
-    with path.open("rb") as file:
-        try:
+    try:
+        with path.open("rb") as file:
             loaded = Unpickler(MappedFile(file, raw)).load()
-        except UnreadableError:
-            raise
-        except Exception as error:  # a damaged pickle may raise anything
-            raise UnreadableError(f"it is no whole pickle: {type(error).__name__}: {error}") from None
-    if isinstance(loaded, Mapping) and "UnpackBigParamInfor@@" in loaded:
-        raise UnreadableError("its large tensors are in slices; save it with protocol 4, the default of paddle.save")
-    for name, array in flatten(loaded, lambda value: isinstance(value, Array)):
-        yield Item(name, name_of(array.dtype), partial(array.read, raw))
+        if isinstance(loaded, Mapping) and SLICED in loaded:
+            raise UnreadableError(
+                "its large tensors are in slices; save it with protocol 4, as paddle.save does by default"
+            )
+        found = list(flatten(loaded, lambda value: isinstance(value, Array)))
+        yield from [Item(name, name_of(array.dtype), partial(array.read, raw)) for name, array in found]
+    except UnreadableError:
+        raise
+    except Exception as error:  # a damaged pickle may raise anything
+        raise UnreadableError(f"it is no whole pickle: {type(error).__name__}: {error}") from None
