@@ -37,7 +37,7 @@ def bits(gradient: Gradient) -> tuple[object, ...]:
 def example(heading: str) -> str:
     """The Python code under a heading of the page."""
     found = re.search(
-        rf"^### {heading}\n.*?```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
+        rf"^#+ {heading}\n.*?```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
     )
     assert found, heading
     return found[1]
