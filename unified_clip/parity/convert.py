@@ -10,15 +10,17 @@ import importlib
 import importlib.util
 import json
 import pickle
+import re
 import shutil
 import sys
+import tempfile
 import traceback
 import warnings
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -26,7 +28,7 @@ from .._dispatch import adapter_of
 from .adapter import Adapter
 from .items import Item, flatten, from_array, name_of, select
 from .mapped import FAILED, write
-from .tensors import Gradient, UnreadableError
+from .tensors import Dense, Gradient, Sparse, UnreadableError
 
 VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
 """What TensorFlow adds to the names of variables."""
@@ -35,13 +37,13 @@ WEIGHTS = "model.weights.h5"
 """In a `.keras` file."""
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Convert gradients, tensor by tensor.")
     parser.add_argument("kind", choices=KINDS)
     parser.add_argument("source")
     parser.add_argument("out", type=Path)
     parser.add_argument("only", nargs="*")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     warnings.simplefilter("ignore")
     try:
         write(select(KINDS[options.kind](options.source, options.out), options.only), options.out)
@@ -62,13 +64,16 @@ def main() -> None:
 def from_torch(source: str, out: Path) -> Iterator[Item]:
     import torch
 
+    with Path(source).open("rb") as file:
+        is_zip = file.read(2) == b"PK"  # or a pickle, as before PyTorch 1.6, which cannot be mapped
+    if is_zip and not zipfile.is_zipfile(source):
+        raise UnreadableError("it was cut short: it is a zip without an end")
     try:
-        loaded = torch.load(source, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(source))
+        loaded = torch.load(source, map_location="cpu", weights_only=True, mmap=is_zip)
     except pickle.UnpicklingError as error:
-        reason = str(error).split("\n\n")[0].splitlines()[-1]
-        raise UnreadableError(
-            f"it holds something else than tensors, which is not unpickled ({reason}); save a dict of tensors"
-        ) from None
+        called = re.search(r"GLOBAL ([\w.]+)", str(error))
+        what = called[1] if called else "something else than tensors"
+        raise UnreadableError(f"it holds {what}, and nothing but tensors is unpickled; save a dict of them") from None
     for name, tensor in flatten(loaded, torch.is_tensor):
         yield Item(name, str(tensor.dtype).removeprefix("torch."), partial(_read, name, tensor))
 
@@ -88,22 +93,23 @@ def _get_tensor(checkpoint: Any, name: str) -> Gradient:
 def from_keras(source: str, out: Path) -> Iterator[Item]:
     import h5py
 
-    path = _extracted(Path(source), out) if source.endswith(".keras") else Path(source)
     found: list[tuple[str, Any]] = []
-    with h5py.File(path) as file:
-        file.visititems(lambda name, each: found.append((name, each)) if isinstance(each, h5py.Dataset) else None)
-        for name, dataset in found:
-            yield Item(name, name_of(dataset.dtype), partial(_read_dataset, name, dataset))
+    with tempfile.TemporaryFile(dir=out) as copy:
+        if source.endswith(".keras"):
+            _extract(source, copy)
+        with h5py.File(copy if source.endswith(".keras") else source) as file:
+            file.visititems(lambda name, each: found.append((name, each)) if isinstance(each, h5py.Dataset) else None)
+            for name, dataset in found:
+                yield Item(name, name_of(dataset.dtype), partial(_read_dataset, name, dataset))
 
 
-def _extracted(path: Path, out: Path) -> Path:
+def _extract(source: str, copy: IO[bytes]) -> None:
     """HDF5 cannot be read inside a zip. Keras stores it as it is, so that it cannot be longer than the zip."""
-    with zipfile.ZipFile(path) as archive:
+    with zipfile.ZipFile(source) as archive:
         if WEIGHTS not in archive.namelist() or archive.getinfo(WEIGHTS).compress_type != zipfile.ZIP_STORED:
             raise UnreadableError(f"it does not hold {WEIGHTS}, uncompressed, as model.save writes it")
-        with archive.open(WEIGHTS) as member, (out / WEIGHTS).open("wb") as file:
-            shutil.copyfileobj(member, file)
-    return out / WEIGHTS
+        with archive.open(WEIGHTS) as member:
+            shutil.copyfileobj(member, copy)
 
 
 def _read_dataset(name: str, dataset: Any) -> Gradient:
@@ -120,11 +126,10 @@ def from_function(source: str, out: Path) -> Iterator[Item]:
     path, _, name = source.rpartition(":")
     for key, tensor in _called(Path(path), name):
         gradient = _read(key, tensor)
-        if gradient is not None:
-            yield Item(key, gradient.dtype, partial(_same, gradient))
+        yield Item(key, gradient.dtype, partial(_same, gradient))
 
 
-def _same(gradient: Gradient) -> Gradient:
+def _same(gradient: Dense | Sparse) -> Dense | Sparse:
     return gradient
 
 
@@ -161,14 +166,16 @@ def _is_tensor(value: Any) -> bool:
     return adapter_of(type(value)) is not None
 
 
-def _read(name: str, tensor: Any) -> Gradient:
+def _read(name: str, tensor: Any) -> Dense | Sparse:
     """The bytes of a tensor of any framework."""
     framework = adapter_of(type(tensor))
+    if framework == "numpy":
+        return from_array(np.asarray(tensor))
     try:
-        if framework == "numpy":
-            return from_array(np.asarray(tensor))
         adapter: Adapter = importlib.import_module(f"unified_clip.parity.adapter_{framework}").Framework()
-        return adapter.read(tensor)
+        gradient = adapter.read(tensor)
+        assert gradient is not None
+        return gradient
     except Exception as error:
         kind = f"{type(tensor).__module__}.{type(tensor).__name__}"
         raise UnreadableError(f"{name!r} ({kind}) cannot be read: {error}; save it as a dense tensor") from None

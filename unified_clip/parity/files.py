@@ -57,6 +57,9 @@ NEEDED = {
 }
 """What a process that converts may lack."""
 
+BROKEN = (OSError, ValueError, OverflowError, MemoryError, RecursionError, EOFError, zipfile.BadZipFile, zlib.error)
+"""What damaged files raise."""
+
 CONVERT = "unified_clip.parity.convert"
 
 TIMEOUT = 600.0
@@ -79,7 +82,7 @@ def read(
     pythons: Mapping[str, str] = {},
     timeout: float = TIMEOUT,
 ) -> dict[str, Gradient]:
-    """The gradients in a file, by name, in the order of the file.
+    """The gradients in a file, by name: in the order of the file, or sorted, of TensorFlow and Keras.
 
     Their arrays are read-only `np.memmap`s (plain where there are no elements), contiguous, but not always aligned.
 
@@ -102,8 +105,8 @@ def read(
             raise UnreadableError("it holds no gradients: no tensor of floats")
     except UnreadableError as error:
         raise UnreadableError(f"{path.name}: {error}") from None
-    except (OSError, ValueError, OverflowError, MemoryError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise UnreadableError(f"{path.name} cannot be read: {type(error).__name__}: {error}") from None
+    except BROKEN as error:
+        raise UnreadableError(f"{path.name} cannot be read: {type(error).__name__}: {error}; save it again") from None
     return found
 
 
@@ -117,10 +120,8 @@ def call(
     """
     file, _, name = spec.rpartition(":")
     path = (directory / file).absolute()
-    if not name.isidentifier() or not path.is_file():
-        raise UnreadableError(
-            f"function = {spec!r}: there is no such file; give a file and a function, grads.py:gradients"
-        )
+    if not name.isidentifier() or path.suffix != ".py" or not path.is_file():
+        raise UnreadableError(f"{spec!r} names no Python file and a function in it; write grads.py:gradients")
     try:
         found = _convert("function", f"{path}:{name}", scratch, python, timeout)
         if not found:
@@ -136,14 +137,14 @@ def _kind(path: Path) -> tuple[Path, str]:
         if not (path / "checkpoint").is_file():
             raise UnreadableError("it is a directory, and no checkpoint of TensorFlow; name a file")
         return path, "tensorflow"
-    if not path.exists() and path.with_name(f"{path.name}.index").is_file():
+    if not path.is_file():
+        if not path.with_name(f"{path.name}.index").is_file():
+            raise UnreadableError("there is no such file")
         return path, "tensorflow"
     suffix = path.suffix.lower()
     if suffix not in READ_HERE and suffix not in CONVERTED:
         known = ", ".join([*READ_HERE, *CONVERTED])
-        raise UnreadableError(f"what ends so is not known; there are {known}, and checkpoints of TensorFlow")
-    if not path.is_file():
-        raise UnreadableError("there is no such file")
+        raise UnreadableError(f"it ends in none of {known}; save gradients as docs/gradient_files.md says")
     if not path.stat().st_size:
         raise UnreadableError("the file is empty")
     if suffix == ".index":
@@ -156,28 +157,32 @@ def _convert(
 ) -> dict[str, Gradient]:
     """Have a process convert something, and map what it wrote."""
     out = Path(tempfile.mkdtemp(dir=scratch))
+    place = f"under [frameworks.{FRAMEWORKS[kind]}] in suite.toml" if kind in FRAMEWORKS else "beside function ="
+    remedy = f"name an interpreter that can with python = {place}"
+    try:
+        last_lines = _run([python, "-X", "faulthandler", "-m", CONVERT, "--", kind, source, str(out), *only], timeout)
+    except OSError as error:
+        raise UnreadableError(f"{python} cannot be started: {error.strerror}; {remedy}") from None
+    if (out / mapped.FAILED).exists():
+        failed = json.loads((out / mapped.FAILED).read_text(encoding="utf-8"))
+        if "missing" in failed:
+            raise UnreadableError(f"{NEEDED[kind]}, and {python} says: {failed['missing']}; {remedy}")
+        raise UnreadableError(failed["error"])
+    if not (out / mapped.INDEX).exists():
+        raise UnreadableError(f"the process that reads it left nothing; {last_lines}")
+    return mapped.load(out)
+
+
+def _run(command: Sequence[str], timeout: float) -> str:
+    """Run a process to a good end. What it last wrote to stderr."""
     with tempfile.TemporaryDirectory() as package, tempfile.TemporaryFile() as errors:
-        command = [python, "-X", "faulthandler", "-m", CONVERT, "--", kind, source, str(out), *only]
-        try:
-            process = _workers.start(command, _workers.search_path(python, Path(package)), errors)
-        except OSError as error:
-            raise UnreadableError(f"{python} cannot be started: {error.strerror}; {_remedy(kind)}") from None
+        process = _workers.start(command, _workers.search_path(command[0], Path(package)), errors)
         try:
             code = process.wait(timeout)
         except subprocess.TimeoutExpired:
             raise UnreadableError(f"nothing after {timeout:g} seconds; {_workers.last_lines(errors)}") from None
         finally:
             _workers.end(process)
-        if code or not {mapped.INDEX, mapped.FAILED} & {file.name for file in out.iterdir()}:
-            raise UnreadableError(f"the process that read it ended: {_workers.how_it_ended(code, errors)}")
-    if (out / mapped.FAILED).exists():
-        failed = json.loads((out / mapped.FAILED).read_text(encoding="utf-8"))
-        if "missing" in failed:
-            raise UnreadableError(f"{NEEDED[kind]}, and {python} says: {failed['missing']}; {_remedy(kind)}")
-        raise UnreadableError(failed["error"])
-    return mapped.load(out)
-
-
-def _remedy(kind: str) -> str:
-    place = f"under [frameworks.{FRAMEWORKS[kind]}] in suite.toml" if kind in FRAMEWORKS else "beside function ="
-    return f"name an interpreter that can with python = {place}"
+        if code:
+            raise UnreadableError(f"the process that reads it ended: {_workers.how_it_ended(code, errors)}")
+        return _workers.last_lines(errors)

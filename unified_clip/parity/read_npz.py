@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zipfile
 from collections.abc import Iterator
 from functools import partial
@@ -63,14 +64,12 @@ def _header(file: IO[bytes]) -> Header:
 
 
 def _check_size(name: str, info: zipfile.ZipInfo, header: Header) -> None:
-    """Before anything is expanded."""
-    size = header.length + int(np.prod(header.shape, dtype=object)) * header.dtype.itemsize
-    if header.dtype.hasobject:
-        raise UnreadableError(f"{name!r} holds Python objects, which only a pickle can restore; save arrays of numbers")
-    if info.file_size != size:
+    """Before anything is expanded. Of Python objects, which are refused, nothing is known."""
+    size = header.length + math.prod(header.shape) * header.dtype.itemsize
+    if info.file_size != size and not header.dtype.hasobject:
         raise UnreadableError(f"{name!r} has {info.file_size} bytes, and its header describes {size}: it is damaged")
     if info.file_size > MOST * info.compress_size:
-        raise UnreadableError(f"{name!r} is said to expand from {info.compress_size} bytes to {size}: it is damaged")
+        raise UnreadableError(f"{name!r} is said to expand from {info.compress_size} bytes to {info.file_size}")
 
 
 def _read(raw: Raw, archive: zipfile.ZipFile, info: zipfile.ZipInfo, header: Header) -> Gradient:

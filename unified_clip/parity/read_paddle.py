@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import pickle
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -20,8 +20,14 @@ from .items import Item, flatten, from_array, name_of
 from .mapped import Raw, dense, open_map
 from .tensors import Dense, UnreadableError
 
-LARGE = 1 << 16
-"""Bytes in a row that are mapped, not read; pickles hold those apart from what is smaller."""
+LONG = 1 << 16
+"""Bytes: as many or more are mapped. Pickles of protocol 4 hold them apart from what is in frames."""
+
+_Unpickler: Any = pickle._Unpickler
+"""The one written in Python, whose way to read bytes can be replaced."""
+
+SLICED = "UnpackBigParamInfor@@"
+"""A key that is there where tensors of more than a GiB are in slices, as earlier protocols want them."""
 
 
 class Dtype:
@@ -43,10 +49,10 @@ class Array:
     def __setstate__(self, state: tuple[int, tuple[int, ...], Dtype, bool, bytes | Raw]) -> None:
         _, self.shape, dtype, self.in_columns, self.data = state
         self.dtype = dtype.numpy
+        if len(self.data) != math.prod(self.shape) * self.dtype.itemsize and not self.dtype.hasobject:
+            raise ValueError(f"an array of {self.dtype} and shape {self.shape} has {len(self.data)} bytes")
 
     def read(self, raw: Raw) -> Dense:
-        if len(self.data) != math.prod(self.shape) * self.dtype.itemsize:
-            raise UnreadableError(f"an array of {self.dtype} and shape {list(self.shape)} has {len(self.data)} bytes")
         if isinstance(self.data, np.memmap) and not self.in_columns and self.dtype.isnative:
             return dense(raw, name_of(self.dtype), self.shape, self.data.offset)
         array = np.frombuffer(self.data, self.dtype)
@@ -84,8 +90,12 @@ STAND_INS: Mapping[tuple[str, str], Any] = {
 OTHER_SPELLINGS = {"__builtin__": "builtins", "numpy._core.multiarray": "numpy.core.multiarray"}
 
 
-class Unpickler(pickle._Unpickler):
-    """Python's unpickler that is written in Python: it takes what it is given for bytes, and so leaves them mapped."""
+class Unpickler(_Unpickler):  # type: ignore[misc]
+    """Calls nothing but the stand-ins, and leaves long bytes where they are in the file."""
+
+    def __init__(self, file: IO[bytes], raw: Raw) -> None:
+        super().__init__(file)
+        self.file, self.raw = file, raw
 
     def find_class(self, module: str, name: str) -> Any:
         try:
@@ -95,35 +105,44 @@ class Unpickler(pickle._Unpickler):
                 f"it is a pickle that calls {module}.{name}, which is not done; save tensors alone with paddle.save"
             ) from None
 
+    def load_binbytes(self) -> None:
+        self.load_counted_bytes(4)
 
-class MappedFile:
-    """A file that gives long reads as parts of its map."""
+    def load_binbytes8(self) -> None:
+        self.load_counted_bytes(8)
 
-    def __init__(self, file: IO[bytes], raw: Raw) -> None:
-        self.file, self.raw = file, raw
-        self.readline: Callable[[], bytes] = file.readline
-
-    def read(self, size: int) -> Any:
-        if size < LARGE:
-            return self.file.read(size)
+    def load_counted_bytes(self, width: int) -> None:
+        """Of bytes behind their number, which is `width` bytes long. Long ones are in no frame, but in the file."""
+        size = int.from_bytes(self.read(width), "little")
+        if size < LONG:
+            self.append(self.read(size))
+            return
         start = self.file.tell()
-        self.file.seek(start + size)
         piece: Any = self.raw[start : start + size]
         piece.offset = start
-        return piece
+        self.append(piece)
+        self.file.seek(start + size)
+
+    dispatch = {  # noqa: RUF012
+        **_Unpickler.dispatch,
+        pickle.BINBYTES[0]: load_binbytes,
+        pickle.BINBYTES8[0]: load_binbytes8,
+    }
 
 
 def items(path: Path) -> Iterator[Item]:
     """The arrays in a file, in its order."""
     raw = open_map(path)
-    with path.open("rb") as file:
-        try:
-            loaded = Unpickler(MappedFile(file, raw)).load()
-        except UnreadableError:
-            raise
-        except Exception as error:  # a damaged pickle may raise anything
-            raise UnreadableError(f"it is no whole pickle: {type(error).__name__}: {error}") from None
-    if isinstance(loaded, Mapping) and "UnpackBigParamInfor@@" in loaded:
-        raise UnreadableError("its large tensors are in slices; save it with protocol 4, the default of paddle.save")
-    for name, array in flatten(loaded, lambda value: isinstance(value, Array)):
-        yield Item(name, name_of(array.dtype), partial(array.read, raw))
+    try:
+        with path.open("rb") as file:
+            loaded = Unpickler(file, raw).load()
+        if isinstance(loaded, Mapping) and SLICED in loaded:
+            raise UnreadableError(
+                "its large tensors are in slices; save it with protocol 4, as paddle.save does by default"
+            )
+        found = list(flatten(loaded, lambda value: isinstance(value, Array)))
+        yield from [Item(name, name_of(array.dtype), partial(array.read, raw)) for name, array in found]
+    except UnreadableError:
+        raise
+    except Exception as error:  # a damaged pickle may raise anything
+        raise UnreadableError(f"it is no whole pickle: {type(error).__name__}: {error}") from None

@@ -16,7 +16,7 @@ import numpy as np
 
 from .items import Item, twice
 from .mapped import Raw, dense, open_map
-from .tensors import CODES, STORAGE, Dense, Gradient, Sparse, UnreadableError
+from .tensors import CODES, STORAGE, Dense, Sparse, UnreadableError
 
 LONGEST_HEADER = 100_000_000
 """Bytes, as the format has it."""
@@ -35,6 +35,7 @@ class Entry(NamedTuple):
     dtype: str
     shape: Sequence[int]
     start: int
+    stop: int
     """In the file."""
 
 
@@ -44,18 +45,17 @@ def items(path: Path) -> Iterator[Item]:
     header, start = _header(raw)
     sparse = _sparse_shapes(header.pop("__metadata__", {}))
     entries = _entries(header, start, len(raw))
+    for name in sparse:
+        rows, values = f"{name}.indices", f"{name}.values"
+        if values not in entries or rows not in entries or entries[rows].dtype != "int64":
+            raise UnreadableError(f"{name!r} is sparse in its metadata, but there are no {rows} of int64, and {values}")
     for name, entry in entries.items():
         gradient, _, part = name.rpartition(".")
         if gradient not in sparse or part not in ("indices", "values"):
-            yield Item(name, entry.dtype, partial(dense, raw, *entry))
+            yield Item(name, entry.dtype, partial(_dense, raw, entry))
         elif part == "values":
-            shape = sparse.pop(gradient)
-            rows = entries.get(f"{gradient}.indices")
-            if rows is None or rows.dtype != "int64":
-                raise UnreadableError(f"{gradient!r} is sparse in its metadata, and has no {gradient}.indices of int64")
-            yield Item(gradient, entry.dtype, partial(_sparse, raw, rows, entry, shape))
-    for gradient in sparse:
-        raise UnreadableError(f"{gradient!r} is sparse in its metadata, and has no {gradient}.values")
+            read = partial(_sparse, raw, entries[f"{gradient}.indices"], entry, sparse[gradient])
+            yield Item(gradient, entry.dtype, read)
 
 
 def load(path: Path) -> dict[str, Dense]:
@@ -63,13 +63,17 @@ def load(path: Path) -> dict[str, Dense]:
     try:
         raw = open_map(path)
         header, start = _header(raw)
-        return {name: dense(raw, *entry) for name, entry in _entries(header, start, len(raw)).items()}
+        return {name: _dense(raw, entry) for name, entry in _entries(header, start, len(raw)).items()}
     except (UnreadableError, OSError, ValueError) as error:  # NumPy refuses to map an empty file
         raise UnreadableError(f"{path.name} cannot be read: {error}") from None
 
 
-def _sparse(raw: Raw, rows: Entry, values: Entry, shape: Sequence[int]) -> Gradient:
-    return Sparse(dense(raw, *rows).array, dense(raw, *values), tuple(shape))
+def _dense(raw: Raw, entry: Entry) -> Dense:
+    return dense(raw, entry.dtype, entry.shape, entry.start)
+
+
+def _sparse(raw: Raw, rows: Entry, values: Entry, shape: Sequence[int]) -> Sparse:
+    return Sparse(_dense(raw, rows).array, _dense(raw, values), tuple(shape))
 
 
 def _header(raw: Raw) -> tuple[dict[str, Any], int]:
@@ -110,30 +114,29 @@ def _sparse_shapes(metadata: Any) -> dict[str, Sequence[int]]:
 
 def _entries(header: Mapping[str, Any], first: int, size: int) -> dict[str, Entry]:
     """The header's entries, checked to cover the rest of a file of this size, each byte once."""
-    entries: dict[str, Entry] = {}
-    spans: list[tuple[int, int, str]] = []
-    for name, entry in header.items():
-        try:
-            code, shape, (start, stop) = entry["dtype"], entry["shape"], entry["data_offsets"]
-        except (KeyError, TypeError, ValueError):
-            code = shape = start = stop = None
-        if not (isinstance(code, str) and _are_lengths(shape) and _are_lengths([start, stop])):
-            raise UnreadableError(f"{name!r} has no dtype, shape and two data_offsets in its header")
-        dtype = DTYPES.get(code, code)
-        if code in DTYPES and stop - start != math.prod(shape) * _itemsize(dtype):
-            raise UnreadableError(f"{name!r} is {dtype} of shape {shape}, and has {stop - start} bytes")
-        entries[name] = Entry(dtype, shape, first + start)
-        spans.append((start, stop, name))
-    end = 0
-    for start, stop, name in sorted(spans):
-        if start != end or stop < start:
-            raise UnreadableError(
-                f"{name!r} has data_offsets [{start}, {stop}], and the tensor before it ends at {end}"
-            )
-        end = stop
-    if first + end != size:
-        raise UnreadableError(f"it has {size} bytes, and by its header {first + end}: it was cut short or damaged")
+    entries = {name: _entry(name, entry, first) for name, entry in header.items()}
+    end = first
+    for name, entry in sorted(entries.items(), key=lambda each: (each[1].start, each[1].stop)):
+        if entry.start != end or entry.stop < entry.start:
+            told = f"[{entry.start - first}, {entry.stop - first}]"
+            raise UnreadableError(f"{name!r} has data_offsets {told}, and the tensor before it ends at {end - first}")
+        end = entry.stop
+    if end != size:
+        raise UnreadableError(f"it has {size} bytes, and by its header {end}: it was cut short or damaged")
     return entries
+
+
+def _entry(name: str, entry: Any, first: int) -> Entry:
+    try:
+        code, shape, (start, stop) = entry["dtype"], entry["shape"], entry["data_offsets"]
+    except (KeyError, TypeError, ValueError):
+        code = shape = start = stop = None
+    if not (isinstance(code, str) and _are_lengths(shape) and _are_lengths([start, stop])):
+        raise UnreadableError(f"{name!r} has no dtype, shape and two data_offsets in its header")
+    dtype = DTYPES.get(code, code)
+    if code in DTYPES and stop - start != math.prod(shape) * _itemsize(dtype):
+        raise UnreadableError(f"{name!r} is {dtype} of shape {shape}, and has {stop - start} bytes")
+    return Entry(dtype, shape, first + start, first + stop)
 
 
 def _are_lengths(values: Any) -> bool:
