@@ -1,0 +1,105 @@
+"""The conformance vectors in parity/vectors/, from the cases beside them and the parity engine's oracle.
+
+`python parity/make_vectors.py` writes a JSON file for each file of cases; with `--check` it exits with 1 if one is
+stale.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from unified_clip.parity import cases, oracle
+from unified_clip.parity.cases import Case
+from unified_clip.parity.oracle import Expected
+from unified_clip.parity.tensors import Gradient, Sparse
+
+VECTORS = Path(__file__).parent / "vectors"
+
+NORM_ULPS, GRADIENT_ULPS = 1, 3
+"""What norms of orders other than 1, 2 and inf may be off by, and gradients scaled with such a norm."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--vectors", type=Path, default=VECTORS, help="the directory (default: parity/vectors)")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a file is stale")
+    options = parser.parse_args(arguments)
+    stale = []
+    for name, text in files(options.vectors).items():
+        path = options.vectors / name
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            stale.append(name)
+            if not options.check:
+                path.write_text(text, encoding="utf-8")
+    if options.check and stale:
+        print(f"stale: {', '.join(stale)}; run parity/make_vectors.py", file=sys.stderr)
+    return int(options.check and bool(stale))
+
+
+def files(directory: Path) -> dict[str, str]:
+    """What each file of vectors holds, by its name: one for each file of cases."""
+    shared = directory / "cases/shared.toml"
+    sources = sorted(path for path in directory.glob("cases/*.toml") if path != shared)
+    return {f"{path.stem}.json": _file(path, cases.read([shared, path])) for path in sources}
+
+
+def _file(source: Path, found: Sequence[Case]) -> str:
+    """One vector on a line, so that it can be read, and found with grep."""
+    comment = [line[2:] for line in source.read_text(encoding="utf-8").split("\n\n")[0].splitlines()]
+    lines = ",\n".join(json.dumps(vector(case)) for case in found)
+    return f'{{"about": {json.dumps(" ".join(comment))},\n"vectors": [\n{lines}\n]}}\n'
+
+
+def vector(case: Case) -> dict[str, Any]:
+    """A case and its right result, as schema.json describes them."""
+    p = case.arguments.get("norm_type", 2)
+    is_close = not case.raises and p not in (1, 2, math.inf)
+    return {
+        "name": case.name,
+        "call": case.call_name,
+        "arguments": {name: _argument(value) for name, value in case.arguments.items()},
+        "gradients": [_gradient(gradient) for gradient in case.gradients],
+        **({"need_clip": list(case.manner.need_clip)} if case.manner.need_clip else {}),
+        **({"groups": list(case.manner.groups)} if case.manner.groups else {}),
+        **({"subnormal": True} if case.subnormal else {}),
+        **({"ulps": {"norm": NORM_ULPS, "gradients": GRADIENT_ULPS}} if is_close else {}),
+        "expected": {"raises": case.raises} if case.raises else _expected(oracle.expect(case)),
+    }
+
+
+def _argument(value: float | bool | Sequence[int]) -> Any:
+    return value if isinstance(value, bool | list) else written(value)
+
+
+def _expected(right: Expected) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if right.norm is not None:
+        found["norm"] = {"dtype": right.norm.dtype, "value": written(float(right.norm.values()))}
+    if right.gradients is not None:
+        found["gradients"] = [_gradient(gradient) for gradient in right.gradients]
+    return found
+
+
+def _gradient(gradient: Gradient) -> dict[str, Any] | None:
+    if gradient is None:
+        return None
+    dense = gradient.values if isinstance(gradient, Sparse) else gradient
+    rows = {"rows": gradient.rows.tolist()} if isinstance(gradient, Sparse) else {}
+    values = [written(value) for value in dense.values().reshape(-1).tolist()]
+    return {"dtype": gradient.dtype, "shape": list(gradient.shape), **rows, "values": values}
+
+
+def written(value: float) -> str:
+    """A number in C's hexadecimal notation without zeros at its end, or inf, -inf or nan."""
+    return re.sub(r"\.?0*p", "p", float(value).hex())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,231 @@
+"""The conformance vectors are what the oracle says, and can be used without our code."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+
+import unified_clip.numpy
+from unified_clip.parity import compare, invoke
+from unified_clip.parity.adapter_numpy import Framework
+from unified_clip.parity.calls import CALLS
+from unified_clip.parity.tensors import PARTS, Dense, Gradient, Sparse, encode
+
+PARITY = Path(__file__).parents[2] / "parity"
+VECTORS = PARITY / "vectors"
+FILES = sorted(path for path in VECTORS.glob("*.json") if path.name != "schema.json")
+SCHEMA = json.loads((VECTORS / "schema.json").read_text(encoding="utf-8"))
+READER = re.findall("```python\n(.*?)```", (VECTORS / "README.md").read_text(encoding="utf-8"), re.DOTALL)[0]
+
+
+def load(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def every() -> list[dict[str, Any]]:
+    return [vector for path in FILES for vector in load(path)["vectors"]]
+
+
+# -- the files
+
+
+@pytest.fixture(scope="module")
+def make_vectors() -> Any:
+    spec = importlib.util.spec_from_file_location("make_vectors", PARITY / "make_vectors.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_files_are_what_the_oracle_says(make_vectors: Any) -> None:
+    assert make_vectors.main(["--check"]) == 0
+
+
+def test_a_stale_file_is_noticed_and_written_anew(
+    make_vectors: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "cases").mkdir()
+    for name in ("shared.toml", "refusals.toml"):
+        shutil.copy(VECTORS / "cases" / name, tmp_path / "cases")
+    stale = tmp_path / "refusals.json"
+    stale.write_text((VECTORS / stale.name).read_text(encoding="utf-8").replace("TypeError", "ValueError", 1), "utf-8")
+    assert make_vectors.main(["--check", "--vectors", str(tmp_path)]) == 1
+    assert "stale: refusals.json; run parity/make_vectors.py" in capsys.readouterr().err
+    assert make_vectors.main(["--vectors", str(tmp_path)]) == 0
+    assert stale.read_bytes() == (VECTORS / stale.name).read_bytes()
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_a_file_satisfies_the_schema(path: Path) -> None:
+    jsonschema.Draft202012Validator(SCHEMA).validate(load(path))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"arguments": {"max_norm": 1.0}},
+        {"arguments": {"max_norm": "0.1"}},
+        {"call": "clip"},
+        {"gradients": [{"dtype": "float32", "values": []}]},
+        {"expected": {}},
+        {"tolerance": 1},
+    ],
+)
+def test_the_schema_refuses_what_is_no_vector(wrong: Mapping[str, Any]) -> None:
+    file = {"about": "", "vectors": [{**load(VECTORS / "one_norm.json")["vectors"][0], **wrong}]}
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.Draft202012Validator(SCHEMA).validate(file)
+
+
+def test_there_are_vectors_for_every_name_and_dtype() -> None:
+    names = [vector["name"] for vector in every()]
+    assert len(set(names)) == len(names)
+    assert {vector["call"] for vector in every()} == set(CALLS)
+    assert set(SCHEMA["$defs"]["vector"]["properties"]["call"]["enum"]) == set(CALLS)
+    dtypes = {gradient["dtype"] for vector in every() for gradient in vector["gradients"] if gradient}
+    assert dtypes == set(SCHEMA["$defs"]["dtype"]["enum"])
+
+
+def test_the_files_stay_small() -> None:
+    assert sum(path.stat().st_size for path in FILES) < 500_000
+
+
+# -- a reader that knows nothing of ours
+
+
+def read_by(reader: str, tmp_path: Path) -> subprocess.CompletedProcess[str]:
+    (tmp_path / "reader.py").write_text(reader, encoding="utf-8")
+    command = [sys.executable, "-I", "-S", str(tmp_path / "reader.py")]
+    return subprocess.run(command, cwd=VECTORS, capture_output=True, text=True, check=False)
+
+
+def test_the_reader_in_the_readme_passes(tmp_path: Path) -> None:
+    done = read_by(READER, tmp_path)
+    assert not done.returncode, done.stderr
+    assert done.stdout == "78 vectors passed\n"
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("1e-6", "0.0"),
+        ("float32(coef)", "coef"),
+        ("root / step", "math.sqrt(square) / step"),
+        ("limit == math.inf or ", ""),
+        ("math.nan if n == math.inf and", "math.nan if n == 0 and"),
+        ("is_ours, every):", "is_ours, every[1:]):\n    vector['gradients'] = vector['gradients'][1:]"),
+    ],
+)
+def test_a_reader_that_is_wrong_fails(right: str, wrong: str, tmp_path: Path) -> None:
+    assert READER.count(right) == 1
+    assert "AssertionError" in read_by(READER.replace(right, wrong), tmp_path).stderr
+
+
+# -- ours
+
+
+def read(written: Mapping[str, Any] | None) -> Gradient:
+    """A gradient from a file."""
+    if written is None:
+        return None
+    dtype, shape, rows = written["dtype"], written["shape"], written.get("rows")
+    held = [*(shape if rows is None else [len(rows), *shape[1:]]), *([2] if dtype in PARTS else [])]
+    dense = encode(np.array([float.fromhex(x) for x in written["values"]], np.float64).reshape(held), dtype)
+    return dense if rows is None else Sparse(np.array(rows, np.int64), dense, tuple(shape))
+
+
+def argument(value: Any) -> Any:
+    return float.fromhex(value) if isinstance(value, str) else value
+
+
+def failures(path: Path, namespace: Any) -> list[str]:
+    """The vectors of a file that an implementation for NumPy fails, and why."""
+    found = ((vector["name"], wrong(vector, namespace)) for vector in load(path)["vectors"])
+    return [f"{name}: {why}" for name, why in found if why]
+
+
+def wrong(vector: Mapping[str, Any], namespace: Any) -> str:
+    """What is wrong with the result of an implementation; '' if nothing."""
+    adapter, expected = Framework(), vector["expected"]
+    manner = {key: vector[key] for key in ("need_clip", "groups") if key in vector}
+    arguments = {key: argument(value) for key, value in vector["arguments"].items()}
+    case = {"call": vector["call"], "arguments": arguments, "manner": manner}
+    run = invoke.make(adapter, case, [read(gradient) for gradient in vector["gradients"]])
+    result = invoke.ours(run, getattr(namespace, vector["call"].removesuffix(".clip_")), namespace)
+    if result.raised or "raises" in expected:
+        return "" if expected.get("raises") in result.raised else f"raised {result.raised[:1]}"
+    ulps = vector.get("ulps", {"norm": 0, "gradients": 0})
+    if "norm" in expected:
+        norm = read({"dtype": expected["norm"]["dtype"], "shape": [], "values": [expected["norm"]["value"]]})
+        off = distance(norm, adapter.read(result.norm))
+        if off > ulps["norm"]:
+            return f"the norm is off by {off:g}"
+    right, got = expected.get("gradients", []), list(result.gradients or [])
+    if len(right) != len(got):
+        return f"{len(got)} gradients instead of {len(right)}"
+    for index, (gradient, tensor) in enumerate(zip(right, got, strict=True)):
+        off = distance(read(gradient), None if tensor is None else adapter.read(tensor))
+        if off > ulps["gradients"]:
+            return f"gradient {index} is off by {off:g}"
+    return ""
+
+
+def distance(right: Gradient, found: Gradient) -> float:
+    """In ulps; infinite between different dtypes or shapes."""
+    if right is None or found is None:
+        return 0.0 if right is found else float("inf")
+    assert isinstance(right, Dense)
+    assert isinstance(found, Dense)
+    same_form = (right.dtype, right.shape) == (found.dtype, found.shape)
+    return compare.ulps([right], [found]) if same_form else float("inf")
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_ours_passes(path: Path) -> None:
+    assert failures(path, unified_clip.numpy) == []
+
+
+def limit_off_by_a_bit(t: Any, clip_norm: float, axes: Any = None) -> Any:
+    return unified_clip.numpy.clip_by_norm(t, clip_norm * (1 + 2**-52), axes)
+
+
+def norm_added_up_in_float32(t_list: Any) -> Any:
+    return np.float32(np.linalg.norm(np.concatenate([np.ravel(t) for t in t_list])))
+
+
+def tensor_dropped(t_list: Any, *arguments: Any, **options: Any) -> Any:
+    return unified_clip.numpy.clip_by_global_norm(t_list[:1], *arguments, **options)
+
+
+def thresholds_not_checked(t: Any, clip_norm: float) -> Any:
+    return t * np.float32(clip_norm)
+
+
+@pytest.mark.parametrize(
+    ("file", "name", "faulty"),
+    [
+        ("own_norm", "clip_by_norm", limit_off_by_a_bit),
+        ("norms", "global_norm", norm_added_up_in_float32),
+        ("one_norm", "clip_by_global_norm", tensor_dropped),
+        ("refusals", "clip_by_norm", thresholds_not_checked),
+    ],
+)
+def test_an_implementation_with_a_fault_fails(file: str, name: str, faulty: Callable[..., Any]) -> None:
+    namespace = SimpleNamespace(**{**vars(unified_clip.numpy), name: faulty})
+    found = failures(VECTORS / f"{file}.json", namespace)
+    assert found
+    assert all(f": {name}(" in failure for failure in found)
