@@ -452,6 +452,17 @@ def test_safetensors_that_are_not_whole(
         read(write_safetensors(tmp_path / "a.safetensors", header, bytes(size)))
 
 
+@pytest.mark.parametrize(
+    "data", [b"{}", struct.pack("<Q", 100) + b"{}", struct.pack("<Q", 2**63) + b"{}", struct.pack("<Q", 3) + b"{}"]
+)
+def test_safetensors_that_end_in_their_header(tmp_path: Path, read: Callable[..., Found], data: bytes) -> None:
+    (tmp_path / "a.safetensors").write_bytes(data)
+    with pytest.raises(
+        UnreadableError, match=f"it has {len(data)} bytes, and its header .*: it was cut short, or is no"
+    ):
+        read(tmp_path / "a.safetensors")
+
+
 def edited_npz(path: Path, edit: Callable[[bytes], bytes], save: Callable[..., None] = np.savez) -> Path:
     save(path, weight=np.ones(1000, np.float32))
     path.write_bytes(edit(path.read_bytes()))
@@ -533,11 +544,18 @@ def test_an_array_that_expands_to_more_than_it_says_is_not_expanded(
 class Runs:
     """What runs something when it is unpickled."""
 
-    def __init__(self, function: Callable[..., Any], *arguments: Any) -> None:
-        self.reduced = function, arguments
+    def __init__(self, function: Callable[..., Any], *arguments: Any, state: Any = None) -> None:
+        self.reduced = function, arguments, state
 
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...], Any]:
         return self.reduced
+
+
+MADE, MADE_OF, _ = np.ones(2).__reduce__()
+SHORT_OF_BYTES = Runs(MADE, *MADE_OF, state=(1, (3,), np.dtype("f8"), False, bytes(16)))
+
+ENDLESS: list[Any] = []
+ENDLESS.append(ENDLESS)
 
 
 @pytest.mark.parametrize("protocol", [0, 2, 4])
@@ -574,6 +592,8 @@ def test_a_pickle_is_not_run(
         (pickle.dumps({"w": np.ones(2)}, 4)[:-20], "it is no whole pickle"),
         (pickle.dumps({"w": np.ones(50_000)}, 4)[:-20], "it is no whole pickle"),
         (b"no pickle", "it is no whole pickle"),
+        (pickle.dumps({"w": SHORT_OF_BYTES}, 4), r"an array of float64 and shape \(3,\) has 16 bytes"),
+        (pickle.dumps(ENDLESS, 4), "it is no whole pickle: RecursionError"),
         (pickle.dumps({"w": np.array([{}], object)}, 4), "'w' has the dtype object"),
         (pickle.dumps({"w": np.ones(2), "UnpackBigParamInfor@@": {}}, 2), "save it with protocol 4"),
         (pickle.dumps({"LR_Scheduler": {"last_lr": np.float64(0.1)}}, 4), "it holds no gradients"),

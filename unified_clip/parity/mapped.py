@@ -76,7 +76,7 @@ def keep(found: Iterable[tuple[str, Gradient]], directory: Path) -> dict[str, Gr
 def _is_mapped(gradient: Gradient) -> bool:
     parts = [gradient.rows, gradient.values.array] if isinstance(gradient, Sparse) else []
     parts += [gradient.array] if isinstance(gradient, Dense) else []
-    return all(not part.size or (isinstance(part, np.memmap) and part.flags.c_contiguous) for part in parts)
+    return all(not part.size or isinstance(part, np.memmap) for part in parts)
 
 
 def write(gradients: Iterable[tuple[str, Gradient]], directory: Path) -> None:
