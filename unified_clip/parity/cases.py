@@ -47,7 +47,7 @@ from . import schema
 from .arithmetic import FORMATS, Float64s, nearest, nearest_float, rounded
 from .calls import CALLS, Call
 from .manner import PLAIN, Manner
-from .schema import CasesTable, GradientsTable, SuiteError, TensorTable
+from .schema import CasesFile, CasesTable, GradientsTable, SuiteError, TensorTable
 from .tensors import PARTS, Dense, Gradient, Sparse, UnreadableError, encode, load_recorded
 
 LONG = 100
@@ -102,7 +102,11 @@ class Case:
 
 def read(files: Sequence[Path]) -> list[Case]:
     """All cases in the files, in order."""
-    tables = [(path, schema.read(path, schema.CasesFile)) for path in files]
+    return build([(path, schema.read(path, schema.CasesFile)) for path in files])
+
+
+def build(tables: Sequence[tuple[Path, CasesFile]]) -> list[Case]:
+    """All cases in what files hold."""
     lists: dict[str, dict[str, Gradient]] = {}
     for path, data in tables:
         for number, table in enumerate(data.gradients, 1):

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
-from . import compare, launch, natives, oracle
+from . import compare, details, launch, natives, oracle
 from .cases import Case
 from .compare import Verdict
+from .details import Details
 from .launch import COMPILED, DEVICE, GRAPH, HOST, IN_GRAPHS, NATIVE, STATIC, Failure, Found, Outcome
 from .natives import Difference, Judgement, Shown
 from .oracle import Expected
@@ -46,6 +48,12 @@ class Cell:
     failure: Verdict | None = None
     """The native gave no result."""
 
+    details: Mapping[str, Details] = field(default_factory=dict)
+    """By mode, the numbers where a result differs."""
+
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    """That a result took, by mode."""
+
 
 @dataclass(frozen=True)
 class Row:
@@ -75,6 +83,11 @@ class Run:
     may_be_missing: Sequence[str] = ()
     titles: Mapping[str, str] = field(default_factory=dict)
     """What tables call the frameworks' own functions."""
+
+    suite: str = ""
+    """The suite's directory, as it was given."""
+
+    started: datetime = datetime(1970, 1, 1, tzinfo=UTC)
 
     def verdicts(self) -> list[tuple[str, Verdict]]:
         """Every verdict on ours, and whose it is."""
@@ -134,6 +147,7 @@ def run(suite: Suite, progress: Progress = lambda framework, count: None) -> Run
         chosen = [each for each in runs(suite, name) if each.mode in modes]
         return launch.run(worker, chosen, suite.timeout, lambda count: progress(name, count))
 
+    started = datetime.now(UTC)
     with ThreadPoolExecutor(AT_ONCE) as pool:
         try:
             # The longest first.
@@ -154,7 +168,16 @@ def run(suite: Suite, progress: Progress = lambda framework, count: None) -> Run
     rows = [_row(case, expected[case.name], found, judged, suite) for case in suite.cases]
     allowed = [name for name, framework in suite.frameworks.items() if framework.may_be_missing]
     titles = {name: framework.title for name, framework in suite.frameworks.items()}
-    return Run(list(suite.frameworks), dict(sorted(versions.items())), rows, judged.shown, allowed, titles)
+    return Run(
+        list(suite.frameworks),
+        dict(sorted(versions.items())),
+        rows,
+        judged.shown,
+        allowed,
+        titles,
+        suite.directory,
+        started,
+    )
 
 
 @dataclass(frozen=True)
@@ -187,14 +210,21 @@ def _row(case: Case, right: Expected, found: Mapping[str, Found], judged: _Judge
         key, flushes = (framework, case.name), suite.frameworks[framework].flushes
         results = {mode: result for (mode, name), result in one.results.items() if name == case.name}
         if results:
+            outcomes = {mode: result for mode, result in results.items() if not isinstance(result, Failure)}
             native = results.pop(NATIVE, None)
+            verdicts = {path: compare.judge(case, right, each, path, flushes=flushes) for path, each in results.items()}
+            differing = [mode for mode in outcomes if mode != NATIVE and verdicts[mode].kind != "equal"]
+            if judged.judgements.get(key, "equal") != "equal":
+                differing.append(NATIVE)
             cells[framework] = Cell(
-                {path: compare.judge(case, right, each, path, flushes=flushes) for path, each in results.items()},
-                {path: _digests(each) for path, each in results.items() if not isinstance(each, Failure)},
+                verdicts,
+                {path: _digests(each) for path, each in outcomes.items() if path != NATIVE},
                 judged.differences.get(key),
                 judged.judgements.get(key),
                 judged.wrong.get(key, ""),
                 Verdict(native.kind, detail=native.detail) if isinstance(native, Failure) else None,
+                details.find(case, right, outcomes, differing),
+                {mode: outcome.seconds for mode, outcome in outcomes.items()},
             )
     return Row(case, _digests(right), cells)
 

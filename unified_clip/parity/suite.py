@@ -53,6 +53,8 @@ class Suite:
     frameworks: Mapping[str, Framework]
     known: Sequence[Known] = ()
     timeout: float = 120.0
+    directory: str = ""
+    """As it was given."""
 
 
 def read(directory: Path) -> Suite:
@@ -67,7 +69,7 @@ def read(directory: Path) -> Suite:
     known = natives.read(directory / data.known) if data.known else []
     for name in sorted((named | {entry.framework for entry in known}) - frameworks.keys()):
         raise SuiteError(f"{FILE}: there is no framework {name!r}, which a case or a known difference names")
-    return Suite(found, frameworks, known, data.timeout)
+    return Suite(found, frameworks, known, data.timeout, str(directory))
 
 
 def _framework(table: FrameworkTable, directory: Path, name: str) -> Framework:
