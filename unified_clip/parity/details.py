@@ -22,6 +22,8 @@ from .tensors import PARTS, Dense, encode
 
 Side = Literal["ours", "native"]
 
+Tensors = Sequence[Dense | None]
+
 
 @dataclass(frozen=True)
 class Number:
@@ -115,33 +117,35 @@ def _find(case: Case, right: Expected, by: Side, ours: Outcome | None, native: O
         exact = _numbers(stage, case, right, right)
         if exact is None:
             continue
-        sides = {
-            side: outcome and _numbers(stage, case, right, outcome)
-            for side, outcome in (("ours", ours), ("native", native))
-        }
+        sides = {"ours": _numbers(stage, case, right, ours), "native": _numbers(stage, case, right, native)}
         places = _places(exact, sides[by] or [])
-        if not places:
-            continue
-        index, element, *_ = max(places, key=lambda place: place.ulps)
-        tensor = exact[index]
-        assert tensor is not None
-        gradient = None if stage == "norm" else index
-        dtype = _dtype(case, index) if stage == "coefficient" else tensor.dtype
-        return Details(
-            stage,
-            gradient,
-            "" if gradient is None or not case.names else case.names[gradient],
-            tuple(map(int, np.unravel_index(element, tensor.array.shape))),
-            dtype,
-            _value(tensor, element),
-            *(_number(tensor, held and held[index], element, dtype) for held in sides.values()),
-            apart=sum(place.apart for place in places),
-            compared=sum(each.array.size for each in exact if each is not None),
-        )
+        if places:
+            return _details(stage, case, exact, sides["ours"], sides["native"], places)
     return None
 
 
-def _numbers(stage: str, case: Case, right: Expected, found: Expected | Outcome) -> list[Dense | None] | None:
+def _details(
+    stage: str, case: Case, exact: Tensors, ours: Tensors | None, native: Tensors | None, places: Sequence[_Place]
+) -> Details:
+    index, element, *_ = max(places, key=lambda place: place.ulps)
+    tensor = exact[index]
+    assert tensor is not None
+    dtype = _dtype(case, index) if stage == "coefficient" else tensor.dtype
+    return Details(
+        stage,
+        None if stage == "norm" else index,
+        case.names[index] if case.names and stage != "norm" else "",
+        tuple(map(int, np.unravel_index(element, tensor.array.shape))),
+        dtype,
+        _value(tensor, element),
+        _number(tensor, None if ours is None else ours[index], element, dtype),
+        _number(tensor, None if native is None else native[index], element, dtype),
+        sum(place.apart for place in places),
+        sum(each.array.size for each in exact if each is not None),
+    )
+
+
+def _numbers(stage: str, case: Case, right: Expected, found: Expected | Outcome | None) -> Tensors | None:
     """What a result has at a stage, in the form of what is right; None where it has nothing that can be compared."""
     exact, held = _held(stage, right), _held(stage, found)
     if exact is None or held is None or (stage == "coefficient" and case.call.by_value):
@@ -157,7 +161,9 @@ def _size(tensor: Dense | None) -> int | None:
     return None if tensor is None else tensor.array.size
 
 
-def _held(stage: str, result: Expected | Outcome) -> Sequence[Dense | None] | None:
+def _held(stage: str, result: Expected | Outcome | None) -> Tensors | None:
+    if result is None:
+        return None
     if stage == "norm":
         return None if result.norm is None else [result.norm]
     return result.update if stage == "update" else result.gradients
@@ -170,7 +176,7 @@ def _like(exact: Dense, found: Dense) -> Dense:
     return Dense(exact.dtype, found.array.reshape(exact.array.shape))
 
 
-def _places(exact: Sequence[Dense | None], found: Sequence[Dense | None]) -> list[_Place]:
+def _places(exact: Tensors, found: Tensors) -> list[_Place]:
     """Of each tensor that differs, the element that is furthest off."""
     pairs = enumerate(zip(exact, found, strict=False))
     places = (_place(index, a, b) for index, (a, b) in pairs if a is not None and b is not None)

@@ -153,6 +153,10 @@ class Problem(Model):
 
     what: str
     detail: str
+    framework: str | None
+    """Whose result it is; null where it is of several, or of the list of known differences."""
+
+    mode: str | None
     cases: list[str]
     """Where it shows."""
 

@@ -3,9 +3,10 @@ the last, so that the same results give the same bytes."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,7 @@ def as_data(run: Run) -> dict[str, Any]:
         "frameworks": list(run.frameworks),
         "titles": dict(run.titles),
         "summary": summary(run),
-        "problems": [{"what": each.what, "detail": each.detail, "cases": each.cases} for each in problems(run)],
+        "problems": [dataclasses.asdict(each) for each in problems(run)],
         "known": [_known_data(shown) for shown in run.known],
         "cases": [
             {
@@ -93,35 +94,39 @@ class Problem:
 
     what: str
     detail: str
-    cases: list[str]
+    framework: str | None = None
+    mode: str | None = None
+    cases: Sequence[str] = ()
 
 
 def problems(run: Run) -> list[Problem]:
     """Everything that is not as it should be; one for all the cases that share a reason."""
-    found: dict[tuple[str, str], list[str]] = {}
-    for what, detail, case in _problems(run):
-        found.setdefault((what, detail), []).append(case)
-    entries = [
-        Problem(f"known difference {each.known.framework}, {each.known.function}, {each.known.reason!r}", each.problem, [])
+    found: dict[Problem, list[str]] = {}
+    for problem, case in _problems(run):
+        found.setdefault(problem, []).append(case)
+    known = [
+        Problem(f"known difference {each.known.framework}, {each.known.function}, {each.known.reason!r}", each.problem)
         for each in run.known
         if each.problem
     ]
-    return [*(Problem(what, detail, names) for (what, detail), names in found.items()), *entries]
+    return [*(dataclasses.replace(problem, cases=names) for problem, names in found.items()), *known]
 
 
-def _problems(run: Run) -> Iterator[tuple[str, str, str]]:
+def _problems(run: Run) -> Iterator[tuple[Problem, str]]:
+    """Each as a case shows it, and the case's name."""
     for row in run.rows:
         name = row.case.name
         if row.apart:
-            yield "frameworks differ from each other on the host path", ", ".join(row.apart), name
+            yield Problem("frameworks differ from each other on the host path", ", ".join(row.apart)), name
         for framework, cell in row.cells.items():
             for path, each in cell.verdicts.items():
                 if _is_wrong(run, framework, each):
-                    yield f"{framework}, {OURS[path]}, {each.kind}", each.detail, name
+                    yield Problem(f"{framework}, {OURS[path]}, {each.kind}", each.detail, framework, path), name
             if cell.failure and _is_wrong(run, framework, cell.failure):
-                yield f"{framework}, natives, {cell.failure.kind}", cell.failure.detail, name
+                what = f"{framework}, natives, {cell.failure.kind}"
+                yield Problem(what, cell.failure.detail, framework, NATIVE), name
             if cell.problem and cell.native:
-                yield f"{framework}, {cell.native.function}", cell.problem, name
+                yield Problem(f"{framework}, {cell.native.function}", cell.problem, framework, NATIVE), name
 
 
 def _is_wrong(run: Run, framework: str, each: Verdict) -> bool:
@@ -136,10 +141,11 @@ def verdict(run: Run) -> str:
         equal = sum(each.kind == "equal" for each in ours)
         within = sum(each.agrees for each in ours) - equal
         known = sum(len(shown.cases) for shown in run.known)
-        found = [f"{equal} results of ours are exact"]
-        found += [f"{within} within the contract"] if within else []
-        found += [f"{_count(known, 'difference')} of the frameworks' own functions as listed"] if known else []
-        return f"PASS: {of}: {', '.join(found)}."
+        parts = [f"{equal} results of ours are exact"]
+        parts += [f"{within} are within the contract"] if within else []
+        if known:
+            parts.append(f"{_count(known, 'difference')} of the frameworks' own functions, all known")
+        return f"PASS: {of}: {', '.join(parts)}."
     return f"FAIL: {of}: {'; '.join(_failed(run)) or 'nothing was compared'}."
 
 
@@ -150,7 +156,10 @@ def _failed(run: Run) -> Iterator[str]:
     every = [*run.verdicts(), *run.failures()]
     lost = sorted({name for name, each in every if each.kind != "different" and _is_wrong(run, name, each)})
     counts = (
-        (sum(each.kind == "different" for each in ours), f"of {_count(len(ours), 'result')} of ours differ from exact arithmetic"),
+        (
+            sum(each.kind == "different" for each in ours),
+            f"of {_count(len(ours), 'result')} of ours differ from exact arithmetic",
+        ),
         (sum(bool(row.apart) for row in run.rows), "cases where frameworks differ from each other on the host path"),
         (sum(bool(cell.problem) for cell in cells), "results of the frameworks' own functions are not as listed"),
         (sum(bool(shown.problem) for shown in run.known), "entries of the known differences are not true"),

@@ -45,7 +45,7 @@ def from_suite(directory: str, name: str, framework: str, mode: str) -> str:
     chosen = [case for case in suite.cases if case.name == name]
     if not chosen:
         raise SuiteError(f"{directory} has no case {name!r} for {framework}")
-    return _run(dataclasses.replace(suite, cases=chosen, known=[]), framework, mode)
+    return _run(dataclasses.replace(suite, cases=chosen), framework, mode)
 
 
 def _run(suite: Suite, framework: str, mode: str) -> str:
@@ -90,14 +90,14 @@ def _options(case: Case) -> dict[str, Any]:
 
 
 def _table(gradient: Gradient) -> dict[str, Any] | None:
-    """A gradient as a file of cases has it; None where it has more than a few numbers, or such a file cannot have it."""
+    """A gradient as a file of cases has it; None where it has more than a few numbers, or no file can have it."""
     if gradient is None:
         return {"none": True}
     held = gradient.values if isinstance(gradient, Sparse) else gradient
     if held.array.size > FEW:
         return None
     values = [value if math.isfinite(value) else str(value) for value in held.values().reshape(-1).tolist()]
-    table = {"values": values}
+    table: dict[str, Any] = {"values": values}
     if isinstance(gradient, Sparse):
         table |= {"rows": gradient.rows.tolist(), "shape": list(gradient.shape)}
     elif len(held.shape) != 1:

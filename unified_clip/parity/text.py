@@ -17,7 +17,7 @@ Data = Mapping[str, Any]
 NOTHING = "-"
 
 MOST = 1_000_000
-"""Bytes of the Markdown. GitHub refuses a summary of more than 1024 KiB for one step, which may write other text too."""
+"""Bytes of the Markdown. GitHub refuses more than 1024 KiB from one step, which may write other text too."""
 
 LEGEND = (
     "Ours against the exact oracle: `equal` is the same bits, else the verdict and the greatest distance in units in "
@@ -153,7 +153,9 @@ def as_markdown(data: Data, most: int = MOST) -> str:
             parts += [f"## {title}", *legend, "\n".join(kept)]
             room -= len("\n\n".join(parts[-2 - len(legend) :]).encode()) + 2
         if len(kept) < len(lines):
-            parts.append(f"{title}: {len(lines) - len(kept)} more lines are left out here; all are in index.html and parity.json.")
+            parts.append(
+                f"{title}: {len(lines) - len(kept)} lines are left out here; index.html and parity.json have all."
+            )
     return "\n\n".join(parts) + "\n"
 
 
@@ -170,7 +172,9 @@ def markdown_table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str
 
 
 def _table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> list[str]:
-    return [f"| {' | '.join(map(_inline, line))} |" for line in [header, ["---"] * len(header), *lines]] if lines else []
+    return (
+        [f"| {' | '.join(map(_inline, line))} |" for line in [header, ["---"] * len(header), *lines]] if lines else []
+    )
 
 
 def _inline(text: str) -> str:
@@ -203,5 +207,5 @@ def show(data: Data, out: Path) -> None:
                 table.add_row(*map(escape, line))
             console.print(table, markup=False)
     where = f"The report: {out / 'index.html'}, and parity.md, parity.json and parity.xml beside it."
-    for line in [*problem_lines(data), *headline(data), where]:
-        console.print(line, markup=False, soft_wrap=True)
+    for said in [*problem_lines(data), *headline(data), where]:
+        console.print(said, markup=False, soft_wrap=True)
