@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from parity_cases import suite
+from parity_cases import dense, suite
 
 from unified_clip.parity import engine, launch, oracle
 from unified_clip.parity import suite as suites
 from unified_clip.parity.cases import Case
-from unified_clip.parity.launch import NATIVE, Failure, Found, Outcome
+from unified_clip.parity.launch import DEVICE, HOST, NATIVE, Failure, Found, Outcome
 
 FRAMEWORKS = "[frameworks.numpy]\nmodes = ['host']\n[frameworks.torch]\ntitle = 'PyTorch'\n"
 
@@ -58,3 +58,21 @@ def run(directory: Path, wrong: Wrong, cases: str = CASES, known: str = "") -> e
 
     with mock.patch.object(launch, "run", give):
         return engine.run(suites.read(suite(directory, cases, known, FRAMEWORKS)))
+
+
+NORM_OFF = "worked example: get_total_norm()"
+
+
+def wrong(framework: str, mode: str, case: Case, right: Outcome) -> Result:
+    """A norm that is off, natives that are off, and a worker that ended while it wrote colours."""
+    if mode == NATIVE and right.norm:
+        return dataclasses.replace(right, norm=dense(right.norm.values() * 1.5))
+    if mode == HOST and framework == "torch" and case.name == NORM_OFF:
+        return dataclasses.replace(right, norm=dense(5.5))
+    if mode == DEVICE and case.call_name == "clip_grad_value_":
+        return Failure("crashed", "\x1b[31mred | </failure>\x00")
+    return right
+
+
+def as_it_should_be(framework: str, mode: str, case: Case, right: Outcome) -> Result:
+    return right

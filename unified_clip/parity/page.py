@@ -147,7 +147,9 @@ def render(data: Data, record: Sequence[Data] = ()) -> str:
 
 def _ulps(distance: float | str) -> str:
     """In words; inf is the distance from what is no number."""
-    return "no number" if isinstance(distance, str) else f"{distance:.3g} ulp"
+    if isinstance(distance, str):
+        return "no number"
+    return f"{distance:.3g} ulp" if not 10 <= distance < 1e9 else f"{distance:,.0f} ulp"
 
 
 def _plots(data: Data, record: Sequence[Data]) -> Iterator[tuple[str, str, Any]]:

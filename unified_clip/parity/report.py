@@ -155,20 +155,15 @@ def _failed(run: Run) -> Iterator[str]:
     cells = [cell for row in run.rows for cell in row.cells.values()]
     every = [*run.verdicts(), *run.failures()]
     lost = sorted({name for name, each in every if each.kind != "different" and _is_wrong(run, name, each)})
-    counts = (
-        (
-            sum(each.kind == "different" for each in ours),
-            f"of {_count(len(ours), 'result')} of ours differ from exact arithmetic",
-        ),
-        (sum(bool(row.apart) for row in run.rows), "cases where frameworks differ from each other on the host path"),
-        (sum(bool(cell.problem) for cell in cells), "results of the frameworks' own functions are not as listed"),
-        (sum(bool(shown.problem) for shown in run.known), "entries of the known differences are not true"),
-        (
-            sum(each.kind != "different" and _is_wrong(run, name, each) for name, each in every),
-            f"results are missing ({', '.join(lost)})",
-        ),
+    without = sum(each.kind != "different" and _is_wrong(run, name, each) for name, each in every)
+    found = (
+        (sum(each.kind == "different" for each in ours), "wrong result", f"of ours, of {len(ours)}"),
+        (sum(bool(row.apart) for row in run.rows), "case", "where frameworks differ from each other on the host path"),
+        (sum(bool(cell.problem) for cell in cells), "result", "of the frameworks' own functions not as listed"),
+        (sum(bool(shown.problem) for shown in run.known), "known difference", "not true"),
+        (without, "result", f"missing ({', '.join(lost)})"),
     )
-    yield from (f"{count} {what}" for count, what in counts if count)
+    yield from (f"{_count(count, what)} {rest}" for count, what, rest in found if count)
 
 
 def _count(number: int, what: str) -> str:

@@ -47,7 +47,10 @@
   function follow() {
     const found = rows.find(({ row }) => `#${row.id}` === location.hash);
     if (!found) return;
-    if (found.row.hidden) form.reset();
+    if (found.row.hidden) {
+      form.reset();
+      filter();
+    }
     if (found.button) {
       open(found, true);
       found.button.focus({ preventScroll: true });
@@ -69,7 +72,7 @@
   });
   form.addEventListener("input", filter);
   form.addEventListener("submit", (event) => event.preventDefault());
-  form.addEventListener("reset", () => setTimeout(filter));
+  form.addEventListener("reset", () => setTimeout(filter)); // the event comes before the fields are empty
   window.addEventListener("hashchange", follow);
   filter(); // a browser keeps what was chosen when the page is loaded again
   follow();
