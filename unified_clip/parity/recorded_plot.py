@@ -65,11 +65,11 @@ def _axes(columns: Sequence[Column], low: int, high: int, y: Place) -> Iterator[
     for power in range(low, high + 1, max(1, (high - low) // 6)):
         yield line(LEFT, y(10.0**power), WIDTH - RIGHT, y(10.0**power), "grid")
         yield text(LEFT - 8, y(10.0**power) + 4, power_of_ten(power), "end")
-    yield text(LEFT - 8, FLOOR + 12, "clipped", "end")
-    yield text(LEFT, FLOOR + 28, f"step {columns[0].step:g}", "start")
-    yield text(WIDTH - RIGHT, FLOOR + 28, f"step {columns[-1].step:g}", "end")
+    yield text(LEFT - 8, FLOOR + 20, "clipped", "end")
+    yield text(LEFT, FLOOR + 36, f"step {columns[0].step:g}", "start")
+    yield text(WIDTH - RIGHT, FLOOR + 36, f"step {columns[-1].step:g}", "end")
     clipped, calls = sum(each.clipped for each in columns), sum(each.calls for each in columns)
-    yield text((LEFT + WIDTH - RIGHT) / 2, FLOOR + 46, f"{clipped} of {calls} calls clipped", class_="heading")
+    yield text((LEFT + WIDTH - RIGHT) / 2, FLOOR + 36, f"{clipped} of {calls} calls clipped", class_="heading")
 
 
 def _curves(columns: Sequence[Column], x: Place, y: Place) -> Iterator[Markup]:
@@ -86,7 +86,7 @@ def _marks(columns: Sequence[Column], x: Place, y: Place) -> Iterator[Markup]:
     """Where steps were clipped, and where a norm was not finite."""
     for each in columns:
         if each.clipped:
-            yield line(x(each.step), FLOOR + 4, x(each.step), FLOOR + 12, "clipped")
+            yield line(x(each.step), FLOOR + 10, x(each.step), FLOOR + 20, "clipped")
         if each.clipped and each.finite and len(columns) <= MOST_DOTS:
             words = tag("title", f"step {each.step:g}: norm {max(each.finite):.6g}, threshold {each.threshold}")
             yield tag("circle", words, cx=x(each.step), cy=y(max(each.finite)), r=3.5, class_="clip")
