@@ -16,7 +16,7 @@ from unified_clip.parity.details import Details
 from unified_clip.parity.launch import DEVICE, HOST, NATIVE, Outcome
 from unified_clip.parity.tensors import Dense
 
-GIVEN = [dense([[3.0, 4.0], [1.0, 2.0]]), None, dense([8.0])]
+GIVEN = [dense([[3.0, 4.0], [1.0, 2.0]]), None, dense([8.0, 1.0])]
 CLIPPED = case(GIVEN, "clip_grad_norm_", max_norm=1.0)
 NAMED = dataclasses.replace(CLIPPED, names=["weight", "frozen", "bias"])
 AFTER_ONE = 2.0**-23
@@ -61,15 +61,17 @@ def test_a_wrong_coefficient_is_told_of_the_gradient_that_shows_it_most() -> Non
 
 
 def test_a_wrong_element_is_told_with_its_gradients_name_and_its_index() -> None:
-    weight, *others = right(NAMED).gradients or []
+    weight, frozen, bias = right(NAMED).gradients or []
     assert weight is not None
+    assert bias is not None
     values = weight.values().copy()
     values[1, 0] *= 1 + 4 * AFTER_ONE
-    values[1, 1] *= 1 + AFTER_ONE
-    found = ours(NAMED, gradients=[dense(values), *others])
+    values[0, 0] *= 1 + AFTER_ONE
+    nearer = dense(bias.values() * [1.0, 1 + AFTER_ONE])
+    found = ours(NAMED, gradients=[dense(values), frozen, nearer])
     assert (found.stage, found.gradient, found.name, found.element) == ("tensors", 0, "weight", (1, 0))
     assert found.place == "gradient 0 (weight), element [1, 0]"
-    assert (found.apart, found.compared) == (2, 5)
+    assert (found.apart, found.compared) == (3, 6)
     assert found.ours is not None
     assert found.ours.value == float(np.float32(values[1, 0]))
     assert 4 <= found.ours.ulps <= 8

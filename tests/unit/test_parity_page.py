@@ -14,6 +14,8 @@ from parity_runs import NORM_OFF, run, wrong
 
 from unified_clip.parity import page, recorded_plot, report
 
+DOCS = Path(__file__).parents[2] / "docs"
+
 RECORD = [
     {"unified_clip": "0.1.0", "schema": 1, "started": "2026-11-21T00:00:00Z"},
     *(
@@ -90,6 +92,18 @@ def test_a_long_record_is_drawn_in_few_columns_and_lists_of_norms_by_the_greates
     assert "10 of 10000 calls clipped" in plot
     assert plot.count('class="clipped"') == 10
     assert len(plot) < 50_000
+
+
+def test_the_example_of_the_documentation_adds_a_recorded_run(
+    failed: Any, html: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "report").mkdir()
+    (tmp_path / "report" / "parity.json").write_text(json.dumps(failed), encoding="utf-8")
+    (tmp_path / "run.jsonl").write_text("".join(f"{json.dumps(each)}\n" for each in RECORD), encoding="utf-8")
+    (example,) = re.findall("```python\n(.*?)```", (DOCS / "report.md").read_text(encoding="utf-8"), re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    exec(example, {})
+    assert (tmp_path / "report" / "index.html").read_text(encoding="utf-8") == html
 
 
 # -- in a browser
@@ -250,9 +264,11 @@ def test_dark_and_print_have_colours_of_their_own(opened: Any) -> None:
     look(media="screen", features=light)
 
 
-def test_nothing_is_wider_than_a_narrow_screen(opened: Any) -> None:
+def test_nothing_is_wider_than_the_screen(opened: Any) -> None:
+    opened.execute_script("document.querySelectorAll('#matrix button').forEach((each) => each.click())")
+    beyond = "const box = document.querySelector('.tall'); return box.scrollWidth - box.clientWidth"
+    assert opened.execute_script(beyond) == 0
     metrics = {"width": 360, "height": 740, "deviceScaleFactor": 1, "mobile": True}
     opened.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-    opened.execute_script("document.querySelectorAll('#matrix button').forEach((each) => each.click())")
     assert opened.execute_script("return document.documentElement.scrollWidth") <= 360
     opened.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
