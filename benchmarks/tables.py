@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from unified_clip.bench import report
-from unified_clip.parity.report import markdown_table
+from unified_clip.parity.text import markdown_table
 
 ROOT = Path(__file__).parents[1]
 MARKED = re.compile(r"(<!-- bench: [^>]*-->\n\n).*(\n\n<!-- end of bench -->)", re.DOTALL)

@@ -163,13 +163,19 @@ def _ulps(ours: Dense, theirs: Dense) -> float:
         return 0.0
     if np.isnan(ours.values()[differ]).any() or np.isnan(theirs.values()[differ]).any():
         return math.inf
-    return float(np.abs(_ranks(a[differ]) - _ranks(b[differ])).max())
+    return float(steps(a[differ], b[differ]).max())
 
 
-def _ranks(bits: npt.NDArray[np.unsignedinteger]) -> npt.NDArray[np.object_]:
-    """Whole numbers in the order of the numbers that bits stand for, neighbours 1 apart."""
-    sign = 1 << (8 * bits.itemsize - 1)
-    return np.array([n if n < sign else sign - 1 - n for n in bits.tolist()], dtype=object)
+def steps(a: npt.NDArray[np.unsignedinteger], b: npt.NDArray[np.unsignedinteger]) -> Float64s:
+    """How many numbers apart are those that bits stand for: neighbours 1."""
+    a, b = _ordered(a), _ordered(b)
+    return np.where(a > b, a - b, b - a).astype(np.float64)
+
+
+def _ordered(bits: npt.NDArray[np.unsignedinteger]) -> npt.NDArray[np.unsignedinteger]:
+    """Whole numbers in the order of the numbers that bits stand for."""
+    sign = bits.dtype.type(1 << (8 * bits.itemsize - 1))
+    return np.where(bits & sign, ~bits, bits | sign)
 
 
 def _tensors(norm: Dense | None, gradients: Sequence[Dense | None] | None) -> list[Dense | None]:

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from threading import Lock
+from datetime import UTC, datetime
 from typing import Any
 
-from . import compare, launch, natives, oracle
+from . import compare, launch, natives
 from .cases import Case
 from .compare import Verdict
-from .launch import COMPILED, DEVICE, GRAPH, HOST, IN_GRAPHS, NATIVE, STATIC, Failure, Found, Outcome
+from .details import Details
+from .launch import COMPILED, DEVICE, GRAPH, HOST, IN_GRAPHS, NATIVE, STATIC, Found
 from .natives import Difference, Judgement, Shown
 from .oracle import Expected
-from .suite import Framework, Suite
+from .seen import Oracle, Seen, look, numbers
+from .suite import Suite
 
 AT_ONCE = 2
 """Workers that run side by side."""
@@ -46,6 +48,12 @@ class Cell:
     failure: Verdict | None = None
     """The native gave no result."""
 
+    details: Mapping[str, Details] = field(default_factory=dict)
+    """By mode, the numbers where a result differs."""
+
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    """That a result took, by mode."""
+
 
 @dataclass(frozen=True)
 class Row:
@@ -75,6 +83,11 @@ class Run:
     may_be_missing: Sequence[str] = ()
     titles: Mapping[str, str] = field(default_factory=dict)
     """What tables call the frameworks' own functions."""
+
+    suite: str = ""
+    """The suite's directory, as it was given."""
+
+    started: datetime = datetime(1970, 1, 1, tzinfo=UTC)
 
     def verdicts(self) -> list[tuple[str, Verdict]]:
         """Every verdict on ours, and whose it is."""
@@ -134,48 +147,9 @@ def runs(suite: Suite, framework: str) -> list[launch.Run]:
     ]
 
 
-@dataclass(frozen=True)
-class Seen:
-    """What is kept of a result that has been compared: its tensors may be large."""
-
-    verdict: Verdict | None = None
-    """Of ours."""
-
-    digests: Mapping[str, str] | None = None
-    difference: Difference | None = None
-    """Of a native."""
-
-    failure: Verdict | None = None
-    """There is no result of a native."""
-
-
-class _Oracle:
-    """What is right, worked out once for each case, by whichever thread asks first."""
-
-    def __init__(self) -> None:
-        self._found: dict[str, Expected] = {}
-        self._lock = Lock()
-
-    def __call__(self, case: Case) -> Expected:
-        with self._lock:
-            if case.name not in self._found:
-                self._found[case.name] = oracle.expect(case)
-                _ = self._found[case.name].digests
-            return self._found[case.name]
-
-
-def _compare(run: launch.Run, right: Expected, outcome: Outcome | Failure, framework: Framework) -> Seen:
-    if run.mode == NATIVE:
-        if isinstance(outcome, Failure):
-            return Seen(failure=Verdict(outcome.kind, detail=outcome.detail))
-        return Seen(difference=natives.measure(run.case, right, outcome, framework.tolerance))
-    verdict = compare.judge(run.case, right, outcome, run.mode, flushes=framework.flushes)
-    return Seen(verdict, None if isinstance(outcome, Failure) else outcome.digests)
-
-
 def run(suite: Suite, progress: Progress = lambda framework, count: None) -> Run:
     """Run a suite on its frameworks."""
-    right = _Oracle()
+    right = Oracle()
 
     def work(name: str, modes: Sequence[str]) -> Found:
         framework = suite.frameworks[name]
@@ -184,10 +158,11 @@ def run(suite: Suite, progress: Progress = lambda framework, count: None) -> Run
             launch.command(name, framework.python),
             chosen,
             suite.timeout,
-            lambda run, outcome: _compare(run, right(run.case), outcome, framework),
+            lambda run, outcome: look(run, right(run.case), outcome, framework),
             lambda count: progress(name, count),
         )
 
+    started = datetime.now(UTC)
     with ThreadPoolExecutor(AT_ONCE) as pool:
         try:
             # The longest first.
@@ -209,7 +184,16 @@ def run(suite: Suite, progress: Progress = lambda framework, count: None) -> Run
     rows = [_row(case, right(case), found, judged) for case in suite.cases]
     allowed = [name for name, framework in suite.frameworks.items() if framework.may_be_missing]
     titles = {name: framework.title for name, framework in suite.frameworks.items()}
-    return Run(list(suite.frameworks), dict(sorted(versions.items())), rows, judged.shown, allowed, titles)
+    return Run(
+        list(suite.frameworks),
+        dict(sorted(versions.items())),
+        rows,
+        judged.shown,
+        allowed,
+        titles,
+        suite.directory,
+        started,
+    )
 
 
 @dataclass(frozen=True)
@@ -240,16 +224,21 @@ def _judge_natives(suite: Suite, found: Mapping[str, Found]) -> _Judged:
 def _row(case: Case, right: Expected, found: Mapping[str, Found], judged: _Judged) -> Row:
     cells = {}
     for framework, one in found.items():
-        key = framework, case.name
         seen: dict[str, Seen] = {mode: result for (mode, name), result in one.results.items() if name == case.name}
         if seen:
-            native = seen.pop(NATIVE, Seen())
-            cells[framework] = Cell(
-                {mode: each.verdict for mode, each in seen.items() if each.verdict},
-                {mode: each.digests for mode, each in seen.items() if each.digests is not None},
-                judged.differences.get(key),
-                judged.judgements.get(key),
-                judged.wrong.get(key, ""),
-                native.failure,
-            )
+            cells[framework] = _cell(case, right, seen, (framework, case.name), judged)
     return Row(case, right.digests, cells)
+
+
+def _cell(case: Case, right: Expected, seen: Mapping[str, Seen], key: tuple[str, str], judged: _Judged) -> Cell:
+    ours = {mode: each for mode, each in seen.items() if mode != NATIVE}
+    return Cell(
+        {mode: each.verdict for mode, each in ours.items() if each.verdict},
+        {mode: each.digests for mode, each in ours.items() if each.digests is not None},
+        judged.differences.get(key),
+        judged.judgements.get(key),
+        judged.wrong.get(key, ""),
+        seen[NATIVE].failure if NATIVE in seen else None,
+        numbers(case, right, seen),
+        {mode: each.seconds for mode, each in seen.items() if each.seconds is not None},
+    )

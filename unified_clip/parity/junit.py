@@ -1,11 +1,14 @@
-"""A run as JUnit XML, which CI systems show: a test suite for each framework and path, a test case for each case."""
+"""A run as JUnit XML of the form xunit2, which CI systems show: a test suite for each framework and mode, and a test
+case for each case. Jenkins' junit-10.xsd says which attributes there are; GitLab and GitHub's reporters read the same.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from .compare import Verdict
-from .engine import Run
+from .engine import Cell, Run
 from .launch import NATIVE, OURS
 
 
@@ -13,19 +16,8 @@ def as_xml(run: Run) -> bytes:
     root = Element("testsuites", name="parity")
     for framework in run.frameworks:
         for path, title in OURS.items():
-            suite = SubElement(root, "testsuite", name=f"{framework}, {title}")
-            for row in run.rows:
-                if framework in row.cells and path in row.cells[framework].verdicts:
-                    case = _case(suite, row.case.name, f"{framework}.{path}")
-                    _judge(case, row.cells[framework].verdicts[path], framework in run.may_be_missing)
-        suite = SubElement(root, "testsuite", name=f"{framework}, its own functions")
-        for row in run.rows:
-            if framework in row.cells and (row.cells[framework].judgement or row.cells[framework].failure):
-                cell, case = row.cells[framework], _case(suite, row.case.name, f"{framework}.{NATIVE}")
-                if cell.failure:
-                    _judge(case, cell.failure, framework in run.may_be_missing)
-                elif cell.problem:
-                    _mark(case, "failure", "different", cell.problem)
+            _suite(root, run, framework, path, title, lambda cell, path=path: path in cell.verdicts)  # type: ignore[misc]
+        _suite(root, run, framework, NATIVE, "its own functions", lambda cell: bool(cell.judgement or cell.failure))
     between = SubElement(root, "testsuite", name="between frameworks, host path")
     for row in run.rows:
         case = _case(between, row.case.name, "between")
@@ -38,33 +30,60 @@ def as_xml(run: Run) -> bytes:
             _mark(case, "failure", "known", shown.problem)
     for suite in list(root):
         if len(suite):
-            _count(suite)
+            _count(suite, run)
         else:
             root.remove(suite)
+    for attribute in ("tests", "failures", "errors"):  # there is none for what was skipped in all
+        root.set(attribute, str(sum(int(suite.get(attribute, 0)) for suite in root)))
+    root.set("time", f"{sum(float(suite.get('time', 0)) for suite in root):.3f}")
     indent(root)
     text: bytes = tostring(root, encoding="utf-8", xml_declaration=True)
     return text + b"\n"
 
 
-def _case(suite: Element, name: str, group: str) -> Element:
-    return SubElement(suite, "testcase", name=name, classname=group)
+def _suite(root: Element, run: Run, framework: str, mode: str, title: str, holds: Callable[[Cell], bool]) -> None:
+    """The cases that a framework has in a mode."""
+    suite = SubElement(root, "testsuite", name=f"{framework}, {title}")
+    for row in run.rows:
+        cell = row.cells.get(framework)
+        if cell is None or not holds(cell):
+            continue
+        case = _case(suite, row.case.name, f"{framework}.{mode}", cell.seconds.get(mode, 0.0))
+        numbers = str(cell.details.get(mode, ""))
+        verdict = cell.failure if mode == NATIVE else cell.verdicts[mode]
+        if verdict:
+            _judge(case, verdict, framework in run.may_be_missing, numbers)
+        elif cell.problem:
+            _mark(case, "failure", "different", cell.problem, numbers)
 
 
-def _judge(case: Element, verdict: Verdict, may_be_missing: bool) -> None:
+def _case(suite: Element, name: str, group: str, seconds: float = 0.0) -> Element:
+    return SubElement(suite, "testcase", classname=group, name=_allowed(name), time=f"{seconds:.3f}")
+
+
+def _judge(case: Element, verdict: Verdict, may_be_missing: bool, numbers: str) -> None:
     if verdict.agrees:
         return
     kind = "failure" if verdict.kind == "different" else "error"
     if verdict.kind == "missing" and may_be_missing:
         kind = "skipped"
-    _mark(case, kind, verdict.kind, verdict.detail)
+    _mark(case, kind, verdict.kind, verdict.detail, numbers)
 
 
-def _mark(case: Element, tag: str, kind: str, message: str) -> None:
+def _mark(case: Element, tag: str, kind: str, message: str, numbers: str = "") -> None:
+    """The message is shown in lists, and the text, which has the numbers too, where one case is looked at."""
+    mark = SubElement(case, tag, type=kind, message=_allowed(message))
+    mark.text = "\n".join(map(_allowed, [message, *numbers.splitlines()]))
+
+
+def _allowed(text: str) -> str:
     """Characters that XML does not allow, as a worker's last lines may hold, become question marks."""
-    SubElement(case, tag, type=kind, message="".join(c if c.isprintable() else "?" for c in message))
+    return "".join(c if c.isprintable() else "?" for c in text)
 
 
-def _count(suite: Element) -> None:
+def _count(suite: Element, run: Run) -> None:
     suite.set("tests", str(len(suite)))
     for attribute, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
         suite.set(attribute, str(sum(case.find(tag) is not None for case in suite)))
+    suite.set("time", f"{sum(float(case.get('time', 0)) for case in suite):.3f}")
+    suite.set("timestamp", run.started.strftime("%Y-%m-%dT%H:%M:%S"))

@@ -85,6 +85,9 @@ class Outcome:
     same_objects: Sequence[bool] = ()
     """Of a class: for each gradient whether the given object came back."""
 
+    seconds: float = 0.0
+    """That it took; of cases that share a graph, a share of it."""
+
     @cached_property
     def digests(self) -> dict[str, str]:
         """SHA-256 by stage; the coefficient's shows in the tensors'."""

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from .tensors import PARTS, STORAGE, Dense, Gradient, Sparse
 
-Raw = np.memmap[Any, np.dtype[np.uint8]]
+Raw = npt.NDArray[np.uint8]
 """A file's bytes."""
 
 TENSORS, INDEX, FAILED = "tensors", "index.json", "failed.json"

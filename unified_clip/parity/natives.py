@@ -64,6 +64,11 @@ class Difference:
 
     detail: str = ""
 
+    @property
+    def is_rounded(self) -> bool:
+        """Whether any number differs."""
+        return bool(self.norm or self.gradients)
+
 
 def measure(case: Case, expected: Expected, outcome: Outcome, tolerance: float = CLOSE) -> Difference | None:
     """The native's difference from the oracle; None where there is no such function."""
@@ -197,9 +202,8 @@ def judge(
         problem = _problem(entries, difference)
         if problem and known is not None:
             wrong[framework, case] = problem
-        rounding = difference.norm or difference.gradients
         judgements[framework, case] = (
-            "different" if problem else "known" if entries else "close" if rounding else "equal"
+            "different" if problem else "known" if entries else "close" if difference.is_rounded else "equal"
         )
     return judgements, wrong, [_shown_entry(entry, cases) for entry, cases in shown.items()]
 

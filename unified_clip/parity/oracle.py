@@ -17,10 +17,10 @@ from .adapter import LEARNING_RATE
 from .arithmetic import FORMATS, nearest, nearest_float, power_sum, root, rounded
 from .calls import Arguments, Call
 from .cases import Case
-from .tensors import Dense, Lazily, densify, encode, stage_digests
+from .tensors import Dense, Lazily, Sparse, densify, encode, stage_digests
 
 KEPT = 1 << 20
-"""Elements of a list up to which its clipped gradients are kept; those of longer ones are computed when asked for."""
+"""Elements of a list up to which results are kept; what is right of longer ones is computed when asked for."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,8 +152,13 @@ def clipped(case: Case, gradients: Sequence[Dense | None], n: float, shift: int 
         return _clipped(call, case.arguments, gradient, norms[index], shift)
 
     results = Lazily(make, len(gradients))
-    small = sum(gradient.array.size for gradient in gradients if gradient is not None) < KEPT
-    return list(results) if small else results
+    return results if is_long(case) else list(results)
+
+
+def is_long(case: Case) -> bool:
+    """Whether results of a case are not kept."""
+    held = (gradient.values if isinstance(gradient, Sparse) else gradient for gradient in case.gradients)
+    return sum(each.array.size for each in held if each is not None) >= KEPT
 
 
 def _group_norm(

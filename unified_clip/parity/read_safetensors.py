@@ -18,6 +18,9 @@ from .items import Item, twice
 from .mapped import Raw, dense, open_map
 from .tensors import CODES, STORAGE, Dense, Sparse, UnreadableError
 
+SMALL = 1 << 25
+"""Bytes of a file."""
+
 LONGEST_HEADER = 100_000_000
 """Bytes, as the format has it."""
 
@@ -59,9 +62,9 @@ def items(path: Path) -> Iterator[Item]:
 
 
 def load(path: Path) -> dict[str, Dense]:
-    """The tensors of a file by name."""
+    """The tensors of a file by name; those of a small one are read, since each map keeps a file descriptor open."""
     try:
-        raw = open_map(path)
+        raw = np.fromfile(path, np.uint8) if path.stat().st_size < SMALL else open_map(path)
         header, start = _header(raw)
         return {name: _dense(raw, entry) for name, entry in _entries(header, start, len(raw)).items()}
     except (UnreadableError, OSError, ValueError) as error:  # NumPy refuses to map an empty file

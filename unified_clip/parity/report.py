@@ -1,67 +1,62 @@
-"""What came of a run: as JSON, as Markdown, and as a table on the terminal. The same run gives the same bytes."""
+"""What came of a run, as files: a page for the browser, JSON, Markdown and JUnit XML. They say nothing of time but for
+the last, so that the same results give the same bytes."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import junit
+from . import junit, page, reproduce, text
+from .cases import Case
 from .compare import Verdict
+from .details import Details, Number
 from .engine import Cell, Run
-from .launch import OURS
-from .natives import KINDS, Shown
-
-NOTHING = "-"
-
-VERDICTS = {
-    0: "PASS: every result is exact, or within the contract (close, flushed) on the device path; every difference of "
-    "the natives is a known one.",
-    1: "FAIL: results of ours differ from each other or from exact arithmetic, or the list of known differences is not "
-    "true.",
-    3: "FAIL: a framework is missing, crashed or gave no result, or nothing was compared.",
-}
-"""By exit status."""
-
-LEGEND = (
-    "Ours against the exact oracle: `equal` is the same bits, else the verdict and the greatest distance in units in "
-    "the last place (ulp). Where modes differ, those that came out otherwise than the first are named."
-)
-NATIVE_LEGEND = (
-    "The frameworks' own functions: the verdict, and where they are not equal the relative distance of the norm from "
-    "the exact one / the greatest difference of a gradient, relative to the greatest element."
-)
-KNOWN_LEGEND = "Every difference of the frameworks' own functions that is more than rounding; sizes are relative."
+from .launch import NATIVE, OURS
+from .natives import Shown
+from .published import SCHEMA
 
 
 def write(run: Run, out: Path) -> None:
-    """Write parity.json, parity.md and parity.xml (JUnit) into a directory."""
+    """Write index.html, parity.json, parity.md and parity.xml (JUnit) into a directory."""
     out.mkdir(parents=True, exist_ok=True)
-    (out / "parity.json").write_text(json.dumps(as_data(run), indent=1, allow_nan=False) + "\n", encoding="utf-8")
-    (out / "parity.md").write_text(as_markdown(run), encoding="utf-8")
+    data = as_data(run)
+    (out / "parity.json").write_text(json.dumps(data, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    (out / "index.html").write_text(page.render(data), encoding="utf-8")
+    (out / "parity.md").write_text(text.as_markdown(data), encoding="utf-8")
     (out / "parity.xml").write_bytes(junit.as_xml(run))
 
 
-# -- JSON
+def show(run: Run, out: Path) -> None:
+    """Print tables, what is wrong, the verdict, and where the report is."""
+    text.show(as_data(run), out)
 
 
 def as_data(run: Run) -> dict[str, Any]:
-    """The run as JSON has it; infinities and NaN are strings."""
+    """The run as JSON has it (see `published`); infinities and NaN are strings."""
     return {
+        "schema": SCHEMA,
+        "verdict": verdict(run),
+        "exit_code": run.exit_code,
+        "suite": run.suite,
         "versions": run.versions,
         "frameworks": list(run.frameworks),
         "titles": dict(run.titles),
-        "exit_code": run.exit_code,
         "summary": summary(run),
+        "problems": [dataclasses.asdict(each) for each in problems(run)],
         "known": [_known_data(shown) for shown in run.known],
         "cases": [
             {
                 "name": row.case.name,
+                "call": row.case.call_name,
+                "elements": _elements(row.case),
                 "sha256": row.digests,
                 "stages_apart": row.apart,
-                "frameworks": {framework: _cell_data(cell) for framework, cell in row.cells.items()},
+                "frameworks": {name: _cell_data(run, row.case, name, cell) for name, cell in row.cells.items()},
             }
             for row in run.rows
         ],
@@ -90,18 +85,144 @@ def _kind(cell: Cell, path: str) -> str | None:
     return cell.verdicts[path].kind if path in cell.verdicts else None
 
 
-def _cell_data(cell: Cell) -> dict[str, Any]:
+# -- what is wrong
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something that is not as it should be, and the cases that show it."""
+
+    what: str
+    detail: str
+    framework: str | None = None
+    mode: str | None = None
+    cases: Sequence[str] = ()
+
+
+def problems(run: Run) -> list[Problem]:
+    """Everything that is not as it should be; one for all the cases that share a reason."""
+    found: dict[Problem, list[str]] = {}
+    for problem, case in _problems(run):
+        found.setdefault(problem, []).append(case)
+    known = [
+        Problem(f"known difference {each.known.framework}, {each.known.function}, {each.known.reason!r}", each.problem)
+        for each in run.known
+        if each.problem
+    ]
+    return [*(dataclasses.replace(problem, cases=names) for problem, names in found.items()), *known]
+
+
+def _problems(run: Run) -> Iterator[tuple[Problem, str]]:
+    """Each as a case shows it, and the case's name."""
+    for row in run.rows:
+        name = row.case.name
+        if row.apart:
+            yield Problem("frameworks differ from each other on the host path", ", ".join(row.apart)), name
+        for framework, cell in row.cells.items():
+            for path, each in cell.verdicts.items():
+                if _is_wrong(run, framework, each):
+                    yield Problem(f"{framework}, {OURS[path]}, {each.kind}", each.detail, framework, path), name
+            if cell.failure and _is_wrong(run, framework, cell.failure):
+                what = f"{framework}, natives, {cell.failure.kind}"
+                yield Problem(what, cell.failure.detail, framework, NATIVE), name
+            if cell.problem and cell.native:
+                yield Problem(f"{framework}, {cell.native.function}", cell.problem, framework, NATIVE), name
+
+
+def _is_wrong(run: Run, framework: str, each: Verdict) -> bool:
+    return not each.agrees and not (each.kind == "missing" and framework in run.may_be_missing)
+
+
+def verdict(run: Run) -> str:
+    """The result in a sentence."""
+    ours = [each for _, each in run.verdicts()]
+    of = f"{_count(len(run.rows), 'case')} on {', '.join(run.frameworks)}"
+    if run.exit_code == 0:
+        equal = sum(each.kind == "equal" for each in ours)
+        within = sum(each.agrees for each in ours) - equal
+        known = sum(len(shown.cases) for shown in run.known)
+        parts = [f"{equal} results of ours are exact"]
+        parts += [f"{within} are within the contract"] if within else []
+        if known:
+            parts.append(f"{_count(known, 'difference')} of the frameworks' own functions, all known")
+        return f"PASS: {of}: {', '.join(parts)}."
+    return f"FAIL: {of}: {'; '.join(_failed(run)) or 'nothing was compared'}."
+
+
+def _failed(run: Run) -> Iterator[str]:
+    """What is wrong, counted."""
+    ours = [each for _, each in run.verdicts()]
+    cells = [cell for row in run.rows for cell in row.cells.values()]
+    every = [*run.verdicts(), *run.failures()]
+    lost = sorted({name for name, each in every if each.kind != "different" and _is_wrong(run, name, each)})
+    without = sum(each.kind != "different" and _is_wrong(run, name, each) for name, each in every)
+    found = (
+        (sum(each.kind == "different" for each in ours), "wrong result", f"of ours, of {len(ours)}"),
+        (sum(bool(row.apart) for row in run.rows), "case", "where frameworks differ from each other on the host path"),
+        (sum(bool(cell.problem) for cell in cells), "result", "of the frameworks' own functions not as listed"),
+        (sum(bool(shown.problem) for shown in run.known), "known difference", "not true"),
+        (without, "result", f"missing ({', '.join(lost)})"),
+    )
+    yield from (f"{_count(count, what)} {rest}" for count, what, rest in found if count)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+# -- JSON
+
+
+def _cell_data(run: Run, case: Case, framework: str, cell: Cell) -> dict[str, Any]:
     data: dict[str, Any] = {}
-    for path, verdict in cell.verdicts.items():
-        stages = {stage: _number(size) for stage, size in verdict.stages.items()}
-        data[path] = {"verdict": verdict.kind, "ulps": _number(verdict.ulps), "detail": verdict.detail}
-        data[path] |= {"stages": stages, "sha256": cell.digests.get(path)}
+
+    def common(mode: str, kind: str | None, detail: str) -> dict[str, Any]:
+        again = kind not in ("equal", "close", "missing")
+        return {
+            "verdict": kind,
+            "detail": detail,
+            "details": _details_data(cell.details.get(mode)),
+            "reproduce": reproduce.code(case, framework, mode, run.suite) if again else None,
+        }
+
+    for path, each in cell.verdicts.items():
+        stages = {stage: _number(size) for stage, size in each.stages.items()}
+        data[path] = common(path, each.kind, each.detail)
+        data[path] |= {"ulps": _number(each.ulps), "stages": stages, "sha256": cell.digests.get(path)}
     if cell.native:
         native = cell.native
-        data["native"] = {"function": native.function, "verdict": cell.judgement, "kind": native.kind}
-        data["native"] |= {"norm": _number(native.norm), "gradients": _number(native.gradients)}
-        data["native"] |= {"detail": native.detail, "problem": cell.problem}
+        data[NATIVE] = common(NATIVE, cell.judgement, native.detail)
+        data[NATIVE] |= {"function": native.function, "kind": native.kind, "norm": _number(native.norm)}
+        data[NATIVE] |= {"gradients": _number(native.gradients), "problem": cell.problem}
+    elif cell.failure:
+        data[NATIVE] = common(NATIVE, cell.failure.kind, cell.failure.detail)
+        data[NATIVE] |= {"function": None, "kind": "", "norm": None, "gradients": None, "problem": ""}
     return data
+
+
+def _details_data(details: Details | None) -> dict[str, Any] | None:
+    if details is None:
+        return None
+    return {
+        "stage": details.stage,
+        "gradient": details.gradient,
+        "name": details.name,
+        "element": list(details.element),
+        "place": details.place,
+        "dtype": details.dtype,
+        "exact": _number_data(Number(details.exact, 0.0)),
+        "ours": _number_data(details.ours),
+        "native": _number_data(details.native),
+        "nearer": details.nearer,
+        "apart": details.apart,
+        "compared": details.compared,
+    }
+
+
+def _number_data(number: Number | None) -> dict[str, Any] | None:
+    if number is None:
+        return None
+    return {"value": _number(number.value), "hex": number.value.hex(), "ulps": _number(number.ulps)}
 
 
 def _known_data(shown: Shown) -> dict[str, Any]:
@@ -119,182 +240,10 @@ def _known_data(shown: Shown) -> dict[str, Any]:
     }
 
 
+def _elements(case: Case) -> int:
+    shapes = [gradient.shape for gradient in case.gradients if gradient is not None]
+    return sum(math.prod(shape) for shape in shapes)
+
+
 def _number(value: float | None) -> float | str | None:
     return value if value is None or math.isfinite(value) else str(value)
-
-
-# -- text
-
-
-def headline(run: Run) -> list[str]:
-    """The result in a few lines."""
-    counts = summary(run)
-    lines = [f"{len(run.rows)} cases on {', '.join(run.frameworks)}."]
-    for path, title in OURS.items():
-        shares = counts[path]
-        exact, total = (sum(kinds.get("equal", 0) for kinds in shares.values()), sum(map(_total, shares.values())))
-        if total:
-            lines.append(
-                f"{title.capitalize()}: {exact} of {total} bit-exact ({exact / total:.1%}): {_shares(shares)}."
-            )
-    if counts["natives"]:
-        lines.append(f"The frameworks' own functions: {_shares(counts['natives'])}.")
-    apart = [f"{row.case.name} ({', '.join(row.apart)})" for row in run.rows if row.apart]
-    if apart:
-        lines.append(f"Frameworks differ from each other on the host path in: {'; '.join(apart)}.")
-    if run.exit_code == 0 and len(run.frameworks) > 1:
-        lines.append("On the host path all frameworks gave the same bits.")
-    return [*lines, VERDICTS[run.exit_code]]
-
-
-def _shares(shares: dict[str, dict[str, int]]) -> str:
-    parts = []
-    for framework, kinds in shares.items():
-        others = "".join(f", {count} {kind}" for kind, count in kinds.items() if kind != "equal")
-        parts.append(f"{framework} {kinds.get('equal', 0)}{others}")
-    return "; ".join(parts)
-
-
-def _total(kinds: dict[str, int]) -> int:
-    return sum(kinds.values())
-
-
-def problems(run: Run) -> list[str]:
-    """A line for everything that is not as it should be; one for all the cases that share a reason."""
-    found: dict[tuple[str, ...], list[str]] = {}
-    for row in run.rows:
-        for framework, cell in row.cells.items():
-            for path, verdict in cell.verdicts.items():
-                if not verdict.agrees and not (verdict.kind == "missing" and framework in run.may_be_missing):
-                    found.setdefault((f"{framework}, {OURS[path]}, {verdict.kind}", verdict.detail), []).append(
-                        row.case.name
-                    )
-            if cell.failure and not (cell.failure.kind == "missing" and framework in run.may_be_missing):
-                found.setdefault((f"{framework}, natives, {cell.failure.kind}", cell.failure.detail), []).append(
-                    row.case.name
-                )
-            if cell.problem and cell.native:
-                found.setdefault((f"{framework}, {cell.native.function}", cell.problem), []).append(row.case.name)
-    lines = []
-    for (what, detail), names in found.items():
-        where = names[0] if len(names) == 1 else f"{len(names)} cases, first {names[0]}"
-        lines.append(f"{what}: {where}: {detail}")
-    for shown in run.known:
-        if shown.problem:
-            known = shown.known
-            lines.append(f"known difference {known.framework}, {known.function}, {known.reason!r}: {shown.problem}")
-    return lines
-
-
-def our_rows(run: Run) -> list[list[str]]:
-    return _rows(run, _ours)
-
-
-def native_rows(run: Run) -> list[list[str]]:
-    return _rows(run, _native)
-
-
-def known_rows(run: Run) -> list[list[str]]:
-    """Framework, function, what differs, by how much, in how many cases, why."""
-    return [
-        [
-            shown.known.framework,
-            shown.known.function,
-            KINDS[shown.known.kind],
-            NOTHING if not shown.size else _size(shown.size),
-            str(len(shown.cases)),
-            shown.known.reason,
-        ]
-        for shown in run.known
-    ]
-
-
-def _rows(run: Run, text: Callable[[Cell], str]) -> list[list[str]]:
-    return [
-        [row.case.name, *(text(row.cells[each]) if each in row.cells else NOTHING for each in run.frameworks)]
-        for row in run.rows
-    ]
-
-
-def _ours(cell: Cell) -> str:
-    modes: dict[str, list[str]] = {}
-    for mode, verdict in cell.verdicts.items():
-        modes.setdefault(_verdict(verdict), []).append(mode)
-    first, *others = modes
-    return "; ".join([first, *(f"{', '.join(modes[text])}: {text}" for text in others)])
-
-
-def _verdict(verdict: Verdict) -> str:
-    if verdict.kind == "equal" or not math.isfinite(verdict.ulps):
-        return verdict.kind
-    return f"{verdict.ulps:.3g} ulp" if verdict.kind == "close" else f"{verdict.kind}, {verdict.ulps:.3g} ulp"
-
-
-def _native(cell: Cell) -> str:
-    native = cell.native
-    if native is None:
-        return cell.failure.kind if cell.failure else NOTHING
-    if native.kind not in ("", "value", "touched"):
-        return f"{cell.judgement}: {native.kind}"
-    if cell.judgement == "equal":
-        return "equal"
-    return f"{cell.judgement}: {_size(native.norm)} / {_size(native.gradients)}"
-
-
-def _size(value: float | None) -> str:
-    return NOTHING if value is None else "0" if value == 0 else f"{value:.1e}"
-
-
-KNOWN_HEADER = ["framework", "function", "what differs", "size", "cases", "why"]
-
-
-def as_markdown(run: Run) -> str:
-    """The report for reading."""
-    wrong, header = problems(run), ["case", *run.frameworks]
-    parts = [
-        "# Parity report",
-        *headline(run),
-        *(["## What is wrong", "\n".join(f"- {line}" for line in wrong)] if wrong else []),
-        "## Known differences of the natives",
-        KNOWN_LEGEND,
-        markdown_table(KNOWN_HEADER, known_rows(run)),
-        "## Ours",
-        LEGEND,
-        markdown_table(header, our_rows(run)),
-        "## The frameworks' own functions",
-        NATIVE_LEGEND,
-        markdown_table(header, native_rows(run)),
-        "## Versions",
-        "\n".join(f"- {name} {version}" for name, version in run.versions.items()),
-    ]
-    return "\n\n".join(parts) + "\n"
-
-
-def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def show(run: Run, out: Path) -> None:
-    """Print tables, the headline, and where the report is."""
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = 200
-    header = ["case", *run.frameworks]
-    tables = (
-        (LEGEND, header, our_rows(run)),
-        (NATIVE_LEGEND, header, native_rows(run)),
-        (KNOWN_LEGEND, KNOWN_HEADER, known_rows(run)),
-    )
-    for legend, columns, rows in tables:
-        if rows:
-            table = Table(*columns, caption=legend, caption_justify="left")
-            for row in rows:
-                table.add_row(*map(escape, row))
-            console.print(table, markup=False)
-    for line in [*problems(run), *headline(run), f"The report: {out / 'parity.md'}, parity.json and parity.xml."]:
-        console.print(line, markup=False, soft_wrap=True)

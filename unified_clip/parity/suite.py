@@ -61,6 +61,8 @@ class Suite:
 
     timeout: float = 120.0
     known_file: Path | None = None
+    directory: str = ""
+    """As it was given."""
 
 
 def read(path: Path, *, accepting: bool = False) -> Suite:
@@ -77,13 +79,19 @@ def read(path: Path, *, accepting: bool = False) -> Suite:
     named = {name for case in found for name in case.frameworks}
     known = None
     if data.known:
-        known_file = directory / data.known
-        if not accepting and not known_file.exists():
-            raise SuiteError(f"{known_file} is not there; `unified-clip parity --accept` writes it")
-        known = natives.read(known_file) if known_file.exists() else []
+        known = _known(directory / data.known, accepting)
     for name in sorted((named | {entry.framework for entry in known or []}) - frameworks.keys()):
         raise SuiteError(f"{FILE}: there is no framework {name!r}, which a case or a known difference names")
-    return Suite(found, frameworks, known, data.timeout, directory / data.known if data.known else None)
+    known_file = directory / data.known if data.known else None
+    return Suite(found, frameworks, known, data.timeout, known_file, str(path))
+
+
+def _known(file: Path, accepting: bool) -> Sequence[Known]:
+    if file.exists():
+        return natives.read(file)
+    if not accepting:
+        raise SuiteError(f"{file} is not there; `unified-clip parity --accept` writes it")
+    return []
 
 
 def _framework(table: FrameworkTable, directory: Path, name: str, tolerance: float) -> Framework:

@@ -109,10 +109,13 @@ def run(
         check_path(adapter, ops, mode)
         for batch in batches(list(runs), is_alone, lambda one: bool(dtypes(gradients(one)) & WIDE)):
             cases = [(job["cases"][one["case"]], gradients(one)) for one in batch]
-            for one, (result, found) in zip(batch, run_cases(adapter, namespace, mode, cases), strict=True):
+            started = time.perf_counter()
+            results = run_cases(adapter, namespace, mode, cases)
+            seconds = (time.perf_counter() - started) / len(batch)
+            for one, (result, found) in zip(batch, results, strict=True):
                 wait_for_room(out)
                 tensors.save(out / f"{one['number']}.safetensors", found)
-                write_json(out / f"{one['number']}.json", result)
+                write_json(out / f"{one['number']}.json", {**result, "seconds": seconds})
 
 
 def wait_for_room(out: Path) -> None:

@@ -1,0 +1,204 @@
+"""The files of a report are what those who read them expect: a published schema, xunit2, and a size that CI takes."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import jsonschema
+import pytest
+from parity_runs import NORM_OFF, as_it_should_be, run, wrong
+
+from unified_clip.parity import engine, launch, published, report, reproduce, suite, text
+from unified_clip.parity.launch import HOST
+from unified_clip.parity.schema import SuiteError
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+@pytest.fixture(scope="module")
+def failed(tmp_path_factory: pytest.TempPathFactory) -> engine.Run:
+    return run(tmp_path_factory.mktemp("failed"), wrong)
+
+
+@pytest.fixture(scope="module")
+def passed(tmp_path_factory: pytest.TempPathFactory) -> engine.Run:
+    return run(tmp_path_factory.mktemp("passed"), as_it_should_be)
+
+
+def result(data: Any, case: str, framework: str, mode: str) -> Any:
+    (found,) = [each for each in data["cases"] if each["name"] == case]
+    return found["frameworks"][framework][mode]
+
+
+# -- JSON
+
+
+def test_the_published_schema_is_that_of_the_models() -> None:
+    held = (DOCS / "parity.schema.json").read_text(encoding="utf-8")
+    assert held == json.dumps(published.json_schema(), indent=1) + "\n", "run what published.py says"
+
+
+@pytest.mark.parametrize("name", ["passed", "failed"])
+def test_reports_fit_the_published_schema_and_hold_nothing_else(name: str, request: pytest.FixtureRequest) -> None:
+    data = json.loads(json.dumps(report.as_data(request.getfixturevalue(name)), allow_nan=False))
+    schema = json.loads((DOCS / "parity.schema.json").read_text(encoding="utf-8"))
+    jsonschema.Draft202012Validator.check_schema(schema)
+    jsonschema.Draft202012Validator(schema).validate(data)
+    described = published.Report.model_validate(data).model_dump(mode="json", by_alias=True, exclude_unset=True)
+    assert described == data
+
+
+def test_a_difference_has_its_numbers_and_a_result_that_is_equal_none(failed: engine.Run) -> None:
+    data = report.as_data(failed)
+    details = result(data, NORM_OFF, "torch", HOST)["details"]
+    assert (details["stage"], details["gradient"], details["dtype"]) == ("norm", None, "float32")
+    assert details["ours"] == {"value": 5.5, "hex": "0x1.6000000000000p+2", "ulps": 47761.0}
+    assert details["native"]["value"] == pytest.approx(1.5 * 30**0.5)
+    assert details["nearer"] == "ours"
+    assert result(data, NORM_OFF, "numpy", HOST)["details"] is None
+    assert result(data, NORM_OFF, "numpy", HOST)["reproduce"] is None
+
+
+def test_the_verdict_is_a_sentence_with_counts(passed: engine.Run, failed: engine.Run) -> None:
+    assert report.verdict(passed) == "PASS: 6 cases on numpy, torch: 18 results of ours are exact."
+    assert report.verdict(failed) == (
+        "FAIL: 6 cases on numpy, torch: 1 wrong result of ours, of 18; "
+        "1 case where frameworks differ from each other on the host path; "
+        "4 results of the frameworks' own functions not as listed; 2 results missing (torch)."
+    )
+
+
+# -- to reproduce a difference
+
+
+def broken_worker(framework: str, python: str = sys.executable) -> list[str]:
+    code = "from unified_clip._core import rule; rule.PYTORCH = rule.PADDLE; "
+    return [python, "-c", code + "from unified_clip.parity import worker; worker.main()", framework]
+
+
+@pytest.mark.parametrize(("of", "way"), [("worked example", "literal"), ("many", "from_suite")])
+def test_the_lines_that_reproduce_a_difference_show_its_numbers(
+    of: str, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "suite.toml").write_text("cases = ['cases.toml']\n[frameworks.numpy]\nmodes = ['host']")
+    (tmp_path / "cases.toml").write_text(
+        """
+        gradients = [
+          { name = "worked example", tensors = [{ values = [3.0, 4.0] }, { none = true }, { values = [[2, 1.5]] }] },
+          { name = "many", tensors = [{ random = 7, exponents = [-2, 1], shape = [40] }] },
+        ]
+        cases = [{ gradients = ["worked example", "many"], calls = [{ call = "clip_grad_norm_", max_norm = 0.5 }] }]
+        """
+    )
+    monkeypatch.setattr(launch, "command", broken_worker)
+    made = engine.run(suite.read(tmp_path))
+    assert all(row.cells["numpy"].seconds[HOST] > 0 for row in made.rows)
+    data = report.as_data(made)
+    found = result(data, f"{of}: clip_grad_norm_(max_norm=0.5)", "numpy", HOST)
+    assert found["verdict"] == "different"
+    assert found["details"]["stage"] == "coefficient"
+    assert len(found["reproduce"].splitlines()) <= 5
+    assert f"reproduce.{way}(" in found["reproduce"]
+    exec(found["reproduce"], {})
+    printed = capsys.readouterr().out
+    assert printed.startswith("numpy, host: different: coefficient off by")
+    for side in ("exact", "ours"):
+        assert found["details"][side]["hex"] in printed
+    monkeypatch.undo()
+    exec(found["reproduce"], {})
+    assert capsys.readouterr().out == "numpy, host: equal\n"
+
+
+def test_a_case_that_the_suite_does_not_have_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "suite.toml").write_text("cases = ['cases.toml']\n[frameworks.numpy]")
+    (tmp_path / "cases.toml").write_text(
+        "gradients = [{ name = 'a', tensors = [] }]\n"
+        "cases = [{ gradients = ['a'], calls = [{ call = 'global_norm' }] }]"
+    )
+    with pytest.raises(SuiteError, match="has no case 'b' for numpy"):
+        reproduce.from_suite(str(tmp_path), "b", "numpy", HOST)
+
+
+# -- JUnit
+
+ATTRIBUTES = {
+    "testsuites": {"name", "time", "tests", "failures", "errors"},
+    "testsuite": {"name", "tests", "failures", "errors", "skipped", "time", "timestamp", "hostname"},
+    "testcase": {"name", "classname", "time"},
+    "failure": {"type", "message"},
+    "error": {"type", "message"},
+    "skipped": {"type", "message"},
+}
+CHILDREN = {"testsuites": {"testsuite"}, "testsuite": {"testcase"}, "testcase": {"failure", "error", "skipped"}}
+"""What Jenkins' junit-10.xsd allows of elements and attributes, as far as reporters agree on them."""
+
+
+@pytest.mark.parametrize("name", ["passed", "failed"])
+def test_junit_has_the_form_xunit2(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    report.write(request.getfixturevalue(name), tmp_path)
+    root = ElementTree.parse(tmp_path / "parity.xml").getroot()
+    assert root.tag == "testsuites"
+    for element in root.iter():
+        assert set(element.attrib) <= ATTRIBUTES[element.tag]
+        assert {child.tag for child in element} <= CHILDREN.get(element.tag, set())
+    for element in [root, *root.iter("testsuite"), *root.iter("testcase")]:
+        assert re.fullmatch(r"[0-9]+\.[0-9]{3}", element.attrib["time"])
+    for each in root:
+        assert re.fullmatch(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d", each.attrib["timestamp"])
+        assert int(each.attrib["tests"]) == len(each) > 0
+    for count, tag in (("tests", "testcase"), ("failures", "failure"), ("errors", "error")):
+        assert int(root.attrib[count]) == len(list(root.iter(tag))) == sum(int(each.attrib[count]) for each in root)
+
+
+def test_a_failure_has_a_message_for_lists_and_the_numbers_in_its_text(failed: engine.Run, tmp_path: Path) -> None:
+    report.write(failed, tmp_path)
+    root = ElementTree.parse(tmp_path / "parity.xml").getroot()
+    failure = root.find(f"testsuite[@name='torch, host path']/testcase[@name='{NORM_OFF}']/failure")
+    assert failure is not None
+    assert failure.get("message") == "norm off by 4.78e+04 ulp"
+    assert "0x1.6000000000000p+2" in str(failure.text)
+    assert {error.get("message") for error in root.iter("error")} == {"?[31mred | </failure>?"}
+
+
+def test_times_are_those_that_the_worker_took(passed: engine.Run, tmp_path: Path) -> None:
+    cells = {**passed.rows[0].cells, "numpy": dataclasses.replace(passed.rows[0].cells["numpy"], seconds={HOST: 0.25})}
+    slow = dataclasses.replace(passed, rows=[dataclasses.replace(passed.rows[0], cells=cells), *passed.rows[1:]])
+    report.write(slow, tmp_path)
+    root = ElementTree.parse(tmp_path / "parity.xml").getroot()
+    assert root[0][0].get("time") == root[0].get("time") == root.get("time") == "0.250"
+
+
+# -- Markdown
+
+
+def test_a_summary_of_thousands_of_cases_is_cut_to_the_size_that_github_takes(failed: engine.Run) -> None:
+    many = [
+        dataclasses.replace(row, case=dataclasses.replace(row.case, name=f"{row.case.name} no. {number}"))
+        for row in failed.rows
+        for number in range(1200)
+    ]
+    data = report.as_data(dataclasses.replace(failed, rows=many))
+    whole, cut = text.as_markdown(data, most=10**9), text.as_markdown(data)
+    assert len(whole.encode()) > 1024 * 1024 > text.MOST >= len(cut.encode()) > 0.9 * text.MOST
+    assert cut.startswith("# Parity report\n\nFAIL: 7200 cases on numpy, torch")
+    assert cut.endswith("## Versions\n\n- numpy 1.0\n- torch 1.0\n")
+    said = r"^([^:\n]+): (\d+) lines are left out here; index.html and parity.json have all.\n\n"
+    left = re.findall(said, cut, re.M)
+    assert [title for title, _ in left] == ["The frameworks' own functions"]
+    kept = re.sub(said, "", cut, flags=re.M)
+    rows = len(re.findall(r"^\| ", whole, re.M)) - len(re.findall(r"^\| ", kept, re.M))
+    assert rows == sum(int(count) for _, count in left)
+    assert "are left out" not in whole
+
+
+def test_what_is_wrong_cannot_break_a_table_or_begin_html(failed: engine.Run) -> None:
+    markdown = text.as_markdown(report.as_data(failed))
+    assert "<script" not in markdown
+    assert "&lt;script>throw Error('case')&lt;/script>: get_total_norm()" in markdown
+    assert "red \\| &lt;/failure>" in markdown

@@ -1,0 +1,126 @@
+"""The plot of a recorded training run: norm and threshold at each step, and which were clipped."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from markupsafe import Markup
+
+from .svg import LEFT, RIGHT, TOP, WIDTH, figure, line, power_of_ten, tag, text
+
+Data = Mapping[str, Any]
+
+MOST_COLUMNS = 640
+"""More steps share a column."""
+
+MOST_DOTS = 160
+"""With more columns, clipped steps are marked below the curve only."""
+
+HEIGHT, FLOOR = 300, 226
+
+Place = Callable[[float], float]
+
+
+@dataclass(frozen=True)
+class Column:
+    """What the steps of one column have."""
+
+    step: float
+    norms: Sequence[float]
+    threshold: float | None
+    clipped: int
+    calls: int
+
+    @property
+    def finite(self) -> list[float]:
+        return [norm for norm in self.norms if math.isfinite(norm)]
+
+
+def record(lines: Sequence[Data]) -> Markup | None:
+    """Norm and threshold at each step, from the lines of a recorded run; None where there are no norms."""
+    columns = _columns([each for each in lines if "step" in each])
+    shown = [value for each in columns for value in (*each.finite, each.threshold or 0) if value > 0]
+    if not shown:
+        return None
+    low, high = math.floor(math.log10(min(shown))), math.ceil(math.log10(max(shown)))
+    high += high == low
+    first, last = columns[0].step, columns[-1].step
+
+    def x(step: float) -> float:
+        return LEFT + 8 + (WIDTH - LEFT - RIGHT - 16) * (step - first) / max(1, last - first)
+
+    def y(value: float) -> float:
+        power = math.log10(value) if value > 0 else low
+        return FLOOR - (FLOOR - TOP - 14) * (power - low) / (high - low)
+
+    children = [*_axes(columns, low, high, y), *_curves(columns, x, y), *_marks(columns, x, y), *_key()]
+    return figure("record", "Norm and threshold at each step of the recorded run", HEIGHT, children)
+
+
+def _axes(columns: Sequence[Column], low: int, high: int, y: Place) -> Iterator[Markup]:
+    yield line(LEFT, FLOOR, WIDTH - RIGHT, FLOOR, "axis")
+    for power in range(low, high + 1, max(1, (high - low) // 6)):
+        yield line(LEFT, y(10.0**power), WIDTH - RIGHT, y(10.0**power), "grid")
+        yield text(LEFT - 8, y(10.0**power) + 4, power_of_ten(power), "end")
+    yield text(LEFT - 8, FLOOR + 20, "clipped", "end")
+    yield text(LEFT, FLOOR + 36, f"step {columns[0].step:g}", "start")
+    yield text(WIDTH - RIGHT, FLOOR + 36, f"step {columns[-1].step:g}", "end")
+    clipped, calls = sum(each.clipped for each in columns), sum(each.calls for each in columns)
+    yield text((LEFT + WIDTH - RIGHT) / 2, FLOOR + 36, f"{clipped} of {calls} calls clipped", class_="heading")
+
+
+def _curves(columns: Sequence[Column], x: Place, y: Place) -> Iterator[Markup]:
+    """The greatest norm of each column, the band down to the least, and the threshold."""
+    highest = [(x(each.step), y(max(each.finite))) for each in columns if each.finite]
+    lowest = [(x(each.step), y(min(each.finite))) for each in reversed(columns) if each.finite]
+    limits = [(x(each.step), y(each.threshold)) for each in columns if each.threshold is not None]
+    for class_, points in (("band", [*highest, *lowest]), ("norm", highest), ("threshold", limits)):
+        if points:
+            yield tag("path", d="M" + "L".join(f"{across:.1f} {down:.1f}" for across, down in points), class_=class_)
+
+
+def _marks(columns: Sequence[Column], x: Place, y: Place) -> Iterator[Markup]:
+    """Where steps were clipped, and where a norm was not finite."""
+    for each in columns:
+        if each.clipped:
+            yield line(x(each.step), FLOOR + 10, x(each.step), FLOOR + 20, "clipped")
+        if each.clipped and each.finite and len(columns) <= MOST_DOTS:
+            words = tag("title", f"step {each.step:g}: norm {max(each.finite):.6g}, threshold {each.threshold}")
+            yield tag("circle", words, cx=x(each.step), cy=y(max(each.finite)), r=3.5, class_="clip")
+        if len(each.finite) < len(each.norms):
+            words = tag("title", f"step {each.step:g}: the norm is not finite")
+            yield tag("g", words, text(x(each.step), TOP + 6, "x", class_="infinite"))
+
+
+def _key() -> Iterator[Markup]:
+    for across, name in ((LEFT, "norm"), (LEFT + 90, "threshold")):
+        yield line(across, HEIGHT - 6, across + 24, HEIGHT - 6, name)
+        yield text(across + 30, HEIGHT - 2, name, "start")
+
+
+def _columns(calls: Sequence[Data]) -> list[Column]:
+    """Calls of one step share a column, and so do neighbouring steps where there are many."""
+    size = max(1, -(-len({each["step"] for each in calls}) // MOST_COLUMNS))
+    groups: dict[int, list[Data]] = {}
+    for each in calls:
+        groups.setdefault(each["step"] // size, []).append(each)
+    return [_column(found) for _, found in sorted(groups.items())]
+
+
+def _column(calls: Sequence[Data]) -> Column:
+    thresholds = [each["threshold"] for each in calls if isinstance(each.get("threshold"), int | float)]
+    return Column(
+        calls[0]["step"],
+        [float(value) for each in calls for value in _several(each.get("norm"))],
+        thresholds[-1] if thresholds else None,
+        sum(bool(each.get("clipped")) for each in calls),
+        len(calls),
+    )
+
+
+def _several(norm: Any) -> Sequence[Any]:
+    """A rule for each tensor has a list of norms, and one by value has none."""
+    return norm if isinstance(norm, list) else [] if norm is None else [norm]

@@ -1,0 +1,90 @@
+"""What is kept of a result once it has been compared: verdicts and digests, and tensors unless they are long."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from threading import Lock
+
+from . import compare, details, natives, oracle
+from .cases import Case
+from .compare import Verdict
+from .details import Details
+from .launch import NATIVE, Failure, Outcome, Run
+from .natives import Difference
+from .oracle import Expected
+from .suite import Framework
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One result."""
+
+    verdict: Verdict | None = None
+    """Of ours."""
+
+    digests: Mapping[str, str] | None = None
+    difference: Difference | None = None
+    """Of a native."""
+
+    failure: Verdict | None = None
+    """There is no result of a native."""
+
+    seconds: float | None = None
+    differs: bool = False
+    outcome: Outcome | None = None
+    """The result itself, where the list of gradients is not long."""
+
+    details: Mapping[str, Details] = field(default_factory=dict)
+    """Where it is: the numbers where the result differs, seen by themselves."""
+
+
+class Oracle:
+    """What is right, worked out once for each case, by whichever thread asks first."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, Expected] = {}
+        self._lock = Lock()
+
+    def __call__(self, case: Case) -> Expected:
+        with self._lock:
+            if case.name not in self._found:
+                self._found[case.name] = oracle.expect(case)
+                _ = self._found[case.name].digests
+            return self._found[case.name]
+
+
+def look(run: Run, right: Expected, outcome: Outcome | Failure, framework: Framework) -> Seen:
+    """Compare a result with what is right."""
+    seen = _native(run, right, outcome, framework) if run.mode == NATIVE else _ours(run, right, outcome, framework)
+    if isinstance(outcome, Failure):
+        return seen
+    seen = dataclasses.replace(seen, seconds=outcome.seconds)
+    if not oracle.is_long(run.case):
+        return dataclasses.replace(seen, outcome=outcome)
+    if seen.differs:
+        return dataclasses.replace(seen, details=details.find(run.case, right, {run.mode: outcome}, [run.mode]))
+    return seen
+
+
+def _ours(run: Run, right: Expected, outcome: Outcome | Failure, framework: Framework) -> Seen:
+    verdict = compare.judge(run.case, right, outcome, run.mode, flushes=framework.flushes)
+    if isinstance(outcome, Failure):
+        return Seen(verdict)
+    return Seen(verdict, outcome.digests, differs=verdict.kind != "equal")
+
+
+def _native(run: Run, right: Expected, outcome: Outcome | Failure, framework: Framework) -> Seen:
+    if isinstance(outcome, Failure):
+        return Seen(failure=Verdict(outcome.kind, detail=outcome.detail))
+    difference = natives.measure(run.case, right, outcome, framework.tolerance)
+    return Seen(difference=difference, differs=bool(difference and (difference.kind or difference.is_rounded)))
+
+
+def numbers(case: Case, right: Expected, seen: Mapping[str, Seen]) -> dict[str, Details]:
+    """By mode, the numbers where a framework's results differ; beside each other, unless the list is long."""
+    outcomes = {mode: each.outcome for mode, each in seen.items() if each.outcome}
+    differing = [mode for mode in outcomes if seen[mode].differs]
+    found = details.find(case, right, outcomes, differing)
+    return found | {mode: each for one in seen.values() for mode, each in one.details.items()}
