@@ -122,6 +122,14 @@ def read(files: Sequence[Path]) -> list[Case]:
     return list(cases.values())
 
 
+def one(name: str, gradients: Mapping[str, Gradient], call: Mapping[str, Any]) -> Case:
+    """The case of one call on gradients that are at hand, by their names."""
+    table = CasesTable(gradients=[name], calls=[dict(call)])
+    (case,) = _cases(table, {name: gradients}, name)
+    _check(case, name)
+    return case
+
+
 # -- gradients
 
 

@@ -117,6 +117,12 @@ def _norm(gradients: tuple[Dense, ...], p: float, dtype: str) -> float:
     return nearest_root(power_sum(values, int(p)), int(p), dtype)
 
 
+def forget() -> None:
+    """Let go of the gradients whose norms are kept."""
+    _norm.cache_clear()
+    densify.cache_clear()
+
+
 def clipped(case: Case, gradients: Sequence[Dense | None], n: float, shift: int = 0) -> list[Dense | None]:
     """The gradients after the call; n is the norm over all of them that count, where the call has one.
 
