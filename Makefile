@@ -2,7 +2,7 @@
 
 VENV := .venv
 BIN := $(VENV)/bin
-SOURCES := $(shell find unified_clip unified_clip_pytest -name '*.py' -o -name '*.?pp' -o -name CMakeLists.txt) pyproject.toml
+SOURCES := $(shell find unified_clip -name '*.py' -o -name '*.?pp' -o -name CMakeLists.txt) pyproject.toml
 
 .PHONY: test sanitize wheel-test parity bench readme lint coverage record clean
 

@@ -23,6 +23,7 @@ LAYERS = [
     "bench",
     "cli",
     "testing",
+    "pytest_plugin",
 ]
 """Each may import from itself and from those before it."""
 

@@ -1,7 +1,6 @@
 """The pytest plugin: the fixture `clip_parity`, and the options it takes.
 
-It is no part of the package `unified_clip`, because pytest imports it at the start of every run where that is
-installed, and it should not make them wait for NumPy.
+pytest imports it at the start of every run where unified_clip is installed, so it imports nothing before it is used.
 """
 
 from __future__ import annotations
