@@ -52,6 +52,11 @@ class Verdict:
     def agrees(self) -> bool:
         return self.kind in ("equal", "close", "flushed")
 
+    @property
+    def is_failure(self) -> bool:
+        """There is no result."""
+        return not self.agrees and self.kind != "different"
+
 
 def judge(case: Case, expected: Expected, outcome: Outcome | Failure, path: str, *, flushes: bool = False) -> Verdict:
     """A result of ours against the oracle. `flushes`: the framework's own arithmetic takes subnormal numbers for zero,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import compare, launch, natives, oracle
+from .baseline import Change
 from .cases import Case
 from .compare import Verdict
 from .launch import COMPILED, DEVICE, GRAPH, HOST, IN_GRAPHS, NATIVE, STATIC, Failure, Found, Outcome
@@ -76,6 +77,9 @@ class Run:
     titles: Mapping[str, str] = field(default_factory=dict)
     """What tables call the frameworks' own functions."""
 
+    changes: Sequence[Change] | None = None
+    """Against a baseline, where there is one."""
+
     def verdicts(self) -> list[tuple[str, Verdict]]:
         """Every verdict on ours, and whose it is."""
         return [
@@ -88,18 +92,21 @@ class Run:
     @property
     def exit_code(self) -> int:
         """0: all as it should be; 1: a difference that should not be; 3: a framework gave no result."""
-        if any(verdict.kind == "different" for _, verdict in self.verdicts()) or any(row.apart for row in self.rows):
-            return 1
-        if any(cell.problem for row in self.rows for cell in row.cells.values()):
-            return 1
-        if any(shown.problem for shown in self.known):
+        if self.differs if self.changes is None else any(change.worse for change in self.changes):
             return 1
         failed = [
             framework
             for framework, verdict in [*self.verdicts(), *self.failures()]
-            if not verdict.agrees and not (verdict.kind == "missing" and framework in self.may_be_missing)
+            if verdict.is_failure and not (verdict.kind == "missing" and framework in self.may_be_missing)
         ]
         return 3 if failed or not self.compared else 0
+
+    @property
+    def differs(self) -> bool:
+        """Whether there is a difference that should not be, in a baseline or not."""
+        ours = any(verdict.kind == "different" for _, verdict in self.verdicts()) or any(row.apart for row in self.rows)
+        natives = any(cell.problem for row in self.rows for cell in row.cells.values())
+        return ours or natives or any(shown.problem for shown in self.known)
 
     def failures(self) -> list[tuple[str, Verdict]]:
         """Natives that gave no result, and whose they are."""
@@ -109,7 +116,7 @@ class Run:
     @property
     def compared(self) -> bool:
         """Whether there was anything to compare."""
-        return any(verdict.agrees for _, verdict in self.verdicts()) or any(
+        return not all(verdict.is_failure for _, verdict in self.verdicts()) or any(
             cell.judgement for row in self.rows for cell in row.cells.values()
         )
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from . import junit
+from . import baseline, junit
 from .compare import Verdict
 from .engine import Cell, Run
 from .launch import OURS
@@ -24,6 +25,8 @@ VERDICTS = {
     3: "FAIL: a framework is missing, crashed or gave no result, or nothing was compared.",
 }
 """By exit status."""
+
+EXCUSED = "PASS: every difference that should not be is in the baseline too, and is no larger."
 
 LEGEND = (
     "Ours against the exact oracle: `equal` is the same bits, else the verdict and the greatest distance in units in "
@@ -49,7 +52,9 @@ def write(run: Run, out: Path) -> None:
 
 def as_data(run: Run) -> dict[str, Any]:
     """The run as JSON has it; infinities and NaN are strings."""
-    return {
+    against = {} if run.changes is None else {"baseline": {"changes": list(map(dataclasses.asdict, run.changes))}}
+    return against | {
+        "schema": baseline.SCHEMA,
         "versions": run.versions,
         "frameworks": list(run.frameworks),
         "titles": dict(run.titles),
@@ -142,9 +147,12 @@ def headline(run: Run) -> list[str]:
     apart = [f"{row.case.name} ({', '.join(row.apart)})" for row in run.rows if row.apart]
     if apart:
         lines.append(f"Frameworks differ from each other on the host path in: {'; '.join(apart)}.")
-    if run.exit_code == 0 and len(run.frameworks) > 1:
+    if run.exit_code == 0 and not apart and len(run.frameworks) > 1:
         lines.append("On the host path all frameworks gave the same bits.")
-    return [*lines, VERDICTS[run.exit_code]]
+    if run.changes is not None:
+        lines.append(baseline.headline(run.changes))
+    excused = run.exit_code == 0 and run.differs
+    return [*lines, EXCUSED if excused else VERDICTS[run.exit_code]]
 
 
 def _shares(shares: dict[str, dict[str, int]]) -> str:
@@ -251,9 +259,11 @@ KNOWN_HEADER = ["framework", "function", "what differs", "size", "cases", "why"]
 def as_markdown(run: Run) -> str:
     """The report for reading."""
     wrong, header = problems(run), ["case", *run.frameworks]
+    changes = markdown_table(baseline.HEADER, baseline.rows(run.changes or []))
     parts = [
         "# Parity report",
         *headline(run),
+        *(["## Since the baseline", changes] if run.changes else []),
         *(["## What is wrong", "\n".join(f"- {line}" for line in wrong)] if wrong else []),
         "## Known differences of the natives",
         KNOWN_LEGEND,
@@ -276,7 +286,7 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def show(run: Run, out: Path) -> None:
-    """Print tables, the headline, and where the report is."""
+    """Print tables, of a baseline only what changed, the headline, and where the report is."""
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
@@ -285,16 +295,19 @@ def show(run: Run, out: Path) -> None:
     if not console.is_terminal:
         console.width = 200
     header = ["case", *run.frameworks]
-    tables = (
+    tables = [
         (LEGEND, header, our_rows(run)),
         (NATIVE_LEGEND, header, native_rows(run)),
         (KNOWN_LEGEND, KNOWN_HEADER, known_rows(run)),
-    )
+    ]
+    if run.changes is not None:
+        tables = [("Since the baseline.", baseline.HEADER, baseline.rows(run.changes))]
     for legend, columns, rows in tables:
         if rows:
             table = Table(*columns, caption=legend, caption_justify="left")
             for row in rows:
                 table.add_row(*map(escape, row))
             console.print(table, markup=False)
-    for line in [*problems(run), *headline(run), f"The report: {out / 'parity.md'}, parity.json and parity.xml."]:
+    wrong = problems(run) if run.exit_code else []  # what a baseline excuses is in the report
+    for line in [*wrong, *headline(run), f"The report: {out / 'parity.md'}, parity.json and parity.xml."]:
         console.print(line, markup=False, soft_wrap=True)
