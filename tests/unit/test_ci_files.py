@@ -1,4 +1,4 @@
-"""action.yml and docs/gitlab-ci.yml: their shell lines run, as on GitHub and GitLab, on a small suite on NumPy."""
+"""action.yml, docs/gitlab-ci.yml and the page about them: their shell lines run, on a small suite on NumPy."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from parity_cases import suite
 ROOT = Path(__file__).parents[2]
 ACTION = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
 JOB = yaml.safe_load((ROOT / "docs" / "gitlab-ci.yml").read_text(encoding="utf-8"))["parity"]
+PAGE = (ROOT / "docs" / "ci.md").read_text(encoding="utf-8")
 STEPS = {step.get("name", step.get("uses")): step for step in ACTION["runs"]["steps"]}
 
 CASES = """
@@ -205,3 +206,28 @@ def test_the_gitlab_job_takes_a_baseline(machine: Machine) -> None:
 def test_the_gitlab_job_uses_the_variables_that_it_declares() -> None:
     lines: list[Any] = JOB["script"]
     assert set(re.findall(r"\$\{?(\w+)", " ".join(lines))) == set(JOB["variables"])
+
+
+# -- the page
+
+
+def test_the_workflow_on_the_page_gives_the_action_what_it_takes() -> None:
+    (block,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    (step,) = [step for step in yaml.safe_load(block)["jobs"]["parity"]["steps"] if "unified_clip" in step["uses"]]
+    assert step["with"].keys() <= ACTION["inputs"].keys()
+
+
+def test_the_commands_on_the_page_make_a_baseline_and_take_it(machine: Machine) -> None:
+    make, take = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
+    assert machine.run(make, {}).returncode == 0
+    found = machine.run(take, {})
+    assert found.returncode == 0
+    assert "Against the baseline: nothing changed." in found.stdout
+    machine.behave(WRONG)
+    assert machine.run(take, {}).returncode == 1
+
+
+def test_what_the_page_links_to_is_there() -> None:
+    linked = re.findall(r"\]\(([\w./-]+)\)", PAGE)
+    assert len(linked) >= 3
+    assert [each for each in linked if not (ROOT / "docs" / each).exists()] == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tomllib
@@ -15,6 +16,7 @@ from unified_clip._dispatch import ADAPTERS
 pytest_plugins = ["pytester"]
 
 ROOT = Path(__file__).parents[2]
+BLOCK = re.compile(r"```(python|toml|text)\n(.*?)```", re.DOTALL)
 
 HEAD = """
     import numpy as np
@@ -107,6 +109,25 @@ def test_the_options_are_explained(inner: pytest.Pytester) -> None:
     lines = result.stdout.str()
     options = ("--clip-frameworks", "--clip-interpreter", "--clip-missing", "clip_interpreters", "clip_missing")
     assert [each for each in options if each not in lines] == []
+
+
+def test_the_page_about_ci_has_tests_that_run_with_its_options(inner: pytest.Pytester) -> None:
+    blocks = dict(BLOCK.findall((ROOT / "docs" / "ci.md").read_text(encoding="utf-8")))
+    inner.makepyfile(test_page=blocks["python"], test_strict=blocks["python"].replace(", max_ulp=1", ""))
+    inner.makepyprojecttoml(blocks["toml"])
+    result = inner.runpytest_subprocess("--clip-frameworks=numpy", "--strict-config")
+    result.assert_outcomes(passed=3, failed=1)
+    result.stdout.fnmatch_lines([f"E*{line}" for line in blocks["text"].replace("[", "?").splitlines()])
+    inner.makepyfile(
+        test_page="""
+    def test_options(clip_parity, pytestconfig):
+        python = pytestconfig.rootpath / "../paddle/bin/python"
+        assert clip_parity.keywords == {
+            "frameworks": ["torch", "paddle"], "interpreters": {"paddle": python}, "missing": "skip"
+        }
+    """
+    )
+    inner.runpytest_subprocess("test_page.py").assert_outcomes(passed=1)
 
 
 def test_pytest_finds_the_plugin_where_it_is_installed() -> None:
