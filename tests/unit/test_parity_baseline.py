@@ -137,8 +137,9 @@ NOTHING_WRONG = [report(), report(host=ours("crashed", "inf")), {**report(), "ca
         with_apart("norm"),
         with_known(known("it shows nowhere", None)),
         with_known(known(), known("it shows nowhere", None)),
+        with_known(known("it shows nowhere", None), known()),
     ],
-    ids=["ours", "ours raises", "native", "between frameworks", "known", "the second of two alike"],
+    ids=["ours", "ours raises", "native", "between frameworks", "known", "one of two alike", "the first of them"],
 )
 def test_whatever_is_wrong_is_worse_where_the_baseline_has_it_not_and_excused_where_it_has(wrong: Report) -> None:
     for old in NOTHING_WRONG:
