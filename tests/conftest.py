@@ -14,9 +14,8 @@ settings.register_profile(
 )
 settings.load_profile("contract")
 
-collect_ignore = (
-    [] if find_spec("pydantic") else ["contract/test_known_differences.py", "contract/test_parity_adapter.py"]
-)
+NEED_CLI = ("contract/test_known_differences.py", "contract/test_parity_adapter.py", "contract/test_testing.py")
+collect_ignore = [] if find_spec("pydantic") else list(NEED_CLI)
 """What needs the extra `cli`."""
 
 

@@ -53,7 +53,7 @@ def _parity_parser(commands: Commands) -> None:
         description="Run a suite of cases on every framework, one process for each, and compare the results bit for "
         "bit. Exit status: 0 all as it should be; 1 a difference between ours or from exact arithmetic, or a list of "
         "known differences that is not true; 2 the suite or the command is wrong; 3 a framework crashed, hung or is "
-        "missing.",
+        "missing. With a baseline 1 is for a difference that is not in it, or larger.",
     )
     parity.add_argument(
         "--suite", type=Path, default=Path("parity"), help="directory with suite.toml (default: parity)"
@@ -67,6 +67,11 @@ def _parity_parser(commands: Commands) -> None:
         "--accept",
         action="store_true",
         help="take the differences that the frameworks' own functions show into the suite's list of known ones",
+    )
+    parity.add_argument(
+        "--baseline",
+        type=Path,
+        help="parity.json of an earlier run: show what changed, and excuse what was wrong there",
     )
     parity.set_defaults(run=_parity)
     init = parity.add_subparsers(metavar="").add_parser("init", help="write a small suite into this repository")
@@ -109,14 +114,17 @@ def _init(options: argparse.Namespace) -> int:
 
 
 def _parity(options: argparse.Namespace) -> int:
-    from .parity import engine, report, schema, suite
+    from .parity import baseline, engine, report, schema, suite
 
+    earlier = None
     try:
         found = suite.read(options.suite, accepting=options.accept)
         if options.accept and not found.known_file:
             raise schema.SuiteError(f'{options.suite} names no list to write: give it known = "known.toml"')
         if options.frameworks:
             found = suite.only(found, options.frameworks.split(","))
+        if options.baseline:
+            earlier = baseline.read(options.baseline, {case.name for case in found.cases}, list(found.frameworks))
     except schema.SuiteError as error:
         return _refuse(str(error))
     if options.timeout is not None:
@@ -128,6 +136,8 @@ def _parity(options: argparse.Namespace) -> int:
             run = engine.run(found, advance)
     except KeyboardInterrupt:
         return _interrupted()
+    if earlier is not None:
+        run = dataclasses.replace(run, changes=baseline.changes(earlier, report.as_data(run)))
     report.write(run, options.out)
     report.show(run, options.out)
     if options.accept and found.known_file:

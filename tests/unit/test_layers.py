@@ -11,7 +11,20 @@ from unified_clip._dispatch import ADAPTERS
 PACKAGE = Path(unified_clip.__file__).parent
 FRAMEWORKS = {*ADAPTERS, "keras"}
 NAMESPACES = set(ADAPTERS.values())
-LAYERS = ["errors", "_core", "_native", "_ops", "_dispatch", "namespaces", "_workers", "parity", "bench", "cli"]
+LAYERS = [
+    "errors",
+    "_core",
+    "_native",
+    "_ops",
+    "_dispatch",
+    "namespaces",
+    "_workers",
+    "parity",
+    "bench",
+    "cli",
+    "testing",
+    "pytest_plugin",
+]
 """Each may import from itself and from those before it."""
 
 

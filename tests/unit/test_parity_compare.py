@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from parity_cases import case, dense
 
-from unified_clip.parity import compare, natives, oracle
+from unified_clip.parity import compare, distance, natives, oracle
 from unified_clip.parity.cases import Case
 from unified_clip.parity.launch import DEVICE, HOST, Outcome
 from unified_clip.parity.natives import Difference, Known
@@ -26,17 +26,17 @@ def judge(one: Case, found: Outcome, framework: str = "torch", path: str = DEVIC
 
 
 def test_ulps_count_the_numbers_between() -> None:
-    def distance(a: float, b: float, dtype: str = "float32") -> float:
-        return compare.ulps([dense([7.0, a], dtype)], [dense([7.0, b], dtype)])
+    def apart(a: float, b: float, dtype: str = "float32") -> float:
+        return distance.ulps([dense([7.0, a], dtype)], [dense([7.0, b], dtype)])
 
-    assert distance(1.0, 1.0 + 2.0**-23) == 1
-    assert distance(1.0, 1.0 - 2.0**-23) == 2
-    assert distance(0.0, -0.0) == 1
-    assert distance(2.0**-149, -(2.0**-149)) == 3
-    assert distance(1.0, -1.0, "float64") == float(2 * 0x3FF0000000000000 + 1)
-    assert distance(1.0, 1.0078125, "bfloat16") == 1
-    assert distance(math.nan, math.nan) == 0
-    assert distance(math.nan, 1.0) == math.inf
+    assert apart(1.0, 1.0 + 2.0**-23) == 1
+    assert apart(1.0, 1.0 - 2.0**-23) == 2
+    assert apart(0.0, -0.0) == 1
+    assert apart(2.0**-149, -(2.0**-149)) == 3
+    assert apart(1.0, -1.0, "float64") == float(2 * 0x3FF0000000000000 + 1)
+    assert apart(1.0, 1.0078125, "bfloat16") == 1
+    assert apart(math.nan, math.nan) == 0
+    assert apart(math.nan, 1.0) == math.inf
 
 
 def test_on_the_device_path_a_norm_may_be_the_next_number() -> None:

@@ -174,8 +174,8 @@ def to_numpy(tensor: Dense) -> npt.NDArray[Any]:
 
 
 def from_numpy(array: npt.NDArray[Any]) -> Dense:
-    """The inverse."""
-    name = array.dtype.name
+    """The inverse, of an array in either byte order."""
+    name, array = array.dtype.name, array.astype(array.dtype.newbyteorder("="), copy=False)
     if name in PARTS:
         return Dense(name, np.stack([array.real, array.imag], axis=-1))
     return Dense(name, np.array(array.view(np.uint16) if name == "bfloat16" else array))

@@ -37,6 +37,8 @@ class Framework(adapter.Adapter):
         return sparse.BCOO((self.dense(tensor.values), rows), shape=tensor.shape)
 
     def read(self, tensor: Any) -> Gradient:
+        if isinstance(tensor, sparse.BCOO) and (tensor.n_batch, tensor.n_sparse) != (0, 1):
+            tensor = tensor.todense()
         if isinstance(tensor, sparse.BCOO):
             rows = np.asarray(tensor.indices)[:, 0].astype(np.int64)
             return Sparse(rows, self.read_dense(tensor.data), tuple(tensor.shape))

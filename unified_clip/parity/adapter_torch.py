@@ -32,14 +32,15 @@ class Framework(adapter.OnParameters):
 
     def read(self, tensor: Any) -> Gradient:
         tensor = tensor.detach()
-        if tensor.is_sparse:
-            return Sparse(tensor._indices()[0].numpy(), self._read_dense(tensor._values()), tuple(tensor.shape))
-        return self._read_dense(tensor)
+        if tensor.is_sparse and tensor.sparse_dim() == 1:
+            rows = tensor._indices()[0].numpy(force=True)
+            return Sparse(rows, self._read_dense(tensor._values()), tuple(tensor.shape))
+        return self._read_dense(tensor if tensor.layout == torch.strided else tensor.to_dense())
 
     def _read_dense(self, tensor: Any) -> Dense:
         if tensor.dtype == torch.bfloat16:
-            return Dense("bfloat16", tensor.view(torch.uint16).numpy().copy())
-        return adapter.from_numpy(tensor.numpy())
+            return Dense("bfloat16", tensor.view(torch.uint16).numpy(force=True).copy())
+        return adapter.from_numpy(tensor.numpy(force=True))
 
     def sgd(self, gradients: Sequence[Any]) -> Sequence[Any]:
         weights = [None if g is None else torch.nn.Parameter(torch.ones(g.shape, dtype=g.dtype)) for g in gradients]

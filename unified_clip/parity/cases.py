@@ -111,6 +111,14 @@ def build(tables: Sequence[tuple[Path, CasesFile]], pythons: Mapping[str, str]) 
     return list(cases.values())
 
 
+def one(name: str, gradients: Mapping[str, Gradient], call: Mapping[str, Any]) -> Case:
+    """The case of one call on gradients that are at hand, by their names."""
+    table = CasesTable(gradients=[name], calls=[dict(call)])
+    (case,) = _cases(table, {name: gradients}, name)
+    _check(case, name)
+    return case
+
+
 def _cases(table: CasesTable, lists: Mapping[str, Mapping[str, Gradient]], place: str) -> Iterator[Case]:
     calls = [_call(call, f"{place}, calls {number}") for number, call in enumerate(table.calls, 1)]
     calls += [_call(call, f"{place}, rules") for call in _from_rules(table, place)]

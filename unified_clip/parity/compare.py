@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from . import oracle
 from .arithmetic import FORMATS, Float64s
 from .cases import Case
+from .distance import ulps
 from .launch import HOST, Failure, Outcome
 from .oracle import Expected
 from .tensors import Dense, Gradient, Sparse, densify, encode
@@ -51,6 +51,11 @@ class Verdict:
     @property
     def agrees(self) -> bool:
         return self.kind in ("equal", "close", "flushed")
+
+    @property
+    def is_failure(self) -> bool:
+        """There is no result."""
+        return not self.agrees and self.kind != "different"
 
 
 def judge(case: Case, expected: Expected, outcome: Outcome | Failure, path: str, *, flushes: bool = False) -> Verdict:
@@ -145,37 +150,6 @@ def _wrong_behaviour(case: Case, outcome: Outcome) -> str:
     if outcome.structure and outcome.structure != case.manner.structure:
         return f"returned a {outcome.structure} instead of a {case.manner.structure}"
     return ""
-
-
-def ulps(ours: Sequence[Dense | None], theirs: Sequence[Dense | None]) -> float:
-    """The greatest distance between two lists of tensors of one form, in units in the last place.
-
-    Any NaN equals any NaN; a NaN is infinitely far from a number; the two zeros are 1 apart.
-    """
-    pairs = [(a, b) for a, b in zip(ours, theirs, strict=True) if a is not None and b is not None]
-    return max((_ulps(a, b) for a, b in pairs), default=0.0)
-
-
-def _ulps(ours: Dense, theirs: Dense) -> float:
-    a, b = ours.bits(), theirs.bits()
-    differ = a != b
-    if not differ.any():
-        return 0.0
-    if np.isnan(ours.values()[differ]).any() or np.isnan(theirs.values()[differ]).any():
-        return math.inf
-    return float(steps(a[differ], b[differ]).max())
-
-
-def steps(a: npt.NDArray[np.unsignedinteger], b: npt.NDArray[np.unsignedinteger]) -> Float64s:
-    """How many numbers apart are those that bits stand for: neighbours 1."""
-    a, b = _ordered(a), _ordered(b)
-    return np.where(a > b, a - b, b - a).astype(np.float64)
-
-
-def _ordered(bits: npt.NDArray[np.unsignedinteger]) -> npt.NDArray[np.unsignedinteger]:
-    """Whole numbers in the order of the numbers that bits stand for."""
-    sign = bits.dtype.type(1 << (8 * bits.itemsize - 1))
-    return np.where(bits & sign, ~bits, bits | sign)
 
 
 def _tensors(norm: Dense | None, gradients: Sequence[Dense | None] | None) -> list[Dense | None]:

@@ -16,6 +16,7 @@ from . import compare
 from .arithmetic import FORMATS, rounded
 from .cases import Case
 from .compare import STAGES
+from .distance import differences, ulps
 from .launch import HOST, NATIVE, Outcome
 from .oracle import Expected
 from .tensors import PARTS, Dense, encode
@@ -184,13 +185,9 @@ def _places(exact: Tensors, found: Tensors) -> list[_Place]:
 
 
 def _place(index: int, exact: Dense, found: Dense) -> _Place | None:
-    a, b = exact.bits().reshape(-1), found.bits().reshape(-1)
-    differ = np.flatnonzero(a != b)
+    differ, distances = differences(exact, found)
     if not differ.size:
         return None
-    distances = compare.steps(a[differ], b[differ])
-    for side in (exact, found):
-        distances[np.isnan(Dense(side.dtype, side.array.reshape(-1)[differ]).values())] = math.inf
     furthest = int(np.argmax(distances))
     return _Place(index, int(differ[furthest]), float(distances[furthest]), int(differ.size))
 
@@ -200,7 +197,7 @@ def _number(exact: Dense, found: Dense | None, element: int, dtype: str) -> Numb
         return None
     value, right = _value(found, element), _value(exact, element)
     one, other = (Dense(each.dtype, each.array.reshape(-1)[element : element + 1]) for each in (exact, found))
-    ulps = compare.ulps([one], [other])
+    ulps = ulps([one], [other])
     if dtype != exact.dtype and math.isfinite(ulps):  # a coefficient, which tensors of this dtype show
         spacing = 2.0 ** (math.frexp(right)[1] - FORMATS[dtype].precision)
         ulps = abs(value - right) / spacing if math.isfinite(value) else math.inf

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from . import compare, launch, natives
+from .baseline import Change
 from .cases import Case
 from .compare import Verdict
 from .details import Details
@@ -89,6 +90,9 @@ class Run:
 
     started: datetime = datetime(1970, 1, 1, tzinfo=UTC)
 
+    changes: Sequence[Change] | None = None
+    """Against a baseline, where there is one."""
+
     def verdicts(self) -> list[tuple[str, Verdict]]:
         """Every verdict on ours, and whose it is."""
         return [
@@ -101,7 +105,13 @@ class Run:
     @property
     def exit_code(self) -> int:
         """0: all as it should be; 1: a difference that should not be; 3: a framework gave no result."""
-        return 1 if self.ours_differ or self.natives_differ else 3 if self.incomplete else 0
+        worse = self.differs if self.changes is None else any(change.worse for change in self.changes)
+        return 1 if worse else 3 if self.incomplete else 0
+
+    @property
+    def differs(self) -> bool:
+        """Whether there is a difference that should not be, in a baseline or not."""
+        return self.ours_differ or self.natives_differ
 
     @property
     def ours_differ(self) -> bool:
@@ -118,7 +128,7 @@ class Run:
     def incomplete(self) -> bool:
         """Whether there are results missing that should be there, or nothing was compared."""
         return not self.compared or any(
-            not verdict.agrees and not (verdict.kind == "missing" and framework in self.may_be_missing)
+            verdict.is_failure and not (verdict.kind == "missing" and framework in self.may_be_missing)
             for framework, verdict in [*self.verdicts(), *self.failures()]
         )
 
@@ -130,7 +140,7 @@ class Run:
     @property
     def compared(self) -> bool:
         """Whether there was anything to compare."""
-        return any(verdict.agrees for _, verdict in self.verdicts()) or any(
+        return not all(verdict.is_failure for _, verdict in self.verdicts()) or any(
             cell.judgement for row in self.rows for cell in row.cells.values()
         )
 

@@ -121,6 +121,11 @@ def norm(gradients: Sequence[Dense], p: float, dtype: str) -> float:
     return root(sum(finite, Fraction(0)), p, dtype)
 
 
+def forget() -> None:
+    """Let go of the gradients whose sums are kept."""
+    _part.cache_clear()
+
+
 @lru_cache(maxsize=1024)  # many calls are made on one list, whose tensors are the same objects each time
 def _part(gradient: Dense, p: float) -> Fraction | float:
     """The sum of |x|**p, for p = inf the greatest |x|; inf or NaN where an element is."""

@@ -161,6 +161,21 @@ class Problem(Model):
     """Where it shows."""
 
 
+class Change(Model):
+    """Something that is otherwise than in an earlier report."""
+
+    kind: Literal["new", "gone", "verdict", "size", "numbers", "version"]
+    framework: str
+    """Or the package whose version it is; empty for what is about all of them."""
+
+    what: str
+    case: str
+    before: str
+    after: str
+    worse: bool
+    """A difference that should not be, and was not there, or was smaller."""
+
+
 class Report(Model):
     """What came of `unified-clip parity`."""
 
@@ -173,6 +188,9 @@ class Report(Model):
 
     suite: str
     """The suite's directory, as it was given."""
+
+    baseline: list[Change] | None
+    """What is otherwise than in an earlier report; null where none was given."""
 
     versions: dict[str, str]
     frameworks: list[str]

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from . import baseline
 from .launch import NATIVE, OURS
 from .natives import KINDS
 
@@ -44,8 +45,11 @@ def headline(data: Data) -> list[str]:
             )
     if counts["natives"]:
         lines.append(f"The frameworks' own functions: {_shares(counts['natives'])}.")
-    if data["exit_code"] == 0 and len(data["frameworks"]) > 1:
+    apart = any(case["stages_apart"] for case in data["cases"])
+    if data["exit_code"] == 0 and not apart and len(data["frameworks"]) > 1:
         lines.append("On the host path all frameworks gave the same bits.")
+    if data["baseline"] is not None:
+        lines.append(baseline.headline(data["baseline"]))
     return lines
 
 
@@ -140,6 +144,7 @@ def as_markdown(data: Data, most: int = MOST) -> str:
     wrong = [f"- {_inline(line)}" for line in problem_lines(data)]
     parts = ["# Parity report", *headline(data)]
     sections = [
+        ("Since the baseline", [], _table(baseline.HEADER, baseline.rows(data["baseline"] or []))),
         ("What is wrong", [], wrong),
         ("Known differences of the natives", [KNOWN_LEGEND], _table(KNOWN_HEADER, known_rows(data))),
         ("Ours", [LEGEND], _table(header, rows(data, ours))),
@@ -186,7 +191,7 @@ def _inline(text: str) -> str:
 
 
 def show(data: Data, out: Path) -> None:
-    """Print tables, what is wrong, the headline, and where the report is."""
+    """Print tables, of a baseline only what changed, what is wrong, the headline, and where the report is."""
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
@@ -195,11 +200,13 @@ def show(data: Data, out: Path) -> None:
     if not console.is_terminal:
         console.width = 200
     header = ["case", *data["frameworks"]]
-    tables = (
+    tables = [
         (LEGEND, header, rows(data, ours)),
         (NATIVE_LEGEND, header, rows(data, native)),
         (KNOWN_LEGEND, KNOWN_HEADER, known_rows(data)),
-    )
+    ]
+    if data["baseline"] is not None:
+        tables = [("Since the baseline.", baseline.HEADER, baseline.rows(data["baseline"]))]
     for legend, columns, lines in tables:
         if lines:
             table = Table(*columns, caption=legend, caption_justify="left")
@@ -207,5 +214,6 @@ def show(data: Data, out: Path) -> None:
                 table.add_row(*map(escape, line))
             console.print(table, markup=False)
     where = f"The report: {out / 'index.html'}, and parity.md, parity.json and parity.xml beside it."
-    for said in [*problem_lines(data), *headline(data), where]:
+    wrong = problem_lines(data) if data["exit_code"] else []  # what a baseline excuses is in the report
+    for said in [*wrong, *headline(data), where]:
         console.print(said, markup=False, soft_wrap=True)

@@ -1,0 +1,144 @@
+"""The pytest plugin, in a pytest of its own: the fixture, its options, and what a failure looks like."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+
+from unified_clip._dispatch import ADAPTERS
+
+pytest_plugins = ["pytester"]
+
+ROOT = Path(__file__).parents[2]
+BLOCK = re.compile(r"```(python|toml|text)\n(.*?)```", re.DOTALL)
+
+HEAD = """
+    import numpy as np
+    from unified_clip.testing import assert_gradients_equal
+
+    GRADS = {"weight": np.array([3.0, 4.0], np.float32), "bias": None}
+"""
+
+
+@pytest.fixture
+def inner(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    """Runs with the plugin, whether it is installed or not, and no others."""
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    pytester.plugins = ["unified_clip.pytest_plugin"]
+    return pytester
+
+
+def test_the_fixture_compares_the_frameworks_that_the_options_name(inner: pytest.Pytester) -> None:
+    inner.makepyfile(
+        HEAD
+        + """
+    def test_the_same(clip_parity):
+        clip_parity(GRADS, "clip_grad_norm_", max_norm=1.0)
+
+    def test_the_options_of_this_run(clip_parity):
+        assert clip_parity.keywords["frameworks"] == ["torch", "paddle"]
+        assert clip_parity.keywords["missing"] == "fail"
+    """
+    )
+    inner.makeini("[pytest]\nclip_frameworks = numpy")
+    inner.runpytest_subprocess("--clip-frameworks=torch,paddle").assert_outcomes(passed=2)
+
+
+def test_a_failure_shows_the_call_and_what_differs_and_not_what_is_inside(inner: pytest.Pytester) -> None:
+    inner.makepyfile(
+        HEAD
+        + """
+    def test_it():
+        assert_gradients_equal(GRADS, {"weight": np.array([3.0, 5.0], np.float32), "bias": None})
+
+    def test_that_there_are_no_options(clip_parity):
+        assert clip_parity.keywords == {"frameworks": None, "interpreters": {}, "missing": "fail"}
+    """
+    )
+    result = inner.runpytest_subprocess()
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            ">*assert_gradients_equal(GRADS, *",
+            "E*AssertionError: the gradients differ",
+            "E*weight: 1 of 2 elements differ",
+            "E*  first at ?1?: a is 4.0 (0x1p+2), b is 5.0 (0x1.4p+2), 2097152 ulp apart",
+            "test_a_failure_shows_*.py:*: AssertionError",
+        ]
+    )
+    assert "__tracebackhide__" not in result.stdout.str()
+
+
+def test_interpreters_come_from_the_ini_file_or_the_command_line(inner: pytest.Pytester) -> None:
+    inner.makepyfile(
+        HEAD
+        + """
+    def test_it(clip_parity):
+        clip_parity(GRADS, "clip_grad_norm_", max_norm=1.0)
+    """
+    )
+    inner.makeini("[pytest]\nclip_frameworks = torch\nclip_interpreters =\n    torch = ../elsewhere/python")
+    result = inner.runpytest_subprocess()
+    result.assert_outcomes(failed=1)
+    elsewhere = inner.path / "../elsewhere/python"
+    result.stdout.fnmatch_lines([f"E*torch is missing: {elsewhere} cannot be started: *"])
+    (inner.path / "below").mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(inner.path / "below")
+        options = ("--rootdir=..", "-c", "../tox.ini", "..", "--clip-interpreter=torch=here/python", "-rs")
+        result = inner.runpytest_subprocess(*options, "--clip-missing=skip")
+    result.assert_outcomes(skipped=1)
+    result.stdout.fnmatch_lines([f"SKIPPED*torch is missing: {inner.path / 'below/here/python'} cannot be started*"])
+
+
+def test_an_interpreter_without_a_framework_is_refused(inner: pytest.Pytester) -> None:
+    inner.makepyfile("def test_it(clip_parity): pass")
+    result = inner.runpytest_subprocess("--clip-interpreter=paddle")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*'paddle' names no interpreter for a framework; write it as paddle=PATH*"])
+
+
+def test_the_options_are_explained(inner: pytest.Pytester) -> None:
+    result = inner.runpytest_subprocess("--help")
+    lines = result.stdout.str()
+    options = ("--clip-frameworks", "--clip-interpreter", "--clip-missing", "clip_interpreters", "clip_missing")
+    assert [each for each in options if each not in lines] == []
+
+
+def test_the_page_about_ci_has_tests_that_run_with_its_options(inner: pytest.Pytester) -> None:
+    blocks = dict(BLOCK.findall((ROOT / "docs" / "ci.md").read_text(encoding="utf-8")))
+    inner.makepyfile(test_page=blocks["python"], test_strict=blocks["python"].replace(", max_ulp=1", ""))
+    inner.makepyprojecttoml(blocks["toml"])
+    result = inner.runpytest_subprocess("--clip-frameworks=numpy", "--strict-config")
+    result.assert_outcomes(passed=3, failed=1)
+    result.stdout.fnmatch_lines([f"E*{line}" for line in blocks["text"].replace("[", "?").splitlines()])
+    inner.makepyfile(
+        test_page="""
+    def test_options(clip_parity, pytestconfig):
+        python = pytestconfig.rootpath / "../paddle/bin/python"
+        assert clip_parity.keywords == {
+            "frameworks": ["torch", "paddle"], "interpreters": {"paddle": python}, "missing": "skip"
+        }
+    """
+    )
+    inner.runpytest_subprocess("test_page.py").assert_outcomes(passed=1)
+
+
+def test_pytest_finds_the_plugin_where_it_is_installed() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    ((name, value),) = project["entry-points"]["pytest11"].items()
+    assert hasattr(EntryPoint(name, value, "pytest11").load(), "clip_parity")
+
+
+def test_the_plugin_loads_neither_numpy_nor_what_the_assertions_need() -> None:
+    code = "import sys, unified_clip.pytest_plugin; print(*sys.modules)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    heavy = ("numpy", "pydantic", "rich", "safetensors", "unified_clip.parity", "unified_clip.testing", *ADAPTERS)
+    assert "unified_clip.pytest_plugin" in found
+    assert [name for name in found if name.startswith(heavy)] == []

@@ -1,0 +1,260 @@
+"""`unified_clip.testing`: what the assertions tell, word for word, and what they refuse."""
+
+from __future__ import annotations
+
+import doctest
+import gc
+import importlib.util
+import math
+import sys
+import weakref
+from typing import Any
+from unittest import SkipTest
+
+import numpy as np
+import pytest
+
+import unified_clip
+from unified_clip import testing
+from unified_clip.parity import launch, tensors
+from unified_clip.testing import assert_clip_parity, assert_gradients_equal
+
+
+def f32(*values: float) -> np.ndarray[Any, Any]:
+    return np.array(values, np.float32)
+
+
+def told(a: Any, b: Any, max_ulp: float = 0) -> list[str]:
+    """The lines of the message about two containers."""
+    with pytest.raises(AssertionError) as error:
+        assert_gradients_equal(a, b, max_ulp)
+    first, *lines = str(error.value).splitlines()
+    assert first == "the gradients differ"
+    return lines
+
+
+# -- two containers
+
+
+def test_every_gradient_that_differs_is_told_with_its_first_and_its_greatest_difference() -> None:
+    a = {"weight": f32(1, 2, 3, 4).reshape(2, 2), "bias": f32(1), "same": f32(5)}
+    b = {"weight": f32(1, 2.0000002, 3.000001, 4).reshape(2, 2), "bias": f32(-1), "same": f32(5)}
+    assert told(a, b) == [
+        "weight: 2 of 4 elements differ",
+        "  first at [0, 1]: a is 2.0 (0x1p+1), b is 2.0000002 (0x1.000002p+1), 1 ulp apart",
+        "  greatest at [1, 0]: a is 3.0 (0x1.8p+1), b is 3.000001 (0x1.800008p+1), 4 ulp apart",
+        "bias differs",
+        "  first at [0]: a is 1.0 (0x1p+0), b is -1.0 (-0x1p+0), 2130706433 ulp apart",
+    ]
+
+
+def test_only_what_is_further_apart_than_max_ulp_counts() -> None:
+    a, b = [f32(1, 2, 3)], [f32(1, 2.0000002, 3.000001)]
+    assert_gradients_equal(a, b, max_ulp=4)
+    assert told(a, b, 3) == [
+        "gradient 0: 1 of 3 elements differ by more than 3 ulp",
+        "  first at [2]: a is 3.0 (0x1.8p+1), b is 3.000001 (0x1.800008p+1), 4 ulp apart",
+    ]
+    for wrong in (-1, math.nan):
+        with pytest.raises(ValueError, match="give a number of 0 or more"):
+            assert_gradients_equal(a, b, wrong)
+
+
+def test_nan_equals_nan_and_nothing_else_and_the_zeros_are_1_ulp_apart() -> None:
+    other_nan = np.array([0x7FC00001], np.uint32).view(np.float32)
+    assert_gradients_equal([f32(math.nan)], [other_nan])
+    assert told([f32(math.nan)], [f32(1)], 1e300)[1].endswith("a is nan, b is 1.0 (0x1p+0), a NaN beside a number")
+    assert told([f32(0.0)], [f32(-0.0)])[1].endswith("a is 0.0 (0x0p+0), b is -0.0 (-0x0p+0), 1 ulp apart")
+    assert_gradients_equal([f32(0.0)], [f32(-0.0)], max_ulp=1)
+
+
+def test_other_dtypes_shapes_and_missing_gradients_are_told() -> None:
+    assert told([f32(1), f32(1), f32(1)], [f32(1).astype(np.float64), f32(1, 1), None]) == [
+        "gradient 0: a is float32[1], b is float64[1]",
+        "gradient 1: a is float32[1], b is float32[2]",
+        "gradient 2: a is float32[1], b is None",
+    ]
+
+
+def test_containers_of_other_names_or_lengths_are_told() -> None:
+    assert told([f32(1)], [f32(1), None]) == ["a has 1 gradients, b has 2; only b has: gradient 1"]
+    assert told({"w": f32(1)}, [f32(1)]) == ["a has 1 gradients, b has 1; only a has: w; only b has: gradient 0"]
+    many = {f"w{index}": f32(1) for index in range(9)}
+    assert told(many, {}) == ["a has 9 gradients, b has 0; only a has: w0, w1, w2, w3, w4, ..."]
+
+
+def test_of_many_gradients_that_differ_the_first_are_told_and_the_others_counted() -> None:
+    lines = told([f32(1)] * 9, [f32(2)] * 9)
+    assert lines[-1] == "and 4 more gradients differ"
+    assert len(lines) == 2 * 5 + 1
+
+
+def test_gradients_of_one_name_are_told_apart() -> None:
+    pairs = [("w", f32(1)), ("w (2)", f32(2)), ("w", f32(3))]
+    changed = [("w", f32(1)), ("w (2)", f32(2)), ("w", f32(4))]
+    assert told(pairs, changed)[0] == "w (3) differs"
+
+
+def test_complex_numbers_differ_in_one_of_their_parts() -> None:
+    a, b = np.array([[1 + 2j]], np.complex64), np.array([[1 + 4j]], np.complex64)
+    assert told([a], [b]) == [
+        "gradient 0: 1 of 2 parts differ",
+        "  first at [0, 0], the imaginary part: a is 2.0 (0x1p+1), b is 4.0 (0x1p+2), 8388608 ulp apart",
+    ]
+
+
+def test_integers_are_as_far_apart_as_their_difference() -> None:
+    assert told([np.array(-3)], [np.array(2)])[1] == "  first at []: a is -3, b is 2, 5 ulp apart"
+
+
+def test_memory_in_another_order_changes_nothing() -> None:
+    ordered = np.arange(6, dtype=np.float32).reshape(2, 3)
+    assert_gradients_equal([np.asfortranarray(ordered)], [ordered])
+    assert_gradients_equal([ordered.astype(">f4")], [ordered])
+
+
+# -- a rule on frameworks
+
+
+GRADS = {"weight": f32(3, 4), "bias": f32(1, 2), "unused": None}
+
+
+def worker(code: str) -> Any:
+    """The NumPy worker for any framework, after code of the test's, which has its name."""
+    lines = "import sys, numpy as np; framework = sys.argv.pop(1); sys.argv.insert(1, 'numpy')\n"
+    lines += f"import unified_clip.numpy as uc\n{code}\nfrom unified_clip.parity import worker; worker.main()"
+    return lambda framework, python: [sys.executable, "-c", lines, framework]
+
+
+def parity_told(code: str, monkeypatch: pytest.MonkeyPatch, rule: Any = "clip_grad_norm_", **options: Any) -> list[str]:
+    monkeypatch.setattr(launch, "command", worker(code))
+    return clip_parity_told(rule, **({"max_norm": 5.0} | options))
+
+
+def clip_parity_told(rule: Any = "clip_grad_norm_", **options: Any) -> list[str]:
+    """The lines of the message of a failure; a skip, which pytest would take for one of the test, is none."""
+    with pytest.raises((AssertionError, SkipTest)) as error:
+        assert_clip_parity(GRADS, rule, **({"frameworks": ["numpy", "torch"]} | options))
+    assert error.type is AssertionError
+    return str(error.value).splitlines()
+
+
+WRONG = "right = uc.clip_grad_norm_\ndef changed(given, *args, **kwargs):\n    norm = right(given, *args, **kwargs)\n"
+
+
+def test_a_framework_that_clips_otherwise_is_named_with_tensor_index_and_both_numbers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    code = WRONG + "    given[1][1] *= 2 if framework == 'torch' else 1\n    return norm\nuc.clip_grad_norm_ = changed"
+    assert parity_told(code, monkeypatch) == [
+        "clip_grad_norm_(max_norm=5.0) is not the same everywhere",
+        "torch: bias: 1 of 2 elements differ",
+        "  first at [1]: torch is 3.6514828 (0x1.d363cap+1), exact arithmetic is 1.8257414 (0x1.d363cap+0), "
+        "8388608 ulp apart",
+    ]
+
+
+def test_a_norm_that_is_wrong_is_told_as_a_gradient_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    code = WRONG + "    return np.float32(norm * 2)\nuc.clip_grad_norm_ = changed"
+    assert parity_told(code, monkeypatch)[1] == "numpy: the norm differs"
+
+
+def test_frameworks_that_are_each_right_have_to_be_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    code = WRONG + "    return np.nextafter(norm, norm * 2) if framework == 'torch' else norm\n"
+    code += "uc.clip_grad_norm_ = changed"
+    lines = parity_told(code, monkeypatch, norm_type=3.0, max_norm=math.inf)
+    assert lines[1] == "the norm differs"
+    assert lines[2].startswith("  first at []: torch is ")
+    assert lines[2].endswith("1 ulp apart")
+    assert ", numpy is " in lines[2]
+
+
+def test_a_framework_that_raises_or_crashes_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    code = "def changed(*_, **__): raise RuntimeError('no')\nuc.clip_grad_norm_ = changed"
+    assert parity_told(code, monkeypatch)[1] == "numpy: different: raised RuntimeError: no"
+    lines = parity_told("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", monkeypatch)
+    assert lines[1].startswith("numpy: crashed: signal 9 (SIGKILL)")
+    assert lines[2].startswith("torch: crashed: signal 9 (SIGKILL)")
+
+
+def test_a_framework_that_is_not_there_fails_with_what_to_install_or_skips() -> None:
+    options: dict[str, Any] = {"max_norm": 5.0, "interpreters": {"torch": "/absent/python"}}
+    missing = (
+        "torch is missing: /absent/python cannot be started: No such file or directory; "
+        "pip install 'unified_clip[torch]', or name an interpreter that has it"
+    )
+    assert clip_parity_told(**options)[1:] == [missing]
+    with pytest.raises(SkipTest) as skip:
+        assert_clip_parity(GRADS, "clip_grad_norm_", ["numpy", "torch"], missing="skip", **options)
+    assert str(skip.value) == missing
+
+
+def test_a_difference_fails_though_a_framework_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    code = "def absent(): raise ModuleNotFoundError('No module named torch', name='torch')\n"
+    code += "from unified_clip.parity import adapter_numpy\nif framework == 'torch': adapter_numpy.Framework = absent\n"
+    code += WRONG + "    return np.float32(1)\nuc.clip_grad_norm_ = changed"
+    lines = parity_told(code, monkeypatch, missing="skip")
+    assert [line.partition(":")[0] for line in lines[1:]] == ["numpy", "  first at []"]
+
+
+def test_rules_are_named_by_strings_functions_or_classes() -> None:
+    for rule in ("ClipGradByNorm", unified_clip.ClipGradByNorm, "GradientClipByNorm.clip_"):
+        assert_clip_parity(GRADS, rule, ["numpy"], clip_norm=np.float32(1.0))
+    assert_clip_parity(GRADS, unified_clip.clip_by_norm, ["numpy"], clip_norm=1.0)
+
+
+@pytest.mark.parametrize(
+    ("rule", "options", "message"),
+    [
+        ("clip_grad_norm_", {}, "^clip_grad_norm_: max_norm is missing; it has max_norm"),
+        ("clip_grad_norm_", {"max_norm": 1.0, "clip_norm": 1.0}, "^clip_grad_norm_: unknown clip_norm"),
+        ("clip_grad_norm_", {"max_norm": "1"}, "give a number"),
+        ("clip_grad_norm_", {"max_norm": math.nan}, "^clip_grad_norm_: a threshold is NaN"),
+        ("native_available", {}, "^call is 'native_available'; it may be clip_grad_norm_"),
+        (np.clip, {}, "is not unified_clip's"),
+        ("clip_grad_norm_", {"max_norm": 1.0, "frameworks": ["caffe"]}, "there is no framework 'caffe'"),
+        ("clip_grad_norm_", {"max_norm": 1.0, "frameworks": []}, "no framework is named"),
+        ("clip_grad_norm_", {"max_norm": 1.0, "interpreters": {"caffe": "x"}}, "there is no framework 'caffe'"),
+        ("clip_grad_norm_", {"max_norm": 1.0, "missing": "ignore"}, "missing is 'ignore'"),
+    ],
+)
+def test_what_cannot_be_run_is_refused(rule: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        assert_clip_parity(GRADS, rule, **({"frameworks": ["numpy"]} | options))
+
+
+def test_by_default_it_takes_what_is_installed_or_has_an_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object() if name in ("numpy", "jax") else None)
+    assert testing._installed({"paddle": "python"}) == ["paddle", "jax", "numpy"]
+
+
+def test_both_name_the_extra_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "pydantic" else object())
+    for call in (lambda: assert_gradients_equal([], []), lambda: assert_clip_parity([], "global_norm", ["numpy"])):
+        with pytest.raises(ModuleNotFoundError, match=r"pip install 'unified_clip\[cli\]'"):
+            call()
+
+
+def test_gradients_are_not_kept_once_they_have_been_compared() -> None:
+    kept = []
+    read = tensors.Dense.__init__
+
+    def note(self: tensors.Dense, *args: Any) -> None:
+        read(self, *args)
+        kept.append(weakref.ref(self))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tensors.Dense, "__init__", note)
+        assert_clip_parity(GRADS, "clip_grad_norm_", ["numpy"], max_norm=1.0)
+    gc.collect()
+    assert kept
+    assert not [each for each in kept if each() is not None]
+
+
+@pytest.mark.parametrize("name", testing.__all__)
+def test_the_docstrings_say_what_is_needed_and_their_examples_run(name: str) -> None:
+    function = getattr(testing, name)
+    for part in ("Source: ", "Args:", "Raises:", "Example:"):
+        assert part in function.__doc__
+    (test,) = doctest.DocTestFinder(recurse=False).find(function, name, globs={})
+    assert doctest.DocTestRunner().run(test).failed == 0

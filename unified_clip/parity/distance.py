@@ -1,0 +1,47 @@
+"""How far apart numbers are, in units in the last place."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from .arithmetic import Float64s
+from .tensors import Dense
+
+Bits = npt.NDArray[np.unsignedinteger]
+
+
+def ulps(ours: Sequence[Dense | None], theirs: Sequence[Dense | None]) -> float:
+    """The greatest distance between two lists of tensors of one form: see `differences`."""
+    pairs = [(a, b) for a, b in zip(ours, theirs, strict=True) if a is not None and b is not None]
+    return max((float(differences(a, b)[1].max(initial=0.0)) for a, b in pairs), default=0.0)
+
+
+def differences(ours: Dense, theirs: Dense) -> tuple[npt.NDArray[np.intp], Float64s]:
+    """Which numbers of two tensors of one form differ, in the order of memory, and how far each two are apart in ulps.
+
+    Any NaN equals any NaN; a NaN is infinitely far from a number; the two zeros are 1 apart.
+    """
+    a, b = ours.bits().reshape(-1), theirs.bits().reshape(-1)
+    differ = np.flatnonzero(a != b)
+    if not differ.size:
+        return differ, np.zeros(0)
+    distances = steps(a[differ], b[differ], whole=ours.dtype == "int64")
+    for side in (ours, theirs):
+        distances[np.isnan(side.values().reshape(-1)[differ])] = math.inf
+    return differ, distances
+
+
+def steps(a: Bits, b: Bits, *, whole: bool = False) -> Float64s:
+    """How many numbers apart are those that bits stand for: neighbours 1. `whole`: they stand for integers."""
+    a, b = _ordered(a, whole=whole), _ordered(b, whole=whole)
+    return np.where(a > b, a - b, b - a).astype(np.float64)
+
+
+def _ordered(bits: Bits, *, whole: bool) -> Bits:
+    """Integers in the order of the numbers that bits stand for."""
+    sign = bits.dtype.type(1 << (8 * bits.itemsize - 1))
+    return bits ^ sign if whole else np.where(bits & sign, ~bits, bits ^ sign)

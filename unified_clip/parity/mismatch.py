@@ -1,0 +1,92 @@
+"""What differs between two lists of gradients, in words: tensor, index, both numbers, and how far they are apart."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+
+import numpy as np
+
+from .distance import differences
+from .tensors import PARTS, Dense, Gradient, densify
+
+Sides = tuple[str, str]
+"""What messages call the two lists."""
+
+MOST_TENSORS = 5
+"""That are described; of the others the number is told."""
+
+
+def describe(ours: Mapping[str, Gradient], theirs: Mapping[str, Gradient], sides: Sides, max_ulp: float = 0) -> str:
+    """The differences of more than `max_ulp` between gradients, by name; '' if there are none.
+
+    Sparse gradients are compared by the dense ones that they stand for.
+    """
+    if ours.keys() != theirs.keys():
+        return _other_names(list(ours), list(theirs), sides)
+    texts = [text for name in ours if (text := _tensor(name, _dense(ours[name]), _dense(theirs[name]), sides, max_ulp))]
+    more = [f"and {len(texts) - MOST_TENSORS} more gradients differ"] if len(texts) > MOST_TENSORS else []
+    return "\n".join([*texts[:MOST_TENSORS], *more])
+
+
+def hexadecimal(value: float) -> str:
+    """As `float.hex`, without zeros at the end."""
+    return re.sub(r"\.?0+p", "p", value.hex())
+
+
+def _dense(gradient: Gradient) -> Dense | None:
+    return gradient if isinstance(gradient, Dense) else densify(gradient)
+
+
+def _other_names(ours: list[str], theirs: list[str], sides: Sides) -> str:
+    parts = [f"{sides[0]} has {len(ours)} gradients, {sides[1]} has {len(theirs)}"]
+    for here, there, side in ((ours, theirs, sides[0]), (theirs, ours, sides[1])):
+        alone = [name for name in here if name not in set(there)]
+        if alone:
+            shown = ", ".join(alone[:MOST_TENSORS]) + (", ..." if len(alone) > MOST_TENSORS else "")
+            parts.append(f"only {side} has: {shown}")
+    return "; ".join(parts)
+
+
+def _tensor(name: str, a: Dense | None, b: Dense | None, sides: Sides, max_ulp: float) -> str:
+    forms = ["None" if tensor is None else f"{tensor.dtype}{list(tensor.shape)}" for tensor in (a, b)]
+    if forms[0] != forms[1]:
+        return f"{name}: {sides[0]} is {forms[0]}, {sides[1]} is {forms[1]}"
+    if a is None or b is None:
+        return ""
+    differ, distances = differences(a, b)
+    beyond = distances > max_ulp
+    differ, distances = differ[beyond], distances[beyond]
+    if not differ.size:
+        return ""
+    limit = f" by more than {max_ulp:g} ulp" if max_ulp else ""
+    what = "parts" if a.dtype in PARTS else "elements"
+    many = f": {differ.size} of {a.array.size} {what} differ" if a.array.size > 1 else " differs"
+    lines = [f"{name}{many}{limit}"]
+    greatest = int(np.argmax(distances))
+    for title, index in (("first", 0), ("greatest", greatest))[: 1 + (greatest > 0)]:
+        lines.append(f"  {title} at {_pair(a, b, int(differ[index]), float(distances[index]), sides)}")
+    return "\n".join(lines)
+
+
+def _pair(a: Dense, b: Dense, position: int, distance: float, sides: Sides) -> str:
+    index = [int(each) for each in np.unravel_index(position, a.array.shape)]
+    part = ("", ", the real part", ", the imaginary part")[1 + index.pop() if a.dtype in PARTS else 0]
+    values = [f"{side} is {_number(tensor, position)}" for side, tensor in zip(sides, (a, b), strict=True)]
+    return f"{index}{part}: {', '.join(values)}, {_apart(distance)}"
+
+
+def _apart(distance: float) -> str:
+    return f"{distance:.10g} ulp apart" if math.isfinite(distance) else "a NaN beside a number"
+
+
+def _number(tensor: Dense, position: int) -> str:
+    """In decimal, as short as tells it from others of its dtype, and in hexadecimal."""
+    if tensor.dtype == "int64":
+        return str(tensor.array.reshape(-1)[position])
+    value = float(tensor.values().reshape(-1)[position])
+    if not math.isfinite(value):
+        return str(value)
+    kind = "float32" if tensor.dtype == "bfloat16" else PARTS.get(tensor.dtype, tensor.dtype)
+    return f"{np.dtype(kind).type(value)!s} ({hexadecimal(value)})"

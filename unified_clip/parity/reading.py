@@ -1,0 +1,44 @@
+"""The gradients in a container of this process, of any framework, as plain bytes."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from itertools import count
+from typing import Any
+
+from .. import _dispatch
+from .._core import containers
+from .._core.containers import Leaf
+from .._core.ops import Ops
+from .adapter import Adapter
+from .tensors import STORAGE, Gradient
+
+
+def read(container: Any) -> dict[str, Gradient]:
+    """By name, or by position where they have none. TypeError: something in it is no gradient."""
+    ops, container = _dispatch.resolve(container)
+    adapter: Adapter = importlib.import_module(f"unified_clip.parity.adapter_{ops.name}").Framework()
+    leaves = containers.flatten(ops, container).leaves
+    return {name: _read(ops, adapter, leaf) for name, leaf in zip(_names(leaves), leaves, strict=True)}
+
+
+def _names(leaves: Sequence[Leaf]) -> list[str]:
+    """What each is called; of those with one name the second has a (2)."""
+    names: dict[str, None] = {}
+    for leaf in leaves:
+        name = leaf.name or f"gradient {leaf.position}"
+        numbered = (f"{name} ({number})" for number in count(2))
+        names[name if name not in names else next(each for each in numbered if each not in names)] = None
+    return list(names)
+
+
+def _read(ops: Ops, adapter: Adapter, leaf: Leaf) -> Gradient:
+    if leaf.tensor is None:
+        return None
+    if ops.is_parameter(leaf.tensor) and ops.is_trainable(leaf.tensor):
+        raise TypeError(f"{leaf.place} is a parameter; pass the gradients themselves")
+    gradient = adapter.read(leaf.tensor)
+    if gradient is not None and gradient.dtype not in STORAGE:
+        raise TypeError(f"{leaf.place} is {gradient.dtype}; it may be {', '.join(STORAGE)}")
+    return gradient

@@ -1,0 +1,56 @@
+"""The pytest plugin: the fixture `clip_parity`, and the options it takes.
+
+pytest imports it at the start of every run where unified_clip is installed, so it imports nothing before it is used.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+FRAMEWORKS = "the frameworks that the fixture clip_parity compares (default: those that are installed)"
+INTERPRETERS = "the Python that has a framework, where it is not this one, as paddle=PATH"
+MISSING = "what clip_parity does about a framework that is not installed: fail (default) or skip"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("unified_clip", "gradient clipping (unified_clip)")
+    group.addoption("--clip-frameworks", metavar="NAMES", help=f"{FRAMEWORKS}, comma-separated")
+    group.addoption("--clip-interpreter", metavar="FRAMEWORK=PATH", action="append", help=f"{INTERPRETERS}; repeatable")
+    group.addoption("--clip-missing", choices=("fail", "skip"), help=MISSING)
+    parser.addini("clip_frameworks", FRAMEWORKS, type="args", default=None)
+    parser.addini("clip_interpreters", f"{INTERPRETERS}, relative to the root directory; a line each", type="linelist")
+    parser.addini("clip_missing", MISSING, default="fail")
+
+
+@pytest.fixture(scope="session")
+def clip_parity(pytestconfig: pytest.Config) -> Callable[..., None]:
+    """`unified_clip.testing.assert_clip_parity`, with the frameworks and interpreters that this run's options name."""
+    from unified_clip.testing import assert_clip_parity
+
+    named = pytestconfig.getoption("--clip-frameworks")
+    return functools.partial(
+        assert_clip_parity,
+        frameworks=named.split(",") if named else pytestconfig.getini("clip_frameworks"),
+        interpreters=_interpreters(pytestconfig),
+        missing=pytestconfig.getoption("--clip-missing") or pytestconfig.getini("clip_missing"),
+    )
+
+
+def _interpreters(config: pytest.Config) -> dict[str, Path]:
+    """By framework. What the command line names is relative to where pytest was started, and wins."""
+    places = [
+        (config.rootpath, config.getini("clip_interpreters")),
+        (config.invocation_params.dir, config.getoption("--clip-interpreter") or []),
+    ]
+    found = {}
+    for start, entries in places:
+        for entry in entries:
+            framework, equals, path = (part.strip() for part in entry.partition("="))
+            if not (framework and equals and path):
+                raise pytest.UsageError(f"{entry!r} names no interpreter for a framework; write it as paddle=PATH")
+            found[framework] = start / Path(path).expanduser()
+    return found
