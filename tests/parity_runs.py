@@ -47,13 +47,13 @@ def right(case: Case) -> Outcome:
 def run(directory: Path, wrong: Wrong, cases: str = CASES, known: str = "") -> engine.Run:
     """A run of a suite in this directory, on NumPy and PyTorch."""
 
-    def give(worker: Sequence[str], runs: Sequence[launch.Run], *_: Any) -> Found:
+    def give(worker: Sequence[str], runs: Sequence[launch.Run], timeout: float, take: launch.Take, *_: Any) -> Found:
         found, framework = Found(versions={worker[-1]: "1.0"}), worker[-1]
         for mode, case in runs:
             result = wrong(framework, mode, case, right(case))
             if mode == NATIVE and isinstance(result, Outcome):
                 result = dataclasses.replace(result, name=f"torch.{case.call_name}")
-            found.results[mode, case.name] = result
+            found.results[mode, case.name] = take(launch.Run(mode, case), result)
         return found
 
     with mock.patch.object(launch, "run", give):

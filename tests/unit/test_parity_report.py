@@ -86,7 +86,7 @@ def broken_worker(framework: str, python: str = sys.executable) -> list[str]:
 def test_the_lines_that_reproduce_a_difference_show_its_numbers(
     of: str, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "suite.toml").write_text("cases = ['cases.toml']\n[frameworks.numpy]\nmodes = ['host']")
+    (tmp_path / "suite.toml").write_text("files = ['cases.toml']\n[frameworks.numpy]\nmodes = ['host']")
     (tmp_path / "cases.toml").write_text(
         """
         gradients = [
@@ -116,7 +116,7 @@ def test_the_lines_that_reproduce_a_difference_show_its_numbers(
 
 
 def test_a_case_that_the_suite_does_not_have_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "suite.toml").write_text("cases = ['cases.toml']\n[frameworks.numpy]")
+    (tmp_path / "suite.toml").write_text("files = ['cases.toml']\n[frameworks.numpy]")
     (tmp_path / "cases.toml").write_text(
         "gradients = [{ name = 'a', tensors = [] }]\n"
         "cases = [{ gradients = ['a'], calls = [{ call = 'global_norm' }] }]"

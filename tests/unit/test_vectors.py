@@ -18,9 +18,10 @@ import numpy as np
 import pytest
 
 import unified_clip.numpy
-from unified_clip.parity import distance, invoke
+from unified_clip.parity import invoke
 from unified_clip.parity.adapter_numpy import Framework
 from unified_clip.parity.calls import CALLS
+from unified_clip.parity.distance import ulps
 from unified_clip.parity.tensors import PARTS, Dense, Gradient, Sparse, encode
 
 PARITY = Path(__file__).parents[2] / "parity"
@@ -191,7 +192,7 @@ def distance(right: Gradient, found: Gradient) -> float:
     assert isinstance(right, Dense)
     assert isinstance(found, Dense)
     same_form = (right.dtype, right.shape) == (found.dtype, found.shape)
-    return distance.ulps([right], [found]) if same_form else float("inf")
+    return ulps([right], [found]) if same_form else float("inf")
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

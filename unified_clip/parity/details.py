@@ -12,11 +12,10 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from . import compare
+from . import compare, distance
 from .arithmetic import FORMATS, rounded
 from .cases import Case
 from .compare import STAGES
-from .distance import differences, ulps
 from .launch import HOST, NATIVE, Outcome
 from .oracle import Expected
 from .tensors import PARTS, Dense, encode
@@ -185,7 +184,7 @@ def _places(exact: Tensors, found: Tensors) -> list[_Place]:
 
 
 def _place(index: int, exact: Dense, found: Dense) -> _Place | None:
-    differ, distances = differences(exact, found)
+    differ, distances = distance.differences(exact, found)
     if not differ.size:
         return None
     furthest = int(np.argmax(distances))
@@ -197,7 +196,7 @@ def _number(exact: Dense, found: Dense | None, element: int, dtype: str) -> Numb
         return None
     value, right = _value(found, element), _value(exact, element)
     one, other = (Dense(each.dtype, each.array.reshape(-1)[element : element + 1]) for each in (exact, found))
-    ulps = ulps([one], [other])
+    ulps = distance.ulps([one], [other])
     if dtype != exact.dtype and math.isfinite(ulps):  # a coefficient, which tensors of this dtype show
         spacing = 2.0 ** (math.frexp(right)[1] - FORMATS[dtype].precision)
         ulps = abs(value - right) / spacing if math.isfinite(value) else math.inf

@@ -38,7 +38,7 @@ def show(run: Run, out: Path) -> None:
 
 def as_data(run: Run) -> dict[str, Any]:
     """The run as JSON has it (see `published`); infinities and NaN are strings."""
-    changes = None if run.changes is None else [dataclasses.asdict(each) for each in run.changes]
+    changes = None if run.changes is None else list(map(dataclasses.asdict, run.changes))
     return {
         "schema": SCHEMA,
         "verdict": verdict(run),
