@@ -18,7 +18,7 @@ Scalar = Any
 
 
 Receive = Callable[[Sequence[Any]], None]
-"""Takes the values of scalars, each what NumPy takes for an array."""
+"""Takes the values of scalars, each a float or a nested list of them."""
 
 GraphTeller = Callable[[Sequence[Scalar], Receive], Callable[[], object]]
 """Has the graph that is being made call a function with the values of scalars whenever it is run. It returns what waits

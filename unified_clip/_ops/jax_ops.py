@@ -387,7 +387,7 @@ def _product(tensor: Tensor, coef: Scalar) -> Tensor:
 
 def _tell_from_graph(scalars: Sequence[Scalar], receive: Receive) -> Callable[[], object]:
     def receive_bits(*bits: Any) -> None:
-        receive([np.asarray(each).view(np.float64)[..., 0] for each in bits])
+        receive([np.asarray(each).view(np.float64)[..., 0].tolist() for each in bits])
 
     with jax.enable_x64(True):
         # As bits: without x64 a callback is given float32.

@@ -441,7 +441,7 @@ def _rounded_to_odd(wide: Tensor) -> Tensor:
 
 
 def _tell_from_graph(scalars: Sequence[Scalar], receive: Receive) -> Callable[[], object]:
-    tf.numpy_function(lambda *values: receive(values), list(scalars), [])
+    tf.numpy_function(lambda *values: receive([value.tolist() for value in values]), list(scalars), [])
     return lambda: None  # a call returns when its graph has run
 
 

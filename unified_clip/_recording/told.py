@@ -7,9 +7,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from .._core.checks import COMPLEX, FLOATING
 from .._core.containers import Leaf
 from .._core.exact import nearest
@@ -62,7 +59,7 @@ def called(clip: Clip, name_of: Namer, taken: set[str]) -> dict[str, int]:
     return found
 
 
-def copies(clip: Clip, names: Mapping[str, int]) -> dict[str, tuple[str, npt.NDArray[Any]]]:
+def copies(clip: Clip, names: Mapping[str, int]) -> dict[str, tuple[str, Any]]:
     """The gradients as they are now. Complex ones as two real numbers along a last axis; sparse ones are left out."""
     ops, found = clip.gradients.ops, {}
     for name, index in names.items():
@@ -70,7 +67,7 @@ def copies(clip: Clip, names: Mapping[str, int]) -> dict[str, tuple[str, npt.NDA
         dtype, array = ops.dtype(value), ops.fetched(value)
         if dtype in COMPLEX:
             dtype = {"complex64": "float32", "complex128": "float64"}[dtype]
-            array = np.ascontiguousarray(array)[..., None].view(dtype)
+            array = array.copy()[..., None].view(dtype)
         if not clip.gradients.is_sparse(index):
             found[name] = (dtype, array.copy())
     return found
@@ -115,7 +112,7 @@ class Told:
     def take(self, values: Sequence[Any]) -> dict[str, Any]:
         """The fields, with the scalars' values."""
         for place, value in zip(self._places, values, strict=True):
-            self._set(place, np.asarray(value).tolist())
+            self._set(place, value)
         fields = self.fields
         if fields["rule"] != "global":
             for key in ("norm", "coef"):
