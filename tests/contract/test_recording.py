@@ -214,6 +214,20 @@ def test_gradients_are_stored_as_they_were_before_clipping(kit: Kit, tmp_path: P
     assert (tmp_path / "run.step4.safetensors").read_bytes() == (tmp_path / "expected.safetensors").read_bytes()
 
 
+def test_sparse_gradients_are_measured_with_their_rows_summed_and_not_stored(kit: Kit, tmp_path: Path) -> None:
+    if not kit.has_sparse:
+        pytest.skip(f"{kit.name} has no sparse gradients")
+    given = {"embedding": kit.sparse([1, 1, 0], [[1.5], [1.5], [4.0]], 3), "bias": kit.tensor([12.0])}
+    with unified_clip.record(tmp_path / "run.jsonl", norms=True, gradients_every=1):
+        kit.namespace.clip_by_global_norm(given, 1.0)
+    (line,) = lines(tmp_path / "run.jsonl")
+    assert line["norm"] == 13.0
+    assert line["parameters"]["embedding"]["norm"] == 5.0
+    stored = (tmp_path / line["gradients"]).read_bytes()
+    assert b'"bias"' in stored
+    assert b"embedding" not in stored
+
+
 def test_a_line_off_the_host_is_written_one_call_late(kit: Kit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if os.environ.get("UNIFIED_CLIP_PATH") != "framework" or kit.name == "numpy":
         pytest.skip("about the device path")
