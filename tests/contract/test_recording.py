@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 import os
@@ -16,6 +17,7 @@ from kits import Kit
 
 import unified_clip
 from unified_clip import _safetensors
+from unified_clip._core.ops import Later
 from unified_clip._ops import kernels
 
 NUMBERS = [[3.0, -4.0], [[0.25, 12.0], [-0.5, 1.0]], [2.0]]
@@ -228,13 +230,11 @@ def test_sparse_gradients_are_measured_with_their_rows_summed_and_not_stored(kit
     assert b"embedding" not in stored
 
 
-def test_a_line_off_the_host_is_written_one_call_late(kit: Kit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_off_the_host_is_written_one_call_late(
+    kit: Kit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if os.environ.get("UNIFIED_CLIP_PATH") != "framework" or kit.name == "numpy":
         pytest.skip("about the device path")
-    import importlib
-
-    from unified_clip._core.ops import Later
-
     ops = type(importlib.import_module(f"unified_clip._ops.{kit.name}_ops").OPS)
     original, begun, fetched = ops.read_later, [], []
 

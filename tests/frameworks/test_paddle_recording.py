@@ -34,11 +34,11 @@ def test_an_optimizers_clip_is_recorded_with_the_names_of_parameters(tmp_path: P
 
 
 def test_a_static_program_says_that_it_is_not_recorded(tmp_path: Path, static: None) -> None:
-    with unified_clip.record(tmp_path / "run.jsonl", norms=True):
-        with paddle.static.program_guard(paddle.static.Program()):
-            value = paddle.static.data("x", [2], "float32")
-            with pytest.warns(ClipWarning, match="a clip call inside a graph of paddle is not recorded"):
-                uc.clip_by_norm(value, 1.0)
+    building = paddle.static.program_guard(paddle.static.Program())
+    with building, unified_clip.record(tmp_path / "run.jsonl", norms=True):
+        value = paddle.static.data("x", [2], "float32")
+        with pytest.warns(ClipWarning, match="a clip call inside a graph of paddle is not recorded"):
+            uc.clip_by_norm(value, 1.0)
     assert lines(tmp_path / "run.jsonl") == []
 
 

@@ -134,7 +134,8 @@ def test_a_map_with_a_name_that_nobody_has_is_refused(compared: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"), [("a = ", "map.toml"), ("a = 1", "map.toml, a: write"), ("a = 'c'\nb = 'c'", "'c' stands for two")]
+    ("text", "message"),
+    [("a = ", "map.toml"), ("a = 1", "map.toml, a: write"), ("a = 'c'\nb = 'c'", "'c' stands for two")],
 )
 def test_a_map_that_is_wrong_is_refused(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "map.toml").write_text(text)
@@ -178,6 +179,8 @@ def test_per_tensor_for_global(compared: Any) -> None:
     each = line(1, rule="each", norm=list(NORMS.values()), coef=[1 / norm for norm in NORMS.values()])
     assert mistakes(compared([line(1)], [each])) == mistakes(compared([each], [line(1)])) == ["per tensor for global"]
     alone = [line(step, {name: norm}) for step, (name, norm) in enumerate(NORMS.items(), start=1)]
+    assert mistakes(compared([line(1)], alone)) == ["per tensor for global"]
+    alone = [{**each, "rule": "each", "norm": [each["norm"]], "coef": [each["coef"]]} for each in alone]
     assert mistakes(compared([line(1)], alone)) == ["per tensor for global"]
     other = {**each, "norm": [3.0, 4.0, 11.0]}
     assert mistakes(compared([line(1)], [other])) == []

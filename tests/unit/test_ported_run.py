@@ -22,7 +22,10 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the runs are."""
     out = tmp_path_factory.mktemp("runs")
     environment = os.environ | CPU_ONLY | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    commands = [[sys.executable, PORTED / "original.py", out / "original.jsonl"], [sys.executable, PORTED / "port.py", out]]
+    commands = [
+        [sys.executable, PORTED / "original.py", out / "original.jsonl"],
+        [sys.executable, PORTED / "port.py", out],
+    ]
     processes = [
         subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         for command in commands

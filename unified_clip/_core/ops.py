@@ -264,7 +264,7 @@ class Ops(Protocol):
 
     def read_later(self, scalars: Sequence[Scalar]) -> Later:
         """As `Path` has it, of the device path's scalars."""
-        return Later(lambda: [scalar.tolist() for scalar in scalars])
+        return Later(lambda: [self.fetched(scalar).tolist() for scalar in scalars])
 
     def graph_teller(self) -> GraphTeller | None:
         """As `Path` has it."""

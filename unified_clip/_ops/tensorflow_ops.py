@@ -19,7 +19,7 @@ from tensorflow.python.pywrap_tfe import TFE_Py_TapeSetPossibleGradientTypes as 
 
 from .._core import entry
 from .._core.device import DevicePath, inverse, odd_bits
-from .._core.ops import GraphTeller, Later, Ops, Path, Receive, Scalar, Tensor, WholePath
+from .._core.ops import GraphTeller, Ops, Path, Receive, Scalar, Tensor, WholePath
 from . import host, kernels
 
 EAGER = tf.__internal__.EagerTensor
@@ -261,9 +261,6 @@ class TensorflowOps(Ops):
 
     def in_graph(self, values: Sequence[Any]) -> bool:
         return not tf.executing_eagerly() or any(type(value) is not EAGER for value in values)
-
-    def read_later(self, scalars: Sequence[Scalar]) -> Later:
-        return Later(lambda: [scalar.numpy().tolist() for scalar in scalars])
 
     def graph_teller(self) -> GraphTeller | None:
         # XLA has no such operation, and in a graph of TensorFlow 1 nothing would run it.

@@ -88,10 +88,8 @@ def _per_tensor(place: Place) -> Finding | None:
         if line is None or line.rule != "global" or line.norm_type != 2 or not rest:
             continue
         total = line.norms()[0]
-        if rest[0].rule == "each":
-            norms, how = rest[0].norms(), "in one call"
-        else:
-            norms, how = _calls_that_make(total, rest), "in a call for each"
+        norms, calls = _norms_that_make(total, rest)
+        how = "in one call" if calls == 1 else "in a call for each"
         if len(norms) > 1 and _equal(root_of_squares(norms), total, PRODUCT):
             return Finding(
                 "per tensor for global",
@@ -102,16 +100,16 @@ def _per_tensor(place: Place) -> Finding | None:
     return None
 
 
-def _calls_that_make(total: float, lines: list[Line]) -> list[float]:
-    """The norms of calls in a row, of one gradient each, whose root of squares is a total."""
+def _norms_that_make(total: float, lines: list[Line]) -> tuple[list[float], int]:
+    """The norms of calls in a row, each of one gradient or of each, until their root of squares is a total."""
     norms: list[float] = []
-    for line in lines:
-        if line.rule != "global" or len(line.parameters) > 1:
-            return []
+    for calls, line in enumerate(lines, start=1):
+        if line.rule not in ("global", "each") or (line.rule == "global" and len(line.parameters) > 1):
+            break
         norms += line.norms()
         if root_of_squares(norms) >= total * (1 - PRODUCT):
-            return norms
-    return []
+            return norms, calls
+    return [], 0
 
 
 def _threshold(place: Place) -> Finding | None:

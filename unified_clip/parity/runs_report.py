@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from .parting import Agreement, Comparison, Difference
@@ -57,15 +58,13 @@ def _number(value: Any) -> Any:
 def lines(found: Comparison) -> list[str]:
     """The result in a few lines."""
     first = found.first
-    about = [
-        f"{run.path}: {len(run.lines)} calls{', and a torn line' if run.torn else ''}." for run in (found.a, found.b)
-    ]
+    about = [f"{run.path}: {_calls(run.lines)}{', and a torn line' if run.torn else ''}." for run in (found.a, found.b)]
     if first is None:
-        return [*about, f"The runs are the same: {len(found.pairs)} calls{_allowed(found)}."]
+        return [*about, f"The runs are the same: {_calls(found.pairs)}{_allowed(found)}."]
     for number, (difference, findings) in enumerate(found.partings.items()):
         about.append(f"{BEYOND if number else APART} at step {difference.step}: {_told(difference)}.")
         about += [f"{each.mistake.capitalize()}: {each.text}." for each in findings] or [UNEXPLAINED]
-    if not (found.a.header.norms and found.b.header.norms):
+    if not all(found.partings.values()) and not (found.a.header.norms and found.b.header.norms):
         about.append("Record both runs with norms=True to see by which parameters they differ.")
     return [*about, *(_agreed(each, found) for each in found.agreements)]
 
@@ -87,10 +86,14 @@ def _agreed(each: Agreement, found: Comparison) -> str:
     what = {"weight": "weights", "gradient": "gradients' norms", "norm": "norms", "coefficient": "coefficients"}
     title = what[each.stage].capitalize()
     if each.until is None:
-        return f"{title} are equal in all {len(found.pairs)} calls that were compared{_allowed(found)}."
+        return f"{title} are equal in all {_calls(found.pairs)} that were compared{_allowed(found)}."
     begin = found.pairs[0].a.step
     until = "from the beginning" if each.until == begin else f"from step {each.until} on, and equal before"
     return f"{title} differ {until}; at most by {each.greatest.ulps:g} ULP, {each.greatest.relative:.2g} relatively."
+
+
+def _calls(counted: Sequence[object]) -> str:
+    return f"{len(counted)} call{'s' * (len(counted) != 1)}"
 
 
 def _allowed(found: Comparison) -> str:
