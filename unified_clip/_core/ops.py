@@ -258,10 +258,6 @@ class Ops(Protocol):
         """A dense eager tensor's memory, or a copy of it on the host, as a NumPy array; bfloat16 as its bits."""
         return self.host_view(tensor)  # type: ignore[attr-defined]  # as every framework with a host path has it
 
-    def in_graph(self, values: Sequence[Any]) -> bool:
-        """Whether any of these tensors and scalars of the device path has no value here."""
-        return False
-
     def read_later(self, scalars: Sequence[Scalar]) -> Later:
         """As `Path` has it, of the device path's scalars."""
         return Later(lambda: [self.fetched(scalar).tolist() for scalar in scalars])
@@ -331,7 +327,8 @@ class DeviceOps(Protocol):
 
     def nonfinite_counts(self, tensor: Tensor) -> tuple[int, int]: ...
 
-    def in_graph(self, values: Sequence[Any]) -> bool: ...
+    def in_graph(self, values: Sequence[Any]) -> bool:
+        """Whether any of these tensors and scalars has no value here, since a graph is being made."""
 
     def read_later(self, scalars: Sequence[Scalar]) -> Later: ...
 
