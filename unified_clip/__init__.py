@@ -7,6 +7,7 @@ given belong to. `unified_clip.torch`, `.tensorflow`, `.paddle`, `.jax` and `.nu
 from ._core import classes
 from ._dispatch import resolve
 from .errors import ClipWarning, NonFiniteNormError
+from .record import record
 
 __version__ = "0.1.0"
 
@@ -80,5 +81,6 @@ __all__ = [
     "get_total_norm",
     "global_norm",
     "native_available",
+    "record",
     "set_gradient_clip",
 ]

@@ -1,10 +1,11 @@
-"""The command line: `unified-clip parity` and `unified-clip bench`."""
+"""The command line: `unified-clip parity`, `unified-clip compare` and `unified-clip bench`."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
 import importlib.util
+import json
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,7 +21,7 @@ NOT_WHOLE = 3
 INTERRUPTED = 130
 
 CLI = ("jinja2", "ml_dtypes", "pydantic", "rich", "safetensors", "tomlkit")
-EXTRAS = {"parity": ("cli", CLI), "bench": ("bench", (*CLI, "matplotlib"))}
+EXTRAS = {"parity": ("cli", CLI), "compare": ("cli", CLI), "bench": ("bench", (*CLI, "matplotlib"))}
 """By command, the extra that has all it needs, and the modules, which are named like their distributions."""
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
@@ -42,6 +43,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="unified-clip", description="Gradient clipping, the same on every framework.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
     _parity_parser(commands)
+    _compare_parser(commands)
     _bench_parser(commands)
     return parser
 
@@ -78,6 +80,24 @@ def _parity_parser(commands: Commands) -> None:
     init.add_argument("gradients", type=Path, nargs="*", help="files of gradients (default: those in this directory)")
     init.add_argument("--suite", type=Path, default=Path("parity"), help="where to write suite.toml (default: parity)")
     init.set_defaults(run=_init)
+
+
+def _compare_parser(commands: Commands) -> None:
+    compare = commands.add_parser(
+        "compare",
+        help="find where two recorded training runs part, and why",
+        description="Line up two files that unified_clip.record has written, by step and call, and name the first "
+        "step and the first parameter where they part. Exit status: 0 they are the same; 1 they part; 2 a file or the "
+        "command is wrong.",
+    )
+    for name in ("a", "b"):
+        compare.add_argument(name, type=Path, help="a recorded run")
+    compare.add_argument("--map", type=Path, help='a TOML file of "name in one run" = "name in the other"')
+    compare.add_argument("--json", action="store_true", help="print JSON instead of text")
+    compare.add_argument(
+        "--max-ulp", type=float, default=0.0, help="up to so many units in the last place are the same (default: 0)"
+    )
+    compare.set_defaults(run=_compare)
 
 
 def _bench_parser(commands: Commands) -> None:
@@ -156,6 +176,23 @@ def _accept(run: engine.Run, path: Path) -> int:
         f"{path}: {changes.kept} kept, {changes.dropped} dropped, {changes.added} added; read it before you commit it."
     )
     return 0
+
+
+def _compare(options: argparse.Namespace) -> int:
+    from .parity import parting, runs, runs_report
+
+    if not options.max_ulp >= 0:
+        return _refuse(f"--max-ulp is {options.max_ulp}; it must be 0 or more")
+    try:
+        names = parting.read_names(options.map) if options.map else None
+        found = parting.compare(options.a, options.b, names=names, max_ulp=options.max_ulp)
+    except runs.RunError as error:
+        return _refuse(str(error))
+    if options.json:
+        print(json.dumps(runs_report.as_data(found), indent=1, allow_nan=False))
+    else:
+        runs_report.show(found)
+    return found.exit_code
 
 
 def _names(text: str) -> list[str]:

@@ -145,6 +145,9 @@ class ToyOps(Ops):
         nan, inf = (test(tensor).cast("int64").sum(_all_axes(tensor)).item() for test in (np.isnan, np.isinf))
         return int(nan), int(inf)
 
+    def in_graph(self, values: Sequence[Any]) -> bool:
+        return False
+
     def scope(self, differentiable: bool) -> AbstractContextManager[Any]:
         return nullcontext()
 

@@ -12,26 +12,16 @@ PACKAGE = Path(unified_clip.__file__).parent
 FRAMEWORKS = {*ADAPTERS, "keras"}
 NAMESPACES = set(ADAPTERS.values())
 LAYERS = [
-    "errors",
-    "_core",
-    "_native",
-    "_ops",
-    "_dispatch",
-    "namespaces",
-    "_workers",
-    "parity",
-    "bench",
-    "cli",
-    "testing",
-    "pytest_plugin",
-]
+    "errors", "_safetensors", "_core", "_native", "_ops", "_dispatch", "namespaces", "_recording", "record", "package",
+    "_workers", "parity", "bench", "cli", "testing", "pytest_plugin",
+]  # fmt: skip
 """Each may import from itself and from those before it."""
 
 
 def layer(module: str) -> str:
     """The layer of a module named relative to the package."""
     first = module.split(".")[0]
-    return {"": "namespaces", "__init__": "namespaces", "__main__": "cli"}.get(
+    return {"": "package", "__init__": "package", "__main__": "cli"}.get(
         first, "namespaces" if first in NAMESPACES else first
     )
 

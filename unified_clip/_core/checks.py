@@ -289,8 +289,13 @@ def parameter_list(ops: Ops, param_list: Any) -> list[Any]:
 
 
 def warn(message: str) -> None:
-    """A ClipWarning that points at the line where a public name is called."""
+    """A ClipWarning of a call, which leaves a graph for it."""
     entry.leave(message)
+    warn_at_call(message)
+
+
+def warn_at_call(message: str) -> None:
+    """A ClipWarning that points at the line where a public name is called."""
     call = entry.PUBLIC[0].__code__
     frame, level = sys._getframe(), 2
     while frame.f_back is not None and _place(frame.f_code) != _place(call):

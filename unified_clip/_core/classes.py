@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
-from . import checks, containers, rule
+from . import checks, containers, rule, watch
 from .containers import Leaf, Tree
 from .entry import public
 from .functions import Functions
@@ -79,7 +79,7 @@ class GradientClip(Bound):
 
     def _whole(self, ops: Ops, pairs: Any) -> WholeSame | None:
         """Pairs that can be clipped in one go."""
-        if self.need_clip is not None or type(pairs) not in (list, tuple):
+        if self.need_clip is not None or type(pairs) not in (list, tuple) or watch.in_detail():
             return None
         path = ops.whole_of_pairs(pairs)
         if path is None:

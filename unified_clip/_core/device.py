@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from .exact import FORMATS, nearest
-from .ops import DeviceOps, Scalar, Tensor
+from .ops import DeviceOps, GraphTeller, Later, Scalar, Tensor
 
 
 def norm_dtype(dtypes: Sequence[str]) -> str:
@@ -45,19 +45,23 @@ class DevicePath:
         self._ops = ops
         self._differentiable = differentiable
         self._tensors = list(tensors)
-        self._norm_dtype = norm_dtype([ops.dtype(tensor) for tensor in self._tensors])
+        self.norm_dtype = norm_dtype([ops.dtype(tensor) for tensor in self._tensors])
+
+    @property
+    def framework(self) -> str:
+        return self._ops.name
 
     def norm(self, p: float) -> Scalar:
         ops, tensors = self._ops, self._tensors
         if p == math.inf:
-            return ops.rounded(ops.max_abs(tensors), self._norm_dtype)
+            return ops.rounded(ops.max_abs(tensors), self.norm_dtype)
         # Squares and magnitudes of 32-bit gradients fit float64; everything else is divided by the greatest first.
-        divisor = self._divisor(ops.max_abs(tensors)) if p not in (1, 2) or self._norm_dtype == "float64" else None
+        divisor = self._divisor(ops.max_abs(tensors)) if p not in (1, 2) or self.norm_dtype == "float64" else None
         return self._root(ops.power_sum(tensors, p, divisor), p, divisor)
 
     def slice_norms(self, axes: Sequence[int]) -> Scalar:
         ops, tensor = self._ops, self._tensors[0]
-        divisor = self._divisor(ops.slice_max_abs(tensor, axes)) if self._norm_dtype == "float64" else None
+        divisor = self._divisor(ops.slice_max_abs(tensor, axes)) if self.norm_dtype == "float64" else None
         return self._root(ops.slice_power_sum(tensor, axes, divisor), 2, divisor)
 
     def constant(self, value: Any) -> Scalar:
@@ -85,7 +89,7 @@ class DevicePath:
         return [self._ops.copy(tensor) for tensor in self._tensors]
 
     def as_norm(self, n: Scalar) -> Tensor:
-        return self._ops.as_norm(n, self._norm_dtype)
+        return self._ops.as_norm(n, self.norm_dtype)
 
     def is_one(self, coef: Scalar) -> bool:
         return False
@@ -95,6 +99,15 @@ class DevicePath:
 
     def nonfinite_counts(self) -> list[tuple[int, int]]:
         return [self._ops.nonfinite_counts(tensor) for tensor in self._tensors]
+
+    def in_graph(self, scalars: Sequence[Scalar]) -> bool:
+        return self._ops.in_graph([*self._tensors, *scalars])
+
+    def read_later(self, scalars: Sequence[Scalar]) -> Later:
+        return self._ops.read_later(scalars)
+
+    def graph_teller(self) -> GraphTeller | None:
+        return self._ops.graph_teller()
 
     def scope(self) -> AbstractContextManager[Any]:
         return self._ops.scope(self._differentiable)
@@ -116,4 +129,4 @@ class DevicePath:
         zero = total <= self.constant(0.0)  # not ==, which compares objects in TensorFlow 1 graphs
         root = self._ops.root(self.where(zero, self.constant(1.0), total), p)
         n = self.where(zero, self.constant(0.0), root)
-        return self._ops.rounded(n if divisor is None else n * divisor, self._norm_dtype)
+        return self._ops.rounded(n if divisor is None else n * divisor, self.norm_dtype)

@@ -6,12 +6,15 @@ import functools
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
+from . import watch
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 def as_it_is(body: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    return body(*args, **kwargs)
+    watcher = watch.watcher
+    return body(*args, **kwargs) if watcher is None else watcher.run(body, *args, **kwargs)
 
 
 def nothing(message: str) -> None:

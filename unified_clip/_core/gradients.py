@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from . import checks, containers
+from . import checks, containers, watch
 from .containers import Leaf, Tree
 from .ops import Ops, Path, Scalar, Tensor, WholePath
 
@@ -255,6 +255,7 @@ def together(
 ) -> Whole | InPlace:
     """Gradients to be clipped in place. `plain`: nothing has to be known of any one."""
     whole = None
+    plain = plain and not watch.in_detail()
     if plain and ops.gradients_on_parameters:
         container = _listed(container)
         if type(container) in (list, tuple):
@@ -271,7 +272,7 @@ def together(
 def functional(ops: Ops, container: Any, function: str, *, plain: bool = True) -> WholeFunctional | Functional:
     """Gradients for new results. `plain`: nothing has to be known of any one."""
     container = _listed(container)
-    found = containers.plain_items(container) if plain else None
+    found = containers.plain_items(container) if plain and not watch.in_detail() else None
     whole = ops.whole_of_tensors(found[0], differentiable=True, in_place=False) if found else None
     if found is not None and whole is not None:
         return WholeFunctional(whole, *found)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 Tensor = Any
 """A dense tensor of whichever framework the Ops at hand belongs to."""
@@ -17,10 +17,35 @@ Scalar = Any
 """A float64 value, or an array of them (one per slice): NumPy's on the host path, else the framework's."""
 
 
+Receive = Callable[[Sequence[Any]], None]
+"""Takes the values of scalars, each a float or a nested list of them."""
+
+GraphTeller = Callable[[Sequence[Scalar], Receive], Callable[[], object]]
+"""Has the graph that is being made call a function with the values of scalars whenever it is run. It returns what waits
+until all that was run has done so."""
+
+
+class Later(NamedTuple):
+    """Numbers that are on their way to the host."""
+
+    values: Callable[[], list[Any]]
+    """Each a float, or a nested list of them; waits until they are there."""
+
+    ready: Callable[[], bool] = lambda: True
+    """Whether `values` need not wait."""
+
+
 class Path(Protocol):
     """Arithmetic on one list of dense tensors: `HostPath` on their raw memory, `DevicePath` by the framework."""
 
     on_host: bool
+
+    @property
+    def framework(self) -> str: ...
+
+    @property
+    def norm_dtype(self) -> str:
+        """Of the norm over all tensors: float64 where any is that or complex128, else float32."""
 
     def norm(self, p: float) -> Scalar:
         """The p-norm over all tensors, as a float64 that holds the value rounded to `norm_dtype`."""
@@ -61,6 +86,15 @@ class Path(Protocol):
 
     def nonfinite_counts(self) -> list[tuple[int, int]]:
         """How many NaN and how many inf each tensor holds."""
+
+    def in_graph(self, scalars: Sequence[Scalar]) -> bool:
+        """Whether the tensors, or these scalars, have no values here, since a graph is being made."""
+
+    def read_later(self, scalars: Sequence[Scalar]) -> Later:
+        """Scalars for a recording, without waiting for them now. Not called where they are `in_graph`."""
+
+    def graph_teller(self) -> GraphTeller | None:
+        """For those that are; None where a graph cannot call anything."""
 
     def scope(self) -> AbstractContextManager[Any]:
         """Entered around a computation on this path."""
@@ -218,6 +252,20 @@ class Ops(Protocol):
         """Tell automatic differentiation that the memory of these tensors has changed."""
         return
 
+    # -- for a recording
+
+    def fetched(self, tensor: Tensor) -> Any:
+        """A dense eager tensor's memory, or a copy of it on the host, as a NumPy array; bfloat16 as its bits."""
+        return self.host_view(tensor)  # type: ignore[attr-defined]  # as every framework with a host path has it
+
+    def read_later(self, scalars: Sequence[Scalar]) -> Later:
+        """As `Path` has it, of the device path's scalars."""
+        return Later(lambda: [self.fetched(scalar).tolist() for scalar in scalars])
+
+    def graph_teller(self) -> GraphTeller | None:
+        """As `Path` has it."""
+        return None
+
 
 class DeviceOps(Protocol):
     """The float64 primitives from which `DevicePath` computes the rule with a framework's own operations."""
@@ -278,6 +326,13 @@ class DeviceOps(Protocol):
         """Whether a scalar is finite, at the cost of waiting for its device; None inside a graph."""
 
     def nonfinite_counts(self, tensor: Tensor) -> tuple[int, int]: ...
+
+    def in_graph(self, values: Sequence[Any]) -> bool:
+        """Whether any of these tensors and scalars has no value here, since a graph is being made."""
+
+    def read_later(self, scalars: Sequence[Scalar]) -> Later: ...
+
+    def graph_teller(self) -> GraphTeller | None: ...
 
     def scope(self, differentiable: bool) -> AbstractContextManager[Any]:
         """Entered around a computation; records no derivative unless `differentiable`."""

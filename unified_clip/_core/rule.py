@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from . import checks
+from . import checks, watch
 from .gradients import Gradients
 from .ops import Path, Scalar, Tensor
 
@@ -61,8 +61,13 @@ def clip_together(
             checks.finite(path, n, gradients.leaves, p)
         norm = path.as_norm(n)
         if not _tensors(limit, given_norm) and limit == 0 and given_norm == 0:
-            n = path.constant(1.0)  # the gradients need not be 0, but a limit of 0 makes them
-        _apply(gradients, group, path, n, limit, family)
+            coef = path.constant(0.0)  # the gradients need not be 0, but a limit of 0 makes them
+        else:
+            coef = _known_coefficient(path, n, limit, family)
+        if watch.watcher is not None:
+            measured = given_norm is None
+            watch.tell("global", gradients, group, path, limit, n, coef, p, family.eps, measured)
+        _apply(gradients, group, path, coef)
         return norm
 
 
@@ -74,8 +79,9 @@ def clip_each(gradients: Gradients, limit: Scalar, family: Family, axes: Sequenc
     each = gradients.each() if axes is None else None
     if each is not None:
         with each.scope():
-            _apply(gradients, range(len(gradients.values)), each, each.norm(2), limit, family)
+            _apply_each("each", gradients, range(len(gradients.values)), each, each.norm(2), limit, family)
         return
+    rule: watch.Rule = "each" if axes is None else "slices"
     measured = []
     for index in range(len(gradients.values)):
         group = range(index, index + 1)
@@ -84,14 +90,30 @@ def clip_each(gradients: Gradients, limit: Scalar, family: Family, axes: Sequenc
             measured.append((group, path, path.norm(2) if axes is None else path.slice_norms(axes)))
     for group, path, n in sorted(measured, key=lambda each: each[1].on_host):
         with path.scope():
-            _apply(gradients, group, path, n, limit, family)
+            _apply_each(rule, gradients, group, path, n, limit, family)
 
 
-def _apply(gradients: Gradients, group: range, path: Path, n: Scalar, limit: Scalar, family: Family) -> None:
+def _apply_each(
+    rule: watch.Rule, gradients: Gradients, group: range, path: Path, n: Scalar, limit: Scalar, family: Family
+) -> None:
+    coef = _known_coefficient(path, n, limit, family)
+    if watch.watcher is not None:
+        watch.tell(rule, gradients, group, path, limit, n, coef, 2.0, family.eps)
+    _apply(gradients, group, path, coef)
+
+
+def _known_coefficient(path: Path, n: Scalar, limit: Scalar, family: Family) -> Scalar | None:
+    """None where the limit is known to be inf: nothing is scaled, whatever the gradients hold."""
     if isinstance(limit, float) and limit == math.inf:
+        return None
+    return coefficient(path, n, limit, family)
+
+
+def _apply(gradients: Gradients, group: range, path: Path, coef: Scalar | None) -> None:
+    if coef is None:
         gradients.leave(group, path)
     else:
-        gradients.scale(group, path, coefficient(path, n, limit, family))
+        gradients.scale(group, path, coef)
 
 
 def _tensors(*scalars: Scalar | None) -> list[Tensor]:
@@ -118,7 +140,9 @@ def clip_by_value(gradients: Gradients, low: Any, high: Any) -> None:
     with path.scope():
         if _tensors(low, high) and gradients.values:
             checks.ordered(path.crossed(low, high), low, high)
-        elif (low, high) == (-math.inf, math.inf):
+        if watch.watcher is not None:
+            watch.tell("value", gradients, group, path, (low, high))
+        if not _tensors(low, high) and (low, high) == (-math.inf, math.inf):
             gradients.leave(group, path)
             return
         gradients.clamp(group, path, low, high)

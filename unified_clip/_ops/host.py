@@ -18,7 +18,7 @@ import numpy as np
 
 from .._core.device import norm_dtype
 from .._core.exact import FORMATS, nearest
-from .._core.ops import Scalar, Tensor, WholePath
+from .._core.ops import GraphTeller, Later, Scalar, Tensor, WholePath
 from .._native import KERNELS
 from . import kernels
 from .kernels import Array
@@ -27,6 +27,7 @@ from .kernels import Array
 class HostOps(Protocol):
     """What the host path needs from a framework."""
 
+    name: str
     writable: bool
     takes_capsules: bool
     """Whether `from_capsules` makes tensors over memory without a copy."""
@@ -66,19 +67,23 @@ class HostPath:
         self._tensors = list(tensors)
         self._dtypes = [ops.dtype(tensor) for tensor in self._tensors]
         self._views = list(views)
-        self._norm_dtype = norm_dtype(self._dtypes)
+        self.norm_dtype = norm_dtype(self._dtypes)
         self._threads = ops.threads() or kernels.default_threads()
+
+    @property
+    def framework(self) -> str:
+        return self._ops.name
 
     def norm(self, p: float) -> Scalar:
         magnitudes = [part for view, dtype in self._buffers() for part in kernels.real_parts(view, dtype, p)]
         if p in (1, 2):
-            n = kernels.exact_norm(magnitudes, int(p), self._norm_dtype, self._threads)
+            n = kernels.exact_norm(magnitudes, int(p), self.norm_dtype, self._threads)
         else:
-            n = kernels.general_norm(magnitudes, p, self._norm_dtype, self._threads)
+            n = kernels.general_norm(magnitudes, p, self.norm_dtype, self._threads)
         return np.float64(n)
 
     def slice_norms(self, axes: Sequence[int]) -> Scalar:
-        return kernels.slice_norms(self._views[0], self._dtypes[0], axes, self._norm_dtype, self._threads)
+        return kernels.slice_norms(self._views[0], self._dtypes[0], axes, self.norm_dtype, self._threads)
 
     def constant(self, value: Any) -> Scalar:
         return np.float64(value)
@@ -120,7 +125,7 @@ class HostPath:
         return self._new(lambda results: list(map(np.copyto, results, self._views)))
 
     def as_norm(self, n: Scalar) -> Tensor:
-        return self._ops.placed([self._ops.norm_from_host(float(n), self._norm_dtype)], [self._tensors])[0]
+        return self._ops.placed([self._ops.norm_from_host(float(n), self.norm_dtype)], [self._tensors])[0]
 
     def is_one(self, coef: Scalar) -> bool:
         return bool(np.all(coef == 1.0))
@@ -131,6 +136,15 @@ class HostPath:
     def nonfinite_counts(self) -> list[tuple[int, int]]:
         decoded = [kernels.decode(view, dtype) for view, dtype in self._buffers()]
         return [(int(np.isnan(values).sum()), int(np.isinf(values).sum())) for values in decoded]
+
+    def in_graph(self, scalars: Sequence[Scalar]) -> bool:
+        return False
+
+    def read_later(self, scalars: Sequence[Scalar]) -> Later:
+        return Later(lambda: [scalar if type(scalar) is float else np.asarray(scalar).tolist() for scalar in scalars])
+
+    def graph_teller(self) -> GraphTeller | None:
+        return None
 
     def scope(self) -> AbstractContextManager[Any]:
         return kernels.ieee_arithmetic()
@@ -166,7 +180,7 @@ class LanePath(HostPath):
     def __init__(self, ops: HostOps, lane: Any) -> None:
         self._ops, self._lane = ops, lane
         self._tensors = lane.tensors
-        self._norm_dtype = "float64" if lane.has_float64 else "float32"
+        self.norm_dtype = "float64" if lane.has_float64 else "float32"
         self._threads = ops.threads() or kernels.default_threads()
 
     @cached_property
@@ -199,20 +213,20 @@ class OneNormPath(LanePath):
 
     def norm(self, p: float) -> Scalar:
         if p == math.inf:
-            return nearest(self._lane.greatest(self._threads), self._norm_dtype)
+            return nearest(self._lane.greatest(self._threads), self.norm_dtype)
         if p not in (1, 2):
             return super().norm(p)
         return kernels.rounded_norm(
             lambda how: kernels.native_sum(self._lane.power_sum(int(p), how, self._threads), how),
             int(p),
-            self._norm_dtype,
-            blocks=self._norm_dtype == "float32",
+            self.norm_dtype,
+            blocks=self.norm_dtype == "float32",
         )
 
     def as_norm(self, n: Scalar) -> Tensor:
         if not self._lane.makes_tensors:
             return super().as_norm(n)
-        return self._lane.number(n, self._norm_dtype == "float64")
+        return self._lane.number(n, self.norm_dtype == "float64")
 
     def constant(self, value: Any) -> Scalar:
         return float(value)

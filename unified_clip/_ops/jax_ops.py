@@ -15,7 +15,7 @@ import numpy as np
 from jax.experimental.sparse import BCOO
 
 from .._core.device import DevicePath, inverse, odd_bits
-from .._core.ops import Ops, Path, Scalar, Tensor, WholePath
+from .._core.ops import GraphTeller, Ops, Path, Receive, Scalar, Tensor, WholePath
 from . import host, kernels
 
 HALF = (jnp.float16, jnp.bfloat16)
@@ -194,6 +194,14 @@ class JaxOps(Ops):
     def scope(self, differentiable: bool) -> AbstractContextManager[Any]:
         scope: AbstractContextManager[Any] = jax.enable_x64(True)
         return scope
+
+    # -- for a recording
+
+    def in_graph(self, values: Sequence[Any]) -> bool:
+        return any(isinstance(value, jax.core.Tracer) for value in values)
+
+    def graph_teller(self) -> GraphTeller | None:
+        return _tell_from_graph
 
 
 def _put(arrays: list[kernels.Array]) -> list[Tensor]:
@@ -375,6 +383,18 @@ def _product(tensor: Tensor, coef: Scalar) -> Tensor:
     if jnp.iscomplexobj(tensor):
         return jax.lax.complex(_product(tensor.real, coef), _product(tensor.imag, coef))
     return (tensor.astype(jnp.float32) * coef.astype(jnp.float32)).astype(tensor.dtype)
+
+
+def _tell_from_graph(scalars: Sequence[Scalar], receive: Receive) -> Callable[[], object]:
+    def receive_bits(*bits: Any) -> None:
+        receive([np.asarray(each).view(np.float64)[..., 0].tolist() for each in bits])
+
+    with jax.enable_x64(True):
+        # As bits: without x64 a callback is given float32.
+        wide = [jnp.asarray(scalar, jnp.float64) for scalar in scalars]
+        jax.debug.callback(receive_bits, *(jax.lax.bitcast_convert_type(each, jnp.uint32) for each in wide))
+    wait: Callable[[], object] = jax.effects_barrier
+    return wait
 
 
 OPS = JaxOps()

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 from jax.experimental.sparse import BCOO
 
-from .._core import checks, rule
+from .._core import checks, entry, rule
 from .._core.functions import Functions
 from .._core.gradients import functional
 from .jax_ops import OPS
@@ -145,7 +145,7 @@ def clip_by_norm(clip_norm: Any) -> Any:
         [Array([0.6, 0.8], dtype=float32), Array([0.5], dtype=float32)]
     """
     checks.threshold(OPS, clip_norm, "clip_norm", differentiable=True)
-    return _transformation(lambda updates: [_names.clip_by_norm(update, clip_norm) for update in updates])
+    return _transformation("clip_by_norm", lambda updates: [_names.clip_by_norm(each, clip_norm) for each in updates])
 
 
 def clip_by_value(clip_value_min: Any, clip_value_max: Any) -> Any:
@@ -177,7 +177,7 @@ def clip_by_value(clip_value_min: Any, clip_value_max: Any) -> Any:
     high = checks.bound(OPS, clip_value_max, "clip_value_max")
     if isinstance(low, int | float) and isinstance(high, int | float):
         checks.ordered(low > high, low, high)
-    return _transformation(lambda updates: [_names.clip_by_value(update, low, high) for update in updates])
+    return _transformation("clip_by_value", lambda updates: [_names.clip_by_value(each, low, high) for each in updates])
 
 
 def _by_one_norm(
@@ -190,10 +190,12 @@ def _by_one_norm(
         rule.clip_together(gradients, limit, family, p=p)
         return gradients.result()
 
-    return _transformation(clip, need_clip)
+    return _transformation(name, clip, need_clip)
 
 
-def _transformation(clip: Callable[[Sequence[Any]], Sequence[Any]], need_clip: NeedClip | None = None) -> Any:
+def _transformation(
+    name: str, clip: Callable[[Sequence[Any]], Sequence[Any]], need_clip: NeedClip | None = None
+) -> Any:
     """A `GradientTransformation` that applies `clip` to the leaves, or to those whose path `need_clip` approves."""
     try:
         import optax
@@ -203,6 +205,8 @@ def _transformation(clip: Callable[[Sequence[Any]], Sequence[Any]], need_clip: N
         message = "unified_clip.jax.transforms needs the package optax, which is not installed: pip install optax"
         raise ModuleNotFoundError(message, name="optax") from None
 
+    clip.__name__ = f"transforms.{name}"  # for a recording
+
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
         leaves, structure = jax.tree_util.tree_flatten_with_path(updates, is_leaf=lambda x: isinstance(x, BCOO))
         clipped = [leaf for _, leaf in leaves]
@@ -211,7 +215,7 @@ def _transformation(clip: Callable[[Sequence[Any]], Sequence[Any]], need_clip: N
             for index, (path, _) in enumerate(leaves)
             if need_clip is None or need_clip(jax.tree_util.keystr(path, simple=True, separator="."))
         ]
-        for index, result in zip(taken, clip([clipped[index] for index in taken]), strict=True):
+        for index, result in zip(taken, entry.run(clip, [clipped[index] for index in taken]), strict=True):
             clipped[index] = result
         return jax.tree_util.tree_unflatten(structure, clipped), state
 

@@ -275,6 +275,15 @@ class PaddleOps(host.OfParameters, Ops):
         with paddle.amp.auto_cast(enable=False), nullcontext() if differentiable else paddle.no_grad():
             yield
 
+    # -- for a recording
+
+    def fetched(self, tensor: Tensor) -> kernels.Array:
+        return self.host_view(tensor.cpu())
+
+    def in_graph(self, values: Sequence[Any]) -> bool:
+        found = (value.tensor if isinstance(value, _Dense) else value for value in values)
+        return not all(isinstance(value, paddle.Tensor) for value in found)
+
 
 def _records(differentiable: bool) -> bool:
     """Whether a derivative by a tensor that wants one is recorded here."""

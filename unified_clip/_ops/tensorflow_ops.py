@@ -19,7 +19,7 @@ from tensorflow.python.pywrap_tfe import TFE_Py_TapeSetPossibleGradientTypes as 
 
 from .._core import entry
 from .._core.device import DevicePath, inverse, odd_bits
-from .._core.ops import Ops, Path, Scalar, Tensor, WholePath
+from .._core.ops import GraphTeller, Ops, Path, Receive, Scalar, Tensor, WholePath
 from . import host, kernels
 
 EAGER = tf.__internal__.EagerTensor
@@ -254,6 +254,19 @@ class TensorflowOps(Ops):
         scope: AbstractContextManager[Any] = tf.init_scope()  # when eager, it only pauses every tape
         return scope
 
+    # -- for a recording
+
+    def fetched(self, tensor: Tensor) -> kernels.Array:
+        return kernels.storage(tensor.numpy())[0]
+
+    def in_graph(self, values: Sequence[Any]) -> bool:
+        return not tf.executing_eagerly() or any(type(value) is not EAGER for value in values)
+
+    def graph_teller(self) -> GraphTeller | None:
+        # XLA has no such operation, and in a graph of TensorFlow 1 nothing would run it.
+        in_function = isinstance(tf.compat.v1.get_default_graph(), tf.__internal__.FuncGraph)
+        return None if _is_for_xla() or not in_function else _tell_from_graph
+
 
 # -- conditions of the host path
 
@@ -422,6 +435,11 @@ def _bound(bound: Any, dtype: Any) -> Tensor:
 def _rounded_to_odd(wide: Tensor) -> Tensor:
     near = tf.cast(wide, tf.float32)
     return tf.bitcast(odd_bits(wide, tf.cast(near, tf.float64), tf.bitcast(near, tf.int32), tf.where), tf.float32)
+
+
+def _tell_from_graph(scalars: Sequence[Scalar], receive: Receive) -> Callable[[], object]:
+    tf.numpy_function(lambda *values: receive([value.tolist() for value in values]), list(scalars), [])
+    return lambda: None  # a call returns when its graph has run
 
 
 def _run_as_written() -> None:

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from .._core import entry
 from .._core.device import DevicePath, inverse
 from .._core.gradients import wants_clipping
-from .._core.ops import Ops, Path, Scalar, Tensor, WholePath
+from .._core.ops import Later, Ops, Path, Scalar, Tensor, WholePath
 from . import host, kernels, memory, torch_entry, torch_lists, torch_numbers
 from .torch_numbers import HALF
 
@@ -300,6 +300,24 @@ class TorchOps(host.OfParameters, Ops):
 
     def scope(self, differentiable: bool) -> AbstractContextManager[Any]:
         return nullcontext() if differentiable else torch.no_grad()
+
+    # -- for a recording
+
+    def fetched(self, tensor: Tensor) -> kernels.Array:
+        return self.host_view(tensor.detach().cpu().resolve_conj().resolve_neg())
+
+    def in_graph(self, values: Sequence[Any]) -> bool:
+        return _is_watched() or any(type(value) not in PLAIN for value in values)
+
+    def read_later(self, scalars: Sequence[Scalar]) -> Later:
+        numbers = [scalar.detach() for scalar in scalars]
+        if any(number.device.type != "cuda" for number in numbers):
+            return Later(lambda: [number.tolist() for number in numbers])
+        # Into pinned memory, behind what is queued now: a read would wait for what is queued by then.
+        copies = [number.to("cpu", non_blocking=True) for number in numbers]
+        there = torch.cuda.Event()
+        there.record(torch.cuda.current_stream(numbers[0].device))
+        return Later(lambda: there.synchronize() or [copy.tolist() for copy in copies], there.query)
 
 
 class ListOps(TorchOps):

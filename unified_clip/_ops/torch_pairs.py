@@ -26,11 +26,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from .._core.device import DevicePath
 from .._core.exact import nearest
-from .._core.ops import Scalar, Tensor
+from .._core.ops import Later, Scalar, Tensor
 from .torch_numbers import HALF
 from .torch_ops import OPS, TorchOps
 
@@ -210,6 +211,18 @@ class PairOps(TorchOps):
 
     def is_finite(self, scalar: Scalar) -> bool | None:
         return super().is_finite(scalar.hi)
+
+    def in_graph(self, values: Sequence[Any]) -> bool:
+        return super().in_graph([value.hi if isinstance(value, Pair) else value for value in values])
+
+    def read_later(self, scalars: Sequence[Scalar]) -> Later:
+        parts = super().read_later([part for scalar in scalars for part in (scalar.hi, scalar.lo)])
+
+        def values() -> list[Any]:
+            found = [np.asarray(part, np.float64) for part in parts.values()]
+            return [(hi + lo).tolist() for hi, lo in zip(found[::2], found[1::2], strict=True)]
+
+        return Later(values, parts.ready)
 
 
 PAIRS = PairOps()

@@ -157,8 +157,11 @@ def _convert(
 ) -> dict[str, Gradient]:
     """Have a process convert something, and map what it wrote."""
     out = Path(tempfile.mkdtemp(dir=scratch))
-    place = f"under [frameworks.{FRAMEWORKS[kind]}] in suite.toml" if kind in FRAMEWORKS else "beside function ="
-    remedy = f"name an interpreter that can with python = {place}"
+    remedy = (
+        f"name an interpreter that can with python = under [frameworks.{FRAMEWORKS.get(kind, 'torch')}] in suite.toml"
+    )
+    if kind == "function":
+        remedy = f'{remedy}, and beside function = its framework = "torch"'
     try:
         last_lines = _run([python, "-X", "faulthandler", "-m", CONVERT, "--", kind, source, str(out), *only], timeout)
     except OSError as error:

@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .._safetensors import CODES
 from .items import Item, twice
 from .mapped import Raw, dense, open_map
-from .tensors import CODES, STORAGE, Dense, Sparse, UnreadableError
+from .tensors import STORAGE, Dense, Sparse, UnreadableError
 
 SMALL = 1 << 25
 """Bytes of a file."""

@@ -6,7 +6,6 @@ bfloat16, which NumPy does not have, is held as its bits in uint16.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -16,6 +15,8 @@ from typing import Any, overload
 import numpy as np
 import numpy.typing as npt
 
+from .. import _safetensors
+from .._safetensors import CODES
 from .arithmetic import FORMATS, Float64s, sum_of_columns
 
 STORAGE = {
@@ -23,9 +24,6 @@ STORAGE = {
     "complex64": "f4", "complex128": "f8",
 }  # fmt: skip
 """From a dtype's name to NumPy's dtype for its memory."""
-
-CODES = {"float16": "F16", "bfloat16": "BF16", "float32": "F32", "float64": "F64", "int64": "I64"}
-"""From a real dtype's name to its name in safetensors files."""
 
 PARTS = {"complex64": "float32", "complex128": "float64"}
 """From a complex dtype's name to that of its parts."""
@@ -178,17 +176,7 @@ def unpack(prefix: str, tensors: Mapping[str, Dense], listing: Listing) -> list[
 
 def save(path: Path, tensors: Mapping[str, Dense]) -> None:
     """Write a safetensors file; the same tensors give the same bytes."""
-    header: dict[str, Any] = {}
-    blocks = []
-    end = 0
-    for name, tensor in tensors.items():
-        blocks.append(np.ascontiguousarray(tensor.array).tobytes())
-        start, end = end, end + len(blocks[-1])
-        header[name] = {"dtype": CODES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
-    # Written here because the library's writer takes NumPy's dtypes, which do not include bfloat16.
-    text = json.dumps(header, separators=(",", ":")).encode()
-    padded = text.ljust(-(-len(text) // 8) * 8)
-    path.write_bytes(len(padded).to_bytes(8, "little") + padded + b"".join(blocks))
+    _safetensors.write(path, {name: (tensor.dtype, tensor.array) for name, tensor in tensors.items()})
 
 
 assert set(FORMATS) < set(STORAGE) == {*CODES, *PARTS}

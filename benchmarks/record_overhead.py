@@ -1,0 +1,84 @@
+"""How long a recording takes: the same clip with and without one, in turns in one process; median and quartiles.
+
+    python benchmarks/record_overhead.py torch numpy
+
+One process for each framework; the lists are ResNet-50's and a small one, clipped.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import unified_clip
+from unified_clip.bench.lists import LISTS, Shape, arrays, rough_norm
+
+REPEATS = {"ResNet-50": 60, "small": 2000}
+SHAPES: dict[str, Sequence[Shape]] = {"ResNet-50": LISTS["ResNet-50"], "small": [(64, 32), (64,), (10, 64), (10,)]}
+
+
+def call(framework: str, shapes: Sequence[Shape]) -> Callable[[], Any]:
+    """A clip that always scales: its limit goes down, by 0.1 % each time."""
+    given = arrays(shapes, "float32")
+    limits = (rough_norm(given) * 0.999**number for number in itertools.count(1))
+    if framework == "numpy":
+        import unified_clip.numpy as uc
+
+        return lambda: uc.clip_grad_norm_(given, next(limits))
+    import torch
+
+    import unified_clip.torch as uc_torch
+
+    torch.set_num_threads(2)
+    parameters = [torch.nn.Parameter(torch.zeros(shape)) for shape in shapes]
+    for parameter, array in zip(parameters, given, strict=True):
+        parameter.grad = torch.from_numpy(array)
+    return lambda: uc_torch.clip_grad_norm_(parameters, next(limits))
+
+
+def timed(clip: Callable[[], Any]) -> float:
+    clip()  # what opening a file has pushed out of the caches comes back
+    begin = perf_counter()
+    clip()
+    return perf_counter() - begin
+
+
+def measure(framework: str, name: str, folder: Path) -> str:
+    clip = call(framework, SHAPES[name])
+    differences, alone = [], []
+    for number in range(REPEATS[name]):
+        times = {}
+        for recorded in (number % 2 == 1, number % 2 == 0):
+            path = folder / f"{framework} {name} {number}.jsonl"
+            with unified_clip.record(path) if recorded else nullcontext():
+                times[recorded] = timed(clip)
+        alone.append(times[False])
+        differences.append(times[True] - times[False])
+    low, middle, high = (1e6 * each for each in statistics.quantiles(differences, n=4))
+    typical = 1e6 * statistics.median(alone)
+    return (
+        f"{framework:6} {name:9} {len(SHAPES[name]):4} tensors: {typical:9.1f} us alone; a recording adds "
+        f"{middle:6.1f} us (quartiles {low:.1f} to {high:.1f}), {middle / typical:.2%}"
+    )
+
+
+def main() -> None:
+    if sys.argv[1:2] != ["--one"]:
+        for framework in sys.argv[1:] or ["torch", "numpy"]:
+            subprocess.run([sys.executable, __file__, "--one", framework], check=True)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        for name in SHAPES:
+            print(measure(sys.argv[2], name, Path(folder)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+"""Recording on PyTorch: graphs of its compiler, functorch, autograd, and CUDA."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import unified_clip
+import unified_clip.torch as uc
+from unified_clip import ClipWarning
+
+MISSED = "a clip call inside a graph of torch is not recorded"
+
+
+def parameter(*values: float) -> torch.nn.Parameter:
+    weight = torch.nn.Parameter(torch.ones(len(values)))
+    weight.grad = torch.tensor(values)
+    return weight
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()[1:]]
+
+
+def test_a_compiled_graph_stays_whole_and_says_once_that_it_is_not_recorded(tmp_path: Path) -> None:
+    @torch.compile(fullgraph=True, backend="eager")
+    def clip(weight: torch.nn.Parameter) -> torch.Tensor:
+        return uc.clip_grad_norm_([weight], 1.0)
+
+    assert clip(parameter(3.0, 4.0)) == 5.0  # made before, so the recording has to be noticed
+    with unified_clip.record(tmp_path / "run.jsonl", norms=True):
+        weight, again = parameter(3.0, 4.0), parameter(3.0, 4.0)
+        with pytest.warns(ClipWarning, match=MISSED):
+            clip(weight)
+        clip(again)
+        for each in (weight, again):
+            torch.testing.assert_close(each.grad, torch.tensor([0.6, 0.8]))
+        uc.clip_grad_norm_([parameter(3.0, 4.0)], 1.0)
+    assert [line["norm"] for line in lines(tmp_path / "run.jsonl")] == [5.0]
+    assert clip(parameter(3.0, 4.0)) == 5.0
+
+
+def test_what_breaks_a_graph_is_recorded_as_it_is(tmp_path: Path) -> None:
+    @torch.compile(backend="eager")
+    def clip(weight: torch.nn.Parameter) -> torch.Tensor:
+        return uc.clip_grad_norm_([weight], 1.0, error_if_nonfinite=True)
+
+    with unified_clip.record(tmp_path / "run.jsonl"), pytest.warns(ClipWarning, match=MISSED):
+        clip(parameter(3.0, 4.0))
+    assert [line["norm"] for line in lines(tmp_path / "run.jsonl")] == [5.0]
+
+
+def test_a_transformed_function_says_that_it_is_not_recorded(tmp_path: Path) -> None:
+    with unified_clip.record(tmp_path / "run.jsonl"), pytest.warns(ClipWarning, match=MISSED):
+        torch.func.vmap(lambda x: uc.clip_by_norm(x, 1.0))(torch.ones(3, 2))
+    assert lines(tmp_path / "run.jsonl") == []
+
+
+def test_a_call_whose_derivative_is_wanted_is_recorded(tmp_path: Path) -> None:
+    x = torch.tensor([3.0, 4.0], requires_grad=True)
+    with unified_clip.record(tmp_path / "run.jsonl", norms=True):
+        uc.clip_by_norm(x, 1.0).sum().backward()
+    (line,) = lines(tmp_path / "run.jsonl")
+    assert (line["norm"], line["coef"], line["parameters"]["0"]["norm"]) == ([5.0], [0.2], 5.0)
+
+
+def test_a_threshold_that_is_known_to_a_device_only_is_recorded(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(type(uc.OPS), "read", lambda self, scalar: None)
+    with unified_clip.record(tmp_path / "run.jsonl"):
+        uc.clip_grad_norm_([parameter(3.0, 4.0)], torch.tensor(2.5))
+    (line,) = lines(tmp_path / "run.jsonl")
+    assert line["threshold"] == 2.5
+    assert line["norm"] == 5.0
+
+
+def test_modules_name_their_parameters(tmp_path: Path) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Linear(3, 1))
+    model(torch.ones(1, 2)).sum().backward()
+    with unified_clip.record(tmp_path / "run.jsonl", norms=True, names=model):
+        uc.clip_grad_norm_(model.parameters(), 1.0)
+    (line,) = lines(tmp_path / "run.jsonl")
+    assert list(line["parameters"]) == ["0.weight", "0.bias", "1.weight", "1.bias"]
+    for name, weight in model.named_parameters():
+        assert line["parameters"][name]["weight"] == pytest.approx(weight.norm().item(), rel=1e-6)
+        assert line["parameters"][name]["shape"] == list(weight.shape)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no CUDA device")
+def test_on_cuda_nothing_waits_for_the_device(tmp_path: Path) -> None:
+    weights = [torch.nn.Parameter(torch.ones(1000, device="cuda")) for _ in range(3)]
+    with unified_clip.record(tmp_path / "run.jsonl"):
+        for step in range(4):
+            for weight in weights:
+                weight.grad = torch.full_like(weight, step + 1.0)
+            torch.cuda.set_sync_debug_mode("error")
+            try:
+                uc.clip_grad_norm_(weights, 1.0)
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+    assert [line["norm"] for line in lines(tmp_path / "run.jsonl")] == pytest.approx(
+        [(3000**0.5) * (step + 1) for step in range(4)], rel=1e-6
+    )
+
+
+def test_numbers_that_are_not_there_yet_keep_lines_waiting(tmp_path: Path, monkeypatch: Any) -> None:
+    """As on CUDA, whose events say when a copy is there."""
+    monkeypatch.setenv("UNIFIED_CLIP_PATH", "framework")
+    original, arrived = type(uc.OPS).read_later, []
+    monkeypatch.setattr(
+        type(uc.OPS), "read_later", lambda self, scalars: original(self, scalars)._replace(ready=lambda: bool(arrived))
+    )
+    with unified_clip.record(tmp_path / "run.jsonl"):
+        for _ in range(3):
+            uc.clip_grad_norm_([parameter(3.0, 4.0)], 1.0)
+        assert lines(tmp_path / "run.jsonl") == []
+        arrived.append(True)
+        uc.clip_grad_norm_([parameter(3.0, 4.0)], 1.0)
+        assert len(lines(tmp_path / "run.jsonl")) == 3
+    assert len(lines(tmp_path / "run.jsonl")) == 4

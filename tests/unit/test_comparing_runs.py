@@ -1,0 +1,323 @@
+"""`unified-clip compare`: what is refused, what belongs together, and which mistake the numbers show."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from unified_clip import cli
+from unified_clip.parity import parting, runs
+
+HEADER = {"unified_clip": "0.1.0", "schema": 1, "started": "2026-01-01T00:00:00Z", "norms": True}
+NORMS = {"a": 3.0, "b": 4.0, "c": 12.0}
+WEIGHTS = {"a": 1.0, "b": 2.0, "c": 3.0}
+SHAPES = {"a": [4, 2], "b": [2, 4], "c": [8]}
+
+
+def line(step: int, norms: dict[str, float] | None = None, **changes: Any) -> dict[str, Any]:
+    """A global clip of gradients with these norms at 1."""
+    norms = NORMS if norms is None else norms
+    total = float(np.float32(math.hypot(*norms.values())))
+    eps, threshold = changes.get("eps", 0.0), changes.get("threshold", 1.0)
+    weights = changes.pop("weights", WEIGHTS)
+    found = {
+        "step": step, "call": "clip_by_global_norm", "framework": "numpy", "rule": "global", "threshold": threshold,
+        "norm_type": 2.0, "eps": eps, "dtype": "float32", "norm": total, "coef": min(1.0, threshold / (total + eps)),
+        "clipped": total > threshold, "nan": 0, "inf": 0, "seconds": 0.001,
+        "parameters": {
+            name: {"norm": norm, "shape": SHAPES.get(name, [8]), "weight": weights.get(name)}
+            for name, norm in norms.items()
+        },
+    }  # fmt: skip
+    return {**found, **changes}
+
+
+def written(path: Path, lines: Iterable[dict[str, Any]], header: dict[str, Any] | None = None) -> Path:
+    path.write_text("".join(json.dumps(each) + "\n" for each in (header or HEADER, *lines)))
+    return path
+
+
+@pytest.fixture
+def compared(tmp_path: Path) -> Callable[..., parting.Comparison]:
+    def compare(a: Iterable[dict[str, Any]], b: Iterable[dict[str, Any]], **options: Any) -> parting.Comparison:
+        return parting.compare(written(tmp_path / "a.jsonl", a), written(tmp_path / "b.jsonl", b), **options)
+
+    return compare
+
+
+def mistakes(found: parting.Comparison) -> list[str]:
+    return [each.mistake for each in found.findings]
+
+
+# -- reading
+
+
+def test_a_run_is_read_with_numbers_that_json_does_not_have(tmp_path: Path) -> None:
+    bad = {**line(1, {"a": 1.0}, norm="nan", coef="nan", nan=2), "threshold": "inf"}
+    found = runs.read(written(tmp_path / "run.jsonl", [bad, line(2)]))
+    assert math.isnan(found.lines[0].norms()[0])
+    assert found.lines[0].threshold == math.inf
+    assert found.lines[1].parameters["c"].norm == 12.0
+    assert not found.torn
+
+
+def test_a_torn_last_line_is_left_out(tmp_path: Path) -> None:
+    path = written(tmp_path / "run.jsonl", [line(1), line(2)])
+    path.write_bytes(path.read_bytes()[:-20])
+    found = runs.read(path)
+    assert found.torn
+    assert [each.step for each in found.lines] == [1]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "it has no whole line"),
+        ("{}\n", "line 1: unified_clip: Field required"),
+        (json.dumps({**HEADER, "schema": 2}) + "\n", "has schema 2, and this version of unified_clip reads 1"),
+        (json.dumps(HEADER) + "\n{\n", "line 2 is no JSON"),
+        (json.dumps(HEADER) + "\n" + json.dumps({**line(1), "step": 0}) + "\n", "line 2: step: "),
+    ],
+)
+def test_what_is_no_recording_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "run.jsonl").write_text(text)
+    with pytest.raises(runs.RunError, match=message):
+        runs.read(tmp_path / "run.jsonl")
+
+
+def test_files_that_are_not_there_or_not_text_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(runs.RunError, match="cannot be read: No such file"):
+        runs.read(tmp_path / "run.jsonl")
+    (tmp_path / "run.jsonl").write_bytes(b"\xff\n")
+    with pytest.raises(runs.RunError, match="it is not text"):
+        runs.read(tmp_path / "run.jsonl")
+
+
+# -- what belongs together
+
+
+def renamed(each: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
+    return {**each, "parameters": {names[name]: found for name, found in each["parameters"].items()}}
+
+
+OTHER = {"a": "x.weight", "b": "y.weight", "c": "z.bias"}
+
+
+def test_parameters_are_matched_by_shape_and_order_where_no_name_is_the_same(compared: Any) -> None:
+    found = compared([line(1)], [renamed(line(1), OTHER)])
+    assert found.first is None
+    assert found.pairs[0].names == OTHER
+    moved = renamed(line(1, {"a": 3.0, "b": 4.0, "c": 12.5}, norm=13.0), OTHER)
+    assert compared([line(1)], [moved]).first.parameter == "c"
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_parameters_are_matched_by_a_map_in_either_direction(compared: Any, tmp_path: Path, reverse: bool) -> None:
+    crossed = {"a": "y.weight", "b": "x.weight", "c": "z.bias"}
+    given = {other: name for name, other in crossed.items()} if reverse else crossed
+    (tmp_path / "map.toml").write_text("".join(f'"{name}" = "{other}"\n' for name, other in given.items()))
+    found = compared([line(1)], [renamed(line(1), crossed)], names=parting.read_names(tmp_path / "map.toml"))
+    assert found.first is None
+
+
+def test_a_map_with_a_name_that_nobody_has_is_refused(compared: Any) -> None:
+    with pytest.raises(runs.RunError, match=r"has 'd', which is no parameter of .*a.jsonl: it has a, b, c"):
+        compared([line(1)], [line(1)], names={"d": "a"})
+    with pytest.raises(runs.RunError, match=r"has 'd', which is no parameter of .*b.jsonl"):
+        compared([line(1)], [line(1)], names={"a": "d"})
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("a = ", "map.toml"), ("a = 1", "map.toml, a: write"), ("a = 'c'\nb = 'c'", "'c' stands for two")],
+)
+def test_a_map_that_is_wrong_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "map.toml").write_text(text)
+    with pytest.raises(runs.RunError, match=message):
+        parting.read_names(tmp_path / "map.toml")
+
+
+# -- how far
+
+
+def test_distances_are_counted_in_float32_or_in_float64_where_it_is_needed() -> None:
+    one = float(np.float32(1))
+    assert parting.distance(one, float(np.nextafter(np.float32(1), np.float32(2)))).ulps == 1
+    assert parting.distance(1.0, float(np.nextafter(1.0, 2.0))).ulps == 1
+    assert parting.distance(-(2.0**-149), 2.0**-149).ulps == 2
+    assert parting.distance(math.nan, math.nan).ulps == 0
+    assert parting.distance(math.inf, 1.0).ulps == math.inf
+    assert parting.distance(2.0, 1.0).relative == 0.5
+
+
+def test_runs_are_the_same_up_to_what_is_allowed(compared: Any) -> None:
+    near = {**NORMS, "a": float(np.nextafter(np.float32(3), np.float32(4)))}
+    found = compared([line(1), line(2)], [line(1), line(2, near)])
+    assert (found.first.step, found.first.stage, found.first.parameter) == (2, "gradient", "a")
+    assert found.first.distance.ulps == 1
+    assert mistakes(found) == ["rounding"]
+    assert [(each.stage, each.until) for each in found.agreements] == [
+        ("weight", None), ("gradient", 2), ("norm", None), ("coefficient", None),
+    ]  # fmt: skip
+    assert compared([line(1), line(2)], [line(1), line(2, near)], max_ulp=1).first is None
+
+
+def test_a_coefficient_that_differs_by_less_than_gradients_see_is_the_same(compared: Any) -> None:
+    assert compared([line(1, eps=0.0)], [line(1, eps=1e-7)]).first is None
+
+
+# -- which mistake
+
+
+def test_per_tensor_for_global(compared: Any) -> None:
+    each = line(1, rule="each", norm=list(NORMS.values()), coef=[1 / norm for norm in NORMS.values()])
+    assert mistakes(compared([line(1)], [each])) == mistakes(compared([each], [line(1)])) == ["per tensor for global"]
+    alone = [line(step, {name: norm}) for step, (name, norm) in enumerate(NORMS.items(), start=1)]
+    assert mistakes(compared([line(1)], alone)) == ["per tensor for global"]
+    alone = [{**each, "rule": "each", "norm": [each["norm"]], "coef": [each["coef"]]} for each in alone]
+    assert mistakes(compared([line(1)], alone)) == ["per tensor for global"]
+    for last in (11.0, 13.0):
+        assert mistakes(compared([line(1)], [{**each, "norm": [3.0, 4.0, last]}])) == []
+
+
+def test_missing_eps(compared: Any) -> None:
+    small = {"a": 0.3, "b": 0.4}
+    one, other = (line(1, small, threshold=0.1, eps=eps) for eps in (0.0, 1e-6))
+    found = compared([one], [other])
+    assert mistakes(found) == ["missing eps"]
+    assert found.first.stage == "coefficient"
+    assert mistakes(compared([one], [{**other, "coef": 0.1 / (0.5 + 2e-6)}])) == []
+
+
+def test_another_threshold(compared: Any) -> None:
+    found = compared([line(1)], [line(1, threshold=5.0)])
+    assert mistakes(found) == ["another threshold"]
+    assert (found.first.a, found.first.b) == (1.0, 5.0)
+    assert mistakes(compared([line(1)], [line(1, threshold=5.0, coef=0.3)])) == []
+
+
+def test_another_norm_type(compared: Any) -> None:
+    assert mistakes(compared([line(1)], [line(1, norm_type=1.0, norm=19.0)])) == ["another norm type"]
+    assert mistakes(compared([line(1)], [line(1, norm_type=1.0, norm=12.0)])) == []
+
+
+def test_a_parameter_that_is_missing(compared: Any) -> None:
+    fewer = {"a": 3.0, "c": 12.0}
+    found = compared([line(1)], [line(1, fewer)])
+    assert mistakes(found) == mistakes(compared([line(1, fewer)], [line(1)])) == ["a parameter is missing"]
+    assert "without 'b'" in found.findings[0].text
+    by_shape = compared([line(1)], [renamed(line(1, {"b": 4.0, "c": 12.0}), OTHER)])
+    assert "without 'a'" in by_shape.findings[0].text
+    assert mistakes(compared([line(1)], [line(1, {"a": 3.0, "c": 11.0})])) == []
+
+
+def test_parameters_that_are_swapped(compared: Any) -> None:
+    found = compared([line(1)], [line(1, {"a": 4.0, "b": 3.0, "c": 12.0})])
+    assert mistakes(found) == ["swapped parameters"]
+    assert "'a' of a.jsonl has the norm of 'b' of b.jsonl (3)" in found.findings[0].text
+    assert mistakes(compared([line(1)], [line(1, {"a": 4.0, "b": 2.0, "c": 12.0})])) == []
+
+
+def test_clipping_after_the_step(compared: Any) -> None:
+    moved, later = {"a": 0.9, "b": 1.8, "c": 3.3}, {"a": 0.99, "b": 1.98, "c": 3.03}
+    late = [line(1, weights=moved), line(2, weights={"a": 0.8, "b": 1.6, "c": 3.6})]
+    right = [line(1), line(2, weights=later)]
+    found = compared(right, late)
+    assert mistakes(found) == ["clipping after the step"]
+    assert "b.jsonl clips after" in found.findings[0].text
+    assert "a.jsonl clips after" in compared(late, right).findings[0].text
+    assert "one of the two" in compared(right[:1], late[:1]).findings[0].text
+    elsewhere = line(1, {**NORMS, "a": 3.5}, weights=moved)
+    assert mistakes(compared(right[:1], [elsewhere])) == []
+
+
+def test_clipping_twice(compared: Any) -> None:
+    again = {name: norm / 13 for name, norm in NORMS.items()}
+    assert mistakes(compared([line(1)], [line(1), line(1, again)])) == ["clipping twice"]
+    assert mistakes(compared([line(1), line(2)], [line(1), line(2, again), line(3)])) == ["clipping twice"]
+    assert mistakes(compared([line(1)], [line(1), line(1)])) == []
+
+
+def test_what_is_not_finite_in_one_run_only(compared: Any) -> None:
+    bad = line(1, {**NORMS, "b": 4.0}, norm="nan", coef="nan", nan=2)
+    bad["parameters"]["b"]["norm"] = "nan"
+    found = compared([line(1)], [bad])
+    assert mistakes(found) == ["not finite in one run"]
+    assert "b.jsonl are not finite: 2 NaN and 0 inf, in 'b'" in found.findings[0].text
+    assert compared([bad], [bad]).first is None
+
+
+def test_gradients_that_are_all_scaled(compared: Any) -> None:
+    found = compared([line(1)], [line(1, {name: 8 * norm for name, norm in NORMS.items()})])
+    assert mistakes(found) == ["scaled gradients"]
+    assert "8 times" in found.findings[0].text
+
+
+def test_a_mistake_behind_a_difference_that_is_rounding(compared: Any) -> None:
+    near = {**NORMS, "a": float(np.nextafter(np.float32(3), np.float32(4)))}
+    swapped = {"a": 4.0, "b": 3.0, "c": 12.0}
+    found = compared([line(1), line(2)], [line(1, near), line(2, swapped)])
+    assert [(first.step, [each.mistake for each in why]) for first, why in found.partings.items()] == [
+        (1, ["rounding"]),
+        (2, ["swapped parameters"]),
+    ]
+
+
+def test_what_nothing_explains(compared: Any) -> None:
+    found = compared([line(1)], [line(1, {"a": 3.5, "b": 4.0, "c": 12.0})])
+    assert found.exit_code == 1
+    assert found.findings == []
+
+
+def test_a_call_that_one_run_lacks(compared: Any) -> None:
+    found = compared([line(1), line(2), line(3)], [line(1), line(3)])
+    assert (found.first.stage, found.first.step, found.first.a, found.first.b) == ("calls", 2, 1, 0)
+
+
+def test_a_call_that_fails_in_one_run(compared: Any) -> None:
+    failed = {"step": 1, "call": "clip_grad_norm_", "seconds": 0.1, "error": "ValueError: no"}
+    assert compared([line(1)], [failed]).first.stage == "error"
+    assert compared([failed], [failed]).first is None
+
+
+# -- the command
+
+
+def test_the_command_prints_and_exits_by_what_it_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a = str(written(tmp_path / "a.jsonl", [line(1), line(2)]))
+    b = str(written(tmp_path / "b.jsonl", [line(1), line(2, threshold=2.0)]))
+    assert cli.main(["compare", a, a]) == 0
+    assert "The runs are the same: 2 calls." in capsys.readouterr().out
+    assert cli.main(["compare", a, b]) == 1
+    printed = capsys.readouterr().out
+    assert "The runs part at step 2: threshold is 1.0 and 2.0." in printed
+    assert "Another threshold: a.jsonl clips at 1.0, b.jsonl at 2.0" in printed
+    assert "Norms are equal in all 2 calls that were compared." in printed
+    assert "Coefficients differ from step 2 on, and equal before" in printed
+    assert cli.main(["compare", a, b, "--json"]) == 1
+    (parted,) = json.loads(capsys.readouterr().out)["partings"]
+    assert (parted["step"], parted["stage"], parted["findings"][0]["mistake"]) == (2, "threshold", "another threshold")
+
+
+def test_the_command_refuses_what_it_cannot_compare(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a = str(written(tmp_path / "a.jsonl", [line(1)]))
+    assert cli.main(["compare", a, str(tmp_path / "none")]) == 2
+    assert cli.main(["compare", a, a, "--map", str(tmp_path / "none")]) == 2
+    assert cli.main(["compare", a, a, "--max-ulp", "nan"]) == 2
+    assert "--max-ulp is nan; it must be 0 or more" in capsys.readouterr().err
+
+
+def test_runs_without_norms_say_how_to_see_more(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plain = {**HEADER, "norms": False}
+    a = str(written(tmp_path / "a.jsonl", [line(1, parameters={})], plain))
+    b = str(written(tmp_path / "b.jsonl", [line(1, parameters={}, norm=14.0)], plain))
+    assert cli.main(["compare", a, b]) == 1
+    printed = capsys.readouterr().out
+    assert "Unexplained: no mistake that is known of ports fits these numbers." in printed
+    assert "Record both runs with norms=True" in printed

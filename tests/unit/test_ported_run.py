@@ -1,0 +1,93 @@
+"""A training run in Paddle and its port to PyTorch, each in a process: the same records, and each mistake named."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from unified_clip._workers import CPU_ONLY
+from unified_clip.parity import parting
+
+PORTED = Path(__file__).parents[1] / "ported"
+EXACT = 1
+"""Steps in which every sum of the two runs is exact, whatever its order: see `ported/setting.py`."""
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the runs are."""
+    out = tmp_path_factory.mktemp("runs")
+    environment = os.environ | CPU_ONLY | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    commands = [
+        [sys.executable, PORTED / "original.py", out / "original.jsonl"],
+        [sys.executable, PORTED / "port.py", out],
+    ]
+    processes = [
+        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        for command in commands
+    ]
+    for process in processes:
+        printed, _ = process.communicate(timeout=240)
+        assert process.returncode == 0, printed
+    return out
+
+
+def compared(out: Path, port: str) -> parting.Comparison:
+    return parting.compare(out / "original.jsonl", out / f"{port}.jsonl")
+
+
+def test_records_are_the_same_while_the_gradients_are(out: Path) -> None:
+    found = compared(out, "right")
+    assert len(found.pairs) == 12
+    assert all(each.a.clipped for each in found.pairs)
+    apart = next(
+        (
+            index
+            for index, pair in enumerate(found.pairs)
+            if any(a != b for _, a, b in parting.numbers(pair, "gradient"))
+        ),
+        len(found.pairs),
+    )
+    assert apart >= EXACT
+    for pair in found.pairs[:apart]:
+        for stage in ("weight", "norm", "coefficient"):
+            compared_numbers = list(parting.numbers(pair, stage))
+            assert compared_numbers
+            assert all(a == b for _, a, b in compared_numbers)
+
+
+def test_after_that_they_part_by_rounding_only(out: Path) -> None:
+    found = compared(out, "right")
+    assert {each.mistake for each in found.findings} <= {"rounding"}
+    assert len(found.partings) <= 1
+    assert parting.compare(out / "original.jsonl", out / "right.jsonl", max_ulp=64).first is None
+
+
+@pytest.mark.parametrize(
+    ("port", "mistake"),
+    [
+        ("per tensor", "per tensor for global"),
+        ("a call for each", "per tensor for global"),
+        ("eps", "missing eps"),
+        ("late", "clipping after the step"),
+        ("twice", "clipping twice"),
+        ("threshold", "another threshold"),
+        ("norm type", "another norm type"),
+        ("missing", "a parameter is missing"),
+        ("sum", "scaled gradients"),
+    ],
+)
+def test_a_mistake_in_the_port_is_named_at_the_first_step(out: Path, port: str, mistake: str) -> None:
+    found = compared(out, port)
+    assert found.first is not None
+    assert found.first.step == 1
+    assert [each.mistake for each in next(iter(found.partings.values()))] == [mistake]
+
+
+def test_clipping_after_the_step_is_blamed_on_the_run_that_does_it(out: Path) -> None:
+    (finding,) = compared(out, "late").findings
+    assert "late.jsonl clips after its optimizer has stepped" in finding.text

@@ -1,0 +1,244 @@
+"""The file of a recording: what is refused, how steps count, and what is left of it after a crash."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import unified_clip
+import unified_clip.numpy as uc
+from unified_clip import ClipWarning
+from unified_clip._core import watch
+
+
+def clip() -> Any:
+    return uc.clip_grad_norm_([np.array([3.0, 4.0], np.float32)], 1.0)
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "run.jsonl"
+
+
+def test_the_first_line_says_what_the_file_is(path: Path) -> None:
+    with unified_clip.record(path, norms=True, gradients_every=7):
+        clip()
+    header, _ = lines(path)
+    assert header["unified_clip"] == unified_clip.__version__
+    assert header["schema"] == 1
+    assert header["started"].endswith("Z")
+    assert (header["norms"], header["gradients_every"]) == (True, 7)
+
+
+def test_nobody_watches_but_while_a_recording_is_open(path: Path) -> None:
+    assert watch.watcher is None
+    with suppress(KeyError), unified_clip.record(path):
+        clip()
+        assert watch.watcher is not None
+        raise KeyError
+    assert watch.watcher is None
+    clip()
+    assert len(lines(path)) == 2
+
+
+def test_each_call_is_a_step_unless_steps_are_set(path: Path) -> None:
+    with unified_clip.record(path) as run:
+        assert run.step == 0
+        for step in (1, 2):
+            clip()
+            assert run.step == step
+    assert [line["step"] for line in lines(path)[1:]] == [1, 2]
+
+
+def test_calls_belong_to_the_step_that_was_begun(path: Path) -> None:
+    with unified_clip.record(path) as run:
+        for _ in range(2):
+            run.next_step()
+            clip()
+            clip()
+        run.step = 10
+        clip()
+    assert [line["step"] for line in lines(path)[1:]] == [1, 1, 2, 2, 10]
+
+
+def test_a_step_ended_after_its_only_call_is_no_other(path: Path) -> None:
+    with unified_clip.record(path) as run:
+        for _ in range(3):
+            clip()
+            run.next_step()
+    assert [line["step"] for line in lines(path)[1:]] == [1, 2, 3]
+
+
+def test_steps_do_not_go_back_and_are_not_begun_late(path: Path) -> None:
+    with unified_clip.record(path) as run:
+        clip()
+        clip()
+        with pytest.raises(ValueError, match="2 calls have been counted as steps"):
+            run.next_step()
+    with unified_clip.record(path.with_name("other.jsonl")) as run:
+        run.step = 5
+        clip()
+        with pytest.raises(ValueError, match="steps do not go back"):
+            run.step = 4
+        with pytest.raises(TypeError, match="pass a whole number"):
+            run.step = 5.5  # type: ignore[assignment]
+
+
+def test_a_file_holds_one_run(path: Path) -> None:
+    path.write_text("mine")
+    with pytest.raises(FileExistsError, match="is there already, and a file holds one run"), unified_clip.record(path):
+        pass
+    assert path.read_text() == "mine"
+    assert watch.watcher is None
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"gradients_every": 0}, ValueError, "gradients_every is 0; it must be 1 or more"),
+        ({"gradients_every": True}, TypeError, "gradients_every is True; pass a whole number"),
+        ({"names": ["a", "a"]}, ValueError, "position 1 of names is 'a', which is there already"),
+        ({"names": ["a", 1]}, TypeError, "position 1 of names is a int; pass strings"),
+        ({"names": 5}, TypeError, "names is a int; pass a list of names"),
+    ],
+)
+def test_wrong_options_are_refused_before_there_is_a_file(
+    path: Path, options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        unified_clip.record(path, **options)
+    assert not path.exists()
+
+
+def test_names_are_given_by_position_and_never_twice(path: Path) -> None:
+    arrays = [np.ones(2, np.float32) for _ in range(3)]
+    with unified_clip.record(path, norms=True, names=["a", "b"]):
+        uc.clip_by_global_norm(arrays, 1.0)
+        uc.clip_by_global_norm({"a": arrays[0], "b": [("a", arrays[1]), ("a", arrays[2])]}, 1.0)
+    with unified_clip.record(path.with_name("other.jsonl"), norms=True):
+        uc.GradientClipByNorm(1.0)([("a", arrays[0]), ("a", arrays[1])])
+    assert [list(line["parameters"]) for line in lines(path)[1:]] == [["a", "b", "2"], ["a", "b", "2"]]
+    assert list(lines(path.with_name("other.jsonl"))[1]["parameters"]) == ["a", "a#2"]
+
+
+def test_a_recording_without_a_call_says_so(path: Path) -> None:
+    with pytest.warns(ClipWarning, match="holds no clip call"), unified_clip.record(path):
+        uc.global_norm([np.ones(2)])
+
+
+def test_a_call_without_gradients_is_a_line(path: Path) -> None:
+    with unified_clip.record(path):
+        uc.GradientClipByNorm(1.0)([("a", None)])
+    (line,) = lines(path)[1:]
+    assert (line["step"], line["call"]) == (1, "GradientClipByNorm")
+    assert "norm" not in line
+
+
+def test_recordings_inside_each_other_hold_the_same_calls(path: Path) -> None:
+    inner = path.with_name("inner.jsonl")
+    with unified_clip.record(path):
+        clip()
+        with unified_clip.record(inner, norms=True):
+            clip()
+        clip()
+    assert [len(lines(each)) - 1 for each in (path, inner)] == [3, 1]
+    assert lines(inner)[1]["norm"] == lines(path)[2]["norm"] == 5.0
+
+
+def test_a_call_inside_a_call_is_a_part_of_it(path: Path) -> None:
+    def predicate(_: object) -> bool:
+        uc.global_norm([np.ones(2)])
+        return clip() > 0
+
+    with unified_clip.record(path):
+        uc.GradientClipByGlobalNorm(1.0, need_clip=predicate)([("a", np.array([3.0, 4.0]))])
+    assert {(line["step"], line["call"]) for line in lines(path)[1:]} == {(1, "GradientClipByGlobalNorm")}
+
+
+def test_threads_write_whole_lines_and_count_each_call_once(path: Path) -> None:
+    def work() -> None:
+        for _ in range(50):
+            clip()
+
+    with unified_clip.record(path):
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert sorted(line["step"] for line in lines(path)[1:]) == list(range(1, 201))
+
+
+CRASH = """
+import os, sys, signal
+import numpy as np
+import unified_clip, unified_clip.numpy as uc
+with unified_clip.record(sys.argv[1], gradients_every=1):
+    while True:
+        uc.clip_grad_norm_([np.array([3.0, 4.0], np.float32)], 1.0)
+        print("x", flush=True)
+"""
+
+
+def test_a_killed_process_leaves_whole_lines(path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONSAFEPATH": "1"}
+    process = subprocess.Popen([sys.executable, "-c", CRASH, str(path)], stdout=subprocess.PIPE, env=environment)
+    assert process.stdout is not None
+    for _ in range(5):
+        process.stdout.readline()
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert path.read_bytes().endswith(b"\n")
+    found = lines(path)[1:]
+    assert len(found) >= 5
+    assert all((path.parent / line["gradients"]).exists() for line in found)
+
+
+def test_a_full_disk_ends_the_recording_and_not_the_training(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with unified_clip.record(path):
+        clip()
+        write = os.write
+        monkeypatch.setattr(os, "write", lambda file, data: write(file, data[:10]))
+        with pytest.warns(ClipWarning, match="cannot be written any more.*a part of a line"):
+            assert clip() == 5.0
+        monkeypatch.undo()
+        assert clip() == 5.0
+    assert path.read_text().count("\n") == 2
+
+
+def test_complex_gradients_are_stored_as_pairs(path: Path) -> None:
+    with unified_clip.record(path, gradients_every=1):
+        uc.clip_by_global_norm([np.array([3 + 4j], np.complex64)], 1.0)
+    stored = (path.parent / "run.step1.safetensors").read_bytes()
+    assert b'{"0":{"dtype":"F32","shape":[1,2],"data_offsets":[0,8]}}' in stored
+    assert stored.endswith(np.array([3.0, 4.0], np.float32).tobytes())
+
+
+def test_several_calls_of_a_step_have_files_of_their_own(path: Path) -> None:
+    with unified_clip.record(path, gradients_every=1) as run:
+        run.next_step()
+        clip()
+        clip()
+    assert [line["gradients"] for line in lines(path)[1:]] == ["run.step1.safetensors", "run.step1.2.safetensors"]
+
+
+def test_value_clipping_tells_whether_it_clipped_where_norms_are_recorded(path: Path) -> None:
+    with unified_clip.record(path, norms=True):
+        for values, dtype in (([1.1], "float64"), ([1.2], "float64"), ([1.1], "float32")):
+            uc.clip_by_value(np.array(values, dtype), -1.1, 1.1)  # the last is the bound itself, rounded
+        uc.clip_by_value(np.array([1.0]), -5.0, 1.1)
+    assert [line["clipped"] for line in lines(path)[1:]] == [False, True, False, None]

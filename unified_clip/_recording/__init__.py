@@ -1,0 +1,1 @@
+"""What `unified_clip.record` is made of."""

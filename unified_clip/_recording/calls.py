@@ -1,0 +1,108 @@
+"""Which call is running in a thread, and who records it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any, Protocol
+
+from .._core import classes, watch
+from .._core.watch import Clip
+
+NOT_CLIPS = ("get_total_norm", "global_norm", "set_gradient_clip")
+"""Public functions that clip nothing."""
+
+
+@dataclass(eq=False)
+class Call:
+    """A call that is running."""
+
+    name: str
+    seconds: float = 0.0
+    """What it took, without what recording it did."""
+
+    error: Exception | None = None
+    recording: float = 0.0
+    """Seconds spent on recording it so far."""
+
+
+class Recorder(Protocol):
+    """What is told of every call."""
+
+    @property
+    def in_detail(self) -> bool: ...
+
+    def see(self, clip: Clip, call: Call) -> None:
+        """What the call is about to clip: not at all, once, or one group after another."""
+
+    def end(self, call: Call) -> None: ...
+
+    def miss(self, framework: str) -> None: ...
+
+
+class Dispatcher:
+    """The `watch.Watcher` of the process: tells every recorder."""
+
+    def __init__(self) -> None:
+        self._recorders: tuple[Recorder, ...] = ()
+        self._changing = threading.Lock()
+        self._thread = threading.local()
+        self.in_detail = False
+
+    def add(self, recorder: Recorder) -> None:
+        self._change(lambda recorders: (*recorders, recorder))
+
+    def remove(self, recorder: Recorder) -> None:
+        self._change(lambda recorders: tuple(each for each in recorders if each is not recorder))
+
+    def _change(self, change: Callable[[tuple[Recorder, ...]], tuple[Recorder, ...]]) -> None:
+        with self._changing:
+            self._recorders = change(self._recorders)
+            self.in_detail = any(recorder.in_detail for recorder in self._recorders)
+            watch.watcher = self if self._recorders else None
+
+    def run(self, body: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        if body.__name__ in NOT_CLIPS or self._running is not None:  # a call inside a call is a part of it
+            return body(*args, **kwargs)
+        call = self._thread.call = Call(_name(body, args))
+        started = perf_counter()
+        try:
+            return body(*args, **kwargs)
+        except Exception as error:
+            call.error = error
+            raise
+        finally:
+            call.seconds = perf_counter() - started - call.recording
+            self._thread.call = None
+            for recorder in self._recorders:
+                recorder.end(call)
+
+    def see(self, clip: Clip) -> None:
+        call = self._running
+        if call is None:
+            return
+        started = perf_counter()
+        for recorder in self._recorders:
+            recorder.see(clip, call)
+        call.recording += perf_counter() - started
+
+    def miss(self, framework: str) -> None:
+        for recorder in self._recorders:
+            recorder.miss(framework)
+
+    @property
+    def _running(self) -> Call | None:
+        return getattr(self._thread, "call", None)
+
+
+def _name(body: Callable[..., Any], args: Sequence[Any]) -> str:
+    """The public name that was called."""
+    if not args or not isinstance(args[0], classes.Bound):
+        return body.__name__
+    kind = type(args[0]).__name__
+    return kind if body.__name__ == "__call__" else f"{kind}.{body.__name__}"
+
+
+DISPATCHER = Dispatcher()

@@ -1,0 +1,38 @@
+"""Safetensors files, written here: the library's writer takes NumPy's dtypes, which do not include bfloat16."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+CODES = {"float16": "F16", "bfloat16": "BF16", "float32": "F32", "float64": "F64", "int64": "I64"}
+"""From a real dtype's name to its name in safetensors files."""
+
+
+def write(path: Path, tensors: Mapping[str, tuple[str, Any]], metadata: Mapping[str, str] | None = None) -> None:
+    """Write dtypes' names and NumPy arrays (bfloat16 as its bits). The same tensors give the same bytes."""
+    header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+    blocks = []
+    end = 0
+    for name, (dtype, array) in tensors.items():
+        blocks.append(array.tobytes())
+        start, end = end, end + len(blocks[-1])
+        header[name] = {"dtype": CODES[dtype], "shape": list(array.shape), "data_offsets": [start, end]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    padded = text.ljust(-(-len(text) // 8) * 8)
+    path.write_bytes(len(padded).to_bytes(8, "little") + padded + b"".join(blocks))
+
+
+def write_at_once(
+    path: Path, tensors: Mapping[str, tuple[str, Any]], metadata: Mapping[str, str] | None = None
+) -> None:
+    """The same, so that the file is there whole or not at all."""
+    new = path.with_name(f"{path.name}.{os.getpid()}.new")
+    try:
+        write(new, tensors, metadata)
+        new.replace(path)
+    finally:
+        new.unlink(missing_ok=True)

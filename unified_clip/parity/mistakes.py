@@ -1,0 +1,332 @@
+"""Why two recorded runs part: mistakes that ports make, each checked against the numbers at the first difference.
+
+Norms are given as they are before clipping, so those of the first step at which runs part are still comparable.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from .parting import Difference, Finding, Names, Pair, distance, matched, numbers
+from .runs import Line, Recording, root_of_squares
+
+NEAR = 4
+"""Units in the last place up to which norms count as equal here: sums and frameworks round."""
+
+PRODUCT = 1e-5
+"""How far, relatively, the norm of clipped float32 gradients may be from what their coefficient says."""
+
+ROUNDING = 64
+"""Units in the last place by which the same computation may come out on two frameworks."""
+
+EPS = (0.0, 1e-6)
+"""Of Paddle's and TensorFlow's names, and of PyTorch's."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where two runs part."""
+
+    a: Recording
+    b: Recording
+    pairs: list[Pair]
+    index: int
+    """Of the pair; past the last where one run has a call that the other lacks."""
+
+    first: Difference
+
+    @property
+    def pair(self) -> Pair | None:
+        return self.pairs[self.index] if self.index < len(self.pairs) else None
+
+    def both_ways(self) -> Iterator[tuple[Recording, Recording]]:
+        yield self.a, self.b
+        yield self.b, self.a
+
+    def gradients(self) -> list[tuple[str, float, float]]:
+        """The norm of each gradient in both runs."""
+        if self.pair is None:
+            return []
+        found = list(numbers(self.pair, "gradient"))
+        if not found and self.pair.a.rule == "each":
+            found = list(numbers(self.pair, "norm"))
+        return [(name or "the gradient", a, b) for name, a, b in found]
+
+
+def explain(place: Place) -> list[Finding]:
+    """What the numbers confirm: one mistake in what is clipped, and any in how."""
+    what = (finding for check in WHAT if (finding := check(place)) is not None)
+    how = (finding for check in HOW if (finding := check(place)) is not None)
+    return [*itertools.islice(what, 1), *how]
+
+
+def _not_finite_in_one(place: Place) -> Finding | None:
+    pair = place.pair
+    if pair is None:
+        return None
+    for run, line, other in ((place.a, pair.a, pair.b), (place.b, pair.b, pair.a)):
+        norms = line.norms() or [each.norm for each in line.parameters.values()]
+        others = other.norms() or [each.norm for each in other.parameters.values()]
+        if all(map(math.isfinite, norms)) or not all(map(math.isfinite, others)):
+            continue
+        where = [repr(name) for name, each in line.parameters.items() if not math.isfinite(each.norm)]
+        counts = "" if line.nan is None else f": {line.nan} NaN and {line.inf} inf"
+        return Finding(
+            "not finite in one run",
+            f"the gradients of {_name(run)} are not finite{counts}{f', in {_listing(where)}' if where else ''}; those "
+            "of the other run are",
+        )
+    return None
+
+
+def _per_tensor(place: Place) -> Finding | None:
+    for run, other in place.both_ways():
+        line, rest = _line(run, place.index), other.lines[place.index :]
+        if line is None or line.rule != "global" or line.norm_type != 2 or not rest:
+            continue
+        total = line.norms()[0]
+        norms, calls = _norms_that_make(total, rest)
+        how = "in one call" if calls == 1 else "in a call for each"
+        if len(norms) > 1 and _equal(root_of_squares(norms), total, PRODUCT):
+            return Finding(
+                "per tensor for global",
+                f"{_name(other)} clips {len(norms)} gradients each by its own norm, {how}; {_name(run)} clips all by "
+                f"one norm. They are the same gradients: together their norms make {root_of_squares(norms):.9g}, and "
+                f"the one norm is {total:.9g}",
+            )
+    return None
+
+
+def _norms_that_make(total: float, lines: list[Line]) -> tuple[list[float], int]:
+    """The norms of calls in a row, each of one gradient or of each, until their root of squares is a total."""
+    norms: list[float] = []
+    for calls, line in enumerate(lines, start=1):
+        if line.rule not in ("global", "each") or (line.rule == "global" and len(line.parameters) > 1):
+            break
+        norms += line.norms()
+        if root_of_squares(norms) >= total * (1 - PRODUCT):
+            return norms, calls
+    return [], 0
+
+
+def _threshold(place: Place) -> Finding | None:
+    pair = place.pair
+    if pair is None or pair.a.threshold == pair.b.threshold or pair.a.rule != pair.b.rule:
+        return None
+    text = f"{_name(place.a)} clips at {pair.a.threshold}, {_name(place.b)} at {pair.b.threshold}"
+    if pair.a.rule == "value":
+        return Finding("another threshold", text)
+    if not _same_norms(pair) or not all(_explained(line) for line in (pair.a, pair.b)):
+        return None
+    return Finding("another threshold", f"{text}; the norms are equal, and each coefficient follows from its own")
+
+
+def _norm_type(place: Place) -> Finding | None:
+    pair = place.pair
+    if pair is None or pair.a.norm_type == pair.b.norm_type or pair.a.rule != "global" or pair.b.rule != "global":
+        return None
+    low, high = sorted((pair.a, pair.b), key=lambda line: line.norm_type or 0.0)
+    elements = sum(math.prod(length or 1 for length in each.shape) for each in low.parameters.values()) or math.inf
+    greatest = (1 / low.norm_type - 1 / high.norm_type) if low.norm_type and high.norm_type else 0.0
+    ratio = low.norms()[0] / high.norms()[0] if high.norms()[0] else 1.0
+    if not 1 - PRODUCT <= ratio <= elements**greatest * (1 + PRODUCT):  # what one list of numbers can have
+        return None
+    return Finding(
+        "another norm type",
+        f"{_name(place.a)} takes the norm of order {pair.a.norm_type:g}, {_name(place.b)} of order "
+        f"{pair.b.norm_type:g}: {pair.a.norms()[0]:.9g} and {pair.b.norms()[0]:.9g}, which the same gradients can have",
+    )
+
+
+def _eps(place: Place) -> Finding | None:
+    pair = place.pair
+    if pair is None or not _same_norms(pair) or not any(a != b for _, a, b in numbers(pair, "coefficient")):
+        return None
+    found = [next((eps for eps in EPS if _explained(line, eps)), None) for line in (pair.a, pair.b)]
+    if None in found or found[0] == found[1]:
+        return None
+    with_eps, without = (place.a, place.b) if found[0] else (place.b, place.a)
+    return Finding(
+        "missing eps",
+        f"the norms are equal ({pair.a.norms()[0]:.9g}), and the coefficients are exactly those with eps = 1e-6 "
+        f"({_name(with_eps)}) and with eps = 0 ({_name(without)}): PyTorch's names add it, Paddle's and TensorFlow's "
+        "do not",
+    )
+
+
+def _missing(place: Place) -> Finding | None:
+    pair = place.pair
+    if pair is None:
+        return None
+    for run, other, line, fewer in (
+        (place.a, place.b, pair.a, pair.b),
+        (place.b, place.a, pair.b, pair.a),
+    ):
+        if line.norm_type != fewer.norm_type or len(fewer.parameters) >= len(line.parameters) or not fewer.parameters:
+            continue
+        missing = _left_out(line, fewer, pair.names if line is pair.a else {b: a for a, b in pair.names.items()})
+        if missing is None:
+            continue
+        return Finding(
+            "a parameter is missing",
+            f"{_name(other)} clips without {_listing(list(map(repr, missing)))}, which {_name(run)} has; the other "
+            f"{len(fewer.parameters)} have equal norms",
+        )
+    return None
+
+
+def _left_out(line: Line, fewer: Line, names: Names) -> list[str] | None:
+    """The parameters without which a line's gradients are those of another; None if there are no such."""
+    candidates = [[name for name in line.parameters if name not in names]]
+    if not set(line.parameters) & set(fewer.parameters) and len(line.parameters) - len(fewer.parameters) == 1:
+        candidates += [[name] for name in line.parameters]  # by shape and order, any may be the one
+    for missing in candidates:
+        rest = {name: each for name, each in line.parameters.items() if name not in missing}
+        belong = names if missing == candidates[0] else matched(rest, fewer.parameters, {})
+        if len(belong) == len(fewer.parameters) and all(
+            _near(rest[name].norm, fewer.parameters[other].norm) for name, other in belong.items() if name in rest
+        ):
+            return missing
+    return None
+
+
+def _swapped(place: Place) -> Finding | None:
+    moved = [(name, a, b) for name, a, b in place.gradients() if not _near(a, b)]
+    if len(moved) < 2:
+        return None
+    rest = list(moved)
+    found = []
+    for name, a, _ in moved:
+        match = next((each for each in rest if _near(a, each[2])), None)
+        if match is None:
+            return None
+        rest.remove(match)
+        found.append(f"{name!r} of {_name(place.a)} has the norm of {match[0]!r} of {_name(place.b)} ({a:.9g})")
+    return Finding("swapped parameters", f"the norms are the same in another order: {_listing(found)}")
+
+
+def _after_the_step(place: Place) -> Finding | None:
+    pair = place.pair
+    if pair is None or place.first.stage != "weight":
+        return None
+    gradients = place.gradients()
+    moved = [(name, a, b) for name, a, b in numbers(pair, "weight") if a != b]
+    still = {name for name, a, b in gradients if a == 0}
+    if not gradients or not all(_near(a, b) for _, a, b in gradients) or still & {name for name, *_ in moved}:
+        return None
+    late = _late(place, pair)
+    who = _name(late) if late else "one of the two (that whose weights are not those that the step began with)"
+    name, a, b = moved[0]
+    return Finding(
+        "clipping after the step",
+        f"all {len(gradients)} gradients are equal, so they come from the same weights, but at the time of the clip "
+        f"the weights differ already ({name!r}: {a:.9g} and {b:.9g}): {who} clips after its optimizer has stepped, so "
+        "the step is taken with gradients that are not clipped",
+    )
+
+
+def _late(place: Place, pair: Pair) -> Recording | None:
+    """The run whose weights have moved: the other's move the same way by its next step."""
+    if place.index + 1 >= len(place.pairs):
+        return None
+    later = {name: (a, b) for name, a, b in numbers(place.pairs[place.index + 1], "weight")}
+    votes = [0.0, 0.0]
+    for name, a, b in numbers(pair, "weight"):
+        if name in later:
+            votes[0] += (later[name][0] - a) * (b - a)
+            votes[1] += (later[name][1] - b) * (a - b)
+    if votes[0] > 0 >= votes[1]:
+        return place.b
+    return place.a if votes[1] > 0 >= votes[0] else None
+
+
+def _twice(place: Place) -> Finding | None:
+    for run, _ in place.both_ways():
+        line, before = _line(run, place.index), _line(run, place.index - 1)
+        if line is None or before is None or not (before.rule == line.rule == "global" and before.clipped):
+            continue
+        pairs = [(before.norms()[0], line.norms()[0])]
+        pairs += [
+            (each.norm, line.parameters[name].norm)
+            for name, each in before.parameters.items()
+            if name in line.parameters
+        ]
+        coef = before.coefs()[0]
+        if all(_equal(norm * coef, again, PRODUCT) for norm, again in pairs):
+            return Finding(
+                "clipping twice",
+                f"{_name(run)} clips the same gradients again: their norm was {pairs[0][0]:.9g}, times the coefficient "
+                f"{coef:.9g} it is {pairs[0][0] * coef:.9g}, and the next call finds {pairs[0][1]:.9g}",
+            )
+    return None
+
+
+def _scaled(place: Place) -> Finding | None:
+    ratios = [b / a for _, a, b in place.gradients() if a and b]
+    if len(ratios) < 2 or not all(_equal(ratio, ratios[0], PRODUCT) for ratio in ratios) or abs(ratios[0] - 1) < 1e-3:
+        return None
+    return Finding(
+        "scaled gradients",
+        f"every gradient of {_name(place.b)} is {ratios[0]:.6g} times that of {_name(place.a)}: a loss that is a sum "
+        "in one run and a mean in the other, or a loss scale that is not divided out",
+    )
+
+
+def _rounding(place: Place) -> Finding | None:
+    far = place.first.distance
+    if far is None or far.ulps > ROUNDING or place.first.stage == "coefficient":
+        return None
+    return Finding(
+        "rounding",
+        f"the first difference is {far.ulps:g} ULP: as much as two frameworks that sum in another order differ by. "
+        f"Such differences grow from step to step; allow them with --max-ulp",
+    )
+
+
+WHAT = (_not_finite_in_one, _twice, _per_tensor, _missing, _swapped, _after_the_step, _scaled)
+"""Mistakes in what is clipped, and when: where one is found, another may seem to be one too."""
+
+HOW = (_threshold, _norm_type, _eps, _rounding)
+
+
+# -- what they share
+
+
+def _line(run: Recording, index: int) -> Line | None:
+    return run.lines[index] if 0 <= index < len(run.lines) else None
+
+
+def _explained(line: Line, eps: float | None = None) -> bool:
+    """Whether the coefficients are those of the line's norms and threshold, with its eps or another."""
+    if not isinstance(line.threshold, float) or not line.coefs():
+        return False
+    added = line.eps or 0.0 if eps is None else eps
+    for norm, coef in zip(line.norms(), line.coefs(), strict=False):
+        expected = 1.0 if norm + added <= line.threshold else line.threshold / (norm + added)
+        if not _equal(expected, coef, 1e-13):
+            return False
+    return True
+
+
+def _same_norms(pair: Pair) -> bool:
+    found = list(numbers(pair, "norm"))
+    return bool(found) and all(_near(a, b) for _, a, b in found)
+
+
+def _near(a: float, b: float) -> bool:
+    return distance(a, b).ulps <= NEAR
+
+
+def _equal(a: float, b: float, relative: float) -> bool:
+    return math.isclose(a, b, rel_tol=relative)
+
+
+def _name(run: Recording) -> str:
+    return run.path.name
+
+
+def _listing(parts: list[str], most: int = 3) -> str:
+    return ", ".join(parts[:most]) + (f" and {len(parts) - most} more" if len(parts) > most else "")

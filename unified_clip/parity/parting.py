@@ -1,0 +1,289 @@
+"""Where two recorded runs part: the first step, the first parameter, and by how much."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from .runs import Line, Parameter, Recording, RunError, read
+
+Stage = Literal["calls", "error", "rule", "norm type", "threshold", "weight", "gradient", "norm", "coefficient"]
+
+NUMBERS: tuple[Stage, ...] = ("weight", "gradient", "norm", "coefficient")
+"""The stages that are numbers, in the order in which one follows from another."""
+
+Names = Mapping[str, str]
+"""From a parameter's name in one run to its name in the other."""
+
+
+class Distance(NamedTuple):
+    """How far two numbers are from each other."""
+
+    ulps: float
+    """In units in the last place of float32, or of float64 where either needs it; inf where only one is finite."""
+
+    relative: float
+    """To the greater."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Two things that should be the same."""
+
+    step: int
+    stage: Stage
+    a: object
+    b: object
+    parameter: str | None = None
+    """Its name in the first run, or its position where names were not recorded."""
+
+    distance: Distance | None = None
+    """None for what is no number."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A line of each run, which belong together: the same step, and the same place in it."""
+
+    a: Line
+    b: Line
+    names: Names
+    """Of the parameters that both have."""
+
+    index: int
+    """The place of the lines in their runs."""
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How far one stage is the same."""
+
+    stage: Stage
+    compared: int
+    """How many numbers."""
+
+    until: int | None
+    """The first step at which they differ; None where they never do."""
+
+    greatest: Distance
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What explains a difference, checked against the numbers."""
+
+    mistake: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two runs beside each other."""
+
+    a: Recording
+    b: Recording
+    max_ulp: float
+    pairs: list[Pair]
+    partings: Mapping[Difference, list[Finding]]
+    """The first difference, and, where rounding explains it, the first that is more than that; with what explains each,
+    if anything does. Empty where the runs are the same."""
+
+    agreements: list[Agreement]
+
+    @property
+    def first(self) -> Difference | None:
+        """None where the runs do not part."""
+        return next(iter(self.partings), None)
+
+    @property
+    def findings(self) -> list[Finding]:
+        """All of them, each mistake once."""
+        return list({each.mistake: each for found in self.partings.values() for each in found}.values())
+
+    @property
+    def exit_code(self) -> int:
+        return 0 if self.first is None else 1
+
+
+def compare(a: str | Path, b: str | Path, *, names: Names | None = None, max_ulp: float = 0) -> Comparison:
+    """Line two recorded runs up by step and call, and find where they part.
+
+    Args:
+        a: The file of a run.
+        b: Of another.
+        names: From the name of a parameter in either run to its name in the other. None: the same names belong
+            together; where no name is in both, those of equal shape (an axis order apart) do, in their order.
+        max_ulp: Up to how many units in the last place numbers count as the same.
+
+    Raises:
+        RunError: A file is no recording, or `names` has names that are in neither run.
+    """
+    from . import mistakes  # which builds on this module
+
+    one, other = read(a), read(b)
+    pairs = list(_pairs(one, other, _oriented(one, other, names or {})))
+    agreements = [agreement for stage in NUMBERS if (agreement := _agreement(stage, pairs, max_ulp)).compared]
+    partings = [_first(one, other, pairs, ulps) for ulps in (max_ulp, max(max_ulp, mistakes.ROUNDING))]
+    found = {
+        first: mistakes.explain(mistakes.Place(one, other, pairs, index, first))
+        for first, index in dict.fromkeys(partings)
+        if first is not None
+    }
+    return Comparison(one, other, max_ulp, pairs, found, agreements)
+
+
+def read_names(path: Path) -> Names:
+    """A map of names: a TOML file of `"a name" = "its name in the other run"`."""
+    try:
+        found = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise RunError(f"{path} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise RunError(f"{path}: {error}") from None
+    for name, other in found.items():
+        if not isinstance(other, str):
+            raise RunError(f'{path}, {name}: write "name" = "its name in the other run", both in quotes')
+    twice = [name for name in found.values() if list(found.values()).count(name) > 1]
+    if twice:
+        raise RunError(f"{path}: {twice[0]!r} stands for two parameters")
+    return found
+
+
+def distance(a: float, b: float) -> Distance:
+    """NaN is no distance from NaN."""
+    if a == b or (math.isnan(a) and math.isnan(b)):
+        return Distance(0.0, 0.0)
+    if not (math.isfinite(a) and math.isfinite(b)):
+        return Distance(math.inf, math.inf)
+    wide = any(float(np.float32(value)) != value for value in (a, b) if abs(value) < 3e38)
+    ulps = abs(_place(a, wide) - _place(b, wide))
+    return Distance(float(ulps), abs(a - b) / max(abs(a), abs(b)))
+
+
+def _place(value: float, wide: bool) -> int:
+    """The number's place among all of its format, 0 at 0."""
+    bits = int(np.float64(abs(value)).view(np.int64)) if wide else int(np.float32(abs(value)).view(np.int32))
+    return bits if value >= 0 else -bits
+
+
+# -- what belongs together
+
+
+def _pairs(a: Recording, b: Recording, given: Names) -> Iterator[Pair]:
+    """Up to the first line whose step is not that of its partner."""
+    for index, (one, other) in enumerate(zip(a.lines, b.lines, strict=False)):
+        if one.step != other.step:
+            return
+        yield Pair(one, other, matched(one.parameters, other.parameters, given), index)
+
+
+def _first(a: Recording, b: Recording, pairs: list[Pair], max_ulp: float) -> tuple[Difference | None, int]:
+    """The first difference, and the place of its pair."""
+    for index, pair in enumerate(pairs):
+        for difference in _differences(pair, max_ulp):
+            return difference, index
+    return _one_ends(a, b, pairs), len(pairs)
+
+
+def _one_ends(a: Recording, b: Recording, pairs: list[Pair]) -> Difference | None:
+    """The first step at which the runs have not the same number of calls."""
+    rest = [line.step for run in (a, b) for line in run.lines[len(pairs) : len(pairs) + 1]]
+    if not rest:
+        return None
+    counts = [sum(line.step == min(rest) for line in run.lines) for run in (a, b)]
+    return Difference(min(rest), "calls", counts[0], counts[1])
+
+
+def matched(ours: Mapping[str, Parameter], theirs: Mapping[str, Parameter], given: Names) -> Names:
+    """The parameters that belong together."""
+    common = {name: name for name in ours if name in theirs and name not in (*given, *given.values())}
+    common |= {name: other for name, other in given.items() if name in ours and other in theirs}
+    if common:
+        return common
+    waiting: dict[tuple[str, ...], list[str]] = {}
+    for name, parameter in theirs.items():
+        waiting.setdefault(_form(parameter), []).append(name)
+    return {name: waiting[form].pop(0) for name, each in ours.items() if waiting.get(form := _form(each))}
+
+
+def _form(parameter: Parameter) -> tuple[str, ...]:
+    """The shape, whatever the order of its axes: frameworks store the weights of a layer transposed."""
+    return tuple(sorted(map(str, parameter.shape)))
+
+
+def _oriented(a: Recording, b: Recording, names: Names) -> Names:
+    """A map of names from the first run to the second; it may be given the other way round."""
+    ours, theirs = ({name for line in run.lines for name in line.parameters} for run in (a, b))
+    unknown = [
+        [name for name in keys if name not in known] for keys, known in ((names, ours), (names.values(), theirs))
+    ]
+    reverse = {other: name for name, other in names.items()}
+    if not any(unknown):
+        return names
+    if not (set(reverse) - ours or set(names) - theirs):
+        return reverse
+    run, name, known = (a, unknown[0][0], ours) if unknown[0] else (b, unknown[1][0], theirs)
+    has = f"it has {', '.join(sorted(known))}" if known else "it was recorded without norms=True"
+    raise RunError(f"the map of names has {name!r}, which is no parameter of {run.path}: {has}")
+
+
+# -- what differs
+
+
+def _differences(pair: Pair, max_ulp: float) -> Iterator[Difference]:
+    """In the order in which one follows from another."""
+    a, b = pair.a, pair.b
+    if bool(a.error) != bool(b.error):
+        yield Difference(a.step, "error", a.error, b.error)
+    for stage, ours, theirs in (
+        ("rule", a.rule, b.rule), ("norm type", a.norm_type, b.norm_type), ("threshold", a.threshold, b.threshold),
+    ):  # fmt: skip
+        if ours != theirs and not (a.error or b.error):
+            yield Difference(a.step, stage, ours, theirs)  # type: ignore[arg-type]
+    for stage in NUMBERS:
+        for name, ours, theirs in numbers(pair, stage):
+            found = distance(ours, theirs)
+            if found.ulps > max_ulp:
+                yield Difference(a.step, stage, ours, theirs, name, found)
+        alone = [set(pair.a.parameters) - set(pair.names), set(pair.b.parameters) - set(pair.names.values())]
+        if stage == "gradient" and a.parameters and b.parameters and any(alone):
+            yield Difference(a.step, "gradient", tuple(sorted(alone[0])), tuple(sorted(alone[1])))
+
+
+def numbers(pair: Pair, stage: Stage) -> Iterator[tuple[str | None, float, float]]:
+    """What both lines have at a stage, and whose it is."""
+    a, b = pair.a, pair.b
+    if stage in ("weight", "gradient"):
+        for name, other in pair.names.items():
+            if name in a.parameters and other in b.parameters:
+                ours, theirs = a.parameters[name], b.parameters[other]
+                if stage == "gradient" and a.norm_type == b.norm_type:
+                    yield name, ours.norm, theirs.norm
+                elif stage == "weight" and ours.weight is not None and theirs.weight is not None:
+                    yield name, ours.weight, theirs.weight
+        return
+    if a.rule != b.rule or a.norm_type != b.norm_type:
+        return
+    ours_all, theirs_all = (a.norms(), b.norms()) if stage == "norm" else (a.coefs(), b.coefs())
+    if stage == "coefficient" and "float64" not in (a.dtype, b.dtype):  # as gradients are multiplied by it
+        ours_all, theirs_all = ([float(np.float32(coef)) for coef in coefs] for coefs in (ours_all, theirs_all))
+    for position, (one, other_one) in enumerate(zip(ours_all, theirs_all, strict=False)):
+        yield (None if len(ours_all) == 1 else f"position {position}"), one, other_one
+
+
+def _agreement(stage: Stage, pairs: list[Pair], max_ulp: float) -> Agreement:
+    compared, until, greatest = 0, None, Distance(0.0, 0.0)
+    for pair in pairs:
+        for _, ours, theirs in numbers(pair, stage):
+            found = distance(ours, theirs)
+            compared += 1
+            greatest = max(greatest, found)
+            if found.ulps > max_ulp and until is None:
+                until = pair.a.step
+    return Agreement(stage, compared, until, greatest)

@@ -1,0 +1,149 @@
+"""Runs that `unified_clip.record` wrote: reading one."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from ..record import SCHEMA
+
+
+class RunError(Exception):
+    """A file is no recording, or does not fit: which, where, and why."""
+
+
+def _number(value: Any) -> Any:
+    """Numbers that JSON does not have are strings."""
+    return float(value) if value in ("nan", "inf", "-inf") else value
+
+
+Number = Annotated[float, BeforeValidator(_number)]
+
+
+class Table(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class Parameter(Table):
+    """A gradient, as it was before clipping, and its weight at that time."""
+
+    shape: tuple[int | None, ...] = ()
+    norm: Number
+    """Of the order that the call has, 2 for value clipping."""
+
+    weight: Number | None = None
+    """The norm of the parameter itself; None where it is not known."""
+
+
+class Line(Table):
+    """A clip call, or one of several groups that a call clips by norms of their own."""
+
+    step: Annotated[int, Field(ge=1)]
+    call: str
+    """The public name that was called."""
+
+    framework: str | None = None
+    rule: str | None = None
+    """"global", "each", "slices" or "value": one norm over all gradients, one for each, one for each slice, none."""
+
+    threshold: Number | tuple[Number, Number] | None = None
+    """Of the norm, or the two bounds of a value; None where it is not one number."""
+
+    norm_type: Number | None = None
+    eps: Number | None = None
+    dtype: str = "float32"
+    """Of the norm."""
+
+    norm: Number | list[Number] | None = None
+    """Before clipping: a number for the rule "global", else a list in the order of the gradients."""
+
+    coef: Number | list[Number] | None = None
+    """What gradients were multiplied by, in float64."""
+
+    clipped: bool | None = None
+    nan: int | None = None
+    inf: int | None = None
+    """How many elements of all gradients were NaN, and infinite; None where that is not known."""
+
+    seconds: Number | None = None
+    """What the call took on the host, recording apart; None inside a graph."""
+
+    parameters: dict[str, Parameter] = {}
+    """By name; empty where norms were not recorded."""
+
+    gradients: str | None = None
+    """The file with the gradients before clipping, beside the recording."""
+
+    error: str | None = None
+    """The exception that the call raised; then the other fields are None."""
+
+    def norms(self) -> list[float]:
+        return _listed(self.norm)
+
+    def coefs(self) -> list[float]:
+        return _listed(self.coef)
+
+
+class Header(Table):
+    unified_clip: str
+    schema_: Annotated[int, Field(alias="schema")]
+    started: str
+    norms: bool = False
+
+
+class Recording(Table):
+    """A run: `header` says when it was recorded and by which version, `lines` what was clipped, in order."""
+
+    path: Path
+    header: Header
+    lines: list[Line]
+    torn: bool
+    """Whether a last line was left out because the run ended while it was written."""
+
+
+def read(path: str | Path) -> Recording:
+    """Read a run.
+
+    Raises:
+        RunError: The file cannot be read, is no recording, or is one of another version of the format; which line.
+    """
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise RunError(f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise RunError(f"{path} is no recording: it is not text") from None
+    whole, end, torn = text.rpartition("\n")
+    if not end:
+        raise RunError(f"{path} is no recording: it has no whole line")
+    first, *lines = whole.split("\n")
+    header = _parsed(path, 1, first, Header)
+    if header.schema_ != SCHEMA:
+        raise RunError(f"{path} has schema {header.schema_}, and this version of unified_clip reads {SCHEMA}")
+    found = [_parsed(path, number, line, Line) for number, line in enumerate(lines, start=2)]
+    return Recording(path=path, header=header, lines=found, torn=bool(torn))
+
+
+def _parsed(path: Path, number: int, text: str, model: Any) -> Any:
+    try:
+        return model.model_validate(json.loads(text))
+    except ValidationError as error:
+        (first, *_) = error.errors()
+        place = ".".join(map(str, first["loc"])) or "it"
+        raise RunError(f"{path}, line {number}: {place}: {first['msg']}") from None
+    except ValueError as error:
+        raise RunError(f"{path}, line {number} is no JSON: {error}") from None
+
+
+def _listed(value: float | list[float] | None) -> list[float]:
+    return value if isinstance(value, list) else [] if value is None else [value]
+
+
+def root_of_squares(norms: list[float]) -> float:
+    """The 2-norm over gradients with these norms."""
+    return math.hypot(*norms)

@@ -1,0 +1,109 @@
+"""What came of comparing two runs: as JSON, and on the terminal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from .parting import Agreement, Comparison, Difference
+
+APART, BEYOND = "The runs part", "They part by more than rounding"
+UNEXPLAINED = "Unexplained: no mistake that is known of ports fits these numbers."
+
+
+def as_data(found: Comparison) -> dict[str, Any]:
+    """The comparison as JSON has it; infinities and NaN are strings."""
+    return {
+        "a": str(found.a.path),
+        "b": str(found.b.path),
+        "same": found.first is None,
+        "calls": [len(found.a.lines), len(found.b.lines)],
+        "torn": [found.a.torn, found.b.torn],
+        "max_ulp": found.max_ulp,
+        "partings": [
+            {**_difference(each), "findings": [{"mistake": one.mistake, "text": one.text} for one in findings]}
+            for each, findings in found.partings.items()
+        ],
+        "agreements": [
+            {
+                "stage": each.stage,
+                "compared": each.compared,
+                "differs_at_step": each.until,
+                "greatest_ulps": _number(each.greatest.ulps),
+                "greatest_relative": _number(each.greatest.relative),
+            }
+            for each in found.agreements
+        ],
+    }
+
+
+def _difference(first: Difference) -> dict[str, Any]:
+    far = first.distance
+    return {
+        "step": first.step,
+        "stage": first.stage,
+        "parameter": first.parameter,
+        "a": _number(first.a),
+        "b": _number(first.b),
+        "ulps": None if far is None else _number(far.ulps),
+        "relative": None if far is None else _number(far.relative),
+    }
+
+
+def _number(value: Any) -> Any:
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def lines(found: Comparison) -> list[str]:
+    """The result in a few lines."""
+    first = found.first
+    about = [f"{run.path}: {_calls(run.lines)}{', and a torn line' if run.torn else ''}." for run in (found.a, found.b)]
+    if first is None:
+        return [*about, f"The runs are the same: {_calls(found.pairs)}{_allowed(found)}."]
+    for number, (difference, findings) in enumerate(found.partings.items()):
+        about.append(f"{BEYOND if number else APART} at step {difference.step}: {_told(difference)}.")
+        about += [f"{each.mistake.capitalize()}: {each.text}." for each in findings] or [UNEXPLAINED]
+    if not all(found.partings.values()) and not (found.a.header.norms and found.b.header.norms):
+        about.append("Record both runs with norms=True to see by which parameters they differ.")
+    return [*about, *(_agreed(each, found) for each in found.agreements)]
+
+
+def _told(first: Difference) -> str:
+    what = {"weight": "the norm of the weight", "gradient": "the norm of the gradient"}.get(first.stage, first.stage)
+    if first.stage == "gradient" and first.parameter is None:
+        return f"parameters that only one run has: {first.a or 'none'} and {first.b or 'none'}"
+    if first.stage == "calls":
+        return f"{first.a} and {first.b} clip calls"
+    whose = f" of {first.parameter!r}" if first.parameter else ""
+    text = f"{what}{whose} is {first.a} and {first.b}"
+    if first.distance is None:
+        return text
+    return f"{text}, {first.distance.ulps:g} ULP or {first.distance.relative:.2g} relatively"
+
+
+def _agreed(each: Agreement, found: Comparison) -> str:
+    what = {"weight": "weights", "gradient": "gradients' norms", "norm": "norms", "coefficient": "coefficients"}
+    title = what[each.stage].capitalize()
+    if each.until is None:
+        return f"{title} are equal in all {_calls(found.pairs)} that were compared{_allowed(found)}."
+    begin = found.pairs[0].a.step
+    until = "from the beginning" if each.until == begin else f"from step {each.until} on, and equal before"
+    return f"{title} differ {until}; at most by {each.greatest.ulps:g} ULP, {each.greatest.relative:.2g} relatively."
+
+
+def _calls(counted: Sequence[object]) -> str:
+    return f"{len(counted)} call{'s' * (len(counted) != 1)}"
+
+
+def _allowed(found: Comparison) -> str:
+    return f", up to {found.max_ulp:g} ULP" if found.max_ulp else ""
+
+
+def show(found: Comparison) -> None:
+    """Print it."""
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    for line in lines(found):
+        console.print(line, markup=False, soft_wrap=True)
