@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 
 import jsonschema
 import pytest
-from parity_runs import NORM_OFF, as_it_should_be, run, wrong
+from parity_runs import NORM_OFF, as_it_should_be, run, workers, wrong
 
 from unified_clip.parity import engine, launch, published, report, reproduce, suite, text
 from unified_clip.parity.launch import HOST
@@ -113,6 +113,22 @@ def test_the_lines_that_reproduce_a_difference_show_its_numbers(
     monkeypatch.undo()
     exec(found["reproduce"], {})
     assert capsys.readouterr().out == "numpy, host: equal\n"
+
+
+def test_everything_that_is_not_as_it_should_be_can_be_reproduced(
+    failed: engine.Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = report.as_data(failed)
+    results = [each for case in data["cases"] for modes in case["frameworks"].values() for each in modes.values()]
+    wrong_ones = [each for each in results if each["verdict"] != "equal"]
+    assert len(wrong_ones) == 7
+    for each in wrong_ones:
+        with workers(wrong):
+            exec(each["reproduce"], {})
+        printed = capsys.readouterr().out
+        numbers = each["details"] or {}
+        assert all(numbers[side]["hex"] in printed for side in ("exact", "ours", "native") if numbers.get(side))
+        assert numbers or "crashed: \x1b[31mred" in printed
 
 
 def test_a_case_that_the_suite_does_not_have_is_refused(tmp_path: Path) -> None:

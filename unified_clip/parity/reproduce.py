@@ -16,6 +16,7 @@ from . import suite as suites
 from .cases import Case
 from .launch import HOST, NATIVE
 from .manner import Manner
+from .natives import KINDS, Difference
 from .schema import CasesFile, SuiteError
 from .suite import Framework, Suite
 from .tensors import PARTS, Gradient, Sparse
@@ -36,7 +37,7 @@ def literal(tensors: Sequence[Mapping[str, Any]], case: Mapping[str, Any], frame
     entry = {"gradients": ["here"], "frameworks": [framework], **case}
     found = CasesFile.model_validate({"gradients": [gradients], "cases": [entry]})
     built = cases.build([(Path("reproduced"), found)], {})
-    return _run(Suite(built, {framework: Framework()}), framework, mode)
+    return _run(Suite(built, {framework: Framework(flushes=True)}), framework, mode)
 
 
 def from_suite(directory: str, name: str, framework: str, mode: str) -> str:
@@ -55,15 +56,21 @@ def _run(suite: Suite, framework: str, mode: str) -> str:
     table = dataclasses.replace(table, modes=list(dict.fromkeys([mode, *shown])))
     (row,) = engine.run(dataclasses.replace(suite, frameworks={framework: table})).rows
     cell = row.cells[framework]
-    if mode != NATIVE:
-        verdict = cell.verdicts[mode]
+    verdict = cell.failure if mode == NATIVE else cell.verdicts[mode]
+    if verdict:
         said = f"{verdict.kind}: {verdict.detail}" if verdict.detail else verdict.kind
-    elif cell.failure:
-        said = f"{cell.failure.kind}: {cell.failure.detail}"
     else:
-        said = cell.problem or str(cell.judgement)
+        said = _said(cell.native)
     details = cell.details.get(mode)
     return "\n".join([f"{framework}, {mode}: {said}", *([str(details)] if details else [])])
+
+
+def _said(native: Difference | None) -> str:
+    """How a native differs, whether that is known or not."""
+    if native is None:
+        return "there is no function like it"
+    said = KINDS.get(native.kind, "equal, but for rounding")
+    return f"{native.function}: {said} ({native.detail})" if native.detail else f"{native.function}: {said}"
 
 
 def code(case: Case, framework: str, mode: str, suite: str) -> str:
