@@ -104,7 +104,8 @@ class Run:
 
     @property
     def exit_code(self) -> int:
-        """0: all as it should be; 1: a difference that should not be; 3: a framework gave no result."""
+        """0: all as it should be; 1: a difference that should not be, or against a baseline one that is worse; 3: a
+        framework gave no result."""
         worse = self.differs if self.changes is None else any(change.worse for change in self.changes)
         return 1 if worse else 3 if self.incomplete else 0
 
