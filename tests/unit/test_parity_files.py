@@ -107,6 +107,7 @@ def test_files_of_torch(torch_files: Path, read: Callable[..., Found]) -> None:
         "gradient 0": bits(Dense("float32", np.ones(2, "f4"))),
         "gradient 1": bits(Dense("float32", np.zeros(1, "f4"))),
     }
+    assert all_bits(converted(torch_files, "csr.pt")) == {"w": bits(Dense("float32", np.eye(2, dtype="f4")))}
 
 
 def test_files_of_paddle(paddle_files: Path, read: Callable[..., Found]) -> None:
