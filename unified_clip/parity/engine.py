@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import compare, launch, natives, oracle
+from . import compare, diagnose, launch, natives, oracle
 from .cases import Case
 from .compare import Verdict
 from .launch import COMPILED, DEVICE, GRAPH, HOST, IN_GRAPHS, NATIVE, STATIC, Failure, Found, Outcome
@@ -178,6 +178,10 @@ def _judge_natives(suite: Suite, expected: Mapping[str, Expected], found: Mappin
                 differences[framework, name] = difference
     known = [entry for entry in suite.known if NATIVE in suite.frameworks[entry.framework].modes]
     judgements, wrong, shown = natives.judge(known, differences)
+    for framework, name in wrong:
+        outcome = found[framework].results[NATIVE, name]
+        cause = isinstance(outcome, Outcome) and diagnose.diagnose(cases[name], expected[name], outcome)
+        wrong[framework, name] += f"; {cause.sentence}" if cause else ""
     return _Judged(differences, judgements, wrong, [each for each in shown if each.known.framework in whole])
 
 
@@ -189,7 +193,7 @@ def _row(case: Case, right: Expected, found: Mapping[str, Found], judged: _Judge
         if results:
             native = results.pop(NATIVE, None)
             cells[framework] = Cell(
-                {path: compare.judge(case, right, each, path, flushes=flushes) for path, each in results.items()},
+                {path: _judge(case, right, each, path, flushes) for path, each in results.items()},
                 {path: _digests(each) for path, each in results.items() if not isinstance(each, Failure)},
                 judged.differences.get(key),
                 judged.judgements.get(key),
@@ -197,6 +201,11 @@ def _row(case: Case, right: Expected, found: Mapping[str, Found], judged: _Judge
                 Verdict(native.kind, detail=native.detail) if isinstance(native, Failure) else None,
             )
     return Row(case, _digests(right), cells)
+
+
+def _judge(case: Case, right: Expected, result: Outcome | Failure, path: str, flushes: bool) -> Verdict:
+    verdict = compare.judge(case, right, result, path, flushes=flushes)
+    return diagnose.explained(verdict, case, right, result)
 
 
 def _digests(result: Outcome | Expected) -> dict[str, str]:
