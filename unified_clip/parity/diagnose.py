@@ -22,6 +22,7 @@ from .compare import Verdict
 from .evidence import Evidence
 from .hypotheses import Hypothesis
 from .launch import Failure, Outcome
+from .natives import Difference
 from .oracle import Expected
 from .shown import EXACT
 from .tensors import digest
@@ -50,6 +51,12 @@ def explained(verdict: Verdict, case: Case, due: Expected, outcome: Outcome | Fa
     if cause is None:
         return verdict
     return dataclasses.replace(verdict, cause=cause.kind, detail=f"{verdict.detail}; {cause.sentence}")
+
+
+def native_explained(difference: Difference, case: Case, due: Expected, outcome: Outcome) -> Difference:
+    """The same for a framework's own function."""
+    cause = diagnose(case, due, outcome) if difference.kind else None
+    return dataclasses.replace(difference, cause=cause.sentence) if cause else difference
 
 
 def diagnose(case: Case, due: Expected, found: Outcome) -> Cause | None:
@@ -118,24 +125,21 @@ def _taken(digests: list[str], first: str) -> bool:
 
 def _nan(evidence: Evidence) -> Cause | None:
     """NaN where none is due, or none where it is."""
-    extra = {n: where for n, shown in evidence.shown.items() if (where := shown.nan[0]).any()}
-    lacking = [n for n, shown in evidence.shown.items() if shown.nan[1].any()]
+    extra = {number: shown for number, shown in evidence.shown.items() if shown.nan}
+    lacking = [number for number, shown in evidence.shown.items() if shown.lacks_nan]
     is_infinite = evidence.case.call.one_norm and not evidence.case.call.by_value and evidence.n == math.inf
     if is_infinite and lacking:
         return Cause("inf", "as when an infinite norm gives a coefficient of 0, where every element is to be NaN")
     if lacking:
         return Cause("NaN", f"NaN does not spread to {evidence.named(lacking)}, as it should")
-    if extra and all(where.all() for where in extra.values()) and len(extra) == len(evidence.counted):
+    if extra and all(shown.nan == shown.size for shown in extra.values()) and len(extra) == len(evidence.counted):
         if is_infinite:
             return Cause("inf", "as when an infinite norm makes every element NaN, where the coefficient is to be 0")
         return Cause("NaN", "every element is NaN, and none should be")
     if extra:
-        first, where = next(iter(extra.items()))
-        place = np.argwhere(where)[0].tolist()
-        some = f"{np.count_nonzero(where)} of {where.size} elements, the first at {place}"
-        return Cause(
-            "NaN", f"NaN in {evidence.named(extra)}, where none should be ({some} of {evidence.named([first])})"
-        )
+        number, first = next(iter(extra.items()))
+        some = f"{first.nan} of the {first.size} elements of {evidence.named([number])}, the first at {first.first_nan}"
+        return Cause("NaN", f"NaN in {evidence.named(extra)}, where none should be: {some}")
     if evidence.norm is not None and evidence.due_norm is not None and not _same(evidence.norm, evidence.due_norm):
         if math.isnan(evidence.norm):
             return Cause("NaN", "the norm is NaN, and should not be")
@@ -155,9 +159,7 @@ def _beyond_range(evidence: Evidence) -> Cause | None:
         )
     if norm == 0 and due and due**2 < 2.0**narrowest.min_exponent:
         return Cause("underflow", f"the norm is 0 where {due:.6g} is due: squares too small for the gradients' dtype")
-    infinite = [
-        n for n, s in evidence.shown.items() if (np.isinf(s.found.values()) & np.isfinite(s.due.values())).any()
-    ]
+    infinite = [number for number, shown in evidence.shown.items() if shown.is_infinite]
     if infinite:
         return Cause("overflow", f"infinite elements in {evidence.named(infinite)}, where finite ones are due")
     return None
@@ -185,20 +187,18 @@ def _not_clipped(evidence: Evidence) -> Cause | None:
 
 
 def _by_value(evidence: Evidence) -> Cause | None:
-    shown = evidence.shown.values()
     low, high = evidence.case.call.bounds(evidence.case.arguments)
-    found = np.array(
-        [(np.nanmin(each.found.values()), np.nanmax(each.found.values())) for each in shown if each.found.array.size]
-    )
-    bounds = float(found[:, 0].min()), float(found[:, 1].max())
-    for each in shown:
-        given = each.given.values()
-        clamped = np.where(np.isnan(given), given, np.clip(given, *bounds))
-        if not np.array_equal(clamped, each.found.values(), equal_nan=True):
+    ends = [
+        (np.nanmin(f.values()), np.nanmax(f.values())) for *_, f in evidence.sides() if not np.isnan(f.values()).all()
+    ]
+    bounds = float(min(ends)[0]), float(max(end for _, end in ends))
+    for _, given, _, found in evidence.sides():
+        numbers = given.values()
+        clamped = np.where(np.isnan(numbers), numbers, np.clip(numbers, *bounds))
+        if not np.array_equal(clamped, found.values(), equal_nan=True):
             return None
-    return Cause(
-        "threshold", f"as with bounds of {bounds[0]:.6g} and {bounds[1]:.6g} where {low:.6g} and {high:.6g} are due"
-    )
+    due = f"{low:.6g} and {high:.6g} are due"
+    return Cause("threshold", f"as with bounds of {bounds[0]:.6g} and {bounds[1]:.6g} where {due}")
 
 
 # -- clipping by norm
@@ -243,7 +243,7 @@ def _norm_fits(evidence: Evidence, norms: Sequence[float | None], slack: float) 
 def _touched(evidence: Evidence) -> Cause | None:
     """Gradients within the threshold that were changed a little, and nothing else."""
     wrong = {number: shown for number, shown in evidence.shown.items() if not shown.is_due}
-    if not wrong or not all(np.array_equal(s.given.bits(), s.due.bits()) for s in wrong.values()):
+    if not wrong or not all(shown.due_is_given for shown in wrong.values()):
         return None
     size = max(shown.distance for shown in wrong.values())
     if size > CLOSE or not _norm_fits(evidence, [evidence.n], EXACT):

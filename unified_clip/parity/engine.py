@@ -175,13 +175,11 @@ def _judge_natives(suite: Suite, expected: Mapping[str, Expected], found: Mappin
             if isinstance(result, Failure):
                 whole.discard(framework)
             elif mode == NATIVE and (difference := natives.measure(cases[name], expected[name], result)):
+                if not any(entry.covers(framework, name, difference) for entry in suite.known):
+                    difference = diagnose.native_explained(difference, cases[name], expected[name], result)
                 differences[framework, name] = difference
     known = [entry for entry in suite.known if NATIVE in suite.frameworks[entry.framework].modes]
     judgements, wrong, shown = natives.judge(known, differences)
-    for framework, name in wrong:
-        outcome = found[framework].results[NATIVE, name]
-        cause = isinstance(outcome, Outcome) and diagnose.diagnose(cases[name], expected[name], outcome)
-        wrong[framework, name] += f"; {cause.sentence}" if cause else ""
     return _Judged(differences, judgements, wrong, [each for each in shown if each.known.framework in whole])
 
 

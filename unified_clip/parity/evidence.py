@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -17,7 +17,7 @@ from .cases import Case
 from .compare import relative_error
 from .launch import Outcome
 from .oracle import Expected
-from .shown import EXACT, Shown
+from .shown import EXACT, Shown, look
 from .tensors import Dense, densify
 
 NEAR = 1e-6
@@ -36,15 +36,17 @@ class Evidence:
     def given(self) -> list[Dense | None]:
         return [densify(gradient) for gradient in self.case.gradients]
 
+    def sides(self) -> Iterator[tuple[int, Dense, Dense, Dense]]:
+        """The number of each gradient, and how it was given, is due and was found."""
+        sides = zip(self.given, self.due.gradients or [], self.found.gradients or [], strict=False)
+        for number, (given, due, found) in enumerate(sides):
+            if given is not None and due is not None and found is not None:
+                yield number, given, due, found
+
     @cached_property
     def shown(self) -> dict[int, Shown]:
         """What each gradient shows, by its number; none for a call that only measures."""
-        sides = zip(self.given, self.due.gradients or [], self.found.gradients or [], strict=False)
-        return {
-            index: Shown(given, due, found)
-            for index, (given, due, found) in enumerate(sides)
-            if given is not None and due is not None and found is not None
-        }
+        return {number: look(*tensors) for number, *tensors in self.sides()}
 
     @cached_property
     def norm(self) -> float | None:

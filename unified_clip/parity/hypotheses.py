@@ -187,7 +187,7 @@ def _is_held_in(dtype: str, norm: float, due: float | None) -> bool:
 
 def _twice(evidence: Evidence) -> Iterator[Hypothesis]:
     """Multiplied by the coefficient twice, or clipped again."""
-    room = max((2.0 ** (1 - FORMATS[shown.given.dtype].precision) for shown in evidence.shown.values()), default=0.0)
+    room = max((2.0 ** (1 - FORMATS[shown.dtype].precision) for shown in evidence.shown.values()), default=0.0)
     wrong = [number for number, shown in evidence.shown.items() if not shown.is_due]
     if not wrong:
         return
@@ -243,8 +243,8 @@ def the_rest(evidence: Evidence) -> Iterator[Hypothesis]:
 def _other_threshold(evidence: Evidence) -> Iterator[Hypothesis]:
     """The threshold that the most certain coefficient shows."""
     due = evidence.case.call.limit(evidence.case.arguments)
-    ends = {n: evidence.shown[n].multiplied for n in evidence.counted if n in evidence.shown}
-    clipped = {n: (low, high) for n, (low, high) in ends.items() if 0 < high < 1}
+    counted = [(number, evidence.shown[number]) for number in evidence.counted if number in evidence.shown]
+    clipped = {number: (shown.low, shown.high) for number, shown in counted if 0 < shown.high < 1}
     if not clipped:
         return
     number = min(clipped, key=lambda n: clipped[n][1] - clipped[n][0])
