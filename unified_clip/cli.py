@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import importlib.util
+import math
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -58,7 +59,14 @@ def _parity_parser(commands: Commands) -> None:
     parity.add_argument("--out", type=Path, default=Path("report"), help="where to write the report (default: report)")
     parity.add_argument("--frameworks", help="comma-separated (default: all that the suite names)")
     parity.add_argument(
-        "--timeout", type=float, help="seconds that a worker may take for one result (default: what the suite says)"
+        "--timeout", type=_seconds, help="seconds that a worker may take for one result (default: what the suite says)"
+    )
+    parity.add_argument(
+        "--memory",
+        type=_bytes,
+        metavar="SIZE",
+        help="what all workers may take together, as in 8GiB: fewer run side by side where it is little, and one that "
+        "takes more than its share is ended (default: what the suite says, or no limit)",
     )
     parity.set_defaults(run=_parity)
 
@@ -94,8 +102,8 @@ def _parity(options: argparse.Namespace) -> int:
             found = suite.only(found, options.frameworks.split(","))
     except schema.SuiteError as error:
         return _refuse(str(error))
-    if options.timeout is not None:
-        found = dataclasses.replace(found, timeout=options.timeout)
+    given = {name: value for name in ("timeout", "memory") if (value := getattr(options, name)) is not None}
+    found = dataclasses.replace(found, **given)
     if problem := _unwritable(options.out, "parity.json"):
         return _refuse(problem)
     try:
@@ -106,6 +114,22 @@ def _parity(options: argparse.Namespace) -> int:
     report.write(run, options.out)
     report.show(run, options.out)
     return run.exit_code
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 < seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is no number of seconds above 0")
+    return seconds
+
+
+def _bytes(text: str) -> int:
+    from .parity import memory
+
+    try:
+        return memory.read(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _names(text: str) -> list[str]:

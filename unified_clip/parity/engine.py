@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import compare, diagnose, launch, natives, oracle
+from . import compare, diagnose, launch, memory, natives, oracle
 from .cases import Case
 from .compare import Verdict
 from .launch import COMPILED, DEVICE, GRAPH, HOST, IN_GRAPHS, NATIVE, STATIC, Failure, Found, Outcome
@@ -76,6 +76,9 @@ class Run:
     titles: Mapping[str, str] = field(default_factory=dict)
     """What tables call the frameworks' own functions."""
 
+    notes: Sequence[str] = ()
+    """What is worth telling, and changes no verdict."""
+
     def verdicts(self) -> list[tuple[str, Verdict]]:
         """Every verdict on ours, and whose it is."""
         return [
@@ -132,18 +135,22 @@ def run(suite: Suite, progress: Progress = lambda framework, count: None) -> Run
     def work(name: str, modes: Sequence[str]) -> Found:
         worker = launch.command(name, suite.frameworks[name].python)
         chosen = [each for each in runs(suite, name) if each.mode in modes]
-        return launch.run(worker, chosen, suite.timeout, lambda count: progress(name, count))
+        return launch.run(worker, chosen, suite.timeout, lambda count: progress(name, count), share)
 
-    with ThreadPoolExecutor(AT_ONCE) as pool:
+    # The longest first.
+    jobs = [
+        (name, modes) for modes in TOGETHER for name in reversed(list(suite.frameworks)) if _has(suite, name, modes)
+    ]
+    at_once, share = memory.split(suite.memory, min(AT_ONCE, len(jobs)))
+    with ThreadPoolExecutor(at_once) as pool:
         try:
-            # The longest first.
-            jobs = [(name, modes) for modes in TOGETHER for name in reversed(list(suite.frameworks))]
             pending = [(name, pool.submit(work, name, modes)) for name, modes in jobs]
             expected = {case.name: oracle.expect(case) for case in suite.cases}
             found = {name: Found() for name in suite.frameworks}
             for name, future in pending:
                 found[name].results |= future.result().results
                 found[name].versions |= future.result().versions
+                found[name].printed += future.result().printed
         except BaseException:
             launch.STOP.set()
             pool.shutdown(cancel_futures=True)
@@ -154,7 +161,20 @@ def run(suite: Suite, progress: Progress = lambda framework, count: None) -> Run
     rows = [_row(case, expected[case.name], found, judged, suite) for case in suite.cases]
     allowed = [name for name, framework in suite.frameworks.items() if framework.may_be_missing]
     titles = {name: framework.title for name, framework in suite.frameworks.items()}
-    return Run(list(suite.frameworks), dict(sorted(versions.items())), rows, judged.shown, allowed, titles)
+    notes = list(_notes(suite, found))
+    return Run(list(suite.frameworks), dict(sorted(versions.items())), rows, judged.shown, allowed, titles, notes)
+
+
+def _has(suite: Suite, framework: str, modes: Sequence[str]) -> bool:
+    return any(mode in modes for mode in suite.frameworks[framework].modes)
+
+
+def _notes(suite: Suite, found: Mapping[str, Found]) -> Iterator[str]:
+    for framework, one in found.items():
+        for line in dict.fromkeys(one.printed):
+            yield f"{framework}: its worker printed {line}, which is no result and was ignored."
+    if suite.memory is not None and not memory.IS_WATCHED:
+        yield "The limit of memory was only used to choose how many workers run side by side: it is watched on Linux."
 
 
 @dataclass(frozen=True)

@@ -18,13 +18,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import IO, Any, Literal, NamedTuple
 
 from .. import _workers
 from .._workers import PACKAGE
 from . import tensors
 from .cases import Case
+from .memory import OUT_OF_MEMORY
 from .tensors import Dense, UnreadableError, densify
+from .watch import LOOK_EVERY, Watch
 
 HOST, DEVICE, NATIVE = "host", "device", "native"
 """What a worker runs: ours on either path, eagerly, or the framework's own functions."""
@@ -49,15 +51,12 @@ STARTS = 4
 STOP = threading.Event()
 """Set to end all workers, and not start them again."""
 
-LOOK_EVERY = 0.1
-"""Seconds between two looks at what a worker has done."""
-
 
 @dataclass(frozen=True)
 class Failure:
     """No result, and why."""
 
-    kind: Literal["crashed", "timed out", "missing", "unreadable"]
+    kind: Literal["crashed", "timed out", "out of memory", "missing", "unreadable"]
     detail: str
 
 
@@ -102,6 +101,9 @@ class Found:
 
     versions: dict[str, str] = field(default_factory=dict)
 
+    printed: list[str] = field(default_factory=list)
+    """The first line that the worker printed, each time that it was started and printed any."""
+
 
 def command(framework: str, python: str = sys.executable) -> list[str]:
     """The worker's command line, but for its two directories."""
@@ -109,15 +111,20 @@ def command(framework: str, python: str = sys.executable) -> list[str]:
 
 
 def run(
-    worker: Sequence[str], runs: Sequence[Run], timeout: float, progress: Callable[[int], None] = lambda count: None
+    worker: Sequence[str],
+    runs: Sequence[Run],
+    timeout: float,
+    progress: Callable[[int], None] = lambda count: None,
+    memory: int | None = None,
 ) -> Found:
-    """All runs on one framework. `timeout`: seconds without a new result; `progress` is told of each batch of them."""
+    """All runs on one framework. `timeout`: seconds without a new result; `progress` is told of each batch of them;
+    `memory`: bytes that the worker may take."""
     found = Found()
     remaining = dict(enumerate(runs))
     starts = 0
     while remaining:
         starts += 1
-        failure, started = _start(worker, runs, remaining, timeout, progress, found)
+        failure, started = _start(worker, runs, remaining, timeout, progress, Watch(memory), found)
         if remaining:
             failure = failure or Failure("unreadable", "the worker ended without a result for this case")
             hopeless = starts == STARTS or not started
@@ -138,6 +145,7 @@ def _start(
     remaining: dict[int, Run],
     timeout: float,
     progress: Callable[[int], None],
+    watch: Watch,
     found: Found,
 ) -> tuple[Failure | None, bool]:
     """Start a worker once; move what it finished from `remaining` to `found`. How it failed; whether it got going."""
@@ -146,7 +154,9 @@ def _start(
         job.mkdir()
         out.mkdir()
         write_job(job, remaining)
-        failure = _run_once([*worker, str(job), str(out)], _search_path(worker[0], package), out, timeout, progress)
+        search = _search_path(worker[0], package)
+        failure = _run_once([*worker, str(job), str(out)], search, out, timeout, progress, watch)
+        found.printed += filter(None, [watch.printed])
         start_failure = _read_start(out, found)
         for number in [number for number in remaining if (out / f"{number}.json").exists()]:
             found.results[runs[number].mode, runs[number].case.name] = _read_result(out, number)
@@ -189,20 +199,38 @@ def _search_path(python: str, directory: Path) -> str:
 
 
 def _run_once(
-    arguments: Sequence[str], search: str, out: Path, timeout: float, progress: Callable[[int], None]
+    arguments: Sequence[str],
+    search: str,
+    out: Path,
+    timeout: float,
+    progress: Callable[[int], None],
+    watch: Watch,
 ) -> Failure | None:
     with tempfile.TemporaryFile() as errors:
         try:
-            process = _workers.start(arguments, search, errors)
+            process = _workers.start(arguments, search, errors, subprocess.PIPE)
         except OSError as error:
             return Failure("missing", f"{arguments[0]} cannot be started: {error.strerror}")
+        where = ""
         try:
+            watch.begin(process)
             code = _wait(process, out, timeout, progress)
+            if code is None:
+                where = _workers.where_it_is(process, errors)
         finally:
             _workers.end(process)
+            watch.end()
+        if watch.is_over:
+            return Failure("out of memory", watch.told)
         if code is None:
-            return Failure("timed out", f"no new result in {timeout:g} seconds; {_workers.last_lines(errors)}")
-        return None if code == 0 else Failure("crashed", _workers.how_it_ended(code, errors))
+            return Failure("timed out", f"no new result in {timeout:g} seconds; {where or _workers.last_lines(errors)}")
+        return None if code == 0 else _crashed(code, errors)
+
+
+def _crashed(code: int, errors: IO[bytes]) -> Failure:
+    said = [line for line in _workers.lines_at_end(errors) if OUT_OF_MEMORY.search(line)]
+    ended = _workers.how_it_ended(code, errors)
+    return Failure("out of memory", f"{said[-1].strip()}; {ended}") if said else Failure("crashed", ended)
 
 
 def _wait(process: subprocess.Popen[bytes], out: Path, timeout: float, progress: Callable[[int], None]) -> int | None:
@@ -242,7 +270,8 @@ def _read_result(out: Path, number: int) -> Outcome | Failure:
     try:
         data = json.loads((out / f"{number}.json").read_text(encoding="utf-8"))
         if "unreadable" in data:
-            return Failure("unreadable", str(data["unreadable"]))
+            said = str(data["unreadable"])
+            return Failure("out of memory" if OUT_OF_MEMORY.search(said) else "unreadable", said)
         stored = tensors.load(out / f"{number}.safetensors")
         parts = {
             part: [densify(gradient) for gradient in tensors.unpack(part, stored, data.pop(part))]
@@ -252,7 +281,7 @@ def _read_result(out: Path, number: int) -> Outcome | Failure:
         outcome = Outcome(parts.get("norm", [None])[0], parts.get("gradients"), parts.get("update"), **data)
         if not isinstance(outcome.raised, list):
             raise TypeError("raised is no list")
-        return outcome
+        return Failure("out of memory", outcome.message) if OUT_OF_MEMORY.search(outcome.message) else outcome
     except (
         UnreadableError,
         OSError,

@@ -144,7 +144,7 @@ def headline(run: Run) -> list[str]:
         lines.append(f"Frameworks differ from each other on the host path in: {'; '.join(apart)}.")
     if run.exit_code == 0 and len(run.frameworks) > 1:
         lines.append("On the host path all frameworks gave the same bits.")
-    return [*lines, VERDICTS[run.exit_code]]
+    return [*lines, *run.notes, VERDICTS[run.exit_code]]
 
 
 def _shares(shares: dict[str, dict[str, int]]) -> str:

@@ -3,6 +3,7 @@
 cases = ["cases/*.toml"]           files of cases (see `cases`), relative to the directory
 known = "known.toml"               differences of the natives that are known (see `natives`); optional
 timeout = 120                      seconds that a worker may take for one result; optional
+memory = "8 GiB"                   what all workers may take together; optional
 
 [frameworks.torch]                 the frameworks to run, in the order of the report
 python = "../paddle/bin/python"    an interpreter of its own, relative to the directory; optional
@@ -22,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from . import cases, natives, schema
+from . import cases, memory, natives, schema
 from .cases import Case
 from .launch import DEVICE, HOST, NATIVE
 from .natives import Known
@@ -53,6 +54,8 @@ class Suite:
     frameworks: Mapping[str, Framework]
     known: Sequence[Known] = ()
     timeout: float = 120.0
+    memory: int | None = None
+    """Bytes that all workers may take together."""
 
 
 def read(directory: Path) -> Suite:
@@ -67,7 +70,7 @@ def read(directory: Path) -> Suite:
     known = natives.read(directory / data.known) if data.known else []
     for name in sorted((named | {entry.framework for entry in known}) - frameworks.keys()):
         raise SuiteError(f"{FILE}: there is no framework {name!r}, which a case or a known difference names")
-    return Suite(found, frameworks, known, data.timeout)
+    return Suite(found, frameworks, known, data.timeout, memory.read(data.memory) if data.memory else None)
 
 
 def _framework(table: FrameworkTable, directory: Path, name: str) -> Framework:
