@@ -55,4 +55,4 @@ def bound(count: int) -> float:
 
 def noise(count: int) -> float:
     """How far it commonly is off at most, since roundings go both ways."""
-    return 2.0**-23 * math.sqrt(count)
+    return 2.0**-24 * math.sqrt(count)

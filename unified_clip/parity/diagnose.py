@@ -132,7 +132,7 @@ def _nan(evidence: Evidence) -> Cause | None:
         return Cause("inf", "as when an infinite norm gives a coefficient of 0, where every element is to be NaN")
     if lacking:
         return Cause("NaN", f"NaN does not spread to {evidence.named(lacking)}, as it should")
-    if extra and all(shown.nan == shown.size for shown in extra.values()) and len(extra) == len(evidence.counted):
+    if extra and all(evidence.shown[number].is_nan for number in evidence.counted):
         if is_infinite:
             return Cause("inf", "as when an infinite norm makes every element NaN, where the coefficient is to be 0")
         return Cause("NaN", "every element is NaN, and none should be")

@@ -16,7 +16,8 @@ from .evidence import Evidence, combined
 EPS = (0.0, PYTORCH_EPS, 1e-12, 1e-8, 1e-7, 1e-5)
 """What is added to norms here and there."""
 
-NARROW = ("float16", "bfloat16")
+NARROW = ("bfloat16", "float16")
+"""The coarser first: what is one of its numbers is mostly one of the other's too."""
 
 IN_FLOAT32 = 2.0**-22
 """How far, relatively, a coefficient may be off that is computed in float32."""
@@ -58,38 +59,41 @@ def all_of(evidence: Evidence, slack: float) -> Iterator[Hypothesis]:
 
 
 def _other_eps(evidence: Evidence) -> Iterator[Hypothesis]:
-    due = evidence.case.call.eps
+    due, is_alone = evidence.case.call.eps, evidence.norm is None and len(set(evidence.norms)) == 1
     for eps in EPS:
         if eps != due:
             coefficients = partial(evidence.coefficients, evidence.norms, eps=eps)
-            is_noise = evidence.norm is None and abs(eps - due) <= accumulation.noise(evidence.count) * evidence.n
+            is_noise = is_alone and abs(eps - due) <= accumulation.noise(evidence.count) * evidence.n
             yield Hypothesis("" if is_noise else "eps", f"as with eps {eps:g} where {due:g} is due", coefficients)
 
 
 def _other_norms(evidence: Evidence) -> Iterator[Hypothesis]:
     """By the norm of each, of all, or the measured one, where another is due."""
     call, manner = evidence.case.call, evidence.case.manner
+    is_sliced = "axes" in evidence.case.arguments
     own = [evidence.rounded(evidence.own_norms.get(number, 0.0)) for number in range(len(evidence.given))]
     all_by_one = [evidence.together(evidence.counted)] * len(own)
     due = "one norm over all" if call.one_norm else "its own norm"
-    if manner.groups:
-        due = "the norm of its group"
-    if "axes" in evidence.case.arguments:
-        due = "the norm of each slice"
-    for kind, who, norms in (
-        ("per tensor", "each tensor is clipped by its own norm", own),
-        ("global", "all are clipped by one norm over all", all_by_one),
-    ):
-        is_due = who.endswith(due) or not any(
-            n not in (0, right) for n, right in zip(norms, evidence.norms, strict=True)
-        )
-        for eps in () if is_due and "axes" not in evidence.case.arguments else (call.eps, *EPS):
+    if manner.groups or is_sliced:
+        due = "the norm of its group" if manner.groups else "the norm of each slice"
+    others = []
+    if is_sliced or _differ(own, evidence.norms):
+        others.append(("per tensor", "each tensor is clipped by its own norm", own))
+    if _differ(all_by_one, evidence.norms) and (manner.groups or not call.one_norm):
+        others.append(("global", "all are clipped by one norm over all", all_by_one))
+    for kind, who, norms in others:
+        for eps in (call.eps, *EPS):
             coefficients = partial(evidence.coefficients, norms, eps=eps)
             yield Hypothesis(kind, f"as when {who}, where {due} is due", coefficients)
             yield Hypothesis(kind, f"as when {who}, where {due} is due", coefficients, norms[-1:])
     if call.given_norm(evidence.case.arguments) is not None:
         sentence = "as when the norm is measured, where one is given"
         yield _by(evidence, "given norm", sentence, all_by_one)
+
+
+def _differ(norms: Sequence[float], others: Sequence[float]) -> bool:
+    """Whether tensors that are not zero are clipped by other norms."""
+    return any(n and n != other for n, other in zip(norms, others, strict=True))
 
 
 def _lost(evidence: Evidence) -> Iterator[Hypothesis]:

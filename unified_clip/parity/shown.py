@@ -37,6 +37,9 @@ class Shown:
     """Elements that are NaN and should not be."""
 
     first_nan: Sequence[int]
+    is_nan: bool
+    """All of it."""
+
     lacks_nan: bool
     is_infinite: bool
     """Some elements are infinite, and finite ones are due."""
@@ -73,6 +76,7 @@ def look(given: Dense, due: Dense, found: Dense) -> Shown:
         size=extra.size,
         nan=int(np.count_nonzero(extra)),
         first_nan=np.argwhere(extra)[:1].reshape(-1).tolist(),
+        is_nan=bool(np.isnan(got).all()),
         lacks_nan=bool((np.isnan(right) & ~np.isnan(got)).any()),
         is_infinite=bool((np.isinf(got) & np.isfinite(right)).any()),
         is_zero=not got.any() and bool(numbers.any()),

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from parity_cases import dense
 
 from unified_clip.parity import oracle
+from unified_clip.parity.arithmetic import nearest_float
 from unified_clip.parity.cases import Case
 from unified_clip.parity.launch import Outcome
 from unified_clip.parity.tensors import Dense
@@ -61,4 +59,4 @@ def norm(gradients: Sequence[Dense], mistake: Mistake) -> float:
         squares = np.concatenate([g.values().reshape(-1) for g in gradients]).astype(np.float32) ** 2
         return float(np.sqrt(np.add.accumulate(squares)[-1]))
     n = oracle.norm(gradients, mistake.order, oracle.norm_dtype(gradients))
-    return oracle.nearest_float(n, mistake.rounded_to) if mistake.rounded_to else n
+    return nearest_float(n, mistake.rounded_to) if mistake.rounded_to else n
