@@ -8,6 +8,7 @@ import importlib.util
 import math
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import NoReturn, TypeAlias
 
 REFUSED = 2
 NOT_WHOLE = 3
+BROKEN = 70
 INTERRUPTED = 130
 
 CLI = ("ml_dtypes", "pydantic", "rich", "safetensors")
@@ -32,7 +34,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if missing:
         return _refuse(f"{' and '.join(missing)} not installed; install the extra: pip install 'unified_clip[{extra}]'")
     signal.signal(signal.SIGTERM, _interrupt)
-    status: int = options.run(options)
+    try:
+        status: int = options.run(options)
+    except Exception:  # whose own exit status would be 1, as of a difference
+        traceback.print_exc()
+        print("unified-clip: a fault of unified-clip itself; please report it with these lines", file=sys.stderr)
+        return BROKEN
     return status
 
 
@@ -111,7 +118,10 @@ def _parity(options: argparse.Namespace) -> int:
             run = engine.run(found, advance)
     except KeyboardInterrupt:
         return _interrupted()
-    report.write(run, options.out)
+    try:
+        report.write(run, options.out)
+    except OSError as error:
+        return _refuse(_cannot_be_written(options.out, error))
     report.show(run, options.out)
     return run.exit_code
 
@@ -164,8 +174,12 @@ def _unwritable(out: Path, name: str) -> str:
         out.mkdir(parents=True, exist_ok=True)
         (out / name).touch()
     except OSError as error:
-        return f"{out} cannot be written: {error.strerror}; name another directory with --out"
+        return _cannot_be_written(out, error)
     return ""
+
+
+def _cannot_be_written(out: Path, error: OSError) -> str:
+    return f"{out} cannot be written: {error.strerror}; name another directory with --out"
 
 
 def _interrupted() -> int:

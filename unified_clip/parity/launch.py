@@ -262,7 +262,7 @@ def _read_start(out: Path, found: Found) -> Failure | None:
             return Failure("missing", str(data["missing"]))
         found.versions.update(data["versions"])
     except (ValueError, TypeError, KeyError) as error:
-        return Failure("unreadable", f"{path.name}: {error}")
+        return Failure("unreadable", f"what it left cannot be read: {path.name}: {error}")
     return None
 
 
@@ -292,4 +292,4 @@ def _read_result(out: Path, number: int) -> Outcome | Failure:
         IndexError,
         RecursionError,
     ) as error:
-        return Failure("unreadable", f"{type(error).__name__}: {error}")
+        return Failure("unreadable", f"what it left cannot be read: {type(error).__name__}: {error}")

@@ -33,7 +33,7 @@ def read(text: str) -> int:
 def shown(count: int) -> str:
     """Bytes as `read` reads them."""
     unit = "GiB" if count >= UNITS["GiB"] else "MiB"
-    return f"{count / UNITS[unit]:.3g} {unit}"
+    return f"{count / UNITS[unit]:.4g} {unit}"
 
 
 def split(limit: int | None, workers: int) -> tuple[int, int | None]:
