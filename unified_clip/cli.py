@@ -10,7 +10,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn, TypeAlias
 
@@ -122,7 +122,8 @@ def _parity(options: argparse.Namespace) -> int:
         report.write(run, options.out)
     except OSError as error:
         return _refuse(_cannot_be_written(options.out, error))
-    report.show(run, options.out)
+    with suppress(SystemExit):  # of rich, with 1, where nobody reads on
+        report.show(run, options.out)
     return run.exit_code
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -230,6 +232,16 @@ def test_a_report_that_cannot_be_written_is_no_difference(
     (tmp_path / "out" / "parity.md").mkdir(parents=True)
     assert cli.main(arguments) == 2
     assert "out cannot be written: Is a directory; name another directory with --out" in capsys.readouterr().err
+
+
+def test_a_table_that_nobody_reads_is_no_difference(arguments: list[str]) -> None:
+    """As with `unified-clip parity | head -1`."""
+    unread, stdout = os.pipe()
+    os.close(unread)
+    with os.fdopen(stdout, "wb") as pipe:
+        assert (
+            subprocess.run([sys.executable, "-m", "unified_clip", *arguments], stdout=pipe, check=False).returncode == 0
+        )
 
 
 def test_fewer_workers_run_side_by_side_where_there_is_little_memory(
