@@ -6,10 +6,12 @@ import argparse
 import dataclasses
 import importlib.util
 import json
+import math
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
 REFUSED = 2
 NOT_WHOLE = 3
+BROKEN = 70
 INTERRUPTED = 130
 
 CLI = ("jinja2", "ml_dtypes", "pydantic", "rich", "safetensors", "tomlkit")
@@ -35,7 +38,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if missing:
         return _refuse(f"{' and '.join(missing)} not installed; install the extra: pip install 'unified_clip[{extra}]'")
     signal.signal(signal.SIGTERM, _interrupt)
-    status: int = options.run(options)
+    try:
+        status: int = options.run(options)
+    except Exception:  # whose own exit status would be 1, as of a difference
+        traceback.print_exc()
+        print("unified-clip: a fault of unified-clip itself; please report it with these lines", file=sys.stderr)
+        return BROKEN
     return status
 
 
@@ -63,7 +71,14 @@ def _parity_parser(commands: Commands) -> None:
     parity.add_argument("--out", type=Path, default=Path("report"), help="where to write the report (default: report)")
     parity.add_argument("--frameworks", help="comma-separated (default: all that the suite names)")
     parity.add_argument(
-        "--timeout", type=float, help="seconds that a worker may take for one result (default: what the suite says)"
+        "--timeout", type=_seconds, help="seconds that a worker may take for one result (default: what the suite says)"
+    )
+    parity.add_argument(
+        "--memory",
+        type=_bytes,
+        metavar="SIZE",
+        help="what all workers may take together, as in 8GiB: fewer run side by side where it is little, and one that "
+        "takes more than its share is ended (default: what the suite says, or no limit)",
     )
     parity.add_argument(
         "--accept",
@@ -147,8 +162,8 @@ def _parity(options: argparse.Namespace) -> int:
             earlier = baseline.read(options.baseline, {case.name for case in found.cases}, list(found.frameworks))
     except schema.SuiteError as error:
         return _refuse(str(error))
-    if options.timeout is not None:
-        found = dataclasses.replace(found, timeout=options.timeout)
+    given = {name: value for name in ("timeout", "memory") if (value := getattr(options, name)) is not None}
+    found = dataclasses.replace(found, **given)
     if problem := _unwritable(options.out, "parity.json"):
         return _refuse(problem)
     try:
@@ -158,8 +173,12 @@ def _parity(options: argparse.Namespace) -> int:
         return _interrupted()
     if earlier is not None:
         run = dataclasses.replace(run, changes=baseline.changes(earlier, report.as_data(run)))
-    report.write(run, options.out)
-    report.show(run, options.out)
+    try:
+        report.write(run, options.out)
+    except OSError as error:
+        return _refuse(_cannot_be_written(options.out, error))
+    with suppress(SystemExit):  # of rich, with 1, where nobody reads on
+        report.show(run, options.out)
     if options.accept and found.known_file:
         return _accept(run, found.known_file)
     return run.exit_code
@@ -195,6 +214,22 @@ def _compare(options: argparse.Namespace) -> int:
     return found.exit_code
 
 
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 < seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is no number of seconds above 0")
+    return seconds
+
+
+def _bytes(text: str) -> int:
+    from .parity import memory
+
+    try:
+        return memory.read(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
 def _names(text: str) -> list[str]:
     return list(dict.fromkeys(text.split(",")))
 
@@ -227,8 +262,12 @@ def _unwritable(out: Path, name: str) -> str:
         out.mkdir(parents=True, exist_ok=True)
         (out / name).touch()
     except OSError as error:
-        return f"{out} cannot be written: {error.strerror}; name another directory with --out"
+        return _cannot_be_written(out, error)
     return ""
+
+
+def _cannot_be_written(out: Path, error: OSError) -> str:
+    return f"{out} cannot be written: {error.strerror}; name another directory with --out"
 
 
 def _interrupted() -> int:

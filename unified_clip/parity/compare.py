@@ -29,7 +29,9 @@ NORM_ULPS = 1
 NORM_RELATIVE = 1e-12
 """How far, relatively, a float64 norm may be off on the device path."""
 
-Kind = Literal["equal", "close", "flushed", "different", "crashed", "timed out", "missing", "unreadable"]
+Kind = Literal[
+    "equal", "close", "flushed", "different", "crashed", "timed out", "out of memory", "missing", "unreadable"
+]
 
 STAGES = ("norm", "coefficient", "tensors", "update")
 """What is compared, each on its own: the norm that is returned, the coefficient that the tensors show, the clipped
@@ -47,6 +49,9 @@ class Verdict:
     detail: str = ""
     stages: Mapping[str, float] = field(default_factory=dict)
     """The distance at each stage that the call has: in ulps, for coefficients relative."""
+
+    cause: str = ""
+    """What a difference comes from, in a word or two (see `diagnose`); '' where it is not known."""
 
     @property
     def agrees(self) -> bool:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from . import compare, launch, natives
+from . import compare, launch, memory, natives
 from .baseline import Change
 from .cases import Case
 from .compare import Verdict
@@ -93,6 +93,9 @@ class Run:
     changes: Sequence[Change] | None = None
     """Against a baseline, where there is one."""
 
+    notes: Sequence[str] = ()
+    """What is worth telling, and changes no verdict."""
+
     def verdicts(self) -> list[tuple[str, Verdict]]:
         """Every verdict on ours, and whose it is."""
         return [
@@ -165,19 +168,24 @@ def run(suite: Suite, progress: Progress = lambda framework, count: None) -> Run
     def work(name: str, modes: Sequence[str]) -> Found:
         framework = suite.frameworks[name]
         chosen = [each for each in runs(suite, name) if each.mode in modes]
+        known = [entry for entry in suite.known or [] if entry.framework == name]
         return launch.run(
             launch.command(name, framework.python),
             chosen,
             suite.timeout,
-            lambda run, outcome: look(run, right(run.case), outcome, framework),
+            lambda run, outcome: look(run, right(run.case), outcome, framework, known),
             lambda count: progress(name, count),
+            share,
         )
 
     started = datetime.now(UTC)
-    with ThreadPoolExecutor(AT_ONCE) as pool:
+    # The longest first.
+    jobs = [
+        (name, modes) for modes in TOGETHER for name in reversed(list(suite.frameworks)) if _has(suite, name, modes)
+    ]
+    at_once, share = memory.split(suite.memory, min(AT_ONCE, len(jobs)))
+    with ThreadPoolExecutor(at_once) as pool:
         try:
-            # The longest first.
-            jobs = [(name, modes) for modes in TOGETHER for name in reversed(list(suite.frameworks))]
             pending = [(name, pool.submit(work, name, modes)) for name, modes in jobs]
             for case in suite.cases:
                 right(case)
@@ -185,6 +193,7 @@ def run(suite: Suite, progress: Progress = lambda framework, count: None) -> Run
             for name, future in pending:
                 found[name].results |= future.result().results
                 found[name].versions |= future.result().versions
+                found[name].printed += future.result().printed
         except BaseException:
             launch.STOP.set()
             pool.shutdown(cancel_futures=True)
@@ -204,7 +213,20 @@ def run(suite: Suite, progress: Progress = lambda framework, count: None) -> Run
         titles,
         suite.directory,
         started,
+        notes=list(_notes(suite, found)),
     )
+
+
+def _has(suite: Suite, framework: str, modes: Sequence[str]) -> bool:
+    return any(mode in modes for mode in suite.frameworks[framework].modes)
+
+
+def _notes(suite: Suite, found: Mapping[str, Found]) -> Iterator[str]:
+    for framework, one in found.items():
+        for line in dict.fromkeys(one.printed):
+            yield f"{framework}: its worker printed {line}, which is no result and was ignored."
+    if suite.memory is not None and not memory.IS_WATCHED:
+        yield "The limit of memory was only used to choose how many workers run side by side: it is watched on Linux."
 
 
 @dataclass(frozen=True)

@@ -18,13 +18,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import IO, Any, Literal, NamedTuple
 
 from .. import _workers
 from . import read_safetensors, tensors
 from .cases import Case
 from .mapped import place_of
+from .memory import OUT_OF_MEMORY
 from .tensors import Dense, UnreadableError, densify
+from .watch import LOOK_EVERY, Watch
 
 HOST, DEVICE, NATIVE = "host", "device", "native"
 """What a worker runs: ours on either path, eagerly, or the framework's own functions."""
@@ -49,15 +51,12 @@ STARTS = 4
 STOP = threading.Event()
 """Set to end all workers, and not start them again."""
 
-LOOK_EVERY = 0.1
-"""Seconds between two looks at what a worker has done."""
-
 
 @dataclass(frozen=True)
 class Failure:
     """No result, and why."""
 
-    kind: Literal["crashed", "timed out", "missing", "unreadable"]
+    kind: Literal["crashed", "timed out", "out of memory", "missing", "unreadable"]
     detail: str
 
 
@@ -114,6 +113,9 @@ class Found:
 
     versions: dict[str, str] = field(default_factory=dict)
 
+    printed: list[str] = field(default_factory=list)
+    """The first line that the worker printed, each time that it was started and printed any."""
+
 
 def command(framework: str, python: str = sys.executable) -> list[str]:
     """The worker's command line, but for its two directories."""
@@ -126,8 +128,10 @@ def run(
     timeout: float,
     take: Take = lambda run, outcome: outcome,
     progress: Callable[[int], Any] = lambda count: None,
+    memory: int | None = None,
 ) -> Found:
-    """All runs on one framework. `timeout`: seconds without a new result; `progress` is told of each batch of them.
+    """All runs on one framework. `timeout`: seconds without a new result; `progress` is told of each batch of them;
+    `memory`: bytes that the worker may take.
 
     Results are taken, and their files deleted, while the worker goes on: all of them may be more than a disk holds.
     """
@@ -136,7 +140,7 @@ def run(
     starts = 0
     while remaining:
         starts += 1
-        failure, started = _start(worker, remaining, timeout, take, progress, found)
+        failure, started = _start(worker, remaining, timeout, take, progress, Watch(memory), found)
         if remaining:
             failure = failure or Failure("unreadable", "the worker ended without a result for this case")
             hopeless = starts == STARTS or not started
@@ -157,6 +161,7 @@ def _start(
     timeout: float,
     take: Take,
     progress: Callable[[int], Any],
+    watch: Watch,
     found: Found,
 ) -> tuple[Failure | None, bool]:
     """Start a worker once; move what it finished from `remaining` to `found`. How it failed; whether it got going."""
@@ -177,8 +182,10 @@ def _start(
             progress(len(numbers))
             return bool(numbers)
 
-        failure = _run_once([*worker, str(job), str(out)], _workers.search_path(worker[0], package), timeout, collect)
+        search = _workers.search_path(worker[0], package)
+        failure = _run_once([*worker, str(job), str(out)], search, timeout, collect, watch)
         collect()
+        found.printed += filter(None, [watch.printed])
         start_failure = _read_start(out, found)
         return start_failure or failure, (out / "worker.json").exists() and not start_failure
 
@@ -214,19 +221,34 @@ def write_job(job: Path, runs: Mapping[int, Run]) -> None:
     (job / "job.json").write_text(text, encoding="utf-8")
 
 
-def _run_once(arguments: Sequence[str], search: str, timeout: float, collect: Callable[[], bool]) -> Failure | None:
+def _run_once(
+    arguments: Sequence[str], search: str, timeout: float, collect: Callable[[], bool], watch: Watch
+) -> Failure | None:
     with tempfile.TemporaryFile() as errors:
         try:
-            process = _workers.start(arguments, search, errors)
+            process = _workers.start(arguments, search, errors, subprocess.PIPE)
         except OSError as error:
             return Failure("missing", f"{arguments[0]} cannot be started: {error.strerror}")
+        where = ""
         try:
+            watch.begin(process)
             code = _wait(process, timeout, collect)
+            if code is None:
+                where = _workers.where_it_is(process, errors)
         finally:
             _workers.end(process)
+            watch.end()
+        if watch.is_over:
+            return Failure("out of memory", watch.told)
         if code is None:
-            return Failure("timed out", f"no new result in {timeout:g} seconds; {_workers.last_lines(errors)}")
-        return None if code == 0 else Failure("crashed", _workers.how_it_ended(code, errors))
+            return Failure("timed out", f"no new result in {timeout:g} seconds; {where or _workers.last_lines(errors)}")
+        return None if code == 0 else _crashed(code, errors)
+
+
+def _crashed(code: int, errors: IO[bytes]) -> Failure:
+    said = [line for line in _workers.lines_at_end(errors) if OUT_OF_MEMORY.search(line)]
+    ended = _workers.how_it_ended(code, errors)
+    return Failure("out of memory", f"{said[-1].strip()}; {ended}") if said else Failure("crashed", ended)
 
 
 def _wait(process: subprocess.Popen[bytes], timeout: float, collect: Callable[[], bool]) -> int | None:
@@ -256,7 +278,7 @@ def _read_start(out: Path, found: Found) -> Failure | None:
             return Failure("missing", str(data["missing"]))
         found.versions.update(data["versions"])
     except (ValueError, TypeError, KeyError) as error:
-        return Failure("unreadable", f"{path.name}: {error}")
+        return Failure("unreadable", f"what it left cannot be read: {path.name}: {error}")
     return None
 
 
@@ -264,7 +286,8 @@ def _read_result(out: Path, number: int) -> Outcome | Failure:
     try:
         data = json.loads((out / f"{number}.json").read_text(encoding="utf-8"))
         if "unreadable" in data:
-            return Failure("unreadable", str(data["unreadable"]))
+            said = str(data["unreadable"])
+            return Failure("out of memory" if OUT_OF_MEMORY.search(said) else "unreadable", said)
         stored = read_safetensors.load(out / f"{number}.safetensors")
         parts = {
             part: [densify(gradient) for gradient in tensors.unpack(part, stored, data.pop(part))]
@@ -274,7 +297,7 @@ def _read_result(out: Path, number: int) -> Outcome | Failure:
         outcome = Outcome(parts.get("norm", [None])[0], parts.get("gradients"), parts.get("update"), **data)
         if not isinstance(outcome.raised, list):
             raise TypeError("raised is no list")
-        return outcome
+        return Failure("out of memory", outcome.message) if OUT_OF_MEMORY.search(outcome.message) else outcome
     except (
         UnreadableError,
         OSError,
@@ -285,4 +308,4 @@ def _read_result(out: Path, number: int) -> Outcome | Failure:
         IndexError,
         RecursionError,
     ) as error:
-        return Failure("unreadable", f"{type(error).__name__}: {error}")
+        return Failure("unreadable", f"what it left cannot be read: {type(error).__name__}: {error}")

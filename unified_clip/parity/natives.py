@@ -63,6 +63,8 @@ class Difference:
     """The greatest difference of an element, relative to the greatest element that is right."""
 
     detail: str = ""
+    cause: str = ""
+    """What it comes from; '' where that is not known, or was not asked."""
 
     @property
     def is_rounded(self) -> bool:
@@ -216,7 +218,7 @@ def _problem(entries: Sequence[Known], difference: Difference) -> str:
     if difference.detail:
         what += f" ({difference.detail})"
     if not entries:
-        return f"{what}, and no known difference says so"
+        return f"{what}, and no known difference says so{difference.cause and f'; {difference.cause}'}"
     if len(entries) > 1:
         return f"{what}: {len(entries)} known differences say so, {' and '.join(repr(e.reason) for e in entries)}"
     if difference.size > entries[0].within * entries[0].size:

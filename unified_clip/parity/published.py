@@ -84,6 +84,9 @@ class Ours(Result):
     ulps: Real
     """The greatest distance of any number from the exact one."""
 
+    cause: str
+    """What a difference comes from, in a word or two; empty where that is not known."""
+
     stages: dict[Stage, Real]
     """The distance at each stage: in units in the last place, for coefficients relative."""
 
@@ -104,6 +107,9 @@ class Native(Result):
 
     gradients: Real | None
     """The greatest difference of an element, relative to the greatest element."""
+
+    cause: str
+    """What a difference that no list names comes from; empty where that is not known."""
 
     problem: str
 
@@ -199,6 +205,9 @@ class Report(Model):
 
     summary: dict[str, Any]
     """How many cases there are, and how often each verdict, by mode and framework."""
+
+    notes: list[str]
+    """What is worth telling, and changes no verdict."""
 
     problems: list[Problem]
     known: list[Known]

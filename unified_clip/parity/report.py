@@ -49,6 +49,7 @@ def as_data(run: Run) -> dict[str, Any]:
         "frameworks": list(run.frameworks),
         "titles": dict(run.titles),
         "summary": summary(run),
+        "notes": list(run.notes),
         "problems": [dataclasses.asdict(each) for each in problems(run)],
         "known": [_known_data(shown) for shown in run.known],
         "cases": [
@@ -194,15 +195,20 @@ def _cell_data(run: Run, case: Case, framework: str, cell: Cell) -> dict[str, An
     for path, each in cell.verdicts.items():
         stages = {stage: _number(size) for stage, size in each.stages.items()}
         data[path] = common(path, each.kind, each.detail)
-        data[path] |= {"ulps": _number(each.ulps), "stages": stages, "sha256": cell.digests.get(path)}
+        data[path] |= {
+            "ulps": _number(each.ulps),
+            "cause": each.cause,
+            "stages": stages,
+            "sha256": cell.digests.get(path),
+        }
     if cell.native:
         native = cell.native
         data[NATIVE] = common(NATIVE, cell.judgement, native.detail)
         data[NATIVE] |= {"function": native.function, "kind": native.kind, "norm": _number(native.norm)}
-        data[NATIVE] |= {"gradients": _number(native.gradients), "problem": cell.problem}
+        data[NATIVE] |= {"gradients": _number(native.gradients), "cause": native.cause, "problem": cell.problem}
     elif cell.failure:
         data[NATIVE] = common(NATIVE, cell.failure.kind, cell.failure.detail)
-        data[NATIVE] |= {"function": None, "kind": "", "norm": None, "gradients": None, "problem": ""}
+        data[NATIVE] |= {"function": None, "kind": "", "norm": None, "gradients": None, "cause": "", "problem": ""}
     return data
 
 

@@ -6,8 +6,9 @@ import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from . import memory
 from .manner import CONTAINERS
 from .tensors import PARTS, STORAGE
 
@@ -135,7 +136,15 @@ class SuiteFile(CasesFile):
     known: Name | None = None
     timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 120.0
     tolerance: Tolerance = 1e-5
+    memory: str | None = None
     frameworks: Annotated[dict[str, FrameworkTable], Field(min_length=1)]
+
+    @field_validator("memory")
+    @classmethod
+    def _amount(cls, text: str | None) -> str | None:
+        if text is not None:
+            memory.read(text)
+        return text
 
 
 class KnownTable(Table):

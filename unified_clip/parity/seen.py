@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
 
-from . import compare, details, natives, oracle
+from . import compare, details, diagnose, natives, oracle
 from .cases import Case
 from .compare import Verdict
 from .details import Details
 from .launch import NATIVE, Failure, Outcome, Run
-from .natives import Difference
+from .natives import Difference, Known
 from .oracle import Expected
 from .suite import Framework
 
@@ -55,9 +55,12 @@ class Oracle:
             return self._found[case.name]
 
 
-def look(run: Run, right: Expected, outcome: Outcome | Failure, framework: Framework) -> Seen:
-    """Compare a result with what is right."""
-    seen = _native(run, right, outcome, framework) if run.mode == NATIVE else _ours(run, right, outcome, framework)
+def look(run: Run, right: Expected, outcome: Outcome | Failure, framework: Framework, known: Sequence[Known]) -> Seen:
+    """Compare a result with what is right. `known`: the differences of the framework's own functions that are."""
+    if run.mode == NATIVE:
+        seen = _native(run, right, outcome, framework, known)
+    else:
+        seen = _ours(run, right, outcome, framework)
     if isinstance(outcome, Failure):
         return seen
     seen = dataclasses.replace(seen, seconds=outcome.seconds)
@@ -72,14 +75,21 @@ def _ours(run: Run, right: Expected, outcome: Outcome | Failure, framework: Fram
     verdict = compare.judge(run.case, right, outcome, run.mode, flushes=framework.flushes)
     if isinstance(outcome, Failure):
         return Seen(verdict)
+    verdict = diagnose.explained(verdict, run.case, right, outcome)
     return Seen(verdict, outcome.digests, differs=verdict.kind != "equal")
 
 
-def _native(run: Run, right: Expected, outcome: Outcome | Failure, framework: Framework) -> Seen:
+def _native(
+    run: Run, right: Expected, outcome: Outcome | Failure, framework: Framework, known: Sequence[Known]
+) -> Seen:
     if isinstance(outcome, Failure):
         return Seen(failure=Verdict(outcome.kind, detail=outcome.detail))
     difference = natives.measure(run.case, right, outcome, framework.tolerance)
-    return Seen(difference=difference, differs=bool(difference and (difference.kind or difference.is_rounded)))
+    if difference is None:
+        return Seen()
+    if not any(entry.covers(entry.framework, run.case.name, difference) for entry in known):
+        difference = diagnose.native_explained(difference, run.case, right, outcome)
+    return Seen(difference=difference, differs=bool(difference.kind) or difference.is_rounded)
 
 
 def numbers(case: Case, right: Expected, seen: Mapping[str, Seen]) -> dict[str, Details]:

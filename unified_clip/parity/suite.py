@@ -6,6 +6,7 @@ known = "known.toml"               differences of the natives that are known (se
                                    run, and so does one of these that no longer shows. Without it they are only told
 tolerance = 1e-5                   by how much, relatively, a native's result may be off and still be close; optional
 timeout = 120                      seconds that a worker may take for one result; optional
+memory = "8 GiB"                   what all workers may take together; optional
 
 [frameworks.torch]                 the frameworks to run, in the order of the report
 python = "../paddle/bin/python"    an interpreter of its own, relative to the directory; optional
@@ -26,7 +27,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from . import cases, natives, schema
+from . import cases, memory, natives, schema
 from .cases import Case
 from .launch import DEVICE, HOST, NATIVE
 from .natives import CLOSE, Known
@@ -60,6 +61,8 @@ class Suite:
     """None: differences of the natives are told, and judged by nothing."""
 
     timeout: float = 120.0
+    memory: int | None = None
+    """Bytes that all workers may take together."""
     known_file: Path | None = None
     directory: str = ""
     """As it was given."""
@@ -82,8 +85,9 @@ def read(path: Path, *, accepting: bool = False) -> Suite:
         known = _known(directory / data.known, accepting)
     for name in sorted((named | {entry.framework for entry in known or []}) - frameworks.keys()):
         raise SuiteError(f"{FILE}: there is no framework {name!r}, which a case or a known difference names")
+    most = memory.read(data.memory) if data.memory else None
     known_file = directory / data.known if data.known else None
-    return Suite(found, frameworks, known, data.timeout, known_file, str(path))
+    return Suite(found, frameworks, known, data.timeout, most, known_file, str(path))
 
 
 def _known(file: Path, accepting: bool) -> Sequence[Known]:

@@ -50,7 +50,7 @@ def headline(data: Data) -> list[str]:
         lines.append("On the host path all frameworks gave the same bits.")
     if data["baseline"] is not None:
         lines.append(baseline.headline(data["baseline"]))
-    return lines
+    return [*lines, *data["notes"]]
 
 
 def _shares(shares: Mapping[str, Mapping[str, int]]) -> str:

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import _workers
 from .._core.ops import Ops
 from . import graphs, invoke, mapped, read_safetensors, tensors
 from .adapter import Adapter
@@ -49,6 +50,7 @@ def main() -> None:
     parser.add_argument("job", type=Path)
     parser.add_argument("out", type=Path)
     options = parser.parse_args()
+    _workers.tell_where_on_request()
     warnings.simplefilter("ignore")
     try:
         adapter: Adapter = importlib.import_module(f"unified_clip.parity.adapter_{options.framework}").Framework()
