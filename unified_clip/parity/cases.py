@@ -24,6 +24,7 @@ any of the suite's files. It may have, beside the fields of `manner.Manner`,
 
     dtypes = ["float16"]         repeat it with all gradients rounded to each of these
     frameworks = ["torch"]       only these
+    modes = ["host", "native"]   only these, of those that the suite has: graphs take a compiler seconds
     raises = "ValueError"        the call raises this, and leaves the gradients as they are
     warns = true                 the call gives a ClipWarning
     update = true                compare an SGD step with the clipped gradients too (float32 and float64)
@@ -69,6 +70,9 @@ class Case:
 
     frameworks: Sequence[str] = ()
     """Where it is run; everywhere if empty."""
+
+    modes: Sequence[str] = ()
+    """In which modes; in all if empty."""
 
     raises: str = ""
     warns: bool = False
@@ -198,7 +202,9 @@ def _dense_as_dtype(dense: Dense, dtype: str) -> Dense:
 
 def _cases(table: CasesTable, lists: Mapping[str, Mapping[str, Gradient]], place: str) -> Iterator[Case]:
     calls = [_call(call, f"{place}, calls {number}") for number, call in enumerate(table.calls, 1)]
-    expected = table.model_dump(include={"frameworks", "raises", "warns", "update", "subnormal"}, exclude_unset=True)
+    expected = table.model_dump(
+        include={"frameworks", "modes", "raises", "warns", "update", "subnormal"}, exclude_unset=True
+    )
     manner = Manner.read(table.model_dump(include={each.name for each in dataclasses.fields(Manner)}))
     for name in table.gradients:
         if name not in lists:

@@ -73,11 +73,15 @@ class GradientsTable(Table):
         return self
 
 
+Mode = Literal["host", "device", "native", "graph", "compiled", "static"]
+
+
 class CasesTable(Table):
     gradients: Annotated[list[Name], Field(min_length=1)]
     calls: Annotated[list[dict[str, Any]], Field(min_length=1)]
     dtypes: list[Dtype] | None = None
     frameworks: list[Name] = []
+    modes: list[Mode] = []
     raises: str = ""
     warns: bool = False
     update: bool = False
@@ -106,11 +110,7 @@ class FrameworkTable(Table):
     title: Name | None = None
     python: Name | None = None
     missing: Literal["allowed"] | None = None
-    modes: Annotated[list[Literal["host", "device", "native", "graph", "compiled", "static"]], Field(min_length=1)] = [
-        "host",
-        "device",
-        "native",
-    ]
+    modes: Annotated[list[Mode], Field(min_length=1)] = ["host", "device", "native"]
     left_out: dict[InGraphs, list[Kind]] = {}
     flushes: bool = False
 
