@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 from parity_cases import suite
 
-from unified_clip.parity import calls, natives
+from unified_clip.parity import calls, engine, natives
 from unified_clip.parity import suite as suites
+from unified_clip.parity.cases import Case
 from unified_clip.parity.manner import CONTAINERS, Manner, leaves, structure
 from unified_clip.parity.schema import SuiteError
+from unified_clip.parity.suite import Suite
 from unified_clip.parity.tensors import Dense, Sparse
 
 SUITE = Path(__file__).parents[2] / "parity"
@@ -22,13 +24,51 @@ def float32s(*values: float) -> list[float]:
     return [float(np.float32(value)) for value in values]
 
 
-def test_the_suite_of_this_repository_is_read() -> None:
-    found = suites.read(SUITE)
-    assert len(found.cases) > 400
-    assert {each.call_name for each in found.cases} == set(calls.CALLS)
-    assert any(isinstance(gradient, Sparse) for each in found.cases for gradient in each.gradients)
-    assert {each.manner.container for each in found.cases} == set(CONTAINERS)
-    assert len(found.known) >= 30
+@pytest.fixture(scope="module")
+def ours() -> Suite:
+    """The suite of this repository."""
+    return suites.read(SUITE)
+
+
+def test_the_suite_of_this_repository_is_read(ours: Suite) -> None:
+    assert len(ours.cases) > 400
+    assert {each.call_name for each in ours.cases} == set(calls.CALLS)
+    assert any(isinstance(gradient, Sparse) for each in ours.cases for gradient in each.gradients)
+    assert {each.manner.container for each in ours.cases} == set(CONTAINERS)
+    assert len(ours.known) >= 30
+
+
+@pytest.mark.parametrize(
+    ("framework", "mode"),
+    [
+        ("torch", "compiled"),
+        ("tensorflow", "graph"),
+        ("tensorflow", "compiled"),
+        ("paddle", "static"),
+        ("jax", "compiled"),
+    ],
+)
+def test_what_is_eager_only_shows_no_rule_that_graphs_do_not_show(ours: Suite, framework: str, mode: str) -> None:
+    left_out = ours.frameworks[framework].left_out.get(mode, ())
+    in_graphs = {run.case for run in engine.runs(ours, framework) if run.mode == mode}
+    possible = {each for each in ours.cases if not each.frameworks and each.is_for_graphs(left_out)}
+    for aspect in (rule_of, dtypes_of, lambda each: each.update, lambda each: each.manner.container):
+        assert set(map(aspect, possible)) == set(map(aspect, in_graphs & possible))
+    assert len(in_graphs) < len(possible)
+
+
+def rule_of(case: Case) -> tuple[str, float, bool]:
+    return case.call_name, case.arguments.get("norm_type", 2), bool(case.raises)
+
+
+def dtypes_of(case: Case) -> frozenset[str]:
+    return frozenset(gradient.dtype for gradient in case.gradients if gradient is not None)
+
+
+def test_a_case_is_run_in_the_modes_it_names(tmp_path: Path) -> None:
+    frameworks = "[frameworks.torch]\nmodes = ['host', 'device', 'graph']"
+    where = suite(tmp_path, cases_of(NORM, "modes = ['native', 'device']"), frameworks=frameworks)
+    assert [run.mode for run in engine.runs(suites.read(where), "torch")] == ["device"]
 
 
 def test_gradients_are_made_as_described(tmp_path: Path) -> None:
@@ -128,6 +168,7 @@ def tensor(text: str) -> str:
             "copies: Input should be greater",
         ),
         (cases_of(NORM, "frameworks = ['caffe']"), "there is no framework 'caffe'"),
+        (cases_of(NORM, "modes = ['gpu']"), "modes 1: Input should be 'host', 'device',"),
         (cases_of("{ call = 'global_norm' }, { call = 'global_norm' }"), "is there twice"),
         (
             cases_of(NORM, "dtypes = ['int8']"),

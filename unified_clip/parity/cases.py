@@ -18,6 +18,7 @@ any of the suite's files. It may have, beside the fields of `manner.Manner`,
 
     dtypes = ["float16"]         repeat it with all gradients rounded to each of these
     frameworks = ["torch"]       only these
+    modes = ["host", "native"]   only these, of those that the suite has: graphs take a compiler seconds
     raises = "ValueError"        the call raises this, and leaves the gradients as they are
     warns = true                 the call gives a ClipWarning
     update = true                compare an SGD step with the clipped gradients too (float32 and float64)
@@ -59,6 +60,9 @@ class Case:
 
     frameworks: Sequence[str] = ()
     """Where it is run; everywhere if empty."""
+
+    modes: Sequence[str] = ()
+    """In which modes; in all if empty."""
 
     raises: str = ""
     warns: bool = False
@@ -122,7 +126,9 @@ def one(name: str, gradients: Mapping[str, Gradient], call: Mapping[str, Any]) -
 def _cases(table: CasesTable, lists: Mapping[str, Mapping[str, Gradient]], place: str) -> Iterator[Case]:
     calls = [_call(call, f"{place}, calls {number}") for number, call in enumerate(table.calls, 1)]
     calls += [_call(call, f"{place}, rules") for call in _from_rules(table, place)]
-    expected = table.model_dump(include={"frameworks", "raises", "warns", "update", "subnormal"}, exclude_unset=True)
+    expected = table.model_dump(
+        include={"frameworks", "modes", "raises", "warns", "update", "subnormal"}, exclude_unset=True
+    )
     manner = Manner.read(table.model_dump(include={each.name for each in dataclasses.fields(Manner)}))
     for name in table.gradients:
         if name not in lists:

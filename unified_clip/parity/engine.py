@@ -22,8 +22,8 @@ from .suite import Suite
 AT_ONCE = 2
 """Workers that run side by side."""
 
-TOGETHER = ((COMPILED,), (DEVICE, GRAPH), (HOST, NATIVE), (STATIC,))
-"""Modes that one process runs, one after the other: the slowest have one of their own, and Paddle's static mode."""
+TOGETHER = ((COMPILED,), (HOST, DEVICE, GRAPH, NATIVE), (STATIC,))
+"""Modes that one process runs, one after the other: the slowest has one of its own, and so has Paddle's static mode."""
 
 Progress = Callable[[str, int], Any]
 """Told of a framework and how many more results it has given."""
@@ -157,6 +157,7 @@ def runs(suite: Suite, framework: str) -> list[launch.Run]:
         launch.Run(mode, case)
         for mode in table.modes
         for case in chosen
+        if not case.modes or mode in case.modes
         if mode not in IN_GRAPHS or case.is_for_graphs(table.left_out.get(mode, ()))
     ]
 

@@ -80,6 +80,9 @@ class GradientsTable(Table):
         return self
 
 
+Mode = Literal["host", "device", "native", "graph", "compiled", "static"]
+
+
 class CasesTable(Table):
     gradients: Annotated[list[Name], Field(min_length=1)]
     calls: list[dict[str, Any]] = []
@@ -87,6 +90,7 @@ class CasesTable(Table):
     thresholds: list[Annotated[float, Field(ge=0)] | Length] = []
     dtypes: list[Dtype] | None = None
     frameworks: list[Name] = []
+    modes: list[Mode] = []
     raises: str = ""
     warns: bool = False
     update: bool = False
@@ -123,9 +127,7 @@ class FrameworkTable(Table):
     title: Name | None = None
     python: Name | None = None
     missing: Literal["allowed"] | None = None
-    modes: Annotated[
-        list[Literal["host", "device", "native", "graph", "compiled", "static"]] | None, Field(min_length=1)
-    ] = None
+    modes: Annotated[list[Mode] | None, Field(min_length=1)] = None
     left_out: dict[InGraphs, list[Kind]] = {}
     flushes: bool = False
     tolerance: Tolerance | None = None
