@@ -16,7 +16,7 @@ REFUSED = 2
 NOT_WHOLE = 3
 INTERRUPTED = 130
 
-CLI = ("ml_dtypes", "pydantic", "rich", "safetensors")
+CLI = ("ml_dtypes", "packaging", "pydantic", "rich", "safetensors")
 EXTRAS = {"parity": ("cli", CLI), "bench": ("bench", (*CLI, "matplotlib"))}
 """By command, the extra that has all it needs, and the modules, which are named like their distributions."""
 

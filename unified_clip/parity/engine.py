@@ -177,7 +177,8 @@ def _judge_natives(suite: Suite, expected: Mapping[str, Expected], found: Mappin
             elif mode == NATIVE and (difference := natives.measure(cases[name], expected[name], result)):
                 differences[framework, name] = difference
     known = [entry for entry in suite.known if NATIVE in suite.frameworks[entry.framework].modes]
-    judgements, wrong, shown = natives.judge(known, differences)
+    versions = {framework: one.versions for framework, one in found.items()}
+    judgements, wrong, shown = natives.judge(known, differences, versions)
     return _Judged(differences, judgements, wrong, [each for each in shown if each.known.framework in whole])
 
 

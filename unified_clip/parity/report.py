@@ -114,6 +114,7 @@ def _known_data(shown: Shown) -> dict[str, Any]:
         "size": _number(shown.size) if shown.size else None,
         "reason": known.reason,
         "title": known.title,
+        "versions": known.versions,
         "problem": shown.problem,
         "cases": list(shown.cases),
     }
