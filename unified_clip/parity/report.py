@@ -196,7 +196,7 @@ def native_rows(run: Run) -> list[list[str]]:
 
 
 def known_rows(run: Run) -> list[list[str]]:
-    """Framework, function, what differs, by how much, in how many cases, why."""
+    """Framework, function, what differs, by how much, in how many cases, why, in which versions if not in all."""
     return [
         [
             shown.known.framework,
@@ -204,7 +204,7 @@ def known_rows(run: Run) -> list[list[str]]:
             KINDS[shown.known.kind],
             NOTHING if not shown.size else _size(shown.size),
             str(len(shown.cases)),
-            shown.known.reason,
+            f"{shown.known.reason} ({shown.known.versions})" if shown.known.versions else shown.known.reason,
         ]
         for shown in run.known
     ]
