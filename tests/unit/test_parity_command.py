@@ -138,6 +138,7 @@ def test_a_difference_of_a_native_alone_fails_too(tmp_path: Path) -> None:
     run = engine.run(suites.read(where))
     assert run.exit_code == 1
     assert "it returns where an error is due" in report.problems(run)[0]
+    assert [row[1:] for row in report.our_rows(run)] == [[report.NOTHING]]
 
 
 def test_known_differences_are_of_the_versions_that_the_worker_reports(tmp_path: Path) -> None:

@@ -221,6 +221,8 @@ def _ours(cell: Cell) -> str:
     modes: dict[str, list[str]] = {}
     for mode, verdict in cell.verdicts.items():
         modes.setdefault(_verdict(verdict), []).append(mode)
+    if not modes:
+        return NOTHING
     first, *others = modes
     return "; ".join([first, *(f"{', '.join(modes[text])}: {text}" for text in others)])
 
