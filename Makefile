@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := $(shell find unified_clip -name '*.py' -o -name '*.?pp' -o -name CMakeLists.txt) pyproject.toml
 
-.PHONY: test sanitize wheel-test parity bench readme lint coverage record clean
+.PHONY: test sanitize wheel-test oldest parity bench readme lint coverage record clean
 
 test: lint coverage
 
@@ -74,6 +74,25 @@ wheel-test:
 	CXX=false $(WHEEL)/bin/pip install -q --no-deps --force-reinstall $(WHEEL)/dist/*.tar.gz
 	$(WHEEL)/bin/python -Pc 'import unified_clip; assert not unified_clip.native_available()'
 	! UNIFIED_CLIP_NATIVE=1 CXX=false $(WHEEL)/bin/pip install -q --no-deps --force-reinstall $(WHEEL)/dist/*.tar.gz 2> /dev/null
+
+# The oldest releases that pyproject.toml allows, each framework in an environment of its own: docs/versions.md.
+oldest: oldest-numpy oldest-torch oldest-tensorflow oldest-paddle oldest-jax
+
+oldest-%: ENV = build/$@
+oldest-%: EXTRAS = $* cli
+oldest-numpy: EXTRAS = cli
+oldest-jax: EXTRAS = jax bench
+oldest-%:
+	rm -rf $(ENV)
+	python3 -m venv $(ENV)
+	$(ENV)/bin/pip install -q uv
+	UNIFIED_CLIP_NATIVE=1 $(ENV)/bin/uv pip install -q --python $(ENV) --resolution lowest-direct \
+		--group test -r pyproject.toml $(EXTRAS:%=--extra %) .
+	@echo "== $*, host path"
+	UNIFIED_CLIP_NATIVE=1 $(ENV)/bin/pytest -q -p no:cacheprovider tests/contract --framework $*
+	@[ $* = numpy ] || echo "== $*, device path"
+	[ $* = numpy ] || UNIFIED_CLIP_PATH=framework $(ENV)/bin/pytest -q -p no:cacheprovider tests/contract --framework $*
+	$(ENV)/bin/unified-clip parity --frameworks $* --out $(ENV)/report
 
 lint: $(VENV)/package
 	$(BIN)/ruff check .

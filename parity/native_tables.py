@@ -74,10 +74,15 @@ def details(report: Mapping[str, Any]) -> str:
     titles = dict.fromkeys(entry["title"] for entry in report["known"])
     entries = [entry for title in titles for entry in report["known"] if entry["title"] == title]
     rows = [
-        [e["title"], report["titles"][e["framework"]], f"`{e['function']}`", said(e), str(len(e["cases"])), e["reason"]]
+        [e["title"], report["titles"][e["framework"]], f"`{e['function']}`", said(e), str(len(e["cases"])), why(e)]
         for e in entries
     ]
     return markdown(["what differs", "framework", "function", "by", "cases", "why"], rows)
+
+
+def why(entry: Entry) -> str:
+    """The reason, and the versions that it is about if not all are."""
+    return f"{entry['reason']} ({entry['versions']})" if entry["versions"] else str(entry["reason"])
 
 
 def said(entry: Entry) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from kits import Kit
@@ -16,7 +17,7 @@ SUITE = Path(__file__).parents[2] / "parity"
 
 
 @pytest.fixture(scope="module")
-def known(kit: Kit, request: pytest.FixtureRequest) -> list[Known]:
+def listed(kit: Kit, request: pytest.FixtureRequest) -> list[Known]:
     if not kit.exact or request.config.getoption("--framework") != kit.name:
         pytest.skip("natives have one path, and are run as they come")
     entries = [entry for entry in suite.read(SUITE).known if entry.framework == kit.name]
@@ -25,32 +26,47 @@ def known(kit: Kit, request: pytest.FixtureRequest) -> list[Known]:
     return entries
 
 
+class Ran(NamedTuple):
+    """The differences of the framework's own functions, and the versions that its worker told."""
+
+    found: dict[tuple[str, str], Difference]
+    versions: dict[str, dict[str, str]]
+
+
 @pytest.fixture(scope="module")
-def found(kit: Kit, known: list[Known]) -> dict[tuple[str, str], Difference]:
-    """The differences of the framework's own functions, in a process of their own, as in a parity run."""
+def ran(kit: Kit, listed: list[Known]) -> Ran:
+    """In a process of their own, as in a parity run."""
     chosen = suite.only(suite.read(SUITE), [kit.name])
     cases = [case for case in chosen.cases if not case.frameworks or kit.name in case.frameworks]
-    results = launch.run(launch.command(kit.name), [launch.Run(NATIVE, case) for case in cases], chosen.timeout).results
-    measured = {case.name: natives.measure(case, oracle.expect(case), results[NATIVE, case.name]) for case in cases}
-    return {(kit.name, name): difference for name, difference in measured.items() if difference}
+    came = launch.run(launch.command(kit.name), [launch.Run(NATIVE, case) for case in cases], chosen.timeout)
+    results = {case.name: came.results[NATIVE, case.name] for case in cases}
+    measured = {case.name: natives.measure(case, oracle.expect(case), results[case.name]) for case in cases}
+    found = {(kit.name, name): difference for name, difference in measured.items() if difference}
+    return Ran(found, {kit.name: came.versions})
 
 
-def problems(known: list[Known], found: dict[tuple[str, str], Difference]) -> list[str]:
-    _, wrong, shown = natives.judge(known, found)
+@pytest.fixture(scope="module")
+def known(kit: Kit, listed: list[Known], ran: Ran) -> list[Known]:
+    """What is listed of the versions that are installed."""
+    return [entry for entry in listed if entry.applies(ran.versions[kit.name])]
+
+
+def problems(known: list[Known], ran: Ran) -> list[str]:
+    _, wrong, shown = natives.judge(known, ran.found, ran.versions)
     return [*wrong.values(), *(each.problem for each in shown if each.problem)]
 
 
-def test_the_list_is_true(known: list[Known], found: dict[tuple[str, str], Difference]) -> None:
-    assert problems(known, found) == []
+def test_the_list_is_true(known: list[Known], ran: Ran) -> None:
+    assert problems(known, ran) == []
 
 
-def test_no_entry_can_be_spared(known: list[Known], found: dict[tuple[str, str], Difference]) -> None:
+def test_no_entry_can_be_spared(known: list[Known], ran: Ran) -> None:
     for entry in known:
         left = [other for other in known if other is not entry]
-        assert any("no known difference says so" in problem for problem in problems(left, found)), entry.reason
+        assert any("no known difference says so" in problem for problem in problems(left, ran)), entry.reason
 
 
-def test_an_entry_that_does_not_show_is_wrong(known: list[Known], found: dict[tuple[str, str], Difference]) -> None:
+def test_an_entry_that_does_not_show_is_wrong(known: list[Known], ran: Ran) -> None:
     for kind in natives.KINDS:
         more = dataclasses.replace(known[0], kind=kind, function="*", cases=["four by 32: *"])
-        assert "it shows nowhere" in problems([*known, more], found), kind
+        assert "it shows nowhere" in problems([*known, more], ran), kind

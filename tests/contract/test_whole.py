@@ -33,6 +33,8 @@ def ops(kit: Kit) -> Any:
     found = importlib.import_module(f"unified_clip._ops.{kit.name}_ops").OPS
     if type(found).whole_of_tensors is Ops.whole_of_tensors:
         pytest.skip(f"every tensor of {kit.name} is looked at")
+    if kit.on_parameters and not hasattr(type(kit.tensor([1.0])), "__dlpack_c_exchange_api__"):
+        pytest.skip(f"every tensor of {kit.name} is looked at in this release, which has no C interface to them")
     return found
 
 

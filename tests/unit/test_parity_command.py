@@ -13,7 +13,7 @@ import pytest
 from parity_cases import WORKED, case, suite
 
 from unified_clip import cli
-from unified_clip.parity import engine, launch, report
+from unified_clip.parity import engine, launch, report, text
 from unified_clip.parity import suite as suites
 from unified_clip.parity.compare import Verdict
 from unified_clip.parity.launch import HOST
@@ -60,6 +60,13 @@ def test_a_native_that_differs_fails_unless_it_is_known() -> None:
 def test_a_list_of_known_differences_that_is_not_true_fails() -> None:
     assert result("equal", "equal", known=[Shown(KNOWN, ["a"], 0.5)]).exit_code == 0
     assert result("equal", "equal", known=[Shown(KNOWN, [], 0.0, "it shows nowhere")]).exit_code == 1
+
+
+def test_the_report_says_which_versions_a_known_difference_is_about(tmp_path: Path) -> None:
+    entry = dataclasses.replace(KNOWN, versions="torch>=2.10")
+    report.write(result("equal", "equal", known=[Shown(entry, ["a"], 0.5)]), tmp_path)
+    assert "| it is so (torch>=2.10) |" in (tmp_path / "parity.md").read_text(encoding="utf-8")
+    assert json.loads((tmp_path / "parity.json").read_text(encoding="utf-8"))["known"][0]["versions"] == "torch>=2.10"
 
 
 def test_a_framework_may_be_missing_where_the_suite_says_so() -> None:
@@ -128,13 +135,20 @@ def test_a_native_without_a_result_is_a_failure(tmp_path: Path) -> None:
 
 
 def test_a_difference_of_a_native_alone_fails_too(tmp_path: Path) -> None:
-    text = ONE_CASE.replace("calls = [", "raises = 'ValueError'\ncalls = [").replace(
-        "max_norm = 5.0", "max_norm = -1.0"
-    )
-    where = suite(tmp_path, text, frameworks="[frameworks.torch]\nmodes = ['native']")
+    where = suite(tmp_path, NEGATIVE, frameworks="[frameworks.torch]\nmodes = ['native']")
     run = engine.run(suites.read(where))
     assert run.exit_code == 1
     assert "it returns where an error is due" in report.problems(run)[0].detail
+    assert [row[1:] for row in text.rows(report.as_data(run), text.ours)] == [[text.NOTHING]]
+
+
+def test_known_differences_are_of_the_versions_that_the_worker_reports(tmp_path: Path) -> None:
+    entry = "[[known]]\nframework = 'torch'\nfunction = '*'\nkind = 'returns'\ncases = ['*']\nreason = 'so'\n"
+    known = f"{entry}versions = 'torch>=2'\n{entry}versions = 'torch<2'\n"
+    where = suite(tmp_path, NEGATIVE, known, frameworks="[frameworks.torch]\nmodes = ['native']")
+    run = engine.run(suites.read(where))
+    assert run.exit_code == 0
+    assert [shown.known.versions for shown in run.known] == ["torch>=2"]
 
 
 def test_a_framework_that_always_crashes_is_a_failure_and_no_difference(
@@ -166,6 +180,8 @@ ONE_CASE = """
     gradients = ["worked example"]
     calls = [{ call = "clip_grad_norm_", max_norm = 5.0 }]
 """
+
+NEGATIVE = ONE_CASE.replace("calls = [", "raises = 'ValueError'\ncalls = [").replace("_norm = 5.0", "_norm = -1.0")
 
 
 def test_the_command_runs_numpy_and_torch(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -171,7 +171,7 @@ SHOWING = {("torch", "long tensor"): Difference("torch.norm", "value", 0.09)}
 
 def judged(known: list[Known], found: dict[tuple[str, str], Difference]) -> tuple[dict[str, str], list[str]]:
     """Judgements by case, and everything that is wrong."""
-    judgements, wrong, shown = natives.judge(known, found)
+    judgements, wrong, shown = natives.judge(known, found, {"torch": {"torch": "2.13.0+cpu"}, "paddle": {}})
     problems = [*wrong.values(), *(each.problem for each in shown if each.problem)]
     return {name: judgement for (_, name), judgement in judgements.items()}, problems
 
@@ -216,6 +216,26 @@ def test_a_size_that_has_grown_or_shrunk_a_lot_is_wrong() -> None:
     )
     smaller = {("torch", "long tensor"): Difference("torch.norm", "value", 0.02)}
     assert judged([KNOWN], smaller)[1] == ["its size is 0.02, less than the 0.1 that is listed"]
+
+
+@pytest.mark.parametrize("versions", ["torch>=2.13", "torch>=2.8,<3", "torch==2.13.*"])
+def test_an_entry_about_the_installed_versions_counts(versions: str) -> None:
+    entry = dataclasses.replace(KNOWN, versions=versions)
+    assert judged([entry], SHOWING) == ({"long tensor": "known"}, [])
+    assert judged([entry], {})[1] == ["it shows nowhere"]
+
+
+@pytest.mark.parametrize("versions", ["torch<2.13", "torch>2.13", "torch>=2.8,<2.10"])
+def test_an_entry_about_other_versions_covers_nothing_and_need_not_show(versions: str) -> None:
+    entry = dataclasses.replace(KNOWN, versions=versions)
+    assert judged([entry], SHOWING)[1] == ["numbers differ, by 0.09, and no known difference says so"]
+    assert judged([entry], {})[1] == []
+
+
+def test_an_entry_about_versions_of_what_the_worker_does_not_report_is_wrong() -> None:
+    entry = dataclasses.replace(KNOWN, versions="pytorch<2.13")
+    (problem,) = judged([entry], SHOWING)[1]
+    assert problem == "it is about versions of pytorch, which the worker of torch does not report"
 
 
 def test_what_two_entries_say_is_wrong() -> None:

@@ -309,7 +309,7 @@ def test_a_natives_difference_that_nobody_knows_has_its_cause() -> None:
     difference = natives.measure(EACH, oracle.expect(EACH), found)
     assert difference is not None
     explained = diagnose.native_explained(difference, EACH, oracle.expect(EACH), found)
-    _, wrong, _ = natives.judge([], {("torch", EACH.name): explained})
+    _, wrong, _ = natives.judge([], {("torch", EACH.name): explained}, {"torch": {}})
     assert wrong["torch", EACH.name].endswith(
         "and no known difference says so; as when all are clipped by one norm over all, where its own norm is due"
     )

@@ -267,6 +267,9 @@ KNOWN = """
         (("size = 0.1", ""), "known.toml, known 1: value and touched have a size"),
         (('kind = "value"', 'kind = "raises"'), "known 1: value and touched have a size, and nothing else has"),
         (('framework = "numpy"', 'framework = "caffe"'), "there is no framework 'caffe'"),
+        (("size = 0.1", 'size = 0.1\nversions = "2.1"'), "known 1 versions: it may be a package and its versions"),
+        (("size = 0.1", 'size = 0.1\nversions = "numpy"'), r"known 1 versions: .* \(it is 'numpy'\)"),
+        (("size = 0.1", 'size = 0.1\nversions = "numpy[x]>2"'), "known 1 versions: it may be"),
     ],
 )
 def test_a_wrong_list_of_known_differences_is_refused(tmp_path: Path, change: tuple[str, str], message: str) -> None:

@@ -43,7 +43,8 @@ def write(path: Path, run: Run) -> Changes:
 
 def _is(entry: Any, known: Known) -> bool:
     names = ("framework", "function", "kind", "cases", "reason")
-    return all(entry[name] == getattr(known, name) for name in names)
+    same = all(entry[name] == getattr(known, name) for name in names)
+    return same and entry.get("versions", "") == known.versions
 
 
 Key = tuple[str, str, str]

@@ -155,7 +155,8 @@ class OnParameters(Adapter):
 
     def holders(self, invocation: Invocation) -> list[Any]:
         for parameter, tensor in zip(invocation.parameters, invocation.made, strict=True):
-            parameter.grad = tensor
+            if tensor is not None:  # which Paddle 3.2 refuses
+                parameter.grad = tensor
         return list(invocation.parameters)
 
     def contents(self, holders: Sequence[Any]) -> Sequence[Any]:

@@ -251,7 +251,8 @@ def _judge_natives(suite: Suite, found: Mapping[str, Found]) -> _Judged:
     known = suite.known
     if known is not None:
         known = [entry for entry in known if NATIVE in suite.frameworks[entry.framework].modes]
-    judgements, wrong, shown = natives.judge(known, differences)
+    versions = {framework: one.versions for framework, one in found.items()}
+    judgements, wrong, shown = natives.judge(known, differences, versions)
     return _Judged(differences, judgements, wrong, [each for each in shown if each.known.framework in whole])
 
 

@@ -11,6 +11,9 @@ Every difference that is larger than rounding has to be listed, with its reason 
     within = 1.1                       a factor by which the size may differ; more where it depends on the processor
     cases = ["transformer: *"]         each has to match a case that shows the difference
     reason = "rows of an embedding given twice are not summed"
+    versions = "tensorflow>=2.18,<2.30"  those that it is about, of a package that the report names; optional
+
+An entry about other versions than those that are installed is passed over: it covers nothing, and need not show.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
+from packaging.requirements import Requirement
 
 from . import schema
 from .cases import Case
@@ -150,9 +154,26 @@ class Known:
     title: str = ""
     """A few words for a table; entries that share them are one row of it."""
 
+    versions: str = ""
+    """A requirement, as in a requirements.txt; '' for all versions."""
+
     @cached_property
     def _patterns(self) -> list[re.Pattern[str]]:
         return [_pattern(text) for text in self.cases]
+
+    @cached_property
+    def _required(self) -> Requirement | None:
+        return Requirement(self.versions) if self.versions else None
+
+    def unreported(self, installed: Mapping[str, str]) -> str:
+        """The package whose versions it names, where that is not installed; else ''."""
+        return self._required.name if self._required and self._required.name not in installed else ""
+
+    def applies(self, installed: Mapping[str, str]) -> bool:
+        """Whether it is about the versions that are installed; what names another package is wrong, not passed over."""
+        if self._required is None or self.unreported(installed):
+            return True
+        return self._required.specifier.contains(installed[self._required.name], prereleases=True)
 
     def covers(self, framework: str, case: str, difference: Difference) -> bool:
         if (framework, difference.kind) != (self.framework, self.kind):
@@ -188,15 +209,19 @@ def read(path: Path) -> list[Known]:
 
 
 def judge(
-    known: Sequence[Known] | None, found: Mapping[tuple[str, str], Difference]
+    known: Sequence[Known] | None,
+    found: Mapping[tuple[str, str], Difference],
+    versions: Mapping[str, Mapping[str, str]],
 ) -> tuple[dict[tuple[str, str], Judgement], dict[tuple[str, str], str], list[Shown]]:
     """Every difference, by framework and case, against the list: judgements, what is wrong; how each entry showed.
 
-    Without a list nothing is wrong.
+    Without a list nothing is wrong. `versions`: of the packages of each framework, as its worker told them.
     """
     judgements: dict[tuple[str, str], Judgement] = {}
     wrong: dict[tuple[str, str], str] = {}
-    shown: dict[Known, dict[str, float]] = {entry: {} for entry in known or []}
+    shown: dict[Known, dict[str, float]] = {
+        entry: {} for entry in known or [] if entry.applies(versions[entry.framework])
+    }
     for (framework, case), difference in found.items():
         entries = [entry for entry in shown if entry.covers(framework, case, difference)] if difference.kind else []
         for entry in entries:
@@ -207,7 +232,7 @@ def judge(
         judgements[framework, case] = (
             "different" if problem else "known" if entries else "close" if difference.is_rounded else "equal"
         )
-    return judgements, wrong, [_shown_entry(entry, cases) for entry, cases in shown.items()]
+    return judgements, wrong, [_shown_entry(entry, cases, versions[entry.framework]) for entry, cases in shown.items()]
 
 
 def _problem(entries: Sequence[Known], difference: Difference) -> str:
@@ -226,10 +251,12 @@ def _problem(entries: Sequence[Known], difference: Difference) -> str:
     return ""
 
 
-def _shown_entry(entry: Known, cases: Mapping[str, float]) -> Shown:
+def _shown_entry(entry: Known, cases: Mapping[str, float], installed: Mapping[str, str]) -> Shown:
     size = max(cases.values(), default=0.0)
     problem = ""
-    if not cases:
+    if package := entry.unreported(installed):
+        problem = f"it is about versions of {package}, which the worker of {entry.framework} does not report"
+    elif not cases:
         problem = "it shows nowhere"
     elif unmatched := entry.unmatched(cases):
         problem = f"it shows in no case like {', '.join(map(repr, unmatched))}"

@@ -149,6 +149,9 @@ class Known(Model):
     listed_size: Real | None
     size: Real | None
     reason: str
+    versions: str
+    """That it is about; empty for all."""
+
     title: str
     problem: str
     cases: list[str]

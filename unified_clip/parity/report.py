@@ -246,6 +246,7 @@ def _known_data(shown: Shown) -> dict[str, Any]:
         "listed_size": _number(known.size) if shown.size else None,
         "size": _number(shown.size) if shown.size else None,
         "reason": known.reason,
+        "versions": known.versions,
         "title": known.title,
         "problem": shown.problem,
         "cases": list(shown.cases),

@@ -6,6 +6,7 @@ import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
+from packaging.requirements import InvalidRequirement, Requirement
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from . import memory
@@ -158,6 +159,18 @@ class KnownTable(Table):
     title: str = ""
     size: Annotated[float, Field(gt=0)] | None = None
     within: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.1
+    versions: str = ""
+
+    @field_validator("versions")
+    @classmethod
+    def _of_a_package(cls, versions: str) -> str:
+        try:
+            required = Requirement(versions)
+        except InvalidRequirement:
+            required = None
+        if required is None or not required.specifier or required.extras or required.marker:
+            raise ValueError("it may be a package and its versions, such as torch>=2.8,<2.13")
+        return versions
 
     @model_validator(mode="after")
     def _sized(self) -> Self:

@@ -75,7 +75,7 @@ def _where(names: Sequence[str]) -> str:
 
 
 def known_rows(data: Data) -> list[list[str]]:
-    """Framework, function, what differs, by how much, in how many cases, why."""
+    """Framework, function, what differs, by how much, in how many cases, why, in which versions if not in all."""
     return [
         [
             each["framework"],
@@ -83,7 +83,7 @@ def known_rows(data: Data) -> list[list[str]]:
             KINDS[each["kind"]],
             size(each["size"]),
             str(len(each["cases"])),
-            each["reason"],
+            f"{each['reason']} ({each['versions']})" if each["versions"] else each["reason"],
         ]
         for each in data["known"]
     ]
