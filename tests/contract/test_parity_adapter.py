@@ -13,7 +13,7 @@ import pytest
 from kits import Kit
 from parity_cases import case, dense
 
-from unified_clip.parity import compare, launch, natives, oracle, tensors, worker
+from unified_clip.parity import compare, launch, natives, oracle, tensor_file, tensors, worker
 from unified_clip.parity import suite as suites
 from unified_clip.parity.adapter import Adapter
 from unified_clip.parity.arithmetic import FORMATS
@@ -231,6 +231,6 @@ def outcomes(
     described = json.loads((tmp_path / "job.json").read_text(encoding="utf-8"))["cases"]
     jobs = [(described[one.name], one.gradients) for one in cases]
     for number, (result, found) in enumerate(worker.run_cases(adapter, namespace, mode, jobs)):
-        tensors.save(tmp_path / f"{number}.safetensors", found)
+        tensor_file.save(tmp_path / f"{number}.safetensors", found)
         worker.write_json(tmp_path / f"{number}.json", result)
     return [launch._read_result(tmp_path, number) for number in range(len(cases))]

@@ -17,7 +17,7 @@ import pytest
 from gradient_files import DENSE, PROGRAMS, SHAPES, SPARSE, START, bits, example
 from kits import in_a_new_process
 
-from unified_clip.parity import adapter, convert, files, mapped, tensors
+from unified_clip.parity import adapter, convert, files, mapped, tensor_file
 from unified_clip.parity.items import select
 from unified_clip.parity.tensors import Dense, Gradient, Sparse, UnreadableError
 
@@ -170,7 +170,7 @@ def in_its_file(array: np.memmap[Any, Any]) -> bytes:
 
 def test_what_can_be_mapped_stays_where_it_is(tmp_path: Path, paddle_files: Path, read: Callable[..., Found]) -> None:
     np.savez(tmp_path / "a.npz", **ARRAYS)
-    tensors.save(tmp_path / "a.safetensors", {"a": DENSE["bfloat16"], "b": DENSE["float64"]})
+    tensor_file.save(tmp_path / "a.safetensors", {"a": DENSE["bfloat16"], "b": DENSE["float64"]})
     for path in (tmp_path / "a.npz", tmp_path / "a.safetensors", paddle_files / "large.pdparams"):
         for gradient in read(path).values():
             if gradient is not None and gradient.shape != (0, 3):

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from parity_cases import WORKED, case, dense
 
-from unified_clip.parity import arithmetic, oracle, read_safetensors, tensors
+from unified_clip.parity import arithmetic, oracle, tensor_file, tensors
 from unified_clip.parity.tensors import Dense, Sparse
 
 # -- exact arithmetic
@@ -116,8 +116,8 @@ def test_files_keep_every_bit(tmp_path: Path) -> None:
         dense(np.zeros((0, 3))),
     ]
     packed, listing = tensors.pack("x", gradients)
-    tensors.save(tmp_path / "a.safetensors", packed)
-    found = tensors.unpack("x", read_safetensors.load(tmp_path / "a.safetensors"), json.loads(json.dumps(listing)))
+    tensor_file.save(tmp_path / "a.safetensors", packed)
+    found = tensors.unpack("x", tensor_file.load(tmp_path / "a.safetensors"), json.loads(json.dumps(listing)))
     assert [type(g) for g in found] == [type(g) for g in gradients]
     for before, after in zip(gradients, found, strict=True):
         assert tensors.digest([tensors.densify(before)]) == tensors.digest([tensors.densify(after)])
@@ -126,7 +126,7 @@ def test_files_keep_every_bit(tmp_path: Path) -> None:
 def test_a_file_of_garbage_is_unreadable(tmp_path: Path) -> None:
     (tmp_path / "a.safetensors").write_bytes(b"garbage")
     with pytest.raises(tensors.UnreadableError, match=r"a\.safetensors cannot be read"):
-        read_safetensors.load(tmp_path / "a.safetensors")
+        tensor_file.load(tmp_path / "a.safetensors")
 
 
 def test_digests_tell_apart_bits_shapes_and_dtypes_but_not_nans() -> None:

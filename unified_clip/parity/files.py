@@ -24,12 +24,12 @@ from functools import cache
 from pathlib import Path
 
 from .. import _workers
-from . import mapped, read_npz, read_paddle, read_safetensors
+from . import mapped, read_npz, read_paddle, tensor_file
 from .items import Item, select
 from .tensors import Gradient, UnreadableError
 
 READ_HERE: Mapping[str, Callable[[Path], Iterator[Item]]] = {
-    ".safetensors": read_safetensors.items,
+    ".safetensors": tensor_file.items,
     ".npz": read_npz.items,
     ".pdparams": read_paddle.items,
     ".pdopt": read_paddle.items,

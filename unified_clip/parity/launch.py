@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO, Any, Literal, NamedTuple
 
 from .. import _workers
-from . import read_safetensors, tensors
+from . import tensor_file, tensors
 from .cases import Case
 from .mapped import place_of
 from .memory import OUT_OF_MEMORY
@@ -216,7 +216,7 @@ def write_job(job: Path, runs: Mapping[int, Run]) -> None:
             "gradients": case.gradients_name,
         }
     described = [{"number": number, "mode": run.mode, "case": run.case.name} for number, run in runs.items()]
-    tensors.save(job / "gradients.safetensors", stored)
+    tensor_file.save(job / "gradients.safetensors", stored)
     text = json.dumps({"runs": described, "cases": cases, "gradients": listings, "mapped": mapped})
     (job / "job.json").write_text(text, encoding="utf-8")
 
@@ -288,7 +288,7 @@ def _read_result(out: Path, number: int) -> Outcome | Failure:
         if "unreadable" in data:
             said = str(data["unreadable"])
             return Failure("out of memory" if OUT_OF_MEMORY.search(said) else "unreadable", said)
-        stored = read_safetensors.load(out / f"{number}.safetensors")
+        stored = tensor_file.load(out / f"{number}.safetensors")
         parts = {
             part: [densify(gradient) for gradient in tensors.unpack(part, stored, data.pop(part))]
             for part in ("norm", "gradients", "update")

@@ -70,7 +70,7 @@ class Suite:
 
 def read(path: Path, *, accepting: bool = False) -> Suite:
     """The suite in a directory, or in a file of any name. `accepting`: its list of known differences may be missing."""
-    file = path / FILE if path.is_dir() else path
+    file = path if path.suffix == ".toml" else path / FILE
     directory = file.parent
     data = schema.read(file, schema.SuiteFile)
     files = [path for pattern in data.files for path in sorted(directory.glob(pattern))]

@@ -24,7 +24,7 @@ import numpy as np
 
 from .. import _workers
 from .._core.ops import Ops
-from . import graphs, invoke, mapped, read_safetensors, tensors
+from . import graphs, invoke, mapped, tensor_file, tensors
 from .adapter import Adapter
 from .invoke import Result
 from .launch import DEVICE, HOST, IN_GRAPHS, NATIVE, OURS
@@ -63,7 +63,7 @@ def main() -> None:
     ops = importlib.import_module(f"unified_clip._ops.{options.framework}_ops").OPS
     job = json.loads((options.job / "job.json").read_text(encoding="utf-8"))
     write_json(options.out / "worker.json", {"versions": dict(versions(adapter.packages))})
-    stored = read_safetensors.load(options.job / "gradients.safetensors")
+    stored = tensor_file.load(options.job / "gradients.safetensors")
     stored |= {name: mapped.at(**place) for name, place in job["mapped"].items()}
     run(adapter, namespace, ops, job, stored, options.out)
 
@@ -116,7 +116,7 @@ def run(
             seconds = (time.perf_counter() - started) / len(batch)
             for one, (result, found) in zip(batch, results, strict=True):
                 wait_for_room(out)
-                tensors.save(out / f"{one['number']}.safetensors", found)
+                tensor_file.save(out / f"{one['number']}.safetensors", found)
                 write_json(out / f"{one['number']}.json", {**result, "seconds": seconds})
 
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .. import _safetensors
 from .._safetensors import CODES
 from .items import Item, twice
 from .mapped import Raw, dense, open_map
@@ -60,6 +61,11 @@ def items(path: Path) -> Iterator[Item]:
         elif part == "values":
             read = partial(_sparse, raw, entries[f"{gradient}.indices"], entry, sparse[gradient])
             yield Item(gradient, entry.dtype, read)
+
+
+def save(path: Path, tensors: Mapping[str, Dense]) -> None:
+    """Write a file; the same tensors give the same bytes."""
+    _safetensors.write(path, {name: (tensor.dtype, tensor.array) for name, tensor in tensors.items()})
 
 
 def load(path: Path) -> dict[str, Dense]:
