@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from unified_clip.parity import cases, oracle
+from unified_clip.parity import cases, oracle, schema
 from unified_clip.parity.cases import Case
 from unified_clip.parity.oracle import Expected
 from unified_clip.parity.tensors import Gradient, Sparse
@@ -47,7 +47,12 @@ def files(directory: Path) -> dict[str, str]:
     """What each file of vectors holds, by its name: one for each file of cases."""
     shared = directory / "cases/shared.toml"
     sources = sorted(path for path in directory.glob("cases/*.toml") if path != shared)
-    return {f"{path.stem}.json": _file(path, cases.read([shared, path])) for path in sources}
+    return {
+        f"{path.stem}.json": _file(
+            path, cases.build([(each, schema.read(each, schema.CasesFile)) for each in (shared, path)], {})
+        )
+        for path in sources
+    }
 
 
 def _file(source: Path, found: Sequence[Case]) -> str:

@@ -315,7 +315,9 @@ def test_functional_names_leave_their_input_alone(one: Case, code: str, detail: 
 
 def test_an_interpreter_of_its_own_finds_this_package_and_nothing_beside_it(tmp_path: Path) -> None:
     python = tmp_path / "python"
-    python.write_text(f'#!/bin/sh\nls ${{PYTHONPATH%%:*}} > {tmp_path}/seen\nexec {sys.executable} "$@"\n', encoding="utf-8")
+    python.write_text(
+        f'#!/bin/sh\nls ${{PYTHONPATH%%:*}} > {tmp_path}/seen\nexec {sys.executable} "$@"\n', encoding="utf-8"
+    )
     python.chmod(0o755)
     found = launch.run(launch.command("numpy", str(python)), [launch.Run(HOST, SECOND)], 60.0)
     assert isinstance(found.results[HOST, SECOND.name], Outcome)
