@@ -21,8 +21,14 @@ from typing import Any
 import unified_clip
 from unified_clip.bench.lists import LISTS, Shape, arrays, rough_norm
 
-REPEATS = {"ResNet-50": 60, "small": 2000}
-SHAPES: dict[str, Sequence[Shape]] = {"ResNet-50": LISTS["ResNet-50"], "small": [(64, 32), (64,), (10, 64), (10,)]}
+RESNET = LISTS["ResNet-50"]
+SHAPES: dict[str, Sequence[Shape]] = {
+    "ResNet-50": RESNET,
+    "ResNet-50, an element each": [(1,)] * len(RESNET),  # what is added is seen where the rest takes no time
+    "small": [(64, 32), (64,), (10, 64), (10,)],
+}
+REPEATS = {"ResNet-50": 100}
+OTHERWISE = 1000
 
 
 def call(framework: str, shapes: Sequence[Shape]) -> Callable[[], Any]:
@@ -54,7 +60,7 @@ def timed(clip: Callable[[], Any]) -> float:
 def measure(framework: str, name: str, folder: Path) -> str:
     clip = call(framework, SHAPES[name])
     differences, alone = [], []
-    for number in range(REPEATS[name]):
+    for number in range(REPEATS.get(name, OTHERWISE)):
         times = {}
         for recorded in (number % 2 == 1, number % 2 == 0):
             path = folder / f"{framework} {name} {number}.jsonl"
@@ -65,7 +71,7 @@ def measure(framework: str, name: str, folder: Path) -> str:
     low, middle, high = (1e6 * each for each in statistics.quantiles(differences, n=4))
     typical = 1e6 * statistics.median(alone)
     return (
-        f"{framework:6} {name:9} {len(SHAPES[name]):4} tensors: {typical:9.1f} us alone; a recording adds "
+        f"{framework:6} {name:26} {len(SHAPES[name]):4} tensors: {typical:9.1f} us alone; a recording adds "
         f"{middle:6.1f} us (quartiles {low:.1f} to {high:.1f}), {middle / typical:.2%}"
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 import threading
@@ -85,7 +86,8 @@ class Recording:
         self.path, self.norms, self.gradients_every = path, bool(norms), gradients_every
         self.in_detail = self.norms or gradients_every is not None
         self._name_of = namer(names)
-        self._lock = threading.RLock()
+        self._lock = threading.RLock()  # of the file and the step; graphs that tell something take it
+        self._flushing = threading.RLock()  # taken first; whoever has it may wait for a device
         self._lines: Lines | None = None
         self._step, self._by_calls = 0, True
         self._is_empty = True
@@ -144,9 +146,9 @@ class Recording:
     def __exit__(self, *_: object) -> None:
         DISPATCHER.remove(self)
         self._wait_for_graphs()
-        with self._lock:
+        with self._flushing:
             self._flush(wait=True)
-            self._close()
+        self._close()
         if self._is_empty:
             self._warn(
                 f"{self.path} holds no clip call: none was made while it was recorded, or only in graphs that were "
@@ -154,9 +156,10 @@ class Recording:
             )
 
     def _close(self) -> None:
-        if self._lines is not None:
-            self._lines.close()
-        self._lines = None
+        with self._lock:
+            if self._lines is not None:
+                self._lines.close()
+            self._lines = None
 
     # -- calls
 
@@ -181,7 +184,7 @@ class Recording:
         if any(each.in_graph for each in told):
             self._have_graph_tell(call, told)
             return
-        with self._lock:
+        with self._flushing:
             step = self._step_of(seen)
             head = {"step": step, "call": call.name}
             tail: dict[str, Any] = {"seconds": call.seconds}
@@ -218,34 +221,38 @@ class Recording:
 
     def _have_graph_tell(self, call: Call, told: Sequence[Told]) -> None:
         """Lines to be written whenever the graph runs."""
-        tellers = [each.path.graph_teller() for each in told]
+        tellers = [each.path.graph_teller() for each in told if each.path is not None]
         teller = tellers[0]
         if teller is None or None in tellers:
             self.miss(told[0].fields["framework"])
             return
-        takes = [(each.take, len(each.scalars)) for each in told]
+        name, lengths = call.name, [len(each.scalars) for each in told]
 
         def receive(values: Sequence[Any]) -> None:
             rest = iter(values)
             with self._lock:
-                if self._lines is not None:
-                    found = [take([next(rest) for _ in range(length)]) for take, length in takes]
-                    self._write_all({"step": self._take_step(), "call": call.name}, found, {"seconds": None})
+                if self._lines is None:
+                    return
+                parts = [list(itertools.islice(rest, length)) for length in lengths]
+                found = [each.take(part) for each, part in zip(told, parts, strict=True)]
+                self._write_all({"step": self._take_step(), "call": name}, found, {"seconds": None})
 
         self._waits.add(teller([scalar for each in told for scalar in each.scalars], receive))
         for each in told:
-            each.scalars.clear()  # they are the graph's, which may end before this recording
+            each.forget_graph()
 
     def _wait_for_graphs(self) -> None:
-        for wait in self._waits:
+        """Not under a lock: what they tell takes one."""
+        for wait in tuple(self._waits):
             wait()
 
     # -- what is written
 
     def _write_all(self, head: dict[str, Any], found: Sequence[dict[str, Any]], tail: dict[str, Any]) -> None:
-        for fields in merged(found) or [{}]:
-            self._write({**head, **fields, **tail})
-        self._is_empty = False
+        with self._lock:
+            for fields in merged(found) or [{}]:
+                self._write({**head, **fields, **tail})
+            self._is_empty = False
 
     def _write(self, line: dict[str, Any]) -> None:
         try:
@@ -255,12 +262,16 @@ class Recording:
             self._close()
             self._warn(f"{self.path} cannot be written any more, and the recording has ended: {error}")
 
-    def _store(self, step: int, gradients: dict[str, Any]) -> str:
-        """Write gradients into a file of their own; its name."""
+    def _store(self, step: int, gradients: dict[str, Any]) -> str | None:
+        """Write gradients into a file of their own; its name, if they could be written."""
         number = self._stored[step] = self._stored.get(step, 0) + 1
         mark = "" if number == 1 else f".{number}"
         path = self.path.with_name(f"{self.path.stem}.step{step}{mark}.safetensors")
-        _safetensors.write_at_once(path, gradients)
+        try:
+            _safetensors.write_at_once(path, gradients)
+        except OSError as error:
+            self._warn(f"the gradients of a step could not be stored beside {self.path}: {error.strerror}")
+            return None
         return path.name
 
     def _warn(self, message: str) -> None:

@@ -35,6 +35,17 @@ def test_a_jitted_call_is_recorded_with_its_coefficient_in_float64(tmp_path: Pat
     assert found[0]["parameters"] == {"b": {"shape": [1], "norm": 12.0}, "w": {"shape": [2, 1], "norm": 5.0}}
 
 
+def test_each_run_of_a_graph_has_its_own_numbers(tmp_path: Path) -> None:
+    clip = jax.jit(lambda gradients: uc.clip_by_norm(gradients["w"], 6.0))
+    with unified_clip.record(tmp_path / "run.jsonl") as run:
+        for scale in (1.0, float("nan"), 2.0):
+            run.next_step()
+            clip({"w": scale * GRADIENTS["w"]})
+    found = lines(tmp_path / "run.jsonl")
+    assert [(line["norm"], line["clipped"]) for line in found] == [([5.0], False), (["nan"], True), ([10.0], True)]
+    assert [line["nan"] for line in found] == [0, None, 0]
+
+
 def test_gradients_clipped_each_by_its_own_norm_are_one_line(tmp_path: Path) -> None:
     clip = jax.jit(lambda gradients: [each for _, each in uc.GradientClipByNorm(1.0)(list(gradients.items()))])
     with unified_clip.record(tmp_path / "run.jsonl"):

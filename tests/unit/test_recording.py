@@ -220,6 +220,16 @@ def test_a_full_disk_ends_the_recording_and_not_the_training(path: Path, monkeyp
     assert path.read_text().count("\n") == 2
 
 
+def test_gradients_that_cannot_be_stored_do_not_end_the_training(path: Path) -> None:
+    (path.parent / "run.step1.safetensors").mkdir()
+    with unified_clip.record(path, gradients_every=1):
+        with pytest.warns(ClipWarning, match="could not be stored"):
+            assert clip() == 5.0
+        clip()
+    assert [line["gradients"] for line in lines(path)[1:]] == [None, "run.step2.safetensors"]
+    assert not list(path.parent.glob("*.new"))
+
+
 def test_complex_gradients_are_stored_as_pairs(path: Path) -> None:
     with unified_clip.record(path, gradients_every=1):
         uc.clip_by_global_norm([np.array([3 + 4j], np.complex64)], 1.0)

@@ -20,10 +20,13 @@ class Call:
     """A call that is running."""
 
     name: str
+    recorders: Sequence[Recorder]
+    """Those that were there when it began."""
+
     seconds: float = 0.0
     """What it took, without what recording it did."""
 
-    error: Exception | None = None
+    error: BaseException | None = None
     recording: float = 0.0
     """Seconds spent on recording it so far."""
 
@@ -66,17 +69,17 @@ class Dispatcher:
     def run(self, body: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         if body.__name__ in NOT_CLIPS or self._running is not None:  # a call inside a call is a part of it
             return body(*args, **kwargs)
-        call = self._thread.call = Call(_name(body, args))
+        call = self._thread.call = Call(_name(body, args), self._recorders)
         started = perf_counter()
         try:
             return body(*args, **kwargs)
-        except Exception as error:
+        except BaseException as error:
             call.error = error
             raise
         finally:
             call.seconds = perf_counter() - started - call.recording
             self._thread.call = None
-            for recorder in self._recorders:
+            for recorder in call.recorders:
                 recorder.end(call)
 
     def see(self, clip: Clip) -> None:
@@ -84,7 +87,7 @@ class Dispatcher:
         if call is None:
             return
         started = perf_counter()
-        for recorder in self._recorders:
+        for recorder in call.recorders:
             recorder.see(clip, call)
         call.recording += perf_counter() - started
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -92,7 +93,7 @@ class Told:
             "inf": None,
         }
         self.scalars: list[Scalar] = []
-        self.path = clip.path
+        self.path: Path | None = clip.path
         self._places: list[tuple[str, ...]] = []
         self._measured = clip.measured and clip.rule != "value"
         self._greatest: float | None = None
@@ -110,7 +111,18 @@ class Told:
             self._count(clip.path)
 
     def take(self, values: Sequence[Any]) -> dict[str, Any]:
-        """The fields, with the scalars' values."""
+        """The fields, with the scalars' values. A graph gives others each time it is run."""
+        known = copy.deepcopy(self.fields) if self.in_graph else None
+        try:
+            return self._taken(values)
+        finally:
+            self.fields = known or self.fields
+
+    def forget_graph(self) -> None:
+        """Let go of what belongs to a graph, which may end before the recording does."""
+        self.scalars, self.path = [], None
+
+    def _taken(self, values: Sequence[Any]) -> dict[str, Any]:
         for place, value in zip(self._places, values, strict=True):
             self._set(place, value)
         fields = self.fields
