@@ -18,7 +18,7 @@ from unified_clip.parity import compare, diagnose, natives, oracle
 from unified_clip.parity.cases import Case
 from unified_clip.parity.launch import DEVICE, HOST, Failure, Outcome
 from unified_clip.parity.natives import Difference
-from unified_clip.parity.tensors import Dense, digest
+from unified_clip.parity.tensors import Dense, Sparse, digest
 
 NAMES = ["embedding", "encoder.weight", "encoder.bias", "head"]
 
@@ -181,6 +181,12 @@ SHOWN = {
         "overflow",
         "the norm is inf where 1e+20 is due: squares beyond the range of the gradients' dtype",
     ),
+    "NaN of a norm that overflows": (
+        Outcome(dense(INF), [dense([NAN, NAN]), dense([NAN])]),
+        named("clip_by_global_norm", [dense([1e20, 0.0]), dense([1.0])], clip_norm=1.0),
+        "overflow",
+        "the norm is inf where 1e+20 is due",
+    ),
     "underflow": (
         Outcome(dense(0.0)),
         named("global_norm", [dense([1e-30])]),
@@ -222,6 +228,12 @@ SHOWN = {
         named("global_norm", [dense([3.0, 4.0])]),
         "norm_type",
         "as with the norm's square",
+    ),
+    "rows that are not summed": (
+        Outcome(None, [dense([[1.6], [0.0]])]),
+        named("clip_by_norm", [Sparse(np.array([0, 0]), dense([[3.0], [4.0]]), (2, 1))], clip_norm=8 / 7),
+        "rows",
+        "as when rows that are given more than once are not summed for the norm",
     ),
     "float32, by other blocks": (
         Outcome(dense(100.001)),

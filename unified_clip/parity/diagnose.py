@@ -73,7 +73,7 @@ def _looks(evidence: Evidence) -> Iterator[Callable[[Evidence], Cause | None]]:
     if evidence.due.gradients and evidence.found.gradients:
         yield from (_moved, _without_result)
     if _has_form(evidence.due, evidence.found) and not _is_due(evidence):
-        yield from (_nan, _beyond_range, _zeros, _not_clipped)
+        yield from (_beyond_range, _nan, _zeros, _not_clipped)
         yield _by_value if evidence.case.call.by_value else _by_the_rule
 
 

@@ -8,10 +8,11 @@ from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
-from . import accumulation
+from . import accumulation, oracle
 from .arithmetic import FORMATS, nearest_float
 from .calls import PYTORCH_EPS
 from .evidence import Evidence, combined
+from .tensors import Sparse
 
 EPS = (0.0, PYTORCH_EPS, 1e-12, 1e-8, 1e-7, 1e-5)
 """What is added to norms here and there."""
@@ -54,7 +55,9 @@ def all_of(evidence: Evidence, slack: float) -> Iterator[Hypothesis]:
     yield from _lost(evidence)
     yield from _not_counted(evidence, slack) if is_whole else ()
     yield from _other_norms(evidence)
-    yield from () if evidence.case.manner.groups else _other_orders(evidence)
+    if not evidence.case.manner.groups:
+        yield from _other_orders(evidence)
+        yield from _unsummed_rows(evidence)
     yield from _twice(evidence)
 
 
@@ -89,6 +92,18 @@ def _other_norms(evidence: Evidence) -> Iterator[Hypothesis]:
     if call.given_norm(evidence.case.arguments) is not None:
         sentence = "as when the norm is measured, where one is given"
         yield _by(evidence, "given norm", sentence, all_by_one)
+
+
+def _unsummed_rows(evidence: Evidence) -> Iterator[Hypothesis]:
+    """Rows of sparse gradients that are given more than once, and enter the norm one by one."""
+    sparse = {n: g.values for n, g in enumerate(evidence.case.gradients) if isinstance(g, Sparse)}
+    own = evidence.own_norms | {n: oracle.norm([values], evidence.order, "float64") for n, values in sparse.items()}
+    norms = [evidence.rounded(own.get(number, 0.0)) for number in range(len(evidence.given))]
+    if evidence.case.call.one_norm:
+        whole = combined([own[number] for number in evidence.counted], evidence.order)
+        norms = [evidence.rounded(whole)] * len(norms)
+    if sparse and _differ(norms, evidence.norms):
+        yield _by(evidence, "rows", "as when rows that are given more than once are not summed for the norm", norms)
 
 
 def _differ(norms: Sequence[float], others: Sequence[float]) -> bool:
