@@ -18,7 +18,7 @@ from unified_clip.parity import compare, diagnose, natives, oracle
 from unified_clip.parity.cases import Case
 from unified_clip.parity.launch import DEVICE, HOST, Failure, Outcome
 from unified_clip.parity.natives import Difference
-from unified_clip.parity.tensors import digest
+from unified_clip.parity.tensors import Dense, Sparse, digest
 
 NAMES = ["embedding", "encoder.weight", "encoder.bias", "head"]
 
@@ -81,7 +81,7 @@ MISTAKES = {
     "float32": (GLOBAL, Mistake(float32=True), "float32", "the squares are added up in float32, one after the other"),
     "bfloat16": (GLOBAL, Mistake(rounded_to="bfloat16"), "16 bits", "the norm is rounded to bfloat16"),
     "float16, and no norm": (NO_NORM, Mistake(rounded_to="float16"), "16 bits", "the norm is rounded to float16"),
-    "twice": (GLOBAL, Mistake(times=2), "twice", "is multiplied by the coefficient twice"),
+    "twice": (GLOBAL, Mistake(times=2), "twice", "as when the coefficient multiplies everything twice"),
     "not clipped": (NO_NORM, Mistake(times=0), "not clipped", "nothing was clipped"),
     "threshold": (GLOBAL, Mistake(threshold=2.0), "threshold", "as with a threshold of 0.2 where 0.1 is due"),
     "threshold of each": (EACH, Mistake(threshold=0.5), "threshold", "a threshold of 0.05 where 0.1 is due"),
@@ -100,6 +100,7 @@ def test_a_mistake_of_a_port_is_named(name: str) -> None:
 
 
 NAN, INF = math.nan, math.inf
+COEFFICIENT = 0.1 / (oracle.norm(gradients(), 2, "float32") + 1e-6)
 WITH_NAN = [dense([1.0, NAN]), dense([3.0])]
 WITH_INF = [dense([1.0, INF]), dense([3.0])]
 SIGNED = named("clip_by_value", [dense([-0.0, 3.0])], clip_value_min=-1.0, clip_value_max=1.0)
@@ -180,6 +181,12 @@ SHOWN = {
         "overflow",
         "the norm is inf where 1e+20 is due: squares beyond the range of the gradients' dtype",
     ),
+    "NaN of a norm that overflows": (
+        Outcome(dense(INF), [dense([NAN, NAN]), dense([NAN])]),
+        named("clip_by_global_norm", [dense([1e20, 0.0]), dense([1.0])], clip_norm=1.0),
+        "overflow",
+        "the norm is inf where 1e+20 is due",
+    ),
     "underflow": (
         Outcome(dense(0.0)),
         named("global_norm", [dense([1e-30])]),
@@ -197,6 +204,36 @@ SHOWN = {
         VALUE,
         "threshold",
         "as with bounds of -0.02 and 0.02 where -0.01 and 0.01 are due",
+    ),
+    "bounds of whole numbers": (
+        Outcome(None, [Dense("int64", np.array([-3, 1]))]),
+        named("clip_by_value", [Dense("int64", np.array([-5, 1]))], clip_value_min=-2, clip_value_max=2),
+        "threshold",
+        "as with bounds of -3 and 1 where -2 and 2 are due",
+    ),
+    "a norm that does not show NaN": (
+        Outcome(dense(3.0), [dense([NAN, NAN]), dense([NAN])]),
+        named("clip_by_global_norm", WITH_NAN, clip_norm=1.0),
+        "NaN",
+        "the norm does not show the NaN in the gradients",
+    ),
+    "one of them twice": (
+        changed(GLOBAL, lambda t: t.__setitem__(1, oracle.scaled(t[1], COEFFICIENT))),
+        GLOBAL,
+        "twice",
+        "as when the coefficient multiplies 'encoder.weight' twice",
+    ),
+    "the square of the norm": (
+        Outcome(dense(25.0)),
+        named("global_norm", [dense([3.0, 4.0])]),
+        "norm_type",
+        "as with the norm's square",
+    ),
+    "rows that are not summed": (
+        Outcome(None, [dense([[1.6], [0.0]])]),
+        named("clip_by_norm", [Sparse(np.array([0, 0]), dense([[3.0], [4.0]]), (2, 1))], clip_norm=8 / 7),
+        "rows",
+        "as when rows that are given more than once are not summed for the norm",
     ),
     "float32, by other blocks": (
         Outcome(dense(100.001)),

@@ -20,6 +20,8 @@ WAYS: dict[str, Callable[[Float32s], np.float32]] = {
 
 def norms(gradients: Sequence[Dense]) -> Iterator[tuple[str, float]]:
     """How the squares of all gradients are added up, and the norm that this gives."""
+    if not gradients:
+        return
     for way, add in WAYS.items():
         sums = np.array([add(_squares(gradient)) for gradient in gradients], np.float32)
         for parts in (sums, np.sqrt(sums) ** 2):  # of sums, and of norms

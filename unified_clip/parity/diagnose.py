@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -24,8 +24,8 @@ from .hypotheses import Hypothesis
 from .launch import Failure, Outcome
 from .natives import Difference
 from .oracle import Expected
-from .shown import EXACT
 from .tensors import digest
+from .traces import EXACT
 
 CLOSE = 2.0**-20
 """Relative: what a few roundings to float32 come to."""
@@ -64,29 +64,27 @@ def diagnose(case: Case, due: Expected, found: Outcome) -> Cause | None:
     if found.raised or case.raises or case.manner.gradients_for_parameters:
         return None
     evidence = Evidence(case, due, found)
-    causes = (look(evidence) for look in (_moved, _without_result) if found.gradients and due.gradients)
-    if cause := next(filter(None, causes), None):
-        return cause
-    if not _has_form(evidence) or _is_due(evidence):
-        return None
-    looks = (_nan, _beyond_range, _zeros, _not_clipped, _by_value if case.call.by_value else _by_the_rule)
-    return next(filter(None, (look(evidence) for look in looks)), None)
+    with np.errstate(all="ignore"):  # what overflows is part of what is looked for
+        return next(filter(None, (look(evidence) for look in _looks(evidence))), None)
 
 
-def _has_form(evidence: Evidence) -> bool:
-    due, found = evidence.due, evidence.found
-    if (due.norm is not None and evidence.norm is None) or (due.gradients is None) != (found.gradients is None):
-        return False
+def _looks(evidence: Evidence) -> Iterator[Callable[[Evidence], Cause | None]]:
+    """What to look at, one after the other."""
+    if evidence.due.gradients and evidence.found.gradients:
+        yield from (_moved, _without_result)
+    if _has_form(evidence.due, evidence.found) and not _is_due(evidence):
+        yield from (_beyond_range, _nan, _zeros, _not_clipped)
+        yield _by_value if evidence.case.call.by_value else _by_the_rule
+
+
+def _has_form(due: Expected, found: Outcome) -> bool:
+    """Whether there are tensors for tensors, of their dtypes and shapes."""
     forms = [[t and (t.dtype, t.shape) for t in side or []] for side in (due.gradients, found.gradients)]
-    return forms[0] == forms[1]
+    return (due.gradients is None) == (found.gradients is None) and forms[0] == forms[1]
 
 
 def _is_due(evidence: Evidence) -> bool:
-    return _same(evidence.norm, evidence.due_norm) and all(shown.is_due for shown in evidence.shown.values())
-
-
-def _same(a: float | None, b: float | None) -> bool:
-    return a == b or (a is not None and b is not None and math.isnan(a) and math.isnan(b))
+    return evidence.norm_is_due and all(trace.is_due for trace in evidence.traces.values())
 
 
 # -- what shows in the tensors
@@ -95,7 +93,7 @@ def _same(a: float | None, b: float | None) -> bool:
 def _moved(evidence: Evidence) -> Cause | None:
     """The right results in another order."""
     sides = [[digest([tensor]) for tensor in side or []] for side in (evidence.due.gradients, evidence.found.gradients)]
-    if sorted(sides[0]) != sorted(sides[1]) or not _same(evidence.norm, evidence.due_norm):
+    if sorted(sides[0]) != sorted(sides[1]) or not evidence.norm_is_due:
         return None
     places = [number for number, (due, found) in enumerate(zip(*sides, strict=True)) if due != found]
     if not places:
@@ -125,14 +123,14 @@ def _taken(digests: list[str], first: str) -> bool:
 
 def _nan(evidence: Evidence) -> Cause | None:
     """NaN where none is due, or none where it is."""
-    extra = {number: shown for number, shown in evidence.shown.items() if shown.nan}
-    lacking = [number for number, shown in evidence.shown.items() if shown.lacks_nan]
+    extra = {number: trace for number, trace in evidence.traces.items() if trace.nan}
+    lacking = [number for number, trace in evidence.traces.items() if trace.lacks_nan]
     is_infinite = evidence.case.call.one_norm and not evidence.case.call.by_value and evidence.n == math.inf
     if is_infinite and lacking:
         return Cause("inf", "as when an infinite norm gives a coefficient of 0, where every element is to be NaN")
     if lacking:
         return Cause("NaN", f"NaN does not spread to {evidence.named(lacking)}, as it should")
-    if extra and all(evidence.shown[number].is_nan for number in evidence.counted):
+    if extra and all(evidence.traces[number].is_nan for number in evidence.counted):
         if is_infinite:
             return Cause("inf", "as when an infinite norm makes every element NaN, where the coefficient is to be 0")
         return Cause("NaN", "every element is NaN, and none should be")
@@ -140,12 +138,11 @@ def _nan(evidence: Evidence) -> Cause | None:
         number, first = next(iter(extra.items()))
         some = f"{first.nan} of the {first.size} elements of {evidence.named([number])}, the first at {first.first_nan}"
         return Cause("NaN", f"NaN in {evidence.named(extra)}, where none should be: {some}")
-    if evidence.norm is not None and evidence.due_norm is not None and not _same(evidence.norm, evidence.due_norm):
-        if math.isnan(evidence.norm):
-            return Cause("NaN", "the norm is NaN, and should not be")
-        if math.isnan(evidence.due_norm):
-            return Cause("NaN", "the norm does not show the NaN in the gradients")
-    return None
+    if evidence.norm_is_due or evidence.norm is None or evidence.due_norm is None:
+        return None
+    if math.isnan(evidence.norm):
+        return Cause("NaN", "the norm is NaN, and should not be")
+    return Cause("NaN", "the norm does not show the NaN in the gradients") if math.isnan(evidence.due_norm) else None
 
 
 def _beyond_range(evidence: Evidence) -> Cause | None:
@@ -153,13 +150,13 @@ def _beyond_range(evidence: Evidence) -> Cause | None:
     norm, due = evidence.norm, evidence.due_norm
     is_narrow = any(gradient is not None and gradient.dtype == "float16" for gradient in evidence.given)
     narrowest = FORMATS["float16" if is_narrow else "float32"]
-    if norm == math.inf and due and due < math.inf and due**2 >= 2.0**narrowest.max_exponent:
+    if norm == math.inf and due and due < math.inf and due * due >= 2.0**narrowest.max_exponent:
         return Cause(
             "overflow", f"the norm is inf where {due:.6g} is due: squares beyond the range of the gradients' dtype"
         )
-    if norm == 0 and due and due**2 < 2.0**narrowest.min_exponent:
+    if norm == 0 and due and due * due < 2.0**narrowest.min_exponent:
         return Cause("underflow", f"the norm is 0 where {due:.6g} is due: squares too small for the gradients' dtype")
-    infinite = [number for number, shown in evidence.shown.items() if shown.is_infinite]
+    infinite = [number for number, trace in evidence.traces.items() if trace.is_infinite]
     if infinite:
         return Cause("overflow", f"infinite elements in {evidence.named(infinite)}, where finite ones are due")
     return None
@@ -167,18 +164,18 @@ def _beyond_range(evidence: Evidence) -> Cause | None:
 
 def _zeros(evidence: Evidence) -> Cause | None:
     """Zeros of the other sign, and nothing else."""
-    apart = [number for number, shown in evidence.shown.items() if not shown.is_due]
-    if not apart or not _same(evidence.norm, evidence.due_norm):
+    apart = [number for number, trace in evidence.traces.items() if not trace.is_due]
+    if not apart or not evidence.norm_is_due:
         return None
-    if any(evidence.shown[number].distance for number in apart):
+    if any(evidence.traces[number].distance for number in apart):
         return None
     return Cause("zeros", f"zeros of the other sign in {evidence.named(apart)}, and no other difference")
 
 
 def _not_clipped(evidence: Evidence) -> Cause | None:
     """Gradients that all came back as they were given, and should not have."""
-    as_given = all(shown.is_given for shown in evidence.shown.values())
-    if not as_given or evidence.follows or not (evidence.norm is None or _same(evidence.norm, evidence.n)):
+    as_given = all(trace.is_given for trace in evidence.traces.values())
+    if not as_given or evidence.follows or not (evidence.norm in (None, evidence.n) or evidence.norm_is_due):
         return None
     return Cause("not clipped", "nothing was clipped: the gradients came back as they were given")
 
@@ -224,15 +221,15 @@ def fits(evidence: Evidence, hypothesis: Hypothesis, slack: float) -> bool:
     is_shown_by_norm = evidence.norm is not None and bool(by_norm) and _norm_fits(evidence, by_norm, slack)
     if not is_shown_by_norm and (evidence.follows or _due_fits(evidence, CLEARLY * hypothesis.room)):
         return False
-    coefficients = enumerate(hypothesis.coefficients() if evidence.shown else [])
+    coefficients = enumerate(hypothesis.coefficients() if evidence.traces else [])
     room = max(slack, hypothesis.room)
-    return all(evidence.shown[number].allows(c, room) for number, c in coefficients if number in evidence.shown)
+    return all(evidence.traces[number].allows(c, room) for number, c in coefficients if number in evidence.traces)
 
 
 def _due_fits(evidence: Evidence, slack: float) -> bool:
     """Whether what is due explains the numbers, too."""
     norm_fits = evidence.norm is None or _norm_fits(evidence, [evidence.due_norm], slack)
-    return norm_fits and all(shown.distance <= slack for shown in evidence.shown.values())
+    return norm_fits and all(trace.distance <= slack for trace in evidence.traces.values())
 
 
 def _norm_fits(evidence: Evidence, norms: Sequence[float | None], slack: float) -> bool:
@@ -242,10 +239,10 @@ def _norm_fits(evidence: Evidence, norms: Sequence[float | None], slack: float) 
 
 def _touched(evidence: Evidence) -> Cause | None:
     """Gradients within the threshold that were changed a little, and nothing else."""
-    wrong = {number: shown for number, shown in evidence.shown.items() if not shown.is_due}
-    if not wrong or not all(shown.due_is_given for shown in wrong.values()):
+    wrong = {number: trace for number, trace in evidence.traces.items() if not trace.is_due}
+    if not wrong or not all(trace.due_is_given for trace in wrong.values()):
         return None
-    size = max(shown.distance for shown in wrong.values())
+    size = max(trace.distance for trace in wrong.values())
     if size > CLOSE or not _norm_fits(evidence, [evidence.n], EXACT):
         return None
     return Cause("touched", f"{evidence.named(wrong)} should come back untouched, and changed by up to {size:.1e}")

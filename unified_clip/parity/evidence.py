@@ -17,8 +17,8 @@ from .cases import Case
 from .compare import relative_error
 from .launch import Outcome
 from .oracle import Expected
-from .shown import EXACT, Shown, look
 from .tensors import Dense, densify
+from .traces import EXACT, Trace, look
 
 NEAR = 1e-6
 """A norm that differs less, relatively, can be that of the device path: the coefficient follows from it."""
@@ -44,7 +44,7 @@ class Evidence:
                 yield number, given, due, found
 
     @cached_property
-    def shown(self) -> dict[int, Shown]:
+    def traces(self) -> dict[int, Trace]:
         """What each gradient shows, by its number; none for a call that only measures."""
         return {number: look(*tensors) for number, *tensors in self.sides()}
 
@@ -53,6 +53,12 @@ class Evidence:
         """The norm that was returned, where one is due."""
         returned = self.found.norm
         return float(returned.values().reshape(())) if self.due.norm and returned and returned.array.size == 1 else None
+
+    @property
+    def norm_is_due(self) -> bool:
+        """Whether the norm is right, or none was returned."""
+        norm, due = self.norm, self.due_norm
+        return norm is None or due is None or norm == due or (math.isnan(norm) and math.isnan(due))
 
     @property
     def due_norm(self) -> float | None:
@@ -136,12 +142,12 @@ class Evidence:
     @cached_property
     def follows(self) -> bool:
         """Whether all is right but for the norm that was returned: gradients are what it makes of them."""
-        if all(shown.is_due for shown in self.shown.values()):
+        if all(trace.is_due for trace in self.traces.values()):
             return True
         if self.case.call.by_value or "axes" in self.case.arguments:
             return False
         coefficients = self.coefficients(self.norms)
-        return all(shown.allows(coefficients[number], EXACT) for number, shown in self.shown.items())
+        return all(trace.allows(coefficients[number], EXACT) for number, trace in self.traces.items())
 
     def coefficients(
         self, norms: Sequence[float], *, eps: float | None = None, limit: float | None = None
@@ -166,4 +172,4 @@ def combined(norms: Sequence[float], order: float) -> float:
     greatest = max(norms, default=0.0)
     if order == math.inf or greatest == 0 or not np.isfinite(norms).all():
         return math.nan if any(map(math.isnan, norms)) else greatest
-    return float(greatest * math.fsum((n / greatest) ** order for n in norms) ** (1 / order))
+    return float(greatest * np.float64(math.fsum((n / greatest) ** order for n in norms)) ** (1 / order))

@@ -8,10 +8,11 @@ from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
-from . import accumulation
+from . import accumulation, oracle
 from .arithmetic import FORMATS, nearest_float
 from .calls import PYTORCH_EPS
 from .evidence import Evidence, combined
+from .tensors import Sparse
 
 EPS = (0.0, PYTORCH_EPS, 1e-12, 1e-8, 1e-7, 1e-5)
 """What is added to norms here and there."""
@@ -54,7 +55,9 @@ def all_of(evidence: Evidence, slack: float) -> Iterator[Hypothesis]:
     yield from _lost(evidence)
     yield from _not_counted(evidence, slack) if is_whole else ()
     yield from _other_norms(evidence)
-    yield from () if evidence.case.manner.groups else _other_orders(evidence)
+    if not evidence.case.manner.groups:
+        yield from _other_orders(evidence)
+        yield from _unsummed_rows(evidence)
     yield from _twice(evidence)
 
 
@@ -91,6 +94,18 @@ def _other_norms(evidence: Evidence) -> Iterator[Hypothesis]:
         yield _by(evidence, "given norm", sentence, all_by_one)
 
 
+def _unsummed_rows(evidence: Evidence) -> Iterator[Hypothesis]:
+    """Rows of sparse gradients that are given more than once, and enter the norm one by one."""
+    sparse = {n: g.values for n, g in enumerate(evidence.case.gradients) if isinstance(g, Sparse)}
+    own = evidence.own_norms | {n: oracle.norm([values], evidence.order, "float64") for n, values in sparse.items()}
+    norms = [evidence.rounded(own.get(number, 0.0)) for number in range(len(evidence.given))]
+    if evidence.case.call.one_norm:
+        whole = combined([own[number] for number in evidence.counted], evidence.order)
+        norms = [evidence.rounded(whole)] * len(norms)
+    if sparse and _differ(norms, evidence.norms):
+        yield _by(evidence, "rows", "as when rows that are given more than once are not summed for the norm", norms)
+
+
 def _differ(norms: Sequence[float], others: Sequence[float]) -> bool:
     """Whether tensors that are not zero are clipped by other norms."""
     return any(n and n != other for n, other in zip(norms, others, strict=True))
@@ -98,8 +113,8 @@ def _differ(norms: Sequence[float], others: Sequence[float]) -> bool:
 
 def _lost(evidence: Evidence) -> Iterator[Hypothesis]:
     """Gradients that came back as they were given, or as zeros, while the others were clipped."""
-    wrong = {number: shown for number, shown in evidence.shown.items() if not shown.is_due}
-    apart = {n: 1.0 if shown.is_given else 0.0 for n, shown in wrong.items() if shown.is_given or shown.is_zero}
+    wrong = {number: trace for number, trace in evidence.traces.items() if not trace.is_due}
+    apart = {n: 1.0 if trace.is_given else 0.0 for n, trace in wrong.items() if trace.is_given or trace.is_zero}
     if not apart:
         return
     names = evidence.named(apart)
@@ -143,10 +158,10 @@ def _not_counted(evidence: Evidence, slack: float) -> Iterator[Hypothesis]:
             if 1 < len(left) < len(counted):
                 rest = evidence.together(number for number in counted if number not in left)
                 yield hypothesis(rest, f"{evidence.named(left)} are left")
-    everything = list(evidence.own_norms)
-    if len(everything) > len(counted):
-        n = evidence.together(everything)
-        sentence = f"as when the norm counts {evidence.named(set(everything) - set(counted))}, which it should not"
+    beside = [number for number in evidence.own_norms if number not in evidence.counted_set]
+    if beside:
+        n = evidence.together(evidence.own_norms)
+        sentence = f"as when the norm counts {evidence.named(beside)}, which it should not"
         yield Hypothesis("need_clip", sentence, partial(evidence.coefficients, [n] * size), [n])
 
 
@@ -191,8 +206,8 @@ def _is_held_in(dtype: str, norm: float, due: float | None) -> bool:
 
 def _twice(evidence: Evidence) -> Iterator[Hypothesis]:
     """Multiplied by the coefficient twice, or clipped again."""
-    room = max((2.0 ** (1 - FORMATS[shown.dtype].precision) for shown in evidence.shown.values()), default=0.0)
-    wrong = [number for number, shown in evidence.shown.items() if not shown.is_due]
+    room = max((2.0 ** (1 - FORMATS[trace.dtype].precision) for trace in evidence.traces.values()), default=0.0)
+    wrong = [number for number, trace in evidence.traces.items() if not trace.is_due]
     if not wrong:
         return
 
@@ -205,9 +220,8 @@ def _twice(evidence: Evidence) -> Iterator[Hypothesis]:
         norms = [combined(own, evidence.order)] * len(own) if evidence.case.call.one_norm else own
         return [a * b for a, b in zip(first, evidence.coefficients(norms), strict=True)]
 
-    yield Hypothesis(
-        "twice", f"as when {evidence.named(wrong)} is multiplied by the coefficient twice", multiplied, room=room
-    )
+    who = "everything" if len(wrong) == len(evidence.counted) else evidence.named(wrong)
+    yield Hypothesis("twice", f"as when the coefficient multiplies {who} twice", multiplied, room=room)
     yield Hypothesis("twice", "as when everything is clipped twice", clipped, room=room)
 
 
@@ -217,7 +231,7 @@ def _other_orders(evidence: Evidence) -> Iterator[Hypothesis]:
         if order != evidence.order:
             sentence = f"as with norm_type {order:g} where {evidence.order:g} is due"
             yield _by(evidence, "norm_type", sentence, evidence.norms_by(order))
-    squares = [evidence.rounded(n**2) for n in evidence.norms_by(evidence.order)]
+    squares = [evidence.rounded(n * n) for n in evidence.norms_by(evidence.order)]
     yield _by(evidence, "norm_type", "as with the norm's square", squares)
 
 
@@ -231,7 +245,7 @@ def _by(evidence: Evidence, kind: str, sentence: str, norms: Sequence[float]) ->
 
 def the_rest(evidence: Evidence) -> Iterator[Hypothesis]:
     """Mistakes that the numbers themselves have to give the size of."""
-    if evidence.shown and "axes" not in evidence.case.arguments:
+    if evidence.traces and "axes" not in evidence.case.arguments:
         yield from _other_threshold(evidence)
     norm, due = evidence.norm, evidence.due_norm
     if norm is None or due is None or evidence.order != 2:
@@ -247,8 +261,8 @@ def the_rest(evidence: Evidence) -> Iterator[Hypothesis]:
 def _other_threshold(evidence: Evidence) -> Iterator[Hypothesis]:
     """The threshold that the most certain coefficient shows."""
     due = evidence.case.call.limit(evidence.case.arguments)
-    counted = [(number, evidence.shown[number]) for number in evidence.counted if number in evidence.shown]
-    clipped = {number: (shown.low, shown.high) for number, shown in counted if 0 < shown.high < 1}
+    counted = [(number, evidence.traces[number]) for number in evidence.counted if number in evidence.traces]
+    clipped = {number: (trace.low, trace.high) for number, trace in counted if 0 < trace.high < 1}
     if not clipped:
         return
     number = min(clipped, key=lambda n: clipped[n][1] - clipped[n][0])
@@ -256,5 +270,6 @@ def _other_threshold(evidence: Evidence) -> Iterator[Hypothesis]:
     limit = coefficient * (evidence.norms[number] + evidence.case.call.eps)
     sentence, kind = f"as with a threshold of {limit:.6g} where {due:.6g} is due", "threshold"
     if evidence.norm is None and len({evidence.norms[n] for n in clipped}) == 1:
-        sentence, kind = f"{sentence}, or with a norm that is {due / limit:.6g} times as large", "coefficient"
+        factor = due / limit if limit else math.inf
+        sentence, kind = f"{sentence}, or with a norm that is {factor:.6g} times as large", "coefficient"
     yield Hypothesis(kind, sentence, partial(evidence.coefficients, evidence.norms, limit=limit), room=IN_FLOAT32)

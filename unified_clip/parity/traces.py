@@ -19,7 +19,7 @@ TWICE_ROUNDED = 2.0**-23
 
 
 @dataclass(frozen=True)
-class Shown:
+class Trace:
     """A gradient as it was found, beside how it was given and how it is due: in numbers only, for tensors are large."""
 
     dtype: str
@@ -63,11 +63,11 @@ class Shown:
         return self.low - room <= coefficient <= self.high + room
 
 
-def look(given: Dense, due: Dense, found: Dense) -> Shown:
+def look(given: Dense, due: Dense, found: Dense) -> Trace:
     """What a gradient shows; the three are of one form."""
     numbers, right, got = given.values(), due.values(), found.values()
     extra, low, high = np.isnan(got) & ~np.isnan(right), *_multiplied(numbers, got, given.dtype)
-    return Shown(
+    return Trace(
         dtype=given.dtype,
         is_given=bool(np.array_equal(given.bits(), found.bits())),
         is_due=bool(np.array_equal(due.bits(), found.bits())),
@@ -86,8 +86,7 @@ def look(given: Dense, due: Dense, found: Dense) -> Shown:
 
 
 def _distance(due: Float64s, found: Float64s) -> float:
-    with np.errstate(invalid="ignore"):
-        apart = np.where((due == found) | (np.isnan(due) & np.isnan(found)), 0.0, np.abs(due - found))
+    apart = np.where((due == found) | (np.isnan(due) & np.isnan(found)), 0.0, np.abs(due - found))
     greatest = float(np.max(np.abs(due), where=np.isfinite(due), initial=0.0))
     farthest = float(np.max(np.where(np.isnan(apart), math.inf, apart), initial=0.0))
     return farthest if farthest == 0 else farthest / greatest if greatest else math.inf
@@ -95,12 +94,11 @@ def _distance(due: Float64s, found: Float64s) -> float:
 
 def _multiplied(given: Float64s, found: Float64s, dtype: str) -> tuple[float, float]:
     telling = np.isfinite(given) & (given != 0)
-    if found[given == 0].any() or not np.isfinite(found[telling]).all():
+    if dtype not in FORMATS or found[given == 0].any() or not np.isfinite(found[telling]).all():
         return math.inf, -math.inf
     given, found = given[telling], found[telling]
     room = _half_steps(found, dtype)
-    with np.errstate(all="ignore"):
-        ends = np.sort([(found - room) / given, (found + room) / given], axis=0)
+    ends = np.sort([(found - room) / given, (found + room) / given], axis=0)
     return float(ends[0].max(initial=-math.inf)), float(ends[1].min(initial=math.inf))
 
 
