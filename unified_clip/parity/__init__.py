@@ -2,5 +2,5 @@
 frameworks' own functions.
 
 One worker process for each framework runs the cases (`launch`, `worker`, `adapter_*`); a suite is data (`cases`,
-`calls`); `oracle` says what is right, `compare` how far a result is from it, `report` what came out.
+`calls`); `oracle` says what is right, `compare` how far a result is from it, `diagnose` why, `report` what came out.
 """

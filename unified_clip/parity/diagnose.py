@@ -3,7 +3,8 @@
 What shows in the tensors themselves comes first: results in another order, NaN, zeros, what came back untouched. Then
 the rule is computed otherwise (`hypotheses`), and a cause is named if its norm is the one that was returned and its
 coefficients can have made every element: bit for bit if one does so, else within `CLOSE`, as frameworks' own functions
-round. A cause that explains no more than what is due does is none. Where nothing fits, no cause is named.
+round. A cause that explains no more than what is due does is none. Where none fits, or two of different kinds do, none
+is named.
 """
 
 from __future__ import annotations

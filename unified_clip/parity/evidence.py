@@ -64,15 +64,13 @@ class Evidence:
     def due_norm(self) -> float | None:
         return None if self.due.norm is None else float(self.due.norm.values())
 
-    def named(self, numbers: Iterable[int], word: str = "and") -> str:
+    def named(self, numbers: Iterable[int]) -> str:
         """What gradients are called, the first three of them."""
-        names = [repr(name) for name in self.names(numbers)]
+        called = self.case.names or [f"gradient {number}" for number in range(len(self.given))]
+        names = [repr(called[number]) for number in numbers]
         if len(names) > 4:
             names[3:] = [f"{len(names) - 3} others"]
-        return f" {word} ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
-
-    def names(self, numbers: Iterable[int]) -> list[str]:
-        return [self.case.names[number] if self.case.names else f"gradient {number}" for number in numbers]
+        return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
     # -- norms and coefficients, as the oracle has them
 
