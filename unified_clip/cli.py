@@ -90,6 +90,7 @@ def _parity_parser(commands: Commands) -> None:
         type=Path,
         help="parity.json of an earlier run: show what changed, and excuse what was wrong there",
     )
+    parity.add_argument("--recorded", type=Path, help="a run that unified_clip.record wrote, to be plotted in the page")
     parity.set_defaults(run=_parity)
     init = parity.add_subparsers(metavar="").add_parser("init", help="write a small suite into this repository")
     init.add_argument("gradients", type=Path, nargs="*", help="files of gradients (default: those in this directory)")
@@ -149,9 +150,9 @@ def _init(options: argparse.Namespace) -> int:
 
 
 def _parity(options: argparse.Namespace) -> int:
-    from .parity import baseline, engine, report, schema, suite
+    from .parity import baseline, engine, report, runs, schema, suite
 
-    earlier = None
+    earlier, recorded = None, []
     try:
         found = suite.read(options.suite, accepting=options.accept)
         if options.accept and not found.known_file:
@@ -160,7 +161,9 @@ def _parity(options: argparse.Namespace) -> int:
             found = suite.only(found, options.frameworks.split(","))
         if options.baseline:
             earlier = baseline.read(options.baseline, {case.name for case in found.cases}, list(found.frameworks))
-    except schema.SuiteError as error:
+        if options.recorded:
+            recorded = [line.model_dump() for line in runs.read(options.recorded).lines]
+    except (schema.SuiteError, runs.RunError) as error:
         return _refuse(str(error))
     given = {name: value for name in ("timeout", "memory") if (value := getattr(options, name)) is not None}
     found = dataclasses.replace(found, **given)
@@ -174,7 +177,7 @@ def _parity(options: argparse.Namespace) -> int:
     if earlier is not None:
         run = dataclasses.replace(run, changes=baseline.changes(earlier, report.as_data(run)))
     try:
-        report.write(run, options.out)
+        report.write(run, options.out, recorded)
     except OSError as error:
         return _refuse(_cannot_be_written(options.out, error))
     with suppress(SystemExit):  # of rich, with 1, where nobody reads on

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 from parity_cases import WORKED, case, suite
 
+import unified_clip
 from unified_clip import cli
 from unified_clip.parity import engine, launch, report, text
 from unified_clip.parity import suite as suites
@@ -197,6 +200,17 @@ def test_the_command_runs_numpy_and_torch(tmp_path: Path, capfd: pytest.CaptureF
     assert all(one["frameworks"][name]["host"]["sha256"] == one["sha256"] for name in ("numpy", "torch"))
     assert one["frameworks"]["torch"]["native"]["function"] == "torch.nn.utils.clip_grad_norm_"
     assert set(data["versions"]) == {"numpy", "torch"}
+
+
+def test_the_page_has_the_plot_of_a_recorded_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with unified_clip.record(tmp_path / "run.jsonl"):
+        for limit in (1.0, math.inf):
+            unified_clip.clip_by_global_norm([np.array([3.0, 4.0], np.float32)], limit)
+    arguments = ["parity", "--suite", str(suite(tmp_path, ONE_CASE)), "--out", str(tmp_path / "out"), "--recorded"]
+    assert cli.main([*arguments, str(tmp_path / "suite.toml")]) == 2
+    assert "suite.toml" in capsys.readouterr().err
+    assert cli.main([*arguments, str(tmp_path / "run.jsonl")]) == 0
+    assert "each step of the recorded run" in (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
 
 
 def test_the_command_fails_on_a_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -94,18 +94,6 @@ def test_a_long_record_is_drawn_in_few_columns_and_lists_of_norms_by_the_greates
     assert len(plot) < 50_000
 
 
-def test_the_example_of_the_documentation_adds_a_recorded_run(
-    failed: Any, html: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "report").mkdir()
-    (tmp_path / "report" / "parity.json").write_text(json.dumps(failed), encoding="utf-8")
-    (tmp_path / "run.jsonl").write_text("".join(f"{json.dumps(each)}\n" for each in RECORD), encoding="utf-8")
-    (example,) = re.findall("```python\n(.*?)```", (DOCS / "report.md").read_text(encoding="utf-8"), re.DOTALL)
-    monkeypatch.chdir(tmp_path)
-    exec(example, {})
-    assert (tmp_path / "report" / "index.html").read_text(encoding="utf-8") == html
-
-
 # -- in a browser
 
 TAB, ENTER, DOWN = "\ue004", "\ue007", "\ue015"

@@ -111,7 +111,8 @@ def _columns(calls: Sequence[Data]) -> list[Column]:
 
 
 def _column(calls: Sequence[Data]) -> Column:
-    thresholds = [each["threshold"] for each in calls if isinstance(each.get("threshold"), int | float)]
+    limits = [each["threshold"] for each in calls if isinstance(each.get("threshold"), int | float)]
+    thresholds = [limit for limit in limits if math.isfinite(limit)]
     return Column(
         calls[0]["step"],
         [float(value) for each in calls for value in _several(each.get("norm"))],

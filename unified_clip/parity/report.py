@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,12 +21,15 @@ from .natives import Shown
 from .published import SCHEMA
 
 
-def write(run: Run, out: Path) -> None:
-    """Write index.html, parity.json, parity.md and parity.xml (JUnit) into a directory."""
+def write(run: Run, out: Path, recorded: Sequence[Mapping[str, Any]] = ()) -> None:
+    """Write index.html, parity.json, parity.md and parity.xml (JUnit) into a directory.
+
+    recorded: the lines of a recorded training run, to be plotted in the page.
+    """
     out.mkdir(parents=True, exist_ok=True)
     data = as_data(run)
     (out / "parity.json").write_text(json.dumps(data, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-    (out / "index.html").write_text(page.render(data), encoding="utf-8")
+    (out / "index.html").write_text(page.render(data, recorded), encoding="utf-8")
     (out / "parity.md").write_text(text.as_markdown(data), encoding="utf-8")
     (out / "parity.xml").write_bytes(junit.as_xml(run))
 
