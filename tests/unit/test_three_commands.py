@@ -1,0 +1,41 @@
+"""From a repository with one file of gradients to a report, by the commands of docs/parity.md as they stand there."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).parents[2]
+
+# A compiler would take most of the time, and the packages that the extra names are there. The 0 says no to isolation.
+PIP = {"PIP_NO_DEPS": "1", "PIP_NO_BUILD_ISOLATION": "0", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "CXX": "false"}
+
+
+def commands() -> list[str]:
+    blocks: list[str] = re.findall(
+        "```sh\n(.*?)```", (ROOT / "docs" / "parity.md").read_text(encoding="utf-8"), re.DOTALL
+    )
+    return blocks[0].splitlines()
+
+
+def test_three_commands_lead_to_a_report(tmp_path: Path) -> None:
+    (tmp_path / "unified_clip").symlink_to(ROOT)
+    repository, installed = tmp_path / "repository", tmp_path / "installed"
+    repository.mkdir()
+    numbers = np.random.default_rng(0)
+    weight, bias = (numbers.standard_normal(shape).astype(np.float32) for shape in ((64, 32), 64))
+    np.savez(repository / "gradients.npz", weight=weight, bias=bias)
+    environment = {name: value for name, value in os.environ.items() if name != "UNIFIED_CLIP_NATIVE"}
+    path = os.pathsep.join([str(installed / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]])
+    environment |= {**PIP, "PIP_TARGET": str(installed), "PYTHONPATH": str(installed), "PATH": path}
+    assert len(commands()) == 3
+    for command in commands():
+        subprocess.run(["bash", "-c", command], cwd=repository, env=environment, check=True)
+    page = (repository / "report" / "index.html").read_text(encoding="utf-8")
+    assert re.search("PASS</strong> <span>8 cases on numpy", page)
+    assert (repository / "parity" / "suite.toml").is_file()
