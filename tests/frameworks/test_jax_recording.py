@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import pytest
 
@@ -15,7 +16,8 @@ import unified_clip
 import unified_clip.jax as uc
 from unified_clip import ClipWarning
 
-GRADIENTS = {"w": jnp.array([[3.0], [4.0]]), "b": jnp.array([12.0])}
+GRADIENTS = {"w": np.array([[3.0], [4.0]], np.float32), "b": np.array([12.0], np.float32)}
+"""NumPy's: JAX must not start before the kit has told it how many devices to have."""
 
 
 def lines(path: Path) -> list[dict[str, Any]]:

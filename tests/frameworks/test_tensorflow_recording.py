@@ -14,26 +14,32 @@ import unified_clip.tensorflow as uc
 from unified_clip import ClipWarning
 
 MISSED = "a clip call inside a graph of tensorflow is not recorded"
-GRADIENTS = [tf.constant([[3.0], [4.0]]), tf.constant([12.0])]
+
+
+@pytest.fixture
+def gradients() -> list[tf.Tensor]:
+    return [tf.constant([[3.0], [4.0]]), tf.constant([12.0])]
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()[1:]]
 
 
-def test_a_function_is_recorded_with_the_names_and_norms_of_its_variables(tmp_path: Path) -> None:
+def test_a_function_is_recorded_with_the_names_and_norms_of_its_variables(
+    tmp_path: Path, gradients: list[tf.Tensor]
+) -> None:
     variables = [tf.Variable([[1.0], [0.0]], name="w"), tf.Variable([2.0], name="b")]
 
     @tf.function
-    def clip(gradients: list[tf.Tensor]) -> Any:
-        pairs = uc.GradientClipByGlobalNorm(1.0)(list(zip(gradients, variables, strict=True)))
+    def clip(given: list[tf.Tensor]) -> Any:
+        pairs = uc.GradientClipByGlobalNorm(1.0)(list(zip(given, variables, strict=True)))
         return [gradient for gradient, _ in pairs]
 
     with unified_clip.record(tmp_path / "run.jsonl", norms=True) as run:
         for _ in range(2):
             run.next_step()
-            clip(GRADIENTS)
-    clip(GRADIENTS)  # is told to nobody
+            clip(gradients)
+    clip(gradients)  # is told to nobody
     found = lines(tmp_path / "run.jsonl")
     assert [(line["step"], line["norm"], line["coef"]) for line in found] == [(1, 13.0, 1 / 13), (2, 13.0, 1 / 13)]
     assert found[0]["parameters"] == {
@@ -42,10 +48,10 @@ def test_a_function_is_recorded_with_the_names_and_norms_of_its_variables(tmp_pa
     }
 
 
-def test_xla_and_graphs_of_sessions_say_that_they_are_not_recorded(tmp_path: Path) -> None:
+def test_xla_and_graphs_of_sessions_say_that_they_are_not_recorded(tmp_path: Path, gradients: list[tf.Tensor]) -> None:
     compiled = tf.function(lambda gradients: uc.clip_by_global_norm(gradients, 1.0)[1], jit_compile=True)
     with unified_clip.record(tmp_path / "run.jsonl"), pytest.warns(ClipWarning, match=MISSED):
-        assert compiled(GRADIENTS) == 13.0
+        assert compiled(gradients) == 13.0
     graph = tf.Graph().as_default()
     with unified_clip.record(tmp_path / "other.jsonl"), graph, tf.compat.v1.Session() as session:
         with pytest.warns(ClipWarning, match=MISSED):
@@ -54,10 +60,10 @@ def test_xla_and_graphs_of_sessions_say_that_they_are_not_recorded(tmp_path: Pat
     assert lines(tmp_path / "run.jsonl") == lines(tmp_path / "other.jsonl") == []
 
 
-def test_a_call_under_a_tape_is_recorded(tmp_path: Path) -> None:
+def test_a_call_under_a_tape_is_recorded(tmp_path: Path, gradients: list[tf.Tensor]) -> None:
     with unified_clip.record(tmp_path / "run.jsonl", norms=True), tf.GradientTape() as tape:
-        tape.watch(GRADIENTS[0])
-        clipped = uc.clip_by_norm(GRADIENTS[0], 1.0)
-    assert tape.gradient(clipped, GRADIENTS[0]) is not None
+        tape.watch(gradients[0])
+        clipped = uc.clip_by_norm(gradients[0], 1.0)
+    assert tape.gradient(clipped, gradients[0]) is not None
     (line,) = lines(tmp_path / "run.jsonl")
     assert (line["norm"], line["coef"]) == ([5.0], [0.2])
