@@ -66,10 +66,10 @@ def test_a_list_of_known_differences_that_is_not_true_fails() -> None:
 
 
 def test_the_report_says_which_versions_a_known_difference_is_about(tmp_path: Path) -> None:
-    entry = dataclasses.replace(KNOWN, versions="torch>=2.10")
+    entry = dataclasses.replace(KNOWN, versions="torch>=2.13")
     report.write(result("equal", "equal", known=[Shown(entry, ["a"], 0.5)]), tmp_path)
-    assert "| it is so (torch>=2.10) |" in (tmp_path / "parity.md").read_text(encoding="utf-8")
-    assert json.loads((tmp_path / "parity.json").read_text(encoding="utf-8"))["known"][0]["versions"] == "torch>=2.10"
+    assert "| it is so (torch>=2.13) |" in (tmp_path / "parity.md").read_text(encoding="utf-8")
+    assert json.loads((tmp_path / "parity.json").read_text(encoding="utf-8"))["known"][0]["versions"] == "torch>=2.13"
 
 
 def test_a_framework_may_be_missing_where_the_suite_says_so() -> None:

@@ -418,8 +418,7 @@ def _go_in_lists(tensors: Sequence[Tensor], others: Sequence[Any], differentiabl
     else:
         recorded = _records(differentiable) and any(tensor.requires_grad for tensor in (*tensors, *others))
         special = recorded or _is_transformed() or any(map(_is_inference, tensors))
-    some = len(tensors) > 0  # PyTorch 2.10 cannot trace bool() of a list
-    return some and not special and all(_is_real(tensor) and tensor.numel() for tensor in tensors)
+    return bool(tensors) and not special and all(_is_real(tensor) and tensor.numel() for tensor in tensors)
 
 
 def _is_strided(tensor: Any) -> bool:

@@ -91,13 +91,12 @@ def torch_pairs(arrays: Sequence[Array]) -> Pairs:
             return []
         torch.compiler.reset()  # the graphs of another limit, or the limit would no longer be a constant
 
-        def compiled(clip: Any, whole: bool) -> Any:
-            return torch.compile(lambda given: clip(given, limit), fullgraph=whole)
+        def compiled(clip: Any) -> Any:
+            return torch.compile(lambda given: clip(given, limit), fullgraph=True)
 
         name = "torch.nn.utils.clip_grad_norm_ (torch.compile)"
-        ours = Pair(name, restore, compiled(uc.clip_grad_norm_, whole=True), in_place=True)
-        # PyTorch 2.10 cannot compile its own as a whole.
-        return [ours._replace(theirs=compiled(torch.nn.utils.clip_grad_norm_, whole=False))]
+        ours = Pair(name, restore, compiled(uc.clip_grad_norm_), in_place=True)
+        return [ours._replace(theirs=compiled(torch.nn.utils.clip_grad_norm_))]
 
     name = "torch.nn.utils.get_total_norm"
     ours = Pair(name, lambda: masters, uc.get_total_norm, torch.nn.utils.get_total_norm)
