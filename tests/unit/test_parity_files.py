@@ -458,7 +458,7 @@ def test_safetensors_that_are_not_whole(
 def test_safetensors_that_end_in_their_header(tmp_path: Path, read: Callable[..., Found], data: bytes) -> None:
     (tmp_path / "a.safetensors").write_bytes(data)
     with pytest.raises(
-        UnreadableError, match=f"it has {len(data)} bytes, and its header .*: it was cut short, or is no"
+        UnreadableError, match=f"it has {len(data)} bytes, and its header .*: it is no safetensors file, or was"
     ):
         read(tmp_path / "a.safetensors")
 

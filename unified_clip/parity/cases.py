@@ -8,7 +8,7 @@
     gradients = ["worked example"]
     calls = [{ call = "clip_grad_norm_", max_norm = 5.0 }, { call = "global_norm" }]
 
-A list of gradients has either `tensors` or `file`, a safetensors file relative to the suite. A tensor is one of
+A list of gradients has either `tensors` or `file`, relative to the suite (see `files`). A tensor is one of
 
     { values = [1.0, "0x1p-149", [70, 0.125]] }     numbers, hexadecimal floats, or [n, x] for n times x; of complex
                                                     numbers the real and the imaginary parts in turn
