@@ -71,8 +71,8 @@ def _header(raw: Raw) -> tuple[dict[str, Any], int]:
     length = int.from_bytes(raw[:8].tobytes(), "little")
     if len(raw) < 8 or length > min(LONGEST_HEADER, len(raw) - 8):
         raise UnreadableError(
-            f"it has {len(raw)} bytes, and its header should have {length}: it is no safetensors file, or was cut short;"
-            " copy it again"
+            f"it has {len(raw)} bytes, and its header should have {length}: it is no safetensors file,"
+            " or was cut short; copy it again"
         )
     try:
         header = json.loads(raw[8 : 8 + length].tobytes(), object_pairs_hook=_without_duplicates)
