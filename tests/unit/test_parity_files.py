@@ -126,6 +126,18 @@ def test_checkpoints_of_tensorflow(tensorflow_files: Path, read: Callable[..., F
     assert all_bits(found) == {name: WHOLE[name] for name in ("float16", "float32", "float64")}
 
 
+@pytest.mark.parametrize(("name", "source"), [("all-1", "all-1"), ("all-1.index", "all-1"), (".", "")])
+def test_a_checkpoint_is_named_by_its_prefix_its_index_or_its_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, source: str
+) -> None:
+    (tmp_path / "all-1.index").write_text("x")
+    (tmp_path / "checkpoint").write_text("x")
+    asked: list[str] = []
+    monkeypatch.setattr(files, "_convert", lambda *what: asked.extend(what[:2]) or {"a": None})
+    files.read(tmp_path / name, tmp_path)
+    assert asked == ["tensorflow", str(tmp_path / source)]
+
+
 @pytest.mark.parametrize(
     ("name", "order"), [("model.keras", [0, 1, 2, 3]), ("keras.weights.h5", [0, 1, 2, 3]), ("old.h5", [3, 2, 1, 0])]
 )
@@ -459,7 +471,7 @@ def test_safetensors_that_are_not_whole(
 def test_safetensors_that_end_in_their_header(tmp_path: Path, read: Callable[..., Found], data: bytes) -> None:
     (tmp_path / "a.safetensors").write_bytes(data)
     with pytest.raises(
-        UnreadableError, match=f"it has {len(data)} bytes, and its header .*: it was cut short, or is no"
+        UnreadableError, match=f"it has {len(data)} bytes, and its header .*: it is no safetensors file, or was"
     ):
         read(tmp_path / "a.safetensors")
 
@@ -540,6 +552,14 @@ def test_an_array_that_expands_to_more_than_it_says_is_not_expanded(
         read(save("(2,)", 0, bytes(10_000_000)))
     with pytest.raises(UnreadableError, match=r"'a' is said to expand from .* bytes to 4000000000128"):
         read(save("(1000000000000,)", 4 * 10**12 - 8, bytes(8)))
+
+
+def test_arrays_compressed_in_other_ways_are_refused(tmp_path: Path, read: Callable[..., Found]) -> None:
+    np.save(tmp_path / "a.npy", np.ones(2))
+    with zipfile.ZipFile(tmp_path / "a.npz", "w", zipfile.ZIP_BZIP2) as archive:
+        archive.write(tmp_path / "a.npy", "a.npy")
+    with pytest.raises(UnreadableError, match="'a' is encrypted or compressed otherwise"):
+        read(tmp_path / "a.npz")
 
 
 class Runs:

@@ -67,7 +67,7 @@ def from_torch(source: str, out: Path) -> Iterator[Item]:
     with Path(source).open("rb") as file:
         is_zip = file.read(2) == b"PK"  # or a pickle, as before PyTorch 1.6, which cannot be mapped
     if is_zip and not zipfile.is_zipfile(source):
-        raise UnreadableError("it was cut short: it is a zip without an end")
+        raise UnreadableError("it was cut short: it is a zip without an end; copy it again")
     try:
         loaded = torch.load(source, map_location="cpu", weights_only=True, mmap=is_zip)
     except pickle.UnpicklingError as error:
@@ -93,11 +93,11 @@ def _get_tensor(checkpoint: Any, name: str) -> Gradient:
 def from_keras(source: str, out: Path) -> Iterator[Item]:
     import h5py
 
-    found: list[tuple[str, Any]] = []
+    zipped, found = Path(source).suffix.lower() == ".keras", []
     with tempfile.TemporaryFile(dir=out) as copy:
-        if source.endswith(".keras"):
+        if zipped:
             _extract(source, copy)
-        with h5py.File(copy if source.endswith(".keras") else source) as file:
+        with h5py.File(copy if zipped else source) as file:
             file.visititems(lambda name, each: found.append((name, each)) if isinstance(each, h5py.Dataset) else None)
             for name, dataset in found:
                 yield Item(name, name_of(dataset.dtype), partial(_read_dataset, name, dataset))

@@ -178,8 +178,9 @@ def _convert(
 
 def _run(command: Sequence[str], timeout: float) -> str:
     """Run a process to a good end. What it last wrote to stderr."""
-    with tempfile.TemporaryDirectory() as package, tempfile.TemporaryFile() as errors:
-        process = _workers.start(command, _workers.search_path(command[0], Path(package)), errors)
+    with tempfile.TemporaryDirectory(prefix="unified_clip_parity_") as directory, tempfile.TemporaryFile() as errors:
+        search = _workers.search_path(command[0], Path(directory, "package"))
+        process = _workers.start(command, search, errors)
         try:
             code = process.wait(timeout)
         except subprocess.TimeoutExpired:

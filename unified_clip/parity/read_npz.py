@@ -67,9 +67,13 @@ def _check_size(name: str, info: zipfile.ZipInfo, header: Header) -> None:
     """Before anything is expanded. Of Python objects, which are refused, nothing is known."""
     size = header.length + math.prod(header.shape) * header.dtype.itemsize
     if info.file_size != size and not header.dtype.hasobject:
-        raise UnreadableError(f"{name!r} has {info.file_size} bytes, and its header describes {size}: it is damaged")
+        raise UnreadableError(
+            f"{name!r} has {info.file_size} bytes, and its header describes {size}: it is damaged; copy it again"
+        )
     if info.file_size > MOST * info.compress_size:
-        raise UnreadableError(f"{name!r} is said to expand from {info.compress_size} bytes to {info.file_size}")
+        raise UnreadableError(
+            f"{name!r} is said to expand from {info.compress_size} bytes to {info.file_size}: it is damaged"
+        )
 
 
 def _read(raw: Raw, archive: zipfile.ZipFile, info: zipfile.ZipInfo, header: Header) -> Gradient:
@@ -83,7 +87,4 @@ def _start(raw: Raw, info: zipfile.ZipInfo) -> int:
     """The byte where a member begins: its local header may be longer than what the zip's directory has of it."""
     local = raw[info.header_offset : info.header_offset + LOCAL_HEADER]
     name, extra = local[-4:].view("<u2").tolist()
-    start = info.header_offset + LOCAL_HEADER + name + extra
-    if start + info.file_size > len(raw):
-        raise UnreadableError(f"{info.filename!r} ends beyond the end of the file: it was cut short")
-    return int(start)
+    return int(info.header_offset + LOCAL_HEADER + name + extra)

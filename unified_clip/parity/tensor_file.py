@@ -91,7 +91,8 @@ def _header(raw: Raw) -> tuple[dict[str, Any], int]:
     length = int.from_bytes(raw[:8].tobytes(), "little")
     if len(raw) < 8 or length > min(LONGEST_HEADER, len(raw) - 8):
         raise UnreadableError(
-            f"it has {len(raw)} bytes, and its header should have {length}: it was cut short, or is no safetensors file"
+            f"it has {len(raw)} bytes, and its header should have {length}: it is no safetensors file,"
+            " or was cut short; copy it again"
         )
     try:
         header = json.loads(raw[8 : 8 + length].tobytes(), object_pairs_hook=_without_duplicates)
@@ -132,7 +133,9 @@ def _entries(header: Mapping[str, Any], first: int, size: int) -> dict[str, Entr
             raise UnreadableError(f"{name!r} has data_offsets {told}, and the tensor before it ends at {end - first}")
         end = entry.stop
     if end != size:
-        raise UnreadableError(f"it has {size} bytes, and by its header {end}: it was cut short or damaged")
+        raise UnreadableError(
+            f"it has {size} bytes, and by its header {end}: it was cut short or damaged; copy it again"
+        )
     return entries
 
 
