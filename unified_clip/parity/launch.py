@@ -173,8 +173,8 @@ def _start(
 
         def collect() -> bool:
             """Take what there is; whether there was anything."""
-            names = [entry.name for entry in os.scandir(out) if entry.name[0].isdigit()]
-            numbers = sorted(int(name.removesuffix(".json")) for name in names if name.endswith(".json"))
+            names = set(os.listdir(out))
+            numbers = [number for number in remaining if f"{number}.json" in names]
             for number in numbers:
                 _keep(found, remaining.pop(number), _read_result(out, number), take)
                 for path in out.glob(f"{number}.*"):
