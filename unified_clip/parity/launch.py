@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -173,7 +172,7 @@ def _start(
 
         def collect() -> bool:
             """Take what there is; whether there was anything."""
-            names = set(os.listdir(out))
+            names = {path.name for path in out.iterdir()}
             numbers = [number for number in remaining if f"{number}.json" in names]
             for number in numbers:
                 _keep(found, remaining.pop(number), _read_result(out, number), take)
