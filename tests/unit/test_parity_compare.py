@@ -100,7 +100,10 @@ def test_stages_are_compared_apart() -> None:
 
 @pytest.mark.parametrize(
     ("update", "detail"),
-    [(None, "0 parameters instead of 1"), ([dense([[0.25, 0.0]])], "parameter 0 is float32[1, 2] instead of float32[2]")],
+    [
+        (None, "0 parameters instead of 1"),
+        ([dense([[0.25, 0.0]])], "parameter 0 is float32[1, 2] instead of float32[2]"),
+    ],
 )
 def test_a_step_that_gives_no_parameters_or_other_shapes_is_different(update: Any, detail: str) -> None:
     one = case([dense([3.0, 4.0])], "clip_by_global_norm", clip_norm=2.5, update=True)
