@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import tracemalloc
 from typing import Any
 
 import numpy as np
 import pytest
 from parity_cases import case, dense
 
-from unified_clip.parity import compare, distance, natives, oracle
+from unified_clip.parity import compare, details, distance, natives, oracle
 from unified_clip.parity.cases import Case
 from unified_clip.parity.launch import DEVICE, HOST, Outcome
 from unified_clip.parity.natives import Difference, Known
@@ -95,6 +96,36 @@ def test_stages_are_compared_apart() -> None:
     verdict = compare.judge(one, oracle.expect(one), found, HOST)
     assert verdict.stages == {"norm": 0.0, "coefficient": 2.0**-23, "tensors": 1.0, "update": 0.0}
     assert verdict.detail == "coefficient off by 1.19e-07 relatively, tensors off by 1 ulp"
+
+
+@pytest.mark.parametrize(
+    ("update", "detail"),
+    [
+        (None, "0 parameters instead of 1"),
+        ([dense([[0.25, 0.0]])], "parameter 0 is float32[1, 2] instead of float32[2]"),
+    ],
+)
+def test_a_step_that_gives_no_parameters_or_other_shapes_is_different(update: Any, detail: str) -> None:
+    one = case([dense([3.0, 4.0])], "clip_by_global_norm", clip_norm=2.5, update=True)
+    found = dataclasses.replace(outcome(5.0, [1.5, 2.0]), update=update)
+    verdict = compare.judge(one, oracle.expect(one), found, HOST)
+    assert (verdict.kind, verdict.detail) == ("different", detail)
+
+
+def test_long_lists_are_compared_tensor_by_tensor() -> None:
+    one = case([dense(np.full(1 << 15, number)) for number in range(1, 33)], "clip_grad_norm_", max_norm=1.0)
+    right = oracle.expect(one)
+    found = [dense(tensor.values() * (1 + 2.0**-20)) for tensor in right.gradients or () if tensor]
+    result = Outcome(right.norm, [*found])
+    assert oracle.is_long(one)
+    assert right.digests != result.digests
+    tracemalloc.start()
+    try:
+        assert compare.judge(one, right, result, HOST).kind == "different"
+        assert details.find(one, right, {HOST: result}, [HOST])
+        assert tracemalloc.get_traced_memory()[1] < sum(tensor.array.nbytes for tensor in found) / 2
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_step_has_to_follow_from_the_frameworks_own_gradients_on_the_device_path() -> None:

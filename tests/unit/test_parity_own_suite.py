@@ -120,6 +120,22 @@ def test_accepting_again_drops_what_is_no_longer_true_and_keeps_words_and_commen
     assert (entry.size, entry.reason) == (0.05, "float32 # sums")
 
 
+@pytest.mark.parametrize("sizes", [{"one": 2.0, "two": 0.5}, {"one": 2.0, "two": 2.0}])
+def test_a_difference_that_has_grown_is_accepted_too(tmp_path: Path, sizes: dict[str, float]) -> None:
+    path = tmp_path / "known.toml"
+    accept.write(path, run({"one": 0.5, "two": 0.5}, []))
+    assert accept.write(path, run(sizes, natives.read(path))) == (0, 1, 1)
+    assert run(sizes, natives.read(path)).exit_code == 0
+
+
+def test_of_two_entries_that_say_the_same_one_is_left(tmp_path: Path) -> None:
+    path = tmp_path / "known.toml"
+    accept.write(path, run({"one": 0.5}, []))
+    path.write_text(path.read_text(encoding="utf-8") * 2, encoding="utf-8")
+    assert accept.write(path, run({"one": 0.5}, natives.read(path))) == (0, 2, 1)
+    assert run({"one": 0.5}, natives.read(path)).exit_code == 0
+
+
 def test_entries_of_frameworks_that_were_not_run_stay(tmp_path: Path) -> None:
     path = tmp_path / "known.toml"
     accept.write(path, run({"one": 0.5}, []))

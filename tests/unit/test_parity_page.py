@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from parity_runs import NORM_OFF, run, wrong
 
 from unified_clip.parity import page, recorded_plot, report
+from unified_clip.parity.baseline import Change
+from unified_clip.parity.compare import Kind
+from unified_clip.parity.natives import Judgement
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -57,8 +61,12 @@ def test_what_comes_from_suites_and_workers_cannot_become_html(failed: Any, html
     result = failed["cases"][0]["frameworks"]["torch"]["native"]
     data = {**failed, "verdict": f"FAIL: {evil}", "versions": {evil: evil}, "titles": {"torch": evil}}
     data["problems"] = [{"what": evil, "detail": evil, "framework": None, "mode": None, "cases": []}]
-    data["known"] = [{**dict.fromkeys(("framework", "function", "reason", "problem"), evil), "cases": [], "size": None}]
-    data["known"][0]["kind"] = "value"
+    said = dict.fromkeys(("framework", "function", "reason", "versions", "problem"), evil)
+    data["known"] = [{**said, "kind": "value", "cases": [], "size": None}]
+    data["notes"] = [evil]
+    data["baseline"] = [
+        {**dict.fromkeys(("framework", "what", "case", "before", "after"), evil), "kind": "verdict", "worse": True}
+    ]
     data["cases"] = [{**failed["cases"][0], "name": evil, "frameworks": {"torch": {"native": {**result}}}}]
     data["cases"][0]["frameworks"]["torch"]["native"] |= dict.fromkeys(
         ("detail", "function", "reproduce", "problem"), evil
@@ -66,6 +74,26 @@ def test_what_comes_from_suites_and_workers_cannot_become_html(failed: Any, html
     made = page.render(data, [{"step": 1, "norm": 1.0, "threshold": 1.0, "call": evil}])
     assert "<img" not in made
     assert made.count("&lt;img src=x") > 8
+
+
+def test_the_page_tells_what_changed_since_a_baseline_and_what_is_worth_a_note(failed: Any) -> None:
+    changes = [dataclasses.asdict(Change("version", "torch", "", "", "2.12", "2.13"))]
+    made = page.render({**failed, "baseline": changes, "notes": ["torch: its worker printed 'hello'."]})
+    assert "<p>Against the baseline: 1 changes, 0 of them for the worse.</p>" in made
+    assert "<td>2.12</td><td>2.13</td>" in made
+    assert "its worker printed &#39;hello&#39;." in made
+    assert "Since the baseline" not in page.render(failed)
+
+
+def test_known_differences_are_shown_with_the_versions_they_are_about(failed: Any) -> None:
+    entry = {"framework": "torch", "function": "f", "kind": "value", "size": 0.5, "cases": [], "problem": ""}
+    assert "why (torch&lt;3)" in page.render({**failed, "known": [{**entry, "reason": "why", "versions": "torch<3"}]})
+
+
+def test_every_verdict_has_a_meaning_and_a_colour() -> None:
+    assert set(page.VERDICTS) == {*get_args(Kind), *get_args(Judgement)}
+    style = (Path(page.__file__).parent / "web" / "page.css").read_text(encoding="utf-8")
+    assert [name for name in page.VERDICTS if f"\n.{name.replace(' ', '-')} {{" not in style] == []
 
 
 def test_a_page_of_thousands_of_results_stays_small(failed: Any) -> None:

@@ -137,6 +137,7 @@ def tensor(text: str) -> str:
         ),
         (cases_of("{ call = 'clip_by_norm', clip_norm = 1, p = 2 }"), "unknown p"),
         (cases_of("{ call = 'clip_by_norm', clip_norm = 'one' }"), "clip_norm is 'one'; give a number"),
+        (cases_of(f"{{ call = 'clip_by_norm', clip_norm = {10**309} }}"), "clip_norm is 1000.*; give a number"),
         (
             cases_of(NORM, "container = 'set'"),
             "container: it may be list, tuple, .* \\(it is 'set'\\)",
@@ -343,9 +344,13 @@ def test_a_manner_is_part_of_the_name_of_a_case() -> None:
     assert manner.describe() == ", as tuple, need clip true 0, transposed"
 
 
-def test_the_suite_of_the_documentation_is_read(tmp_path: Path) -> None:
+def test_the_suites_of_the_documentation_are_read(tmp_path: Path) -> None:
     text = (SUITE.parent / "docs" / "parity.md").read_text(encoding="utf-8")
-    described, cases_ = (block.split("```")[0] for block in text.split("```toml\n")[1:])
+    own, described, cases_ = (block.split("```")[0] for block in text.split("```toml\n")[1:])
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "suite.toml").write_text(own, encoding="utf-8")
+    np.savez(tmp_path / "gradients.npz", weight=np.ones(2, np.float32))
+    assert len(suites.read(tmp_path / "own").cases) == 2 * 3
     (tmp_path / "cases").mkdir()
     for name, content in (("suite.toml", described), ("cases/a.toml", cases_), ("known.toml", "")):
         (tmp_path / name).write_text(content, encoding="utf-8")

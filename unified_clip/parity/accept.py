@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,7 +10,7 @@ import tomlkit
 from tomlkit.items import AoT, Table
 
 from .engine import Run
-from .natives import KINDS, Difference, Known
+from .natives import KINDS, Difference, Known, Shown
 
 UNSIZED = ("raises", "returns", "silent", "form")
 
@@ -27,8 +27,8 @@ def write(path: Path, run: Run) -> Changes:
     """Drop from a list what is no longer true, and add what it lacks. Comments and the entries that are true stay."""
     document = tomlkit.parse(path.read_text(encoding="utf-8")) if path.exists() else tomlkit.document()
     entries: AoT = document.setdefault("known", tomlkit.aot())
-    untrue = [shown.known for shown in run.known if shown.problem]
-    added = [_entry(key, found, list(entries)) for key, found in _unlisted(run).items()]
+    untrue = [shown.known for shown in run.known if not _is_true(shown, run)]
+    added = [_entry(key, found, list(entries)) for key, found in _unlisted(run, untrue).items()]
     stale = [index for index, entry in enumerate(entries) if any(_is(entry, known) for known in untrue)]
     for index in reversed(stale):
         del entries[index]
@@ -47,13 +47,22 @@ def _is(entry: Any, known: Known) -> bool:
     return same and entry.get("versions", "") == known.versions
 
 
+def _is_true(shown: Shown, run: Run) -> bool:
+    """Whether an entry shows as it says, and every difference that it covers is as it says."""
+    cells = ((row.case.name, row.cells.get(shown.known.framework)) for row in run.rows)
+    wrong = ((name, cell.native) for name, cell in cells if cell and cell.native and cell.problem)
+    return not shown.problem and not any(
+        shown.known.covers(shown.known.framework, name, difference) for name, difference in wrong
+    )
+
+
 Key = tuple[str, str, str]
 """Framework, function and kind."""
 
 
-def _unlisted(run: Run) -> dict[Key, dict[str, Difference]]:
+def _unlisted(run: Run, untrue: Sequence[Known]) -> dict[Key, dict[str, Difference]]:
     """By case, the differences that no true entry of the list covers."""
-    known = [shown.known for shown in run.known if not shown.problem]
+    known = [shown.known for shown in run.known if shown.known not in untrue]
     found: dict[Key, dict[str, Difference]] = {}
     for framework, case, difference in _differences(run):
         if not any(entry.covers(framework, case, difference) for entry in known):

@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -172,17 +173,13 @@ def _call(table: dict[str, Any], place: str) -> tuple[str, dict[str, Any]]:
         numbers = [value] if key != "axes" else value if isinstance(value, list) else [None]
         kinds = int if key == "axes" else bool if key == "error_if_nonfinite" else (int, float)
         if not all(
-            isinstance(number, kinds) and (abs(number) < 10**400 or isinstance(number, float)) for number in numbers
+            isinstance(number, kinds) and (isinstance(number, float) or abs(number) <= sys.float_info.max)
+            for number in numbers
         ):
             raise SuiteError(
                 f"{place}, {name}: {key} is {value!r:.60}; give a number, or for axes a list of whole ones"
             )
     return name, arguments
-
-
-def _is_huge(number: float) -> bool:
-    """Whether it is a whole number that no float can hold."""
-    return isinstance(number, int) and abs(number) > 10**300
 
 
 # -- what the oracle and the workers know how to do

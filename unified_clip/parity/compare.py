@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -71,7 +71,7 @@ def judge(case: Case, expected: Expected, outcome: Outcome | Failure, path: str,
     same = outcome.digests == expected.digests
     wrong = _wrong_behaviour(case, outcome)
     if not same and not wrong:
-        wrong = _wrong_form(_tensors(expected.norm, expected.gradients), _tensors(outcome.norm, outcome.gradients))
+        wrong = _wrong_forms(expected, outcome)
     if path == HOST and not wrong:
         wrong = _wrong_objects(case, expected, outcome)
     if wrong:
@@ -157,20 +157,31 @@ def _wrong_behaviour(case: Case, outcome: Outcome) -> str:
     return ""
 
 
-def _tensors(norm: Dense | None, gradients: Sequence[Dense | None] | None) -> list[Dense | None]:
-    return [norm, *(gradients or [])]
+def _tensors(result: Expected | Outcome) -> Iterator[Dense | None]:
+    """The norm and the gradients, one by one: all at once may not fit into memory."""
+    yield result.norm
+    yield from result.gradients or ()
 
 
-def _wrong_form(expected: Sequence[Dense | None], found: Sequence[Dense | None]) -> str:
-    """What is wrong with the number, the dtypes or the shapes of the tensors; '' if nothing."""
+def _wrong_forms(expected: Expected, outcome: Outcome) -> str:
+    """What is wrong with the number, the dtypes or the shapes of the tensors of any stage; '' if nothing."""
+    return (
+        _wrong_form("the norm", expected.norm, outcome.norm)
+        or _wrong_list("gradient", expected.gradients or (), outcome.gradients or ())
+        or _wrong_list("parameter", expected.update or (), outcome.update or ())
+    )
+
+
+def _wrong_list(what: str, expected: Sequence[Dense | None], found: Sequence[Dense | None]) -> str:
     if len(expected) != len(found):
-        return f"{len(found) - 1} gradients instead of {len(expected) - 1}"
-    for index, (right, got) in enumerate(zip(expected, found, strict=True)):
-        what = f"gradient {index - 1}" if index else "the norm"
-        forms = ["None" if tensor is None else f"{tensor.dtype}{list(tensor.shape)}" for tensor in (right, got)]
-        if forms[0] != forms[1]:
-            return f"{what} is {forms[1]} instead of {forms[0]}"
-    return ""
+        return f"{len(found)} {what}s instead of {len(expected)}"
+    pairs = enumerate(zip(expected, found, strict=True))
+    return next(filter(None, (_wrong_form(f"{what} {index}", *pair) for index, pair in pairs)), "")
+
+
+def _wrong_form(what: str, expected: Dense | None, found: Dense | None) -> str:
+    forms = ["None" if tensor is None else f"{tensor.dtype}{list(tensor.shape)}" for tensor in (expected, found)]
+    return "" if forms[0] == forms[1] else f"{what} is {forms[1]} instead of {forms[0]}"
 
 
 # -- the device path
@@ -213,9 +224,9 @@ def _differs_by_flushing(case: Case, expected: Expected, outcome: Outcome) -> bo
     return all(
         any(ulps([_flushed(right)], [_flushed(found)]) <= NORM_ULPS for right in rights)
         for *rights, found in zip(
-            _tensors(expected.norm, expected.gradients),
-            _tensors(from_flushed.norm, from_flushed.gradients),
-            _tensors(outcome.norm, outcome.gradients),
+            _tensors(expected),
+            _tensors(from_flushed),
+            _tensors(outcome),
             strict=True,
         )
     )

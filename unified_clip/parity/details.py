@@ -18,7 +18,7 @@ from .cases import Case
 from .compare import STAGES
 from .launch import HOST, NATIVE, Outcome
 from .oracle import Expected
-from .tensors import PARTS, Dense, encode
+from .tensors import PARTS, Dense, Lazily, encode
 
 Side = Literal["ours", "native"]
 
@@ -154,7 +154,7 @@ def _numbers(stage: str, case: Case, right: Expected, found: Expected | Outcome 
         return None
     if stage == "coefficient":
         return [Dense("float64", np.array(coefficient)) for coefficient in compare.coefficients(case, held)]
-    return [a if a is None or b is None else _like(a, b) for a, b in zip(exact, held, strict=True)]
+    return Lazily(lambda index: _like(exact[index], held[index]), len(exact))
 
 
 def _size(tensor: Dense | None) -> int | None:
@@ -169,8 +169,10 @@ def _held(stage: str, result: Expected | Outcome | None) -> Tensors | None:
     return result.update if stage == "update" else result.gradients
 
 
-def _like(exact: Dense, found: Dense) -> Dense:
+def _like(exact: Dense | None, found: Dense | None) -> Dense | None:
     """A tensor in another's dtype and shape: some natives give a norm in the gradients' own dtype."""
+    if exact is None or found is None:
+        return None
     if found.dtype != exact.dtype:
         found = encode(rounded(found.values(), exact.dtype), exact.dtype)
     return Dense(exact.dtype, found.array.reshape(exact.array.shape))

@@ -16,8 +16,12 @@ Bits = npt.NDArray[np.unsignedinteger]
 
 def ulps(ours: Sequence[Dense | None], theirs: Sequence[Dense | None]) -> float:
     """The greatest distance between two lists of tensors of one form: see `differences`."""
-    pairs = [(a, b) for a, b in zip(ours, theirs, strict=True) if a is not None and b is not None]
-    return max((float(differences(a, b)[1].max(initial=0.0)) for a, b in pairs), default=0.0)
+    pairs = zip(ours, theirs, strict=True)
+    return max((_furthest(a, b) for a, b in pairs if a is not None and b is not None), default=0.0)
+
+
+def _furthest(ours: Dense, theirs: Dense) -> float:
+    return float(differences(ours, theirs)[1].max(initial=0.0))
 
 
 def differences(ours: Dense, theirs: Dense) -> tuple[npt.NDArray[np.intp], Float64s]:

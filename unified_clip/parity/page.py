@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from . import plots, recorded_plot
+from . import baseline, plots, recorded_plot
 from .launch import NATIVE, OURS
 from .natives import KINDS
 from .text import size
@@ -31,6 +31,7 @@ VERDICTS = {
     "different": "a difference that should not be",
     "crashed": "the worker ended",
     "timed out": "the worker gave nothing for too long",
+    "out of memory": "the worker had too little memory, or took more than its share",
     "unreadable": "the worker left something else than a result",
     "missing": "the framework is not installed",
 }
@@ -118,6 +119,17 @@ class View:
         return result
 
     @property
+    def told(self) -> list[str]:
+        """What is said below the verdict."""
+        changes = self.data["baseline"]
+        return [*([] if changes is None else [baseline.headline(changes)]), *self.data["notes"]]
+
+    @property
+    def changes(self) -> list[list[str]]:
+        """Since the baseline."""
+        return baseline.rows(self.data["baseline"] or [])
+
+    @property
     def passed(self) -> bool:
         return bool(self.data["exit_code"] == 0)
 
@@ -139,6 +151,7 @@ def render(data: Data, record: Sequence[Data] = ()) -> str:
         titles=TITLES,
         meanings=VERDICTS,
         kinds=KINDS,
+        change=baseline.HEADER,
         native=NATIVE,
         size=size,
         plots=list(_plots(data, record)),
