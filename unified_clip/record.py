@@ -86,8 +86,7 @@ class Recording:
         self.path, self.norms, self.gradients_every = path, bool(norms), gradients_every
         self.in_detail = self.norms or gradients_every is not None
         self._name_of = namer(names)
-        self._lock = threading.RLock()  # of the file and the step; graphs that tell something take it
-        self._flushing = threading.RLock()  # taken first; whoever has it may wait for a device
+        self._make_locks()
         self._lines: Lines | None = None
         self._step, self._by_calls = 0, True
         self._is_empty = True
@@ -96,6 +95,10 @@ class Recording:
         self._stored: dict[int, int] = {}
         self._waits: set[Callable[[], object]] = set()
         self._warned: set[str] = set()
+
+    def _make_locks(self) -> None:
+        self._lock = threading.RLock()  # of the file and the step; graphs that tell something take it
+        self._flushing = threading.RLock()  # taken first; whoever has it may wait for a device
 
     # -- steps
 
@@ -154,6 +157,14 @@ class Recording:
                 f"{self.path} holds no clip call: none was made while it was recorded, or only in graphs that were "
                 "made before; begin to record before the first step"
             )
+
+    def let_go(self) -> None:
+        """In a process that was forked: the file, and what was to be written, are its parent's."""
+        self._make_locks()
+        self._pending.clear()
+        self._waits.clear()
+        self._is_empty = False
+        self._close()
 
     def _close(self) -> None:
         with self._lock:

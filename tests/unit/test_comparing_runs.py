@@ -154,6 +154,8 @@ def test_distances_are_counted_in_float32_or_in_float64_where_it_is_needed() -> 
     assert parting.distance(math.nan, math.nan).ulps == 0
     assert parting.distance(math.inf, 1.0).ulps == math.inf
     assert parting.distance(2.0, 1.0).relative == 0.5
+    assert parting.distance(1e39, float(np.nextafter(1e39, 2e39))).ulps == 1  # which float32 does not reach
+    assert parting.distance(1e39, 1.0).ulps > 1e16
 
 
 def test_runs_are_the_same_up_to_what_is_allowed(compared: Any) -> None:

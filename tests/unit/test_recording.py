@@ -20,6 +20,9 @@ import unified_clip.numpy as uc
 from unified_clip import ClipWarning
 from unified_clip._core import watch
 
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONSAFEPATH": "1"}
+"""Of a process that imports what this one does."""
+
 
 def clip() -> Any:
     return uc.clip_grad_norm_([np.array([3.0, 4.0], np.float32)], 1.0)
@@ -195,8 +198,7 @@ with unified_clip.record(sys.argv[1], gradients_every=1):
 
 
 def test_a_killed_process_leaves_whole_lines(path: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONSAFEPATH": "1"}
-    process = subprocess.Popen([sys.executable, "-c", CRASH, str(path)], stdout=subprocess.PIPE, env=environment)
+    process = subprocess.Popen([sys.executable, "-c", CRASH, str(path)], stdout=subprocess.PIPE, env=ENVIRONMENT)
     assert process.stdout is not None
     for _ in range(5):
         process.stdout.readline()
@@ -206,6 +208,41 @@ def test_a_killed_process_leaves_whole_lines(path: Path) -> None:
     found = lines(path)[1:]
     assert len(found) >= 5
     assert all((path.parent / line["gradients"]).exists() for line in found)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_forked_process_neither_writes_into_the_file_nor_waits_for_a_lock(path: Path) -> None:
+    script = f"""
+import os, signal, threading
+import numpy as np
+import unified_clip
+import unified_clip.numpy as uc
+
+with unified_clip.record({str(path)!r}) as run:
+    uc.clip_grad_norm_([np.ones(2)], 1.0)
+    held, forked = threading.Event(), threading.Event()
+
+    def write():
+        with run._flushing:
+            held.set()
+            forked.wait()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    held.wait()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(10)
+        uc.clip_grad_norm_([np.ones(2)], 1.0)
+    else:
+        forked.set()
+        writer.join()
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        assert status == 0, status
+        uc.clip_grad_norm_([np.ones(2)], 1.0)
+"""
+    subprocess.run([sys.executable, "-W", "ignore", "-c", script], check=True, env=ENVIRONMENT, timeout=60)
+    assert [line["step"] for line in lines(path)[1:]] == [1, 2]
 
 
 def test_a_full_disk_ends_the_recording_and_not_the_training(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

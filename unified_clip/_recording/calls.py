@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -44,6 +45,9 @@ class Recorder(Protocol):
 
     def miss(self, framework: str) -> None: ...
 
+    def let_go(self) -> None:
+        """In a process that was forked: the file, and what was to be written, are its parent's."""
+
 
 class Dispatcher:
     """The `watch.Watcher` of the process: tells every recorder."""
@@ -65,6 +69,13 @@ class Dispatcher:
             self._recorders = change(self._recorders)
             self.in_detail = any(recorder.in_detail for recorder in self._recorders)
             watch.watcher = self if self._recorders else None
+
+    def let_go(self) -> None:
+        """In a process that was forked. A lock that another thread of its parent held would stay locked here."""
+        self._changing = threading.Lock()
+        for recorder in self._recorders:
+            recorder.let_go()
+        self._change(lambda _: ())
 
     def run(self, body: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         if body.__name__ in NOT_CLIPS or self._running is not None:  # a call inside a call is a part of it
@@ -109,3 +120,6 @@ def _name(body: Callable[..., Any], args: Sequence[Any]) -> str:
 
 
 DISPATCHER = Dispatcher()
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=DISPATCHER.let_go)

@@ -18,6 +18,8 @@ Stage = Literal["calls", "error", "rule", "norm type", "threshold", "weight", "g
 NUMBERS: tuple[Stage, ...] = ("weight", "gradient", "norm", "coefficient")
 """The stages that are numbers, in the order in which one follows from another."""
 
+GREATEST = float(np.finfo(np.float32).max)
+
 Names = Mapping[str, str]
 """From a parameter's name in one run to its name in the other."""
 
@@ -161,7 +163,7 @@ def distance(a: float, b: float) -> Distance:
         return Distance(0.0, 0.0)
     if not (math.isfinite(a) and math.isfinite(b)):
         return Distance(math.inf, math.inf)
-    wide = any(float(np.float32(value)) != value for value in (a, b) if abs(value) < 3e38)
+    wide = not all(abs(value) <= GREATEST and float(np.float32(value)) == value for value in (a, b))
     ulps = abs(_place(a, wide) - _place(b, wide))
     return Distance(float(ulps), abs(a - b) / max(abs(a), abs(b)))
 
