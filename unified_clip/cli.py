@@ -62,8 +62,9 @@ def _parity_parser(commands: Commands) -> None:
         help="compare the frameworks with each other, with exact arithmetic and with their own functions",
         description="Run a suite of cases on every framework, one process for each, and compare the results bit for "
         "bit. Exit status: 0 all as it should be; 1 a difference between ours or from exact arithmetic, or a list of "
-        "known differences that is not true; 2 the suite or the command is wrong; 3 a framework crashed, hung or is "
-        "missing. With a baseline 1 is for a difference that is not in it, or larger.",
+        "known differences that is not true; 2 the suite or the command is wrong, or the report cannot be "
+        "written; 3 a framework is missing, crashed, hung or ran out of memory. With a baseline 1 is for a difference "
+        "that is not in it, or larger.",
     )
     parity.add_argument(
         "--suite", type=Path, default=Path("parity"), help="directory with suite.toml (default: parity)"
