@@ -63,10 +63,10 @@ def workers(wrong: Wrong) -> Iterator[None]:
         yield
 
 
-def run(directory: Path, wrong: Wrong, cases: str = CASES) -> engine.Run:
+def run(directory: Path, wrong: Wrong, cases: str = CASES, frameworks: str = FRAMEWORKS) -> engine.Run:
     """A run of a suite in this directory, on NumPy and PyTorch."""
     with workers(wrong):
-        return engine.run(suites.read(suite(directory, cases, frameworks=FRAMEWORKS)))
+        return engine.run(suites.read(suite(directory, cases, frameworks=frameworks)))
 
 
 NORM_OFF = "worked example: get_total_norm()"

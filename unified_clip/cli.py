@@ -33,10 +33,8 @@ Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; return the exit status."""
     options = _parser().parse_args(arguments)
-    extra, modules = EXTRAS[options.command]
-    missing = [name for name in modules if importlib.util.find_spec(name) is None]
-    if missing:
-        return _refuse(f"{' and '.join(missing)} not installed; install the extra: pip install 'unified_clip[{extra}]'")
+    if lacking := not_installed(options.command):
+        return _refuse(lacking)
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         status: int = options.run(options)
@@ -45,6 +43,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("unified-clip: a fault of unified-clip itself; please report it with these lines", file=sys.stderr)
         return BROKEN
     return status
+
+
+def not_installed(command: str) -> str:
+    """What a command needs and lacks, and what to do; '' if nothing."""
+    extra, modules = EXTRAS[command]
+    missing = [name for name in modules if importlib.util.find_spec(name) is None]
+    remedy = f"not installed; install the extra: pip install 'unified_clip[{extra}]'"
+    return f"{' and '.join(missing)} {remedy}" if missing else ""
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -62,8 +68,9 @@ def _parity_parser(commands: Commands) -> None:
         help="compare the frameworks with each other, with exact arithmetic and with their own functions",
         description="Run a suite of cases on every framework, one process for each, and compare the results bit for "
         "bit. Exit status: 0 all as it should be; 1 a difference between ours or from exact arithmetic, or a list of "
-        "known differences that is not true; 2 the suite or the command is wrong; 3 a framework crashed, hung or is "
-        "missing. With a baseline 1 is for a difference that is not in it, or larger.",
+        "known differences that is not true; 2 the suite or the command is wrong, or the report cannot be "
+        "written; 3 a framework is missing, crashed, hung or ran out of memory. With a baseline 1 is for a difference "
+        "that is not in it, or larger.",
     )
     parity.add_argument(
         "--suite", type=Path, default=Path("parity"), help="directory with suite.toml (default: parity)"
@@ -94,7 +101,12 @@ def _parity_parser(commands: Commands) -> None:
     parity.set_defaults(run=_parity)
     init = parity.add_subparsers(metavar="").add_parser("init", help="write a small suite into this repository")
     init.add_argument("gradients", type=Path, nargs="*", help="files of gradients (default: those in this directory)")
-    init.add_argument("--suite", type=Path, default=Path("parity"), help="where to write suite.toml (default: parity)")
+    init.add_argument(
+        "--suite",
+        type=Path,
+        default=argparse.SUPPRESS,  # or else it would hide one that stands before `init`
+        help="where to write suite.toml (default: parity)",
+    )
     init.set_defaults(run=_init)
 
 

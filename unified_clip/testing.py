@@ -15,7 +15,7 @@ from unittest import SkipTest
 import unified_clip
 
 from ._dispatch import ADAPTERS
-from .cli import EXTRAS
+from .cli import not_installed
 
 __all__ = ["assert_clip_parity", "assert_gradients_equal"]
 
@@ -125,11 +125,8 @@ def assert_clip_parity(
 
 
 def _need_extra() -> None:
-    extra, modules = EXTRAS["parity"]
-    absent = [name for name in modules if importlib.util.find_spec(name) is None]
-    if absent:
-        needed = f"pip install 'unified_clip[{extra}]'"
-        raise ModuleNotFoundError(f"{' and '.join(absent)} not installed; install the extra: {needed}")
+    if lacking := not_installed("parity"):
+        raise ModuleNotFoundError(lacking)
 
 
 def _installed(interpreters: Mapping[str, str]) -> list[str]:

@@ -63,6 +63,11 @@ def test_another_verdict_is_told_with_both() -> None:
     assert (change.before, change.after, change.worse) == ("different, 3 ulp", "equal", False)
 
 
+def test_a_native_without_a_result_has_no_function_to_name() -> None:
+    (change,) = torch({**native("crashed", None, ""), "function": None}, native(), "native")
+    assert (change.before, change.after) == ("crashed", "clip known, 0.01")
+
+
 def test_another_size_is_one_that_is_more_than_a_tenth_larger_or_smaller() -> None:
     kinds = [
         [change.kind for change in torch(native(norm=0.01), native(norm=size), "native")]

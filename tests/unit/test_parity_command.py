@@ -55,6 +55,16 @@ def test_the_exit_status_says_what_happened() -> None:
     assert result("crashed", "different").exit_code == 1
 
 
+def test_frameworks_that_gave_the_same_bits_are_said_to_only_where_two_were_compared() -> None:
+    said = "On the host path all frameworks gave the same bits."
+    alone = result("equal", "missing", may_be_missing=["torch"])
+    natives = dataclasses.replace(with_native(""), rows=[])
+    assert said in text.headline(report.as_data(result("equal", "equal")))
+    assert alone.exit_code == 0
+    assert said not in text.headline(report.as_data(alone))
+    assert said not in text.headline({**report.as_data(natives), "exit_code": 0})
+
+
 def test_a_native_that_differs_fails_unless_it_is_known() -> None:
     assert with_native("").exit_code == 0
     assert with_native("nobody knows").exit_code == 1

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 from parity_cases import case, dense
 
-from unified_clip.parity import compare, details, distance, natives, oracle
+from unified_clip.parity import compare, details, distance, natives, oracle, seen
 from unified_clip.parity.cases import Case
-from unified_clip.parity.launch import DEVICE, HOST, Outcome
+from unified_clip.parity.launch import DEVICE, HOST, Outcome, Run
 from unified_clip.parity.natives import Difference, Known
+from unified_clip.parity.suite import Framework
 
 
 def outcome(norm: float | None, *gradients: Any, dtype: str = "float32") -> Outcome:
@@ -110,6 +111,19 @@ def test_a_step_that_gives_no_parameters_or_other_shapes_is_different(update: An
     found = dataclasses.replace(outcome(5.0, [1.5, 2.0]), update=update)
     verdict = compare.judge(one, oracle.expect(one), found, HOST)
     assert (verdict.kind, verdict.detail) == ("different", detail)
+
+
+@pytest.mark.parametrize(("size", "is_kept"), [(4, True), (1 << 20, False)])
+def test_of_long_lists_verdicts_and_numbers_are_kept_and_no_tensors(size: int, is_kept: bool) -> None:
+    one = case([dense(np.ones(size))], "clip_grad_norm_", max_norm=0.5)
+    right = oracle.expect(one)
+    result = Outcome(dense(1.0), list(right.gradients or ()))
+    found = seen.look(Run(HOST, one), right, result, Framework(), ())
+    assert found.verdict
+    assert found.verdict.kind == "different"
+    assert (found.outcome is result, found.outcome is None) == (is_kept, not is_kept)
+    numbers = seen.numbers(one, right, {HOST: found})[HOST]
+    assert (numbers.stage, numbers.ours and numbers.ours.value) == ("norm", 1.0)
 
 
 def test_long_lists_are_compared_tensor_by_tensor() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+import numpy as np
 import pytest
 from parity_cases import WORKED, case
 
@@ -77,6 +78,33 @@ def test_a_tolerance_is_of_the_suite_or_of_a_framework(tmp_path: Path) -> None:
     text = "tolerance = 1e-3\n[frameworks.torch]\n[frameworks.jax]\ntolerance = 1e-2\n" + SUITE + RULES
     found = suites.read(written(tmp_path, text)).frameworks
     assert [found[name].tolerance for name in ("numpy", "torch", "jax")] == [1e-3, 1e-3, 1e-2]
+
+
+# -- a suite that is written
+
+
+def test_init_writes_a_suite_for_the_files_it_is_given_and_overwrites_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, value in (("a.npz", 3.0), ("b.npz", 4.0)):
+        np.savez(name, weight=np.array([value], np.float32))
+    for arguments in (["parity", "init", "--suite", "after"], ["parity", "--suite", "before", "init", "a.npz"]):
+        assert cli.main(arguments) == 0
+        assert cli.main(arguments) == 2
+        assert "is there already; change it, or name another directory" in capfd.readouterr().err
+    both, one = suites.read(Path("after")), suites.read(Path("before"))
+    assert {case.gradients_name for case in both.cases} == {"a.npz", "b.npz"}
+    assert {case.gradients_name for case in one.cases} == {"a.npz"}
+    assert not Path("parity").exists()
+
+
+def test_init_writes_an_example_where_there_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["parity", "init"]) == 0
+    found = suites.read(Path("parity"))
+    assert {case.gradients_name for case in found.cases} == {"worked example"}
+    assert found.known is None
 
 
 # -- the list of known differences

@@ -77,6 +77,14 @@ def test_the_verdict_is_a_sentence_with_counts(passed: engine.Run, failed: engin
 # -- to reproduce a difference
 
 
+def test_a_framework_with_an_interpreter_of_its_own_is_run_again_from_the_suite_that_names_it(tmp_path: Path) -> None:
+    frameworks = "[frameworks.numpy]\n[frameworks.torch]\npython = '../torch/bin/python'"
+    made = run(tmp_path, wrong, frameworks=frameworks)
+    assert made.elsewhere == ["torch"]
+    again = result(report.as_data(made), NORM_OFF, "torch", HOST)["reproduce"]
+    assert again.splitlines()[1].startswith(f"print(reproduce.from_suite({str(tmp_path)!r}, {NORM_OFF!r}, 'torch'")
+
+
 def broken_worker(framework: str, python: str = sys.executable) -> list[str]:
     code = "from unified_clip._core import rule; rule.PYTORCH = rule.PADDLE; "
     return [python, "-c", code + "from unified_clip.parity import worker; worker.main()", framework]

@@ -16,7 +16,7 @@ import pytest
 
 import unified_clip
 from unified_clip import testing
-from unified_clip.parity import launch, tensors
+from unified_clip.parity import cases, launch, one_case, tensors
 from unified_clip.testing import assert_clip_parity, assert_gradients_equal
 
 
@@ -249,6 +249,16 @@ def test_gradients_are_not_kept_once_they_have_been_compared() -> None:
     gc.collect()
     assert kept
     assert not [each for each in kept if each() is not None]
+
+
+def test_sparse_gradients_are_not_kept_either() -> None:
+    rows = tensors.Dense("float32", np.ones((2, 1), np.float32))
+    sparse = tensors.Sparse(np.array([1, 1], np.int64), rows, (3, 1))
+    kept = weakref.ref(sparse)
+    assert one_case.judge(cases.one("embedding", {"rows": sparse}, {"call": "global_norm"}), {}) == ([], [])
+    del sparse
+    gc.collect()
+    assert kept() is None
 
 
 @pytest.mark.parametrize("name", testing.__all__)

@@ -171,7 +171,7 @@ def _native(data: Data) -> _Result:
     size = max((each for each in sizes if each is not None), default=0.0)
     kind = f": {data['kind']}" if data["kind"] not in ("", "value", "touched") else ""
     verdict = f"{data['verdict']}{kind}"
-    text = f"{data['function']} {verdict}" + (f", {size:.2g}" if size else "")
+    text = " ".join(filter(None, (data["function"], verdict))) + (f", {size:.2g}" if size else "")
     return _Result(verdict, text, size, [data["function"], *sizes], bool(data["problem"]))
 
 

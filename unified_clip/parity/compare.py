@@ -1,7 +1,8 @@
 """How far results are from what is right.
 
-On the host path a result is `equal`, the same bits, or `different`. On the device path it may be `close` as well:
-the norm within the contract's bound, and every element exactly what follows from that norm. In a case that is marked
+On the host path a result is `equal`, the same bits, or `different`. On the device path, and on either of a `norm_type`
+other than 1, 2 and inf, it may be `close` as well: the norm within the contract's bound, and every element exactly what
+follows from that norm. In a case that is marked
 `subnormal`, a framework that flushes such numbers may be `flushed`.
 """
 

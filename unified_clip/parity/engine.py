@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -92,6 +93,9 @@ class Run:
 
     changes: Sequence[Change] | None = None
     """Against a baseline, where there is one."""
+
+    elsewhere: Sequence[str] = ()
+    """Frameworks that have an interpreter of their own."""
 
     notes: Sequence[str] = ()
     """What is worth telling, and changes no verdict."""
@@ -214,6 +218,7 @@ def run(suite: Suite, progress: Progress = lambda framework, count: None) -> Run
         titles,
         suite.directory,
         started,
+        elsewhere=[name for name, framework in suite.frameworks.items() if framework.python != sys.executable],
         notes=list(_notes(suite, found)),
     )
 

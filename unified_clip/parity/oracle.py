@@ -13,6 +13,7 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
+from . import tensors
 from .adapter import LEARNING_RATE
 from .arithmetic import FORMATS, nearest, nearest_float, power_sum, root, rounded
 from .calls import Arguments, Call
@@ -122,8 +123,9 @@ def norm(gradients: Sequence[Dense], p: float, dtype: str) -> float:
 
 
 def forget() -> None:
-    """Let go of the gradients whose sums are kept."""
+    """Let go of the gradients whose sums and dense forms are kept."""
     _part.cache_clear()
+    tensors.forget()
 
 
 @lru_cache(maxsize=1024)  # many calls are made on one list, whose tensors are the same objects each time

@@ -28,7 +28,7 @@ VERDICTS = {
     "close": "within what the contract allows; of a native within rounding",
     "flushed": "right but for subnormal numbers, which the framework takes for zero",
     "known": "a difference of a native that the suite lists",
-    "different": "a difference that should not be",
+    "different": "a difference that should not be; of a native one that is not listed, or not as it is listed",
     "crashed": "the worker ended",
     "timed out": "the worker gave nothing for too long",
     "out of memory": "the worker had too little memory, or took more than its share",

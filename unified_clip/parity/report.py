@@ -185,6 +185,7 @@ def _count(number: int, what: str) -> str:
 
 def _cell_data(run: Run, case: Case, framework: str, cell: Cell) -> dict[str, Any]:
     data: dict[str, Any] = {}
+    elsewhere = framework in run.elsewhere
 
     def common(mode: str, kind: str | None, detail: str) -> dict[str, Any]:
         again = kind not in ("equal", "close", "missing")
@@ -192,7 +193,7 @@ def _cell_data(run: Run, case: Case, framework: str, cell: Cell) -> dict[str, An
             "verdict": kind,
             "detail": detail,
             "details": _details_data(cell.details.get(mode)),
-            "reproduce": reproduce.code(case, framework, mode, run.suite) if again else None,
+            "reproduce": reproduce.code(case, framework, mode, run.suite, elsewhere=elsewhere) if again else None,
         }
 
     for path, each in cell.verdicts.items():

@@ -1,6 +1,7 @@
 """One result again, by itself: what a report prints under a difference, and what that runs.
 
-The case is made of the numbers themselves where they are few, and is found in its suite by its name otherwise.
+The case is made of the numbers themselves where they are few and this interpreter runs the framework, and is found in
+its suite by its name otherwise.
 """
 
 from __future__ import annotations
@@ -73,11 +74,14 @@ def _said(native: Difference | None) -> str:
     return f"{native.function}: {said} ({native.detail})" if native.detail else f"{native.function}: {said}"
 
 
-def code(case: Case, framework: str, mode: str, suite: str) -> str:
-    """Five lines of Python, or fewer, that run a case again and print what comes of it."""
+def code(case: Case, framework: str, mode: str, suite: str, *, elsewhere: bool = False) -> str:
+    """Five lines of Python, or fewer, that run a case again and print what comes of it.
+
+    elsewhere: the framework has an interpreter of its own, which only the suite names.
+    """
     where = f"{framework!r}, {mode!r}"
     tensors = [_table(gradient) for gradient in case.gradients]
-    if None in tensors or sum(len(table.get("values", "x")) for table in tensors if table) > FEW:
+    if elsewhere or None in tensors or sum(len(table.get("values", "x")) for table in tensors if table) > FEW:
         return f"{IMPORT}\nprint(reproduce.from_suite({suite!r}, {case.name!r}, {where}))"
     entry = {"calls": [{"call": case.call_name, **case.arguments}], **_options(case)}
     lines = [IMPORT, f"tensors = {_written(tensors)}", f"case = {_written(entry)}"]

@@ -16,6 +16,8 @@ modes = ["host", "graph"]          what is run: ours on the host path, on the de
                                    (`native`); default: host, device, native; of NumPy host
 tolerance = 1e-4                   its own; optional
 left_out = { graph = ["sparse"] }  cases that a mode has not: see `cases.Case.is_for_graphs`; optional
+flushes = true                     its own arithmetic takes subnormal numbers for zero; optional
+title = "PyTorch"                  what tables call it; optional
 """
 
 from __future__ import annotations

@@ -85,6 +85,11 @@ def densify(gradient: Gradient) -> Dense | None:
     return _densified(gradient) if isinstance(gradient, Sparse) else gradient
 
 
+def forget() -> None:
+    """Let go of the sparse gradients that were made dense."""
+    _densified.cache_clear()
+
+
 @lru_cache(maxsize=1024)
 def _densified(gradient: Sparse) -> Dense:
     dense = np.zeros(gradient.shape, dtype=STORAGE[gradient.dtype])

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from . import baseline
-from .launch import NATIVE, OURS
+from .launch import HOST, NATIVE, OURS
 from .natives import KINDS
 
 Data = Mapping[str, Any]
@@ -46,7 +46,8 @@ def headline(data: Data) -> list[str]:
     if counts["natives"]:
         lines.append(f"The frameworks' own functions: {_shares(counts['natives'])}.")
     apart = any(case["stages_apart"] for case in data["cases"])
-    if data["exit_code"] == 0 and not apart and len(data["frameworks"]) > 1:
+    on_host = [framework for framework, kinds in counts[HOST].items() if kinds.keys() - {"missing"}]
+    if data["exit_code"] == 0 and not apart and len(on_host) > 1:
         lines.append("On the host path all frameworks gave the same bits.")
     if data["baseline"] is not None:
         lines.append(baseline.headline(data["baseline"]))
