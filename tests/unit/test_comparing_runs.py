@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from unified_clip import cli
-from unified_clip.parity import parting, runs
+from unified_clip.parity import parting, runs, runs_report
 
 HEADER = {"unified_clip": "0.1.0", "schema": 1, "started": "2026-01-01T00:00:00Z", "norms": True}
 NORMS = {"a": 3.0, "b": 4.0, "c": 12.0}
@@ -172,6 +172,27 @@ def test_runs_are_the_same_up_to_what_is_allowed(compared: Any) -> None:
 
 def test_a_coefficient_that_differs_by_less_than_gradients_see_is_the_same(compared: Any) -> None:
     assert compared([line(1, eps=0.0)], [line(1, eps=1e-7)]).first is None
+
+
+def test_another_number_of_norms_is_a_difference(compared: Any) -> None:
+    each = line(1, rule="each", norm=[3.0, 4.0], coef=[1 / 3, 1 / 4], parameters={})
+    found = compared([each], [{**each, "norm": [3.0, 4.0, 5.0], "coef": [1 / 3, 1 / 4, 1 / 5]}])
+    assert (found.first.stage, found.first.a, found.first.b) == ("norms", 2, 3)
+    assert "2 and 3 norms" in runs_report.lines(found)[2]
+
+
+def test_weights_are_compared_where_their_norms_have_the_same_order(compared: Any) -> None:
+    other = line(1, norm_type=1.0, norm=19.0, weights={"a": 1.5, "b": 3.0, "c": 5.0})
+    assert [each.stage for each in compared([line(1)], [other]).agreements] == []
+    bounded = {**line(1, rule="value", norm_type=None, norm=None, coef=None), "threshold": [-1.0, 1.0]}
+    assert [each.stage for each in compared([line(1)], [bounded]).agreements] == ["weight", "gradient"]
+
+
+def test_a_threshold_given_as_a_float32_tensor_is_the_number_it_stands_for(compared: Any) -> None:
+    single = float(np.float32(0.1))
+    one, other = line(1, threshold=0.1), line(1, threshold=single)
+    assert compared([one], [other], max_ulp=1).first is None
+    assert compared([{**one, "dtype": "float64"}], [{**other, "dtype": "float64"}]).first.stage == "threshold"
 
 
 # -- which mistake

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from .parting import Difference, Finding, Names, Pair, distance, matched, numbers
+from .parting import Difference, Finding, Names, Pair, distance, matched, numbers, threshold
 from .runs import Line, Recording, root_of_squares
 
 NEAR = 4
@@ -114,7 +114,7 @@ def _norms_that_make(total: float, lines: list[Line]) -> tuple[list[float], int]
 
 def _threshold(place: Place) -> Finding | None:
     pair = place.pair
-    if pair is None or pair.a.threshold == pair.b.threshold or pair.a.rule != pair.b.rule:
+    if pair is None or threshold(pair.a) == threshold(pair.b) or pair.a.rule != pair.b.rule:
         return None
     text = f"{_name(place.a)} clips at {pair.a.threshold}, {_name(place.b)} at {pair.b.threshold}"
     if pair.a.rule == "value":

@@ -13,7 +13,10 @@ import numpy as np
 
 from .runs import Line, Parameter, Recording, RunError, read
 
-Stage = Literal["calls", "error", "rule", "norm type", "threshold", "weight", "gradient", "norm", "coefficient"]
+Stage = Literal[
+    "calls", "error", "rule", "norm type", "threshold", "weight", "gradient", "norms", "norm", "coefficient"
+]
+"""What differs; "norms" is how many there are."""
 
 NUMBERS: tuple[Stage, ...] = ("weight", "gradient", "norm", "coefficient")
 """The stages that are numbers, in the order in which one follows from another."""
@@ -163,9 +166,14 @@ def distance(a: float, b: float) -> Distance:
         return Distance(0.0, 0.0)
     if not (math.isfinite(a) and math.isfinite(b)):
         return Distance(math.inf, math.inf)
-    wide = not all(abs(value) <= GREATEST and float(np.float32(value)) == value for value in (a, b))
+    wide = any(abs(value) > GREATEST or _single(value) != value for value in (a, b))
     ulps = abs(_place(a, wide) - _place(b, wide))
     return Distance(float(ulps), abs(a - b) / max(abs(a), abs(b)))
+
+
+def _single(value: float) -> float:
+    """As float32, if that holds it."""
+    return float(np.float32(value)) if abs(value) <= GREATEST else value
 
 
 def _place(value: float, wide: bool) -> int:
@@ -243,12 +251,16 @@ def _differences(pair: Pair, max_ulp: float) -> Iterator[Difference]:
     a, b = pair.a, pair.b
     if bool(a.error) != bool(b.error):
         yield Difference(a.step, "error", a.error, b.error)
-    for stage, ours, theirs in (
-        ("rule", a.rule, b.rule), ("norm type", a.norm_type, b.norm_type), ("threshold", a.threshold, b.threshold),
-    ):  # fmt: skip
-        if ours != theirs and not (a.error or b.error):
-            yield Difference(a.step, stage, ours, theirs)  # type: ignore[arg-type]
+    if not (a.error or b.error):
+        if a.rule != b.rule:
+            yield Difference(a.step, "rule", a.rule, b.rule)
+        if a.norm_type != b.norm_type:
+            yield Difference(a.step, "norm type", a.norm_type, b.norm_type)
+        if threshold(a) != threshold(b):
+            yield Difference(a.step, "threshold", a.threshold, b.threshold)
     for stage in NUMBERS:
+        if stage == "norm" and a.rule == b.rule and len(a.norms()) != len(b.norms()):
+            yield Difference(a.step, "norms", len(a.norms()), len(b.norms()))
         for name, ours, theirs in numbers(pair, stage):
             found = distance(ours, theirs)
             if found.ulps > max_ulp:
@@ -262,21 +274,30 @@ def numbers(pair: Pair, stage: Stage) -> Iterator[tuple[str | None, float, float
     """What both lines have at a stage, and whose it is."""
     a, b = pair.a, pair.b
     if stage in ("weight", "gradient"):
-        for name, other in pair.names.items():
+        for name, other in pair.names.items() if a.order == b.order else ():
             if name in a.parameters and other in b.parameters:
                 ours, theirs = a.parameters[name], b.parameters[other]
-                if stage == "gradient" and a.norm_type == b.norm_type:
+                if stage == "gradient":
                     yield name, ours.norm, theirs.norm
-                elif stage == "weight" and ours.weight is not None and theirs.weight is not None:
+                elif ours.weight is not None and theirs.weight is not None:
                     yield name, ours.weight, theirs.weight
         return
     if a.rule != b.rule or a.norm_type != b.norm_type:
         return
     ours_all, theirs_all = (a.norms(), b.norms()) if stage == "norm" else (a.coefs(), b.coefs())
+    if len(ours_all) != len(theirs_all):
+        return
     if stage == "coefficient" and "float64" not in (a.dtype, b.dtype):  # as gradients are multiplied by it
-        ours_all, theirs_all = ([float(np.float32(coef)) for coef in coefs] for coefs in (ours_all, theirs_all))
-    for position, (one, other_one) in enumerate(zip(ours_all, theirs_all, strict=False)):
+        ours_all, theirs_all = ([_single(coef) for coef in coefs] for coefs in (ours_all, theirs_all))
+    for position, (one, other_one) in enumerate(zip(ours_all, theirs_all, strict=True)):
         yield (None if len(ours_all) == 1 else f"position {position}"), one, other_one
+
+
+def threshold(line: Line) -> float | tuple[float, ...] | None:
+    """As float32 gradients see it: one that was given as such a tensor is no other than the number it stands for."""
+    if line.threshold is None or line.dtype == "float64":
+        return line.threshold
+    return tuple(map(_single, line.threshold)) if isinstance(line.threshold, tuple) else _single(line.threshold)
 
 
 def _agreement(stage: Stage, pairs: list[Pair], max_ulp: float) -> Agreement:

@@ -81,6 +81,11 @@ class Line(Table):
     error: str | None = None
     """The exception that the call raised; then the other fields are None."""
 
+    @property
+    def order(self) -> float:
+        """Of the norms of parameters."""
+        return 2.0 if self.norm_type is None else self.norm_type
+
     def norms(self) -> list[float]:
         return _listed(self.norm)
 

@@ -73,8 +73,8 @@ def _told(first: Difference) -> str:
     what = {"weight": "the norm of the weight", "gradient": "the norm of the gradient"}.get(first.stage, first.stage)
     if first.stage == "gradient" and first.parameter is None:
         return f"parameters that only one run has: {first.a or 'none'} and {first.b or 'none'}"
-    if first.stage == "calls":
-        return f"{first.a} and {first.b} clip calls"
+    if first.stage in ("calls", "norms"):
+        return f"{first.a} and {first.b} {'clip calls' if first.stage == 'calls' else 'norms'}"
     whose = f" of {first.parameter!r}" if first.parameter else ""
     text = f"{what}{whose} is {first.a} and {first.b}"
     if first.distance is None:
