@@ -117,6 +117,19 @@ def test_parameters_are_matched_by_shape_and_order_where_no_name_is_the_same(com
     assert compared([line(1)], [moved]).first.parameter == "c"
 
 
+def test_positions_are_no_names(compared: Any) -> None:
+    weight, bias = {"norm": 3.0, "shape": [4, 2]}, {"norm": 4.0, "shape": [8]}
+    one, other = line(1, parameters={"0": weight, "1": bias}), line(1, parameters={"0": bias, "1": weight})
+    assert compared([one], [other]).first is None
+
+
+def test_a_map_of_some_parameters_leaves_the_others_to_shape_and_order(compared: Any) -> None:
+    crossed = {"a": "y.weight", "b": "x.weight", "c": "z.bias"}
+    found = compared([line(1)], [renamed(line(1), crossed)], names={"a": "y.weight"})
+    assert found.first is None
+    assert found.pairs[0].names == crossed
+
+
 @pytest.mark.parametrize("reverse", [False, True])
 def test_parameters_are_matched_by_a_map_in_either_direction(compared: Any, tmp_path: Path, reverse: bool) -> None:
     crossed = {"a": "y.weight", "b": "x.weight", "c": "z.bias"}

@@ -122,8 +122,9 @@ def compare(a: str | Path, b: str | Path, *, names: Names | None = None, max_ulp
     Args:
         a: The file of a run.
         b: Of another.
-        names: From the name of a parameter in either run to its name in the other. None: the same names belong
-            together; where no name is in both, those of equal shape (an axis order apart) do, in their order.
+        names: From the name of a parameter in either run to its name in the other. For those that it has not, the same
+            names belong together; where no name is in both, those of equal shape (an axis order apart) do, in their
+            order. Positions are no names.
         max_ulp: Up to how many units in the last place numbers count as the same.
 
     Raises:
@@ -212,14 +213,17 @@ def _one_ends(a: Recording, b: Recording, pairs: list[Pair]) -> Difference | Non
 
 def matched(ours: Mapping[str, Parameter], theirs: Mapping[str, Parameter], given: Names) -> Names:
     """The parameters that belong together."""
-    common = {name: name for name in ours if name in theirs and name not in (*given, *given.values())}
-    common |= {name: other for name, other in given.items() if name in ours and other in theirs}
-    if common:
-        return common
+    mapped = {name: other for name, other in given.items() if name in ours and other in theirs}
+    taken = {*given, *given.values()}
+    common = {name: name for name in ours if name in theirs and name not in taken and not name.isdecimal()}
+    if common:  # positions are no names: frameworks list parameters in orders of their own
+        return common | mapped
     waiting: dict[tuple[str, ...], list[str]] = {}
     for name, parameter in theirs.items():
-        waiting.setdefault(_form(parameter), []).append(name)
-    return {name: waiting[form].pop(0) for name, each in ours.items() if waiting.get(form := _form(each))}
+        if name not in given.values():
+            waiting.setdefault(_form(parameter), []).append(name)
+    rest = {name: each for name, each in ours.items() if name not in given}
+    return mapped | {name: waiting[form].pop(0) for name, each in rest.items() if waiting.get(form := _form(each))}
 
 
 def _form(parameter: Parameter) -> tuple[str, ...]:
