@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 from unified_clip import cli
+from unified_clip.parity import mistakes as named
 from unified_clip.parity import parting, runs, runs_report
 
 HEADER = {"unified_clip": "0.1.0", "schema": 1, "started": "2026-01-01T00:00:00Z", "norms": True}
@@ -222,6 +224,20 @@ def test_per_tensor_for_global(compared: Any) -> None:
         assert mistakes(compared([line(1)], [{**each, "norm": [3.0, 4.0, last]}])) == []
 
 
+def test_per_group_for_global(compared: Any) -> None:
+    groups = [line(1, {"a": 3.0, "b": 4.0}), line(1, {"c": 12.0})]
+    found = compared([line(1)], groups)
+    assert mistakes(found) == mistakes(compared(groups, [line(1)])) == ["per group for global"]
+    assert "b.jsonl clips by 2 norms, in 2 calls" in found.findings[0].text
+
+
+def test_a_long_run_of_small_norms_is_looked_through_once() -> None:
+    tiny = runs.Line(step=1, call="clip_by_global_norm", rule="global", norm=1e-9)
+    begin = time.process_time()
+    assert named._norms_that_make(5.0, [tiny] * 50_000) == ([], 0)
+    assert time.process_time() - begin < 2
+
+
 def test_missing_eps(compared: Any) -> None:
     small = {"a": 0.3, "b": 0.4}
     one, other = (line(1, small, threshold=0.1, eps=eps) for eps in (0.0, 1e-6))
@@ -273,11 +289,20 @@ def test_clipping_after_the_step(compared: Any) -> None:
     assert mistakes(compared(right[:1], [elsewhere])) == []
 
 
+def test_other_weights_with_the_same_gradients_are_not_a_step(compared: Any) -> None:
+    """Gradients of a linear loss do not depend on the weights, nor any on a bias before a normalisation."""
+    began, faster = line(1), line(2, weights={"a": 0.9, "b": 1.8, "c": 3.3})
+    assert mistakes(compared([began, line(2)], [began, faster])) == []
+    assert mistakes(compared([began], [line(1, weights={**WEIGHTS, "a": 5.0})])) == []
+
+
 def test_clipping_twice(compared: Any) -> None:
     again = {name: norm / 13 for name, norm in NORMS.items()}
     assert mistakes(compared([line(1)], [line(1), line(1, again)])) == ["clipping twice"]
     assert mistakes(compared([line(1), line(2)], [line(1), line(2, again), line(3)])) == ["clipping twice"]
     assert mistakes(compared([line(1)], [line(1), line(1)])) == []
+    both = [line(1), line(1, again)]
+    assert mistakes(compared(both, [line(1), line(1, again, threshold=0.5)])) == ["another threshold"]
 
 
 def test_what_is_not_finite_in_one_run_only(compared: Any) -> None:

@@ -89,25 +89,27 @@ def _per_tensor(place: Place) -> Finding | None:
             continue
         total = line.norms()[0]
         norms, calls = _norms_that_make(total, rest)
-        how = "in one call" if calls == 1 else "in a call for each"
         if len(norms) > 1 and _equal(root_of_squares(norms), total, PRODUCT):
+            in_groups = any(each.rule == "global" and len(each.parameters) > 1 for each in rest[:calls])
             return Finding(
-                "per tensor for global",
-                f"{_name(other)} clips {len(norms)} gradients each by its own norm, {how}; {_name(run)} clips all by "
-                f"one norm. They are the same gradients: together their norms make {root_of_squares(norms):.9g}, and "
-                f"the one norm is {total:.9g}",
+                "per group for global" if in_groups else "per tensor for global",
+                f"{_name(other)} clips by {len(norms)} norms, {'in one call' if calls == 1 else f'in {calls} calls'}; "
+                f"{_name(run)} clips all gradients by one norm. They are the same gradients: together the norms make "
+                f"{root_of_squares(norms):.9g}, and the one norm is {total:.9g}",
             )
     return None
 
 
 def _norms_that_make(total: float, lines: list[Line]) -> tuple[list[float], int]:
-    """The norms of calls in a row, each of one gradient or of each, until their root of squares is a total."""
+    """The norms of calls in a row until their root of squares is a total, and how many calls they are."""
     norms: list[float] = []
+    made = 0.0
     for calls, line in enumerate(lines, start=1):
-        if line.rule not in ("global", "each") or (line.rule == "global" and len(line.parameters) > 1):
+        if line.rule not in ("global", "each"):
             break
         norms += line.norms()
-        if root_of_squares(norms) >= total * (1 - PRODUCT):
+        made = root_of_squares([made, *line.norms()])
+        if made >= total * (1 - PRODUCT):
             return norms, calls
     return [], 0
 
@@ -217,6 +219,8 @@ def _after_the_step(place: Place) -> Finding | None:
     still = {name for name, a, b in gradients if a == 0}
     if not gradients or not all(_near(a, b) for _, a, b in gradients) or still & {name for name, *_ in moved}:
         return None
+    if 2 * len(moved) <= len(gradients) - len(still) or _began_equal(place):  # a step moves all; other weights need not
+        return None
     late = _late(place, pair)
     who = _name(late) if late else "one of the two (that whose weights are not those that the step began with)"
     name, a, b = moved[0]
@@ -226,6 +230,11 @@ def _after_the_step(place: Place) -> Finding | None:
         f"the weights differ already ({name!r}: {a:.9g} and {b:.9g}): {who} clips after its optimizer has stepped, so "
         "the step is taken with gradients that are not clipped",
     )
+
+
+def _began_equal(place: Place) -> bool:
+    """Whether the weights were equal at a step before: who clips after the step shows it at the first."""
+    return any(a == b and a for pair in place.pairs[: place.index] for _, a, b in numbers(pair, "weight"))
 
 
 def _late(place: Place, pair: Pair) -> Recording | None:
@@ -244,24 +253,29 @@ def _late(place: Place, pair: Pair) -> Recording | None:
 
 
 def _twice(place: Place) -> Finding | None:
-    for run, _ in place.both_ways():
-        line, before = _line(run, place.index), _line(run, place.index - 1)
-        if line is None or before is None or not (before.rule == line.rule == "global" and before.clipped):
-            continue
-        pairs = [(before.norms()[0], line.norms()[0])]
-        pairs += [
-            (each.norm, line.parameters[name].norm)
-            for name, each in before.parameters.items()
-            if name in line.parameters
-        ]
-        coef = before.coefs()[0]
-        if all(_equal(norm * coef, again, PRODUCT) for norm, again in pairs):
-            return Finding(
-                "clipping twice",
-                f"{_name(run)} clips the same gradients again: their norm was {pairs[0][0]:.9g}, times the coefficient "
-                f"{coef:.9g} it is {pairs[0][0] * coef:.9g}, and the next call finds {pairs[0][1]:.9g}",
-            )
-    return None
+    found = [(run, again) for run, _ in place.both_ways() if (again := _again(run, place.index)) is not None]
+    if len(found) != 1:  # where both do, that is not how they differ
+        return None
+    run, (before, coef, after) = found[0]
+    return Finding(
+        "clipping twice",
+        f"{_name(run)} clips the same gradients again: their norm was {before:.9g}, times the coefficient {coef:.9g} "
+        f"it is {before * coef:.9g}, and the next call finds {after:.9g}",
+    )
+
+
+def _again(run: Recording, index: int) -> tuple[float, float, float] | None:
+    """The norm and the coefficient of the call before, and this call's norm, if it finds what that one left."""
+    line, before = _line(run, index), _line(run, index - 1)
+    if line is None or before is None or not (before.rule == line.rule == "global" and before.clipped):
+        return None
+    pairs = [(before.norms()[0], line.norms()[0])]
+    pairs += [
+        (each.norm, line.parameters[name].norm) for name, each in before.parameters.items() if name in line.parameters
+    ]
+    coef = before.coefs()[0]
+    same = all(_equal(norm * coef, again, PRODUCT) for norm, again in pairs)
+    return (pairs[0][0], coef, pairs[0][1]) if same else None
 
 
 def _scaled(place: Place) -> Finding | None:
