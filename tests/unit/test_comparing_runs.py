@@ -85,6 +85,10 @@ def test_a_torn_last_line_is_left_out(tmp_path: Path) -> None:
         (json.dumps({**HEADER, "schema": 2}) + "\n", "has schema 2, and this version of unified_clip reads 1"),
         (json.dumps(HEADER) + "\n{\n", "line 2 is no JSON"),
         (json.dumps(HEADER) + "\n" + json.dumps({**line(1), "step": 0}) + "\n", "line 2: step: "),
+        (json.dumps(HEADER) + "\n" + "[" * 100_000 + "\n", "line 2 is no JSON: maximum recursion depth"),
+        (json.dumps(HEADER) + "\n" + json.dumps({**line(1), "norm": None}) + "\n", "norm is None, and the rule is 'gl"),
+        (json.dumps(HEADER) + "\n" + json.dumps({**line(1), "norm": []}) + "\n", "line 2: .* the rule is 'global'"),
+        (json.dumps(HEADER) + "\n" + json.dumps({**line(1), "rule": "each"}) + "\n", "the rule is 'each'"),
     ],
 )
 def test_what_is_no_recording_is_refused(tmp_path: Path, text: str, message: str) -> None:
@@ -232,7 +236,7 @@ def test_per_group_for_global(compared: Any) -> None:
 
 
 def test_a_long_run_of_small_norms_is_looked_through_once() -> None:
-    tiny = runs.Line(step=1, call="clip_by_global_norm", rule="global", norm=1e-9)
+    tiny = runs.Line(step=1, call="clip_by_global_norm", rule="global", norm=1e-9, coef=1.0)
     begin = time.process_time()
     assert named._norms_that_make(5.0, [tiny] * 50_000) == ([], 0)
     assert time.process_time() - begin < 2
