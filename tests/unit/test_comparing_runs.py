@@ -270,6 +270,9 @@ def test_a_parameter_that_is_missing(compared: Any) -> None:
     assert "without 'b'" in found.findings[0].text
     by_shape = compared([line(1)], [renamed(line(1, {"b": 4.0, "c": 12.0}), OTHER)])
     assert "without 'a'" in by_shape.findings[0].text
+    more = {**NORMS, "d": 5.0, "e": 7.0}
+    by_shape = compared([line(1, more)], [renamed(line(1, {"a": 3.0, "d": 5.0}), {"a": "x", "d": "y"})])
+    assert "without 'b', 'c', 'e'" in by_shape.findings[0].text
     assert mistakes(compared([line(1)], [line(1, {"a": 3.0, "c": 11.0})])) == []
 
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from .parting import Difference, Finding, Names, Pair, distance, matched, numbers, threshold
+from .parting import Difference, Finding, Names, Pair, distance, numbers, threshold
 from .runs import Line, Recording, root_of_squares
 
 NEAR = 4
@@ -161,38 +161,36 @@ def _eps(place: Place) -> Finding | None:
 
 def _missing(place: Place) -> Finding | None:
     pair = place.pair
-    if pair is None:
+    if pair is None or pair.a.order != pair.b.order:
         return None
-    for run, other, line, fewer in (
-        (place.a, place.b, pair.a, pair.b),
-        (place.b, place.a, pair.b, pair.a),
+    for run, other, line, fewer, names in (
+        (place.a, place.b, pair.a, pair.b, pair.names),
+        (place.b, place.a, pair.b, pair.a, {b: a for a, b in pair.names.items()}),
     ):
-        if line.norm_type != fewer.norm_type or len(fewer.parameters) >= len(line.parameters) or not fewer.parameters:
-            continue
-        missing = _left_out(line, fewer, pair.names if line is pair.a else {b: a for a, b in pair.names.items()})
-        if missing is None:
-            continue
-        return Finding(
-            "a parameter is missing",
-            f"{_name(other)} clips without {_listing(list(map(repr, missing)))}, which {_name(run)} has; the other "
-            f"{len(fewer.parameters)} have equal norms",
-        )
+        missing = _left_out(line, fewer, names)
+        if missing:
+            return Finding(
+                "a parameter is missing",
+                f"{_name(other)} clips without {_listing(list(map(repr, missing)))}, which {_name(run)} has; the other "
+                f"{len(fewer.parameters)} have equal norms",
+            )
     return None
 
 
-def _left_out(line: Line, fewer: Line, names: Names) -> list[str] | None:
-    """The parameters without which a line's gradients are those of another; None if there are no such."""
-    candidates = [[name for name in line.parameters if name not in names]]
-    if not set(line.parameters) & set(fewer.parameters) and len(line.parameters) - len(fewer.parameters) == 1:
-        candidates += [[name] for name in line.parameters]  # by shape and order, any may be the one
-    for missing in candidates:
-        rest = {name: each for name, each in line.parameters.items() if name not in missing}
-        belong = names if missing == candidates[0] else matched(rest, fewer.parameters, {})
-        if len(belong) == len(fewer.parameters) and all(
-            _near(rest[name].norm, fewer.parameters[other].norm) for name, other in belong.items() if name in rest
-        ):
-            return missing
-    return None
+def _left_out(line: Line, fewer: Line, names: Names) -> list[str]:
+    """The parameters without which a line's gradients are those of another; none if there are no such."""
+    if not 0 < len(fewer.parameters) < len(line.parameters):
+        return []
+    rest = dict(line.parameters)
+    by_name = any(name == other and not name.isdecimal() for name, other in names.items())
+    for other, theirs in fewer.parameters.items():
+        # Matched by shape and order, all behind the one that is missing are matched wrongly.
+        same = (name for name in rest if names.get(name) == other or not by_name)
+        name = next((name for name in same if _near(rest[name].norm, theirs.norm)), None)
+        if name is None:
+            return []
+        del rest[name]
+    return list(rest)
 
 
 def _swapped(place: Place) -> Finding | None:
