@@ -225,7 +225,7 @@ def test_per_tensor_for_global(compared: Any) -> None:
     alone = [{**each, "rule": "each", "norm": [each["norm"]], "coef": [each["coef"]]} for each in alone]
     assert mistakes(compared([line(1)], alone)) == ["per tensor for global"]
     for last in (11.0, 13.0):
-        assert mistakes(compared([line(1)], [{**each, "norm": [3.0, 4.0, last]}])) == []
+        assert mistakes(compared([line(1)], [{**each, "norm": [3.0, 4.0, last]}])) == ["another rule"]
 
 
 def test_per_group_for_global(compared: Any) -> None:
@@ -341,6 +341,24 @@ def test_what_nothing_explains(compared: Any) -> None:
     found = compared([line(1)], [line(1, {"a": 3.5, "b": 4.0, "c": 12.0})])
     assert found.exit_code == 1
     assert found.findings == []
+
+
+def test_another_rule(compared: Any) -> None:
+    bounded = {**line(1, rule="value", norm_type=None, norm=None, coef=None), "threshold": [-1.0, 1.0]}
+    (finding,) = compared([line(1)], [bounded]).findings
+    assert finding.text == ("a.jsonl clips all gradients by one norm, b.jsonl each number between two bounds")
+
+
+def test_a_run_that_is_shorter(compared: Any) -> None:
+    found = compared([line(1), line(2)], [line(1), line(2), line(3)])
+    assert [each.text for each in found.findings] == ["a.jsonl ends after 2 of the 3 calls of b.jsonl"]
+    assert mistakes(compared([line(1), line(3)], [line(1), line(2), line(3)])) == []
+
+
+def test_what_explains_two_differences_is_said_once(compared: Any) -> None:
+    near = {"a": float(np.nextafter(np.float32(3), np.float32(4))), "b": 4.0}
+    printed = runs_report.lines(compared([line(1)], [line(1, near)]))
+    assert len([each for each in printed if each.startswith("A parameter is missing")]) == 1
 
 
 def test_a_call_that_one_run_lacks(compared: Any) -> None:

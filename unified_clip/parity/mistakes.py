@@ -22,6 +22,14 @@ PRODUCT = 1e-5
 ROUNDING = 64
 """Units in the last place by which the same computation may come out on two frameworks."""
 
+CLIPS = {
+    "global": "all gradients by one norm",
+    "each": "each gradient by its own norm",
+    "slices": "each slice by its own norm",
+    "value": "each number between two bounds",
+}
+"""What rules do."""
+
 EPS = (0.0, 1e-6)
 """Of Paddle's and TensorFlow's names, and of PyTorch's."""
 
@@ -141,6 +149,25 @@ def _norm_type(place: Place) -> Finding | None:
         f"{_name(place.a)} takes the norm of order {pair.a.norm_type:g}, {_name(place.b)} of order "
         f"{pair.b.norm_type:g}: {pair.a.norms()[0]:.9g} and {pair.b.norms()[0]:.9g}, which the same gradients can have",
     )
+
+
+def _rule(place: Place) -> Finding | None:
+    rules = (str(place.first.a), str(place.first.b))
+    if place.first.stage != "rule" or not all(rule in CLIPS for rule in rules):  # a call without gradients has none
+        return None
+    how = [CLIPS[rule] for rule in rules]
+    return Finding("another rule", f"{_name(place.a)} clips {how[0]}, {_name(place.b)} {how[1]}")
+
+
+def _ends(place: Place) -> Finding | None:
+    for run, other in place.both_ways():
+        last, extra = _line(run, place.index - 1), _line(other, place.index)
+        if len(run.lines) == place.index and last and extra and extra.step > last.step:
+            return Finding(
+                "one run is shorter",
+                f"{_name(run)} ends after {len(run.lines)} of the {len(other.lines)} calls of {_name(other)}",
+            )
+    return None
 
 
 def _eps(place: Place) -> Finding | None:
@@ -298,7 +325,7 @@ def _rounding(place: Place) -> Finding | None:
     )
 
 
-WHAT = (_not_finite_in_one, _twice, _per_tensor, _missing, _swapped, _after_the_step, _scaled)
+WHAT = (_not_finite_in_one, _twice, _per_tensor, _missing, _swapped, _after_the_step, _scaled, _rule, _ends)
 """Mistakes in what is clipped, and when: where one is found, another may seem to be one too."""
 
 HOW = (_threshold, _norm_type, _eps, _rounding)
