@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,8 @@ import numpy as np
 import pytest
 
 from unified_clip import cli
-from unified_clip.parity import parting, runs
+from unified_clip.parity import mistakes as named
+from unified_clip.parity import parting, runs, runs_report
 
 HEADER = {"unified_clip": "0.1.0", "schema": 1, "started": "2026-01-01T00:00:00Z", "norms": True}
 NORMS = {"a": 3.0, "b": 4.0, "c": 12.0}
@@ -83,6 +85,10 @@ def test_a_torn_last_line_is_left_out(tmp_path: Path) -> None:
         (json.dumps({**HEADER, "schema": 2}) + "\n", "has schema 2, and this version of unified_clip reads 1"),
         (json.dumps(HEADER) + "\n{\n", "line 2 is no JSON"),
         (json.dumps(HEADER) + "\n" + json.dumps({**line(1), "step": 0}) + "\n", "line 2: step: "),
+        (json.dumps(HEADER) + "\n" + "[" * 100_000 + "\n", "line 2 is no JSON: maximum recursion depth"),
+        (json.dumps(HEADER) + "\n" + json.dumps({**line(1), "norm": None}) + "\n", "norm is None, and the rule is 'gl"),
+        (json.dumps(HEADER) + "\n" + json.dumps({**line(1), "norm": []}) + "\n", "line 2: .* the rule is 'global'"),
+        (json.dumps(HEADER) + "\n" + json.dumps({**line(1), "rule": "each"}) + "\n", "the rule is 'each'"),
     ],
 )
 def test_what_is_no_recording_is_refused(tmp_path: Path, text: str, message: str) -> None:
@@ -115,6 +121,19 @@ def test_parameters_are_matched_by_shape_and_order_where_no_name_is_the_same(com
     assert found.pairs[0].names == OTHER
     moved = renamed(line(1, {"a": 3.0, "b": 4.0, "c": 12.5}, norm=13.0), OTHER)
     assert compared([line(1)], [moved]).first.parameter == "c"
+
+
+def test_positions_are_no_names(compared: Any) -> None:
+    weight, bias = {"norm": 3.0, "shape": [4, 2]}, {"norm": 4.0, "shape": [8]}
+    one, other = line(1, parameters={"0": weight, "1": bias}), line(1, parameters={"0": bias, "1": weight})
+    assert compared([one], [other]).first is None
+
+
+def test_a_map_of_some_parameters_leaves_the_others_to_shape_and_order(compared: Any) -> None:
+    crossed = {"a": "y.weight", "b": "x.weight", "c": "z.bias"}
+    found = compared([line(1)], [renamed(line(1), crossed)], names={"a": "y.weight"})
+    assert found.first is None
+    assert found.pairs[0].names == crossed
 
 
 @pytest.mark.parametrize("reverse", [False, True])
@@ -174,6 +193,27 @@ def test_a_coefficient_that_differs_by_less_than_gradients_see_is_the_same(compa
     assert compared([line(1, eps=0.0)], [line(1, eps=1e-7)]).first is None
 
 
+def test_another_number_of_norms_is_a_difference(compared: Any) -> None:
+    each = line(1, rule="each", norm=[3.0, 4.0], coef=[1 / 3, 1 / 4], parameters={})
+    found = compared([each], [{**each, "norm": [3.0, 4.0, 5.0], "coef": [1 / 3, 1 / 4, 1 / 5]}])
+    assert (found.first.stage, found.first.a, found.first.b) == ("norms", 2, 3)
+    assert "2 and 3 norms" in runs_report.lines(found)[2]
+
+
+def test_weights_are_compared_where_their_norms_have_the_same_order(compared: Any) -> None:
+    other = line(1, norm_type=1.0, norm=19.0, weights={"a": 1.5, "b": 3.0, "c": 5.0})
+    assert [each.stage for each in compared([line(1)], [other]).agreements] == []
+    bounded = {**line(1, rule="value", norm_type=None, norm=None, coef=None), "threshold": [-1.0, 1.0]}
+    assert [each.stage for each in compared([line(1)], [bounded]).agreements] == ["weight", "gradient"]
+
+
+def test_a_threshold_given_as_a_float32_tensor_is_the_number_it_stands_for(compared: Any) -> None:
+    single = float(np.float32(0.1))
+    one, other = line(1, threshold=0.1), line(1, threshold=single)
+    assert compared([one], [other], max_ulp=1).first is None
+    assert compared([{**one, "dtype": "float64"}], [{**other, "dtype": "float64"}]).first.stage == "threshold"
+
+
 # -- which mistake
 
 
@@ -185,7 +225,21 @@ def test_per_tensor_for_global(compared: Any) -> None:
     alone = [{**each, "rule": "each", "norm": [each["norm"]], "coef": [each["coef"]]} for each in alone]
     assert mistakes(compared([line(1)], alone)) == ["per tensor for global"]
     for last in (11.0, 13.0):
-        assert mistakes(compared([line(1)], [{**each, "norm": [3.0, 4.0, last]}])) == []
+        assert mistakes(compared([line(1)], [{**each, "norm": [3.0, 4.0, last]}])) == ["another rule"]
+
+
+def test_per_group_for_global(compared: Any) -> None:
+    groups = [line(1, {"a": 3.0, "b": 4.0}), line(1, {"c": 12.0})]
+    found = compared([line(1)], groups)
+    assert mistakes(found) == mistakes(compared(groups, [line(1)])) == ["per group for global"]
+    assert "b.jsonl clips by 2 norms, in 2 calls" in found.findings[0].text
+
+
+def test_a_long_run_of_small_norms_is_looked_through_once() -> None:
+    tiny = runs.Line(step=1, call="clip_by_global_norm", rule="global", norm=1e-9, coef=1.0)
+    begin = time.process_time()
+    assert named._norms_that_make(5.0, [tiny] * 50_000) == ([], 0)
+    assert time.process_time() - begin < 2
 
 
 def test_missing_eps(compared: Any) -> None:
@@ -216,6 +270,9 @@ def test_a_parameter_that_is_missing(compared: Any) -> None:
     assert "without 'b'" in found.findings[0].text
     by_shape = compared([line(1)], [renamed(line(1, {"b": 4.0, "c": 12.0}), OTHER)])
     assert "without 'a'" in by_shape.findings[0].text
+    more = {**NORMS, "d": 5.0, "e": 7.0}
+    by_shape = compared([line(1, more)], [renamed(line(1, {"a": 3.0, "d": 5.0}), {"a": "x", "d": "y"})])
+    assert "without 'b', 'c', 'e'" in by_shape.findings[0].text
     assert mistakes(compared([line(1)], [line(1, {"a": 3.0, "c": 11.0})])) == []
 
 
@@ -239,11 +296,20 @@ def test_clipping_after_the_step(compared: Any) -> None:
     assert mistakes(compared(right[:1], [elsewhere])) == []
 
 
+def test_other_weights_with_the_same_gradients_are_not_a_step(compared: Any) -> None:
+    """Gradients of a linear loss do not depend on the weights, nor any on a bias before a normalisation."""
+    began, faster = line(1), line(2, weights={"a": 0.9, "b": 1.8, "c": 3.3})
+    assert mistakes(compared([began, line(2)], [began, faster])) == []
+    assert mistakes(compared([began], [line(1, weights={**WEIGHTS, "a": 5.0})])) == []
+
+
 def test_clipping_twice(compared: Any) -> None:
     again = {name: norm / 13 for name, norm in NORMS.items()}
     assert mistakes(compared([line(1)], [line(1), line(1, again)])) == ["clipping twice"]
     assert mistakes(compared([line(1), line(2)], [line(1), line(2, again), line(3)])) == ["clipping twice"]
     assert mistakes(compared([line(1)], [line(1), line(1)])) == []
+    both = [line(1), line(1, again)]
+    assert mistakes(compared(both, [line(1), line(1, again, threshold=0.5)])) == ["another threshold"]
 
 
 def test_what_is_not_finite_in_one_run_only(compared: Any) -> None:
@@ -275,6 +341,24 @@ def test_what_nothing_explains(compared: Any) -> None:
     found = compared([line(1)], [line(1, {"a": 3.5, "b": 4.0, "c": 12.0})])
     assert found.exit_code == 1
     assert found.findings == []
+
+
+def test_another_rule(compared: Any) -> None:
+    bounded = {**line(1, rule="value", norm_type=None, norm=None, coef=None), "threshold": [-1.0, 1.0]}
+    (finding,) = compared([line(1)], [bounded]).findings
+    assert finding.text == ("a.jsonl clips all gradients by one norm, b.jsonl each number between two bounds")
+
+
+def test_a_run_that_is_shorter(compared: Any) -> None:
+    found = compared([line(1), line(2)], [line(1), line(2), line(3)])
+    assert [each.text for each in found.findings] == ["a.jsonl ends after 2 of the 3 calls of b.jsonl"]
+    assert mistakes(compared([line(1), line(3)], [line(1), line(2), line(3)])) == []
+
+
+def test_what_explains_two_differences_is_said_once(compared: Any) -> None:
+    near = {"a": float(np.nextafter(np.float32(3), np.float32(4))), "b": 4.0}
+    printed = runs_report.lines(compared([line(1)], [line(1, near)]))
+    assert len([each for each in printed if each.startswith("A parameter is missing")]) == 1
 
 
 def test_a_call_that_one_run_lacks(compared: Any) -> None:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from .parting import Difference, Finding, Names, Pair, distance, matched, numbers
+from .parting import Difference, Finding, Names, Pair, distance, numbers, threshold
 from .runs import Line, Recording, root_of_squares
 
 NEAR = 4
@@ -21,6 +21,14 @@ PRODUCT = 1e-5
 
 ROUNDING = 64
 """Units in the last place by which the same computation may come out on two frameworks."""
+
+CLIPS = {
+    "global": "all gradients by one norm",
+    "each": "each gradient by its own norm",
+    "slices": "each slice by its own norm",
+    "value": "each number between two bounds",
+}
+"""What rules do."""
 
 EPS = (0.0, 1e-6)
 """Of Paddle's and TensorFlow's names, and of PyTorch's."""
@@ -89,32 +97,34 @@ def _per_tensor(place: Place) -> Finding | None:
             continue
         total = line.norms()[0]
         norms, calls = _norms_that_make(total, rest)
-        how = "in one call" if calls == 1 else "in a call for each"
         if len(norms) > 1 and _equal(root_of_squares(norms), total, PRODUCT):
+            in_groups = any(each.rule == "global" and len(each.parameters) > 1 for each in rest[:calls])
             return Finding(
-                "per tensor for global",
-                f"{_name(other)} clips {len(norms)} gradients each by its own norm, {how}; {_name(run)} clips all by "
-                f"one norm. They are the same gradients: together their norms make {root_of_squares(norms):.9g}, and "
-                f"the one norm is {total:.9g}",
+                "per group for global" if in_groups else "per tensor for global",
+                f"{_name(other)} clips by {len(norms)} norms, {'in one call' if calls == 1 else f'in {calls} calls'}; "
+                f"{_name(run)} clips all gradients by one norm. They are the same gradients: together the norms make "
+                f"{root_of_squares(norms):.9g}, and the one norm is {total:.9g}",
             )
     return None
 
 
 def _norms_that_make(total: float, lines: list[Line]) -> tuple[list[float], int]:
-    """The norms of calls in a row, each of one gradient or of each, until their root of squares is a total."""
+    """The norms of calls in a row until their root of squares is a total, and how many calls they are."""
     norms: list[float] = []
+    made = 0.0
     for calls, line in enumerate(lines, start=1):
-        if line.rule not in ("global", "each") or (line.rule == "global" and len(line.parameters) > 1):
+        if line.rule not in ("global", "each"):
             break
         norms += line.norms()
-        if root_of_squares(norms) >= total * (1 - PRODUCT):
+        made = root_of_squares([made, *line.norms()])
+        if made >= total * (1 - PRODUCT):
             return norms, calls
     return [], 0
 
 
 def _threshold(place: Place) -> Finding | None:
     pair = place.pair
-    if pair is None or pair.a.threshold == pair.b.threshold or pair.a.rule != pair.b.rule:
+    if pair is None or threshold(pair.a) == threshold(pair.b) or pair.a.rule != pair.b.rule:
         return None
     text = f"{_name(place.a)} clips at {pair.a.threshold}, {_name(place.b)} at {pair.b.threshold}"
     if pair.a.rule == "value":
@@ -141,6 +151,25 @@ def _norm_type(place: Place) -> Finding | None:
     )
 
 
+def _rule(place: Place) -> Finding | None:
+    rules = (str(place.first.a), str(place.first.b))
+    if place.first.stage != "rule" or not all(rule in CLIPS for rule in rules):  # a call without gradients has none
+        return None
+    how = [CLIPS[rule] for rule in rules]
+    return Finding("another rule", f"{_name(place.a)} clips {how[0]}, {_name(place.b)} {how[1]}")
+
+
+def _ends(place: Place) -> Finding | None:
+    for run, other in place.both_ways():
+        last, extra = _line(run, place.index - 1), _line(other, place.index)
+        if len(run.lines) == place.index and last and extra and extra.step > last.step:
+            return Finding(
+                "one run is shorter",
+                f"{_name(run)} ends after {len(run.lines)} of the {len(other.lines)} calls of {_name(other)}",
+            )
+    return None
+
+
 def _eps(place: Place) -> Finding | None:
     pair = place.pair
     if pair is None or not _same_norms(pair) or not any(a != b for _, a, b in numbers(pair, "coefficient")):
@@ -159,38 +188,36 @@ def _eps(place: Place) -> Finding | None:
 
 def _missing(place: Place) -> Finding | None:
     pair = place.pair
-    if pair is None:
+    if pair is None or pair.a.order != pair.b.order:
         return None
-    for run, other, line, fewer in (
-        (place.a, place.b, pair.a, pair.b),
-        (place.b, place.a, pair.b, pair.a),
+    for run, other, line, fewer, names in (
+        (place.a, place.b, pair.a, pair.b, pair.names),
+        (place.b, place.a, pair.b, pair.a, {b: a for a, b in pair.names.items()}),
     ):
-        if line.norm_type != fewer.norm_type or len(fewer.parameters) >= len(line.parameters) or not fewer.parameters:
-            continue
-        missing = _left_out(line, fewer, pair.names if line is pair.a else {b: a for a, b in pair.names.items()})
-        if missing is None:
-            continue
-        return Finding(
-            "a parameter is missing",
-            f"{_name(other)} clips without {_listing(list(map(repr, missing)))}, which {_name(run)} has; the other "
-            f"{len(fewer.parameters)} have equal norms",
-        )
+        missing = _left_out(line, fewer, names)
+        if missing:
+            return Finding(
+                "a parameter is missing",
+                f"{_name(other)} clips without {_listing(list(map(repr, missing)))}, which {_name(run)} has; the other "
+                f"{len(fewer.parameters)} have equal norms",
+            )
     return None
 
 
-def _left_out(line: Line, fewer: Line, names: Names) -> list[str] | None:
-    """The parameters without which a line's gradients are those of another; None if there are no such."""
-    candidates = [[name for name in line.parameters if name not in names]]
-    if not set(line.parameters) & set(fewer.parameters) and len(line.parameters) - len(fewer.parameters) == 1:
-        candidates += [[name] for name in line.parameters]  # by shape and order, any may be the one
-    for missing in candidates:
-        rest = {name: each for name, each in line.parameters.items() if name not in missing}
-        belong = names if missing == candidates[0] else matched(rest, fewer.parameters, {})
-        if len(belong) == len(fewer.parameters) and all(
-            _near(rest[name].norm, fewer.parameters[other].norm) for name, other in belong.items() if name in rest
-        ):
-            return missing
-    return None
+def _left_out(line: Line, fewer: Line, names: Names) -> list[str]:
+    """The parameters without which a line's gradients are those of another; none if there are no such."""
+    if not 0 < len(fewer.parameters) < len(line.parameters):
+        return []
+    rest = dict(line.parameters)
+    by_name = any(name == other and not name.isdecimal() for name, other in names.items())
+    for other, theirs in fewer.parameters.items():
+        # Matched by shape and order, all behind the one that is missing are matched wrongly.
+        same = (name for name in rest if names.get(name) == other or not by_name)
+        name = next((name for name in same if _near(rest[name].norm, theirs.norm)), None)
+        if name is None:
+            return []
+        del rest[name]
+    return list(rest)
 
 
 def _swapped(place: Place) -> Finding | None:
@@ -217,6 +244,8 @@ def _after_the_step(place: Place) -> Finding | None:
     still = {name for name, a, b in gradients if a == 0}
     if not gradients or not all(_near(a, b) for _, a, b in gradients) or still & {name for name, *_ in moved}:
         return None
+    if 2 * len(moved) <= len(gradients) - len(still) or _began_equal(place):  # a step moves all; other weights need not
+        return None
     late = _late(place, pair)
     who = _name(late) if late else "one of the two (that whose weights are not those that the step began with)"
     name, a, b = moved[0]
@@ -226,6 +255,11 @@ def _after_the_step(place: Place) -> Finding | None:
         f"the weights differ already ({name!r}: {a:.9g} and {b:.9g}): {who} clips after its optimizer has stepped, so "
         "the step is taken with gradients that are not clipped",
     )
+
+
+def _began_equal(place: Place) -> bool:
+    """Whether the weights were equal at a step before: who clips after the step shows it at the first."""
+    return any(a == b and a for pair in place.pairs[: place.index] for _, a, b in numbers(pair, "weight"))
 
 
 def _late(place: Place, pair: Pair) -> Recording | None:
@@ -244,24 +278,29 @@ def _late(place: Place, pair: Pair) -> Recording | None:
 
 
 def _twice(place: Place) -> Finding | None:
-    for run, _ in place.both_ways():
-        line, before = _line(run, place.index), _line(run, place.index - 1)
-        if line is None or before is None or not (before.rule == line.rule == "global" and before.clipped):
-            continue
-        pairs = [(before.norms()[0], line.norms()[0])]
-        pairs += [
-            (each.norm, line.parameters[name].norm)
-            for name, each in before.parameters.items()
-            if name in line.parameters
-        ]
-        coef = before.coefs()[0]
-        if all(_equal(norm * coef, again, PRODUCT) for norm, again in pairs):
-            return Finding(
-                "clipping twice",
-                f"{_name(run)} clips the same gradients again: their norm was {pairs[0][0]:.9g}, times the coefficient "
-                f"{coef:.9g} it is {pairs[0][0] * coef:.9g}, and the next call finds {pairs[0][1]:.9g}",
-            )
-    return None
+    found = [(run, again) for run, _ in place.both_ways() if (again := _again(run, place.index)) is not None]
+    if len(found) != 1:  # where both do, that is not how they differ
+        return None
+    run, (before, coef, after) = found[0]
+    return Finding(
+        "clipping twice",
+        f"{_name(run)} clips the same gradients again: their norm was {before:.9g}, times the coefficient {coef:.9g} "
+        f"it is {before * coef:.9g}, and the next call finds {after:.9g}",
+    )
+
+
+def _again(run: Recording, index: int) -> tuple[float, float, float] | None:
+    """The norm and the coefficient of the call before, and this call's norm, if it finds what that one left."""
+    line, before = _line(run, index), _line(run, index - 1)
+    if line is None or before is None or not (before.rule == line.rule == "global" and before.clipped):
+        return None
+    pairs = [(before.norms()[0], line.norms()[0])]
+    pairs += [
+        (each.norm, line.parameters[name].norm) for name, each in before.parameters.items() if name in line.parameters
+    ]
+    coef = before.coefs()[0]
+    same = all(_equal(norm * coef, again, PRODUCT) for norm, again in pairs)
+    return (pairs[0][0], coef, pairs[0][1]) if same else None
 
 
 def _scaled(place: Place) -> Finding | None:
@@ -286,7 +325,7 @@ def _rounding(place: Place) -> Finding | None:
     )
 
 
-WHAT = (_not_finite_in_one, _twice, _per_tensor, _missing, _swapped, _after_the_step, _scaled)
+WHAT = (_not_finite_in_one, _twice, _per_tensor, _missing, _swapped, _after_the_step, _scaled, _rule, _ends)
 """Mistakes in what is clipped, and when: where one is found, another may seem to be one too."""
 
 HOW = (_threshold, _norm_type, _eps, _rounding)

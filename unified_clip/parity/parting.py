@@ -13,7 +13,10 @@ import numpy as np
 
 from .runs import Line, Parameter, Recording, RunError, read
 
-Stage = Literal["calls", "error", "rule", "norm type", "threshold", "weight", "gradient", "norm", "coefficient"]
+Stage = Literal[
+    "calls", "error", "rule", "norm type", "threshold", "weight", "gradient", "norms", "norm", "coefficient"
+]
+"""What differs; "norms" is how many there are."""
 
 NUMBERS: tuple[Stage, ...] = ("weight", "gradient", "norm", "coefficient")
 """The stages that are numbers, in the order in which one follows from another."""
@@ -119,8 +122,9 @@ def compare(a: str | Path, b: str | Path, *, names: Names | None = None, max_ulp
     Args:
         a: The file of a run.
         b: Of another.
-        names: From the name of a parameter in either run to its name in the other. None: the same names belong
-            together; where no name is in both, those of equal shape (an axis order apart) do, in their order.
+        names: From the name of a parameter in either run to its name in the other. For those that it has not, the same
+            names belong together; where no name is in both, those of equal shape (an axis order apart) do, in their
+            order. Positions are no names.
         max_ulp: Up to how many units in the last place numbers count as the same.
 
     Raises:
@@ -163,9 +167,14 @@ def distance(a: float, b: float) -> Distance:
         return Distance(0.0, 0.0)
     if not (math.isfinite(a) and math.isfinite(b)):
         return Distance(math.inf, math.inf)
-    wide = not all(abs(value) <= GREATEST and float(np.float32(value)) == value for value in (a, b))
+    wide = any(abs(value) > GREATEST or _single(value) != value for value in (a, b))
     ulps = abs(_place(a, wide) - _place(b, wide))
     return Distance(float(ulps), abs(a - b) / max(abs(a), abs(b)))
+
+
+def _single(value: float) -> float:
+    """As float32, if that holds it."""
+    return float(np.float32(value)) if abs(value) <= GREATEST else value
 
 
 def _place(value: float, wide: bool) -> int:
@@ -204,14 +213,17 @@ def _one_ends(a: Recording, b: Recording, pairs: list[Pair]) -> Difference | Non
 
 def matched(ours: Mapping[str, Parameter], theirs: Mapping[str, Parameter], given: Names) -> Names:
     """The parameters that belong together."""
-    common = {name: name for name in ours if name in theirs and name not in (*given, *given.values())}
-    common |= {name: other for name, other in given.items() if name in ours and other in theirs}
-    if common:
-        return common
+    mapped = {name: other for name, other in given.items() if name in ours and other in theirs}
+    taken = {*given, *given.values()}
+    common = {name: name for name in ours if name in theirs and name not in taken and not name.isdecimal()}
+    if common:  # positions are no names: frameworks list parameters in orders of their own
+        return common | mapped
     waiting: dict[tuple[str, ...], list[str]] = {}
     for name, parameter in theirs.items():
-        waiting.setdefault(_form(parameter), []).append(name)
-    return {name: waiting[form].pop(0) for name, each in ours.items() if waiting.get(form := _form(each))}
+        if name not in given.values():
+            waiting.setdefault(_form(parameter), []).append(name)
+    rest = {name: each for name, each in ours.items() if name not in given}
+    return mapped | {name: waiting[form].pop(0) for name, each in rest.items() if waiting.get(form := _form(each))}
 
 
 def _form(parameter: Parameter) -> tuple[str, ...]:
@@ -243,12 +255,16 @@ def _differences(pair: Pair, max_ulp: float) -> Iterator[Difference]:
     a, b = pair.a, pair.b
     if bool(a.error) != bool(b.error):
         yield Difference(a.step, "error", a.error, b.error)
-    for stage, ours, theirs in (
-        ("rule", a.rule, b.rule), ("norm type", a.norm_type, b.norm_type), ("threshold", a.threshold, b.threshold),
-    ):  # fmt: skip
-        if ours != theirs and not (a.error or b.error):
-            yield Difference(a.step, stage, ours, theirs)  # type: ignore[arg-type]
+    if not (a.error or b.error):
+        if a.rule != b.rule:
+            yield Difference(a.step, "rule", a.rule, b.rule)
+        if a.norm_type != b.norm_type:
+            yield Difference(a.step, "norm type", a.norm_type, b.norm_type)
+        if threshold(a) != threshold(b):
+            yield Difference(a.step, "threshold", a.threshold, b.threshold)
     for stage in NUMBERS:
+        if stage == "norm" and a.rule == b.rule and len(a.norms()) != len(b.norms()):
+            yield Difference(a.step, "norms", len(a.norms()), len(b.norms()))
         for name, ours, theirs in numbers(pair, stage):
             found = distance(ours, theirs)
             if found.ulps > max_ulp:
@@ -262,21 +278,30 @@ def numbers(pair: Pair, stage: Stage) -> Iterator[tuple[str | None, float, float
     """What both lines have at a stage, and whose it is."""
     a, b = pair.a, pair.b
     if stage in ("weight", "gradient"):
-        for name, other in pair.names.items():
+        for name, other in pair.names.items() if a.order == b.order else ():
             if name in a.parameters and other in b.parameters:
                 ours, theirs = a.parameters[name], b.parameters[other]
-                if stage == "gradient" and a.norm_type == b.norm_type:
+                if stage == "gradient":
                     yield name, ours.norm, theirs.norm
-                elif stage == "weight" and ours.weight is not None and theirs.weight is not None:
+                elif ours.weight is not None and theirs.weight is not None:
                     yield name, ours.weight, theirs.weight
         return
     if a.rule != b.rule or a.norm_type != b.norm_type:
         return
     ours_all, theirs_all = (a.norms(), b.norms()) if stage == "norm" else (a.coefs(), b.coefs())
+    if len(ours_all) != len(theirs_all):
+        return
     if stage == "coefficient" and "float64" not in (a.dtype, b.dtype):  # as gradients are multiplied by it
-        ours_all, theirs_all = ([float(np.float32(coef)) for coef in coefs] for coefs in (ours_all, theirs_all))
-    for position, (one, other_one) in enumerate(zip(ours_all, theirs_all, strict=False)):
+        ours_all, theirs_all = ([_single(coef) for coef in coefs] for coefs in (ours_all, theirs_all))
+    for position, (one, other_one) in enumerate(zip(ours_all, theirs_all, strict=True)):
         yield (None if len(ours_all) == 1 else f"position {position}"), one, other_one
+
+
+def threshold(line: Line) -> float | tuple[float, ...] | None:
+    """As float32 gradients see it: one that was given as such a tensor is no other than the number it stands for."""
+    if line.threshold is None or line.dtype == "float64":
+        return line.threshold
+    return tuple(map(_single, line.threshold)) if isinstance(line.threshold, tuple) else _single(line.threshold)
 
 
 def _agreement(stage: Stage, pairs: list[Pair], max_ulp: float) -> Agreement:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from ..record import SCHEMA
 
@@ -31,12 +31,16 @@ class Table(BaseModel):
 class Parameter(Table):
     """A gradient, as it was before clipping, and its weight at that time."""
 
-    shape: tuple[int | None, ...] = ()
+    shape: tuple[Annotated[int, Field(ge=0, lt=2**63)] | None, ...] = ()
     norm: Number
     """Of the order that the call has, 2 for value clipping."""
 
     weight: Number | None = None
     """The norm of the parameter itself; None where it is not known."""
+
+
+NORMS_OF: dict[str | None, type] = {"global": float, "each": list, "slices": list}
+"""What the norm and the coefficient of a rule are."""
 
 
 class Line(Table):
@@ -80,6 +84,18 @@ class Line(Table):
 
     error: str | None = None
     """The exception that the call raised; then the other fields are None."""
+
+    @model_validator(mode="after")
+    def _has_its_norms(self) -> Self:
+        for what, value in (("norm", self.norm), ("coef", self.coef)):
+            if self.rule in NORMS_OF and not isinstance(value, NORMS_OF[self.rule]):
+                raise ValueError(f"{what} is {value!r}, and the rule is {self.rule!r}")
+        return self
+
+    @property
+    def order(self) -> float:
+        """Of the norms of parameters."""
+        return 2.0 if self.norm_type is None else self.norm_type
 
     def norms(self) -> list[float]:
         return _listed(self.norm)
@@ -136,7 +152,7 @@ def _parsed(path: Path, number: int, text: str, model: Any) -> Any:
         (first, *_) = error.errors()
         place = ".".join(map(str, first["loc"])) or "it"
         raise RunError(f"{path}, line {number}: {place}: {first['msg']}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RunError(f"{path}, line {number} is no JSON: {error}") from None
 
 

@@ -63,7 +63,8 @@ def lines(found: Comparison) -> list[str]:
         return [*about, f"The runs are the same: {_calls(found.pairs)}{_allowed(found)}."]
     for number, (difference, findings) in enumerate(found.partings.items()):
         about.append(f"{BEYOND if number else APART} at step {difference.step}: {_told(difference)}.")
-        about += [f"{each.mistake.capitalize()}: {each.text}." for each in findings] or [UNEXPLAINED]
+        told = [f"{each.mistake.capitalize()}: {each.text}." for each in findings] or [UNEXPLAINED]
+        about += [line for line in told if line not in about]
     if not all(found.partings.values()) and not (found.a.header.norms and found.b.header.norms):
         about.append("Record both runs with norms=True to see by which parameters they differ.")
     return [*about, *(_agreed(each, found) for each in found.agreements)]
@@ -73,8 +74,8 @@ def _told(first: Difference) -> str:
     what = {"weight": "the norm of the weight", "gradient": "the norm of the gradient"}.get(first.stage, first.stage)
     if first.stage == "gradient" and first.parameter is None:
         return f"parameters that only one run has: {first.a or 'none'} and {first.b or 'none'}"
-    if first.stage == "calls":
-        return f"{first.a} and {first.b} clip calls"
+    if first.stage in ("calls", "norms"):
+        return f"{first.a} and {first.b} {'clip calls' if first.stage == 'calls' else 'norms'}"
     whose = f" of {first.parameter!r}" if first.parameter else ""
     text = f"{what}{whose} is {first.a} and {first.b}"
     if first.distance is None:
