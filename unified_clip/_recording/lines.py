@@ -22,9 +22,8 @@ class Lines:
 
     def write(self, line: dict[str, Any]) -> None:
         """Write a line at once, so that a crash leaves every line whole but the last. OSError: no more can follow."""
-        try:
-            text = json.dumps(line, allow_nan=False)
-        except ValueError:
+        text = json.dumps(line)
+        if "NaN" in text or "Infinity" in text:  # which is no JSON, or in a name
             text = json.dumps(_finite(line))
         data = text.encode() + b"\n"
         if os.write(self._file, data) < len(data):
