@@ -118,7 +118,7 @@ class Recording:
 
     def __enter__(self) -> Self:
         self._lines = Lines(self.path)
-        self._write(
+        self._lines.write(
             {
                 "unified_clip": sys.modules[__package__].__version__,
                 "schema": SCHEMA,
@@ -161,12 +161,15 @@ class Recording:
             "call it outside the graph to record it"
         )
 
-    def _end(self, head: dict[str, Any], told: Sequence[Told], tail: dict[str, Any]) -> None:
+    def _end(self, head: dict[str, Any], told: Sequence[Told], tail: dict[str, Any], is_late: bool) -> None:
         """Write a call's line, or have it written when its numbers are there."""
         with self._flushing:
-            self._flush()
-            if self._pending or any(each.later for each in told):
+            if self._pending:
+                self._flush()
+            if self._pending or is_late:
                 self._pending.append((head, told, tail))
+            elif len(told) == 1:
+                self._write([{**head, **told[0].take([]), **tail}])
             else:
                 self._write_all(head, [each.take([]) for each in told], tail)
 
@@ -206,18 +209,20 @@ class Recording:
     # -- what is written
 
     def _write_all(self, head: dict[str, Any], found: Sequence[dict[str, Any]], tail: dict[str, Any]) -> None:
-        with self._lock:
-            for fields in merged(found) or [{}]:
-                self._write({**head, **fields, **tail})
-            self._is_empty = False
+        """The lines of a call that may have clipped several groups, or none."""
+        self._write([{**head, **fields, **tail} for fields in merged(found) or [{}]])
 
-    def _write(self, line: dict[str, Any]) -> None:
-        try:
-            if self._lines is not None:
-                self._lines.write(line)
-        except OSError as error:
-            self._close()
-            self._warn(f"{self.path} cannot be written any more, and the recording has ended: {error}")
+    def _write(self, lines: Sequence[dict[str, Any]]) -> None:
+        with self._lock:
+            self._is_empty = False
+            if self._lines is None:
+                return
+            try:
+                for line in lines:
+                    self._lines.write(line)
+            except OSError as error:
+                self._close()
+                self._warn(f"{self.path} cannot be written any more, and the recording has ended: {error}")
 
     def _store(self, step: int, gradients: dict[str, Any]) -> str | None:
         """Write gradients into a file of their own; its name, if they could be written."""
@@ -245,6 +250,7 @@ class _Entry:
         self._recording, self._call = recording, call
         self._step: int | None = None
         self._told: list[Told] = []
+        self._is_late = False
         self._names: set[str] = set()
         self._gradients: dict[str, Any] = {}
 
@@ -256,12 +262,10 @@ class _Entry:
 
     def see(self, clip: Clip) -> None:
         recording = self._recording
-        if not recording.in_detail:
-            self._told.append(Told(clip, None))
-            return
-        names = called(clip, recording._name_of, self._names)
+        names = called(clip, recording._name_of, self._names) if recording.in_detail else {}
         told = Told(clip, names if recording.norms else None)
         self._told.append(told)
+        self._is_late = self._is_late or told.later is not None
         if recording.gradients_every is None:
             return
         if told.in_graph:
@@ -273,13 +277,14 @@ class _Entry:
         recording, told = self._recording, self._told
         tail: dict[str, Any] = {"seconds": seconds}
         if error is not None:
-            told, tail["error"] = [], f"{type(error).__name__}: {error}"
+            told, self._is_late, tail["error"] = [], False, f"{type(error).__name__}: {error}"
         elif any(each.in_graph for each in told):
             recording._have_graph_tell(self._call, told)
             return
         if self._gradients:
             tail["gradients"] = recording._store(self.step, self._gradients)
-        recording._end({"step": self.step, "call": self._call}, told, tail)
+        step = self._step or recording._take_step()
+        recording._end({"step": step, "call": self._call}, told, tail, self._is_late)
 
 
 def _check_count(value: Any, what: str) -> None:

@@ -123,11 +123,11 @@ class Told:
         for (fields, key), value in zip(self._places, values, strict=True):
             fields[key] = value
         fields = self.fields
-        if fields["rule"] != "global":
-            for key in ("norm", "coef"):
-                fields[key] = None if fields[key] is None else _flat(fields[key])
-        if fields["coef"] is not None:
-            fields["clipped"] = any(coef != 1 for coef in _flat(fields["coef"]))
+        if fields["rule"] == "global":
+            fields["clipped"] = fields["coef"] != 1
+        elif fields["coef"] is not None:
+            fields["norm"], fields["coef"] = _flat(fields["norm"]), _flat(fields["coef"])
+            fields["clipped"] = any(coef != 1 for coef in fields["coef"])
         elif self._greatest:
             fields["clipped"] = self._greatest["norm"] > self._limit
         fields["nan"], fields["inf"] = self._counts or ((0, 0) if self._is_finite() else (None, None))
@@ -180,9 +180,12 @@ class Told:
 
     def _is_finite(self) -> bool | None:
         """Whether every gradient shows to be finite in a norm; None where none was measured."""
-        norms = _flat(self.fields["norm"]) if self._measured else []
-        if "parameters" in self.fields:
-            norms += [each["norm"] for each in self.fields["parameters"].values()]
+        norm, parameters = self.fields["norm"], self.fields.get("parameters")
+        if self._measured and type(norm) is float and not parameters:
+            return math.isfinite(norm)
+        norms = _flat(norm) if self._measured else []
+        if parameters:
+            norms += [each["norm"] for each in parameters.values()]
         return all(map(math.isfinite, norms)) if norms else None
 
 
@@ -192,8 +195,6 @@ def _flat(value: Any) -> list[Any]:
 
 def merged(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """The fields of a call's lines: one for what has a norm in common, and one for all with norms of their own."""
-    if len(found) == 1:
-        return list(found)
     lines: list[dict[str, Any]] = []
     for fields in found:
         last = lines[-1] if lines else None
