@@ -8,6 +8,7 @@ One process for each framework; the lists are ResNet-50's and a small one, clipp
 from __future__ import annotations
 
 import itertools
+import json
 import statistics
 import subprocess
 import sys
@@ -27,14 +28,15 @@ SHAPES: dict[str, Sequence[Shape]] = {
     "ResNet-50, an element each": [(1,)] * len(RESNET),  # what is added is seen where the rest takes no time
     "small": [(64, 32), (64,), (10, 64), (10,)],
 }
-REPEATS = {"ResNet-50": 100}
+REPEATS = {"ResNet-50": 200}
 OTHERWISE = 1000
 
 
 def call(framework: str, shapes: Sequence[Shape]) -> Callable[[], Any]:
     """A clip that always scales: its limit goes down, by 0.1 % each time."""
     given = arrays(shapes, "float32")
-    limits = (rough_norm(given) * 0.999**number for number in itertools.count(1))
+    norm = rough_norm(given)
+    limits = (norm * 0.999**number for number in itertools.count(1))
     if framework == "numpy":
         import unified_clip.numpy as uc
 
@@ -57,23 +59,39 @@ def timed(clip: Callable[[], Any]) -> float:
     return perf_counter() - begin
 
 
-def measure(framework: str, name: str, folder: Path) -> str:
-    clip = call(framework, SHAPES[name])
-    differences, alone = [], []
-    for number in range(REPEATS.get(name, OTHERWISE)):
+def beside(clip: Callable[[], Any], folder: Path, repeats: int) -> tuple[list[float], list[float]]:
+    """The time without a recording, and what one adds, measured in turns."""
+    alone, added = [], []
+    for number in range(repeats):
         times = {}
         for recorded in (number % 2 == 1, number % 2 == 0):
-            path = folder / f"{framework} {name} {number}.jsonl"
-            with unified_clip.record(path) if recorded else nullcontext():
+            with unified_clip.record(folder / f"{number}.jsonl") if recorded else nullcontext():
                 times[recorded] = timed(clip)
         alone.append(times[False])
-        differences.append(times[True] - times[False])
-    low, middle, high = (1e6 * each for each in statistics.quantiles(differences, n=4))
-    typical = 1e6 * statistics.median(alone)
-    return (
-        f"{framework:6} {name:26} {len(SHAPES[name]):4} tensors: {typical:9.1f} us alone; a recording adds "
-        f"{middle:6.1f} us (quartiles {low:.1f} to {high:.1f}), {middle / typical:.2%}"
-    )
+        added.append(times[True] - times[False])
+    return alone, added
+
+
+def inside(clip: Callable[[], Any], folder: Path, repeats: int) -> tuple[list[float], list[float]]:
+    """The same of one call, whose line says what it took without being recorded: other programs disturb this less."""
+    with unified_clip.record(folder / "run.jsonl"):
+        whole = [timed(clip) for _ in range(repeats)]
+    lines = (folder / "run.jsonl").read_text().splitlines()[1:]
+    alone = [json.loads(line)["seconds"] for line in lines[1::2]]  # every other call is `timed`'s first
+    return alone, [time - seconds for time, seconds in zip(whole, alone, strict=True)]
+
+
+def measure(framework: str, name: str, folder: Path) -> None:
+    clip, repeats = call(framework, SHAPES[name]), REPEATS.get(name, OTHERWISE)
+    for how in (beside, inside):
+        alone, added = how(clip, folder, repeats)
+        low, middle, high = (1e6 * each for each in statistics.quantiles(added, n=4))
+        typical = 1e6 * statistics.median(alone)
+        print(
+            f"{framework:6} {name:26} {len(SHAPES[name]):4} tensors, {how.__name__}: {typical:9.1f} us alone; "
+            f"a recording adds {middle:6.1f} us (quartiles {low:.1f} to {high:.1f}), {middle / typical:.2%}",
+            flush=True,
+        )
 
 
 def main() -> None:
@@ -81,9 +99,9 @@ def main() -> None:
         for framework in sys.argv[1:] or ["torch", "numpy"]:
             subprocess.run([sys.executable, __file__, "--one", framework], check=True)
         return
-    with tempfile.TemporaryDirectory() as folder:
-        for name in SHAPES:
-            print(measure(sys.argv[2], name, Path(folder)))
+    for name in SHAPES:
+        with tempfile.TemporaryDirectory() as folder:
+            measure(sys.argv[2], name, Path(folder))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
@@ -16,7 +15,7 @@ from typing import Any, Self
 from . import _safetensors
 from ._core import checks
 from ._core.watch import Clip
-from ._recording.calls import DISPATCHER, Call
+from ._recording.calls import DISPATCHER
 from ._recording.lines import Lines
 from ._recording.told import Told, called, copies, merged, namer
 
@@ -66,17 +65,6 @@ def record(
     return Recording(Path(path), norms, gradients_every, names)
 
 
-@dataclass(eq=False)
-class _Seen:
-    """What a recording has seen of a call that is running."""
-
-    step: int | None = None
-    told: list[Told] = field(default_factory=list)
-    names: set[str] = field(default_factory=set)
-    gradients: dict[str, Any] = field(default_factory=dict)
-    """To be stored, as `_safetensors` takes them."""
-
-
 class Recording:
     """A run that is recorded; `record` makes it."""
 
@@ -90,8 +78,7 @@ class Recording:
         self._lines: Lines | None = None
         self._step, self._by_calls = 0, True
         self._is_empty = True
-        self._running: dict[Call, _Seen] = {}
-        self._pending: deque[tuple[list[Told], Callable[[list[dict[str, Any]]], None]]] = deque()
+        self._pending: deque[tuple[dict[str, Any], Sequence[Told], dict[str, Any]]] = deque()
         self._stored: dict[int, int] = {}
         self._waits: set[Callable[[], object]] = set()
         self._warned: set[str] = set()
@@ -134,7 +121,7 @@ class Recording:
 
     def __enter__(self) -> Self:
         self._lines = Lines(self.path)
-        self._write(
+        self._lines.write(
             {
                 "unified_clip": sys.modules[__package__].__version__,
                 "schema": SCHEMA,
@@ -174,39 +161,8 @@ class Recording:
 
     # -- calls
 
-    def see(self, clip: Clip, call: Call) -> None:
-        """What a call is about to clip."""
-        seen = self._seen(call)
-        names = called(clip, self._name_of, seen.names) if self.in_detail else {}
-        told = Told(clip, names if self.norms else None)
-        seen.told.append(told)
-        if self.gradients_every is None:
-            return
-        if told.in_graph:
-            self._warn("gradients inside a graph are not stored; clip outside it where gradients_every is wanted")
-        elif self._step_of(seen) % self.gradients_every == 0:
-            seen.gradients.update(copies(clip, names))
-
-    def end(self, call: Call) -> None:
-        """Write the call's line, or have it written when its numbers are there."""
-        seen = self._seen(call)
-        del self._running[call]
-        told = [] if call.error else seen.told
-        if any(each.in_graph for each in told):
-            self._have_graph_tell(call, told)
-            return
-        with self._flushing:
-            step = self._step_of(seen)
-            head = {"step": step, "call": call.name}
-            tail: dict[str, Any] = {"seconds": call.seconds}
-            if seen.gradients:
-                tail["gradients"] = self._store(step, seen.gradients)
-            if call.error:
-                tail["error"] = f"{type(call.error).__name__}: {call.error}"
-            self._flush()
-            self._pending.append((told, lambda found: self._write_all(head, found, tail)))
-            if not any(each.scalars for each in told):
-                self._flush()
+    def begin(self, call: str) -> _Entry:
+        return _Entry(self, call)
 
     def miss(self, framework: str) -> None:
         """Say once that something is not recorded."""
@@ -216,28 +172,32 @@ class Recording:
             "call it outside the graph to record it"
         )
 
-    def _seen(self, call: Call) -> _Seen:
-        return self._running.setdefault(call, _Seen())
-
-    def _step_of(self, seen: _Seen) -> int:
-        if seen.step is None:
-            seen.step = self._take_step()
-        return seen.step
+    def _end(self, head: dict[str, Any], told: Sequence[Told], tail: dict[str, Any], is_late: bool) -> None:
+        """Write a call's line, or have it written when its numbers are there."""
+        with self._flushing:
+            if self._pending:
+                self._flush()
+            if self._pending or is_late:
+                self._pending.append((head, told, tail))
+            elif len(told) == 1:
+                self._write([{**head, **told[0].take([]), **tail}])
+            else:
+                self._write_all(head, [each.take([]) for each in told], tail)
 
     def _flush(self, wait: bool = False) -> None:
         """Write what is pending, up to the first line whose numbers are not there."""
-        while self._pending and (wait or all(told.later.ready() for told in self._pending[0][0])):
-            told, write = self._pending.popleft()
-            write([each.take(each.later.values()) for each in told])
+        while self._pending and (wait or all(told.later.ready() for told in self._pending[0][1] if told.later)):
+            head, told, tail = self._pending.popleft()
+            self._write_all(head, [each.take(each.later.values() if each.later else []) for each in told], tail)
 
-    def _have_graph_tell(self, call: Call, told: Sequence[Told]) -> None:
+    def _have_graph_tell(self, call: str, told: Sequence[Told]) -> None:
         """Lines to be written whenever the graph runs."""
         tellers = [each.path.graph_teller() for each in told if each.path is not None]
         teller = tellers[0]
         if teller is None or None in tellers:
             self.miss(told[0].fields["framework"])
             return
-        name, lengths = call.name, [len(each.scalars) for each in told]
+        lengths = [len(each.scalars) for each in told]
 
         def receive(values: Sequence[Any]) -> None:
             rest = iter(values)
@@ -246,7 +206,7 @@ class Recording:
                     return
                 parts = [list(itertools.islice(rest, length)) for length in lengths]
                 found = [each.take(part) for each, part in zip(told, parts, strict=True)]
-                self._write_all({"step": self._take_step(), "call": name}, found, {"seconds": None})
+                self._write_all({"step": self._take_step(), "call": call}, found, {"seconds": None})
 
         self._waits.add(teller([scalar for each in told for scalar in each.scalars], receive))
         for each in told:
@@ -260,22 +220,25 @@ class Recording:
     # -- what is written
 
     def _write_all(self, head: dict[str, Any], found: Sequence[dict[str, Any]], tail: dict[str, Any]) -> None:
-        with self._lock:
-            for fields in merged(found) or [{}]:
-                self._write({**head, **fields, **tail})
-            self._is_empty = False
+        """The lines of a call that may have clipped several groups, or none."""
+        self._write([{**head, **fields, **tail} for fields in merged(found) or [{}]])
 
-    def _write(self, line: dict[str, Any]) -> None:
-        try:
-            if self._lines is not None:
-                self._lines.write(line)
-        except OSError as error:
-            self._close()
-            self._warn(f"{self.path} cannot be written any more, and the recording has ended: {error}")
+    def _write(self, lines: Sequence[dict[str, Any]]) -> None:
+        with self._lock:
+            self._is_empty = False
+            if self._lines is None:
+                return
+            try:
+                for line in lines:
+                    self._lines.write(line)
+            except OSError as error:
+                self._close()
+                self._warn(f"{self.path} cannot be written any more, and the recording has ended: {error}")
 
     def _store(self, step: int, gradients: dict[str, Any]) -> str | None:
         """Write gradients into a file of their own; its name, if they could be written."""
-        number = self._stored[step] = self._stored.get(step, 0) + 1
+        with self._lock:
+            number = self._stored[step] = self._stored.get(step, 0) + 1
         mark = "" if number == 1 else f".{number}"
         path = self.path.with_name(f"{self.path.stem}.step{step}{mark}.safetensors")
         try:
@@ -289,6 +252,50 @@ class Recording:
         if message not in self._warned:
             self._warned.add(message)
             checks.warn_at_call(message)
+
+
+class _Entry:
+    """A running call, in a recording."""
+
+    def __init__(self, recording: Recording, call: str) -> None:
+        self._recording, self._call = recording, call
+        self._step: int | None = None
+        self._told: list[Told] = []
+        self._is_late = False
+        self._names: set[str] = set()
+        self._gradients: dict[str, Any] = {}
+
+    @property
+    def step(self) -> int:
+        if self._step is None:
+            self._step = self._recording._take_step()
+        return self._step
+
+    def see(self, clip: Clip) -> None:
+        recording = self._recording
+        names = called(clip, recording._name_of, self._names) if recording.in_detail else {}
+        told = Told(clip, names if recording.norms else None)
+        self._told.append(told)
+        self._is_late = self._is_late or told.later is not None
+        if recording.gradients_every is None:
+            return
+        if told.in_graph:
+            recording._warn("gradients inside a graph are not stored; clip outside it where gradients_every is wanted")
+        elif self.step % recording.gradients_every == 0:
+            self._gradients.update(copies(clip, names))
+
+    def end(self, seconds: float, error: BaseException | None) -> None:
+        recording, told = self._recording, self._told
+        tail: dict[str, Any] = {"seconds": seconds}
+        if error is not None:
+            told, self._is_late, tail["error"] = [], False, f"{type(error).__name__}: {error}"
+        elif any(each.in_graph for each in told):
+            recording._have_graph_tell(self._call, told)
+            return
+        if self._gradients:
+            tail["gradients"] = recording._store(self.step, self._gradients)
+        step = self._step or recording._take_step()
+        recording._end({"step": step, "call": self._call}, told, tail, self._is_late)
 
 
 def _check_count(value: Any, what: str) -> None:

@@ -289,3 +289,11 @@ def test_value_clipping_tells_whether_it_clipped_where_norms_are_recorded(path: 
             uc.clip_by_value(np.array(values, dtype), -1.1, 1.1)  # the last is the bound itself, rounded
         uc.clip_by_value(np.array([1.0]), -5.0, 1.1)
     assert [line["clipped"] for line in lines(path)[1:]] == [False, True, False, None]
+
+
+@pytest.mark.parametrize("norms", [False, True])
+def test_a_call_has_clipped_if_any_gradient_was(path: Path, norms: bool) -> None:
+    with unified_clip.record(path, norms=norms):
+        for values in ([0.5], [5.0]), ([5.0], [0.5]), ([0.5], [0.5]):
+            uc.GradientClipByNorm(1.0)([(str(index), np.array(each)) for index, each in enumerate(values)])
+    assert [line["clipped"] for line in lines(path)[1:]] == [True, True, False]

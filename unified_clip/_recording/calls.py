@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, Protocol
 
@@ -16,20 +15,14 @@ NOT_CLIPS = ("get_total_norm", "global_norm", "set_gradient_clip")
 """Public functions that clip nothing."""
 
 
-@dataclass(eq=False)
-class Call:
-    """A call that is running."""
+class Entry(Protocol):
+    """A running call, in one recording."""
 
-    name: str
-    recorders: Sequence[Recorder]
-    """Those that were there when it began."""
+    def see(self, clip: Clip) -> None:
+        """What the call is about to clip: not at all, once, or one group after another."""
 
-    seconds: float = 0.0
-    """What it took, without what recording it did."""
-
-    error: BaseException | None = None
-    recording: float = 0.0
-    """Seconds spent on recording it so far."""
+    def end(self, seconds: float, error: BaseException | None) -> None:
+        """It took so long, without what recording it did, and raised this."""
 
 
 class Recorder(Protocol):
@@ -38,15 +31,21 @@ class Recorder(Protocol):
     @property
     def in_detail(self) -> bool: ...
 
-    def see(self, clip: Clip, call: Call) -> None:
-        """What the call is about to clip: not at all, once, or one group after another."""
-
-    def end(self, call: Call) -> None: ...
+    def begin(self, call: str) -> Entry: ...
 
     def miss(self, framework: str) -> None: ...
 
     def let_go(self) -> None:
         """In a process that was forked: the file, and what was to be written, are its parent's."""
+
+
+class Call:
+    """A call that is running."""
+
+    def __init__(self, name: str, recorders: Sequence[Recorder]) -> None:
+        self.entries = [recorder.begin(name) for recorder in recorders]
+        self.recording = 0.0
+        """Seconds spent on recording it."""
 
 
 class Dispatcher:
@@ -81,25 +80,26 @@ class Dispatcher:
         if body.__name__ in NOT_CLIPS or self._running is not None:  # a call inside a call is a part of it
             return body(*args, **kwargs)
         call = self._thread.call = Call(_name(body, args), self._recorders)
+        failure = None
         started = perf_counter()
         try:
             return body(*args, **kwargs)
         except BaseException as error:
-            call.error = error
+            failure = error
             raise
         finally:
-            call.seconds = perf_counter() - started - call.recording
+            seconds = perf_counter() - started - call.recording
             self._thread.call = None
-            for recorder in call.recorders:
-                recorder.end(call)
+            for entry in call.entries:
+                entry.end(seconds, failure)
 
     def see(self, clip: Clip) -> None:
         call = self._running
         if call is None:
             return
         started = perf_counter()
-        for recorder in call.recorders:
-            recorder.see(clip, call)
+        for entry in call.entries:
+            entry.see(clip)
         call.recording += perf_counter() - started
 
     def miss(self, framework: str) -> None:

@@ -8,6 +8,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+encode = json.JSONEncoder().encode
+
 
 class Lines:
     """A new file, which must not exist."""
@@ -22,10 +24,9 @@ class Lines:
 
     def write(self, line: dict[str, Any]) -> None:
         """Write a line at once, so that a crash leaves every line whole but the last. OSError: no more can follow."""
-        try:
-            text = json.dumps(line, allow_nan=False)
-        except ValueError:
-            text = json.dumps(_finite(line))
+        text = encode(line)
+        if "NaN" in text or "Infinity" in text:  # which is no JSON, or in a name
+            text = encode(_finite(line))
         data = text.encode() + b"\n"
         if os.write(self._file, data) < len(data):
             raise OSError("the disk took a part of a line")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -75,76 +74,75 @@ def copies(clip: Clip, names: Mapping[str, int]) -> dict[str, tuple[str, Any]]:
 
 
 class Told:
-    """The fields of a line, those of `scalars` missing until `take` is given their values."""
+    """The fields of a line, but for what follows from `scalars`, whose values arrive later.
+
+    After long gradients nothing of this is in a cache: what is recorded of every call takes few steps here.
+    """
 
     def __init__(self, clip: Clip, names: Mapping[str, int] | None) -> None:
         """`names`: of the gradients whose norms are wanted too."""
+        path, limit = clip.path, clip.threshold
+        self.path: Path | None = path
+        self.scalars: list[Scalar] = []
+        self.later: Later | None = None
+        self._places: list[tuple[dict[str, Any], str]] = []
+        self._measured = clip.measured and clip.n is not None
+        self._greatest: dict[str, float] = {}
+        self._limit = math.inf
+        self._counts: tuple[int, int] | None = None
         self.fields: dict[str, Any] = {
-            "framework": clip.path.framework,
+            "framework": path.framework,
             "rule": clip.rule,
-            "threshold": None,
+            "threshold": limit if type(limit) is float else None,
             "norm_type": clip.p,
             "eps": clip.eps,
-            "dtype": clip.path.norm_dtype,
+            "dtype": path.norm_dtype,
             "norm": None,
             "coef": None if clip.rule == "value" else 1.0,
             "clipped": None,
             "nan": None,
             "inf": None,
         }
-        self.scalars: list[Scalar] = []
-        self.path: Path | None = clip.path
-        self._places: list[tuple[str, ...]] = []
-        self._measured = clip.measured and clip.rule != "value"
-        self._greatest: float | None = None
-        self._limit = math.inf
-        known = [scalar for scalar in (clip.n, clip.coef) if scalar is not None]
-        self.in_graph = clip.path.in_graph(known)
-        if not (self.in_graph and clip.path.graph_teller() is None):  # then nothing would be told
-            self._threshold(clip)
-            self._put(clip.path, "norm", clip.n)
-            self._put(clip.path, "coef", clip.coef)
-            if names is not None:
-                self._measure(clip, names)
-        self.later = Later(list) if self.in_graph or not self.scalars else self.path.read_later(self.scalars)
-        if clip.path.on_host:
-            self._count(clip.path)
+        self.in_graph = not path.on_host and path.in_graph([each for each in (clip.n, clip.coef) if each is not None])
+        if self.in_graph and path.graph_teller() is None:
+            return  # nothing would be told
+        self._put(path, self.fields, "norm", clip.n)
+        self._put(path, self.fields, "coef", clip.coef)
+        if type(limit) is not float:
+            self._threshold(path, limit)
+        if names is not None:
+            self._measure(clip, names)
+        if self.scalars and not self.in_graph:
+            self.later = self.path.read_later(self.scalars)
+        if path.on_host and self._is_finite() is False:
+            nan, inf = zip(*path.nonfinite_counts(), strict=True)
+            self._counts = sum(nan), sum(inf)
 
     def take(self, values: Sequence[Any]) -> dict[str, Any]:
         """The fields, with the scalars' values. A graph gives others each time it is run."""
-        known = copy.deepcopy(self.fields) if self.in_graph else None
-        try:
-            return self._taken(values)
-        finally:
-            self.fields = known or self.fields
+        for (fields, key), value in zip(self._places, values, strict=True):
+            fields[key] = value
+        fields = self.fields
+        if fields["rule"] == "global":
+            fields["clipped"] = fields["coef"] != 1
+        elif fields["coef"] is not None:
+            fields["norm"], fields["coef"] = _flat(fields["norm"]), _flat(fields["coef"])
+            fields["clipped"] = any(coef != 1 for coef in fields["coef"])
+        elif self._greatest:
+            fields["clipped"] = self._greatest["norm"] > self._limit
+        fields["nan"], fields["inf"] = self._counts or ((0, 0) if self._is_finite() else (None, None))
+        return fields
 
     def forget_graph(self) -> None:
         """Let go of what belongs to a graph, which may end before the recording does."""
         self.scalars, self.path = [], None
 
-    def _taken(self, values: Sequence[Any]) -> dict[str, Any]:
-        for place, value in zip(self._places, values, strict=True):
-            self._set(place, value)
-        fields = self.fields
-        if fields["rule"] != "global":
-            for key in ("norm", "coef"):
-                fields[key] = None if fields[key] is None else _flat(fields[key])
-        if fields["coef"] is not None:
-            fields["clipped"] = any(coef != 1 for coef in _flat(fields["coef"]))
-        elif self._greatest is not None:
-            fields["clipped"] = self._greatest > self._limit
-        if fields["nan"] is None and self._is_finite():
-            fields["nan"] = fields["inf"] = 0
-        return fields
-
-    def _threshold(self, clip: Clip) -> None:
-        if isinstance(clip.threshold, tuple):
-            if all(isinstance(bound, int | float) for bound in clip.threshold):
-                self.fields["threshold"] = list(map(float, clip.threshold))
-        elif isinstance(clip.threshold, int | float):
-            self.fields["threshold"] = float(clip.threshold)
-        else:
-            self._put(clip.path, "threshold", clip.path.constant(clip.threshold))
+    def _threshold(self, path: Path, limit: Any) -> None:
+        """Of another kind than a float: bounds, or a tensor."""
+        if not isinstance(limit, tuple):
+            self._put(path, self.fields, "threshold", path.constant(limit))
+        elif all(isinstance(bound, int | float) for bound in limit):
+            self.fields["threshold"] = list(map(float, limit))
 
     def _measure(self, clip: Clip, names: Mapping[str, int]) -> None:
         """The norm of each gradient and of its weight, of the order that the call has."""
@@ -152,54 +150,42 @@ class Told:
         self.fields["parameters"] = {}
         for name, index in names.items():
             value, leaf = clip.gradients.values[index], clip.gradients.leaves[index]
-            self.fields["parameters"][name] = {"shape": list(ops.shape(value) or ())}
-            self._norm(ops, value, p, "parameters", name, "norm")
+            found = self.fields["parameters"][name] = {"shape": list(ops.shape(value) or ())}
+            self._norm(ops, value, p, found, "norm")
             if leaf.parameter is not leaf.tensor and ops.is_tensor(leaf.parameter):
                 weight = ops.adopt(leaf.parameter)
                 if ops.dtype(weight) in (*FLOATING, *COMPLEX):
-                    self._norm(ops, weight, p, "parameters", name, "weight")
+                    self._norm(ops, weight, p, found, "weight")
         low, high = self.fields["threshold"] if clip.rule == "value" and self.fields["threshold"] else (0.0, 1.0)
         dtypes = {ops.dtype(value) for value in clip.gradients.values}
         if low == -high and len(dtypes) == 1:
             self._limit = nearest(high, dtypes.pop())
-            self._put(clip.path, "greatest", clip.path.norm(math.inf))
+            self._put(clip.path, self._greatest, "norm", clip.path.norm(math.inf))
 
-    def _norm(self, ops: Ops, tensor: Any, p: float, *place: str) -> None:
+    def _norm(self, ops: Ops, tensor: Any, p: float, fields: dict[str, Any], key: str) -> None:
         path = ops.path([tensor], differentiable=False)
         with path.scope():
-            self._put(path, *place, path.norm(p))
+            self._put(path, fields, key, path.norm(p))
 
-    def _put(self, path: Path, *place_and_scalar: Any) -> None:
+    def _put(self, path: Path, fields: dict[str, Any], key: str, scalar: Scalar | None) -> None:
         """Set a field, now or later."""
-        *place, scalar = place_and_scalar
-        if scalar is None:
-            return
-        if path.on_host:
-            self._set(tuple(place), path.read_later([scalar]).values()[0])
-        else:
+        if type(scalar) is float:
+            fields[key] = scalar
+        elif scalar is not None and path.on_host:
+            (fields[key],) = path.read_later([scalar]).values()
+        elif scalar is not None:
             self.path = path
-            self._places.append(tuple(place))
+            self._places.append((fields, key))
             self.scalars.append(scalar)
-
-    def _set(self, place: Sequence[str], value: Any) -> None:
-        if place == ("greatest",):
-            self._greatest = value
-            return
-        fields = self.fields
-        for key in place[:-1]:
-            fields = fields[key]
-        fields[place[-1]] = value
-
-    def _count(self, path: Path) -> None:
-        """How many NaN and inf there are, where they are still to be seen: only if any show in a norm."""
-        if self._is_finite() is False:
-            counts = path.nonfinite_counts()
-            self.fields["nan"], self.fields["inf"] = (sum(each) for each in zip(*counts, strict=True))
 
     def _is_finite(self) -> bool | None:
         """Whether every gradient shows to be finite in a norm; None where none was measured."""
-        norms = _flat(self.fields["norm"]) if self._measured else []
-        norms += [each["norm"] for each in self.fields.get("parameters", {}).values()]
+        norm, parameters = self.fields["norm"], self.fields.get("parameters")
+        if self._measured and type(norm) is float and not parameters:
+            return math.isfinite(norm)
+        norms = _flat(norm) if self._measured else []
+        if parameters:
+            norms += [each["norm"] for each in parameters.values()]
         return all(map(math.isfinite, norms)) if norms else None
 
 
