@@ -280,6 +280,9 @@ def test_parameters_that_are_swapped(compared: Any) -> None:
     found = compared([line(1)], [line(1, {"a": 4.0, "b": 3.0, "c": 12.0})])
     assert mistakes(found) == ["swapped parameters"]
     assert "'a' of a.jsonl has the norm of 'b' of b.jsonl (3)" in found.findings[0].text
+    assert "--map" not in found.findings[0].text
+    by_shape = compared([line(1)], [renamed(line(1, {"a": 4.0, "b": 3.0, "c": 12.0}), OTHER)])
+    assert "matched by shape and order: say with --map" in by_shape.findings[0].text
     assert mistakes(compared([line(1)], [line(1, {"a": 4.0, "b": 2.0, "c": 12.0})])) == []
 
 

@@ -232,7 +232,11 @@ def _swapped(place: Place) -> Finding | None:
             return None
         rest.remove(match)
         found.append(f"{name!r} of {_name(place.a)} has the norm of {match[0]!r} of {_name(place.b)} ({a:.9g})")
-    return Finding("swapped parameters", f"the norms are the same in another order: {_listing(found)}")
+    sentence = f"the norms are the same in another order: {_listing(found)}"
+    pair = place.pair
+    if pair and not any(name in pair.b.parameters for name, *_ in moved):
+        sentence += "; they were matched by shape and order: say with --map which belong together, if it is another one"
+    return Finding("swapped parameters", sentence)
 
 
 def _after_the_step(place: Place) -> Finding | None:
