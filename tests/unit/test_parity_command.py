@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 import re
+import threading
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -132,6 +133,25 @@ def test_a_workers_colours_do_not_break_the_xml(tmp_path: Path) -> None:
     report.write(dataclasses.replace(run, rows=[engine.Row(FIRST, {}, cells)]), tmp_path)
     (error,) = ElementTree.parse(tmp_path / "parity.xml").getroot().iter("error")
     assert error.get("message") == "?[31mred?"
+
+
+def test_when_one_worker_is_interrupted_the_others_are_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, ended = threading.Event(), []
+
+    def work(worker: list[str], *_: Any) -> launch.Found:
+        if worker[-1] == "torch":
+            begun.wait(10)
+            raise KeyboardInterrupt
+        begun.set()
+        ended.append(launch.STOP.wait(10))
+        return launch.Found()
+
+    monkeypatch.setattr(launch, "run", work)
+    path = suite(tmp_path, ONE_CASE, frameworks="[frameworks.numpy]\n[frameworks.torch]\nmodes = ['host']")
+    with pytest.raises(KeyboardInterrupt):
+        engine.run(suites.read(path))
+    assert ended == [True]
+    assert not launch.STOP.is_set()
 
 
 def test_a_run_that_compared_nothing_does_not_pass() -> None:

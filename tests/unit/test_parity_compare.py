@@ -277,6 +277,11 @@ def test_an_entry_about_other_versions_covers_nothing_and_need_not_show(versions
     assert judged([entry], {})[1] == []
 
 
+def test_an_entry_about_versions_counts_before_they_are_released() -> None:
+    entry = dataclasses.replace(KNOWN, versions="torch>=2.12")
+    assert entry.applies({"torch": "2.13.0.dev20260101"})
+
+
 def test_an_entry_about_versions_of_what_the_worker_does_not_report_is_wrong() -> None:
     entry = dataclasses.replace(KNOWN, versions="pytorch<2.13")
     (problem,) = judged([entry], SHOWING)[1]

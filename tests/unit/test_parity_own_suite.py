@@ -156,6 +156,18 @@ def test_a_difference_that_has_grown_is_accepted_too(tmp_path: Path, sizes: dict
     assert run(sizes, natives.read(path)).exit_code == 0
 
 
+def test_entries_about_other_versions_stay(tmp_path: Path) -> None:
+    path = tmp_path / "known.toml"
+    accept.write(path, run({"one": 0.5}, []))
+    text = path.read_text(encoding="utf-8")
+    path.write_text("".join(f'{text}versions = "torch{which}2"\n' for which in (">=", "<")), encoding="utf-8")
+    installed = [entry for entry in natives.read(path) if entry.applies({"torch": "2.13"})]
+    judged = run({"one": 0.05}, [dataclasses.replace(entry, versions="") for entry in installed])
+    shown = [dataclasses.replace(judged.known[0], known=installed[0])]
+    assert accept.write(path, dataclasses.replace(judged, known=shown)) == (1, 1, 1)
+    assert [entry.versions for entry in natives.read(path)] == ["torch<2", ""]
+
+
 def test_of_two_entries_that_say_the_same_one_is_left(tmp_path: Path) -> None:
     path = tmp_path / "known.toml"
     accept.write(path, run({"one": 0.5}, []))

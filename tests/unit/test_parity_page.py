@@ -90,6 +90,15 @@ def test_known_differences_are_shown_with_the_versions_they_are_about(failed: An
     assert "why (torch&lt;3)" in page.render({**failed, "known": [{**entry, "reason": "why", "versions": "torch<3"}]})
 
 
+def test_of_results_that_are_equal_there_is_nothing_to_open(failed: Any, html: str) -> None:
+    cells = [
+        (mode, cell) for case in failed["cases"] for on in case["frameworks"].values() for mode, cell in on.items()
+    ]
+    told = sum(cell["verdict"] != "equal" for _, cell in cells)
+    assert 0 < told < len(cells)
+    assert html.count('<article class="card" data-column=') - html.count('data-column="0"') == told
+
+
 def test_every_verdict_has_a_meaning_and_a_colour() -> None:
     assert set(page.VERDICTS) == {*get_args(Kind), *get_args(Judgement)}
     style = (Path(page.__file__).parent / "web" / "page.css").read_text(encoding="utf-8")

@@ -148,9 +148,9 @@ def as_markdown(data: Data, most: int = MOST) -> str:
         ("Since the baseline", [], _table(baseline.HEADER, baseline.rows(data["baseline"] or []))),
         ("What is wrong", [], wrong),
         ("Known differences of the natives", [KNOWN_LEGEND], _table(KNOWN_HEADER, known_rows(data))),
+        ("Versions", [], versions),
         ("Ours", [LEGEND], _table(header, rows(data, ours))),
         ("The frameworks' own functions", [NATIVE_LEGEND], _table(header, rows(data, native))),
-        ("Versions", [], versions),
     ]
     room = most - len("\n\n".join(parts).encode()) - len(sections) * 200  # for what is said of each that is cut
     for title, legend, lines in sections:
