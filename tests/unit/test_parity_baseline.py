@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from parity_cases import WORKED, case, suite
@@ -294,6 +295,12 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
     return call
 
 
+def marks(report: Path) -> dict[str, str]:
+    """What JUnit says of the one case."""
+    suites = ElementTree.parse(report / "parity.xml").getroot()
+    return {mark.tag: mark.attrib["message"] for case in suites.iter("testcase") for mark in case}
+
+
 def test_the_command_shows_what_changed_and_fails_for_what_is_worse(
     run: Callable[..., int], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -308,7 +315,9 @@ def test_the_command_shows_what_changed_and_fails_for_what_is_worse(
     assert "Ours against the exact oracle" not in printed
     assert run("excused", "--baseline", "bad/parity.json", norm=off) == 0
     assert "1 wrong result of ours, of 1: as in the baseline, and no worse." in capfd.readouterr().out
+    assert "as in the baseline: norm off by" in marks(tmp_path / "excused")["skipped"]
     assert run("worse", "--baseline", "bad/parity.json", norm=6.0) == 1
+    assert "norm off by" in marks(tmp_path / "worse")["failure"]
     assert run("bad", "--baseline", "bad/parity.json") == 0  # read before it is written
     data = json.loads((tmp_path / "bad" / "parity.json").read_text(encoding="utf-8"))
     (change,) = data["baseline"]

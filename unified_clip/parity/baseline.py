@@ -52,6 +52,11 @@ class Change:
     worse: bool = False
     """A difference that should not be, and was not there, or was smaller."""
 
+    def is_about(self, key: Key) -> bool:
+        """Of known differences that read the same, whichever."""
+        framework, what, case = key
+        return (self.framework, self.case) == (framework, case) and self.what.startswith(what)
+
 
 @dataclass(frozen=True)
 class _Result:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
-from .compare import Verdict
+from . import baseline
 from .engine import Cell, Run
 from .launch import NATIVE, OURS
 
@@ -22,12 +22,15 @@ def as_xml(run: Run) -> bytes:
     for row in run.rows:
         case = _case(between, row.case.name, "between")
         if row.apart:
-            _mark(case, "failure", "different", f"other bits: {', '.join(row.apart)}")
+            _fail(case, run, ("", "between frameworks", row.case.name), f"other bits: {', '.join(row.apart)}")
     known = SubElement(root, "testsuite", name="known differences")
     for shown in run.known:
-        case = _case(known, f"{shown.known.function}: {shown.known.reason}", f"known.{shown.known.framework}")
+        entry = shown.known
+        case = _case(known, f"{entry.function}: {entry.reason}", f"known.{entry.framework}")
         if shown.problem:
-            _mark(case, "failure", "known", shown.problem)
+            _fail(
+                case, run, (entry.framework, f"known difference, {entry.function}, {entry.reason!r}", ""), shown.problem
+            )
     for suite in list(root):
         if len(suite):
             _count(suite, run)
@@ -51,23 +54,26 @@ def _suite(root: Element, run: Run, framework: str, mode: str, title: str, holds
         case = _case(suite, row.case.name, f"{framework}.{mode}", cell.seconds.get(mode, 0.0))
         numbers = str(cell.details.get(mode, ""))
         verdict = cell.failure if mode == NATIVE else cell.verdicts[mode]
-        if verdict:
-            _judge(case, verdict, framework in run.may_be_missing, numbers)
+        what = (framework, OURS.get(mode, "its own function"), row.case.name)
+        if verdict and verdict.is_failure:
+            skipped = verdict.kind == "missing" and framework in run.may_be_missing
+            _mark(case, "skipped" if skipped else "error", verdict.kind, verdict.detail, numbers)
+        elif verdict and not verdict.agrees:
+            _fail(case, run, what, verdict.detail, numbers)
         elif cell.problem:
-            _mark(case, "failure", "different", cell.problem, numbers)
+            _fail(case, run, what, cell.problem, numbers)
 
 
 def _case(suite: Element, name: str, group: str, seconds: float = 0.0) -> Element:
     return SubElement(suite, "testcase", classname=group, name=_allowed(name), time=f"{seconds:.3f}")
 
 
-def _judge(case: Element, verdict: Verdict, may_be_missing: bool, numbers: str) -> None:
-    if verdict.agrees:
-        return
-    kind = "failure" if verdict.kind == "different" else "error"
-    if verdict.kind == "missing" and may_be_missing:
-        kind = "skipped"
-    _mark(case, kind, verdict.kind, verdict.detail, numbers)
+def _fail(case: Element, run: Run, key: baseline.Key, message: str, numbers: str = "") -> None:
+    """A difference that should not be; one that a baseline excuses is skipped, as the exit status passes over it."""
+    if run.changes is None or any(change.worse and change.is_about(key) for change in run.changes):
+        _mark(case, "failure", "different", message, numbers)
+    else:
+        _mark(case, "skipped", "different", f"as in the baseline: {message}", numbers)
 
 
 def _mark(case: Element, tag: str, kind: str, message: str, numbers: str = "") -> None:
