@@ -8,12 +8,14 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from .._dispatch import ADAPTERS
 from . import files, oracle
 from .schema import SuiteError
 from .suite import FILE
 from .tensors import densify
 
-FRAMEWORKS = ("numpy", "torch", "tensorflow", "paddle", "jax")
+PACKAGES = {name: package for package, name in reversed(ADAPTERS.items())}
+"""From a framework to the package whose presence says that it is installed; NumPy comes first."""
 
 RULES = ("clip_grad_norm_", "clip_by_global_norm", "GradientClipByGlobalNorm", "GradientClipByNorm")
 """One of each family, and one that clips each gradient by its own norm."""
@@ -63,7 +65,7 @@ def _text(chosen: Sequence[Path], directory: Path) -> str:
         for name, path in zip(names, chosen, strict=False)
     ]
     return TEXT.format(
-        frameworks="\n".join(map(_framework, FRAMEWORKS)),
+        frameworks="\n".join(map(_framework, PACKAGES)),
         gradients="\n".join(tables) or EXAMPLE,
         names=json.dumps(names),
         rules=json.dumps(RULES),
@@ -79,7 +81,7 @@ def _norm(path: Path) -> float:
 
 
 def _framework(name: str) -> str:
-    if importlib.util.find_spec(name):
+    if importlib.util.find_spec(PACKAGES[name]):
         return f"[frameworks.{name}]\n"
     return (
         f"# {name} is not installed here. An interpreter that has it, and this package with its extra `cli`:\n"
