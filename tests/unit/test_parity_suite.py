@@ -250,6 +250,14 @@ def test_a_framework_may_have_an_interpreter_of_its_own_and_may_be_missing(tmp_p
     assert found["torch"] == suites.Framework(str(tmp_path / "env/bin/python"), may_be_missing=True, title="torch")
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="interpreters lie elsewhere")
+def test_an_interpreter_may_be_named_by_its_virtual_environment(tmp_path: Path) -> None:
+    (tmp_path / "env").mkdir()
+    frameworks = "[frameworks.torch]\npython = 'env'"
+    found = suites.read(suite(tmp_path, GRADIENTS + CASES, frameworks=frameworks)).frameworks
+    assert found["torch"].python == str(tmp_path / "env/bin/python")
+
+
 KNOWN = """
     [[known]]
     framework = "numpy"

@@ -9,7 +9,8 @@ timeout = 120                      seconds that a worker may take for one result
 memory = "8 GiB"                   what all workers may take together; optional
 
 [frameworks.torch]                 the frameworks to run, in the order of the report
-python = "../paddle/bin/python"    an interpreter of its own, relative to the directory; optional
+python = "../paddle/bin/python"    an interpreter of its own, or a virtual environment, relative to the directory;
+                                   optional
 missing = "allowed"                it need not be installed; optional
 modes = ["host", "graph"]          what is run: ours on the host path, on the device path (`device`), inside graphs
                                    (`graph`, `compiled`, `static`: see the framework's adapter), and its own functions
@@ -103,12 +104,19 @@ def _known(file: Path, accepting: bool) -> Sequence[Known]:
 def _framework(table: FrameworkTable, directory: Path, name: str, tolerance: float) -> Framework:
     if not name.isidentifier() or importlib.util.find_spec(f"{__package__}.adapter_{name}") is None:
         raise SuiteError(f"{FILE}, frameworks: there is no adapter for {name!r}")
-    python = str((directory / table.python).absolute()) if table.python else sys.executable
+    python = _interpreter(directory / table.python) if table.python else sys.executable
     left_out: dict[str, Sequence[str]] = dict(table.left_out.items())
     modes = tuple(table.modes or ((HOST,) if name == "numpy" else (HOST, DEVICE, NATIVE)))
     if table.tolerance is not None:
         tolerance = table.tolerance
     return Framework(python, table.missing is not None, modes, left_out, table.flushes, table.title or name, tolerance)
+
+
+def _interpreter(path: Path) -> str:
+    """The one at a path, or that of the virtual environment there."""
+    if path.is_dir():
+        path /= "Scripts/python.exe" if sys.platform == "win32" else "bin/python"
+    return str(path.absolute())
 
 
 def only(suite: Suite, names: Sequence[str]) -> Suite:
