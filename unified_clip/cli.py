@@ -7,6 +7,7 @@ import dataclasses
 import importlib.util
 import json
 import math
+import shlex
 import signal
 import sys
 import traceback
@@ -157,7 +158,8 @@ def _init(options: argparse.Namespace) -> int:
         path = begin.write(options.suite, options.gradients)
     except (schema.SuiteError, tensors.UnreadableError) as error:
         return _refuse(str(error))
-    print(f"Wrote {path}. Now run: unified-clip parity{'' if str(options.suite) == 'parity' else f' --suite {path}'}")
+    where = "" if str(options.suite) == "parity" else f" --suite {shlex.quote(str(path))}"
+    print(f"Wrote {path}. Now run: unified-clip parity{where}")
     return 0
 
 

@@ -107,6 +107,33 @@ def test_init_writes_an_example_where_there_is_no_file(tmp_path: Path, monkeypat
     assert found.known is None
 
 
+@pytest.mark.parametrize("value", [0.0, np.nan, np.inf, 3e38])
+def test_init_writes_a_suite_for_gradients_without_a_norm_to_go_by(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: float
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    np.savez("a.npz", weight=np.full(2, value, np.float32))
+    np.savez("b.npz", weight=np.full(1, 3.0, np.float32))
+    assert cli.main(["parity", "init", "a.npz"]) == 0
+    assert cli.main(["parity", "init", "a.npz", "b.npz", "--suite", "both"]) == 0
+    one, both = suites.read(Path("parity")), suites.read(Path("both"))
+    assert [case.arguments.get("max_norm") for case in one.cases[:2]] == [1.0, 100.0]
+    assert [case.arguments.get("max_norm") for case in both.cases[:2]] == [1.5, 6]
+
+
+def test_init_tells_files_of_one_name_apart_and_writes_where_a_suite_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("a", "b"):
+        Path(name).mkdir()
+        np.savez(f"{name}/g.npz", weight=np.ones(2, np.float32))
+    assert cli.main(["parity", "init", "a/g.npz", "b/g.npz", "a/g.npz", "--suite", "of mine/both.toml"]) == 0
+    assert "unified-clip parity --suite 'of mine/both.toml'" in capsys.readouterr().out
+    found = suites.read(Path("of mine/both.toml"))
+    assert {case.gradients_name for case in found.cases} == {"a/g.npz", "b/g.npz"}
+
+
 # -- the list of known differences
 
 

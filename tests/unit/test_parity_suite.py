@@ -146,6 +146,13 @@ def tensor(text: str) -> str:
         (cases_of(NORM, "need_clip = [true, true]"), "need_clip has 2 entries for 1 gradients"),
         (cases_of(NORM, "update = 'false'"), "update: Input should be a valid boolean"),
         (cases_of("{ call = 'clip_by_norm', clip_norm = nan }"), "a threshold is NaN: say what it raises"),
+        (cases_of("{ call = 'clip_by_norm', clip_norm = -1.0 }"), "a threshold or a norm is negative: say what it"),
+        (cases_of("{ call = 'clip_by_global_norm', clip_norm = 1, use_norm = -1 }"), "a norm is negative: say what it"),
+        (cases_of("{ call = 'clip_by_value', clip_value_min = 2, clip_value_max = 1 }"), "lower bound is above the"),
+        (cases_of("{ call = 'GradientClipByValue', max = -1.0 }"), "the lower bound is above the upper one"),
+        (cases_of("{ call = 'clip_by_norm', clip_norm = true }"), "clip_norm is True; give a number"),
+        (cases_of(f"{{ call = 'clip_by_norm', clip_norm = 1{'0' * 320} }}"), "clip_norm is 10+; give a number"),
+        (cases_of("{ call = 'clip_by_norm', clip_norm = 1, axes = [0, -1] }"), "axes names one twice"),
         (cases_of("{ call = 'get_total_norm', norm_type = 1e300 }"), "norm_type is inf, or between"),
         (cases_of("{ call = 'clip_by_norm', clip_norm = 1, axes = [1] }"), "axes has one that a gradient lacks"),
         (
@@ -155,6 +162,8 @@ def tensor(text: str) -> str:
         (cases_of(NORM, "groups = ['a']"), "groups are for append_gradient_clip_ops"),
         (cases_of("{ call = 'clip_by_norm', clip_norm = 1 }", "container = 'dict'"), "not passed in a container"),
         (tensor("values = [[-3, 1.0]]"), "n is not 1 or more"),
+        (tensor("values = [[3]]"), "tensor 1: \\[3\\] is not \\[n, x\\]"),
+        (tensor("random = 1, shape = [2], exponents = [-99999999999, 0]"), "exponents 1: Input should be greater than"),
         (tensor("none = false"), "none: Input should be True"),
         (
             tensor("values = [1], dtype = 'int64'"),
@@ -175,6 +184,12 @@ def tensor(text: str) -> str:
             cases_of(NORM, "dtypes = ['int8']"),
             "dtypes 1: it may be float16, .* \\(it is 'int8'\\)",
         ),
+        (cases_of(NORM, "dtypes = ['int64']"), "dtypes 1: it may be float16, bfloat16, float32, float64 "),
+        (
+            cases_of(NORM, "dtypes = ['float16']").replace("[1.0]", "[1.0, 2.0], dtype = 'complex64'"),
+            "'a' has gradients that are not real",
+        ),
+        ("a = " + "[" * 100_000, "cases.toml: its lists or tables are nested too deep"),
         (cases_of("1"), "calls 1: Input should be a valid dictionary"),
         (ONE.replace('["a"]', '["b"]'), "no gradients named 'b'; there are a"),
         (GRADIENTS * 2 + CASES, "the name 'a' is used twice"),
@@ -205,6 +220,19 @@ def tensor(text: str) -> str:
 def test_a_wrong_suite_is_refused(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(SuiteError, match=message):
         suites.read(suite(tmp_path, text))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "message"),
+    [
+        ("case/*.toml", "there is no file like 'case/\\*.toml' in "),
+        ("**x", "'\\*\\*x' is no pattern of files: "),
+    ],
+)
+def test_files_of_cases_that_are_misspelt_are_refused(tmp_path: Path, pattern: str, message: str) -> None:
+    (tmp_path / "suite.toml").write_text(f"files = ['{pattern}']\n[frameworks.numpy]\n{ONE}", encoding="utf-8")
+    with pytest.raises(SuiteError, match=f"suite.toml, files: {message}"):
+        suites.read(tmp_path)
 
 
 def test_a_suite_that_is_not_there_is_refused(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -42,15 +43,18 @@ thresholds = {thresholds} # {why}
 """
 
 
-def write(directory: Path, given: Sequence[Path]) -> Path:
-    """Write suite.toml into a directory: for these files, or for those that lie here; an example if there are none."""
-    path = directory / FILE
+def write(suite: Path, given: Sequence[Path]) -> Path:
+    """Write a suite for these files, or for those that lie here; an example if there are none.
+
+    suite: a directory, for a `suite.toml` in it, or a file of any name that ends in `.toml`, as for `suite.read`.
+    """
+    path = suite if suite.suffix == ".toml" else suite / FILE
     if path.exists():
         raise SuiteError(f"{path} is there already; change it, or name another directory with --suite")
-    chosen = list(given) or sorted(each for each in Path().iterdir() if each.suffix in files.READ_HERE)
-    text = _text(chosen, directory)
+    chosen = list(dict.fromkeys(given)) or sorted(each for each in Path().iterdir() if each.suffix in files.READ_HERE)
+    text = _text(chosen, path.parent)
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise SuiteError(f"{path} cannot be written: {error.strerror}") from None
@@ -60,6 +64,9 @@ def write(directory: Path, given: Sequence[Path]) -> Path:
 def _text(chosen: Sequence[Path], directory: Path) -> str:
     norms = [_norm(path) for path in chosen] or [30**0.5]
     names = [path.name for path in chosen] or ["worked example"]
+    if len(set(names)) < len(names):
+        names = [path.as_posix() for path in chosen]
+    thresholds, why = _thresholds(norms)
     tables = [
         f"[[gradients]]\nname = {json.dumps(name)}\nfile = {json.dumps(os.path.relpath(path, directory))}\n"
         for name, path in zip(names, chosen, strict=False)
@@ -69,9 +76,17 @@ def _text(chosen: Sequence[Path], directory: Path) -> str:
         gradients="\n".join(tables) or EXAMPLE,
         names=json.dumps(names),
         rules=json.dumps(RULES),
-        thresholds=f"[{min(norms) / 2:.3g}, {max(norms) * 2:.3g}]",
-        why=f"the norm is {', '.join(f'{norm:.4g}' for norm in norms)}: one clips, one does not",
+        thresholds=thresholds,
+        why=f"the norm is {', '.join(f'{norm:.4g}' for norm in norms)}{why}",
     )
+
+
+def _thresholds(norms: Sequence[float]) -> tuple[str, str]:
+    """Two of them, and what they do; gradients that are all zero or not all finite have no norm to go by."""
+    usable = [norm for norm in norms if 0 < norm < math.inf]
+    if not usable:
+        return "[1.0, 100.0]", ""
+    return f"[{min(usable) / 2:.3g}, {max(usable) * 2:.3g}]", ": one clips, one does not"
 
 
 def _norm(path: Path) -> float:

@@ -39,7 +39,7 @@ from .calls import CALLS, Call
 from .lists import as_dtype
 from .lists import read as read_list
 from .manner import PLAIN, Manner
-from .schema import CasesFile, CasesTable, SuiteError
+from .schema import REAL, CasesFile, CasesTable, SuiteError
 from .tensors import Gradient, Sparse
 
 LONG = 100
@@ -138,6 +138,8 @@ def _cases(table: CasesTable, lists: Mapping[str, Mapping[str, Gradient]], place
             title = f"{name} as {dtype}" if dtype else name
             gradients = list(lists[name].values())
             if dtype:
+                if not {gradient.dtype for gradient in gradients if gradient is not None} <= REAL:
+                    raise SuiteError(f"{place}: {name!r} has gradients that are not real, and dtypes are for real ones")
                 gradients = [as_dtype(gradient, dtype) for gradient in gradients]
             for call_name, arguments in calls:
                 written = ", ".join(f"{key}={value}" for key, value in arguments.items())
@@ -172,14 +174,18 @@ def _call(table: dict[str, Any], place: str) -> tuple[str, dict[str, Any]]:
     for key, value in arguments.items():
         numbers = [value] if key != "axes" else value if isinstance(value, list) else [None]
         kinds = int if key == "axes" else bool if key == "error_if_nonfinite" else (int, float)
-        if not all(
-            isinstance(number, kinds) and (isinstance(number, float) or abs(number) <= sys.float_info.max)
-            for number in numbers
-        ):
+        if not all(_is_number(number, kinds) for number in numbers):
             raise SuiteError(
                 f"{place}, {name}: {key} is {value!r:.60}; give a number, or for axes a list of whole ones"
             )
     return name, arguments
+
+
+def _is_number(value: Any, kinds: Any) -> bool:
+    """Whether it is of a kind: no bool among the numbers, and no whole number that no float can hold."""
+    if isinstance(value, bool) and kinds is not bool:
+        return False
+    return isinstance(value, kinds) and (isinstance(value, float) or abs(value) <= sys.float_info.max)
 
 
 # -- what the oracle and the workers know how to do
@@ -231,8 +237,15 @@ def _unfit_numbers(case: Case) -> Iterator[tuple[bool, str]]:
     arguments = case.arguments
     thresholds = [arguments[key] for key in (*case.call.required, "use_norm", "min") if key in arguments]
     yield any(math.isnan(value) for value in thresholds), "a threshold is NaN: say what it raises"
+    if case.call.by_value:
+        low, high = case.call.bounds(arguments)
+        yield low > high, "the lower bound is above the upper one: say what it raises"
+    else:
+        yield any(value < 0 for value in thresholds), "a threshold or a norm is negative: say what it raises"
     p = arguments.get("norm_type", 2)
     yield not (p == math.inf or 0.01 <= p <= 100), "norm_type is inf, or between 0.01 and 100, or say what it raises"
     ranks = [len(gradient.shape) for gradient in case.gradients if gradient is not None]
     axes = arguments.get("axes", [])
     yield any(not -rank <= axis < rank for axis in axes for rank in ranks), "axes has one that a gradient lacks"
+    twice = any(len({axis % rank for axis in axes}) < len(axes) for rank in ranks if rank)
+    yield twice, "axes names one twice: say what it raises"

@@ -77,9 +77,10 @@ def _tensor(table: TensorTable) -> Gradient:
 def _literal(values: Sequence[Any], dtype: str) -> Float64s:
     numbers: list[float] = []
     for value in values:
-        count, number = value if isinstance(value, list) else (1, value)
-        if not isinstance(count, int) or count < 1:
-            raise ValueError(f"{value} is [n, x] for n times x, and n is not 1 or more")
+        pair = value if isinstance(value, list) else [1, value]
+        if len(pair) != 2 or not isinstance(pair[0], int) or pair[0] < 1:
+            raise ValueError(f"{value} is not [n, x] for n times x, or its n is not 1 or more")
+        count, number = pair
         read = float.fromhex(number) if isinstance(number, str) else float(number)
         if dtype == "int64" and (not read.is_integer() or abs(read) > 2**53):
             raise ValueError(f"{number} is no whole number of at most 2**53")

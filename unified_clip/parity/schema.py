@@ -31,6 +31,9 @@ Count = Annotated[int, Field(ge=1)]
 Length = Annotated[int, Field(ge=0)]
 Tolerance = Annotated[float, Field(ge=0, lt=1)]
 Dtype = Annotated[str, _one_of(*STORAGE)]
+REAL = STORAGE.keys() - PARTS.keys() - {"int64"}
+RealDtype = Annotated[str, _one_of(*(name for name in STORAGE if name in REAL))]
+Exponent = Annotated[int, Field(ge=-2000, le=2000)]
 Number = float | int | Name | list[float | int | Name]
 """A number, a hexadecimal float, or [n, x] for n times x."""
 
@@ -38,7 +41,7 @@ Number = float | int | Name | list[float | int | Name]
 class TensorTable(Table):
     values: list[Number] | None = None
     random: int | None = None
-    exponents: Annotated[list[int], Field(min_length=2, max_length=2)] | None = None
+    exponents: Annotated[list[Exponent], Field(min_length=2, max_length=2)] | None = None
     none: Literal[True] | None = None
     copies: Count = 1
     shape: list[Length] | None = None
@@ -89,7 +92,7 @@ class CasesTable(Table):
     calls: list[dict[str, Any]] = []
     rules: list[Name] = []
     thresholds: list[Annotated[float, Field(ge=0)] | Length] = []
-    dtypes: list[Dtype] | None = None
+    dtypes: list[RealDtype] | None = None
     frameworks: list[Name] = []
     modes: list[Mode] = []
     raises: str = ""
@@ -194,6 +197,8 @@ def read(path: Path, model: type[Model]) -> Model:
         raise SuiteError(f"{path} cannot be read: {error.strerror}; name the suite's directory with --suite") from None
     except ValidationError as error:
         raise SuiteError("; ".join(_described(path, each) for each in error.errors()[:3])) from None
+    except RecursionError:
+        raise SuiteError(f"{path.name}: its lists or tables are nested too deep") from None
     except ValueError as error:  # of TOML or UTF-8
         raise SuiteError(f"{path.name}: {error}") from None
 

@@ -76,7 +76,7 @@ def read(path: Path, *, accepting: bool = False) -> Suite:
     file = path if path.suffix == ".toml" else path / FILE
     directory = file.parent
     data = schema.read(file, schema.SuiteFile)
-    files = [path for pattern in data.files for path in sorted(directory.glob(pattern))]
+    files = [path for pattern in data.files for path in _matching(directory, pattern)]
     frameworks = {name: _framework(table, directory, name, data.tolerance) for name, table in data.frameworks.items()}
     tables = [(file, data), *((path, schema.read(path, schema.CasesFile)) for path in files)]
     found = cases.build(tables, {name: framework.python for name, framework in frameworks.items()})
@@ -91,6 +91,17 @@ def read(path: Path, *, accepting: bool = False) -> Suite:
     most = memory.read(data.memory) if data.memory else None
     known_file = directory / data.known if data.known else None
     return Suite(found, frameworks, known, data.timeout, most, known_file, str(path))
+
+
+def _matching(directory: Path, pattern: str) -> Sequence[Path]:
+    """The files of cases that a pattern is for: with one that is misspelt, less would be run than is meant."""
+    try:
+        found = sorted(directory.glob(pattern))
+    except (ValueError, NotImplementedError) as error:
+        raise SuiteError(f"{FILE}, files: {pattern!r} is no pattern of files: {error}") from None
+    if not found:
+        raise SuiteError(f"{FILE}, files: there is no file like {pattern!r} in {directory}")
+    return found
 
 
 def _known(file: Path, accepting: bool) -> Sequence[Known]:
