@@ -241,7 +241,10 @@ def test_a_table_that_nobody_reads_is_no_difference(arguments: list[str]) -> Non
     os.close(unread)
     with os.fdopen(stdout, "wb") as pipe:
         assert (
-            subprocess.run([sys.executable, "-P", "-m", "unified_clip", *arguments], stdout=pipe, check=False).returncode == 0
+            subprocess.run(
+                [sys.executable, "-P", "-m", "unified_clip", *arguments], stdout=pipe, check=False
+            ).returncode
+            == 0
         )
 
 
