@@ -71,6 +71,15 @@ def test_frameworks_that_gave_the_same_bits_are_said_to_only_where_two_were_comp
     assert said not in text.headline({**report.as_data(natives), "exit_code": 0})
 
 
+def test_a_framework_that_is_missing_is_not_said_to_agree() -> None:
+    run = result("equal", "equal", may_be_missing=["jax"])
+    cells = {**run.rows[0].cells, "jax": engine.Cell({HOST: Verdict("missing")}, {})}
+    run = dataclasses.replace(run, frameworks=("numpy", "torch", "jax"), rows=[engine.Row(FIRST, {}, cells)])
+    first, *others = text.headline(report.as_data(run))
+    assert first == "PASS: 1 case on numpy, torch, jax: 2 results of ours are exact, without jax, which may be missing."
+    assert "On the host path numpy, torch gave the same bits." in others
+
+
 def test_a_native_that_differs_fails_unless_it_is_known() -> None:
     assert with_native("").exit_code == 0
     assert with_native("nobody knows").exit_code == 1
