@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     if lacking := not_installed(options.command):
         return _refuse(lacking)
-    signal.signal(signal.SIGTERM, _interrupt)
+    _end_in_order()
     try:
         status: int = options.run(options)
     except Exception:  # whose own exit status would be 1, as of a difference
@@ -274,10 +274,17 @@ def _bench(options: argparse.Namespace) -> int:
 
 
 def _unwritable(out: Path, name: str) -> str:
-    """Make a directory, and find out before all the work whether a file can be written there; '' if so."""
+    """Make a directory, and find out before all the work whether a file can be written there; '' if so.
+
+    Nothing is left of a file that was not there: an empty one is no report if the work is interrupted.
+    """
+    path = out / name
     try:
         out.mkdir(parents=True, exist_ok=True)
-        (out / name).touch()
+        was_there = path.exists()
+        path.touch()
+        if not was_there:
+            path.unlink()
     except OSError as error:
         return _cannot_be_written(out, error)
     return ""
@@ -290,6 +297,14 @@ def _cannot_be_written(out: Path, error: OSError) -> str:
 def _interrupted() -> int:
     print("unified-clip: interrupted; the workers were ended and no report was written", file=sys.stderr)
     return INTERRUPTED
+
+
+def _end_in_order() -> None:
+    """Ended by a signal, or by a terminal that is closed, this leaves no worker and no scratch space behind."""
+    for name in ("SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) != signal.SIG_IGN:  # as nohup has it
+            signal.signal(number, _interrupt)
 
 
 def _interrupt(*_: object) -> NoReturn:

@@ -5,8 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import os
 import re
+import signal
+import subprocess
+import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -64,6 +69,15 @@ def test_frameworks_that_gave_the_same_bits_are_said_to_only_where_two_were_comp
     assert alone.exit_code == 0
     assert said not in text.headline(report.as_data(alone))
     assert said not in text.headline({**report.as_data(natives), "exit_code": 0})
+
+
+def test_a_framework_that_is_missing_is_not_said_to_agree() -> None:
+    run = result("equal", "equal", may_be_missing=["jax"])
+    cells = {**run.rows[0].cells, "jax": engine.Cell({HOST: Verdict("missing")}, {})}
+    run = dataclasses.replace(run, frameworks=("numpy", "torch", "jax"), rows=[engine.Row(FIRST, {}, cells)])
+    first, *others = text.headline(report.as_data(run))
+    assert first == "PASS: 1 case on numpy, torch, jax: 2 results of ours are exact, without jax, which may be missing."
+    assert "On the host path numpy, torch gave the same bits." in others
 
 
 def test_a_native_that_differs_fails_unless_it_is_known() -> None:
@@ -280,6 +294,42 @@ def test_the_command_refuses_what_is_not_there_or_cannot_be_written(
     assert cli.main(["parity", "--suite", where, "--frameworks", "caffe"]) == 2
     printed = capsys.readouterr().err
     assert all(text in printed for text in ("name the suite's directory", "cannot be written", "unknown frameworks"))
+
+
+HANGS = """
+import sys
+from unified_clip import cli
+from unified_clip.parity import launch
+launch.command = lambda framework, python: [python, "-c", "import time; time.sleep(600)", framework]
+sys.exit(cli.main(sys.argv[1:]))
+"""
+
+CONVERTED = """
+[frameworks.numpy]
+[[gradients]]
+name = "made"
+function = "grads.py:gradients"
+[[cases]]
+gradients = ["made"]
+rules = ["clip_grad_norm_"]
+thresholds = [1.0]
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has other signals")
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_a_command_that_is_ended_leaves_no_files(tmp_path: Path, name: str) -> None:
+    scratch, out = tmp_path / "scratch", tmp_path / "out"
+    scratch.mkdir()
+    (tmp_path / "suite.toml").write_text(CONVERTED, encoding="utf-8")
+    (tmp_path / "grads.py").write_text("import numpy\ndef gradients(): return numpy.ones(3)", encoding="utf-8")
+    arguments = [sys.executable, "-c", HANGS, "parity", "--suite", str(tmp_path), "--out", str(out)]
+    with subprocess.Popen(arguments, env={**os.environ, "TMPDIR": str(scratch)}) as process:
+        while process.poll() is None and not list(scratch.glob("unified_clip_parity_*/out")):
+            time.sleep(0.05)
+        process.send_signal(getattr(signal, name))
+        assert process.wait(60) == cli.INTERRUPTED
+    assert not [*out.iterdir(), *scratch.iterdir()]
 
 
 def test_the_command_names_the_extra_that_is_not_installed(

@@ -498,6 +498,11 @@ def edited_npz(path: Path, edit: Callable[[bytes], bytes], save: Callable[..., N
             lambda data: data.replace(b"NUMPY\x01", b"NUMPY\x03"),
             r"'weight' is no array: .*save arrays with np.savez",
         ),
+        (
+            np.savez,
+            lambda data: data.replace(b"{'descr': '<f4'", b"((((((((((((((("),
+            r"'weight' is no array: .*save arrays with np.savez",
+        ),
         (np.savez, lambda data: data.replace(b"weight.npy", b"weight.txt"), r"'weight.txt' is no array"),
         (
             np.savez_compressed,

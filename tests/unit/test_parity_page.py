@@ -76,6 +76,14 @@ def test_what_comes_from_suites_and_workers_cannot_become_html(failed: Any, html
     assert made.count("&lt;img src=x") > 8
 
 
+def test_a_native_that_gives_something_else_than_numbers_is_said_to(failed: Any) -> None:
+    case = failed["cases"][0]
+    native = {**case["frameworks"]["torch"]["native"], "kind": "form", "detail": "[1.0]; [2.0]", "problem": ""}
+    data = {**failed, "cases": [{**case, "frameworks": {"torch": {"native": native}}}], "problems": []}
+    words = 'other shapes, or another number of gradients: <span class="said">[1.0]; [2.0]</span>'
+    assert words in page.render(data)
+
+
 def test_the_page_tells_what_changed_since_a_baseline_and_what_is_worth_a_note(failed: Any) -> None:
     changes = [dataclasses.asdict(Change("version", "torch", "", "", "2.12", "2.13"))]
     made = page.render({**failed, "baseline": changes, "notes": ["torch: its worker printed 'hello'."]})

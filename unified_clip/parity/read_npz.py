@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tokenize
 import zipfile
 from collections.abc import Iterator
 from functools import partial
@@ -50,7 +51,7 @@ def items(path: Path) -> Iterator[Item]:
             try:
                 with archive.open(info) as file:
                     header = _header(file)
-            except ValueError as error:
+            except (ValueError, tokenize.TokenError) as error:  # the header is a literal of Python
                 raise UnreadableError(f"{name!r} is no array: {error}; save arrays with np.savez") from None
             _check_size(name, info, header)
             yield Item(name, name_of(header.dtype), partial(_read, raw, archive, info, header))

@@ -155,6 +155,8 @@ def verdict(run: Run) -> str:
         if known or told:
             said = "told, since the suite has no list of known ones" if told else "all known"
             parts.append(f"{_count(known + told, 'difference')} of the frameworks' own functions, {said}")
+        missing = {name for name, each in [*run.verdicts(), *run.failures()] if each.kind == "missing"}
+        parts += [f"without {', '.join(sorted(missing))}, which may be missing"] if missing else []
         return f"PASS: {of}: {', '.join(parts)}."
     return f"FAIL: {of}: {'; '.join(_failed(run)) or 'nothing was compared'}."
 

@@ -48,7 +48,8 @@ def headline(data: Data) -> list[str]:
     apart = any(case["stages_apart"] for case in data["cases"])
     on_host = [framework for framework, kinds in counts[HOST].items() if kinds.keys() - {"missing"}]
     if data["exit_code"] == 0 and not apart and len(on_host) > 1:
-        lines.append("On the host path all frameworks gave the same bits.")
+        whose = "all frameworks" if len(on_host) == len(data["frameworks"]) else ", ".join(on_host)
+        lines.append(f"On the host path {whose} gave the same bits.")
     if data["baseline"] is not None:
         lines.append(baseline.headline(data["baseline"]))
     return [*lines, *data["notes"]]
