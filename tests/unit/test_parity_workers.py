@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import signal
+import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -332,6 +334,11 @@ def test_an_interpreter_that_is_not_there_is_missing(tmp_path: Path) -> None:
     assert "cannot be started: No such file or directory" in failure.detail
 
 
+def is_running(process: int) -> bool:
+    state = Path(f"/proc/{process}/stat")
+    return state.exists() and state.read_text(encoding="utf-8").split(") ")[1][0] != "Z"
+
+
 def test_what_a_worker_has_started_is_ended_with_it(tmp_path: Path) -> None:
     python = tmp_path / "python"
     python.write_text(f"#!/bin/sh\nsleep 60 &\necho $! > {tmp_path}/child\nwait\n", encoding="utf-8")
@@ -341,8 +348,35 @@ def test_what_a_worker_has_started_is_ended_with_it(tmp_path: Path) -> None:
     assert isinstance(failure, Failure)
     assert failure.kind == "timed out"
     child = int((tmp_path / "child").read_text(encoding="utf-8"))
-    state = Path(f"/proc/{child}/stat")
-    assert not state.exists() or state.read_text(encoding="utf-8").split(") ")[1][0] == "Z"
+    assert not is_running(child)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a process has no parent there that it could lose")
+def test_a_worker_ends_when_whoever_started_it_was_killed(tmp_path: Path) -> None:
+    hangs = f"open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))\n{CLIP.format('time.sleep(60)')}"
+    starts = "import subprocess, sys; subprocess.Popen(sys.argv[1:]).wait()"
+    job, out = tmp_path / "job", tmp_path / "out"
+    job.mkdir()
+    out.mkdir()
+    launch.write_job(job, {0: launch.Run(HOST, FIRST)})
+    arguments = [*worker(hangs), str(job), str(out)]
+    with subprocess.Popen([sys.executable, "-c", starts, *arguments]) as process:
+        until = time.monotonic() + 60
+        while not (out / "worker.json").exists() and time.monotonic() < until:
+            time.sleep(0.05)
+        process.kill()
+    child = int((tmp_path / "pid").read_text(encoding="utf-8"))
+    until = time.monotonic() + 20
+    while time.monotonic() < until and is_running(child):
+        time.sleep(0.05)
+    assert not is_running(child)
+
+
+def test_results_that_something_has_cleared_away_are_a_verdict() -> None:
+    first, _ = run(CLIP.format("import shutil\n    shutil.rmtree(sys.argv[3])"))
+    assert isinstance(first, Failure)
+    assert first.kind == "crashed"
+    assert "FileNotFoundError" in first.detail
 
 
 def test_workers_end_when_the_run_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:

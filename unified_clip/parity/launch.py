@@ -172,7 +172,7 @@ def _start(
 
         def collect() -> bool:
             """Take what there is; whether there was anything."""
-            names = {path.name for path in out.iterdir()}
+            names = _names(out)
             numbers = [number for number in remaining if f"{number}.json" in names]
             for number in numbers:
                 _keep(found, remaining.pop(number), _read_result(out, number), take)
@@ -187,6 +187,14 @@ def _start(
         found.printed += filter(None, [watch.printed])
         start_failure = _read_start(out, found)
         return start_failure or failure, (out / "worker.json").exists() and not start_failure
+
+
+def _names(directory: Path) -> set[str]:
+    """The files in a directory; none where something has cleared it away, as what keeps /tmp small does."""
+    try:
+        return {path.name for path in directory.iterdir()}
+    except FileNotFoundError:
+        return set()
 
 
 def write_job(job: Path, runs: Mapping[int, Run]) -> None:

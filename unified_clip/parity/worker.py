@@ -13,6 +13,7 @@ import importlib
 import importlib.metadata
 import json
 import os
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -41,6 +42,9 @@ MOST_WAITING = 1 << 30
 
 STARTED_BY = os.getppid()
 
+LOOK_EVERY = 1.0
+"""Seconds between two looks at whether that is still there."""
+
 WIDE = {"float64", "complex128", "int64"}
 
 
@@ -51,6 +55,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     options = parser.parse_args()
     _workers.tell_where_on_request()
+    threading.Thread(target=end_when_left_alone, daemon=True).start()
     warnings.simplefilter("ignore")
     try:
         adapter: Adapter = importlib.import_module(f"unified_clip.parity.adapter_{options.framework}").Framework()
@@ -66,6 +71,13 @@ def main() -> None:
     stored = tensor_file.load(options.job / "gradients.safetensors")
     stored |= {name: mapped.at(**place) for name, place in job["mapped"].items()}
     run(adapter, namespace, ops, job, stored, options.out)
+
+
+def end_when_left_alone() -> None:
+    """Where whoever started this worker was killed, nobody else would end it if it hangs, nor take what it leaves."""
+    while os.getppid() == STARTED_BY:
+        time.sleep(LOOK_EVERY)
+    os._exit(1)
 
 
 def check_path(adapter: Adapter, ops: Ops, mode: str) -> None:
@@ -124,8 +136,6 @@ def wait_for_room(out: Path) -> None:
     """Results that have not been taken yet must not fill the disk."""
     while sum(map(_size, os.scandir(out))) > MOST_WAITING:
         time.sleep(0.05)
-        if os.getppid() != STARTED_BY:
-            raise SystemExit("whoever started this worker is gone")
 
 
 def _size(entry: os.DirEntry[str]) -> int:
