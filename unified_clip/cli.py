@@ -206,7 +206,7 @@ def _accept(run: engine.Run, path: Path) -> int:
 
     if run.ours_differ or run.incomplete:
         print(f"unified-clip: nothing was accepted: something else is wrong than {path} is about", file=sys.stderr)
-        return run.exit_code
+        return run.exit_code or 1  # which a baseline may excuse, and this does not
     changes = accept.write(path, run)
     print(
         f"{path}: {changes.kept} kept, {changes.dropped} dropped, {changes.added} added; read it before you commit it."
