@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import signal
 import subprocess
 import sys
@@ -360,7 +361,8 @@ def test_a_worker_ends_when_whoever_started_it_was_killed(tmp_path: Path) -> Non
     out.mkdir()
     launch.write_job(job, {0: launch.Run(HOST, FIRST)})
     arguments = [*worker(hangs), str(job), str(out)]
-    with subprocess.Popen([sys.executable, "-c", starts, *arguments]) as process:
+    safe = {**os.environ, "PYTHONSAFEPATH": "1"}  # what is installed is tested
+    with subprocess.Popen([sys.executable, "-c", starts, *arguments], env=safe) as process:
         until = time.monotonic() + 60
         while not (out / "worker.json").exists() and time.monotonic() < until:
             time.sleep(0.05)
