@@ -62,8 +62,8 @@ class Ported:
     """A file that was read."""
 
     path: Path
-    before: str
-    after: str
+    before: bytes
+    after: bytes
     sites: Sequence[Site] = field(default=())
 
     @property

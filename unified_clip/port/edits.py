@@ -1,0 +1,192 @@
+"""Changes to a tree: gathered while it is read, and made at once. What is not changed stays as it was written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import libcst as cst
+
+from .module import Module, sorted_nodes
+
+Change = Callable[[Any], cst.CSTNode]
+
+
+class Edits(cst.CSTTransformer):
+    """What is to be changed in a file."""
+
+    def __init__(self, module: Module) -> None:
+        super().__init__()
+        self._module = module
+        self._changes: dict[cst.CSTNode, Change] = {}
+        self._removed: dict[cst.Arg, bool] = {}
+        self._before: dict[cst.CSTNode, list[str]] = {}
+        self._hoisted: dict[cst.CSTNode, dict[cst.BaseExpression, str]] = {}
+        self._became: dict[cst.CSTNode, Any] = {}
+        self._instead: dict[cst.CSTNode, Callable[[Any], Sequence[str]]] = {}
+        self._imports: set[str] = set()
+        self._comments: list[cst.Comment] = []
+        """Of arguments that went, until their statement is left."""
+
+    # -- gathering
+
+    def change(self, node: cst.CSTNode, change: Change) -> None:
+        """Have what a node has become made into something else."""
+        self._changes[node] = change
+
+    def replace(self, node: cst.BaseExpression, code: str) -> None:
+        """Put an expression in the place of another, within the same parentheses."""
+        new = self.expression(code)
+
+        def put(updated: Any) -> cst.CSTNode:
+            return new.with_changes(lpar=[*updated.lpar, *new.lpar], rpar=[*new.rpar, *updated.rpar])
+
+        self._changes[node] = put
+
+    def remove_argument(self, argument: cst.Arg) -> None:
+        self._removed[argument] = True
+
+    def insert(self, statement: cst.BaseSmallStatement, lines: Sequence[str]) -> None:
+        """Put statements before another; those that are there already are not put twice."""
+        found = self._before.setdefault(statement, [])
+        found += [line for line in lines if line not in found]
+
+    def hoist(self, statement: cst.BaseSmallStatement, name: str, value: cst.BaseExpression) -> None:
+        """Give the value of a removed argument a name, before the statement that it stood in."""
+        self._hoisted.setdefault(statement, {})[value] = name
+
+    def rewrite(self, statement: cst.BaseSmallStatement, lines: Callable[[Any], Sequence[str]]) -> None:
+        """Put statements, made of what it has become, in the place of one."""
+        self._instead[statement] = lines
+
+    def needs_import(self, module: str) -> None:
+        """Have a module imported: 'unified_clip.torch'."""
+        self._imports.add(module)
+
+    def expression(self, code: str) -> cst.BaseExpression:
+        return cst.parse_expression(code, config=self._module.tree.config_for_parsing)
+
+    # -- making
+
+    def made(self) -> bytes:
+        """The file with all changes."""
+        if not (self._changes or self._removed or self._before or self._instead or self._hoisted):
+            return self._module.tree.bytes
+        tree = self._module.tree.visit(self)
+        for name in sorted(self._imports):
+            tree = _with_import(tree, name)
+        return tree.bytes
+
+    def on_leave(self, original_node: Any, updated_node: Any) -> Any:
+        if isinstance(original_node, cst.Arg) and original_node in self._removed:
+            self._became[original_node.value] = updated_node.value
+            self._comments += _comments(original_node)
+            return cst.RemoveFromParent()
+        if isinstance(original_node, cst.Call):
+            updated_node = self._tidied(original_node, updated_node)
+        change = self._changes.get(original_node)
+        if change is not None:
+            updated_node = change(updated_node)
+        if isinstance(original_node, cst.SimpleStatementLine):
+            return self._line(original_node, updated_node)
+        if isinstance(updated_node, cst.IndentedBlock) and not updated_node.body:
+            return updated_node.with_changes(body=[self._statement("pass")])
+        return updated_node
+
+    def _tidied(self, original: cst.Call, updated: cst.Call) -> cst.Call:
+        """A call whose last argument went: the one before it ends as that did."""
+        if not original.args or original.args[-1] not in self._removed or not updated.args:
+            return updated
+        return updated.with_changes(args=[*updated.args[:-1], _as_last(updated.args[-1], original.args[-1])])
+
+    def _line(self, original: cst.SimpleStatementLine, updated: cst.SimpleStatementLine) -> Any:
+        if len(original.body) != 1:
+            self._comments.clear()
+            return updated
+        small = original.body[0]
+        comments, self._comments = self._comments, []
+        updated = updated.with_changes(
+            leading_lines=[*updated.leading_lines, *(cst.EmptyLine(comment=comment) for comment in comments)]
+        )
+        code = self._module.tree.code_for_node
+        before = [f"{name} = {code(self._became[each])}" for each, name in self._hoisted.get(small, {}).items()]
+        before += self._before.get(small, [])
+        instead = self._instead.get(small)
+        if not before and instead is None:
+            return updated
+        lines = [self._statement(each) for each in before]
+        if instead is None:
+            lines.append(updated)
+        else:
+            lines += [self._statement(each) for each in instead(updated.body[0])]
+            last = lines[-1] if lines else None
+            if isinstance(last, cst.SimpleStatementLine):
+                lines[-1] = last.with_changes(trailing_whitespace=updated.trailing_whitespace)
+        for place, line in enumerate(lines):
+            lines[place] = line.with_changes(leading_lines=updated.leading_lines if place == 0 else ())
+        return cst.FlattenSentinel(lines)
+
+    def _statement(self, code: str) -> Any:
+        return cst.parse_statement(code, config=self._module.tree.config_for_parsing)
+
+
+def _as_last(argument: cst.Arg, gone: cst.Arg) -> cst.Arg:
+    """An argument that ends as one after it did, with the comments between them."""
+    between = argument.comma.whitespace_after if isinstance(argument.comma, cst.Comma) else None
+    end = gone.comma.whitespace_after if isinstance(gone.comma, cst.Comma) else gone.whitespace_after_arg
+    if isinstance(between, cst.ParenthesizedWhitespace) and _comments(between):
+        closing = isinstance(end, cst.ParenthesizedWhitespace)
+        last_line = end.last_line if isinstance(end, cst.ParenthesizedWhitespace) else cst.SimpleWhitespace("")
+        end = between.with_changes(indent=closing and end.indent, last_line=last_line)  # type: ignore[union-attr]
+    if isinstance(gone.comma, cst.Comma):
+        return argument.with_changes(comma=gone.comma.with_changes(whitespace_after=end))
+    return argument.with_changes(comma=cst.MaybeSentinel.DEFAULT, whitespace_after_arg=end)
+
+
+def _with_import(tree: cst.Module, name: str) -> cst.Module:
+    """The tree with `import name`, after the imports that it begins with."""
+    code = f"import {name}"
+    body = list(tree.body)
+    if any(tree.code_for_node(each).strip() == code for each in body):
+        return tree
+    place = _after_imports(body)
+    line: Any = cst.parse_statement(code, config=tree.config_for_parsing)
+    if place == 0 and body:  # what stands above the first statement stays there
+        first: Any = body[0]
+        body[0] = first.with_changes(leading_lines=[cst.EmptyLine(newline=_newline(tree)), *first.leading_lines])
+    body.insert(place, line)
+    return tree.with_changes(body=body)
+
+
+def _newline(tree: cst.Module) -> cst.Newline:
+    return cst.Newline()
+
+
+def _after_imports(body: Sequence[Any]) -> int:
+    """The place after the last import at the beginning; else after the docstring."""
+    place = 0
+    for number, each in enumerate(body):
+        if not isinstance(each, cst.SimpleStatementLine):
+            if not _is_guarded_import(each):
+                break
+            place = number + 1
+        elif any(isinstance(small, cst.Import | cst.ImportFrom) for small in each.body) or _is_docstring(number, each):
+            place = number + 1
+    return place
+
+
+def _is_guarded_import(statement: Any) -> bool:
+    """try: import x, except ImportError: ..."""
+    if not isinstance(statement, cst.Try) or not isinstance(statement.body, cst.IndentedBlock):
+        return False
+    first = statement.body.body[0]
+    return isinstance(first, cst.SimpleStatementLine) and isinstance(first.body[0], cst.Import | cst.ImportFrom)
+
+
+def _is_docstring(number: int, line: cst.SimpleStatementLine) -> bool:
+    small = line.body[0]
+    return number == 0 and isinstance(small, cst.Expr) and isinstance(small.value, cst.SimpleString)
+
+
+def _comments(node: cst.CSTNode) -> list[cst.Comment]:
+    return [each for each in sorted_nodes(node) if isinstance(each, cst.Comment)]

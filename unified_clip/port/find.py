@@ -1,0 +1,220 @@
+"""The clips in a file, and what is said of them before anything is decided."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import libcst as cst
+
+from .module import Module, Target, sorted_nodes
+from .names import KERAS_RULES, Native, is_keras_optimizer, last_names, native, natives
+
+METHODS = ("clip_grad_norm_", "clip_grad_value_", "clip_gradients", "clip_grad_norm", "clip_grad_by_norm")
+"""Of engines, which clip what they hold."""
+
+CHECKS = ("isinstance", "issubclass")
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """A clip."""
+
+    node: cst.CSTNode
+    """The name, in full; or an argument, or a call."""
+
+    name: str
+    native: Native | None = None
+    call: cst.Call | None = None
+    """Of the native; None where it is only named."""
+
+    unsure: str = ""
+    """Why it cannot be ported, where that is clear from the beginning."""
+
+
+class Arguments:
+    """The arguments of a call, by the names of parameters."""
+
+    def __init__(self, call: cst.Call, parameters: Sequence[str]) -> None:
+        self.given: dict[str, cst.Arg] = {}
+        self.strange: list[str] = []
+        """What cannot be told, or is not known."""
+
+        for position, argument in enumerate(call.args):
+            if argument.star or (argument.keyword is None and position >= len(parameters)):
+                self.strange.append(argument.star or f"argument {position + 1}")
+            else:
+                name = argument.keyword.value if argument.keyword else parameters[position]
+                self.given[name] = argument
+                if name not in parameters:
+                    self.strange.append(f"{name}=")
+
+    def value(self, name: str) -> cst.BaseExpression | None:
+        """None where it is not given."""
+        return self.given[name].value if name in self.given else None
+
+
+def find(module: Module) -> list[Found]:
+    """All clips, in order."""
+    imports = _Imports(module)
+    found = [each for node in module.nodes for each in _at(module, imports, node)]
+    return sorted(found, key=lambda each: module.position(each.node))
+
+
+class _Imports:
+    """What a file imports."""
+
+    def __init__(self, module: Module) -> None:
+        self.packages: set[str] = set()
+        self.aliases: set[str] = set()
+        """Names that may stand for something that clips."""
+
+        self.stars: set[str] = set()
+        for node in module.nodes:
+            if isinstance(node, cst.Import):
+                self.packages |= {alias.evaluated_name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, cst.ImportFrom) and node.module is not None and not node.relative:
+                package = module.code(node.module)
+                self.packages.add(package.partition(".")[0])
+                if isinstance(node.names, cst.ImportStar):
+                    self.stars.add(package)
+                else:
+                    self.aliases |= {alias.evaluated_alias or "" for alias in node.names}
+
+    @property
+    def has_keras(self) -> bool:
+        return bool(self.packages & {"keras", "tf_keras", "tensorflow"})
+
+
+def _at(module: Module, imports: _Imports, node: cst.CSTNode) -> Iterator[Found]:
+    if isinstance(node, cst.Name | cst.Attribute):
+        yield from _named(module, imports, node)
+    elif isinstance(node, cst.Call):
+        yield from _keyword_arguments(module, imports, node)
+        yield from _method(module, imports, node)
+        yield from _got_by_name(module, node)
+    elif isinstance(node, cst.DictElement) and imports.has_keras:
+        key = node.key
+        if isinstance(key, cst.SimpleString) and key.evaluated_value in KERAS_RULES:
+            yield Found(node, f"{{{key.evaluated_value!r}:}}", unsure="which optimizer is made of it cannot be seen")
+
+
+def _named(module: Module, imports: _Imports, node: Target) -> Iterator[Found]:
+    last = node.attr.value if isinstance(node, cst.Attribute) else node.value
+    parent = module.parents.get(node)
+    if last not in last_names() and not (isinstance(node, cst.Name) and node.value in imports.aliases):
+        return
+    if _is_no_read(module, node, parent):
+        return
+    names = module.full_names(node)
+    found = {native(name) for name in names}
+    known = next((each for each in found if each is not None), None)
+    if known is None:
+        yield from _by_star(imports, node, names)
+        return
+    call = parent if isinstance(parent, cst.Call) and parent.func is node else None
+    if known.needs and (call is None or Arguments(call, known.parameters).value(known.needs) is None):
+        return
+    unsure = "" if len(found) == 1 else "the name stands for something else too, where another import succeeds"
+    yield Found(node, known.name, known, call, unsure or _used_as(module, node, known))
+
+
+def _is_no_read(module: Module, node: Target, parent: cst.CSTNode | None) -> bool:
+    """Whether it is part of a longer name, what an argument is called, or where something is bound."""
+    if isinstance(parent, cst.Attribute):
+        return parent.attr is node
+    if isinstance(parent, cst.Arg) and parent.keyword is node:
+        return True
+    if isinstance(
+        parent, cst.ImportAlias | cst.ImportFrom | cst.AsName | cst.Param | cst.AssignTarget | cst.FunctionDef
+    ):
+        return not isinstance(parent, cst.Param) or parent.name is node
+    return module.enclosing(node, cst.Import, cst.ImportFrom) is not None
+
+
+def _by_star(imports: _Imports, node: Target, names: set[str]) -> Iterator[Found]:
+    """A name that may come from `import *`."""
+    if isinstance(node, cst.Name) and names == {""}:
+        for package in imports.stars:
+            if found := native(f"{package}.{node.value}"):
+                yield Found(node, found.name, found, None, f"it comes from {package} import *; import it by name")
+
+
+def _used_as(module: Module, node: cst.CSTNode, known: Native) -> str:
+    """Why something that is only named cannot be ported."""
+    parent = module.parents.get(node)
+    outer = module.parents.get(parent) if parent is not None else None
+    if isinstance(outer, cst.ClassDef) and isinstance(parent, cst.Arg) and parent in outer.bases:
+        return f"a class is made of {known.name}, which may do anything"
+    checks = module.enclosing(node, cst.Call)
+    if isinstance(checks, cst.Call) and checks.func is not node and module.code(checks.func) in CHECKS:
+        return "what other files make is tested here: port them together"
+    return ""
+
+
+def _keyword_arguments(module: Module, imports: _Imports, call: cst.Call) -> Iterator[Found]:
+    """Clips that are an argument of an optimizer."""
+    for argument in call.args:
+        keyword = argument.keyword.value if argument.keyword else ""
+        if keyword in KERAS_RULES:
+            name = module.full_name(call.func)
+            if is_keras_optimizer(name):
+                yield Found(argument, f"{name}({keyword}=)", call=call)
+            elif imports.has_keras and not name:
+                yield Found(argument, f"?({keyword}=)", call=call, unsure="which optimizer this is cannot be seen")
+        elif keyword == "need_clip" and _is_false(argument.value):
+            name = module.full_name(call.func) or module.code(call.func)
+            if "paddle" in imports.packages and native(name) is None:
+                yield Found(argument, f"{name}(need_clip=)", call=call)
+
+
+def _is_false(node: cst.BaseExpression) -> bool:
+    return isinstance(node, cst.Name) and node.value == "False"
+
+
+def _method(module: Module, imports: _Imports, call: cst.Call) -> Iterator[Found]:
+    """Engines' own methods."""
+    if isinstance(call.func, cst.Attribute) and call.func.attr.value in METHODS and "torch" in imports.packages:
+        names = module.full_names(call.func)
+        if names == {""}:
+            name = f"?.{call.func.attr.value}"
+            yield Found(call, name, call=call, unsure="a method clips what its object holds, in its own way")
+
+
+def _got_by_name(module: Module, call: cst.Call) -> Iterator[Found]:
+    """getattr(paddle.nn, name)."""
+    if module.code(call.func) != "getattr" or len(call.args) < 2:
+        return
+    owner, attribute = module.full_name(call.args[0].value), call.args[1].value
+    candidates = {
+        name.rpartition(".")[2] for name in natives() if owner and native_owner(name) == native_owner(owner + ".x")
+    }
+    text = " ".join(
+        str(each.evaluated_value)
+        for each in sorted_nodes(attribute)
+        if isinstance(each, cst.SimpleString | cst.ConcatenatedString)
+    )
+    parts = [f"{each.value}" for each in sorted_nodes(attribute) if isinstance(each, cst.FormattedStringText)]
+    if any("lip" in part for part in [text, *parts]) and candidates:
+        yield Found(
+            call, f"getattr({owner}, )", call=call, unsure="which one it is shows only when it runs; write the name"
+        )
+
+
+def native_owner(name: str) -> str:
+    """The package and module that a full name is in."""
+    for full in (name,):
+        found = native(full)
+        if found is not None:
+            return found.name.rpartition(".")[0]
+    return name.rpartition(".")[0]
+
+
+def text_of(module: Module, found: Found) -> str:
+    """The line that a clip begins on."""
+    return module.line(module.position(found.node)[0])
+
+
+def call_of(found: Found) -> cst.Call:
+    return cast(cst.Call, found.call)

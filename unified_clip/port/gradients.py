@@ -1,0 +1,223 @@
+"""Which expressions are gradients: followed from where they come from, by what is assigned, iterated and paired."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import libcst as cst
+
+from .module import Binding, Bound, Module
+from .names import native
+
+SOURCES = {
+    "tensorflow.gradients",
+    "tensorflow.compat.v1.gradients",
+    "torch.autograd.grad",
+    "paddle.grad",
+    "paddle.autograd.grad",
+    "paddle.fluid.dygraph.grad",
+    "paddle.fluid.gradients",
+    "paddle.static.gradients",
+}
+"""Functions that compute gradients."""
+
+METHODS = {"gradient", "get_gradients", "get_unscaled_gradients", "aggregate_gradients"}
+"""Methods that return gradients."""
+
+SAME = {
+    "tensorflow.convert_to_tensor",
+    "tensorflow.identity",
+    "tensorflow.cast",
+    "tensorflow.stop_gradient",
+    "tensorflow.check_numerics",
+    "tensorflow.debugging.check_numerics",
+    "tensorflow.compat.v1.check_numerics",
+    "tensorflow.multiply",
+    "tensorflow.divide",
+    "tensorflow.scalar_mul",
+    "horovod.tensorflow.allreduce",
+    "list",
+    "tuple",
+    "reversed",
+    "sorted",
+}
+"""Functions whose result is a gradient, or holds some, if an argument is or does."""
+
+LIKE = re.compile(r"_?(d?g|gvs?|(\w+_)?(grads?|gradients?|gvs|grads_and_vars|grad_and_vars)(_\w+)?)s?\Z")
+"""What gradients are called."""
+
+
+@dataclass(frozen=True)
+class Of:
+    """A list, or something else that is iterated, of one kind of things."""
+
+    each: Kind
+
+
+@dataclass(frozen=True)
+class Together:
+    """A tuple."""
+
+    parts: tuple[Kind, ...]
+
+
+Kind = Of | Together | Literal["gradient"] | None
+
+PAIRS = Of(Together(("gradient", None)))
+
+
+class Gradients:
+    """What is a gradient in a file."""
+
+    def __init__(self, module: Module) -> None:
+        self._module = module
+        self._known: dict[object, Kind] = {}
+        self._open: set[object] = set()
+
+    def is_one(self, node: cst.BaseExpression) -> bool:
+        """Whether an expression is a gradient, or a list of them."""
+        kind = self.kind(node)
+        while isinstance(kind, Of):
+            kind = kind.each
+        return kind == "gradient"
+
+    def is_like_one(self, node: cst.BaseExpression) -> bool:
+        """Whether it is called so."""
+        while isinstance(node, cst.Subscript | cst.Call | cst.Attribute):
+            if isinstance(node, cst.Attribute):
+                if LIKE.match(node.attr.value):
+                    return True
+                node = node.value
+            else:
+                node = node.value if isinstance(node, cst.Subscript) else node.func
+        return isinstance(node, cst.Name) and LIKE.match(node.value) is not None
+
+    def kind(self, node: cst.BaseExpression | None) -> Kind:
+        """What an expression holds."""
+        if isinstance(node, cst.Name):
+            return self._of_binding(self._module.binding(node))
+        if isinstance(node, cst.Attribute):
+            return "gradient" if node.attr.value == "grad" else self._of_binding(self._module.binding(node))
+        if isinstance(node, cst.Call):
+            return self._of_call(node)
+        if isinstance(node, cst.ListComp | cst.GeneratorExp | cst.SetComp):
+            return Of(self.kind(node.elt))
+        if isinstance(node, cst.List | cst.Tuple):
+            return self._of_elements(node)
+        if isinstance(node, cst.Subscript):
+            return element(self.kind(node.value), _index(node))
+        if isinstance(node, cst.IfExp):
+            return self.kind(node.body) or self.kind(node.orelse)
+        if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Multiply | cst.Divide):
+            return self.kind(node.left) or self.kind(node.right)
+        if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Add):
+            both = self.kind(node.left), self.kind(node.right)
+            return both[0] if all(isinstance(each, Of) for each in both) else None
+        return self.kind(node.value) if isinstance(node, cst.NamedExpr) else None
+
+    def _of_elements(self, node: cst.List | cst.Tuple) -> Kind:
+        kinds = tuple(self.kind(each.value) for each in node.elements)
+        if isinstance(node, cst.Tuple):
+            return Together(kinds)
+        return Of(next((kind for kind in kinds if kind), None))
+
+    def _of_binding(self, binding: Binding | None) -> Kind:
+        if binding is None or binding.key in self._open:
+            return None
+        if binding.key not in self._known:
+            self._open.add(binding.key)
+            found = [self._of_bound(bound) for bound in binding.bounds]
+            found += [Of(self.kind(value)) for value in self._appended(binding)]
+            self._open.discard(binding.key)
+            self._known[binding.key] = next((kind for kind in found if holds_gradient(kind)), None)
+        return self._known[binding.key]
+
+    def _of_bound(self, bound: Bound) -> Kind:
+        kind = self.kind(bound.value)
+        for place in bound.path:
+            kind = element(kind, place)
+        return kind
+
+    def _appended(self, binding: Binding) -> list[cst.BaseExpression]:
+        """What is appended to a list."""
+        found = []
+        for read in binding.reads:
+            method = self._module.parents.get(read)
+            call = self._module.parents.get(method) if method is not None else None
+            if isinstance(method, cst.Attribute) and method.attr.value == "append" and isinstance(call, cst.Call):
+                found += [argument.value for argument in call.args[:1]]
+        return found
+
+    def _of_call(self, node: cst.Call) -> Kind:
+        name = self._module.full_name(node.func) or self._module.code(node.func)
+        arguments = [argument.value for argument in node.args if not argument.star]
+        if name in SOURCES:
+            return Of("gradient")
+        if isinstance(node.func, cst.Attribute):
+            method = node.func.attr.value
+            if method == "compute_gradients":
+                return PAIRS
+            if method in METHODS and (method != "gradient" or self._is_tape(node.func.value)):
+                return "gradient"
+        if name in ("zip", "itertools.zip_longest"):
+            return self._of_zip(node, arguments)
+        if name == "enumerate" and arguments:
+            return Of(Together((None, element(self.kind(arguments[0]), None))))
+        if name == "next" and arguments:
+            return element(self.kind(arguments[0]), None)
+        found = native(name)
+        if found is not None and found.kind in ("functional", "any tensor") and arguments:
+            inner = self.kind(arguments[0])
+            return Together((inner, None)) if found.ours == "clip_by_global_norm" else inner
+        if name in SAME:
+            return next((kind for kind in map(self.kind, arguments) if kind), None)
+        return None
+
+    def _of_zip(self, node: cst.Call, arguments: Sequence[cst.BaseExpression]) -> Kind:
+        if len(node.args) == 1 and node.args[0].star == "*":
+            inner = element(self.kind(node.args[0].value), None)
+            return Together(tuple(Of(part) for part in inner.parts)) if isinstance(inner, Together) else None
+        if len(arguments) != len(node.args):
+            return None
+        return Of(Together(tuple(element(self.kind(each), None) for each in arguments)))
+
+    def _is_tape(self, node: cst.BaseExpression) -> bool:
+        """Whether it is a gradient tape."""
+        if isinstance(node, cst.Name | cst.Attribute):
+            text = self._module.code(node)
+            binding = self._module.binding(node)
+            values = [bound.value for bound in binding.bounds] if binding is not None else []
+            return (
+                any(isinstance(each, cst.Call) and self._makes_tape(each) for each in values) or "tape" in text.lower()
+            )
+        return isinstance(node, cst.Call) and self._makes_tape(node)
+
+    def _makes_tape(self, node: cst.Call) -> bool:
+        return self._module.full_name(node.func).rpartition(".")[2] == "GradientTape"
+
+
+def element(kind: Kind, place: int | None) -> Kind:
+    """A part of what is held: of a tuple the one at a place, else any."""
+    if isinstance(kind, Together):
+        if place is None:
+            return kind.parts[0] if kind.parts and all(part == kind.parts[0] for part in kind.parts) else None
+        return kind.parts[place] if -len(kind.parts) <= place < len(kind.parts) else None
+    return kind.each if isinstance(kind, Of) else kind
+
+
+def holds_gradient(kind: Kind) -> bool:
+    if isinstance(kind, Of):
+        return holds_gradient(kind.each)
+    return any(map(holds_gradient, kind.parts)) if isinstance(kind, Together) else kind == "gradient"
+
+
+def _index(node: cst.Subscript) -> int | None:
+    """The number in brackets; None for anything else."""
+    if len(node.slice) == 1 and isinstance(node.slice[0].slice, cst.Index):
+        value = node.slice[0].slice.value
+        if isinstance(value, cst.Integer):
+            return value.evaluated_value
+    return None

@@ -1,0 +1,74 @@
+"""What a clip in source means, as a configuration."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import libcst as cst
+
+from ..config.config import ClipConfig
+from ..errors import ConfigError
+from .find import Arguments, Found
+from .module import Module
+from .names import KERAS_RULES
+from .sites import Meaning
+
+
+class UnsureError(Exception):
+    """Why something is left to a person."""
+
+
+def meaning(module: Module, found: Found) -> Meaning | None:
+    """Of a clip; None where it has none here, or it cannot be seen.
+
+    Raises UnsureError where ours refuse such a threshold.
+    """
+    if isinstance(found.node, cst.Arg):
+        keyword = found.node.keyword.value if found.node.keyword else ""
+        if keyword not in KERAS_RULES:
+            return None
+        return _meaning(module, KERAS_RULES[keyword], "tensorflow", [found.node.value], {})
+    known = found.native
+    if known is None or not known.rule or found.call is None:
+        return None
+    arguments = Arguments(found.call, known.parameters)
+    if arguments.value("axes") is not None:
+        return None
+    limits = [arguments.value(name) for name in known.limits]
+    more: dict[str, Any] = {}
+    if (order := arguments.value("norm_type")) is not None:
+        number = math.inf if module.code(order) in ("'inf'", '"inf"') else module.number(order)
+        if number is None:
+            return None
+        more["norm_type"] = number
+    return _meaning(module, known.rule, known.family, limits, more)
+
+
+def _meaning(
+    module: Module, rule: str, family: str, limits: list[cst.BaseExpression | None], more: dict[str, Any]
+) -> Meaning | None:
+    if not limits or limits[0] is None:
+        return None
+    numbers = [None if each is None else module.number(each) for each in limits]
+    threshold: dict[str, Any]
+    unknown = ""
+    if None in [number for number, each in zip(numbers, limits, strict=True) if each is not None]:
+        threshold, unknown = {"threshold": 1.0}, ", ".join(module.code(each) for each in limits if each is not None)
+    elif len(limits) == 2 and limits[1] is not None and numbers[0] is not None and numbers[1] != -numbers[0]:
+        threshold = {"max": numbers[0], "min": numbers[1]}
+    else:
+        threshold = {"threshold": numbers[0]}
+    shape = {} if rule == "value" else {"family": family}
+    try:
+        config = ClipConfig(rule=rule, **threshold, **shape, **more)
+    except ConfigError as error:
+        raise UnsureError(f"ours refuse it: {error}") from None
+    return Meaning(config, unknown)
+
+
+def as_pytorch(found: Meaning | None) -> Meaning | None:
+    """The same rule as PyTorch's own functions have it."""
+    if found is None or found.config.rule == "value":
+        return found
+    return Meaning(found.config.model_copy(update={"family": "pytorch"}), found.threshold)

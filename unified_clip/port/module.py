@@ -1,0 +1,344 @@
+"""A file of Python: its tree, what its names stand for, and what is bound to them. It is never run."""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import cast
+
+import libcst as cst
+from libcst import metadata
+from libcst.metadata import Assignment, BaseAssignment, ImportAssignment, Scope
+
+SELF = ("self", "cls")
+FUNCTIONS = (cst.FunctionDef, cst.Lambda)
+INFINITIES = ("math.inf", "numpy.inf", "numpy.Inf", "tensorflow.experimental.numpy.inf", "paddle.inf", "torch.inf")
+
+DEEP = 10
+"""So many names that stand for names are followed."""
+
+Target = cst.Name | cst.Attribute
+
+PYTHON_2 = re.compile(r"\s*(print\s+[^=(\s]|print\s*>>|except\s+[\w.()\s,]+,\s*\w+\s*:|raise\s+\w+\s*,|exec\s+['\"\w])")
+
+
+class UnreadableError(Exception):
+    """A file is no Python that can be read: why."""
+
+
+@dataclass(frozen=True)
+class Bound:
+    """Where a name is given something."""
+
+    value: cst.BaseExpression | None
+    """What it is given; None where that is not an expression (a parameter, a definition)."""
+
+    path: Sequence[int | None] = ()
+    """Which part of the value: positions in tuples, from the outside; None for an element of what is iterated."""
+
+    node: cst.CSTNode | None = None
+
+
+@dataclass(frozen=True)
+class Binding:
+    """A name in its scope, or an attribute of self in its class: all that is bound to it, and all reads."""
+
+    text: str
+    bounds: Sequence[Bound]
+    reads: Sequence[cst.CSTNode]
+    key: object = None
+
+    @property
+    def values(self) -> list[cst.BaseExpression] | None:
+        """What is assigned to it, as a whole; None where something else is bound."""
+        if any(bound.path or bound.value is None for bound in self.bounds):
+            return None
+        return [cast(cst.BaseExpression, bound.value) for bound in self.bounds]
+
+
+class Module:
+    """A file."""
+
+    def __init__(self, content: bytes) -> None:
+        """Raises UnreadableError."""
+        try:
+            self.tree = cst.parse_module(content)
+        except cst.ParserSyntaxError as error:
+            raise UnreadableError(_refusal(error, content)) from None
+        except (UnicodeDecodeError, LookupError, SyntaxError) as error:
+            raise UnreadableError(f"its text cannot be decoded: {error}; save it as UTF-8") from None
+        except (RecursionError, ValueError) as error:
+            raise UnreadableError(f"it cannot be parsed: {error}") from None
+        self._wrapper = metadata.MetadataWrapper(self.tree, unsafe_skip_copy=True)
+        self.parents = self._wrapper.resolve(metadata.ParentNodeProvider)
+
+    # -- the tree
+
+    @cached_property
+    def nodes(self) -> list[cst.CSTNode]:
+        """All, from the top down, in order."""
+        return sorted_nodes(self.tree)
+
+    @cached_property
+    def _scopes(self) -> dict[cst.CSTNode, Scope | None]:
+        return dict(self._wrapper.resolve(metadata.ScopeProvider))
+
+    @cached_property
+    def _positions(self) -> dict[cst.CSTNode, metadata.CodeRange]:
+        return dict(self._wrapper.resolve(metadata.PositionProvider))
+
+    def position(self, node: cst.CSTNode) -> tuple[int, int]:
+        """Line and column, from 1."""
+        start = self._positions[node].start
+        return start.line, start.column + 1
+
+    def code(self, node: cst.CSTNode) -> str:
+        """As it is written, on one line."""
+        return " ".join(self.tree.code_for_node(node).split())
+
+    def line(self, number: int) -> str:
+        """A line of the file, without its indentation."""
+        return self._lines[number - 1].strip()
+
+    @cached_property
+    def _lines(self) -> list[str]:
+        return self.tree.code.splitlines()
+
+    def around(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+        """What stands around a node, from the inside out."""
+        while (parent := self.parents.get(node)) is not None:
+            yield parent
+            node = parent
+
+    def enclosing(self, node: cst.CSTNode, *kinds: type[cst.CSTNode]) -> cst.CSTNode | None:
+        """The nearest of some kinds around a node."""
+        return next((each for each in self.around(node) if isinstance(each, kinds)), None)
+
+    def function(self, node: cst.CSTNode) -> cst.CSTNode | None:
+        """The function that a node is in."""
+        return self.enclosing(node, *FUNCTIONS)
+
+    def small_statement(self, node: cst.CSTNode) -> cst.BaseSmallStatement | None:
+        """The simple statement that a node is in, if it is evaluated once whenever that is reached."""
+        inner = node
+        for outer in (node, *self.around(node)):
+            if isinstance(outer, cst.BaseSmallStatement):
+                return outer
+            if isinstance(outer, cst.IfExp) and inner is not outer.test:
+                return None
+            if isinstance(outer, cst.Lambda | cst.BaseComp | cst.BooleanOperation | cst.BaseCompoundStatement):
+                return None
+            inner = outer
+        return None
+
+    def stands_alone(self, statement: cst.CSTNode) -> bool:
+        """Whether a simple statement has a line of its own, so that others can be put before it."""
+        line = self.parents[statement]
+        return isinstance(line, cst.SimpleStatementLine) and len(line.body) == 1
+
+    # -- names
+
+    def scope(self, node: cst.CSTNode) -> Scope | None:
+        """The scope in which a node is evaluated."""
+        for each in (node, *self.around(node)):
+            if (found := self._scopes.get(each)) is not None:
+                return found
+        return None
+
+    def full_names(self, node: cst.CSTNode, depth: int = 0) -> set[str]:
+        """What a dotted name stands for, by imports; '' is in it where it may stand for something else too."""
+        rest: list[str] = []
+        while isinstance(node, cst.Attribute):
+            rest.insert(0, node.attr.value)
+            node = node.value
+        if not isinstance(node, cst.Name) or depth > DEEP:
+            return {""}
+        scope = self.scope(node)
+        assignments = scope[node.value] if scope is not None else set()
+        if not assignments:
+            return {""}
+        return {name for each in assignments for name in self._names_of(each, node.value, rest, depth)}
+
+    def _names_of(self, assignment: BaseAssignment, name: str, rest: Sequence[str], depth: int) -> set[str]:
+        if isinstance(assignment, ImportAssignment):
+            return {_imported(assignment, name, rest)}
+        if not isinstance(assignment, Assignment):
+            return {""}
+        bound = self._bound(assignment.node)
+        if bound.path or not isinstance(bound.value, Target):
+            return {""}
+        return {".".join([each, *rest]) if each else "" for each in self.full_names(bound.value, depth + 1)}
+
+    def full_name(self, node: cst.CSTNode) -> str:
+        """What a dotted name stands for; '' where that is not known, or not one thing."""
+        names = self.full_names(node)
+        return names.pop() if len(names) == 1 else ""
+
+    # -- bindings
+
+    def binding(self, node: cst.CSTNode) -> Binding | None:
+        """Of a name, or of an attribute of self; None for everything else."""
+        if isinstance(node, cst.Name):
+            return self._name_binding(node)
+        if isinstance(node, cst.Attribute) and isinstance(node.value, cst.Name) and node.value.value in SELF:
+            return self._attribute_binding(node)
+        return None
+
+    def _name_binding(self, node: cst.Name) -> Binding | None:
+        scope = self.scope(node)
+        assignments = scope[node.value] if scope is not None else set()
+        if not assignments or not all(isinstance(each, Assignment) for each in assignments):
+            return None
+        ordered = [each for each in assignments if isinstance(each, Assignment)]
+        bounds = [self._bound(each.node) for each in ordered]
+        reads = [access.node for each in ordered for access in each.references]
+        key = (node.value, ordered[0].scope)
+        return Binding(node.value, bounds, list(dict.fromkeys(reads)), key)
+
+    def _attribute_binding(self, node: cst.Attribute) -> Binding | None:
+        owner = self.enclosing(node, cst.ClassDef)
+        if owner is None:
+            return None
+        same = self._attributes.get((owner, node.attr.value), [])
+        bounds = [self._bound(each) for each in same if self._is_target(each)]
+        reads = [each for each in same if not self._is_target(each)]
+        return Binding(self.code(node), bounds, reads, (node.attr.value, owner)) if bounds else None
+
+    @cached_property
+    def _attributes(self) -> dict[tuple[cst.CSTNode, str], list[cst.CSTNode]]:
+        """Attributes of self, by class and name."""
+        found: dict[tuple[cst.CSTNode, str], list[cst.CSTNode]] = {}
+        for node in self.nodes:
+            if isinstance(node, cst.Attribute) and isinstance(node.value, cst.Name) and node.value.value in SELF:
+                owner = self.enclosing(node, cst.ClassDef)
+                if owner is not None:
+                    found.setdefault((owner, node.attr.value), []).append(node)
+        return found
+
+    def _is_target(self, node: cst.CSTNode) -> bool:
+        return self._bound(node).node is not None
+
+    def _bound(self, node: cst.CSTNode) -> Bound:
+        """What is bound to a target, and which part of it."""
+        path: list[int | None] = []
+        inner = node
+        for outer in self.around(node):
+            if isinstance(outer, cst.Tuple | cst.List):
+                place = next((i for i, each in enumerate(outer.elements) if each is inner), None)
+                path.insert(0, place)
+            elif isinstance(outer, cst.AssignTarget):
+                assign = cast(cst.Assign, self.parents[outer])
+                return Bound(assign.value, path, assign)
+            elif isinstance(outer, cst.AnnAssign | cst.NamedExpr) and outer.target is inner:
+                return Bound(outer.value, path, outer)
+            elif isinstance(outer, cst.For | cst.CompFor) and outer.target is inner:
+                return Bound(outer.iter, [None, *path], outer)
+            elif isinstance(outer, cst.AugAssign) and outer.target is inner:
+                return Bound(None, path, outer)
+            elif isinstance(outer, cst.WithItem) and outer.asname is inner:
+                return Bound(outer.item, path, outer)
+            elif not isinstance(outer, cst.Element | cst.AsName):
+                break
+            inner = outer
+        return Bound(None, path)
+
+    def sees(self, node: cst.CSTNode, at: cst.CSTNode) -> bool:
+        """Whether an expression means the same elsewhere: each name in it has one binding, the same there."""
+        here, there = self.scope(node), self.scope(at)
+        for name in self._names(node):
+            if here is None or there is None or here[name] != there[name]:
+                return False
+        uses_self = any(isinstance(each, cst.Name) and each.value in SELF for each in sorted_nodes(node))
+        owners = [self.enclosing(each, cst.ClassDef) for each in (node, at)]
+        return not uses_self or (owners[0] is owners[1] and self._has_self(at))
+
+    def _names(self, node: cst.CSTNode) -> list[str]:
+        """The names that are read in an expression, but for self."""
+        found = []
+        for each in sorted_nodes(node):
+            if isinstance(each, cst.Name) and each.value not in SELF:
+                parent = self.parents.get(each)
+                is_attribute = isinstance(parent, cst.Attribute) and parent.attr is each
+                if not is_attribute and not (isinstance(parent, cst.Arg) and parent.keyword is each):
+                    found.append(each.value)
+        return found
+
+    def _has_self(self, node: cst.CSTNode) -> bool:
+        scope = self.scope(node)
+        return scope is not None and any(scope[name] for name in SELF)
+
+    # -- constants
+
+    def number(self, node: cst.BaseExpression, depth: int = 0) -> float | None:
+        """The value of a number, or of a name that is given one once; None where it is only known at run time."""
+        if isinstance(node, cst.Integer | cst.Float):
+            return float(node.evaluated_value)
+        if isinstance(node, cst.UnaryOperation) and isinstance(node.operator, cst.Minus):
+            inner = self.number(node.expression, depth)
+            return None if inner is None else -inner
+        if isinstance(node, cst.Call) and len(node.args) == 1 and self.code(node.func) == "float":
+            return self._float(node.args[0].value, depth)
+        if isinstance(node, Target):
+            if self.full_name(node) in INFINITIES:
+                return float("inf")
+            binding = self.binding(node)
+            if binding is not None and binding.values and len(binding.values) == 1 and depth < DEEP:
+                return self.number(binding.values[0], depth + 1)
+        return None
+
+    def _float(self, node: cst.BaseExpression, depth: int) -> float | None:
+        if isinstance(node, cst.SimpleString):
+            try:
+                return float(cast(str, node.evaluated_value))
+            except ValueError:
+                return None
+        return self.number(node, depth)
+
+
+def sorted_nodes(node: cst.CSTNode) -> list[cst.CSTNode]:
+    """A node and all below it, in the order of the text."""
+    found, stack = [], [node]
+    while stack:
+        each = stack.pop()
+        found.append(each)
+        stack.extend(reversed(each.children))
+    return found
+
+
+def _imported(assignment: ImportAssignment, name: str, rest: Sequence[str]) -> str:
+    """The full name of what an import binds."""
+    node = assignment.node
+    if isinstance(node, cst.ImportFrom):
+        dots = "." * len(node.relative)
+        module = dots + (_dotted(node.module) if node.module else "")
+        aliases = [] if isinstance(node.names, cst.ImportStar) else node.names
+        for alias in aliases:
+            if (alias.evaluated_alias or alias.evaluated_name) == name:
+                return ".".join([module, alias.evaluated_name, *rest])
+        return ""
+    for alias in cast(cst.Import, node).names:
+        if alias.evaluated_alias == name:
+            return ".".join([alias.evaluated_name, *rest])
+    return ".".join([name, *rest])
+
+
+def _dotted(node: cst.BaseExpression) -> str:
+    if isinstance(node, cst.Attribute):
+        return f"{_dotted(node.value)}.{node.attr.value}"
+    return cast(cst.Name, node).value
+
+
+def _refusal(error: cst.ParserSyntaxError, content: bytes) -> str:
+    line = error.raw_line
+    if _is_python_2(content):
+        return f"line {line}: it is Python 2; convert it first, with 2to3 or futurize, and port the result"
+    return f"line {line}: it is no Python that can be read: {error.message.splitlines()[0]}"
+
+
+def _is_python_2(content: bytes) -> bool:
+    """Whether it has what only Python 2 has: print statements, `except X, e`, backquotes."""
+    text = codecs.decode(content, "utf-8", "replace")
+    return any(PYTHON_2.match(line) for line in text.splitlines())

@@ -1,0 +1,77 @@
+"""The functions and classes that clip, by their full names: `natives.toml`."""
+
+from __future__ import annotations
+
+import functools
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import resources
+from typing import Literal
+
+Kind = Literal["in place", "functional", "any tensor", "class", "program", "unknown"]
+
+MODULES = (
+    (re.compile(r"tensorflow\.compat\.v[12]\.|tensorflow\.python\.ops\.clip_ops\.|tensorflow\."), "tf."),
+    (re.compile(r"optax\.(transforms|_src\.clipping|_src\.transform|contrib|_src\.contrib\.\w+)\."), "optax."),
+)
+"""Other names for whole modules."""
+
+KERAS = re.compile(r"(tensorflow\.(compat\.v[12]\.|python\.)?)?(tf_)?keras\.(\w+\.)*optimizers\.")
+"""Where optimizers of Keras come from."""
+
+KERAS_RULES = {"clipnorm": "norm", "clipvalue": "value", "global_clipnorm": "global_norm"}
+
+WORDS = re.compile(
+    rb"clip_(?:grad|by_|norm|coef)|ClipBy|[cC]lipGrad|GradClip|clip(?:norm|value)|gradient_clip|grad_clip|need_clip"
+    rb"|get_total_norm|global_norm|optax|paddle\.clip|layers\.clip|\bimport\s+clip\b|,\s*clip\b"
+)
+"""A file without any of these holds no clip."""
+
+
+@dataclass(frozen=True, eq=False)
+class Native:
+    """A function or a class that clips; `natives.toml` says what its fields mean."""
+
+    framework: str
+    name: str
+    kind: Kind
+    spelled: Sequence[str] = ()
+    parameters: Sequence[str] = ()
+    ours: str = ""
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    rule: str = ""
+    family: str = ""
+    limits: Sequence[str] = ()
+    needs: str = ""
+    """It clips only where it is given this argument."""
+
+    why_not: str = ""
+
+
+@functools.cache
+def natives() -> dict[str, Native]:
+    """By every full name."""
+    text = resources.files(__package__).joinpath("natives.toml").read_text(encoding="utf-8")
+    found = [Native(**table) for table in tomllib.loads(text)["native"]]
+    return {name: native for native in found for name in (native.name, *native.spelled)}
+
+
+def native(full_name: str) -> Native | None:
+    """What a full name stands for, if it clips."""
+    for pattern, short in MODULES:
+        if match := pattern.match(full_name):
+            full_name = short + full_name[match.end() :]
+            break
+    return natives().get(full_name)
+
+
+@functools.cache
+def last_names() -> frozenset[str]:
+    """The last parts of all full names."""
+    return frozenset(name.rpartition(".")[2] for name in natives())
+
+
+def is_keras_optimizer(full_name: str) -> bool:
+    return KERAS.match(full_name) is not None

@@ -1,0 +1,142 @@
+"""PyTorch's own functions in the place of ours: `--native`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from .edits import Edits
+from .find import Arguments, Found
+from .meaning import UnsureError
+from .module import Module
+from .paddle_steps import Source, Write
+from .tape_steps import TapeStep
+
+TORCH = "torch.nn.utils"
+NO_FUNCTION = "PyTorch has no function that returns clipped gradients; clip parameters before the step"
+
+
+def replace(module: Module, edits: Edits, found: Found, decision: Any) -> None:
+    """A call of a function becomes PyTorch's, where that takes the same arguments."""
+    known = found.native
+    if known is None or (known.framework == "torch" and known.name.endswith("_")):
+        decision.left, decision.reason = True, "it is PyTorch's own"
+    elif known.kind == "in place":
+        name = f"{TORCH}.{known.ours}"
+        edits.replace(found.node, name)  # type: ignore[arg-type]
+        edits.needs_import("torch")
+        decision.becomes = name
+    else:
+        decision.reason = NO_FUNCTION
+
+
+@dataclass(frozen=True)
+class Statement:
+    """A statement that clips the gradients of a step, and those that clip its variables in its place."""
+
+    statement: cst.BaseSmallStatement
+    function: str
+    lines: list[str]
+
+    def write(self, edits: Edits) -> str:
+        """Hand the change over; the function's name."""
+        edits.rewrite(self.statement, lambda _: self.lines)
+        edits.needs_import("torch")
+        return self.function
+
+
+def function(rule: str) -> str:
+    """PyTorch's function for a rule; of a rule for each tensor, to be called for each."""
+    return f"{TORCH}.clip_grad_{'value' if rule == 'value' else 'norm'}_"
+
+
+def in_step(module: Module, found: Found, step: TapeStep) -> Statement:
+    """What PyTorch's function makes of a clip in a step of TensorFlow. Raises UnsureError."""
+    known, call = found.native, found.call
+    statement = module.small_statement(_outermost(module, found))
+    source = module.parents[step.source]
+    if known is None or call is None or not isinstance(statement, cst.Assign) or not isinstance(source, cst.Assign):
+        raise UnsureError(NO_FUNCTION)
+    targets = statement.targets[0].target, source.targets[0].target
+    limit = _limit(module, found)
+    before, name, norm = _parts(module, statement.value, targets[0], call)
+    if len(statement.targets) != 1 or before != module.code(targets[1]) or not module.stands_alone(statement):
+        raise UnsureError(NO_FUNCTION)
+    called = function(known.rule)
+    if known.rule == "norm":
+        line = f"for variable in {step.variables}:\n    {called}(variable, {limit})"
+    else:
+        line = f"{norm}{called}({step.variables}, {limit})"
+    return Statement(statement, called, [line] if name == before else [line, f"{name} = {before}"])
+
+
+def _outermost(module: Module, found: Found) -> cst.CSTNode:
+    """The comprehension that a call is in, or the call."""
+    outer = module.enclosing(found.node, cst.ListComp)
+    return outer or found.node
+
+
+def _parts(
+    module: Module, value: cst.BaseExpression, target: cst.BaseAssignTargetExpression, call: cst.Call
+) -> tuple[str, str, str]:
+    """The list that is clipped, the list that comes of it, and where the norm goes."""
+    if value is call and isinstance(target, cst.Tuple) and len(target.elements) == 2 and call.args:
+        norm = module.code(target.elements[1].value)
+        return (
+            module.code(call.args[0].value),
+            module.code(target.elements[0].value),
+            "" if norm == "_" else f"{norm} = ",
+        )
+    if isinstance(value, cst.ListComp) and value.for_in.inner_for_in is None and not value.for_in.ifs and call.args:
+        element = value.elt.body if isinstance(value.elt, cst.IfExp) else value.elt
+        if element is call and module.code(value.for_in.target) == module.code(call.args[0].value):
+            return module.code(value.for_in.iter), module.code(target), ""
+    raise UnsureError(NO_FUNCTION)
+
+
+def _limit(module: Module, found: Found) -> str:
+    """The one limit, as it is written."""
+    assert found.native is not None
+    assert found.call is not None
+    given = Arguments(found.call, found.native.parameters)
+    values = [given.value(name) for name in found.native.limits]
+    if values[0] is None or set(given.given) - {found.native.parameters[0], *found.native.limits, "name"}:
+        raise UnsureError(NO_FUNCTION)
+    if len(values) == 2:
+        numbers = [None if each is None else module.number(each) for each in values]
+        if numbers[0] is None or (values[1] is not None and numbers[1] != -numbers[0]):
+            raise UnsureError("PyTorch's clip_grad_value_ has one bound only, which is the same below and above")
+    return module.code(values[0])
+
+
+def of_class(module: Module, source: Source) -> Write:
+    """What writes the lines that do the same as a clip of Paddle's. Raises UnsureError."""
+    if source.may_be_none or len(source.makers) != 1:
+        raise UnsureError("it may be None, or one of several")
+    (maker,) = source.makers
+    known = maker.native
+    assert known is not None
+    statement = module.small_statement(maker.node)
+    if source.binding is not None and (statement is None or not module.stands_alone(statement)):
+        raise UnsureError("the clip has no line of its own")
+    limit = _limit(module, maker)
+    if module.number(cst.parse_expression(limit)) is None:
+        raise UnsureError("its limit is not known before it runs, and PyTorch's functions take it at the step")
+
+    def write(_: str, parameters: str) -> list[str]:
+        if known.rule == "norm":
+            return [f"for parameter in {parameters}:\n    {function(known.rule)}(parameter, {limit})"]
+        return [f"{function(known.rule)}({parameters}, {limit})"]
+
+    return write
+
+
+def remove(module: Module, edits: Edits, source: Source, maker: Found) -> str:
+    """The clip's own statement goes; the name of what takes its place."""
+    assert maker.native is not None
+    if source.binding is not None:
+        statement = module.small_statement(maker.node)
+        assert statement is not None
+        edits.rewrite(statement, lambda _: ())
+    edits.needs_import("torch")
+    return function(maker.native.rule)

@@ -1,0 +1,372 @@
+"""`grad_clip=` of Paddle's optimizers, on its way to PyTorch: the clip comes before each step."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import libcst as cst
+
+from .edits import Edits
+from .find import Arguments, Found
+from .meaning import UnsureError
+from .module import Binding, Module, Target, sorted_nodes
+
+OPTIMIZERS = re.compile(r"paddle\.(fluid\.|incubate\.)?optimizer\.")
+STATIC = re.compile(
+    r"paddle\.(enable_static|static\.|fluid\.(program_guard|Executor|default_(main|startup)_program|data\b|layers\.data\b"
+    r"|Program))"
+)
+PARAMETERS = ("parameters", "trainable_parameters")
+OUT_OF_REACH = ("need_clip", "group_name", "auto_skip_clip")
+ALL = '[parameter for group in {}.param_groups for parameter in group["params"]]'
+
+Write = Callable[[str, str], list[str]]
+"""Lines that clip, by what the clip and the parameters are called."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a clip is: in a variable, or written where it is used."""
+
+    makers: Sequence[Found]
+    binding: Binding | None
+    uses: Sequence[cst.Arg]
+    """grad_clip= arguments."""
+
+    may_be_none: bool
+
+
+@dataclass(frozen=True)
+class Step:
+    """A statement in which an optimizer steps."""
+
+    statement: cst.BaseSmallStatement
+    call: cst.Call
+    kind: str
+    """step, minimize, or scaler."""
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """An optimizer that clips, and all that is done with it."""
+
+    binding: Binding
+    arguments: Sequence[cst.Arg]
+    """grad_clip=, in each call that may make it."""
+
+    steps: Sequence[Step]
+    parameters: cst.BaseExpression
+    grouped: bool
+
+
+class Wiring:
+    """All optimizers of a file that clip."""
+
+    def __init__(self, module: Module, makers: Sequence[Found]) -> None:
+        self._module = module
+        self._makers = {found.call: found for found in makers if found.call is not None}
+        self._static = self._is_static()
+        self.reasons: dict[cst.CSTNode, str] = {}
+        """Why a maker stays, by its name's node."""
+
+        self.sources: list[Source] = []
+        self.optimizers: dict[object, Optimizer] = {}
+        self._by_argument: dict[cst.Arg, object] = {}
+        self._look(makers)
+
+    def _look(self, makers: Sequence[Found]) -> None:
+        sources: dict[object, Source] = {}
+        for found in makers:
+            try:
+                key, source = self._source(found)
+                for argument in source.uses:
+                    self._by_argument[argument] = self._optimizer_of(argument)
+            except UnsureError as unsure:
+                self.reasons[found.node] = str(unsure)
+            else:
+                sources[key] = source
+        self._drop_what_hangs_together(sources)
+        self.sources = list(sources.values())
+
+    def _drop_what_hangs_together(self, sources: dict[object, Source]) -> None:
+        """A source stays if any of its makers, or of its optimizers' other clips, does."""
+        changed = True
+        while changed:
+            changed = False
+            kept = {argument for source in sources.values() for argument in source.uses}
+            for key, source in list(sources.items()):
+                others = [each for use in source.uses for each in self.optimizers[self._by_argument[use]].arguments]
+                reason = next((self.reasons[each.node] for each in source.makers if each.node in self.reasons), "")
+                if reason or any(other not in kept for other in others):
+                    for maker in source.makers:
+                        self.reasons.setdefault(maker.node, reason or "another clip of this optimizer cannot be ported")
+                    del sources[key]
+                    changed = True
+
+    # -- clips
+
+    def _source(self, found: Found) -> tuple[object, Source]:
+        call = cast(cst.Call, found.call)
+        self._check(found)
+        node, may_be_none = self._whole(call)
+        parent = self._module.parents[node]
+        if isinstance(parent, cst.Arg) and parent.keyword is not None and parent.keyword.value == "grad_clip":
+            return node, Source([found], None, [parent], may_be_none)
+        target = self._target(node)
+        binding = self._module.binding(target) if target is not None else None
+        if binding is None or target is None:
+            raise UnsureError("where it is used cannot be seen from here")
+        return binding.key, self._shared(binding, target)
+
+    def _check(self, found: Found) -> None:
+        call = cast(cst.Call, found.call)
+        arguments = Arguments(call, found.native.parameters if found.native else ())
+        for name in OUT_OF_REACH:
+            if name in arguments.given:
+                raise UnsureError(f"{name}= is about parameters or programs of Paddle")
+        if self._static:
+            raise UnsureError(
+                "the file builds static programs, which are run later, and PyTorch's step is run each time"
+            )
+
+    def _whole(self, call: cst.Call) -> tuple[cst.BaseExpression, bool]:
+        """The expression that a clip is, with `if ... else None` around it."""
+        parent = self._module.parents[call]
+        if isinstance(parent, cst.IfExp) and call is not parent.test:
+            other = parent.orelse if parent.body is call else parent.body
+            if _is_none(other):
+                return parent, True
+        return call, False
+
+    def _shared(self, binding: Binding, target: Target) -> Source:
+        makers, may_be_none = [], False
+        for value in self._values(binding):
+            if _is_none(value):
+                may_be_none = True
+                continue
+            inner = value
+            if isinstance(value, cst.IfExp):
+                may_be_none = True
+                inner = value.orelse if _is_none(value.body) else value.body
+            found = self._makers.get(cast(cst.Call, inner))
+            if found is None:
+                raise UnsureError(f"{binding.text} may be something else, too")
+            if found.node in self.reasons:
+                raise UnsureError(self.reasons[found.node])
+            self._check(found)
+            makers.append(found)
+        uses = list(self._uses(binding))
+        if not uses:
+            raise UnsureError(f"no optimizer in sight is given {binding.text} as grad_clip=")
+        return Source(makers, binding, uses, may_be_none)
+
+    def _values(self, binding: Binding) -> list[cst.BaseExpression]:
+        if binding.values is None:
+            raise UnsureError(f"{binding.text} may be something else, too")
+        return binding.values
+
+    def _uses(self, binding: Binding) -> Iterator[cst.Arg]:
+        for read in binding.reads:
+            parent = self._module.parents[read]
+            if isinstance(parent, cst.Arg) and parent.keyword is not None and parent.keyword.value == "grad_clip":
+                yield parent
+            elif not self._is_test(read, parent):
+                raise UnsureError(f"{binding.text} is used in another way in line {self._module.position(read)[0]}")
+
+    def _is_test(self, read: cst.CSTNode, parent: cst.CSTNode) -> bool:
+        """if clip:, or clip is not None."""
+        return isinstance(parent, cst.If | cst.Comparison) or (isinstance(parent, cst.IfExp) and parent.test is read)
+
+    def _target(self, node: cst.BaseExpression) -> Target | None:
+        """What an expression is assigned to, if that is one variable."""
+        parent = self._module.parents[node]
+        if isinstance(parent, cst.Assign) and len(parent.targets) == 1:
+            target: cst.CSTNode = parent.targets[0].target
+        elif isinstance(parent, cst.AnnAssign):
+            target = parent.target
+        else:
+            return None
+        return target if isinstance(target, cst.Name | cst.Attribute) else None
+
+    # -- optimizers
+
+    def _optimizer_of(self, argument: cst.Arg) -> object:
+        """The key of the optimizer that an argument grad_clip= belongs to."""
+        call = cast(cst.Call, self._module.parents[argument])
+        if isinstance(call.func, cst.Attribute) and call.func.attr.value == "minimize":
+            raise UnsureError("it is given to minimize(), and the parameters are not in sight")
+        if not OPTIMIZERS.match(self._module.full_name(call.func)):
+            raise UnsureError(
+                f"it is given to {self._module.code(call.func)}, which is no optimizer of Paddle that is known"
+            )
+        target = self._target(call)
+        binding = self._module.binding(target) if target is not None else None
+        if binding is None:
+            raise UnsureError("the optimizer is not put into a variable here, so that its steps cannot be seen")
+        if binding.key not in self.optimizers:
+            self.optimizers[binding.key] = self._optimizer(binding)
+        return binding.key
+
+    def _optimizer(self, binding: Binding) -> Optimizer:
+        arguments, lists = [], []
+        for value in self._values(binding):
+            if _is_none(value):
+                continue
+            if not isinstance(value, cst.Call) or not OPTIMIZERS.match(self._module.full_name(value.func)):
+                raise UnsureError(f"{binding.text} is bound to something else, too")
+            given = {each.keyword.value: each for each in value.args if each.keyword}
+            parameters = given.get("parameters", given.get("parameter_list"))
+            if "grad_clip" not in given or parameters is None:
+                raise UnsureError(f"{binding.text} may have no grad_clip=, or no parameters=")
+            arguments.append(given["grad_clip"])
+            lists.append(parameters.value)
+        codes = {self._module.code(each.value) for each in arguments}
+        if len(codes) != 1 or len({self._module.code(each) for each in lists}) != 1:
+            raise UnsureError(f"{binding.text} may be made in several ways, with other clips or parameters")
+        grouped = self._is_grouped(lists[0])
+        return Optimizer(binding, arguments, self._steps(binding), lists[0], grouped)
+
+    def _is_grouped(self, node: cst.BaseExpression, depth: int = 0) -> bool:
+        """Whether parameters are given as dicts."""
+        if isinstance(node, cst.List | cst.Tuple):
+            return any(isinstance(each.value, cst.Dict) for each in node.elements)
+        if isinstance(node, cst.ListComp | cst.GeneratorExp):
+            return isinstance(node.elt, cst.Dict)
+        if isinstance(node, cst.BinaryOperation):
+            return self._is_grouped(node.left, depth) or self._is_grouped(node.right, depth)
+        if isinstance(node, cst.Call):
+            if isinstance(node.func, cst.Attribute) and node.func.attr.value in PARAMETERS:
+                return False
+            if self._module.code(node.func) in ("list", "filter") and node.args:
+                return self._is_grouped(node.args[-1].value, depth)
+        binding = self._module.binding(node) if depth < 5 else None
+        if binding is not None and binding.values is not None and len(binding.values) == 1:
+            return self._is_grouped(binding.values[0], depth + 1)
+        raise UnsureError(
+            f"whether {self._module.code(node)} holds groups, each with a norm of its own, cannot be seen"
+        )
+
+    def _steps(self, binding: Binding) -> list[Step]:
+        steps = [step for read in binding.reads if (step := self._step(binding, read)) is not None]
+        if not steps:
+            raise UnsureError(f"no step of {binding.text} is in sight")
+        return steps
+
+    def _step(self, binding: Binding, read: cst.CSTNode) -> Step | None:
+        """A step, or None for what does not matter."""
+        parent = self._module.parents[read]
+        line = self._module.position(read)[0]
+        if isinstance(parent, cst.Attribute):
+            return self._method(parent, binding, line)
+        if isinstance(parent, cst.Arg):
+            call = cast(cst.Call, self._module.parents[parent])
+            method = call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
+            owner = self._module.code(call.func.value) if isinstance(call.func, cst.Attribute) else ""
+            if "scaler" in owner.lower() and method in ("step", "unscale_"):
+                return self._at(call, "scaler", line) if method == "step" else None
+            raise UnsureError(
+                f"{binding.text} is handed on in line {line}, where it may make steps that cannot be seen"
+            )
+        if self._is_test(read, parent):
+            return None
+        raise UnsureError(f"{binding.text} is handed on in line {line}, where it may make steps that cannot be seen")
+
+    def _method(self, method: cst.Attribute, binding: Binding, line: int) -> Step | None:
+        name, call = method.attr.value, self._module.parents[method]
+        if name not in ("step", "minimize", "_grad_clip"):
+            return None
+        if name == "_grad_clip" or not isinstance(call, cst.Call):
+            raise UnsureError(f"{binding.text}.{name} is used in line {line} without being called")
+        step = self._at(call, name, line)
+        if name == "minimize" and not isinstance(step.statement, cst.Expr):
+            raise UnsureError(
+                f"what {binding.text}.minimize() returns is used in line {line}, and step() returns nothing"
+            )
+        return step
+
+    def _at(self, call: cst.Call, kind: str, line: int) -> Step:
+        statement = self._module.small_statement(call)
+        if statement is None or not self._module.stands_alone(statement):
+            raise UnsureError(f"the step in line {line} has no line of its own, and the clip has to come before it")
+        return Step(statement, call, kind)
+
+    def _is_static(self) -> bool:
+        names = (self._module.full_name(node) for node in self._module.nodes if isinstance(node, cst.Attribute))
+        found = {name for name in names if name.startswith("paddle.")}
+        in_fluid = any(name.startswith("paddle.fluid.") for name in found)
+        eager = any(name.startswith("paddle.fluid.dygraph") for name in found)
+        return any(STATIC.match(name) for name in found) or (in_fluid and not eager)
+
+
+class Writer:
+    """The changes that put a source's clips before the steps."""
+
+    def __init__(self, module: Module, edits: Edits, wiring: Wiring) -> None:
+        self._module, self._edits, self._wiring = module, edits, wiring
+
+    def write(self, source: Source, native: Write | None = None) -> None:
+        for argument in source.uses:
+            optimizer = self._wiring.optimizers[self._wiring._by_argument[argument]]
+            self._edits.remove_argument(argument)
+            name = self._clip_name(argument, optimizer, hoist=native is None)
+            for step in optimizer.steps:
+                self._put(step, optimizer, name, source.may_be_none, native or _call)
+
+    def _clip_name(self, argument: cst.Arg, optimizer: Optimizer, hoist: bool) -> str:
+        """What the clip is called at the steps; a name is given where it has none there."""
+        code = self._module.code(argument.value)
+        if not hoist:
+            return code
+        if isinstance(argument.value, cst.Name | cst.Attribute) and all(
+            self._module.sees(argument.value, step.call) for step in optimizer.steps
+        ):
+            return code
+        name = f"{optimizer.binding.text}_clip"
+        statement = cast(cst.BaseSmallStatement, self._module.small_statement(argument))
+        self._edits.hoist(statement, name, argument.value)
+        return name
+
+    def _put(self, step: Step, optimizer: Optimizer, clip: str, may_be_none: bool, write: Write) -> None:
+        lines = [] if step.kind != "scaler" else list(self._unscaled(step, optimizer))
+        who = optimizer.binding.text
+        if optimizer.grouped:
+            clips = [f"for group in {who}.param_groups:\n    {line}" for line in write(clip, 'group["params"]')]
+        else:
+            clips = write(clip, self._parameters(step, optimizer))
+        if may_be_none:
+            clips = [f"if {clip} is not None:\n" + "\n".join(f"    {x}" for x in each.splitlines()) for each in clips]
+        self._edits.insert(step.statement, [*lines, *clips])
+        if step.kind == "minimize":
+            self._edits.change(step.call, _as_step)
+
+    def _parameters(self, step: Step, optimizer: Optimizer) -> str:
+        given = optimizer.parameters
+        fresh = isinstance(given, cst.Call) and isinstance(given.func, cst.Attribute)
+        if fresh and given.func.attr.value == "parameters" and self._module.sees(given, step.call):  # type: ignore[attr-defined]
+            return self._module.code(given)
+        return ALL.format(optimizer.binding.text)
+
+    def _unscaled(self, step: Step, optimizer: Optimizer) -> Iterator[str]:
+        """scaler.unscale_(optimizer), unless the function has it."""
+        scaler = self._module.code(cast(cst.Attribute, step.call.func).value)
+        code = f"{scaler}.unscale_({optimizer.binding.text})"
+        around = self._module.function(step.call) or self._module.tree
+        there = [each for each in sorted_nodes(around) if isinstance(each, cst.Call)]
+        if not any(self._module.code(each) == code for each in there):
+            yield code
+
+
+def _call(clip: str, parameters: str) -> list[str]:
+    return [f"{clip}.clip_({parameters})"]
+
+
+def _as_step(updated: cst.Call) -> cst.Call:
+    func = cast(cst.Attribute, updated.func)
+    return updated.with_changes(func=func.with_changes(attr=cst.Name("step")), args=[])
+
+
+def _is_none(node: cst.BaseExpression) -> bool:
+    return isinstance(node, cst.Name) and node.value == "None"

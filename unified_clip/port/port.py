@@ -1,0 +1,245 @@
+"""One file, ported: `port`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import libcst as cst
+
+from . import hints, native_calls
+from .edits import Edits
+from .find import Arguments, Found, find
+from .gradients import Gradients
+from .meaning import UnsureError, as_pytorch, meaning
+from .module import Module
+from .names import WORDS
+from .paddle_steps import Wiring, Writer
+from .rename import Renames
+from .sites import Meaning, Ported, Site, Target
+from .tape_port import STEPS_ELSEWHERE, TapePort
+
+NO_EQUAL = "nothing of unified_clip means the same"
+BY_ITS_NAME = "it is called like a gradient, and cannot be traced to one"
+NO_GRADIENT = "what it clips is no gradient, as far as can be seen"
+NO_ARGUMENTS = "its arguments cannot be told ({})"
+ONLY_NAMED = "it is named, and not called, so that where it is used cannot be seen"
+PROGRAM = "it belongs to a program of Paddle, which PyTorch has not: clip in the step"
+APART = "see that the results become the parameters' .grad before optimizer.step()"
+
+
+def port(path: Path, content: bytes, target: Target = "torch", native: bool = False) -> Ported:
+    """Port the clips in a file.
+
+    Args:
+        path: What it is called.
+        content: Its bytes.
+        target: "torch", or "drop-in".
+        native: With PyTorch's own functions, and not ours; to "torch" only.
+
+    Raises:
+        UnreadableError: It is no Python that can be read.
+    """
+    if not WORDS.search(content):
+        return Ported(path, content, content)
+    module = Module(content)
+    found = find(module)
+    if not found:
+        return Ported(path, content, content)
+    work = _Work(module, found, target, native)
+    sites = [work.site(each) for each in found]
+    shown = [site for site in sites if site is not None]
+    return Ported(path, content, work.made(), shown)
+
+
+@dataclass
+class _Decision:
+    """What becomes of a clip."""
+
+    becomes: str = ""
+    reason: str = ""
+    left: bool = False
+    checks: list[str] = field(default_factory=list)
+
+
+class _Work:
+    """A file on its way."""
+
+    def __init__(self, module: Module, found: list[Found], target: Target, native: bool) -> None:
+        self._module, self._found, self._target, self._native = module, found, target, native
+        self._edits = Edits(module)
+        self._renames = Renames(module, self._edits)
+        self._gradients = Gradients(module)
+        self._meanings: dict[Found, Meaning | None] = {}
+        self._decided: dict[Found, _Decision] = {}
+        for each in found:
+            self._decided[each] = self._at_once(each)
+        if target == "drop-in":
+            self._drop_in()
+        else:
+            self._to_torch()
+
+    def made(self) -> bytes:
+        self._renames.make()
+        return self._edits.made()
+
+    def site(self, found: Found) -> Site | None:
+        """The record; None for what is no clip at all."""
+        decision = self._decided[found]
+        if decision.left and found.native is not None and found.native.name == "paddle.clip":
+            return None
+        line, column = self._module.position(found.node)
+        means = self._meanings.get(found)
+        verdict = "left" if decision.left else "flagged" if decision.reason else "rewritten"
+        becomes_meaning = None
+        if verdict == "rewritten":
+            becomes_meaning = as_pytorch(means) if decision.becomes.startswith("torch.") else means
+        return Site(
+            line=line,
+            column=column,
+            name=found.name,
+            text=self._module.line(line),
+            verdict=verdict,  # type: ignore[arg-type]
+            meaning=means,
+            becomes=decision.becomes if verdict == "rewritten" else "",
+            becomes_meaning=becomes_meaning,
+            reason=decision.reason,
+            suggestion=hints.lines(self._module, found, self._target) if verdict == "flagged" else (),
+            checks=decision.checks if verdict == "rewritten" else (),
+        )
+
+    # -- what is decided for either target
+
+    def _at_once(self, found: Found) -> _Decision:
+        """What is clear from the clip alone."""
+        decision = _Decision(reason=found.unsure)
+        try:
+            self._meanings[found] = meaning(self._module, found)
+        except UnsureError as unsure:
+            decision.reason = decision.reason or str(unsure)
+        known = found.native
+        if decision.reason or known is None:
+            return decision
+        if known.kind == "any tensor":
+            self._judge_tensor(found, decision)
+        if not decision.left and not decision.reason:
+            decision.reason = self._problem(found)
+        return decision
+
+    def _judge_tensor(self, found: Found, decision: _Decision) -> None:
+        call, known = found.call, found.native
+        if call is None or known is None:
+            decision.reason = ONLY_NAMED
+            return
+        tensor = Arguments(call, known.parameters).value(known.parameters[0])
+        if tensor is not None and self._gradients.is_one(tensor):
+            return
+        if tensor is not None and known.name != "paddle.clip" and self._gradients.is_like_one(tensor):
+            decision.reason = BY_ITS_NAME
+        else:
+            decision.left, decision.reason = True, NO_GRADIENT
+
+    def _problem(self, found: Found) -> str:
+        """Why ours cannot take the place of a native."""
+        known = found.native
+        assert known is not None
+        if not known.ours:
+            return known.why_not
+        if found.call is None:
+            return ""
+        arguments = Arguments(found.call, known.parameters)
+        strange = [each for each in arguments.strange if each.rstrip("=") not in known.renamed]
+        if [each for each in strange if not each.startswith("*")] or (strange and known.renamed):
+            return NO_ARGUMENTS.format(", ".join(strange))
+        if known.name == "paddle.clip" and not {"min", "max"} <= set(arguments.given):
+            return "it has one bound only"
+        return ""
+
+    # -- the framework stays
+
+    def _drop_in(self) -> None:
+        for found, decision in self._open():
+            if found.native is None:
+                decision.reason = "it is the optimizer's own: attach a configuration in its place"
+                if _is_need_clip(found):
+                    decision.left, decision.reason = True, "unified_clip heeds it as it is"
+            else:
+                decision.becomes = self._renames.add(found, found.native.framework)
+
+    # -- to PyTorch
+
+    def _to_torch(self) -> None:
+        self._wire_paddle()
+        self._wire_tapes()
+        for found, decision in self._open():
+            known = found.native
+            if _is_need_clip(found):
+                decision.reason = "set need_clip = False on PyTorch's parameters, which unified_clip heeds"
+            elif known is None:
+                decision.reason = STEPS_ELSEWHERE
+            elif known.kind == "program":
+                decision.reason = PROGRAM
+            elif known.kind == "class":
+                decision.reason = ONLY_NAMED
+            elif self._native:
+                native_calls.replace(self._module, self._edits, found, decision)
+            else:
+                decision.becomes = self._renames.add(found, "torch")
+
+    def _open(self) -> list[tuple[Found, _Decision]]:
+        """What is not decided yet."""
+        pairs = [(found, self._decided[found]) for found in self._found]
+        return [(found, each) for found, each in pairs if not each.reason and not each.becomes]
+
+    def _wire_paddle(self) -> None:
+        makers = [
+            found
+            for found, _ in self._open()
+            if found.native is not None and found.native.kind == "class" and found.call is not None
+        ]
+        if not makers:
+            return
+        wiring = Wiring(self._module, makers)
+        writer = Writer(self._module, self._edits, wiring)
+        for source in wiring.sources:
+            try:
+                write = native_calls.of_class(self._module, source) if self._native else None
+                writer.write(source, write)
+            except UnsureError as unsure:
+                for maker in source.makers:
+                    wiring.reasons[maker.node] = str(unsure)
+                continue
+            for maker in source.makers:
+                decision = self._decided[maker]
+                decision.becomes = (
+                    native_calls.remove(self._module, self._edits, source, maker)
+                    if self._native
+                    else self._renames.add(maker, "torch")
+                )
+        for found in makers:
+            if found.node in wiring.reasons:
+                self._decided[found].reason = wiring.reasons[found.node]
+
+    def _wire_tapes(self) -> None:
+        able = [found for found, _ in self._open() if _is_keras(found) or _is_of(found, "tensorflow")]
+        work = TapePort(self._module, self._gradients, able, self._meanings, self._native)
+        work.stay([found for found, decision in self._decided.items() if decision.reason and not decision.left])
+        for found, reason in work.reasons.items():
+            self._decided[found].reason = reason
+        for found, name in work.write(self._edits).items():
+            self._decided[found].becomes = name
+        for found, decision in self._open():
+            if _is_of(found, "tensorflow") and found.native is not None and found.native.rule and work.is_apart(found):
+                decision.checks.append(APART)
+
+
+def _is_keras(found: Found) -> bool:
+    return found.native is None and isinstance(found.node, cst.Arg) and not _is_need_clip(found)
+
+
+def _is_need_clip(found: Found) -> bool:
+    return found.name.endswith("(need_clip=)")
+
+
+def _is_of(found: Found, framework: str) -> bool:
+    return found.native is not None and found.native.framework == framework

@@ -1,0 +1,113 @@
+"""Natives' names replaced by ours: in the imports where that is possible, else where they are used."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any, cast
+
+import libcst as cst
+from libcst.metadata import ImportAssignment
+
+from .edits import Edits
+from .find import Found
+from .module import Module, Target
+
+
+class Renames:
+    """Names that are to become others."""
+
+    def __init__(self, module: Module, edits: Edits) -> None:
+        self._module, self._edits = module, edits
+        self._wanted: dict[cst.CSTNode, tuple[str, str]] = {}
+
+    def add(self, found: Found, framework: str) -> str:
+        """Have a native become ours; the full name."""
+        assert found.native is not None
+        module = f"unified_clip.{framework}"
+        self._wanted[found.node] = module, found.native.ours
+        self._rename_arguments(found)
+        return f"{module}.{found.native.ours}"
+
+    def _rename_arguments(self, found: Found) -> None:
+        for argument in found.call.args if found.call is not None and found.native is not None else ():
+            new = found.native.renamed.get(argument.keyword.value) if argument.keyword and found.native else None
+            if argument.keyword is not None and new is not None:
+                self._edits.change(argument.keyword, functools.partial(_called, name=new))
+
+    def make(self) -> None:
+        """Hand the changes over."""
+        by_import: dict[ImportAssignment, list[cst.CSTNode]] = {}
+        for node in self._wanted:
+            assignment = self._assignment(node)
+            if assignment is None:
+                self._replace(node)
+            else:
+                by_import.setdefault(assignment, []).append(node)
+        self._lines: dict[cst.ImportFrom | cst.Import, dict[str, str]] = {}
+        for assignment, nodes in by_import.items():
+            self._by_import(assignment, nodes)
+        for statement, changed in self._lines.items():
+            self._change_import(statement, changed)
+
+    def _assignment(self, node: cst.CSTNode) -> ImportAssignment | None:
+        """The one import that a name comes from, if it can be changed."""
+        scope, first = self._module.scope(node), _first(node)
+        assignments = list(scope[first.value]) if scope is not None and first is not None else []
+        if len(assignments) != 1 or not isinstance(assignments[0], ImportAssignment):
+            return None
+        statement = assignments[0].node
+        inside = self._module.enclosing(statement, cst.Try, cst.If)
+        if not isinstance(statement, cst.Import | cst.ImportFrom) or inside is not None:
+            return None
+        return assignments[0] if self._module.stands_alone(statement) else None
+
+    def _by_import(self, assignment: ImportAssignment, nodes: Sequence[cst.CSTNode]) -> None:
+        statement = cast(cst.Import | cst.ImportFrom, assignment.node)
+        alias = next(each for each in statement.names if _bound_name(each) == assignment.name)  # type: ignore[union-attr]
+        reads = {_first(access.node) for access in assignment.references}
+        all_change = reads == {_first(node) for node in nodes}
+        wanted = {self._wanted[node] for node in nodes}
+        if all_change and len(wanted) == 1 and all(isinstance(node, cst.Name) for node in nodes):
+            ((module, name),) = wanted
+            shown = assignment.name
+            line = f"from {module} import {name}" + (f" as {shown}" if shown != name else "")
+            self._lines.setdefault(statement, {})[alias.evaluated_name] = line
+            return
+        for node in nodes:
+            self._replace(node)
+        if all_change and alias.evaluated_name.count(".") + (alias.asname is not None) > 0:
+            self._lines.setdefault(statement, {})[alias.evaluated_name] = ""
+
+    def _replace(self, node: cst.CSTNode) -> None:
+        module, name = self._wanted[node]
+        self._edits.replace(cast(Target, node), f"{module}.{name}")
+        self._edits.needs_import(module)
+
+    def _change_import(self, statement: cst.Import | cst.ImportFrom, changed: dict[str, str]) -> None:
+        """Take names out of an import, and put others after it."""
+        rest = [each for each in statement.names if each.evaluated_name not in changed]  # type: ignore[union-attr]
+
+        def lines(updated: Any) -> Sequence[str]:
+            kept = []
+            if rest:
+                names = [*rest[:-1], rest[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)]
+                kept = [self._module.tree.code_for_node(updated.with_changes(names=names))]
+            return [*kept, *dict.fromkeys(line for line in changed.values() if line)]
+
+        self._edits.rewrite(statement, lines)
+
+
+def _called(updated: cst.Name, name: str) -> cst.Name:
+    return updated.with_changes(value=name)
+
+
+def _first(node: cst.CSTNode) -> cst.Name | None:
+    """The name that a dotted one begins with."""
+    while isinstance(node, cst.Attribute):
+        node = node.value
+    return node if isinstance(node, cst.Name) else None
+
+
+def _bound_name(alias: cst.ImportAlias) -> str:
+    return alias.evaluated_alias or alias.evaluated_name.partition(".")[0]

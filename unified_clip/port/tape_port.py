@@ -1,0 +1,129 @@
+"""Which steps of TensorFlow become PyTorch's, with all their clips, and the changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import cast
+
+import libcst as cst
+
+from . import hints, native_calls, tape_steps
+from .edits import Edits
+from .find import Found
+from .gradients import Gradients
+from .meaning import UnsureError
+from .module import Module
+from .names import KERAS_RULES
+from .sites import Meaning
+from .tape_steps import Steps, TapeStep
+
+STEPS_ELSEWHERE = "its steps are not in sight: clip before each of them"
+ANOTHER = "another clip of this step cannot be ported"
+OFF = "a limit of 0 or None is off in Keras 3, and not in older versions"
+
+
+class TapePort:
+    """The steps in a file that clip: those that can be ported, or why not."""
+
+    def __init__(
+        self,
+        module: Module,
+        gradients: Gradients,
+        found: Sequence[Found],
+        meanings: Mapping[Found, Meaning | None],
+        native: bool,
+    ) -> None:
+        """`found`: the clips that may be ported, of TensorFlow and of Keras' optimizers."""
+        self._module, self._meanings, self._native = module, meanings, native
+        self._steps = Steps(module, gradients)
+        self._known: dict[cst.CSTNode, TapeStep | None] = {}
+        self._bodies: dict[Found, Sequence[cst.CSTNode]] = {}
+        self.reasons: dict[Found, str] = {}
+        """Of the clips that stay."""
+
+        for each in found:
+            try:
+                self._bodies[each] = self._bodies_of(each)
+            except UnsureError as unsure:
+                self.reasons[each] = str(unsure)
+
+    def stay(self, others: Sequence[Found]) -> None:
+        """What hangs together with clips that stay, stays."""
+        bad = {self._steps.body(each.node) for each in [*others, *self.reasons] if not isinstance(each.node, cst.Arg)}
+        changed = True
+        while changed:
+            changed = False
+            for each, bodies in self._bodies.items():
+                if each not in self.reasons and any(body in bad for body in bodies):
+                    self.reasons[each] = ANOTHER
+                    changed = True
+                    bad |= set(bodies)
+
+    def write(self, edits: Edits) -> dict[Found, str]:
+        """The changes, but for the names of functions; what became of clips that are no functions' names."""
+        became: dict[Found, str] = {}
+        clips: dict[cst.CSTNode, list[str]] = {}
+        for each, bodies in self._bodies.items():
+            if each in self.reasons:
+                continue
+            for body in bodies:
+                step = self._known[body]
+                if step is None:
+                    continue
+                lines = clips.setdefault(body, [])
+                if isinstance(each.node, cst.Arg):
+                    became[each], line = self._line(each, step)
+                    lines.append(line)
+                elif self._native:
+                    became[each] = native_calls.in_step(self._module, each, step).write(edits)
+            if isinstance(each.node, cst.Arg):
+                edits.remove_argument(each.node)
+                edits.needs_import("torch" if self._native else "unified_clip.torch")
+        for body, lines in clips.items():
+            tape_steps.write(edits, self._module, cast(TapeStep, self._known[body]), lines)
+        return became
+
+    def is_apart(self, found: Found) -> bool:
+        """Whether a clip is in no step that is seen."""
+        return all(self._known.get(body) is None for body in self._bodies.get(found, ()))
+
+    def _bodies_of(self, found: Found) -> Sequence[cst.CSTNode]:
+        """The functions with the steps that a clip is a part of. Raises UnsureError."""
+        if isinstance(found.node, cst.Arg):
+            bodies = list(self._bodies_of_keras(found, found.node))
+        else:
+            bodies = [self._steps.body(found.node)]
+        for body in bodies:
+            if body not in self._known:
+                self._known[body] = self._steps.step(body)
+            step = self._known[body]
+            if self._native and step is not None and not isinstance(found.node, cst.Arg):
+                native_calls.in_step(self._module, found, step)
+        return bodies
+
+    def _bodies_of_keras(self, found: Found, argument: cst.Arg) -> Iterator[cst.CSTNode]:
+        target = self._module.parents[cast(cst.Call, found.call)]
+        targets = target.targets if isinstance(target, cst.Assign) else ()
+        binding = self._module.binding(targets[0].target) if len(targets) == 1 else None
+        reads = binding.reads if binding is not None and len(binding.bounds) == 1 else ()
+        applies = self._steps.applies_of(binding.text) if binding is not None else []
+        if not applies or not reads or not all(isinstance(self._module.parents[each], cst.Attribute) for each in reads):
+            raise UnsureError(STEPS_ELSEWHERE)
+        if not all(self._module.sees(argument.value, each) for each in applies):
+            raise UnsureError("its limit cannot be seen at its steps")
+        means = self._meanings.get(found)
+        if means is None or (not means.threshold and means.config.threshold == 0):
+            raise UnsureError(OFF)
+        yield from (self._steps.body(each) for each in applies)
+
+    def _line(self, found: Found, step: TapeStep) -> tuple[str, str]:
+        """What takes the place of an optimizer's own clipping, and the line."""
+        argument = cast(cst.Arg, found.node)
+        rule, limit = KERAS_RULES[cast(cst.Name, argument.keyword).value], self._module.code(argument.value)
+        if not self._native:
+            name = f"unified_clip.torch.{hints.CLASSES[rule]}"
+            return name, f"{name}({limit}).clip_({step.variables})"
+        name = native_calls.function(rule)
+        if rule == "norm":
+            return name, f"for variable in {step.variables}:\n    {name}(variable, {limit})"
+        return name, f"{name}({step.variables}, {limit})"
