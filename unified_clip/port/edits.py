@@ -135,9 +135,10 @@ def _as_last(argument: cst.Arg, gone: cst.Arg) -> cst.Arg:
     between = argument.comma.whitespace_after if isinstance(argument.comma, cst.Comma) else None
     end = gone.comma.whitespace_after if isinstance(gone.comma, cst.Comma) else gone.whitespace_after_arg
     if isinstance(between, cst.ParenthesizedWhitespace) and _comments(between):
-        closing = isinstance(end, cst.ParenthesizedWhitespace)
-        last_line = end.last_line if isinstance(end, cst.ParenthesizedWhitespace) else cst.SimpleWhitespace("")
-        end = between.with_changes(indent=closing and end.indent, last_line=last_line)  # type: ignore[union-attr]
+        if isinstance(end, cst.ParenthesizedWhitespace):
+            end = between.with_changes(indent=end.indent, last_line=end.last_line)
+        else:
+            end = between.with_changes(indent=False, last_line=cst.SimpleWhitespace(""))
     if isinstance(gone.comma, cst.Comma):
         return argument.with_changes(comma=gone.comma.with_changes(whitespace_after=end))
     return argument.with_changes(comma=cst.MaybeSentinel.DEFAULT, whitespace_after_arg=end)

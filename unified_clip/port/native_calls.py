@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import libcst as cst
+
 from .edits import Edits
 from .find import Arguments, Found
 from .meaning import UnsureError
@@ -58,7 +60,7 @@ def in_step(module: Module, found: Found, step: TapeStep) -> Statement:
     if known is None or call is None or not isinstance(statement, cst.Assign) or not isinstance(source, cst.Assign):
         raise UnsureError(NO_FUNCTION)
     targets = statement.targets[0].target, source.targets[0].target
-    limit = _limit(module, found)
+    limit = module.code(_limit(module, found))
     before, name, norm = _parts(module, statement.value, targets[0], call)
     if len(statement.targets) != 1 or before != module.code(targets[1]) or not module.stands_alone(statement):
         raise UnsureError(NO_FUNCTION)
@@ -94,8 +96,8 @@ def _parts(
     raise UnsureError(NO_FUNCTION)
 
 
-def _limit(module: Module, found: Found) -> str:
-    """The one limit, as it is written."""
+def _limit(module: Module, found: Found) -> cst.BaseExpression:
+    """The one limit."""
     assert found.native is not None
     assert found.call is not None
     given = Arguments(found.call, found.native.parameters)
@@ -106,7 +108,7 @@ def _limit(module: Module, found: Found) -> str:
         numbers = [None if each is None else module.number(each) for each in values]
         if numbers[0] is None or (values[1] is not None and numbers[1] != -numbers[0]):
             raise UnsureError("PyTorch's clip_grad_value_ has one bound only, which is the same below and above")
-    return module.code(values[0])
+    return values[0]
 
 
 def of_class(module: Module, source: Source) -> Write:
@@ -119,9 +121,11 @@ def of_class(module: Module, source: Source) -> Write:
     statement = module.small_statement(maker.node)
     if source.binding is not None and (statement is None or not module.stands_alone(statement)):
         raise UnsureError("the clip has no line of its own")
-    limit = _limit(module, maker)
-    if module.number(cst.parse_expression(limit)) is None:
+    node = _limit(module, maker)
+    if module.number(node) is None:
         raise UnsureError("its limit is not known before it runs, and PyTorch's functions take it at the step")
+
+    limit = module.code(node)
 
     def write(_: str, parameters: str) -> list[str]:
         if known.rule == "norm":
