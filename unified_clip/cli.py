@@ -1,4 +1,4 @@
-"""The command line: `unified-clip parity`, `compare`, `explain`, `bench`, and `config`."""
+"""The command line: `unified-clip parity`, `compare`, `explain`, `port`, `bench`, and `config`."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ import shlex
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
+from ._progress import progress
 from .config import commands as config_commands
 from .config import explain_command
+from .port import command as port_command
 
 if TYPE_CHECKING:
     from .parity import engine
@@ -33,6 +35,7 @@ EXTRAS = {
     "compare": ("cli", CLI),
     "bench": ("bench", (*CLI, "matplotlib")),
     "explain": ("cli", CLI),
+    "port": ("port", (*CLI, "libcst")),
     "config": ("config", ("packaging", "pydantic", "tomlkit", "yaml")),
 }
 """By command, the extra that has all it needs, and the modules, most of which are named like their distributions."""
@@ -71,6 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     _bench_parser(commands)
     explain_command.add_parser(commands)
     config_commands.add_parsers(commands)
+    port_command.add_parser(commands)
     return parser
 
 
@@ -195,7 +199,7 @@ def _parity(options: argparse.Namespace) -> int:
     if problem := _unwritable(options.out, "parity.json"):
         return _refuse(problem)
     try:
-        with _progress({name: len(engine.runs(found, name)) for name in found.frameworks}) as advance:
+        with progress({name: len(engine.runs(found, name)) for name in found.frameworks}) as advance:
             run = engine.run(found, advance)
     except KeyboardInterrupt:
         return _interrupted()
@@ -274,7 +278,7 @@ def _bench(options: argparse.Namespace) -> int:
     if problem := _unwritable(options.out, "bench.json"):
         return _refuse(problem)
     try:
-        with _progress({name: chosen.steps(name) for name in chosen.frameworks}) as advance:
+        with progress({name: chosen.steps(name) for name in chosen.frameworks}) as advance:
             data = run.run(chosen, advance)
     except KeyboardInterrupt:
         return _interrupted()
@@ -320,19 +324,6 @@ def _end_in_order() -> None:
 
 def _interrupt(*_: object) -> NoReturn:
     raise KeyboardInterrupt
-
-
-@contextmanager
-def _progress(totals: Mapping[str, int]) -> Iterator[Callable[[str, int], None]]:
-    """A bar for each framework on a terminal's standard error, and nothing elsewhere."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
-        tasks = {name: bars.add_task(name, total=total) for name, total in totals.items()}
-        yield lambda name, count: bars.advance(tasks[name], count)
 
 
 def _refuse(message: str) -> int:

@@ -123,8 +123,10 @@ class Module:
 
     def small_statement(self, node: cst.CSTNode) -> cst.BaseSmallStatement | None:
         """The simple statement that a node is in, if it is evaluated once whenever that is reached."""
+        if isinstance(node, cst.BaseSmallStatement):
+            return node
         inner = node
-        for outer in (node, *self.around(node)):
+        for outer in self.around(node):
             if isinstance(outer, cst.BaseSmallStatement):
                 return outer
             if isinstance(outer, cst.IfExp) and inner is not outer.test:

@@ -1,0 +1,105 @@
+"""`unified-clip port`."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from . import verify_command
+
+if TYPE_CHECKING:
+    from .sites import Ported
+
+DONE, FLAGGED, REFUSED = 0, 1, 2
+
+
+def add_parser(commands: Any) -> None:
+    """Tell the command line of `unified-clip port`. Nothing else is imported before it runs."""
+    port = commands.add_parser(
+        "port",
+        help="rewrite the clipping in training code, and show that it kept its meaning",
+        description="Find every clip of gradients in Python source, say what it does, rewrite what can be rewritten "
+        "with certainty, and flag the rest with the lines to write. Without --write nothing is changed. Exit status: 0 "
+        "every clip that was found is rewritten; 1 some are flagged, or files could not be read; 2 the command is "
+        "wrong. With --verify: 0 the same; 1 they part; 2 a file or the command is wrong; 3 a process crashed or hung.",
+    )
+    port.add_argument("path", type=Path, nargs="?", help="a file, or a directory with all below it")
+    port.add_argument(
+        "--to",
+        choices=("torch", "drop-in"),
+        default="torch",
+        help="PyTorch (default), or unified_clip's functions in the framework that is there",
+    )
+    port.add_argument("--native", action="store_true", help="write PyTorch's own functions, not ours of the same name")
+    output = port.add_mutually_exclusive_group()
+    output.add_argument("--diff", action="store_true", help="print the changes as a patch, and the report elsewhere")
+    output.add_argument("--write", action="store_true", help="change the files")
+    port.add_argument("--force", action="store_true", help="write over what is not committed in git")
+    port.add_argument("--report", type=Path, metavar="FILE", help="write the report: .json, .txt or .html")
+    port.add_argument("--json", action="store_true", help="print the report as JSON")
+    verify_command.add_arguments(port)
+    port.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """What the command does; the exit status."""
+    from .files import PortError
+    from .report import ReportError
+
+    if options.verify:
+        if options.path is not None:
+            return _refuse("--verify runs two steps, and ports nothing; leave PATH out")
+        return verify_command.run(options)
+    if options.path is None:
+        return _refuse("say which file or directory to port, or which steps to run: --verify OLD NEW")
+    if options.native and options.to != "torch":
+        return _refuse("--native is about PyTorch; leave out --to drop-in")
+    try:
+        return _port(options)
+    except (PortError, ReportError) as error:
+        return _refuse(str(error))
+    except KeyboardInterrupt:
+        return _refuse("interrupted; nothing was changed")
+
+
+def _port(options: argparse.Namespace) -> int:
+    from .._progress import progress
+    from . import files, report, report_text
+
+    if options.report:
+        report.writer(options.report)
+    paths = files.sources(options.path)
+    with progress({"files": len(paths)}) as advance:
+        ported, unread = files.port_all(paths, options.to, options.native, lambda count: advance("files", count))
+    changed = [each.path for each in ported if each.is_changed]
+    if options.write:
+        if changed and not options.force:
+            files.check_clean(options.path, changed)
+        files.write(ported)
+    data = report.as_data(ported, unread, options.to, options.native, files=len(paths), written=options.write)
+    if options.report:
+        report.write(options.report, data)
+    if options.json:
+        print(report.as_json(data), end="")
+    elif options.diff:
+        sys.stdout.writelines(line for each in ported for line in _diff(each))
+    else:
+        report_text.show(data)
+    flagged = any(site.verdict == "flagged" for each in ported for site in each.sites)
+    return FLAGGED if flagged or unread else DONE
+
+
+def _diff(ported: Ported) -> list[str]:
+    """The changes of a file, as git writes them."""
+    name = ported.path.as_posix().lstrip("/")
+    before, after = (text.decode("utf-8", "surrogateescape").splitlines(True) for text in (ported.before, ported.after))
+    lines = list(difflib.unified_diff(before, after, f"a/{name}", f"b/{name}"))
+    return [line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines]
+
+
+def _refuse(message: str) -> int:
+    print(f"unified-clip: {message}", file=sys.stderr)
+    return REFUSED

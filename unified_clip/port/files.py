@@ -1,0 +1,174 @@
+"""Many files: found, ported side by side, and written all or none."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from pathlib import Path
+
+from .module import UnreadableError
+from .names import WORDS
+from .port import port
+from .sites import Ported, Target, Unread
+
+SKIPPED = ("__pycache__", "node_modules", "site-packages")
+FEW = 20
+"""So many files are ported faster than processes start."""
+
+CHUNK = 4
+
+Advance = Callable[[int], None]
+
+
+class PortError(Exception):
+    """The command cannot do what it was asked: why, and what to do."""
+
+
+def sources(path: Path) -> list[Path]:
+    """A file, or all Python files below a directory, in order; not those of virtual environments and hidden ones.
+
+    Raises PortError.
+    """
+    if path.is_file():
+        return [path]
+    if not path.is_dir():
+        raise PortError(f"{path}: there is no such file or directory")
+    found = sorted(_below(path))
+    if not found:
+        raise PortError(f"{path}: there are no Python files in it")
+    return found
+
+
+def _below(root: Path) -> Iterator[Path]:
+    for folder, folders, names in os.walk(root):
+        here = Path(folder)
+        folders[:] = sorted(name for name in folders if not _is_skipped(here / name))
+        yield from (here / name for name in names if name.endswith(".py"))
+
+
+def _is_skipped(folder: Path) -> bool:
+    return folder.name.startswith(".") or folder.name in SKIPPED or (folder / "pyvenv.cfg").exists()
+
+
+def port_all(
+    paths: Sequence[Path], target: Target = "torch", native: bool = False, advance: Advance = lambda count: None
+) -> tuple[list[Ported], list[Unread]]:
+    """Port files, in several processes where they are many; nothing is written.
+
+    Returns:
+        The files in which a clip was found, and those that could not be read, in order.
+    """
+    candidates: list[Path] = []
+    unread: list[Unread] = []
+    for path in paths:
+        found = _may_clip(path)
+        if isinstance(found, Unread):
+            unread.append(found)
+        elif found:
+            candidates.append(path)
+        if not found or isinstance(found, Unread):
+            advance(1)
+    work = partial(_port_one, target=target, native=native)
+    ported: list[Ported] = []
+    for result in _mapped(work, candidates):
+        advance(1)
+        if isinstance(result, Unread):
+            unread.append(result)
+        elif result.sites:
+            ported.append(result)
+    return ported, sorted(unread, key=lambda each: each.path)
+
+
+def _may_clip(path: Path) -> bool | Unread:
+    try:
+        return WORDS.search(path.read_bytes()) is not None
+    except OSError as error:
+        return Unread(path, f"it cannot be read: {error.strerror}")
+
+
+def _mapped(work: Callable[[Path], Ported | Unread], paths: Sequence[Path]) -> Iterator[Ported | Unread]:
+    if len(paths) <= FEW:
+        yield from map(work, paths)
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(os.cpu_count(), mp_context=context) as pool:
+        yield from pool.map(work, paths, chunksize=CHUNK)
+
+
+def _port_one(path: Path, target: Target, native: bool) -> Ported | Unread:
+    try:
+        return port(path, path.read_bytes(), target, native)
+    except UnreadableError as error:
+        return Unread(path, str(error))
+    except OSError as error:
+        return Unread(path, f"it cannot be read: {error.strerror}")
+    except RecursionError:
+        return Unread(path, "it is nested too deep to be read")
+
+
+# -- writing
+
+
+def check_clean(path: Path, changed: Sequence[Path]) -> None:
+    """See that what is about to be changed can be got back from git.
+
+    Raises PortError.
+    """
+    folder = path if path.is_dir() else path.parent
+    git = shutil.which("git")
+    command = [str(git), "-C", str(folder), "status", "--porcelain", "--"]
+    done = None
+    if git is not None:
+        names = [str(each.resolve()) for each in changed]
+        done = subprocess.run([*command, *names], capture_output=True, text=True, check=False)
+    if done is None or done.returncode != 0:
+        raise PortError(f"{path} is in no git repository, so that nothing could be undone; commit it, or add --force")
+    dirty = [line[3:] for line in done.stdout.splitlines()]
+    if dirty:
+        raise PortError(f"not committed: {', '.join(dirty[:5])}; commit what is to be changed, or add --force")
+
+
+def write(ported: Sequence[Ported]) -> list[Path]:
+    """Write all files that change, each at once; when one cannot be written, none is.
+
+    Returns:
+        Those that were written.
+
+    Raises PortError: nothing was changed.
+    """
+    changed = [each for each in ported if each.is_changed]
+    beside: list[tuple[Path, Path]] = []
+    try:
+        for each in changed:
+            path = each.path.resolve()
+            if path.read_bytes() != each.before:
+                raise PortError(f"{each.path}: it was changed by something else meanwhile; run the command again")
+            beside.append((_beside(path, each.after), path))
+    except (OSError, PortError) as error:
+        for made, _ in beside:
+            made.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise PortError(f"{error.filename}: it cannot be written: {error.strerror}; nothing was changed") from None
+        raise
+    for made, path in beside:
+        made.replace(path)
+    return [each.path for each in changed]
+
+
+def _beside(path: Path, content: bytes) -> Path:
+    """A file with this content and the same mode, in the same directory."""
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+        made = Path(file.name)
+        try:
+            file.write(content)
+            shutil.copymode(path, made)
+        except BaseException:
+            made.unlink(missing_ok=True)
+            raise
+    return made
