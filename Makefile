@@ -101,6 +101,7 @@ lint: $(VENV)/package
 	$(BIN)/mypy
 	$(BIN)/python benchmarks/tables.py --check
 	$(BIN)/python -m unified_clip.config.formats.table --check
+	$(BIN)/python -m unified_clip.port.differences --check
 
 parity: $(VENV)/package
 	$(BIN)/unified-clip parity --out report
@@ -112,7 +113,7 @@ bench: $(VENV)/package
 	$(BIN)/python benchmarks/tables.py
 
 # The tables of native differences, after a run of the parity suite.
-readme: $(VENV)/requirements
+readme: $(VENV)/package
 	$(BIN)/python parity/native_tables.py report/parity.json
 
 # New recordings differ from the committed ones in their last bits on other processors.

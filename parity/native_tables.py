@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from unified_clip.parity.natives import share
+
 ROOT = Path(__file__).parents[1]
 WORDS = {"raises": "raises", "returns": "accepted", "silent": "silent", "form": "yes"}
 """What a table says of a difference that has no size."""
@@ -89,14 +91,7 @@ def said(entry: Entry) -> str:
     """The size of a difference, or a word."""
     if entry["listed_size"] is None:
         return WORDS[entry["kind"]]
-    size = float(entry["listed_size"])
-    if size == float("inf"):
-        return "inf or NaN"
-    if size >= 10:
-        return f"{size:.0f} times"
-    if size < 1e-4:
-        return f"{size:.1e}"
-    return f"{100 * size:.2g} %" if size < 0.995 else f"{100 * size:.0f} %"
+    return share(float(entry["listed_size"]))
 
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

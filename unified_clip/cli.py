@@ -114,6 +114,9 @@ def _parity_parser(commands: Commands) -> None:
         help="parity.json of an earlier run: show what changed, and excuse what was wrong there",
     )
     parity.add_argument("--recorded", type=Path, help="a run that unified_clip.record wrote, to be plotted in the page")
+    parity.add_argument(
+        "--ported", type=Path, help="the JSON report of `unified-clip port`, to be shown in the page as a section"
+    )
     parity.set_defaults(run=_parity)
     init = parity.add_subparsers(metavar="").add_parser("init", help="write a small suite into this repository")
     init.add_argument("gradients", type=Path, nargs="*", help="files of gradients (default: those in this directory)")
@@ -180,8 +183,9 @@ def _init(options: argparse.Namespace) -> int:
 
 def _parity(options: argparse.Namespace) -> int:
     from .parity import baseline, engine, report, runs, schema, suite
+    from .port import report as port_report
 
-    earlier, recorded = None, []
+    earlier, recorded, ported = None, [], None
     try:
         found = suite.read(options.suite, accepting=options.accept)
         if options.accept and not found.known_file:
@@ -192,7 +196,9 @@ def _parity(options: argparse.Namespace) -> int:
             earlier = baseline.read(options.baseline, {case.name for case in found.cases}, list(found.frameworks))
         if options.recorded:
             recorded = [line.model_dump() for line in runs.read(options.recorded).lines]
-    except (schema.SuiteError, runs.RunError) as error:
+        if options.ported:
+            ported = port_report.read(options.ported)
+    except (schema.SuiteError, runs.RunError, port_report.ReportError) as error:
         return _refuse(str(error))
     given = {name: value for name in ("timeout", "memory") if (value := getattr(options, name)) is not None}
     found = dataclasses.replace(found, **given)
@@ -206,7 +212,7 @@ def _parity(options: argparse.Namespace) -> int:
     if earlier is not None:
         run = dataclasses.replace(run, changes=baseline.changes(earlier, report.as_data(run)))
     try:
-        report.write(run, options.out, recorded)
+        report.write(run, options.out, recorded, ported)
     except OSError as error:
         return _refuse(_cannot_be_written(options.out, error))
     with suppress(SystemExit):  # of rich, with 1, where nobody reads on

@@ -10,40 +10,40 @@ from .settings import Clipping, Settings
 FAMILY_TITLES = {"pytorch": "PyTorch's", "tensorflow": "TensorFlow's", "paddle": "Paddle's"}
 
 
-def sentences(settings: Settings) -> list[str]:
-    """One thought each."""
+def sentences(settings: Settings, limit: str = "") -> list[str]:
+    """One thought each. `limit`: what to call the threshold, or both bounds, where no number is known."""
     found = [f"The group {group.name!r}, parameters named {listed(group.include, group.exclude)}: {rule(group)}"
              for group in settings.groups]  # fmt: skip
     everyone = settings.include == ["*"] and not settings.exclude
     if everyone:
-        found.append(f"All other parameters: {rule(settings)}" if settings.groups else _capital(rule(settings)))
+        whole = rule(settings, limit)
+        found.append(f"All other parameters: {whole}" if settings.groups else _capital(whole))
     else:
-        found.append(f"Parameters named {listed(settings.include, settings.exclude)}: {rule(settings)}")
+        found.append(f"Parameters named {listed(settings.include, settings.exclude)}: {rule(settings, limit)}")
         found.append("All others are neither counted nor clipped.")
     found.append(nonfinite(settings))
     return found
 
 
-def rule(clipping: Clipping) -> str:
+def rule(clipping: Clipping, limit: str = "") -> str:
     """What it does to its gradients."""
     if clipping.rule == "none":
         return "nothing is clipped; the norm is measured."
     if clipping.rule == "value":
         low, high = (clipping.min, clipping.max)
         bounds = (
-            "[-c, c], c being " + threshold(clipping)
+            f"[-c, c], c being {limit or threshold(clipping)}"
             if low is None or high is None
-            else f"[{number(low)}, {number(high)}]"
+            else f"[{limit or f'{number(low)}, {number(high)}'}]"
         )
         return f"every element is moved into {bounds}; NaN stays NaN."
     eps = clipping.part(1.0).family.eps
     below = f"n + {number(eps)}" if eps else "n"
     whose = "one norm n over all gradients" if clipping.rule == "global_norm" else "for each tensor its own norm n"
     every = "each" if clipping.rule == "global_norm" else "it"
-    limit = threshold(clipping)
     return (
         f"{whose} ({order(clipping)}); {every} is multiplied by min(1, c / {f'({below})' if eps else below}), c being "
-        f"{limit}. That is {FAMILY_TITLES[clipping.family or 'pytorch']} rule"
+        f"{limit or threshold(clipping)}. That is {FAMILY_TITLES[clipping.family or 'pytorch']} rule"
         + (f", with eps = {number(clipping.eps)}." if clipping.eps is not None else ".")
     )
 

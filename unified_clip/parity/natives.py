@@ -189,6 +189,17 @@ class Known:
         ]
 
 
+def share(size: float) -> str:
+    """A relative size in words."""
+    if size == math.inf:
+        return "inf or NaN"
+    if size >= 10:
+        return f"{size:.0f} times"
+    if size < 1e-4:
+        return f"{size:.1e}"
+    return f"{100 * size:.2g} %" if size < 0.995 else f"{100 * size:.0f} %"
+
+
 def _pattern(text: str) -> re.Pattern[str]:
     return re.compile(".*".join(map(re.escape, text.split("*"))))
 

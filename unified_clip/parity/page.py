@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from ..port import report_text
 from . import baseline, plots, recorded_plot
 from .launch import NATIVE, OURS
 from .natives import KINDS
@@ -134,15 +135,10 @@ class View:
         return bool(self.data["exit_code"] == 0)
 
 
-def render(data: Data, record: Sequence[Data] = ()) -> str:
-    """The page. `record`: the lines of a recorded training run, whose norms are plotted too."""
-    environment = Environment(
-        loader=PackageLoader("unified_clip.parity", "web"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+def render(data: Data, record: Sequence[Data] = (), ported: Data | None = None) -> str:
+    """The page. `record`: the lines of a recorded training run, whose norms are plotted too; `ported`: the report of
+    `unified-clip port`."""
+    environment = _environment()
     environment.filters["ulps"] = _ulps
     view = View(data)
     return environment.get_template("page.html").render(
@@ -155,7 +151,25 @@ def render(data: Data, record: Sequence[Data] = ()) -> str:
         native=NATIVE,
         size=size,
         plots=list(_plots(data, record)),
+        ported=ported,
     )
+
+
+def render_ported(ported: Data) -> str:
+    """A page of a report of `unified-clip port` alone."""
+    return _environment().get_template("ported_page.html").render(ported=ported)
+
+
+def _environment() -> Environment:
+    found = Environment(
+        loader=PackageLoader("unified_clip.parity", "web"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    found.globals["ported_text"] = report_text
+    return found
 
 
 def _ulps(distance: float | str) -> str:

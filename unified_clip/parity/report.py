@@ -22,15 +22,18 @@ from .natives import Shown
 from .published import SCHEMA
 
 
-def write(run: Run, out: Path, recorded: Sequence[Mapping[str, Any]] = ()) -> None:
+def write(
+    run: Run, out: Path, recorded: Sequence[Mapping[str, Any]] = (), ported: Mapping[str, Any] | None = None
+) -> None:
     """Write index.html, parity.json, parity.md and parity.xml (JUnit) into a directory.
 
     recorded: the lines of a recorded training run, to be plotted in the page.
+    ported: the report of `unified-clip port`, to be shown in the page.
     """
     out.mkdir(parents=True, exist_ok=True)
     data = as_data(run)
     (out / "parity.json").write_text(json.dumps(data, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-    (out / "index.html").write_text(page.render(data, recorded), encoding="utf-8")
+    (out / "index.html").write_text(page.render(data, recorded, ported), encoding="utf-8")
     (out / "parity.md").write_text(text.as_markdown(data), encoding="utf-8")
     (out / "parity.xml").write_bytes(junit.as_xml(run))
 

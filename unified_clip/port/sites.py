@@ -21,7 +21,7 @@ class Meaning:
     """With a threshold of 1 where that is only known at run time."""
 
     threshold: str = ""
-    """The expression, where the threshold is only known at run time; else ''."""
+    """The expression, where the threshold is only known at run time ('low, high' of bounds); else ''."""
 
 
 @dataclass(frozen=True)
