@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from ..parity import runs_report
 from ..parity.parting import Distance
 from ..parity.runs import Line
 from .verify_compare import STAGES, Far, Row, Stage, Verified
+from .verify_run import Script
 
 SHOWN = 12
 """Rows of a table that is shown whole."""
@@ -38,12 +40,19 @@ def show(found: Verified) -> None:
 
 def sentences(found: Verified) -> list[str]:
     """What is the same, and why not."""
-    told = [f"{side} {_calls(run)}" for side, run in (("old", found.old), ("new", found.new))]
+    runs = ((found.old, found.clips.a), (found.new, found.clips.b))
+    told = [_calls(ran.script, recording.lines) for ran, recording in runs]
     told += [*runs_report.result(found.clips), _stage(found, "tensors"), _stage(found, "update")]
     if found.is_same:
         allowed = f", up to {found.max_ulp:g} ULP" if found.max_ulp else ""
         return [*told, f"Same: {found.old.script} and {found.new.script} clip and step alike{allowed}."]
     return told
+
+
+def _calls(script: Script, lines: Sequence[Line]) -> str:
+    counts = Counter(line.call for line in lines)
+    calls = ", ".join(f"{call} ({count})" for call, count in counts.items())
+    return f"{script.side.capitalize()} is {script}, with the clip calls {calls}."
 
 
 def _stage(found: Verified, stage: Stage) -> str:
