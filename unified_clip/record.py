@@ -164,6 +164,14 @@ class Recording:
     def begin(self, call: str) -> _Entry:
         return _Entry(self, call)
 
+    def add(self, fields: dict[str, Any], before: dict[str, Any], after: dict[str, Any]) -> None:
+        """A line for a call that is not ours, which was watched, and its gradients by name, as dtypes and arrays."""
+        step = self._take_step()
+        fields |= {"gradients": self._store(step, before), "after": self._store(step, after)}
+        with self._flushing:
+            self._flush(wait=True)
+            self._write([{"step": step, **fields}])
+
     def miss(self, framework: str) -> None:
         """Say once that something is not recorded."""
         self._is_empty = False  # but for a gap that has been told of

@@ -286,7 +286,7 @@ class TensorflowOps(Ops):
     def graph_teller(self) -> GraphTeller | None:
         # XLA has no such operation, and in a graph of TensorFlow 1 nothing would run it.
         in_function = isinstance(tf.compat.v1.get_default_graph(), tf.__internal__.FuncGraph)
-        return None if _is_for_xla() or not in_function else _tell_from_graph
+        return None if is_for_xla() or not in_function else _tell_from_graph
 
 
 # -- conditions of the host path
@@ -326,7 +326,7 @@ def _elements(tensor: Tensor) -> float:
     return math.inf if count is None else count
 
 
-def _is_for_xla() -> bool:
+def is_for_xla() -> bool:
     """Whether a graph is being made that XLA compiles: it fuses what reads a tensor, however long or short."""
     if tf.executing_eagerly():
         return False
@@ -336,7 +336,7 @@ def _is_for_xla() -> bool:
 def _computed_once(scalar: Scalar) -> Scalar:
     """The same numbers; for XLA as a quotient. It computes divisions once, but repeats cheaper operations, the sum over
     all tensors among them, in every loop that needs their result: in the scaling of every tensor."""
-    if not _is_for_xla():
+    if not is_for_xla():
         return scalar
     one, two = (_constant(number, tf.float64) for number in (1.0, 2.0))
     factor = tf.where(tf.math.is_nan(scalar), two, one)  # that NaN stays NaN anyway is not known to XLA
@@ -346,12 +346,12 @@ def _computed_once(scalar: Scalar) -> Scalar:
 def _pays_to_branch(tensors: Sequence[Tensor], coef: Scalar) -> bool:
     """Whether to leave out a multiplication by 1: a branch has to be built, and an eager one waits for the device."""
     long = sum(map(_elements, tensors)) > PIECE
-    return long and coef.shape.rank == 0 and not tf.executing_eagerly() and not _is_for_xla()
+    return long and coef.shape.rank == 0 and not tf.executing_eagerly() and not is_for_xla()
 
 
 def _pieces(tensors: Sequence[Tensor]) -> list[Tensor]:
     """The same elements, in tensors that are neither very long nor very short."""
-    if _is_for_xla():
+    if is_for_xla():
         return list(tensors)
     return [piece for tensor in _joined(tensors)[0] for piece in _split(tensor)]
 
@@ -368,7 +368,7 @@ def _split(tensor: Tensor) -> list[Tensor]:
 def _joined(tensors: Sequence[Tensor]) -> tuple[list[Tensor], Callable[[list[Tensor]], list[Tensor]]]:
     """The tensors with the short ones of a dtype in one, and a function that takes as many results apart again."""
     groups: dict[object, list[int]] = {}
-    most = 0 if _is_for_xla() else SHORT
+    most = 0 if is_for_xla() else SHORT
     for index, tensor in enumerate(tensors):
         together = _elements(tensor) <= most
         groups.setdefault((tensor.dtype, tensor.device) if together else index, []).append(index)

@@ -107,6 +107,11 @@ class Dispatcher:
             recorder.miss(framework)
 
     @property
+    def is_running(self) -> bool:
+        """Whether a call is running in this thread."""
+        return self._running is not None
+
+    @property
     def _running(self) -> Call | None:
         return getattr(self._thread, "call", None)
 

@@ -75,7 +75,7 @@ def from_torch(source: str, out: Path) -> Iterator[Item]:
         what = called[1] if called else "something else than tensors"
         raise UnreadableError(f"it holds {what}, and nothing but tensors is unpickled; save a dict of them") from None
     for name, tensor in flatten(loaded, torch.is_tensor):
-        yield Item(name, str(tensor.dtype).removeprefix("torch."), partial(_read, name, tensor))
+        yield Item(name, str(tensor.dtype).removeprefix("torch."), partial(read_tensor, name, tensor))
 
 
 def from_tensorflow(source: str, out: Path) -> Iterator[Item]:
@@ -125,7 +125,7 @@ def from_function(source: str, out: Path) -> Iterator[Item]:
     """`source` is a Python file and, behind a colon, the name of a function in it."""
     path, _, name = source.rpartition(":")
     for key, tensor in _called(Path(path), name):
-        gradient = _read(key, tensor)
+        gradient = read_tensor(key, tensor)
         yield Item(key, gradient.dtype, partial(_same, gradient))
 
 
@@ -136,7 +136,7 @@ def _same(gradient: Dense | Sparse) -> Dense | Sparse:
 def _called(path: Path, name: str) -> Iterator[tuple[str, Any]]:
     """What the function gives, by name. What it raises is told with its place."""
     try:
-        found = _function(path, name)()
+        found = function_in(path, name)()
         if _is_tensor(found) or isinstance(found, Mapping):
             found = [found]
         for index, entry in enumerate(found):
@@ -151,7 +151,7 @@ def _called(path: Path, name: str) -> Iterator[tuple[str, Any]]:
         raise UnreadableError(f"{name}, {where}{type(error).__name__}: {error}") from None
 
 
-def _function(path: Path, name: str) -> Callable[[], Any]:
+def function_in(path: Path, name: str) -> Callable[[], Any]:
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
@@ -166,7 +166,7 @@ def _is_tensor(value: Any) -> bool:
     return adapter_of(type(value)) is not None
 
 
-def _read(name: str, tensor: Any) -> Dense | Sparse:
+def read_tensor(name: str, tensor: Any) -> Dense | Sparse:
     """The bytes of a tensor of any framework."""
     framework = adapter_of(type(tensor))
     if framework == "numpy":

@@ -174,7 +174,7 @@ def _eps(place: Place) -> Finding | None:
     pair = place.pair
     if pair is None or not _same_norms(pair) or not any(a != b for _, a, b in numbers(pair, "coefficient")):
         return None
-    found = [next((eps for eps in EPS if _explained(line, eps)), None) for line in (pair.a, pair.b)]
+    found = [_eps_of(line) for line in (pair.a, pair.b)]
     if None in found or found[0] == found[1]:
         return None
     with_eps, without = (place.a, place.b) if found[0] else (place.b, place.a)
@@ -184,6 +184,11 @@ def _eps(place: Place) -> Finding | None:
         f"({_name(with_eps)}) and with eps = 0 ({_name(without)}): PyTorch's names add it, Paddle's and TensorFlow's "
         "do not",
     )
+
+
+def _eps_of(line: Line) -> float | None:
+    """Which eps explains the coefficients; of a function that rounds on its way, only whether its own does."""
+    return next((eps for eps in ([line.eps] if line.watched else EPS) if _explained(line, eps)), None)
 
 
 def _missing(place: Place) -> Finding | None:
@@ -332,7 +337,21 @@ def _rounding(place: Place) -> Finding | None:
 WHAT = (_not_finite_in_one, _twice, _per_tensor, _missing, _swapped, _after_the_step, _scaled, _rule, _ends)
 """Mistakes in what is clipped, and when: where one is found, another may seem to be one too."""
 
-HOW = (_threshold, _norm_type, _eps, _rounding)
+def _own_rounding(place: Place) -> Finding | None:
+    pair = place.pair
+    if pair is None or place.first.stage != "coefficient" or pair.a.eps != pair.b.eps or not _same_norms(pair):
+        return None
+    if threshold(pair.a) != threshold(pair.b) or not all(_explained(line) for line in (pair.a, pair.b)):
+        return None
+    own = [f"{line.call} of {_name(run)}" for run, line in ((place.a, pair.a), (place.b, pair.b)) if line.watched]
+    return Finding(
+        "rounding",
+        f"the norms are equal ({pair.a.norms()[0]:.9g}), and both coefficients are those of the same formula, but for "
+        f"the rounding of {' and '.join(own)}; allow it with --max-ulp",
+    )
+
+
+HOW = (_threshold, _norm_type, _eps, _own_rounding, _rounding)
 
 
 # -- what they share
@@ -349,7 +368,7 @@ def _explained(line: Line, eps: float | None = None) -> bool:
     added = line.eps or 0.0 if eps is None else eps
     for norm, coef in zip(line.norms(), line.coefs(), strict=False):
         expected = 1.0 if norm + added <= line.threshold else line.threshold / (norm + added)
-        if not _equal(expected, coef, 1e-13):
+        if not _equal(expected, coef, NEAR * 2.0**-23 if line.watched else 1e-13):
             return False
     return True
 

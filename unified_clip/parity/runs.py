@@ -82,6 +82,9 @@ class Line(Table):
     gradients: str | None = None
     """The file with the gradients before clipping, beside the recording."""
 
+    watched: bool = False
+    """Whether it is a framework's own function: then the coefficient is what gradients were multiplied by in float32."""
+
     error: str | None = None
     """The exception that the call raised; then the other fields are None."""
 

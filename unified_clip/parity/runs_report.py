@@ -53,10 +53,15 @@ def _difference(first: Difference) -> dict[str, Any]:
 
 def lines(found: Comparison) -> list[str]:
     """The result in a few lines."""
-    first = found.first
     about = [f"{run.path}: {_calls(run.lines)}{', and a torn line' if run.torn else ''}." for run in (found.a, found.b)]
-    if first is None:
-        return [*about, f"The runs are the same: {_calls(found.pairs)}{_allowed(found)}."]
+    return [*about, *result(found)]
+
+
+def result(found: Comparison) -> list[str]:
+    """Where the runs part, why, and how far they are the same."""
+    if found.first is None:
+        return [f"The runs are the same: {_calls(found.pairs)}{_allowed(found)}."]
+    about: list[str] = []
     for number, (difference, findings) in enumerate(found.partings.items()):
         about.append(f"{BEYOND if number else APART} at step {difference.step}: {_told(difference)}.")
         told = [f"{each.mistake.capitalize()}: {each.text}." for each in findings] or [UNEXPLAINED]

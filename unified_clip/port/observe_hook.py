@@ -1,0 +1,39 @@
+"""Have something done when a module has been imported, without importing it."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+
+class AfterImport(MetaPathFinder):
+    """The first finder of all: it leaves finding to the others, and comes back when the module is there."""
+
+    def __init__(self, actions: Mapping[str, Callable[[], None]]) -> None:
+        """`actions`: by the name of a module that is not imported yet."""
+        self._actions = dict(actions)
+
+    def install(self) -> None:
+        sys.meta_path.insert(0, self)
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        action = self._actions.pop(fullname, None)
+        if action is None:
+            return None
+        spec = importlib.util.find_spec(fullname)
+        if spec is None or spec.loader is None:
+            return spec
+        execute = spec.loader.exec_module
+
+        def then_act(module: ModuleType) -> None:
+            execute(module)
+            action()
+
+        spec.loader.exec_module = then_act  # type: ignore[method-assign]
+        return spec

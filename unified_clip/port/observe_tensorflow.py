@@ -1,0 +1,124 @@
+"""TensorFlow's own clipping functions, watched, eagerly and in graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.ops import clip_ops
+
+from .._ops.tensorflow_ops import is_for_xla
+from ..parity.items import from_array
+from ..parity.tensors import Dense
+from .observe import Native, Observer, Seen, wrap
+
+Describe = Callable[[Sequence[Any]], Native]
+"""A call, from the values of its limits."""
+
+
+def install(observer: Observer) -> None:
+    for name, watched in (
+        ("clip_by_global_norm", _by_global_norm),
+        ("clip_by_norm", _by_norm),
+        ("clip_by_value", _by_value),
+    ):
+        homes = [(clip_ops, name), (tf, name), (tf.compat.v1, name), (tf.compat.v2, name)]
+        wrap(homes, lambda function, watched=watched: _as_written(watched(observer, function)))
+
+
+def _as_written(function: Callable[..., Any]) -> Any:
+    """AutoGraph has nothing to convert in it."""
+    return tf.autograph.experimental.do_not_convert(function)
+
+
+def _by_global_norm(observer: Observer, function: Callable[..., Any]) -> Callable[..., Any]:
+    def watched(t_list: Any, clip_norm: Any, *args: Any, **kwargs: Any) -> Any:
+        with observer.outermost() as counts:
+            clipped, norm = function(t_list, clip_norm, *args, **kwargs)
+            if not counts:
+                return clipped, norm
+            describe = _describe("tf.clip_by_global_norm", "global")
+            return tell(observer, describe, [clip_norm], t_list, clipped), norm
+
+    return watched
+
+
+def _by_norm(observer: Observer, function: Callable[..., Any]) -> Callable[..., Any]:
+    def watched(t: Any, clip_norm: Any, axes: Any = None, name: Any = None) -> Any:
+        with observer.outermost() as counts:
+            clipped = function(t, clip_norm, axes, name)
+            if not counts or axes is not None:
+                return clipped
+            return tell(observer, _describe("tf.clip_by_norm", "each"), [clip_norm], [t], [clipped])[0]
+
+    return watched
+
+
+def _by_value(observer: Observer, function: Callable[..., Any]) -> Callable[..., Any]:
+    def watched(t: Any, clip_value_min: Any, clip_value_max: Any, name: Any = None) -> Any:
+        with observer.outermost() as counts:
+            clipped = function(t, clip_value_min, clip_value_max, name)
+            if not counts or not _is_floating(clipped):
+                return clipped
+            limits = [clip_value_min, clip_value_max]
+            return tell(observer, _describe("tf.clip_by_value", "value"), limits, [t], [clipped])[0]
+
+    return watched
+
+
+def _is_floating(tensor: Any) -> bool:
+    return bool(getattr(tensor, "dtype", tf.int32).is_floating)
+
+
+def _describe(name: str, rule: Any) -> Describe:
+    def native(limits: Sequence[Any]) -> Native:
+        numbers = [float(each) if np.ndim(each) == 0 else None for each in limits]
+        if None in numbers:
+            return Native(name, "tensorflow", rule, None)
+        if rule == "value":
+            return Native(name, "tensorflow", rule, (numbers[0], numbers[1]), None, None)  # type: ignore[arg-type]
+        return Native(name, "tensorflow", rule, numbers[0])
+
+    return native
+
+
+def tell(
+    observer: Observer,
+    describe: Describe,
+    limits: Sequence[Any],
+    before: Sequence[Any],
+    after: Sequence[Any],
+    weights: Sequence[Any] = (),
+    names: Sequence[str] = (),
+) -> list[Any]:
+    """`after`; in a graph it waits for the call to be told whenever the graph runs."""
+    places = [index for index, each in enumerate(before) if each is not None]
+    chosen = [[each[index] for index in places] if each else [] for each in (before, after, weights, names)]
+
+    def receive(*values: Any) -> None:
+        found = [_array(each) for each in values]
+        tensors, count = found[len(limits) :], len(places)
+        held = [tensors[start : start + count] for start in range(0, len(tensors), count or 1)]
+        limit = [value.array for value in found[: len(limits)]]
+        observer.see(describe(limit), Seen(*held[:2], held[2] if weights else (), chosen[3]))
+
+    tensors = [tf.convert_to_tensor(each) for part in chosen[:3] for each in part]
+    given = [tf.convert_to_tensor(each, _dtype(each)) for each in limits]
+    if tf.executing_eagerly():
+        receive(*(each.numpy() for each in (*given, *tensors)))
+        return list(after)
+    if is_for_xla():
+        return list(after)
+    with tf.control_dependencies([tf.numpy_function(receive, [*given, *tensors], [])]):
+        return [None if each is None else tf.nest.map_structure(tf.identity, each) for each in after]
+
+
+def _dtype(limit: Any) -> Any:
+    """A number has to be told as it was given: float64 holds all."""
+    return None if tf.is_tensor(limit) or isinstance(limit, tf.Variable) else tf.float64
+
+
+def _array(value: Any) -> Dense:
+    return from_array(np.array(value))

@@ -1,0 +1,151 @@
+"""What came of running two training steps: a table, sentences, and JSON."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from .. import _json
+from ..parity import runs_report
+from ..parity.parting import Distance
+from ..parity.runs import Line
+from .verify_compare import STAGES, Far, Row, Stage, Verified
+from .verify_run import Script
+
+SHOWN = 12
+"""Rows of a table that is shown whole."""
+
+FIRST = 3
+"""Rows that are shown of a longer one, from the beginning; and where the steps differ, from there."""
+
+WHAT = {"tensors": "the clipped gradients", "update": "the updates"}
+
+
+def show(found: Verified) -> None:
+    """Print it."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False)
+    table = Table("step", "norm old", "norm new", "coefficient old", "coefficient new", "tensors", "update", "verdict")
+    for row in _chosen(found):
+        table.add_row(*(["..."] * len(table.columns) if row is None else _cells(row, found.max_ulp)))
+    if console.width < table.__rich_measure__(console, console.options).minimum:
+        console.width = 200
+    console.print(table)
+    for line in sentences(found):
+        console.print(line, markup=False, soft_wrap=True)
+
+
+def sentences(found: Verified) -> list[str]:
+    """What is the same, and why not."""
+    runs = ((found.old, found.clips.a), (found.new, found.clips.b))
+    told = [_calls(ran.script, recording.lines) for ran, recording in runs]
+    told += [*runs_report.result(found.clips), _stage(found, "tensors"), _stage(found, "update")]
+    if found.is_same:
+        allowed = f", up to {found.max_ulp:g} ULP" if found.max_ulp else ""
+        return [*told, f"Same: {found.old.script} and {found.new.script} clip and step alike{allowed}."]
+    return told
+
+
+def _calls(script: Script, lines: Sequence[Line]) -> str:
+    counts = Counter(line.call for line in lines)
+    calls = ", ".join(f"{call} ({count})" for call, count in counts.items())
+    return f"{script.side.capitalize()} is {script}, with the clip calls {calls}."
+
+
+def _stage(found: Verified, stage: Stage) -> str:
+    what = WHAT[stage]
+    known = [(row, far) for row in found.rows if isinstance(far := getattr(row, stage), Far)]
+    if not known:
+        return f"{what.capitalize()} were not compared: the functions do not both give them."
+    differ = [(row, far) for row, far in known if far.distance.ulps > found.max_ulp]
+    if not differ:
+        return f"{what.capitalize()} are equal in all {len(known)} steps" + (
+            f", up to {found.max_ulp:g} ULP." if found.max_ulp else "."
+        )
+    row, far = differ[0]
+    greatest = max((far.distance for _, far in differ))
+    return (
+        f"{what.capitalize()} differ from step {row.step} on, there most in {far.name!r} ({_far(far.distance)}); in all "
+        f"at most by {_far(greatest)}."
+    )
+
+
+def _chosen(found: Verified) -> Iterator[Row | None]:
+    """All rows, or of many the first, those from where the steps differ, and the last; None for what is left out."""
+    rows = found.rows
+    differ = next((index for index, row in enumerate(rows) if row.apart(found.max_ulp)), len(rows))
+    wanted = {*range(FIRST), *range(differ, differ + FIRST), len(rows) - 1}
+    left_out = False
+    for index, row in enumerate(rows):
+        if len(rows) <= SHOWN or index in wanted:
+            yield row
+            left_out = False
+        elif not left_out:
+            yield None
+            left_out = True
+
+
+def _cells(row: Row, max_ulp: float) -> list[str]:
+    apart = row.apart(max_ulp)
+    verdict = "same"
+    if apart == ["clip"] or (apart and apart[0] == "clip"):
+        verdict = "another clip"
+    elif apart:
+        verdict = f"{apart[0]} differs" if apart[0] != "tensors" else "tensors differ"
+    return [
+        str(row.step),
+        *(_numbers([number for line in lines for number in line.norms()], max) for lines in (row.old, row.new)),
+        *(_numbers([number for line in lines for number in line.coefs()], min) for lines in (row.old, row.new)),
+        *("-" if far is None else _far(far.distance) for far in (row.tensors, row.update)),
+        verdict,
+    ]
+
+
+def _numbers(numbers: Sequence[float], which: Any) -> str:
+    if not numbers:
+        return "-"
+    if len(numbers) == 1:
+        return f"{numbers[0]:.9g}"
+    return f"{which(numbers):.9g} ({which.__name__} of {len(numbers)})"
+
+
+def _far(distance: Distance) -> str:
+    return "0" if not distance.ulps else f"{distance.ulps:.3g} ULP, {distance.relative:.2g}"
+
+
+def as_data(found: Verified) -> dict[str, Any]:
+    """The same as JSON has it; infinities and NaN are strings."""
+    clips = runs_report.as_data(found.clips)
+    data = {
+        "old": str(found.old.script),
+        "new": str(found.new.script),
+        "same": found.is_same,
+        "max_ulp": found.max_ulp,
+        "steps": [_row_data(row, found.max_ulp) for row in found.rows],
+        "clips": {key: value for key, value in clips.items() if key not in ("a", "b", "same", "max_ulp")},
+    }
+    plain: dict[str, Any] = _json.plain(data)
+    return plain
+
+
+def _row_data(row: Row, max_ulp: float) -> dict[str, Any]:
+    data: dict[str, Any] = {
+        "step": row.step,
+        "differs": row.apart(max_ulp),
+        "old": [_line_data(line) for line in row.old],
+        "new": [_line_data(line) for line in row.new],
+    }
+    for stage in STAGES:
+        far, distance = getattr(row, stage), row.distance(stage)
+        data[stage] = None
+        if distance is not None:
+            data[stage] = {"ulps": distance.ulps, "relative": distance.relative}
+            data[stage] |= {"parameter": far.name} if isinstance(far, Far) else {}
+    return data
+
+
+def _line_data(line: Line) -> dict[str, Any]:
+    return {"call": line.call, "rule": line.rule, "threshold": line.threshold, "norm": line.norm, "coef": line.coef}

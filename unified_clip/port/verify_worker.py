@@ -1,0 +1,156 @@
+"""Run a training step and record it: `python -X faulthandler -m unified_clip.port.verify_worker FILE NAME JOB OUT`.
+
+JOB is a directory with `weights.npz` and `batches.npz`. Into the directory OUT go `recording.jsonl` with the gradients
+beside it, `N.safetensors` with what the function gave after step N, and at the end `ended.json`: how often it gave
+something, or why it is refused. What the function raises ends the process with its traceback.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import json
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import unified_clip
+
+from .. import _safetensors, _workers
+from ..parity.convert import function_in, read_tensor
+from ..parity.tensors import PARTS, UnreadableError, densify
+from ..record import Recording
+from .observe import Observer
+from .observe_hook import AfterImport
+
+RECORDING, ENDED = "recording.jsonl", "ended.json"
+
+PARTS_GIVEN = ("parameters", "gradients", "unclipped")
+"""What the function gives after a step; the last two may be missing."""
+
+WATCHED = {"torch": "torch", "tensorflow": "tensorflow", "keras": "keras", "paddle": "paddle", "optax": "optax"}
+"""From a module to that which watches its functions, `observe_*.py`."""
+
+Arrays = dict[str, np.ndarray[Any, Any]]
+
+
+class RefusedError(Exception):
+    """The function, or what it gives, does not have the form that `docs/verify.md` says: what, and what to do."""
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description="Run a training step and record it.")
+    parser.add_argument("file", type=Path)
+    parser.add_argument("name")
+    parser.add_argument("job", type=Path)
+    parser.add_argument("out", type=Path)
+    options = parser.parse_args(arguments)
+    _workers.tell_where_on_request()
+    try:
+        ended: dict[str, Any] = {"given": run(options.file, options.name, options.job, options.out)}
+    except RefusedError as error:
+        ended = {"refused": str(error)}
+    (options.out / ENDED).write_text(json.dumps(ended), encoding="utf-8")
+
+
+def run(file: Path, name: str, job: Path, out: Path) -> int:
+    """How often the function gave its parameters."""
+    weights, batches = read_job(job)
+    recording = unified_clip.record(out / RECORDING, norms=True, gradients_every=1)
+    observer = Observer(recording)
+    AfterImport({module: partial(_watch, which, observer) for module, which in WATCHED.items()}).install()
+    function = _function(file, name)
+    given = 0
+    with warnings.catch_warnings(), recording:
+        warnings.filterwarnings("ignore", "gradients inside a graph are not stored", unified_clip.ClipWarning)
+        warnings.filterwarnings("ignore", ".*holds no clip call", unified_clip.ClipWarning)
+        for given, values in enumerate(_steps(function, weights, batches, recording), start=1):
+            observer.wait()
+            _store(out / f"{given}.safetensors", given, values)
+        observer.wait()
+    return given
+
+
+def read_job(job: Path) -> tuple[Arrays, list[Arrays]]:
+    """The weights, and a dict for each step."""
+    with np.load(job / "weights.npz") as weights, np.load(job / "batches.npz") as batches:
+        stacked = dict(batches)
+        count = len(next(iter(stacked.values())))
+        return dict(weights), [{name: each[index] for name, each in stacked.items()} for index in range(count)]
+
+
+def _watch(which: str, observer: Observer) -> None:
+    import_module(f".observe_{which}", __package__).install(observer)
+
+
+def _function(file: Path, name: str) -> Callable[..., Any]:
+    try:
+        function = function_in(file, name)
+    except AttributeError as error:
+        if error.name != name:
+            raise
+        raise RefusedError(f"has no function {name}; name one that it has, as in {file.name}:step") from None
+    if not callable(function):
+        raise RefusedError(f"{name} is a {type(function).__name__}; name a function of weights and batches")
+    try:
+        inspect.signature(function).bind({}, [])
+    except TypeError as error:
+        raise RefusedError(f"{name} has to take two arguments, weights and batches: {error}") from None
+    return function
+
+
+def _steps(
+    function: Callable[..., Any], weights: Arrays, batches: list[Arrays], recording: Recording
+) -> Iterator[Any]:
+    """What a generator yields after each step, or what a function returns after the last one."""
+    found = function(weights, batches)
+    if not inspect.isgenerator(found):
+        yield found
+        return
+    recording.next_step()
+    for values in found:
+        yield values
+        recording.next_step()
+
+
+def _store(path: Path, step: int, values: Any) -> None:
+    if not isinstance(values, tuple | list) or not 1 <= len(values) <= len(PARTS_GIVEN):
+        raise RefusedError(
+            f"gave a {type(values).__name__} at step {step}; give (parameters, gradients), two dicts of tensors by name"
+        )
+    stored = {}
+    for part, held in zip(PARTS_GIVEN, values, strict=False):
+        if held is None and part != "parameters":
+            continue
+        if not isinstance(held, Mapping):
+            raise RefusedError(f"gave {part} as a {type(held).__name__} at step {step}; give a dict of tensors by name")
+        stored |= {f"{part}/{name}": _dense(part, name, step, each) for name, each in held.items() if each is not None}
+    _safetensors.write_at_once(path, stored)
+
+
+def _dense(part: str, name: Any, step: int, tensor: Any) -> tuple[str, Any]:
+    """As `_safetensors.write` takes it."""
+    try:
+        held = densify(read_tensor(str(name), tensor if _is_tensor(tensor) else np.asarray(tensor)))
+    except (UnreadableError, ValueError, TypeError, KeyError) as error:
+        raise RefusedError(f"gave {part} with {name!r} at step {step}, which is no tensor: {error}") from None
+    assert held is not None
+    dtype = PARTS.get(held.dtype, held.dtype)
+    if dtype not in _safetensors.CODES:
+        raise RefusedError(f"gave {part} with {name!r} of {held.dtype} at step {step}; give only what is trained")
+    return dtype, held.array
+
+
+def _is_tensor(value: Any) -> bool:
+    from .._dispatch import adapter_of
+
+    return adapter_of(type(value)) is not None
+
+
+if __name__ == "__main__":
+    main()
