@@ -337,6 +337,7 @@ def _rounding(place: Place) -> Finding | None:
 WHAT = (_not_finite_in_one, _twice, _per_tensor, _missing, _swapped, _after_the_step, _scaled, _rule, _ends)
 """Mistakes in what is clipped, and when: where one is found, another may seem to be one too."""
 
+
 def _own_rounding(place: Place) -> Finding | None:
     pair = place.pair
     if pair is None or place.first.stage != "coefficient" or pair.a.eps != pair.b.eps or not _same_norms(pair):

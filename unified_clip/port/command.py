@@ -79,7 +79,7 @@ def _port(options: argparse.Namespace) -> int:
         if changed and not options.force:
             files.check_clean(options.path, changed)
         files.write(ported)
-    data = report.as_data(ported, unread, options.to, options.native, files=len(paths), written=options.write)
+    data = report.as_data(ported, unread, options.to, options.native, written=options.write)
     if options.report:
         report.write(options.report, data)
     if options.json:

@@ -62,32 +62,25 @@ def port_all(
     """Port files, in several processes where they are many; nothing is written.
 
     Returns:
-        The files in which a clip was found, and those that could not be read, in order.
+        The files that were read, and those that could not be, in order. The content of those without a clip is left
+        out.
     """
-    candidates: list[Path] = []
-    unread: list[Unread] = []
-    for path in paths:
-        found = _may_clip(path)
-        if isinstance(found, Unread):
-            unread.append(found)
-        elif found:
-            candidates.append(path)
-        if not found or isinstance(found, Unread):
-            advance(1)
-    work = partial(_port_one, target=target, native=native)
-    ported: list[Ported] = []
-    for result in _mapped(work, candidates):
+    found = {path: _looked_into(path) for path in paths}
+    candidates = [path for path, result in found.items() if result is None]
+    advance(len(paths) - len(candidates))
+    for path, result in zip(
+        candidates, _mapped(partial(_port_one, target=target, native=native), candidates), strict=True
+    ):
+        found[path] = result
         advance(1)
-        if isinstance(result, Unread):
-            unread.append(result)
-        elif result.sites:
-            ported.append(result)
-    return ported, sorted(unread, key=lambda each: each.path)
+    ported = [each for each in found.values() if isinstance(each, Ported)]
+    return ported, [each for each in found.values() if isinstance(each, Unread)]
 
 
-def _may_clip(path: Path) -> bool | Unread:
+def _looked_into(path: Path) -> Ported | Unread | None:
+    """A file that holds no clip for certain, or cannot be read; None for any other."""
     try:
-        return WORDS.search(path.read_bytes()) is not None
+        return None if WORDS.search(path.read_bytes()) else Ported(path, b"", b"")
     except OSError as error:
         return Unread(path, f"it cannot be read: {error.strerror}")
 
@@ -103,7 +96,8 @@ def _mapped(work: Callable[[Path], Ported | Unread], paths: Sequence[Path]) -> I
 
 def _port_one(path: Path, target: Target, native: bool) -> Ported | Unread:
     try:
-        return port(path, path.read_bytes(), target, native)
+        ported = port(path, path.read_bytes(), target, native)
+        return ported if ported.sites else Ported(path, b"", b"")
     except UnreadableError as error:
         return Unread(path, str(error))
     except OSError as error:

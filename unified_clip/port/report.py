@@ -119,7 +119,7 @@ def _as_text(data: Data) -> str:
     return report_text.as_text(data)
 
 
-def _as_json(data: Data) -> str:
+def as_json(data: Data) -> str:
     return json.dumps(data, indent=1, allow_nan=False) + "\n"
 
 
@@ -129,7 +129,7 @@ def _as_html(data: Data) -> str:
     return page.render_ported(data)
 
 
-WRITERS: Mapping[str, Callable[[Data], str]] = {".txt": _as_text, ".json": _as_json, ".html": _as_html}
+WRITERS: Mapping[str, Callable[[Data], str]] = {".txt": _as_text, ".json": as_json, ".html": _as_html}
 
 
 # -- what is told once

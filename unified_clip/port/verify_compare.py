@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -15,7 +15,6 @@ from ..parity import parting
 from ..parity.arithmetic import Float64s
 from ..parity.parting import Comparison, Distance, Names, Pair
 from ..parity.runs import Line, Parameter
-from ..parity.tensors import Dense
 from .verify_names import Parameters, Settled, at_step, settle
 from .verify_run import Ran, VerifyError
 
@@ -117,9 +116,11 @@ def _oriented(old: Ran, new: Ran, names: Names) -> Names:
         return names
     if set(names) <= theirs and set(names.values()) <= ours:
         return {other: name for name, other in names.items()}
-    unknown = next(each for each in (*names, *names.values()) if each not in ours | theirs) if not (
-        set(names) | set(names.values()) <= ours | theirs
-    ) else next(iter(names))
+    unknown = (
+        next(each for each in (*names, *names.values()) if each not in ours | theirs)
+        if not (set(names) | set(names.values()) <= ours | theirs)
+        else next(iter(names))
+    )
     raise VerifyError(
         f"--map has {unknown!r}; a line is a name of {old.script} = a name of {new.script}, which give "
         f"{', '.join(sorted(ours))} and {', '.join(sorted(theirs))}"
@@ -225,9 +226,7 @@ def _as_parameters(values: Mapping[str, Float64s]) -> dict[str, Parameter]:
 
 def _axes(ours: Float64s, theirs: Float64s) -> tuple[int, ...] | None:
     """The order of axes in which the second tensor is most like the first; None where its shape does not fit."""
-    orders = [
-        axes for axes in itertools.permutations(range(theirs.ndim)) if theirs.transpose(axes).shape == ours.shape
-    ]
+    orders = [axes for axes in itertools.permutations(range(theirs.ndim)) if theirs.transpose(axes).shape == ours.shape]
     return min(orders, key=lambda axes: float(np.abs(ours - theirs.transpose(axes)).max(initial=0.0)), default=None)
 
 
@@ -252,5 +251,3 @@ def apart(ours: Float64s, theirs: Float64s, scale: float) -> Distance:
 def _greatest(values: Float64s) -> float:
     finite = np.abs(values[np.isfinite(values)])
     return float(finite.max(initial=0.0))
-
-

@@ -106,7 +106,9 @@ def _by_hand(ran: Ran) -> Iterator[Line]:
     for step, given in enumerate(ran.given, start=1):
         names = [name for name in given.unclipped or {} if name in (given.gradients or {})]
         if given.unclipped and given.gradients and names:
-            pairs.append((step, Seen([given.unclipped[n] for n in names], [given.gradients[n] for n in names], (), names)))
+            pairs.append(
+                (step, Seen([given.unclipped[n] for n in names], [given.gradients[n] for n in names], (), names))
+            )
     for rule in ("global", "each"):
         native = Native(BY_HAND, "", rule, None, 2.0, None)  # type: ignore[arg-type]  # one of its words
         lines = [{"step": step, **fields(native, seen), "framework": None} for step, seen in pairs]
@@ -233,7 +235,13 @@ def _merged(lines: Sequence[Line]) -> list[Line]:
     merged: list[list[Line]] = []
     for line in lines:
         last = merged[-1] if merged else None
-        if last and _is_single(line) and _is_single(last[0]) and _kind(line) == _kind(last[0]) and not _again(line, last):
+        if (
+            last
+            and _is_single(line)
+            and _is_single(last[0])
+            and _kind(line) == _kind(last[0])
+            and not _again(line, last)
+        ):
             last.append(line)
         else:
             merged.append([line])

@@ -104,9 +104,7 @@ def _function(file: Path, name: str) -> Callable[..., Any]:
     return function
 
 
-def _steps(
-    function: Callable[..., Any], weights: Arrays, batches: list[Arrays], recording: Recording
-) -> Iterator[Any]:
+def _steps(function: Callable[..., Any], weights: Arrays, batches: list[Arrays], recording: Recording) -> Iterator[Any]:
     """What a generator yields after each step, or what a function returns after the last one."""
     found = function(weights, batches)
     if not inspect.isgenerator(found):
