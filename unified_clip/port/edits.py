@@ -7,7 +7,7 @@ from typing import Any
 
 import libcst as cst
 
-from .module import Module, sorted_nodes
+from .module import Module
 
 Change = Callable[[Any], cst.CSTNode]
 
@@ -190,4 +190,4 @@ def _is_docstring(number: int, line: cst.SimpleStatementLine) -> bool:
 
 
 def _comments(node: cst.CSTNode) -> list[cst.Comment]:
-    return [each for each in sorted_nodes(node) if isinstance(each, cst.Comment)]
+    return [*([node] if isinstance(node, cst.Comment) else []), *(x for each in node.children for x in _comments(each))]

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from .module import UnreadableError
-from .names import WORDS
+from .names import words
 from .port import port
 from .sites import Ported, Target, Unread
 
@@ -80,7 +80,7 @@ def port_all(
 def _looked_into(path: Path) -> Ported | Unread | None:
     """A file that holds no clip for certain, or cannot be read; None for any other."""
     try:
-        return None if WORDS.search(path.read_bytes()) else Ported(path, b"", b"")
+        return None if words().search(path.read_bytes()) else Ported(path, b"", b"")
     except OSError as error:
         return Unread(path, f"it cannot be read: {error.strerror}")
 

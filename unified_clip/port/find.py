@@ -9,10 +9,7 @@ from typing import cast
 import libcst as cst
 
 from .module import Module, Target, sorted_nodes
-from .names import KERAS_RULES, Native, is_keras_optimizer, last_names, native, natives
-
-METHODS = ("clip_grad_norm_", "clip_grad_value_", "clip_gradients", "clip_grad_norm", "clip_grad_by_norm")
-"""Of engines, which clip what they hold."""
+from .names import KERAS_RULES, METHODS, Native, is_keras_optimizer, last_names, native, natives
 
 CHECKS = ("isinstance", "issubclass")
 
@@ -58,8 +55,7 @@ class Arguments:
 def find(module: Module) -> list[Found]:
     """All clips, in order."""
     imports = _Imports(module)
-    found = [each for node in module.nodes for each in _at(module, imports, node)]
-    return sorted(found, key=lambda each: module.position(each.node))
+    return [each for node in module.nodes for each in _at(module, imports, node)]
 
 
 class _Imports:
@@ -80,7 +76,13 @@ class _Imports:
                 if isinstance(node.names, cst.ImportStar):
                     self.stars.add(package)
                 else:
-                    self.aliases |= {alias.evaluated_alias or "" for alias in node.names}
+                    known = [alias for alias in node.names if alias.evaluated_name in last_names()]
+                    self.aliases |= {alias.evaluated_alias or alias.evaluated_name for alias in known}
+
+    @property
+    def has_clip(self) -> bool:
+        """Whether something is imported whose function is called no more than clip."""
+        return bool(self.packages & {"paddle", "optax"})
 
     @property
     def has_keras(self) -> bool:
@@ -103,7 +105,8 @@ def _at(module: Module, imports: _Imports, node: cst.CSTNode) -> Iterator[Found]
 def _named(module: Module, imports: _Imports, node: Target) -> Iterator[Found]:
     last = node.attr.value if isinstance(node, cst.Attribute) else node.value
     parent = module.parents.get(node)
-    if last not in last_names() and not (isinstance(node, cst.Name) and node.value in imports.aliases):
+    is_alias = isinstance(node, cst.Name) and last in imports.aliases
+    if not is_alias and (last not in last_names() or (last == "clip" and not imports.has_clip)):
         return
     if _is_no_read(module, node, parent):
         return
@@ -184,7 +187,7 @@ def _method(module: Module, imports: _Imports, call: cst.Call) -> Iterator[Found
 
 def _got_by_name(module: Module, call: cst.Call) -> Iterator[Found]:
     """getattr(paddle.nn, name)."""
-    if module.code(call.func) != "getattr" or len(call.args) < 2:
+    if not isinstance(call.func, cst.Name) or call.func.value != "getattr" or len(call.args) < 2:
         return
     owner, attribute = module.full_name(call.args[0].value), call.args[1].value
     candidates = {

@@ -21,13 +21,10 @@ MODULES = (
 KERAS = re.compile(r"(tensorflow\.(compat\.v[12]\.|python\.)?)?(tf_)?keras\.(\w+\.)*optimizers\.")
 """Where optimizers of Keras come from."""
 
-KERAS_RULES = {"clipnorm": "norm", "clipvalue": "value", "global_clipnorm": "global_norm"}
+METHODS = ("clip_grad_norm_", "clip_grad_value_", "clip_gradients", "clip_grad_norm", "clip_grad_by_norm")
+"""Of engines, which clip what they hold."""
 
-WORDS = re.compile(
-    rb"clip_(?:grad|by_|norm|coef)|ClipBy|[cC]lipGrad|GradClip|clip(?:norm|value)|gradient_clip|grad_clip|need_clip"
-    rb"|get_total_norm|global_norm|optax|paddle\.clip|layers\.clip|\bimport\s+clip\b|,\s*clip\b"
-)
-"""A file without any of these holds no clip."""
+KERAS_RULES = {"clipnorm": "norm", "clipvalue": "value", "global_clipnorm": "global_norm"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +68,14 @@ def native(full_name: str) -> Native | None:
 def last_names() -> frozenset[str]:
     """The last parts of all full names."""
     return frozenset(name.rpartition(".")[2] for name in natives())
+
+
+@functools.cache
+def words() -> re.Pattern[bytes]:
+    """A file in which this is not found holds no clip."""
+    names = sorted({*last_names(), *KERAS_RULES, *METHODS, "need_clip", "clip_grad", "ClipGrad", "ClipBy"} - {"clip"})
+    clip = r"(?:optax|paddle|layers|transforms)\.clip\b|import[^\n]*\bclip\b|^\s+clip\b,"
+    return re.compile(f"{'|'.join(names)}|{clip}".encode(), re.MULTILINE)
 
 
 def is_keras_optimizer(full_name: str) -> bool:

@@ -13,7 +13,7 @@ from .find import Arguments, Found, find
 from .gradients import Gradients
 from .meaning import UnsureError, as_pytorch, meaning
 from .module import Module
-from .names import WORDS
+from .names import words
 from .paddle_steps import Wiring, Writer
 from .rename import Renames
 from .sites import Meaning, Ported, Site, Target
@@ -40,7 +40,7 @@ def port(path: Path, content: bytes, target: Target = "torch", native: bool = Fa
     Raises:
         UnreadableError: It is no Python that can be read.
     """
-    if not WORDS.search(content):
+    if not words().search(content):
         return Ported(path, content, content)
     module = Module(content)
     found = find(module)
