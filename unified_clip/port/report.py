@@ -106,8 +106,8 @@ def read(path: Path) -> Any:
         raise ReportError(f"{path} cannot be read: {error.strerror}; {remedy}") from None
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        raise ReportError(f"{path} is no report of ported code: {place}: {first['msg']}; {remedy}") from None
+        what = ": ".join(filter(None, [".".join(map(str, first["loc"])), first["msg"]]))
+        raise ReportError(f"{path} is no report of ported code: {what}; {remedy}") from None
     except ValueError as error:
         raise ReportError(f"{path} is no report of ported code: {error}; {remedy}") from None
     return data

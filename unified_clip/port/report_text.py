@@ -72,7 +72,7 @@ def _clip(data: Data, clip: Data, place: str, told: dict[str, str]) -> Iterator[
     if clip["difference"]:
         yield from _told("differs", clip["difference"], place, told, _compared(data, clip))
     for function, numbers in notes(clip):
-        yield Line(6, Text.assemble((f"what {function} gets wrong: ", "bold"), spans(numbers)))
+        yield Line(6, Text.assemble((f"what {function} gets wrong: ", "bold"), f"[{', '.join(spans(numbers))}]"))
     if clip["reason"]:
         yield from _told("why", clip["reason"], place, told)
     if clip["suggestion"]:
@@ -125,15 +125,15 @@ def notes(clip: Data) -> Iterator[tuple[str, list[int]]]:
         yield clip["becomes"], clip["becomes_known"]
 
 
-def spans(numbers: Sequence[int]) -> str:
-    """Notes 1 to 3, and 7: '[1-3], [7]'."""
+def spans(numbers: Sequence[int]) -> list[str]:
+    """1, 2, 3 and 7 as '1-3' and '7'."""
     runs: list[list[int]] = []
     for number in sorted(numbers):
         if runs and runs[-1][-1] == number - 1:
             runs[-1].append(number)
         else:
             runs.append([number])
-    return ", ".join(f"[{run[0]}]" if len(run) == 1 else f"[{run[0]}-{run[-1]}]" for run in runs)
+    return [f"{run[0]}" if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
 
 
 def _known(data: Data) -> Iterator[Line]:
