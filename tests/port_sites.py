@@ -55,7 +55,7 @@ def everything(evil: str = "") -> Any:
             verdict="flagged",
             line=9,
             reason=f"an optimizer's own clip{evil}",
-            suggestion=["for each in optimizers:", f"    clip.attach_to(each){evil}"],
+            suggestion=["for each in optimizers:", f"    clip.attach_to(each)  # {'a long line ' * 12}{evil}"],
         ),
         site("tensorflow.clip_by_value", VALUE, verdict="left", line=10, reason="no gradient"),
     ]

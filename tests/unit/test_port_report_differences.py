@@ -82,11 +82,14 @@ def test_what_is_known_of_a_function_is_what_the_suite_lists_of_it(function: str
     assert told == listed
 
 
-def test_sizes_come_first_and_are_in_words() -> None:
-    found = differences.of("tf.clip_by_norm")
-    sized = [known.size is not None for known in found]
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_what_has_a_size_comes_first(function: str) -> None:
+    sized = [known.size is not None for known in differences.of(function)]
     assert sized == sorted(sized, reverse=True)
-    by = {known.when: (known.size, known.by) for known in found}
+
+
+def test_sizes_are_in_words() -> None:
+    by = {known.when: (known.size, known.by) for known in differences.of("tf.clip_by_norm")}
     assert by["an embedding's repeated rows, which are not summed"] == (0.378, "38 %")
     assert by["gradients below the limit become inf"] == ("inf", "inf or NaN")
     assert by["gradients below the limit are changed"] == (1.81e-07, "1.8e-07")

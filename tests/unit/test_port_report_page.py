@@ -58,7 +58,7 @@ def test_a_row_has_all_of_its_clip() -> None:
     flagged, first, *_ = rows(page.render_ported(everything()))
     assert "<code>src/old.py:9:4</code>" in flagged
     assert "an optimizer&#39;s own clip" in flagged
-    assert "<code>for each in optimizers:\n    clip.attach_to(each)</code>" in flagged
+    assert "<code>for each in optimizers:\n    clip.attach_to(each)  # a long line a" in flagged
     assert re.search(r"measured as tf.clip_by_norm, gets wrong: <a href=\"#native-\d+\">\d+-\d+</a>", flagged)
     assert "<code>torch.nn.utils.clip_grad_norm_</code> → <code>unified_clip.torch.clip_grad_norm_</code>" in first
     assert "The same rule, and the same numbers but for rounding." in first
