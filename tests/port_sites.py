@@ -41,7 +41,7 @@ def as_data(ported: Sequence[Ported], unread: Sequence[Unread] = (), **options: 
 
 def everything(evil: str = "") -> Any:
     """A report in which there is something of each kind. `evil`: to be in every text that comes from source."""
-    rate = "the learning rate" + evil
+    rate = "the learning rate, since this step is made once for all gradients, and the old one once for each" + evil
     train = [
         site(TORCH, CLIP, becomes=MINE, after=CLIP, text=f"{TORCH}(model.parameters(), 1.0){evil}", checks=[rate]),
         site(TORCH, at_run_time(f"args.clip{evil}"), line=20, becomes=MINE, after=at_run_time(f"args.clip{evil}")),
@@ -60,7 +60,7 @@ def everything(evil: str = "") -> Any:
         site("tensorflow.clip_by_value", VALUE, verdict="left", line=10, reason="no gradient"),
     ]
     files = [
-        Ported(Path(f"src/train.py{evil}"), "before", "after", train),
-        Ported(Path("src/old.py"), "before", "after", old),
+        Ported(Path(f"src/train.py{evil}"), b"before", b"after", train),
+        Ported(Path("src/old.py"), b"before", b"after", old),
     ]
     return as_data(files, [Unread(Path(f"src/broken.py{evil}"), f"line 3: invalid syntax{evil}")])

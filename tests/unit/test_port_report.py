@@ -22,7 +22,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 def only(*sites: Any, **options: Any) -> Any:
     """The data of a report of one file with these clips."""
-    return as_data([Ported(Path("a.py"), "before", "after", sites)], **options)
+    return as_data([Ported(Path("a.py"), b"before", b"after", sites)], **options)
 
 
 def the_clip(data: Any) -> Any:
@@ -128,15 +128,15 @@ def test_the_counts_come_with_what_to_do(
     verdicts: list[Any], options: dict[str, Any], headline: str, next_: str
 ) -> None:
     sites = [site(TORCH, CLIP, verdict=verdict) for verdict in verdicts]
-    after = "after" if "rewritten" in verdicts else "before"
-    data = as_data([Ported(Path("a.py"), "before", after, sites)], **options)
+    after = b"after" if "rewritten" in verdicts else b"before"
+    data = as_data([Ported(Path("a.py"), b"before", after, sites)], **options)
     assert headline in data["headline"]
     assert data["next"] == next_
     assert report_text.as_text(data).endswith(f"{data['headline']}\n{next_}\n")
 
 
 def test_files_in_which_there_is_no_clip_are_counted_and_not_listed() -> None:
-    data = as_data([Ported(Path("a.py"), "x", "x"), Ported(Path("b.py"), "x", "x", [site(TORCH, CLIP)])])
+    data = as_data([Ported(Path("a.py"), b"x", b"x"), Ported(Path("b.py"), b"x", b"x", [site(TORCH, CLIP)])])
     assert (data["summary"]["files"], [file["path"] for file in data["files"]]) == (2, ["b.py"])
 
 
@@ -162,8 +162,9 @@ def test_what_was_told_is_referred_to() -> None:
     text = report_text.as_text(everything())
     assert text.count("That is PyTorch's rule") == 2  # for 1, and for args.clip
     assert text.count("    does: as at src/train.py:12:4\n") == 1
-    assert text.count("    check: the learning rate\n") == 1
+    assert text.count("    check: the learning rate, since") == 1
     assert text.count("    check: as at src/train.py:12:4\n") == 1
+    assert text.count("    differs: The same rule, and the same numbers but for rounding.\n") == 3  # it is short
     known = re.findall(r"^  \[\d+\] (.*)$", text, re.MULTILINE)
     assert known
     assert len(set(known)) == len(known)

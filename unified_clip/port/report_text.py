@@ -12,6 +12,9 @@ from rich.text import Text
 
 Data = Mapping[str, Any]
 
+SHORT = 80
+"""What is no longer than this is told again, rather than where it was told."""
+
 STYLES = {"rewritten": "green", "flagged": "bold red", "left": "dim"}
 """Of verdicts."""
 
@@ -83,9 +86,9 @@ def _clip(data: Data, clip: Data, place: str, told: dict[str, str]) -> Iterator[
 
 
 def _told(label: str, text: str, place: str, told: dict[str, str], more: Sequence[str] = ()) -> Iterator[Line]:
-    """In full the first time, and then where that was."""
+    """In full the first time, and then, if it is long, where that was."""
     first = told.setdefault(f"{label}: {text}", place)
-    said = text if first == place else f"as at {first}"
+    said = text if first == place or len(text) <= SHORT else f"as at {first}"
     yield Line(6, Text.assemble((f"{label}: ", "bold"), said))
     if first == place:
         yield from (Line(10, Text(line)) for line in more)
