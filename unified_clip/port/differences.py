@@ -18,6 +18,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from . import names
+
 FILE = Path(__file__).with_name("differences.json")
 
 MEASURED = {
@@ -40,25 +42,17 @@ MEASURED = {
 }
 """The functions that the suite compares with ours, as its list calls them, by framework."""
 
-_TF = r"(?:tensorflow|tf)(?:\.compat\.v[12])?"
-_PADDLE = r"paddle\.(?:nn|nn\.clip|fluid\.clip|fluid\.dygraph_grad_clip)"
-
-SPELLINGS = (
-    (r"torch\.nn\.utils\.(?:clip_grad\.)?clip_grad_norm", "torch.nn.utils.clip_grad_norm_"),
-    (r"torch\.nn\.utils\.clip_grad\.(\w+)", r"torch.nn.utils.\1"),
-    (rf"{_TF}\.(?:linalg\.)?global_norm", "tf.linalg.global_norm"),
-    (rf"{_TF}\.(clip_by_\w+)", r"tf.\1"),
-    (r".*\bkeras\..*\(global_clipnorm=\)", "tf.clip_by_global_norm"),
-    (r".*\bkeras\..*\(clipnorm=\)", "tf.clip_by_norm"),
-    (r".*\bkeras\..*\(clipvalue=\)", "tf.clip_by_value"),
-    (r".*\.(?:optimize_loss\(clip_gradients=\)|clip_gradients_by_norm)", "tf.clip_by_global_norm"),
-    (r".*\.(?:create_train_op\(clip_gradient_norm=\)|clip_gradient_norms)", "tf.clip_by_norm"),
-    (rf"{_PADDLE}\.(?:ClipGrad|GradientClip|GradClip)By(\w+)", r"paddle.nn.ClipGradBy\1"),
-    (r"paddle\.(?:nn\.clip|fluid\.layers)\.clip_by_norm", "paddle.nn.ClipGradByNorm"),
-    (r"paddle\.nn\.clip\.set_gradient_clip", "paddle.nn.clip.append_gradient_clip_ops"),
-    (r"optax\.(?:global_norm|tree_utils\.tree_(?:l2_)?norm)", "optax.tree.norm"),
+COMPUTED_BY = (
+    (r"torch\.nn\.utils\.clip_grad_norm", "torch.nn.utils.clip_grad_norm_"),
+    (r"paddle\.fluid\.(?:clip\.GradientClip|dygraph_grad_clip\.GradClip)By(\w+)", r"paddle.nn.ClipGradBy\1"),
+    (r"paddle\.fluid\.layers\.clip_by_norm", "paddle.nn.ClipGradByNorm"),
+    (r".*\(global_clipnorm=\)", "tf.clip_by_global_norm"),
+    (r".*\(clipnorm=\)", "tf.clip_by_norm"),
+    (r".*\(clipvalue=\)", "tf.clip_by_value"),
+    (r"tf\.contrib\.(?:layers\.optimize_loss|estimator\.clip_gradients_by_norm)", "tf.clip_by_global_norm"),
+    (r"tf_slim\.(?:learning|training)\.\w+", "tf.clip_by_norm"),
 )
-"""Other names of the same function, or of what computes by it, and the name that was measured."""
+"""What computes by a function that was measured, or is an older one of its kind; `names` has other spellings."""
 
 
 @dataclass(frozen=True)
@@ -86,16 +80,22 @@ class Known:
 
 def measured_as(name: str) -> str:
     """The function whose measurements hold for this one; '' where none was measured."""
-    for pattern, function in SPELLINGS:
-        if found := re.fullmatch(pattern, name):
-            name = found.expand(function)
-            break
-    return name if any(name in names for names in MEASURED.values()) else ""
+    if _is_measured(name):
+        return name
+    native = names.native(name)
+    name = native.name if native else name
+    computed = (found.expand(by) for pattern, by in COMPUTED_BY if (found := re.fullmatch(pattern, name)))
+    name = next(computed, name)
+    return name if _is_measured(name) else ""
+
+
+def _is_measured(name: str) -> bool:
+    return any(name in functions for functions in MEASURED.values())
 
 
 def of(function: str) -> list[Known]:
     """What is known of a function that `measured_as` gave; with sizes first."""
-    (framework,) = (framework for framework, names in MEASURED.items() if function in names)
+    (framework,) = (framework for framework, functions in MEASURED.items() if function in functions)
     found = [each for each in _read()[1] if each.framework == framework and fnmatchcase(function, each.function)]
     return sorted(found, key=lambda each: each.size is None)
 

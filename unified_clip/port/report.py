@@ -11,7 +11,6 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from .. import _json
 from ..config import explain, words
 from . import differences
 from .published import VERSION, Report
@@ -29,7 +28,7 @@ class ReportError(ValueError):
 def as_data(
     ported: Sequence[Ported], unread: Sequence[Unread], target: Target, native: bool, *, written: bool = False
 ) -> dict[str, Any]:
-    """What JSON has (see `published`); infinities and NaN are strings.
+    """What JSON has (see `published`), in which infinities and NaN are strings.
 
     written: whether the files were changed.
     """
@@ -106,8 +105,8 @@ def read(path: Path) -> Any:
         raise ReportError(f"{path} cannot be read: {error.strerror}; {remedy}") from None
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        raise ReportError(f"{path} is no report of ported code: {place}: {first['msg']}; {remedy}") from None
+        what = ": ".join(filter(None, [".".join(map(str, first["loc"])), first["msg"]]))
+        raise ReportError(f"{path} is no report of ported code: {what}; {remedy}") from None
     except ValueError as error:
         raise ReportError(f"{path} is no report of ported code: {error}; {remedy}") from None
     return data
@@ -172,12 +171,7 @@ class _Tables:
         """The numbers of what is known of a function that was measured."""
         if not function:
             return []
-        return [self.known.number(each, partial(_known, each)) for each in differences.of(function)]
-
-
-def _known(found: differences.Known) -> dict[str, Any]:
-    made: dict[str, Any] = _json.plain(asdict(found))
-    return made
+        return [self.known.number(each, partial(asdict, each)) for each in differences.of(function)]
 
 
 def _meaning(found: Meaning, config: str) -> dict[str, Any]:

@@ -12,6 +12,9 @@ from rich.text import Text
 
 Data = Mapping[str, Any]
 
+SHORT = 80
+"""What is no longer than this is told again, rather than where it was told."""
+
 STYLES = {"rewritten": "green", "flagged": "bold red", "left": "dim"}
 """Of verdicts."""
 
@@ -72,7 +75,7 @@ def _clip(data: Data, clip: Data, place: str, told: dict[str, str]) -> Iterator[
     if clip["difference"]:
         yield from _told("differs", clip["difference"], place, told, _compared(data, clip))
     for function, numbers in notes(clip):
-        yield Line(6, Text.assemble((f"what {function} gets wrong: ", "bold"), spans(numbers)))
+        yield Line(6, Text.assemble((f"what {function} gets wrong: ", "bold"), f"[{', '.join(spans(numbers))}]"))
     if clip["reason"]:
         yield from _told("why", clip["reason"], place, told)
     if clip["suggestion"]:
@@ -83,9 +86,9 @@ def _clip(data: Data, clip: Data, place: str, told: dict[str, str]) -> Iterator[
 
 
 def _told(label: str, text: str, place: str, told: dict[str, str], more: Sequence[str] = ()) -> Iterator[Line]:
-    """In full the first time, and then where that was."""
+    """In full the first time, and then, if it is long, where that was."""
     first = told.setdefault(f"{label}: {text}", place)
-    said = text if first == place else f"as at {first}"
+    said = text if first == place or len(text) <= SHORT else f"as at {first}"
     yield Line(6, Text.assemble((f"{label}: ", "bold"), said))
     if first == place:
         yield from (Line(10, Text(line)) for line in more)
@@ -125,15 +128,15 @@ def notes(clip: Data) -> Iterator[tuple[str, list[int]]]:
         yield clip["becomes"], clip["becomes_known"]
 
 
-def spans(numbers: Sequence[int]) -> str:
-    """Notes 1 to 3, and 7: '[1-3], [7]'."""
+def spans(numbers: Sequence[int]) -> list[str]:
+    """1, 2, 3 and 7 as '1-3' and '7'."""
     runs: list[list[int]] = []
     for number in sorted(numbers):
         if runs and runs[-1][-1] == number - 1:
             runs[-1].append(number)
         else:
             runs.append([number])
-    return ", ".join(f"[{run[0]}]" if len(run) == 1 else f"[{run[0]}-{run[-1]}]" for run in runs)
+    return [f"{run[0]}" if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
 
 
 def _known(data: Data) -> Iterator[Line]:

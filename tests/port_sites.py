@@ -1,0 +1,66 @@
+"""Clips as they are found in source, made by hand, for the tests of the report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from unified_clip import ClipConfig
+from unified_clip.port import report
+from unified_clip.port.sites import Meaning, Ported, Site, Unread, Verdict
+
+TORCH, MINE = "torch.nn.utils.clip_grad_norm_", "unified_clip.torch.clip_grad_norm_"
+
+CLIP = Meaning(ClipConfig(rule="global_norm", threshold=1.0))
+PADDLE = Meaning(ClipConfig(rule="global_norm", threshold=1.0, family="paddle"))
+VALUE = Meaning(ClipConfig(rule="value", min=-1.0, max=1.0))
+
+
+def at_run_time(threshold: str) -> Meaning:
+    return Meaning(CLIP.config, threshold)
+
+
+def site(
+    name: str,
+    meaning: Meaning | None,
+    *,
+    verdict: Verdict = "rewritten",
+    line: int = 12,
+    text: str = "",
+    becomes: str = "",
+    after: Meaning | None = None,
+    **others: Any,
+) -> Site:
+    return Site(line, 4, name, text, verdict, meaning, becomes, after, **others)
+
+
+def as_data(ported: Sequence[Ported], unread: Sequence[Unread] = (), **options: Any) -> Any:
+    return report.as_data(ported, unread, "torch", False, **options)
+
+
+def everything(evil: str = "") -> Any:
+    """A report in which there is something of each kind. `evil`: to be in every text that comes from source."""
+    rate = "the learning rate, since this step is made once for all gradients, and the old one once for each" + evil
+    train = [
+        site(TORCH, CLIP, becomes=MINE, after=CLIP, text=f"{TORCH}(model.parameters(), 1.0){evil}", checks=[rate]),
+        site(TORCH, at_run_time(f"args.clip{evil}"), line=20, becomes=MINE, after=at_run_time(f"args.clip{evil}")),
+        site(TORCH, CLIP, line=30, becomes=MINE, after=CLIP, checks=[rate]),
+    ]
+    old = [
+        site(f"paddle.fluid.clip.GradientClipByGlobalNorm{evil}", PADDLE, line=3, becomes=TORCH, after=CLIP),
+        site(
+            f"tensorflow.keras.optimizers.Adam{evil}(clipnorm=)",
+            Meaning(ClipConfig(rule="norm", threshold=1.0, family="tensorflow")),
+            verdict="flagged",
+            line=9,
+            reason=f"an optimizer's own clip{evil}",
+            suggestion=["for each in optimizers:", f"    clip.attach_to(each)  # {'a long line ' * 12}{evil}"],
+        ),
+        site("tensorflow.clip_by_value", VALUE, verdict="left", line=10, reason="no gradient"),
+    ]
+    files = [
+        Ported(Path(f"src/train.py{evil}"), b"before", b"after", train),
+        Ported(Path("src/old.py"), b"before", b"after", old),
+    ]
+    return as_data(files, [Unread(Path(f"src/broken.py{evil}"), f"line 3: invalid syntax{evil}")])
