@@ -54,7 +54,8 @@ def _meaning(
     threshold: dict[str, Any]
     unknown = ""
     if None in [number for number, each in zip(numbers, limits, strict=True) if each is not None]:
-        threshold, unknown = {"threshold": 1.0}, ", ".join(module.code(each) for each in limits if each is not None)
+        codes = [module.code(each) for each in limits if each is not None]
+        threshold, unknown = {"threshold": 1.0}, ", ".join(reversed(codes))
     elif len(limits) == 2 and limits[1] is not None and numbers[0] is not None and numbers[1] != -numbers[0]:
         threshold = {"max": numbers[0], "min": numbers[1]}
     else:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import codecs
 import dataclasses
 import functools
 import re
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -34,6 +36,9 @@ PUNCTUATION = (
     "rbrace",
 )
 """Fields of nodes that hold no code."""
+
+LONG = 1000
+"""So many conditions in one are too many."""
 
 DEEP = 10
 """So many names that stand for names are followed."""
@@ -82,6 +87,8 @@ class Module:
 
     def __init__(self, content: bytes) -> None:
         """Raises UnreadableError."""
+        if _is_too_deep(content):
+            raise UnreadableError("it is nested too deep to be read")
         try:
             self.tree = cst.parse_module(content)
         except cst.ParserSyntaxError as error:
@@ -365,6 +372,18 @@ def _dotted(node: cst.BaseExpression) -> str:
     if isinstance(node, cst.Attribute):
         return f"{_dotted(node.value)}.{node.attr.value}"
     return cast(cst.Name, node).value
+
+
+def _is_too_deep(content: bytes) -> bool:
+    """Whether LibCST's parser would end the process, of whose stack it takes more the deeper the source is."""
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            tree = ast.parse(content)
+    except (RecursionError, MemoryError):
+        return True
+    except (SyntaxError, ValueError) as error:
+        return "too many nested" in str(error)
+    return any(isinstance(each, ast.BoolOp) and len(each.values) > LONG for each in ast.walk(tree))
 
 
 def _refusal(error: cst.ParserSyntaxError, content: bytes) -> str:

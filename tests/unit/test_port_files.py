@@ -1,0 +1,178 @@
+"""Many files at once: which are looked at, that one bad one hurts no other, and that all are written or none."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from unified_clip.port import files
+from unified_clip.port.files import PortError
+from unified_clip.port.sites import Ported
+
+CLIPS = "import torch\n\ntorch.nn.utils.clip_grad_norm_(parameters, 1.0)\n"
+PORTED = "import torch\nimport unified_clip.torch\n\nunified_clip.torch.clip_grad_norm_(parameters, 1.0)\n"
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    for name in ("train.py", "models/net.py", "notes.txt", ".hidden/a.py", "__pycache__/b.py", "env/lib/c.py"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(CLIPS)
+    (tmp_path / "env/pyvenv.cfg").touch()
+    return tmp_path
+
+
+@pytest.fixture
+def git(project: Path) -> Callable[..., str]:
+    def run(*arguments: str) -> str:
+        command = ["git", "-C", str(project), "-c", "user.name=n", "-c", "user.email=e", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+    run("init", "-q")
+    run("add", "train.py", "models")
+    run("commit", "-qm", "all")
+    return run
+
+
+def test_of_a_directory_all_python_files_are_read_but_hidden_ones_and_environments(project: Path) -> None:
+    assert [path.relative_to(project).as_posix() for path in files.sources(project)] == ["models/net.py", "train.py"]
+
+
+def test_a_file_is_read_whatever_it_is_called(project: Path) -> None:
+    assert files.sources(project / "notes.txt") == [project / "notes.txt"]
+
+
+@pytest.mark.parametrize(("name", "message"), [("none", "there is no such"), ("empty", "there are no Python files")])
+def test_what_is_not_there_is_refused(tmp_path: Path, name: str, message: str) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(PortError, match=message):
+        files.sources(tmp_path / name)
+
+
+def test_a_file_that_cannot_be_read_is_told_and_the_others_are_ported(project: Path) -> None:
+    (project / "old.py").write_text("# clip_grad_norm_\nprint 'hello'\n")
+    (project / "bytes.py").write_bytes(b"clip_grad_norm_ = '\xff'\n")
+    (project / "gone.py").symlink_to(project / "nowhere")
+    ported, unread = files.port_all(files.sources(project))
+    assert [each.path.name for each in ported if each.sites] == ["net.py", "train.py"]
+    reasons = {each.path.name: each.reason for each in unread}
+    assert reasons["old.py"].startswith("line 2: it is Python 2; convert it first")
+    assert "it cannot be read: No such file" in reasons["gone.py"]
+    assert "cannot be decoded" in reasons["bytes.py"]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "(" * 30_000 + ")" * 30_000,
+        "not " * 30_000 + "1",
+        "+".join("1" * 30_000),
+        " and ".join("a" * 30_000),
+        "a" + ".b" * 30_000,
+        "a" + ".b" * 900,
+    ],
+    ids=["parentheses", "not", "sum", "and", "attributes", "fewer attributes"],
+)
+def test_a_file_that_is_nested_too_deep_is_told(tmp_path: Path, code: str) -> None:
+    path = tmp_path / "deep.py"
+    path.write_text(f"import torch\n\ntorch.nn.utils.clip_grad_norm_(parameters, {code})\n")
+    _, (unread,) = files.port_all([path])
+    assert unread.reason == "it is nested too deep to be read"
+
+
+def test_many_files_are_ported_by_several_processes_as_few_are(tmp_path: Path) -> None:
+    counted: list[int] = []
+    for number in range(files.FEW + 5):
+        (tmp_path / f"{number:03}.py").write_text(CLIPS)
+    paths = files.sources(tmp_path)
+    many, _ = files.port_all(paths, advance=counted.append)
+    assert sum(counted) == len(paths)
+    assert many == files.port_all(paths[:20])[0] + files.port_all(paths[20:])[0]
+    assert {each.after for each in many} == {PORTED.encode()}
+
+
+def test_files_are_written_whole_with_the_mode_that_they_had(project: Path) -> None:
+    script = project / "train.py"
+    script.chmod(0o755)
+    ported, _ = files.port_all([script])
+    assert files.write(ported) == [script]
+    assert script.read_text() == PORTED
+    assert stat.S_IMODE(script.stat().st_mode) == 0o755
+    assert not [path for path in project.iterdir() if path.name.startswith(".train")]
+
+
+def test_a_link_stays_a_link(project: Path) -> None:
+    link = project / "link.py"
+    link.symlink_to("train.py")
+    files.write(files.port_all([link])[0])
+    assert link.is_symlink()
+    assert (project / "train.py").read_text() == PORTED
+
+
+def test_nothing_is_written_when_one_file_was_changed_meanwhile(project: Path) -> None:
+    paths = files.sources(project)
+    ported, _ = files.port_all(paths)
+    paths[-1].write_text("changed = 1\n")
+    with pytest.raises(PortError, match=r"train.py: it was changed by something else"):
+        files.write(ported)
+    assert paths[0].read_text() == CLIPS
+    assert [path.name for path in paths[0].parent.iterdir()] == ["net.py"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_nothing_is_written_when_a_directory_cannot_be(project: Path) -> None:
+    ported, _ = files.port_all(files.sources(project))
+    project.chmod(0o555)
+    with pytest.raises(PortError, match="nothing was changed"):
+        files.write(ported)
+    project.chmod(0o755)
+    assert (project / "models/net.py").read_text() == CLIPS
+
+
+def test_nothing_is_written_when_there_is_no_room(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ported, _ = files.port_all(files.sources(project))
+    beside = files._beside
+
+    def fail(path: Path, content: bytes) -> Path:
+        if path.name == "train.py":
+            raise OSError(28, "No space left on device", str(path))
+        return beside(path, content)
+
+    monkeypatch.setattr(files, "_beside", fail)
+    with pytest.raises(PortError, match=r"train.py: it cannot be written: No space left on device; nothing"):
+        files.write(ported)
+    assert (project / "models/net.py").read_text() == CLIPS
+    assert [path.name for path in (project / "models").iterdir()] == ["net.py"]
+
+
+def test_what_is_committed_may_be_changed(project: Path, git: Callable[..., str]) -> None:
+    files.check_clean(project, files.sources(project))
+
+
+def test_what_is_not_committed_is_not_changed(project: Path, git: Callable[..., str]) -> None:
+    (project / "train.py").write_text(CLIPS + "# more\n")
+    with pytest.raises(PortError, match=r"not committed: train.py; commit what is to be changed, or add --force"):
+        files.check_clean(project, files.sources(project))
+    files.check_clean(project, [project / "models/net.py"])
+
+
+def test_what_git_does_not_know_is_not_changed(project: Path, git: Callable[..., str]) -> None:
+    (project / "new.py").write_text(CLIPS)
+    with pytest.raises(PortError, match=r"not committed: new.py"):
+        files.check_clean(project, files.sources(project))
+
+
+def test_what_is_in_no_repository_is_not_changed(project: Path) -> None:
+    with pytest.raises(PortError, match="is in no git repository"):
+        files.check_clean(project, files.sources(project))
+
+
+def test_files_without_a_clip_hold_no_content(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("x = 1\n")
+    assert files.port_all([tmp_path / "a.py"])[0] == [Ported(tmp_path / "a.py", b"", b"")]
