@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from .._core.ops import Ops
+from ..config import last
 from ..config.clipper import Clipper, Traced
-from ..config.last import Last
 from ..config.settings import Settings
 
 Array = Any
@@ -37,7 +37,7 @@ class LastStep(NamedTuple):
 
     def metrics(self, prefix: str = "") -> dict[str, float]:
         """What is logged: `grad_norm` (before clipping), `grad_norm_clipped`, `clip_coef`."""
-        return Last.metrics(cast(Last, self), prefix)
+        return last.metrics(self.norm, self.norm_clipped, self.coef, prefix)
 
 
 class Kept(NamedTuple):
