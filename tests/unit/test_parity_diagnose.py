@@ -399,9 +399,14 @@ COARSE = [dense(np.random.default_rng(8).standard_normal(300), "float16")]
 """Another eps shows in few elements, and the norm is the right one."""
 
 
+FEW = [dense([-0.0007, 0.1046])]
+"""The root is what rounds most of so short a sum."""
+
+
 @pytest.mark.parametrize("kind", RANDOM_MISTAKES)
 @given(drawn=random_cases())
 @example(drawn=(named("GradientClipByNorm", ONE_CLIPPED, clip_norm=0.02), 0))
+@example(drawn=(named("GradientClipByGlobalNorm", FEW, clip_norm=0.02), 0))
 @example(drawn=(named("clip_grad_norm_", COARSE, max_norm=0.5), 0))
 @settings(max_examples=30)
 def test_a_random_mistake_is_named_as_what_it_is_or_not_at_all(kind: str, drawn: tuple[Case, int]) -> None:

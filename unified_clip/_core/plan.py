@@ -22,7 +22,7 @@ Kind = Literal["value", "norm", "global_norm"]
 """Bounds for every element; a norm for each gradient; one norm for all of a part."""
 
 Nonfinite = Literal["family", "raise", "skip", "zero"]
-"""What becomes of gradients whose total norm is not finite: as the rule has it; an error; None; zeros."""
+"""What becomes of gradients where any norm is not finite: as the rule has it; an error; None; zeros."""
 
 IN_GRAPHS = {
     "raise": "raise from inside a graph; use 'zero' or 'family' there, and look at the norm outside",
