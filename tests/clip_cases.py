@@ -37,6 +37,9 @@ NONFINITE = {
     "tensorflow": {"rule": "global_norm", "threshold": 1.5, "family": "tensorflow"},
 }
 
+ONE_OVERFLOWS: dict[str, Any] = {"rule": "norm", "threshold": 1.0, "norm_type": 1.0}
+"""By its own norm, which float32 cannot hold for one of `overflowing()`; it can hold the total norm, of order 2."""
+
 STEPS = 6
 
 
@@ -60,6 +63,13 @@ def gradients(steps: int = STEPS, *, nan_at: int | None = None, inf_at: int | No
         if step in (nan_at, inf_at):
             each["output.kernel"][1, 0] = np.nan if step == nan_at else np.inf
         found.append(each)
+    return found
+
+
+def overflowing() -> dict[str, Any]:
+    """Gradients of one step for `ONE_OVERFLOWS`."""
+    found = {name: np.ones(shape, np.float32) for name, shape in SHAPES.items()}
+    found["hidden.bias"][:2] = 2.4e38
     return found
 
 

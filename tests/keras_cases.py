@@ -15,7 +15,19 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
-from clip_cases import CONFIGS, LINEAR, NONFINITE, SHAPES, STEPS, assert_equal, assert_told, by_numpy, gradients
+from clip_cases import (
+    CONFIGS,
+    LINEAR,
+    NONFINITE,
+    ONE_OVERFLOWS,
+    SHAPES,
+    STEPS,
+    assert_equal,
+    assert_told,
+    by_numpy,
+    gradients,
+    overflowing,
+)
 from kits import Kit
 
 import unified_clip
@@ -122,6 +134,17 @@ def test_norms_that_are_not_finite(case: str, where: str, way: str) -> None:
     if config.nonfinite == "zero":
         assert (handle.last.norm_clipped, handle.last.coef) == (0.0, 0.0)
     assert handle.rate == 1.0
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("nonfinite", ["zero", "skip"])
+def test_one_norm_that_is_not_finite_is_enough(nonfinite: str, way: str) -> None:
+    named, optimizer = variables(), keras.optimizers.SGD(1.0, momentum=0.9)
+    handle = ClipConfig(**ONE_OVERFLOWS, nonfinite=nonfinite).attach_to(optimizer)
+    made(way, optimizer, named)(overflowing())
+    assert not any(map(np.any, values(named).values()))
+    assert math.isfinite(handle.last.norm)
+    assert handle.last[2:] == ((None, None, None, True) if nonfinite == "skip" else (0.0, 0.0, True, False))
 
 
 def adam(**options: Any) -> Any:

@@ -12,7 +12,17 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from clip_cases import CONFIGS, NONFINITE, STEPS, assert_equal, assert_told, by_numpy, gradients
+from clip_cases import (
+    CONFIGS,
+    NONFINITE,
+    ONE_OVERFLOWS,
+    STEPS,
+    assert_equal,
+    assert_told,
+    by_numpy,
+    gradients,
+    overflowing,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.experimental.sparse import BCOO
@@ -81,6 +91,19 @@ def test_norms_that_are_not_finite(case: str, where: str, jitted: bool) -> None:
             told = last(state)
             assert (told.norm_clipped, told.coef, told.clipped) == (0.0, 0.0, True)
             assert step.coef in (0.0, 1.0)  # by value nothing is multiplied, as the host path has it
+
+
+@pytest.mark.parametrize("jitted", [False, True])
+@pytest.mark.parametrize("nonfinite", ["zero", "skip"])
+def test_one_norm_that_is_not_finite_is_enough(nonfinite: str, jitted: bool) -> None:
+    optimizer = ClipConfig(**ONE_OVERFLOWS, nonfinite=nonfinite).as_optax(optax.sgd(1.0, momentum=0.9))
+    update = jax.jit(optimizer.update) if jitted else optimizer.update
+    before = optimizer.init(PARAMS)
+    updates, state = update(nested(overflowing()), before)
+    assert not any(np.any(leaf) for leaf in jax.tree.leaves((updates, state.inner)))
+    told = last(state)
+    assert math.isfinite(told.norm)
+    assert told[2:] == ((None, None, None, True) if nonfinite == "skip" else (0.0, 0.0, True, False))
 
 
 SMALL = st.just(0.0) | st.floats(2**-20, 8.0, width=32)  # XLA takes subnormal numbers for 0

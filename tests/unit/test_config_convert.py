@@ -10,7 +10,9 @@ from format_samples import DATA
 
 from unified_clip import ClipConfig, ConfigError, NotRepresentableError
 from unified_clip.cli import main
+from unified_clip.config.documents import KINDS
 from unified_clip.config.formats import FORMATS
+from unified_clip.config.formats.base import OwnFormat
 
 ZERO = DATA / "deepspeed" / "zero2.json"
 Write = Callable[[str, str], Path]
@@ -77,6 +79,12 @@ def test_a_file_of_a_kind_that_a_format_does_not_have_is_refused(write: Write, n
     suffix = {"hf": "toml", "torchtitan": "json", "mmengine": "yaml"}[name]
     with pytest.raises(ConfigError, match=rf"^train\.{suffix}: {FORMATS[name].title} has files of "):
         ClipConfig.import_from(write(f"train.{suffix}", ""), name)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_format_with_files_of_its_own_reads_and_writes_them(name: str) -> None:
+    has_own = not set(FORMATS[name].kinds) <= set(KINDS.values())
+    assert isinstance(FORMATS[name], OwnFormat) == has_own
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from parity_cases import case, dense
 from parity_faults import Mistake, clipped
@@ -392,8 +392,22 @@ def random_cases(draw: st.DrawFn) -> tuple[Case, int]:
     return named(call, tensors, **{CALLS[call]: limit}), draw(st.integers(0, len(sizes) - 1))
 
 
+ONE_CLIPPED = [dense(0.01 * np.random.default_rng(13).standard_normal(30)), dense([0.01926432])]
+"""Only the first tensor is clipped at 0.02, so that one coefficient is all there is to tell a cause by."""
+
+COARSE = [dense(np.random.default_rng(8).standard_normal(300), "float16")]
+"""Another eps shows in few elements, and the norm is the right one."""
+
+
+FEW = [dense([-0.0007, 0.1046])]
+"""The root is what rounds most of so short a sum."""
+
+
 @pytest.mark.parametrize("kind", RANDOM_MISTAKES)
 @given(drawn=random_cases())
+@example(drawn=(named("GradientClipByNorm", ONE_CLIPPED, clip_norm=0.02), 0))
+@example(drawn=(named("GradientClipByGlobalNorm", FEW, clip_norm=0.02), 0))
+@example(drawn=(named("clip_grad_norm_", COARSE, max_norm=0.5), 0))
 @settings(max_examples=30)
 def test_a_random_mistake_is_named_as_what_it_is_or_not_at_all(kind: str, drawn: tuple[Case, int]) -> None:
     one, number = drawn
@@ -407,4 +421,6 @@ def test_a_random_mistake_is_named_as_what_it_is_or_not_at_all(kind: str, drawn:
         facts.add("touched")
     if kind == "threshold" and found.norm is None:
         facts.add("coefficient")  # which it cannot be told from
+    if kind == "left out" and len(one.gradients) == 1:
+        facts.add("underflow")  # as the norm of nothing is
     assert cause(one, found)[0] in {kind, "", *facts}

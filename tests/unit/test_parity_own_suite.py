@@ -137,15 +137,18 @@ def test_init_tells_files_of_one_name_apart_and_writes_where_a_suite_is_read(
 # -- the list of known differences
 
 
+VERSIONS = {"torch": "2.13"}
+
+
 def run(sizes: dict[str, float], known: list[natives.Known] | None) -> engine.Run:
     """A run in which PyTorch's function differs by these sizes, by the name of the case."""
     rows, found = [], {("torch", name): Difference("torch.norm", "value", size) for name, size in sizes.items()}
-    judgements, wrong, shown = natives.judge(known, found, {name: {} for name in ("torch", "jax")})
+    judgements, wrong, shown = natives.judge(known, found, {"torch": VERSIONS, "jax": {}})
     for key, difference in found.items():
         one = case(WORKED, "clip_grad_norm_", max_norm=1.0)
         cell = engine.Cell({HOST: Verdict("equal")}, {}, difference, judgements[key], wrong.get(key, ""))
         rows.append(engine.Row(dataclasses.replace(one, name=key[1]), {}, {"torch": cell}))
-    return engine.Run(("torch",), {}, rows, shown)
+    return engine.Run(("torch",), VERSIONS, rows, shown)
 
 
 def test_without_a_list_differences_are_told_and_fail_nothing() -> None:
@@ -188,11 +191,59 @@ def test_entries_about_other_versions_stay(tmp_path: Path) -> None:
     accept.write(path, run({"one": 0.5}, []))
     text = path.read_text(encoding="utf-8")
     path.write_text("".join(f'{text}versions = "torch{which}2"\n' for which in (">=", "<")), encoding="utf-8")
-    installed = [entry for entry in natives.read(path) if entry.applies({"torch": "2.13"})]
-    judged = run({"one": 0.05}, [dataclasses.replace(entry, versions="") for entry in installed])
-    shown = [dataclasses.replace(judged.known[0], known=installed[0])]
-    assert accept.write(path, dataclasses.replace(judged, known=shown)) == (1, 1, 1)
-    assert [entry.versions for entry in natives.read(path)] == ["torch<2", ""]
+    assert accept.write(path, run({"one": 0.05}, natives.read(path))) == (1, 1, 1)
+    assert [entry.versions for entry in natives.read(path)] == ["torch>=2", "torch<2"]
+
+
+LISTED = """
+[[known]] # ours
+framework = "torch"
+function = "torch.*"
+kind = "value"
+size = 0.5
+within = 4.0
+cases = ["o*", "n*"]
+reason = "float32 sums"
+versions = "torch>=2"
+"""
+
+
+def renewed(directory: Path, sizes: dict[str, float], *listed: str) -> list[natives.Known]:
+    """What such entries become where differences are of these sizes; then they are true."""
+    path = written(directory, "".join(listed), "known.toml")
+    accept.write(path, run(sizes, natives.read(path)))
+    found = natives.read(path)
+    assert run(sizes, found).exit_code == 0
+    return found
+
+
+def test_an_entry_that_still_covers_something_keeps_what_else_it_says(tmp_path: Path) -> None:
+    (entry,) = renewed(tmp_path, {"one": 3.0, "other": 2.5}, LISTED)
+    assert (entry.function, entry.size, entry.within, entry.versions) == ("torch.*", 3.0, 4.0, "torch>=2")
+    assert (entry.cases, entry.reason) == (["o*"], "float32 sums")
+    assert (tmp_path / "known.toml").read_text(encoding="utf-8").startswith("\n[[known]] # ours\n")
+
+
+def test_what_an_entry_does_not_cover_has_one_of_its_own(tmp_path: Path) -> None:
+    first, second = renewed(tmp_path, {"one": 3.0, "two": 0.25}, LISTED)
+    assert (first.cases, second.cases) == (["o*"], ["two"])
+    assert (second.function, second.within, second.versions) == ("torch.norm", 1.1, "")
+
+
+def test_of_entries_that_overlap_each_keeps_its_own_cases(tmp_path: Path) -> None:
+    other = LISTED.replace('["o*", "n*"]', '["*e"]').replace("float32", "float16")
+    first, second = renewed(tmp_path, {"one": 0.5, "other": 0.5, "three": 0.5}, LISTED, other)
+    assert (first.cases, second.cases) == (["o*"], ["three"])
+
+
+def test_an_entry_about_versions_that_nobody_reports_is_about_all_of_them(tmp_path: Path) -> None:
+    (entry,) = renewed(tmp_path, {"one": 0.5}, LISTED.replace("torch>=2", "troch>=2"))
+    assert (entry.versions, entry.within) == ("", 4.0)
+
+
+def test_a_size_is_as_exact_as_the_factor_needs(tmp_path: Path) -> None:
+    (entry,) = renewed(tmp_path, {"one": 0.12345}, LISTED.replace("4.0", "1.0"))
+    assert entry.size == 0.12345
 
 
 def test_of_two_entries_that_say_the_same_one_is_left(tmp_path: Path) -> None:

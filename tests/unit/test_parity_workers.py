@@ -176,7 +176,6 @@ def staged(self, mode, function, tensors):
     calls.append(len(tensors))
     {}
     return function(tensors)
-adapter_numpy.Framework.graphs = ("graph",)
 adapter_numpy.Framework.staged = staged
 worker.check_path = lambda adapter, ops, mode: None
 worker.MOST_GRAPHS = 2
@@ -195,12 +194,6 @@ def test_a_case_that_cannot_be_in_a_graph_is_a_verdict_on_that_case() -> None:
     )
     assert first == Failure("unreadable", "ValueError: no")
     assert isinstance(second, Outcome)
-
-
-def test_a_mode_that_a_framework_lacks_is_refused() -> None:
-    first = run("", GRAPH)[0]
-    assert isinstance(first, Failure)
-    assert first.detail.endswith("RuntimeError: this framework has no graphs of the mode 'graph'; it has: none")
 
 
 def test_what_a_worker_prints_is_no_result() -> None:

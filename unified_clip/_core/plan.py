@@ -5,7 +5,9 @@ What a configuration says of its gradients comes here as `Part`s. The rule itsel
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,7 +22,7 @@ Kind = Literal["value", "norm", "global_norm"]
 """Bounds for every element; a norm for each gradient; one norm for all of a part."""
 
 Nonfinite = Literal["family", "raise", "skip", "zero"]
-"""What becomes of gradients whose total norm is not finite: as the rule has it; an error; None; zeros."""
+"""What becomes of gradients where any norm is not finite: as the rule has it; an error; None; zeros."""
 
 IN_GRAPHS = {
     "raise": "raise from inside a graph; use 'zero' or 'family' there, and look at the norm outside",
@@ -70,7 +72,6 @@ class Outcome(NamedTuple):
     norm: Tensor
     """The total norm, as the caller gets it."""
 
-    p: float
     norms: list[list[Norm]]
     """Of each part."""
 
@@ -118,8 +119,8 @@ def clip(
     skipped = _is_refused(nonfinite, gradients, judged)
     norms = [[_judged(*each, part) for each in found] for (_, part), found in _both(parts, measured)]
     each = [Norm(*_measure(gradients, range(i, i + 1), p, others), math.inf, None) for i in everything if details]
-    outcome = Outcome(whole, n, norm, p, norms, greatest, counts, each, skipped)
-    keep = _keep(judged) if nonfinite == "zero" else None
+    outcome = Outcome(whole, n, norm, norms, greatest, counts, each, skipped)
+    keep = _keep(outcome) if nonfinite == "zero" else None
     for (group, part), found in _both(parts, norms):
         _apply(gradients, group, part, found, keep, others, skipped)
     return outcome
@@ -142,6 +143,28 @@ def smallest_coefficient(outcome: Outcome) -> Tensor:
             coef = one if found.coef is None else path.constant(_least(found.coef))
             smallest = path.where(coef < smallest, coef, path.where(coef >= smallest, smallest, nan))
         return path.as_norm(smallest)
+
+
+def all_finite(outcome: Outcome) -> Tensor:
+    """1 where the total norm and those of all parts are finite, else 0; as the caller gets the norm."""
+    path = outcome.path
+    with path.scope():
+        return path.as_norm(path.where(_is_all_finite(outcome), path.constant(1.0), path.constant(0.0)))
+
+
+def _is_all_finite(outcome: Outcome) -> Any:
+    found = []
+    for path, n in _measured_by(outcome):
+        with path.scope():
+            is_finite: Any = n <= path.constant(sys.float_info.max)
+            found.append(is_finite.all() if getattr(n, "ndim", 0) else is_finite)
+    return functools.reduce(operator.and_, found)
+
+
+def _measured_by(outcome: Outcome) -> Iterator[tuple[Path, Scalar]]:
+    """All norms, the total one first: of single gradients, or arrays of those."""
+    yield outcome.path, outcome.n
+    yield from ((norm.path, norm.n) for norms in outcome.norms for norm in norms)
 
 
 def _least(coef: Scalar) -> Scalar:
@@ -194,14 +217,10 @@ def _judged(group: range, path: Path, n: Scalar, part: Part) -> Norm:
         return Norm(group, path, n, limit, rule.known_coefficient(path, n, limit, part.family))
 
 
-def _keep(judged: Sequence[tuple[range, Path, Scalar, float]]) -> Scalar | None:
+def _keep(outcome: Outcome) -> Scalar | None:
     """Whether results are kept, and not zeros; None where that is known to be so."""
-    keep: Any = None
-    for _, path, n, _ in judged:
-        with path.scope():
-            is_finite = n <= path.constant(sys.float_info.max)
-            keep = is_finite if keep is None else keep & is_finite
-    return None if all(path.on_host for _, path, _, _ in judged) and bool(keep) else keep
+    keep = _is_all_finite(outcome)
+    return None if all(path.on_host for path, _ in _measured_by(outcome)) and bool(keep) else keep
 
 
 def _apply(

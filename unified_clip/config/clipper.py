@@ -47,6 +47,9 @@ class Traced(NamedTuple):
     coef: Tensor
     """The smallest."""
 
+    finite: Tensor
+    """1 where the total norm and those of all parts are finite, else 0."""
+
 
 class Step(NamedTuple):
     """The step of a call."""
@@ -110,7 +113,7 @@ class Clipper:
         `step` may be a tensor that only a graph knows.
         """
         result, outcome = self._called(grads, step)
-        return Traced(result, outcome.norm, plan.smallest_coefficient(outcome))
+        return Traced(result, outcome.norm, plan.smallest_coefficient(outcome), plan.all_finite(outcome))
 
     def _called(self, grads: Any, step: Any) -> tuple[Any, Outcome]:
         ops, grads = self._resolve(grads)

@@ -12,7 +12,7 @@ from . import documents, loading
 from .config import ClipConfig
 from .documents import KINDS, Document
 from .formats import FORMATS, Format
-from .formats.base import holds, parsed_version
+from .formats.base import OwnFormat, holds, parsed_version
 from .settings import Provenance, Settings
 
 OURS = "unified_clip"
@@ -61,7 +61,7 @@ def write(config: Settings, to: str, version: str | None = None) -> str:
     wanted = parsed_version(version) or asked or Version(trainer.newest)
     data = trainer.write(config, wanted)
     kind = trainer.kinds[0]
-    return documents.dump(data, kind) if kind in KINDS.values() else trainer.dump(data)
+    return trainer.dump(data) if isinstance(trainer, OwnFormat) else documents.dump(data, kind)
 
 
 def _asked(text: str) -> tuple[str, Version | None]:
@@ -77,7 +77,7 @@ def _document(path: Path, trainer: Format) -> Document:
     text = documents.read_text(path)
     if kind is not None and kind in trainer.kinds:
         return documents.parse(text, kind, path.name)
-    if kind is None and _reads_its_own(trainer):
+    if kind is None and isinstance(trainer, OwnFormat):
         return trainer.parse(text, path.name)
     raise ConfigError(
         f"{path.name}: {trainer.title} has files of {' or '.join(trainer.kinds)}, and its name is of none"
@@ -114,7 +114,7 @@ def _recognising(path: Path) -> list[tuple[Format | None, Document]]:
         known = [each for each in FORMATS.values() if kind in each.kinds and each.recognises(document)]
         return [(each, document) for each in [*ours, *known]]
     found: list[tuple[Format | None, Document]] = []
-    for trainer in filter(_reads_its_own, FORMATS.values()):
+    for trainer in (each for each in FORMATS.values() if isinstance(each, OwnFormat)):
         try:
             document = trainer.parse(text, path.name)
         except ConfigError:
@@ -122,8 +122,3 @@ def _recognising(path: Path) -> list[tuple[Format | None, Document]]:
         if trainer.recognises(document):
             found.append((trainer, document))
     return found
-
-
-def _reads_its_own(trainer: Format) -> bool:
-    """Whether it has files that are no TOML, YAML or JSON."""
-    return not set(trainer.kinds) <= set(KINDS.values())

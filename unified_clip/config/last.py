@@ -112,8 +112,7 @@ class Last:
 
     def metrics(self, prefix: str = "") -> dict[str, float]:
         """What is logged: `grad_norm` (before clipping), `grad_norm_clipped`, `clip_coef`."""
-        found = {"grad_norm": self.norm, "grad_norm_clipped": self.norm_clipped, "clip_coef": self.coef}
-        return {prefix + name: value for name, value in found.items() if value is not None}
+        return metrics(self.norm, self.norm_clipped, self.coef, prefix)
 
     @property
     def _found(self) -> _Found:
@@ -149,6 +148,12 @@ class Last:
         if greatest <= min(bounds):
             return False
         return True if greatest > max(bounds) else None
+
+
+def metrics(norm: float, norm_clipped: float | None, coef: float | None, prefix: str) -> dict[str, float]:
+    """The numbers that are known, by the names under which they are logged."""
+    found = {"grad_norm": norm, "grad_norm_clipped": norm_clipped, "clip_coef": coef}
+    return {prefix + name: value for name, value in found.items() if value is not None}
 
 
 def _smallest(coefs: Sequence[float]) -> float:

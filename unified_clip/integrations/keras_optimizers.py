@@ -197,7 +197,7 @@ class Attached:
         found = self._clipper.traced(named, step=step)
         clipped = [grad for _, grad in found.gradients]
         present = [(old, new) for old, new in zip(grads, clipped, strict=True) if old is not None]
-        kept = steps.kept(self._settings, ops, found.norm, found.coef, present)
+        kept = steps.kept(self._settings, ops, found, present)
         now = ops.equal(ops.arange(WINDOW), ops.mod(self._made, WINDOW))
         self._kept.assign(ops.stack([ops.cast(number, self._kept.dtype) for number in kept]))
         self._recent.assign(ops.where(now, ops.cast(kept.clipped, "int32"), ops.copy(self._recent)))

@@ -80,7 +80,7 @@ def transformation(settings: Settings, optimizer: Any = None) -> optax.GradientT
         result = clipper.traced(named, step=state.step)
         leaves = [leaf for _, leaf in result.gradients]
         changes = zip((leaf for _, leaf in found), leaves, strict=True)
-        kept = steps.kept(settings, jnp, result.norm, result.coef, changes)
+        kept = steps.kept(settings, jnp, result, changes)
         new, inner = following.update(jax.tree_util.tree_unflatten(structure, leaves), state.inner, params, **extra)
         if skips:
             new = jax.tree.map(lambda leaf: jnp.where(kept.skipped, jnp.zeros_like(leaf), leaf), new)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from .._core.ops import Ops
-from ..config.clipper import Clipper
-from ..config.last import Last
+from ..config import last
+from ..config.clipper import Clipper, Traced
 from ..config.settings import Settings
 
 Array = Any
@@ -37,7 +37,7 @@ class LastStep(NamedTuple):
 
     def metrics(self, prefix: str = "") -> dict[str, float]:
         """What is logged: `grad_norm` (before clipping), `grad_norm_clipped`, `clip_coef`."""
-        return Last.metrics(cast(Last, self), prefix)
+        return last.metrics(self.norm, self.norm_clipped, self.coef, prefix)
 
 
 class Kept(NamedTuple):
@@ -66,18 +66,13 @@ def clipper(settings: Settings, ops: Ops) -> Clipper:
     )
 
 
-def kept(
-    settings: Settings,
-    np: Any,
-    norm: Array,
-    coef: Array,
-    gradients: Iterable[tuple[Any, Any]],
-) -> Kept:
-    """What happened, from the norm and the coefficient and, where it takes them, the gradients before and after.
+def kept(settings: Settings, np: Any, found: Traced, gradients: Iterable[tuple[Any, Any]]) -> Kept:
+    """What happened, from what was found and, where it takes them, the gradients before and after.
 
     `np`: the functions of the framework, with the names that they have in NumPy.
     """
-    finite, unknown = np.isfinite(norm), np.full_like(norm, -1.0)
+    _, norm, coef, finite = found
+    finite, unknown = finite > 0.0, np.full_like(norm, -1.0)
     clipped = np.logical_or(coef < 1.0, np.isnan(coef))  # TensorFlow takes the opposite of >= for <, with NaN too
     if any(part.rule == "value" for part in settings.parts):  # which has no coefficient
         pairs = [(_dense(old), _dense(new)) for old, new in gradients]

@@ -56,5 +56,5 @@ def bound(count: int) -> float:
 
 
 def noise(count: int) -> float:
-    """How far it commonly is off at most, since roundings go both ways."""
-    return 2.0**-24 * math.sqrt(count)
+    """How far it commonly is off at most, since roundings go both ways; the root's is one of them."""
+    return 2.0**-24 * (1 + math.sqrt(count))

@@ -38,9 +38,6 @@ class Adapter(Protocol):
     writes: bool = False
     """Whether in-place names write into the tensors; if not, they update the container."""
 
-    graphs: Sequence[str] = ()
-    """The modes of `launch.IN_GRAPHS` that `staged` knows."""
-
     marks_parameters: bool = False
     """Whether `parameters` sets their attribute `need_clip`."""
 
@@ -96,7 +93,7 @@ class Adapter(Protocol):
     def staged(self, mode: str, function: Callable[[Sequence[Any]], Any], tensors: Sequence[Any]) -> Any:
         """What a function of tensors and None gives inside a graph of this mode: lists, in lists, of them.
 
-        The function is called once, to trace it. Only called for modes that `graphs` names.
+        The function is called once, to trace it. Only called for modes that `launch.GRAPHS` names.
         """
 
     # -- the framework's own functions, named with `run.calls` before they are called; None where there is none like it

@@ -14,7 +14,6 @@ from jax.experimental import sparse
 from . import adapter
 from .adapter import LEARNING_RATE, Native
 from .invoke import Invocation
-from .launch import COMPILED
 from .manner import leaves
 from .tensors import Dense, Gradient, Sparse
 
@@ -26,7 +25,6 @@ except ModuleNotFoundError:
 
 class Framework(adapter.Adapter):
     packages = ("jax", "jaxlib", "optax")
-    graphs = (COMPILED,)
     families = ("tensorflow",)
 
     def dense(self, tensor: Dense) -> Any:

@@ -11,14 +11,12 @@ import paddle
 from . import adapter
 from .adapter import LEARNING_RATE, Native
 from .invoke import Invocation
-from .launch import STATIC
 from .manner import leaves
 from .tensors import Dense, Gradient, Sparse
 
 
 class Framework(adapter.OnParameters):
     packages = ("paddlepaddle",)
-    graphs = (STATIC,)
     families = ("paddle", "torch")
 
     def dense(self, tensor: Dense) -> Any:

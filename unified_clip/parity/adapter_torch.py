@@ -11,14 +11,13 @@ import torch
 from . import adapter
 from .adapter import LEARNING_RATE, Native
 from .invoke import Invocation
-from .launch import COMPILED, GRAPH
+from .launch import COMPILED
 from .manner import leaves
 from .tensors import Dense, Gradient, Sparse
 
 
 class Framework(adapter.OnParameters):
     packages = ("torch",)
-    graphs = (GRAPH, COMPILED)
     families = ("torch",)
 
     def dense(self, tensor: Dense) -> Any:

@@ -219,7 +219,7 @@ def fits(evidence: Evidence, hypothesis: Hypothesis, slack: float) -> bool:
     if not _norm_fits(evidence, hypothesis.norms or [evidence.n], slack):
         return False
     by_norm = [n for n in hypothesis.norms if n != evidence.due_norm]
-    is_shown_by_norm = evidence.norm is not None and bool(by_norm) and _norm_fits(evidence, by_norm, slack)
+    is_shown_by_norm = not evidence.norm_is_due and bool(by_norm) and _norm_fits(evidence, by_norm, slack)
     if not is_shown_by_norm and (evidence.follows or _due_fits(evidence, CLEARLY * hypothesis.room)):
         return False
     coefficients = enumerate(hypothesis.coefficients() if evidence.traces else [])

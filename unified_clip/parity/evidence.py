@@ -138,6 +138,15 @@ class Evidence:
         return [self.together(n for n in self.counted if groups[n] == group) for group in groups]
 
     @cached_property
+    def lone_norm(self) -> float:
+        """The only norm by which anything is scaled, or should be, where none is returned; else 0.
+
+        Then one coefficient is all there is to tell a cause by.
+        """
+        scaled = {self.norms[n] for n, trace in self.traces.items() if not (trace.is_given and trace.due_is_given)}
+        return scaled.pop() if self.norm is None and len(scaled) == 1 else 0.0
+
+    @cached_property
     def follows(self) -> bool:
         """Whether all is right but for the norm that was returned: gradients are what it makes of them."""
         if all(trace.is_due for trace in self.traces.values()):

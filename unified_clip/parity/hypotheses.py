@@ -62,12 +62,12 @@ def all_of(evidence: Evidence, slack: float) -> Iterator[Hypothesis]:
 
 
 def _other_eps(evidence: Evidence) -> Iterator[Hypothesis]:
-    due, is_alone = evidence.case.call.eps, evidence.norm is None and len(set(evidence.norms)) == 1
+    due, room = evidence.case.call.eps, accumulation.noise(evidence.count) * evidence.lone_norm
     for eps in EPS:
         if eps != due:
             coefficients = partial(evidence.coefficients, evidence.norms, eps=eps)
-            is_noise = is_alone and abs(eps - due) <= accumulation.noise(evidence.count) * evidence.n
-            yield Hypothesis("" if is_noise else "eps", f"as with eps {eps:g} where {due:g} is due", coefficients)
+            kind = "" if abs(eps - due) <= room else "eps"
+            yield Hypothesis(kind, f"as with eps {eps:g} where {due:g} is due", coefficients)
 
 
 def _other_norms(evidence: Evidence) -> Iterator[Hypothesis]:

@@ -35,6 +35,10 @@ GRAPH, COMPILED, STATIC = "graph", "compiled", "static"
 
 IN_GRAPHS = (GRAPH, COMPILED, STATIC)
 
+GRAPHS = {"torch": (GRAPH, COMPILED), "tensorflow": (GRAPH, COMPILED), "paddle": (STATIC,), "jax": (COMPILED,)}
+"""Those that a framework has, which its adapter's `staged` knows. It stands here since no adapter is imported to read a
+suite: that would import frameworks."""
+
 OURS = {
     HOST: "host path",
     DEVICE: "device path",
@@ -43,6 +47,12 @@ OURS = {
     STATIC: "static programs",
 }
 """What is run of ours, and what reports call it."""
+
+
+def modes_of(framework: str) -> Sequence[str]:
+    """All modes that a framework has, graphs last. Other frameworks than NumPy may have functions of their own."""
+    return (HOST,) if framework == "numpy" else (HOST, DEVICE, NATIVE, *GRAPHS.get(framework, ()))
+
 
 STARTS = 4
 """How often a worker is started before the remaining cases share the verdict of the last one."""

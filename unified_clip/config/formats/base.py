@@ -48,7 +48,7 @@ class Format(ABC):
 
     title: ClassVar[str]
     kinds: ClassVar[tuple[str, ...]]
-    """What its files are: toml, yaml, json, or a kind of its own that `parse` reads; the first is what is written."""
+    """What its files are: toml, yaml, json, or a kind of its own (`OwnFormat`); the first is what is written."""
 
     keys: ClassVar[Sequence[Key]]
     source: ClassVar[str]
@@ -72,14 +72,6 @@ class Format(ABC):
     def write(self, settings: Settings, version: Version) -> Any:
         """The same as data for `kinds[0]`. Raises NotRepresentableError where the format cannot say it."""
 
-    def parse(self, text: str, name: str) -> Document:
-        """A file of a kind of its own. Only called where `kinds` has one."""
-        raise NotImplementedError(self.name)
-
-    def dump(self, data: Any) -> str:
-        """What `write` returned, as text of a kind of its own."""
-        raise NotImplementedError(self.name)
-
     def version(self, version: Version | None, document: Document) -> Version:
         """The version, where the meaning depends on it."""
         if version is None:
@@ -87,6 +79,18 @@ class Format(ABC):
                 f"{document.name}: {self.needs_version}; say which version it is for: --from {self.name}@{self.newest}"
             )
         return version
+
+
+class OwnFormat(Format):
+    """A format whose files are of a kind of its own, those of other kinds beside them."""
+
+    @abstractmethod
+    def parse(self, text: str, name: str) -> Document:
+        """A file of that kind."""
+
+    @abstractmethod
+    def dump(self, data: Any) -> str:
+        """What `write` returned, as text of that kind."""
 
 
 def parsed_version(text: str | None) -> Version | None:

@@ -11,14 +11,14 @@ from packaging.version import Version
 from ...errors import ConfigError
 from ..documents import Document
 from ..settings import Settings
-from .base import Format, Imported, Key, global_norm, holds, plain_threshold, threshold
+from .base import Imported, Key, OwnFormat, global_norm, holds, plain_threshold, threshold
 
 COMMENT = re.compile(r"(^|\s)#.*")
 OPTION = re.compile(r"--([a-zA-Z][\w-]*)(?:=(.*))?", re.DOTALL)
 NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?|[-+]?inf", re.IGNORECASE)
 
 
-class Megatron(Format):
+class Megatron(OwnFormat):
     name = "megatron"
     title = "Megatron-LM"
     kinds = ("args", "yaml")

@@ -13,7 +13,7 @@ from ...errors import ConfigError, NotRepresentableError
 from ..documents import Document
 from ..documents import Key as Part
 from ..settings import Settings, is_off
-from .base import Format, Imported, Key, global_norm, holds, order, plain, plain_threshold, threshold
+from .base import Imported, Key, OwnFormat, global_norm, holds, order, plain, plain_threshold, threshold
 
 CLIP = ("optim_wrapper", "clip_grad")
 OLD = ("optimizer_config", "grad_clip")
@@ -37,7 +37,7 @@ class Unread:
         return self.source
 
 
-class MMEngine(Format):
+class MMEngine(OwnFormat):
     name = "mmengine"
     title = "mmengine"
     kinds = ("python",)

@@ -9,7 +9,7 @@ from packaging.version import Version
 
 from ..documents import Document
 from ..settings import Settings
-from .base import Format, Imported, Key, global_norm, plain_threshold, threshold, value
+from .base import Imported, Key, OwnFormat, global_norm, plain_threshold, threshold, value
 from .source import Source, parse
 
 CLIPS = {"clip": "max_delta", "clip_by_global_norm": "max_norm"}
@@ -37,7 +37,7 @@ PASSES_ON = (ast.Starred, ast.IfExp, ast.keyword, ast.Lambda, ast.Call)
 UNTOLD = "where in optax.chain it stands cannot be told; write it there, first"
 
 
-class Optax(Format):
+class Optax(OwnFormat):
     name = "optax"
     title = "optax"
     kinds = ("python",)

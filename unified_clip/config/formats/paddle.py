@@ -10,7 +10,19 @@ from packaging.version import Version
 
 from ..documents import Document
 from ..settings import Settings, is_off
-from .base import Format, Imported, Key, Zero, check_size, finite, global_norm, norm, plain, plain_threshold, threshold
+from .base import (
+    Imported,
+    Key,
+    OwnFormat,
+    Zero,
+    check_size,
+    finite,
+    global_norm,
+    norm,
+    plain,
+    plain_threshold,
+    threshold,
+)
 from .source import Source, parse
 
 ARGUMENTS = {
@@ -38,7 +50,7 @@ REFUSED = {
 PER_GROUP = "Paddle clips each group of parameters by itself, so that a global norm is one for each group"
 
 
-class Paddle(Format):
+class Paddle(OwnFormat):
     name = "paddle"
     title = "Paddle"
     kinds = ("python",)
