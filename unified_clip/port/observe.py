@@ -192,7 +192,8 @@ def _spacing(values: Float64s, dtype: str) -> Float64s:
     """A unit in the last place of each number."""
     target = FORMATS[dtype]
     exponents = np.frexp(values)[1] - 1
-    return np.ldexp(1.0, np.maximum(exponents, target.min_exponent) - target.precision + 1)
+    spacing: Float64s = np.ldexp(1.0, np.maximum(exponents, target.min_exponent) - target.precision + 1)
+    return spacing
 
 
 def _nearest_within(formula: float, low: float, high: float, *, wide: bool) -> float:

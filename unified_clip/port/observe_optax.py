@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -44,9 +44,9 @@ def tell(observer: Observer, name: str, limit: Any, before: Any, after: Any, par
     count = len(names)
 
     def receive(given: Any, *values: Any) -> None:
-        held = [[from_array(np.asarray(each)) for each in values[start : start + count]] for start in (0, count)]
-        weights: Sequence[Any] = [from_array(np.asarray(each)) for each in values[2 * count :]]
-        observer.see(_native(name, given), Seen(*held, weights if len(weights) == count else (), names))
+        found = [from_array(np.asarray(each)) for each in values]
+        weights = found[2 * count :] if len(found) == 3 * count else []
+        observer.see(_native(name, given), Seen(found[:count], found[count : 2 * count], weights, names))
 
     arrays = [each for part in parts for each in part]
     if isinstance(limit, int | float):  # as it was given, and not as float32

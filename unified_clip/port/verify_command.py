@@ -8,6 +8,10 @@ import sys
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .verify_compare import Verified
 
 REFUSED, CRASHED = 2, 3
 """Exit statuses: a file or the command is wrong; a process crashed or hung."""
@@ -50,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
     return 0 if found.is_same else 1
 
 
-def _verify(options: argparse.Namespace, stack: ExitStack):  # type: ignore[no-untyped-def]
+def _verify(options: argparse.Namespace, stack: ExitStack) -> Verified:
     from ..parity import parting
     from ..parity.items import from_array
     from . import verify_compare, verify_run
@@ -77,7 +81,7 @@ def _verify(options: argparse.Namespace, stack: ExitStack):  # type: ignore[no-u
     ran = verify_run.run(scripts, weights, batches, out, options.timeout)
     held = {name: from_array(each) for name, each in weights.items()}
     steps = len(next(iter(batches.values())))
-    return verify_compare.compare(*ran, held, steps, out, names, options.max_ulp)
+    return verify_compare.compare(*ran, weights=held, steps=steps, out=out, names=names, max_ulp=options.max_ulp)
 
 
 def _directory(path: Path) -> Path:

@@ -10,8 +10,9 @@ from .. import _json
 from ..parity import runs_report
 from ..parity.parting import Distance
 from ..parity.runs import Line
-from .verify_compare import STAGES, Far, Row, Stage, Verified
+from .verify_compare import STAGES, Row, Stage, Verified
 from .verify_run import Script
+from .verify_tensors import Far
 
 SHOWN = 12
 """Rows of a table that is shown whole."""
@@ -42,7 +43,13 @@ def sentences(found: Verified) -> list[str]:
     """What is the same, and why not."""
     runs = ((found.old, found.clips.a), (found.new, found.clips.b))
     told = [_calls(ran.script, recording.lines) for ran, recording in runs]
+    told += [
+        f"{ran.script} gives gradients that are not clipped; what the clip calls made of them is compared."
+        for ran in found.unclipped
+    ]
     told += [*runs_report.result(found.clips), _stage(found, "tensors"), _stage(found, "update")]
+    if found.finding:
+        told.append(f"{found.finding.mistake.capitalize()}: {found.finding.text}.")
     if found.is_same:
         allowed = f", up to {found.max_ulp:g} ULP" if found.max_ulp else ""
         return [*told, f"Same: {found.old.script} and {found.new.script} clip and step alike{allowed}."]
@@ -68,8 +75,8 @@ def _stage(found: Verified, stage: Stage) -> str:
     row, far = differ[0]
     greatest = max((far.distance for _, far in differ))
     return (
-        f"{what.capitalize()} differ from step {row.step} on, there most in {far.name!r} ({_far(far.distance)}); in all "
-        f"at most by {_far(greatest)}."
+        f"{what.capitalize()} differ from step {row.step} on, there most in {far.name!r} ({_far(far.distance)}); in "
+        f"all at most by {_far(greatest)}."
     )
 
 
@@ -125,6 +132,7 @@ def as_data(found: Verified) -> dict[str, Any]:
         "same": found.is_same,
         "max_ulp": found.max_ulp,
         "steps": [_row_data(row, found.max_ulp) for row in found.rows],
+        "finding": None if found.finding is None else vars(found.finding),
         "clips": {key: value for key, value in clips.items() if key not in ("a", "b", "same", "max_ulp")},
     }
     plain: dict[str, Any] = _json.plain(data)
