@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from ..parity import parting
+from ..parity.mistakes import ROUNDING
 from ..parity.parting import Comparison, Distance, Finding, Names, Pair
 from ..parity.runs import Line
 from .verify_names import Parameters
@@ -94,7 +95,9 @@ def compare(
     clips = parting.compare(settled[0].path, settled[1].path, names=known, max_ulp=max_ulp)
     rows = [_row(step, clips, beside, settled) for step in range(1, steps + 1)]
     unclipped = [ran for ran, each in zip((old, new), settled, strict=True) if each.unclipped]
-    return Verified(old, new, clips, rows, unclipped, _explained(rows, beside, max_ulp), max_ulp)
+    known_why = any(each.mistake != "rounding" for each in clips.findings)
+    finding = None if known_why else _explained(rows, beside, max(max_ulp, ROUNDING))
+    return Verified(old, new, clips, rows, unclipped, finding, max_ulp)
 
 
 def _no_call(ran: Ran) -> str:
@@ -138,12 +141,9 @@ def _alike(pair: Pair) -> bool:
 
 
 def _explained(rows: Sequence[Row], beside: Beside, max_ulp: float) -> Finding | None:
-    """Why updates differ, at the first step that they do, if all before them is the same but for rounding."""
-    from ..parity.mistakes import ROUNDING
-
-    allowed = max(max_ulp, ROUNDING)
-    row = next((row for row in rows if row.apart(allowed)), None)
-    if row is None or row.apart(allowed) != ["update"]:
+    """Why updates differ, at the first step that they do, if all before them is the same."""
+    row = next((row for row in rows if row.apart(max_ulp)), None)
+    if row is None or row.apart(max_ulp) != ["update"]:
         return None
     ratio = beside.ratio(row.step)
     if ratio is None or math.isclose(ratio, 1, rel_tol=ALIKE):
@@ -156,8 +156,8 @@ def _explained(rows: Sequence[Row], beside: Beside, max_ulp: float) -> Finding |
         if any(coef != 1 and math.isclose(ratio, coef, rel_tol=ALIKE) for coef in expected):
             return Finding(
                 "the clip does not reach the step",
-                f"every update of the {side} is by the coefficient of its clip too long: that of gradients which are not "
-                "clipped. It clips after its optimizer has stepped, or steps with others than the clipped",
+                f"every update of the {side} is by the coefficient of its clip too long: that of gradients which are "
+                "not clipped. It clips after its optimizer has stepped, or steps with others than the clipped",
             )
     return Finding(
         "another learning rate",
