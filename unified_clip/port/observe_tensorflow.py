@@ -34,13 +34,13 @@ def _as_written(watched: Callable[..., Any], observer: Observer, function: Calla
 
 
 def _by_global_norm(observer: Observer, function: Callable[..., Any]) -> Callable[..., Any]:
-    def watched(t_list: Any, clip_norm: Any, *args: Any, **kwargs: Any) -> Any:
+    def watched(t_list: Any, clip_norm: Any, use_norm: Any = None, name: Any = None) -> Any:
         with observer.outermost() as counts:
-            clipped, norm = function(t_list, clip_norm, *args, **kwargs)
+            clipped, norm = function(t_list, clip_norm, use_norm, name)
             if not counts:
                 return clipped, norm
-            describe = _describe("tf.clip_by_global_norm", "global")
-            return tell(observer, describe, [clip_norm], t_list, clipped), norm
+            limits = [clip_norm] if use_norm is None else [clip_norm, use_norm]
+            return tell(observer, _describe("tf.clip_by_global_norm", "global"), limits, t_list, clipped), norm
 
     return watched
 
@@ -79,7 +79,7 @@ def _describe(name: str, rule: Any) -> Describe:
             return Native(name, "tensorflow", rule, None)
         if rule == "value":
             return Native(name, "tensorflow", rule, (numbers[0], numbers[1]), None, None)  # type: ignore[arg-type]
-        return Native(name, "tensorflow", rule, numbers[0])
+        return Native(name, "tensorflow", rule, numbers[0], given_norm=numbers[1] if len(numbers) > 1 else None)
 
     return native
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .verify_compare import Verified
 
-REFUSED, CRASHED = 2, 3
-"""Exit statuses: a file or the command is wrong; a process crashed or hung."""
+REFUSED, CRASHED, INTERRUPTED = 2, 3, 130
+"""Exit statuses: a file or the command is wrong; a process crashed or hung; somebody ended it."""
 
 SECONDS = 600.0
 
@@ -51,6 +51,8 @@ def run(options: argparse.Namespace) -> int:
         return _end(str(error), REFUSED)
     except WorkerError as error:
         return _end(str(error), CRASHED)
+    except KeyboardInterrupt:
+        return _end("interrupted; both processes were ended", INTERRUPTED)
     return 0 if found.is_same else 1
 
 
@@ -100,10 +102,3 @@ def _directory(path: Path) -> Path:
 def _end(message: str, status: int) -> int:
     print(f"unified-clip: {message}", file=sys.stderr)
     return status
-
-
-if __name__ == "__main__":  # until the command's own parser calls this
-    _parser = argparse.ArgumentParser()
-    _parser.add_argument("--json", action="store_true")
-    add_arguments(_parser)
-    sys.exit(run(_parser.parse_args()))

@@ -9,19 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from ..parity import tensor_file
 from ..parity.tensors import Dense
+from .verify_after import Line, clipped, each_coefficient
 from .verify_run import Ran, at_step
 
 CLOSE = 1e-4
 """How far, relatively, the norm of a clipped gradient may be from what the coefficient says: it was rounded."""
-
-Line = dict[str, Any]
-"""As a recording has it, with its gradients by name under `parameters`."""
 
 Parameters = Mapping[str, Dense]
 
@@ -71,17 +68,9 @@ def form(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(sorted(shape))
 
 
-def each_coefficient(line: Line) -> list[float]:
-    """One for each gradient of a line, where they have one."""
-    count = len(line["parameters"])
-    coefs = line["coef"] if isinstance(line["coef"], list) else [line["coef"]] * count
-    return coefs if len(coefs) == count and line["rule"] in ("global", "each") else []
-
-
 def _norms_after(line: Line, directory: Path) -> dict[str, float]:
     """The norm of each gradient after clipping, by its name in the recording; none where that is not known."""
-    if "after" in line:
-        stored = tensor_file.load(directory / line["after"])
+    if stored := clipped(line, directory):
         return {name: _norm(each, _order(line)) for name, each in stored.items()}
     pairs = zip(line["parameters"].items(), each_coefficient(line), strict=False)
     return {name: parameter["norm"] * coef for (name, parameter), coef in pairs}

@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from .. import _json
-from ..parity import tensor_file
-from ..parity.tensors import Dense, encode
+from ..parity.tensors import Dense
 from .observe import Native, Seen, fields
-from .verify_names import Known, Line, Named, Parameters, each_coefficient
+from .verify_after import Line
+from .verify_after import clipped as after
+from .verify_names import Known, Named, Parameters
 from .verify_run import Ran
 
 BY_HAND = "by hand"
@@ -53,7 +52,7 @@ def settle(ran: Ran, weights: Parameters, steps: int, path: Path, mapped: Mappin
         known = Known(ran, weights, step, steps)
         named = [(line, found) for line in group if (found := known.named(line, ran.directory)) is not None]
         for line, found in named:
-            clipped.setdefault(step, {}).update(_renamed(_clipped(line, ran.directory), found))
+            clipped.setdefault(step, {}).update(_renamed(after(line, ran.directory), found))
             unclipped |= {step} if found.given_unclipped else set()
         calls = [{**line, "parameters": _renamed(line.get("parameters") or {}, found)} for line, found in named]
         settled += [_sorted(line, mapped) for line in _merged(calls)]
@@ -92,25 +91,6 @@ def _by_hand(ran: Ran) -> Iterator[Line]:
         for rule in ("global", "each")
     )
     yield from each if any(math.isnan(line["coef"]) for line in one) else one
-
-
-def _clipped(line: Line, directory: Path) -> dict[str, Dense]:
-    """The gradients after a call, where they were stored."""
-    if "after" in line:
-        return tensor_file.load(directory / line["after"])
-    if not line.get("gradients"):
-        return {}
-    stored = tensor_file.load(directory / line["gradients"])
-    coefs = zip(line["parameters"], each_coefficient(line), strict=False)
-    return {name: _product(stored[name], coef) for name, coef in coefs if name in stored}
-
-
-def _product(tensor: Dense, coef: float) -> Dense:
-    """As ours compute it: in float32, but for float64."""
-    if tensor.dtype == "float64":
-        return encode(tensor.values() * coef, tensor.dtype)
-    product = (tensor.values() * float(np.float32(coef))).astype(np.float32)
-    return encode(product.astype(np.float64), tensor.dtype)
 
 
 def _renamed(table: Mapping[str, Any], found: Named) -> dict[str, Any]:

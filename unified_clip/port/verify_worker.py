@@ -125,6 +125,8 @@ def _store(path: Path, step: int, values: Any) -> None:
             continue
         if not isinstance(held, Mapping):
             raise RefusedError(f"gave {part} as a {type(held).__name__} at step {step}; give a dict of tensors by name")
+        if part == "parameters" and not held:
+            raise RefusedError(f"gave no parameters at step {step}; give a dict of tensors by name")
         stored |= {f"{part}/{name}": _dense(part, name, step, each) for name, each in held.items() if each is not None}
     _safetensors.write_at_once(path, stored)
 
