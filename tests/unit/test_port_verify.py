@@ -78,9 +78,10 @@ def test_gradients_given_before_clipping_are_replaced_by_what_the_call_made_of_t
         .replace("grads, _ =", "raw = grads; grads, _ =")
         .replace("weights, grads\n", "weights, raw\n")
     )
-    assert run(tmp_path, raw, GLOBAL) == 0
-    printed = capsys.readouterr().out
-    assert "old.py:step gives gradients that are not clipped; what the clip calls made of them is compared" in printed
+    data = verified(tmp_path, capsys, raw, GLOBAL)
+    assert data["same"]
+    assert data["unclipped"] == ["old"]
+    assert greatest(data, "tensors") == 0
 
 
 def test_gradients_that_are_not_given_are_what_the_call_left(
@@ -88,6 +89,7 @@ def test_gradients_that_are_not_given_are_what_the_call_left(
 ) -> None:
     data = verified(tmp_path, capsys, GLOBAL.replace("weights, grads\n", "weights, None\n"), GLOBAL)
     assert data["same"]
+    assert data["unclipped"] == []
     assert greatest(data, "tensors") == 0
 
 

@@ -47,15 +47,17 @@ class Known:
             return Named({}, False)
         before = {name: each["norm"] for name, each in parameters.items()}
         found = _matches(line, self.gradients, _norms_after(line, directory), {})
-        unclipped = {} if found or not line["clipped"] else _matches(line, self.gradients, before, {})
-        found = found or unclipped
+        given_unclipped = False
+        if not found and line["clipped"]:
+            found = _matches(line, self.gradients, before, {})
+            given_unclipped = bool(found)
         known = {name: each["weight"] for name, each in parameters.items() if each.get("weight") is not None}
         found |= _matches(line, self.weights, known, found)
         if "after" in line and len(parameters) == 1 and not found and not self._may_be_gradient(line):
             return None
         taken = set(found.values())
         found |= {own: f"{own} of the call" for own in parameters if own not in found and own in taken}
-        return Named(found, bool(unclipped))
+        return Named(found, given_unclipped)
 
     def _may_be_gradient(self, line: Line) -> bool:
         """Of one tensor that is not known: functions that clip numbers are used on much else than gradients."""

@@ -132,6 +132,7 @@ def as_data(found: Verified) -> dict[str, Any]:
         "same": found.is_same,
         "max_ulp": found.max_ulp,
         "steps": [_row_data(row, found.max_ulp) for row in found.rows],
+        "unclipped": [ran.script.side for ran in found.unclipped],
         "finding": None if found.finding is None else vars(found.finding),
         "clips": {key: value for key, value in clips.items() if key not in ("a", "b", "same", "max_ulp")},
     }
