@@ -50,10 +50,21 @@ def sentences(found: Verified) -> list[str]:
     told += [*runs_report.result(found.clips), _stage(found, "tensors"), _stage(found, "update")]
     if found.finding:
         told.append(f"{found.finding.mistake.capitalize()}: {found.finding.text}.")
+    told += _another_eps(found)
     if found.is_same:
         allowed = f", up to {found.max_ulp:g} ULP" if found.max_ulp else ""
         return [*told, f"Same: {found.old.script} and {found.new.script} clip and step alike{allowed}."]
     return told
+
+
+def _another_eps(found: Verified) -> list[str]:
+    """What --max-ulp would hide."""
+    both = [(pair.a.eps, pair.b.eps) for pair in found.clips.pairs]
+    other = [(old, new) for old, new in both if old is not None and new is not None and old != new]
+    if not other or found.clips.first is not None:
+        return []
+    old, new = other[0]
+    return [f"The old adds {old:g} to the norm, and the new {new:g}, which --max-ulp lets pass at these norms."]
 
 
 def _calls(script: Script, lines: Sequence[Line]) -> str:
