@@ -62,6 +62,16 @@ def test_a_step_in_paddle_and_its_port_to_pytorch(tmp_path: Path, capsys: pytest
     assert data["steps"][0]["coefficient"]["ulps"] == 0
 
 
+def test_a_static_program_and_its_drop_in(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Recordings do not see ours in static programs; here they are watched like Paddle's."""
+    old = paddle(STATIC, "ClipGradByGlobalNorm")
+    new = old.replace("paddle.nn.Clip", "uc.Clip").replace("import paddle", "import paddle, unified_clip.paddle as uc")
+    data = verified(tmp_path, capsys, old, new, "--max-ulp", "8")
+    assert data["same"]
+    assert calls(data, "new") == {"GradientClipByGlobalNorm"}
+    assert greatest(data, "tensors") <= 8
+
+
 def test_a_port_that_adds_eps_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     port = TORCH.replace("CLIP", "torch.nn.utils.clip_grad_norm_(net.parameters(), 0.5)")
     data = verified(tmp_path, capsys, GLOBAL, port)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import unified_clip
-from unified_clip.parity import runs
+from unified_clip.parity import parting, runs
 from unified_clip.parity.tensors import Dense
 from unified_clip.port.observe import Native, Observer, Seen, coefficient, documented
 from unified_clip.port.observe_hook import AfterImport
@@ -154,3 +156,46 @@ def test_an_action_follows_an_import_once_and_imports_nothing_itself(
         import absent_module  # noqa: F401
     assert acted == ["watched_module"]
     del sys.modules["watched_module"]
+
+
+# -- comparing
+
+
+def written(path: Path, **changes: Any) -> Path:
+    """A recording of one call."""
+    fields = {"framework": "torch", "rule": "global", "norm_type": 2.0, "dtype": "float32", "clipped": True}
+    line = {"step": 1, "call": "clip", "threshold": 1.0, "eps": 0.0, "norm": 13.0, "coef": 1 / 13, **fields, **changes}
+    header = {"unified_clip": "1", "schema": 1, "started": "now", "norms": False}
+    path.write_text(f"{json.dumps(header)}\n{json.dumps(line)}\n", encoding="utf-8")
+    return path
+
+
+def differs(tmp_path: Path, old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    found = parting.compare(written(tmp_path / "old.jsonl", **old), written(tmp_path / "new.jsonl", **new))
+    assert found.first is not None
+    return [each.mistake for each in found.findings]
+
+
+OFF = {"watched": True, "call": "framework.clip", "coef": float(np.nextafter(np.float32(1 / 13), np.float32(1)))}
+
+
+def test_a_native_that_rounds_is_told_by_name(tmp_path: Path) -> None:
+    assert differs(tmp_path, OFF, {}) == ["rounding"]
+    (finding,) = parting.compare(tmp_path / "old.jsonl", tmp_path / "new.jsonl").findings
+    assert "for the rounding of framework.clip of old.jsonl;" in finding.text
+
+
+def test_a_coefficient_of_ours_that_is_off_is_no_rounding(tmp_path: Path) -> None:
+    assert differs(tmp_path, {**OFF, "watched": False}, {}) == []
+
+
+def test_a_native_that_rounds_is_found_to_add_eps_too(tmp_path: Path) -> None:
+    both = {"threshold": 1e-3, "norm": 1e-2}
+    exact, off = 1e-3 / 1e-2, 1e-3 / (1e-2 + 1e-6) * (1 + 2**-23)
+    assert differs(tmp_path, {**OFF, **both, "coef": off, "eps": 1e-6}, {**both, "coef": exact}) == ["missing eps"]
+    assert differs(tmp_path, {**OFF, **both, "coef": off, "eps": 0.0}, {**both, "coef": exact}) == []
+
+
+def test_a_threshold_that_is_not_known_is_not_compared(tmp_path: Path) -> None:
+    old, new = written(tmp_path / "old.jsonl", threshold=None), written(tmp_path / "new.jsonl")
+    assert parting.compare(old, new).first is None

@@ -32,6 +32,6 @@ def tell(
 
     arrays = [*before, *after, *weights]
     if isinstance(limit, jax.Array):
-        jax.debug.callback(receive, limit, *arrays, ordered=True)
+        jax.debug.callback(receive, limit, *arrays)
     else:  # as it was given, and not as float32
-        jax.debug.callback(lambda *values: receive(limit, *values), *arrays, ordered=True)
+        jax.debug.callback(lambda *values: receive(limit, *values), *arrays)

@@ -80,9 +80,9 @@ def _stage(found: Verified, stage: Stage) -> str:
         return f"{what.capitalize()} were not compared: the functions do not both give them."
     differ = [(row, far) for row, far in known if far.distance.ulps > found.max_ulp]
     if not differ:
-        return f"{what.capitalize()} are equal in all {len(known)} steps" + (
-            f", up to {found.max_ulp:g} ULP." if found.max_ulp else "."
-        )
+        which = "all" if len(known) == len(found.rows) else f"the {len(known)} of"
+        allowed = f", up to {found.max_ulp:g} ULP" if found.max_ulp else ""
+        return f"{what.capitalize()} are equal in {which} {len(found.rows)} steps{allowed}."
     row, far = differ[0]
     greatest = max((far.distance for _, far in differ))
     return (

@@ -33,8 +33,15 @@ RECORDING, ENDED = "recording.jsonl", "ended.json"
 PARTS_GIVEN = ("parameters", "gradients", "unclipped")
 """What the function gives after a step; the last two may be missing."""
 
-WATCHED = {"torch": "torch", "tensorflow": "tensorflow", "keras": "keras", "paddle": "paddle", "optax": "optax"}
-"""From a module to that which watches its functions, `observe_*.py`."""
+WATCHED = {
+    "torch": ("torch", "install"),
+    "tensorflow": ("tensorflow", "install"),
+    "keras": ("keras", "install"),
+    "paddle": ("paddle", "install"),
+    "unified_clip.paddle": ("paddle", "install_ours"),
+    "optax": ("optax", "install"),
+}
+"""From a module to what has its functions watched: an `observe_*.py`, and a function of it."""
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 
@@ -63,7 +70,7 @@ def run(file: Path, name: str, job: Path, out: Path) -> dict[str, Any]:
     weights, batches = read_job(job)
     recording = unified_clip.record(out / RECORDING, norms=True, gradients_every=1)
     observer = Observer(recording)
-    AfterImport({module: partial(_watch, which, observer) for module, which in WATCHED.items()}).install()
+    AfterImport({module: partial(_watch, observer, *how) for module, how in WATCHED.items()}).install()
     function = _function(file, name)
     given = 0
     with warnings.catch_warnings(), recording:
@@ -86,8 +93,8 @@ def read_job(job: Path) -> tuple[Arrays, list[Arrays]]:
         return dict(weights), [{name: each[index] for name, each in stacked.items()} for index in range(count)]
 
 
-def _watch(which: str, observer: Observer) -> None:
-    import_module(f".observe_{which}", __package__).install(observer)
+def _watch(observer: Observer, which: str, install: str) -> None:
+    getattr(import_module(f".observe_{which}", __package__), install)(observer)
 
 
 def _function(file: Path, name: str) -> Callable[..., Any]:
