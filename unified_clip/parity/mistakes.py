@@ -16,6 +16,9 @@ from .runs import Line, Recording, root_of_squares
 NEAR = 4
 """Units in the last place up to which norms count as equal here: sums and frameworks round."""
 
+EXACT = 1e-13
+"""How far, relatively, a coefficient in float64 may be from its formula."""
+
 PRODUCT = 1e-5
 """How far, relatively, the norm of clipped float32 gradients may be from what their coefficient says."""
 
@@ -344,7 +347,8 @@ def _own_rounding(place: Place) -> Finding | None:
         return None
     if threshold(pair.a) != threshold(pair.b) or not all(_explained(line) for line in (pair.a, pair.b)):
         return None
-    own = [f"{line.call} of {_name(run)}" for run, line in ((place.a, pair.a), (place.b, pair.b)) if line.watched]
+    lines = ((place.a, pair.a), (place.b, pair.b))
+    own = [f"{line.call} of {_name(run)}" for run, line in lines if not _explained(line, off=EXACT)]
     return Finding(
         "rounding",
         f"the norms are equal ({pair.a.norms()[0]:.9g}), and both coefficients are those of the same formula, but for "
@@ -362,14 +366,18 @@ def _line(run: Recording, index: int) -> Line | None:
     return run.lines[index] if 0 <= index < len(run.lines) else None
 
 
-def _explained(line: Line, eps: float | None = None) -> bool:
-    """Whether the coefficients are those of the line's norms and threshold, with its eps or another."""
+def _explained(line: Line, eps: float | None = None, off: float | None = None) -> bool:
+    """Whether the coefficients are those of the line's norms and threshold, with its eps or another.
+
+    `off`: how far they may be from that, relatively; by default as far as a function that is watched may round.
+    """
     if not isinstance(line.threshold, float) or not line.coefs():
         return False
     added = line.eps or 0.0 if eps is None else eps
+    off = off or (NEAR * 2.0**-23 if line.watched else EXACT)
     for norm, coef in zip(line.norms(), line.coefs(), strict=False):
         expected = 1.0 if norm + added <= line.threshold else line.threshold / (norm + added)
-        if not _equal(expected, coef, NEAR * 2.0**-23 if line.watched else 1e-13):
+        if not _equal(expected, coef, off):
             return False
     return True
 

@@ -260,7 +260,7 @@ def _differences(pair: Pair, max_ulp: float) -> Iterator[Difference]:
             yield Difference(a.step, "rule", a.rule, b.rule)
         if a.norm_type != b.norm_type:
             yield Difference(a.step, "norm type", a.norm_type, b.norm_type)
-        if threshold(a) != threshold(b):
+        if None not in (a.threshold, b.threshold) and threshold(a) != threshold(b):
             yield Difference(a.step, "threshold", a.threshold, b.threshold)
     for stage in NUMBERS:
         if stage == "norm" and a.rule == b.rule and len(a.norms()) != len(b.norms()):

@@ -83,7 +83,7 @@ class Line(Table):
     """The file with the gradients before clipping, beside the recording."""
 
     watched: bool = False
-    """Whether it is a framework's own function: then the coefficient is what gradients were multiplied by in float32."""
+    """Whether it is a framework's own function: then the coefficient is what its results show, with its rounding."""
 
     error: str | None = None
     """The exception that the call raised; then the other fields are None."""

@@ -44,6 +44,9 @@ class Native:
     eps: float | None = 0.0
     """What the formula adds to the norm."""
 
+    given_norm: float | None = None
+    """That the caller has handed over, to be taken for the norm of the gradients."""
+
 
 @dataclass(frozen=True)
 class Seen:
@@ -115,7 +118,7 @@ def fields(native: Native, seen: Seen) -> dict[str, Any]:
         "parameters": {},
     }
     if native.rule == "global":
-        found["norm"] = norm(seen.before, p)
+        found["norm"] = norm(seen.before, p) if native.given_norm is None else native.given_norm
         found["coef"] = coefficient(seen.before, seen.after, documented(native, found["norm"]))
     elif native.rule == "each":
         found["norm"] = norms
@@ -192,7 +195,8 @@ def _spacing(values: Float64s, dtype: str) -> Float64s:
     """A unit in the last place of each number."""
     target = FORMATS[dtype]
     exponents = np.frexp(values)[1] - 1
-    return np.ldexp(1.0, np.maximum(exponents, target.min_exponent) - target.precision + 1)
+    spacing: Float64s = np.ldexp(1.0, np.maximum(exponents, target.min_exponent) - target.precision + 1)
+    return spacing
 
 
 def _nearest_within(formula: float, low: float, high: float, *, wide: bool) -> float:

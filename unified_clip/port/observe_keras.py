@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -23,23 +23,45 @@ def _watched(observer: Observer, function: Callable[..., Any]) -> Callable[..., 
         with observer.outermost() as counts:
             if not counts or native is None:
                 return function(self, grads)
-            variables = self._trainable_variables if len(self._trainable_variables) == len(grads) else ()
-            names = [each.path for each in variables]
-            if keras.backend.backend() == "tensorflow":
-                from . import observe_tensorflow
-
-                values = [each.value for each in variables]
-                clipped = function(self, grads)
-                return observe_tensorflow.tell(observer, lambda _: native, [], grads, clipped, values, names)
-            before = [_read(each) for each in grads if each is not None]
-            weights = [_read(each) for each, grad in zip(variables, grads, strict=False) if grad is not None]
+            before = _read_now(grads)
             clipped = function(self, grads)
-            after = [_read(each) for each in clipped if each is not None]
-            known = [name for name, grad in zip(names, grads, strict=False) if grad is not None]
-            observer.see(native, Seen(before, after, weights, known))
-            return clipped
+            return _tell(observer, native, before, grads, clipped, self._trainable_variables)
 
     return _clip_gradients
+
+
+def _read_now(grads: Sequence[Any]) -> list[Dense]:
+    """On PyTorch, where a clip may write into them; elsewhere they stay."""
+    return [_read(each) for each in grads if each is not None] if keras.backend.backend() == "torch" else []
+
+
+def _tell(
+    observer: Observer,
+    native: Native,
+    before: Sequence[Dense],
+    grads: Sequence[Any],
+    clipped: Sequence[Any],
+    variables: Sequence[Any],
+) -> Sequence[Any]:
+    """What an optimizer goes on with; in a graph of TensorFlow it waits for the call to be told."""
+    if len(variables) != len(grads):
+        variables = ()
+    names, weights = [each.path for each in variables], [each.value for each in variables]
+    if keras.backend.backend() == "tensorflow":
+        from . import observe_tensorflow
+
+        return observe_tensorflow.tell(observer, lambda _: native, [], grads, clipped, weights, names)
+    places = [index for index, each in enumerate(grads) if each is not None]
+    kept = [[each[index] for index in places] if each else [] for each in (grads, clipped, weights, names)]
+    if keras.backend.backend() == "jax":
+        from . import observe_jax
+
+        observe_jax.tell(observer, lambda _: native, None, *kept)
+    else:
+        observer.see(
+            native, Seen(before, [_read(each) for each in kept[1]], [_read(each) for each in kept[2]], kept[3])
+        )
+    return clipped
 
 
 def _native(optimizer: Any) -> Native | None:
@@ -57,6 +79,6 @@ def _native(optimizer: Any) -> Native | None:
 
 
 def _read(tensor: Any) -> Dense:
-    found = densify(read_tensor("a gradient", keras.ops.copy(tensor)))
+    found = densify(read_tensor("a gradient", tensor))
     assert found is not None
     return found

@@ -28,34 +28,65 @@ class InProgram(NamedTuple):
     after: Sequence[Any]
 
 
+PROGRAMS: dict[Any, list[InProgram]] = {}
+
+
 def install(observer: Observer) -> None:
-    programs: dict[Any, list[InProgram]] = {}
     for kind in (paddle.nn.ClipGradByGlobalNorm, paddle.nn.ClipGradByNorm, paddle.nn.ClipGradByValue):
-        wrap([(kind, "__call__")], lambda function: _class(observer, programs, function))
+        wrap([(kind, "__call__")], lambda function: _class(observer, function))
     for name in ("clip_grad_norm_", "clip_grad_value_"):
         wrap([(paddle.nn.utils, name)], lambda function: _function(observer, function))
-    wrap([(paddle.static.Executor, "run")], lambda function: _run(observer, programs, function))
+    wrap([(paddle.static.Executor, "run")], lambda function: _run(observer, function))
 
 
-def _class(observer: Observer, programs: dict[Any, list[InProgram]], function: Callable[..., Any]) -> Any:
+def install_ours(observer: Observer) -> None:
+    """Ours are recorded but in static programs."""
+    import unified_clip.paddle as ours
+
+    for kind in (ours.GradientClipByGlobalNorm, ours.GradientClipByNorm, ours.GradientClipByValue):
+        wrap([(kind, "__call__")], lambda function: _class_of_ours(observer, function))
+
+
+def _class(observer: Observer, function: Callable[..., Any]) -> Any:
     def watched(self: Any, params_grads: Any) -> Any:
         with observer.outermost() as counts:
             if not counts:
                 return function(self, params_grads)
-            pairs = [(p, g) for p, g in params_grads if g is not None and getattr(p, "need_clip", True) is not False]
-            names = [p.name for p, _ in pairs]
-            if paddle.in_dynamic_mode():
-                before, weights = [_read(g) for _, g in pairs], [_read(p) for p, _ in pairs]
-                result = function(self, params_grads)
-                observer.see(_native(self), Seen(before, [_read(g) for g in _of(result, pairs)], weights, names))
-                return result
+            native = _native(self, f"paddle.nn.{type(self).__name__}")
+            if not paddle.in_dynamic_mode():
+                return _built(native, self, params_grads, function)
+            pairs = _counted(params_grads)
+            before, weights = [_read(g) for _, g in pairs], [_read(p) for p, _ in pairs]
             result = function(self, params_grads)
-            program = paddle.static.default_main_program()
-            clip = InProgram(_native(self), names, [g for _, g in pairs], _of(result, pairs))
-            programs.setdefault(program, []).append(clip)
+            after, names = [_read(g) for g in _of(result, pairs)], [p.name for p, _ in pairs]
+            observer.see(native, Seen(before, after, weights, names))
             return result
 
     return watched
+
+
+def _class_of_ours(observer: Observer, function: Callable[..., Any]) -> Any:
+    def watched(self: Any, params_grads: Any) -> Any:
+        with observer.outermost() as counts:
+            if not counts or paddle.in_dynamic_mode():
+                return function(self, params_grads)
+            return _built(_native(self, type(self).__name__), self, list(params_grads), function)
+
+    return watched
+
+
+def _built(native: Native, clip: Any, params_grads: Any, function: Callable[..., Any]) -> Any:
+    """A clip is built into a program; executors tell what it does."""
+    pairs = _counted(params_grads)
+    result = function(clip, params_grads)
+    built = InProgram(native, [p.name for p, _ in pairs], [g for _, g in pairs], _of(result, pairs))
+    PROGRAMS.setdefault(paddle.static.default_main_program(), []).append(built)
+    return result
+
+
+def _counted(params_grads: Any) -> list[tuple[Any, Any]]:
+    """The pairs that take part in a clip."""
+    return [(p, g) for p, g in params_grads if g is not None and getattr(p, "need_clip", True) is not False]
 
 
 def _of(result: Any, pairs: Sequence[tuple[Any, Any]]) -> list[Any]:
@@ -64,12 +95,10 @@ def _of(result: Any, pairs: Sequence[tuple[Any, Any]]) -> list[Any]:
     return [clipped[p.name] for p, _ in pairs]
 
 
-def _native(clip: Any) -> Native:
-    name = f"paddle.nn.{type(clip).__name__}"
-    if isinstance(clip, paddle.nn.ClipGradByValue):
-        return Native(name, "paddle", "value", (clip.min, clip.max), None, None)
-    rule = "global" if isinstance(clip, paddle.nn.ClipGradByGlobalNorm) else "each"
-    return Native(name, "paddle", rule, float(clip.clip_norm))  # type: ignore[arg-type]  # one of its words
+def _native(clip: Any, name: str) -> Native:
+    if hasattr(clip, "max"):
+        return Native(name, "paddle", "value", (float(clip.min), float(clip.max)), None, None)
+    return Native(name, "paddle", "global" if "GlobalNorm" in name else "each", float(clip.clip_norm))
 
 
 def _function(observer: Observer, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -100,12 +129,12 @@ def _of_function(name: str, arguments: dict[str, Any]) -> Native:
     return Native(name, "paddle", "global", float(arguments["max_norm"]), float(arguments.get("norm_type", 2.0)), EPS)
 
 
-def _run(observer: Observer, programs: dict[Any, list[InProgram]], function: Callable[..., Any]) -> Any:
+def _run(observer: Observer, function: Callable[..., Any]) -> Any:
     """An executor also fetches what the clips of its program were given, and what they made of it."""
 
     @functools.wraps(function)
     def run(self: Any, program: Any = None, feed: Any = None, fetch_list: Any = None, *args: Any, **kwargs: Any) -> Any:
-        clips = programs.get(program or paddle.static.default_main_program(), [])
+        clips = PROGRAMS.get(program or paddle.static.default_main_program(), [])
         if not clips:
             return function(self, program, feed, fetch_list, *args, **kwargs)
         wanted = list(fetch_list or [])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,6 @@ from tensorflow.python.ops import clip_ops
 
 from .._ops.tensorflow_ops import is_for_xla
 from ..parity.items import from_array
-from ..parity.tensors import Dense
 from .observe import Native, Observer, Seen, wrap
 
 Describe = Callable[[Sequence[Any]], Native]
@@ -25,22 +25,22 @@ def install(observer: Observer) -> None:
         ("clip_by_value", _by_value),
     ):
         homes = [(clip_ops, name), (tf, name), (tf.compat.v1, name), (tf.compat.v2, name)]
-        wrap(homes, lambda function, watched=watched: _as_written(watched(observer, function)))
+        wrap(homes, partial(_as_written, watched, observer))
 
 
-def _as_written(function: Callable[..., Any]) -> Any:
+def _as_written(watched: Callable[..., Any], observer: Observer, function: Callable[..., Any]) -> Any:
     """AutoGraph has nothing to convert in it."""
-    return tf.autograph.experimental.do_not_convert(function)
+    return tf.autograph.experimental.do_not_convert(watched(observer, function))
 
 
 def _by_global_norm(observer: Observer, function: Callable[..., Any]) -> Callable[..., Any]:
-    def watched(t_list: Any, clip_norm: Any, *args: Any, **kwargs: Any) -> Any:
+    def watched(t_list: Any, clip_norm: Any, use_norm: Any = None, name: Any = None) -> Any:
         with observer.outermost() as counts:
-            clipped, norm = function(t_list, clip_norm, *args, **kwargs)
+            clipped, norm = function(t_list, clip_norm, use_norm, name)
             if not counts:
                 return clipped, norm
-            describe = _describe("tf.clip_by_global_norm", "global")
-            return tell(observer, describe, [clip_norm], t_list, clipped), norm
+            limits = [clip_norm] if use_norm is None else [clip_norm, use_norm]
+            return tell(observer, _describe("tf.clip_by_global_norm", "global"), limits, t_list, clipped), norm
 
     return watched
 
@@ -79,7 +79,7 @@ def _describe(name: str, rule: Any) -> Describe:
             return Native(name, "tensorflow", rule, None)
         if rule == "value":
             return Native(name, "tensorflow", rule, (numbers[0], numbers[1]), None, None)  # type: ignore[arg-type]
-        return Native(name, "tensorflow", rule, numbers[0])
+        return Native(name, "tensorflow", rule, numbers[0], given_norm=numbers[1] if len(numbers) > 1 else None)
 
     return native
 
@@ -98,11 +98,9 @@ def tell(
     chosen = [[each[index] for index in places] if each else [] for each in (before, after, weights, names)]
 
     def receive(*values: Any) -> None:
-        found = [_array(each) for each in values]
-        tensors, count = found[len(limits) :], len(places)
-        held = [tensors[start : start + count] for start in range(0, len(tensors), count or 1)]
-        limit = [value.array for value in found[: len(limits)]]
-        observer.see(describe(limit), Seen(*held[:2], held[2] if weights else (), chosen[3]))
+        count, found = len(places), [from_array(np.array(each)) for each in values[len(limits) :]]
+        seen = Seen(found[:count], found[count : 2 * count], found[2 * count :], chosen[3])
+        observer.see(describe(values[: len(limits)]), seen)
 
     tensors = [tf.convert_to_tensor(each) for part in chosen[:3] for each in part]
     given = [tf.convert_to_tensor(each, _dtype(each)) for each in limits]
@@ -118,7 +116,3 @@ def tell(
 def _dtype(limit: Any) -> Any:
     """A number has to be told as it was given: float64 holds all."""
     return None if tf.is_tensor(limit) or isinstance(limit, tf.Variable) else tf.float64
-
-
-def _array(value: Any) -> Dense:
-    return from_array(np.array(value))

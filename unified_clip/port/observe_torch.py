@@ -28,8 +28,10 @@ def _watched(observer: Observer, function: Callable[..., Any]) -> Callable[..., 
     signature = inspect.signature(function)
 
     def watched(*args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return function(*args, **kwargs)
         with observer.outermost() as counts:
-            if not counts or torch.compiler.is_compiling():
+            if not counts:
                 return function(*args, **kwargs)
             bound = signature.bind(*args, **kwargs)
             given = next(iter(bound.arguments))
@@ -54,8 +56,9 @@ def _native(name: str, arguments: dict[str, Any]) -> Native:
     if "clip_value" in arguments:
         limit = float(arguments["clip_value"])
         return Native(name, "torch", "value", (-limit, limit), None, None)
-    order = float(arguments.get("norm_type", 2.0))
-    return Native(name, "torch", "global", float(arguments["max_norm"]), order, EPS)
+    order, limit = float(arguments.get("norm_type", 2.0)), float(arguments["max_norm"])
+    given = float(arguments["total_norm"]) if "total_norm" in arguments else None
+    return Native(name, "torch", "global", limit, order, EPS, given)
 
 
 def _read(tensor: Any) -> Dense:

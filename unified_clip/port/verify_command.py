@@ -8,9 +8,13 @@ import sys
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-REFUSED, CRASHED = 2, 3
-"""Exit statuses: a file or the command is wrong; a process crashed or hung."""
+if TYPE_CHECKING:
+    from .verify_compare import Verified
+
+REFUSED, CRASHED, INTERRUPTED = 2, 3, 130
+"""Exit statuses: a file or the command is wrong; a process crashed or hung; somebody ended it."""
 
 SECONDS = 600.0
 
@@ -47,10 +51,12 @@ def run(options: argparse.Namespace) -> int:
         return _end(str(error), REFUSED)
     except WorkerError as error:
         return _end(str(error), CRASHED)
+    except KeyboardInterrupt:
+        return _end("interrupted; both processes were ended", INTERRUPTED)
     return 0 if found.is_same else 1
 
 
-def _verify(options: argparse.Namespace, stack: ExitStack):  # type: ignore[no-untyped-def]
+def _verify(options: argparse.Namespace, stack: ExitStack) -> Verified:
     from ..parity import parting
     from ..parity.items import from_array
     from . import verify_compare, verify_run
@@ -77,7 +83,7 @@ def _verify(options: argparse.Namespace, stack: ExitStack):  # type: ignore[no-u
     ran = verify_run.run(scripts, weights, batches, out, options.timeout)
     held = {name: from_array(each) for name, each in weights.items()}
     steps = len(next(iter(batches.values())))
-    return verify_compare.compare(*ran, held, steps, out, names, options.max_ulp)
+    return verify_compare.compare(*ran, weights=held, steps=steps, out=out, names=names, max_ulp=options.max_ulp)
 
 
 def _directory(path: Path) -> Path:
@@ -96,10 +102,3 @@ def _directory(path: Path) -> Path:
 def _end(message: str, status: int) -> int:
     print(f"unified-clip: {message}", file=sys.stderr)
     return status
-
-
-if __name__ == "__main__":  # until the command's own parser calls this
-    _parser = argparse.ArgumentParser()
-    _parser.add_argument("--json", action="store_true")
-    add_arguments(_parser)
-    sys.exit(run(_parser.parse_args()))

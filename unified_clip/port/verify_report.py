@@ -10,8 +10,9 @@ from .. import _json
 from ..parity import runs_report
 from ..parity.parting import Distance
 from ..parity.runs import Line
-from .verify_compare import STAGES, Far, Row, Stage, Verified
+from .verify_compare import STAGES, Row, Stage, Verified
 from .verify_run import Script
+from .verify_tensors import Far
 
 SHOWN = 12
 """Rows of a table that is shown whole."""
@@ -42,11 +43,28 @@ def sentences(found: Verified) -> list[str]:
     """What is the same, and why not."""
     runs = ((found.old, found.clips.a), (found.new, found.clips.b))
     told = [_calls(ran.script, recording.lines) for ran, recording in runs]
+    told += [
+        f"{ran.script} gives gradients that are not clipped; what the clip calls made of them is compared."
+        for ran in found.unclipped
+    ]
     told += [*runs_report.result(found.clips), _stage(found, "tensors"), _stage(found, "update")]
+    if found.finding:
+        told.append(f"{found.finding.mistake.capitalize()}: {found.finding.text}.")
+    told += _another_eps(found)
     if found.is_same:
         allowed = f", up to {found.max_ulp:g} ULP" if found.max_ulp else ""
         return [*told, f"Same: {found.old.script} and {found.new.script} clip and step alike{allowed}."]
     return told
+
+
+def _another_eps(found: Verified) -> list[str]:
+    """What --max-ulp would hide."""
+    both = [(pair.a.eps, pair.b.eps) for pair in found.clips.pairs]
+    other = [(old, new) for old, new in both if old is not None and new is not None and old != new]
+    if not other or found.clips.first is not None:
+        return []
+    old, new = other[0]
+    return [f"The old adds {old:g} to the norm, and the new {new:g}, which --max-ulp lets pass at these norms."]
 
 
 def _calls(script: Script, lines: Sequence[Line]) -> str:
@@ -62,14 +80,14 @@ def _stage(found: Verified, stage: Stage) -> str:
         return f"{what.capitalize()} were not compared: the functions do not both give them."
     differ = [(row, far) for row, far in known if far.distance.ulps > found.max_ulp]
     if not differ:
-        return f"{what.capitalize()} are equal in all {len(known)} steps" + (
-            f", up to {found.max_ulp:g} ULP." if found.max_ulp else "."
-        )
+        which = "all" if len(known) == len(found.rows) else f"the {len(known)} of"
+        allowed = f", up to {found.max_ulp:g} ULP" if found.max_ulp else ""
+        return f"{what.capitalize()} are equal in {which} {len(found.rows)} steps{allowed}."
     row, far = differ[0]
     greatest = max((far.distance for _, far in differ))
     return (
-        f"{what.capitalize()} differ from step {row.step} on, there most in {far.name!r} ({_far(far.distance)}); in all "
-        f"at most by {_far(greatest)}."
+        f"{what.capitalize()} differ from step {row.step} on, there most in {far.name!r} ({_far(far.distance)}); in "
+        f"all at most by {_far(greatest)}."
     )
 
 
@@ -125,6 +143,8 @@ def as_data(found: Verified) -> dict[str, Any]:
         "same": found.is_same,
         "max_ulp": found.max_ulp,
         "steps": [_row_data(row, found.max_ulp) for row in found.rows],
+        "unclipped": [ran.script.side for ran in found.unclipped],
+        "finding": None if found.finding is None else vars(found.finding),
         "clips": {key: value for key, value in clips.items() if key not in ("a", "b", "same", "max_ulp")},
     }
     plain: dict[str, Any] = _json.plain(data)

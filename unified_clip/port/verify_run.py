@@ -70,9 +70,18 @@ class Ran:
     directory: Path
     """Where the recording is, and its gradients."""
 
+    yields: bool
+    """Whether it gave something after each step; what returns once gives it after the last."""
+
     @property
     def recording(self) -> Path:
         return self.directory / RECORDING
+
+
+def at_step(ran: Ran, step: int, steps: int) -> Given | None:
+    """What a function gave after a step."""
+    index = step - 1 if ran.yields else step - steps
+    return ran.given[index] if 0 <= index < len(ran.given) else None
 
 
 def script(side: str, text: str, python: str | None) -> Script:
@@ -169,12 +178,10 @@ def _read(script: Script, out: Path, steps: int) -> Ran:
         raise WorkerError(f"{script} ended its process before it had done its steps; let it return") from None
     if "refused" in ended:
         raise VerifyError(f"{script}: {ended['refused']}")
-    if ended["given"] not in (1, steps):
-        raise VerifyError(
-            f"{script} gave its parameters {ended['given']} times, and there are {steps} batches; yield once after "
-            "each, or return once after the last"
-        )
-    return Ran(script, [_given(out / f"{number}.safetensors") for number in range(1, ended["given"] + 1)], out)
+    count = ended["given"]
+    if ended["yields"] and count != steps:
+        raise VerifyError(f"{script} yielded {count} times, and there are {steps} batches; yield once after each")
+    return Ran(script, [_given(out / f"{each}.safetensors") for each in range(1, count + 1)], out, ended["yields"])
 
 
 def _given(path: Path) -> Given:

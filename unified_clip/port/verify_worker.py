@@ -1,8 +1,8 @@
 """Run a training step and record it: `python -X faulthandler -m unified_clip.port.verify_worker FILE NAME JOB OUT`.
 
 JOB is a directory with `weights.npz` and `batches.npz`. Into the directory OUT go `recording.jsonl` with the gradients
-beside it, `N.safetensors` with what the function gave after step N, and at the end `ended.json`: how often it gave
-something, or why it is refused. What the function raises ends the process with its traceback.
+beside it, `N.safetensors` with what the function gave the Nth time, and at the end `ended.json`: how often it did, and
+whether it yields, or why it is refused. What the function raises ends the process with its traceback.
 """
 
 from __future__ import annotations
@@ -33,8 +33,15 @@ RECORDING, ENDED = "recording.jsonl", "ended.json"
 PARTS_GIVEN = ("parameters", "gradients", "unclipped")
 """What the function gives after a step; the last two may be missing."""
 
-WATCHED = {"torch": "torch", "tensorflow": "tensorflow", "keras": "keras", "paddle": "paddle", "optax": "optax"}
-"""From a module to that which watches its functions, `observe_*.py`."""
+WATCHED = {
+    "torch": ("torch", "install"),
+    "tensorflow": ("tensorflow", "install"),
+    "keras": ("keras", "install"),
+    "paddle": ("paddle", "install"),
+    "unified_clip.paddle": ("paddle", "install_ours"),
+    "optax": ("optax", "install"),
+}
+"""From a module to what has its functions watched: an `observe_*.py`, and a function of it."""
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 
@@ -52,28 +59,30 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     _workers.tell_where_on_request()
     try:
-        ended: dict[str, Any] = {"given": run(options.file, options.name, options.job, options.out)}
+        ended = run(options.file, options.name, options.job, options.out)
     except RefusedError as error:
         ended = {"refused": str(error)}
     (options.out / ENDED).write_text(json.dumps(ended), encoding="utf-8")
 
 
-def run(file: Path, name: str, job: Path, out: Path) -> int:
-    """How often the function gave its parameters."""
+def run(file: Path, name: str, job: Path, out: Path) -> dict[str, Any]:
+    """How often the function gave its parameters, and whether it yields them."""
     weights, batches = read_job(job)
     recording = unified_clip.record(out / RECORDING, norms=True, gradients_every=1)
     observer = Observer(recording)
-    AfterImport({module: partial(_watch, which, observer) for module, which in WATCHED.items()}).install()
+    AfterImport({module: partial(_watch, observer, *how) for module, how in WATCHED.items()}).install()
     function = _function(file, name)
     given = 0
     with warnings.catch_warnings(), recording:
         warnings.filterwarnings("ignore", "gradients inside a graph are not stored", unified_clip.ClipWarning)
         warnings.filterwarnings("ignore", ".*holds no clip call", unified_clip.ClipWarning)
-        for given, values in enumerate(_steps(function, weights, batches, recording), start=1):
+        found = function(weights, batches)
+        yields = inspect.isgenerator(found)
+        for given, values in enumerate(_steps(found, recording) if yields else [found], start=1):
             observer.wait()
             _store(out / f"{given}.safetensors", given, values)
         observer.wait()
-    return given
+    return {"given": given, "yields": yields}
 
 
 def read_job(job: Path) -> tuple[Arrays, list[Arrays]]:
@@ -84,8 +93,8 @@ def read_job(job: Path) -> tuple[Arrays, list[Arrays]]:
         return dict(weights), [{name: each[index] for name, each in stacked.items()} for index in range(count)]
 
 
-def _watch(which: str, observer: Observer) -> None:
-    import_module(f".observe_{which}", __package__).install(observer)
+def _watch(observer: Observer, which: str, install: str) -> None:
+    getattr(import_module(f".observe_{which}", __package__), install)(observer)
 
 
 def _function(file: Path, name: str) -> Callable[..., Any]:
@@ -104,12 +113,8 @@ def _function(file: Path, name: str) -> Callable[..., Any]:
     return function
 
 
-def _steps(function: Callable[..., Any], weights: Arrays, batches: list[Arrays], recording: Recording) -> Iterator[Any]:
-    """What a generator yields after each step, or what a function returns after the last one."""
-    found = function(weights, batches)
-    if not inspect.isgenerator(found):
-        yield found
-        return
+def _steps(found: Iterator[Any], recording: Recording) -> Iterator[Any]:
+    """What a generator yields after each step, each of which is one of the recording."""
     recording.next_step()
     for values in found:
         yield values
@@ -121,12 +126,14 @@ def _store(path: Path, step: int, values: Any) -> None:
         raise RefusedError(
             f"gave a {type(values).__name__} at step {step}; give (parameters, gradients), two dicts of tensors by name"
         )
-    stored = {}
+    stored: dict[str, tuple[str, Any]] = {}
     for part, held in zip(PARTS_GIVEN, values, strict=False):
         if held is None and part != "parameters":
             continue
         if not isinstance(held, Mapping):
             raise RefusedError(f"gave {part} as a {type(held).__name__} at step {step}; give a dict of tensors by name")
+        if part == "parameters" and not held:
+            raise RefusedError(f"gave no parameters at step {step}; give a dict of tensors by name")
         stored |= {f"{part}/{name}": _dense(part, name, step, each) for name, each in held.items() if each is not None}
     _safetensors.write_at_once(path, stored)
 

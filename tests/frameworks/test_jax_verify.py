@@ -1,0 +1,52 @@
+"""`unified-clip port --verify` of optax's own clipping, each script in its process, and what it is ported to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from verify_pairs import NUMPY, calls, greatest, verified
+
+pytest.importorskip("optax")
+
+OPTAX = """
+import jax
+import jax.numpy as jnp
+import optax
+
+def step(weights, batches):
+    optimizer = optax.chain(optax.CLIP, optax.sgd(0.25))
+    params = {name: jnp.asarray(array) for name, array in weights.items()}
+    state = optimizer.init(params)
+
+    def loss(params, batch):
+        return jnp.mean((batch["x"] @ params["weight"] + params["bias"] - batch["y"]) ** 2)
+
+    JIT
+    def one(params, state, batch):
+        updates, state = optimizer.update(jax.grad(loss)(params, batch), state, params)
+        return optax.apply_updates(params, updates), state
+
+    for batch in batches:
+        params, state = one(params, state, batch)
+        yield params, None
+"""
+
+
+@pytest.mark.parametrize("jit", ["", "@jax.jit"])
+@pytest.mark.parametrize(
+    ("clip", "ours"),
+    [
+        ("clip_by_global_norm(0.5)", "grads, _ = uc.clip_by_global_norm(grads, 0.5)"),
+        ("clip(0.25)", "uc.clip_grad_value_(grads, 0.25)"),
+    ],
+)
+def test_optax_is_seen_inside_jit_and_outside(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], clip: str, ours: str, jit: str
+) -> None:
+    old = OPTAX.replace("CLIP", clip).replace("JIT", jit)
+    data = verified(tmp_path, capsys, old, NUMPY.replace("CLIP", ours), "--max-ulp", "64")
+    assert data["same"]
+    assert calls(data, "old") == {f"optax.{clip.partition('(')[0]}"}
+    assert all(len(step["old"]) == 1 for step in data["steps"])
+    assert greatest(data, "tensors") <= 64

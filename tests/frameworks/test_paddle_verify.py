@@ -1,0 +1,116 @@
+"""`unified-clip port --verify` of Paddle's own clipping, each script in its process, and what it is ported to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from verify_pairs import NUMPY, TORCH, calls, greatest, mistakes, verified
+
+DYGRAPH = """
+import paddle
+
+def step(weights, batches):
+    net = paddle.nn.Linear(6, 2)
+    net.set_state_dict(weights)
+    optimizer = paddle.optimizer.SGD(0.25, parameters=net.parameters(), grad_clip=paddle.nn.CLASS)
+    for batch in batches:
+        (net(paddle.to_tensor(batch["x"])) - paddle.to_tensor(batch["y"])).square().mean().backward()
+        CALL
+        optimizer.step()
+        yield dict(net.named_parameters()), None
+        optimizer.clear_grad()
+"""
+
+STATIC = """
+import numpy as np
+import paddle
+
+def step(weights, batches):
+    paddle.enable_static()
+    x, y = paddle.static.data("x", [4, 6]), paddle.static.data("y", [4, 2])
+    net = paddle.nn.Linear(6, 2)
+    loss = (net(x) - y).square().mean()
+    optimizer = paddle.optimizer.SGD(0.25, parameters=net.parameters(), grad_clip=paddle.nn.CLASS)
+    optimizer.minimize(loss)
+    executor, scope = paddle.static.Executor(), paddle.static.global_scope()
+    executor.run(paddle.static.default_startup_program())
+    names = {name: parameter.name for name, parameter in net.named_parameters()}
+    for name, variable in names.items():
+        scope.find_var(variable).get_tensor().set(weights[name], paddle.CPUPlace())
+    for batch in batches:
+        (found,) = executor.run(feed=batch, fetch_list=[loss])
+        assert found.shape == ()
+        yield {name: np.array(scope.find_var(variable).get_tensor()) for name, variable in names.items()}, None
+"""
+
+
+def paddle(source: str, kind: str, call: str = "") -> str:
+    return source.replace("CLASS", f"{kind}(0.5)").replace("CALL", call)
+
+
+GLOBAL = paddle(DYGRAPH, "ClipGradByGlobalNorm")
+
+
+def test_a_step_in_paddle_and_its_port_to_pytorch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Paddle shows its gradients before clipping only: what its clip makes of them is seen at the clip."""
+    port = TORCH.replace("CLIP", "uc.ClipGradByGlobalNorm(0.5).clip_(net.parameters())")
+    data = verified(tmp_path, capsys, GLOBAL, port, "--max-ulp", "64")
+    assert data["same"]
+    assert calls(data, "old") == {"paddle.nn.ClipGradByGlobalNorm"}
+    assert greatest(data, "tensors") <= 64
+    assert data["steps"][0]["coefficient"]["ulps"] == 0
+
+
+def test_a_static_program_and_its_drop_in(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Recordings do not see ours in static programs; here they are watched like Paddle's."""
+    old = paddle(STATIC, "ClipGradByGlobalNorm")
+    new = old.replace("paddle.nn.Clip", "uc.Clip").replace("import paddle", "import paddle, unified_clip.paddle as uc")
+    data = verified(tmp_path, capsys, old, new, "--max-ulp", "8")
+    assert data["same"]
+    assert calls(data, "new") == {"GradientClipByGlobalNorm"}
+    assert greatest(data, "tensors") <= 8
+
+
+def test_a_port_that_adds_eps_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    port = TORCH.replace("CLIP", "torch.nn.utils.clip_grad_norm_(net.parameters(), 0.5)")
+    data = verified(tmp_path, capsys, GLOBAL, port)
+    assert mistakes(data)[0] == "missing eps"
+
+
+@pytest.mark.parametrize(
+    ("old", "call", "ours"),
+    [
+        (
+            paddle(DYGRAPH, "ClipGradByNorm"),
+            "nn.ClipGradByNorm",
+            "grads = {n: uc.clip_by_norm(g, 0.5) for n, g in grads.items()}",
+        ),
+        (paddle(DYGRAPH, "ClipGradByValue"), "nn.ClipGradByValue", "uc.clip_grad_value_(grads, 0.5)"),
+        (
+            paddle(DYGRAPH, "ClipGradByNorm", "paddle.nn.utils.clip_grad_norm_(net.parameters(), 0.5)").replace(
+                "grad_clip", "name"
+            ),
+            "nn.utils.clip_grad_norm_",
+            "uc.clip_grad_norm_(grads, 0.5)",
+        ),
+        (
+            paddle(STATIC, "ClipGradByGlobalNorm"),
+            "nn.ClipGradByGlobalNorm",
+            "grads, _ = uc.clip_by_global_norm(grads, 0.5)",
+        ),
+        (
+            paddle(STATIC, "ClipGradByNorm"),
+            "nn.ClipGradByNorm",
+            "grads = {n: uc.clip_by_norm(g, 0.5) for n, g in grads.items()}",
+        ),
+    ],
+)
+def test_paddles_clips_are_seen_in_dygraph_and_in_static_programs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], old: str, call: str, ours: str
+) -> None:
+    data = verified(tmp_path, capsys, old, NUMPY.replace("CLIP", ours), "--max-ulp", "64")
+    assert data["same"]
+    assert calls(data, "old") == {f"paddle.{call}"}
+    assert all(len(step["old"]) == 1 for step in data["steps"])
+    assert greatest(data, "tensors") <= 64

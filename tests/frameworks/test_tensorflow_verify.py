@@ -1,0 +1,108 @@
+"""`unified-clip port --verify` of TensorFlow's and Keras' own clipping, each script in its process, and its ports."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from verify_pairs import NUMPY, TORCH, calls, greatest, mistakes, verified
+
+TAPE = """
+import tensorflow as tf
+
+def step(weights, batches):
+    held = {name: tf.Variable(array) for name, array in weights.items()}
+
+    GRAPH
+    def one(x, y):
+        with tf.GradientTape() as tape:
+            out = tf.clip_by_value(x @ held["weight"] + held["bias"], -100.0, 100.0)
+            loss = tf.reduce_mean(tf.square(out - y))
+        grads = tape.gradient(loss, list(held.values()))
+        CLIP
+        for variable, grad in zip(held.values(), grads):
+            variable.assign_sub(0.25 * grad)
+        return grads
+
+    for batch in batches:
+        grads = one(tf.constant(batch["x"]), tf.constant(batch["y"]))
+        yield held, dict(zip(held, grads))
+"""
+"""It clips what is no gradient too, which is not to be counted."""
+
+SESSION = """
+import tensorflow.compat.v1 as tf
+
+def step(weights, batches):
+    tf.disable_eager_execution()
+    x, y = tf.placeholder(tf.float32, [4, 6]), tf.placeholder(tf.float32, [4, 2])
+    held = {name: tf.Variable(array) for name, array in weights.items()}
+    loss = tf.reduce_mean(tf.square(x @ held["weight"] + held["bias"] - y))
+    optimizer = tf.train.GradientDescentOptimizer(0.25)
+    pairs = optimizer.compute_gradients(loss, list(held.values()))
+    grads, _ = tf.clip_by_global_norm([grad for grad, _ in pairs], 0.5)
+    train = optimizer.apply_gradients(zip(grads, held.values()))
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        for batch in batches:
+            _, found = session.run([train, grads], {x: batch["x"], y: batch["y"]})
+            yield session.run(held), dict(zip(held, found))
+"""
+
+KERAS = """
+import keras
+
+def step(weights, batches):
+    net = keras.Sequential([keras.Input((6,)), keras.layers.Dense(2)])
+    net.set_weights([weights["weight"], weights["bias"]])
+    net.compile(keras.optimizers.SGD(0.25, CLIP), "mse")
+    for batch in batches:
+        net.train_on_batch(batch["x"], batch["y"])
+        yield dict(zip(["weight", "bias"], net.get_weights())), None
+"""
+
+ALL = "grads, _ = tf.clip_by_global_norm(grads, 0.5)"
+EACH = "grads = [tf.clip_by_norm(grad, 0.5) for grad in grads]"
+OURS = "grads, _ = uc.clip_by_global_norm(grads, 0.5)"
+OURS_EACH = "grads = {n: uc.clip_by_norm(g, 0.5) for n, g in grads.items()}"
+
+
+def tape(clip: str, graph: str = "") -> str:
+    return TAPE.replace("CLIP", clip).replace("GRAPH", graph)
+
+
+def test_a_step_with_a_tape_and_its_port_to_pytorch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    port = TORCH.replace("CLIP", "uc.ClipGradByGlobalNorm(0.5).clip_(net.parameters())")
+    data = verified(tmp_path, capsys, tape(ALL), port, "--max-ulp", "64")
+    assert data["same"]
+    assert calls(data, "old") == {"tf.clip_by_global_norm"}
+    assert data["steps"][0]["coefficient"]["ulps"] == 0
+
+
+def test_a_port_that_clips_each_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = verified(tmp_path, capsys, tape(ALL), NUMPY.replace("CLIP", OURS_EACH))
+    assert mistakes(data)[0] == "per tensor for global"
+
+
+@pytest.mark.parametrize(
+    ("old", "call", "ours"),
+    [
+        (tape(EACH, "@tf.function"), "tf.clip_by_norm", OURS_EACH),
+        (
+            tape("grads = [tf.clip_by_value(g, -0.25, 0.5) for g in grads]"),
+            "tf.clip_by_value",
+            "grads = {n: uc.clip_by_value(g, -0.25, 0.5) for n, g in grads.items()}",
+        ),
+        (SESSION, "tf.clip_by_global_norm", OURS),
+        (KERAS.replace("CLIP", "clipnorm=0.5"), "keras.optimizers.SGD(clipnorm=)", OURS_EACH),
+        (KERAS.replace("CLIP", "global_clipnorm=0.5"), "keras.optimizers.SGD(global_clipnorm=)", OURS),
+    ],
+)
+def test_clips_are_seen_eagerly_in_graphs_and_in_sessions(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], old: str, call: str, ours: str
+) -> None:
+    data = verified(tmp_path, capsys, old, NUMPY.replace("CLIP", ours), "--max-ulp", "64")
+    assert data["same"]
+    assert calls(data, "old") == {call}
+    assert all(len(step["old"]) == 1 for step in data["steps"])
+    assert greatest(data, "tensors") <= 64

@@ -1,0 +1,98 @@
+"""`unified-clip port --verify` of PyTorch's own functions, each in its process, and what they are ported to."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from verify_pairs import NUMPY, TORCH, calls, greatest, mistakes, verified
+
+from unified_clip.cli import main
+
+PAGE = (Path(__file__).parents[2] / "docs" / "verify.md").read_text(encoding="utf-8")
+
+CLIP = "torch.nn.utils.clip_grad_norm_(net.parameters(), 0.5)"
+NATIVE = TORCH.replace("CLIP", CLIP)
+
+
+@pytest.mark.parametrize(
+    ("native", "ours", "call"),
+    [
+        ("torch.nn.utils.clip_grad.clip_grad_norm_({}, 0.5, 1)", "uc.clip_grad_norm_({}, 0.5, 1)", "clip_grad_norm_"),
+        ("torch.nn.utils.clip_grad_value_({}, 0.1)", "uc.clip_grad_value_({}, 0.1)", "clip_grad_value_"),
+        (
+            "torch.nn.utils.clip_grads_with_norm_({}, 0.5, torch.tensor(2.0))",
+            "uc.clip_grads_with_norm_({}, 0.5, torch.tensor(2.0))",
+            "clip_grads_with_norm_",
+        ),
+    ],
+)
+def test_a_native_and_ours_of_the_same_name_are_the_same_but_for_its_rounding(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], native: str, ours: str, call: str
+) -> None:
+    old, new = (TORCH.replace("CLIP", each.format("net.parameters()")) for each in (native, ours))
+    data = verified(tmp_path, capsys, old, new, "--max-ulp", "8")
+    assert data["same"]
+    assert calls(data, "old") == {f"torch.nn.utils.{call}"}
+    assert calls(data, "new") == {call}
+    assert all(len(step["old"]) == 1 for step in data["steps"])
+    assert greatest(data, "tensors") <= 8
+
+
+@pytest.mark.parametrize(
+    ("clip", "mistake"),
+    [
+        ("[torch.nn.utils.clip_grad_norm_([p], 0.5) for p in net.parameters()]", "per tensor for global"),
+        ("uc.ClipGradByGlobalNorm(0.5).clip_(net.parameters())", "missing eps"),
+        ("torch.nn.utils.clip_grad_norm_(net.parameters(), 0.25)", "another threshold"),
+        (f"optimizer.step(); {CLIP}; optimizer.param_groups[0]['lr'] = 0", "clipping after the step"),
+        (f"{CLIP}; {CLIP}", "clipping twice"),
+    ],
+)
+def test_a_mistake_between_natives_is_named_at_the_first_step(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], clip: str, mistake: str
+) -> None:
+    data = verified(tmp_path, capsys, NATIVE, TORCH.replace("CLIP", clip))
+    assert data["steps"][0]["differs"]
+    assert mistake in mistakes(data)
+
+
+def test_the_coefficient_of_a_native_is_what_it_multiplied_by(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its norm is a float32 sum; ours is exact. What differs by that is called rounding, and of nothing else."""
+    ours = TORCH.replace("CLIP", "uc.clip_grad_norm_(net.parameters(), 0.5)")
+    data = verified(tmp_path, capsys, NATIVE, ours)
+    assert set(mistakes(data)) <= {"rounding"}
+    assert data["steps"][0]["norm"]["ulps"] == 0
+    assert all(step["old"][0]["coef"] == pytest.approx(0.5 / (step["old"][0]["norm"] + 1e-6)) for step in data["steps"])
+
+
+def test_a_step_in_numpy_and_its_port(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Other names of the calls, and matrices transposed."""
+    old = NUMPY.replace("CLIP", "uc.clip_grad_norm_(grads, 0.5)")
+    data = verified(tmp_path, capsys, old, NATIVE, "--max-ulp", "64")
+    assert data["same"]
+    assert greatest(data, "update") <= 64
+
+
+def test_the_example_on_the_page_prints_what_it_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But for numbers, which are rounded otherwise on another processor."""
+    monkeypatch.chdir(tmp_path)
+    for name, code in re.findall(r"```python\n# (\w+\.py)\n(.*?)```", PAGE, re.DOTALL):
+        Path(name).write_text(code, encoding="utf-8")
+    subprocess.run([sys.executable, "data.py"], check=True)
+    ((command, printed),) = re.findall(r"```console\n\$ unified-clip (.*?)\n(.*?)```", PAGE, re.DOTALL)
+    assert main(command.split()) == 1
+    assert without_numbers(capsys.readouterr().out) == without_numbers(printed)
+
+
+def without_numbers(text: str) -> list[str]:
+    """The lines but for the frame of the table."""
+    lines = [re.sub(r"\d[-\d.e]*", "#", line) for line in text.splitlines() if line[0] not in "┏┡└"]
+    return [" ".join(line.split()) for line in lines]

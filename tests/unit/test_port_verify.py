@@ -1,0 +1,246 @@
+"""`unified-clip port --verify`: two training steps on the same weights and batches, without a framework."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import verify_pairs
+from verify_pairs import BATCHES, NUMPY, STEPS, WEIGHTS, greatest, mistakes, run, verified
+
+GLOBAL = NUMPY.replace("CLIP", "grads, _ = uc.clip_by_global_norm(grads, 0.5)")
+EACH = NUMPY.replace("CLIP", "grads = {name: uc.clip_by_norm(grad, 0.5) for name, grad in grads.items()}")
+EACH_IN_ONE = NUMPY.replace(
+    "CLIP",
+    "grads = dict(zip(grads, [g for _, g in uc.GradientClipByNorm(0.5)(zip(weights.values(), grads.values()))]))",
+)
+
+
+def test_the_same_step_is_the_same_at_every_stage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = verified(tmp_path, capsys, GLOBAL, GLOBAL)
+    assert data["same"]
+    assert [step["step"] for step in data["steps"]] == list(range(1, STEPS + 1))
+    for stage in ("norm", "coefficient", "tensors", "update"):
+        assert greatest(data, stage) == 0
+    assert all(line["coef"] < 1 for step in data["steps"] for line in (*step["old"], *step["new"]))
+
+
+@pytest.mark.parametrize(
+    ("clip", "mistake"),
+    [
+        ("grads = {name: uc.clip_by_norm(grad, 0.5) for name, grad in grads.items()}", "per tensor for global"),
+        ("grads, _ = uc.clip_by_global_norm(grads, 0.25)", "another threshold"),
+        ("uc.clip_grad_norm_(grads, 0.5)", "missing eps"),
+        ("uc.clip_grad_norm_({'weight': grads['weight']}, 0.5)", "a parameter is missing"),
+        ("uc.clip_by_global_norm(grads, 0.5)", "the clip does not reach the step"),
+        ("grads, _ = uc.clip_by_global_norm({n: 2 * g for n, g in grads.items()}, 0.5)", "scaled gradients"),
+    ],
+)
+def test_a_mistake_is_named_at_the_first_step(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], clip: str, mistake: str
+) -> None:
+    data = verified(tmp_path, capsys, GLOBAL, NUMPY.replace("CLIP", clip))
+    assert not data["same"]
+    assert data["steps"][0]["differs"]
+    assert mistake in mistakes(data)
+
+
+@pytest.mark.parametrize(
+    ("line", "mistake", "says"),
+    [
+        ("np.float32(0.125) * grad", "another learning rate", "0.5 times"),
+        ("np.float32(0.25) * grad + np.float32(0.1) * weights[name]", "another optimizer", "weight decay"),
+    ],
+)
+def test_updates_that_differ_where_the_clips_do_not_are_explained(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], line: str, mistake: str, says: str
+) -> None:
+    data = verified(tmp_path, capsys, GLOBAL, GLOBAL.replace("np.float32(0.25) * grad", line))
+    assert data["steps"][0]["differs"] == ["update"]
+    assert data["finding"]["mistake"] == mistake
+    assert says in data["finding"]["text"]
+
+
+def test_a_call_for_each_gradient_is_one_that_clips_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = verified(tmp_path, capsys, EACH, EACH_IN_ONE)
+    assert data["same"]
+    assert [len(step["old"][0]["norm"]) for step in data["steps"]] == [2] * STEPS
+
+
+def test_gradients_given_before_clipping_are_replaced_by_what_the_call_made_of_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    raw = (
+        GLOBAL.replace("CLIP", "")
+        .replace("grads, _ =", "raw = grads; grads, _ =")
+        .replace("weights, grads\n", "weights, raw\n")
+    )
+    data = verified(tmp_path, capsys, raw, GLOBAL)
+    assert data["same"]
+    assert data["unclipped"] == ["old"]
+    assert greatest(data, "tensors") == 0
+
+
+def test_gradients_that_are_not_given_are_what_the_call_left(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = verified(tmp_path, capsys, GLOBAL.replace("weights, grads\n", "weights, None\n"), GLOBAL)
+    assert data["same"]
+    assert data["unclipped"] == []
+    assert greatest(data, "tensors") == 0
+
+
+def test_a_function_may_return_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    once = GLOBAL.replace("        yield weights", "    return weights")
+    data = verified(tmp_path, capsys, once, GLOBAL)
+    assert data["same"]
+    assert [step["norm"]["ulps"] for step in data["steps"]] == [0] * STEPS
+    assert [step["update"] is None for step in data["steps"]] == [True] * (STEPS - 1) + [False]
+
+
+@pytest.mark.parametrize(
+    ("by_hand", "same"),
+    [
+        ("norm = np.sqrt(sum((g.astype(float) ** 2).sum() for g in grads.values()))", True),
+        ("norm = np.abs(grads['weight']).max()", False),
+    ],
+)
+def test_a_clip_by_hand_is_known_by_the_gradients_before_and_after(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], by_hand: str, same: bool
+) -> None:
+    clip = f"raw = grads; {by_hand}; grads = {{n: g * np.float32(min(1, 0.5 / norm)) for n, g in grads.items()}}"
+    hand = NUMPY.replace("CLIP", clip).replace("weights, grads\n", "weights, grads, raw\n")
+    data = verified(tmp_path, capsys, hand, GLOBAL, "--max-ulp", "64")
+    assert data["same"] is same
+    assert verify_pairs.calls(data, "old") == {"by hand"}
+    assert {line["rule"] for step in data["steps"] for line in step["old"]} == {"global"}
+
+
+def test_another_eps_is_told_of_where_max_ulp_hides_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(tmp_path, GLOBAL, NUMPY.replace("CLIP", "uc.clip_grad_norm_(grads, 0.5)"), "--max-ulp", "64") == 0
+    assert "The old adds 0 to the norm, and the new 1e-06, which --max-ulp lets pass" in capsys.readouterr().out
+
+
+def test_layouts_and_names_may_differ(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    turned = GLOBAL.replace(
+        "yield weights, grads",
+        "yield tuple({'W': each['weight'].T, 'b': each['bias']} for each in (weights, grads))",
+    )
+    assert verified(tmp_path, capsys, GLOBAL, turned)["same"]
+    (tmp_path / "names.toml").write_text('weight = "W"\nbias = "b"\n', encoding="utf-8")
+    data = verified(tmp_path, capsys, GLOBAL, turned, "--map", str(tmp_path / "names.toml"))
+    assert data["same"]
+    assert greatest(data, "update") == 0
+
+
+def test_fewer_steps_can_be_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert len(verified(tmp_path, capsys, GLOBAL, GLOBAL, "--steps", "2")["steps"]) == 2
+
+
+def test_the_table_has_a_row_for_each_step_and_says_why_they_part(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(tmp_path, GLOBAL, EACH) == 1
+    printed = capsys.readouterr().out
+    assert printed.count("another clip") == STEPS
+    for expected in ("coefficient old", "(max of 2)", "Per tensor for global", "The updates differ from step 1 on"):
+        assert expected in printed
+
+
+def test_recordings_and_tensors_are_kept_on_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "kept"
+    assert run(tmp_path, GLOBAL, GLOBAL, "--out", str(out)) == 0
+    lines = (out / "old.jsonl").read_text(encoding="utf-8").splitlines()
+    assert list(json.loads(lines[1])["parameters"]) == ["weight", "bias"]
+    assert len(lines) == STEPS + 1
+    assert (out / "new" / f"{STEPS}.safetensors").is_file()
+    assert run(tmp_path, GLOBAL, GLOBAL, "--out", str(out)) == 2
+    assert "is there already; name another directory with --out" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("new", "says"),
+    [
+        ("step = 1", "new.py:step: step is a int; name a function of weights and batches"),
+        ("", "new.py:step: has no function step; name one that it has, as in new.py:step"),
+        ("def step(weights): pass", "step has to take two arguments, weights and batches"),
+        ("def step(weights, batches): return 1", "gave a int at step 1; give (parameters, gradients)"),
+        ("def step(weights, batches): return [], {}", "gave parameters as a list at step 1; give a dict"),
+        (
+            "def step(weights, batches): return {'w': 'x'}, {}",
+            "gave parameters with 'w' of str32 at step 1; give only what",
+        ),
+        ("def step(weights, batches): yield weights, {}", f"yielded 1 times, and there are {STEPS} batches"),
+        ("def step(weights, batches): return weights, {}", "made no clip call that can be seen"),
+        ("def step(weights, batches): return {}, {}", "gave no parameters at step 1; give a dict of tensors by name"),
+    ],
+)
+def test_what_a_function_does_wrong_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], new: str, says: str
+) -> None:
+    assert run(tmp_path, GLOBAL, new) == 2
+    assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--steps", "9"], "--steps is 9, and "),
+        (["--max-ulp", "-1"], "--max-ulp is -1.0; it must be 0 or more"),
+        (["--timeout", "0"], "--timeout is 0.0; it must be more than 0"),
+        (["--weights", "none.npz"], "--weights none.npz: there is no such file"),
+        (["--batches", "none.npz"], "--batches none.npz cannot be read"),
+        (["--map", "names.toml"], "--map has 'v'"),
+        (
+            ["--batches", "ragged.npz"],
+            "the first axis of each array is the step, and all have as many; x has 2, y has 3",
+        ),
+        (["--python-new", "nowhere"], "nowhere cannot be started"),
+        (["--verify", "step.py", "new.py:step"], "'step.py' names no file and a function in it; write old.py:step"),
+        (["--verify", "gone.py:step", "new.py:step"], "gone.py is no file; name one and a function in it"),
+    ],
+)
+def test_what_is_wrong_with_the_command_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, options: list[str], says: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("names.toml").write_text('v = "w"\n', encoding="utf-8")
+    np.savez("ragged.npz", x=np.zeros(2), y=np.zeros(3))
+    assert run(tmp_path, GLOBAL, GLOBAL, *options) == 2
+    assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--weights", "--batches"])
+def test_weights_and_batches_are_needed(tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str) -> None:
+    from unified_clip.cli import main
+
+    (tmp_path / "old.py").write_text(GLOBAL, encoding="utf-8")
+    data = verify_pairs.write_data(tmp_path)
+    at = data.index(option)
+    assert main(["port", "--verify", *[f"{tmp_path}/old.py:step"] * 2, *data[:at], *data[at + 2 :]]) == 2
+    assert f"--verify needs {option}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("body", "options", "says"),
+    [
+        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", [], "signal 11 (SIGSEGV)"),
+        ("1 / 0", [], "ZeroDivisionError"),
+        ("import sys; sys.exit(0)", [], "ended its process before it had done its steps"),
+        ("import time; time.sleep(60)", ["--timeout", "2"], "has not ended after 2 seconds; it was in step (new.py"),
+    ],
+)
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no signals")
+def test_a_process_that_crashes_or_hangs_is_told_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], body: str, options: list[str], says: str
+) -> None:
+    assert run(tmp_path, GLOBAL, f"def step(weights, batches):\n    {body}\n", *options) == 3
+    assert says in capsys.readouterr().err
+
+
+def test_the_data_clips_at_every_step() -> None:
+    assert set(WEIGHTS) == {"weight", "bias"}
+    assert all(len(each) == STEPS for each in BATCHES.values())

@@ -1,0 +1,201 @@
+"""What is recorded of a function that is watched, and how it comes to be watched."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import unified_clip
+from unified_clip.parity import parting, runs
+from unified_clip.parity.tensors import Dense
+from unified_clip.port.observe import Native, Observer, Seen, coefficient, documented
+from unified_clip.port.observe_hook import AfterImport
+
+VALUES = np.random.default_rng(3).normal(size=500).astype(np.float32)
+
+
+def dense(values: np.ndarray, dtype: str = "float32") -> Dense:
+    """Numbers rounded to a dtype."""
+    if dtype == "bfloat16":
+        bits = values.astype(np.float32).view(np.uint32)
+        return Dense(dtype, ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16))
+    return Dense(dtype, values.astype(dtype))
+
+
+def scaled(before: Dense, coef: float) -> Dense:
+    return dense(before.values() * coef, before.dtype)
+
+
+@pytest.mark.parametrize("coef", [0.3, 0.7071067, 1e-6, 0.99999994, 2.5])
+def test_the_coefficient_is_the_one_number_that_explains_every_product(coef: float) -> None:
+    before, used = dense(VALUES), float(np.float32(coef))
+    assert coefficient([before], [scaled(before, used)], used) == used
+    assert coefficient([before], [scaled(before, used)], float("nan")) == pytest.approx(used, rel=2**-22)
+
+
+def test_a_formula_that_is_not_what_was_done_is_not_believed() -> None:
+    before, used = dense(VALUES), np.float32(0.3)
+    for ulps in (-2, 2):
+        formula = float(used) * (1 + ulps * 2**-23)
+        assert coefficient([before], [scaled(before, float(used))], formula) == pytest.approx(float(used), rel=2**-23)
+        assert np.float32(coefficient([before], [scaled(before, float(used))], formula)) != np.float32(formula)
+
+
+def test_the_formula_in_float64_is_told_where_it_is_what_was_done() -> None:
+    before, formula = dense(VALUES), 1 / 3
+    assert coefficient([before], [scaled(before, float(np.float32(formula)))], formula) == formula
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_narrow_format_leaves_room_for_the_formula(dtype: str) -> None:
+    before = dense(VALUES, dtype)
+    assert coefficient([before], [scaled(before, 0.3)], 0.3 * (1 + 2**-20)) == 0.3 * (1 + 2**-20)
+
+
+def test_a_product_that_rounds_twice_has_a_coefficient_too() -> None:
+    before = dense(VALUES)
+    after = dense((before.values() / 3.7).astype(np.float32).astype(float) * 1.1)
+    assert coefficient([before], [after], 1.1 / 3.7) == pytest.approx(1.1 / 3.7, rel=2**-22)
+
+
+def test_what_one_number_does_not_explain_has_none() -> None:
+    before = dense(VALUES)
+    assert np.isnan(coefficient([before], [dense(np.clip(VALUES, -0.5, 0.5))], 0.5))
+
+
+def test_what_is_left_as_it_was_has_the_coefficient_1() -> None:
+    before = dense(np.array([0.0, np.nan, np.inf, 3.0], np.float32))
+    assert coefficient([before], [before], 0.5) == 1.0
+
+
+@pytest.mark.parametrize(("n", "expected"), [(0.5, 1.0), (2.0, 1 / (2 + 1e-6)), (np.nan, np.nan)])
+def test_the_formula_adds_eps_to_the_norm(n: float, expected: float) -> None:
+    native = Native("clip", "torch", "global", 1.0, 2.0, 1e-6)
+    assert documented(native, n) == pytest.approx(expected, rel=1e-15, nan_ok=True)
+
+
+def test_a_watched_call_is_a_line_of_the_recording(tmp_path: Path) -> None:
+    before = [dense(np.array([3.0, 4.0])), dense(np.array([[12.0]]))]
+    after = [scaled(each, 1 / 13) for each in before]
+    native = Native("framework.clip", "framework", "global", 1.0, 2.0, 0.0)
+    with unified_clip.record(tmp_path / "run.jsonl", norms=True) as run:
+        run.next_step()
+        Observer(run).see(native, Seen(before, after, [before[0], None], ["a", "b"]))
+    (line,) = runs.read(tmp_path / "run.jsonl").lines
+    assert (line.step, line.call, line.rule, line.norm, line.coef) == (1, "framework.clip", "global", 13.0, 1 / 13)
+    assert line.watched
+    assert line.clipped
+    assert {name: (each.shape, each.norm, each.weight) for name, each in line.parameters.items()} == {
+        "a": ((2,), 5.0, 5.0),
+        "b": ((1, 1), 12.0, None),
+    }
+
+
+def test_each_norm_and_coefficient_is_told_of_a_clip_of_each(tmp_path: Path) -> None:
+    before = [dense(np.array([3.0, 4.0])), dense(np.array([0.5]))]
+    native = Native("framework.clip", "framework", "each", 1.0, 2.0, 0.0)
+    with unified_clip.record(tmp_path / "run.jsonl") as run:
+        Observer(run).see(native, Seen(before, [scaled(before[0], 0.2), before[1]]))
+    (line,) = runs.read(tmp_path / "run.jsonl").lines
+    assert (line.norm, line.coef) == ([5.0, 0.5], [0.2, 1.0])
+
+
+def test_a_call_that_was_given_no_gradient_is_not_recorded(tmp_path: Path) -> None:
+    with pytest.warns(unified_clip.ClipWarning, match="holds no clip call"), unified_clip.record(tmp_path / "r") as run:
+        Observer(run).see(Native("clip", "torch", "global", 1.0), Seen([], []))
+    assert runs.read(tmp_path / "r").lines == []
+
+
+def test_a_call_inside_another_or_inside_ours_is_not_counted(tmp_path: Path) -> None:
+    with unified_clip.record(tmp_path / "run.jsonl") as run:
+        observer = Observer(run)
+        with observer.outermost() as first, observer.outermost() as second:
+            pass
+        with observer.outermost() as third:
+            pass
+        inside = []
+
+        class Asking(dict[str, np.ndarray]):
+            """Gradients that look who runs when ours reads them."""
+
+            def items(self):  # type: ignore[no-untyped-def]
+                with observer.outermost() as counts:
+                    inside.append(counts)
+                return super().items()
+
+        unified_clip.clip_grad_norm_(Asking(a=np.ones(2)), 1.0)
+    assert (first, second, third) == (True, False, True)
+    assert set(inside) == {False}
+
+
+def test_an_action_follows_an_import_once_and_imports_nothing_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "watched_module.py").write_text("value = 1\n", encoding="utf-8")
+    (tmp_path / "broken_module.py").write_text("1 / 0\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    acted = []
+    names = ("watched_module", "broken_module", "absent_module")
+    AfterImport({name: lambda name=name: acted.append(name) for name in names}).install()  # type: ignore[misc]
+    assert acted == []
+    assert "watched_module" not in sys.modules
+    import watched_module
+    import watched_module as again
+
+    assert watched_module.value == 1
+    assert again is watched_module
+    with pytest.raises(ZeroDivisionError):
+        import broken_module  # noqa: F401
+    with pytest.raises(ModuleNotFoundError):
+        import absent_module  # noqa: F401
+    assert acted == ["watched_module"]
+    del sys.modules["watched_module"]
+
+
+# -- comparing
+
+
+def written(path: Path, **changes: Any) -> Path:
+    """A recording of one call."""
+    fields = {"framework": "torch", "rule": "global", "norm_type": 2.0, "dtype": "float32", "clipped": True}
+    line = {"step": 1, "call": "clip", "threshold": 1.0, "eps": 0.0, "norm": 13.0, "coef": 1 / 13, **fields, **changes}
+    header = {"unified_clip": "1", "schema": 1, "started": "now", "norms": False}
+    path.write_text(f"{json.dumps(header)}\n{json.dumps(line)}\n", encoding="utf-8")
+    return path
+
+
+def differs(tmp_path: Path, old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    found = parting.compare(written(tmp_path / "old.jsonl", **old), written(tmp_path / "new.jsonl", **new))
+    assert found.first is not None
+    return [each.mistake for each in found.findings]
+
+
+OFF = {"watched": True, "call": "framework.clip", "coef": float(np.nextafter(np.float32(1 / 13), np.float32(1)))}
+
+
+def test_a_native_that_rounds_is_told_by_name(tmp_path: Path) -> None:
+    assert differs(tmp_path, OFF, {}) == ["rounding"]
+    (finding,) = parting.compare(tmp_path / "old.jsonl", tmp_path / "new.jsonl").findings
+    assert "for the rounding of framework.clip of old.jsonl;" in finding.text
+
+
+def test_a_coefficient_of_ours_that_is_off_is_no_rounding(tmp_path: Path) -> None:
+    assert differs(tmp_path, {**OFF, "watched": False}, {}) == []
+
+
+def test_a_native_that_rounds_is_found_to_add_eps_too(tmp_path: Path) -> None:
+    both = {"threshold": 1e-3, "norm": 1e-2}
+    exact, off = 1e-3 / 1e-2, 1e-3 / (1e-2 + 1e-6) * (1 + 2**-23)
+    assert differs(tmp_path, {**OFF, **both, "coef": off, "eps": 1e-6}, {**both, "coef": exact}) == ["missing eps"]
+    assert differs(tmp_path, {**OFF, **both, "coef": off, "eps": 0.0}, {**both, "coef": exact}) == []
+
+
+def test_a_threshold_that_is_not_known_is_not_compared(tmp_path: Path) -> None:
+    old, new = written(tmp_path / "old.jsonl", threshold=None), written(tmp_path / "new.jsonl")
+    assert parting.compare(old, new).first is None

@@ -1,0 +1,101 @@
+"""Training steps for `unified-clip port --verify`: what its tests have in common."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from unified_clip.cli import main
+
+STEPS = 4
+
+_source = np.random.default_rng(6)
+
+
+def _numbers(*shape: int) -> np.ndarray:
+    """Multiples of 1/8 from -1 to 1."""
+    return (_source.integers(-8, 9, shape) / 8).astype(np.float32)
+
+
+WEIGHTS = {"weight": _numbers(6, 2), "bias": _numbers(2)}
+BATCHES = {"x": _numbers(STEPS, 4, 6), "y": _numbers(STEPS, 4, 2)}
+
+NUMPY = """
+import numpy as np
+import unified_clip.numpy as uc
+
+def gradients(weights, batch):
+    error = 2 * (batch["x"] @ weights["weight"] + weights["bias"] - batch["y"]) / batch["y"].size
+    return {"weight": batch["x"].T @ error, "bias": error.sum(0)}
+
+def step(weights, batches):
+    weights = {name: array.copy() for name, array in weights.items()}
+    for batch in batches:
+        grads = gradients(weights, batch)
+        CLIP
+        for name, grad in grads.items():
+            weights[name] -= np.float32(0.25) * grad
+        yield weights, grads
+"""
+"""A linear model; CLIP is to be replaced."""
+
+TORCH = """
+import torch
+import unified_clip.torch as uc
+
+def step(weights, batches):
+    net = torch.nn.Linear(6, 2)
+    net.load_state_dict({name: torch.from_numpy(array.T.copy()) for name, array in weights.items()})
+    optimizer = torch.optim.SGD(net.parameters(), 0.25)
+    for batch in batches:
+        optimizer.zero_grad()
+        (net(torch.from_numpy(batch["x"])) - torch.from_numpy(batch["y"])).square().mean().backward()
+        CLIP
+        optimizer.step()
+        yield dict(net.named_parameters()), {name: each.grad for name, each in net.named_parameters()}
+"""
+
+
+def write_data(directory: Path) -> list[str]:
+    """The files of weights and batches, and the options that name them."""
+    np.savez(directory / "init.npz", **WEIGHTS)
+    np.savez(directory / "batches.npz", **BATCHES)
+    return ["--weights", str(directory / "init.npz"), "--batches", str(directory / "batches.npz")]
+
+
+def run(directory: Path, old: str, new: str, *options: str) -> int:
+    """Run the command on two sources of a function `step`."""
+    (directory / "old.py").write_text(old, encoding="utf-8")
+    (directory / "new.py").write_text(new, encoding="utf-8")
+    scripts = [f"{directory / name}:step" for name in ("old.py", "new.py")]
+    return main(["port", "--verify", *scripts, *write_data(directory), *options])
+
+
+def verified(directory: Path, capsys: pytest.CaptureFixture[str], old: str, new: str, *options: str) -> dict[str, Any]:
+    """What the command says as JSON; that the exit status goes with it is checked here."""
+    status = run(directory, old, new, "--json", *options)
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    data: dict[str, Any] = json.loads(printed.out)
+    assert status == (0 if data["same"] else 1)
+    return data
+
+
+def mistakes(data: Mapping[str, Any]) -> list[str]:
+    """What explains how the two part, in the order in which it was found."""
+    found = [each["mistake"] for parting in data["clips"]["partings"] for each in parting["findings"]]
+    return found + ([data["finding"]["mistake"]] if data["finding"] else [])
+
+
+def calls(data: Mapping[str, Any], side: str) -> set[str]:
+    return {line["call"] for step in data["steps"] for line in step[side]}
+
+
+def greatest(data: Mapping[str, Any], stage: str) -> float:
+    """In ULP; every step has to tell it."""
+    return max(step[stage]["ulps"] for step in data["steps"])

@@ -1,0 +1,143 @@
+"""The tensors of two training steps: which belong together, how they are laid out, and how far they are apart."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ..parity import parting
+from ..parity.arithmetic import Float64s
+from ..parity.parting import Distance, Names
+from ..parity.runs import Parameter
+from .verify_names import Parameters
+from .verify_run import Ran, at_step
+from .verify_settle import Settled
+
+ALIKE = 1e-3
+"""How far, relatively, numbers may be from one multiple of each other: they were rounded."""
+
+Values = Mapping[str, Float64s]
+
+
+class Far(NamedTuple):
+    """The greatest distance between tensors, and whose it is."""
+
+    distance: Distance
+    name: str
+
+
+class Two(NamedTuple):
+    """A tensor of both, the new one with its axes in the order of the old one's."""
+
+    name: str
+    old: Float64s
+    new: Float64s
+    scale: float
+    """The greatest number by which they were rounded."""
+
+
+class Beside:
+    """What two functions gave."""
+
+    def __init__(self, old: Ran, new: Ran, weights: Parameters, steps: int, names: Names) -> None:
+        """`names`: from old to new, of those that have others."""
+        self._runs, self._weights, self._steps = (old, new), weights, steps
+        self._in_between = all(ran.yields for ran in self._runs)
+        first = 1 if self._in_between else steps
+        ours, theirs = (self._values(side, first) for side in (0, 1))
+        self.names = parting.matched(_as_parameters(ours), _as_parameters(theirs), names)
+        self._axes = {name: _axes(ours[name], theirs[other]) for name, other in self.names.items()}
+        self._begin = [self._initial(values) for values in (ours, theirs)]
+
+    def gradients(self, step: int, settled: Sequence[Settled]) -> Iterator[Two]:
+        """After clipping: what the functions gave, or else what the clip calls left."""
+        sides = []
+        for ran, each in zip(self._runs, settled, strict=True):
+            given = at_step(ran, step, self._steps)
+            held = given.gradients if given and step not in each.unclipped else None
+            held = each.clipped.get(step, {}) if held is None else held
+            sides.append({name: dense.values() for name, dense in held.items()})
+        return self._together(sides, sides)
+
+    def updates(self, step: int) -> Iterator[Two]:
+        """What a step has added, or all together where not both tell it of each."""
+        now = [self._values(side, step) for side in (0, 1)]
+        begin = self._begin if step == 1 or not self._in_between else [self._values(side, step - 1) for side in (0, 1)]
+        added = [
+            {name: each - before[name] for name, each in values.items() if name in before}
+            for values, before in zip(now, begin, strict=True)
+        ]
+        return self._together(added, now)
+
+    def ratio(self, step: int) -> float | None:
+        """The one number by which the old updates are multiplied to make the new ones, if there is one."""
+        twos = list(self.updates(step))
+        old, new = (np.concatenate([np.ravel(getattr(two, side)) for two in twos]) for side in ("old", "new"))
+        if not np.any(old):
+            return None
+        ratio = float(old @ new / (old @ old))
+        off = max(float(np.abs(two.new - ratio * two.old).max(initial=0.0)) for two in twos)
+        return ratio if ratio and off <= ALIKE * float(np.abs(new).max()) else None
+
+    def _values(self, side: int, step: int) -> dict[str, Float64s]:
+        given = at_step(self._runs[side], step, self._steps)
+        return {name: each.values() for name, each in given.parameters.items()} if given else {}
+
+    def _initial(self, values: Values) -> dict[str, Float64s]:
+        """The weights that the first step began with, laid out like those that it gave, as far as names tell."""
+        others = {**self.names, **{theirs: ours for ours, theirs in self.names.items()}}
+        found = {}
+        for name, value in values.items():
+            weight = self._weights.get(name) or self._weights.get(others.get(name, name))
+            axes = _axes(value, weight.values()) if weight else None
+            if weight and axes is not None:
+                found[name] = weight.values().transpose(axes)
+        return found
+
+    def _together(self, sides: Sequence[Values], scales: Sequence[Values]) -> Iterator[Two]:
+        for name, other in self.names.items():
+            axes = self._axes[name]
+            if name in sides[0] and other in sides[1] and axes is not None:
+                scale = max(_greatest(scales[0][name]), _greatest(scales[1][other]))
+                yield Two(name, sides[0][name], sides[1][other].transpose(axes), scale)
+
+
+def _as_parameters(values: Values) -> dict[str, Parameter]:
+    return {name: Parameter(shape=each.shape, norm=0.0) for name, each in values.items()}
+
+
+def _axes(ours: Float64s, theirs: Float64s) -> tuple[int, ...] | None:
+    """The order of axes in which the second tensor is most like the first; None where its shape does not fit."""
+    orders = [axes for axes in itertools.permutations(range(theirs.ndim)) if theirs.transpose(axes).shape == ours.shape]
+    return min(orders, key=lambda axes: float(np.abs(ours - theirs.transpose(axes)).sum()), default=None)
+
+
+def furthest(twos: Iterable[Two]) -> Far | None:
+    found = (Far(apart(two.old, two.new, two.scale), two.name) for two in twos)
+    return max(found, key=lambda far: far.distance, default=None)
+
+
+def apart(ours: Float64s, theirs: Float64s, scale: float) -> Distance:
+    """How far two tensors are from each other: the greatest difference of two numbers.
+
+    In units in the last place of the number `scale`, in float32, and relative to the greatest number: what frameworks
+    round differently are sums, whose error goes by their greatest term, and not by what is left of it.
+    """
+    differ = (ours != theirs) & ~(np.isnan(ours) & np.isnan(theirs))
+    if not differ.any():
+        return Distance(0.0, 0.0)
+    with np.errstate(invalid="ignore"):
+        difference = np.abs(ours[differ] - theirs[differ])
+    if not np.isfinite(difference).all():
+        return Distance(math.inf, math.inf)
+    greatest = float(difference.max())
+    unit = float(np.spacing(np.float32(min(scale, parting.GREATEST))))
+    return Distance(greatest / unit, greatest / max(_greatest(ours), _greatest(theirs)))
+
+
+def _greatest(values: Float64s) -> float:
+    return float(np.abs(values[np.isfinite(values)]).max(initial=0.0))
