@@ -27,12 +27,16 @@ def words_of(name: str) -> set[str]:
 
 
 def written_in(source: bytes) -> dict[int, Counter[str]]:
-    """For each line, names, attributes and keywords that begin there, and nothing of comments or texts."""
+    """For each line, names, attributes, keywords and keys of dicts that begin there, and nothing of comments."""
     lines: dict[int, Counter[str]] = {}
     for node in ast.walk(ast.parse(source)):
         match node:
             case ast.Name(id=word) | ast.Attribute(attr=word) | ast.keyword(arg=str(word)):
                 lines.setdefault(node.lineno, Counter())[word] += 1
+            case ast.Dict(keys=keys):
+                for key in keys:
+                    if isinstance(key, ast.Constant) and isinstance(key.value, str):
+                        lines.setdefault(key.lineno, Counter())[key.value] += 1
     return lines
 
 

@@ -24,6 +24,7 @@ class Edits(cst.CSTTransformer):
         self._hoisted: dict[cst.CSTNode, dict[cst.BaseExpression, str]] = {}
         self._became: dict[cst.CSTNode, Any] = {}
         self._instead: dict[cst.CSTNode, Callable[[Any], Sequence[str]]] = {}
+        self._after: dict[cst.CSTNode, list[str]] = {}
         self._imports: set[str] = set()
         self._comments: list[cst.Comment] = []
         """Of arguments that went, until their statement is left."""
@@ -66,11 +67,17 @@ class Edits(cst.CSTTransformer):
     def expression(self, code: str) -> cst.BaseExpression:
         return cst.parse_expression(code, config=self._module.tree.config_for_parsing)
 
+    def import_after(self, statement: cst.CSTNode, module: str) -> None:
+        """Have a module imported where another is, which may be only in some cases."""
+        lines = self._after.setdefault(statement, [])
+        if f"import {module}" not in lines:
+            lines.append(f"import {module}")
+
     # -- making
 
     def made(self) -> bytes:
         """The file with all changes."""
-        if not (self._changes or self._removed or self._before or self._instead or self._hoisted):
+        if not (self._changes or self._removed or self._before or self._instead or self._hoisted or self._after):
             return self._module.tree.bytes
         tree = self._module.tree.visit(self)
         for name in sorted(self._imports):
@@ -80,7 +87,8 @@ class Edits(cst.CSTTransformer):
     def on_leave(self, original_node: Any, updated_node: Any) -> Any:
         if isinstance(original_node, cst.Arg) and original_node in self._removed:
             self._became[original_node.value] = updated_node.value
-            self._comments += _comments(original_node)
+            kept = self._became_named(original_node)
+            self._comments += [each for each in _comments(original_node) if each not in kept]
             return cst.RemoveFromParent()
         if isinstance(original_node, cst.Call):
             updated_node = self._tidied(original_node, updated_node)
@@ -92,6 +100,11 @@ class Edits(cst.CSTTransformer):
         if isinstance(updated_node, cst.IndentedBlock) and not updated_node.body:
             return updated_node.with_changes(body=[self._statement("pass")])
         return updated_node
+
+    def _became_named(self, argument: cst.Arg) -> list[cst.Comment]:
+        """The comments that stay in the value of an argument which gets a name."""
+        hoisted = any(argument.value in names for names in self._hoisted.values())
+        return _comments(argument.value) if hoisted else []
 
     def _tidied(self, original: cst.Call, updated: cst.Call) -> cst.Call:
         """A call whose last argument went: the one before it ends as that did."""
@@ -111,8 +124,8 @@ class Edits(cst.CSTTransformer):
         code = self._module.tree.code_for_node
         before = [f"{name} = {code(self._became[each])}" for each, name in self._hoisted.get(small, {}).items()]
         before += self._before.get(small, [])
-        instead = self._instead.get(small)
-        if not before and instead is None:
+        instead, after = self._instead.get(small), self._after.get(small, [])
+        if not before and not after and instead is None:
             return updated
         lines = [self._statement(each) for each in before]
         if instead is None:
@@ -122,6 +135,7 @@ class Edits(cst.CSTTransformer):
             last = lines[-1] if lines else None
             if isinstance(last, cst.SimpleStatementLine):
                 lines[-1] = last.with_changes(trailing_whitespace=updated.trailing_whitespace)
+        lines += [self._statement(each) for each in after]
         for place, line in enumerate(lines):
             lines[place] = line.with_changes(leading_lines=updated.leading_lines if place == 0 else ())
         return cst.FlattenSentinel(lines)

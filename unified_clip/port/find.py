@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import cast
 
 import libcst as cst
 
-from .module import Module, Target, sorted_nodes
+from .module import Module, Target
 from .names import KERAS_RULES, METHODS, Native, is_keras_optimizer, last_names, native, natives
 
 CHECKS = ("isinstance", "issubclass")
@@ -96,6 +95,9 @@ def _at(module: Module, imports: _Imports, node: cst.CSTNode) -> Iterator[Found]
         yield from _keyword_arguments(module, imports, node)
         yield from _method(module, imports, node)
         yield from _got_by_name(module, node)
+    elif isinstance(node, cst.AssignTarget) and "paddle" in imports.packages:
+        if _is_set_false(module, node):
+            yield Found(node.target, "need_clip")
     elif isinstance(node, cst.DictElement) and imports.has_keras:
         key = node.key
         if isinstance(key, cst.SimpleString) and key.evaluated_value in KERAS_RULES:
@@ -111,16 +113,29 @@ def _named(module: Module, imports: _Imports, node: Target) -> Iterator[Found]:
     if _is_no_read(module, node, parent):
         return
     names = module.full_names(node)
-    found = {native(name) for name in names}
+    found = [native(name) for name in sorted(names)]
     known = next((each for each in found if each is not None), None)
     if known is None:
         yield from _by_star(imports, node, names)
         return
     call = parent if isinstance(parent, cst.Call) and parent.func is node else None
-    if known.needs and (call is None or Arguments(call, known.parameters).value(known.needs) is None):
+    name = min(filter(native, names), key=lambda name: (not name.endswith(f".{known.ours}"), len(name)))
+    if known.needs:
+        yield from _by_argument(module, node, known, name)
         return
-    unsure = "" if len(found) == 1 else "the name stands for something else too, where another import succeeds"
-    yield Found(node, known.name, known, call, unsure or _used_as(module, node, known))
+    same = all(each is not None and (each.framework, each.ours) == (known.framework, known.ours) for each in found)
+    unsure = "" if same else "the name stands for something else too, where another import succeeds"
+    yield Found(node, name, known, call, unsure or _used_as(module, node, known))
+
+
+def _by_argument(module: Module, node: cst.CSTNode, known: Native, name: str) -> Iterator[Found]:
+    """A function that clips if it is told to: in its call, or in functools.partial."""
+    call = module.enclosing(node, cst.Call)
+    if not isinstance(call, cst.Call):
+        return
+    for argument in call.args:
+        if argument.keyword is not None and argument.keyword.value == known.needs:
+            yield Found(argument, f"{name}({known.needs}=)", known, call)
 
 
 def _is_no_read(module: Module, node: Target, parent: cst.CSTNode | None) -> bool:
@@ -141,7 +156,9 @@ def _by_star(imports: _Imports, node: Target, names: set[str]) -> Iterator[Found
     if isinstance(node, cst.Name) and names == {""}:
         for package in imports.stars:
             if found := native(f"{package}.{node.value}"):
-                yield Found(node, found.name, found, None, f"it comes from {package} import *; import it by name")
+                yield Found(
+                    node, f"{package}.{node.value}", found, None, f"it comes from {package} import *; import it by name"
+                )
 
 
 def _used_as(module: Module, node: cst.CSTNode, known: Native) -> str:
@@ -172,6 +189,13 @@ def _keyword_arguments(module: Module, imports: _Imports, call: cst.Call) -> Ite
                 yield Found(argument, f"{name}(need_clip=)", call=call)
 
 
+def _is_set_false(module: Module, node: cst.AssignTarget) -> bool:
+    """parameter.need_clip = False"""
+    assign = module.parents[node]
+    is_attribute = isinstance(node.target, cst.Attribute) and node.target.attr.value == "need_clip"
+    return is_attribute and isinstance(assign, cst.Assign) and _is_false(assign.value)
+
+
 def _is_false(node: cst.BaseExpression) -> bool:
     return isinstance(node, cst.Name) and node.value == "False"
 
@@ -181,7 +205,7 @@ def _method(module: Module, imports: _Imports, call: cst.Call) -> Iterator[Found
     if isinstance(call.func, cst.Attribute) and call.func.attr.value in METHODS and "torch" in imports.packages:
         names = module.full_names(call.func)
         if names == {""}:
-            name = f"?.{call.func.attr.value}"
+            name = module.code(call.func)
             yield Found(call, name, call=call, unsure="a method clips what its object holds, in its own way")
 
 
@@ -189,35 +213,22 @@ def _got_by_name(module: Module, call: cst.Call) -> Iterator[Found]:
     """getattr(paddle.nn, name)."""
     if not isinstance(call.func, cst.Name) or call.func.value != "getattr" or len(call.args) < 2:
         return
-    owner, attribute = module.full_name(call.args[0].value), call.args[1].value
-    candidates = {
-        name.rpartition(".")[2] for name in natives() if owner and native_owner(name) == native_owner(owner + ".x")
-    }
-    text = " ".join(
-        str(each.evaluated_value)
-        for each in sorted_nodes(attribute)
-        if isinstance(each, cst.SimpleString | cst.ConcatenatedString)
-    )
-    parts = [f"{each.value}" for each in sorted_nodes(attribute) if isinstance(each, cst.FormattedStringText)]
-    if any("lip" in part for part in [text, *parts]) and candidates:
-        yield Found(
-            call, f"getattr({owner}, )", call=call, unsure="which one it is shows only when it runs; write the name"
-        )
+    owner = module.full_name(call.args[0].value)
+    within = any(name.rpartition(".")[0] == owner for name in natives()) if owner else False
+    if within and "clip" in _said_of(module, call).lower():
+        name = f"getattr({owner}, ...)"
+        yield Found(call, name, call=call, unsure="which one it is shows only when it runs; write the name")
 
 
-def native_owner(name: str) -> str:
-    """The package and module that a full name is in."""
-    for full in (name,):
-        found = native(full)
-        if found is not None:
-            return found.name.rpartition(".")[0]
-    return name.rpartition(".")[0]
-
-
-def text_of(module: Module, found: Found) -> str:
-    """The line that a clip begins on."""
-    return module.line(module.position(found.node)[0])
-
-
-def call_of(found: Found) -> cst.Call:
-    return cast(cst.Call, found.call)
+def _said_of(module: Module, call: cst.Call) -> str:
+    """The words around a call of getattr: its arguments, what it is assigned to, and the functions that it is in."""
+    outer = [each for each in module.around(call) if isinstance(each, cst.FunctionDef | cst.Assign | cst.Arg)]
+    words = [module.code(argument) for argument in call.args[1:]]
+    for each in outer:
+        if isinstance(each, cst.FunctionDef):
+            words.append(each.name.value)
+        elif isinstance(each, cst.Assign):
+            words += [module.code(target.target) for target in each.targets]
+        elif each.keyword is not None:
+            words.append(each.keyword.value)
+    return " ".join(words)

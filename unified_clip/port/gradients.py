@@ -132,7 +132,10 @@ class Gradients:
             found = [self._of_bound(bound) for bound in binding.bounds]
             found += [Of(self.kind(value)) for value in self._appended(binding)]
             self._open.discard(binding.key)
-            self._known[binding.key] = next((kind for kind in found if holds_gradient(kind)), None)
+            kind = next((kind for kind in found if holds_gradient(kind)), None)
+            if kind is None and self._open:  # it may be one by what is open, and is asked again
+                return None
+            self._known[binding.key] = kind
         return self._known[binding.key]
 
     def _of_bound(self, bound: Bound) -> Kind:

@@ -48,14 +48,14 @@ def _configured(rule: str, family: str, limits: str, found: Found) -> list[str]:
     config = f'unified_clip.ClipConfig(rule="{rule}", threshold={limits}{shape})'
     if found.native is not None and found.native.framework == "optax":
         return [f"{config}.as_optax()"]
-    if isinstance(found.node, cst.Arg):
+    if isinstance(found.node, cst.Arg) and found.native is None:
         return [f"{config}.attach_to(optimizer)  # in the place of the optimizer's own"]
     return []
 
 
 def _rule(module: Module, found: Found) -> tuple[str, str, str]:
     """The rule, the family and the code of the limits."""
-    if isinstance(found.node, cst.Arg):
+    if isinstance(found.node, cst.Arg) and found.native is None:
         keyword = found.node.keyword.value if found.node.keyword else ""
         return KERAS_RULES.get(keyword, ""), "tensorflow", module.code(found.node.value)
     known = found.native

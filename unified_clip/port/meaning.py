@@ -24,7 +24,7 @@ def meaning(module: Module, found: Found) -> Meaning | None:
 
     Raises UnsureError where ours refuse such a threshold.
     """
-    if isinstance(found.node, cst.Arg):
+    if isinstance(found.node, cst.Arg) and found.native is None:
         keyword = found.node.keyword.value if found.node.keyword else ""
         if keyword not in KERAS_RULES:
             return None

@@ -117,6 +117,10 @@ class Module:
         start = self._positions[node].start
         return start.line, start.column + 1
 
+    def end(self, node: cst.CSTNode) -> int:
+        """The last line."""
+        return self._positions[node].end.line
+
     def code(self, node: cst.CSTNode) -> str:
         """As it is written, on one line."""
         return " ".join(self.tree.code_for_node(node).split())

@@ -102,7 +102,7 @@ def _limit(module: Module, found: Found) -> cst.BaseExpression:
     assert found.call is not None
     given = Arguments(found.call, found.native.parameters)
     values = [given.value(name) for name in found.native.limits]
-    if values[0] is None or set(given.given) - {found.native.parameters[0], *found.native.limits, "name"}:
+    if not values or values[0] is None or set(given.given) - {found.native.parameters[0], *found.native.limits, "name"}:
         raise UnsureError(NO_FUNCTION)
     if len(values) == 2:
         numbers = [None if each is None else module.number(each) for each in values]

@@ -58,8 +58,10 @@ class Optimizer:
     """grad_clip=, in each call that may make it."""
 
     steps: Sequence[Step]
-    parameters: cst.BaseExpression
-    grouped: bool
+    parameters: cst.BaseExpression | None
+    """None where they are not in sight."""
+
+    grouped: bool = False
 
 
 class Wiring:
@@ -197,7 +199,8 @@ class Wiring:
         """The key of the optimizer that an argument grad_clip= belongs to."""
         call = cast(cst.Call, self._module.parents[argument])
         if isinstance(call.func, cst.Attribute) and call.func.attr.value == "minimize":
-            raise UnsureError("it is given to minimize(), and the parameters are not in sight")
+            self.optimizers[argument] = self._given_to_minimize(argument, call, call.func)
+            return argument
         if not OPTIMIZERS.match(self._module.full_name(call.func)):
             raise UnsureError(
                 f"it is given to {self._module.code(call.func)}, which is no optimizer of Paddle that is known"
@@ -210,6 +213,15 @@ class Wiring:
             self.optimizers[binding.key] = self._optimizer(binding)
         return binding.key
 
+    def _given_to_minimize(self, argument: cst.Arg, call: cst.Call, method: cst.Attribute) -> Optimizer:
+        """The optimizer of minimize(loss, grad_clip=clip), which clips then."""
+        line = self._module.position(call)[0]
+        binding = self._module.binding(method.value)
+        step = self._at(call, "minimize", line)
+        if binding is None or not isinstance(step.statement, cst.Expr):
+            raise UnsureError(f"what minimize() is called on in line {line}, or where its result goes, cannot be seen")
+        return Optimizer(binding, [argument], [step], None)
+
     def _optimizer(self, binding: Binding) -> Optimizer:
         arguments, lists = [], []
         for value in self._values(binding):
@@ -218,7 +230,8 @@ class Wiring:
             if not isinstance(value, cst.Call) or not OPTIMIZERS.match(self._module.full_name(value.func)):
                 raise UnsureError(f"{binding.text} is bound to something else, too")
             given = {each.keyword.value: each for each in value.args if each.keyword}
-            parameters = given.get("parameters", given.get("parameter_list"))
+            fresh = next((each for each in value.args if each.keyword is None and _is_fresh(each.value)), None)
+            parameters = given.get("parameters", given.get("parameter_list", fresh))
             if "grad_clip" not in given or parameters is None:
                 raise UnsureError(f"{binding.text} may have no grad_clip=, or no parameters=")
             arguments.append(given["grad_clip"])
@@ -344,8 +357,7 @@ class Writer:
 
     def _parameters(self, step: Step, optimizer: Optimizer) -> str:
         given = optimizer.parameters
-        fresh = isinstance(given, cst.Call) and isinstance(given.func, cst.Attribute)
-        if fresh and given.func.attr.value == "parameters" and self._module.sees(given, step.call):  # type: ignore[attr-defined]
+        if given is not None and _is_fresh(given) and self._module.sees(given, step.call):
             return self._module.code(given)
         return ALL.format(optimizer.binding.text)
 
@@ -366,6 +378,11 @@ def _call(clip: str, parameters: str) -> list[str]:
 def _as_step(updated: cst.Call) -> cst.Call:
     func = cast(cst.Attribute, updated.func)
     return updated.with_changes(func=func.with_changes(attr=cst.Name("step")), args=[])
+
+
+def _is_fresh(node: cst.BaseExpression) -> bool:
+    """Whether it is model.parameters(), which can be called again."""
+    return isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value == "parameters"
 
 
 def _is_none(node: cst.BaseExpression) -> bool:

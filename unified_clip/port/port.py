@@ -25,7 +25,6 @@ NO_GRADIENT = "what it clips is no gradient, as far as can be seen"
 NO_ARGUMENTS = "its arguments cannot be told ({})"
 ONLY_NAMED = "it is named, and not called, so that where it is used cannot be seen"
 PROGRAM = "it belongs to a program of Paddle, which PyTorch has not: clip in the step"
-APART = "see that the results become the parameters' .grad before optimizer.step()"
 
 
 def port(path: Path, content: bytes, target: Target = "torch", native: bool = False) -> Ported:
@@ -47,9 +46,8 @@ def port(path: Path, content: bytes, target: Target = "torch", native: bool = Fa
     if not found:
         return Ported(path, content, content)
     work = _Work(module, found, target, native)
-    sites = [work.site(each) for each in found]
-    shown = [site for site in sites if site is not None]
-    return Ported(path, content, work.made(), shown)
+    sites = sorted((work.site(each) for each in found), key=lambda site: (site.line, site.column))
+    return Ported(path, content, work.made(), sites)
 
 
 @dataclass
@@ -83,11 +81,9 @@ class _Work:
         self._renames.make()
         return self._edits.made()
 
-    def site(self, found: Found) -> Site | None:
-        """The record; None for what is no clip at all."""
+    def site(self, found: Found) -> Site:
+        """The record."""
         decision = self._decided[found]
-        if decision.left and found.native is not None and found.native.name == "paddle.clip":
-            return None
         line, column = self._module.position(found.node)
         means = self._meanings.get(found)
         verdict = "left" if decision.left else "flagged" if decision.reason else "rewritten"
@@ -118,6 +114,8 @@ class _Work:
         except UnsureError as unsure:
             decision.reason = decision.reason or str(unsure)
         known = found.native
+        if not decision.reason and _is_off(self._module, found):
+            decision.left, decision.reason = True, "None clips nothing"
         if decision.reason or known is None:
             return decision
         if known.kind == "any tensor":
@@ -228,17 +226,19 @@ class _Work:
             self._decided[found].reason = reason
         for found, name in work.write(self._edits).items():
             self._decided[found].becomes = name
-        for found, decision in self._open():
-            if _is_of(found, "tensorflow") and found.native is not None and found.native.rule and work.is_apart(found):
-                decision.checks.append(APART)
 
 
 def _is_keras(found: Found) -> bool:
     return found.native is None and isinstance(found.node, cst.Arg) and not _is_need_clip(found)
 
 
+def _is_off(module: Module, found: Found) -> bool:
+    """Whether an optimizer is told not to clip."""
+    return isinstance(found.node, cst.Arg) and module.code(found.node.value) == "None"
+
+
 def _is_need_clip(found: Found) -> bool:
-    return found.name.endswith("(need_clip=)")
+    return found.name == "need_clip" or found.name.endswith("(need_clip=)")
 
 
 def _is_of(found: Found, framework: str) -> bool:

@@ -20,6 +20,11 @@ class Renames:
     def __init__(self, module: Module, edits: Edits) -> None:
         self._module, self._edits = module, edits
         self._wanted: dict[cst.CSTNode, tuple[str, str]] = {}
+        self._lines: dict[cst.ImportFrom | cst.Import, dict[str, str]] = {}
+        """By import, the names in it that go, and what is imported in their place, if anything is."""
+
+        self._modules: dict[cst.ImportFrom | cst.Import, str] = {}
+        """By import, where that is imported from."""
 
     def add(self, found: Found, framework: str) -> str:
         """Have a native become ours; the full name."""
@@ -44,7 +49,6 @@ class Renames:
                 self._replace(node)
             else:
                 by_import.setdefault(assignment, []).append(node)
-        self._lines: dict[cst.ImportFrom | cst.Import, dict[str, str]] = {}
         for assignment, nodes in by_import.items():
             self._by_import(assignment, nodes)
         for statement, changed in self._lines.items():
@@ -70,9 +74,9 @@ class Renames:
         wanted = {self._wanted[node] for node in nodes}
         if all_change and len(wanted) == 1 and all(isinstance(node, cst.Name) for node in nodes):
             ((module, name),) = wanted
-            shown = assignment.name
-            line = f"from {module} import {name}" + (f" as {shown}" if shown != name else "")
-            self._lines.setdefault(statement, {})[alias.evaluated_name] = line
+            shown = f"{name} as {assignment.name}" if assignment.name != name else name
+            self._lines.setdefault(statement, {})[alias.evaluated_name] = shown
+            self._modules[statement] = module
             return
         for node in nodes:
             self._replace(node)
@@ -82,7 +86,14 @@ class Renames:
     def _replace(self, node: cst.CSTNode) -> None:
         module, name = self._wanted[node]
         self._edits.replace(cast(Target, node), f"{module}.{name}")
-        self._edits.needs_import(module)
+        scope, first = self._module.scope(node), _first(node)
+        assignments = scope[first.value] if scope is not None and first is not None else set()
+        found = [each.node for each in assignments if isinstance(each, ImportAssignment)]
+        inner = [each for each in found if not isinstance(self._module.parents[self._module.parents[each]], cst.Module)]
+        for statement in inner:
+            self._edits.import_after(statement, module)
+        if not inner:
+            self._edits.needs_import(module)
 
     def _change_import(self, statement: cst.Import | cst.ImportFrom, changed: dict[str, str]) -> None:
         """Take names out of an import, and put others after it."""
@@ -93,7 +104,8 @@ class Renames:
             if rest:
                 names = [*rest[:-1], rest[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)]
                 kept = [self._module.tree.code_for_node(updated.with_changes(names=names))]
-            return [*kept, *dict.fromkeys(line for line in changed.values() if line)]
+            new = sorted({name for name in changed.values() if name})
+            return [*kept, *([f"from {self._modules[statement]} import {', '.join(new)}"] if new else [])]
 
         self._edits.rewrite(statement, lines)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 import libcst as cst
@@ -15,9 +15,10 @@ from .meaning import UnsureError
 from .module import Module
 from .names import KERAS_RULES
 from .sites import Meaning
-from .tape_steps import Steps, TapeStep
+from .tape_steps import Part, Steps, TapeStep
 
 STEPS_ELSEWHERE = "its steps are not in sight: clip before each of them"
+NO_STEP = "it is in no step that can be seen, from the gradient to apply_gradients()"
 ANOTHER = "another clip of this step cannot be ported"
 OFF = "a limit of 0 or None is off in Keras 3, and not in older versions"
 
@@ -36,41 +37,37 @@ class TapePort:
         """`found`: the clips that may be ported, of TensorFlow and of Keras' optimizers."""
         self._module, self._meanings, self._native = module, meanings, native
         self._steps = Steps(module, gradients)
-        self._known: dict[cst.CSTNode, TapeStep | None] = {}
-        self._bodies: dict[Found, Sequence[cst.CSTNode]] = {}
+        self._parts: dict[Found, Sequence[Part]] = {}
         self.reasons: dict[Found, str] = {}
         """Of the clips that stay."""
 
         for each in found:
             try:
-                self._bodies[each] = self._bodies_of(each)
+                self._parts[each] = self._parts_of(each)
             except UnsureError as unsure:
                 self.reasons[each] = str(unsure)
 
     def stay(self, others: Sequence[Found]) -> None:
         """What hangs together with clips that stay, stays."""
-        bad = {self._steps.body(each.node) for each in [*others, *self.reasons] if not isinstance(each.node, cst.Arg)}
+        bad = {self._steps.part(each.node) for each in [*others, *self.reasons] if not isinstance(each.node, cst.Arg)}
         changed = True
         while changed:
             changed = False
-            for each, bodies in self._bodies.items():
-                if each not in self.reasons and any(body in bad for body in bodies):
+            for each, parts in self._parts.items():
+                if each not in self.reasons and any(part in bad for part in parts):
                     self.reasons[each] = ANOTHER
                     changed = True
-                    bad |= set(bodies)
+                    bad |= set(parts)
 
     def write(self, edits: Edits) -> dict[Found, str]:
         """The changes, but for the names of functions; what became of clips that are no functions' names."""
         became: dict[Found, str] = {}
-        clips: dict[cst.CSTNode, list[str]] = {}
-        for each, bodies in self._bodies.items():
+        clips: dict[TapeStep, list[str]] = {}
+        for each, parts in self._parts.items():
             if each in self.reasons:
                 continue
-            for body in bodies:
-                step = self._known[body]
-                if step is None:
-                    continue
-                lines = clips.setdefault(body, [])
+            for step in (part.step for part in parts if part.step is not None):
+                lines = clips.setdefault(step, [])
                 if isinstance(each.node, cst.Arg):
                     became[each], line = self._line(each, step)
                     lines.append(line)
@@ -79,42 +76,41 @@ class TapePort:
             if isinstance(each.node, cst.Arg):
                 edits.remove_argument(each.node)
                 edits.needs_import("torch" if self._native else "unified_clip.torch")
-        for body, lines in clips.items():
-            tape_steps.write(edits, self._module, cast(TapeStep, self._known[body]), lines)
+        for step, lines in clips.items():
+            tape_steps.write(edits, self._module, step, lines)
         return became
 
-    def is_apart(self, found: Found) -> bool:
-        """Whether a clip is in no step that is seen."""
-        return all(self._known.get(body) is None for body in self._bodies.get(found, ()))
-
-    def _bodies_of(self, found: Found) -> Sequence[cst.CSTNode]:
-        """The functions with the steps that a clip is a part of. Raises UnsureError."""
+    def _parts_of(self, found: Found) -> Sequence[Part]:
+        """The steps that a clip is in. Raises UnsureError."""
         if isinstance(found.node, cst.Arg):
-            bodies = list(self._bodies_of_keras(found, found.node))
+            parts = self._parts_of_keras(found, found.node)
         else:
-            bodies = [self._steps.body(found.node)]
-        for body in bodies:
-            if body not in self._known:
-                self._known[body] = self._steps.step(body)
-            step = self._known[body]
-            if self._native and step is not None and not isinstance(found.node, cst.Arg):
-                native_calls.in_step(self._module, found, step)
-        return bodies
+            part = self._steps.part(found.node)
+            if part is None:
+                raise UnsureError(NO_STEP)
+            parts = [part]
+        for part in parts:
+            if part.step is None:
+                raise UnsureError(part.reason)
+            if self._native and not isinstance(found.node, cst.Arg):
+                native_calls.in_step(self._module, found, part.step)
+        return parts
 
-    def _bodies_of_keras(self, found: Found, argument: cst.Arg) -> Iterator[cst.CSTNode]:
+    def _parts_of_keras(self, found: Found, argument: cst.Arg) -> list[Part]:
         target = self._module.parents[cast(cst.Call, found.call)]
         targets = target.targets if isinstance(target, cst.Assign) else ()
         binding = self._module.binding(targets[0].target) if len(targets) == 1 else None
         reads = binding.reads if binding is not None and len(binding.bounds) == 1 else ()
-        applies = self._steps.applies_of(binding.text) if binding is not None else []
-        if not applies or not reads or not all(isinstance(self._module.parents[each], cst.Attribute) for each in reads):
+        parts = self._steps.applied_by(binding.text) if binding is not None else []
+        if not parts or not reads or not all(isinstance(self._module.parents[each], cst.Attribute) for each in reads):
             raise UnsureError(STEPS_ELSEWHERE)
-        if not all(self._module.sees(argument.value, each) for each in applies):
+        steps = [part.step for part in parts if part.step is not None]
+        if not all(self._module.sees(argument.value, step.apply) for step in steps):
             raise UnsureError("its limit cannot be seen at its steps")
         means = self._meanings.get(found)
         if means is None or (not means.threshold and means.config.threshold == 0):
             raise UnsureError(OFF)
-        yield from (self._steps.body(each) for each in applies)
+        return parts
 
     def _line(self, found: Found, step: TapeStep) -> tuple[str, str]:
         """What takes the place of an optimizer's own clipping, and the line."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, cast
 
 import libcst as cst
@@ -15,14 +16,22 @@ from .module import Module, Target, sorted_nodes
 
 GRAPH = "it is built once, to be run by a session, and PyTorch's step is run each time"
 SCALED = ("get_scaled_loss", "get_unscaled_gradients", "scale_loss")
-REPLICAS = ("get_replica_context", "all_reduce", "experimental_run_v2", "MirroredStrategy", "TPUStrategy")
+APART = "the gradients and apply_gradients() are not in one function"
+SEVERAL = "there are several gradients here before they are applied, which backward() would add to each other"
+REPLICAS = (
+    "MirroredStrategy",
+    "MultiWorkerMirroredStrategy",
+    "ParameterServerStrategy",
+    "TPUStrategy",
+    "Strategy",
+    "get_strategy",
+    "get_replica_context",
+)
 METHODS = ("gradient", "compute_gradients", "get_gradients")
 APPLIES = ("apply_gradients", "apply")
 
-Body = cst.FunctionDef | cst.Module
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TapeStep:
     """A step in one block: where the gradients come from, and where they are applied."""
 
@@ -35,45 +44,106 @@ class TapeStep:
     apply_statement: cst.BaseSmallStatement
 
 
+@dataclass(frozen=True, eq=False)
+class Part:
+    """What may be a step, and begins and ends in these lines."""
+
+    first: int
+    last: int
+    step: TapeStep | None
+    reason: str = ""
+    """Why it cannot be ported."""
+
+
 class Steps:
-    """The steps of a file, by function."""
+    """The steps of a file."""
 
     def __init__(self, module: Module, gradients: Gradients) -> None:
         self._module, self._gradients = module, gradients
+        self._parts: dict[cst.CSTNode, list[Part]] = {}
         self._calls: dict[cst.CSTNode, list[cst.Call]] = {}
         for node in module.nodes:
             if isinstance(node, cst.Call):
-                self._calls.setdefault(self.body(node), []).append(node)
+                self._calls.setdefault(self._body(node), []).append(node)
 
-    def body(self, node: cst.CSTNode) -> cst.CSTNode:
+    def part(self, node: cst.CSTNode) -> Part | None:
+        """The step that a clip is in; None where there is none around it."""
+        body, line = self._body(node), self._module.position(node)[0]
+        parts = self._parts_of(body)
+        return next((each for each in parts if each.first <= line <= each.last), None)
+
+    def applied_by(self, optimizer: str) -> list[Part]:
+        """Where an optimizer applies gradients, by what it is called."""
+        calls = [call for calls in self._calls.values() for call in calls if self._is_apply(call)]
+        mine = [call for call in calls if self._module.code(cast(cst.Attribute, call.func).value) == optimizer]
+        return [part for call in mine if (part := self.part(call)) is not None]
+
+    def _body(self, node: cst.CSTNode) -> cst.CSTNode:
         """The function that a node is in, or the file."""
         return self._module.enclosing(node, cst.FunctionDef) or self._module.tree
 
-    def step(self, body: cst.CSTNode) -> TapeStep | None:
-        """The step in a function; None where there is no part of one. Raises UnsureError where it cannot be ported."""
-        calls = self._calls.get(body, [])
+    def _parts_of(self, body: cst.CSTNode) -> list[Part]:
+        if body not in self._parts:
+            self._parts[body] = list(self._find(self._calls.get(body, [])))
+        return self._parts[body]
+
+    def _find(self, calls: Sequence[cst.Call]) -> Iterator[Part]:
+        """Each gradient with the call that applies it, where one comes after the other."""
         sources = [call for call in calls if self._is_source(call)]
         applies = [call for call in calls if self._is_apply(call)]
-        if not sources and not applies:
+        lines = [self._module.position(call)[0] for call in [*sources, *applies]]
+        if not lines:
+            return
+        pairs = self._paired(sources, applies)
+        if pairs is None:
+            last = self._last_line([*sources, *applies])
+            yield Part(min(lines), last, None, APART if not (sources and applies) else SEVERAL)
+            return
+        for source, apply in pairs:
+            first, last = self._module.position(source)[0], self._last_line([apply])
+            try:
+                yield Part(first, last, self._step(source, apply, calls))
+            except UnsureError as unsure:
+                yield Part(first, last, None, str(unsure))
+
+    def _paired(
+        self, sources: Sequence[cst.Call], applies: Sequence[cst.Call]
+    ) -> list[tuple[cst.Call, cst.Call]] | None:
+        """None unless gradients and what applies them take turns: backward() would add one to the other."""
+        marked = [(self._order(call), call, True) for call in sources]
+        marked += [(self._order(call), call, False) for call in applies]
+        marked.sort(key=lambda each: each[0])
+        kinds = [is_source for _, _, is_source in marked]
+        if len(sources) != len(applies) or kinds != [True, False] * len(sources):
             return None
-        if len(sources) > 1 or len(applies) > 1:
-            raise UnsureError("there are several gradients in this function, which backward() would add to each other")
-        if not sources or not applies:
-            raise UnsureError("the gradients and apply_gradients() are not in one function")
+        return [(marked[i][1], marked[i + 1][1]) for i in range(0, len(marked), 2)]
+
+    def _order(self, call: cst.Call) -> tuple[tuple[int, int], int]:
+        """In a step of one expression, the gradient comes before what applies it."""
+        statement = self._module.small_statement(call) or call
+        return self._module.position(statement), 0 if self._is_source(call) else 1
+
+    def _last_line(self, calls: Sequence[cst.Call]) -> int:
+        return max(self._module.end(call) for call in calls)
+
+    def _step(self, source: cst.Call, apply: cst.Call, calls: Sequence[cst.Call]) -> TapeStep:
         if any(self._method(call) in SCALED for call in calls):
             raise UnsureError("the loss is scaled; PyTorch's GradScaler has to be unscaled before the clip")
-        if any(self._method(call) in REPLICAS for call in calls):
+        if self._is_distributed:
             raise UnsureError("each replica clips before gradients are added up; PyTorch's are averaged by backward()")
-        return self._of(sources[0], applies[0])
+        if any("persistent" in self._module.code(call) for call in calls if self._method(call) == "GradientTape"):
+            raise UnsureError(SEVERAL)
+        return self._of(source, apply)
 
-    def applies_of(self, optimizer: str) -> list[cst.Call]:
-        """Where an optimizer applies gradients, by what it is called."""
-        return [
-            call
-            for calls in self._calls.values()
-            for call in calls
-            if self._is_apply(call) and self._module.code(cast(cst.Attribute, call.func).value) == optimizer
-        ]
+    @cached_property
+    def _is_distributed(self) -> bool:
+        """Whether a file is about several replicas."""
+        names = (each for each in self._module.nodes if isinstance(each, cst.Attribute))
+        return any(
+            self._module.full_name(each).startswith(("tensorflow.distribute.", "tensorflow.compat.v1.distribute."))
+            for each in names
+            if each.attr.value in REPLICAS
+        )
 
     def _method(self, call: cst.Call) -> str:
         return call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
@@ -145,6 +215,8 @@ def write(edits: Edits, module: Module, step: TapeStep, clips: Sequence[str] = (
         call = cast(cst.Call, updated.value)
         code = [module.tree.code_for_node(argument.value) for argument in call.args]
         pairs = code[0] if len(code) == 1 else f"zip({', '.join(code)})"
+        if isinstance(call.args[0].value, cst.GeneratorExp) and not call.args[0].value.lpar:
+            pairs = f"({pairs})"
         loop = f"for {grad}, {variable} in {pairs}:\n    {variable}.grad = {grad}"
         return [loop, *clips, f"{step.optimizer}.step()"]
 

@@ -1,0 +1,42 @@
+import paddle
+from paddle import nn
+import unified_clip.paddle
+
+
+class Learner:
+    """Class attributes, and a clip that may be none or one of two."""
+
+    clip = None
+
+    def __init__(self, net, args):
+        self.net = net
+        self.args = args
+        if args.clip_norm:
+            self.clip = unified_clip.paddle.ClipGradByNorm(args.clip_norm)
+        self.optimizer = paddle.optimizer.RMSProp(
+            args.lr, parameters=self.net.parameters(), grad_clip=self.clip)
+
+    @property
+    def lr(self):
+        return self.optimizer.get_lr()
+
+    def learn(self, obs, target):
+        loss = nn.functional.smooth_l1_loss(self.net(obs), target)
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.clear_grad()
+        return loss
+
+
+def pretrain(net, batches, mode, limit):
+    clip = None
+    if mode == 'global':
+        clip = unified_clip.paddle.ClipGradByGlobalNorm(limit)
+    elif mode == 'value':
+        clip = unified_clip.paddle.ClipGradByValue(limit)
+    opt = paddle.optimizer.SGD(.1, net.parameters(), grad_clip=clip)
+    for x, y in batches:
+        loss = nn.functional.mse_loss(net(x), y)
+        loss.backward()
+        opt.minimize(loss)
+        opt.clear_grad()
