@@ -101,6 +101,47 @@ def test_a_function_may_return_once(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert [step["update"] is None for step in data["steps"]] == [True] * (STEPS - 1) + [False]
 
 
+def test_calls_between_which_nothing_is_given_are_dealt_evenly_to_the_steps(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = verified(tmp_path, capsys, EACH.replace("        yield weights", "    return weights"), EACH)
+    assert data["same"]
+    assert [len(step["old"][0]["norm"]) for step in data["steps"]] == [2] * STEPS
+
+
+def test_lists_of_norms_are_compared_by_name_and_not_by_order(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    backwards = EACH.replace("for name, grad in grads.items()}", "for name, grad in reversed(grads.items())}")
+    assert verified(tmp_path, capsys, EACH, backwards)["same"]
+    renamed = backwards.replace(
+        "yield weights, grads", "yield tuple({'a': each['weight'], 'b': each['bias']} for each in (weights, grads))"
+    )
+    assert verified(tmp_path, capsys, EACH, renamed)["same"]
+
+
+def test_a_gradient_is_known_by_the_weight_that_came_with_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clip = """
+        clipped = uc.GradientClipByGlobalNorm(0.5)(list(zip(weights.values(), grads.values())))
+        grads = dict(zip(grads, [gradient for _, gradient in clipped]))"""
+    pairs = NUMPY.replace("CLIP", clip).replace("weights, grads\n", "weights, None\n")
+    data = verified(tmp_path, capsys, pairs, GLOBAL)
+    assert data["same"]
+    assert greatest(data, "tensors") == 0
+
+
+def test_tensors_of_one_shape_are_laid_out_as_they_are_most_alike(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    square = "np.outer(np.arange(6), weights['weight'][:, 0])"
+    old, new = (
+        GLOBAL.replace("yield weights,", f"yield {{**weights, 'square': {each}}},") for each in (square, f"{square}.T")
+    )
+    assert verified(tmp_path, capsys, old, new)["same"]
+
+
 @pytest.mark.parametrize(
     ("by_hand", "same"),
     [

@@ -11,10 +11,13 @@ import numpy as np
 import pytest
 
 import unified_clip
+from unified_clip._safetensors import write
 from unified_clip.parity import parting, runs
 from unified_clip.parity.tensors import Dense
 from unified_clip.port.observe import Native, Observer, Seen, coefficient, documented
 from unified_clip.port.observe_hook import AfterImport
+from unified_clip.port.verify_names import Known
+from unified_clip.port.verify_run import Given, Ran, Script
 
 VALUES = np.random.default_rng(3).normal(size=500).astype(np.float32)
 
@@ -156,6 +159,53 @@ def test_an_action_follows_an_import_once_and_imports_nothing_itself(
         import absent_module  # noqa: F401
     assert acted == ["watched_module"]
     del sys.modules["watched_module"]
+
+
+# -- names
+
+
+def known(tmp_path: Path, parameters: dict[str, np.ndarray], gradients: dict[str, np.ndarray]) -> Known:
+    """After the first step of a function that gave these."""
+    given = Given(
+        {name: dense(each) for name, each in parameters.items()},
+        {name: dense(each) for name, each in gradients.items()},
+        None,
+    )
+    script = Script("old", tmp_path / "old.py", "step", "old.py:step")
+    return Known(Ran(script, [given], tmp_path, True), {}, 1, 1)
+
+
+def test_gradients_of_one_norm_are_told_apart_by_their_shapes(tmp_path: Path) -> None:
+    gradients = {"b": np.array([[3.0, 4.0]]), "a": np.array([3.0, 4.0])}
+    line = {
+        "rule": "global", "norm_type": 2.0, "coef": 0.5, "clipped": True,
+        "parameters": {"0": {"shape": [2], "norm": 10.0}, "1": {"shape": [1, 2], "norm": 10.0}},
+    }  # fmt: skip
+    found = known(tmp_path, gradients, gradients).named(line, tmp_path)
+    assert found is not None
+    assert found.names == {"0": "a", "1": "b"}
+
+
+@pytest.mark.parametrize(
+    ("shape", "rule", "gradient", "counts"),
+    [
+        ([2], "value", 5.0, True),
+        ([2], "value", 9.0, False),
+        ([3], "each", 9.0, False),
+        ([2], "each", 9.0, True),
+    ],
+)
+def test_a_function_that_clips_any_tensor_counts_where_it_clips_a_gradient(
+    tmp_path: Path, shape: list[int], rule: str, gradient: float, counts: bool
+) -> None:
+    """By value what it gives has to be one; by its norm the shape of a parameter is enough."""
+    write(tmp_path / "after", {"0": ("float32", np.full(shape, gradient / np.sqrt(shape[0]), np.float32))})
+    line = {
+        "rule": rule, "norm_type": None, "coef": None, "clipped": True, "after": "after",
+        "parameters": {"0": {"shape": shape, "norm": 20.0}},
+    }  # fmt: skip
+    of_two = {"a": np.array([3.0, 4.0])}
+    assert (known(tmp_path, of_two, of_two).named(line, tmp_path) is not None) is counts
 
 
 # -- comparing

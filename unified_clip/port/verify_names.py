@@ -38,7 +38,7 @@ class Known:
         now, before = at_step(ran, step, steps), at_step(ran, step - 1, steps)
         self.gradients = (now.gradients if now else None) or {}
         self.weights = before.parameters if before else weights if step == 1 else {}
-        self._forms = {form(each.shape) for each in (self.weights or ran.given[-1].parameters).values()}
+        self._forms = {name: form(each.shape) for name, each in (self.weights or ran.given[-1].parameters).items()}
 
     def named(self, line: Line, directory: Path) -> Named | None:
         """None for a function that has clipped what is no gradient."""
@@ -55,6 +55,7 @@ class Known:
         found |= _matches(line, self.weights, known, found)
         if "after" in line and len(parameters) == 1 and not found and not self._may_be_gradient(line):
             return None
+        found |= self._of_one_shape(line, found)
         taken = set(found.values())
         found |= {own: f"{own} of the call" for own in parameters if own not in found and own in taken}
         return Named(found, given_unclipped)
@@ -62,7 +63,19 @@ class Known:
     def _may_be_gradient(self, line: Line) -> bool:
         """Of one tensor that is not known: functions that clip numbers are used on much else than gradients."""
         (parameter,) = line["parameters"].values()
-        return form(parameter["shape"]) in self._forms and (line["rule"] != "value" or not self.gradients)
+        return form(parameter["shape"]) in self._forms.values() and (line["rule"] != "value" or not self.gradients)
+
+    def _of_one_shape(self, line: Line, found: Mapping[str, str]) -> dict[str, str]:
+        """What is not known yet, and has the shape of one parameter only."""
+        forms = list(self._forms.values())
+        alone = {shape: name for name, shape in self._forms.items() if forms.count(shape) == 1}
+        shapes = {own: form(each["shape"]) for own, each in line["parameters"].items() if own not in found}
+        taken, wanted = set(found.values()), list(shapes.values())
+        return {
+            own: alone[shape]
+            for own, shape in shapes.items()
+            if wanted.count(shape) == 1 and shape in alone and alone[shape] not in taken
+        }
 
 
 def form(shape: Sequence[int]) -> tuple[int, ...]:
