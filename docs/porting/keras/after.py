@@ -1,6 +1,7 @@
 import torch
-import unified_clip.torch
 from torch import nn
+
+import unified_clip.torch
 
 
 class Net(nn.Module):
@@ -14,14 +15,14 @@ class Net(nn.Module):
 
 
 def step(weights, batches):
-    net = Net()
-    net.load_state_dict({name: torch.from_numpy(array.T.copy()) for name, array in weights.items()})
+    model = Net()
+    model.load_state_dict({name: torch.from_numpy(array.T.copy()) for name, array in weights.items()})
     clip = unified_clip.torch.GradientClipByNorm(1.5)
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.125, momentum=0.5)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.125, momentum=0.5)
     for batch in batches:
-        loss = nn.functional.mse_loss(net(torch.from_numpy(batch["x"])), torch.from_numpy(batch["y"]))
+        loss = nn.functional.mse_loss(model(torch.from_numpy(batch["x"])), torch.from_numpy(batch["y"]))
         optimizer.zero_grad()
         loss.backward()
-        clip.clip_(net.parameters())
+        clip.clip_(model.parameters())
         optimizer.step()
-        yield dict(net.named_parameters()), None
+        yield dict(model.named_parameters()), {name: each.grad for name, each in model.named_parameters()}

@@ -1,6 +1,7 @@
 import torch
-import unified_clip.torch
 from torch import nn
+
+import unified_clip.torch
 
 
 class Net(nn.Module):
