@@ -1,7 +1,8 @@
-"""The pages of `docs/porting/`: their blocks, and what belongs there. `python tests/porting_pages.py` writes it anew."""
+"""The pages of `docs/porting/`: their blocks, and what belongs there; `python tests/porting_pages.py` writes that."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shlex
@@ -17,15 +18,15 @@ GUIDES = ("paddle_static", "paddle_dygraph", "tensorflow_1", "tensorflow_2", "ke
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 SECTION = re.compile(r"^## (.*)$", re.MULTILINE)
 
-BEFORE, SAYS, AFTER, PROOF, WRONG = (
-    "Before",
-    "What the tool says",
-    "After",
-    "The proof",
-    "What it says if the port is wrong",
-)
-PARTS = ("The runs part", "The clipped gradients differ", "The updates differ")
-"""How the sentence begins that says where two runs part; why they do so is the next."""
+BEFORE, SAYS, AFTER, PROOF = "Before", "What the tool says", "After", "The proof"
+WRONG = "What it says if the port is wrong"
+SILENT = "If the program has `set_gradient_clip`"
+"""On the page about static programs only."""
+
+PARTS = ("The runs part", "They part", "The clipped gradients differ", "The updates differ")
+"""How a sentence begins that says where two runs part; the next may say why."""
+
+NOT_WHY = (*PARTS, "Unexplained", "Weights", "Gradients' norms", "Norms", "Coefficients")
 
 
 @dataclass(frozen=True)
@@ -45,10 +46,11 @@ def page(guide: str) -> Path:
 def blocks(guide: str) -> list[Block]:
     text = page(guide).read_text(encoding="utf-8")
     headings = [(found.start(), found[1]) for found in SECTION.finditer(text)]
-    return [
-        Block(next(name for start, name in reversed(headings) if start < found.start()), found[1], found[2], found.span(2))
-        for found in BLOCK.finditer(text)
-    ]
+    found = []
+    for block in BLOCK.finditer(text):
+        section = next(name for start, name in reversed(headings) if start < block.start())
+        found.append(Block(section, block[1], block[2], block.span(2)))
+    return found
 
 
 def of(guide: str, section: str, language: str) -> list[str]:
@@ -63,7 +65,7 @@ def printed(command: str, *more: str) -> tuple[int, str]:
     name, *arguments = shlex.split(command.replace("\\\n", " "))
     assert name == "unified-clip"
     called = [sys.executable, "-m", "unified_clip", *arguments, *more]
-    done = subprocess.run(called, capture_output=True, text=True, encoding="utf-8", env=environment, cwd=PORTING, check=False)
+    done = subprocess.run(called, capture_output=True, encoding="utf-8", env=environment, cwd=PORTING, check=False)
     return done.returncode, done.stdout + (done.stderr if done.returncode > 1 else "")
 
 
@@ -73,10 +75,22 @@ def flagged(report: str) -> str:
 
 
 def parting(said: str) -> str:
-    """Two sentences: where runs part, and why."""
+    """Where runs part and why, of what the proof prints: the first two sentences that say so."""
     lines = said.splitlines()
-    first = next(index for index, line in enumerate(lines) if line.startswith(PARTS))
-    return "\n".join(lines[first : first + 2]) + "\n"
+    for where, why in itertools.pairwise(lines):
+        if where.startswith(PARTS) and not why.startswith(NOT_WHY):
+            return f"{where}\n{why}\n"
+    raise AssertionError(said)
+
+
+def clipped(said: str) -> str:
+    """Where the clipped gradients part, if they do."""
+    return "".join(line for line in said.splitlines(True) if line.startswith("The clipped gradients differ"))
+
+
+def strict(command: str) -> str:
+    """A command of the proof that allows no difference."""
+    return re.sub(r" --max-ulp \d+", "", command)
 
 
 def changed(code: str, difference: str) -> str:
@@ -92,11 +106,18 @@ def source(guide: str, name: str) -> str:
 
 
 def wrong_port(guide: str, directory: Path) -> str:
-    """The command of the proof, with the port that is changed as the page says, written into a directory."""
+    """The command that runs the port that is changed as the page says, which is written into a directory."""
     (difference,) = of(guide, WRONG, "diff")
     path = directory / "after.py"
     path.write_text(changed(source(guide, "after.py"), difference), encoding="utf-8")
-    return of(guide, PROOF, "sh")[0].replace(f"{guide}/after.py", str(path))
+    return strict(of(guide, PROOF, "sh")[0]).replace(f"{guide}/after.py", str(path))
+
+
+def silent(directory: Path) -> Path:
+    """The static program whose clip is set as Paddle 1 has it, written into a directory."""
+    path = directory / "before.py"
+    path.write_text(changed(source(GUIDES[0], "before.py"), of(GUIDES[0], SILENT, "diff")[0]), encoding="utf-8")
+    return path
 
 
 # -- writing
@@ -111,9 +132,16 @@ def contents(guide: str, directory: Path) -> Iterator[tuple[str, str, list[str]]
             said = printed(of(guide, SAYS, "sh")[0])[1]
             yield SAYS, language, [said if language == "diff" else flagged(said)]
     command = of(guide, PROOF, "sh")[0]
-    strict = re.sub(r" --max-ulp \d+", "", command)
-    yield PROOF, "text", [printed(command)[1], parting(printed(strict)[1])]
-    yield WRONG, "text", [parting(printed(wrong_port(guide, directory))[1]).replace(str(directory), guide)]
+    said = printed(strict(command))[1]
+    yield PROOF, "text", [printed(command)[1], parting(said) + clipped(said)]
+    yield WRONG, "text", [parting(printed(wrong_port(guide, directory))[1])]
+    if guide == GUIDES[0]:
+        path = silent(directory)
+        difference, _ = of(guide, SILENT, "diff")
+        commands = (each.replace(f"{guide}/before.py", str(path)) for each in of(guide, SILENT, "sh"))
+        refused, dropped_in = (printed(each)[1] for each in commands)
+        yield SILENT, "text", [refused.replace(str(path), f"{guide}/before.py")]
+        yield SILENT, "diff", [difference, dropped_in.replace(str(path).lstrip("/"), f"{guide}/before.py")]
 
 
 def write(guide: str, directory: Path) -> None:

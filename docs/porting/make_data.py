@@ -8,6 +8,8 @@ import numpy as np
 
 STEPS, BATCH, INPUTS, UNITS, OUTPUTS = 10, 4, 6, 8, 2
 
+SEED = 6
+
 HERE = Path(__file__).parent
 
 
@@ -33,6 +35,6 @@ def batches(source: np.random.Generator) -> dict[str, np.ndarray]:
 
 
 if __name__ == "__main__":
-    generator = np.random.default_rng(6)
+    generator = np.random.default_rng(SEED)
     np.savez(HERE / "weights.npz", **weights(generator))
     np.savez(HERE / "batches.npz", **batches(generator))

@@ -1,7 +1,7 @@
 import numpy as np
 import paddle
 from paddle import nn
-from paddle.nn.clip import GradientClipByGlobalNorm
+from paddle.nn import clip
 
 
 def step(weights, batches):
@@ -12,8 +12,7 @@ def step(weights, batches):
         y = paddle.static.data("y", [-1, 2], "float32")
         hidden, out = nn.Linear(6, 8), nn.Linear(8, 2)
         loss = nn.functional.mse_loss(out(nn.functional.relu(hidden(x))), y)
-        clip = GradientClipByGlobalNorm(clip_norm=2.5)
-        optimizer = paddle.optimizer.Momentum(0.125, 0.5, grad_clip=clip)
+        optimizer = paddle.optimizer.Momentum(0.125, 0.5, grad_clip=clip.GradientClipByGlobalNorm(clip_norm=2.5))
         optimizer.minimize(loss)
 
     scope, place = paddle.static.global_scope(), paddle.CPUPlace()
