@@ -31,7 +31,7 @@ STEPS = 10
 EXACT = 1
 """Steps in which every sum is exact, whatever its order."""
 
-NORM = 1e-6
+NORM = math.ldexp(mistakes.ROUNDING, -23)
 """How far, relatively, a norm or a coefficient may be from the one on the page: the last bits are the processor's."""
 
 NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[+-]\d+)?")
