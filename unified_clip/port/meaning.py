@@ -68,8 +68,8 @@ def _meaning(
     return Meaning(config, unknown)
 
 
-def as_pytorch(found: Meaning | None) -> Meaning | None:
-    """The same rule as PyTorch's own functions have it."""
-    if found is None or found.config.rule == "value":
+def of_family(found: Meaning | None, family: str) -> Meaning | None:
+    """The same rule as another family has it; '' for its own."""
+    if found is None or not family or found.config.rule == "value":
         return found
-    return Meaning(found.config.model_copy(update={"family": "pytorch"}), found.threshold)
+    return Meaning(found.config.model_copy(update={"family": family}), found.threshold)

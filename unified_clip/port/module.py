@@ -240,10 +240,13 @@ class Module:
         """Attributes of self, by class and name."""
         found: dict[tuple[cst.CSTNode, str], list[cst.CSTNode]] = {}
         for node in self.nodes:
+            owner = self.enclosing(node, cst.ClassDef) if isinstance(node, Target) else None
+            if owner is None:
+                continue
             if isinstance(node, cst.Attribute) and isinstance(node.value, cst.Name) and node.value.value in SELF:
-                owner = self.enclosing(node, cst.ClassDef)
-                if owner is not None:
-                    found.setdefault((owner, node.attr.value), []).append(node)
+                found.setdefault((owner, node.attr.value), []).append(node)
+            elif isinstance(node, cst.Name) and self.function(node) is None and self._is_target(node):
+                found.setdefault((owner, node.value), []).append(node)  # in the class itself
         return found
 
     def _is_target(self, node: cst.CSTNode) -> bool:

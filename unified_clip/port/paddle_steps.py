@@ -160,10 +160,17 @@ class Wiring:
                 raise UnsureError(self.reasons[found.node])
             self._check(found)
             makers.append(found)
+        may_be_none = may_be_none or self._may_be_inherited(binding)
         uses = list(self._uses(binding))
         if not uses:
             raise UnsureError(f"no optimizer in sight is given {binding.text} as grad_clip=")
         return Source(makers, binding, uses, may_be_none)
+
+    def _may_be_inherited(self, binding: Binding) -> bool:
+        """Whether an attribute is only set in some cases, and else is what a class has that is not in sight."""
+        nodes = [bound.node for bound in binding.bounds if bound.node is not None]
+        around = [self._module.enclosing(node, cst.If, cst.FunctionDef, cst.ClassDef) for node in nodes]
+        return "." in binding.text and all(isinstance(each, cst.If) for each in around)
 
     def _values(self, binding: Binding) -> list[cst.BaseExpression]:
         if binding.values is None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import libcst as cst
@@ -11,7 +13,7 @@ from . import hints, native_calls
 from .edits import Edits
 from .find import Arguments, Found, find
 from .gradients import Gradients
-from .meaning import UnsureError, as_pytorch, meaning
+from .meaning import UnsureError, meaning, of_family
 from .module import Module
 from .names import words
 from .paddle_steps import Wiring, Writer
@@ -89,7 +91,7 @@ class _Work:
         verdict = "left" if decision.left else "flagged" if decision.reason else "rewritten"
         becomes_meaning = None
         if verdict == "rewritten":
-            becomes_meaning = as_pytorch(means) if decision.becomes.startswith("torch.") else means
+            becomes_meaning = of_family(means, _family(found, decision.becomes))
         return Site(
             line=line,
             column=column,
@@ -162,7 +164,24 @@ class _Work:
                 if _is_need_clip(found):
                     decision.left, decision.reason = True, "unified_clip heeds it as it is"
             else:
-                decision.becomes = self._renames.add(found, found.native.framework)
+                decision.reason = self._not_dropped_in(found)
+                if not decision.reason:
+                    decision.becomes = self._renames.add(found, found.native.framework)
+
+    def _not_dropped_in(self, found: Found) -> str:
+        """Why a class has to stay: engines ask for Paddle's own."""
+        if found.native is not None and found.native.kind == "class" and self._is_distributed:
+            return "Paddle's distributed engines ask for its own class, and change what it does"
+        return ""
+
+    @cached_property
+    def _is_distributed(self) -> bool:
+        """Whether a file uses Paddle's distributed training."""
+        nodes = self._module.nodes
+        names = {self._module.full_name(node) for node in nodes if isinstance(node, cst.Name | cst.Attribute)}
+        return any(
+            re.match(r"paddle\.(fluid\.incubate\.fleet|distributed\.(fleet|sharding|parallelize))", n) for n in names
+        )
 
     # -- to PyTorch
 
@@ -198,6 +217,10 @@ class _Work:
         if not makers:
             return
         wiring = Wiring(self._module, makers)
+        if self._native and any(map(_is_need_clip, self._found)):
+            for found in makers:
+                self._decided[found].reason = "PyTorch's functions clip parameters whose need_clip is False too"
+            return
         writer = Writer(self._module, self._edits, wiring)
         for source in wiring.sources:
             try:
@@ -230,6 +253,13 @@ class _Work:
 
 def _is_keras(found: Found) -> bool:
     return found.native is None and isinstance(found.node, cst.Arg) and not _is_need_clip(found)
+
+
+def _family(found: Found, becomes: str) -> str:
+    """Whose rule takes the place of a clip: '' for its own."""
+    if becomes.startswith("torch."):
+        return "pytorch"
+    return "paddle" if _is_keras(found) else ""
 
 
 def _is_off(module: Module, found: Found) -> bool:

@@ -23,7 +23,8 @@ class Learner:
     def learn(self, obs, target):
         loss = nn.functional.smooth_l1_loss(self.net(obs), target)
         loss.backward()
-        self.clip.clip_(self.net.parameters())
+        if self.clip is not None:
+            self.clip.clip_(self.net.parameters())
         self.optimizer.step()
         self.optimizer.clear_grad()
         return loss
