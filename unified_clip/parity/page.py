@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from ..port import report_text
 from . import baseline, plots, recorded_plot
+from . import ported as ported_text
 from .launch import NATIVE, OURS
 from .natives import KINDS
 from .text import size
@@ -168,7 +168,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    found.globals["ported_text"] = report_text
+    found.globals["ported_text"] = ported_text
     return found
 
 

@@ -10,6 +10,8 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
+from ..parity.ported import legend, notes, outcome, spans, whose
+
 Data = Mapping[str, Any]
 
 SHORT = 80
@@ -52,7 +54,9 @@ def _lines(data: Data) -> Iterator[Line]:
     for file in data["files"]:
         yield Line(0, Text(file["path"], "bold"))
         for clip in file["clips"]:
-            yield from _clip(data, clip, f"{file['path']}:{clip['line']}:{clip['column']}", told)
+            if clip["verdict"] != "left":
+                yield from _clip(data, clip, f"{file['path']}:{clip['line']}:{clip['column']}", told)
+        yield from _left(file["clips"])
         yield Line(0, Text())
     if data["known"]:
         yield from _known(data)
@@ -63,13 +67,24 @@ def _lines(data: Data) -> Iterator[Line]:
     yield Line(0, Text(data["next"]))
 
 
+def _left(clips: Sequence[Data]) -> Iterator[Line]:
+    """All that is left for one reason, in one line."""
+    lines: dict[str, list[int]] = {}
+    for clip in clips:
+        if clip["verdict"] == "left":
+            lines.setdefault(clip["reason"], []).append(clip["line"])
+    for reason, numbers in lines.items():
+        where = f"line{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
+        yield Line(2, Text.assemble(("left", STYLES["left"]), f"  {where}: {reason}"))
+
+
 def _clip(data: Data, clip: Data, place: str, told: dict[str, str]) -> Iterator[Line]:
     verdict = clip["verdict"]
     arrow = f" -> {clip['becomes']}" if clip["becomes"] else ""
     head = (f"{clip['line']}:{clip['column']}  ", (verdict, STYLES[verdict]), f"  {clip['name']}{arrow}")
     yield Line(2, Text.assemble(*head))
     yield Line(6, Text(clip["text"], "dim"), is_code=True)
-    if clip["meaning"] and verdict != "left":
+    if clip["meaning"]:
         meaning = data["meanings"][clip["meaning"] - 1]
         yield from _told("does", " ".join(meaning["sentences"]), place, told, _worked(meaning))
     if clip["difference"]:
@@ -100,43 +115,11 @@ def _worked(meaning: Data) -> list[str]:
     return [*said, *(f"{each['of']}: {outcome(each)}" for each in meaning["worked"])]
 
 
-def outcome(worked: Data) -> str:
-    """What became of some gradients, in a few words."""
-    if worked["norm_clipped"] is None or worked["outcome"] == "unchanged":
-        return str(worked["outcome"])
-    return f"the norm becomes {_number(worked['norm_clipped'])}"
-
-
-def _number(value: float | str) -> str:
-    return value if isinstance(value, str) else f"{value:.9g}"
-
-
 def _compared(data: Data, clip: Data) -> list[str]:
     if not clip["comparison"]:
         return []
     found = data["comparisons"][clip["comparison"] - 1]
     return [f"{each['about']}: {each['before']} -> {each['after']}" for each in found["differences"]]
-
-
-def notes(clip: Data) -> Iterator[tuple[str, list[int]]]:
-    """Functions that get something wrong, and the numbers of what."""
-    name, measured = clip["name"], clip["measured_as"]
-    if clip["known"]:
-        is_other = name.rpartition(".")[2] != measured.rpartition(".")[2]
-        yield f"{name}, measured as {measured}," if is_other else name, clip["known"]
-    if clip["becomes_known"]:
-        yield clip["becomes"], clip["becomes_known"]
-
-
-def spans(numbers: Sequence[int]) -> list[str]:
-    """1, 2, 3 and 7 as '1-3' and '7'."""
-    runs: list[list[int]] = []
-    for number in sorted(numbers):
-        if runs and runs[-1][-1] == number - 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    return [f"{run[0]}" if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
 
 
 def _known(data: Data) -> Iterator[Line]:
@@ -146,16 +129,3 @@ def _known(data: Data) -> Iterator[Line]:
         versions = f" ({each['versions']})" if each["versions"] else ""
         said = f": {each['when']} ({each['by']}): {each['why']}{versions}"
         yield Line(2, Text.assemble((f"[{each['number']}] ", "bold"), whose(each), said))
-
-
-def legend(data: Data) -> str:
-    """What the sizes of known differences are."""
-    return (
-        "Sizes are relative: of the norm, or of the greatest difference of an element to the greatest element that is "
-        f"right. What differs by less than {data['rounding']:g} is rounding, and not listed."
-    )
-
-
-def whose(known: Data) -> str:
-    """The functions that a known difference is about."""
-    return f"all of {known['framework']}'s" if known["function"] == "*" else str(known["function"])
