@@ -299,3 +299,14 @@ def test_of_many_steps_the_table_shows_the_first_the_last_and_where_they_part(
     shown = [line.split()[1] for line in printed.splitlines() if line.startswith("│")]
     assert shown == ["1", "2", "3", "...", "11", "12", "13", "...", "16"]
     assert "Another learning rate" in printed
+
+
+@pytest.mark.parametrize(("off", "grown"), [("2.0**-18 * 4**number", True), ("(number == 3) * 2.0**-12", False)])
+def test_rounding_that_grows_is_told_from_what_comes_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], off: str, grown: bool
+) -> None:
+    new = GLOBAL.replace("for batch in batches:", "for number, batch in enumerate(batches):")
+    new = new.replace("np.float32(0.25) * grad", f"np.float32(0.25) * grad + weights[name] * np.float32({off})")
+    data = verified(tmp_path, capsys, GLOBAL, new, "--max-ulp", "64")
+    assert not data["same"]
+    assert ("rounding that has grown" in mistakes(data)) is grown
