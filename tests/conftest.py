@@ -14,7 +14,7 @@ settings.register_profile(
     "contract", deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 settings.load_profile("contract")
-pytest.register_assert_rewrite("keras_cases", "clip_cases", "page_examples")
+pytest.register_assert_rewrite("keras_cases", "clip_cases", "page_examples", "verify_pairs")
 
 NEED_CLI = (
     "contract/test_config.py", "contract/test_known_differences.py", "contract/test_parity_adapter.py",

@@ -285,3 +285,28 @@ def test_a_process_that_crashes_or_hangs_is_told_of(
 def test_the_data_clips_at_every_step() -> None:
     assert set(WEIGHTS) == {"weight", "bias"}
     assert all(len(each) == STEPS for each in BATCHES.values())
+
+
+def test_of_many_steps_the_table_shows_the_first_the_last_and_where_they_part(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each batch four times over; the new one's rate changes at the eleventh step."""
+    np.savez(tmp_path / "many.npz", **{name: np.repeat(each, 4, axis=0) for name, each in BATCHES.items()})
+    new = GLOBAL.replace("for batch in batches:", "for number, batch in enumerate(batches):")
+    new = new.replace("np.float32(0.25)", "np.float32(0.25 if number < 10 else 0.5)")
+    assert run(tmp_path, GLOBAL, new, "--batches", str(tmp_path / "many.npz")) == 1
+    printed = capsys.readouterr().out
+    shown = [line.split()[1] for line in printed.splitlines() if line.startswith("│")]
+    assert shown == ["1", "2", "3", "...", "11", "12", "13", "...", "16"]
+    assert "Another learning rate" in printed
+
+
+@pytest.mark.parametrize(("off", "grown"), [("2.0**-18 * 4**number", True), ("(number == 3) * 2.0**-12", False)])
+def test_rounding_that_grows_is_told_from_what_comes_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], off: str, grown: bool
+) -> None:
+    new = GLOBAL.replace("for batch in batches:", "for number, batch in enumerate(batches):")
+    new = new.replace("np.float32(0.25) * grad", f"np.float32(0.25) * grad + weights[name] * np.float32({off})")
+    data = verified(tmp_path, capsys, GLOBAL, new, "--max-ulp", "64")
+    assert not data["same"]
+    assert ("rounding that has grown" in mistakes(data)) is grown

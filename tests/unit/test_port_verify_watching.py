@@ -164,15 +164,14 @@ def test_an_action_follows_an_import_once_and_imports_nothing_itself(
 # -- names
 
 
-def known(tmp_path: Path, parameters: dict[str, np.ndarray], gradients: dict[str, np.ndarray]) -> Known:
-    """After the first step of a function that gave these."""
-    given = Given(
-        {name: dense(each) for name, each in parameters.items()},
-        {name: dense(each) for name, each in gradients.items()},
-        None,
-    )
+Arrays = dict[str, np.ndarray]
+
+
+def known(tmp_path: Path, parameters: Arrays, gradients: Arrays, weights: Arrays | None = None) -> Known:
+    """After the first step of a function that began with these weights and gave the others."""
+    held = [{name: dense(each) for name, each in part.items()} for part in (parameters, gradients, weights or {})]
     script = Script("old", tmp_path / "old.py", "step", "old.py:step")
-    return Known(Ran(script, [given], tmp_path, True), {}, 1, 1)
+    return Known(Ran(script, [Given(held[0], held[1], None)], tmp_path, True), held[2], 1, 1)
 
 
 def test_gradients_of_one_norm_are_told_apart_by_their_shapes(tmp_path: Path) -> None:
@@ -184,6 +183,18 @@ def test_gradients_of_one_norm_are_told_apart_by_their_shapes(tmp_path: Path) ->
     found = known(tmp_path, gradients, gradients).named(line, tmp_path)
     assert found is not None
     assert found.names == {"0": "a", "1": "b"}
+
+
+def test_a_gradient_that_is_not_given_is_known_by_its_weight(tmp_path: Path) -> None:
+    weights = {"a": np.array([3.0, 4.0]), "b": np.array([6.0, 8.0])}
+    line = {
+        "rule": "global", "norm_type": 2.0, "coef": 0.5, "clipped": True,
+        "parameters": {str(n): {"shape": [2], "norm": 1.0, "weight": weight} for n, weight in enumerate((10.0, 5.0))},
+    }  # fmt: skip
+    found = known(tmp_path, weights, {}, weights).named(line, tmp_path)
+    assert found is not None
+    assert found.names == {"0": "b", "1": "a"}
+    assert not found.given_unclipped
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,10 @@ STAGES: tuple[Stage, ...] = ("norm", "coefficient", "tensors", "update")
 """In the order in which one follows from another."""
 
 
+GROWTH = 16
+"""By how much rounding may be more than what it was in the steps before."""
+
+
 @dataclass(frozen=True)
 class Row:
     """A step of both."""
@@ -46,6 +50,10 @@ class Row:
     def distance(self, stage: Stage) -> Distance | None:
         found: Distance | Far | None = getattr(self, stage)
         return found.distance if isinstance(found, Far) else found
+
+    def greatest(self) -> float:
+        """The greatest distance, in ULP."""
+        return max((far.ulps for stage in STAGES if (far := self.distance(stage)) is not None), default=0.0)
 
     def apart(self, max_ulp: float) -> list[str]:
         """What differs."""
@@ -95,8 +103,11 @@ def compare(
     clips = parting.compare(settled[0].path, settled[1].path, names=known, max_ulp=max_ulp)
     rows = [_row(step, clips, beside, settled) for step in range(1, steps + 1)]
     unclipped = [ran for ran, each in zip((old, new), settled, strict=True) if each.unclipped]
-    known_why = any(each.mistake != "rounding" for each in clips.findings)
-    finding = None if known_why else _explained(rows, beside, max(max_ulp, ROUNDING))
+    finding = None
+    if not clips.findings:
+        finding = _grown(rows, clips, max_ulp)
+    if finding is None and all(each.mistake == "rounding" for each in clips.findings):
+        finding = _explained(rows, beside, max(max_ulp, ROUNDING))
     return Verified(old, new, clips, rows, unclipped, finding, max_ulp)
 
 
@@ -163,6 +174,22 @@ def _explained(rows: Sequence[Row], beside: Beside, max_ulp: float) -> Finding |
         "another learning rate",
         f"the clipped gradients are the same, and every update of the new is {ratio:.6g} times that of the old: "
         "another learning rate, or a scale that is not divided out",
+    )
+
+
+def _grown(rows: Sequence[Row], clips: Comparison, max_ulp: float) -> Finding | None:
+    """Whether the two have been a little apart before, and not much less."""
+    found = [(row.step, row.greatest()) for row in rows if row.apart(max_ulp) and row.clips_alike]
+    if clips.first is not None and clips.first.distance is not None:
+        found.append((clips.first.step, clips.first.distance.ulps))
+    step, far = min(found, default=(1, 0.0))
+    before = max((row.greatest() for row in rows if row.step < step), default=0.0)
+    if not 0 < far <= GROWTH * before:
+        return None
+    return Finding(
+        "rounding that has grown",
+        f"before step {step} the two are the same up to {before:.3g} ULP, and not exactly; each step begins with what "
+        "the one before has left, so that rounding grows like this. Compare fewer steps, with --steps, or allow more",
     )
 
 

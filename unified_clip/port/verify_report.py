@@ -20,6 +20,19 @@ SHOWN = 12
 FIRST = 3
 """Rows that are shown of a longer one, from the beginning; and where the steps differ, from there."""
 
+WIDE = 200
+"""Columns, where there is no terminal that has fewer."""
+
+VERDICTS = {
+    "": "same",
+    "clip": "another clip",
+    "norm": "norm differs",
+    "coefficient": "coefficient differs",
+    "tensors": "tensors differ",
+    "update": "update differs",
+}
+"""By what differs first."""
+
 WHAT = {"tensors": "the clipped gradients", "update": "the updates"}
 
 
@@ -32,8 +45,8 @@ def show(found: Verified) -> None:
     table = Table("step", "norm old", "norm new", "coefficient old", "coefficient new", "tensors", "update", "verdict")
     for row in _chosen(found):
         table.add_row(*(["..."] * len(table.columns) if row is None else _cells(row, found.max_ulp)))
-    if console.width < table.__rich_measure__(console, console.options).minimum:
-        console.width = 200
+    if not console.is_terminal:
+        console.width = WIDE
     console.print(table)
     for line in sentences(found):
         console.print(line, markup=False, soft_wrap=True)
@@ -84,7 +97,7 @@ def _stage(found: Verified, stage: Stage) -> str:
         allowed = f", up to {found.max_ulp:g} ULP" if found.max_ulp else ""
         return f"{what.capitalize()} are equal in {which} {len(found.rows)} steps{allowed}."
     row, far = differ[0]
-    greatest = max((far.distance for _, far in differ))
+    greatest = max(far.distance for _, far in differ)
     return (
         f"{what.capitalize()} differ from step {row.step} on, there most in {far.name!r} ({_far(far.distance)}); in "
         f"all at most by {_far(greatest)}."
@@ -108,17 +121,12 @@ def _chosen(found: Verified) -> Iterator[Row | None]:
 
 def _cells(row: Row, max_ulp: float) -> list[str]:
     apart = row.apart(max_ulp)
-    verdict = "same"
-    if apart == ["clip"] or (apart and apart[0] == "clip"):
-        verdict = "another clip"
-    elif apart:
-        verdict = f"{apart[0]} differs" if apart[0] != "tensors" else "tensors differ"
     return [
         str(row.step),
         *(_numbers([number for line in lines for number in line.norms()], max) for lines in (row.old, row.new)),
         *(_numbers([number for line in lines for number in line.coefs()], min) for lines in (row.old, row.new)),
         *("-" if far is None else _far(far.distance) for far in (row.tensors, row.update)),
-        verdict,
+        VERDICTS[apart[0] if apart else ""],
     ]
 
 

@@ -22,6 +22,7 @@ import numpy as np
 import unified_clip
 
 from .. import _safetensors, _workers
+from .._dispatch import adapter_of
 from ..parity.convert import function_in, read_tensor
 from ..parity.tensors import PARTS, UnreadableError, densify
 from ..record import Recording
@@ -141,7 +142,7 @@ def _store(path: Path, step: int, values: Any) -> None:
 def _dense(part: str, name: Any, step: int, tensor: Any) -> tuple[str, Any]:
     """As `_safetensors.write` takes it."""
     try:
-        held = densify(read_tensor(str(name), tensor if _is_tensor(tensor) else np.asarray(tensor)))
+        held = densify(read_tensor(str(name), np.asarray(tensor) if adapter_of(type(tensor)) is None else tensor))
     except (UnreadableError, ValueError, TypeError, KeyError) as error:
         raise RefusedError(f"gave {part} with {name!r} at step {step}, which is no tensor: {error}") from None
     assert held is not None
@@ -149,12 +150,6 @@ def _dense(part: str, name: Any, step: int, tensor: Any) -> tuple[str, Any]:
     if dtype not in _safetensors.CODES:
         raise RefusedError(f"gave {part} with {name!r} of {held.dtype} at step {step}; give only what is trained")
     return dtype, held.array
-
-
-def _is_tensor(value: Any) -> bool:
-    from .._dispatch import adapter_of
-
-    return adapter_of(type(value)) is not None
 
 
 if __name__ == "__main__":
