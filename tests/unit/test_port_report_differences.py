@@ -68,6 +68,7 @@ UNMEASURED = {
     "optax.clip_by_block_rms",
     "optax.per_example_global_norm_clip",
     "paddle.clip",
+    "paddle.nn.clip.ClipGradBase",
     "paddle.fluid.clip.ErrorClipByValue",
     "paddle.fluid.clip.append_gradient_clip_ops",
     "paddle.fluid.clip.set_gradient_clip",
