@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -21,11 +21,18 @@ from .rename import Renames
 from .sites import Meaning, Ported, Site, Target
 from .tape_port import STEPS_ELSEWHERE, TapePort
 
-NO_EQUAL = "nothing of unified_clip means the same"
+NEED_CLIP = "parameters that Paddle leaves out (need_clip=False) need the attribute need_clip in PyTorch too"
+NEED_CLIP_NATIVE = "parameters that Paddle leaves out (need_clip=False) have to be left out of the call"
+ONE_NUMBER = "the loss has to be one number: the tape adds up others, and backward() refuses them"
+SCALED_LIMIT = "if the limit is multiplied by the loss's scale, take that out: gradients are unscaled before the clip"
+KERAS = (
+    "Keras on its own, up to 2.3.1, clips by the global norm, and newer ones each tensor by its own: see which it is"
+)
 BY_ITS_NAME = "it is called like a gradient, and cannot be traced to one"
 NO_GRADIENT = "what it clips is no gradient, as far as can be seen"
 NO_ARGUMENTS = "its arguments cannot be told ({})"
 ONLY_NAMED = "it is named, and not called, so that where it is used cannot be seen"
+KERAS_3 = ("keras.ops", "keras.random", "keras.KerasTensor", "keras.Variable", "keras.distribution", "keras.saving")
 PROGRAM = "it belongs to a program of Paddle, which PyTorch has not: clip in the step"
 
 
@@ -59,7 +66,6 @@ class _Decision:
     becomes: str = ""
     reason: str = ""
     left: bool = False
-    checks: list[str] = field(default_factory=list)
 
 
 class _Work:
@@ -103,8 +109,20 @@ class _Work:
             becomes_meaning=becomes_meaning,
             reason=decision.reason,
             suggestion=hints.lines(self._module, found, self._target) if verdict == "flagged" else (),
-            checks=decision.checks if verdict == "rewritten" else (),
+            checks=self._checks(found) if verdict == "rewritten" and self._target == "torch" else (),
         )
+
+    def _checks(self, found: Found) -> list[str]:
+        """What a person should look at in a step that took PyTorch's shape."""
+        checks = []
+        if _is_of(found, "paddle") and found.native is not None and found.native.kind == "class":
+            checks.append(NEED_CLIP_NATIVE if self._native else NEED_CLIP)
+        if _is_keras(found) or _is_of(found, "tensorflow"):
+            checks.append(ONE_NUMBER)
+        means = self._meanings.get(found)
+        if means is not None and "scal" in means.threshold:
+            checks.append(SCALED_LIMIT)
+        return checks
 
     # -- what is decided for either target
 
@@ -116,6 +134,8 @@ class _Work:
         except UnsureError as unsure:
             decision.reason = decision.reason or str(unsure)
         known = found.native
+        if not decision.reason and _is_old_keras(self._module, found):
+            decision.reason = KERAS
         if not decision.reason and _is_off(self._module, found):
             decision.left, decision.reason = True, "None clips nothing"
         if decision.reason or known is None:
@@ -265,6 +285,14 @@ def _family(found: Found, becomes: str) -> str:
 def _is_off(module: Module, found: Found) -> bool:
     """Whether an optimizer is told not to clip."""
     return isinstance(found.node, cst.Arg) and module.code(found.node.value) == "None"
+
+
+def _is_old_keras(module: Module, found: Found) -> bool:
+    """Whether clipnorm= may be of a Keras in which it was another limit: nothing that came with Keras 3 is imported."""
+    if not found.name.startswith("keras.") or not found.name.endswith("(clipnorm=)"):
+        return False
+    names = (module.full_name(node) for node in module.nodes if isinstance(node, cst.Name | cst.Attribute))
+    return not any(name.startswith(KERAS_3) for name in names)
 
 
 def _is_need_clip(found: Found) -> bool:

@@ -1,0 +1,10 @@
+"""What `unified-clip port` takes optax's functions for is what they are."""
+
+from __future__ import annotations
+
+import port_natives
+
+
+def test_the_functions_that_are_found_are_there_with_the_parameters_that_are_known() -> None:
+    assert list(port_natives.differing("optax")) == []
+    assert port_natives.missing("optax") == set()

@@ -1,0 +1,30 @@
+"""What `unified-clip port` takes TensorFlow's functions for is what they are; those of tf.contrib are gone."""
+
+from __future__ import annotations
+
+import port_natives
+import tensorflow as tf
+
+from unified_clip.port.names import KERAS_RULES, native
+
+
+def test_the_functions_that_are_found_are_there_with_the_parameters_that_are_known() -> None:
+    assert list(port_natives.differing("tensorflow")) == []
+    there = {name for name, _ in port_natives.of("tensorflow")} - port_natives.missing("tensorflow")
+    assert there == {"tf.clip_by_global_norm", "tf.clip_by_norm", "tf.clip_by_value", "tf.linalg.global_norm"}
+
+
+def test_those_of_tensorflow_1_are_there_too() -> None:
+    for name in ("clip_by_global_norm", "clip_by_norm", "clip_by_value", "global_norm", "clip_by_average_norm"):
+        found = native(f"tensorflow.compat.v1.{name}")
+        assert found is not None
+        assert port_natives.parameters(getattr(tf.compat.v1, name)) == list(found.parameters)
+
+
+def test_ours_take_the_same_arguments() -> None:
+    assert list(port_natives.without_equal("tensorflow")) == []
+
+
+def test_the_arguments_of_optimizers_are_there() -> None:
+    optimizer = tf.keras.optimizers.SGD(0.1)
+    assert all(getattr(optimizer, name) is None for name in KERAS_RULES)

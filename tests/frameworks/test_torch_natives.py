@@ -1,0 +1,14 @@
+"""What `unified-clip port` takes PyTorch's functions for is what they are."""
+
+from __future__ import annotations
+
+import port_natives
+
+
+def test_the_functions_that_are_found_are_there_with_the_parameters_that_are_known() -> None:
+    assert list(port_natives.differing("torch")) == []
+    assert port_natives.missing("torch") == set()
+
+
+def test_ours_take_the_same_arguments() -> None:
+    assert list(port_natives.without_equal("torch")) == []

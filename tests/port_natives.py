@@ -1,0 +1,78 @@
+"""The frameworks' own functions of unified_clip/port/natives.toml, beside what is installed."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+from unified_clip.port.names import Native, natives
+
+PACKAGES = {"tf": "tensorflow"}
+
+
+def of(framework: str) -> list[tuple[str, Native]]:
+    """All of a framework, by every name."""
+    return [(name, native) for name, native in natives().items() if native.framework == framework]
+
+
+def installed(name: str) -> Any:
+    """What a full name stands for; None where there is no such thing in this release."""
+    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
+        return _installed(*name.split("."))
+
+
+def _installed(first: str, *rest: str) -> Any:
+    try:
+        found: Any = importlib.import_module(PACKAGES.get(first, first))
+    except ImportError:
+        return None
+    for number, part in enumerate(rest):
+        if not hasattr(found, part):
+            try:
+                importlib.import_module(".".join([PACKAGES.get(first, first), *rest[: number + 1]]))
+            except ImportError:
+                return None
+        found = getattr(found, part, None)
+        if found is None:
+            return None
+    return None if inspect.ismodule(found) else found
+
+
+def parameters(function: Any) -> list[str]:
+    """The names of a function's parameters, or of a class's."""
+    found = inspect.signature(function).parameters.values()
+    return [each.name for each in found if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)]
+
+
+OLDER = {"need_clip"}
+"""Parameters that older releases have."""
+
+
+def differing(framework: str) -> Iterator[str]:
+    """The names whose parameters stand in other places than in the table, or are no more."""
+    for name, native in of(framework):
+        found = installed(name)
+        if found is not None and native.parameters and not native.needs:
+            there = parameters(found)
+            known = [each for each in native.parameters if each in there or each not in OLDER]
+            if there[: len(known)] != known:
+                yield f"{name}{tuple(there)}, and not {tuple(known)}"
+
+
+def missing(framework: str) -> set[str]:
+    """The names that this release has not."""
+    return {name for name, _ in of(framework) if installed(name) is None}
+
+
+def without_equal(framework: str) -> Iterator[str]:
+    """The names that our namespace lacks, or whose arguments it does not take."""
+    ours = importlib.import_module(f"unified_clip.{framework}")
+    for name, native in of(framework):
+        if native.ours:
+            taken = parameters(getattr(ours, native.ours))
+            given = [native.renamed.get(each, each) for each in native.parameters]
+            if missing := [each for each in given if each not in taken and each != "name"]:
+                yield f"{name}: {native.ours} does not take {missing}"

@@ -1,0 +1,154 @@
+"""`unified-clip port` as it is called: what it prints, writes and refuses, and its exit status."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from unified_clip import cli
+
+CERTAIN = "import torch\n\ntorch.nn.utils.clip_grad_norm_(parameters, 1.0)\n"
+PORTED = "import torch\nimport unified_clip.torch\n\nunified_clip.torch.clip_grad_norm_(parameters, 1.0)\n"
+FLAGGED = "import optax\n\noptimizer = optax.chain(optax.clip_by_global_norm(0.5), optax.sgd(0.1))\n"
+CLEAN = "x = 1\n"
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Files, and the arguments after `port`: the exit status and what is printed."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: str, **files: str) -> tuple[int, str, str]:
+        for name, text in files.items():
+            (tmp_path / f"{name}.py").write_text(text)
+        status = cli.main(["port", *arguments])
+        return status, *capsys.readouterr()
+
+    return call
+
+
+def commit() -> None:
+    git = ["git", "-c", "user.name=n", "-c", "user.email=e"]
+    for arguments in (["init", "-q"], ["add", "."], ["commit", "-qm", "all"]):
+        subprocess.run([*git, *arguments], check=True, capture_output=True)
+
+
+def test_without_options_it_tells_and_changes_nothing(run: Run) -> None:
+    status, out, _ = run("a.py", a=CERTAIN)
+    assert status == 0
+    assert "3:1  rewritten  torch.nn.utils.clip_grad_norm_ -> unified_clip.torch.clip_grad_norm_" in out
+    assert "1 file read, 1 clip found: 1 rewritten, 0 flagged, 0 left." in out
+    assert Path("a.py").read_text() == CERTAIN
+
+
+def test_what_is_flagged_is_status_1_with_the_lines_to_write(run: Run) -> None:
+    status, out, _ = run(".", a=FLAGGED, b=CLEAN)
+    assert status == 1
+    assert "why: it is a transformation in a chain" in out
+    assert "unified_clip.torch.GradientClipByGlobalNorm(0.5)" in out
+
+
+def test_for_drop_in_the_lines_to_write_are_other_ones(run: Run) -> None:
+    _, out, _ = run("a.py", "--to", "drop-in", a=FLAGGED)
+    assert 'unified_clip.ClipConfig(rule="global_norm", threshold=0.5, family="paddle").as_optax()' in out
+
+
+def test_what_cannot_be_read_is_status_1_and_the_rest_is_ported(run: Run) -> None:
+    status, out, _ = run(".", a=CERTAIN, b="# clip_grad_norm_\nprint 'x'\n")
+    assert status == 1
+    assert "b.py could not be read: line 2: it is Python 2" in out
+    assert "1 rewritten" in out
+
+
+def test_the_patch_is_one_that_git_applies(run: Run) -> None:
+    _, out, _ = run(".", "--diff", a=CERTAIN, b=CERTAIN.rstrip("\n"), c=CLEAN)
+    assert Path("a.py").read_text() == CERTAIN
+    subprocess.run(["git", "apply", "-"], input=out, text=True, check=True)
+    assert Path("a.py").read_text() == PORTED
+    assert Path("b.py").read_text() == PORTED.rstrip("\n")
+
+
+def test_write_changes_what_is_committed(run: Run) -> None:
+    Path("a.py").write_text(CERTAIN)
+    commit()
+    status, out, _ = run(".", "--write")
+    assert status == 0
+    assert Path("a.py").read_text() == PORTED
+    assert "run the tests" in out
+
+
+def test_write_changes_nothing_that_is_not_committed_unless_it_is_forced(run: Run) -> None:
+    status, out, err = run(".", "--write", a=CERTAIN)
+    assert (status, out) == (2, "")
+    assert "in no git repository" in err
+    assert Path("a.py").read_text() == CERTAIN
+    assert run(".", "--write", "--force")[0] == 0
+    assert Path("a.py").read_text() == PORTED
+
+
+def test_write_with_nothing_to_change_needs_no_repository(run: Run) -> None:
+    assert run(".", "--write", a=CLEAN)[0] == 0
+
+
+def test_a_second_run_changes_nothing(run: Run) -> None:
+    run(".", "--write", "--force", a=CERTAIN, b=FLAGGED)
+    before = {path.name: path.read_bytes() for path in Path.cwd().iterdir()}
+    run(".", "--write", "--force")
+    assert {path.name: path.read_bytes() for path in Path.cwd().iterdir()} == before
+
+
+@pytest.mark.parametrize("suffix", ["json", "txt", "html"])
+def test_the_report_is_written_where_it_is_wanted(run: Run, suffix: str) -> None:
+    run(".", "--report", f"out.{suffix}", a=CERTAIN)
+    assert "unified_clip.torch.clip_grad_norm_" in Path(f"out.{suffix}").read_text()
+
+
+def test_a_report_of_another_kind_is_refused_before_anything_is_written(run: Run) -> None:
+    status, _, err = run(".", "--write", "--force", "--report", "out.pdf", a=CERTAIN)
+    assert status == 2
+    assert "out.pdf: a report ends in .txt, .json, .html" in err
+    assert Path("a.py").read_text() == CERTAIN
+
+
+def test_json_is_the_report(run: Run) -> None:
+    _, out, _ = run(".", "--json", a=CERTAIN)
+    assert json.loads(out)["summary"]["rewritten"] == 1
+
+
+def test_native_writes_pytorchs_own(run: Run) -> None:
+    source = "import paddle\n\npaddle.nn.utils.clip_grad_norm_(parameters, 1.0)\n"
+    _, out, _ = run("a.py", "--native", "--diff", a=source)
+    assert "+torch.nn.utils.clip_grad_norm_(parameters, 1.0)" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "say which file or directory to port"),
+        (["nowhere"], "nowhere: there is no such file or directory"),
+        (["a.py", "--native", "--to", "drop-in"], "--native is about PyTorch"),
+        (["a.py", "--verify", "old.py:step", "new.py:step"], "leave PATH out"),
+    ],
+)
+def test_a_wrong_command_is_refused(run: Run, arguments: list[str], message: str) -> None:
+    status, _, err = run(*arguments, a=CLEAN)
+    assert status == 2
+    assert message in err
+
+
+def test_no_framework_is_imported(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text(CERTAIN + FLAGGED)
+    code = (
+        "import sys\nfrom unified_clip import cli\n"
+        f"cli.main(['port', {str(tmp_path)!r}])\n"
+        "print({'torch', 'tensorflow', 'paddle', 'jax'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "set()"
