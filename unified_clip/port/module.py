@@ -188,7 +188,7 @@ class Module:
         assignments = scope[node.value] if scope is not None else set()
         if not assignments:
             return {""}
-        return {name for each in assignments for name in self._names_of(each, node.value, rest, depth)}
+        return {name for each in assignments for name in self._names_of(each, node.value, rest, depth)} or {""}
 
     def _names_of(self, assignment: BaseAssignment, name: str, rest: Sequence[str], depth: int) -> set[str]:
         if isinstance(assignment, ImportAssignment):
@@ -196,6 +196,8 @@ class Module:
         if not isinstance(assignment, Assignment):
             return {""}
         bound = self._bound(assignment.node)
+        if isinstance(bound.value, cst.Name) and bound.value.value == "None":
+            return set()  # where an import fails: nothing can be called then
         if bound.path or not isinstance(bound.value, Target):
             return {""}
         return {".".join([each, *rest]) if each else "" for each in self.full_names(bound.value, depth + 1)}

@@ -1,0 +1,435 @@
+"""The rules of docs/port.md, one by one: a few lines of source, and what becomes of them, or why they stay."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from unified_clip.port.port import port
+from unified_clip.port.sites import Site, Target
+
+PADDLE = """\
+import paddle
+
+def train(model, loader):
+    clip = paddle.nn.ClipGradByNorm(1.0)
+    optimizer = paddle.optimizer.SGD(0.1, parameters=model.parameters(), grad_clip=clip)
+    for batch in loader:
+        model(batch).backward()
+        optimizer.step()
+"""
+TAPE = """\
+import tensorflow as tf
+
+def train(model, optimizer, x, variables):
+    with tf.GradientTape() as tape:
+        loss = model(x)
+    grads = tape.gradient(loss, variables)
+    grads = [tf.clip_by_norm(g, 1.0) for g in grads]
+    optimizer.apply_gradients(zip(grads, variables))
+"""
+KERAS = """\
+import tensorflow as tf
+
+optimizer = tf.keras.optimizers.SGD(0.1, global_clipnorm=LIMIT)
+
+def train(model, x, variables):
+    with tf.GradientTape() as tape:
+        loss = model(x)
+    optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+"""
+
+
+def ported(source: str, target: Target = "torch", native: bool = False) -> tuple[str, list[Site]]:
+    result = port(Path("a.py"), dedent(source).encode(), target, native)
+    return result.after.decode(), list(result.sites)
+
+
+def verdicts(source: str, target: Target = "torch", native: bool = False) -> list[str]:
+    return [site.verdict for site in ported(source, target, native)[1]]
+
+
+def with_lines(source: str, *replaced: tuple[str, str]) -> str:
+    for old, new in replaced:
+        assert old in source
+        source = source.replace(old, new)
+    return source
+
+
+# -- names
+
+
+@pytest.mark.parametrize(
+    ("imports", "call", "after"),
+    [
+        ("import torch", "torch.nn.utils.clip_grad_norm_", "unified_clip.torch.clip_grad_norm_"),
+        ("import torch as t", "t.nn.utils.clip_grad_norm_", "unified_clip.torch.clip_grad_norm_"),
+        ("from torch import nn", "nn.utils.clip_grad_norm_", "unified_clip.torch.clip_grad_norm_"),
+        ("import torch.nn.utils as u", "u.clip_grad_norm_", "unified_clip.torch.clip_grad_norm_"),
+        ("import torch\nu = torch.nn.utils", "u.clip_grad_norm_", "unified_clip.torch.clip_grad_norm_"),
+        ("from torch.nn.utils import clip_grad_norm_ as c", "c", "c"),
+        ("from torch.nn.utils.clip_grad import clip_grad_norm_", "clip_grad_norm_", "clip_grad_norm_"),
+    ],
+)
+def test_a_name_is_known_by_what_is_imported(imports: str, call: str, after: str) -> None:
+    text, (site,) = ported(f"{imports}\n{call}(p, 1.0)\n")
+    assert site.verdict == "rewritten"
+    assert text.splitlines()[-1] == f"{after}(p, 1.0)"
+    assert "unified_clip.torch" in text
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from mine import clip_grad_norm_\nclip_grad_norm_(p, 1.0)\n",
+        "from .utils import clip_grad_norm_\nclip_grad_norm_(p, 1.0)\n",
+        "def clip_grad_norm_(p, c): pass\nclip_grad_norm_(p, 1.0)\n",
+        "import numpy as tf\ntf.clip_by_norm(g, 1.0)\n",
+        "def f(tf):\n    tf.clip_by_norm(g, 1.0)\n",
+        "import torch\n# torch.nn.utils.clip_grad_norm_(p, 1.0)\n'torch.nn.utils.clip_grad_norm_'\n",
+    ],
+)
+def test_what_is_called_alike_is_something_else(source: str) -> None:
+    assert ported(source) == (source, [])
+
+
+def test_what_a_module_hands_on_it_hands_on_still() -> None:
+    source = "from torch.nn.utils import clip_grad_norm_\n__all__ = ['clip_grad_norm_']\nclip_grad_norm_(p, 1.0)\n"
+    assert ported(source)[0] == source.replace("torch.nn.utils", "unified_clip.torch")
+
+
+def test_an_import_that_something_else_uses_too_stays() -> None:
+    source = "from torch.nn.utils import clip_grad_norm_\nx = isinstance(f, clip_grad_norm_)\nclip_grad_norm_(p, 1.0)\n"
+    text, _ = ported(source)
+    assert text.startswith("from torch.nn.utils import clip_grad_norm_\n")
+    assert text.endswith("unified_clip.torch.clip_grad_norm_(p, 1.0)\n")
+
+
+def test_where_an_import_may_fail_ours_may_too() -> None:
+    source = """\
+    try:
+        import torch
+    except ImportError:
+        torch = None
+
+    def clip(p):
+        torch.nn.utils.clip_grad_norm_(p, 1.0)
+    """
+    text, _ = ported(source)
+    assert text.startswith(
+        "try:\n    import torch\n    import unified_clip.torch\nexcept ImportError:\n    torch = None\n"
+    )
+
+
+def test_a_name_that_is_something_else_where_an_import_fails_is_flagged() -> None:
+    source = "try:\n    from torch.nn.utils import clip_grad_norm_ as c\nexcept ImportError:\n    from mine import c\nc(p, 1.0)\n"
+    assert ported(source)[0] == source
+    assert verdicts(source) == ["flagged"]
+
+
+def test_a_name_that_may_come_from_a_star_is_flagged() -> None:
+    text, (site,) = ported("from torch.nn.utils import *\nclip_grad_norm_(p, 1.0)\n")
+    assert (site.verdict, site.reason) == ("flagged", "it comes from torch.nn.utils import *; import it by name")
+    assert "unified_clip" not in text
+
+
+def test_arguments_get_the_names_that_ours_have() -> None:
+    source = "import paddle.fluid as fluid\nx = fluid.layers.clip_by_norm(x=p.grad, max_norm=1.0)\n"
+    text, _ = ported(source, "drop-in")
+    assert "x = unified_clip.paddle.clip_by_norm(t=p.grad, clip_norm=1.0)" in text
+
+
+def test_an_argument_that_ours_do_not_take_is_flagged() -> None:
+    _, (site,) = ported("import torch\ntorch.nn.utils.clip_grad_norm_(p, 1.0, group=g)\n")
+    assert (site.verdict, site.reason) == ("flagged", "its arguments cannot be told (group=)")
+
+
+def test_a_limit_that_ours_refuse_is_flagged() -> None:
+    text, (site,) = ported("import torch\ntorch.nn.utils.clip_grad_norm_(p, -1.0)\n")
+    assert site.verdict == "flagged"
+    assert "must be 0 or more" in site.reason
+    assert "unified_clip" not in text
+
+
+# -- meanings
+
+
+@pytest.mark.parametrize(
+    ("call", "rule", "threshold", "family", "expression"),
+    [
+        ("torch.nn.utils.clip_grad_norm_(p, 0.5)", "global_norm", 0.5, "pytorch", ""),
+        ("torch.nn.utils.clip_grad_norm_(p, max_norm=LIMIT)", "global_norm", 2.0, "pytorch", ""),
+        ("torch.nn.utils.clip_grad_norm_(p, float('inf'))", "global_norm", float("inf"), "pytorch", ""),
+        ("torch.nn.utils.clip_grad_norm_(p, args.clip)", "global_norm", 1.0, "pytorch", "args.clip"),
+        ("torch.nn.utils.clip_grad_value_(p, 3)", "value", 3.0, None, ""),
+        ("paddle.nn.ClipGradByNorm(clip_norm=4.)", "norm", 4.0, "paddle", ""),
+        ("tf.clip_by_global_norm(grads, 5e-1)", "global_norm", 0.5, "tensorflow", ""),
+    ],
+)
+def test_what_a_clip_means(call: str, rule: str, threshold: float, family: str | None, expression: str) -> None:
+    _, (site,) = ported(f"import torch, paddle\nimport tensorflow as tf\nLIMIT = 2.0\n{call}\n", "drop-in")
+    assert site.meaning is not None
+    config = site.meaning.config
+    assert (config.rule, config.threshold, config.family, site.meaning.threshold) == (
+        rule,
+        threshold,
+        family,
+        expression,
+    )
+
+
+def test_bounds_are_told_low_and_high() -> None:
+    _, (site,) = ported("import paddle\nclip = paddle.nn.ClipGradByValue(2.0, -1.0)\n", "drop-in")
+    assert site.meaning is not None
+    assert (site.meaning.config.min, site.meaning.config.max) == (-1.0, 2.0)
+
+
+def test_natives_of_pytorch_have_its_rule() -> None:
+    _, (site,) = ported(PADDLE, native=True)
+    assert site.meaning is not None
+    assert site.becomes_meaning is not None
+    assert (site.meaning.config.family, site.becomes_meaning.config.family) == ("paddle", "pytorch")
+
+
+# -- Paddle's optimizers
+
+
+def test_the_clip_comes_before_each_step() -> None:
+    text, _ = ported(
+        with_lines(PADDLE, ("        optimizer.step()\n", "        optimizer.step()\n        optimizer.step()\n"))
+    )
+    assert text.count("        clip.clip_(model.parameters())\n        optimizer.step()\n") == 2
+    assert "grad_clip" not in text
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ((("optimizer.step()", "run(optimizer)")), "optimizer is handed on in line 8"),
+        ((("        optimizer.step()\n", "    return optimizer\n")), "optimizer is handed on"),
+        ((("        optimizer.step()", "        pass")), "no step of optimizer is in sight"),
+        ((("optimizer.step()", "x = [optimizer.step() for _ in y]")), "the step in line 8 has no line of its own"),
+        ((("optimizer.step()", "a = 1; optimizer.step()")), "the step in line 8 has no line of its own"),
+        ((("parameters=model.parameters()", "parameters=some")), "whether some holds groups"),
+        ((("ClipGradByNorm(1.0)", "ClipGradByNorm(1.0, need_clip=f)")), "need_clip= is about parameters"),
+        ((("    for batch", "    print(clip)\n    for batch")), "clip is used in another way in line 6"),
+        (
+            (("    for batch", "    optimizer = wrap(optimizer)\n    for batch")),
+            "optimizer is bound to something else, too",
+        ),
+        ((("    for batch", "    clip = make()\n    for batch")), "clip may be something else, too"),
+        ((("import paddle\n", "import paddle\npaddle.enable_static()\n")), "the file builds static programs"),
+        ((("optimizer.step()", "x = optimizer.minimize(loss)")), "what optimizer.minimize() returns is used"),
+    ],
+)
+def test_what_cannot_be_seen_stays_as_it_was(change: tuple[str, str], reason: str) -> None:
+    source = with_lines(PADDLE, change)
+    text, (site,) = ported(source)
+    assert text == source
+    assert site.verdict == "flagged"
+    assert reason in site.reason
+    assert site.suggestion
+
+
+def test_parameters_out_of_sight_are_those_of_the_optimizer() -> None:
+    source = """\
+    import paddle
+
+    class Trainer:
+        def __init__(self, model):
+            clip = paddle.nn.ClipGradByNorm(1.0)
+            self.optimizer = paddle.optimizer.SGD(parameters=model.parameters(), grad_clip=clip)
+
+        def step(self):
+            self.optimizer.step()
+    """
+    text, _ = ported(source)
+    everything = '[parameter for group in self.optimizer.param_groups for parameter in group["params"]]'
+    assert f"self.optimizer_clip.clip_({everything})\n        self.optimizer.step()\n" in text
+    assert "self.optimizer_clip = clip\n" in text
+
+
+def test_parameters_in_groups_are_clipped_group_by_group() -> None:
+    text, _ = ported(with_lines(PADDLE, ("parameters=model.parameters()", 'parameters=[{"params": a}, {"params": b}]')))
+    assert 'for group in optimizer.param_groups:\n            clip.clip_(group["params"])\n' in text
+
+
+def test_a_scaler_is_unscaled_before_the_clip() -> None:
+    text, _ = ported(with_lines(PADDLE, ("optimizer.step()", "scaler.step(optimizer)")))
+    lines = [line.strip() for line in text.splitlines()][-3:]
+    assert lines == ["scaler.unscale_(optimizer)", "clip.clip_(model.parameters())", "scaler.step(optimizer)"]
+
+
+def test_a_scaler_that_is_unscaled_is_not_again() -> None:
+    text, _ = ported(
+        with_lines(PADDLE, ("optimizer.step()", "scaler.unscale_(optimizer)\n        scaler.step(optimizer)"))
+    )
+    assert text.count("unscale_") == 1
+
+
+def test_natives_take_the_limit_at_the_step() -> None:
+    text, _ = ported(PADDLE, native=True)
+    assert "for parameter in model.parameters():\n            torch.nn.utils.clip_grad_norm_(parameter, 1.0)\n" in text
+    assert "ClipGradByNorm" not in text
+
+
+@pytest.mark.parametrize(
+    "clip", ["ClipGradByNorm(limit)", "ClipGradByValue(1.0, -2.0)", "ClipGradByNorm(1.0) if limit else None"]
+)
+def test_natives_that_cannot_say_it_leave_it(clip: str) -> None:
+    source = with_lines(PADDLE, ("ClipGradByNorm(1.0)", clip))
+    assert ported(source, native=True)[0] == source
+
+
+# -- steps of TensorFlow
+
+
+def test_a_step_takes_pytorchs_shape() -> None:
+    text, _ = ported(TAPE)
+    assert text.splitlines()[5:] == [
+        "        loss = model(x)",
+        "    optimizer.zero_grad()",
+        "    loss.backward()",
+        "    grads = [variable.grad for variable in variables]",
+        "    grads = [unified_clip.torch.clip_by_norm(g, 1.0) for g in grads]",
+        "    for grad, variable in zip(grads, variables):",
+        "        variable.grad = grad",
+        "    optimizer.step()",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (("    optimizer.apply", "    return optimizer.apply"), "what apply_gradients() returns is kept"),
+        (
+            ("    optimizer.apply_gradients(zip(grads, variables))", "    return grads"),
+            "it is in no step that can be seen",
+        ),
+        (("tape.gradient(loss, variables)", "tape.gradient(loss, variables, f)"), "the gradient has more arguments"),
+        (("zip(grads, variables))", "zip(grads, variables), s)"), "is given more than gradients and variables"),
+        (("    optimizer.apply", "    if x:\n        optimizer.apply"), "are not in one block"),
+        (("    grads = [tf", "    more = tape.gradient(loss, x)\n    grads = [tf"), "there are several gradients"),
+        (("tf.GradientTape()", "tf.GradientTape(persistent=True)"), "there are several gradients"),
+        (("        loss = model(x)", "        loss = optimizer.get_scaled_loss(model(x))"), "the loss is scaled"),
+        (
+            ("import tensorflow as tf\n", "import tensorflow as tf\ns = tf.distribute.MirroredStrategy()\n"),
+            "each replica",
+        ),
+    ],
+)
+def test_a_step_that_cannot_take_it_stays(change: tuple[str, str], reason: str) -> None:
+    source = with_lines(TAPE, change)
+    text, (site,) = ported(source)
+    assert text == source
+    assert site.verdict == "flagged"
+    assert reason in site.reason
+
+
+def test_a_step_in_which_one_clip_stays_stays() -> None:
+    source = with_lines(
+        TAPE,
+        ("    optimizer.apply", "    grads = [tf.clip_by_average_norm(g, 1.0) for g in grads]\n    optimizer.apply"),
+    )
+    text, sites = ported(source)
+    assert text == source
+    assert sites[0].reason == "another clip of this step cannot be ported"
+
+
+def test_an_optimizers_own_clip_becomes_a_line_of_its_steps() -> None:
+    text, (site,) = ported(KERAS)
+    assert "SGD(0.1)" in text
+    assert "    unified_clip.torch.GradientClipByGlobalNorm(LIMIT).clip_(variables)\n    optimizer.step()\n" in text
+    assert site.becomes == "unified_clip.torch.GradientClipByGlobalNorm"
+    assert site.becomes_meaning is not None
+    assert site.becomes_meaning.config.family == "paddle"  # which differs where the norm is not finite
+
+
+@pytest.mark.parametrize(
+    ("change", "verdict"),
+    [
+        (("LIMIT", "0"), "flagged"),
+        (("LIMIT", "None"), "left"),
+        (("def train", "model.compile(optimizer)\n\ndef train"), "flagged"),
+        (("optimizer = tf", "optimizer = other = tf"), "flagged"),
+    ],
+)
+def test_an_optimizers_own_clip_that_is_not_in_sight_stays(change: tuple[str, str], verdict: str) -> None:
+    source = with_lines(KERAS, change)
+    assert ported(source)[0] == source
+    assert verdicts(source) == [verdict]
+
+
+@pytest.mark.parametrize(("more", "verdict"), [("", "flagged"), ("keras.ops.mean(x)\n", "rewritten")])
+def test_clipnorm_of_a_keras_that_may_be_old_is_flagged(more: str, verdict: str) -> None:
+    source = with_lines(KERAS, ("tf.keras", "keras"), ("global_clipnorm=LIMIT", "clipnorm=1.0")).replace(
+        "import tensorflow as tf\n", f"import keras\nimport tensorflow as tf\n{more}"
+    )
+    assert verdicts(source) == [verdict]
+
+
+# -- gradients
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "g = tape.gradient(loss, v)",
+        "g = tf.gradients(loss, [v])[0]",
+        "g, _ = optimizer.compute_gradients(loss)[0]",
+        "for g, _ in optimizer.compute_gradients(loss): pass",
+        "gvs = optimizer.compute_gradients(loss)\ngs, vs = zip(*gvs)\ng = gs[0]",
+        "for i, (g, v) in enumerate(gvs2): pass\ngvs2 = list(zip(tape.gradient(loss, w), w))",
+        "gs = []\ngs.append(tape.gradient(loss, v))\ng = gs[-1]",
+        "g = tape.gradient(loss, v) * 0.5",
+        "g = tf.cast(tape.gradient(loss, v), tf.float32)",
+        "g = p.grad",
+    ],
+)
+def test_a_gradient_is_followed_from_where_it_comes(lines: str) -> None:
+    assert verdicts(f"import tensorflow as tf\n{lines}\ng2 = tf.clip_by_norm(g, 1.0)\n", "drop-in") == ["rewritten"]
+
+
+@pytest.mark.parametrize(
+    ("tensor", "verdict"),
+    [
+        ("image", "left"),
+        ("image + step * tape.gradient(loss, image)", "left"),
+        ("tf.norm(tape.gradient(d, x))", "left"),
+        ("grads", "flagged"),
+        ("self.gradients[0]", "flagged"),
+    ],
+)
+def test_what_is_no_gradient_for_certain_is_not_touched(tensor: str, verdict: str) -> None:
+    source = f"import tensorflow as tf\ny = tf.clip_by_value({tensor}, -1.0, 1.0)\n"
+    assert ported(source, "drop-in")[0] == source
+    assert verdicts(source, "drop-in") == [verdict]
+
+
+# -- form
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+@pytest.mark.parametrize("indent", ["    ", "\t"])
+def test_new_lines_look_like_the_others(newline: str, indent: str) -> None:
+    source = PADDLE.replace("    ", indent).replace("\n", newline)
+    text, _ = ported(source)
+    assert f"{newline}{indent * 2}clip.clip_(model.parameters()){newline}" in text
+    assert "\n" not in text.replace(newline, "")
+
+
+def test_imports_stay_below_what_has_to_come_first() -> None:
+    source = """\
+    \"\"\"Doc.\"\"\"
+    from __future__ import annotations
+    print(keras.optimizers)
+
+    def f(p):
+        import torch
+        torch.nn.utils.clip_grad_norm_(p, 1.0)
+    """
+    text, _ = ported(source)
+    assert text.startswith('"""Doc."""\nfrom __future__ import annotations\nprint')
+    assert "    import torch\n    import unified_clip.torch\n" in text
