@@ -124,7 +124,8 @@ def test_where_an_import_may_fail_ours_may_too() -> None:
 
 
 def test_a_name_that_is_something_else_where_an_import_fails_is_flagged() -> None:
-    source = "try:\n    from torch.nn.utils import clip_grad_norm_ as c\nexcept ImportError:\n    from mine import c\nc(p, 1.0)\n"
+    attempt = "try:\n    from torch.nn.utils import clip_grad_norm_ as c\n"
+    source = attempt + "except ImportError:\n    from mine import c\nc(p, 1.0)\n"
     assert ported(source)[0] == source
     assert verdicts(source) == ["flagged"]
 
