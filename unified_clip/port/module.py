@@ -40,6 +40,9 @@ PUNCTUATION = (
 LONG = 1000
 """So many conditions in one are too many."""
 
+SHORT = 100
+TOO_DEEP = "it is nested too deep to be read"
+
 DEEP = 10
 """So many names that stand for names are followed."""
 
@@ -87,8 +90,6 @@ class Module:
 
     def __init__(self, content: bytes) -> None:
         """Raises UnreadableError."""
-        if _is_too_deep(content):
-            raise UnreadableError("it is nested too deep to be read")
         try:
             self.tree = cst.parse_module(content)
         except cst.ParserSyntaxError as error:
@@ -383,16 +384,39 @@ def _dotted(node: cst.BaseExpression) -> str:
     return cast(cst.Name, node).value
 
 
-def _is_too_deep(content: bytes) -> bool:
-    """Whether LibCST's parser would end the process, of whose stack it takes more the deeper the source is."""
+def identifiers(content: bytes) -> set[str] | None:
+    """All names, parts of names, names of arguments and short texts in source; None where Python cannot parse it.
+
+    It takes a tenth of the time that a `Module` does, and refuses what is nested so deep that LibCST's parser would end
+    the process.
+
+    Raises UnreadableError.
+    """
     try:
         with warnings.catch_warnings(action="ignore"):
             tree = ast.parse(content)
     except (RecursionError, MemoryError):
-        return True
+        raise UnreadableError(TOO_DEEP) from None
     except (SyntaxError, ValueError) as error:
-        return "too many nested" in str(error)
-    return any(isinstance(each, ast.BoolOp) and len(each.values) > LONG for each in ast.walk(tree))
+        if "too many nested" in str(error):
+            raise UnreadableError(TOO_DEEP) from None
+        return None
+    return {name for node in ast.walk(tree) for name in _names_in(node)}
+
+
+def _names_in(node: ast.AST) -> Sequence[str]:
+    match node:
+        case ast.Name(id=name) | ast.Attribute(attr=name) | ast.keyword(arg=str(name)):
+            return [name]
+        case ast.alias(name=name):
+            return name.split(".")
+        case ast.ImportFrom(module=str(name)):
+            return name.split(".")
+        case ast.Constant(value=str(text)) if len(text) < SHORT:
+            return [text]
+        case ast.BoolOp(values=values) if len(values) > LONG:
+            raise UnreadableError(TOO_DEEP)
+    return ()
 
 
 def _refusal(error: cst.ParserSyntaxError, content: bytes) -> str:

@@ -78,5 +78,15 @@ def words() -> re.Pattern[bytes]:
     return re.compile(f"{'|'.join(names)}|{clip}".encode(), re.MULTILINE)
 
 
+@functools.cache
+def _telling() -> frozenset[str]:
+    return frozenset((last_names() | {*KERAS_RULES, *METHODS, "need_clip", "getattr"}) - {"clip"})
+
+
+def may_clip(identifiers: set[str]) -> bool:
+    """Whether code in which these are named may hold a clip."""
+    return bool(identifiers & _telling()) or ("clip" in identifiers and bool(identifiers & {"paddle", "optax"}))
+
+
 def is_keras_optimizer(full_name: str) -> bool:
     return KERAS.match(full_name) is not None

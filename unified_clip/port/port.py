@@ -14,8 +14,8 @@ from .edits import Edits
 from .find import Arguments, Found, find
 from .gradients import Gradients
 from .meaning import UnsureError, meaning, of_family
-from .module import Module
-from .names import words
+from .module import Module, identifiers
+from .names import may_clip, words
 from .paddle_steps import Wiring, Writer
 from .rename import Renames
 from .sites import Meaning, Ported, Site, Target
@@ -49,6 +49,9 @@ def port(path: Path, content: bytes, target: Target = "torch", native: bool = Fa
         UnreadableError: It is no Python that can be read.
     """
     if not words().search(content):
+        return Ported(path, content, content)
+    told = identifiers(content)
+    if told is not None and not may_clip(told):
         return Ported(path, content, content)
     module = Module(content)
     found = find(module)
