@@ -75,6 +75,22 @@ def test_the_patch_is_one_that_git_applies(run: Run) -> None:
     assert Path("b.py").read_text() == PORTED.rstrip("\n")
 
 
+def test_the_patch_of_a_file_elsewhere_has_a_path_that_git_takes(run: Run, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "work"
+    elsewhere.mkdir()
+    _, out, _ = run("work/../a.py", "--diff", a=CERTAIN)
+    assert out.startswith("--- a/a.py\n+++ b/a.py\n")
+
+
+def test_a_reader_that_goes_ends_it_in_peace(tmp_path: Path) -> None:
+    for number in range(300):
+        (tmp_path / f"{number}.py").write_text(CERTAIN)
+    command = f"{sys.executable} -P -m unified_clip port {tmp_path} --diff | head -1"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("--- a/")
+    assert done.stderr == ""
+
+
 def test_write_changes_what_is_committed(run: Run) -> None:
     Path("a.py").write_text(CERTAIN)
     commit()
@@ -134,7 +150,9 @@ def test_native_writes_pytorchs_own(run: Run) -> None:
         ([], "say which file or directory to port"),
         (["nowhere"], "nowhere: there is no such file or directory"),
         (["a.py", "--native", "--to", "drop-in"], "--native is about PyTorch"),
-        (["a.py", "--verify", "old.py:step", "new.py:step"], "leave PATH out"),
+        (["a.py", "--verify", "old.py:step", "new.py:step"], "leave out PATH"),
+        (["--verify", "old.py:step", "new.py:step", "--write", "--native"], "leave out --write, --native"),
+        (["a.py", "--steps", "3", "--python-old", "x"], "--steps, --python-old: only --verify takes that"),
     ],
 )
 def test_a_wrong_command_is_refused(run: Run, arguments: list[str], message: str) -> None:

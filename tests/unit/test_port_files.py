@@ -152,25 +152,109 @@ def test_nothing_is_written_when_there_is_no_room(project: Path, monkeypatch: py
 
 
 def test_what_is_committed_may_be_changed(project: Path, git: Callable[..., str]) -> None:
-    files.check_clean(project, files.sources(project))
+    files.check_clean(files.sources(project))
 
 
 def test_what_is_not_committed_is_not_changed(project: Path, git: Callable[..., str]) -> None:
     (project / "train.py").write_text(CLIPS + "# more\n")
-    with pytest.raises(PortError, match=r"not committed: train.py; commit what is to be changed, or add --force"):
-        files.check_clean(project, files.sources(project))
-    files.check_clean(project, [project / "models/net.py"])
+    with pytest.raises(
+        PortError, match=r"train.py is not committed in git; commit what is to be changed, or add --force"
+    ):
+        files.check_clean(files.sources(project))
+    files.check_clean([project / "models/net.py"])
 
 
 def test_what_git_does_not_know_is_not_changed(project: Path, git: Callable[..., str]) -> None:
     (project / "new.py").write_text(CLIPS)
-    with pytest.raises(PortError, match=r"not committed: new.py"):
-        files.check_clean(project, files.sources(project))
+    with pytest.raises(PortError, match=r"new.py is not committed"):
+        files.check_clean(files.sources(project))
+
+
+def test_what_git_ignores_is_not_changed(project: Path, git: Callable[..., str]) -> None:
+    (project / ".gitignore").write_text("new.py\n")
+    (project / "new.py").write_text(CLIPS)
+    with pytest.raises(PortError, match=r"new.py is not committed"):
+        files.check_clean([project / "new.py"])
+
+
+def test_what_is_only_staged_is_not_changed(project: Path, git: Callable[..., str]) -> None:
+    (project / "train.py").write_text(CLIPS + "# more\n")
+    git("add", "train.py")
+    with pytest.raises(PortError, match=r"train.py is not committed"):
+        files.check_clean([project / "train.py"])
+
+
+def test_a_repository_within_another_is_asked_itself(project: Path, git: Callable[..., str]) -> None:
+    inner = project / "inner"
+    inner.mkdir()
+    (inner / "a.py").write_text(CLIPS)
+    within = ["git", "-C", str(inner), "-c", "user.name=n", "-c", "user.email=e"]
+    for arguments in (["init", "-q"], ["add", "."], ["commit", "-qm", "all"]):
+        subprocess.run([*within, *arguments], check=True)
+    files.check_clean([inner / "a.py"])
+    (inner / "a.py").write_text(CLIPS + "# more\n")
+    with pytest.raises(PortError, match=r"a.py is not committed"):
+        files.check_clean([inner / "a.py"])
+
+
+def test_without_git_nothing_is_changed(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(project))
+    with pytest.raises(PortError, match="git is not installed"):
+        files.check_clean(files.sources(project))
+
+
+@pytest.mark.parametrize("error", [OSError(1, "Operation not permitted", "net.py"), KeyboardInterrupt()])
+def test_what_was_replaced_is_put_back_when_another_file_cannot_be(
+    project: Path, error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = files.sources(project)
+    ported, _ = files.port_all(paths)
+    replace, replaced = Path.replace, []
+
+    def fail(made: Path, path: Path) -> Path:
+        replaced.append(path.name)
+        if replaced == ["net.py", "train.py"]:
+            raise error
+        return replace(made, path)
+
+    monkeypatch.setattr(Path, "replace", fail)
+    with pytest.raises(PortError if isinstance(error, OSError) else KeyboardInterrupt):
+        files.write(ported)
+    assert replaced[0] == "net.py"
+    assert [path.read_text() for path in paths] == [CLIPS, CLIPS]
+    assert not list(project.rglob(".*.py.*"))
+
+
+def test_an_interrupt_before_anything_is_replaced_leaves_nothing_behind(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ported, _ = files.port_all(files.sources(project))
+    beside = files._beside
+
+    def fail(path: Path, content: bytes) -> Path:
+        if path.name == "train.py":
+            raise KeyboardInterrupt
+        return beside(path, content)
+
+    monkeypatch.setattr(files, "_beside", fail)
+    with pytest.raises(KeyboardInterrupt):
+        files.write(ported)
+    assert not list(project.rglob(".*.py.*"))
+
+
+def test_a_link_to_a_file_that_is_there_too_is_not_read_twice(project: Path) -> None:
+    (project / "again.py").symlink_to("train.py")
+    assert [path.name for path in files.sources(project)] == ["net.py", "train.py"]
+
+
+def test_a_pipe_is_not_read(project: Path) -> None:
+    os.mkfifo(project / "pipe.py")
+    assert "pipe.py" not in [path.name for path in files.sources(project)]
 
 
 def test_what_is_in_no_repository_is_not_changed(project: Path) -> None:
     with pytest.raises(PortError, match="is in no git repository"):
-        files.check_clean(project, files.sources(project))
+        files.check_clean(files.sources(project))
 
 
 def test_files_without_a_clip_hold_no_content(tmp_path: Path) -> None:

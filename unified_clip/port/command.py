@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,13 @@ from . import verify_command
 if TYPE_CHECKING:
     from .sites import Ported
 
-DONE, FLAGGED, REFUSED = 0, 1, 2
+DONE, FLAGGED, REFUSED, INTERRUPTED = 0, 1, 2, 130
+
+PORTS = ("write", "diff", "native", "force", "report")
+"""Options that are about porting."""
+
+VERIFIES = ("weights", "batches", "steps", "map", "python_old", "python_new", "out")
+"""Options that are about --verify."""
 
 
 def add_parser(commands: Any) -> None:
@@ -35,11 +42,11 @@ def add_parser(commands: Any) -> None:
     )
     port.add_argument("--native", action="store_true", help="write PyTorch's own functions, not ours of the same name")
     output = port.add_mutually_exclusive_group()
-    output.add_argument("--diff", action="store_true", help="print the changes as a patch, and the report elsewhere")
+    output.add_argument("--diff", action="store_true", help="print the changes as a patch, in the place of the report")
     output.add_argument("--write", action="store_true", help="change the files")
+    output.add_argument("--json", action="store_true", help="print the report as JSON")
     port.add_argument("--force", action="store_true", help="write over what is not committed in git")
     port.add_argument("--report", type=Path, metavar="FILE", help="write the report: .json, .txt or .html")
-    port.add_argument("--json", action="store_true", help="print the report as JSON")
     verify_command.add_arguments(port)
     port.set_defaults(run=run)
 
@@ -50,9 +57,12 @@ def run(options: argparse.Namespace) -> int:
     from .report import ReportError
 
     if options.verify:
-        if options.path is not None:
-            return _refuse("--verify runs two steps, and ports nothing; leave PATH out")
+        ports = [f"--{name}" for name in PORTS if getattr(options, name)]
+        if options.path is not None or ports:
+            return _refuse(f"--verify runs two steps, and ports nothing; leave out {', '.join(ports) or 'PATH'}")
         return verify_command.run(options)
+    if runs := [f"--{name.replace('_', '-')}" for name in VERIFIES if getattr(options, name) is not None]:
+        return _refuse(f"{', '.join(runs)}: only --verify takes that")
     if options.path is None:
         return _refuse("say which file or directory to port, or which steps to run: --verify OLD NEW")
     if options.native and options.to != "torch":
@@ -61,8 +71,12 @@ def run(options: argparse.Namespace) -> int:
         return _port(options)
     except (PortError, ReportError) as error:
         return _refuse(str(error))
+    except BrokenPipeError:  # as by `head`
+        sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115  # which Python flushes when it ends
+        return FLAGGED
     except KeyboardInterrupt:
-        return _refuse("interrupted; nothing was changed")
+        print("unified-clip: interrupted; nothing was changed", file=sys.stderr)
+        return INTERRUPTED
 
 
 def _port(options: argparse.Namespace) -> int:
@@ -77,7 +91,7 @@ def _port(options: argparse.Namespace) -> int:
     changed = [each.path for each in ported if each.is_changed]
     if options.write:
         if changed and not options.force:
-            files.check_clean(options.path, changed)
+            files.check_clean(changed)
         files.write(ported)
     data = report.as_data(ported, unread, options.to, options.native, written=options.write)
     if options.report:
@@ -94,7 +108,9 @@ def _port(options: argparse.Namespace) -> int:
 
 def _diff(ported: Ported) -> list[str]:
     """The changes of a file, as git writes them."""
-    name = ported.path.as_posix().lstrip("/")
+    name = os.path.relpath(ported.path.resolve()).replace(os.sep, "/")
+    if name.startswith(".."):
+        name = ported.path.resolve().as_posix().lstrip("/")
     before, after = (text.decode("utf-8", "surrogateescape").splitlines(True) for text in (ported.before, ported.after))
     lines = list(difflib.unified_diff(before, after, f"a/{name}", f"b/{name}"))
     return [line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines]

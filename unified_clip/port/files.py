@@ -31,7 +31,8 @@ class PortError(Exception):
 
 
 def sources(path: Path) -> list[Path]:
-    """A file, or all Python files below a directory, in order; not those of virtual environments and hidden ones.
+    """A file, or all Python files below a directory, in order, each once; not those of virtual environments and hidden
+    ones.
 
     Raises PortError.
     """
@@ -39,17 +40,20 @@ def sources(path: Path) -> list[Path]:
         return [path]
     if not path.is_dir():
         raise PortError(f"{path}: there is no such file or directory")
-    found = sorted(_below(path))
+    found = {each.resolve(): each for each in sorted(_below(path), key=lambda each: (not each.is_symlink(), each))}
     if not found:
         raise PortError(f"{path}: there are no Python files in it")
-    return found
+    return sorted(found.values())
 
 
 def _below(root: Path) -> Iterator[Path]:
     for folder, folders, names in os.walk(root):
         here = Path(folder)
         folders[:] = sorted(name for name in folders if not _is_skipped(here / name))
-        yield from (here / name for name in names if name.endswith(".py"))
+        found = (here / name for name in names if name.endswith(".py"))
+        yield from (
+            path for path in found if path.is_file() or not path.exists()
+        )  # what is no file, as a pipe, is not read
 
 
 def _is_skipped(folder: Path) -> bool:
@@ -109,23 +113,36 @@ def _port_one(path: Path, target: Target, native: bool) -> Ported | Unread:
 # -- writing
 
 
-def check_clean(path: Path, changed: Sequence[Path]) -> None:
-    """See that what is about to be changed can be got back from git.
+def check_clean(changed: Sequence[Path]) -> None:
+    """See that what is about to be changed can be got back from git: each file is committed in its repository.
 
     Raises PortError.
     """
-    folder = path if path.is_dir() else path.parent
     git = shutil.which("git")
-    command = [str(git), "-C", str(folder), "status", "--porcelain", "--"]
-    done = None
-    if git is not None:
-        names = [str(each.resolve()) for each in changed]
-        done = subprocess.run([*command, *names], capture_output=True, text=True, check=False)
-    if done is None or done.returncode != 0:
-        raise PortError(f"{path} is in no git repository, so that nothing could be undone; commit it, or add --force")
-    dirty = [line[3:] for line in done.stdout.splitlines()]
-    if dirty:
-        raise PortError(f"not committed: {', '.join(dirty[:5])}; commit what is to be changed, or add --force")
+    if git is None:
+        raise PortError("git is not installed, so that nothing could be undone; install it, or add --force")
+    by_folder: dict[Path, list[Path]] = {}
+    for path in changed:
+        by_folder.setdefault(path.resolve().parent, []).append(path)
+    for folder, paths in by_folder.items():
+        committed = _committed(git, folder)
+        for path in paths:
+            if committed is None:
+                raise PortError(f"{path} is in no git repository, so that nothing could be undone; add --force")
+            if path.resolve().name not in committed:
+                raise PortError(f"{path} is not committed in git; commit what is to be changed, or add --force")
+
+
+def _committed(git: str, folder: Path) -> set[str] | None:
+    """The names of the files in a directory that are as they were committed; None where there is no repository."""
+
+    def ask(*arguments: str) -> set[str] | None:
+        command = [git, "-C", str(folder), *arguments, "-z", "--", "."]
+        done = subprocess.run(command, capture_output=True, check=False)
+        return {os.fsdecode(name) for name in done.stdout.split(b"\0")} if done.returncode == 0 else None
+
+    known, changed = ask("ls-tree", "--name-only", "HEAD"), ask("diff", "HEAD", "--name-only", "--relative")
+    return known - changed if known is not None and changed is not None else None
 
 
 def write(ported: Sequence[Ported]) -> list[Path]:
@@ -137,22 +154,36 @@ def write(ported: Sequence[Ported]) -> list[Path]:
     Raises PortError: nothing was changed.
     """
     changed = [each for each in ported if each.is_changed]
-    beside: list[tuple[Path, Path]] = []
+    made: dict[Path, Path] = {}
+    done: list[Ported] = []
     try:
         for each in changed:
             path = each.path.resolve()
             if path.read_bytes() != each.before:
                 raise PortError(f"{each.path}: it was changed by something else meanwhile; run the command again")
-            beside.append((_beside(path, each.after), path))
-    except (OSError, PortError) as error:
-        for made, _ in beside:
-            made.unlink(missing_ok=True)
+            made[path] = _beside(path, each.after)
+        for each in changed:
+            path = each.path.resolve()
+            done.append(each)
+            made[path].replace(path)
+            del made[path]
+    except BaseException as error:
+        for each in done:
+            _put_back(each)
         if isinstance(error, OSError):
             raise PortError(f"{error.filename}: it cannot be written: {error.strerror}; nothing was changed") from None
         raise
-    for made, path in beside:
-        made.replace(path)
+    finally:
+        for left in made.values():
+            left.unlink(missing_ok=True)
     return [each.path for each in changed]
+
+
+def _put_back(ported: Ported) -> None:
+    """Have a file hold what it held."""
+    path = ported.path.resolve()
+    if path.read_bytes() != ported.before:
+        _beside(path, ported.before).replace(path)
 
 
 def _beside(path: Path, content: bytes) -> Path:

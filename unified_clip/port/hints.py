@@ -19,7 +19,11 @@ def lines(module: Module, found: Found, target: Target) -> list[str]:
     if not rule:
         return []
     if target == "drop-in":
-        return _configured(rule, family, limits, found)
+        return _configured(rule, family, limits, module, found)
+    return ["import unified_clip.torch", *_in_pytorch(rule, family, limits, found)]
+
+
+def _in_pytorch(rule: str, family: str, limits: str, found: Found) -> list[str]:
     if found.native is not None and found.native.kind == "class":
         return _by_class(found.native.ours or CLASSES[rule], limits)
     if family == "tensorflow" and rule == "global_norm":
@@ -43,14 +47,21 @@ def _by_class(name: str, limits: str) -> list[str]:
     ]
 
 
-def _configured(rule: str, family: str, limits: str, found: Found) -> list[str]:
+def _configured(rule: str, family: str, limits: str, module: Module, found: Found) -> list[str]:
     shape = "" if rule == "value" else f', family="{family}"'
     config = f'unified_clip.ClipConfig(rule="{rule}", threshold={limits}{shape})'
     if found.native is not None and found.native.framework == "optax":
-        return [f"{config}.as_optax()"]
+        return ["import unified_clip", f"{config}.as_optax()"]
     if isinstance(found.node, cst.Arg) and found.native is None:
-        return [f"{config}.attach_to(optimizer)  # in the place of the optimizer's own"]
+        keyword = module.code(found.node).partition("=")[0].strip()
+        return ["import unified_clip", f"{config}.attach_to({_optimizer(module, found)})  # and no {keyword}="]
     return []
+
+
+def _optimizer(module: Module, found: Found) -> str:
+    """What an optimizer is called."""
+    assign = module.parents[found.call] if found.call is not None else None
+    return module.code(assign.targets[0].target) if isinstance(assign, cst.Assign) else "optimizer"
 
 
 def _rule(module: Module, found: Found) -> tuple[str, str, str]:
