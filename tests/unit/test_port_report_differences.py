@@ -22,7 +22,6 @@ FUNCTIONS = [function for functions in differences.MEASURED.values() for functio
         ("torch.nn.utils.clip_grad_norm", "torch.nn.utils.clip_grad_norm_"),
         ("torch.nn.utils.clip_grad.clip_grad_norm", "torch.nn.utils.clip_grad_norm_"),
         ("torch.nn.utils.clip_grad.clip_grad_norm_", "torch.nn.utils.clip_grad_norm_"),
-        ("torch.nn.utils.clip_grad.get_total_norm", "torch.nn.utils.get_total_norm"),
         ("tensorflow.clip_by_norm", "tf.clip_by_norm"),
         ("tensorflow.compat.v1.clip_by_global_norm", "tf.clip_by_global_norm"),
         ("tensorflow.global_norm", "tf.linalg.global_norm"),

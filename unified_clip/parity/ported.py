@@ -12,7 +12,7 @@ def outcome(worked: Data) -> str:
     """What became of some gradients, in a few words."""
     if worked["norm_clipped"] is None or worked["outcome"] == "unchanged":
         return str(worked["outcome"])
-    return f"the norm becomes {_number(worked['norm_clipped'])}"
+    return f"the norm of all becomes {_number(worked['norm_clipped'])}"
 
 
 def _number(value: float | str) -> str:

@@ -17,6 +17,9 @@ Data = Mapping[str, Any]
 SHORT = 80
 """What is no longer than this is told again, rather than where it was told."""
 
+NUMBERS = ("value", "touched")
+"""Kinds of known differences that are told one by one: in these, numbers differ."""
+
 STYLES = {"rewritten": "green", "flagged": "bold red", "left": "dim"}
 """Of verdicts."""
 
@@ -60,11 +63,19 @@ def _lines(data: Data) -> Iterator[Line]:
         yield Line(0, Text())
     if data["known"]:
         yield from _known(data)
+        yield from _others(data)
         yield Line(0, Text())
     for each in data["unread"]:
         yield Line(0, Text.assemble((each["path"], "bold"), (" could not be read", "red"), f": {each['reason']}"))
     yield Line(0, Text(data["headline"], "bold"))
     yield Line(0, Text(data["next"]))
+
+
+def _others(data: Data) -> Iterator[Line]:
+    others = [each["number"] for each in data["known"] if each["kind"] not in NUMBERS]
+    if others:
+        what = "errors, warnings and shapes that differ; --report FILE.html lists them"
+        yield Line(2, Text.assemble((f"[{', '.join(spans(others))}] ", "bold"), what))
 
 
 def _left(clips: Sequence[Data]) -> Iterator[Line]:
@@ -126,6 +137,8 @@ def _known(data: Data) -> Iterator[Line]:
     yield Line(0, Text("What the frameworks' own functions get wrong", "bold"))
     yield Line(2, Text(legend(data)))
     for each in data["known"]:
+        if each["kind"] not in NUMBERS:
+            continue
         versions = f" ({each['versions']})" if each["versions"] else ""
         said = f": {each['when']} ({each['by']}): {each['why']}{versions}"
         yield Line(2, Text.assemble((f"[{each['number']}] ", "bold"), whose(each), said))
