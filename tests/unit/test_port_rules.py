@@ -147,6 +147,17 @@ def test_an_argument_that_ours_do_not_take_is_flagged() -> None:
     assert (site.verdict, site.reason) == ("flagged", "its arguments cannot be told (group=)")
 
 
+def test_a_function_that_the_file_replaces_is_flagged() -> None:
+    source = "import torch\ntorch.nn.utils.clip_grad_norm_ = mine\ntorch.nn.utils.clip_grad_norm_(p, 1.0)\n"
+    assert ported(source)[0] == source
+    assert verdicts(source) == ["flagged"]
+
+
+def test_a_name_that_case_binds_is_not_what_is_imported() -> None:
+    source = "import torch\nmatch z:\n    case torch:\n        torch.nn.utils.clip_grad_norm_(p, 1.0)\n"
+    assert ported(source)[0] == source
+
+
 def test_a_limit_that_ours_refuse_is_flagged() -> None:
     text, (site,) = ported("import torch\ntorch.nn.utils.clip_grad_norm_(p, -1.0)\n")
     assert site.verdict == "flagged"
@@ -223,6 +234,10 @@ def test_the_clip_comes_before_each_step() -> None:
         ((("    for batch", "    clip = make()\n    for batch")), "clip may be something else, too"),
         ((("import paddle\n", "import paddle\npaddle.enable_static()\n")), "the file builds static programs"),
         ((("optimizer.step()", "x = optimizer.minimize(loss)")), "what optimizer.minimize() returns is used"),
+        ((("optimizer.step()", "optimizer.minimize(loss, parameters=p)")), "is given more than the loss"),
+        ((("    for batch", "    optimizer._add_param_group(more)\n    for batch")), "gets more parameters in line 6"),
+        ((("    clip =", "    global optimizer\n    clip =")), "optimizer is global or nonlocal here"),
+        ((("    optimizer =", "    pass; optimizer =")), "the optimizer has no line of its own"),
     ],
 )
 def test_what_cannot_be_seen_stays_as_it_was(change: tuple[str, str], reason: str) -> None:
@@ -232,6 +247,65 @@ def test_what_cannot_be_seen_stays_as_it_was(change: tuple[str, str], reason: st
     assert site.verdict == "flagged"
     assert reason in site.reason
     assert site.suggestion
+
+
+CLASS = """\
+import paddle
+
+class Trainer:
+    def __init__(self, model):
+        self.opt = paddle.optimizer.SGD(parameters=model.parameters(), grad_clip=paddle.nn.ClipGradByNorm(1.0))
+
+    def step(self):
+        self.opt.step()
+"""
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "class Other(Trainer):\n    def twice(self):\n        self.opt.step()\n",
+        "def run(trainer):\n    trainer.opt.step()\n",
+        "def run(trainer):\n    use(trainer.opt)\n",
+        "def run(trainer):\n    getattr(trainer, 'opt').step()\n",
+    ],
+)
+def test_a_step_that_may_be_of_the_same_object_is_heeded(more: str) -> None:
+    assert verdicts(CLASS) == ["rewritten"]
+    assert ported(CLASS + more)[0] == CLASS + more
+    assert verdicts(CLASS + more) == ["flagged"]
+
+
+def test_what_else_is_done_with_such_an_attribute_does_not_matter() -> None:
+    assert verdicts(CLASS + "def save(trainer):\n    return trainer.opt.state_dict()\n") == ["rewritten"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("    for batch", "    clip = paddle.nn.ClipGradByNorm(5.0)\n    for batch"),
+        ("    for batch", "    if loader:\n        clip = None\n    for batch"),
+    ],
+)
+def test_a_clip_that_becomes_another_one_keeps_a_name_of_its_own(change: tuple[str, str]) -> None:
+    text, _ = ported(with_lines(PADDLE, change))
+    assert "    optimizer_clip = clip\n    optimizer = " in text
+    assert "optimizer_clip.clip_(model.parameters())" in text
+
+
+def test_a_name_that_is_in_use_is_not_taken() -> None:
+    text, _ = ported(CLASS + "self.opt_clip = optimizer_clip = opt_clip = 7\n")
+    assert "self.opt_clip_ = unified_clip.torch.ClipGradByNorm(1.0)\n" in text
+
+
+def test_parameters_that_may_have_changed_are_the_optimizers() -> None:
+    text, _ = ported(with_lines(PADDLE, ("    for batch", "    model = wrap(model)\n    for batch")))
+    assert 'clip.clip_([parameter for group in optimizer.param_groups for parameter in group["params"]])' in text
+
+
+def test_an_unscale_in_some_cases_only_is_not_enough() -> None:
+    change = ("optimizer.step()", "if log:\n            scaler.unscale_(optimizer)\n        scaler.step(optimizer)")
+    assert ported(with_lines(PADDLE, change))[0].count("scaler.unscale_(optimizer)") == 2
 
 
 def test_parameters_out_of_sight_are_those_of_the_optimizer() -> None:
@@ -339,6 +413,50 @@ def test_a_step_in_which_one_clip_stays_stays() -> None:
     assert sites[0].reason == "another clip of this step cannot be ported"
 
 
+@pytest.mark.parametrize(
+    "pairs",
+    [
+        "list(zip(grads, variables))",
+        "[(g, v) for g, v in zip(grads, variables)]",
+        "((tf.clip_by_norm(g, 1.0), v) for g, v in zip(grads, variables))",
+        "zip(tf.clip_by_global_norm(grads, 1.0)[0], variables)",
+    ],
+)
+def test_all_gradients_and_variables_may_be_paired_in_many_ways(pairs: str) -> None:
+    assert "flagged" not in verdicts(with_lines(TAPE, ("zip(grads, variables)", pairs)))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("    grads = [tf", "    clipped = [tf"),
+        ("    grads = [tf", "    grads = [g * 0.5 for g in grads]\n    grads = [tf"),
+        ("for g in grads]", "if big(g) else g for g in grads]"),
+        ("for g in grads]", "if big(g) else None for g in grads]"),
+    ],
+)
+def test_natives_clip_what_backward_made_or_nothing(change: tuple[str, str]) -> None:
+    assert verdicts(TAPE, native=True) == ["rewritten"]
+    source = with_lines(TAPE, change)
+    assert ported(source, native=True)[0] == source
+
+
+def test_another_optimizer_of_the_same_name_gets_no_clip() -> None:
+    other = KERAS[KERAS.index("def train") :].replace("(model", "(optimizer, model").replace("train", "other")
+    text, _ = ported(KERAS + "\n" + other)
+    assert text.count("clip_(variables)") == 1
+    assert text.endswith(other)
+
+
+def test_two_limits_of_one_optimizer_are_flagged() -> None:
+    assert verdicts(with_lines(KERAS, ("LIMIT", "1.0, clipvalue=0.5"))) == ["flagged", "flagged"]
+
+
+def test_a_limit_that_changes_is_flagged() -> None:
+    source = with_lines(KERAS, ("optimizer = tf", "LIMIT = 1.0\noptimizer = tf")) + "LIMIT = 2.0\n"
+    assert ported(source)[0] == source
+
+
 def test_an_optimizers_own_clip_becomes_a_line_of_its_steps() -> None:
     text, (site,) = ported(KERAS)
     assert "SGD(0.1)" in text
@@ -401,10 +519,12 @@ def test_a_gradient_is_followed_from_where_it_comes(lines: str) -> None:
         ("tf.norm(tape.gradient(d, x))", "left"),
         ("grads", "flagged"),
         ("self.gradients[0]", "flagged"),
+        ("x for x in grads", "flagged"),
     ],
 )
 def test_what_is_no_gradient_for_certain_is_not_touched(tensor: str, verdict: str) -> None:
-    source = f"import tensorflow as tf\ny = tf.clip_by_value({tensor}, -1.0, 1.0)\n"
+    tensor, loop, rest = tensor.partition(" for ")
+    source = f"import tensorflow as tf\ny = [tf.clip_by_value({tensor}, -1.0, 1.0){loop}{rest}]\n"
     assert ported(source, "drop-in")[0] == source
     assert verdicts(source, "drop-in") == [verdict]
 

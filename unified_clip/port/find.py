@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -54,7 +55,24 @@ class Arguments:
 def find(module: Module) -> list[Found]:
     """All clips, in order."""
     imports = _Imports(module)
-    return [each for node in module.nodes for each in _at(module, imports, node)]
+    found = [each for node in module.nodes for each in _at(module, imports, node)]
+    replaced = set(_replaced(module))
+    return [
+        dataclasses.replace(each, unsure="the file puts something else in its place")
+        if each.native in replaced
+        else each
+        for each in found
+    ]
+
+
+def _replaced(module: Module) -> Iterator[Native]:
+    """What is assigned to: torch.nn.utils.clip_grad_norm_ = mine."""
+    for node in module.nodes:
+        target = node.target if isinstance(node, cst.AssignTarget) else None
+        if isinstance(target, cst.Attribute) and target.attr.value in last_names():
+            known = native(module.full_name(target))
+            if known is not None:
+                yield known
 
 
 class _Imports:

@@ -9,7 +9,7 @@ from typing import Literal
 
 import libcst as cst
 
-from .module import Binding, Bound, Module
+from .module import Binding, Bound, Module, sorted_nodes
 from .names import native
 
 SOURCES = {
@@ -93,7 +93,16 @@ class Gradients:
                 node = node.value
             else:
                 node = node.value if isinstance(node, cst.Subscript) else node.func
-        return isinstance(node, cst.Name) and LIKE.match(node.value) is not None
+        if not isinstance(node, cst.Name):
+            return False
+        return LIKE.match(node.value) is not None or self._is_of_likes(node)
+
+    def _is_of_likes(self, node: cst.Name) -> bool:
+        """Whether it is taken, in a loop, from what is called so."""
+        binding = self._module.binding(node)
+        iterated = [bound.value for bound in binding.bounds if bound.path] if binding is not None else []
+        names = [each for value in iterated if value is not None for each in sorted_nodes(value)]
+        return any(isinstance(each, cst.Name) and LIKE.match(each.value) for each in names)
 
     def kind(self, node: cst.BaseExpression | None) -> Kind:
         """What an expression holds."""

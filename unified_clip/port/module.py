@@ -183,7 +183,7 @@ class Module:
         while isinstance(node, cst.Attribute):
             rest.insert(0, node.attr.value)
             node = node.value
-        if not isinstance(node, cst.Name) or depth > DEEP:
+        if not isinstance(node, cst.Name) or depth > DEEP or node.value in self._captured:
             return {""}
         scope = self.scope(node)
         assignments = scope[node.value] if scope is not None else set()
@@ -280,14 +280,68 @@ class Module:
         return Bound(None, path)
 
     def sees(self, node: cst.CSTNode, at: cst.CSTNode) -> bool:
-        """Whether an expression means the same elsewhere: each name in it has one binding, the same there."""
+        """Whether an expression has the same value elsewhere: what it names is bound once, and in sight there."""
         here, there = self.scope(node), self.scope(at)
         for name in self._names(node):
-            if here is None or there is None or here[name] != there[name]:
+            if here is None or there is None or here[name] != there[name] or not self._is_steady(here[name], node):
                 return False
+        attributes = [each for each in sorted_nodes(node) if isinstance(each, cst.Attribute)]
+        bindings = [binding for each in attributes if (binding := self._own_attribute(each)) is not None]
+        if any(len(binding.bounds) > 1 for binding in bindings):
+            return False
         uses_self = any(isinstance(each, cst.Name) and each.value in SELF for each in sorted_nodes(node))
         owners = [self.enclosing(each, cst.ClassDef) for each in (node, at)]
         return not uses_self or (owners[0] is owners[1] and self._has_self(at))
+
+    def _own_attribute(self, node: cst.Attribute) -> Binding | None:
+        """The binding of an attribute of self."""
+        return self.binding(node) if isinstance(node.value, cst.Name) else None
+
+    def _is_steady(self, assignments: set[BaseAssignment], node: cst.CSTNode) -> bool:
+        """Whether a name keeps what it has where an expression stands."""
+        bound = [each.node for each in assignments if isinstance(each, Assignment)]
+        if not bound:
+            return True  # imported, or Python's own
+        if len(assignments) > 1:
+            return False
+        loop = self.enclosing(bound[0], cst.For, cst.While, cst.FunctionDef, cst.Lambda)
+        return not isinstance(loop, cst.For | cst.While) or self._block(node) in (self._block(bound[0]), loop.body)
+
+    def _block(self, node: cst.CSTNode) -> cst.CSTNode | None:
+        """The lines that a statement is one of."""
+        return self.enclosing(node, cst.IndentedBlock, cst.SimpleStatementSuite, cst.Module)
+
+    def elsewhere(self, binding: Binding) -> list[cst.CSTNode]:
+        """Attributes with the name of one of self, of something else that may be such an object, and getattr of it."""
+        if "." not in binding.text:
+            return []
+        name = binding.text.rpartition(".")[2]
+        known = set(map(id, binding.reads))
+        found: list[cst.CSTNode] = []
+        for node in self.nodes:
+            if isinstance(node, cst.Attribute) and node.attr.value == name:
+                if id(node) not in known and not self._is_target(node) and not self.full_name(node):
+                    found.append(node)
+            elif isinstance(node, cst.Call) and isinstance(node.func, cst.Name) and node.func.value == "getattr":
+                texts = [each for each in sorted_nodes(node) if isinstance(each, cst.SimpleString)]
+                found += [node for each in texts if each.evaluated_value == name]
+        return found
+
+    def free_name(self, wanted: str) -> str:
+        """A name that the file does not use."""
+        while wanted.rpartition(".")[2] in self._all_names:
+            wanted += "_"
+        return wanted
+
+    @cached_property
+    def _all_names(self) -> set[str]:
+        return {each.value for each in self.nodes if isinstance(each, cst.Name)}
+
+    @cached_property
+    def _captured(self) -> set[str]:
+        """Names that `case` binds, of which LibCST's scopes know nothing."""
+        found = [each for each in self.nodes if isinstance(each, cst.MatchAs | cst.MatchStar)]
+        return {each.name.value for each in found if each.name is not None}
 
     def _names(self, node: cst.CSTNode) -> list[str]:
         """The names that are read in an expression, but for self."""

@@ -15,6 +15,7 @@ from .paddle_steps import Source, Write
 from .tape_steps import TapeStep
 
 TORCH = "torch.nn.utils"
+CHANGED = "PyTorch's functions clip what backward() made, and these gradients are changed before or after"
 NO_FUNCTION = "PyTorch has no function that returns clipped gradients; clip parameters before the step"
 
 
@@ -62,14 +63,21 @@ def in_step(module: Module, found: Found, step: TapeStep) -> Statement:
     targets = statement.targets[0].target, source.targets[0].target
     limit = module.code(_limit(module, found))
     before, name, norm = _parts(module, statement.value, targets[0], call)
-    if len(statement.targets) != 1 or before != module.code(targets[1]) or not module.stands_alone(statement):
+    if (
+        len(statement.targets) != 1
+        or not before == name == module.code(targets[1])
+        or not module.stands_alone(statement)
+    ):
         raise UnsureError(NO_FUNCTION)
+    binding = module.binding(targets[1])
+    if binding is None or {bound.node for bound in binding.bounds} != {statement, source}:
+        raise UnsureError(CHANGED)
     called = function(known.rule)
     if known.rule == "norm":
         line = f"for variable in {step.variables}:\n    {called}(variable, {limit})"
     else:
         line = f"{norm}{called}({step.variables}, {limit})"
-    return Statement(statement, called, [line] if name == before else [line, f"{name} = {before}"])
+    return Statement(statement, called, [line])
 
 
 def _outermost(module: Module, found: Found) -> cst.CSTNode:
@@ -90,7 +98,13 @@ def _parts(
             "" if norm == "_" else f"{norm} = ",
         )
     if isinstance(value, cst.ListComp) and value.for_in.inner_for_in is None and not value.for_in.ifs and call.args:
-        element = value.elt.body if isinstance(value.elt, cst.IfExp) else value.elt
+        element = value.elt
+        if isinstance(element, cst.IfExp):  # for gradients that are None
+            if "None" not in (module.code(element.body), module.code(element.orelse)):
+                raise UnsureError(NO_FUNCTION)
+            if not module.code(element.test).endswith((" is None", " is not None")):
+                raise UnsureError(NO_FUNCTION)
+            element = element.orelse if module.code(element.body) == "None" else element.body
         if element is call and module.code(value.for_in.target) == module.code(call.args[0].value):
             return module.code(value.for_in.iter), module.code(target), ""
     raise UnsureError(NO_FUNCTION)

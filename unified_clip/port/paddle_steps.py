@@ -216,15 +216,29 @@ class Wiring:
         binding = self._module.binding(target) if target is not None else None
         if binding is None:
             raise UnsureError("the optimizer is not put into a variable here, so that its steps cannot be seen")
+        statement = self._module.small_statement(call)
+        if statement is None or not self._module.stands_alone(statement):
+            raise UnsureError("the optimizer has no line of its own")
+        if isinstance(target, cst.Name) and self._is_of_another_scope(target):
+            raise UnsureError(f"{binding.text} is global or nonlocal here")
         if binding.key not in self.optimizers:
             self.optimizers[binding.key] = self._optimizer(binding)
         return binding.key
+
+    def _is_of_another_scope(self, target: cst.Name) -> bool:
+        """Whether a function says that a name is global or nonlocal."""
+        around = self._module.enclosing(target, cst.FunctionDef)
+        said = sorted_nodes(around) if around is not None else []
+        items = [item for each in said if isinstance(each, cst.Global | cst.Nonlocal) for item in each.names]
+        return any(item.name.value == target.value for item in items)
 
     def _given_to_minimize(self, argument: cst.Arg, call: cst.Call, method: cst.Attribute) -> Optimizer:
         """The optimizer of minimize(loss, grad_clip=clip), which clips then."""
         line = self._module.position(call)[0]
         binding = self._module.binding(method.value)
         step = self._at(call, "minimize", line)
+        if len(call.args) > 2:
+            raise UnsureError(f"minimize() in line {line} is given more than the loss and the clip")
         if binding is None or not isinstance(step.statement, cst.Expr):
             raise UnsureError(f"what minimize() is called on in line {line}, or where its result goes, cannot be seen")
         return Optimizer(binding, [argument], [step], None)
@@ -271,6 +285,10 @@ class Wiring:
 
     def _steps(self, binding: Binding) -> list[Step]:
         steps = [step for read in binding.reads if (step := self._step(binding, read)) is not None]
+        for node in self._module.elsewhere(binding):
+            if isinstance(node, cst.Call) or self._step(binding, node) is not None:
+                line = self._module.position(node)[0]
+                raise UnsureError(f"line {line} may be about {binding.text} of such an object, and make a step")
         if not steps:
             raise UnsureError(f"no step of {binding.text} is in sight")
         return steps
@@ -296,11 +314,15 @@ class Wiring:
 
     def _method(self, method: cst.Attribute, binding: Binding, line: int) -> Step | None:
         name, call = method.attr.value, self._module.parents[method]
+        if name in ("_add_param_group", "add_param_group"):
+            raise UnsureError(f"{binding.text} gets more parameters in line {line}, in a group with a norm of its own")
         if name not in ("step", "minimize", "_grad_clip"):
             return None
         if name == "_grad_clip" or not isinstance(call, cst.Call):
             raise UnsureError(f"{binding.text}.{name} is used in line {line} without being called")
         step = self._at(call, name, line)
+        if name == "minimize" and len(call.args) > 1:
+            raise UnsureError(f"{binding.text}.minimize() in line {line} is given more than the loss")
         if name == "minimize" and not isinstance(step.statement, cst.Expr):
             raise UnsureError(
                 f"what {binding.text}.minimize() returns is used in line {line}, and step() returns nothing"
@@ -344,7 +366,7 @@ class Writer:
             self._module.sees(argument.value, step.call) for step in optimizer.steps
         ):
             return code
-        name = f"{optimizer.binding.text}_clip"
+        name = self._module.free_name(f"{optimizer.binding.text}_clip")
         statement = cast(cst.BaseSmallStatement, self._module.small_statement(argument))
         self._edits.hoist(statement, name, argument.value)
         return name
@@ -369,12 +391,13 @@ class Writer:
         return ALL.format(optimizer.binding.text)
 
     def _unscaled(self, step: Step, optimizer: Optimizer) -> Iterator[str]:
-        """scaler.unscale_(optimizer), unless the function has it."""
+        """scaler.unscale_(optimizer), unless it stands before the step."""
         scaler = self._module.code(cast(cst.Attribute, step.call.func).value)
         code = f"{scaler}.unscale_({optimizer.binding.text})"
-        around = self._module.function(step.call) or self._module.tree
-        there = [each for each in sorted_nodes(around) if isinstance(each, cst.Call)]
-        if not any(self._module.code(each) == code for each in there):
+        line = self._module.parents[step.statement]
+        block = list(self._module.parents[line].children)
+        before = block[: next(place for place, each in enumerate(block) if each is line)]
+        if not any(self._module.code(each).split("#")[0].strip() == code for each in before):
             yield code
 
 

@@ -101,7 +101,12 @@ class TapePort:
         targets = target.targets if isinstance(target, cst.Assign) else ()
         binding = self._module.binding(targets[0].target) if len(targets) == 1 else None
         reads = binding.reads if binding is not None and len(binding.bounds) == 1 else ()
-        parts = self._steps.applied_by(binding.text) if binding is not None else []
+        parts = self._steps.applied_by(binding) if binding is not None else []
+        if binding is not None and self._module.elsewhere(binding):
+            raise UnsureError(STEPS_ELSEWHERE)
+        given = [each.keyword.value for each in cast(cst.Call, found.call).args if each.keyword is not None]
+        if sum(name in KERAS_RULES for name in given) > 1:
+            raise UnsureError("several limits are given, which Keras 3 refuses, and older versions take in their order")
         if not parts or not reads or not all(isinstance(self._module.parents[each], cst.Attribute) for each in reads):
             raise UnsureError(STEPS_ELSEWHERE)
         steps = [part.step for part in parts if part.step is not None]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, cast
@@ -12,7 +12,8 @@ import libcst as cst
 from .edits import Edits
 from .gradients import SOURCES, Gradients
 from .meaning import UnsureError
-from .module import Module, Target, sorted_nodes
+from .module import Binding, Module, Target, sorted_nodes
+from .names import native
 
 GRAPH = "it is built once, to be run by a session, and PyTorch's step is run each time"
 SCALED = ("get_scaled_loss", "get_unscaled_gradients", "scale_loss")
@@ -72,10 +73,11 @@ class Steps:
         parts = self._parts_of(body)
         return next((each for each in parts if each.first <= line <= each.last), None)
 
-    def applied_by(self, optimizer: str) -> list[Part]:
-        """Where an optimizer applies gradients, by what it is called."""
+    def applied_by(self, optimizer: Binding) -> list[Part]:
+        """Where an optimizer applies gradients."""
         calls = [call for calls in self._calls.values() for call in calls if self._is_apply(call)]
-        mine = [call for call in calls if self._module.code(cast(cst.Attribute, call.func).value) == optimizer]
+        bindings = [self._module.binding(cast(cst.Attribute, call.func).value) for call in calls]
+        mine = [call for call, each in zip(calls, bindings, strict=True) if each and each.key == optimizer.key]
         return [part for call in mine if (part := self.part(call)) is not None]
 
     def _body(self, node: cst.CSTNode) -> cst.CSTNode:
@@ -131,7 +133,7 @@ class Steps:
             raise UnsureError("the loss is scaled; PyTorch's GradScaler has to be unscaled before the clip")
         if self._is_distributed:
             raise UnsureError("each replica clips before gradients are added up; PyTorch's are averaged by backward()")
-        if any("persistent" in self._module.code(call) for call in calls if self._method(call) == "GradientTape"):
+        if any(self._is_persistent(call) for call in calls if self._method(call) == "GradientTape"):
             raise UnsureError(SEVERAL)
         return self._of(source, apply)
 
@@ -144,6 +146,11 @@ class Steps:
             for each in names
             if each.attr.value in REPLICAS
         )
+
+    def _is_persistent(self, tape: cst.Call) -> bool:
+        """Whether a tape gives gradients more than once."""
+        first = [each for each in tape.args if each.keyword is None or each.keyword.value == "persistent"]
+        return any(self._module.code(each.value) != "False" for each in first)
 
     def _method(self, call: cst.Call) -> str:
         return call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
@@ -170,8 +177,12 @@ class Steps:
         if self._block(first) is not self._block(last):
             raise UnsureError("the gradient and apply_gradients() are not in one block")
         loss, variables = self._arguments(source)
+        if isinstance(loss, cst.List | cst.Tuple | cst.Dict | cst.ListComp):
+            raise UnsureError("there are several losses, which the tape adds up, and backward() takes one")
         self._check_apply(apply)
         self._check_list(source)
+        if not Whole(self._module, source, variables).is_applied(apply):
+            raise UnsureError("what is applied is not, in sight, all gradients to the variables that they are of")
         optimizer = self._module.code(cast(cst.Attribute, apply.func).value)
         return TapeStep(source, first, loss, variables, optimizer, apply, last)
 
@@ -185,6 +196,8 @@ class Steps:
             given[name] = argument.value
         if set(given) != {"target", "sources"} or any(argument.star for argument in source.args):
             raise UnsureError("the gradient has more arguments than the loss and the variables")
+        if isinstance(given["sources"], cst.Dict):
+            raise UnsureError("the variables are a dict")
         return given["target"], self._module.code(given["sources"])
 
     def _check_apply(self, apply: cst.Call) -> None:
@@ -200,8 +213,78 @@ class Steps:
             binding = self._module.binding(parent.targets[0].target)
             for read in binding.reads if binding is not None else ():
                 outer = self._module.parents[read]
-                if isinstance(outer, cst.List | cst.Element):
+                if isinstance(outer, cst.Element) and isinstance(self._module.parents[outer], cst.List):
                     raise UnsureError("the gradient of one variable is one tensor; write backward() and its .grad")
+
+
+class Whole:
+    """Whether lists hold all gradients of a source, in order, each with its variable."""
+
+    def __init__(self, module: Module, source: cst.Call, variables: str) -> None:
+        self._module, self._source, self._variables = module, source, variables
+        self._open: set[object] = set()
+
+    def is_applied(self, apply: cst.Call) -> bool:
+        """Whether all are applied, and to the variables that they are of."""
+        arguments = [argument.value for argument in apply.args]
+        if len(arguments) == 2:
+            return self._is_list(arguments[0]) and self._module.code(arguments[1]) == self._variables
+        return self._are_pairs(arguments[0])
+
+    def _are_pairs(self, node: cst.BaseExpression) -> bool:
+        if isinstance(node, cst.Name):
+            return self._all_values(node, self._are_pairs)
+        if isinstance(node, cst.ListComp | cst.GeneratorExp):
+            loop, each = node.for_in, node.elt
+            plain = not loop.ifs and loop.inner_for_in is None and isinstance(loop.target, cst.Tuple)
+            if not plain or not isinstance(each, cst.Tuple) or len(each.elements) != 2:
+                return False
+            same = self._module.code(each.elements[1].value) == self._module.code(loop.target.elements[-1].value)  # type: ignore[attr-defined]
+            return same and self._are_pairs(loop.iter)
+        if not isinstance(node, cst.Call):
+            return False
+        name, arguments = self._module.code(node.func), [argument.value for argument in node.args]
+        if name == "list" and len(arguments) == 1:
+            return self._are_pairs(arguments[0])
+        is_zip = name == "zip" and len(arguments) == 2
+        return is_zip and self._is_list(arguments[0]) and self._module.code(arguments[1]) == self._variables
+
+    def _is_list(self, node: cst.BaseExpression) -> bool:
+        if node is self._source:
+            return True
+        if isinstance(node, cst.Name):
+            return self._all_values(node, self._is_list)
+        if isinstance(node, cst.ListComp):
+            return not node.for_in.ifs and node.for_in.inner_for_in is None and self._is_list(node.for_in.iter)
+        if isinstance(node, cst.Subscript):
+            return self._module.code(node).endswith("[0]") and self._is_clipped(node.value)
+        is_list = isinstance(node, cst.Call) and self._module.code(node.func) == "list" and len(node.args) == 1
+        return is_list and self._is_list(cast(cst.Call, node).args[0].value)
+
+    def _is_clipped(self, node: cst.BaseExpression) -> bool:
+        """Whether it is clip_by_global_norm of all."""
+        found = native(self._module.full_name(node.func)) if isinstance(node, cst.Call) else None
+        return (
+            found is not None
+            and found.ours == "clip_by_global_norm"
+            and self._is_list(cast(cst.Call, node).args[0].value)
+        )
+
+    def _all_values(self, node: cst.Name, judge: Callable[[cst.BaseExpression], bool]) -> bool:
+        """Whether all that a name is given is so; what it is given from itself is."""
+        binding = self._module.binding(node)
+        if binding is None:
+            return False
+        if binding.key in self._open:
+            return True
+        self._open.add(binding.key)
+        found = [
+            bound.value is not None
+            and (judge(bound.value) if not bound.path else list(bound.path) == [0] and self._is_clipped(bound.value))
+            for bound in binding.bounds
+        ]
+        self._open.discard(binding.key)
+        return all(found)
 
 
 def write(edits: Edits, module: Module, step: TapeStep, clips: Sequence[str] = ()) -> None:

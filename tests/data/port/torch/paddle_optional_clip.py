@@ -13,6 +13,7 @@ class Learner:
         self.args = args
         if args.clip_norm:
             self.clip = unified_clip.torch.ClipGradByNorm(args.clip_norm)
+        self.optimizer_clip = self.clip
         self.optimizer = paddle.optimizer.RMSProp(
             args.lr, parameters=self.net.parameters())
 
@@ -23,8 +24,8 @@ class Learner:
     def learn(self, obs, target):
         loss = nn.functional.smooth_l1_loss(self.net(obs), target)
         loss.backward()
-        if self.clip is not None:
-            self.clip.clip_(self.net.parameters())
+        if self.optimizer_clip is not None:
+            self.optimizer_clip.clip_(self.net.parameters())
         self.optimizer.step()
         self.optimizer.clear_grad()
         return loss
@@ -36,11 +37,12 @@ def pretrain(net, batches, mode, limit):
         clip = unified_clip.torch.ClipGradByGlobalNorm(limit)
     elif mode == 'value':
         clip = unified_clip.torch.ClipGradByValue(limit)
+    opt_clip = clip
     opt = paddle.optimizer.SGD(.1, net.parameters())
     for x, y in batches:
         loss = nn.functional.mse_loss(net(x), y)
         loss.backward()
-        if clip is not None:
-            clip.clip_(net.parameters())
+        if opt_clip is not None:
+            opt_clip.clip_(net.parameters())
         opt.step()
         opt.clear_grad()
