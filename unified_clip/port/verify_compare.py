@@ -16,6 +16,7 @@ from .verify_names import Parameters
 from .verify_run import Ran, VerifyError
 from .verify_settle import Settled, settle
 from .verify_tensors import ALIKE, Beside, Far, furthest
+from .verify_whole import refuse_what_changes, refuse_what_is_alone
 
 Stage = Literal["norm", "coefficient", "tensors", "update"]
 
@@ -90,9 +91,13 @@ def compare(
     """Compare what two functions did. Their recordings are written into `out`, as `old.jsonl` and `new.jsonl`.
 
     Raises:
-        VerifyError: One of them made no clip call that can be seen, or there is a name that neither has.
+        VerifyError: One of them made no clip call that can be seen, there is a name that neither has, or they gave what
+            cannot be compared.
     """
+    for ran in (old, new):
+        refuse_what_changes(ran)
     beside = Beside(old, new, weights, steps, _oriented(old, new, names or {}))
+    refuse_what_is_alone(old, new, weights, beside.names, beside.axes)
     settled = []
     for ran, mapped in ((old, {}), (new, {theirs: ours for ours, theirs in beside.names.items()})):
         settled.append(settle(ran, weights, steps, out / f"{ran.script.side}.jsonl", mapped))

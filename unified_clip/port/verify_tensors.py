@@ -49,26 +49,41 @@ class Beside:
         self._in_between = all(ran.yields for ran in self._runs)
         first = 1 if self._in_between else steps
         ours, theirs = (self._values(side, first) for side in (0, 1))
+        self._shapes = [{name: each.shape for name, each in values.items()} for values in (ours, theirs)]
         self.names = parting.matched(_as_parameters(ours), _as_parameters(theirs), names)
-        self._axes = {name: _axes(ours[name], theirs[other]) for name, other in self.names.items()}
+        self.axes = {name: _axes(ours[name], theirs[other]) for name, other in self.names.items()}
+        """The order of axes in which the new tensor is like the old one; None where its shape does not fit."""
         self._begin = [self._initial(values) for values in (ours, theirs)]
 
     def gradients(self, step: int, settled: Sequence[Settled]) -> Iterator[Two]:
         """After clipping: what the functions gave, or else what the clip calls left."""
-        sides = []
+        sides, told = [], []
         for ran, each in zip(self._runs, settled, strict=True):
             given = at_step(ran, step, self._steps)
             held = given.gradients if given and step not in each.unclipped else None
+            told.append(held is not None)
             held = each.clipped.get(step, {}) if held is None else held
             sides.append({name: dense.values() for name, dense in held.items()})
+        if all(told):
+            self._fill(sides)
         return self._together(sides, sides)
 
+    def _fill(self, sides: Sequence[dict[str, Float64s]]) -> None:
+        """A gradient that only one function gives is none in the other, which changes nothing: zeros."""
+        both = [pair for pair in self.names.items() if pair[0] in sides[0] or pair[1] in sides[1]]
+        for side, names, shapes in zip(sides, zip(*both, strict=True), self._shapes, strict=False):
+            for name in names:
+                side.setdefault(name, np.zeros(shapes[name]))
+
     def updates(self, step: int) -> Iterator[Two]:
-        """What a step has added, or all together where not both tell it of each."""
+        """What a step has added, or all together where not both tell it of each.
+
+        To a parameter that is not among the weights: all that it is.
+        """
         now = [self._values(side, step) for side in (0, 1)]
         begin = self._begin if step == 1 or not self._in_between else [self._values(side, step - 1) for side in (0, 1)]
         added = [
-            {name: each - before[name] for name, each in values.items() if name in before}
+            {name: each - before.get(name, 0.0) for name, each in values.items()}
             for values, before in zip(now, begin, strict=True)
         ]
         return self._together(added, now)
@@ -100,7 +115,7 @@ class Beside:
 
     def _together(self, sides: Sequence[Values], scales: Sequence[Values]) -> Iterator[Two]:
         for name, other in self.names.items():
-            axes = self._axes[name]
+            axes = self.axes[name]
             if name in sides[0] and other in sides[1] and axes is not None:
                 scale = max(_greatest(scales[0][name]), _greatest(scales[1][other]))
                 yield Two(name, sides[0][name], sides[1][other].transpose(axes), scale)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import inspect
 import json
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -59,6 +60,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("out", type=Path)
     options = parser.parse_args(arguments)
     _workers.tell_where_on_request()
+    sys.argv = [str(options.file)]  # what the user's file reads is not ours
     try:
         ended = run(options.file, options.name, options.job, options.out)
     except RefusedError as error:
