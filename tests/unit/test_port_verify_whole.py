@@ -23,7 +23,7 @@ def giving(parameters: str, gradients: str = "None") -> str:
         (giving("{'weight': weights['weight'], 'b': weights['bias']}"), "gives nothing that belongs to 'bias' of "),
         (
             giving("weights", "{'x.' + name: each for name, each in grads.items()}"),
-            "gives gradients of 'x.bias', 'x.weight' at step 1, which are no parameters that it gives: 'weight', 'bias'",
+            "gives gradients of 'x.bias', 'x.weight' at step 1, which are no parameters that it gives: 'weight'",
         ),
         (
             giving("weights", "grads, {'x': grads['bias']}"),

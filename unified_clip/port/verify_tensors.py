@@ -88,6 +88,12 @@ class Beside:
         ]
         return self._together(added, now)
 
+    def other_dtypes(self) -> tuple[str, str, str] | None:
+        """A parameter that has another dtype in the new than in the old, and both; None where there is none."""
+        old, new = (ran.given[0].parameters for ran in self._runs)
+        pairs = ((name, old[name].dtype, new[other].dtype) for name, other in self.names.items())
+        return next((found for found in pairs if found[1] != found[2]), None)
+
     def ratio(self, step: int) -> float | None:
         """The one number by which the old updates are multiplied to make the new ones, if there is one."""
         twos = list(self.updates(step))
