@@ -382,3 +382,11 @@ def test_another_dtype_does_not_explain_what_is_more_than_its_rounding(
 ) -> None:
     new = GLOBAL.replace("array.copy()", "array.astype(np.float64)").replace("np.float32(0.25)", "np.float64(0.5)")
     assert mistakes(verified(tmp_path, capsys, GLOBAL, new, "--max-ulp", "64")) == ["another learning rate"]
+
+
+def test_a_difference_that_rounding_explains_does_not_hide_another_rate(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new = GLOBAL.replace("np.float32(0.25)", "np.float32(0.5)")
+    new = new.replace("grads, _ =", "grads = {n: np.nextafter(g, np.float32(9)) for n, g in grads.items()}; grads, _ =")
+    assert mistakes(verified(tmp_path, capsys, GLOBAL, new)) == ["rounding", "another learning rate"]

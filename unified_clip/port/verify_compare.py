@@ -182,7 +182,7 @@ def _explained(rows: Sequence[Row], beside: Beside, max_ulp: float) -> Finding |
             "momentum, weight decay, and what it clips or scales itself",
         )
     for side, expected in (("new", [1 / coef for coef in _one(row.new)]), ("old", _one(row.old))):
-        if any(coef != 1 and math.isclose(ratio, coef, rel_tol=ALIKE) for coef in expected):
+        if any(math.isclose(ratio, coef, rel_tol=ALIKE) for coef in expected):
             return Finding(
                 "the clip does not reach the step",
                 f"every update of the {side} is by the coefficient of its clip too long: that of gradients which are "

@@ -20,6 +20,9 @@ from .verify_settle import Settled
 ALIKE = 1e-3
 """How far, relatively, numbers may be from one multiple of each other: they were rounded."""
 
+GREATEST = 2.0**127
+"""The power of two from which on float32 has its greatest unit in the last place."""
+
 Values = Mapping[str, Float64s]
 
 
@@ -156,7 +159,7 @@ def apart(ours: Float64s, theirs: Float64s, scale: float) -> Distance:
     if not np.isfinite(difference).all():
         return Distance(math.inf, math.inf)
     greatest = float(difference.max())
-    unit = float(np.spacing(np.float32(min(scale, parting.GREATEST))))
+    unit = float(np.spacing(np.float32(min(scale, GREATEST))))
     return Distance(greatest / unit, greatest / max(_greatest(ours), _greatest(theirs)))
 
 
