@@ -390,3 +390,15 @@ def test_a_difference_that_rounding_explains_does_not_hide_another_rate(
     new = GLOBAL.replace("np.float32(0.25)", "np.float32(0.5)")
     new = new.replace("grads, _ =", "grads = {n: np.nextafter(g, np.float32(9)) for n, g in grads.items()}; grads, _ =")
     assert mistakes(verified(tmp_path, capsys, GLOBAL, new)) == ["rounding", "another learning rate"]
+
+
+@pytest.mark.parametrize("kept", ["clipped", "raw"])
+def test_gradients_that_are_not_cleared_are_told_from_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], kept: str
+) -> None:
+    clip = f"raw = grads; clipped, _ = uc.clip_by_global_norm(raw, 0.5); grads = clipped; kept = {kept}"
+    new = NUMPY.replace("CLIP", clip).replace("    for batch in", "    kept = {}\n    for batch in")
+    added = "grads = gradients(weights, batch); grads = {n: g + kept.get(n, 0) for n, g in grads.items()}"
+    data = verified(tmp_path, capsys, GLOBAL, new.replace("grads = gradients(weights, batch)", added))
+    assert mistakes(data) == ["gradients are not cleared"]
+    assert "at step 2 every gradient of the new is" in data["finding"]["text"]

@@ -117,7 +117,7 @@ def compare(
     if all(each.mistake == "rounding" for each in clips.findings):
         finding = _other_dtype(beside, rows)
     if finding is None and not clips.findings:
-        finding = _grown(rows, clips, max_ulp)
+        finding = _left_over(clips, beside, settled) or _grown(rows, clips, max_ulp)
     if finding is None and all(each.mistake == "rounding" for each in clips.findings):
         finding = _explained(rows, beside, max(max_ulp, ROUNDING))
     return Verified(old, new, clips, rows, unclipped, finding, max_ulp)
@@ -192,6 +192,19 @@ def _explained(rows: Sequence[Row], beside: Beside, max_ulp: float) -> Finding |
         "another learning rate",
         f"the clipped gradients are the same, and every update of the new is {ratio:.6g} times that of the old: "
         "another learning rate, or a scale that is not divided out",
+    )
+
+
+def _left_over(clips: Comparison, beside: Beside, settled: Sequence[Settled]) -> Finding | None:
+    """Whether one adds the gradients of a step to those of the step before."""
+    step = clips.first.step if clips.first else 1
+    side = beside.left_over(step, settled)
+    if side is None:
+        return None
+    return Finding(
+        "gradients are not cleared",
+        f"at step {step} every gradient of the {side} is the other's and its own of step {step - 1} together: it does "
+        "not set them to zero before the next step",
     )
 
 

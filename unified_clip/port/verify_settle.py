@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import _json
+from ..parity import tensor_file
 from ..parity.tensors import Dense
 from .observe import Native, Seen, fields
 from .verify_after import Line
@@ -34,6 +35,9 @@ class Settled:
     names: frozenset[str]
     """Of all gradients in it."""
 
+    before: Mapping[int, Parameters]
+    """By step, the gradients that its calls were given, where they are stored."""
+
     clipped: Mapping[int, Parameters]
     """By step, what the calls have made of the gradients, as far as that is known."""
 
@@ -54,6 +58,7 @@ def settle(
     header, *lines = (_parsed(json.loads(line)) for line in ran.recording.read_text(encoding="utf-8").splitlines())
     lines = list(_in_steps(lines, ran, steps)) or list(_by_hand(ran))
     settled: list[Line] = []
+    before: dict[int, dict[str, Dense]] = {}
     clipped: dict[int, dict[str, Dense]] = {}
     unclipped = set()
     order: dict[int, list[frozenset[str]]] = {}
@@ -61,6 +66,7 @@ def settle(
         known = Known(ran, weights, step, steps)
         named = [(line, found) for line in group if (found := known.named(line, ran.directory)) is not None]
         for line, found in named:
+            before.setdefault(step, {}).update(_renamed(_given(line, ran.directory), found))
             clipped.setdefault(step, {}).update(_renamed(after(line, ran.directory), found))
             unclipped |= {step} if found.given_unclipped else set()
         calls = [{**line, "parameters": _renamed(line.get("parameters") or {}, found)} for line, found in named]
@@ -69,7 +75,11 @@ def settle(
         settled += _in_order(merged, order[step], like.order.get(step, []) if like else [])
     path.write_text("".join(json.dumps(_json.plain(line)) + "\n" for line in [header, *settled]), encoding="utf-8")
     names = frozenset(name for line in settled for name in line["parameters"])
-    return Settled(path, len(settled), names, clipped, frozenset(unclipped), order)
+    return Settled(path, len(settled), names, before, clipped, frozenset(unclipped), order)
+
+
+def _given(line: Line, directory: Path) -> dict[str, Dense]:
+    return tensor_file.load(directory / line["gradients"]) if line.get("gradients") else {}
 
 
 def _parsed(value: Any) -> Any:

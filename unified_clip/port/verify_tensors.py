@@ -91,6 +91,25 @@ class Beside:
         ]
         return self._together(added, now)
 
+    def left_over(self, step: int, settled: Sequence[Settled]) -> str | None:
+        """The side whose gradients are those of the other and, added to them, its own of the step before."""
+        now = list(self._of([each.before.get(step, {}) for each in settled]))
+        for held in ("clipped", "before"):
+            left = {two.name: two for two in self._of([getattr(each, held).get(step - 1, {}) for each in settled])}
+            for side, other in (("old", "new"), ("new", "old")):
+                sums = [
+                    (getattr(two, side), getattr(two, other) + getattr(left[two.name], side))
+                    for two in now
+                    if two.name in left
+                ]
+                if sums and len(sums) == len(now) and all(map(_close, *zip(*sums, strict=True))):
+                    return side
+        return None
+
+    def _of(self, sides: Sequence[Parameters]) -> Iterator[Two]:
+        values = [{name: dense.values() for name, dense in side.items()} for side in sides]
+        return self._together(values, values)
+
     def other_dtypes(self) -> tuple[str, str, str] | None:
         """A parameter that has another dtype in the new than in the old, and both; None where there is none."""
         old, new = (ran.given[0].parameters for ran in self._runs)
@@ -138,6 +157,10 @@ def _axes(ours: Float64s, theirs: Float64s) -> tuple[int, ...] | None:
     """The order of axes in which the second tensor is most like the first; None where its shape does not fit."""
     orders = [axes for axes in itertools.permutations(range(theirs.ndim)) if theirs.transpose(axes).shape == ours.shape]
     return min(orders, key=lambda axes: float(np.abs(ours - theirs.transpose(axes)).sum()), default=None)
+
+
+def _close(ours: Float64s, theirs: Float64s) -> bool:
+    return bool(np.abs(ours - theirs).max(initial=0.0) <= ALIKE * _greatest(ours))
 
 
 def furthest(twos: Iterable[Two]) -> Far | None:
