@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from collections.abc import Mapping
@@ -159,6 +160,15 @@ def test_another_eps_is_told_of_where_the_clips_do_not_part(tmp_path: Path, max_
     clips = parting.compare(written(tmp_path / "old.jsonl"), new, max_ulp=max_ulp)
     found = verify_report._another_eps(cast(Verified, SimpleNamespace(clips=clips)))
     assert bool(found) is told
+
+
+def test_what_was_compared_at_no_step_is_not_called_the_same() -> None:
+    far = verify_tensors.Far(Distance(0.0, 0.0), "a")
+    rows = [row(1, 0), dataclasses.replace(row(2, 0), update=far)]
+    found = cast(Verified, SimpleNamespace(rows=rows))
+    assert verify_report._but_for(found) == ", but for the clipped gradients, which were not compared"
+    found = cast(Verified, SimpleNamespace(rows=[dataclasses.replace(each, tensors=far) for each in rows]))
+    assert verify_report._but_for(found) == ""
 
 
 # -- watching

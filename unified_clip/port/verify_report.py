@@ -65,8 +65,14 @@ def sentences(found: Verified) -> list[str]:
     told += [*_parts(found), *_another_eps(found)]
     if found.is_same:
         allowed = f", up to {found.max_ulp:g} ULP" if found.max_ulp else ""
-        return [*told, f"Same: {found.old.script} and {found.new.script} clip and step alike{allowed}."]
+        return [*told, f"Same: {found.old.script} and {found.new.script} clip and step alike{allowed}{_but_for(found)}."]
     return told
+
+
+def _but_for(found: Verified) -> str:
+    """What was compared at no step."""
+    unknown = [what for stage, what in WHAT.items() if all(getattr(row, stage) is None for row in found.rows)]
+    return f", but for {' and '.join(unknown)}, which were not compared" if unknown else ""
 
 
 def _parts(found: Verified) -> list[str]:
