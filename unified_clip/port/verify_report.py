@@ -65,7 +65,8 @@ def sentences(found: Verified) -> list[str]:
     told += [*_parts(found), *_another_eps(found)]
     if found.is_same:
         allowed = f", up to {found.max_ulp:g} ULP" if found.max_ulp else ""
-        return [*told, f"Same: {found.old.script} and {found.new.script} clip and step alike{allowed}{_but_for(found)}."]
+        scripts = f"{found.old.script} and {found.new.script}"
+        return [*told, f"Same: {scripts} clip and step alike{allowed}{_but_for(found)}."]
     return told
 
 
