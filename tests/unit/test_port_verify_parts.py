@@ -106,6 +106,23 @@ def test_the_count_of_calls_that_are_one_is_known_where_each_is(nan: int | None,
     assert line["inf"] == 2
 
 
+@pytest.mark.parametrize(
+    ("own", "wanted", "order"),
+    [
+        (["a", "bc"], ["bc", "a"], [1, 0]),
+        (["ab", "bc"], ["bc", "ab"], [0, 1]),
+        (["a", "b"], ["b", "c"], [0, 1]),
+        (["a", "b"], [], [0, 1]),
+    ],
+)
+def test_calls_take_the_order_of_others_only_where_no_gradient_is_clipped_twice(
+    own: list[str], wanted: list[str], order: list[int]
+) -> None:
+    lines = [{"step": number} for number in range(len(own))]
+    found = verify_settle._in_order(lines, [*map(frozenset, own)], [*map(frozenset, wanted)])
+    assert [line["step"] for line in found] == order
+
+
 # -- names
 
 
