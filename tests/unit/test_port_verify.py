@@ -205,16 +205,20 @@ def test_recordings_and_tensors_are_kept_on_request(tmp_path: Path, capsys: pyte
 @pytest.mark.parametrize(
     ("new", "says"),
     [
-        ("step = 1", "new.py:step: step is a int; name a function of weights and batches"),
+        ("step = 1", "new.py:step: step is no function, but of the type int; name one"),
+        ("from .beside import step", "imports from its own package (attempted relative import"),
         ("", "new.py:step: has no function step; name one that it has, as in new.py:step"),
         ("def step(weights): pass", "step has to take two arguments, weights and batches"),
-        ("def step(weights, batches): return 1", "gave a int at step 1; give (parameters, gradients)"),
-        ("def step(weights, batches): return [], {}", "gave parameters as a list at step 1; give a dict"),
+        (
+            "def step(weights, batches): return 1",
+            "gave what is of the type int at step 1; give (parameters, gradients)",
+        ),
+        ("def step(weights, batches): return [], {}", "gave parameters of the type list at step 1; give a dict"),
         (
             "def step(weights, batches): return {'w': 'x'}, {}",
             "gave parameters with 'w' of str32 at step 1; give only what",
         ),
-        ("def step(weights, batches): yield weights, {}", f"yielded 1 times, and there are {STEPS} batches"),
+        ("def step(weights, batches): yield weights, {}", f"yielded 1 time, and there are {STEPS} batches"),
         ("def step(weights, batches): return weights, {}", "made no clip call that can be seen"),
         ("def step(weights, batches): return {}, {}", "gave no parameters at step 1; give a dict of tensors by name"),
     ],
@@ -230,6 +234,10 @@ def test_what_a_function_does_wrong_is_refused(
     ("options", "says"),
     [
         (["--steps", "9"], "--steps is 9, and "),
+        (["--steps", "0"], "--steps is 0, and "),
+        (["--steps", "-1"], "--steps is -1, and "),
+        (["--batches", "one.npy"], "--batches one.npy is one array without a name; save it by name"),
+        (["--verify", "both.py:step", "new.py:step"], "both.py imports tensorflow and paddle, which crash in one"),
         (["--max-ulp", "-1"], "--max-ulp is -1.0; it must be 0 or more"),
         (["--timeout", "0"], "--timeout is 0.0; it must be more than 0"),
         (["--weights", "none.npz"], "--weights none.npz: there is no such file"),
@@ -249,6 +257,8 @@ def test_what_is_wrong_with_the_command_is_refused(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("names.toml").write_text('v = "w"\n', encoding="utf-8")
+    Path("both.py").write_text("import tensorflow as tf\nfrom paddle import nn\n", encoding="utf-8")
+    np.save("one.npy", np.zeros(2))
     np.savez("ragged.npz", x=np.zeros(2), y=np.zeros(3))
     assert run(tmp_path, GLOBAL, GLOBAL, *options) == 2
     assert says in capsys.readouterr().err
@@ -310,3 +320,85 @@ def test_rounding_that_grows_is_told_from_what_comes_at_once(
     data = verified(tmp_path, capsys, GLOBAL, new, "--max-ulp", "64")
     assert not data["same"]
     assert ("rounding that has grown" in mistakes(data)) is grown
+
+
+@pytest.mark.parametrize("rate", [0.5, 0.125])
+def test_what_parts_first_is_told_first_and_why_after_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], rate: float
+) -> None:
+    """Another rate shows in the update of a step, and in the clips of the next."""
+    assert run(tmp_path, GLOBAL, GLOBAL.replace("np.float32(0.25)", f"np.float32({rate})")) == 1
+    told = [line for line in capsys.readouterr().out.splitlines() if not line.startswith(("│", "┃", "┏", "┡", "└"))]
+    begins = [line.split(":")[0].split(", there")[0] for line in told[2:6]]
+    assert begins == [
+        "The updates differ from step 1 on", "Another learning rate", "The clipped gradients differ from step 2 on",
+        "The runs part at step 2",
+    ]  # fmt: skip
+    assert "Unexplained" not in "".join(told)
+
+
+def test_what_nothing_explains_is_told_to_be_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    new = GLOBAL.replace("grads, _ =", "grads['bias'] = grads['bias'] + np.float32(1); grads, _ =")
+    assert run(tmp_path, GLOBAL, new) == 1
+    assert "Unexplained: " in capsys.readouterr().out
+
+
+def two_calls(order: str, limit: str = "0.5") -> str:
+    """Two pairs of gradients, each clipped by a call."""
+    clip = f"""
+        grads |= {{name + '2': 2 * grad for name, grad in grads.items()}}
+        for name in {order}:
+            grads.update(uc.clip_by_global_norm({{key: grads[key] for key in (name, name + '2')}}, {limit})[0])"""
+    twins = "{name: array.copy() for name, array in weights.items()}"
+    both = f"{twins} | {{name + '2': array.copy() for name, array in weights.items()}}"
+    return NUMPY.replace("CLIP", clip).replace(twins, both)
+
+
+@pytest.mark.parametrize(("limit", "same"), [("0.5", True), ("(0.5 if name == 'bias' else 0.25)", False)])
+def test_calls_of_a_step_that_share_no_parameter_may_come_in_another_order(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], limit: str, same: bool
+) -> None:
+    old, new = two_calls("('weight', 'bias')"), two_calls("('bias', 'weight')", limit)
+    data = verified(tmp_path, capsys, old, new)
+    assert [len(step["new"]) for step in data["steps"]] == [2] * STEPS
+    assert data["same"] is same
+
+
+@pytest.mark.parametrize(("dtype", "same"), [("np.float64", True), ("np.float16", False)])
+def test_another_dtype_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str], dtype: str, same: bool) -> None:
+    new = GLOBAL.replace("array.copy()", f"array.astype({dtype})").replace("np.float32(0.25)", f"{dtype}(0.25)")
+    new = new.replace(
+        "gradients(weights, batch)\n", f"gradients(weights, {{n: a.astype({dtype}) for n, a in batch.items()}})\n"
+    )
+    data = verified(tmp_path, capsys, GLOBAL, new, "--max-ulp", "64")
+    assert data["same"] is same
+    assert data["finding"]["mistake"] == "another dtype"
+    name = dtype.removeprefix("np.")
+    assert data["finding"]["text"].startswith(f"'weight' is float32 in the old and {name} in the new")
+
+
+def test_another_dtype_does_not_explain_what_is_more_than_its_rounding(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new = GLOBAL.replace("array.copy()", "array.astype(np.float64)").replace("np.float32(0.25)", "np.float64(0.5)")
+    assert mistakes(verified(tmp_path, capsys, GLOBAL, new, "--max-ulp", "64")) == ["another learning rate"]
+
+
+def test_a_difference_that_rounding_explains_does_not_hide_another_rate(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new = GLOBAL.replace("np.float32(0.25)", "np.float32(0.5)")
+    new = new.replace("grads, _ =", "grads = {n: np.nextafter(g, np.float32(9)) for n, g in grads.items()}; grads, _ =")
+    assert mistakes(verified(tmp_path, capsys, GLOBAL, new)) == ["rounding", "another learning rate"]
+
+
+@pytest.mark.parametrize("kept", ["clipped", "raw"])
+def test_gradients_that_are_not_cleared_are_told_from_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], kept: str
+) -> None:
+    clip = f"raw = grads; clipped, _ = uc.clip_by_global_norm(raw, 0.5); grads = clipped; kept = {kept}"
+    new = NUMPY.replace("CLIP", clip).replace("    for batch in", "    kept = {}\n    for batch in")
+    added = "grads = gradients(weights, batch); grads = {n: g + kept.get(n, 0) for n, g in grads.items()}"
+    data = verified(tmp_path, capsys, GLOBAL, new.replace("grads = gradients(weights, batch)", added))
+    assert mistakes(data) == ["gradients are not cleared"]
+    assert "at step 2 every gradient of the new is" in data["finding"]["text"]

@@ -185,6 +185,17 @@ def test_gradients_of_one_norm_are_told_apart_by_their_shapes(tmp_path: Path) ->
     assert found.names == {"0": "a", "1": "b"}
 
 
+def test_a_sparse_gradient_is_known_by_its_norm_though_it_has_fewer_rows(tmp_path: Path) -> None:
+    gradients = {"e": np.array([[3.0, 4.0], [0.0, 0.0], [0.0, 0.0]]), "w": np.array([[3.0, 4.0]])}
+    line = {
+        "rule": "global", "norm_type": 2.0, "coef": 1.0, "clipped": False,
+        "parameters": {"0": {"shape": [2, 2], "norm": 5.0}, "1": {"shape": [1, 2], "norm": 5.0}},
+    }  # fmt: skip
+    found = known(tmp_path, gradients, gradients).named(line, tmp_path)
+    assert found is not None
+    assert found.names == {"0": "e", "1": "w"}
+
+
 def test_a_gradient_that_is_not_given_is_known_by_its_weight(tmp_path: Path) -> None:
     weights = {"a": np.array([3.0, 4.0]), "b": np.array([6.0, 8.0])}
     line = {

@@ -396,7 +396,7 @@ def _equal(a: float, b: float, relative: float) -> bool:
 
 
 def _name(run: Recording) -> str:
-    return run.path.name
+    return run.name
 
 
 def _listing(parts: list[str], most: int = 3) -> str:

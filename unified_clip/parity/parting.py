@@ -116,7 +116,14 @@ class Comparison:
         return 0 if self.first is None else 1
 
 
-def compare(a: str | Path, b: str | Path, *, names: Names | None = None, max_ulp: float = 0) -> Comparison:
+def compare(
+    a: str | Path,
+    b: str | Path,
+    *,
+    names: Names | None = None,
+    max_ulp: float = 0,
+    called: tuple[str | None, str | None] = (None, None),
+) -> Comparison:
     """Line two recorded runs up by step and call, and find where they part.
 
     Args:
@@ -126,13 +133,14 @@ def compare(a: str | Path, b: str | Path, *, names: Names | None = None, max_ulp
             names belong together; where no name is in both, those of equal shape (an axis order apart) do, in their
             order. Positions are no names.
         max_ulp: Up to how many units in the last place numbers count as the same.
+        called: What sentences call each run, in place of its file's name.
 
     Raises:
         RunError: A file is no recording, or `names` has names that are in neither run.
     """
     from . import mistakes  # which builds on this module
 
-    one, other = read(a), read(b)
+    one, other = (read(path, name) for path, name in zip((a, b), called, strict=True))
     pairs = list(_pairs(one, other, _oriented(one, other, names or {})))
     agreements = [agreement for stage in NUMBERS if (agreement := _agreement(stage, pairs, max_ulp)).compared]
     partings = [_first(one, other, pairs, ulps) for ulps in (max_ulp, max(max_ulp, mistakes.ROUNDING))]
@@ -275,7 +283,12 @@ def _differences(pair: Pair, max_ulp: float) -> Iterator[Difference]:
 
 
 def numbers(pair: Pair, stage: Stage) -> Iterator[tuple[str | None, float, float]]:
-    """What both lines have at a stage, and whose it is."""
+    """What both lines have at a stage, and whose it is; where only one is in float64, as float32."""
+    for name, a, b in _numbers(pair, stage):
+        yield (name, a, b) if pair.a.dtype == pair.b.dtype else (name, _single(a), _single(b))
+
+
+def _numbers(pair: Pair, stage: Stage) -> Iterator[tuple[str | None, float, float]]:
     a, b = pair.a, pair.b
     if stage in ("weight", "gradient"):
         for name, other in pair.names.items() if a.order == b.order else ():

@@ -123,9 +123,12 @@ class Recording(Table):
     torn: bool
     """Whether a last line was left out because the run ended while it was written."""
 
+    name: str
+    """What sentences call it."""
 
-def read(path: str | Path) -> Recording:
-    """Read a run.
+
+def read(path: str | Path, name: str | None = None) -> Recording:
+    """Read a run. `name`: what sentences call it; that of the file.
 
     Raises:
         RunError: The file cannot be read, is no recording, or is one of another version of the format; which line.
@@ -145,7 +148,7 @@ def read(path: str | Path) -> Recording:
     if header.schema_ != SCHEMA:
         raise RunError(f"{path} has schema {header.schema_}, and this version of unified_clip reads {SCHEMA}")
     found = [_parsed(path, number, line, Line) for number, line in enumerate(lines, start=2)]
-    return Recording(path=path, header=header, lines=found, torn=bool(torn))
+    return Recording(path=path, header=header, lines=found, torn=bool(torn), name=name or path.name)
 
 
 def _parsed(path: Path, number: int, text: str, model: Any) -> Any:

@@ -74,7 +74,8 @@ def result(found: Comparison) -> list[str]:
 def _told(first: Difference) -> str:
     what = {"weight": "the norm of the weight", "gradient": "the norm of the gradient"}.get(first.stage, first.stage)
     if first.stage == "gradient" and first.parameter is None:
-        return f"parameters that only one run has: {first.a or 'none'} and {first.b or 'none'}"
+        alone = [", ".join(map(repr, names)) or "none" for names in (first.a, first.b) if isinstance(names, tuple)]
+        return f"parameters that only one run has: {' and '.join(alone)}"
     if first.stage in ("calls", "norms"):
         return f"{first.a} and {first.b} {'clip calls' if first.stage == 'calls' else 'norms'}"
     whose = f" of {first.parameter!r}" if first.parameter else ""

@@ -9,19 +9,23 @@ from pathlib import Path
 from typing import Literal
 
 from ..parity import parting
+from ..parity.arithmetic import FORMATS
 from ..parity.mistakes import ROUNDING
 from ..parity.parting import Comparison, Distance, Finding, Names, Pair
 from ..parity.runs import Line
 from .verify_names import Parameters
-from .verify_run import Ran, VerifyError
+from .verify_run import Ran, Script, VerifyError
 from .verify_settle import Settled, settle
 from .verify_tensors import ALIKE, Beside, Far, furthest
+from .verify_whole import refuse_what_changes, refuse_what_is_alone
 
 Stage = Literal["norm", "coefficient", "tensors", "update"]
 
 STAGES: tuple[Stage, ...] = ("norm", "coefficient", "tensors", "update")
 """In the order in which one follows from another."""
 
+
+SINGLE = FORMATS["float32"].precision
 
 GROWTH = 16
 """By how much rounding may be more than what it was in the steps before."""
@@ -90,31 +94,45 @@ def compare(
     """Compare what two functions did. Their recordings are written into `out`, as `old.jsonl` and `new.jsonl`.
 
     Raises:
-        VerifyError: One of them made no clip call that can be seen, or there is a name that neither has.
+        VerifyError: One of them made no clip call that can be seen, there is a name that neither has, or they gave what
+            cannot be compared.
     """
+    for ran in (old, new):
+        refuse_what_changes(ran)
     beside = Beside(old, new, weights, steps, _oriented(old, new, names or {}))
-    settled = []
+    refuse_what_is_alone(old, new, weights, beside.names, beside.axes)
+    settled: list[Settled] = []
     for ran, mapped in ((old, {}), (new, {theirs: ours for ours, theirs in beside.names.items()})):
-        settled.append(settle(ran, weights, steps, out / f"{ran.script.side}.jsonl", mapped))
+        settled.append(settle(ran, weights, steps, out / f"{ran.script.side}.jsonl", mapped, *settled))
         if not settled[-1].calls:
             raise VerifyError(_no_call(ran))
     ours, theirs = (each.names for each in settled)
     known = {name: other for name, other in beside.names.items() if name in ours and other in theirs}
-    clips = parting.compare(settled[0].path, settled[1].path, names=known, max_ulp=max_ulp)
+    called = _called(old.script), _called(new.script)
+    called = called if called[0] != called[1] else (old.script.text, new.script.text)
+    clips = parting.compare(settled[0].path, settled[1].path, names=known, max_ulp=max_ulp, called=called)
     rows = [_row(step, clips, beside, settled) for step in range(1, steps + 1)]
     unclipped = [ran for ran, each in zip((old, new), settled, strict=True) if each.unclipped]
     finding = None
-    if not clips.findings:
-        finding = _grown(rows, clips, max_ulp)
+    if all(each.mistake == "rounding" for each in clips.findings):
+        finding = _other_dtype(beside, rows)
+    if finding is None and not clips.findings:
+        finding = _left_over(clips, beside, settled) or _grown(rows, clips, max_ulp)
     if finding is None and all(each.mistake == "rounding" for each in clips.findings):
         finding = _explained(rows, beside, max(max_ulp, ROUNDING))
     return Verified(old, new, clips, rows, unclipped, finding, max_ulp)
 
 
+def _called(script: Script) -> str:
+    """A function, in sentences: without the directories of its file."""
+    return f"{script.file.name}:{script.name}"
+
+
 def _no_call(ran: Ran) -> str:
     return (
         f"{ran.script} made no clip call that can be seen: none of unified_clip's, and none of the frameworks' own "
-        "that docs/verify.md lists. If it clips by hand, give the gradients before clipping as a third dict: "
+        "that docs/verify.md lists; none is seen inside torch.compile or with jit_compile=True: switch that off. If it "
+        "clips by hand, give the gradients before clipping as a third dict: "
         "(parameters, gradients, unclipped)"
     )
 
@@ -164,7 +182,7 @@ def _explained(rows: Sequence[Row], beside: Beside, max_ulp: float) -> Finding |
             "momentum, weight decay, and what it clips or scales itself",
         )
     for side, expected in (("new", [1 / coef for coef in _one(row.new)]), ("old", _one(row.old))):
-        if any(coef != 1 and math.isclose(ratio, coef, rel_tol=ALIKE) for coef in expected):
+        if any(math.isclose(ratio, coef, rel_tol=ALIKE) for coef in expected):
             return Finding(
                 "the clip does not reach the step",
                 f"every update of the {side} is by the coefficient of its clip too long: that of gradients which are "
@@ -174,6 +192,34 @@ def _explained(rows: Sequence[Row], beside: Beside, max_ulp: float) -> Finding |
         "another learning rate",
         f"the clipped gradients are the same, and every update of the new is {ratio:.6g} times that of the old: "
         "another learning rate, or a scale that is not divided out",
+    )
+
+
+def _left_over(clips: Comparison, beside: Beside, settled: Sequence[Settled]) -> Finding | None:
+    """Whether one adds the gradients of a step to those of the step before."""
+    step = clips.first.step if clips.first else 1
+    side = beside.left_over(step, settled)
+    if side is None:
+        return None
+    return Finding(
+        "gradients are not cleared",
+        f"at step {step} every gradient of the {side} is the other's and its own of step {step - 1} together: it does "
+        "not set them to zero before the next step",
+    )
+
+
+def _other_dtype(beside: Beside, rows: Sequence[Row]) -> Finding | None:
+    """Whether they train in different dtypes, and the first step differs by no more than the rounding of those."""
+    if (found := beside.other_dtypes()) is None:
+        return None
+    name, *dtypes = found
+    narrow = min((FORMATS[dtype].precision for dtype in dtypes), default=SINGLE)
+    if rows[0].greatest() > ROUNDING * 2.0 ** max(0, SINGLE - narrow):
+        return None
+    return Finding(
+        "another dtype",
+        f"{name!r} is {dtypes[0]} in the old and {dtypes[1]} in the new, and at step {rows[0].step} the two differ by "
+        "no more than these round",
     )
 
 

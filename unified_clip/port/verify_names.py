@@ -92,7 +92,7 @@ def _norms_after(line: Line, directory: Path) -> dict[str, float]:
 
 
 def _matches(line: Line, source: Parameters, expected: Mapping[str, float], found: Mapping[str, str]) -> dict[str, str]:
-    """The names in `source` of tensors that have the expected norms, the nearest first; each name once."""
+    """The names in `source` of tensors that have the expected norms, each once: of a fitting shape, the nearest."""
     matched: dict[str, str] = {}
     for _, own, name in sorted(_near(line, source, expected), key=lambda pair: pair[0]):
         if own not in {**found, **matched} and name not in {*found.values(), *matched.values()}:
@@ -100,12 +100,21 @@ def _matches(line: Line, source: Parameters, expected: Mapping[str, float], foun
     return matched
 
 
-def _near(line: Line, source: Parameters, expected: Mapping[str, float]) -> Iterator[tuple[float, str, str]]:
+def _near(
+    line: Line, source: Parameters, expected: Mapping[str, float]
+) -> Iterator[tuple[tuple[bool, float], str, str]]:
     for name, tensor in source.items():
-        shape, norm = form(tensor.shape), _norm(tensor, _order(line))
+        norm = _norm(tensor, _order(line))
         for own, wanted in expected.items():
-            if _same(norm, wanted) and form(line["parameters"][own]["shape"]) == shape:
-                yield (0.0 if norm == wanted else abs(norm - wanted)), own, name
+            shape = line["parameters"][own]["shape"]
+            whole = form(shape) == form(tensor.shape)
+            if _same(norm, wanted) and (whole or _is_rows(shape, tensor.shape)):
+                yield (not whole, 0.0 if norm == wanted else abs(norm - wanted)), own, name
+
+
+def _is_rows(shape: Sequence[int], whole: Sequence[int]) -> bool:
+    """Whether a shape may be that of a sparse gradient's values, of which there are as many as it has rows."""
+    return len(shape) == len(whole) > 1 and tuple(shape[1:]) == tuple(whole[1:])
 
 
 def _same(norm: float, wanted: float) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -10,6 +11,7 @@ from .. import _json
 from ..parity import runs_report
 from ..parity.parting import Distance
 from ..parity.runs import Line
+from ..parity.runs_report import UNEXPLAINED
 from .verify_compare import STAGES, Row, Stage, Verified
 from .verify_run import Script
 from .verify_tensors import Far
@@ -33,7 +35,7 @@ VERDICTS = {
 }
 """By what differs first."""
 
-WHAT = {"tensors": "the clipped gradients", "update": "the updates"}
+WHAT: dict[Stage, str] = {"tensors": "the clipped gradients", "update": "the updates"}
 
 
 def show(found: Verified) -> None:
@@ -60,14 +62,37 @@ def sentences(found: Verified) -> list[str]:
         f"{ran.script} gives gradients that are not clipped; what the clip calls made of them is compared."
         for ran in found.unclipped
     ]
-    told += [*runs_report.result(found.clips), _stage(found, "tensors"), _stage(found, "update")]
-    if found.finding:
-        told.append(f"{found.finding.mistake.capitalize()}: {found.finding.text}.")
-    told += _another_eps(found)
+    told += [*_parts(found), *_another_eps(found)]
     if found.is_same:
         allowed = f", up to {found.max_ulp:g} ULP" if found.max_ulp else ""
-        return [*told, f"Same: {found.old.script} and {found.new.script} clip and step alike{allowed}."]
+        scripts = f"{found.old.script} and {found.new.script}"
+        return [*told, f"Same: {scripts} clip and step alike{allowed}{_but_for(found)}."]
     return told
+
+
+def _but_for(found: Verified) -> str:
+    """What was compared at no step."""
+    unknown = [what for stage, what in WHAT.items() if all(getattr(row, stage) is None for row in found.rows)]
+    return f", but for {' and '.join(unknown)}, which were not compared" if unknown else ""
+
+
+def _parts(found: Verified) -> list[str]:
+    """How far the two are the same, beginning with what parts first; and why, after that."""
+    why = [f"{found.finding.mistake.capitalize()}: {found.finding.text}."] if found.finding else []
+    clips = runs_report.result(found.clips)
+    stages = sorted(WHAT, key=lambda stage: _until(found, stage))
+    if _until(found, stages[0]) < (found.clips.first.step if found.clips.first else math.inf):
+        first, *rest = (_stage(found, stage) for stage in stages)
+        return [first, *why, *rest, *(line for line in clips if not (why and line == UNEXPLAINED))]
+    if why and UNEXPLAINED in clips:
+        at = clips.index(UNEXPLAINED)
+        clips[at : at + 1], why = why, []
+    return [*clips, *(_stage(found, stage) for stage in WHAT), *why]
+
+
+def _until(found: Verified, stage: Stage) -> float:
+    """The first step at which a stage differs; infinity where it never does."""
+    return min((row.step for row in found.rows if stage in row.apart(found.max_ulp)), default=math.inf)
 
 
 def _another_eps(found: Verified) -> list[str]:
@@ -93,9 +118,10 @@ def _stage(found: Verified, stage: Stage) -> str:
         return f"{what.capitalize()} were not compared: the functions do not both give them."
     differ = [(row, far) for row, far in known if far.distance.ulps > found.max_ulp]
     if not differ:
-        which = "all" if len(known) == len(found.rows) else f"the {len(known)} of"
+        all_of_them = f"all {len(known)} steps" if len(known) > 1 else "the one step"
+        which = all_of_them if len(known) == len(found.rows) else f"{len(known)} of {len(found.rows)} steps"
         allowed = f", up to {found.max_ulp:g} ULP" if found.max_ulp else ""
-        return f"{what.capitalize()} are equal in {which} {len(found.rows)} steps{allowed}."
+        return f"{what.capitalize()} are equal in {which}{allowed}."
     row, far = differ[0]
     greatest = max(far.distance for _, far in differ)
     return (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import subprocess
 import sys
@@ -22,6 +23,9 @@ from ..parity.tensors import PARTS, Dense, Gradient, UnreadableError, densify
 from .verify_worker import ENDED, PARTS_GIVEN, RECORDING
 
 WORKER = "unified_clip.port.verify_worker"
+
+TOGETHER = ("tensorflow", "paddle")
+"""Packages of which a process may import one."""
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 
@@ -91,7 +95,23 @@ def script(side: str, text: str, python: str | None) -> Script:
         raise VerifyError(f"{text!r} names no file and a function in it; write {side}.py:step")
     if not Path(file).is_file():
         raise VerifyError(f"{file} is no file; name one and a function in it, as in {side}.py:step")
+    if set(TOGETHER) <= _imports(Path(file)):
+        raise VerifyError(
+            f"{file} imports {' and '.join(TOGETHER)}, which crash in one process; put the two steps into files of "
+            "their own, or import them inside the functions"
+        )
     return Script(side, Path(file).absolute(), name, text, python or sys.executable)
+
+
+def _imports(file: Path) -> set[str]:
+    """The packages that a file imports when it is imported itself; none of one that cannot be read."""
+    try:
+        body = ast.parse(file.read_bytes()).body
+    except (SyntaxError, ValueError, OSError):
+        return set()
+    plain = {alias.name for each in body if isinstance(each, ast.Import) for alias in each.names}
+    others = {each.module or "" for each in body if isinstance(each, ast.ImportFrom) and not each.level}
+    return {name.partition(".")[0] for name in plain | others}
 
 
 def read_weights(path: Path, scratch: Path) -> Arrays:
@@ -113,7 +133,10 @@ def _array(name: str, weight: Gradient) -> npt.NDArray[Any]:
 def read_batches(path: Path, steps: int | None) -> Arrays:
     """Arrays whose first axis is the step, the first so many steps of them."""
     try:
-        with np.load(path, allow_pickle=False) as stored:
+        stored = np.load(path, allow_pickle=False)
+        if isinstance(stored, np.ndarray):
+            raise VerifyError(f"--batches {path} is one array without a name; save it by name, with np.savez")
+        with stored:
             batches = dict(stored)
     except (OSError, ValueError, EOFError, TypeError, AttributeError) as error:
         raise VerifyError(f"--batches {path} cannot be read: {error}; save one with np.savez") from None
@@ -168,7 +191,15 @@ def _wait(script: Script, process: subprocess.Popen[bytes], errors: IO[bytes], u
         where = _workers.where_it_is(process, errors) or _workers.last_lines(errors)
         raise WorkerError(f"{script} has not ended after {timeout:g} seconds; {where}; see --timeout") from None
     if code:
-        raise WorkerError(f"{script} ended with {_workers.how_it_ended(code, errors)}")
+        raise WorkerError(f"{script} ended with {_workers.how_it_ended(code, errors)}{_not_installed(script, errors)}")
+
+
+def _not_installed(script: Script, errors: IO[bytes]) -> str:
+    """What to do where another interpreter lacks a package: it has its own."""
+    lines = _workers.lines_at_end(errors)
+    if script.python == sys.executable or not lines or not lines[-1].startswith("ModuleNotFoundError"):
+        return ""
+    return f". Install it for that interpreter, {script.python}: unified_clip[port], and what the file imports"
 
 
 def _read(script: Script, out: Path, steps: int) -> Ran:
@@ -180,7 +211,9 @@ def _read(script: Script, out: Path, steps: int) -> Ran:
         raise VerifyError(f"{script}: {ended['refused']}")
     count = ended["given"]
     if ended["yields"] and count != steps:
-        raise VerifyError(f"{script} yielded {count} times, and there are {steps} batches; yield once after each")
+        raise VerifyError(
+            f"{script} yielded {count} time{'s' * (count != 1)}, and there are {steps} batches; yield once after each"
+        )
     return Ran(script, [_given(out / f"{each}.safetensors") for each in range(1, count + 1)], out, ended["yields"])
 
 

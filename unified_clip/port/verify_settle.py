@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import _json
+from ..parity import tensor_file
 from ..parity.tensors import Dense
 from .observe import Native, Seen, fields
 from .verify_after import Line
@@ -34,31 +35,51 @@ class Settled:
     names: frozenset[str]
     """Of all gradients in it."""
 
+    before: Mapping[int, Parameters]
+    """By step, the gradients that its calls were given, where they are stored."""
+
     clipped: Mapping[int, Parameters]
     """By step, what the calls have made of the gradients, as far as that is known."""
 
     unclipped: frozenset[int]
     """The steps after which the function gave gradients that are not clipped."""
 
+    order: Mapping[int, Sequence[frozenset[str]]]
+    """By step, of which parameters its calls were, by the names by which lists are ordered."""
 
-def settle(ran: Ran, weights: Parameters, steps: int, path: Path, mapped: Mapping[str, str]) -> Settled:
-    """Write a recording with the names that the function gives. `mapped`: to the names by which lists are ordered."""
+
+def settle(
+    ran: Ran, weights: Parameters, steps: int, path: Path, mapped: Mapping[str, str], like: Settled | None = None
+) -> Settled:
+    """Write a recording with the names that the function gives, its calls in the order of those of another.
+
+    `mapped`: to the names by which lists are ordered, and calls.
+    """
     header, *lines = (_parsed(json.loads(line)) for line in ran.recording.read_text(encoding="utf-8").splitlines())
     lines = list(_in_steps(lines, ran, steps)) or list(_by_hand(ran))
     settled: list[Line] = []
+    before: dict[int, dict[str, Dense]] = {}
     clipped: dict[int, dict[str, Dense]] = {}
     unclipped = set()
+    order: dict[int, list[frozenset[str]]] = {}
     for step, group in itertools.groupby(lines, key=lambda line: line["step"]):
         known = Known(ran, weights, step, steps)
         named = [(line, found) for line in group if (found := known.named(line, ran.directory)) is not None]
         for line, found in named:
+            before.setdefault(step, {}).update(_renamed(_given(line, ran.directory), found))
             clipped.setdefault(step, {}).update(_renamed(after(line, ran.directory), found))
             unclipped |= {step} if found.given_unclipped else set()
         calls = [{**line, "parameters": _renamed(line.get("parameters") or {}, found)} for line, found in named]
-        settled += [_sorted(line, mapped) for line in _merged(calls)]
+        merged = [_sorted(line, mapped) for line in _merged(calls)]
+        order[step] = [frozenset(mapped.get(name, name) for name in line["parameters"]) for line in merged]
+        settled += _in_order(merged, order[step], like.order.get(step, []) if like else [])
     path.write_text("".join(json.dumps(_json.plain(line)) + "\n" for line in [header, *settled]), encoding="utf-8")
     names = frozenset(name for line in settled for name in line["parameters"])
-    return Settled(path, len(settled), names, clipped, frozenset(unclipped))
+    return Settled(path, len(settled), names, before, clipped, frozenset(unclipped), order)
+
+
+def _given(line: Line, directory: Path) -> dict[str, Dense]:
+    return tensor_file.load(directory / line["gradients"]) if line.get("gradients") else {}
 
 
 def _parsed(value: Any) -> Any:
@@ -131,6 +152,14 @@ def _as_one(lines: Sequence[Line]) -> Line:
 
 def _only(value: Any) -> Any:
     return value[0] if isinstance(value, list) else value
+
+
+def _in_order(lines: list[Line], own: Sequence[frozenset[str]], wanted: Sequence[frozenset[str]]) -> list[Line]:
+    """Calls of a step in the order of another function's, where they share no parameter: then it is of no matter."""
+    apart = len(frozenset().union(*own)) == sum(map(len, own))
+    if len(own) != len(wanted) or set(own) != set(wanted) or not apart:
+        return lines
+    return [lines[own.index(each)] for each in wanted]
 
 
 def _sorted(line: Line, mapped: Mapping[str, str]) -> Line:

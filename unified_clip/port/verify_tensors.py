@@ -20,6 +20,9 @@ from .verify_settle import Settled
 ALIKE = 1e-3
 """How far, relatively, numbers may be from one multiple of each other: they were rounded."""
 
+GREATEST = 2.0**127
+"""The power of two from which on float32 has its greatest unit in the last place."""
+
 Values = Mapping[str, Float64s]
 
 
@@ -49,29 +52,69 @@ class Beside:
         self._in_between = all(ran.yields for ran in self._runs)
         first = 1 if self._in_between else steps
         ours, theirs = (self._values(side, first) for side in (0, 1))
+        self._shapes = [{name: each.shape for name, each in values.items()} for values in (ours, theirs)]
         self.names = parting.matched(_as_parameters(ours), _as_parameters(theirs), names)
-        self._axes = {name: _axes(ours[name], theirs[other]) for name, other in self.names.items()}
+        self.axes = {name: _axes(ours[name], theirs[other]) for name, other in self.names.items()}
+        """The order of axes in which the new tensor is like the old one; None where its shape does not fit."""
         self._begin = [self._initial(values) for values in (ours, theirs)]
 
     def gradients(self, step: int, settled: Sequence[Settled]) -> Iterator[Two]:
         """After clipping: what the functions gave, or else what the clip calls left."""
-        sides = []
+        sides, told = [], []
         for ran, each in zip(self._runs, settled, strict=True):
             given = at_step(ran, step, self._steps)
             held = given.gradients if given and step not in each.unclipped else None
+            told.append(held is not None)
             held = each.clipped.get(step, {}) if held is None else held
             sides.append({name: dense.values() for name, dense in held.items()})
+        if all(told):
+            self._fill(sides)
         return self._together(sides, sides)
 
+    def _fill(self, sides: Sequence[dict[str, Float64s]]) -> None:
+        """A gradient that only one function gives is none in the other, which changes nothing: zeros."""
+        both = [pair for pair in self.names.items() if pair[0] in sides[0] or pair[1] in sides[1]]
+        for side, names, shapes in zip(sides, zip(*both, strict=True), self._shapes, strict=False):
+            for name in names:
+                side.setdefault(name, np.zeros(shapes[name]))
+
     def updates(self, step: int) -> Iterator[Two]:
-        """What a step has added, or all together where not both tell it of each."""
+        """What a step has added, or all together where not both tell it of each.
+
+        To a parameter that is not among the weights: all that it is.
+        """
         now = [self._values(side, step) for side in (0, 1)]
         begin = self._begin if step == 1 or not self._in_between else [self._values(side, step - 1) for side in (0, 1)]
         added = [
-            {name: each - before[name] for name, each in values.items() if name in before}
+            {name: each - before.get(name, 0.0) for name, each in values.items()}
             for values, before in zip(now, begin, strict=True)
         ]
         return self._together(added, now)
+
+    def left_over(self, step: int, settled: Sequence[Settled]) -> str | None:
+        """The side whose gradients are those of the other and, added to them, its own of the step before."""
+        now = list(self._of([each.before.get(step, {}) for each in settled]))
+        for held in ("clipped", "before"):
+            left = {two.name: two for two in self._of([getattr(each, held).get(step - 1, {}) for each in settled])}
+            for side, other in (("old", "new"), ("new", "old")):
+                sums = [
+                    (getattr(two, side), getattr(two, other) + getattr(left[two.name], side))
+                    for two in now
+                    if two.name in left
+                ]
+                if sums and len(sums) == len(now) and all(map(_close, *zip(*sums, strict=True))):
+                    return side
+        return None
+
+    def _of(self, sides: Sequence[Parameters]) -> Iterator[Two]:
+        values = [{name: dense.values() for name, dense in side.items()} for side in sides]
+        return self._together(values, values)
+
+    def other_dtypes(self) -> tuple[str, str, str] | None:
+        """A parameter that has another dtype in the new than in the old, and both; None where there is none."""
+        old, new = (ran.given[0].parameters for ran in self._runs)
+        pairs = ((name, old[name].dtype, new[other].dtype) for name, other in self.names.items())
+        return next((found for found in pairs if found[1] != found[2]), None)
 
     def ratio(self, step: int) -> float | None:
         """The one number by which the old updates are multiplied to make the new ones, if there is one."""
@@ -100,7 +143,7 @@ class Beside:
 
     def _together(self, sides: Sequence[Values], scales: Sequence[Values]) -> Iterator[Two]:
         for name, other in self.names.items():
-            axes = self._axes[name]
+            axes = self.axes[name]
             if name in sides[0] and other in sides[1] and axes is not None:
                 scale = max(_greatest(scales[0][name]), _greatest(scales[1][other]))
                 yield Two(name, sides[0][name], sides[1][other].transpose(axes), scale)
@@ -114,6 +157,10 @@ def _axes(ours: Float64s, theirs: Float64s) -> tuple[int, ...] | None:
     """The order of axes in which the second tensor is most like the first; None where its shape does not fit."""
     orders = [axes for axes in itertools.permutations(range(theirs.ndim)) if theirs.transpose(axes).shape == ours.shape]
     return min(orders, key=lambda axes: float(np.abs(ours - theirs.transpose(axes)).sum()), default=None)
+
+
+def _close(ours: Float64s, theirs: Float64s) -> bool:
+    return bool(np.abs(ours - theirs).max(initial=0.0) <= ALIKE * _greatest(ours))
 
 
 def furthest(twos: Iterable[Two]) -> Far | None:
@@ -135,7 +182,7 @@ def apart(ours: Float64s, theirs: Float64s, scale: float) -> Distance:
     if not np.isfinite(difference).all():
         return Distance(math.inf, math.inf)
     greatest = float(difference.max())
-    unit = float(np.spacing(np.float32(min(scale, parting.GREATEST))))
+    unit = float(np.spacing(np.float32(min(scale, GREATEST))))
     return Distance(greatest / unit, greatest / max(_greatest(ours), _greatest(theirs)))
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import inspect
 import json
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -59,6 +60,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("out", type=Path)
     options = parser.parse_args(arguments)
     _workers.tell_where_on_request()
+    sys.argv = [str(options.file)]  # what the user's file reads is not ours
     try:
         ended = run(options.file, options.name, options.job, options.out)
     except RefusedError as error:
@@ -101,12 +103,19 @@ def _watch(observer: Observer, which: str, install: str) -> None:
 def _function(file: Path, name: str) -> Callable[..., Any]:
     try:
         function = function_in(file, name)
+    except ImportError as error:
+        if "relative import" not in str(error):
+            raise
+        raise RefusedError(
+            f"imports from its own package ({error}), and is run as a file of none: import that by its full name, with "
+            "the directory that the package lies in on PYTHONPATH"
+        ) from None
     except AttributeError as error:
         if error.name != name:
             raise
         raise RefusedError(f"has no function {name}; name one that it has, as in {file.name}:step") from None
     if not callable(function):
-        raise RefusedError(f"{name} is a {type(function).__name__}; name a function of weights and batches")
+        raise RefusedError(f"{name} is no function, but of the type {type(function).__name__}; name one")
     try:
         inspect.signature(function).bind({}, [])
     except TypeError as error:
@@ -125,14 +134,17 @@ def _steps(found: Iterator[Any], recording: Recording) -> Iterator[Any]:
 def _store(path: Path, step: int, values: Any) -> None:
     if not isinstance(values, tuple | list) or not 1 <= len(values) <= len(PARTS_GIVEN):
         raise RefusedError(
-            f"gave a {type(values).__name__} at step {step}; give (parameters, gradients), two dicts of tensors by name"
+            f"gave what is of the type {type(values).__name__} at step {step}; give (parameters, gradients), two dicts "
+            "of tensors by name"
         )
     stored: dict[str, tuple[str, Any]] = {}
     for part, held in zip(PARTS_GIVEN, values, strict=False):
         if held is None and part != "parameters":
             continue
         if not isinstance(held, Mapping):
-            raise RefusedError(f"gave {part} as a {type(held).__name__} at step {step}; give a dict of tensors by name")
+            raise RefusedError(
+                f"gave {part} of the type {type(held).__name__} at step {step}; give a dict of tensors by name"
+            )
         if part == "parameters" and not held:
             raise RefusedError(f"gave no parameters at step {step}; give a dict of tensors by name")
         stored |= {f"{part}/{name}": _dense(part, name, step, each) for name, each in held.items() if each is not None}

@@ -1,0 +1,207 @@
+"""The parts of `unified-clip port --verify`: rounding that grows, calls that belong together, and distances."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from unified_clip.parity import parting
+from unified_clip.parity.parting import Distance
+from unified_clip.parity.tensors import Dense
+from unified_clip.port import verify_compare, verify_names, verify_report, verify_settle, verify_tensors
+from unified_clip.port.observe import Native, Seen, _spacing, coefficient, fields
+from unified_clip.port.verify_compare import Row, Verified
+from unified_clip.port.verify_run import Given, Ran, Script
+
+SCRIPT = Script("old", Path("old.py"), "step", "old.py:step")
+
+
+def dense(*values: float) -> Dense:
+    return Dense("float32", np.array(values, np.float32))
+
+
+def row(step: int, ulps: float) -> Row:
+    """A step whose clips are the same and whose norms are so far apart."""
+    return Row(step, [], [], Distance(ulps, 0.0), None, None, None, True)
+
+
+def written(path: Path, **changes: Any) -> Path:
+    """A recording of one call."""
+    line = {
+        "step": 1, "call": "clip", "framework": "numpy", "rule": "global", "threshold": 1.0, "norm_type": 2.0,
+        "eps": 0.0, "dtype": "float32", "norm": 2.0, "coef": 0.5, "clipped": True,
+    }  # fmt: skip
+    header = {"unified_clip": "1", "schema": 1, "started": "now", "norms": False}
+    path.write_text(f"{json.dumps(header)}\n{json.dumps(line | changes)}\n", encoding="utf-8")
+    return path
+
+
+# -- comparing
+
+
+@pytest.mark.parametrize(("ulps", "grown"), [(160, True), (161, False)])
+def test_rounding_has_grown_up_to_sixteen_times_what_it_was(tmp_path: Path, ulps: float, grown: bool) -> None:
+    same = parting.compare(*[written(tmp_path / "run.jsonl")] * 2)
+    found = verify_compare._grown([row(1, 10), row(2, ulps)], same, 64)
+    assert (found is not None) is grown
+
+
+@pytest.mark.parametrize(
+    ("change", "alike"),
+    [({}, True), ({"norm_type": 1.0}, False), ({"threshold": 2.0}, False), ({"threshold": None}, True)],
+)
+def test_clips_are_alike_by_their_rule_norm_and_threshold(
+    tmp_path: Path, change: Mapping[str, Any], alike: bool
+) -> None:
+    found = parting.compare(written(tmp_path / "old.jsonl"), written(tmp_path / "new.jsonl", **change))
+    (pair,) = found.pairs
+    assert verify_compare._alike(pair) is alike
+
+
+def test_norms_are_compared_in_float32_where_only_one_is_in_float64(tmp_path: Path) -> None:
+    close = 2.0 * (1 + 2**-40)
+    paths = written(tmp_path / "old.jsonl"), written(tmp_path / "new.jsonl", dtype="float64", norm=close)
+    assert parting.compare(*paths).first is None
+    assert parting.compare(paths[1], written(paths[0], dtype="float64")).first is not None
+
+
+# -- recordings
+
+
+@pytest.mark.parametrize(("count", "steps"), [(4, [1, 1, 2, 2]), (3, [0, 0, 0])])
+def test_calls_are_dealt_to_the_steps_only_where_that_is_even(tmp_path: Path, count: int, steps: list[int]) -> None:
+    ran = Ran(SCRIPT, [Given({}, None, None)], tmp_path, yields=False)
+    lines = [{"step": 0} for _ in range(count)]
+    assert [line["step"] for line in verify_settle._in_steps(lines, ran, 2)] == steps
+
+
+def call(name: str, nan: int | None = 0) -> dict[str, Any]:
+    parameters = {name: {"shape": [2], "norm": 2.0}}
+    return {
+        "call": "clip", "rule": "global", "norm": 2.0, "coef": 0.5, "clipped": True, "nan": nan, "inf": 1,
+        "parameters": parameters,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("names", "each"),
+    [("ab", [["a", "b"]]), ("aa", [["a"], ["a"]]), ("aba", [["a", "b"], ["a"]])],
+)
+def test_calls_in_a_row_are_one_unless_they_clip_one_gradient_again(names: str, each: list[list[str]]) -> None:
+    assert [list(line["parameters"]) for line in verify_settle._merged([call(name) for name in names])] == each
+
+
+@pytest.mark.parametrize(("nan", "expected"), [(2, 3), (None, None)])
+def test_the_count_of_calls_that_are_one_is_known_where_each_is(nan: int | None, expected: int | None) -> None:
+    (line,) = verify_settle._merged([call("a", 1), call("b", nan)])
+    assert line["nan"] == expected
+    assert line["inf"] == 2
+
+
+@pytest.mark.parametrize(
+    ("own", "wanted", "order"),
+    [
+        (["a", "bc"], ["bc", "a"], [1, 0]),
+        (["ab", "bc"], ["bc", "ab"], [0, 1]),
+        (["a", "b"], ["b", "c"], [0, 1]),
+        (["a", "b"], [], [0, 1]),
+    ],
+)
+def test_calls_take_the_order_of_others_only_where_no_gradient_is_clipped_twice(
+    own: list[str], wanted: list[str], order: list[int]
+) -> None:
+    lines = [{"step": number} for number in range(len(own))]
+    found = verify_settle._in_order(lines, [*map(frozenset, own)], [*map(frozenset, wanted)])
+    assert [line["step"] for line in found] == order
+
+
+# -- names
+
+
+@pytest.mark.parametrize(
+    ("norm", "wanted", "same"),
+    [(1.0, 1.00005, True), (1.0, 1.0005, False), (math.nan, math.nan, True), (math.nan, 1.0, False)],
+)
+def test_norms_are_those_of_one_gradient_up_to_rounding(norm: float, wanted: float, same: bool) -> None:
+    assert verify_names._same(norm, wanted) is same
+
+
+def test_gradients_that_a_call_has_not_changed_are_not_called_unclipped(tmp_path: Path) -> None:
+    gradients = {"a": dense(3.0, 4.0)}
+    ran = Ran(SCRIPT, [Given(gradients, gradients, None)], tmp_path, yields=True)
+    line = {
+        "rule": "value", "threshold": None, "norm_type": None, "coef": None, "clipped": False,
+        "parameters": {"0": {"shape": [2], "norm": 5.0}},
+    }  # fmt: skip
+    for clipped in (False, True):
+        found = verify_names.Known(ran, {}, 1, 1).named({**line, "clipped": clipped}, tmp_path)
+        assert found is not None
+        assert found.given_unclipped is clipped
+
+
+# -- distances
+
+
+def test_what_is_not_a_number_in_both_is_the_same() -> None:
+    values = np.array([1.0, math.nan])
+    assert verify_tensors.apart(values, values.copy(), 1.0) == Distance(0.0, 0.0)
+    assert verify_tensors.apart(values, np.array([1.0, 2.0]), 1.0).ulps == math.inf
+
+
+def test_numbers_beyond_float32_are_measured_by_its_greatest() -> None:
+    assert verify_tensors.apart(np.array([1e300]), np.array([2e300]), 2e300).ulps == 1e300 / 2.0**104
+
+
+# -- what is printed
+
+
+@pytest.mark.parametrize(("count", "shown"), [(12, 12), (13, 5)])
+def test_a_table_is_shown_whole_up_to_twelve_rows(count: int, shown: int) -> None:
+    found = cast(Verified, SimpleNamespace(rows=[row(step + 1, 0) for step in range(count)], max_ulp=0.0))
+    rows = list(verify_report._chosen(found))
+    assert len(rows) == shown
+    assert rows.count(None) == (count > 12)
+
+
+@pytest.mark.parametrize(("max_ulp", "told"), [(0, False), (64, True)])
+def test_another_eps_is_told_of_where_the_clips_do_not_part(tmp_path: Path, max_ulp: float, told: bool) -> None:
+    new = written(tmp_path / "new.jsonl", eps=1e-6, coef=1 / (2 + 1e-6))
+    clips = parting.compare(written(tmp_path / "old.jsonl"), new, max_ulp=max_ulp)
+    found = verify_report._another_eps(cast(Verified, SimpleNamespace(clips=clips)))
+    assert bool(found) is told
+
+
+def test_what_was_compared_at_no_step_is_not_called_the_same() -> None:
+    far = verify_tensors.Far(Distance(0.0, 0.0), "a")
+    rows = [row(1, 0), dataclasses.replace(row(2, 0), update=far)]
+    found = cast(Verified, SimpleNamespace(rows=rows))
+    assert verify_report._but_for(found) == ", but for the clipped gradients, which were not compared"
+    found = cast(Verified, SimpleNamespace(rows=[dataclasses.replace(each, tensors=far) for each in rows]))
+    assert verify_report._but_for(found) == ""
+
+
+# -- watching
+
+
+def test_what_is_not_finite_is_counted_by_its_kind() -> None:
+    before = [dense(math.nan, math.inf, math.nan), dense(1.0)]
+    with np.errstate(invalid="ignore"):
+        line = fields(Native("clip", "torch", "value", (-1.0, 1.0)), Seen(before, before))
+    assert (line["nan"], line["inf"]) == (2, 1)
+
+
+def test_what_is_not_finite_tells_no_coefficient() -> None:
+    assert coefficient([dense(1.0, math.inf, math.nan)], [dense(0.5, math.inf, math.nan)], 0.5) == 0.5
+
+
+@pytest.mark.parametrize(("value", "unit"), [(1.0, 2.0**-23), (2.0**-126, 2.0**-149), (1e-40, 2.0**-149)])
+def test_a_unit_in_the_last_place_is_never_less_than_that_of_the_smallest(value: float, unit: float) -> None:
+    assert _spacing(np.array([value]), "float32").tolist() == [unit]
