@@ -1,0 +1,131 @@
+"""The form of what is ported: where imports come to stand, what stays of the layout, and that no comment is lost."""
+
+from __future__ import annotations
+
+import io
+import tokenize
+from collections import Counter
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from unified_clip.port.module import Module
+from unified_clip.port.port import port
+from unified_clip.port.rename import is_taken
+from unified_clip.port.sites import Target
+
+OURS = "import unified_clip.torch\n"
+
+
+def ported(source: str, target: Target = "torch", native: bool = False) -> str:
+    return port(Path("a.py"), dedent(source).encode(), target, native).after.decode()
+
+
+def comments(source: str) -> Counter[str]:
+    tokens = tokenize.generate_tokens(io.StringIO(dedent(source)).readline)
+    return Counter(token.string for token in tokens if token.type == tokenize.COMMENT)
+
+
+# -- where ours is imported
+
+
+@pytest.mark.parametrize(
+    ("binding", "call"),
+    [
+        ("import torch as t", "t.nn.utils.clip_grad_norm_"),
+        ("from torch.nn import utils as t", "t.clip_grad_norm_"),
+        ("from torch.nn.utils import clip_grad_norm_ as t", "t"),
+    ],
+)
+def test_what_a_function_imports_for_the_file_is_imported_for_the_file(binding: str, call: str) -> None:
+    load = f"def load():\n    global t\n    {binding}\n"
+    source = f"import os\n\n{load}\ndef clip(p):\n    {call}(p, 1.0)\n"
+    text = ported(source)
+    assert text.startswith(f"import os\n{OURS}")
+    assert load in text
+    assert text.endswith("def clip(p):\n    unified_clip.torch.clip_grad_norm_(p, 1.0)\n")
+
+
+def test_what_an_inner_function_imports_for_an_outer_one_is_imported_for_the_file() -> None:
+    source = """\
+    def outer(p):
+        torch = None
+        def load():
+            nonlocal torch
+            import torch
+        load()
+        torch.nn.utils.clip_grad_norm_(p, 1.0)
+    """
+    assert ported(source).startswith(OURS)
+
+
+def test_what_a_function_imports_for_itself_it_imports_still() -> None:
+    source = """\
+    def clip(p):
+        import torch
+        torch.nn.utils.clip_grad_norm_(p, 1.0)
+        return torch.ones(1)
+    """
+    lines = ported(source).splitlines()
+    assert lines[:3] == ["def clip(p):", "    import torch", "    import unified_clip.torch"]
+
+
+def test_a_function_does_not_hide_what_is_imported_for_the_file() -> None:
+    source = """\
+    import torch
+
+    def clip(p):
+        torch.nn.utils.clip_grad_norm_(p, 1.0)
+        import torch.nn as nn
+        nn.utils.clip_grad_norm_(p, 1.0)
+        return nn.Linear
+    """
+    assert ported(source).count(OURS) == 1
+    assert ported(source).startswith("import torch\n" + OURS)
+
+
+@pytest.mark.parametrize("imports", ["import os; import torch", "if os: import torch"])
+def test_beside_an_import_that_has_no_line_of_its_own_ours_is_imported_for_the_file(imports: str) -> None:
+    source = f"def clip(p):\n    {imports}\n    torch.nn.utils.clip_grad_norm_(p, 1.0)\n"
+    text = ported(source)
+    assert text.startswith(OURS)
+    assert imports in text
+
+
+@pytest.mark.parametrize("line", ["try:", "if fast:"])
+def test_an_import_that_is_made_in_some_cases_stays_as_it_is(line: str) -> None:
+    end = "except ImportError:\n    pass\n" if line == "try:" else ""
+    source = f"{line}\n    from torch.nn.utils import clip_grad_norm_\n{end}clip_grad_norm_(p, 1.0)\n"
+    text = ported(source)
+    assert text.startswith(f"{line}\n    from torch.nn.utils import clip_grad_norm_\n    {OURS}{end}")
+    assert text.endswith("unified_clip.torch.clip_grad_norm_(p, 1.0)\n")
+
+
+def test_an_import_that_shares_its_line_stays_as_it_is() -> None:
+    source = "import os; from torch.nn.utils import clip_grad_norm_\nclip_grad_norm_(p, 1.0)\n"
+    first, second, third = ported(source).splitlines()
+    assert (first, second) == (source.splitlines()[0], OURS.strip())
+    assert third == "unified_clip.torch.clip_grad_norm_(p, 1.0)"
+
+
+@pytest.mark.parametrize(
+    ("source", "taken"),
+    [
+        ("import unified_clip.torch\nunified_clip.torch.clip_grad_norm_(p)\n", False),
+        ("import unified_clip\n", False),
+        ("import unified_clip as uc\nf(unified_clip=1)\nself.unified_clip = 1\n", False),
+        ("from unified_clip import torch\n", False),
+        ("unified_clip = 1\n", True),
+        ("def f(unified_clip):\n    pass\n", True),
+        ("def f():\n    for unified_clip in x:\n        pass\n", True),
+        ("def unified_clip():\n    pass\n", True),
+        ("import torch as unified_clip\n", True),
+        ("import unified_clip.torch as unified_clip\n", True),
+        ("from mine import unified_clip\n", True),
+        ("from mine import x as unified_clip\n", True),
+        ("import unified_clip\ndef f():\n    unified_clip = 1\n", True),
+    ],
+)
+def test_a_name_that_is_ours_may_be_taken(source: str, taken: bool) -> None:
+    assert is_taken(Module(source.encode())) is taken
