@@ -11,6 +11,7 @@ from textwrap import dedent
 import pytest
 
 from unified_clip.port.module import Module
+from unified_clip.port.names import is_keras_optimizer, may_clip, native, words
 from unified_clip.port.port import port
 from unified_clip.port.rename import is_taken
 from unified_clip.port.sites import Target
@@ -129,3 +130,75 @@ def test_an_import_that_shares_its_line_stays_as_it_is() -> None:
 )
 def test_a_name_that_is_ours_may_be_taken(source: str, taken: bool) -> None:
     assert is_taken(Module(source.encode())) is taken
+
+
+# -- names
+
+
+@pytest.mark.parametrize(
+    ("name", "known_as"),
+    [
+        ("tensorflow.clip_by_norm", "tf.clip_by_norm"),
+        ("tensorflow.compat.v1.clip_by_norm", "tf.clip_by_norm"),
+        ("tensorflow.python.ops.clip_ops.clip_by_norm", "tf.clip_by_norm"),
+        ("optax.transforms.clip", "optax.clip"),
+        ("optax.transforms._clipping.clip_by_block_rms", "optax.clip_by_block_rms"),
+        ("optax._src.clipping.adaptive_grad_clip", "optax.adaptive_grad_clip"),
+        ("optax._src.transform.clip", "optax.clip"),
+        ("optax.contrib.dpsgd", "optax.per_example_global_norm_clip"),
+        ("optax.contrib._privacy.dpsgd", "optax.per_example_global_norm_clip"),
+        ("optax._src.contrib.privacy.dpsgd", "optax.per_example_global_norm_clip"),
+        (
+            "paddle.incubate.distributed.models.moe.grad_clip.ClipGradForMOEByGlobalNorm",
+            "paddle.incubate.distributed.models.moe.ClipGradForMOEByGlobalNorm",
+        ),
+    ],
+)
+def test_a_function_is_known_by_the_names_of_the_modules_that_it_is_in(name: str, known_as: str) -> None:
+    found = native(name)
+    assert found is not None
+    assert found.name == known_as
+
+
+@pytest.mark.parametrize(
+    ("name", "is_one"),
+    [
+        ("tensorflow.keras.optimizers.Adam", True),
+        ("tensorflow.python.keras.optimizers.Adam", True),
+        ("keras.optimizers.legacy.Adam", True),
+        ("tf_keras.optimizers.Adam", True),
+        ("mykeras.optimizers.Adam", False),
+        ("keras.layers.Dense", False),
+    ],
+)
+def test_an_optimizer_of_keras_is_known_by_where_it_comes_from(name: str, is_one: bool) -> None:
+    assert is_keras_optimizer(name) is is_one
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from optax import clip",
+        "from optax.transforms import _clipping\n_clipping.clip(1.0)",
+        "from optax import (\n    adam,\n    clip,\n)",
+        "accelerator.clip_grad_norm_(1.0)",
+        "scaler.clip_grad_by_norm()",
+        "accelerator.clip_gradients(optimizer)",
+    ],
+)
+def test_no_file_with_a_clip_is_passed_over(source: str) -> None:
+    assert words().search(source.encode())
+    assert may_clip(set(source.replace(".", " ").replace("(", " ").replace(",", " ").split()))
+
+
+def test_a_clip_of_all_experts_is_flagged() -> None:
+    source = """\
+    import paddle
+    from paddle.incubate.distributed.models.moe import ClipGradForMOEByGlobalNorm
+
+    clip = ClipGradForMOEByGlobalNorm(1.0)
+    optimizer = paddle.optimizer.SGD(0.1, parameters=model.parameters(), grad_clip=clip)
+    """
+    result = port(Path("a.py"), dedent(source).encode())
+    assert not result.is_changed
+    assert [site.verdict for site in result.sites if site.name.endswith("MOEByGlobalNorm")] == ["flagged"]

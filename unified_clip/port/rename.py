@@ -35,7 +35,10 @@ class Renames:
         """Have a native become ours; the full name."""
         assert found.native is not None
         module = f"unified_clip.{framework}"
-        self._wanted[found.node] = module, found.native.ours
+        if not isinstance(
+            self._module.parents[found.node], cst.NameItem
+        ):  # global x: the import stays, and so does this
+            self._wanted[found.node] = module, found.native.ours
         self._rename_arguments(found)
         return f"{module}.{found.native.ours}"
 
@@ -139,7 +142,7 @@ class Renames:
 
 
 def is_taken(module: Module) -> bool:
-    """Whether `unified_clip` is something else in a file, or in a part of it: a variable, a parameter, another import."""
+    """Whether `unified_clip` is something else anywhere in a file: a variable, a parameter, another import."""
     names = (each for each in module.nodes if isinstance(each, cst.Name) and each.value == "unified_clip")
     scopes = (module.scope(each) for each in names)
     return any(not _is_ours(each) for scope in scopes if scope is not None for each in scope["unified_clip"])
