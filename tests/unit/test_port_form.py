@@ -8,8 +8,10 @@ from collections import Counter
 from pathlib import Path
 from textwrap import dedent
 
+import libcst as cst
 import pytest
 
+from unified_clip.port.edits import Edits
 from unified_clip.port.module import Module
 from unified_clip.port.names import is_keras_optimizer, may_clip, native, words
 from unified_clip.port.port import port
@@ -202,3 +204,162 @@ def test_a_clip_of_all_experts_is_flagged() -> None:
     result = port(Path("a.py"), dedent(source).encode())
     assert not result.is_changed
     assert [site.verdict for site in result.sites if site.name.endswith("MOEByGlobalNorm")] == ["flagged"]
+
+
+# -- comments and layout
+
+
+TAPE = """\
+    import tensorflow as tf
+
+    def train(model, optimizer, x, variables):
+        with tf.GradientTape() as tape:
+            loss = model(x)
+        # above
+        grads = tape.gradient(
+            loss,  # the loss
+            variables,  # what is trained
+        )  # beside
+        # above the clip
+        grads, _ = tf.clip_by_global_norm(
+            grads,  # these
+            1.0,  # the limit
+        )  # beside the clip
+        optimizer.apply_gradients(  # now
+            # above the pairs
+            zip(grads, variables)
+        )  # done
+    """
+REMOVED = """\
+    import paddle
+
+    def train(model, loader):
+        # above the clip
+        clip = paddle.nn.ClipGradByNorm(1.0)  # beside the clip
+        optimizer = paddle.optimizer.SGD(
+            0.1,  # the rate
+            parameters=model.parameters(),  # all
+            grad_clip=clip,  # the clip
+        )
+        for batch in loader:
+            model(batch).backward()
+            optimizer.step()
+    """
+IMPORTS = """\
+    from torch.nn.utils import (  # first
+        # above
+        parameters_to_vector,  # stays
+        clip_grad_norm_,  # goes
+        # between
+        vector_to_parameters,  # stays too
+        clip_grad_value_,  # goes too
+    )
+
+    clip_grad_norm_(p, 1.0)
+    clip_grad_value_(p, 1.0)
+    """
+HOISTED = """\
+    import paddle
+
+    def train(model, loader):
+        optimizer = paddle.optimizer.SGD(
+            0.1,  # the rate
+            parameters=model.parameters(),  # all
+            grad_clip=paddle.nn.ClipGradByNorm(
+                1.0,  # the limit
+            ),  # the clip
+        )
+        for batch in loader:
+            model(batch).backward()
+            optimizer.step()
+    """
+KERAS = """\
+    import tensorflow as tf
+
+    optimizer = tf.keras.optimizers.SGD(
+        0.1,  # the rate
+        global_clipnorm=1.0,  # the limit
+    )
+
+    def train(model, x, variables):
+        with tf.GradientTape() as tape:
+            loss = model(x)
+        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+    """
+
+
+@pytest.mark.parametrize("native", [False, True], ids=["ours", "native"])
+@pytest.mark.parametrize(
+    "source",
+    [TAPE, REMOVED, IMPORTS, HOISTED, KERAS],
+    ids=["tape", "removed", "imports", "hoisted", "argument"],
+)
+def test_each_comment_is_there_once(source: str, native: bool) -> None:
+    text = ported(source, native=native)
+    assert (text != dedent(source)) or (native and source is IMPORTS)
+    assert comments(text) == comments(source)
+
+
+def test_comments_of_a_statement_that_is_replaced_are_above_what_takes_its_place() -> None:
+    text = ported(TAPE)
+    assert "    # the loss\n    # what is trained\n    optimizer.zero_grad()\n" in text
+    assert text.endswith("  # done\n")
+
+
+def test_comments_of_a_statement_that_goes_are_above_the_next() -> None:
+    text = ported(REMOVED, native=True)
+    assert "    # above the clip\n    # beside the clip\n    # the clip\n    optimizer = " in text
+
+
+def test_names_that_stay_in_an_import_stay_on_their_lines() -> None:
+    assert ported(IMPORTS).startswith(
+        dedent("""\
+        # goes
+        # between
+        # goes too
+        from torch.nn.utils import (  # first
+            # above
+            parameters_to_vector,  # stays
+            vector_to_parameters,  # stays too
+        )
+        from unified_clip.torch import clip_grad_norm_, clip_grad_value_
+        """)
+    )
+
+
+@pytest.mark.parametrize(
+    ("names", "kept"),
+    [
+        ("(\n    a,  # a\n    clip_grad_norm_\n)", "(\n    a  # a\n)"),
+        ("(a, clip_grad_norm_)", "(a)"),
+        ("(clip_grad_norm_, a)", "(a)"),
+        ("a, clip_grad_norm_", "a"),
+        ("(\n    a,\n    clip_grad_norm_,\n)", "(\n    a,\n)"),
+    ],
+)
+def test_an_import_keeps_its_brackets_and_its_end(names: str, kept: str) -> None:
+    text = ported(f"from torch.nn.utils import {names}\nclip_grad_norm_(p, 1.0)\n")
+    assert text.startswith(f"from torch.nn.utils import {kept}\nfrom unified_clip.torch import clip_grad_norm_\n")
+
+
+def test_a_name_keeps_the_brackets_that_it_is_in() -> None:
+    source = "import torch\n(torch.nn.utils.clip_grad_norm_)(p, 1.0)\n"
+    assert ported(source).endswith("\n(unified_clip.torch.clip_grad_norm_)(p, 1.0)\n")
+
+
+def test_what_is_above_the_first_statement_is_below_ours() -> None:
+    source = "def clip(p):\n    import os, torch as t; t.nn.utils.clip_grad_norm_(p, 1.0)\n"
+    assert ported(f"# about clip\n{source}").startswith(f"# about clip\n{OURS}\ndef clip(p):\n")
+
+
+def test_a_block_that_becomes_empty_passes() -> None:
+    source = """\
+    def load():
+        # why
+        import torch as t  # here
+    """
+    module = Module(dedent(source).encode())
+    statement = next(each for each in module.nodes if isinstance(each, cst.Import))
+    edits = Edits(module)
+    edits.rewrite(statement, lambda _: ())
+    assert edits.made().decode() == "def load():\n    pass\n    # why\n    # here\n"

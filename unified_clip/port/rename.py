@@ -9,7 +9,7 @@ from typing import Any, cast
 import libcst as cst
 from libcst.metadata import BaseAssignment, ImportAssignment
 
-from .edits import Edits
+from .edits import Edits, ended
 from .find import Found
 from .module import Module, Target
 
@@ -133,12 +133,28 @@ class Renames:
         def lines(updated: Any) -> Sequence[str]:
             kept = []
             if rest:
-                names = [*rest[:-1], rest[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)]
-                kept = [self._module.tree.code_for_node(updated.with_changes(names=names))]
+                kept = [self._module.tree.code_for_node(_with_names(updated, rest))]
             new = sorted({name for name in changed.values() if name})
             return [*kept, *([f"from {self._modules[statement]} import {', '.join(new)}"] if new else [])]
 
         self._edits.rewrite(statement, lines)
+
+
+def _with_names(statement: Any, names: Sequence[cst.ImportAlias]) -> cst.CSTNode:
+    """An import of fewer names, which stand as they did, and end as they did."""
+    *others, last = names
+    gone = statement.names[-1]
+    if last.evaluated_name == gone.evaluated_name and last.evaluated_alias == gone.evaluated_alias:
+        return cast(cst.CSTNode, statement.with_changes(names=names))
+    between = last.comma.whitespace_after if isinstance(last.comma, cst.Comma) else None
+    if isinstance(gone.comma, cst.Comma):
+        comma = gone.comma.with_changes(whitespace_after=ended(between, gone.comma.whitespace_after))
+        return cast(cst.CSTNode, statement.with_changes(names=[*others, last.with_changes(comma=comma)]))
+    changed = statement.with_changes(names=[*others, last.with_changes(comma=cst.MaybeSentinel.DEFAULT)])
+    if getattr(statement, "rpar", None) is not None:
+        end = ended(between, statement.rpar.whitespace_before)
+        changed = changed.with_changes(rpar=statement.rpar.with_changes(whitespace_before=end))
+    return cast(cst.CSTNode, changed)
 
 
 def is_taken(module: Module) -> bool:
