@@ -12,7 +12,7 @@ import pytest
 
 from unified_clip.port import files
 from unified_clip.port.files import PortError
-from unified_clip.port.sites import Ported
+from unified_clip.port.sites import Ported, Unread
 
 CLIPS = "import torch\n\ntorch.nn.utils.clip_grad_norm_(parameters, 1.0)\n"
 PORTED = "import torch\nimport unified_clip.torch\n\nunified_clip.torch.clip_grad_norm_(parameters, 1.0)\n"
@@ -84,6 +84,43 @@ def test_a_file_that_is_nested_too_deep_is_told(tmp_path: Path, code: str) -> No
     path.write_text(f"import torch\n\ntorch.nn.utils.clip_grad_norm_(parameters, {code})\n")
     _, (unread,) = files.port_all([path])
     assert unread.reason == "it is nested too deep to be read"
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["-" * 30_000 + "1", "1+" * 30_000 + "1", "a and " * 30_000 + "a", "(" * 300 + ")" * 300, "f" + "(1, 2)" * 30_000],
+    ids=["minus", "sum", "and", "parentheses", "calls"],
+)
+@pytest.mark.parametrize("first", ["print 'x'", "type X = int"], ids=["Python 2", "Python 3.12"])
+def test_what_python_cannot_parse_may_be_too_deep_too(tmp_path: Path, first: str, code: str) -> None:
+    path = tmp_path / "deep.py"
+    path.write_text(f"{first}\nx = clip_grad_norm_({code})\n")
+    _, (unread,) = files.port_all([path])
+    assert unread.reason == "it is nested too deep to be read"
+
+
+def test_too_many_texts_in_a_row_are_told(tmp_path: Path) -> None:
+    path = tmp_path / "long.py"
+    texts = "    'a'  # one\n" * 5000
+    path.write_text(f"{CLIPS}x = (\n{texts})\n")
+    _, (unread,) = files.port_all([path])
+    assert unread.reason == "it is nested too deep to be read"
+
+
+def test_a_file_that_ends_its_process_is_told_and_no_other_is_lost(tmp_path: Path) -> None:
+    paths = [tmp_path / f"{number:03}.py" for number in range(files.FEW + 5)]
+    paths[3] = tmp_path / "kills.py"
+    results = list(files._mapped(_unless_it_kills, paths))
+    assert [each.path for each in results] == paths
+    assert [each for each in results if isinstance(each, Unread)] == [
+        Unread(paths[3], "it ends the process that reads it")
+    ]
+
+
+def _unless_it_kills(path: Path) -> Ported:
+    if path.name == "kills.py":
+        os._exit(1)
+    return Ported(path, b"", b"")
 
 
 def test_many_files_are_ported_by_several_processes_as_few_are(tmp_path: Path) -> None:

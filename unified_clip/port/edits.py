@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -26,8 +27,11 @@ class Edits(cst.CSTTransformer):
         self._instead: dict[cst.CSTNode, Callable[[Any], Sequence[str]]] = {}
         self._after: dict[cst.CSTNode, list[str]] = {}
         self._imports: set[str] = set()
-        self._comments: list[cst.Comment] = []
-        """Of arguments that went, until their statement is left."""
+        self._changed: set[cst.CSTNode] = set()
+        """Statements in which something is changed, whose comments may be lost with it."""
+
+        self._gaps: set[cst.CSTNode] = set()
+        """Lines in the places of statements that went."""
 
     # -- gathering
 
@@ -79,6 +83,8 @@ class Edits(cst.CSTTransformer):
         """The file with all changes."""
         if not (self._changes or self._removed or self._before or self._instead or self._hoisted or self._after):
             return self._module.tree.bytes
+        for node in (*self._changes, *self._removed, *self._instead, *self._hoisted):
+            self._changed.add(next(each for each in self._module.around(node) if isinstance(each, cst.BaseStatement)))
         tree = self._module.tree.visit(self)
         for name in sorted(self._imports):
             tree = _with_import(tree, name)
@@ -87,8 +93,6 @@ class Edits(cst.CSTTransformer):
     def on_leave(self, original_node: Any, updated_node: Any) -> Any:
         if isinstance(original_node, cst.Arg) and original_node in self._removed:
             self._became[original_node.value] = updated_node.value
-            kept = self._became_named(original_node)
-            self._comments += [each for each in _comments(original_node) if each not in kept]
             return cst.RemoveFromParent()
         if isinstance(original_node, cst.Call):
             updated_node = self._tidied(original_node, updated_node)
@@ -97,14 +101,13 @@ class Edits(cst.CSTTransformer):
             updated_node = change(updated_node)
         if isinstance(original_node, cst.SimpleStatementLine):
             return self._line(original_node, updated_node)
+        if isinstance(updated_node, cst.IndentedBlock | cst.Module):
+            updated_node = _without(updated_node, self._gaps)
         if isinstance(updated_node, cst.IndentedBlock) and not updated_node.body:
             return updated_node.with_changes(body=[self._statement("pass")])
+        if isinstance(original_node, cst.BaseCompoundStatement) and original_node in self._changed:
+            return _with_comments(updated_node, _lost(original_node, [updated_node]))
         return updated_node
-
-    def _became_named(self, argument: cst.Arg) -> list[cst.Comment]:
-        """The comments that stay in the value of an argument which gets a name."""
-        hoisted = any(argument.value in names for names in self._hoisted.values())
-        return _comments(argument.value) if hoisted else []
 
     def _tidied(self, original: cst.Call, updated: cst.Call) -> cst.Call:
         """A call whose last argument went: the one before it ends as that did."""
@@ -113,20 +116,24 @@ class Edits(cst.CSTTransformer):
         return updated.with_changes(args=[*updated.args[:-1], _as_last(updated.args[-1], original.args[-1])])
 
     def _line(self, original: cst.SimpleStatementLine, updated: cst.SimpleStatementLine) -> Any:
-        if len(original.body) != 1:
-            self._comments.clear()
+        if original not in self._changed and not any(
+            each in self._before or each in self._after for each in original.body
+        ):
             return updated
+        lines = self._lines(original, updated) if len(original.body) == 1 else [updated]
+        if not lines:
+            gap = _gap(original)
+            self._gaps.add(gap)
+            return gap
+        return cst.FlattenSentinel([_with_comments(lines[0], _lost(original, lines)), *lines[1:]])
+
+    def _lines(self, original: cst.SimpleStatementLine, updated: cst.SimpleStatementLine) -> list[Any]:
+        """What becomes of a line with one statement."""
         small = original.body[0]
-        comments, self._comments = self._comments, []
-        updated = updated.with_changes(
-            leading_lines=[*updated.leading_lines, *(cst.EmptyLine(comment=comment) for comment in comments)]
-        )
         code = self._module.tree.code_for_node
         before = [f"{name} = {code(self._became[each])}" for each, name in self._hoisted.get(small, {}).items()]
         before += self._before.get(small, [])
         instead, after = self._instead.get(small), self._after.get(small, [])
-        if not before and not after and instead is None:
-            return updated
         lines = [self._statement(each) for each in before]
         if instead is None:
             lines.append(updated)
@@ -136,9 +143,9 @@ class Edits(cst.CSTTransformer):
             if isinstance(last, cst.SimpleStatementLine):
                 lines[-1] = last.with_changes(trailing_whitespace=updated.trailing_whitespace)
         lines += [self._statement(each) for each in after]
-        for place, line in enumerate(lines):
-            lines[place] = line.with_changes(leading_lines=updated.leading_lines if place == 0 else ())
-        return cst.FlattenSentinel(lines)
+        return [
+            line.with_changes(leading_lines=() if place else updated.leading_lines) for place, line in enumerate(lines)
+        ]
 
     def _statement(self, code: str) -> Any:
         return cst.parse_statement(code, config=self._module.tree.config_for_parsing)
@@ -148,14 +155,65 @@ def _as_last(argument: cst.Arg, gone: cst.Arg) -> cst.Arg:
     """An argument that ends as one after it did, with the comments between them."""
     between = argument.comma.whitespace_after if isinstance(argument.comma, cst.Comma) else None
     end = gone.comma.whitespace_after if isinstance(gone.comma, cst.Comma) else gone.whitespace_after_arg
-    if isinstance(between, cst.ParenthesizedWhitespace) and _comments(between):
-        if isinstance(end, cst.ParenthesizedWhitespace):
-            end = between.with_changes(indent=end.indent, last_line=end.last_line)
-        else:
-            end = between.with_changes(indent=False, last_line=cst.SimpleWhitespace(""))
+    end = ended(between, end)
     if isinstance(gone.comma, cst.Comma):
         return argument.with_changes(comma=gone.comma.with_changes(whitespace_after=end))
     return argument.with_changes(comma=cst.MaybeSentinel.DEFAULT, whitespace_after_arg=end)
+
+
+def ended(between: Any, end: Any) -> Any:
+    """The space before a closing bracket: of what it was, without comments, and of that after what is last now."""
+    if isinstance(between, cst.ParenthesizedWhitespace) and _comments(between):
+        last = {"indent": False, "last_line": cst.SimpleWhitespace("")}
+        if isinstance(end, cst.ParenthesizedWhitespace):
+            last = {"indent": end.indent, "last_line": end.last_line}
+        return between.with_changes(**last)
+    if isinstance(end, cst.ParenthesizedWhitespace) and _comments(end):
+        return end.with_changes(first_line=cst.TrailingWhitespace(), empty_lines=[])
+    return end
+
+
+def _lost(original: cst.CSTNode, after: Sequence[cst.CSTNode]) -> list[str]:
+    """The comments that a statement had, and what it has become has not."""
+    left = Counter(each.value for line in after for each in _comments(line))
+    lost = []
+    for each in _comments(original):
+        left[each.value] -= 1
+        if left[each.value] < 0:
+            lost.append(each.value)
+    return lost
+
+
+def _with_comments(statement: Any, comments: Sequence[str]) -> Any:
+    """A statement with comments above it."""
+    lines = [cst.EmptyLine(comment=cst.Comment(each)) for each in comments]
+    return statement.with_changes(leading_lines=[*statement.leading_lines, *lines])
+
+
+def _gap(line: cst.SimpleStatementLine) -> cst.SimpleStatementLine:
+    """A line in the place of one that went, which has its comments until those have another place."""
+    above = line.leading_lines if _comments(line) else ()
+    there = sum(len(_comments(each)) for each in line.leading_lines)
+    comments = [each.value for each in _comments(line)]
+    gap: cst.SimpleStatementLine = _with_comments(
+        cst.SimpleStatementLine([cst.Pass()], leading_lines=above), comments[there:]
+    )
+    return gap
+
+
+def _without(block: Any, gaps: set[cst.CSTNode]) -> Any:
+    """A block in which the comments of statements that went are above the next, or at its end."""
+    body: list[Any] = []
+    above: list[cst.EmptyLine] = []
+    for each in block.body:
+        if each in gaps:
+            above += each.leading_lines
+        else:
+            body.append(each.with_changes(leading_lines=[*above, *each.leading_lines]) if above else each)
+            above = []
+    if len(body) == len(block.body):
+        return block
+    return block.with_changes(body=body, footer=[*above, *block.footer])
 
 
 def _with_import(tree: cst.Module, name: str) -> cst.Module:

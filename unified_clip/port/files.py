@@ -8,7 +8,8 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from pathlib import Path
 
@@ -21,7 +22,7 @@ SKIPPED = ("__pycache__", "node_modules", "site-packages")
 FEW = 20
 """So many files are ported faster than processes start."""
 
-CHUNK = 4
+KILLER = "it ends the process that reads it"
 
 Advance = Callable[[int], None]
 
@@ -93,9 +94,47 @@ def _mapped(work: Callable[[Path], Ported | Unread], paths: Sequence[Path]) -> I
     if len(paths) <= FEW:
         yield from map(work, paths)
         return
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(os.cpu_count(), mp_context=context) as pool:
-        yield from pool.map(work, paths, chunksize=CHUNK)
+    with _processes(os.cpu_count()) as pool:
+        started = [(path, _started(pool, work, path)) for path in paths]
+        results = ((path, _result(future)) for path, future in started)
+        yield from _with_lost(work, results)
+
+
+def _processes(count: int | None) -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(count, mp_context=multiprocessing.get_context("spawn"))
+
+
+def _started(pool: ProcessPoolExecutor, work: Callable[[Path], Ported | Unread], path: Path) -> Future[Ported | Unread]:
+    try:
+        return pool.submit(work, path)
+    except BrokenProcessPool as error:  # already
+        lost: Future[Ported | Unread] = Future()
+        lost.set_exception(error)
+        return lost
+
+
+def _result(future: Future[Ported | Unread]) -> Ported | Unread | None:
+    """What came of a file; None where a process ended before."""
+    try:
+        return future.result()
+    except BrokenProcessPool:
+        return None
+
+
+def _with_lost(
+    work: Callable[[Path], Ported | Unread], results: Iterator[tuple[Path, Ported | Unread | None]]
+) -> Iterator[Ported | Unread]:
+    """All results: those that were lost with a process are made one by one, to see which file ends it."""
+    alone = None
+    for path, result in results:
+        if result is None:
+            alone = alone or _processes(1)
+            result = _result(alone.submit(work, path))
+            if result is None:
+                alone, result = None, Unread(path, KILLER)
+        yield result
+    if alone is not None:
+        alone.shutdown()
 
 
 def _port_one(path: Path, target: Target, native: bool) -> Ported | Unread:

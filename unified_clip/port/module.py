@@ -38,7 +38,10 @@ PUNCTUATION = (
 """Fields of nodes that hold no code."""
 
 LONG = 1000
-"""So many conditions in one are too many."""
+"""So many conditions in one are too many, as are so many operators, calls or texts in a row."""
+
+NESTED = 200
+"""So many brackets in each other are too many, as they are for Python."""
 
 SHORT = 100
 TOO_DEEP = "it is nested too deep to be read"
@@ -49,6 +52,16 @@ DEEP = 10
 Target = cst.Name | cst.Attribute
 
 PYTHON_2 = re.compile(r"\s*(print\s+[^=(\s]|print\s*>>|except\s+[\w.()\s,]+,\s*\w+\s*:|raise\s+\w+\s*,|exec\s+['\"\w])")
+
+
+TOKENS = re.compile(
+    r"(?P<skipped>#[^\n]*|\\\n)"
+    r"""|(?P<links>\"{3}.*?\"{3}|'{3}.*?'{3}|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')"""
+    r"|(?P<linked>\b(?:and|or|not|if|lambda|await|in|is)\b|\*\*|//|[-+*/%@<>=~^|&.:])"
+    r"|(?P<opens>[(\[{])|(?P<closes>[)\]}])|(?P<parts>[,;])|(?P<begins>\n(?=[\w@]))|(?P<ends>\n)",
+    re.DOTALL,
+)
+"""What makes an expression long or deep, for what Python itself cannot tell."""
 
 
 class UnreadableError(Exception):
@@ -452,7 +465,7 @@ def identifiers(content: bytes) -> set[str] | None:
     except (RecursionError, MemoryError):
         raise UnreadableError(TOO_DEEP) from None
     except (SyntaxError, ValueError) as error:
-        if "too many nested" in str(error):
+        if "too many nested" in str(error) or _is_deep(content):
             raise UnreadableError(TOO_DEEP) from None
         return None
     return {name for node in ast.walk(tree) for name in _names_in(node)}
@@ -473,7 +486,29 @@ def _names_in(node: ast.AST) -> Sequence[str]:
     return ()
 
 
+def _is_deep(content: bytes) -> bool:
+    """Whether brackets are nested, or operators, calls or texts follow each other, more than a parser can bear."""
+    links = [0]
+    for token in TOKENS.finditer(codecs.decode(content, "utf-8", "replace")):
+        kind = token.lastgroup
+        if kind == "begins" or (kind == "ends" and len(links) == 1):
+            links = [0]
+        elif kind == "parts":
+            links[-1] = 0
+        elif kind == "closes":
+            links = links[:-1] or [0]
+        elif kind in ("links", "linked", "opens"):
+            links[-1] += 1
+        if links[-1] > LONG or len(links) > NESTED:
+            return True
+        if kind == "opens":
+            links.append(0)
+    return False
+
+
 def _refusal(error: cst.ParserSyntaxError, content: bytes) -> str:
+    if _is_deep(content):
+        return TOO_DEEP
     line = error.raw_line
     if _is_python_2(content):
         return f"line {line}: it is Python 2; convert it first, with 2to3 or futurize, and port the result"

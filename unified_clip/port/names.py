@@ -14,7 +14,10 @@ Kind = Literal["in place", "functional", "any tensor", "class", "program", "unkn
 
 MODULES = (
     (re.compile(r"tensorflow\.compat\.v[12]\.|tensorflow\.python\.ops\.clip_ops\.|tensorflow\."), "tf."),
-    (re.compile(r"optax\.(transforms|_src\.clipping|_src\.transform|contrib|_src\.contrib\.\w+)\."), "optax."),
+    (
+        re.compile(r"optax\.(transforms(\._clipping)?|_src\.(clipping|transform)|(_src\.)?contrib\._?\w+|contrib)\."),
+        "optax.",
+    ),
 )
 """Other names for whole modules."""
 
@@ -74,7 +77,7 @@ def last_names() -> frozenset[str]:
 def words() -> re.Pattern[bytes]:
     """A file in which this is not found holds no clip."""
     names = sorted({*last_names(), *KERAS_RULES, *METHODS, "need_clip", "clip_grad", "ClipGrad", "ClipBy"} - {"clip"})
-    clip = r"(?:optax|paddle|layers|transforms)\.clip\b|import[^\n]*\bclip\b|^\s+clip\b,"
+    clip = r"(?:optax|paddle|layers|transforms|_?clipping)\.clip\b|import[^\n]*\bclip\b|^\s+clip\b,"
     return re.compile(f"{'|'.join(names)}|{clip}".encode(), re.MULTILINE)
 
 

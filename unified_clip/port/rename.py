@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 import libcst as cst
-from libcst.metadata import ImportAssignment
+from libcst.metadata import BaseAssignment, ImportAssignment
 
-from .edits import Edits
+from .edits import Edits, ended
 from .find import Found
 from .module import Module, Target
 
@@ -26,11 +26,19 @@ class Renames:
         self._modules: dict[cst.ImportFrom | cst.Import, str] = {}
         """By import, where that is imported from."""
 
+        self._beside: list[tuple[cst.CSTNode, str]] = []
+        """Imports, and what of ours is to be imported beside each, unless it is imported for the whole file."""
+
+        self._at_top: set[str] = set()
+
     def add(self, found: Found, framework: str) -> str:
         """Have a native become ours; the full name."""
         assert found.native is not None
         module = f"unified_clip.{framework}"
-        self._wanted[found.node] = module, found.native.ours
+        if not isinstance(
+            self._module.parents[found.node], cst.NameItem
+        ):  # global x: the import stays, and so does this
+            self._wanted[found.node] = module, found.native.ours
         self._rename_arguments(found)
         return f"{module}.{found.native.ours}"
 
@@ -53,6 +61,17 @@ class Renames:
             self._by_import(assignment, nodes)
         for statement, changed in self._lines.items():
             self._change_import(statement, changed)
+        self._import_ours()
+
+    def _import_ours(self) -> None:
+        """What is imported in a function hides what is imported for the file, all through that function."""
+        for module in self._at_top:
+            self._edits.needs_import(module)
+        for statement, module in self._beside:
+            if self._at_top and self._module.function(statement) is not None:
+                self._edits.needs_import(module)
+            else:
+                self._edits.import_after(statement, module)
 
     def _assignment(self, node: cst.CSTNode) -> ImportAssignment | None:
         """The one import that a name comes from, if it can be changed."""
@@ -61,6 +80,8 @@ class Renames:
         if len(assignments) != 1 or not isinstance(assignments[0], ImportAssignment):
             return None
         statement = assignments[0].node
+        if not self._is_own(assignments[0]):
+            return None
         inside = self._module.enclosing(statement, cst.Try, cst.If)
         if not isinstance(statement, cst.Import | cst.ImportFrom) or inside is not None:
             return None
@@ -88,12 +109,22 @@ class Renames:
         self._edits.replace(cast(Target, node), f"{module}.{name}")
         scope, first = self._module.scope(node), _first(node)
         assignments = scope[first.value] if scope is not None and first is not None else set()
-        found = [each.node for each in assignments if isinstance(each, ImportAssignment)]
-        inner = [each for each in found if not isinstance(self._module.parents[self._module.parents[each]], cst.Module)]
-        for statement in inner:
-            self._edits.import_after(statement, module)
-        if not inner:
-            self._edits.needs_import(module)
+        found = [each for each in assignments if isinstance(each, ImportAssignment)]
+        if any(self._is_at_top(each) for each in found) or not found:
+            self._at_top.add(module)
+        else:
+            self._beside += [(each.node, module) for each in found]
+
+    def _is_own(self, assignment: ImportAssignment) -> bool:
+        """Whether an import binds a name where it stands, and not, by `global` or `nonlocal`, further out."""
+        return self._module.scope(assignment.node) is assignment.scope
+
+    def _is_at_top(self, assignment: ImportAssignment) -> bool:
+        """Whether ours is imported for the whole file where this is used."""
+        statement = assignment.node
+        if not self._is_own(assignment) or not self._module.stands_alone(statement):
+            return True
+        return isinstance(self._module.parents[self._module.parents[statement]], cst.Module)
 
     def _change_import(self, statement: cst.Import | cst.ImportFrom, changed: dict[str, str]) -> None:
         """Take names out of an import, and put others after it."""
@@ -102,12 +133,43 @@ class Renames:
         def lines(updated: Any) -> Sequence[str]:
             kept = []
             if rest:
-                names = [*rest[:-1], rest[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)]
-                kept = [self._module.tree.code_for_node(updated.with_changes(names=names))]
+                kept = [self._module.tree.code_for_node(_with_names(updated, rest))]
             new = sorted({name for name in changed.values() if name})
             return [*kept, *([f"from {self._modules[statement]} import {', '.join(new)}"] if new else [])]
 
         self._edits.rewrite(statement, lines)
+
+
+def _with_names(statement: Any, names: Sequence[cst.ImportAlias]) -> cst.CSTNode:
+    """An import of fewer names, which stand as they did, and end as they did."""
+    *others, last = names
+    gone = statement.names[-1]
+    if last.evaluated_name == gone.evaluated_name and last.evaluated_alias == gone.evaluated_alias:
+        return cast(cst.CSTNode, statement.with_changes(names=names))
+    between = last.comma.whitespace_after if isinstance(last.comma, cst.Comma) else None
+    if isinstance(gone.comma, cst.Comma):
+        comma = gone.comma.with_changes(whitespace_after=ended(between, gone.comma.whitespace_after))
+        return cast(cst.CSTNode, statement.with_changes(names=[*others, last.with_changes(comma=comma)]))
+    changed = statement.with_changes(names=[*others, last.with_changes(comma=cst.MaybeSentinel.DEFAULT)])
+    if getattr(statement, "rpar", None) is not None:
+        end = ended(between, statement.rpar.whitespace_before)
+        changed = changed.with_changes(rpar=statement.rpar.with_changes(whitespace_before=end))
+    return cast(cst.CSTNode, changed)
+
+
+def is_taken(module: Module) -> bool:
+    """Whether `unified_clip` is something else anywhere in a file: a variable, a parameter, another import."""
+    names = (each for each in module.nodes if isinstance(each, cst.Name) and each.value == "unified_clip")
+    scopes = (module.scope(each) for each in names)
+    return any(not _is_ours(each) for scope in scopes if scope is not None for each in scope["unified_clip"])
+
+
+def _is_ours(assignment: BaseAssignment) -> bool:
+    """Whether what is bound to `unified_clip` is the package."""
+    if not isinstance(assignment, ImportAssignment) or not isinstance(assignment.node, cst.Import):
+        return False
+    bound = [each for each in assignment.node.names if _bound_name(each) == "unified_clip"]
+    return all(each.evaluated_name == "unified_clip" or each.asname is None for each in bound)
 
 
 def _called(updated: cst.Name, name: str) -> cst.Name:
