@@ -68,6 +68,7 @@ UNMEASURED = {
     "optax.per_example_global_norm_clip",
     "paddle.clip",
     "paddle.nn.clip.ClipGradBase",
+    "paddle.incubate.distributed.models.moe.ClipGradForMOEByGlobalNorm",
     "paddle.fluid.clip.ErrorClipByValue",
     "paddle.fluid.clip.append_gradient_clip_ops",
     "paddle.fluid.clip.set_gradient_clip",

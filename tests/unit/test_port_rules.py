@@ -153,6 +153,13 @@ def test_a_function_that_the_file_replaces_is_flagged() -> None:
     assert verdicts(source) == ["flagged"]
 
 
+@pytest.mark.parametrize("line", ["unified_clip = 3", "def f(unified_clip): pass", "import mine as unified_clip"])
+def test_where_the_name_of_ours_is_taken_nothing_is_rewritten(line: str) -> None:
+    source = f"import torch\n{line}\ntorch.nn.utils.clip_grad_norm_(p, 1.0)\n"
+    assert ported(source)[0] == source
+    assert verdicts(source) == ["flagged"]
+
+
 def test_a_name_that_case_binds_is_not_what_is_imported() -> None:
     source = "import torch\nmatch z:\n    case torch:\n        torch.nn.utils.clip_grad_norm_(p, 1.0)\n"
     assert ported(source)[0] == source

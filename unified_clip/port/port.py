@@ -17,7 +17,7 @@ from .meaning import UnsureError, meaning, of_family
 from .module import Module, identifiers
 from .names import may_clip, words
 from .paddle_steps import Wiring, Writer
-from .rename import Renames
+from .rename import Renames, is_taken
 from .sites import Meaning, Ported, Site, Target
 from .tape_port import STEPS_ELSEWHERE, TapePort
 
@@ -33,6 +33,7 @@ NO_GRADIENT = "what it clips is no gradient, as far as can be seen"
 NO_ARGUMENTS = "its arguments cannot be told ({})"
 ONLY_NAMED = "it is named, and not called, so that where it is used cannot be seen"
 KERAS_3 = ("keras.ops", "keras.random", "keras.KerasTensor", "keras.Variable", "keras.distribution", "keras.saving")
+TAKEN = "the name unified_clip is something else in this file"
 PROGRAM = "it belongs to a program of Paddle, which PyTorch has not: clip in the step"
 
 
@@ -76,6 +77,7 @@ class _Work:
 
     def __init__(self, module: Module, found: list[Found], target: Target, native: bool) -> None:
         self._module, self._found, self._target, self._native = module, found, target, native
+        self._is_taken = is_taken(module)
         self._edits = Edits(module)
         self._renames = Renames(module, self._edits)
         self._gradients = Gradients(module)
@@ -131,7 +133,7 @@ class _Work:
 
     def _at_once(self, found: Found) -> _Decision:
         """What is clear from the clip alone."""
-        decision = _Decision(reason=found.unsure)
+        decision = _Decision(reason=TAKEN if self._is_taken else found.unsure)
         try:
             self._meanings[found] = meaning(self._module, found)
         except UnsureError as unsure:
