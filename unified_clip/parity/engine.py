@@ -189,6 +189,7 @@ def run(suite: Suite, progress: Progress = lambda framework, count: None) -> Run
         (name, modes) for modes in TOGETHER for name in reversed(list(suite.frameworks)) if _has(suite, name, modes)
     ]
     at_once, share = memory.split(suite.memory, min(AT_ONCE, len(jobs)))
+    launch.STOP.clear()
     with ThreadPoolExecutor(at_once) as pool:
         try:
             pending = [(name, pool.submit(work, name, modes)) for name, modes in jobs]
@@ -200,9 +201,8 @@ def run(suite: Suite, progress: Progress = lambda framework, count: None) -> Run
                 found[name].versions |= future.result().versions
                 found[name].printed += future.result().printed
         except BaseException:
-            launch.STOP.set()
+            launch.STOP.set()  # and not cleared after: an interrupted submit leaves a thread that the pool does not know
             pool.shutdown(cancel_futures=True)
-            launch.STOP.clear()
             raise
     versions = {name: version for one in found.values() for name, version in one.versions.items()}
     judged = _judge_natives(suite, found)
