@@ -165,7 +165,7 @@ def test_when_one_worker_is_interrupted_the_others_are_ended(tmp_path: Path, mon
     with pytest.raises(KeyboardInterrupt):
         engine.run(suites.read(path))
     assert ended == [True]
-    assert not launch.STOP.is_set()
+    assert launch.STOP.is_set()  # for threads that the interrupt left alone, until the next run
 
 
 def test_a_run_that_compared_nothing_does_not_pass() -> None:

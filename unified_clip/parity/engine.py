@@ -201,7 +201,7 @@ def run(suite: Suite, progress: Progress = lambda framework, count: None) -> Run
                 found[name].versions |= future.result().versions
                 found[name].printed += future.result().printed
         except BaseException:
-            launch.STOP.set()  # and not cleared after: an interrupted submit leaves a thread that the pool does not know
+            launch.STOP.set()  # and not cleared: of an interrupted submit a thread is left that the pool does not know
             pool.shutdown(cancel_futures=True)
             raise
     versions = {name: version for one in found.values() for name, version in one.versions.items()}
