@@ -91,7 +91,9 @@ def test_a_file_that_is_nested_too_deep_is_told(tmp_path: Path, code: str) -> No
     ["-" * 30_000 + "1", "1+" * 30_000 + "1", "a and " * 30_000 + "a", "(" * 300 + ")" * 300, "f" + "(1, 2)" * 30_000],
     ids=["minus", "sum", "and", "parentheses", "calls"],
 )
-@pytest.mark.parametrize("first", ["print 'x'", "type X = int"], ids=["Python 2", "Python 3.12"])
+@pytest.mark.parametrize(
+    "first", ["print 'x'", "x = 0777", "type X = int"], ids=["Python 2", "octal of Python 2", "Python 3.12"]
+)
 def test_what_python_cannot_parse_may_be_too_deep_too(tmp_path: Path, first: str, code: str) -> None:
     path = tmp_path / "deep.py"
     path.write_text(f"{first}\nx = clip_grad_norm_({code})\n")

@@ -25,6 +25,11 @@ def ported(source: str, target: Target = "torch", native: bool = False) -> str:
     return port(Path("a.py"), dedent(source).encode(), target, native).after.decode()
 
 
+def read(source: str) -> tuple[Module, Edits]:
+    module = Module(dedent(source).encode())
+    return module, Edits(module)
+
+
 def comments(source: str) -> Counter[str]:
     tokens = tokenize.generate_tokens(io.StringIO(dedent(source)).readline)
     return Counter(token.string for token in tokens if token.type == tokenize.COMMENT)
@@ -48,6 +53,11 @@ def test_what_a_function_imports_for_the_file_is_imported_for_the_file(binding: 
     assert text.startswith(f"import os\n{OURS}")
     assert load in text
     assert text.endswith("def clip(p):\n    unified_clip.torch.clip_grad_norm_(p, 1.0)\n")
+
+
+def test_a_name_under_global_stays() -> None:
+    load = "def load():\n    global c\n    from torch.nn.utils import clip_grad_norm_ as c\n"
+    assert load in ported(f"{load}\ndef clip(p):\n    c(p, 1.0)\n")
 
 
 def test_what_an_inner_function_imports_for_an_outer_one_is_imported_for_the_file() -> None:
@@ -352,14 +362,48 @@ def test_what_is_above_the_first_statement_is_below_ours() -> None:
     assert ported(f"# about clip\n{source}").startswith(f"# about clip\n{OURS}\ndef clip(p):\n")
 
 
+def test_a_comment_beside_an_argument_that_goes_is_not_left_beside_another() -> None:
+    source = """\
+    optimizer = SGD(
+        0.1,
+        clipnorm=1.0,  # the limit
+    )
+    """
+    module, edits = read(source)
+    edits.remove_argument(next(each for each in module.nodes if isinstance(each, cst.Arg) and each.keyword))
+    assert edits.made().decode() == "# the limit\noptimizer = SGD(\n    0.1,\n)\n"
+
+
+def test_comments_in_the_head_of_a_block_are_above_it() -> None:
+    source = """\
+    # above
+    for each in f(
+        a,  # one
+        b,  # two
+    ):  # beside
+        pass  # in it
+    """
+    module, edits = read(source)
+    edits.replace(next(each for each in module.nodes if isinstance(each, cst.Call)), "g()")
+    text = "# above\n# one\n# two\nfor each in g():  # beside\n    pass  # in it\n"
+    assert edits.made().decode() == text
+
+
+def test_what_is_put_before_a_statement_is_put_there_once() -> None:
+    module, edits = read("pass\n")
+    statement = next(each for each in module.nodes if isinstance(each, cst.Pass))
+    edits.insert(statement, ["a()", "b()"])
+    edits.insert(statement, ["b()", "c()"])
+    assert edits.made().decode() == "a()\nb()\nc()\npass\n"
+
+
 def test_a_block_that_becomes_empty_passes() -> None:
     source = """\
     def load():
         # why
         import torch as t  # here
     """
-    module = Module(dedent(source).encode())
+    module, edits = read(source)
     statement = next(each for each in module.nodes if isinstance(each, cst.Import))
-    edits = Edits(module)
     edits.rewrite(statement, lambda _: ())
     assert edits.made().decode() == "def load():\n    pass\n    # why\n    # here\n"

@@ -103,8 +103,6 @@ class Edits(cst.CSTTransformer):
             return self._line(original_node, updated_node)
         if isinstance(updated_node, cst.IndentedBlock | cst.Module):
             updated_node = _without(updated_node, self._gaps)
-        if isinstance(updated_node, cst.IndentedBlock) and not updated_node.body:
-            return updated_node.with_changes(body=[self._statement("pass")])
         if isinstance(original_node, cst.BaseCompoundStatement) and original_node in self._changed:
             return _with_comments(updated_node, _lost(original_node, [updated_node]))
         return updated_node

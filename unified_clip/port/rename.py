@@ -35,9 +35,8 @@ class Renames:
         """Have a native become ours; the full name."""
         assert found.native is not None
         module = f"unified_clip.{framework}"
-        if not isinstance(
-            self._module.parents[found.node], cst.NameItem
-        ):  # global x: the import stays, and so does this
+        is_declared = isinstance(self._module.parents[found.node], cst.NameItem)  # global x: its import stays
+        if not is_declared:
             self._wanted[found.node] = module, found.native.ours
         self._rename_arguments(found)
         return f"{module}.{found.native.ours}"
