@@ -539,6 +539,24 @@ def test_what_is_no_gradient_for_certain_is_not_touched(tensor: str, verdict: st
 # -- form
 
 
+def test_texts_and_comments_in_what_is_written_again_stay_what_they_are() -> None:
+    limit = """cfg[
+            "a  #b",  # the limit
+        ]"""
+    text, _ = ported(with_lines(TAPE, ("loss, variables)", "f(loss,  # a\n        x), variables)")))
+    assert "    f(loss, x).backward()\n" in text
+    assert "# a\n" in text
+    keras, _ = ported(with_lines(KERAS, ("LIMIT", limit)) + "cfg = {}\n")
+    assert 'GradientClipByGlobalNorm(cfg["a  #b",]).clip_(variables)' in keras
+
+
+def test_a_name_that_is_declared_global_is_no_clip() -> None:
+    source = (
+        "from torch.nn.utils import clip_grad_norm_\ndef f(p):\n    global clip_grad_norm_\n    clip_grad_norm_(p, 1)\n"
+    )
+    assert len(ported(source)[1]) == 1
+
+
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])
 @pytest.mark.parametrize("indent", ["    ", "\t"])
 def test_new_lines_look_like_the_others(newline: str, indent: str) -> None:

@@ -163,7 +163,8 @@ def _is_no_read(module: Module, node: Target, parent: cst.CSTNode | None) -> boo
     if isinstance(parent, cst.Arg) and parent.keyword is node:
         return True
     if isinstance(
-        parent, cst.ImportAlias | cst.ImportFrom | cst.AsName | cst.Param | cst.AssignTarget | cst.FunctionDef
+        parent,
+        cst.ImportAlias | cst.ImportFrom | cst.NameItem | cst.AsName | cst.Param | cst.AssignTarget | cst.FunctionDef,
     ):
         return not isinstance(parent, cst.Param) or parent.name is node
     return module.enclosing(node, cst.Import, cst.ImportFrom) is not None

@@ -6,7 +6,9 @@ import ast
 import codecs
 import dataclasses
 import functools
+import io
 import re
+import tokenize
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -136,8 +138,8 @@ class Module:
         return self._positions[node].end.line
 
     def code(self, node: cst.CSTNode) -> str:
-        """As it is written, on one line."""
-        return " ".join(self.tree.code_for_node(node).split())
+        """As it is written, on one line, without comments."""
+        return _on_one_line(self.tree.code_for_node(node).strip())
 
     def line(self, number: int) -> str:
         """A line of the file, without its indentation."""
@@ -397,6 +399,25 @@ class Module:
             except ValueError:
                 return None
         return self.number(node, depth)
+
+
+def _on_one_line(code: str) -> str:
+    """An expression without comments and line breaks, but for those in texts."""
+    if "\n" not in code and "\r" not in code and "#" not in code:
+        return code
+    parts: list[str] = []
+    end = (1, 1)
+    try:
+        for token in tokenize.generate_tokens(io.StringIO(f"({code}\n)").readline):
+            if token.type in (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.ENDMARKER):
+                continue
+            if parts and token.start != end and not parts[-1].endswith(("(", "[", "{")) and token.string not in ")]},":
+                parts.append(" ")
+            parts.append(token.string)
+            end = token.end
+    except (tokenize.TokenError, IndentationError):
+        return " ".join(code.split())  # no expression
+    return "".join(parts)[1:-1].strip()
 
 
 def sorted_nodes(node: cst.CSTNode, parents: dict[cst.CSTNode, cst.CSTNode] | None = None) -> list[cst.CSTNode]:
