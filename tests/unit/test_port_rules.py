@@ -245,6 +245,7 @@ def test_the_clip_comes_before_each_step() -> None:
         ((("    for batch", "    optimizer._add_param_group(more)\n    for batch")), "gets more parameters in line 6"),
         ((("    clip =", "    global optimizer\n    clip =")), "optimizer is global or nonlocal here"),
         ((("    optimizer =", "    pass; optimizer =")), "the optimizer has no line of its own"),
+        ((("optimizer.step()", "optimizer.minimize(backward(x))")), "the loss of optimizer.minimize()"),
     ],
 )
 def test_what_cannot_be_seen_stays_as_it_was(change: tuple[str, str], reason: str) -> None:
@@ -275,12 +276,24 @@ class Trainer:
         "def run(trainer):\n    trainer.opt.step()\n",
         "def run(trainer):\n    use(trainer.opt)\n",
         "def run(trainer):\n    getattr(trainer, 'opt').step()\n",
+        "def run(trainer):\n    trainer.opt = None\n",
+        "def run(trainer):\n    setattr(trainer, 'opt', None)\n",
+        "class Other(Trainer):\n    def __init__(self):\n        self.opt = None\n",
     ],
 )
 def test_a_step_that_may_be_of_the_same_object_is_heeded(more: str) -> None:
     assert verdicts(CLASS) == ["rewritten"]
     assert ported(CLASS + more)[0] == CLASS + more
     assert verdicts(CLASS + more) == ["flagged"]
+
+
+def test_a_class_that_has_its_own_is_another_matter() -> None:
+    other = (
+        "class Other:\n    def __init__(self):\n        self.opt = None\n    def step(self):\n        self.opt.step()\n"
+    )
+    text, _ = ported(CLASS + other)
+    assert text.count("clip_(") == 1
+    assert text.endswith(other)
 
 
 def test_what_else_is_done_with_such_an_attribute_does_not_matter() -> None:
@@ -308,6 +321,27 @@ def test_a_name_that_is_in_use_is_not_taken() -> None:
 def test_parameters_that_may_have_changed_are_the_optimizers() -> None:
     text, _ = ported(with_lines(PADDLE, ("    for batch", "    model = wrap(model)\n    for batch")))
     assert 'clip.clip_([parameter for group in optimizer.param_groups for parameter in group["params"]])' in text
+
+
+def test_parameters_of_a_model_that_gets_new_parts_are_the_optimizers() -> None:
+    text, _ = ported(with_lines(PADDLE, ("    for batch", "    model.head = make()\n    for batch")))
+    assert "clip.clip_([parameter for" in text
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "scaler.unscale_(optimizer)\n        if ok:\n            scaler.step(optimizer)",
+        "scaler.unscale_(optimizer=optimizer)\n        scaler.step(optimizer)",
+    ],
+)
+def test_an_unscale_on_the_way_to_the_step_is_enough(lines: str) -> None:
+    assert ported(with_lines(PADDLE, ("optimizer.step()", lines)))[0].count("unscale_") == 1
+
+
+def test_an_unscale_of_the_step_before_is_not_enough() -> None:
+    lines = "scaler.unscale_(optimizer)\n        scaler.step(optimizer)\n        scaler.step(optimizer)"
+    assert ported(with_lines(PADDLE, ("optimizer.step()", lines)))[0].count("unscale_") == 2
 
 
 def test_an_unscale_in_some_cases_only_is_not_enough() -> None:
@@ -349,6 +383,22 @@ def test_a_scaler_that_is_unscaled_is_not_again() -> None:
         with_lines(PADDLE, ("optimizer.step()", "scaler.unscale_(optimizer)\n        scaler.step(optimizer)"))
     )
     assert text.count("unscale_") == 1
+
+
+def test_natives_take_the_number_where_it_has_a_name_elsewhere() -> None:
+    source = with_lines(PADDLE, ("    clip =", "    limit = 2.5\n    clip ="), ("ByNorm(1.0)", "ByGlobalNorm(limit)"))
+    assert "torch.nn.utils.clip_grad_norm_(model.parameters(), 2.5)" in ported(source, native=True)[0]
+
+
+def test_natives_keep_a_clip_that_something_else_looks_at() -> None:
+    source = with_lines(PADDLE, ("    for batch", "    if clip is not None:\n        pass\n    for batch"))
+    assert ported(source, native=True)[0] == source
+
+
+def test_new_loops_take_no_name_that_is_in_use() -> None:
+    source = with_lines(PADDLE, ("parameters=model.parameters()", 'parameters=[{"params": group}]'))
+    assert "for group_ in optimizer.param_groups:" in ported(source)[0]
+    assert "for parameter_ in model.parameters():" in ported(PADDLE + "parameter = 1\n", native=True)[0]
 
 
 def test_natives_take_the_limit_at_the_step() -> None:
@@ -453,6 +503,19 @@ def test_another_optimizer_of_the_same_name_gets_no_clip() -> None:
     text, _ = ported(KERAS + "\n" + other)
     assert text.count("clip_(variables)") == 1
     assert text.endswith(other)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["optimizer.minimize(f, variables)", "register(optimizer.apply_gradients)", "optimizer.apply(mean(x), y)"],
+)
+def test_an_optimizer_that_steps_in_other_ways_too_keeps_its_clip(line: str) -> None:
+    assert ported(f"{KERAS}\n{line}\n")[0] == f"{KERAS}\n{line}\n"
+
+
+def test_an_optimizer_that_steps_other_variables_too_is_flagged() -> None:
+    other = KERAS[KERAS.index("def train") :].replace("train", "other").replace("variables", "more")
+    assert ported(f"{KERAS}\n{other}")[0] == f"{KERAS}\n{other}"
 
 
 def test_two_limits_of_one_optimizer_are_flagged() -> None:
@@ -564,6 +627,12 @@ def test_new_lines_look_like_the_others(newline: str, indent: str) -> None:
     text, _ = ported(source)
     assert f"{newline}{indent * 2}clip.clip_(model.parameters()){newline}" in text
     assert "\n" not in text.replace(newline, "")
+
+
+@pytest.mark.parametrize("first", ["import torch\n", "import torch; x = 1\n"])
+def test_ours_is_imported_before_it_is_used(first: str) -> None:
+    text, _ = ported(f"{first}torch.nn.utils.clip_grad_norm_(p, 1.0)\nimport json\n")
+    assert text.index("import unified_clip.torch") < text.index("unified_clip.torch.clip")
 
 
 def test_imports_stay_below_what_has_to_come_first() -> None:

@@ -234,16 +234,15 @@ def _newline(tree: cst.Module) -> cst.Newline:
 
 
 def _after_imports(body: Sequence[Any]) -> int:
-    """The place after the last import at the beginning; else after the docstring."""
-    place = 0
-    for number, each in enumerate(body):
-        if not isinstance(each, cst.SimpleStatementLine):
-            if not _is_guarded_import(each):
-                break
-            place = number + 1
-        elif any(isinstance(small, cst.Import | cst.ImportFrom) for small in each.body) or _is_docstring(number, each):
-            place = number + 1
-    return place
+    """The place after the imports at the beginning; else after the docstring."""
+    for place, each in enumerate(body):
+        if isinstance(each, cst.SimpleStatementLine):
+            imports = all(isinstance(small, cst.Import | cst.ImportFrom) for small in each.body)
+            if not imports and not _is_docstring(place, each):
+                return place
+        elif not _is_guarded_import(each):
+            return place
+    return len(body)
 
 
 def _is_guarded_import(statement: Any) -> bool:

@@ -330,17 +330,26 @@ class Module:
         """Attributes with the name of one of self, of something else that may be such an object, and getattr of it."""
         if "." not in binding.text:
             return []
-        name = binding.text.rpartition(".")[2]
-        known = set(map(id, binding.reads))
+        name, owner = binding.text.rpartition(".")[2], cast(tuple[str, cst.ClassDef], binding.key)[1]
+        own = set(map(id, self._attributes.get((owner, name), ())))
         found: list[cst.CSTNode] = []
         for node in self.nodes:
             if isinstance(node, cst.Attribute) and node.attr.value == name:
-                if id(node) not in known and not self._is_target(node) and not self.full_name(node):
+                if id(node) not in own and not self.full_name(node) and not self._is_of_stranger(node, owner):
                     found.append(node)
-            elif isinstance(node, cst.Call) and isinstance(node.func, cst.Name) and node.func.value == "getattr":
+            elif isinstance(node, cst.Call) and self.code(node.func) in ("getattr", "setattr"):
                 texts = [each for each in sorted_nodes(node) if isinstance(each, cst.SimpleString)]
                 found += [node for each in texts if each.evaluated_value == name]
         return found
+
+    def _is_of_stranger(self, node: cst.Attribute, owner: cst.ClassDef) -> bool:
+        """Whether it is an attribute of self in another class, which has its own, and is not made of the owner."""
+        other = self.enclosing(node, cst.ClassDef)
+        if not isinstance(other, cst.ClassDef) or not isinstance(node.value, cst.Name) or node.value.value not in SELF:
+            return False
+        bases = {self.code(base.value) for each in (other, owner) for base in each.bases}
+        has_own = any(self._is_target(each) for each in self._attributes.get((other, node.attr.value), ()))
+        return has_own and not bases & {other.name.value, owner.name.value}
 
     def free_name(self, wanted: str) -> str:
         """A name that the file does not use."""

@@ -74,7 +74,8 @@ def in_step(module: Module, found: Found, step: TapeStep) -> Statement:
         raise UnsureError(CHANGED)
     called = function(known.rule)
     if known.rule == "norm":
-        line = f"for variable in {step.variables}:\n    {called}(variable, {limit})"
+        variable = module.free_name("variable")
+        line = f"for {variable} in {step.variables}:\n    {called}({variable}, {limit})"
     else:
         line = f"{norm}{called}({step.variables}, {limit})"
     return Statement(statement, called, [line])
@@ -139,11 +140,17 @@ def of_class(module: Module, source: Source) -> Write:
     if module.number(node) is None:
         raise UnsureError("its limit is not known before it runs, and PyTorch's functions take it at the step")
 
-    limit = module.code(node)
+    if source.binding is not None:
+        others = [each for each in source.binding.reads if module.parents[each] not in source.uses]
+        if others or module.elsewhere(source.binding):
+            raise UnsureError("the clip is looked at elsewhere, too")
+    limit = module.code(node) if isinstance(node, cst.Integer | cst.Float) else repr(module.number(node))
+    limit = 'float("inf")' if limit == "inf" else limit
+    parameter = module.free_name("parameter")
 
     def write(_: str, parameters: str) -> list[str]:
         if known.rule == "norm":
-            return [f"for parameter in {parameters}:\n    {function(known.rule)}(parameter, {limit})"]
+            return [f"for {parameter} in {parameters}:\n    {function(known.rule)}({parameter}, {limit})"]
         return [f"{function(known.rule)}({parameters}, {limit})"]
 
     return write

@@ -160,6 +160,8 @@ class Wiring:
                 raise UnsureError(self.reasons[found.node])
             self._check(found)
             makers.append(found)
+        if self._module.elsewhere(binding):
+            raise UnsureError(f"{binding.text} may be read or set on such an object elsewhere")
         may_be_none = may_be_none or self._may_be_inherited(binding)
         uses = list(self._uses(binding))
         if not uses:
@@ -321,6 +323,8 @@ class Wiring:
         if name == "_grad_clip" or not isinstance(call, cst.Call):
             raise UnsureError(f"{binding.text}.{name} is used in line {line} without being called")
         step = self._at(call, name, line)
+        if name == "minimize" and not all(isinstance(each.value, Target) for each in call.args):
+            raise UnsureError(f"the loss of {binding.text}.minimize() in line {line} is computed in the call")
         if name == "minimize" and len(call.args) > 1:
             raise UnsureError(f"{binding.text}.minimize() in line {line} is given more than the loss")
         if name == "minimize" and not isinstance(step.statement, cst.Expr):
@@ -350,6 +354,10 @@ class Writer:
         self._module, self._edits, self._wiring = module, edits, wiring
 
     def write(self, source: Source, native: Write | None = None) -> None:
+        """Raises UnsureError, before anything is changed."""
+        optimizers = [self._wiring.optimizers[self._wiring._by_argument[each]] for each in source.uses]
+        if native is not None and any(set(each.arguments) - set(source.uses) for each in optimizers):
+            raise UnsureError("the optimizer may have another clip, too")
         for argument in source.uses:
             optimizer = self._wiring.optimizers[self._wiring._by_argument[argument]]
             self._edits.remove_argument(argument)
@@ -375,7 +383,8 @@ class Writer:
         lines = [] if step.kind != "scaler" else list(self._unscaled(step, optimizer))
         who = optimizer.binding.text
         if optimizer.grouped:
-            clips = [f"for group in {who}.param_groups:\n    {line}" for line in write(clip, 'group["params"]')]
+            group = self._module.free_name("group")
+            clips = [f"for {group} in {who}.param_groups:\n    {line}" for line in write(clip, f'{group}["params"]')]
         else:
             clips = write(clip, self._parameters(step, optimizer))
         if may_be_none:
@@ -386,19 +395,40 @@ class Writer:
 
     def _parameters(self, step: Step, optimizer: Optimizer) -> str:
         given = optimizer.parameters
-        if given is not None and _is_fresh(given) and self._module.sees(given, step.call):
+        fresh = given is not None and _is_fresh(given) and self._module.sees(given, step.call)
+        if given is not None and fresh and not self._has_new_parts(given):
             return self._module.code(given)
         return ALL.format(optimizer.binding.text)
+
+    def _has_new_parts(self, given: cst.BaseExpression) -> bool:
+        """Whether attributes of the model are set in the file, and with them perhaps its parameters."""
+        model = self._module.code(given).removesuffix(".parameters()")
+        targets = [each.target for each in self._module.nodes if isinstance(each, cst.AssignTarget)]
+        return any(self._module.code(each).startswith(f"{model}.") for each in targets)
 
     def _unscaled(self, step: Step, optimizer: Optimizer) -> Iterator[str]:
         """scaler.unscale_(optimizer), unless it stands before the step."""
         scaler = self._module.code(cast(cst.Attribute, step.call.func).value)
         code = f"{scaler}.unscale_({optimizer.binding.text})"
-        line = self._module.parents[step.statement]
-        block = list(self._module.parents[line].children)
-        before = block[: next(place for place, each in enumerate(block) if each is line)]
-        if not any(self._module.code(each).split("#")[0].strip() == code for each in before):
+        if not self._is_done_before(step.statement, code):
             yield code
+
+    def _is_done_before(self, statement: cst.CSTNode, code: str) -> bool:
+        """Whether a line stands before a step, after the step before it, in the same turn of a loop."""
+        inner = self._module.parents[statement]
+        for block in self._module.around(inner):
+            if isinstance(block, cst.IndentedBlock | cst.Module):
+                lines = list(block.body)
+                for line in reversed(lines[: next(i for i, each in enumerate(lines) if each is inner)]):
+                    text = self._module.code(line).partition("#")[0].strip()
+                    if text in (code, code.replace("(", "(optimizer=")):
+                        return True
+                    if ".step(" in text or ".update(" in text:
+                        return False
+            elif isinstance(block, cst.For | cst.While | cst.FunctionDef):
+                return False
+            inner = block if isinstance(block, cst.BaseStatement) else inner
+        return False
 
 
 def _call(clip: str, parameters: str) -> list[str]:

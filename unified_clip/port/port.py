@@ -24,6 +24,7 @@ from .tape_port import STEPS_ELSEWHERE, TapePort
 NEED_CLIP = "parameters that Paddle leaves out (need_clip=False) need the attribute need_clip in PyTorch too"
 NEED_CLIP_NATIVE = "parameters that Paddle leaves out (need_clip=False) have to be left out of the call"
 ONE_NUMBER = "the loss has to be one number: the tape adds up others, and backward() refuses them"
+IN_PLACE = "what reads the gradients after the step finds them clipped, where TensorFlow keeps them as they were"
 SCALED_LIMIT = "if the limit is multiplied by the loss's scale, take that out: gradients are unscaled before the clip"
 KERAS = (
     "Keras on its own, up to 2.3.1, clips by the global norm, and newer ones each tensor by its own: see which it is"
@@ -124,6 +125,8 @@ class _Work:
             checks.append(NEED_CLIP_NATIVE if self._native else NEED_CLIP)
         if _is_keras(found) or _is_of(found, "tensorflow"):
             checks.append(ONE_NUMBER)
+        if _is_keras(found):
+            checks.append(IN_PLACE)
         means = self._meanings.get(found)
         if means is not None and "scal" in means.threshold:
             checks.append(SCALED_LIMIT)

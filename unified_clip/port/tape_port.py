@@ -15,10 +15,13 @@ from .meaning import UnsureError
 from .module import Module
 from .names import KERAS_RULES
 from .sites import Meaning
-from .tape_steps import Part, Steps, TapeStep
+from .tape_steps import APPLIES, Part, Steps, TapeStep
 
 STEPS_ELSEWHERE = "its steps are not in sight: clip before each of them"
 NO_STEP = "it is in no step that can be seen, from the gradient to apply_gradients()"
+HARMLESS = {"iterations", "learning_rate", "lr", "variables", "weights", "get_weights", "set_weights", "build", "name"}
+"""What may be read of an optimizer."""
+
 ANOTHER = "another clip of this step cannot be ported"
 OFF = "a limit of 0 or None is off in Keras 3, and not in older versions"
 
@@ -50,6 +53,7 @@ class TapePort:
     def stay(self, others: Sequence[Found]) -> None:
         """What hangs together with clips that stay, stays."""
         bad = {self._steps.part(each.node) for each in [*others, *self.reasons] if not isinstance(each.node, cst.Arg)}
+        bad |= self._of_several_lists()
         changed = True
         while changed:
             changed = False
@@ -58,6 +62,20 @@ class TapePort:
                     self.reasons[each] = ANOTHER
                     changed = True
                     bad |= set(parts)
+
+    def _of_several_lists(self) -> set[Part | None]:
+        """The steps of optimizers that step other variables elsewhere: PyTorch's would step all that it holds."""
+        parts = {part for parts in self._parts.values() for part in parts}
+        steps = {part: part.step for part in parts if part.step is not None}
+        lists: dict[object, set[str]] = {}
+        for step in steps.values():
+            lists.setdefault(self._optimizer(step), set()).add(step.variables)
+        return {part for part, step in steps.items() if len(lists[self._optimizer(step)]) > 1}
+
+    def _optimizer(self, step: TapeStep) -> object:
+        """What tells optimizers apart."""
+        binding = self._module.binding(cast(cst.Attribute, step.apply.func).value)
+        return step.optimizer if binding is None else binding.key
 
     def write(self, edits: Edits) -> dict[Found, str]:
         """The changes, but for the names of functions; what became of clips that are no functions' names."""
@@ -107,7 +125,9 @@ class TapePort:
         given = [each.keyword.value for each in cast(cst.Call, found.call).args if each.keyword is not None]
         if sum(name in KERAS_RULES for name in given) > 1:
             raise UnsureError("several limits are given, which Keras 3 refuses, and older versions take in their order")
-        if not parts or not reads or not all(isinstance(self._module.parents[each], cst.Attribute) for each in reads):
+        methods = [self._module.parents[each] for each in reads]
+        names = [each.attr.value if isinstance(each, cst.Attribute) else "" for each in methods]
+        if not parts or sum(name in APPLIES for name in names) != len(parts) or set(names) - HARMLESS - set(APPLIES):
             raise UnsureError(STEPS_ELSEWHERE)
         steps = [part.step for part in parts if part.step is not None]
         if not all(self._module.sees(argument.value, step.apply) for step in steps):
@@ -126,5 +146,6 @@ class TapePort:
             return name, f"{name}({limit}).clip_({step.variables})"
         name = native_calls.function(rule)
         if rule == "norm":
-            return name, f"for variable in {step.variables}:\n    {name}(variable, {limit})"
+            variable = self._module.free_name("variable")
+            return name, f"for {variable} in {step.variables}:\n    {name}({variable}, {limit})"
         return name, f"{name}({step.variables}, {limit})"

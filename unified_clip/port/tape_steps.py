@@ -15,6 +15,10 @@ from .meaning import UnsureError
 from .module import Binding, Module, Target, sorted_nodes
 from .names import native
 
+SEVERAL_LOSSES = (cst.List, cst.Tuple, cst.Dict, cst.ListComp)
+CHANGES = ("append", "pop", "insert", "extend", "remove", "clear", "sort", "reverse")
+"""Methods that change a list."""
+
 GRAPH = "it is built once, to be run by a session, and PyTorch's step is run each time"
 SCALED = ("get_scaled_loss", "get_unscaled_gradients", "scale_loss")
 APART = "the gradients and apply_gradients() are not in one function"
@@ -177,7 +181,11 @@ class Steps:
         if self._block(first) is not self._block(last):
             raise UnsureError("the gradient and apply_gradients() are not in one block")
         loss, variables = self._arguments(source)
-        if isinstance(loss, cst.List | cst.Tuple | cst.Dict | cst.ListComp):
+        self._check_optimizer(source, apply)
+        binding = self._module.binding(loss)
+        if any(isinstance(each.value, SEVERAL_LOSSES) for each in (binding.bounds if binding is not None else ())):
+            raise UnsureError("there are several losses, which the tape adds up, and backward() takes one")
+        if isinstance(loss, SEVERAL_LOSSES):
             raise UnsureError("there are several losses, which the tape adds up, and backward() takes one")
         self._check_apply(apply)
         self._check_list(source)
@@ -205,6 +213,17 @@ class Steps:
         extra = [a for a in apply.args if a.star or (a.keyword is not None and a.keyword.value != "grads_and_vars")]
         if extra or len(apply.args) > limit:
             raise UnsureError(f"{self._method(apply)}() is given more than gradients and variables")
+
+    def _check_optimizer(self, source: cst.Call, apply: cst.Call) -> None:
+        """It is zeroed before the gradient, and steps after: it has to be the same, and has no other name."""
+        optimizer = cast(cst.Attribute, apply.func).value
+        if not isinstance(optimizer, Target):
+            raise UnsureError("the optimizer has no name here")
+        binding = self._module.binding(optimizer)
+        first, last = self._module.position(source)[0], self._module.end(apply)
+        nodes = [bound.node for bound in binding.bounds if bound.node is not None] if binding is not None else []
+        if any(first <= self._module.position(node)[0] <= last for node in nodes):
+            raise UnsureError("the optimizer is chosen after the gradient")
 
     def _check_list(self, source: cst.Call) -> None:
         """Of one variable the gradient is one tensor, and of a list a list."""
@@ -270,10 +289,21 @@ class Whole:
             and self._is_list(cast(cst.Call, node).args[0].value)
         )
 
+    def _is_changed(self, binding: Binding) -> bool:
+        """Whether elements of a list are assigned, or come and go."""
+        for read in binding.reads:
+            outer = self._module.parents[read]
+            if isinstance(outer, cst.Attribute) and outer.attr.value in CHANGES:
+                return True
+            inner = self._module.parents[outer] if isinstance(outer, cst.Subscript) else None
+            if isinstance(inner, cst.AssignTarget | cst.AugAssign | cst.Del):
+                return True
+        return False
+
     def _all_values(self, node: cst.Name, judge: Callable[[cst.BaseExpression], bool]) -> bool:
         """Whether all that a name is given is so; what it is given from itself is."""
         binding = self._module.binding(node)
-        if binding is None:
+        if binding is None or self._is_changed(binding):
             return False
         if binding.key in self._open:
             return True
