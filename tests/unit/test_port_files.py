@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import port_faults
 import pytest
 
 from unified_clip.port import files
@@ -112,17 +113,11 @@ def test_too_many_texts_in_a_row_are_told(tmp_path: Path) -> None:
 def test_a_file_that_ends_its_process_is_told_and_no_other_is_lost(tmp_path: Path) -> None:
     paths = [tmp_path / f"{number:03}.py" for number in range(files.FEW + 5)]
     paths[3] = tmp_path / "kills.py"
-    results = list(files._mapped(_unless_it_kills, paths))
+    results = list(files._mapped(port_faults.unless_it_kills, paths))
     assert [each.path for each in results] == paths
     assert [each for each in results if isinstance(each, Unread)] == [
         Unread(paths[3], "it ends the process that reads it")
     ]
-
-
-def _unless_it_kills(path: Path) -> Ported:
-    if path.name == "kills.py":
-        os._exit(1)
-    return Ported(path, b"", b"")
 
 
 def test_many_files_are_ported_by_several_processes_as_few_are(tmp_path: Path) -> None:

@@ -258,7 +258,7 @@ def trained(tmp_path: Path, sources: dict[str, str]) -> dict[str, list[dict[str,
     for name, path in paths.items():
         path.write_text(sources[name], encoding="utf-8")
     environment = os.environ | CPU_ONLY | {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, "-c", TRAIN, str(PORTING), *map(str, paths.values())]
+    command = [sys.executable, "-P", "-c", TRAIN, str(PORTING), *map(str, paths.values())]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr
     return {name: [dict(np.load(f"{path}.{step}.npz")) for step in range(STEPS)] for name, path in paths.items()}

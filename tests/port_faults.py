@@ -1,0 +1,14 @@
+"""Work that ends its process: in a module that a new process can import."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from unified_clip.port.sites import Ported
+
+
+def unless_it_kills(path: Path) -> Ported:
+    if path.name == "kills.py":
+        os._exit(1)
+    return Ported(path, b"", b"")
