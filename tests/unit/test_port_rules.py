@@ -585,8 +585,11 @@ def test_a_gradient_is_followed_from_where_it_comes(lines: str) -> None:
     ("tensor", "verdict"),
     [
         ("image", "left"),
-        ("image + step * tape.gradient(loss, image)", "left"),
-        ("tf.norm(tape.gradient(d, x))", "left"),
+        ("tf.exp(new - old)", "left"),
+        ("image + step * tape.gradient(loss, image)", "flagged"),
+        ("tf.norm(tape.gradient(d, x))", "flagged"),
+        ("-tape.gradient(d, x)", "flagged"),
+        ("v for k, v in dict(zip(names, tape.gradient(d, x))).items()", "flagged"),
         ("grads", "flagged"),
         ("self.gradients[0]", "flagged"),
         ("x for x in grads", "flagged"),
@@ -597,6 +600,25 @@ def test_what_is_no_gradient_for_certain_is_not_touched(tensor: str, verdict: st
     source = f"import tensorflow as tf\ny = [tf.clip_by_value({tensor}, -1.0, 1.0){loop}{rest}]\n"
     assert ported(source, "drop-in")[0] == source
     assert verdicts(source, "drop-in") == [verdict]
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "list(map(lambda t: tf.clip_by_norm(t, 5.0), tape.gradient(loss, v)))",
+        "tf.nest.map_structure(lambda t: tf.clip_by_norm(t, 5.0), tape.gradient(loss, v))",
+        "[bound(x) for x in tape.gradient(loss, v)]\ndef bound(t):\n    return tf.clip_by_norm(t, 5.0)",
+        "tape.gradient(loss, v)\nz = z + y\nz = tf.clip_by_norm(z, 1.0)",
+    ],
+)
+def test_what_a_gradient_is_handed_to_is_not_left_in_silence(use: str) -> None:
+    assert verdicts(f"import tensorflow as tf\ny = {use}\n", "drop-in") == ["flagged"]
+
+
+def test_a_function_that_no_gradient_is_handed_to_is_left() -> None:
+    function = "def f(t):\n    return tf.clip_by_value(t, 0, 1)\n"
+    source = f"import tensorflow as tf\n{function}f(image)\ng = tape.gradient(loss, v)\n"
+    assert verdicts(source, "drop-in") == ["left"]
 
 
 # -- form

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import libcst as cst
@@ -103,6 +104,44 @@ class Gradients:
         iterated = [bound.value for bound in binding.bounds if bound.path] if binding is not None else []
         names = [each for value in iterated if value is not None for each in sorted_nodes(value)]
         return any(isinstance(each, cst.Name) and LIKE.match(each.value) for each in names)
+
+    def is_made_of_one(self, node: cst.CSTNode, seen: set[object] | None = None) -> bool:
+        """Whether there is a gradient anywhere in an expression, or in what the names in it are given.
+
+        `seen`: the names that were looked at.
+        """
+        seen = set() if seen is None else seen
+        for each in sorted_nodes(node):
+            if isinstance(each, cst.Name | cst.Attribute | cst.Call) and holds_gradient(self.kind(each)):
+                return True
+            if isinstance(each, cst.Name) and self._is_given_one(each, seen):
+                return True
+        return False
+
+    def _is_given_one(self, name: cst.Name, seen: set[object]) -> bool:
+        binding = self._module.binding(name)
+        if binding is None or binding.key in seen:
+            return False
+        seen.add(binding.key)
+        values = [bound.value for bound in binding.bounds]
+        if None in values:
+            values += self._given_to_parameter(name)
+        return any(self.is_made_of_one(value, seen) for value in values if value is not None)
+
+    def _given_to_parameter(self, name: cst.Name) -> list[cst.BaseExpression | None]:
+        """What a function of the file is called with, and a lambda beside what it is handed on with."""
+        function = self._module.function(name)
+        calls: list[cst.CSTNode] = []
+        if isinstance(function, cst.Lambda):
+            calls = [each for each in list(self._module.around(function))[:2] if isinstance(each, cst.Call)]
+        elif isinstance(function, cst.FunctionDef):
+            calls = [each for each in self._calls if self._module.code(each.func) == function.name.value]
+        found = [argument.value for call in calls if isinstance(call, cst.Call) for argument in call.args]
+        return [each for each in found if each is not function]
+
+    @cached_property
+    def _calls(self) -> list[cst.Call]:
+        return [each for each in self._module.nodes if isinstance(each, cst.Call)]
 
     def kind(self, node: cst.BaseExpression | None) -> Kind:
         """What an expression holds."""

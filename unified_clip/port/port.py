@@ -30,6 +30,7 @@ KERAS = (
     "Keras on its own, up to 2.3.1, clips by the global norm, and newer ones each tensor by its own: see which it is"
 )
 BY_ITS_NAME = "it is called like a gradient, and cannot be traced to one"
+MADE_OF_ONE = "there is a gradient in what it clips, and whether the whole is one cannot be seen"
 NO_GRADIENT = "what it clips is no gradient, as far as can be seen"
 NO_ARGUMENTS = "its arguments cannot be told ({})"
 ONLY_NAMED = "it is named, and not called, so that where it is used cannot be seen"
@@ -164,6 +165,8 @@ class _Work:
             return
         if tensor is not None and known.name != "paddle.clip" and self._gradients.is_like_one(tensor):
             decision.reason = BY_ITS_NAME
+        elif tensor is not None and self._gradients.is_made_of_one(tensor):
+            decision.reason = MADE_OF_ONE
         else:
             decision.left, decision.reason = True, NO_GRADIENT
 
