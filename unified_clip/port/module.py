@@ -223,6 +223,11 @@ class Module:
         names = self.full_names(node)
         return names.pop() if len(names) == 1 else ""
 
+    @cached_property
+    def used(self) -> frozenset[str]:
+        """The full names of all that is imported and named."""
+        return frozenset(self.full_name(node) for node in self.nodes if isinstance(node, Target)) - {""}
+
     # -- bindings
 
     def binding(self, node: cst.CSTNode) -> Binding | None:
@@ -351,15 +356,13 @@ class Module:
         has_own = any(self._is_target(each) for each in self._attributes.get((other, node.attr.value), ()))
         return has_own and not bases & {other.name.value, owner.name.value}
 
-    def free_name(self, wanted: str) -> str:
-        """A name that the file does not use."""
-        while wanted.rpartition(".")[2] in self._all_names:
+    def free_name(self, wanted: str, around: cst.CSTNode | None = None) -> str:
+        """A name that the file, or what is around, does not use."""
+        nodes = self.nodes if around is None else sorted_nodes(around)
+        taken = {each.value for each in nodes if isinstance(each, cst.Name)}
+        while wanted.rpartition(".")[2] in taken:
             wanted += "_"
         return wanted
-
-    @cached_property
-    def _all_names(self) -> set[str]:
-        return {each.value for each in self.nodes if isinstance(each, cst.Name)}
 
     @cached_property
     def _captured(self) -> set[str]:

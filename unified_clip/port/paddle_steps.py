@@ -76,7 +76,7 @@ class Wiring:
 
         self.sources: list[Source] = []
         self.optimizers: dict[object, Optimizer] = {}
-        self._by_argument: dict[cst.Arg, object] = {}
+        self.by_argument: dict[cst.Arg, object] = {}
         self._look(makers)
 
     def _look(self, makers: Sequence[Found]) -> None:
@@ -85,7 +85,7 @@ class Wiring:
             try:
                 key, source = self._source(found)
                 for argument in source.uses:
-                    self._by_argument[argument] = self._optimizer_of(argument)
+                    self.by_argument[argument] = self._optimizer_of(argument)
             except UnsureError as unsure:
                 self.reasons[found.node] = str(unsure)
             else:
@@ -100,7 +100,7 @@ class Wiring:
             changed = False
             kept = {argument for source in sources.values() for argument in source.uses}
             for key, source in list(sources.items()):
-                others = [each for use in source.uses for each in self.optimizers[self._by_argument[use]].arguments]
+                others = [each for use in source.uses for each in self.optimizers[self.by_argument[use]].arguments]
                 reason = next((self.reasons[each.node] for each in source.makers if each.node in self.reasons), "")
                 if reason or any(other not in kept for other in others):
                     for maker in source.makers:
@@ -340,11 +340,10 @@ class Wiring:
         return Step(statement, call, kind)
 
     def _is_static(self) -> bool:
-        names = (self._module.full_name(node) for node in self._module.nodes if isinstance(node, cst.Attribute))
-        found = {name for name in names if name.startswith("paddle.")}
-        in_fluid = any(name.startswith("paddle.fluid.") for name in found)
-        eager = any(name.startswith("paddle.fluid.dygraph") for name in found)
-        return any(STATIC.match(name) for name in found) or (in_fluid and not eager)
+        used = self._module.used
+        in_fluid = any(name.startswith("paddle.fluid.") for name in used)
+        eager = any(name.startswith("paddle.fluid.dygraph") for name in used)
+        return any(map(STATIC.match, used)) or (in_fluid and not eager)
 
 
 class Writer:
@@ -355,11 +354,11 @@ class Writer:
 
     def write(self, source: Source, native: Write | None = None) -> None:
         """Raises UnsureError, before anything is changed."""
-        optimizers = [self._wiring.optimizers[self._wiring._by_argument[each]] for each in source.uses]
+        optimizers = [self._wiring.optimizers[self._wiring.by_argument[each]] for each in source.uses]
         if native is not None and any(set(each.arguments) - set(source.uses) for each in optimizers):
             raise UnsureError("the optimizer may have another clip, too")
         for argument in source.uses:
-            optimizer = self._wiring.optimizers[self._wiring._by_argument[argument]]
+            optimizer = self._wiring.optimizers[self._wiring.by_argument[argument]]
             self._edits.remove_argument(argument)
             name = self._clip_name(argument, optimizer, hoist=native is None)
             for step in optimizer.steps:

@@ -35,6 +35,7 @@ NO_GRADIENT = "what it clips is no gradient, as far as can be seen"
 NO_ARGUMENTS = "its arguments cannot be told ({})"
 ONLY_NAMED = "it is named, and not called, so that where it is used cannot be seen"
 KERAS_3 = ("keras.ops", "keras.random", "keras.KerasTensor", "keras.Variable", "keras.distribution", "keras.saving")
+FLEET = re.compile(r"paddle\.(fluid\.incubate\.fleet|distributed\.(fleet|sharding|parallelize))")
 TAKEN = "the name unified_clip is something else in this file"
 PROGRAM = "it belongs to a program of Paddle, which PyTorch has not: clip in the step"
 
@@ -208,11 +209,7 @@ class _Work:
     @cached_property
     def _is_distributed(self) -> bool:
         """Whether a file uses Paddle's distributed training."""
-        nodes = self._module.nodes
-        names = {self._module.full_name(node) for node in nodes if isinstance(node, cst.Name | cst.Attribute)}
-        return any(
-            re.match(r"paddle\.(fluid\.incubate\.fleet|distributed\.(fleet|sharding|parallelize))", n) for n in names
-        )
+        return any(map(FLEET.match, self._module.used))
 
     # -- to PyTorch
 
@@ -302,8 +299,7 @@ def _is_old_keras(module: Module, found: Found) -> bool:
     """Whether clipnorm= may be of a Keras in which it was another limit: nothing that came with Keras 3 is imported."""
     if not found.name.startswith("keras.") or not found.name.endswith("(clipnorm=)"):
         return False
-    names = (module.full_name(node) for node in module.nodes if isinstance(node, cst.Name | cst.Attribute))
-    return not any(name.startswith(KERAS_3) for name in names)
+    return not any(name.startswith(KERAS_3) for name in module.used)
 
 
 def _is_need_clip(found: Found) -> bool:

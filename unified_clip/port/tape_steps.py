@@ -12,7 +12,7 @@ import libcst as cst
 from .edits import Edits
 from .gradients import SOURCES, Gradients
 from .meaning import UnsureError
-from .module import Binding, Module, Target, sorted_nodes
+from .module import Binding, Module, Target
 from .names import native
 
 SEVERAL_LOSSES = (cst.List, cst.Tuple, cst.Dict, cst.ListComp)
@@ -23,6 +23,7 @@ GRAPH = "it is built once, to be run by a session, and PyTorch's step is run eac
 SCALED = ("get_scaled_loss", "get_unscaled_gradients", "scale_loss")
 APART = "the gradients and apply_gradients() are not in one function"
 SEVERAL = "there are several gradients here before they are applied, which backward() would add to each other"
+DISTRIBUTED = ("tensorflow.distribute.", "tensorflow.compat.v1.distribute.")
 REPLICAS = (
     "MirroredStrategy",
     "MultiWorkerMirroredStrategy",
@@ -144,12 +145,8 @@ class Steps:
     @cached_property
     def _is_distributed(self) -> bool:
         """Whether a file is about several replicas."""
-        names = (each for each in self._module.nodes if isinstance(each, cst.Attribute))
-        return any(
-            self._module.full_name(each).startswith(("tensorflow.distribute.", "tensorflow.compat.v1.distribute."))
-            for each in names
-            if each.attr.value in REPLICAS
-        )
+        found = [name for name in self._module.used if name.startswith(DISTRIBUTED)]
+        return any(name.rpartition(".")[2] in REPLICAS for name in found)
 
     def _is_persistent(self, tape: cst.Call) -> bool:
         """Whether a tape gives gradients more than once."""
@@ -319,7 +316,8 @@ class Whole:
 
 def write(edits: Edits, module: Module, step: TapeStep, clips: Sequence[str] = ()) -> None:
     """The changes. `clips`: lines before the step."""
-    variable, grad = _names(module, step)
+    body = module.enclosing(step.source, cst.FunctionDef) or module.tree
+    variable, grad = module.free_name("variable", body), module.free_name("grad", body)
     loss = _in_brackets(module, step.loss)
     edits.insert(step.source_statement, [f"{step.optimizer}.zero_grad()", f"{loss}.backward()"])
     edits.replace(step.source, f"[{variable}.grad for {variable} in {step.variables}]")
@@ -334,18 +332,6 @@ def write(edits: Edits, module: Module, step: TapeStep, clips: Sequence[str] = (
         return [loop, *clips, f"{step.optimizer}.step()"]
 
     edits.rewrite(step.apply_statement, applied)
-
-
-def _names(module: Module, step: TapeStep) -> tuple[str, str]:
-    """For a variable and its gradient; not those that something else has here."""
-    around = module.enclosing(step.source, cst.FunctionDef) or module.tree
-    taken = {each.value for each in sorted_nodes(around) if isinstance(each, cst.Name)}
-    names = []
-    for name in ("variable", "grad"):
-        while name in taken:
-            name += "_"
-        names.append(name)
-    return names[0], names[1]
 
 
 def _in_brackets(module: Module, node: cst.BaseExpression) -> str:
