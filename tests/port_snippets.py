@@ -1,0 +1,56 @@
+"""A few lines of source to port, and how the tests of the rules do it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from textwrap import dedent
+
+from unified_clip.port.port import port
+from unified_clip.port.sites import Site, Target
+
+PADDLE = """\
+import paddle
+
+def train(model, loader):
+    clip = paddle.nn.ClipGradByNorm(1.0)
+    optimizer = paddle.optimizer.SGD(0.1, parameters=model.parameters(), grad_clip=clip)
+    for batch in loader:
+        model(batch).backward()
+        optimizer.step()
+"""
+TAPE = """\
+import tensorflow as tf
+
+def train(model, optimizer, x, variables):
+    with tf.GradientTape() as tape:
+        loss = model(x)
+    grads = tape.gradient(loss, variables)
+    grads = [tf.clip_by_norm(g, 1.0) for g in grads]
+    optimizer.apply_gradients(zip(grads, variables))
+"""
+KERAS = """\
+import tensorflow as tf
+
+optimizer = tf.keras.optimizers.SGD(0.1, global_clipnorm=LIMIT)
+
+def train(model, x, variables):
+    with tf.GradientTape() as tape:
+        loss = model(x)
+    optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+"""
+
+
+def ported(source: str, target: Target = "torch", native: bool = False) -> tuple[str, list[Site]]:
+    result = port(Path("a.py"), dedent(source).encode(), target, native)
+    return result.after.decode(), list(result.sites)
+
+
+def verdicts(source: str, target: Target = "torch", native: bool = False) -> list[str]:
+    return [site.verdict for site in ported(source, target, native)[1]]
+
+
+def with_lines(source: str, *replaced: tuple[str, str]) -> str:
+    for old, new in replaced:
+        assert old in source
+        source = source.replace(old, new)
+    return source
