@@ -350,3 +350,36 @@ def test_clipnorm_of_a_keras_that_may_be_old_is_flagged(more: str, verdict: str)
         "import tensorflow as tf\n", f"import keras\nimport tensorflow as tf\n{more}"
     )
     assert verdicts(source) == [verdict]
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (("    grads = [tf", "    optimizer = x\n    grads = [tf"), "the optimizer is chosen after the gradient"),
+        (("optimizer.apply", "next(optimizers).apply"), "the optimizer has no name here"),
+        (("    grads = [tf", "    grads[0] = x\n    grads = [tf"), "what is applied is not"),
+        (("    grads = [tf", "    grads.pop()\n    grads = [tf"), "what is applied is not"),
+        (("        loss = model(x)", "        loss = [model(x)]"), "there are several losses"),
+    ],
+)
+def test_a_step_whose_optimizer_list_or_loss_is_not_one_stays(change: tuple[str, str], reason: str) -> None:
+    source = with_lines(TAPE, change)
+    text, sites = ported(source)
+    assert text == source
+    assert reason in sites[0].reason
+
+
+def test_a_clip_that_another_object_may_read_stays() -> None:
+    source = """\
+    import paddle
+
+    class Trainer:
+        def __init__(self, model):
+            self.clip = paddle.nn.ClipGradByNorm(1.0)
+            self.opt = paddle.optimizer.SGD(parameters=model.parameters(), grad_clip=self.clip)
+
+        def step(self):
+            self.opt.step()
+    """
+    assert verdicts(source) == ["rewritten"]
+    assert verdicts(source + "\n    def use(trainer):\n        return make(grad_clip=trainer.clip)\n") == ["flagged"]
