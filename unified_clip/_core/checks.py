@@ -246,8 +246,9 @@ def finite(path: Path, n: Scalar, leaves: Sequence[Leaf], p: float, asked: str =
     if known:
         return
     counted = [(leaf, *counts) for leaf, counts in zip(leaves, path.nonfinite_counts(), strict=True) if any(counts)]
-    found = "; ".join(f"{leaf.place} holds {nans} NaN and {infs} inf" for leaf, nans, infs in counted)
-    kind = "NaN" if any(nans for _, nans, _ in counted) else "infinite"
+    places = [(leaf.place, nans, infs) for leaf, nans, infs in counted] + path.nonfinite_elsewhere()
+    found = "; ".join(f"{place} holds {nans} NaN and {infs} inf" for place, nans, infs in places)
+    kind = "NaN" if any(nans for _, nans, _ in places) else "infinite"
     raise NonFiniteNormError(
         f"the total norm of order {p:g} is {kind}, and {asked}; no gradient was "
         f"changed. {found or 'Every gradient is finite, but their norm exceeds the largest number of its dtype'}"

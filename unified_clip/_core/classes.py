@@ -13,6 +13,7 @@ from .entry import public
 from .functions import Functions
 from .gradients import Gradients, SameObjects, WholeSame, together, wants_clipping
 from .ops import Ops, Tensor
+from .shards import HERE_OR_TOLD, Across
 
 NeedClip = Callable[[Any], bool]
 Pairs = list[tuple[Any, Any]]
@@ -74,16 +75,21 @@ class GradientClip(Bound):
         ops, parameters = self._names.resolve(parameters)
         function, order = f"{type(self).__name__}.clip_", self._needs_order
         plain = self.need_clip is None
-        gradients = together(ops, parameters, function, self._instead, plain=plain, keep=self._takes, order=order)
+        gradients = together(
+            ops, parameters, function, self._instead, plain=plain, keep=self._takes, order=order, across=self._across
+        )
         norm = self._clip(gradients)
         gradients.finish()
         return norm
 
     _needs_order: ClassVar[bool] = False
+    _across = HERE_OR_TOLD
 
     def _whole(self, ops: Ops, pairs: Any) -> WholeSame | None:
         """Pairs that can be clipped in one go."""
-        if self.need_clip is not None or type(pairs) not in (list, tuple) or watch.in_detail():
+        if self.need_clip is not None or self._across.is_stated or watch.in_detail():
+            return None
+        if type(pairs) not in (list, tuple):
             return None
         path = ops.whole_of_pairs(pairs)
         if path is None:
@@ -186,6 +192,9 @@ class GradientClipByGlobalNorm(GradientClip):
         auto_skip_clip: Accepted for compatibility; it changes no result.
         need_clip: A function of a parameter; where it returns False, the gradient is neither counted nor scaled. So
             it is where the parameter's own attribute `need_clip` is false.
+        process_group: As for `clip_grad_norm_`.
+        ownership: As for `clip_grad_norm_`.
+        check_numel: As for `clip_grad_norm_`.
 
     Raises:
         TypeError: clip_norm is no number.
@@ -205,6 +214,10 @@ class GradientClipByGlobalNorm(GradientClip):
         group_name: str = "default_group",
         auto_skip_clip: bool = False,
         need_clip: NeedClip | None = None,
+        *,
+        process_group: Any = "auto",
+        ownership: Any = None,
+        check_numel: bool | int | None = None,
     ) -> None:
         super().__init__(need_clip)
         if not isinstance(group_name, str):
@@ -212,6 +225,7 @@ class GradientClipByGlobalNorm(GradientClip):
         self.clip_norm = checks.known_threshold(self._names.resolve(clip_norm)[0], clip_norm, "clip_norm")
         self.group_name = group_name
         self.auto_skip_clip = auto_skip_clip
+        self._across = Across(process_group, ownership, check_numel)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(clip_norm={self.clip_norm}, group_name={self.group_name!r})"
@@ -307,12 +321,13 @@ def clip_pairs(ops: Ops, params_grads: Any, clip_of: Callable[[Any], GradientCli
     groups: dict[object, tuple[GradientClip, list[Leaf]]] = {}
     for leaf in leaves:
         clip = clip_of(leaf.parameter)
-        if clip is not None and leaf.tensor is not None and clip._takes(leaf.parameter):
+        if clip is not None and clip._takes(leaf.parameter):
             groups.setdefault(clip._group(), (clip, []))[1].append(leaf)
     results = {leaf.position: leaf.tensor for leaf in leaves}
     for clip, members in groups.values():
-        gradients = SameObjects(ops, Tree(members, list), order=clip._needs_order)
-        clip._clip(gradients)
+        gradients = SameObjects(ops, Tree(members, list), order=clip._needs_order, across=clip._across)
+        if gradients.values or gradients.shards:  # which others may have the values of
+            clip._clip(gradients)
         results.update(zip((leaf.position for leaf in members), gradients.result(), strict=True))
     pairs = [(leaf.parameter, results[leaf.position]) for leaf in leaves]
     return [(b, a) if index else (a, b) for index, (a, b) in zip(indices, pairs, strict=True)]

@@ -112,6 +112,9 @@ class DevicePath:
     def nonfinite_counts(self) -> list[tuple[int, int]]:
         return [self._ops.nonfinite_counts(tensor) for tensor in self._tensors]
 
+    def nonfinite_elsewhere(self) -> list[tuple[str, int, int]]:
+        return []
+
     def count_nonfinite(self) -> tuple[Scalar, Scalar]:
         return self._ops.count_nonfinite(self._tensors)
 

@@ -8,6 +8,8 @@ they agree, that is the correctly rounded norm (Ziv's test); when they differ, t
 from __future__ import annotations
 
 import math
+import struct
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import NamedTuple
@@ -22,9 +24,15 @@ BLOCK_ERROR_SHIFT = 40
 """A block's float64 sum of exact non-negative terms is off by less than 2**-40 of itself:
 4095 additions lose at most 4095 * 2**-53 (1 + tiny) < 2**-40, whatever their order."""
 
-
 PAIR_ERROR_SHIFT = 80
 """A sum that is held in two float64 is off by less than 2**-80 of itself: see `_native/kernels.hpp`."""
+
+LIMBS = 138
+"""The words of 32 bits that hold a sum: the square of the largest float64 is below 2**4196 units, and 2**200 of
+them fit (as in `_native/accumulator.hpp`)."""
+
+WORDS = LIMBS + 4
+"""What an accumulator is when it is sent."""
 
 
 class Format(NamedTuple):
@@ -45,31 +53,54 @@ FORMATS = {
 
 @dataclass(frozen=True)
 class Accumulator:
-    """A sum of |g|**p: `total` within `slack` of the exact sum, both in units of 2**-UNIT, and what was not finite."""
+    """A sum of |g|**p in units of 2**-UNIT, within `slack` of the exact one, and what was not finite."""
 
     total: int = 0
-    slack: int = 0
+    blocks: int = 0
+    """How many sums over blocks are in it, none of which is off by more than 2**-BLOCK_ERROR_SHIFT of itself."""
+
+    pairs: int = 0
+    """The same for sums that were held in two float64 each."""
+
     nan: bool = False
     infinite: bool = False
 
     def __add__(self, other: Accumulator) -> Accumulator:
         return Accumulator(
-            self.total + other.total, self.slack + other.slack, self.nan or other.nan, self.infinite or other.infinite
+            self.total + other.total,
+            self.blocks + other.blocks,
+            self.pairs + other.pairs,
+            self.nan or other.nan,
+            self.infinite or other.infinite,
         )
 
     @classmethod
     def of_block_sums(cls, total: int) -> Accumulator:
         """The exact sum of float64 sums over blocks of at most BLOCK elements each."""
-        return cls._within(total, BLOCK_ERROR_SHIFT)
+        return cls(total, blocks=1 if total else 0)
 
     @classmethod
     def of_pair_sums(cls, total: int) -> Accumulator:
         """The exact sum of sums that were held in two float64 each."""
-        return cls._within(total, PAIR_ERROR_SHIFT)
+        return cls(total, pairs=1 if total else 0)
+
+    @property
+    def slack(self) -> int:
+        blocks = (self.total >> BLOCK_ERROR_SHIFT) + self.blocks if self.blocks else 0
+        pairs = (self.total >> PAIR_ERROR_SHIFT) + self.pairs if self.pairs else 0
+        return blocks + pairs
+
+    def to_words(self) -> list[int]:
+        """WORDS integers below 2**32: over up to 2**31 processes, sums of them fit int64."""
+        limbs = struct.unpack(f"<{LIMBS}I", self.total.to_bytes(4 * LIMBS, "little"))
+        return [*limbs, self.blocks, self.pairs, self.nan, self.infinite]
 
     @classmethod
-    def _within(cls, total: int, error_shift: int) -> Accumulator:
-        return cls(total, (total >> error_shift) + 1 if total else 0)
+    def from_words(cls, words: Sequence[int]) -> Accumulator:
+        """From the words of one accumulator, or from those of several, added up: then it is their sum."""
+        total = sum(word << (32 * place) for place, word in enumerate(words[:LIMBS]) if word)
+        blocks, pairs, nan, infinite = words[LIMBS:]
+        return cls(total, blocks, pairs, nan > 0, infinite > 0)
 
     def root(self, p: int, dtype: str) -> float | None:
         """The p-th root (p is 1 or 2) as the nearest number of `dtype`, or None where `slack` leaves that open."""
@@ -81,6 +112,14 @@ class Accumulator:
         if self.slack and low != _rounded_root(self.total + self.slack, p, dtype):
             return None
         return low
+
+
+def rounded_norm(sums: Callable[[bool], Accumulator], p: int, dtype: str) -> float:
+    """The root of a sum, from a fast one where that leaves no doubt, else from the exact one: `sums(exactly)`."""
+    n = sums(False).root(p, dtype)
+    n = sums(True).root(p, dtype) if n is None else n
+    assert n is not None, "an exact sum has no slack"
+    return n
 
 
 def nearest(value: float | Fraction, dtype: str) -> float:

@@ -10,6 +10,7 @@ from . import checks, containers, rule
 from .entry import public
 from .gradients import Functional, functional, together
 from .ops import Ops, Tensor
+from .shards import Across
 
 Resolver = Callable[[Any], tuple[Ops, Any]]
 """From an argument to the framework of its tensors, and the argument again (an iterator must be looked into)."""
@@ -40,6 +41,10 @@ class Functions:
         norm_type: float | str = 2.0,
         error_if_nonfinite: bool = False,
         foreach: bool | None = None,
+        *,
+        process_group: Any = "auto",
+        ownership: Any = None,
+        check_numel: bool | int | None = None,
     ) -> Tensor:
         """Clip the gradients of `parameters` in place, by one norm over all of them.
 
@@ -56,6 +61,12 @@ class Functions:
             norm_type: The order p of the norm: any p > 0, inf or 'inf'.
             error_if_nonfinite: Raise instead of clipping when the norm is NaN or infinite.
             foreach: Accepted for compatibility; it changes no result.
+            process_group: The processes that hold the gradients together, all of which have to call: a process group of
+                the framework, a device mesh, or None where all gradients are complete here. 'auto': as the tensors
+                tell.
+            ownership: Which process counts what the tensors do not tell about: 'replicated' (the others hold copies),
+                'distinct' (they hold other parameters), or a function of a parameter: whether this process counts it.
+            check_numel: Raise unless as many elements were counted as the gradients have (True), or as many as this.
 
         Returns:
             The norm before clipping, 0-d: float64 if any gradient is float64 or complex128, else float32. Correctly
@@ -78,7 +89,8 @@ class Functions:
         ops, parameters = self.resolve(parameters)
         limit, p = checks.threshold(ops, max_norm, "max_norm", differentiable=False), checks.norm_type(norm_type)
         plain = isinstance(limit, float) and not error_if_nonfinite
-        gradients = together(ops, parameters, "clip_grad_norm_", "clip_by_global_norm", plain=plain)
+        across = Across(process_group, ownership, check_numel)
+        gradients = together(ops, parameters, "clip_grad_norm_", "clip_by_global_norm", plain=plain, across=across)
         norm = rule.clip_together(gradients, limit, rule.PYTORCH, p=p, error_if_nonfinite=error_if_nonfinite)
         gradients.finish()
         return norm
@@ -120,6 +132,10 @@ class Functions:
         norm_type: float | str = 2.0,
         error_if_nonfinite: bool = False,
         foreach: bool | None = None,
+        *,
+        process_group: Any = "auto",
+        ownership: Any = None,
+        check_numel: bool | int | None = None,
     ) -> Tensor:
         """The norm over all gradients in `tensors`; nothing is clipped. Source: `torch.nn.utils.get_total_norm`.
 
@@ -128,6 +144,9 @@ class Functions:
             norm_type: The order p of the norm: any p > 0, inf or 'inf'.
             error_if_nonfinite: Raise when the norm is NaN or infinite.
             foreach: Accepted for compatibility; it changes no result.
+            process_group: As for `clip_grad_norm_`.
+            ownership: As for `clip_grad_norm_`.
+            check_numel: As for `clip_grad_norm_`.
 
         Returns:
             The norm, 0-d: float64 if any gradient is float64 or complex128, else float32.
@@ -145,7 +164,13 @@ class Functions:
         """
         ops, tensors = self.resolve(tensors)
         p = checks.norm_type(norm_type)
-        gradients = functional(ops, tensors, "get_total_norm", plain=not error_if_nonfinite)
+        gradients = functional(
+            ops,
+            tensors,
+            "get_total_norm",
+            plain=not error_if_nonfinite,
+            across=Across(process_group, ownership, check_numel),
+        )
         return rule.measure(gradients, p, error_if_nonfinite)
 
     @public

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, cast
 
 from . import checks, containers, watch
 from .containers import Leaf, Tree
 from .ops import Ops, Path, Scalar, Tensor, WholePath
+from .shards import HERE_OR_TOLD, Across, Shards, SharedPath, each_norm
 
 Arrange = Callable[[Sequence[Leaf]], list[Leaf]]
 """Which gradients take part, and in what order."""
@@ -16,18 +18,39 @@ Arrange = Callable[[Sequence[Leaf]], list[Leaf]]
 class Gradients:
     """Gradients that are present, checked, sparse ones merged: `values` are dense, one for each of `leaves`."""
 
-    def __init__(self, ops: Ops, leaves: Iterable[Leaf], *, also: Iterable[str] = (), order: bool = False) -> None:
+    def __init__(
+        self,
+        ops: Ops,
+        leaves: Iterable[Leaf],
+        *,
+        also: Iterable[str] = (),
+        order: bool = False,
+        across: Across = HERE_OR_TOLD,
+        parameters: Sequence[Leaf] | None = None,
+    ) -> None:
+        """`parameters`: those too that have no gradient, where they are not among `leaves`."""
         self.ops = ops
-        self.leaves = [leaf for leaf in leaves if leaf.tensor is not None]
+        given = list(leaves)
+        self.leaves = [leaf for leaf in given if leaf.tensor is not None]
         for leaf in self.leaves:
             checks.gradient_dtype(ops.dtype(leaf.tensor), leaf, also=also, order=order)
-        adopted = [ops.adopt(leaf.tensor) for leaf in self.leaves]
+        self.shards = ops.shards(
+            self.leaves, given if parameters is None else parameters, across, differentiable=self.differentiable
+        )
+        held = self.shards.values if self.shards else [leaf.tensor for leaf in self.leaves]
+        adopted = [ops.adopt(tensor) for tensor in held]
         self._merged = [ops.merge_sparse(tensor, differentiable=self.differentiable) for tensor in adopted]
         self.values: list[Tensor] = [
             tensor if merged is None else merged[0] for tensor, merged in zip(adopted, self._merged, strict=True)
         ]
 
     differentiable = True
+    shards: Shards | None = None
+    _agreed: Mapping[str, float] = MappingProxyType({})
+
+    def agree(self, **values: Any) -> None:
+        """What has to be the same on every process that holds the gradients; they compare it when they measure."""
+        self._agreed = {name: value for name, value in values.items() if isinstance(value, float)}
 
     def leave(self, group: range, path: Path) -> None:
         """Take the values of a group as they are."""
@@ -39,16 +62,34 @@ class Gradients:
         """Clip a group by value."""
 
     def path(self, group: range, others: Sequence[Any] = ()) -> Path:
-        return self.ops.path([self.values[i] for i in group], differentiable=self.differentiable, others=others)
+        local = self.ops.path([self.values[i] for i in group], differentiable=self.differentiable, others=others)
+        if self.shards is None:
+            return local
+        return cast(Path, SharedPath(local, self.shards, group, self._agreed, self.ops.measuring))
+
+    def shared_norms(self, p: float) -> list[float] | None:
+        """The norm of each gradient over the processes that hold it; None where each is held by one."""
+        if self.shards is None:
+            return None
+        if p not in (1, 2):
+            raise ValueError(
+                f"the norm of order {p:g} of single gradients cannot be computed where several processes hold them; "
+                "use order 2 or 1, or one norm over all"
+            )
+        return each_norm(self.shards, int(p), self._agreed, self.ops.measuring)
 
     def each(self, group: range) -> Path | None:
         """A path with a norm for each gradient of a group, where the framework has one."""
+        if self.shards is not None:
+            return None
         return self.ops.each([self.values[i] for i in group], differentiable=self.differentiable)
 
     def restored(self, index: int, value: Tensor) -> Any:
         """A value as the gradient it belongs to: sparse again if that was sparse."""
         merged = self._merged[index]
-        return value if merged is None else merged[1](value)
+        if merged is not None:
+            value = merged[1](value)
+        return value if self.shards is None else self.shards.restored(index, value)
 
     def is_sparse(self, index: int) -> bool:
         return self._merged[index] is not None
@@ -57,8 +98,8 @@ class Gradients:
 class Functional(Gradients):
     """Results are collected; `result` rebuilds the container from them."""
 
-    def __init__(self, ops: Ops, tree: Tree, *, also: Iterable[str] = (), order: bool = False) -> None:
-        super().__init__(ops, tree.leaves, also=also, order=order)
+    def __init__(self, ops: Ops, tree: Tree, **options: Any) -> None:
+        super().__init__(ops, tree.leaves, **options)
         self.tree = tree
         self._results: dict[int, Any] = {}
 
@@ -119,20 +160,23 @@ class InPlace(Gradients):
         keep: Callable[[Any], bool] = wants_clipping,
         order: bool = False,
         arrange: Arrange = list,
+        across: Across = HERE_OR_TOLD,
     ) -> None:
         tree = containers.flatten(ops, container)
         _warn_if_used_up(tree, function)
         if not ops.writable and not tree.used_up and container is not None:
             containers.check_replaceable(ops, container, function, instead)
         self._container, self._tree = container, tree
-        leaves = [leaf for leaf in tree.leaves if leaf.tensor is not None]
+        leaves = parameters = [leaf for leaf in tree.leaves if leaf.tensor is not None]
         if ops.gradients_on_parameters:
             leaves = _gradients_of_parameters(ops, leaves, function, instead)
         leaves = arrange([leaf for leaf in leaves if keep(leaf.parameter)])
         for leaf in leaves:
             checks.gradient_dtype(ops.dtype(leaf.tensor), leaf, order=order)
         owners = ops.distinct([leaf.tensor for leaf in leaves], lambda index: f"the gradient at {leaves[index].place}")
-        super().__init__(ops, [leaf for index, leaf in enumerate(leaves) if owners[index] == index], order=order)
+        once = [leaf for index, leaf in enumerate(leaves) if owners[index] == index]
+        counted = [leaf for leaf in parameters if keep(leaf.parameter)]
+        super().__init__(ops, once, order=order, across=across, parameters=counted)
         self._aliases: dict[int, list[Leaf]] = {}
         for leaf, owner in zip(leaves, owners, strict=True):
             if leaves[owner] is not leaf:
@@ -177,6 +221,8 @@ class InPlace(Gradients):
         for index in group:
             leaf = self.leaves[index]
             aliases = self._aliases.get(leaf.position, [])
+            if self.shards is not None and self.values[index] is not leaf.tensor:
+                self.ops.wrote([leaf.tensor])
             if self.is_sparse(index):
                 for holder in (leaf, *aliases):
                     self.ops.set_gradient(holder.parameter, self.restored(index, self.values[index]))
@@ -271,10 +317,11 @@ def together(
     plain: bool,
     keep: Callable[[Any], bool] = wants_clipping,
     order: bool = False,
+    across: Across = HERE_OR_TOLD,
 ) -> Whole | InPlace:
     """Gradients to be clipped in place. `plain`: nothing has to be known of any one."""
     whole = None
-    plain = plain and not watch.in_detail()
+    plain = plain and not watch.in_detail() and not across.is_stated
     if plain and ops.gradients_on_parameters:
         container = _listed(container)
         if type(container) in (list, tuple):
@@ -282,22 +329,25 @@ def together(
     elif plain and type(container) is list:
         whole = ops.whole_of_tensors(container, differentiable=False, in_place=True)
     if whole is None:
-        return InPlace(ops, container, function, instead, keep=keep, order=order)
+        return InPlace(ops, container, function, instead, keep=keep, order=order, across=across)
     if ops.writable:
         return Whole(whole)
     return WholeReplaced(whole, container)
 
 
-def functional(ops: Ops, container: Any, function: str, *, plain: bool = True) -> WholeFunctional | Functional:
+def functional(
+    ops: Ops, container: Any, function: str, *, plain: bool = True, across: Across = HERE_OR_TOLD
+) -> WholeFunctional | Functional:
     """Gradients for new results. `plain`: nothing has to be known of any one."""
     container = _listed(container)
-    found = containers.plain_items(container) if plain and not watch.in_detail() else None
+    plain = plain and not watch.in_detail() and not across.is_stated
+    found = containers.plain_items(container) if plain else None
     whole = ops.whole_of_tensors(found[0], differentiable=True, in_place=False) if found else None
     if found is not None and whole is not None:
         return WholeFunctional(whole, *found)
     tree = containers.flatten(ops, container)
     _warn_if_used_up(tree, function)
-    return Functional(ops, tree)
+    return Functional(ops, tree, across=across)
 
 
 def _warn_if_used_up(tree: Tree, function: str) -> None:

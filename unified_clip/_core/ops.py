@@ -8,7 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
+
+if TYPE_CHECKING:
+    from .containers import Leaf
+    from .shards import Across, Measuring, Shards
 
 Tensor = Any
 """A dense tensor of whichever framework the Ops at hand belongs to."""
@@ -97,6 +101,9 @@ class Path(Protocol):
 
     def nonfinite_counts(self) -> list[tuple[int, int]]:
         """How many NaN and how many inf each tensor holds."""
+
+    def nonfinite_elsewhere(self) -> list[tuple[str, int, int]]:
+        """The same of other processes that hold parts of the gradients: which one, and how many."""
 
     def count_nonfinite(self) -> tuple[Scalar, Scalar]:
         """How many NaN and how many inf all tensors hold, without waiting for a device."""
@@ -208,6 +215,22 @@ class Ops(Protocol):
         return True
 
     # -- the path
+
+    def shards(
+        self, gradients: Sequence[Leaf], parameters: Sequence[Leaf], across: Across, *, differentiable: bool
+    ) -> Shards | None:
+        """The gradients where several processes hold them together, or None. `parameters`: those without a gradient
+        too. `differentiable`: a functional name, so a derivative may be wanted."""
+        if across.is_stated:
+            raise TypeError(
+                "process_group, ownership and check_numel are for gradients that several processes hold, and each "
+                f"tensor of {self.name} is held by one; leave them out"
+            )
+        return None
+
+    def measuring(self, tensors: Sequence[Tensor]) -> Measuring:
+        """Sums of what is held here of `shards`, on the host. Only called where there are some."""
+        return cast("Measuring", self.path(tensors, differentiable=False))
 
     def merge_sparse(self, gradient: Any, *, differentiable: bool) -> tuple[Tensor, Callable[[Tensor], Any]] | None:
         """A sparse gradient's values, repeated rows summed, and how to make it sparse again; None for a dense one."""

@@ -54,6 +54,7 @@ def clip_together(
 ) -> Tensor:
     """Clip all gradients by one norm, which is returned."""
     group = range(len(gradients.values))
+    gradients.agree(threshold=limit, error_if_nonfinite=float(error_if_nonfinite))
     path = gradients.path(group, _tensors(limit, given_norm))
     with path.scope():
         n = path.norm(p) if given_norm is None else path.constant(given_norm)
@@ -76,18 +77,24 @@ def clip_each(gradients: Gradients, limit: Scalar, family: Family, axes: Sequenc
 
     All are measured before the first is written, and those that a framework may refuse to write come first.
     """
+    gradients.agree(threshold=limit)
     each = gradients.each(range(len(gradients.values))) if axes is None else None
     if each is not None:
         with each.scope():
             _apply_each("each", gradients, range(len(gradients.values)), each, each.norm(2), limit, family)
         return
     rule: watch.Rule = "each" if axes is None else "slices"
+    shared = gradients.shared_norms(2) if axes is None else None
     measured = []
     for index in range(len(gradients.values)):
         group = range(index, index + 1)
         path = gradients.path(group, _tensors(limit))
         with path.scope():
-            measured.append((group, path, path.norm(2) if axes is None else path.slice_norms(axes)))
+            if shared is not None:
+                n = path.constant(shared[index])
+            else:
+                n = path.norm(2) if axes is None else path.slice_norms(axes)
+            measured.append((group, path, n))
     for group, path, n in sorted(measured, key=lambda each: each[1].on_host):
         with path.scope():
             _apply_each(rule, gradients, group, path, n, limit, family)
@@ -123,6 +130,7 @@ def _tensors(*scalars: Scalar | None) -> list[Tensor]:
 
 def measure(gradients: Gradients, p: float, error_if_nonfinite: bool = False) -> Tensor:
     """The p-norm over all gradients."""
+    gradients.agree(error_if_nonfinite=float(error_if_nonfinite))
     path = gradients.path(range(len(gradients.values)))
     with path.scope():
         n = path.norm(p)
@@ -134,6 +142,8 @@ def measure(gradients: Gradients, p: float, error_if_nonfinite: bool = False) ->
 def clip_by_value(gradients: Gradients, low: Any, high: Any) -> None:
     """Move every element beyond a bound onto that bound. Bounds: numbers, or tensors that broadcast."""
     group = range(len(gradients.values))
+    if gradients.shards is not None:
+        gradients.shards.check_by_value()
     for index in filter(gradients.is_sparse, group):
         checks.sparse_bounds(low, high, gradients.leaves[index])
     path = gradients.path(group, _tensors(low, high))

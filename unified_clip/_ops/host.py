@@ -11,13 +11,13 @@ import os
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Protocol
 
 import numpy as np
 
 from .._core.device import norm_dtype
-from .._core.exact import FORMATS, nearest
+from .._core.exact import FORMATS, Accumulator, nearest, rounded_norm
 from .._core.ops import GraphTeller, Later, Scalar, Tensor, WholePath
 from .._native import KERNELS
 from . import kernels
@@ -75,12 +75,24 @@ class HostPath:
         return self._ops.name
 
     def norm(self, p: float) -> Scalar:
-        magnitudes = [part for view, dtype in self._buffers() for part in kernels.real_parts(view, dtype, p)]
         if p in (1, 2):
-            n = kernels.exact_norm(magnitudes, int(p), self.norm_dtype, self._threads)
-        else:
-            n = kernels.general_norm(magnitudes, p, self.norm_dtype, self._threads)
-        return np.float64(n)
+            return np.float64(rounded_norm(partial(self.power_sum, int(p)), int(p), self.norm_dtype))
+        return np.float64(kernels.general_norm(self._magnitudes(p), p, self.norm_dtype, self._threads))
+
+    def power_sum(self, p: int, exactly: bool) -> Accumulator:
+        return kernels.power_sum(self._magnitudes(p), p, self.norm_dtype, exactly=exactly, threads=self._threads)
+
+    def greatest(self) -> float:
+        return kernels.greatest(self._magnitudes(math.inf), self._threads)
+
+    def relative_sum(self, p: float, top: float) -> tuple[float, float]:
+        return kernels.relative_sum(self._magnitudes(p), p, top)
+
+    def general_root(self, total: tuple[float, float], p: float, top: float, dtype: str) -> float:
+        return kernels.general_root(total, p, top, dtype)
+
+    def _magnitudes(self, p: float) -> list[tuple[Array, str]]:
+        return [part for view, dtype in self._buffers() for part in kernels.real_parts(view, dtype, p)]
 
     def slice_norms(self, axes: Sequence[int]) -> Scalar:
         return kernels.slice_norms(self._views[0], self._dtypes[0], axes, self.norm_dtype, self._threads)
@@ -150,6 +162,9 @@ class HostPath:
     def nonfinite_counts(self) -> list[tuple[int, int]]:
         decoded = [kernels.decode(view, dtype) for view, dtype in self._buffers()]
         return [(int(np.isnan(values).sum()), int(np.isinf(values).sum())) for values in decoded]
+
+    def nonfinite_elsewhere(self) -> list[tuple[str, int, int]]:
+        return []
 
     def count_nonfinite(self) -> tuple[Scalar, Scalar]:
         nan, inf = zip((0, 0), *self.nonfinite_counts(), strict=True)
@@ -239,15 +254,17 @@ class OneNormPath(LanePath):
 
     def norm(self, p: float) -> Scalar:
         if p == math.inf:
-            return nearest(self._lane.greatest(self._threads), self.norm_dtype)
+            return nearest(self.greatest(), self.norm_dtype)
         if p not in (1, 2):
             return super().norm(p)
-        return kernels.rounded_norm(
-            lambda how: kernels.native_sum(self._lane.power_sum(int(p), how, self._threads), how),
-            int(p),
-            self.norm_dtype,
-            blocks=self.norm_dtype == "float32",
-        )
+        return rounded_norm(partial(self.power_sum, int(p)), int(p), self.norm_dtype)
+
+    def power_sum(self, p: int, exactly: bool) -> Accumulator:
+        how = kernels.how_to_add(exactly, blocks=self.norm_dtype == "float32")
+        return kernels.native_sum(self._lane.power_sum(p, how, self._threads), how)
+
+    def greatest(self) -> float:
+        return float(self._lane.greatest(self._threads))
 
     def as_norm(self, n: Scalar) -> Tensor:
         if not self._lane.makes_tensors:

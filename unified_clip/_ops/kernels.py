@@ -12,7 +12,7 @@ import os
 import platform
 import struct
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
 from typing import Any
@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .._core.exact import BLOCK, FORMATS, Accumulator, nearest
+from .._core.exact import BLOCK, FORMATS, Accumulator, nearest, rounded_norm
 from .._core.ops import Scalar
 from .._native import KERNELS
 
@@ -54,26 +54,28 @@ def real_parts(view: Array, dtype: str, p: float) -> list[tuple[Array, str]]:
 
 
 def exact_norm(parts: Sequence[tuple[Array, str]], p: int, dtype: str, threads: int = 1) -> float:
-    compiled = _kernels_for([view for view, _ in parts])
-    buffers, codes = _buffers(parts) if compiled else ([], "")
-    real = [] if compiled else [part for view, dtype in parts for part in _real_and_imaginary(view, dtype)]
+    return rounded_norm(lambda exactly: power_sum(parts, p, dtype, exactly=exactly, threads=threads), p, dtype)
 
-    def sums(how: str) -> Accumulator:
-        if compiled:
-            return native_sum(compiled.power_sum(buffers, codes, p, how, threads), how)
-        return _block_sums(real, p) if how == "blocks" else _exact_sum(real, p)
 
+def power_sum(
+    parts: Sequence[tuple[Array, str]], p: int, dtype: str, *, exactly: bool, threads: int = 1
+) -> Accumulator:
+    """The sum of |g|**p for a norm of `dtype`: exactly, or as fast as that norm allows."""
     # A float64 term has more bits than a certified block sum keeps, and a float64 norm needs more than 2**-40.
     blocks = dtype == "float32" and all(part_dtype not in ("float64", "complex128") for _, part_dtype in parts)
-    return rounded_norm(sums, p, dtype, blocks=blocks)
+    how = how_to_add(exactly, blocks=blocks)
+    if compiled := _kernels_for([view for view, _ in parts]):
+        buffers, codes = _buffers(parts)
+        return native_sum(compiled.power_sum(buffers, codes, p, how, threads), how)
+    real = [part for view, dtype in parts for part in _real_and_imaginary(view, dtype)]
+    return _block_sums(real, p) if how == "blocks" else _exact_sum(real, p)
 
 
-def rounded_norm(sums: Callable[[str], Accumulator], p: int, dtype: str, *, blocks: bool) -> float:
-    """The root of a sum, from a fast sum where that leaves no doubt, else from the exact one: `sums(how)`."""
-    n = sums("blocks" if blocks else "pairs").root(p, dtype)
-    n = sums("exact").root(p, dtype) if n is None else n
-    assert n is not None, "an exact sum has no slack"
-    return n
+def how_to_add(exactly: bool, *, blocks: bool) -> str:
+    """What the compiled kernels call it. `blocks`: whether sums over blocks are good enough for a start."""
+    if exactly:
+        return "exact"
+    return "blocks" if blocks else "pairs"
 
 
 SUMS = {"blocks": Accumulator.of_block_sums, "pairs": Accumulator.of_pair_sums, "exact": Accumulator}
@@ -166,14 +168,29 @@ def _sum_exactly(values: npt.NDArray[np.float64], p: int) -> Accumulator:
 
 def general_norm(parts: Sequence[tuple[Array, str]], p: float, dtype: str, threads: int = 1) -> float:
     """Any p > 0, inf included, in extended precision where NumPy has it; divided by the greatest magnitude first."""
+    top = greatest(parts, threads)
+    if p == math.inf or top == 0 or not math.isfinite(top):
+        return nearest(top, dtype)
+    return general_root(relative_sum(parts, p, top), p, top, dtype)
+
+
+def greatest(parts: Sequence[tuple[Array, str]], threads: int = 1) -> float:
+    """The greatest magnitude; NaN if there is any, 0 for no elements."""
     compiled = _kernels_for([view for view, _ in parts])
-    greatest = compiled.greatest(*_buffers(parts), threads) if compiled else _greatest(parts)
-    if p == math.inf or greatest == 0 or not math.isfinite(greatest):
-        return nearest(greatest, dtype)
+    return float(compiled.greatest(*_buffers(parts), threads) if compiled else _greatest(parts))
+
+
+def relative_sum(parts: Sequence[tuple[Array, str]], p: float, top: float) -> tuple[float, float]:
+    """The sum of (|g| / top)**p, as that of two numbers."""
     total = np.longdouble(0)
     for chunk in _chunks(parts):
-        total += np.sum((np.abs(chunk).astype(np.longdouble) / greatest) ** np.longdouble(p))
-    root = np.longdouble(greatest) * total ** (1 / np.longdouble(p))
+        total += np.sum((np.abs(chunk).astype(np.longdouble) / top) ** np.longdouble(p))
+    return float(total), float(total - np.longdouble(float(total)))
+
+
+def general_root(total: tuple[float, float], p: float, top: float, dtype: str) -> float:
+    """The norm, from the sum relative to the greatest magnitude."""
+    root = np.longdouble(top) * (np.longdouble(total[0]) + np.longdouble(total[1])) ** (1 / np.longdouble(p))
     return float(np.float64(root) if dtype == "float64" else np.float32(root))
 
 

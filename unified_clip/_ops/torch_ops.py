@@ -13,10 +13,12 @@ from torch.utils import _python_dispatch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from .._core import entry
+from .._core.containers import Leaf
 from .._core.device import DevicePath, inverse
 from .._core.gradients import wants_clipping
 from .._core.ops import Later, Ops, Path, Scalar, Tensor, WholePath
-from . import host, kernels, memory, torch_entry, torch_lists, torch_numbers
+from .._core.shards import Across, Measuring, Shards
+from . import host, kernels, memory, torch_entry, torch_lists, torch_numbers, torch_shards, torch_sums
 from .torch_numbers import HALF
 
 DTYPES = {
@@ -99,6 +101,19 @@ class TorchOps(host.OfParameters, Ops):
         )
 
     # -- the path
+
+    def shards(
+        self, gradients: Sequence[Leaf], parameters: Sequence[Leaf], across: Across, *, differentiable: bool
+    ) -> Shards | None:
+        found = torch_shards.find(gradients, parameters, across)
+        if found is None or (differentiable and not across.is_stated and _records(True) and found.want_derivatives()):
+            return None  # PyTorch's own operations on DTensors have derivatives
+        entry.leave("gradients that several processes hold cannot be clipped in a graph")
+        return found
+
+    def measuring(self, tensors: Sequence[Tensor]) -> Measuring:
+        views = self.host_views(tensors, differentiable=False)
+        return torch_sums.TorchSums(tensors) if views is None else host.HostPath(self, tensors, views)
 
     def path(self, tensors: Sequence[Tensor], *, differentiable: bool, others: Sequence[Any] = ()) -> Path:
         views = self.host_views([*tensors, *others], differentiable=differentiable)

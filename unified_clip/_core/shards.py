@@ -1,0 +1,352 @@
+"""Gradients that several processes hold together: what these tell each other, and one norm from it.
+
+All that is sent are integers, which add up to the same in any order. So the norm is that of the whole gradients, bit
+for bit, whatever process holds what.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
+from typing import Any, NamedTuple, Protocol
+
+from .exact import UNIT, WORDS, Accumulator, nearest
+from .ops import Path, Scalar, Tensor
+
+Number = float | int
+
+PIECES = 4
+"""A number is compared in pieces of 16 bits: over up to 2**31 processes, sums of their squares fit int64."""
+
+
+class Across(NamedTuple):
+    """What a caller states about the processes that hold the gradients; see `clip_grad_norm_`."""
+
+    process_group: Any = "auto"
+    ownership: Any = None
+    check_numel: bool | int | None = None
+
+    @property
+    def is_stated(self) -> bool:
+        """Whether it says more than that all is here, or that the tensors tell."""
+        return self.process_group not in (None, "auto") or self.ownership is not None or self.check_numel is not None
+
+
+HERE_OR_TOLD = Across()
+"""All gradients are here, or tell by themselves who holds them."""
+
+
+class Group(Protocol):
+    """The processes that hold a model together. All of them call this at the same time, with lists of one length."""
+
+    rank: int
+    size: int
+
+    def total(self, numbers: Sequence[int]) -> list[int]:
+        """Each int64 added up over the processes."""
+
+    def greatest(self, numbers: Sequence[int]) -> list[int]:
+        """Of each int64 the greatest of any process."""
+
+
+class Row(NamedTuple):
+    """A parameter whose gradient is clipped by its own norm."""
+
+    at: int | None
+    """The index of its gradient; None where there is none here."""
+
+    groups: Sequence[Group]
+    """Over which its parts are spread, one after the other."""
+
+
+class Shards(Protocol):
+    """The gradients of a call, some of which are only held in part here."""
+
+    values: list[Tensor]
+    """What this process holds of each: dense tensors, in the gradients' own memory."""
+
+    @property
+    def numel(self) -> int | None:
+        """How many elements have to be counted, of all gradients on all processes; None where nobody asks."""
+
+    @property
+    def parameters(self) -> int | None:
+        """How many there are, with a gradient or without; None where every process has its own."""
+
+    def group(self) -> Group:
+        """Who adds up. ValueError where that cannot be told."""
+
+    def counted(self, indices: Sequence[int]) -> list[Tensor]:
+        """What this process counts, of what it holds of some of them: each element is counted by one process."""
+
+    def rows(self) -> list[Row]:
+        """All parameters, in the order that all processes have."""
+
+    def whole(self, index: int) -> Tensor:
+        """What this process holds of a gradient, where every process holds a term: of their sum."""
+
+    def check_by_value(self) -> None:
+        """ValueError where elements cannot be clipped one by one."""
+
+    def restored(self, index: int, value: Tensor) -> Any:
+        """A value as part of a gradient like the one that it was computed from."""
+
+
+class Alone:
+    """A group of one process, which holds everything."""
+
+    rank, size = 0, 1
+
+    def total(self, numbers: Sequence[int]) -> list[int]:
+        return list(numbers)
+
+    greatest = total
+
+
+class Measuring(Protocol):
+    """What a path can do for `SharedPath`: sums on the host, before the root."""
+
+    norm_dtype: str
+
+    def power_sum(self, p: int, exactly: bool) -> Accumulator: ...
+
+    def greatest(self) -> float: ...
+
+    def relative_sum(self, p: float, top: float) -> tuple[float, float]:
+        """The sum of (|g| / top)**p, as that of two numbers."""
+
+    def general_root(self, total: tuple[float, float], p: float, top: float, dtype: str) -> float:
+        """The norm, from such a sum over all gradients."""
+
+
+Sum = tuple[Accumulator, str]
+"""A sum of |g|**p, and the dtype that its root is to have."""
+
+
+class Exchange:
+    """What the processes of a group find together."""
+
+    def __init__(self, group: Group, agreed: Mapping[str, Number], numel: tuple[int, int] | None = None) -> None:
+        """`agreed`: what has to be the same everywhere. `numel`: how many elements are counted here, and how many there
+        are in all."""
+        self.group = group
+        self._agreed = dict(agreed)
+        self._counted = 0
+        if numel is not None:
+            self._counted, self._agreed["the number of gradient elements"] = numel
+
+    def power_sum(self, own: Accumulator, dtype: str) -> Sum:
+        """The sum over all processes, and the norm's dtype: float64 where any process has it."""
+        pieces = self._pieces()
+        words = [*_to_words((own, dtype)), self._counted]
+        found = self.group.total([*words, *pieces, *(piece * piece for piece in pieces)])
+        self._compare_squares(found[len(words) :])
+        self._check_count(found[len(words) - 1])
+        return _from_words(found)
+
+    def power_sums(self, own: Sequence[Sum]) -> list[Sum]:
+        """The same for each of several sums, of which every process has one; all have to have compared how many."""
+        found = self.group.total([word for each in own for word in _to_words(each)])
+        return [_from_words(found[start:]) for start in range(0, len(found), WORDS + 1)]
+
+    def compare(self) -> None:
+        """ValueError where anything differs that has to be the same everywhere."""
+        pieces = self._pieces()
+        self._compare_squares(self.group.total([*pieces, *(piece * piece for piece in pieces)]))
+
+    def greatest(self, own: float, dtype: str) -> tuple[float, str]:
+        """The greatest of all processes' magnitudes, NaN if there is any: as float64 their bits are in that order."""
+        pieces = self._pieces()
+        bits = _bits(math.nan if math.isnan(own) else own)
+        found = self.group.greatest([bits, dtype == "float64", *pieces, *(-piece for piece in pieces)])
+        most, least = _halves(found[2:])
+        self._compare([high == -low for high, low in zip(most, least, strict=True)])
+        if "the number of gradient elements" in self._agreed:
+            self._check_count(self.group.total([self._counted])[0])
+        return _from_bits(found[0]), "float64" if found[1] else "float32"
+
+    def relative_sum(self, own: tuple[float, float]) -> tuple[float, float]:
+        """The sum over all processes, as that of two numbers."""
+        total = Accumulator(sum(map(_in_units, own)))
+        everywhere = Fraction(Accumulator.from_words(self.group.total(total.to_words())).total, 2**UNIT)
+        high = float(everywhere)
+        return high, float(everywhere - Fraction(high))
+
+    def by_rank(self, number: int) -> list[int]:
+        """An int64, not negative, of every process."""
+        slots = [0] * self.group.size
+        slots[self.group.rank] = number
+        return self.group.total(slots)
+
+    def _pieces(self) -> list[int]:
+        return [piece for value in self._agreed.values() for piece in _split(value)]
+
+    def _compare_squares(self, found: Sequence[int]) -> None:
+        """Numbers are equal where as many times the sum of their squares is the square of their sum."""
+        sums, squares = _halves(found)
+        self._compare([self.group.size * square == total * total for total, square in zip(sums, squares, strict=True)])
+
+    def _compare(self, are_equal: Sequence[bool]) -> None:
+        """`are_equal`: of each piece, which every process finds alike, so that all raise, or none."""
+        for number, (name, own) in enumerate(self._agreed.items()):
+            if not all(are_equal[number * PIECES : (number + 1) * PIECES]):
+                pieces = [self.by_rank(piece) for piece in _split(own)]
+                values = [_joined(each, type(own)) for each in zip(*pieces, strict=True)]
+                raise ValueError(
+                    f"the processes disagree about {name}: {_by_value(values)}; all of them have to pass the same, and "
+                    "every parameter, with a gradient or without"
+                )
+
+    def _check_count(self, counted: int) -> None:
+        expected = self._agreed.get("the number of gradient elements", counted)
+        if counted != expected:
+            raise ValueError(
+                f"{counted} gradient elements were counted, and {expected} expected: some are counted more than once "
+                "or not at all; state with `ownership` which process counts which parameter"
+            )
+
+
+def _to_words(own: Sum) -> list[int]:
+    return [*own[0].to_words(), own[1] == "float64"]
+
+
+def _from_words(words: Sequence[int]) -> Sum:
+    return Accumulator.from_words(words[:WORDS]), "float64" if words[WORDS] else "float32"
+
+
+def _halves(numbers: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
+    middle = len(numbers) // 2
+    return numbers[:middle], numbers[middle:]
+
+
+def _in_units(value: float) -> int:
+    """Of 2**-UNIT."""
+    return int(Fraction(value) * 2**UNIT)
+
+
+def _bits(value: float) -> int:
+    """Of float64, as int64."""
+    (bits,) = struct.unpack("<q", struct.pack("<d", value))
+    return int(bits)
+
+
+def _from_bits(bits: int) -> float:
+    (value,) = struct.unpack("<d", struct.pack("<q", bits))
+    return float(value)
+
+
+def _split(value: Number) -> list[int]:
+    bits = _bits(value) if isinstance(value, float) else value
+    return [bits >> (16 * place) & 0xFFFF for place in range(PIECES)]
+
+
+def _joined(pieces: Sequence[int], kind: type) -> Number:
+    bits = sum(piece << (16 * place) for place, piece in enumerate(pieces))
+    return _from_bits(bits - (bits >> 63 << 64)) if kind is float else bits
+
+
+def _by_value(values: Sequence[Number]) -> str:
+    """Who has which, the most frequent first."""
+    common = Counter(values).most_common(4)
+    ranks = {value: [str(rank) for rank, each in enumerate(values) if each == value] for value, _ in common}
+    told = [
+        f"{value} on rank {', '.join(found[:4])}{' and others' * (len(found) > 4)}" for value, found in ranks.items()
+    ]
+    return "; ".join(told)
+
+
+class SharedPath:
+    """A path over what this process holds of some gradients, whose norm is that of the whole ones."""
+
+    def __init__(
+        self,
+        local: Path,
+        shards: Shards,
+        indices: Sequence[int],
+        agreed: Mapping[str, Number],
+        measuring: Callable[[Sequence[Tensor]], Measuring],
+    ) -> None:
+        self._local: Any = local
+        self._shards, self._indices, self._agreed, self._measuring = shards, indices, agreed, measuring
+        self._exchange: Exchange | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._local, name)
+
+    def norm(self, p: float) -> Scalar:
+        counted = self._shards.counted(self._indices)
+        self._exchange = Exchange(self._shards.group(), self._to_agree(p), self._numel(counted))
+        n, self._local.norm_dtype = _norm(self._measuring(counted), self._exchange, p)
+        return self._local.constant(n)
+
+    def slice_norms(self, axes: Sequence[int]) -> Scalar:
+        raise ValueError(
+            "axes cannot be used with a gradient that several processes hold, since slices may be cut; clip it whole, "
+            "or gather it first"
+        )
+
+    def nonfinite_elsewhere(self) -> list[tuple[str, int, int]]:
+        if self._exchange is None:
+            return []
+        here = self._exchange.group.rank
+        counts = zip(*self._local.nonfinite_counts(), strict=True)
+        nans, infs = (self._exchange.by_rank(sum(each)) for each in (*counts, (), ())[:2])
+        return [
+            (f"rank {rank}", *each)
+            for rank, each in enumerate(zip(nans, infs, strict=True))
+            if rank != here and any(each)
+        ]
+
+    def _to_agree(self, p: float) -> dict[str, Number]:
+        number = self._shards.parameters
+        return {**self._agreed, "norm_type": p, **({} if number is None else {"the number of parameters": number})}
+
+    def _numel(self, counted: Sequence[Tensor]) -> tuple[int, int] | None:
+        expected = self._shards.numel
+        return None if expected is None else (sum(tensor.numel() for tensor in counted), expected)
+
+
+def each_norm(
+    shards: Shards, p: int, agreed: Mapping[str, Number], measuring: Callable[[Sequence[Tensor]], Measuring]
+) -> list[float]:
+    """The norm of each gradient, over all processes that hold parts of it."""
+    rows = shards.rows()
+    parts = [measuring([] if row.at is None else [shards.whole(row.at)]) for row in rows]
+    norms: dict[int, float] = {}
+    for exactly in (False, True):
+        left = [number for number in range(len(rows)) if number not in norms]
+        sums = {number: (parts[number].power_sum(p, exactly), parts[number].norm_dtype) for number in left}
+        _add_up(sums, rows, None if exactly else agreed)
+        norms.update((number, n) for number in left if (n := sums[number][0].root(p, sums[number][1])) is not None)
+    return [norms[number] for number, row in enumerate(rows) if row.at is not None]
+
+
+def _add_up(sums: dict[int, Sum], rows: Sequence[Row], agreed: Mapping[str, Number] | None) -> None:
+    """Along the first group of each row, then along the second; all rows of a group at once."""
+    for depth in range(max((len(row.groups) for row in rows), default=0)):
+        members: dict[Group, list[int]] = {}
+        for number in sums:
+            if len(rows[number].groups) > depth:
+                members.setdefault(rows[number].groups[depth], []).append(number)
+        for group, numbers in members.items():
+            exchange = Exchange(group, {**(agreed or {}), "the number of parameters": len(numbers)})
+            if agreed is not None:
+                exchange.compare()
+            sums.update(zip(numbers, exchange.power_sums([sums[number] for number in numbers]), strict=True))
+
+
+def _norm(own: Measuring, exchange: Exchange, p: float) -> tuple[float, str]:
+    """The norm over all processes, and its dtype."""
+    if p in (1, 2):
+        for exactly in (False, True):
+            total, dtype = exchange.power_sum(own.power_sum(int(p), exactly), own.norm_dtype)
+            if (n := total.root(int(p), dtype)) is not None:
+                return n, dtype
+        raise AssertionError("an exact sum has no slack")
+    top, dtype = exchange.greatest(own.greatest(), own.norm_dtype)
+    if p == math.inf or top == 0 or not math.isfinite(top):
+        return nearest(top, dtype), dtype
+    return own.general_root(exchange.relative_sum(own.relative_sum(p, top)), p, top, dtype), dtype
