@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from typing import Any
 
 Start = Callable[[int, int, str], None]
@@ -28,7 +29,7 @@ class World:
         pipes = [context.Pipe() for _ in range(size)]
         self._ends = [ours for ours, _ in pipes]
         self._directory = tempfile.TemporaryDirectory()
-        meeting = os.path.join(self._directory.name, "meeting")
+        meeting = str(Path(self._directory.name) / "meeting")
         self._processes = [
             context.Process(target=_work, args=(theirs, start, rank, size, meeting), daemon=True)
             for rank, (_, theirs) in enumerate(pipes)
