@@ -165,6 +165,70 @@ def test_parameters_in_groups_are_clipped_group_by_group() -> None:
     assert 'for group in optimizer.param_groups:\n            clip.clip_(group["params"])\n' in text
 
 
+@pytest.mark.parametrize(
+    "groups",
+    [
+        'g = {"params": a}\n    groups = [g]',
+        "g = dict(params=a)\n    groups = [b, g]",
+        'groups = [*[{"params": a}]]',
+        "groups = [dict(params=m.parameters()) for m in model]",
+        'gs = [{"params": a}]\n    groups = [g for g in gs]',
+        'groups = []\n    groups.append({"params": a})',
+        'groups = []\n    groups.extend([{"params": a}])',
+    ],
+)
+def test_groups_are_seen_in_whatever_way_they_are_made(groups: str) -> None:
+    change = ("    optimizer =", f"    b = model.b\n    {groups}\n    optimizer =")
+    text, _ = ported(with_lines(PADDLE, change, ("parameters=model.parameters()", "parameters=groups")))
+    assert 'for group in optimizer.param_groups:\n            clip.clip_(group["params"])\n' in text
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        "[model.weight, model.bias]",
+        "[p for n, p in model.named_parameters() if n]",
+        "[p for p in model.parameters() if p.ndim]",
+        "[model.create_parameter([1])]",
+    ],
+)
+def test_parameters_that_are_no_groups_are_clipped_together(parameters: str) -> None:
+    text, _ = ported(with_lines(PADDLE, ("parameters=model.parameters()", f"parameters={parameters}")))
+    assert "clip.clip_([parameter for" in text
+
+
+@pytest.mark.parametrize("groups", ["[loader]", "[make(x)]", "[x for x in make(y)]", "[groups[0]]"])
+def test_what_may_be_groups_is_flagged(groups: str) -> None:
+    source = with_lines(PADDLE, ("parameters=model.parameters()", f"parameters={groups}"))
+    _, (site,) = ported(source)
+    assert site.verdict == "flagged"
+    assert "holds groups, each with a norm of its own" in site.reason
+
+
+@pytest.mark.parametrize("line", ["model.add_sublayer('x', y)", "model.parts.append(y)", "setattr(model, 'x', y)"])
+def test_parameters_of_a_model_that_gets_layers_by_a_method_are_the_optimizers(line: str) -> None:
+    text, _ = ported(with_lines(PADDLE, ("    for batch", f"    {line}\n    for batch")))
+    assert "clip.clip_([parameter for" in text
+
+
+@pytest.mark.parametrize("method", ["apply_gradients", "apply_optimize"])
+def test_another_method_of_the_optimizer_that_clips_is_heeded(method: str) -> None:
+    source = with_lines(PADDLE, ("    for batch", f"    optimizer.{method}(x)\n    for batch"))
+    text, (site,) = ported(source)
+    assert text == source
+    assert f"optimizer.{method}() in line 6 clips, too" in site.reason
+
+
+def test_who_reads_the_gradients_later_is_told_that_they_are_clipped() -> None:
+    for source in (PADDLE, KERAS):
+        assert any("finds them clipped" in check for check in ported(source)[1][0].checks)
+
+
+def test_who_may_set_no_limit_is_told_what_that_means() -> None:
+    assert "a limit of 0 or None is off in Keras 3, and not here: see that it is neither" in ported(KERAS)[1][0].checks
+    assert "off in Keras" not in str(ported(with_lines(KERAS, ("LIMIT", "1.0")))[1][0].checks)
+
+
 def test_a_scaler_is_unscaled_before_the_clip() -> None:
     text, _ = ported(with_lines(PADDLE, ("optimizer.step()", "scaler.step(optimizer)")))
     lines = [line.strip() for line in text.splitlines()][-3:]
@@ -288,6 +352,20 @@ def test_all_gradients_and_variables_may_be_paired_in_many_ways(pairs: str) -> N
 def test_natives_clip_what_backward_made_or_nothing(change: tuple[str, str]) -> None:
     assert verdicts(TAPE, native=True) == ["rewritten"]
     source = with_lines(TAPE, change)
+    assert ported(source, native=True)[0] == source
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("    grads = [tf", "    raw = grads\n    grads = [tf"),
+        ("    grads = [tf", "    seen.append(grads)\n    grads = [tf"),
+        ("    grads = tape", "    grads = raw = tape"),
+    ],
+)
+def test_natives_clip_no_gradients_that_something_else_has(change: tuple[str, str]) -> None:
+    source = with_lines(TAPE, change)
+    assert verdicts(source) == ["rewritten"]
     assert ported(source, native=True)[0] == source
 
 
