@@ -352,6 +352,11 @@ def test_an_import_keeps_its_brackets_and_its_end(names: str, kept: str) -> None
     assert text.startswith(f"from torch.nn.utils import {kept}\nfrom unified_clip.torch import clip_grad_norm_\n")
 
 
+def test_a_file_in_which_nothing_is_rewritten_stays_as_it_is() -> None:
+    source = "import optax\n\x0cdef f():\n    return optax.clip(1.0)\n"
+    assert ported(source) == source
+
+
 def test_a_name_keeps_the_brackets_that_it_is_in() -> None:
     source = "import torch\n(torch.nn.utils.clip_grad_norm_)(p, 1.0)\n"
     assert ported(source).endswith("\n(unified_clip.torch.clip_grad_norm_)(p, 1.0)\n")

@@ -82,7 +82,7 @@ class Edits(cst.CSTTransformer):
     def made(self) -> bytes:
         """The file with all changes."""
         if not (self._changes or self._removed or self._before or self._instead or self._hoisted or self._after):
-            return self._module.tree.bytes
+            return self._module.content  # LibCST's own has no form feeds
         for node in (*self._changes, *self._removed, *self._instead, *self._hoisted):
             self._changed.add(next(each for each in self._module.around(node) if isinstance(each, cst.BaseStatement)))
         tree = self._module.tree.visit(self)

@@ -105,6 +105,7 @@ class Module:
 
     def __init__(self, content: bytes) -> None:
         """Raises UnreadableError."""
+        self.content = content
         try:
             self.tree = cst.parse_module(content)
         except cst.ParserSyntaxError as error:
