@@ -36,6 +36,7 @@ def test_the_clip_comes_before_each_step() -> None:
         ((("optimizer.step()", "x = optimizer.minimize(loss)")), "what optimizer.minimize() returns is used"),
         ((("optimizer.step()", "optimizer.minimize(loss, parameters=p)")), "is given more than the loss"),
         ((("    for batch", "    optimizer._add_param_group(more)\n    for batch")), "gets more parameters in line 6"),
+        ((("optimizer.step()", "optimizer.step(closure)")), "is given what computes the gradients in it"),
         ((("    clip =", "    global optimizer\n    clip =")), "optimizer is global or nonlocal here"),
         ((("    optimizer =", "    pass; optimizer =")), "the optimizer has no line of its own"),
         ((("optimizer.step()", "optimizer.minimize(backward(x))")), "the loss of optimizer.minimize()"),
@@ -125,6 +126,8 @@ def test_parameters_of_a_model_that_gets_new_parts_are_the_optimizers() -> None:
     "lines",
     [
         "scaler.unscale_(optimizer)\n        if ok:\n            scaler.step(optimizer)",
+        "scaler.unscale_(optimizer)\n        scaler.step(other)\n        scaler.step(optimizer)",
+        "scaler.unscale_(optimizer)\n        schedule.step()\n        scaler.step(optimizer)",
         "scaler.unscale_(optimizer=optimizer)\n        scaler.step(optimizer)",
     ],
 )
@@ -303,6 +306,10 @@ def test_a_step_takes_pytorchs_shape() -> None:
         (("    grads = [tf", "    more = tape.gradient(loss, x)\n    grads = [tf"), "there are several gradients"),
         (("tf.GradientTape()", "tf.GradientTape(persistent=True)"), "there are several gradients"),
         (("        loss = model(x)", "        loss = optimizer.get_scaled_loss(model(x))"), "the loss is scaled"),
+        (
+            ("import tensorflow as tf\n", "import tensorflow as tf\nimport horovod.tensorflow as hvd\nhvd.init()\n"),
+            "Horovod adds up",
+        ),
         (
             ("import tensorflow as tf\n", "import tensorflow as tf\ns = tf.distribute.MirroredStrategy()\n"),
             "each replica",

@@ -366,6 +366,8 @@ class Wiring:
         if name == "_grad_clip" or not isinstance(call, cst.Call):
             raise UnsureError(f"{binding.text}.{name} is used in line {line} without being called")
         step = self._at(call, name, line)
+        if name == "step" and call.args:
+            raise UnsureError(f"{binding.text}.step() in line {line} is given what computes the gradients in it")
         if name == "minimize" and not all(isinstance(each.value, Target) for each in call.args):
             raise UnsureError(f"the loss of {binding.text}.minimize() in line {line} is computed in the call")
         if name == "minimize" and len(call.args) > 1:
@@ -456,12 +458,14 @@ class Writer:
     def _unscaled(self, step: Step, optimizer: Optimizer) -> Iterator[str]:
         """scaler.unscale_(optimizer), unless it stands before the step."""
         scaler = self._module.code(cast(cst.Attribute, step.call.func).value)
-        code = f"{scaler}.unscale_({optimizer.binding.text})"
-        if not self._is_done_before(step.statement, code):
+        who = optimizer.binding.text
+        code = f"{scaler}.unscale_({who})"
+        ends = re.compile(rf"\.update\(|\.step\([^)]*\b{re.escape(who)}\b|\b{re.escape(who)}\.step\(")
+        if not self._is_done_before(step.statement, code, ends):
             yield code
 
-    def _is_done_before(self, statement: cst.CSTNode, code: str) -> bool:
-        """Whether a line stands before a step, after the step before it, in the same turn of a loop."""
+    def _is_done_before(self, statement: cst.CSTNode, code: str, ends: re.Pattern[str]) -> bool:
+        """Whether a line stands before a step, after what ends the step before it, in the same turn of a loop."""
         inner = self._module.parents[statement]
         for block in self._module.around(inner):
             if isinstance(block, cst.IndentedBlock | cst.Module):
@@ -470,7 +474,7 @@ class Writer:
                     text = self._module.code(line).partition("#")[0].strip()
                     if text in (code, code.replace("(", "(optimizer=")):
                         return True
-                    if ".step(" in text or ".update(" in text:
+                    if ends.search(text):
                         return False
             elif isinstance(block, cst.For | cst.While | cst.FunctionDef):
                 return False

@@ -25,7 +25,7 @@ NEED_CLIP = "parameters that Paddle leaves out (need_clip=False) need the attrib
 NEED_CLIP_NATIVE = "parameters that Paddle leaves out (need_clip=False) have to be left out of the call"
 ONE_NUMBER = "the loss has to be one number: the tape adds up others, and backward() refuses them"
 IN_PLACE = "what reads the gradients after the step finds them clipped, where TensorFlow keeps them as they were"
-IN_PLACE_PADDLE = "what reads the gradients after the step, or adds to them, finds them clipped: Paddle clips copies (but for new versions, by the global norm)"
+IN_PLACE_PADDLE = "what reads the gradients after the step, or adds to them, finds them clipped; Paddle may clip copies"
 OFF_WHEN_RUN = "a limit of 0 or None is off in Keras 3, and not here: see that it is neither"
 SCALED_LIMIT = "if the limit is multiplied by the loss's scale, take that out: gradients are unscaled before the clip"
 KERAS = (
