@@ -98,6 +98,15 @@ def test_a_function_does_not_hide_what_is_imported_for_the_file() -> None:
     assert ported(source).startswith("import torch\n" + OURS)
 
 
+@pytest.mark.parametrize("first", ["", '"""Doc."""\n'])
+def test_what_an_import_may_heed_is_set_before_ours_is_imported(first: str) -> None:
+    before = f'{first}import os\nos.environ["OMP_NUM_THREADS"] = "1"\nimport torch\n'
+    clip = "\ndef clip(p):\n    {}.clip_grad_norm_(p, 1.0)\n"
+    after = "\nimport json\n"
+    text = ported(before + clip.format("torch.nn.utils") + after)
+    assert text == before + OURS + clip.format("unified_clip.torch") + after
+
+
 @pytest.mark.parametrize("imports", ["import os; import torch", "if os: import torch"])
 def test_beside_an_import_that_has_no_line_of_its_own_ours_is_imported_for_the_file(imports: str) -> None:
     source = f"def clip(p):\n    {imports}\n    torch.nn.utils.clip_grad_norm_(p, 1.0)\n"
