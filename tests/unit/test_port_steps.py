@@ -23,6 +23,7 @@ def test_the_clip_comes_before_each_step() -> None:
         ((("        optimizer.step()\n", "    return optimizer\n")), "optimizer is handed on"),
         ((("        optimizer.step()", "        pass")), "no step of optimizer is in sight"),
         ((("optimizer.step()", "x = [optimizer.step() for _ in y]")), "the step in line 8 has no line of its own"),
+        ((("optimizer.step()", "f(x).backward(), optimizer.step()")), "the step in line 8 has no line of its own"),
         ((("optimizer.step()", "a = 1; optimizer.step()")), "the step in line 8 has no line of its own"),
         ((("parameters=model.parameters()", "parameters=some")), "whether some holds groups"),
         ((("ClipGradByNorm(1.0)", "ClipGradByNorm(1.0, need_clip=f)")), "need_clip= is about parameters"),
@@ -394,6 +395,17 @@ def test_an_optimizer_that_steps_in_other_ways_too_keeps_its_clip(line: str) -> 
 def test_an_optimizer_that_steps_other_variables_too_is_flagged() -> None:
     other = KERAS[KERAS.index("def train") :].replace("train", "other").replace("variables", "more")
     assert ported(f"{KERAS}\n{other}")[0] == f"{KERAS}\n{other}"
+
+
+def test_an_optimizer_that_steps_other_variables_elsewhere_without_a_clip_is_flagged() -> None:
+    other = (
+        TAPE[TAPE.index("    with") :]
+        .replace("variables", "more")
+        .replace("    grads = [tf.clip_by_norm(g, 1.0) for g in grads]\n", "")
+    )
+    source = TAPE + other.replace("grads", "rest")
+    assert ported(source)[0] == source
+    assert verdicts(TAPE + other.replace("grads", "rest").replace("optimizer", "second")) == ["rewritten"]
 
 
 def test_two_limits_of_one_optimizer_are_flagged() -> None:

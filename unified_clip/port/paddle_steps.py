@@ -380,7 +380,8 @@ class Wiring:
 
     def _at(self, call: cst.Call, kind: str, line: int) -> Step:
         statement = self._module.small_statement(call)
-        if statement is None or not self._module.stands_alone(statement):
+        alone = self._module.parents[call] is statement  # what else is in the statement may come before the step
+        if statement is None or not alone or not self._module.stands_alone(statement):
             raise UnsureError(f"the step in line {line} has no line of its own, and the clip has to come before it")
         return Step(statement, call, kind)
 

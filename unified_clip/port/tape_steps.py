@@ -79,6 +79,11 @@ class Steps:
         parts = self._parts_of(body)
         return next((each for each in parts if each.first <= line <= each.last), None)
 
+    def all(self) -> list[TapeStep]:
+        """Those in the file that could be ported, with clips and without."""
+        parts = [part for body in self._calls for part in self._parts_of(body)]
+        return [part.step for part in parts if part.step is not None]
+
     def applied_by(self, optimizer: Binding) -> list[Part]:
         """Where an optimizer applies gradients."""
         calls = [call for calls in self._calls.values() for call in calls if self._is_apply(call)]
