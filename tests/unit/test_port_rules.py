@@ -104,6 +104,11 @@ def test_arguments_get_the_names_that_ours_have() -> None:
     assert "x = unified_clip.paddle.clip_by_norm(t=p.grad, clip_norm=1.0)" in text
 
 
+def test_arguments_that_have_another_name_and_cannot_be_told_are_flagged() -> None:
+    source = "import paddle.fluid as fluid\nx = fluid.layers.clip_by_norm(p.grad, **kw)\n"
+    assert ported(source, "drop-in")[0] == source
+
+
 def test_an_argument_that_ours_do_not_take_is_flagged() -> None:
     _, (site,) = ported("import torch\ntorch.nn.utils.clip_grad_norm_(p, 1.0, group=g)\n")
     assert (site.verdict, site.reason) == ("flagged", "its arguments cannot be told (group=)")

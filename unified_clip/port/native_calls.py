@@ -147,7 +147,7 @@ def of_class(module: Module, source: Source) -> Write:
 
     if source.binding is not None:
         others = [each for each in source.binding.reads if module.parents[each] not in source.uses]
-        if others or module.elsewhere(source.binding):
+        if others:
             raise UnsureError("the clip is looked at elsewhere, too")
     limit = module.code(node) if isinstance(node, cst.Integer | cst.Float) else repr(module.number(node))
     limit = 'float("inf")' if limit == "inf" else limit
