@@ -163,6 +163,22 @@ def test_a_limit_of_an_optimizer_that_is_not_known_is_flagged(line: str, name: s
     assert (text, site.verdict, site.name) == (source, "flagged", name)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ("loss, step, 0.1, 'Adam', clip_gradients=5.0", ["flagged"]),
+        ("loss, step, 0.1, 'Adam', None, None, 5.0", ["flagged"]),
+        ("loss, step, **kw", ["flagged"]),
+        ("*args", ["flagged"]),
+        ("loss, step, 0.1, 'Adam', None, None, None", ["left"]),
+        ("loss, step, 0.1, 'Adam'", []),
+    ],
+)
+def test_a_function_that_clips_if_it_is_told_to_may_be_told_in_any_way(arguments: str, expected: list[str]) -> None:
+    source = f"import tensorflow as tf\ntf.contrib.layers.optimize_loss({arguments})\n"
+    assert verdicts(source, "drop-in") == expected
+
+
 def test_a_limit_that_something_else_keeps_is_no_clip() -> None:
     assert ported("import tensorflow as tf\nself.clipnorm = args.clipnorm = 1.0\n")[1] == []
 

@@ -177,9 +177,12 @@ def _by_argument(module: Module, node: cst.CSTNode, known: Native, name: str) ->
     call = module.enclosing(node, cst.Call)
     if not isinstance(call, cst.Call):
         return
-    for argument in call.args:
-        if argument.keyword is not None and argument.keyword.value == known.needs:
-            yield Found(argument, f"{name}({known.needs}=)", known, call)
+    arguments = Arguments(call, known.parameters if call.func is node else ())
+    told = arguments.given.get(known.needs)
+    if told is not None:
+        yield Found(told, f"{name}({known.needs}=)", known, call)
+    elif any(each.startswith("*") for each in arguments.strange):
+        yield Found(node, f"{name}({known.needs}=)", known, call, f"whether it is given {known.needs}= cannot be seen")
 
 
 def _is_no_read(module: Module, node: Target, parent: cst.CSTNode | None) -> bool:
