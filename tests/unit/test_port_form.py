@@ -98,6 +98,15 @@ def test_a_function_does_not_hide_what_is_imported_for_the_file() -> None:
     assert ported(source).startswith("import torch\n" + OURS)
 
 
+@pytest.mark.parametrize("first", ["", '"""Doc."""\n'])
+def test_what_an_import_may_heed_is_set_before_ours_is_imported(first: str) -> None:
+    before = f'{first}import os\nos.environ["OMP_NUM_THREADS"] = "1"\nimport torch\n'
+    clip = "\ndef clip(p):\n    {}.clip_grad_norm_(p, 1.0)\n"
+    after = "\nimport json\n"
+    text = ported(before + clip.format("torch.nn.utils") + after)
+    assert text == before + OURS + clip.format("unified_clip.torch") + after
+
+
 @pytest.mark.parametrize("imports", ["import os; import torch", "if os: import torch"])
 def test_beside_an_import_that_has_no_line_of_its_own_ours_is_imported_for_the_file(imports: str) -> None:
     source = f"def clip(p):\n    {imports}\n    torch.nn.utils.clip_grad_norm_(p, 1.0)\n"
@@ -350,6 +359,11 @@ def test_names_that_stay_in_an_import_stay_on_their_lines() -> None:
 def test_an_import_keeps_its_brackets_and_its_end(names: str, kept: str) -> None:
     text = ported(f"from torch.nn.utils import {names}\nclip_grad_norm_(p, 1.0)\n")
     assert text.startswith(f"from torch.nn.utils import {kept}\nfrom unified_clip.torch import clip_grad_norm_\n")
+
+
+def test_a_file_in_which_nothing_is_rewritten_stays_as_it_is() -> None:
+    source = "import optax\n\x0cdef f():\n    return optax.clip(1.0)\n"
+    assert ported(source) == source
 
 
 def test_a_name_keeps_the_brackets_that_it_is_in() -> None:

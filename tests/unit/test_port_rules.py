@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from port_snippets import KERAS, PADDLE, TAPE, ported, verdicts, with_lines
 
+from unified_clip.port.sites import Target
+
 # -- names
 
 
@@ -83,10 +85,28 @@ def test_a_name_that_may_come_from_a_star_is_flagged() -> None:
     assert "unified_clip" not in text
 
 
+@pytest.mark.parametrize(
+    ("star", "name"),
+    [
+        ("paddle.fluid", "clip.GradientClipByGlobalNorm(1.0)"),
+        ("tensorflow", "linalg.global_norm(grads)"),
+        ("torch.nn", "utils.clip_grad_norm_(p, 1.0)"),
+    ],
+)
+def test_a_name_of_a_module_that_may_come_from_a_star_is_flagged(star: str, name: str) -> None:
+    _, (site,) = ported(f"from {star} import *\n{name}\n")
+    assert site.reason == f"it comes from {star} import *; import it by name"
+
+
 def test_arguments_get_the_names_that_ours_have() -> None:
     source = "import paddle.fluid as fluid\nx = fluid.layers.clip_by_norm(x=p.grad, max_norm=1.0)\n"
     text, _ = ported(source, "drop-in")
     assert "x = unified_clip.paddle.clip_by_norm(t=p.grad, clip_norm=1.0)" in text
+
+
+def test_arguments_that_have_another_name_and_cannot_be_told_are_flagged() -> None:
+    source = "import paddle.fluid as fluid\nx = fluid.layers.clip_by_norm(p.grad, **kw)\n"
+    assert ported(source, "drop-in")[0] == source
 
 
 def test_an_argument_that_ours_do_not_take_is_flagged() -> None:
@@ -98,6 +118,69 @@ def test_a_function_that_the_file_replaces_is_flagged() -> None:
     source = "import torch\ntorch.nn.utils.clip_grad_norm_ = mine\ntorch.nn.utils.clip_grad_norm_(p, 1.0)\n"
     assert ported(source)[0] == source
     assert verdicts(source) == ["flagged"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "setattr(torch.nn.utils, 'clip_grad_norm_', mine)",
+        "monkeypatch.setattr(torch.nn.utils, 'clip_grad_norm_', mine)",
+        "monkeypatch.setattr('torch.nn.utils.clip_grad_norm_', mine)",
+        "mock.patch('torch.nn.utils.clip_grad_norm_').start()",
+        "mock.patch.object(torch.nn.utils, 'clip_grad_norm_').start()",
+        "torch.nn.utils.clip_grad_norm_, x = mine, 1",
+    ],
+)
+def test_a_function_that_the_file_replaces_in_another_way_is_flagged(line: str) -> None:
+    source = f"import torch\n{line}\ntorch.nn.utils.clip_grad_norm_(p, 1.0)\n"
+    assert ported(source)[0] == source
+    assert verdicts(source) == ["flagged"]
+
+
+@pytest.mark.parametrize("package", ["accelerate", "lightning", "pytorch_lightning"])
+def test_an_engines_own_method_is_flagged_where_pytorch_is_not_imported(package: str) -> None:
+    assert verdicts(f"import {package}\nx.clip_grad_norm_(p, 1.0)\n") == ["flagged"]
+
+
+def test_a_module_that_a_text_may_name_is_imported_still() -> None:
+    source = "import torch.nn.utils as u\n__all__ = ['u']\nu.clip_grad_norm_(p, 1.0)\n"
+    assert ported(source)[0].startswith("import torch.nn.utils as u\n")
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("kwargs['clipnorm'] = 1.0", "{'clipnorm':}"),
+        ("model.optimizer.clipnorm = 1.0", "model.optimizer.clipnorm"),
+        ("functools.partial(tf.keras.optimizers.Adam, clipvalue=1.0)", "functools.partial(clipvalue=)"),
+        ("lamb.LAMB(0.1, global_clipnorm=1.0)", "lamb.LAMB(global_clipnorm=)"),
+    ],
+)
+@pytest.mark.parametrize("target", ["torch", "drop-in"])
+def test_a_limit_of_an_optimizer_that_is_not_known_is_flagged(line: str, name: str, target: Target) -> None:
+    source = f"import functools, lamb\nimport tensorflow as tf\n{line}\n"
+    text, (site,) = ported(source, target)
+    assert (text, site.verdict, site.name) == (source, "flagged", name)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ("loss, step, 0.1, 'Adam', clip_gradients=5.0", ["flagged"]),
+        ("loss, step, 0.1, 'Adam', None, None, 5.0", ["flagged"]),
+        ("loss, step, **kw", ["flagged"]),
+        ("*args", ["flagged"]),
+        ("loss, step, 0.1, 'Adam', None, None, None", ["left"]),
+        ("loss, step, 0.1, 'Adam'", []),
+    ],
+)
+def test_a_function_that_clips_if_it_is_told_to_may_be_told_in_any_way(arguments: str, expected: list[str]) -> None:
+    source = f"import tensorflow as tf\ntf.contrib.layers.optimize_loss({arguments})\n"
+    assert verdicts(source, "drop-in") == expected
+
+
+def test_a_limit_that_something_else_keeps_is_no_clip() -> None:
+    assert ported("import tensorflow as tf\nself.clipnorm = args.clipnorm = 1.0\n")[1] == []
 
 
 @pytest.mark.parametrize("line", ["unified_clip = 3", "def f(unified_clip): pass", "import mine as unified_clip"])
@@ -213,6 +296,24 @@ def test_what_is_no_gradient_for_certain_is_not_touched(tensor: str, verdict: st
 )
 def test_what_a_gradient_is_handed_to_is_not_left_in_silence(use: str) -> None:
     assert verdicts(f"import tensorflow as tf\ny = {use}\n", "drop-in") == ["flagged"]
+
+
+@pytest.mark.parametrize(
+    ("function", "call"),
+    [
+        ("def f(x):\n    y = tape.gradient(x, v)\n    return y\n", "f(loss)"),
+        ("class A:\n    def f(self, x):\n        return 0, tape.gradient(x, v)\n", "self.f(loss)[1]"),
+        ("def f(x):\n    yield tape.gradient(x, v)\n", "next(f(loss))"),
+    ],
+)
+def test_a_gradient_that_a_function_returns_is_not_left_in_silence(function: str, call: str) -> None:
+    source = f"import tensorflow as tf\n{function}update = {call}\nx = tf.clip_by_norm(update, 1.0)\n"
+    assert verdicts(source, "drop-in") == ["flagged"]
+
+
+def test_arguments_that_cannot_be_told_may_hold_a_gradient() -> None:
+    _, (site,) = ported("import tensorflow as tf\nx = tf.clip_by_norm(**kw)\n", "drop-in")
+    assert (site.verdict, site.reason) == ("flagged", "its arguments cannot be told (**)")
 
 
 def test_a_function_that_no_gradient_is_handed_to_is_left() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import libcst as cst
 
-from .module import Module
+from .module import Module, sorted_nodes
 
 Change = Callable[[Any], cst.CSTNode]
 
@@ -82,7 +82,7 @@ class Edits(cst.CSTTransformer):
     def made(self) -> bytes:
         """The file with all changes."""
         if not (self._changes or self._removed or self._before or self._instead or self._hoisted or self._after):
-            return self._module.tree.bytes
+            return self._module.content  # LibCST's own has no form feeds
         for node in (*self._changes, *self._removed, *self._instead, *self._hoisted):
             self._changed.add(next(each for each in self._module.around(node) if isinstance(each, cst.BaseStatement)))
         tree = self._module.tree.visit(self)
@@ -215,12 +215,12 @@ def _without(block: Any, gaps: set[cst.CSTNode]) -> Any:
 
 
 def _with_import(tree: cst.Module, name: str) -> cst.Module:
-    """The tree with `import name`, after the imports that it begins with."""
+    """The tree with `import name`, after the imports before its first use."""
     code = f"import {name}"
     body = list(tree.body)
     if any(tree.code_for_node(each).strip() == code for each in body):
         return tree
-    place = _after_imports(body)
+    place = _after_imports(body, name)
     line: Any = cst.parse_statement(code, config=tree.config_for_parsing)
     if place == 0 and body:  # what stands above the first statement stays there
         first: Any = body[0]
@@ -233,16 +233,27 @@ def _newline(tree: cst.Module) -> cst.Newline:
     return cst.Newline()
 
 
-def _after_imports(body: Sequence[Any]) -> int:
-    """The place after the imports at the beginning; else after the docstring."""
-    for place, each in enumerate(body):
-        if isinstance(each, cst.SimpleStatementLine):
-            imports = all(isinstance(small, cst.Import | cst.ImportFrom) for small in each.body)
-            if not imports and not _is_docstring(place, each):
-                return place
-        elif not _is_guarded_import(each):
-            return place
-    return len(body)
+def _after_imports(body: Sequence[Any], name: str) -> int:
+    """The place after the imports before a module's first use, which may heed what is set between them; else after
+    the docstring."""
+    first = name.partition(".")[0]
+    place = 0
+    for number, each in enumerate(body):
+        if _is_import(each) or _is_guarded_import(each) or _is_docstring(number, each):
+            place = number + 1
+        elif _names(each, first):
+            break
+    return place
+
+
+def _names(statement: cst.CSTNode, name: str) -> bool:
+    """Whether a name is in a statement."""
+    return any(isinstance(each, cst.Name) and each.value == name for each in sorted_nodes(statement))
+
+
+def _is_import(statement: Any) -> bool:
+    simple = isinstance(statement, cst.SimpleStatementLine)
+    return simple and all(isinstance(small, cst.Import | cst.ImportFrom) for small in statement.body)
 
 
 def _is_guarded_import(statement: Any) -> bool:
@@ -253,8 +264,8 @@ def _is_guarded_import(statement: Any) -> bool:
     return isinstance(first, cst.SimpleStatementLine) and isinstance(first.body[0], cst.Import | cst.ImportFrom)
 
 
-def _is_docstring(number: int, line: cst.SimpleStatementLine) -> bool:
-    small = line.body[0]
+def _is_docstring(number: int, statement: Any) -> bool:
+    small = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None
     return number == 0 and isinstance(small, cst.Expr) and isinstance(small.value, cst.SimpleString)
 
 

@@ -12,6 +12,11 @@ from .module import Module, Target
 from .names import KERAS_RULES, METHODS, Native, is_keras_optimizer, last_names, native, natives
 
 CHECKS = ("isinstance", "issubclass")
+ENGINES = {"torch", "accelerate", "lightning", "lightning_fabric", "pytorch_lightning", "fairscale"}
+"""Packages with engines that clip, or are used beside them."""
+
+UNKNOWN = "which optimizer this is cannot be seen"
+MADE_OF_DICT = "which optimizer is made of it cannot be seen"
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,13 +71,18 @@ def find(module: Module) -> list[Found]:
 
 
 def _replaced(module: Module) -> Iterator[Native]:
-    """What is assigned to: torch.nn.utils.clip_grad_norm_ = mine."""
+    """What is assigned to, also by name: torch.nn.utils.clip_grad_norm_ = mine."""
     for node in module.nodes:
-        target = node.target if isinstance(node, cst.AssignTarget) else None
-        if isinstance(target, cst.Attribute) and target.attr.value in last_names():
-            known = native(module.full_name(target))
-            if known is not None:
-                yield known
+        name = ""
+        if isinstance(node, cst.Attribute) and node.attr.value in last_names() and module.is_target(node):
+            name = module.full_name(node)
+        elif isinstance(node, cst.Call) and module.code(node.func).endswith(("setattr", "patch", "patch.object")):
+            texts = [each.value for each in node.args[:2] if isinstance(each.value, cst.SimpleString)]
+            owner = [module.full_name(each.value) for each in node.args[:1] if each.value not in texts]
+            name = ".".join([*owner, *(str(each.evaluated_value) for each in texts)])
+        known = native(name)
+        if known is not None:
+            yield known
 
 
 class _Imports:
@@ -113,13 +123,29 @@ def _at(module: Module, imports: _Imports, node: cst.CSTNode) -> Iterator[Found]
         yield from _keyword_arguments(module, imports, node)
         yield from _method(module, imports, node)
         yield from _got_by_name(module, node)
-    elif isinstance(node, cst.AssignTarget) and "paddle" in imports.packages:
-        if _is_set_false(module, node):
+    elif isinstance(node, cst.AssignTarget):
+        if "paddle" in imports.packages and _is_set_false(module, node):
             yield Found(node.target, "need_clip")
+        if imports.has_keras:
+            yield from _set_limit(module, node.target)
     elif isinstance(node, cst.DictElement) and imports.has_keras:
-        key = node.key
-        if isinstance(key, cst.SimpleString) and key.evaluated_value in KERAS_RULES:
-            yield Found(node, f"{{{key.evaluated_value!r}:}}", unsure="which optimizer is made of it cannot be seen")
+        yield from _entry(node, node.key)
+
+
+def _entry(node: cst.CSTNode, key: cst.CSTNode) -> Iterator[Found]:
+    """A limit of Keras in a dict, of which an optimizer may be made."""
+    if isinstance(key, cst.SimpleString) and key.evaluated_value in KERAS_RULES:
+        yield Found(node, f"{{{key.evaluated_value!r}:}}", unsure=MADE_OF_DICT)
+
+
+def _set_limit(module: Module, target: cst.CSTNode) -> Iterator[Found]:
+    """kwargs["clipnorm"] = 1.0, or optimizer.clipnorm = 1.0."""
+    if isinstance(target, cst.Subscript) and isinstance(target.slice[0].slice, cst.Index):
+        yield from _entry(target, target.slice[0].slice.value)
+    elif isinstance(target, cst.Attribute) and target.attr.value in KERAS_RULES:
+        owner = module.code(target.value)
+        if "opt" in owner.lower():
+            yield Found(target, f"{owner}.{target.attr.value}", unsure="it is set on the optimizer after it was made")
 
 
 def _named(module: Module, imports: _Imports, node: Target) -> Iterator[Found]:
@@ -134,7 +160,7 @@ def _named(module: Module, imports: _Imports, node: Target) -> Iterator[Found]:
     found = [native(name) for name in sorted(names)]
     known = next((each for each in found if each is not None), None)
     if known is None:
-        yield from _by_star(imports, node, names)
+        yield from _by_star(module, imports, node, names)
         return
     call = parent if isinstance(parent, cst.Call) and parent.func is node else None
     name = min(filter(native, names), key=lambda name: (not name.endswith(f".{known.ours}"), len(name)))
@@ -151,9 +177,12 @@ def _by_argument(module: Module, node: cst.CSTNode, known: Native, name: str) ->
     call = module.enclosing(node, cst.Call)
     if not isinstance(call, cst.Call):
         return
-    for argument in call.args:
-        if argument.keyword is not None and argument.keyword.value == known.needs:
-            yield Found(argument, f"{name}({known.needs}=)", known, call)
+    arguments = Arguments(call, known.parameters if call.func is node else ())
+    told = arguments.given.get(known.needs)
+    if told is not None:
+        yield Found(told, f"{name}({known.needs}=)", known, call)
+    elif any(each.startswith("*") for each in arguments.strange):
+        yield Found(node, f"{name}({known.needs}=)", known, call, f"whether it is given {known.needs}= cannot be seen")
 
 
 def _is_no_read(module: Module, node: Target, parent: cst.CSTNode | None) -> bool:
@@ -167,17 +196,18 @@ def _is_no_read(module: Module, node: Target, parent: cst.CSTNode | None) -> boo
         cst.ImportAlias | cst.ImportFrom | cst.NameItem | cst.AsName | cst.Param | cst.AssignTarget | cst.FunctionDef,
     ):
         return not isinstance(parent, cst.Param) or parent.name is node
+    if module.is_target(node):
+        return True
     return module.enclosing(node, cst.Import, cst.ImportFrom) is not None
 
 
-def _by_star(imports: _Imports, node: Target, names: set[str]) -> Iterator[Found]:
-    """A name that may come from `import *`."""
-    if isinstance(node, cst.Name) and names == {""}:
+def _by_star(module: Module, imports: _Imports, node: Target, names: set[str]) -> Iterator[Found]:
+    """A name that may come from `import *`, or from a module that does."""
+    if names == {""}:
         for package in imports.stars:
-            if found := native(f"{package}.{node.value}"):
-                yield Found(
-                    node, f"{package}.{node.value}", found, None, f"it comes from {package} import *; import it by name"
-                )
+            name = f"{package}.{module.code(node)}"
+            if found := native(name):
+                yield Found(node, name, found, None, f"it comes from {package} import *; import it by name")
 
 
 def _used_as(module: Module, node: cst.CSTNode, known: Native) -> str:
@@ -200,8 +230,8 @@ def _keyword_arguments(module: Module, imports: _Imports, call: cst.Call) -> Ite
             name = module.full_name(call.func)
             if is_keras_optimizer(name):
                 yield Found(argument, f"{name}({keyword}=)", call=call)
-            elif imports.has_keras and not name:
-                yield Found(argument, f"?({keyword}=)", call=call, unsure="which optimizer this is cannot be seen")
+            elif imports.has_keras:
+                yield Found(argument, f"{name or '?'}({keyword}=)", call=call, unsure=UNKNOWN)
         elif keyword == "need_clip" and _is_false(argument.value):
             name = module.full_name(call.func) or module.code(call.func)
             if "paddle" in imports.packages and native(name) is None:
@@ -221,9 +251,9 @@ def _is_false(node: cst.BaseExpression) -> bool:
 
 def _method(module: Module, imports: _Imports, call: cst.Call) -> Iterator[Found]:
     """Engines' own methods."""
-    if isinstance(call.func, cst.Attribute) and call.func.attr.value in METHODS and "torch" in imports.packages:
+    if isinstance(call.func, cst.Attribute) and call.func.attr.value in METHODS and imports.packages & ENGINES:
         names = module.full_names(call.func)
-        if names == {""}:
+        if names == {""} and not any(_by_star(module, imports, call.func, names)):
             name = module.code(call.func)
             yield Found(call, name, call=call, unsure="a method clips what its object holds, in its own way")
 

@@ -116,7 +116,25 @@ class Gradients:
                 return True
             if isinstance(each, cst.Name) and self._is_given_one(each, seen):
                 return True
+            if isinstance(each, cst.Call) and self._returns_one(each):
+                return True
         return False
+
+    def _returns_one(self, call: cst.Call) -> bool:
+        """Whether a function of the file, or a method of that name, returns gradients."""
+        name = self._module.code(call.func).rpartition(".")[2]
+        return any(holds_gradient(self.kind(value)) for value in self._returned.get(name, ()))
+
+    @cached_property
+    def _returned(self) -> dict[str, list[cst.BaseExpression]]:
+        """What functions return and yield, by their names."""
+        found: dict[str, list[cst.BaseExpression]] = {}
+        for node in self._module.nodes:
+            if isinstance(node, cst.Return | cst.Yield) and isinstance(node.value, cst.BaseExpression):
+                function = self._module.enclosing(node, cst.FunctionDef)
+                name = function.name.value if isinstance(function, cst.FunctionDef) else ""
+                found.setdefault(name, []).append(node.value)
+        return found
 
     def _is_given_one(self, name: cst.Name, seen: set[object]) -> bool:
         binding = self._module.binding(name)

@@ -105,6 +105,7 @@ class Module:
 
     def __init__(self, content: bytes) -> None:
         """Raises UnreadableError."""
+        self.content = content
         try:
             self.tree = cst.parse_module(content)
         except cst.ParserSyntaxError as error:
@@ -254,8 +255,8 @@ class Module:
         if owner is None:
             return None
         same = self._attributes.get((owner, node.attr.value), [])
-        bounds = [self._bound(each) for each in same if self._is_target(each)]
-        reads = [each for each in same if not self._is_target(each)]
+        bounds = [self._bound(each) for each in same if self.is_target(each)]
+        reads = [each for each in same if not self.is_target(each)]
         return Binding(self.code(node), bounds, reads, (node.attr.value, owner)) if bounds else None
 
     @cached_property
@@ -268,11 +269,12 @@ class Module:
                 continue
             if isinstance(node, cst.Attribute) and isinstance(node.value, cst.Name) and node.value.value in SELF:
                 found.setdefault((owner, node.attr.value), []).append(node)
-            elif isinstance(node, cst.Name) and self.function(node) is None and self._is_target(node):
+            elif isinstance(node, cst.Name) and self.function(node) is None and self.is_target(node):
                 found.setdefault((owner, node.value), []).append(node)  # in the class itself
         return found
 
-    def _is_target(self, node: cst.CSTNode) -> bool:
+    def is_target(self, node: cst.CSTNode) -> bool:
+        """Whether something is bound to it."""
         return self._bound(node).node is not None
 
     def _bound(self, node: cst.CSTNode) -> Bound:
@@ -353,7 +355,7 @@ class Module:
         if not isinstance(other, cst.ClassDef) or not isinstance(node.value, cst.Name) or node.value.value not in SELF:
             return False
         bases = {self.code(base.value) for each in (other, owner) for base in each.bases}
-        has_own = any(self._is_target(each) for each in self._attributes.get((other, node.attr.value), ()))
+        has_own = any(self.is_target(each) for each in self._attributes.get((other, node.attr.value), ()))
         return has_own and not bases & {other.name.value, owner.name.value}
 
     def free_name(self, wanted: str, around: cst.CSTNode | None = None) -> str:

@@ -16,6 +16,7 @@ from .tape_steps import TapeStep
 
 TORCH = "torch.nn.utils"
 CHANGED = "PyTorch's functions clip what backward() made, and these gradients are changed before or after"
+READ_BEFORE = "the gradients are read in line {} before the clip, and PyTorch's functions clip them in place"
 NO_FUNCTION = "PyTorch has no function that returns clipped gradients; clip parameters before the step"
 
 
@@ -64,7 +65,7 @@ def in_step(module: Module, found: Found, step: TapeStep) -> Statement:
     limit = module.code(_limit(module, found))
     before, name, norm = _parts(module, statement.value, targets[0], call)
     if (
-        len(statement.targets) != 1
+        len(statement.targets) + len(source.targets) != 2
         or not before == name == module.code(targets[1])
         or not module.stands_alone(statement)
     ):
@@ -72,6 +73,10 @@ def in_step(module: Module, found: Found, step: TapeStep) -> Statement:
     binding = module.binding(targets[1])
     if binding is None or {bound.node for bound in binding.bounds} != {statement, source}:
         raise UnsureError(CHANGED)
+    between = range(module.end(source) + 1, module.position(statement)[0])
+    read = [place for each in binding.reads if (place := module.position(each)[0]) in between]
+    if read:
+        raise UnsureError(READ_BEFORE.format(read[0]))
     called = function(known.rule)
     if known.rule == "norm":
         variable = module.free_name("variable")
@@ -142,7 +147,7 @@ def of_class(module: Module, source: Source) -> Write:
 
     if source.binding is not None:
         others = [each for each in source.binding.reads if module.parents[each] not in source.uses]
-        if others or module.elsewhere(source.binding):
+        if others:
             raise UnsureError("the clip is looked at elsewhere, too")
     limit = module.code(node) if isinstance(node, cst.Integer | cst.Float) else repr(module.number(node))
     limit = 'float("inf")' if limit == "inf" else limit

@@ -19,7 +19,13 @@ STATIC = re.compile(
     r"paddle\.(enable_static|static\.|fluid\.(program_guard|Executor|default_(main|startup)_program|data\b|layers\.data\b"
     r"|Program))"
 )
-PARAMETERS = ("parameters", "trainable_parameters")
+PARAMETERS = ("parameters", "trainable_parameters", "named_parameters")
+APPLIES = ("apply_gradients", "apply_optimize", "_apply_optimize")
+"""Methods that clip as a step does."""
+
+NEW_PARTS = ("add_sublayer", "add_parameter", "append", "extend", "insert")
+"""Methods that give a model more parameters."""
+
 OUT_OF_REACH = ("need_clip", "group_name", "auto_skip_clip")
 ALL = '[parameter for group in {}.param_groups for parameter in group["params"]]'
 
@@ -268,9 +274,9 @@ class Wiring:
     def _is_grouped(self, node: cst.BaseExpression, depth: int = 0) -> bool:
         """Whether parameters are given as dicts."""
         if isinstance(node, cst.List | cst.Tuple):
-            return any(isinstance(each.value, cst.Dict) for each in node.elements)
+            return any(self._is_group(each, depth) for each in node.elements)
         if isinstance(node, cst.ListComp | cst.GeneratorExp):
-            return isinstance(node.elt, cst.Dict)
+            return self._is_group(node.elt, depth)
         if isinstance(node, cst.BinaryOperation):
             return self._is_grouped(node.left, depth) or self._is_grouped(node.right, depth)
         if isinstance(node, cst.Call):
@@ -280,10 +286,45 @@ class Wiring:
                 return self._is_grouped(node.args[-1].value, depth)
         binding = self._module.binding(node) if depth < 5 else None
         if binding is not None and binding.values is not None and len(binding.values) == 1:
-            return self._is_grouped(binding.values[0], depth + 1)
-        raise UnsureError(
-            f"whether {self._module.code(node)} holds groups, each with a norm of its own, cannot be seen"
-        )
+            added = [self._is_added_grouped(read, depth + 1) for read in binding.reads]
+            return self._is_grouped(binding.values[0], depth + 1) or any(added)
+        raise self._unseen(node)
+
+    def _is_group(self, node: cst.CSTNode, depth: int) -> bool:
+        """Whether an element of a list of parameters is a dict, or holds some."""
+        if isinstance(node, cst.StarredElement):
+            return self._is_grouped(node.value, depth)
+        node = node.value if isinstance(node, cst.Element) else node
+        if isinstance(node, cst.Dict):
+            return True
+        if isinstance(node, cst.Call):
+            name = self._module.code(node.func)
+            if name != "dict" and not name.endswith("create_parameter"):
+                raise self._unseen(node)
+            return name == "dict"
+        binding = self._module.binding(node) if depth < 5 else None
+        if binding is None and isinstance(node, cst.Attribute):
+            return False  # a parameter of a layer
+        if binding is None or any(each.value is None for each in binding.bounds):
+            raise self._unseen(node)
+        values = [(cast(cst.BaseExpression, each.value), each.path) for each in binding.bounds]
+        judged = [(self._is_grouped if path else self._is_group)(value, depth + 1) for value, path in values]
+        return any(judged)
+
+    def _is_added_grouped(self, read: cst.CSTNode, depth: int) -> bool:
+        """Whether a list gets dicts where it is read: groups.append({...})."""
+        method = self._module.parents[read]
+        call = self._module.parents[method]
+        if not isinstance(method, cst.Attribute) or not isinstance(call, cst.Call) or not call.args:
+            return False
+        added = call.args[-1].value
+        if method.attr.value in ("append", "insert"):
+            return self._is_group(added, depth)
+        return method.attr.value == "extend" and self._is_grouped(added, depth)
+
+    def _unseen(self, node: cst.CSTNode) -> UnsureError:
+        code = self._module.code(node)
+        return UnsureError(f"whether {code} holds groups, each with a norm of its own, cannot be seen")
 
     def _steps(self, binding: Binding) -> list[Step]:
         steps = [step for read in binding.reads if (step := self._step(binding, read)) is not None]
@@ -318,11 +359,15 @@ class Wiring:
         name, call = method.attr.value, self._module.parents[method]
         if name in ("_add_param_group", "add_param_group"):
             raise UnsureError(f"{binding.text} gets more parameters in line {line}, in a group with a norm of its own")
+        if name in APPLIES:
+            raise UnsureError(f"{binding.text}.{name}() in line {line} clips, too, and PyTorch's optimizers have none")
         if name not in ("step", "minimize", "_grad_clip"):
             return None
         if name == "_grad_clip" or not isinstance(call, cst.Call):
             raise UnsureError(f"{binding.text}.{name} is used in line {line} without being called")
         step = self._at(call, name, line)
+        if name == "step" and call.args:
+            raise UnsureError(f"{binding.text}.step() in line {line} is given what computes the gradients in it")
         if name == "minimize" and not all(isinstance(each.value, Target) for each in call.args):
             raise UnsureError(f"the loss of {binding.text}.minimize() in line {line} is computed in the call")
         if name == "minimize" and len(call.args) > 1:
@@ -335,7 +380,8 @@ class Wiring:
 
     def _at(self, call: cst.Call, kind: str, line: int) -> Step:
         statement = self._module.small_statement(call)
-        if statement is None or not self._module.stands_alone(statement):
+        alone = self._module.parents[call] is statement  # what else is in the statement may come before the step
+        if statement is None or not alone or not self._module.stands_alone(statement):
             raise UnsureError(f"the step in line {line} has no line of its own, and the clip has to come before it")
         return Step(statement, call, kind)
 
@@ -400,20 +446,27 @@ class Writer:
         return ALL.format(optimizer.binding.text)
 
     def _has_new_parts(self, given: cst.BaseExpression) -> bool:
-        """Whether attributes of the model are set in the file, and with them perhaps its parameters."""
+        """Whether the model gets attributes or layers in the file, and with them perhaps parameters."""
         model = self._module.code(given).removesuffix(".parameters()")
-        targets = [each.target for each in self._module.nodes if isinstance(each, cst.AssignTarget)]
-        return any(self._module.code(each).startswith(f"{model}.") for each in targets)
+        found = [each.target for each in self._module.nodes if isinstance(each, cst.AssignTarget)]
+        calls = [each for each in self._module.nodes if isinstance(each, cst.Call)]
+        methods = [each.func for each in calls if isinstance(each.func, cst.Attribute)]
+        found += [each for each in methods if each.attr.value in NEW_PARTS]
+        if any(self._module.code(each).startswith(f"setattr({model},") for each in calls):
+            return True
+        return any(self._module.code(each).startswith(f"{model}.") for each in found)
 
     def _unscaled(self, step: Step, optimizer: Optimizer) -> Iterator[str]:
         """scaler.unscale_(optimizer), unless it stands before the step."""
         scaler = self._module.code(cast(cst.Attribute, step.call.func).value)
-        code = f"{scaler}.unscale_({optimizer.binding.text})"
-        if not self._is_done_before(step.statement, code):
+        who = optimizer.binding.text
+        code = f"{scaler}.unscale_({who})"
+        ends = re.compile(rf"\.update\(|\.step\([^)]*\b{re.escape(who)}\b|\b{re.escape(who)}\.step\(")
+        if not self._is_done_before(step.statement, code, ends):
             yield code
 
-    def _is_done_before(self, statement: cst.CSTNode, code: str) -> bool:
-        """Whether a line stands before a step, after the step before it, in the same turn of a loop."""
+    def _is_done_before(self, statement: cst.CSTNode, code: str, ends: re.Pattern[str]) -> bool:
+        """Whether a line stands before a step, after what ends the step before it, in the same turn of a loop."""
         inner = self._module.parents[statement]
         for block in self._module.around(inner):
             if isinstance(block, cst.IndentedBlock | cst.Module):
@@ -422,7 +475,7 @@ class Writer:
                     text = self._module.code(line).partition("#")[0].strip()
                     if text in (code, code.replace("(", "(optimizer=")):
                         return True
-                    if ".step(" in text or ".update(" in text:
+                    if ends.search(text):
                         return False
             elif isinstance(block, cst.For | cst.While | cst.FunctionDef):
                 return False

@@ -25,6 +25,8 @@ NEED_CLIP = "parameters that Paddle leaves out (need_clip=False) need the attrib
 NEED_CLIP_NATIVE = "parameters that Paddle leaves out (need_clip=False) have to be left out of the call"
 ONE_NUMBER = "the loss has to be one number: the tape adds up others, and backward() refuses them"
 IN_PLACE = "what reads the gradients after the step finds them clipped, where TensorFlow keeps them as they were"
+IN_PLACE_PADDLE = "what reads the gradients after the step, or adds to them, finds them clipped; Paddle may clip copies"
+OFF_WHEN_RUN = "a limit of 0 or None is off in Keras 3, and not here: see that it is neither"
 SCALED_LIMIT = "if the limit is multiplied by the loss's scale, take that out: gradients are unscaled before the clip"
 KERAS = (
     "Keras on its own, up to 2.3.1, clips by the global norm, and newer ones each tensor by its own: see which it is"
@@ -124,12 +126,14 @@ class _Work:
         """What a person should look at in a step that took PyTorch's shape."""
         checks = []
         if _is_of(found, "paddle") and found.native is not None and found.native.kind == "class":
-            checks.append(NEED_CLIP_NATIVE if self._native else NEED_CLIP)
+            checks += [NEED_CLIP_NATIVE if self._native else NEED_CLIP, IN_PLACE_PADDLE]
         if _is_keras(found) or _is_of(found, "tensorflow"):
             checks.append(ONE_NUMBER)
         if _is_keras(found):
             checks.append(IN_PLACE)
         means = self._meanings.get(found)
+        if _is_keras(found) and means is not None and means.threshold:
+            checks.append(OFF_WHEN_RUN)
         if means is not None and "scal" in means.threshold:
             checks.append(SCALED_LIMIT)
         return checks
@@ -161,10 +165,13 @@ class _Work:
         if call is None or known is None:
             decision.reason = ONLY_NAMED
             return
-        tensor = Arguments(call, known.parameters).value(known.parameters[0])
+        arguments = Arguments(call, known.parameters)
+        tensor = arguments.value(known.parameters[0])
         if tensor is not None and self._gradients.is_one(tensor):
             return
-        if tensor is not None and known.name != "paddle.clip" and self._gradients.is_like_one(tensor):
+        if tensor is None and arguments.strange:
+            decision.reason = NO_ARGUMENTS.format(", ".join(arguments.strange))
+        elif tensor is not None and known.name != "paddle.clip" and self._gradients.is_like_one(tensor):
             decision.reason = BY_ITS_NAME
         elif tensor is not None and self._gradients.is_made_of_one(tensor):
             decision.reason = MADE_OF_ONE

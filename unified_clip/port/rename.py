@@ -100,7 +100,8 @@ class Renames:
             return
         for node in nodes:
             self._replace(node)
-        if all_change and alias.evaluated_name.count(".") + (alias.asname is not None) > 0:
+        is_dotted = alias.evaluated_name.count(".") + (alias.asname is not None) > 0
+        if all_change and is_dotted and assignment.name not in self._texts:
             self._lines.setdefault(statement, {})[alias.evaluated_name] = ""
 
     def _replace(self, node: cst.CSTNode) -> None:
@@ -117,6 +118,11 @@ class Renames:
     def _is_own(self, assignment: ImportAssignment) -> bool:
         """Whether an import binds a name where it stands, and not, by `global` or `nonlocal`, further out."""
         return self._module.scope(assignment.node) is assignment.scope
+
+    @functools.cached_property
+    def _texts(self) -> set[object]:
+        """All texts, which may name what is imported, as in __all__."""
+        return {each.evaluated_value for each in self._module.nodes if isinstance(each, cst.SimpleString)}
 
     def _is_at_top(self, assignment: ImportAssignment) -> bool:
         """Whether ours is imported for the whole file where this is used."""

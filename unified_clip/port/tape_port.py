@@ -68,7 +68,7 @@ class TapePort:
         parts = {part for parts in self._parts.values() for part in parts}
         steps = {part: part.step for part in parts if part.step is not None}
         lists: dict[object, set[str]] = {}
-        for step in steps.values():
+        for step in self._steps.all():
             lists.setdefault(self._optimizer(step), set()).add(step.variables)
         return {part for part, step in steps.items() if len(lists[self._optimizer(step)]) > 1}
 

@@ -24,6 +24,7 @@ SCALED = ("get_scaled_loss", "get_unscaled_gradients", "scale_loss")
 APART = "the gradients and apply_gradients() are not in one function"
 SEVERAL = "there are several gradients here before they are applied, which backward() would add to each other"
 DISTRIBUTED = ("tensorflow.distribute.", "tensorflow.compat.v1.distribute.")
+HOROVOD = "Horovod adds up the gradients of all processes in its own way; see what its PyTorch clips"
 REPLICAS = (
     "MirroredStrategy",
     "MultiWorkerMirroredStrategy",
@@ -77,6 +78,11 @@ class Steps:
         body, line = self._body(node), self._module.position(node)[0]
         parts = self._parts_of(body)
         return next((each for each in parts if each.first <= line <= each.last), None)
+
+    def all(self) -> list[TapeStep]:
+        """Those in the file that could be ported, with clips and without."""
+        parts = [part for body in self._calls for part in self._parts_of(body)]
+        return [part.step for part in parts if part.step is not None]
 
     def applied_by(self, optimizer: Binding) -> list[Part]:
         """Where an optimizer applies gradients."""
@@ -138,6 +144,8 @@ class Steps:
             raise UnsureError("the loss is scaled; PyTorch's GradScaler has to be unscaled before the clip")
         if self._is_distributed:
             raise UnsureError("each replica clips before gradients are added up; PyTorch's are averaged by backward()")
+        if any(name.startswith("horovod.") for name in self._module.used):
+            raise UnsureError(HOROVOD)
         if any(self._is_persistent(call) for call in calls if self._method(call) == "GradientTape"):
             raise UnsureError(SEVERAL)
         return self._of(source, apply)
