@@ -64,6 +64,19 @@ def test_updates_that_differ_where_the_clips_do_not_are_explained(
     assert says in data["finding"]["text"]
 
 
+@pytest.mark.parametrize(("rate", "same"), [("2.0**-18", True), ("2.0**-17", False), ("0", False)])
+def test_updates_are_not_the_same_by_being_small(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], rate: str, same: bool
+) -> None:
+    """All of them are less than 64 units in the last place of their parameters."""
+    small = GLOBAL.replace("np.float32(0.25)", "np.float32(2.0**-18)")
+    new = GLOBAL.replace("np.float32(0.25)", f"np.float32({rate})")
+    data = verified(tmp_path, capsys, small, new, "--max-ulp", "64")
+    assert data["same"] is same
+    assert [step["differs"] for step in data["steps"]] == [[] if same else ["update"]] * STEPS
+    assert mistakes(data) == ([] if same else ["another optimizer"])
+
+
 def test_a_call_for_each_gradient_is_one_that_clips_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = verified(tmp_path, capsys, EACH, EACH_IN_ONE)
     assert data["same"]
@@ -392,13 +405,19 @@ def test_a_difference_that_rounding_explains_does_not_hide_another_rate(
     assert mistakes(verified(tmp_path, capsys, GLOBAL, new)) == ["rounding", "another learning rate"]
 
 
+def test_integers_are_no_dtype_that_rounds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    whole = GLOBAL.replace("yield weights,", "yield {name: each.astype(int) for name, each in weights.items()},")
+    assert "another dtype" not in mistakes(verified(tmp_path, capsys, GLOBAL, whole))
+
+
+@pytest.mark.parametrize("rounded", ["", "raw = {n: np.nextafter(g, np.float32(9)) for n, g in raw.items()}; "])
 @pytest.mark.parametrize("kept", ["clipped", "raw"])
 def test_gradients_that_are_not_cleared_are_told_from_others(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], kept: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], kept: str, rounded: str
 ) -> None:
-    clip = f"raw = grads; clipped, _ = uc.clip_by_global_norm(raw, 0.5); grads = clipped; kept = {kept}"
+    clip = f"raw = grads; {rounded}clipped, _ = uc.clip_by_global_norm(raw, 0.5); grads = clipped; kept = {kept}"
     new = NUMPY.replace("CLIP", clip).replace("    for batch in", "    kept = {}\n    for batch in")
     added = "grads = gradients(weights, batch); grads = {n: g + kept.get(n, 0) for n, g in grads.items()}"
     data = verified(tmp_path, capsys, GLOBAL, new.replace("grads = gradients(weights, batch)", added))
-    assert mistakes(data) == ["gradients are not cleared"]
+    assert mistakes(data) == [*(["rounding"] if rounded else []), "gradients are not cleared"]
     assert "at step 2 every gradient of the new is" in data["finding"]["text"]
