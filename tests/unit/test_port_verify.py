@@ -232,6 +232,10 @@ def test_recordings_and_tensors_are_kept_on_request(tmp_path: Path, capsys: pyte
             "gave parameters with 'w' of str32 at step 1; give only what",
         ),
         ("def step(weights, batches): yield weights, {}", f"yielded 1 time, and there are {STEPS} batches"),
+        (
+            f"def step(weights, batches):\n    for _ in range({STEPS + 1}): yield weights, {{}}",
+            f"yielded {STEPS + 1} times, and there are {STEPS} batches",
+        ),
         ("def step(weights, batches): return weights, {}", "made no clip call that can be seen"),
         ("def step(weights, batches): return {}, {}", "gave no parameters at step 1; give a dict of tensors by name"),
     ],
