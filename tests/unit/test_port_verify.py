@@ -381,13 +381,19 @@ def test_calls_of_a_step_that_share_no_parameter_may_come_in_another_order(
     assert data["same"] is same
 
 
-@pytest.mark.parametrize(("dtype", "same"), [("np.float64", True), ("np.float16", False)])
-def test_another_dtype_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str], dtype: str, same: bool) -> None:
-    new = GLOBAL.replace("array.copy()", f"array.astype({dtype})").replace("np.float32(0.25)", f"{dtype}(0.25)")
+@pytest.mark.parametrize(
+    ("dtype", "rate", "same"),
+    [("np.float64", "0.25", True), ("np.float16", "0.25", False), ("np.float16", "2**-10", False)],
+)
+def test_another_dtype_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], dtype: str, rate: str, same: bool
+) -> None:
+    old = GLOBAL.replace("np.float32(0.25)", f"np.float32({rate})")
+    new = GLOBAL.replace("array.copy()", f"array.astype({dtype})").replace("np.float32(0.25)", f"{dtype}({rate})")
     new = new.replace(
         "gradients(weights, batch)\n", f"gradients(weights, {{n: a.astype({dtype}) for n, a in batch.items()}})\n"
     )
-    data = verified(tmp_path, capsys, GLOBAL, new, "--max-ulp", "64")
+    data = verified(tmp_path, capsys, old, new, "--max-ulp", "64")
     assert data["same"] is same
     assert data["finding"]["mistake"] == "another dtype"
     name = dtype.removeprefix("np.")
