@@ -64,6 +64,19 @@ def test_updates_that_differ_where_the_clips_do_not_are_explained(
     assert says in data["finding"]["text"]
 
 
+@pytest.mark.parametrize(("rate", "same"), [("2.0**-18", True), ("2.0**-17", False), ("0", False)])
+def test_updates_are_not_the_same_by_being_small(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], rate: str, same: bool
+) -> None:
+    """All of them are less than 64 units in the last place of their parameters."""
+    small = GLOBAL.replace("np.float32(0.25)", "np.float32(2.0**-18)")
+    new = GLOBAL.replace("np.float32(0.25)", f"np.float32({rate})")
+    data = verified(tmp_path, capsys, small, new, "--max-ulp", "64")
+    assert data["same"] is same
+    assert [step["differs"] for step in data["steps"]] == [[] if same else ["update"]] * STEPS
+    assert mistakes(data) == ([] if same else ["another optimizer"])
+
+
 def test_a_call_for_each_gradient_is_one_that_clips_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = verified(tmp_path, capsys, EACH, EACH_IN_ONE)
     assert data["same"]
@@ -219,6 +232,10 @@ def test_recordings_and_tensors_are_kept_on_request(tmp_path: Path, capsys: pyte
             "gave parameters with 'w' of str32 at step 1; give only what",
         ),
         ("def step(weights, batches): yield weights, {}", f"yielded 1 time, and there are {STEPS} batches"),
+        (
+            f"def step(weights, batches):\n    for _ in range({STEPS + 1}): yield weights, {{}}",
+            f"yielded {STEPS + 1} times, and there are {STEPS} batches",
+        ),
         ("def step(weights, batches): return weights, {}", "made no clip call that can be seen"),
         ("def step(weights, batches): return {}, {}", "gave no parameters at step 1; give a dict of tensors by name"),
     ],
@@ -364,13 +381,19 @@ def test_calls_of_a_step_that_share_no_parameter_may_come_in_another_order(
     assert data["same"] is same
 
 
-@pytest.mark.parametrize(("dtype", "same"), [("np.float64", True), ("np.float16", False)])
-def test_another_dtype_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str], dtype: str, same: bool) -> None:
-    new = GLOBAL.replace("array.copy()", f"array.astype({dtype})").replace("np.float32(0.25)", f"{dtype}(0.25)")
+@pytest.mark.parametrize(
+    ("dtype", "rate", "same"),
+    [("np.float64", "0.25", True), ("np.float16", "0.25", False), ("np.float16", "2**-10", False)],
+)
+def test_another_dtype_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], dtype: str, rate: str, same: bool
+) -> None:
+    old = GLOBAL.replace("np.float32(0.25)", f"np.float32({rate})")
+    new = GLOBAL.replace("array.copy()", f"array.astype({dtype})").replace("np.float32(0.25)", f"{dtype}({rate})")
     new = new.replace(
         "gradients(weights, batch)\n", f"gradients(weights, {{n: a.astype({dtype}) for n, a in batch.items()}})\n"
     )
-    data = verified(tmp_path, capsys, GLOBAL, new, "--max-ulp", "64")
+    data = verified(tmp_path, capsys, old, new, "--max-ulp", "64")
     assert data["same"] is same
     assert data["finding"]["mistake"] == "another dtype"
     name = dtype.removeprefix("np.")
@@ -392,13 +415,19 @@ def test_a_difference_that_rounding_explains_does_not_hide_another_rate(
     assert mistakes(verified(tmp_path, capsys, GLOBAL, new)) == ["rounding", "another learning rate"]
 
 
+def test_integers_are_no_dtype_that_rounds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    whole = GLOBAL.replace("yield weights,", "yield {name: each.astype(int) for name, each in weights.items()},")
+    assert "another dtype" not in mistakes(verified(tmp_path, capsys, GLOBAL, whole))
+
+
+@pytest.mark.parametrize("rounded", ["", "raw = {n: np.nextafter(g, np.float32(9)) for n, g in raw.items()}; "])
 @pytest.mark.parametrize("kept", ["clipped", "raw"])
 def test_gradients_that_are_not_cleared_are_told_from_others(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], kept: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], kept: str, rounded: str
 ) -> None:
-    clip = f"raw = grads; clipped, _ = uc.clip_by_global_norm(raw, 0.5); grads = clipped; kept = {kept}"
+    clip = f"raw = grads; {rounded}clipped, _ = uc.clip_by_global_norm(raw, 0.5); grads = clipped; kept = {kept}"
     new = NUMPY.replace("CLIP", clip).replace("    for batch in", "    kept = {}\n    for batch in")
     added = "grads = gradients(weights, batch); grads = {n: g + kept.get(n, 0) for n, g in grads.items()}"
     data = verified(tmp_path, capsys, GLOBAL, new.replace("grads = gradients(weights, batch)", added))
-    assert mistakes(data) == ["gradients are not cleared"]
+    assert mistakes(data) == [*(["rounding"] if rounded else []), "gradients are not cleared"]
     assert "at step 2 every gradient of the new is" in data["finding"]["text"]

@@ -160,6 +160,23 @@ def test_numbers_beyond_float32_are_measured_by_its_greatest() -> None:
     assert verify_tensors.apart(np.array([1e300]), np.array([2e300]), 2e300).ulps == 1e300 / 2.0**104
 
 
+@pytest.mark.parametrize(
+    ("off", "coarse", "ulps"),
+    [(4, 1.0, 4), (5, 1.0, 5 * 2**19), (5, 2.0**16, 5), (2**18 + 1, 2.0**16, (2**18 + 1) * 2**6)],
+)
+def test_what_storing_a_parameter_does_not_explain_is_measured_by_the_update(
+    off: int, coarse: float, ulps: float
+) -> None:
+    """An update of 2**-19 to a parameter of 1, of which a unit is 2**-23."""
+    update = np.array([2.0**-19])
+    assert verify_tensors.apart(update, update - off * 2.0**-23, 1.0, coarse).ulps == ulps
+
+
+def test_an_update_that_is_nearly_the_other_is_measured_by_its_parameter() -> None:
+    update = np.array([2.0**-4])
+    assert verify_tensors.apart(update, update * (1 + 2.0**-10), 1.0).ulps == 2.0**9
+
+
 # -- what is printed
 
 

@@ -69,6 +69,7 @@ def test_a_product_that_rounds_twice_has_a_coefficient_too() -> None:
 def test_what_one_number_does_not_explain_has_none() -> None:
     before = dense(VALUES)
     assert np.isnan(coefficient([before], [dense(np.clip(VALUES, -0.5, 0.5))], 0.5))
+    assert np.isnan(coefficient([before] * 2, [scaled(before, coef) for coef in (0.25, 0.5)], 0.5))
 
 
 def test_what_is_left_as_it_was_has_the_coefficient_1() -> None:

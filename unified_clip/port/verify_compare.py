@@ -16,7 +16,7 @@ from ..parity.runs import Line
 from .verify_names import Parameters
 from .verify_run import Ran, Script, VerifyError
 from .verify_settle import Settled, settle
-from .verify_tensors import ALIKE, Beside, Far, furthest
+from .verify_tensors import ALIKE, Beside, Far, coarsest, furthest
 from .verify_whole import refuse_what_changes, refuse_what_is_alone
 
 Stage = Literal["norm", "coefficient", "tensors", "update"]
@@ -24,8 +24,6 @@ Stage = Literal["norm", "coefficient", "tensors", "update"]
 STAGES: tuple[Stage, ...] = ("norm", "coefficient", "tensors", "update")
 """In the order in which one follows from another."""
 
-
-SINGLE = FORMATS["float32"].precision
 
 GROWTH = 16
 """By how much rounding may be more than what it was in the steps before."""
@@ -113,12 +111,12 @@ def compare(
     clips = parting.compare(settled[0].path, settled[1].path, names=known, max_ulp=max_ulp, called=called)
     rows = [_row(step, clips, beside, settled) for step in range(1, steps + 1)]
     unclipped = [ran for ran, each in zip((old, new), settled, strict=True) if each.unclipped]
-    finding = None
-    if all(each.mistake == "rounding" for each in clips.findings):
-        finding = _other_dtype(beside, rows)
+    finding, rounding = None, all(each.mistake == "rounding" for each in clips.findings)
+    if rounding:
+        finding = _other_dtype(beside, rows) or _left_over(clips, beside, settled)
     if finding is None and not clips.findings:
-        finding = _left_over(clips, beside, settled) or _grown(rows, clips, max_ulp)
-    if finding is None and all(each.mistake == "rounding" for each in clips.findings):
+        finding = _grown(rows, clips, max_ulp)
+    if finding is None and rounding:
         finding = _explained(rows, beside, max(max_ulp, ROUNDING))
     return Verified(old, new, clips, rows, unclipped, finding, max_ulp)
 
@@ -197,7 +195,7 @@ def _explained(rows: Sequence[Row], beside: Beside, max_ulp: float) -> Finding |
 
 def _left_over(clips: Comparison, beside: Beside, settled: Sequence[Settled]) -> Finding | None:
     """Whether one adds the gradients of a step to those of the step before."""
-    step = clips.first.step if clips.first else 1
+    step = next((first.step for first, found in clips.partings.items() if not found), 1)
     side = beside.left_over(step, settled)
     if side is None:
         return None
@@ -213,8 +211,9 @@ def _other_dtype(beside: Beside, rows: Sequence[Row]) -> Finding | None:
     if (found := beside.other_dtypes()) is None:
         return None
     name, *dtypes = found
-    narrow = min((FORMATS[dtype].precision for dtype in dtypes), default=SINGLE)
-    if rows[0].greatest() > ROUNDING * 2.0 ** max(0, SINGLE - narrow):
+    if not FORMATS.keys() >= set(dtypes):  # integers are cut off, and not rounded
+        return None
+    if rows[0].greatest() > ROUNDING * coarsest(dtypes):
         return None
     return Finding(
         "another dtype",

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..parity import parting
-from ..parity.arithmetic import Float64s
+from ..parity.arithmetic import FORMATS, Float64s
 from ..parity.parting import Distance, Names
 from ..parity.runs import Parameter
 from .verify_names import Parameters
@@ -19,6 +19,11 @@ from .verify_settle import Settled
 
 ALIKE = 1e-3
 """How far, relatively, numbers may be from one multiple of each other: they were rounded."""
+
+SINGLE = FORMATS["float32"].precision
+
+STORED = 4
+"""Units in the last place of a parameter by which updates differ where it is stored: both sides round, some twice."""
 
 GREATEST = 2.0**127
 """The power of two from which on float32 has its greatest unit in the last place."""
@@ -42,6 +47,9 @@ class Two(NamedTuple):
     scale: float
     """The greatest number by which they were rounded."""
 
+    coarse: float
+    """How many units in the last place of float32 one of the parameter's is."""
+
 
 class Beside:
     """What two functions gave."""
@@ -56,6 +64,8 @@ class Beside:
         self.names = parting.matched(_as_parameters(ours), _as_parameters(theirs), names)
         self.axes = {name: _axes(ours[name], theirs[other]) for name, other in self.names.items()}
         """The order of axes in which the new tensor is like the old one; None where its shape does not fit."""
+        stored, others = (ran.given[0].parameters for ran in self._runs)
+        self._coarse = {name: coarsest([stored[name].dtype, others[other].dtype]) for name, other in self.names.items()}
         self._begin = [self._initial(values) for values in (ours, theirs)]
 
     def gradients(self, step: int, settled: Sequence[Settled]) -> Iterator[Two]:
@@ -146,7 +156,7 @@ class Beside:
             axes = self.axes[name]
             if name in sides[0] and other in sides[1] and axes is not None:
                 scale = max(_greatest(scales[0][name]), _greatest(scales[1][other]))
-                yield Two(name, sides[0][name], sides[1][other].transpose(axes), scale)
+                yield Two(name, sides[0][name], sides[1][other].transpose(axes), scale, self._coarse[name])
 
 
 def _as_parameters(values: Values) -> dict[str, Parameter]:
@@ -164,15 +174,17 @@ def _close(ours: Float64s, theirs: Float64s) -> bool:
 
 
 def furthest(twos: Iterable[Two]) -> Far | None:
-    found = (Far(apart(two.old, two.new, two.scale), two.name) for two in twos)
+    found = (Far(apart(*two[1:]), two.name) for two in twos)
     return max(found, key=lambda far: far.distance, default=None)
 
 
-def apart(ours: Float64s, theirs: Float64s, scale: float) -> Distance:
+def apart(ours: Float64s, theirs: Float64s, scale: float, coarse: float = 1.0) -> Distance:
     """How far two tensors are from each other: the greatest difference of two numbers.
 
     In units in the last place of the number `scale`, in float32, and relative to the greatest number: what frameworks
-    round differently are sums, whose error goes by their greatest term, and not by what is left of it.
+    round differently are sums, whose error goes by their greatest term, and not by what is left of it. What no rounding
+    makes, as of an update that is another, is in units of the greatest number: small updates are not the same by being
+    small.
     """
     differ = (ours != theirs) & ~(np.isnan(ours) & np.isnan(theirs))
     if not differ.any():
@@ -182,8 +194,21 @@ def apart(ours: Float64s, theirs: Float64s, scale: float) -> Distance:
     if not np.isfinite(difference).all():
         return Distance(math.inf, math.inf)
     greatest = float(difference.max())
-    unit = float(np.spacing(np.float32(min(scale, GREATEST))))
-    return Distance(greatest / unit, greatest / max(_greatest(ours), _greatest(theirs)))
+    own = max(_greatest(ours), _greatest(theirs))
+    unit = _unit(scale)
+    if greatest > STORED * unit * coarse and greatest > ALIKE * own:
+        unit = min(unit, _unit(own))
+    return Distance(greatest / unit, greatest / own)
+
+
+def coarsest(dtypes: Iterable[str]) -> float:
+    """How many units in the last place of float32 one of the narrowest of these dtypes is; integers are not rounded."""
+    return max((2.0 ** max(0, SINGLE - FORMATS[dtype].precision) for dtype in dtypes if dtype in FORMATS), default=1.0)
+
+
+def _unit(number: float) -> float:
+    """In the last place, in float32."""
+    return float(np.spacing(np.float32(min(number, GREATEST))))
 
 
 def _greatest(values: Float64s) -> float:
