@@ -519,14 +519,14 @@ def process_group() -> Iterator[None]:
 
 @pytest.mark.usefixtures("process_group")
 @pytest.mark.filterwarnings("ignore:FSDP is switching to use `NO_SHARD`", "ignore:.*NO_SHARD.*:FutureWarning")
-def test_parameters_in_shards_are_refused() -> None:
+def test_shards_that_do_not_tell_so_are_refused_unless_somebody_says_whose_they_are() -> None:
     from torch.distributed.fsdp import FullyShardedDataParallel
-    from torch.distributed.tensor import distribute_tensor, init_device_mesh
 
-    mesh = init_device_mesh("cpu", (1,))
-    parameter = torch.nn.Parameter(distribute_tensor(torch.zeros(4), mesh))
     flat = FullyShardedDataParallel(Model(), device_id=torch.device("cpu"))
     original = FullyShardedDataParallel(Model(), device_id=torch.device("cpu"), use_orig_params=True)
-    for parameters in ([parameter], flat.parameters(), original.parameters()):
-        with pytest.raises(RuntimeError, match="under FSDP, or DTensor no process has the whole gradients"):
-            GLOBAL.attach_to(torch.optim.SGD(parameters, lr=1.0))
+    for parameters in (flat.parameters(), original.parameters()):
+        optimizer = torch.optim.SGD(parameters, lr=1.0)
+        with pytest.raises(RuntimeError, match="pass process_group, the processes that FSDP shards over"):
+            GLOBAL.attach_to(optimizer)
+        world = torch.distributed.group.WORLD
+        assert GLOBAL.attach_to(optimizer, process_group=world, ownership="distinct").is_attached

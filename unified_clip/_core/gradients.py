@@ -38,6 +38,7 @@ class Gradients:
             self.leaves, given if parameters is None else parameters, across, differentiable=self.differentiable
         )
         held = self.shards.values if self.shards else [leaf.tensor for leaf in self.leaves]
+        self._shared_norms: dict[float, list[float]] = {}
         adopted = [ops.adopt(tensor) for tensor in held]
         self._merged = [ops.merge_sparse(tensor, differentiable=self.differentiable) for tensor in adopted]
         self.values: list[Tensor] = [
@@ -71,12 +72,15 @@ class Gradients:
         """The norm of each gradient over the processes that hold it; None where each is held by one."""
         if self.shards is None:
             return None
+        if p in self._shared_norms:
+            return self._shared_norms[p]
         if p not in (1, 2):
             raise ValueError(
                 f"the norm of order {p:g} of single gradients cannot be computed where several processes hold them; "
                 "use order 2 or 1, or one norm over all"
             )
-        return each_norm(self.shards, int(p), self._agreed, self.ops.measuring)
+        self._shared_norms[p] = each_norm(self.shards, int(p), self._agreed, self.ops.measuring)
+        return self._shared_norms[p]
 
     def each(self, group: range) -> Path | None:
         """A path with a norm for each gradient of a group, where the framework has one."""

@@ -98,6 +98,8 @@ def clip(
 ) -> Outcome:
     """Clip each part by its rule. The groups are all there is, in order. `others`: tensors that limits depend on."""
     everything = range(len(gradients.values))
+    limits = [part.limit for _, part in parts if isinstance(part.limit, float)]
+    gradients.agree(**{f"threshold {number}": limit for number, limit in enumerate(limits, 1)})
     whole = gradients.path(everything, others)
     one = parts[0][1] if len(parts) == 1 and parts[0][1].kind == "global_norm" else None
     p = one.p if one else 2.0
@@ -118,7 +120,9 @@ def clip(
     ]
     skipped = _is_refused(nonfinite, gradients, judged)
     norms = [[_judged(*each, part) for each in found] for (_, part), found in _both(parts, measured)]
-    each = [Norm(*_measure(gradients, range(i, i + 1), p, others), math.inf, None) for i in everything if details]
+    if details:
+        gradients.shared_norms(p)
+    each = [Norm(*_measure_one(gradients, i, p, others), math.inf, None) for i in everything if details]
     outcome = Outcome(whole, n, norm, norms, greatest, counts, each, skipped)
     keep = _keep(outcome) if nonfinite == "zero" else None
     for (group, part), found in _both(parts, norms):
@@ -201,7 +205,8 @@ def _measured(gradients: Gradients, group: range, part: Part, others: Sequence[T
     if each is not None:
         with each.scope():
             return [(group, each, each.norm(2))]
-    found = [_measure(gradients, range(index, index + 1), part.p, others) for index in group]
+    gradients.shared_norms(part.p)  # with processes that have no gradient here
+    found = [_measure_one(gradients, index, part.p, others) for index in group]
     return sorted(found, key=lambda each: each[1].on_host)
 
 
@@ -209,6 +214,17 @@ def _measure(gradients: Gradients, group: range, p: float, others: Sequence[Tens
     path = gradients.path(group, others)
     with path.scope():
         return group, path, path.norm(p)
+
+
+def _measure_one(gradients: Gradients, index: int, p: float, others: Sequence[Tensor]) -> Measured:
+    """The norm of one gradient, all parts of it together."""
+    group = range(index, index + 1)
+    shared = gradients.shared_norms(p)
+    if shared is None:
+        return _measure(gradients, group, p, others)
+    path = gradients.path(group, others)
+    with path.scope():
+        return group, path, path.constant(shared[index])
 
 
 def _judged(group: range, path: Path, n: Scalar, part: Part) -> Norm:

@@ -93,6 +93,11 @@ class TorchShards:
         for leaf in self._parameters:
             index = index_of.get(leaf.position)
             told = leaf.parameter if index is None else self._gradients[index]
+            if not is_dtensor(told) and self._across.is_stated and self._across.ownership != "replicated":
+                raise ValueError(
+                    f"{leaf.place} is a plain tensor, of which other processes may hold other parts, so its own norm "
+                    "is not known; use one norm over all gradients, or pass ownership='replicated' if it is whole here"
+                )
             rows.append(Row(index, self._groups_along(told) if is_dtensor(told) else []))
         return rows
 

@@ -26,6 +26,7 @@ from .._core.gradients import (
 )
 from .._core.ops import Ops, Path, Scalar, Tensor
 from .._core.plan import Limit, Outcome, Part
+from .._core.shards import HERE_OR_TOLD
 from ..errors import NothingClippedError
 from . import schedules
 from .last import Last
@@ -84,6 +85,7 @@ class Clipper:
         self.settings, self.details = settings, details
         self._names, self._resolve, self._members = names, resolve, Members(settings, names)
         self._step = 0
+        self.across = HERE_OR_TOLD
         self._last: Last | None = None
         self._recent: deque[Last] = deque(maxlen=WINDOW)
         self._counting = threading.Lock()
@@ -150,7 +152,15 @@ class Clipper:
             return outcome.norm
         if self.settings.nonfinite == "skip" and not ops.gradients_on_parameters:
             containers.check_replaceable(ops, parameters, "clip_ with nonfinite = 'skip'", "clip(grads)")
-        in_place = InPlace(ops, parameters, "clip_", INSTEAD, order=self._needs_order, arrange=self._members.arrange)
+        in_place = InPlace(
+            ops,
+            parameters,
+            "clip_",
+            INSTEAD,
+            order=self._needs_order,
+            arrange=self._members.arrange,
+            across=self.across,
+        )
         outcome = self._clip(ops, in_place, self._members.ranges(in_place), step)
         if outcome.skipped:
             in_place.drop()
@@ -209,9 +219,12 @@ class Clipper:
         if not self._is_simple(step):
             return None
         if not self.settings.uses_names:
-            gradients = together(ops, parameters, "clip_", INSTEAD, plain=True, order=self._needs_order)
+            gradients = together(
+                ops, parameters, "clip_", INSTEAD, plain=True, order=self._needs_order, across=self.across
+            )
             return gradients, [range(len(gradients.values))]
-        whole = ops.whole_of_parameters([each for part in found for each in part]) if found else None
+        listed = found if not self.across.is_stated else None
+        whole = ops.whole_of_parameters([each for part in listed for each in part]) if listed else None
         if found is None or whole is None:
             return None
         lengths = [sum(ops.gradient_of(each) is not None for each in part) for part in found]

@@ -12,6 +12,7 @@ from pydantic import PrivateAttr, ValidationError
 
 from .._core import classes
 from .._core.ops import Tensor
+from .._core.shards import Across
 from . import documents, loading, objects
 from .clipper import Clipper, Reporting
 from .documents import Document
@@ -190,13 +191,24 @@ class ClipConfig(Reporting, Settings):
 
     # -- where optimizers clip
 
-    def attach_to(self, optimizer: Any, names: Any = None) -> Any:
+    def attach_to(
+        self,
+        optimizer: Any,
+        names: Any = None,
+        *,
+        process_group: Any = "auto",
+        ownership: Any = None,
+        check_numel: bool | int | None = None,
+    ) -> Any:
         """Have an optimizer of PyTorch or Keras clip before every step it makes.
 
         Args:
             optimizer: A `torch.optim.Optimizer` or a `keras.optimizers.Optimizer`.
             names: What to call the parameters, for patterns: a dict of name to parameter; for PyTorch also a model.
                 None: what the optimizer knows them as, if it does; for Keras that is a variable's path, with dots.
+            process_group: For PyTorch, where several processes hold the gradients: as for `clip_grad_norm_`.
+            ownership: The same.
+            check_numel: The same.
 
         Returns:
             A handle, and a context manager: `detach()` ends it, `is_attached` says whether it has not ended, `last` and
@@ -206,10 +218,14 @@ class ClipConfig(Reporting, Settings):
             TypeError: It is no such optimizer.
             ValueError: A configuration is attached to it already, or it clips by itself.
         """
+        across = Across(process_group, ownership, check_numel)
         packages = {base.__module__.partition(".")[0] for base in type(optimizer).__mro__}
-        for package, module in (("torch", "torch_optimizers"), ("keras", "keras_optimizers")):
-            if package in packages:
-                return _integration(module).attach(self, optimizer, names)
+        if "torch" in packages:
+            return _integration("torch_optimizers").attach(self, optimizer, names, across)
+        if across.is_stated:
+            raise TypeError("process_group, ownership and check_numel are for optimizers of PyTorch; leave them out")
+        if "keras" in packages:
+            return _integration("keras_optimizers").attach(self, optimizer, names)
         raise TypeError(
             f"a {type(optimizer).__module__}.{type(optimizer).__qualname__} is no optimizer of PyTorch or Keras; for "
             "Paddle pass as_paddle() as its grad_clip=, for optax put as_optax() into optax.chain"

@@ -11,11 +11,11 @@ from typing import Any, Self
 import torch
 
 from .._core.containers import Leaf
+from .._core.shards import HERE_OR_TOLD, Across
 from .._recording.told import namer
 from ..config.clipper import Reporting
 from ..config.config import ClipConfig
 from . import torch_scaling
-from .torch_sharding import check_not_sharded
 
 WRAPPERS = ("accelerate", "lightning", "pytorch_lightning")
 """Whose optimizers hold another that makes the steps."""
@@ -32,8 +32,9 @@ class Attached(Reporting):
     is attached to nothing.
     """
 
-    def __init__(self, config: ClipConfig, optimizer: torch.optim.Optimizer, names: Any) -> None:
+    def __init__(self, config: ClipConfig, optimizer: torch.optim.Optimizer, names: Any, across: Across) -> None:
         self._begin(config)
+        self._clipper.across = across
         self._given = names
         self._look_up_names(optimizer, "pass attach_to(optimizer, names=model)")
         self._hooks += [
@@ -130,13 +131,13 @@ class Attached(Reporting):
         self._name_of, self._count = name_of, len(parameters)
 
 
-def attach(config: ClipConfig, optimizer: Any, names: Any = None) -> Attached:
+def attach(config: ClipConfig, optimizer: Any, names: Any = None, across: Across = HERE_OR_TOLD) -> Attached:
     """Have an optimizer clip before every step; `ClipConfig.attach_to` says what the arguments are.
 
     Raises:
         TypeError: It is no `torch.optim.Optimizer`, or one without hooks, as its `__init__` does not call that.
         ValueError: A configuration is attached to it already, or chooses parameters by name, and one has none.
-        RuntimeError: Its parameters are sharded over processes.
+        RuntimeError: Its parameters are shards that do not tell so, and nothing is stated of them.
 
     Source: none, it is our own; the place is `torch.optim.Optimizer.register_step_pre_hook`.
 
@@ -162,8 +163,9 @@ def attach(config: ClipConfig, optimizer: Any, names: Any = None) -> Attached:
             "torch.optim.Optimizer; pass the optimizer inside it, which makes the steps"
         )
     check_not_attached(optimizer)
-    _check_not_sharded(_parameters(optimizer))
-    return Attached(config, optimizer, names)
+    if not across.is_stated:
+        _check_not_sharded(_parameters(optimizer))
+    return Attached(config, optimizer, names, across)
 
 
 def check_not_attached(optimizer: Any) -> None:
@@ -212,6 +214,9 @@ def _names_of(optimizer: torch.optim.Optimizer) -> dict[str, Any] | None:
 
 
 def _check_not_sharded(parameters: list[Any]) -> None:
-    for parameter in parameters:
-        if hasattr(parameter, "_fsdp_flattened") or hasattr(parameter, "device_mesh"):
-            check_not_sharded(["FSDP, or DTensor"])
+    """FSDP2's parameters, DTensors, tell by themselves; those of FSDP1 do not."""
+    if any(hasattr(parameter, "_fsdp_flattened") for parameter in parameters):
+        raise RuntimeError(
+            "these parameters are shards of FSDP1, which do not tell so; pass process_group, the processes that FSDP "
+            "shards over, and ownership='distinct'"
+        )

@@ -9,7 +9,6 @@ INSTEAD = {
     "DeepSpeedStrategy": "what the strategy has",
     "FSDP": "accelerator.clip_grad_norm_",
     "FSDPStrategy": "what the strategy has",
-    "FSDP, or DTensor": "the trainer's own clipping",
     "MEGATRON_LM": "megatron_lm_gradient_clipping",
     "ModelParallelStrategy": "what the strategy has",
     "XLA": "accelerator.clip_grad_norm_",

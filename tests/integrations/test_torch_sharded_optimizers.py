@@ -1,0 +1,50 @@
+"""Optimizers that clip gradients which several processes hold."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+import torch_sharded
+import torch_sharded_training as training
+from worlds import World
+
+from unified_clip import ClipConfig
+
+CONFIGS = {
+    "one norm": ClipConfig(rule="global_norm", threshold=0.05, family="pytorch"),
+    "each its own": ClipConfig(rule="norm", threshold=0.02, family="paddle"),
+    "by value": ClipConfig(rule="value", threshold=0.001),
+    "skipped": ClipConfig(rule="global_norm", threshold=0.05, family="pytorch", nonfinite="skip"),
+}
+
+
+@pytest.fixture(scope="module", params=[1, 2, 4])
+def world(request: pytest.FixtureRequest) -> Iterator[World]:
+    made = World(torch_sharded.start, request.param)
+    yield made
+    made.close()
+
+
+def test_the_norm_of_one_gradient_in_parts_that_do_not_tell_is_not_known(world: World) -> None:
+    for found in world.attempt(training.sharded, "FSDP1", CONFIGS["each its own"]):
+        assert "is a plain tensor, of which other processes may hold other parts" in str(found)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [*itertools.product(["FSDP2"], CONFIGS), ("FSDP1", "one norm"), ("FSDP1", "by value"), ("FSDP1", "skipped")],
+)
+def test_training_is_that_of_one_process(world: World, kind: str, name: str) -> None:
+    torch.manual_seed(0)
+    model = training.model()
+    handle = CONFIGS[name].attach_to(optimizer := torch.optim.SGD(model.parameters(), lr=0.5))
+    training.train(model, optimizer)
+    expected = [parameter.detach().numpy() for parameter in model.parameters()]
+    for norm, weights in world.run(training.sharded, kind, CONFIGS[name]):
+        assert norm == handle.last.norm
+        for got, wanted in zip(weights, expected, strict=True):
+            np.testing.assert_array_equal(got, wanted, strict=True)

@@ -1,0 +1,56 @@
+"""A small model that is trained on one process, or sharded over several, on the same batches."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.tensor import DTensor
+
+from unified_clip import ClipConfig
+
+STEPS = 3
+
+
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 4), nn.Tanh(), nn.Linear(4, 1))
+
+
+def train(net: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Every process has the whole batch, so that a mean over 2 or 4 is exact."""
+    for step in range(STEPS):
+        x = torch.randn(8, 6, generator=torch.Generator().manual_seed(step))
+        optimizer.zero_grad()
+        net(x).square().mean().backward()
+        optimizer.step()
+
+
+def sharded(kind: str, config: ClipConfig) -> tuple[Any, list[np.ndarray]]:
+    """The last norm, and the weights after training."""
+    net = model()
+    stated: dict[str, Any] = {}
+    if kind == "FSDP2":
+        for layer in net:
+            fully_shard(layer)
+        fully_shard(net)
+    else:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # FSDP1 is deprecated
+            net = FullyShardedDataParallel(net, device_id=torch.device("cpu"), use_orig_params=True)
+        numel = sum(parameter.numel() for parameter in model().parameters())
+        stated = {"process_group": dist.group.WORLD, "ownership": "distinct", "check_numel": numel}
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
+    handle = config.attach_to(optimizer, **stated)
+    train(net, optimizer)
+    if kind == "FSDP2":
+        weights = [p.full_tensor() if isinstance(p, DTensor) else p for p in net.parameters()]
+    else:
+        with FullyShardedDataParallel.summon_full_params(net):
+            weights = [p.clone() for p in net.parameters()]
+    return handle.last.norm, [weight.detach().numpy().copy() for weight in weights]
