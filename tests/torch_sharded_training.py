@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.tensor import DTensor
 
+import unified_clip
 from unified_clip import ClipConfig
 
 STEPS = 3
@@ -54,3 +57,19 @@ def sharded(kind: str, config: ClipConfig) -> tuple[Any, list[np.ndarray]]:
         with FullyShardedDataParallel.summon_full_params(net):
             weights = [p.clone() for p in net.parameters()]
     return handle.last.norm, [weight.detach().numpy().copy() for weight in weights]
+
+
+def recorded(config: ClipConfig, directory: str, norms: bool, only: int | None = None) -> None:
+    """Train under FSDP2 while all processes record, or one."""
+    net = model()
+    for layer in net:
+        fully_shard(layer)
+    fully_shard(net)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
+    config.attach_to(optimizer)
+    rank = dist.get_rank()
+    path = Path(directory) / f"rank{rank}.jsonl"
+    path.parent.mkdir(exist_ok=True)
+    recording = unified_clip.record(path, norms=norms, names=net) if only in (None, rank) else nullcontext()
+    with recording:
+        train(net, optimizer)

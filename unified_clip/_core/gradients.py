@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, cast
 
 from . import checks, containers, watch
@@ -38,7 +37,7 @@ class Gradients:
             self.leaves, given if parameters is None else parameters, across, differentiable=self.differentiable
         )
         held = self.shards.values if self.shards else [leaf.tensor for leaf in self.leaves]
-        self._shared_norms: dict[float, list[float]] = {}
+        self._agreed, self._shared_norms = {}, {}
         adopted = [ops.adopt(tensor) for tensor in held]
         self._merged = [ops.merge_sparse(tensor, differentiable=self.differentiable) for tensor in adopted]
         self.values: list[Tensor] = [
@@ -47,11 +46,15 @@ class Gradients:
 
     differentiable = True
     shards: Shards | None = None
-    _agreed: Mapping[str, float] = MappingProxyType({})
+    _shared_norms: dict[float, list[float]]
+    _agreed: dict[str, float]
 
     def agree(self, **values: Any) -> None:
         """What has to be the same on every process that holds the gradients; they compare it when they measure."""
-        self._agreed = {name: value for name, value in values.items() if isinstance(value, float)}
+        if self.shards is not None:
+            norms = watch.watcher is not None and watch.watcher.norms  # which all of them measure, or none
+            self._agreed = {name: value for name, value in values.items() if isinstance(value, float)}
+            self._agreed["norms= of unified_clip.record"] = float(norms)
 
     def leave(self, group: range, path: Path) -> None:
         """Take the values of a group as they are."""

@@ -91,6 +91,10 @@ class Shards(Protocol):
     def check_by_value(self) -> None:
         """ValueError where elements cannot be clipped one by one."""
 
+    def told(self) -> dict[str, Any]:
+        """For a recording: `ranks`, how many processes there are; `rank`, which one this is; `layout`, how many
+        gradients are held in which way."""
+
     def restored(self, index: int, value: Tensor) -> Any:
         """A value as part of a gradient like the one that it was computed from."""
 

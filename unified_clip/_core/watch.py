@@ -38,6 +38,9 @@ class Watcher(Protocol):
     in_detail: bool
     """Whether gradients have to be known one by one, and what they are called."""
 
+    norms: bool
+    """Whether the norm of each is wanted."""
+
     def run(self, body: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Run a call."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -131,6 +132,10 @@ class TorchShards:
                     "term of each element, so that elements cannot be clipped by value; redistribute it first"
                 )
 
+    def told(self) -> dict[str, Any]:
+        ranks, rank = torch.distributed.get_world_size(), torch.distributed.get_rank()
+        return {"ranks": ranks, "rank": rank, "layout": dict(Counter(map(_layout, self._gradients)))}
+
     def restored(self, index: int, value: Tensor) -> Any:
         like = self._gradients[index]
         if not is_dtensor(like):
@@ -239,6 +244,16 @@ class TorchShards:
     def _is_beside_whole_meshes(self, group: TorchGroup) -> bool:
         """Whether there are DTensors on all processes: then plain tensors beside them are copies, as for PyTorch."""
         return any(is_dtensor(tensor) and tensor.device_mesh.size() == group.size for tensor in self._tensors())
+
+
+def _layout(gradient: Any) -> str:
+    """In words: `Shard(dim=0) over dp=4`."""
+    if not is_dtensor(gradient):
+        return "plain"
+    mesh = gradient.device_mesh
+    names = mesh.mesh_dim_names or [str(dimension) for dimension in range(mesh.ndim)]
+    along = zip(gradient.placements, names, mesh.shape, strict=True)
+    return ", ".join(f"{placement!r} over {name}={size}" for placement, name, size in along)
 
 
 def _held(gradient: Any) -> Tensor:

@@ -28,6 +28,9 @@ class Entry(Protocol):
 class Recorder(Protocol):
     """What is told of every call."""
 
+    norms: bool
+    """Whether the norm of each gradient is wanted."""
+
     @property
     def in_detail(self) -> bool: ...
 
@@ -55,7 +58,7 @@ class Dispatcher:
         self._recorders: tuple[Recorder, ...] = ()
         self._changing = threading.Lock()
         self._thread = threading.local()
-        self.in_detail = False
+        self.in_detail = self.norms = False
 
     def add(self, recorder: Recorder) -> None:
         self._change(lambda recorders: (*recorders, recorder))
@@ -67,6 +70,7 @@ class Dispatcher:
         with self._changing:
             self._recorders = change(self._recorders)
             self.in_detail = any(recorder.in_detail for recorder in self._recorders)
+            self.norms = any(recorder.norms for recorder in self._recorders)
             watch.watcher = self if self._recorders else None
 
     def let_go(self) -> None:

@@ -108,13 +108,17 @@ class Told:
             "inf": None,
         }
         self.in_graph = not path.on_host and path.in_graph([each for each in (clip.n, clip.coef) if each is not None])
+        if clip.gradients.shards is not None:
+            self.fields |= clip.gradients.shards.told()
         if self.in_graph and path.graph_teller() is None:
             return  # nothing would be told
         self._put(path, self.fields, "norm", clip.n)
         self._put(path, self.fields, "coef", clip.coef)
         if type(limit) is not float:
             self._threshold(path, limit)
-        if names is not None:
+        if names is not None and clip.gradients.shards is not None:
+            self._take_shared(clip, names)
+        elif names is not None:
             self._measure(clip, names)
         if self.scalars and not self.in_graph:
             self.later = self.path.read_later(self.scalars)
@@ -165,6 +169,16 @@ class Told:
         if low == -high and len(dtypes) == 1:
             self._limit = nearest(high, dtypes.pop())
             self._put(clip.path, self._greatest, "norm", clip.path.norm(math.inf))
+
+    def _take_shared(self, clip: Clip, names: Mapping[str, int]) -> None:
+        """Norms over all processes, where these have agreed to measure them: with the clip's own."""
+        norms = clip.gradients.shared_norms(clip.p) if clip.measured and clip.p in (1, 2) else None
+        if norms is not None:
+            ops, leaves = clip.gradients.ops, clip.gradients.leaves
+            self.fields["parameters"] = {
+                name: {"shape": list(ops.shape(leaves[index].tensor) or ()), "norm": norms[index]}
+                for name, index in names.items()
+            }
 
     def _norm(self, ops: Ops, tensor: Any, p: float, fields: dict[str, Any], key: str) -> None:
         path = ops.path([tensor], differentiable=False)

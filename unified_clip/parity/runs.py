@@ -82,6 +82,13 @@ class Line(Table):
     gradients: str | None = None
     """The file with the gradients before clipping, beside the recording."""
 
+    ranks: int | None = None
+    rank: int | None = None
+    """How many processes held the gradients together, and which of them recorded; None where one had all."""
+
+    layout: dict[str, int] = {}
+    """How many gradients were held in which way."""
+
     watched: bool = False
     """Whether it is a framework's own function: then the coefficient is what its results show, with its rounding."""
 

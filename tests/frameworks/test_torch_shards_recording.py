@@ -1,0 +1,46 @@
+"""PyTorch: what is recorded where several processes hold the gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import torch_sharded
+import torch_sharded_training as training
+from worlds import World
+
+import unified_clip
+from unified_clip.parity import parting, runs
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    made = World(torch_sharded.start, 2)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("rule", ["global_norm", "norm"])
+def test_a_run_is_that_of_one_process_and_says_how_many_had_it(world: World, tmp_path: Path, rule: str) -> None:
+    config = unified_clip.ClipConfig(rule=rule, threshold=0.05, family="pytorch")
+    model = training.model()
+    config.attach_to(optimizer := torch.optim.SGD(model.parameters(), lr=0.5))
+    with unified_clip.record(tmp_path / "one.jsonl", norms=True, names=model):
+        training.train(model, optimizer)
+    world.run(training.recorded, config, str(tmp_path), True)
+    for rank in (0, 1):
+        run = runs.read(tmp_path / f"rank{rank}.jsonl")
+        assert {(line.ranks, line.rank) for line in run.lines} == {(2, rank)}
+        assert run.lines[0].layout == {"Shard(dim=0) over 0=2": 6}
+        assert not parting.compare(tmp_path / "one.jsonl", tmp_path / f"rank{rank}.jsonl").findings
+        assert run.lines[-1].parameters["0.weight"].shape == (9, 6)
+
+
+def test_one_process_may_record_alone_but_for_norms(world: World, tmp_path: Path) -> None:
+    config = unified_clip.ClipConfig(rule="global_norm", threshold=0.05, family="pytorch")
+    world.run(training.recorded, config, str(tmp_path), False, 0)
+    assert [path.name for path in tmp_path.iterdir()] == ["rank0.jsonl"]
+    for found in world.attempt(training.recorded, config, str(tmp_path / "new"), True, 0):
+        assert "disagree about norms= of unified_clip.record: 1.0 on rank 0; 0.0 on rank 1" in str(found)
