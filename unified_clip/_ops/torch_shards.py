@@ -69,7 +69,8 @@ class TorchShards:
     def __init__(self, gradients: Sequence[Leaf], parameters: Sequence[Leaf], across: Across) -> None:
         self._leaves, self._parameters, self._across = list(gradients), list(parameters), across
         self._gradients = [leaf.tensor for leaf in gradients]
-        self.values = [_held(gradient) for gradient in self._gradients]
+        with torch.no_grad():
+            self.values = [_held(gradient) for gradient in self._gradients]
         self._group: TorchGroup | None = None
         self._groups: dict[Any, TorchGroup] = {}
 
@@ -257,11 +258,8 @@ def _layout(gradient: Any) -> str:
 
 
 def _held(gradient: Any) -> Tensor:
-    """What this process holds, in the gradient's own memory."""
-    if not is_dtensor(gradient):
-        return gradient
-    with torch.no_grad():
-        return _waited(gradient.to_local())
+    """What this process holds, in the gradient's own memory. Called without derivatives being recorded."""
+    return _waited(gradient.to_local()) if is_dtensor(gradient) else gradient
 
 
 def _waited(tensor: Any) -> Tensor:
