@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -14,8 +17,12 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+from worlds import World
 
 import unified_clip.torch as uc
+from unified_clip._core.exact import UNIT, Accumulator
+from unified_clip._core.shards import Exchange
+from unified_clip._ops.host import HostPath
 
 Layout = list[tuple[str, Any]]
 
@@ -25,6 +32,23 @@ def start(rank: int, size: int, meeting: str) -> None:
     torch.set_num_threads(1)
     store = dist.FileStore(meeting, size)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=60))
+
+
+@contextmanager
+def worlds() -> Iterator[Callable[[int], World]]:
+    """Of any size, each started once."""
+    made: dict[int, World] = {}
+
+    def of(size: int) -> World:
+        if size not in made:
+            made[size] = World(start, size)
+        return made[size]
+
+    try:
+        yield of
+    finally:
+        for world in made.values():
+            world.close()
 
 
 @contextmanager
@@ -113,3 +137,19 @@ def clipped(
     with counted() as calls:
         norm = uc.clip_grad_norm_(given, limit, p, check_numel=True, **stated)
     return norm.item(), f"{type(norm).__name__} {norm.dtype}", [gathered(each.grad) for each in given], calls
+
+
+def clipped_by_float64_sums(array: np.ndarray, layout: str) -> float:
+    """The norm, if sums were float64, here and over the processes."""
+
+    def here(path: HostPath, p: int, exactly: bool) -> Accumulator:
+        squares = [float(value) ** 2 for view, _ in path._buffers() for value in view]
+        return Accumulator(int(functools.reduce(operator.add, squares) * 2**30))  # one after the other
+
+    def everywhere(exchange: Exchange, own: Accumulator, dtype: str) -> tuple[Accumulator, str]:
+        total = torch.tensor(own.total / 2**30, dtype=torch.float64)
+        dist.all_reduce(total)
+        return Accumulator(int(total.item() * 2**30) << UNIT - 30), dtype
+
+    with mock.patch.object(HostPath, "power_sum", here), mock.patch.object(Exchange, "power_sum", everywhere):
+        return clipped([array], layout, 2.0, 1.0)[0]
