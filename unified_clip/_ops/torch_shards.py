@@ -12,7 +12,7 @@ import torch
 
 from .._core.containers import Leaf
 from .._core.ops import Tensor
-from .._core.shards import Across, Alone, Row
+from .._core.shards import DISTINCT, REPLICATED, Across, Alone, Row
 
 
 def is_dtensor(value: Any) -> bool:
@@ -52,8 +52,16 @@ class TorchGroup:
         if self.size == 1:
             return list(numbers)
         found = torch.tensor(numbers, dtype=torch.int64, device=_device(self._group))
-        torch.distributed.all_reduce(found, how, self._group)
-        reduced: list[int] = found.tolist()
+        try:
+            torch.distributed.all_reduce(found, how, self._group)
+            reduced: list[int] = found.tolist()
+        except RuntimeError as error:
+            error.add_note(
+                f"This was rank {torch.distributed.get_rank()} while it clipped gradients: it waited for the "
+                f"{self.size} processes of a group to find their norm. Each of them has to make the same call, without "
+                "a gradient too, and none may have ended; no gradient was changed."
+            )
+            raise
         return reduced
 
 
@@ -79,12 +87,12 @@ class TorchShards:
         asked = self._across.check_numel
         if asked is None or asked is False:
             return None
-        return sum(gradient.numel() for gradient in self._gradients) if asked is True else asked
+        return sum(gradient.numel() for gradient in self._gradients) if asked is True else int(asked)
 
     @property
     def parameters(self) -> int | None:
         ownership = self._across.ownership
-        return None if ownership == "distinct" or callable(ownership) else len(self._parameters)
+        return None if ownership == DISTINCT or callable(ownership) else len(self._parameters)
 
     def want_derivatives(self) -> bool:
         return any(isinstance(gradient, torch.Tensor) and gradient.requires_grad for gradient in self._gradients)
@@ -230,9 +238,9 @@ class TorchShards:
         leaf, ownership = self._leaves[index], self._across.ownership
         if callable(ownership):
             return bool(ownership(leaf.parameter))
-        if ownership == "distinct":
+        if ownership == DISTINCT:
             return True
-        if ownership == "replicated" or (len(ranks) == 1 and self._is_beside_whole_meshes(group)):
+        if ownership == REPLICATED or (len(ranks) == 1 and self._is_beside_whole_meshes(group)):
             return group.ranks[0] in ranks
         held = f"on {len(ranks)} of them" if is_dtensor(self._gradients[index]) else "a plain tensor"
         raise ValueError(
