@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -22,7 +23,7 @@ from worlds import World
 import unified_clip.torch as uc
 from unified_clip._core.exact import UNIT, Accumulator
 from unified_clip._core.shards import Exchange
-from unified_clip._ops.host import HostPath
+from unified_clip._ops.torch_ops import TorchOps
 
 Layout = list[tuple[str, Any]]
 
@@ -142,14 +143,15 @@ def clipped(
 def clipped_by_float64_sums(array: np.ndarray, layout: str) -> float:
     """The norm, if sums were float64, here and over the processes."""
 
-    def here(path: HostPath, p: int, exactly: bool) -> Accumulator:
-        squares = [float(value) ** 2 for view, _ in path._buffers() for value in view]
-        return Accumulator(int(functools.reduce(operator.add, squares) * 2**30))  # one after the other
+    def here(ops: TorchOps, tensors: Sequence[torch.Tensor]) -> Any:
+        squares = [value**2 for tensor in tensors for value in tensor.tolist()]
+        total = Accumulator(int(functools.reduce(operator.add, squares) * 2**30))  # one after the other
+        return SimpleNamespace(norm_dtype="float32", power_sum=lambda p, exactly: total)
 
     def everywhere(exchange: Exchange, own: Accumulator, dtype: str) -> tuple[Accumulator, str]:
         total = torch.tensor(own.total / 2**30, dtype=torch.float64)
         dist.all_reduce(total)
         return Accumulator(int(total.item() * 2**30) << UNIT - 30), dtype
 
-    with mock.patch.object(HostPath, "power_sum", here), mock.patch.object(Exchange, "power_sum", everywhere):
+    with mock.patch.object(TorchOps, "measuring", here), mock.patch.object(Exchange, "power_sum", everywhere):
         return clipped([array], layout, 2.0, 1.0)[0]

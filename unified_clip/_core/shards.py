@@ -21,7 +21,7 @@ Number = float | int
 
 AGREED: Mapping[str, type] = {
     "threshold": float, "error_if_nonfinite": bool, "norm_type": float, "the number of parameters": int,
-    "the number of gradient elements": int,
+    "the number of gradient elements": int, "norms= of unified_clip.record": bool,
 }  # fmt: skip
 """What the processes compare, always all of it: calls with lists of different lengths would end the processes."""
 
