@@ -207,7 +207,8 @@ class TorchShards:
             f"the gradients are on device meshes of {sizes} of the {torch.distributed.get_world_size()} processes, and "
             "nothing tells what the other processes hold; pass process_group, the group of all processes that hold the "
             "model (torch.distributed.group.WORLD if all do), and ownership: 'replicated' if the others hold copies, "
-            "'distinct' if they hold other parameters, or a function of a parameter"
+            "'distinct' if they hold other parameters, or a function of a parameter; clip_grad_norm_, get_total_norm "
+            "and GradientClipByGlobalNorm take them"
         )
 
     def _tensors(self) -> list[Any]:
