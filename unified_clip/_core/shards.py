@@ -348,7 +348,7 @@ class SharedPath:
 
     def _numel(self, counted: Sequence[Tensor]) -> tuple[int, int] | None:
         expected = self._shards.numel
-        return None if expected is None else (sum(tensor.numel() for tensor in counted), expected)
+        return None if expected is None else (sum(math.prod(tensor.shape) for tensor in counted), expected)
 
 
 def each_norm(
@@ -383,12 +383,17 @@ def _add_up(sums: dict[int, Sum], rows: Sequence[Row], agreed: Mapping[str, Numb
 def _norm(own: Measuring, exchange: Exchange, p: float) -> tuple[float, str]:
     """The norm over all processes, and its dtype."""
     if p in (1, 2):
-        for exactly in (False, True):
-            total, dtype = exchange.power_sum(own.power_sum(int(p), exactly), own.norm_dtype)
-            if (n := total.root(int(p), dtype)) is not None:
-                return n, dtype
-        raise AssertionError("an exact sum has no slack")
+        n, dtype = _power_norm(own, exchange, int(p), exactly=False)
+        if n is None:
+            n, dtype = _power_norm(own, exchange, int(p), exactly=True)
+        assert n is not None, "an exact sum has no slack"
+        return n, dtype
     top, dtype = exchange.greatest(own.greatest(), own.norm_dtype)
     if p == math.inf or top == 0 or not math.isfinite(top):
         return nearest(top, dtype), dtype
     return own.general_root(exchange.relative_sum(own.relative_sum(p, top)), p, top, dtype), dtype
+
+
+def _power_norm(own: Measuring, exchange: Exchange, p: int, *, exactly: bool) -> tuple[float | None, str]:
+    total, dtype = exchange.power_sum(own.power_sum(p, exactly), own.norm_dtype)
+    return total.root(p, dtype), dtype
