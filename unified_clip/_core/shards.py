@@ -89,7 +89,7 @@ class Shards(Protocol):
     """The gradients of a call, some of which are only held in part here."""
 
     values: list[Tensor]
-    """What this process holds of each: dense tensors, in the gradients' own memory."""
+    """What this process holds of each, in the gradients' own memory; sparse ones are merged after they are found."""
 
     @property
     def numel(self) -> int | None:

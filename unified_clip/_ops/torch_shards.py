@@ -87,7 +87,10 @@ class TorchShards:
         asked = self._across.check_numel
         if asked is None or asked is False:
             return None
-        return sum(gradient.numel() for gradient in self._gradients) if asked is True else int(asked)
+        if asked is not True:
+            return int(asked)
+        pairs = zip(self._gradients, self.values, strict=True)  # of sparse ones the rows that are there
+        return sum(int((gradient if is_dtensor(gradient) else held).numel()) for gradient, held in pairs)
 
     @property
     def parameters(self) -> int | None:
