@@ -176,7 +176,8 @@ class Exchange:
     def power_sums(self, own: Sequence[Sum]) -> list[Sum]:
         """The same for each of several sums, of which every process has one; all have to have compared how many."""
         found = self.group.total([word for each in own for word in _to_words(each)])
-        return [_from_words(found[start:]) for start in range(0, len(found), WORDS + 1)]
+        each = WORDS + 1
+        return [_from_words(found[start : start + each]) for start in range(0, len(found), each)]
 
     def compare(self) -> None:
         """ValueError where anything differs that has to be the same everywhere."""
