@@ -39,7 +39,7 @@ def cluster(rank: int, size: int, meeting: str) -> dict[str, Any]:
     with socket.socket() as own:
         own.bind(("localhost", 0))
         Path(f"{meeting}.{rank}.new").write_text(f"localhost:{own.getsockname()[1]}")
-    os.replace(f"{meeting}.{rank}.new", f"{meeting}.{rank}")
+    Path(f"{meeting}.{rank}.new").replace(f"{meeting}.{rank}")
     files = [Path(f"{meeting}.{number}") for number in range(size)]
     while not all(file.exists() for file in files):
         time.sleep(0.01)
@@ -54,31 +54,28 @@ def on_replicas(step: Callable[[Any], Any], given: Sequence[Any], graph: bool) -
     import tensorflow as tf
 
     strategy = state["strategy"]
-    if len(given) == 1:
-        given = [given[0]] * strategy.num_replicas_in_sync
     values = strategy.experimental_distribute_values_from_function(
-        lambda context: given[context.replica_id_in_sync_group]
+        lambda context: tf.nest.map_structure(tf.constant, given[context.replica_id_in_sync_group])
     )
     run = functools.partial(strategy.run, step)
-    found = (tf.function(run) if graph else run)((values,))
+    found = (tf.function(run, autograph=False) if graph else run)((values,))
     flat = [strategy.experimental_local_results(each) for each in tf.nest.flatten(found)]
     return [tf.nest.pack_sequence_as(found, [part[number].numpy() for part in flat]) for number in range(len(flat[0]))]
 
 
 def summed(gradients: Any) -> Any:
+    """An argument of a graph has no device, which TensorFlow asks for; its copy has that of the replica."""
     import tensorflow as tf
 
-    return tf.distribute.get_replica_context().all_reduce("sum", gradients)
+    return tf.distribute.get_replica_context().all_reduce("sum", [tf.identity(each) for each in gradients])
 
 
 def clipped(given: list[Arrays], limit: float, p: float, graph: bool) -> list[tuple[np.float32, Arrays]]:
     """The norm and the clipped gradients of each replica, of gradients that add up over all."""
-    import tensorflow as tf
-
     import unified_clip.tensorflow as uc
 
     def step(parts: Any) -> Any:
-        gradients = [*summed(list(map(tf.convert_to_tensor, parts))), None]
+        gradients = [*summed(parts), None]
         norm = uc.clip_grad_norm_(gradients, limit, p)
         assert gradients.pop() is None
         return norm, gradients
@@ -97,7 +94,7 @@ def collectives() -> tuple[int, int]:
             gradients = summed([tf.ones([3]), tf.ones([2, 2])])
             return uc.clip_by_global_norm(gradients, 1.0) if clip else gradients
 
-        concrete = tf.function(lambda: state["strategy"].run(step)).get_concrete_function()
+        concrete = tf.function(lambda: state["strategy"].run(step), autograph=False).get_concrete_function()
         graph = concrete.graph.as_graph_def()
         parts = [graph.node, *(each.node_def for each in graph.library.function)]
         return sum("Collective" in node.op for nodes in parts for node in nodes)
@@ -123,8 +120,8 @@ def model(seed: int = 1) -> Any:
     import keras
 
     keras.utils.set_random_seed(seed)
-    layers = [keras.layers.Embedding(5, 3), keras.layers.Flatten(), keras.layers.Dense(4, "tanh"), keras.layers.Dense(1)]
-    return keras.Sequential([keras.Input((2,), dtype="int32"), *layers])
+    layers = [keras.layers.Embedding(5, 3), keras.layers.Flatten(), keras.layers.Dense(4, "tanh")]
+    return keras.Sequential([keras.Input((2,), dtype="int32"), *layers, keras.layers.Dense(1)])
 
 
 INPUTS = np.random.default_rng(5).integers(0, 5, (16, 2)).astype("int32")
@@ -145,9 +142,9 @@ def backward(limit: float, graph: bool) -> list[tuple[Arrays, np.float32, Arrays
         inputs, targets = batch
         with tf.GradientTape() as tape:
             loss = tf.reduce_sum((net(inputs) - targets) ** 2) / len(INPUTS)
-        gradients = summed(tape.gradient(loss, net.trainable_variables))
-        results, norm = uc.clip_by_global_norm(gradients, limit)
-        return [tf.convert_to_tensor(each) for each in gradients], norm, [tf.convert_to_tensor(each) for each in results]
+        gradients = summed([tf.convert_to_tensor(each) for each in tape.gradient(loss, net.trainable_variables)])
+        clipped, norm = uc.clip_by_global_norm(gradients, limit)
+        return gradients, norm, clipped
 
     batches = list(zip(np.split(INPUTS, count), np.split(TARGETS, count), strict=True))
     return on_replicas(step, batches, graph)

@@ -26,6 +26,7 @@ PIECE = 1 << 18
 """The elements that are taken apart at a time."""
 
 SCALAR = tf.TensorSpec([], tf.float64)
+SIGNATURE = [SCALAR, SCALAR, tf.TensorSpec([WORDS], tf.int64), SCALAR]
 
 Terms = Callable[[Tensor, float], Tensor]
 """A function of a tensor and p: its |g|**p in float64, exact, flat, and from 2**-300 to 2**256, or 0."""
@@ -60,7 +61,7 @@ def _root(total: Scalar, p: float) -> Scalar:
     return tf.cast(tf.cast(tf.sqrt(total) if p == 2 else total, tf.float32), tf.float64)
 
 
-@functools.partial(tf.function, input_signature=[SCALAR, SCALAR, tf.TensorSpec([WORDS], tf.int64), SCALAR], autograph=False)
+@functools.partial(tf.function, input_signature=SIGNATURE, autograph=False)
 def _nearer(low: Scalar, high: Scalar, words: Tensor, p: Scalar) -> Scalar:
     """Which of two neighbours in float32 is nearer to the root of a sum; of both, the even one."""
     middle = (low + high) / 2.0
@@ -81,17 +82,15 @@ def _sum(terms: Terms, dtype: tf.DType, p: float) -> Callable[[Tensor], Tensor]:
             return start + PIECE, total + _words(terms(elements[start : start + PIECE], p))
 
         begun = (tf.constant(0, tf.int64), tf.zeros([WORDS], tf.int64))
-        return tf.while_loop(lambda start, _: start < tf.shape(elements, tf.int64)[0], added, begun, parallel_iterations=1)[1]
+        count = tf.shape(elements, tf.int64)[0]
+        return tf.while_loop(lambda start, _: start < count, added, begun, parallel_iterations=1)[1]
 
     function: Callable[[Tensor], Tensor] = tf.function(words, [tf.TensorSpec([None], dtype)], autograph=False)
     return function
 
 
 def _words(terms: Tensor) -> Tensor:
-    """The exact sum of terms, in words that may each be larger than 32 bits.
-
-    By ordinary arithmetic, all of it exact: `tf.vectorized_map` has no other for a branch that none of its elements take.
-    """
+    """The exact sum of terms, in words that may each be larger than 32 bits, by arithmetic that loses nothing."""
     words: list[Tensor] = []
     for exponent in range(LOWEST + 32 * (WORDS - 1), LOWEST - 1, -32):
         word = tf.floor(terms * 2.0**-exponent)
