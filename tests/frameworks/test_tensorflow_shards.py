@@ -17,7 +17,7 @@ import unified_clip.numpy as whole
 import unified_clip.tensorflow as uc
 
 LAYOUTS = {"1 replica": (1, 1), "2 replicas": (2, 1), "4 replicas": (4, 1), "2 processes": (0, 2)}
-"""How many replicas are in a process, 0 for those of `MultiWorkerMirroredStrategy`, and how many processes there are."""
+"""How many replicas a process has, 0 for the one of `MultiWorkerMirroredStrategy`, and how many processes there are."""
 
 Worlds = Callable[[str], World]
 
