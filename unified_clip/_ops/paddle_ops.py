@@ -23,9 +23,11 @@ import numpy as np
 import paddle
 
 from .._core import classes
+from .._core.containers import Leaf
 from .._core.device import DevicePath, inverse, odd_bits
 from .._core.ops import Ops, Path, Scalar, Tensor
-from . import host, kernels, memory
+from .._core.shards import Across, Measuring, Shards
+from . import host, kernels, memory, paddle_shards
 
 DTYPES = {
     name: getattr(paddle, name)
@@ -142,6 +144,24 @@ class PaddleOps(host.OfParameters, Ops):
             zeros = paddle.zeros([rows.shape[1], *wide.shape[1:]], "float64")
             sums = paddle.scatter_nd_add(zeros, position.unsqueeze(-1), wide)
             return rows, dense.narrow(sums.astype(dense.wide.dtype))
+
+    # -- gradients that several processes hold
+
+    def shards(
+        self, gradients: Sequence[Leaf], parameters: Sequence[Leaf], across: Across, *, differentiable: bool
+    ) -> Shards | None:
+        if not paddle.in_dynamic_mode():
+            _check_static(gradients, across)
+            return None
+        found = paddle_shards.find(gradients, parameters, across, differentiable=differentiable)
+        if found is not None and not across.is_stated and _records(differentiable) and found.want_derivatives():
+            found.check_derivatives()
+            return None  # Paddle's operations on distributed tensors have one
+        return found
+
+    def measuring(self, tensors: Sequence[Tensor]) -> Measuring:
+        here = [tensor if _is_plain(tensor) else tensor.detach().cpu() for tensor in tensors]
+        return host.HostPath(self, here, [self.host_view(tensor) for tensor in here])
 
     # -- the path
 
@@ -315,7 +335,9 @@ def _records(differentiable: bool) -> bool:
 
 
 def _gathers() -> bool:
-    return GATHERER is not None and not host.forced_path() and paddle.in_dynamic_mode()
+    if GATHERER is None or host.forced_path() or not paddle.in_dynamic_mode():
+        return False
+    return paddle_shards.hybrid() is None  # or what other processes hold matters
 
 
 class _Dense:

@@ -1,0 +1,65 @@
+"""Paddle: gradients that several processes hold have the norm, and are clipped to the bits, of whole ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import paddle_sharded
+import pytest
+import reference
+from paddle_sharded import PLACEMENTS
+from worlds import World
+
+import unified_clip.numpy as whole
+
+SIZES = [1, 2, 4]
+
+
+@pytest.fixture(scope="module")
+def worlds() -> Iterator[Callable[[int], World]]:
+    made: dict[int, World] = {}
+
+    def of(size: int) -> World:
+        if size not in made:
+            made[size] = World(paddle_sharded.start, size)
+        return made[size]
+
+    yield of
+    for world in made.values():
+        world.close()
+
+
+def arrays(dtype: str = "float32") -> list[np.ndarray]:
+    """Sizes that no number of processes divides, one of them with a single row."""
+    random = np.random.default_rng(3)
+    shapes = [(7, 5), (53,), (1, 3), (129, 17), (2, 3, 4)]
+    return [reference.array(random.standard_normal(shape) * 3.0**number, dtype) for number, shape in enumerate(shapes)]
+
+
+COUNTER_EXAMPLE = np.array([2.0**24, 2.0**12, 2.0**12] + [2.0**-3] * 70, np.float32)
+"""Its norm is just above the middle between two float32, where a float64 sum depends on who adds what."""
+
+
+@pytest.mark.parametrize("p", [1.0, 2.0, math.inf])
+@pytest.mark.parametrize("layout", [*PLACEMENTS, "mixed"])
+@pytest.mark.parametrize("size", SIZES)
+def test_the_norm_and_the_gradients_are_those_of_one_process(
+    worlds: Callable[[int], World], size: int, layout: str, p: float
+) -> None:
+    expected = [array.copy() for array in arrays()]
+    n = whole.clip_grad_norm_(expected, 1.5, p)
+    assert float(n) == reference.norm(arrays(), p)
+    for norm, kind, gradients, _ in worlds(size).run(paddle_sharded.clipped, arrays(), layout, p, 1.5):
+        assert (norm, kind) == (float(n), "Tensor paddle.float32 True")
+        for got, wanted in zip(gradients, expected, strict=True):
+            np.testing.assert_array_equal(got, wanted, strict=True)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_last_bit_does_not_depend_on_who_adds_what(worlds: Callable[[int], World], size: int) -> None:
+    assert reference.norm([COUNTER_EXAMPLE]) == 2.0**24 + 2
+    for norm, _, _, calls in worlds(size).run(paddle_sharded.clipped, [COUNTER_EXAMPLE], "rows", 2.0, 1.0):
+        assert norm == 2.0**24 + 2
+        assert calls == ["all_reduce"] * (0 if size == 1 else 2)  # the first leaves a doubt
