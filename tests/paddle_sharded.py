@@ -16,6 +16,7 @@ import paddle
 import paddle.distributed as dist
 from paddle.distributed import Partial, ProcessMesh, Replicate, Shard, fleet
 
+import unified_clip.numpy as np_uc
 import unified_clip.paddle as uc
 
 PARTS = ("mp_degree", "pp_degree", "sharding_degree", "dp_degree")
@@ -115,6 +116,12 @@ PLACEMENTS: dict[str, tuple[str, Callable[[int], list[Any]]]] = {
 """Kinds of layouts: a mesh, and placements for a tensor with so many axes."""
 
 
+def _tensor(array: np.ndarray) -> paddle.Tensor:
+    if array.dtype.name == "bfloat16":  # which Paddle takes no arrays of
+        return paddle.to_tensor(array.astype(np.float32)).astype("bfloat16")
+    return paddle.to_tensor(array)
+
+
 def distributed(array: np.ndarray, mesh: ProcessMesh, placements: Sequence[Any]) -> paddle.Tensor:
     """An array that every process has, as a distributed tensor, cut as Paddle cuts: which it cannot do where a process
     is left with nothing. Of a sum the first process holds everything."""
@@ -127,17 +134,18 @@ def distributed(array: np.ndarray, mesh: ProcessMesh, placements: Sequence[Any])
             length = array.shape[axis := placement.get_dim()]
             part = -(-length // size)
             array = array.take(range(here * part, min((here + 1) * part, length)), axis)
-    local = paddle.to_tensor(np.ascontiguousarray(array))
+    local = _tensor(np.ascontiguousarray(array))
     return paddle.Tensor(local, dims=shape, process_mesh=mesh, placements=list(placements))
 
 
 def parameter_with(gradient: paddle.Tensor) -> Any:
     """A parameter on which this is the gradient, on the same processes."""
-    found = paddle.create_parameter(gradient.shape, gradient.dtype)
+    zeros = paddle.zeros_like(_held(gradient))
     if gradient.is_dist():
-        local = paddle.zeros_like(gradient._local_value())
-        layout = {"process_mesh": gradient.process_mesh, "placements": gradient.placements}
-        found = type(found).from_tensor(paddle.Tensor(local, dims=gradient.shape, **layout), name=found.name)
+        zeros = paddle.Tensor(
+            zeros, dims=gradient.shape, process_mesh=gradient.process_mesh, placements=gradient.placements
+        )
+    found = paddle.base.framework.EagerParamBase.from_tensor(zeros, trainable=True)
     found.grad_ = gradient
     return found
 
@@ -148,7 +156,7 @@ def parameters(arrays: Sequence[np.ndarray], layout: str) -> list[Any]:
     found = []
     for number, array in enumerate(arrays):
         kind = kinds[number % len(kinds)]
-        gradient = paddle.to_tensor(array)
+        gradient = _tensor(array)
         if kind != "plain":
             mesh, placements = PLACEMENTS[kind]
             gradient = distributed(array, mesh_of(mesh), placements(array.ndim))
@@ -193,3 +201,185 @@ def clipped(
         norm = uc.clip_grad_norm_(given, limit, p, check_numel=True, **stated)
     kind = f"{type(norm).__name__} {norm.dtype} {norm.shape == [] and not norm.is_dist()}"
     return norm.item(), kind, [gathered(each.grad) for each in given], calls
+
+
+# -- models after a backward pass
+
+
+class Perceptron(paddle.nn.Layer):
+    """Tensor-parallel over a mesh of all processes, or of one dimension of two, of which the other has other inputs."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        paddle.seed(0)
+        mesh, also = mesh_of(kind), [] if kind == "row" else [Replicate()]
+        self.first, self.second = paddle.nn.Linear(5, 8), paddle.nn.Linear(8, 3)
+        for layer, axes in ((self.first, (1, 0)), (self.second, (0, None))):
+            for name, axis in zip(("weight", "bias"), axes, strict=True):
+                cut = Replicate() if axis is None else Shard(axis)
+                setattr(layer, name, dist.shard_tensor(getattr(layer, name), mesh, [*also, cut]))
+        inputs = np.random.default_rng(7).standard_normal((8, 5)).astype("float32")
+        rows = Replicate() if kind == "row" else Shard(0)
+        self.inputs = dist.shard_tensor(paddle.to_tensor(inputs), mesh, [rows, *also])
+
+    def backward(self) -> None:
+        (self.second(paddle.tanh(self.first(self.inputs))) * 40).square().sum().backward()
+
+
+def perceptron_clipped(kind: str, limit: float) -> tuple[float, list[np.ndarray], list[np.ndarray], list[str]]:
+    """The norm, the gradients before and after, and our collectives; "beside": a plain tensor in the list too.
+
+    Of terms of a sum each is clipped, which need not be the clipped sum to the last bit: these are those held here.
+    """
+    model = Perceptron("rows" if kind == "rows" else "row")
+    model.backward()
+    given = model.parameters()
+    if kind == "beside":
+        given.append(parameter_with(paddle.to_tensor([3.0, 4.0])))
+    before = [gathered(each.grad) for each in given]
+    held = [_held(each.grad).numpy().copy() for each in given]
+    with counted() as calls:
+        norm = uc.clip_grad_norm_(given, limit, check_numel=True)
+    np_uc.clip_grads_with_norm_(held, limit, norm.item())
+    for each, wanted in zip(given, held, strict=True):
+        np.testing.assert_array_equal(_held(each.grad).numpy(), wanted)
+    return norm.item(), before, [] if kind == "rows" else [gathered(each.grad) for each in given], calls
+
+
+def _held(tensor: paddle.Tensor) -> paddle.Tensor:
+    return tensor._local_value() if tensor.is_dist() else tensor
+
+
+def perceptron_stepped(name: str, *limits: float) -> tuple[list[np.ndarray], list[np.ndarray], list[str]]:
+    """Gradients as the optimizer has them, and what is left of them; and our collectives."""
+    model = Perceptron("row")
+    model.backward()
+    clip = watched(getattr(uc, name)(*limits))
+    optimizer = paddle.optimizer.SGD(1.0, parameters=model.parameters(), grad_clip=clip)
+    with counted() as calls:
+        optimizer.step()
+    return [gathered(each) for each in clip.before], [gathered(each) for each in clip.after], calls
+
+
+def watched(clip: Any) -> Any:
+    """A clip that keeps what an optimizer gives to it, and gets back."""
+    kind = type(clip)
+
+    class Watched(kind):  # type: ignore[misc, valid-type]
+        def __call__(self, pairs: Any) -> Any:
+            self.parameters = [parameter for parameter, _ in pairs]
+            self.before = [gradient.clone().detach() for _, gradient in pairs]
+            found = super().__call__(pairs)
+            self.after = [gradient for _, gradient in found]
+            return found
+
+    clip.__class__ = Watched
+    return clip
+
+
+# -- faults and statements
+
+
+def asked(function: str, arrays: Sequence[np.ndarray], layout: str, *args: Any, **kwargs: Any) -> Any:
+    """What a functional name returns for distributed gradients: arrays, and numbers."""
+    gradients = [parameter.grad for parameter in parameters(arrays, layout)]
+    given = gradients[0] if function in ("clip_by_norm", "clip_by_value") else gradients
+    return _plain(getattr(uc, function)(given, *args, **kwargs))
+
+
+def _plain(found: Any) -> Any:
+    if isinstance(found, list | tuple):
+        return [_plain(each) for each in found]
+    return f"{gathered(found).tolist()} {found.placements if found.is_dist() else None}"
+
+
+def in_place(function: str, arrays: Sequence[np.ndarray], layout: str, *args: Any) -> list[np.ndarray]:
+    given = parameters(arrays, layout)
+    getattr(uc, function)(given, *args)
+    return [gathered(each.grad) for each in given]
+
+
+def without_gradients(ranks: Sequence[int], arrays: Sequence[np.ndarray], beside: bool) -> float:
+    """The norm where some processes have parameters and no gradients; a plain one with a gradient beside them."""
+    given = parameters(arrays, "rows")
+    if dist.get_rank() in ranks:
+        for each in given:
+            each.clear_gradient(False)
+    if beside:
+        given.insert(0, parameter_with(paddle.to_tensor([3.0, 4.0])))
+    return float(uc.clip_grad_norm_(given, 1.0))
+
+
+def spoiled(rank: int, value: float, arrays: Sequence[np.ndarray], p: float, raises: bool) -> tuple[float, bool]:
+    """The norm where one process has a value in its part; and whether that part was written, which it must not be."""
+    given = parameters(arrays, "rows")
+    local = given[-1].grad._local_value()
+    if dist.get_rank() == rank:
+        local[0] = value
+    before = local.numpy().copy()
+    try:
+        norm = uc.clip_grad_norm_(given, 1.0, p, error_if_nonfinite=raises)
+    except RuntimeError:
+        np.testing.assert_array_equal(given[-1].grad._local_value().numpy(), before)
+        raise
+    return norm.item(), bool(np.isnan(given[0].grad._local_value().numpy()).all())
+
+
+def limited_by_rank(limits: Sequence[float], arrays: Sequence[np.ndarray]) -> None:
+    uc.clip_grad_norm_(parameters(arrays, "rows"), limits[dist.get_rank()])
+
+
+def of_fewer(rank: int, arrays: Sequence[np.ndarray]) -> None:
+    given = parameters(arrays, "rows")
+    uc.clip_grad_norm_(given[1:] if dist.get_rank() == rank else given, 1.0)
+
+
+def ended(rank: int, arrays: Sequence[np.ndarray]) -> None:
+    """One process ends before it clips."""
+    given = parameters(arrays, "rows")
+    if dist.get_rank() == rank:
+        os._exit(3)
+    uc.clip_grad_norm_(given, 1.0)
+
+
+def _stated(group: str, ownership: Any, check_numel: Any) -> dict[str, Any]:
+    return {
+        "process_group": dist.get_group(0) if group == "all" else group,
+        "ownership": ownership,
+        "check_numel": check_numel,
+    }
+
+
+def on_first_half(arrays: Sequence[np.ndarray], group: str = "auto", ownership: Any = None) -> float:
+    """The norm of gradients on a mesh of the first half of the processes, and of another on that of the others."""
+    ranks = np.arange(dist.get_world_size())
+    here, number = (ranks[: len(ranks) // 2], 0) if dist.get_rank() < len(ranks) // 2 else (ranks[len(ranks) // 2 :], 1)
+    given = parameter_with(distributed(arrays[number], ProcessMesh(here, ["dp"]), [Shard(0)]))
+    return float(uc.clip_grad_norm_([given], 1.0, **_stated(group, ownership, None)))
+
+
+def plain_stated(
+    arrays: Sequence[np.ndarray], group: str, ownership: Any = None, check_numel: Any = None
+) -> tuple[float, list[str]]:
+    given = [parameter_with(paddle.to_tensor(array)) for array in arrays]
+    with counted() as calls:
+        return float(uc.clip_grad_norm_(given, 1.0, **_stated(group, ownership, check_numel))), calls
+
+
+def with_derivative(layout: str) -> list[float]:
+    arrays = [np.full((8, 4), 2.0, np.float32), np.full((4, 4), 1.0, np.float32)]
+    given = [parameter.grad for parameter in parameters(arrays, layout)]
+    for each in given:
+        each.stop_gradient = False
+    clipped, _ = uc.clip_by_global_norm(given, 1.0)
+    sum(each.sum() for each in clipped).backward()
+    return [float(gathered(each.grad).sum()) for each in given]
+
+
+def data_parallel() -> tuple[list[str], bool]:
+    paddle.seed(0)
+    model = paddle.DataParallel(paddle.nn.Linear(3, 2))
+    (model(paddle.full([2, 3], float(dist.get_rank() + 1))) * 10).sum().backward()
+    with counted() as calls:
+        norm = uc.clip_grad_norm_(model.parameters(), 1.0)
+    return calls, float(norm) > 1.0

@@ -25,7 +25,7 @@ import paddle
 from .._core import classes
 from .._core.containers import Leaf
 from .._core.device import DevicePath, inverse, odd_bits
-from .._core.ops import Ops, Path, Scalar, Tensor
+from .._core.ops import Ops, Path, Scalar, Tensor, WholePath
 from .._core.shards import Across, Measuring, Shards
 from . import host, kernels, memory, paddle_shards
 
@@ -96,7 +96,8 @@ class PaddleOps(host.OfParameters, Ops):
                 "none can be clipped in place; give the optimizer grad_clip=, clip outside the graph, or use "
                 "clip_by_global_norm on the gradients, which returns the result"
             )
-        return getattr(parameter, "grad", None)
+        gradient = getattr(parameter, "grad", None)
+        return None if paddle_shards.is_cleared(gradient) else gradient
 
     def set_gradient(self, parameter: Any, gradient: Any) -> None:
         if gradient is None:
@@ -174,6 +175,10 @@ class PaddleOps(host.OfParameters, Ops):
 
     def gatherer(self) -> Any | None:
         return GATHERER if _gathers() else None
+
+    def whole_of_parameters(self, parameters: Sequence[Any]) -> WholePath | None:
+        """What finds gradients does not look at parameters without one."""
+        return None if paddle_shards.any_dist(parameters) else super().whole_of_parameters(parameters)
 
     def records(self, differentiable: bool) -> bool:
         return _records(differentiable)
@@ -482,6 +487,18 @@ def in_static_mode() -> bool:
 
 def in_to_static_mode() -> bool:
     return bool(paddle.base.dygraph.base.in_to_static_mode())
+
+
+def _check_static(gradients: Iterable[Leaf], across: Across) -> None:
+    """Refuse what several processes hold in static programs, which add up nothing over them."""
+    values = [leaf for leaf in gradients if isinstance(leaf.tensor, paddle.pir.Value)]
+    of_parameters = any(getattr(leaf.parameter, "is_parameter", False) for leaf in values)
+    told = any(leaf.tensor.is_dist() for leaf in values) or (of_parameters and paddle_shards.hybrid() is not None)
+    if across.is_stated or told:
+        raise TypeError(
+            "gradients that several processes hold are clipped in dynamic mode only, and this is a static program, or "
+            "a graph of to_static; leave the optimizer and its clip outside of it"
+        )
 
 
 def _check_mode(tensors: Iterable[Any]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,20 @@ SPREAD = ("model_parallel", "pipe_parallel", "sharding_parallel", "sep_parallel"
 
 def is_dist(value: Any) -> bool:
     return isinstance(value, paddle.Tensor) and bool(value.is_dist())
+
+
+def is_cleared(gradient: Any) -> bool:
+    """Whether `clear_gradient(set_to_zero=False)` has left nothing of it but its type."""
+    if is_dist(gradient) and not gradient._is_initialized():
+        try:
+            return gradient._local_shape is None
+        except NotImplementedError:
+            return True
+    return False
+
+
+def any_dist(values: Iterable[Any]) -> bool:
+    return bool(paddle.distributed.is_initialized()) and any(map(is_dist, values))
 
 
 def hybrid() -> Any | None:
@@ -98,7 +112,7 @@ class PaddleShards:
         parts = 1
         if self._hcg is not None and not is_dist(leaf.tensor) and _is_part(leaf.parameter):
             parts = _degree(self._hcg, "model_parallel")
-        return parts * math.prod(leaf.tensor.shape)
+        return parts * int(math.prod(leaf.tensor.shape))
 
     @property
     def parameters(self) -> int | None:
@@ -353,7 +367,7 @@ def _is_partial(tensor: Any) -> bool:
 
 
 def _spans_world(mesh: Any) -> bool:
-    return len(mesh.process_ids) == paddle.distributed.get_world_size()
+    return bool(len(mesh.process_ids) == paddle.distributed.get_world_size())
 
 
 def _group_with(ranks: Sequence[int]) -> Any:
