@@ -383,3 +383,88 @@ def data_parallel() -> tuple[list[str], bool]:
     with counted() as calls:
         norm = uc.clip_grad_norm_(model.parameters(), 1.0)
     return calls, float(norm) > 1.0
+
+
+# -- fleet
+
+
+class Parallel(paddle.nn.Layer):
+    """With fleet's layers; of the same weights as one process would have, of which each takes its part."""
+
+    def __init__(self, dtype: str = "float32") -> None:
+        super().__init__()
+        layers = fleet.meta_parallel
+        self.words = layers.VocabParallelEmbedding(12, 6)
+        self.wide = layers.ColumnParallelLinear(6, 8, gather_output=False, has_bias=True)
+        self.narrow = layers.RowParallelLinear(8, 6, input_is_parallel=True)
+        self.norm, self.last = paddle.nn.LayerNorm(6), paddle.nn.Linear(6, 1)
+        self.to(dtype=dtype)
+        random = np.random.default_rng(11)
+        hcg = fleet.get_hybrid_communicate_group()
+        for each in self.parameters():
+            shape = list(each.shape)
+            if each.is_distributed:
+                shape[each.split_axis] *= hcg.get_model_parallel_world_size()
+            array = random.standard_normal(shape).astype(dtype)
+            if each.is_distributed:
+                parts = np.split(array, hcg.get_model_parallel_world_size(), each.split_axis)
+                array = parts[hcg.get_model_parallel_rank()]
+            each.set_value(paddle.to_tensor(array))
+
+    def backward(self) -> None:
+        words = paddle.to_tensor(np.arange(12).reshape(3, 4))
+        hidden = self.narrow(paddle.tanh(self.wide(self.words(words))))
+        (self.last(self.norm(hidden)) * 3).square().sum().backward()
+
+
+Held = list[tuple[np.ndarray, int | None]]
+"""Gradients, and along which axis tensor-parallel processes cut each."""
+
+
+def fleet_stepped(name: str, limit: float, dtype: str = "float32") -> tuple[Held, list[np.ndarray], list[str]]:
+    """What fleet's optimizer gives to a clip and gets back, and our collectives."""
+    model = Parallel(dtype)
+    model.backward()
+    clip = watched(getattr(uc, name)(limit))
+    inner = paddle.optimizer.SGD(1.0, parameters=model.parameters(), grad_clip=clip)
+    optimizer = fleet.distributed_optimizer(inner)
+    with counted() as calls:
+        optimizer.step()
+    axes = [each.split_axis if each.is_distributed else None for each in clip.parameters]
+    before = [(gradient.numpy(), axis) for gradient, axis in zip(clip.before, axes, strict=True)]
+    return before, [gradient.numpy() for gradient in clip.after], calls
+
+
+def fleet_clipped(group: str, limit: float, check: bool | None) -> tuple[float, Held, list[np.ndarray], list[str]]:
+    model = Parallel()
+    model.backward()
+    given = model.parameters()
+    before = [(each.grad.numpy().copy(), each.split_axis if each.is_distributed else None) for each in given]
+    found = fleet.get_hybrid_communicate_group().get_model_parallel_group() if group == "model" else group
+    with counted() as calls:
+        norm = uc.clip_grad_norm_(given, limit, process_group=found, check_numel=check)
+    return float(norm), before, [each.grad.numpy() for each in given], calls
+
+
+def fleet_by_paddle(limit: float, dtype: str) -> list[float]:
+    """What is left of one of each gradient's elements, by Paddle's clip."""
+    model = Parallel(dtype)
+    model.backward()
+    before = [each.grad.numpy().copy() for each in model.parameters()]
+    inner = paddle.optimizer.SGD(1.0, parameters=model.parameters(), grad_clip=paddle.nn.ClipGradByGlobalNorm(limit))
+    fleet.distributed_optimizer(inner).step()
+    return [float((each.grad.numpy() / old).ravel()[0]) for each, old in zip(model.parameters(), before, strict=True)]
+
+
+def stages(frozen: bool) -> tuple[list[np.ndarray], list[str]]:
+    """What a clip leaves of two stages of a pipeline, each of which two processes hold in parts. `frozen`: the first
+    has no gradients, so that its optimizer has none to clip."""
+    hcg = fleet.get_hybrid_communicate_group()
+    stage, part = hcg.get_stage_id(), hcg.get_model_parallel_rank()
+    cut, copied, tied = (parameter_with(paddle.full([4], value)) for value in (1.0 + stage + 2 * part, 5.0, 7.0))
+    cut.is_distributed, tied.is_firstly_shared = True, stage == 0
+    given = [] if frozen and stage == 0 else [cut, copied, tied]
+    clip = uc.GradientClipByGlobalNorm(1.0)
+    with counted() as calls:
+        found = clip([(each, each.grad) for each in given])
+    return [gradient.numpy() for _, gradient in found], calls
