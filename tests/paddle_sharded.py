@@ -256,9 +256,8 @@ def perceptron_stepped(name: str, *limits: float) -> tuple[list[np.ndarray], lis
     model.backward()
     clip = watched(getattr(uc, name)(*limits))
     optimizer = paddle.optimizer.SGD(1.0, parameters=model.parameters(), grad_clip=clip)
-    with counted() as calls:
-        optimizer.step()
-    return [gathered(each) for each in clip.before], [gathered(each) for each in clip.after], calls
+    optimizer.step()
+    return [gathered(each) for each in clip.before], [gathered(each) for each in clip.after], clip.calls
 
 
 def watched(clip: Any) -> Any:
@@ -269,7 +268,8 @@ def watched(clip: Any) -> Any:
         def __call__(self, pairs: Any) -> Any:
             self.parameters = [parameter for parameter, _ in pairs]
             self.before = [gradient.clone().detach() for _, gradient in pairs]
-            found = super().__call__(pairs)
+            with counted() as self.calls:
+                found = super().__call__(pairs)
             self.after = [gradient for _, gradient in found]
             return found
 
@@ -427,12 +427,13 @@ def fleet_stepped(name: str, limit: float, dtype: str = "float32") -> tuple[Held
     model.backward()
     clip = watched(getattr(uc, name)(limit))
     inner = paddle.optimizer.SGD(1.0, parameters=model.parameters(), grad_clip=clip)
-    optimizer = fleet.distributed_optimizer(inner)
-    with counted() as calls:
-        optimizer.step()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of what only GPUs have
+        optimizer = fleet.distributed_optimizer(inner)
+    optimizer.step()
     axes = [each.split_axis if each.is_distributed else None for each in clip.parameters]
     before = [(gradient.numpy(), axis) for gradient, axis in zip(clip.before, axes, strict=True)]
-    return before, [gradient.numpy() for gradient in clip.after], calls
+    return before, [gradient.numpy() for gradient in clip.after], clip.calls
 
 
 def fleet_clipped(group: str, limit: float, check: bool | None) -> tuple[float, Held, list[np.ndarray], list[str]]:
@@ -457,14 +458,12 @@ def fleet_by_paddle(limit: float, dtype: str) -> list[float]:
 
 
 def stages(frozen: bool) -> tuple[list[np.ndarray], list[str]]:
-    """What a clip leaves of two stages of a pipeline, each of which two processes hold in parts. `frozen`: the first
-    has no gradients, so that its optimizer has none to clip."""
-    hcg = fleet.get_hybrid_communicate_group()
-    stage, part = hcg.get_stage_id(), hcg.get_model_parallel_rank()
-    cut, copied, tied = (parameter_with(paddle.full([4], value)) for value in (1.0 + stage + 2 * part, 5.0, 7.0))
-    cut.is_distributed, tied.is_firstly_shared = True, stage == 0
-    given = [] if frozen and stage == 0 else [cut, copied, tied]
+    """What a clip leaves of a parameter of each stage of a pipeline, and of an embedding that both have. `frozen`: the
+    first has no gradients, so that its optimizer has none to clip."""
+    stage = fleet.get_hybrid_communicate_group().get_stage_id()
+    own, tied = (parameter_with(paddle.full([4], value)) for value in (3.0 + stage, 7.0))
+    tied.is_firstly_shared = stage == 0
     clip = uc.GradientClipByGlobalNorm(1.0)
     with counted() as calls:
-        found = clip([(each, each.grad) for each in given])
+        found = clip([] if frozen and stage == 0 else [(each, each.grad) for each in (own, tied)])
     return [gradient.numpy() for _, gradient in found], calls
