@@ -18,6 +18,7 @@ from paddle.distributed import Partial, ProcessMesh, Replicate, Shard, fleet
 
 import unified_clip.numpy as np_uc
 import unified_clip.paddle as uc
+from unified_clip import ClipConfig
 
 PARTS = ("mp_degree", "pp_degree", "sharding_degree", "dp_degree")
 
@@ -455,6 +456,17 @@ def fleet_by_paddle(limit: float, dtype: str) -> list[float]:
     inner = paddle.optimizer.SGD(1.0, parameters=model.parameters(), grad_clip=paddle.nn.ClipGradByGlobalNorm(limit))
     fleet.distributed_optimizer(inner).step()
     return [float((each.grad.numpy() / old).ravel()[0]) for each, old in zip(model.parameters(), before, strict=True)]
+
+
+def fleet_by_config(limit: float) -> tuple[float, float]:
+    """The norm that a configuration's clip has found, and that of a function."""
+    model = Parallel()
+    model.backward()
+    norm = float(uc.clip_grad_norm_(model.parameters(), float("inf")))
+    clip = ClipConfig(rule="global_norm", threshold=limit).as_paddle(names=model)
+    inner = paddle.optimizer.SGD(1.0, parameters=model.parameters(), grad_clip=clip)
+    fleet.distributed_optimizer(inner).step()
+    return clip.last.norm, norm
 
 
 def stages(frozen: bool) -> tuple[list[np.ndarray], list[str]]:

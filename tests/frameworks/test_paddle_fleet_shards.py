@@ -85,6 +85,11 @@ def test_parts_are_clipped_by_the_norm_of_the_whole_parameter(worlds: Callable[[
         np.testing.assert_array_equal(got, wanted, strict=True)
 
 
+def test_a_configuration_clips_by_the_same_norm(worlds: Callable[[str], World]) -> None:
+    for found, expected in worlds("two parts").run(paddle_sharded.fleet_by_config, 1.0):
+        assert found == expected > 1
+
+
 def test_the_process_itself_can_be_asked_for(worlds: Callable[[str], World]) -> None:
     for norm, before, _, calls in worlds("two parts").run(paddle_sharded.fleet_clipped, None, 1.5, None):
         assert (norm, calls) == (reference.norm([array for array, _ in before]), [])
