@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import numpy as np
+import paddle
 import paddle_sharded
 import pytest
 import reference
@@ -15,6 +16,7 @@ from paddle_sharded import PLACEMENTS
 from worlds import World
 
 import unified_clip.numpy as whole
+import unified_clip.paddle as uc
 
 SIZES = [1, 2, 4]
 
@@ -137,6 +139,18 @@ def test_a_derivative_is_refused_on_two_meshes_where_paddle_would_end_the_proces
     for found in worlds(2).attempt(paddle_sharded.with_derivative, "mixed"):
         assert "ValueError: a derivative is wanted, and the tensors are on several process meshes" in str(found)
     assert worlds(2).run(paddle_sharded.with_derivative, "rows")
+
+
+def test_static_programs_are_refused() -> None:
+    paddle.enable_static()
+    try:
+        with paddle.static.program_guard(paddle.static.Program()):
+            loss = paddle.static.nn.fc(paddle.static.data("x", [2, 3], "float32"), 1).sum()
+            clip = uc.GradientClipByGlobalNorm(1.0, process_group=object(), ownership="distinct")
+            with pytest.raises(TypeError, match="clipped in dynamic mode only, and this is a static program"):
+                paddle.optimizer.SGD(0.1, grad_clip=clip).minimize(loss)
+    finally:
+        paddle.disable_static()
 
 
 # -- faults
