@@ -141,6 +141,7 @@ def test_a_derivative_is_refused_on_two_meshes_where_paddle_would_end_the_proces
     assert worlds(2).run(paddle_sharded.with_derivative, "rows")
 
 
+@pytest.mark.filterwarnings("ignore:Tensor do not have 'place' interface:UserWarning")  # of append_backward
 def test_static_programs_are_refused() -> None:
     paddle.enable_static()
     try:
