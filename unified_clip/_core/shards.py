@@ -109,7 +109,7 @@ class Shards(Protocol):
         """All parameters, in the order that all processes have."""
 
     def whole(self, index: int) -> Tensor:
-        """What this process holds of a gradient, where every process holds a term: of their sum."""
+        """What this process counts of a gradient for its row; where every process holds a term: of their sum."""
 
     def check_by_value(self) -> None:
         """ValueError where elements cannot be clipped one by one."""
