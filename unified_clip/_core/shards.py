@@ -348,7 +348,7 @@ class SharedPath:
 
     def _numel(self, counted: Sequence[Tensor]) -> tuple[int, int] | None:
         expected = self._shards.numel
-        return None if expected is None else (sum(tensor.numel() for tensor in counted), expected)
+        return None if expected is None else (sum(math.prod(tensor.shape) for tensor in counted), expected)
 
 
 def each_norm(
