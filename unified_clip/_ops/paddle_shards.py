@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -200,6 +201,10 @@ class PaddleShards:
                     "term of each element, so that elements cannot be clipped by value; reshard it first"
                 )
 
+    def told(self) -> dict[str, Any]:
+        layout = Counter(map(_layout, self._gradients))
+        return {"ranks": paddle.distributed.get_world_size(), "rank": self._rank, "layout": dict(layout)}
+
     def restored(self, index: int, value: Tensor) -> Any:
         like = self._gradients[index]
         if not is_dist(like):
@@ -351,6 +356,15 @@ class PaddleShards:
         differ = ["pipe", "sharding", *(["model"] if part else [])]
         here = place_of(self._rank)
         return [r for r in group.ranks if all(getattr(place_of(r), name) == getattr(here, name) for name in differ)]
+
+
+def _layout(gradient: Any) -> str:
+    """In words: `Shard(dim=0) over dp=4`."""
+    if not is_dist(gradient):
+        return "plain"
+    mesh = gradient.process_mesh
+    along = zip(gradient.placements, mesh.dim_names, mesh.shape, strict=True)
+    return ", ".join(f"{placement} over {name}={size}" for placement, name, size in along)
 
 
 def _degree(hcg: Any, name: str) -> int:
