@@ -37,7 +37,7 @@ def train(net: nn.Module, optimizer: torch.optim.Optimizer) -> None:
 def sharded(kind: str, config: ClipConfig) -> tuple[Any, list[np.ndarray]]:
     """The last norm, and the weights after training."""
     net = model()
-    stated: dict[str, Any] = {}
+    stated: dict[str, Any] = {"check_numel": True}
     if kind == "FSDP2":
         for layer in net:
             fully_shard(layer)
@@ -48,7 +48,7 @@ def sharded(kind: str, config: ClipConfig) -> tuple[Any, list[np.ndarray]]:
             net = FullyShardedDataParallel(net, device_id=torch.device("cpu"), use_orig_params=True)
         numel = sum(parameter.numel() for parameter in model().parameters())
         stated = {"process_group": dist.group.WORLD, "ownership": "distinct", "check_numel": numel}
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
+    optimizer = torch.optim.SGD(net.named_parameters(), lr=0.5)
     handle = config.attach_to(optimizer, **stated)
     train(net, optimizer)
     if kind == "FSDP2":

@@ -19,6 +19,15 @@ CONFIGS = {
     "each its own": ClipConfig(rule="norm", threshold=0.02, family="paddle"),
     "by value": ClipConfig(rule="value", threshold=0.001),
     "skipped": ClipConfig(rule="global_norm", threshold=0.05, family="pytorch", nonfinite="skip"),
+    "parts by name": ClipConfig(
+        rule="norm",
+        threshold=0.02,
+        family="paddle",
+        groups=[
+            {"name": "last", "include": ["4.*"], "rule": "norm", "threshold": 0.05, "family": "paddle"},
+            {"name": "biases", "include": ["*.bias"], "rule": "global_norm", "threshold": 0.01, "family": "pytorch"},
+        ],
+    ),
 }
 
 
@@ -41,7 +50,7 @@ def test_the_norm_of_one_gradient_in_parts_that_do_not_tell_is_not_known(world: 
 def test_training_is_that_of_one_process(world: World, kind: str, name: str) -> None:
     torch.manual_seed(0)
     model = training.model()
-    handle = CONFIGS[name].attach_to(optimizer := torch.optim.SGD(model.parameters(), lr=0.5))
+    handle = CONFIGS[name].attach_to(optimizer := torch.optim.SGD(model.named_parameters(), lr=0.5))
     training.train(model, optimizer)
     expected = [parameter.detach().numpy() for parameter in model.parameters()]
     for norm, weights in world.run(training.sharded, kind, CONFIGS[name]):

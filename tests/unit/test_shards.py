@@ -78,7 +78,7 @@ class Held:
 
     def __init__(self, group: Any, arrays: Sequence[np.ndarray], **told: Any) -> None:
         self._group, self.values = group, [np.asarray(array) for array in arrays]
-        self.numel, self.parameters = told.get("numel"), told.get("parameters")
+        self.parameters = told.get("parameters")
 
     def group(self) -> Any:
         return self._group
@@ -102,7 +102,8 @@ def together(size: int, run: Callable[[Member], Any]) -> tuple[list[Any], int]:
 
 def norm_of(group: Any, arrays: Sequence[np.ndarray], p: float, agreed: Any = None, **told: Any) -> tuple[float, str]:
     local = SimpleNamespace(constant=float, norm_dtype="")
-    path = SharedPath(local, Held(group, arrays, **told), range(len(arrays)), agreed or {}, Sums)  # type: ignore[arg-type]
+    held: Any = Held(group, arrays, **told)
+    path = SharedPath(local, held, range(len(arrays)), agreed or {}, Sums, told.get("numel"))  # type: ignore[arg-type]
     return path.norm(p), local.norm_dtype
 
 

@@ -45,11 +45,13 @@ class Gradients:
         ]
         if self.shards is not None:
             self.shards.values = self.values
+            self._numel = self.shards.numel
 
     differentiable = True
     shards: Shards | None = None
     _shared_norms: dict[float, list[float]]
     _agreed: dict[str, float]
+    _numel: int | None = None
 
     def agree(self, **values: Any) -> None:
         """What has to be the same on every process that holds the gradients; they compare it when they measure."""
@@ -73,7 +75,8 @@ class Gradients:
             return self.ops.path(values, differentiable=self.differentiable, others=others)
         whole = None if others else self.ops.whole_of_tensors(values, differentiable=False, in_place=True)
         local = whole or self.ops.path(values, differentiable=False, others=others)
-        return cast(Path, SharedPath(local, self.shards, group, self._agreed, self.ops.measuring))
+        numel, self._numel = self._numel, None  # that of all gradients, whose path is the first
+        return cast(Path, SharedPath(local, self.shards, group, self._agreed, self.ops.measuring, numel))
 
     def shared_norms(self, p: float) -> list[float] | None:
         """The norm of each gradient over the processes that hold it; None where each is held by one."""

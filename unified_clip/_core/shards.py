@@ -312,9 +312,12 @@ class SharedPath:
         indices: Sequence[int],
         agreed: Mapping[str, Number],
         measuring: Callable[[Sequence[Tensor]], Measuring],
+        numel: int | None = None,
     ) -> None:
+        """`numel`: how many elements have to be counted; None where nobody asks."""
         self._local: Any = local
         self._shards, self._indices, self._agreed, self._measuring = shards, indices, agreed, measuring
+        self._numel = numel
         self._exchange: Exchange | None = None
 
     def __getattr__(self, name: str) -> Any:
@@ -322,7 +325,8 @@ class SharedPath:
 
     def norm(self, p: float) -> Scalar:
         counted = self._shards.counted(self._indices)
-        self._exchange = Exchange(self._shards.group(), self._to_agree(p), self._numel(counted))
+        numel = None if self._numel is None else (sum(math.prod(tensor.shape) for tensor in counted), self._numel)
+        self._exchange = Exchange(self._shards.group(), self._to_agree(p), numel)
         n, self._local.norm_dtype = _norm(self._measuring(counted), self._exchange, p)
         return self._local.constant(n)
 
@@ -347,15 +351,11 @@ class SharedPath:
     def _to_agree(self, p: float) -> dict[str, Number | None]:
         return {**self._agreed, "norm_type": float(p), "the number of parameters": self._shards.parameters}
 
-    def _numel(self, counted: Sequence[Tensor]) -> tuple[int, int] | None:
-        expected = self._shards.numel
-        return None if expected is None else (sum(math.prod(tensor.shape) for tensor in counted), expected)
-
 
 def each_norm(
     shards: Shards, p: int, agreed: Mapping[str, Number], measuring: Callable[[Sequence[Tensor]], Measuring]
 ) -> list[float]:
-    """The norm of each gradient, over all processes that hold parts of it."""
+    """The norm of each gradient, in the order of the gradients, over all processes that hold parts of it."""
     rows = shards.rows()
     parts = [measuring([] if row.at is None else [shards.whole(row.at)]) for row in rows]
     norms: dict[int, float] = {}
@@ -364,7 +364,8 @@ def each_norm(
         sums = {number: (parts[number].power_sum(p, exactly), parts[number].norm_dtype) for number in left}
         _add_up(sums, rows, None if exactly else agreed)
         norms.update((number, n) for number in left if (n := sums[number][0].root(p, sums[number][1])) is not None)
-    return [norms[number] for number, row in enumerate(rows) if row.at is not None]
+    found = {row.at: norms[number] for number, row in enumerate(rows) if row.at is not None}
+    return [found[at] for at in range(len(found))]
 
 
 def _add_up(sums: dict[int, Sum], rows: Sequence[Row], agreed: Mapping[str, Number] | None) -> None:
