@@ -165,11 +165,18 @@ def compiled() -> tuple[Found, Found]:
     return first, second
 
 
-def derived() -> tuple[str, list[float]]:
+def derived() -> tuple[Tensor, list[float]]:
     gradient = cut(3.0, 4.0).requires_grad_()
     results, norm = uc.clip_by_global_norm([gradient], 1.0)
     results[0].sum().backward()
-    return type(norm).__name__, gradient.grad.full_tensor().tolist()
+    return norm.detach(), gradient.grad.full_tensor().tolist()
+
+
+def derived_norm(p: float, *values: float) -> tuple[Tensor, list[float]]:
+    gradient = cut(*values).requires_grad_()
+    norm = uc.get_total_norm([gradient], p)
+    norm.backward()
+    return norm.detach(), gradient.grad.full_tensor().tolist()
 
 
 def bounds() -> str:

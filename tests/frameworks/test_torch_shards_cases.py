@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch_sharded
 import torch_sharded_cases as cases
+from torch import Tensor
 from worlds import World
+
+nan, inf = math.nan, math.inf
 
 FIVE = (5.0, [pytest.approx([0.6, 0.8])])
 
@@ -60,9 +64,29 @@ def test_a_compiled_function_clips_outside_its_graph(world: World) -> None:
 
 
 def test_results_have_derivatives(world: World) -> None:
-    for kind, derivative in world.run(cases.derived):
-        assert kind == "DTensor", "as what PyTorch derives"
+    for norm, derivative in world.run(cases.derived):
+        assert (type(norm), norm.tolist()) == (Tensor, 5.0)
         assert derivative == pytest.approx([0.032, -0.024], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("p", "values", "expected", "derivative"),
+    [
+        (1.0, (3.0, -4.0), 7.0, [1.0, -1.0]),
+        (2.0, (3.0, 4.0), 5.0, pytest.approx([0.6, 0.8])),
+        (inf, (3.0, -4.0), 4.0, [0.0, -1.0]),
+        (inf, (4.0, 3.0), 4.0, [1.0, 0.0]),
+        (inf, (nan, 3.0), nan, None),
+        (inf, (3.0, nan), nan, None),
+    ],
+)
+def test_a_norm_with_a_derivative_is_one_number(
+    world: World, p: float, values: Any, expected: float, derivative: Any
+) -> None:
+    """PyTorch's own of order inf is another on each process, and some of them have no NaN."""
+    for norm, found in world.run(cases.derived_norm, p, *values):
+        assert (type(norm), str(norm.item())) == (Tensor, str(expected))
+        assert derivative is None or found == derivative
 
 
 def test_bounds_are_numbers(world: World) -> None:

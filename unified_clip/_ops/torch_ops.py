@@ -53,7 +53,7 @@ class TorchOps(host.OfParameters, Ops):
 
     def adopt_bound(self, value: Any) -> Tensor:
         """A DTensor, as PyTorch's own norm of several is one, as the tensor that all processes have."""
-        return value.full_tensor() if torch_shards.is_dtensor(value) else self.adopt(value)
+        return self.adopt(torch_shards.gathered(value))
 
     def dtype(self, tensor: Any) -> str:
         return NAMES.get(tensor.dtype) or str(getattr(tensor.dtype, "name", tensor.dtype)).removeprefix("torch.")
@@ -258,9 +258,8 @@ class TorchOps(host.OfParameters, Ops):
         greatest = self.constant(0.0, tensors)
         for tensor in tensors:
             if tensor.numel():
-                greatest = torch.maximum(
-                    greatest, torch_numbers.magnitudes(torch_numbers.widened(tensor)).max().to(greatest.device)
-                )
+                found = torch_shards.greatest(torch_numbers.magnitudes(torch_numbers.widened(tensor)))
+                greatest = torch.maximum(greatest, found.to(greatest.device))
         return greatest
 
     def slice_power_sum(self, tensor: Tensor, axes: Sequence[int], divisor: Scalar | None) -> Scalar:
@@ -288,7 +287,7 @@ class TorchOps(host.OfParameters, Ops):
         return scalar.to(DTYPES[dtype]).to(torch.float64)
 
     def as_norm(self, scalar: Scalar, dtype: str) -> Tensor:
-        return scalar.to(DTYPES[dtype])
+        return (scalar if type(scalar) in PLAIN else torch_shards.gathered(scalar)).to(DTYPES[dtype])
 
     def scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Tensor]:
         coef = torch_lists.stored(coef)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -19,6 +20,17 @@ def is_dtensor(value: Any) -> bool:
     """Without an import: where PyTorch's module is not loaded there is none."""
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(value, module.DTensor)
+
+
+def gathered(value: Any) -> Any:
+    """A DTensor as the tensor that all processes have; anything else as it is."""
+    return value.full_tensor() if is_dtensor(value) else value
+
+
+def greatest(magnitudes: Any) -> Tensor:
+    """The greatest one, by PyTorch's operations. A maximum over processes may lose a NaN that one of them has."""
+    found: Tensor = magnitudes.max()
+    return torch.where(magnitudes.isnan().sum() > 0, math.nan, found) if is_dtensor(magnitudes) else found
 
 
 def find(gradients: Sequence[Leaf], parameters: Sequence[Leaf], across: Across) -> TorchShards | None:
