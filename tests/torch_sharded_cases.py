@@ -15,6 +15,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distrib
 from torch_sharded import distributed, mesh_of
 
 import unified_clip.torch as uc
+from unified_clip import ClipConfig
 
 Found = tuple[float, list[Any]]
 """A norm, and the gradients afterwards, gathered."""
@@ -99,6 +100,14 @@ def under_way() -> Found:
 def from_an_iterator() -> Found:
     holder = holding(cut(3.0, 4.0))
     return uc.clip_grad_norm_((pair for pair in [("weight", holder)]), 1.0).item(), gathered([holder])
+
+
+def by_a_configuration() -> Found:
+    """One of the gradients is missing on a process that has nothing of it but zeros."""
+    given = [cut(3.0, 4.0), cut(12.0, 0.0)]
+    clip = ClipConfig(rule="global_norm", threshold=1.0, family="pytorch").clipper()
+    results = clip([given[0], None if dist.get_rank() == 1 else given[1]])
+    return clip.last.norm, [results[0].full_tensor().tolist()]
 
 
 def in_inference_mode() -> Found:

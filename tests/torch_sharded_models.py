@@ -359,6 +359,11 @@ def measured(names: Any, holders: list[Any], given: list[Any], stated: dict[str,
     return names.global_norm(given), None
 
 
+def by_named_gradients(names: Any, holders: list[Any], given: list[Any], stated: dict[str, Any]) -> Any:
+    pairs = [(f"gradient {number}", gradient) for number, gradient in enumerate(given)]
+    return None, [gradient for _, gradient in names.GradientClipByGlobalNorm(LIMIT, **stated)(pairs)]
+
+
 def of_class(name: str, *, in_place: bool) -> Way:
     def clip(names: Any, holders: list[Any], given: list[Any], stated: dict[str, Any]) -> Any:
         own = stated if name == "GradientClipByGlobalNorm" else {}
@@ -378,6 +383,7 @@ CALLS: dict[str, Way] = {
     "clip_by_value": by_values,
     "clip_by_global_norm": functionally,
     "global_norm": measured,
+    "GradientClipByGlobalNorm of names": by_named_gradients,
     **{
         f"{name}{'.clip_' * way}": of_class(name, in_place=way)
         for name in ("GradientClipByNorm", "GradientClipByValue", "GradientClipByGlobalNorm")

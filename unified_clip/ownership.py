@@ -7,6 +7,7 @@ whether it is.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,7 +26,7 @@ class mesh_ownership:  # noqa: N801  # used as a function; a class so that it te
 
     Raises:
         ValueError: `root` has no names or not these, or this process is not on it, or a parameter is on a mesh with
-            other processes.
+            other processes, or with a part only of those along a dimension.
 
     Example:
         With a two-stage pipeline of FSDP2 modules, each on `mesh["dp"]`::
@@ -42,7 +43,7 @@ class mesh_ownership:  # noqa: N801  # used as a function; a class so that it te
                 f"the mesh has the dimensions {list(names)}"
                 + (f", and distinct names {unknown}" if unknown else "; give them names with mesh_dim_names")
             )
-        self.mesh = root
+        self.mesh, self._names = root, names
         self._distinct = {names.index(name) for name in ([distinct] if isinstance(distinct, str) else distinct)}
         self._places = {int(root.mesh[tuple(at)]): tuple(at) for at in (root.mesh >= 0).nonzero().tolist()}
         rank = root.get_rank()
@@ -56,8 +57,14 @@ class mesh_ownership:  # noqa: N801  # used as a function; a class so that it te
         if not set(ranks) <= set(self._places):
             raise ValueError(f"a parameter is on the ranks {ranks}, and the mesh has {sorted(self._places)}")
         places = [self._places[rank] for rank in ranks]
-        alike = (at for at in range(len(self._here)) if len({place[at] for place in places}) == 1)
-        return not any(self._here[at] for at in alike if at not in self._distinct)
+        along = [at for at in range(len(self._here)) if len({place[at] for place in places}) > 1]
+        if len(places) < math.prod(self.mesh.mesh.shape[at] for at in along):
+            raise ValueError(
+                f"a parameter is on the ranks {ranks}, which are a part only of the mesh along "
+                f"{' and '.join(self._names[at] for at in along)}: it does not tell what the others there have; give "
+                "the mesh a dimension for it"
+            )
+        return not any(self._here[at] for at in range(len(self._here)) if at not in (*along, *self._distinct))
 
 
 def megatron_ownership(tensor_rank: int, expert_tensor_rank: int | None = None) -> Any:

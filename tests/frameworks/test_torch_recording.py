@@ -77,6 +77,13 @@ def test_a_threshold_that_is_known_to_a_device_only_is_recorded(tmp_path: Path, 
     assert line["norm"] == 5.0
 
 
+def test_a_call_that_says_who_holds_the_gradients_is_recorded_on_one_process(tmp_path: Path) -> None:
+    with unified_clip.record(tmp_path / "run.jsonl"):
+        uc.clip_grad_norm_([parameter(3.0, 4.0)], 1.0, process_group=None, check_numel=2)
+    (line,) = lines(tmp_path / "run.jsonl")
+    assert (line["norm"], line["ranks"], line["rank"], line["layout"]) == (5.0, 1, 0, {"plain": 1})
+
+
 def test_modules_name_their_parameters(tmp_path: Path) -> None:
     model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Linear(3, 1))
     model(torch.ones(1, 2)).sum().backward()

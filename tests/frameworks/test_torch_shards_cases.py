@@ -36,6 +36,7 @@ def world() -> Iterator[World]:
         (cases.narrower, (13.0, [pytest.approx([3 / 13, 4 / 13]), pytest.approx([12 / 13, 0.0], rel=2**-8)])),
         (cases.under_way, FIVE),
         (cases.from_an_iterator, FIVE),
+        (cases.by_a_configuration, (13.0, [pytest.approx([3 / 13, 4 / 13])])),
         (cases.in_inference_mode, FIVE),
         (cases.by_a_tensor, FIVE),
         (cases.by_a_dtensor, FIVE),

@@ -73,6 +73,12 @@ def test_what_does_not_fit_the_mesh_is_refused() -> None:
         mesh_ownership(mesh([0, 1], ["dp"], 0), distinct=("pp",))
     with pytest.raises(ValueError, match=r"a parameter is on the ranks \[1, 2\], and the mesh has \[0, 1\]"):
         mesh_ownership(mesh([0, 1], ["dp"], 0))(SimpleNamespace(device_mesh=SimpleNamespace(mesh=np.array([1, 2]))))
+    with pytest.raises(ValueError, match=r"on the ranks \[0, 1\], which are a part only of the mesh along dp: it does not"):
+        mesh_ownership(mesh([0, 1, 2, 3], ["dp"], 0))(SimpleNamespace(device_mesh=SimpleNamespace(mesh=np.array([0, 1]))))
+    with pytest.raises(ValueError, match=r"on the ranks \[0, 3\], which are a part only of the mesh along dp and tp"):
+        mesh_ownership(mesh([[0, 1], [2, 3]], ["dp", "tp"], 0))(
+            SimpleNamespace(device_mesh=SimpleNamespace(mesh=np.array([0, 3])))
+        )
     with pytest.raises(ValueError, match=r"this process, rank 5, is not on the mesh, which has \[0, 1\]"):
         mesh_ownership(mesh([0, 1], ["dp"], 5))
 

@@ -144,6 +144,12 @@ def test_one_process_with_a_wider_gradient_makes_the_norm_wider() -> None:
         assert {dtype for _, dtype in found} == {"float64"}
 
 
+@pytest.mark.parametrize("p", [1.0, 2.0, 3.0])
+def test_a_norm_may_exceed_the_largest_number_of_its_dtype(p: float) -> None:
+    arrays = [np.full(2, 3e38, np.float32), np.full(2, 3e38, np.float32)]
+    assert together(2, lambda group: norm_of(group, [arrays[group.rank]], p))[0] == [(math.inf, "float32")] * 2
+
+
 @pytest.mark.parametrize(("p", "calls"), [(1.0, 1), (2.0, 1), (math.inf, 1), (3.0, 2)])
 def test_few_calls_are_made(p: float, calls: int) -> None:
     assert together(3, lambda group: norm_of(group, [np.ones(3, np.float32)], p))[1] == calls

@@ -158,7 +158,9 @@ class TorchShards:
                 )
 
     def told(self) -> dict[str, Any]:
-        ranks, rank = torch.distributed.get_world_size(), torch.distributed.get_rank()
+        distributed, ranks, rank = torch.distributed, 1, 0
+        if distributed.is_available() and distributed.is_initialized():
+            ranks, rank = distributed.get_world_size(), distributed.get_rank()
         return {"ranks": ranks, "rank": rank, "layout": dict(Counter(map(_layout, self._gradients)))}
 
     def restored(self, index: int, value: Tensor) -> Any:
@@ -256,7 +258,8 @@ class TorchShards:
         """Whether what these ranks hold is counted: the tensor does not tell what the others have."""
         leaf, ownership = self._leaves[index], self._across.ownership
         if callable(ownership):
-            return bool(ownership(leaf.parameter))
+            is_named = isinstance(leaf.parameter, str)  # which does not tell where the gradient is
+            return bool(ownership(self._gradients[index] if is_named else leaf.parameter))
         if ownership == DISTINCT:
             return True
         if ownership == REPLICATED or (len(ranks) == 1 and self._is_beside_whole_meshes):

@@ -134,7 +134,8 @@ class Clipper:
                     f"{leaf.place} is a parameter, and gradients are clipped here; pass the gradients, or the "
                     "parameters to clip_"
                 )
-        gradients = GivenObjects(ops, Tree(self._members.arrange(tree.leaves), list), order=self._needs_order)
+        members = Tree(self._members.arrange(tree.leaves), list)
+        gradients = GivenObjects(ops, members, order=self._needs_order, parameters=tree.leaves)
         results, outcome = self._results(ops, tree.leaves, gradients, step)
         return tree.rebuild(results), outcome
 
@@ -172,7 +173,8 @@ class Clipper:
         """Clip the gradients of (parameter, gradient) pairs, as optimizers have them."""
         ops, params_grads = self._resolve(params_grads)
         leaves, indices = classes.read_pairs(ops, params_grads)
-        gradients = SameObjects(ops, Tree(self._members.arrange(leaves), list), order=self._needs_order)
+        members = Tree(self._members.arrange(leaves), list)
+        gradients = SameObjects(ops, members, order=self._needs_order, parameters=leaves)
         results, _ = self._results(ops, leaves, gradients, self._known(ops, step))
         pairs = [(leaf.parameter, result) for leaf, result in zip(leaves, results, strict=True)]
         return [(b, a) if index else (a, b) for index, (a, b) in zip(indices, pairs, strict=True)]
