@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import re
 from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any
@@ -73,14 +74,24 @@ def test_what_does_not_fit_the_mesh_is_refused() -> None:
         mesh_ownership(mesh([0, 1], ["dp"], 0), distinct=("pp",))
     with pytest.raises(ValueError, match=r"a parameter is on the ranks \[1, 2\], and the mesh has \[0, 1\]"):
         mesh_ownership(mesh([0, 1], ["dp"], 0))(SimpleNamespace(device_mesh=SimpleNamespace(mesh=np.array([1, 2]))))
-    with pytest.raises(ValueError, match=r"on the ranks \[0, 1\], which are a part only of the mesh along dp: it does not"):
-        mesh_ownership(mesh([0, 1, 2, 3], ["dp"], 0))(SimpleNamespace(device_mesh=SimpleNamespace(mesh=np.array([0, 1]))))
-    with pytest.raises(ValueError, match=r"on the ranks \[0, 3\], which are a part only of the mesh along dp and tp"):
-        mesh_ownership(mesh([[0, 1], [2, 3]], ["dp", "tp"], 0))(
-            SimpleNamespace(device_mesh=SimpleNamespace(mesh=np.array([0, 3])))
-        )
     with pytest.raises(ValueError, match=r"this process, rank 5, is not on the mesh, which has \[0, 1\]"):
         mesh_ownership(mesh([0, 1], ["dp"], 5))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "names"),
+    [
+        ([0, 2, 4], "pp and dp"),
+        ([0, 7], "pp and dp and tp"),
+        ([2, 1], "dp and tp"),
+        ([0, 1, 2, 3, 4, 5], "pp and dp and tp"),
+    ],
+)
+def test_a_part_of_a_dimension_does_not_tell_what_the_others_there_have(ranks: list[int], names: str) -> None:
+    counts = mesh_ownership(mesh(WHOLE, NAMES, 0), distinct=("pp",))
+    message = f"{re.escape(str(ranks))}, which are a part only of the mesh along {names}: it does not tell what the"
+    with pytest.raises(ValueError, match=message):
+        counts(SimpleNamespace(device_mesh=SimpleNamespace(mesh=np.array(ranks))))
 
 
 @pytest.mark.parametrize(
