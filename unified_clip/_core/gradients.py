@@ -43,6 +43,8 @@ class Gradients:
         self.values: list[Tensor] = [
             tensor if merged is None else merged[0] for tensor, merged in zip(adopted, self._merged, strict=True)
         ]
+        if self.shards is not None:
+            self.shards.values = self.values
 
     differentiable = True
     shards: Shards | None = None

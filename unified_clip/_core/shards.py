@@ -66,7 +66,7 @@ class Shards(Protocol):
     """The gradients of a call, some of which are only held in part here."""
 
     values: list[Tensor]
-    """What this process holds of each: dense tensors, in the gradients' own memory."""
+    """What this process holds of each, in the gradients' own memory; then dense tensors, of sparse ones their rows."""
 
     @property
     def numel(self) -> int | None:

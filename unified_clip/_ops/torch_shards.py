@@ -78,7 +78,10 @@ class TorchShards:
         asked = self._across.check_numel
         if asked is None or asked is False:
             return None
-        return sum(gradient.numel() for gradient in self._gradients) if asked is True else asked
+        if asked is not True:
+            return asked
+        pairs = zip(self._gradients, self.values, strict=True)  # of a sparse gradient the rows that are there
+        return sum((gradient if is_dtensor(gradient) else value).numel() for gradient, value in pairs)
 
     @property
     def parameters(self) -> int | None:
