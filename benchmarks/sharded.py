@@ -2,9 +2,10 @@
 
     python benchmarks/sharded.py            # 2 and 4 processes with gloo, a transformer of 100 million parameters
 
-Gradients are those of a real backward pass. *Clipped*: the threshold is half the norm, so that all is scaled. *Measured*:
-it is infinite, so that nothing is written. Each time is that of the slowest process, from a barrier on; the ratio is ours
-to PyTorch's, the median of all turns with its quartiles. Collectives are counted by PyTorch's `CommDebugMode`.
+Gradients are those of a real backward pass. *Clipped*: the threshold is half the norm, so that all is scaled.
+*Measured*: it is infinite, so that nothing is written. Each time is that of the slowest process, from a barrier on; the
+ratio is ours to PyTorch's, the median of all turns with its quartiles. Collectives are counted by PyTorch's
+`CommDebugMode`.
 """
 
 from __future__ import annotations

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -14,8 +18,12 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+from worlds import World
 
 import unified_clip.torch as uc
+from unified_clip._core.exact import UNIT, Accumulator
+from unified_clip._core.shards import Exchange
+from unified_clip._ops.torch_ops import TorchOps
 
 Layout = list[tuple[str, Any]]
 
@@ -25,6 +33,23 @@ def start(rank: int, size: int, meeting: str) -> None:
     torch.set_num_threads(1)
     store = dist.FileStore(meeting, size)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=60))
+
+
+@contextmanager
+def worlds() -> Iterator[Callable[[int], World]]:
+    """Of any size, each started once."""
+    made: dict[int, World] = {}
+
+    def of(size: int) -> World:
+        if size not in made:
+            made[size] = World(start, size)
+        return made[size]
+
+    try:
+        yield of
+    finally:
+        for world in made.values():
+            world.close()
 
 
 @contextmanager
@@ -123,3 +148,20 @@ def clipped(
     with counted() as calls:
         norm = uc.clip_grad_norm_(given, limit, p, check_numel=True, **stated)
     return norm.item(), f"{type(norm).__name__} {norm.dtype}", [gathered(each.grad) for each in given], calls
+
+
+def clipped_by_float64_sums(array: np.ndarray, layout: str) -> float:
+    """The norm, if sums were float64, here and over the processes."""
+
+    def here(ops: TorchOps, tensors: Sequence[torch.Tensor]) -> Any:
+        squares = [value**2 for tensor in tensors for value in tensor.tolist()]
+        total = Accumulator(int(functools.reduce(operator.add, squares) * 2**30))  # one after the other
+        return SimpleNamespace(norm_dtype="float32", power_sum=lambda p, exactly: total)
+
+    def everywhere(exchange: Exchange, own: Accumulator, dtype: str) -> tuple[Accumulator, str]:
+        total = torch.tensor(own.total / 2**30, dtype=torch.float64)
+        dist.all_reduce(total)
+        return Accumulator(int(total.item() * 2**30) << UNIT - 30), dtype
+
+    with mock.patch.object(TorchOps, "measuring", here), mock.patch.object(Exchange, "power_sum", everywhere):
+        return clipped([array], layout, 2.0, 1.0)[0]

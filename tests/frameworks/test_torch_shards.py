@@ -19,16 +19,8 @@ SIZES = [1, 2, 4]
 
 @pytest.fixture(scope="module")
 def worlds() -> Iterator[Callable[[int], World]]:
-    made: dict[int, World] = {}
-
-    def of(size: int) -> World:
-        if size not in made:
-            made[size] = World(torch_sharded.start, size)
-        return made[size]
-
-    yield of
-    for world in made.values():
-        world.close()
+    with torch_sharded.worlds() as of:
+        yield of
 
 
 def arrays(dtype: str = "float32") -> list[np.ndarray]:
@@ -75,3 +67,14 @@ def test_the_last_bit_does_not_depend_on_who_adds_what(worlds: Callable[[int], W
     for norm, _, _, calls in worlds(size).run(torch_sharded.clipped, [COUNTER_EXAMPLE], "FSDP", 2.0, 1.0):
         assert norm == 2.0**24 + 2
         assert calls == ["all_reduce"] * (0 if size == 1 else 2)  # the first leaves a doubt
+
+
+@pytest.mark.parametrize(("small", "norms"), [(70, [2.0**24, 2.0**24]), (100, [2.0**24, 2.0**24 + 2])])
+def test_sums_of_float64_would_be_wrong_and_depend_on_who_adds_what(
+    worlds: Callable[[int], World], small: int, norms: list[float]
+) -> None:
+    """So that the test before sees it if they were."""
+    array = np.array([2.0**24, 2.0**12, 2.0**12] + [2.0**-3] * small, np.float32)
+    assert reference.norm([array]) == 2.0**24 + 2
+    found = [worlds(size).run(torch_sharded.clipped_by_float64_sums, array, "FSDP") for size in (2, 4)]
+    assert found == [[norm] * size for norm, size in zip(norms, (2, 4), strict=True)]

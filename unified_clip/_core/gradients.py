@@ -68,9 +68,11 @@ class Gradients:
         """Clip a group by value."""
 
     def path(self, group: range, others: Sequence[Any] = ()) -> Path:
-        local = self.ops.path([self.values[i] for i in group], differentiable=self.differentiable, others=others)
+        values = [self.values[i] for i in group]
         if self.shards is None:
-            return local
+            return self.ops.path(values, differentiable=self.differentiable, others=others)
+        whole = None if others else self.ops.whole_of_tensors(values, differentiable=False, in_place=True)
+        local = whole or self.ops.path(values, differentiable=False, others=others)
         return cast(Path, SharedPath(local, self.shards, group, self._agreed, self.ops.measuring))
 
     def shared_norms(self, p: float) -> list[float] | None:
@@ -227,11 +229,11 @@ class InPlace(Gradients):
 
     def _share(self, group: range) -> None:
         """Put sparse results where they belong, and tell of the others to whoever shares their memory."""
+        if self.shards is not None:
+            self.ops.wrote([self.leaves[index].tensor for index in group])
         for index in group:
             leaf = self.leaves[index]
             aliases = self._aliases.get(leaf.position, [])
-            if self.shards is not None and self.values[index] is not leaf.tensor:
-                self.ops.wrote([leaf.tensor])
             if self.is_sparse(index):
                 for holder in (leaf, *aliases):
                     self.ops.set_gradient(holder.parameter, self.restored(index, self.values[index]))

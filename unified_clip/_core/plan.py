@@ -9,6 +9,8 @@ import functools
 import math
 import operator
 import sys
+import zlib
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeVar, cast
@@ -98,8 +100,7 @@ def clip(
 ) -> Outcome:
     """Clip each part by its rule. The groups are all there is, in order. `others`: tensors that limits depend on."""
     everything = range(len(gradients.values))
-    limits = [part.limit for _, part in parts if isinstance(part.limit, float)]
-    gradients.agree(**{f"threshold {number}": limit for number, limit in enumerate(limits, 1)})
+    gradients.agree(threshold=_together([part.limit for _, part in parts if isinstance(part.limit, float)]))
     whole = gradients.path(everything, others)
     one = parts[0][1] if len(parts) == 1 and parts[0][1].kind == "global_norm" else None
     p = one.p if one else 2.0
@@ -128,6 +129,11 @@ def clip(
     for (group, part), found in _both(parts, norms):
         _apply(gradients, group, part, found, keep, others, skipped)
     return outcome
+
+
+def _together(limits: Sequence[float]) -> float:
+    """The limit where there is one, and else a number that is another where any is another."""
+    return limits[0] if len(limits) == 1 else float(zlib.crc32(array("d", limits).tobytes()))
 
 
 Found = TypeVar("Found")

@@ -10,29 +10,52 @@ import math
 import struct
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 from .exact import UNIT, WORDS, Accumulator, nearest
 from .ops import Path, Scalar, Tensor
 
 Number = float | int
 
+AGREED: Mapping[str, type] = {
+    "threshold": float, "error_if_nonfinite": bool, "norm_type": float, "the number of parameters": int,
+    "the number of gradient elements": int, "norms= of unified_clip.record": bool,
+}  # fmt: skip
+"""What the processes compare, always all of it: calls with lists of different lengths would end the processes."""
+
 PIECES = 4
-"""A number is compared in pieces of 16 bits: over up to 2**31 processes, sums of their squares fit int64."""
+"""A number is compared in pieces of 16 bits: over up to 2**30 processes, sums of their squares fit int64."""
+
+ABSENT = 2**16
+"""In the place of a piece of what a process does not pass."""
+
+REPLICATED, DISTINCT = "replicated", "distinct"
 
 
-class Across(NamedTuple):
+@dataclass(frozen=True)
+class Across:
     """What a caller states about the processes that hold the gradients; see `clip_grad_norm_`."""
 
     process_group: Any = "auto"
     ownership: Any = None
     check_numel: bool | int | None = None
 
+    def __post_init__(self) -> None:
+        if self.ownership not in (None, REPLICATED, DISTINCT) and not callable(self.ownership):
+            raise ValueError(
+                f"ownership is {self.ownership!r}; it has to be {REPLICATED!r}, {DISTINCT!r}, a function of a "
+                "parameter, or None"
+            )
+        if not isinstance(self.check_numel, int | None):
+            raise TypeError(f"check_numel is {self.check_numel!r}; it has to be a bool, a whole number, or None")
+
     @property
     def is_stated(self) -> bool:
         """Whether it says more than that all is here, or that the tensors tell."""
-        return self.process_group not in (None, "auto") or self.ownership is not None or self.check_numel is not None
+        is_asked = self.check_numel is not None and self.check_numel is not False
+        return self.process_group not in (None, "auto") or self.ownership is not None or is_asked
 
 
 HERE_OR_TOLD = Across()
@@ -133,23 +156,22 @@ Sum = tuple[Accumulator, str]
 class Exchange:
     """What the processes of a group find together."""
 
-    def __init__(self, group: Group, agreed: Mapping[str, Number], numel: tuple[int, int] | None = None) -> None:
-        """`agreed`: what has to be the same everywhere. `numel`: how many elements are counted here, and how many there
-        are in all."""
+    def __init__(self, group: Group, agreed: Mapping[str, Number | None], numel: tuple[int, int] | None = None) -> None:
+        """`agreed`: what has to be the same everywhere, of `AGREED`. `numel`: how many elements are counted here, and
+        how many there are in all."""
         self.group = group
-        self._agreed = dict(agreed)
-        self._counted = 0
-        if numel is not None:
-            self._counted, self._agreed["the number of gradient elements"] = numel
+        self._counted, elements = (0, None) if numel is None else numel
+        self._agreed = {**dict.fromkeys(AGREED), **agreed, "the number of gradient elements": elements}
 
     def power_sum(self, own: Accumulator, dtype: str) -> Sum:
         """The sum over all processes, and the norm's dtype: float64 where any process has it."""
         pieces = self._pieces()
-        words = [*_to_words((own, dtype)), self._counted]
-        found = self.group.total([*words, *pieces, *(piece * piece for piece in pieces)])
-        self._compare_squares(found[len(words) :])
-        self._check_count(found[len(words) - 1])
-        return _from_words(found)
+        found = self.group.total([*_to_words((own, dtype)), self._counted, 1, *pieces, *(piece**2 for piece in pieces)])
+        words, counted, added, compared = found[: WORDS + 1], found[WORDS + 1], found[WORDS + 2], found[WORDS + 3 :]
+        self._check_kind(added == self.group.size)
+        self._compare_squares(compared)
+        self._check_count(counted)
+        return _from_words(words)
 
     def power_sums(self, own: Sequence[Sum]) -> list[Sum]:
         """The same for each of several sums, of which every process has one; all have to have compared how many."""
@@ -159,16 +181,18 @@ class Exchange:
     def compare(self) -> None:
         """ValueError where anything differs that has to be the same everywhere."""
         pieces = self._pieces()
-        self._compare_squares(self.group.total([*pieces, *(piece * piece for piece in pieces)]))
+        self._compare_squares(self.group.total([*pieces, *(piece**2 for piece in pieces)]))
 
     def greatest(self, own: float, dtype: str) -> tuple[float, str]:
         """The greatest of all processes' magnitudes, NaN if there is any: as float64 their bits are in that order."""
         pieces = self._pieces()
-        bits = _bits(math.nan if math.isnan(own) else own)
-        found = self.group.greatest([bits, dtype == "float64", *pieces, *(-piece for piece in pieces)])
-        most, least = _halves(found[2:])
+        words = [_bits(math.nan if math.isnan(own) else own), int(dtype == "float64")]
+        words += [0] * (WORDS + 3 - len(words))  # as many as where others add up, for a norm of another order
+        found = self.group.greatest([*words, *pieces, *(-piece for piece in pieces)])
+        self._check_kind(found[WORDS + 2] == 0)
+        most, least = _halves(found[WORDS + 3 :])
         self._compare([high == -low for high, low in zip(most, least, strict=True)])
-        if "the number of gradient elements" in self._agreed:
+        if self._agreed["the number of gradient elements"] is not None:
             self._check_count(self.group.total([self._counted])[0])
         return _from_bits(found[0]), "float64" if found[1] else "float32"
 
@@ -188,6 +212,12 @@ class Exchange:
     def _pieces(self) -> list[int]:
         return [piece for value in self._agreed.values() for piece in _split(value)]
 
+    def _check_kind(self, is_same: bool) -> None:
+        """`is_same`: whether all added up, or all compared: 1 from each that adds, and 0 from the others, give the
+        number of processes or 0 only then, whichever of the two is done with them."""
+        if not is_same:
+            self._refuse("norm_type")
+
     def _compare_squares(self, found: Sequence[int]) -> None:
         """Numbers are equal where as many times the sum of their squares is the square of their sum."""
         sums, squares = _halves(found)
@@ -195,18 +225,21 @@ class Exchange:
 
     def _compare(self, are_equal: Sequence[bool]) -> None:
         """`are_equal`: of each piece, which every process finds alike, so that all raise, or none."""
-        for number, (name, own) in enumerate(self._agreed.items()):
+        for number, name in enumerate(self._agreed):
             if not all(are_equal[number * PIECES : (number + 1) * PIECES]):
-                pieces = [self.by_rank(piece) for piece in _split(own)]
-                values = [_joined(each, type(own)) for each in zip(*pieces, strict=True)]
-                raise ValueError(
-                    f"the processes disagree about {name}: {_by_value(values)}; all of them have to pass the same, and "
-                    "every parameter, with a gradient or without"
-                )
+                self._refuse(name)
+
+    def _refuse(self, name: str) -> NoReturn:
+        pieces = [self.by_rank(piece) for piece in _split(self._agreed[name])]
+        values = [_joined(each, AGREED[name]) for each in zip(*pieces, strict=True)]
+        raise ValueError(
+            f"the processes disagree about {name}: {_by_value(values)}; all of them have to pass the same, and "
+            "every parameter, with a gradient or without"
+        )
 
     def _check_count(self, counted: int) -> None:
-        expected = self._agreed.get("the number of gradient elements", counted)
-        if counted != expected:
+        expected = self._agreed["the number of gradient elements"]
+        if expected is not None and counted != expected:
             raise ValueError(
                 f"{counted} gradient elements were counted, and {expected} expected: some are counted more than once "
                 "or not at all; state with `ownership` which process counts which parameter"
@@ -242,17 +275,23 @@ def _from_bits(bits: int) -> float:
     return float(value)
 
 
-def _split(value: Number) -> list[int]:
-    bits = _bits(value) if isinstance(value, float) else value
+def _split(value: Number | None) -> list[int]:
+    if value is None:
+        return [ABSENT] * PIECES
+    bits = _bits(value) if isinstance(value, float) else int(value)
     return [bits >> (16 * place) & 0xFFFF for place in range(PIECES)]
 
 
-def _joined(pieces: Sequence[int], kind: type) -> Number:
+def _joined(pieces: Sequence[int], kind: type) -> Number | None:
+    if ABSENT in pieces:
+        return None
     bits = sum(piece << (16 * place) for place, piece in enumerate(pieces))
-    return _from_bits(bits - (bits >> 63 << 64)) if kind is float else bits
+    bits -= bits >> 63 << 64
+    number: Number = bits if kind is int else kind(_from_bits(bits))
+    return number
 
 
-def _by_value(values: Sequence[Number]) -> str:
+def _by_value(values: Sequence[Number | None]) -> str:
     """Who has which, the most frequent first."""
     common = Counter(values).most_common(4)
     ranks = {value: [str(rank) for rank, each in enumerate(values) if each == value] for value, _ in common}
@@ -304,9 +343,8 @@ class SharedPath:
             if rank != here and any(each)
         ]
 
-    def _to_agree(self, p: float) -> dict[str, Number]:
-        number = self._shards.parameters
-        return {**self._agreed, "norm_type": p, **({} if number is None else {"the number of parameters": number})}
+    def _to_agree(self, p: float) -> dict[str, Number | None]:
+        return {**self._agreed, "norm_type": float(p), "the number of parameters": self._shards.parameters}
 
     def _numel(self, counted: Sequence[Tensor]) -> tuple[int, int] | None:
         expected = self._shards.numel

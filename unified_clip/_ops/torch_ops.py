@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -112,6 +112,9 @@ class TorchOps(host.OfParameters, Ops):
         return found
 
     def measuring(self, tensors: Sequence[Tensor]) -> Measuring:
+        whole = self.whole_of_tensors(tensors, differentiable=False, in_place=False)
+        if whole is not None:
+            return cast(Measuring, whole)
         views = self.host_views(tensors, differentiable=False)
         return torch_sums.TorchSums(tensors) if views is None else host.HostPath(self, tensors, views)
 
@@ -207,6 +210,10 @@ class TorchOps(host.OfParameters, Ops):
             return _distinct_in_graph(tensors, describe)
         traced = _is_traced()
         parts = [(index, part) for index, tensor in enumerate(tensors) for part in _parts(tensor)]
+        if GATHERER is not None and len(parts) == len(tensors) and not traced:
+            lane = GATHERER.of_tensors([part for _, part in parts], False, True)
+            if lane is not None and len(lane.tensors) == len(parts):
+                return list(range(len(tensors)))
         for index, part in parts:
             if part._is_zerotensor():
                 raise ValueError(f"{describe(index)} has no memory, so it cannot be clipped in place; pass its clone()")

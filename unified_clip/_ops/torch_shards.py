@@ -12,7 +12,7 @@ import torch
 
 from .._core.containers import Leaf
 from .._core.ops import Tensor
-from .._core.shards import Across, Alone, Row
+from .._core.shards import DISTINCT, REPLICATED, Across, Alone, Row
 
 
 def is_dtensor(value: Any) -> bool:
@@ -52,8 +52,16 @@ class TorchGroup:
         if self.size == 1:
             return list(numbers)
         found = torch.tensor(numbers, dtype=torch.int64, device=_device(self._group))
-        torch.distributed.all_reduce(found, how, self._group)
-        reduced: list[int] = found.tolist()
+        try:
+            torch.distributed.all_reduce(found, how, self._group)
+            reduced: list[int] = found.tolist()
+        except RuntimeError as error:
+            error.add_note(
+                f"This was rank {torch.distributed.get_rank()} while it clipped gradients: it waited for the "
+                f"{self.size} processes of a group to find their norm. Each of them has to make the same call, without "
+                "a gradient too, and none may have ended; no gradient was changed."
+            )
+            raise
         return reduced
 
 
@@ -69,7 +77,8 @@ class TorchShards:
     def __init__(self, gradients: Sequence[Leaf], parameters: Sequence[Leaf], across: Across) -> None:
         self._leaves, self._parameters, self._across = list(gradients), list(parameters), across
         self._gradients = [leaf.tensor for leaf in gradients]
-        self.values = [_held(gradient) for gradient in self._gradients]
+        with torch.no_grad():
+            self.values = [_held(gradient) for gradient in self._gradients]
         self._group: TorchGroup | None = None
         self._groups: dict[Any, TorchGroup] = {}
 
@@ -79,14 +88,14 @@ class TorchShards:
         if asked is None or asked is False:
             return None
         if asked is not True:
-            return asked
+            return int(asked)
         pairs = zip(self._gradients, self.values, strict=True)  # of a sparse gradient the rows that are there
         return sum((gradient if is_dtensor(gradient) else value).numel() for gradient, value in pairs)
 
     @property
     def parameters(self) -> int | None:
         ownership = self._across.ownership
-        return None if ownership == "distinct" or callable(ownership) else len(self._parameters)
+        return None if ownership == DISTINCT or callable(ownership) else len(self._parameters)
 
     def want_derivatives(self) -> bool:
         return any(isinstance(gradient, torch.Tensor) and gradient.requires_grad for gradient in self._gradients)
@@ -201,7 +210,8 @@ class TorchShards:
             f"the gradients are on device meshes of {sizes} of the {torch.distributed.get_world_size()} processes, and "
             "nothing tells what the other processes hold; pass process_group, the group of all processes that hold the "
             "model (torch.distributed.group.WORLD if all do), and ownership: 'replicated' if the others hold copies, "
-            "'distinct' if they hold other parameters, or a function of a parameter"
+            "'distinct' if they hold other parameters, or a function of a parameter; clip_grad_norm_, get_total_norm "
+            "and GradientClipByGlobalNorm take them"
         )
 
     def _tensors(self) -> list[Any]:
@@ -232,9 +242,9 @@ class TorchShards:
         leaf, ownership = self._leaves[index], self._across.ownership
         if callable(ownership):
             return bool(ownership(leaf.parameter))
-        if ownership == "distinct":
+        if ownership == DISTINCT:
             return True
-        if ownership == "replicated" or (len(ranks) == 1 and self._is_beside_whole_meshes(group)):
+        if ownership == REPLICATED or (len(ranks) == 1 and self._is_beside_whole_meshes(group)):
             return group.ranks[0] in ranks
         held = f"on {len(ranks)} of them" if is_dtensor(self._gradients[index]) else "a plain tensor"
         raise ValueError(
@@ -260,11 +270,8 @@ def _layout(gradient: Any) -> str:
 
 
 def _held(gradient: Any) -> Tensor:
-    """What this process holds, in the gradient's own memory."""
-    if not is_dtensor(gradient):
-        return gradient
-    with torch.no_grad():
-        return _waited(gradient.to_local())
+    """What this process holds, in the gradient's own memory. Called without derivatives being recorded."""
+    return _waited(gradient.to_local()) if is_dtensor(gradient) else gradient
 
 
 def _waited(tensor: Any) -> Tensor:

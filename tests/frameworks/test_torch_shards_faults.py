@@ -1,0 +1,144 @@
+"""PyTorch: what cannot be answered is refused by every process, with a reason, in time, and before a write."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+import reference
+import torch_sharded
+import torch_sharded_faults as faults
+from torch_sharded_faults import Outcome
+from worlds import Failure, World
+
+Worlds = Callable[[int], World]
+
+nan, inf = math.nan, math.inf
+
+
+@pytest.fixture(scope="module")
+def worlds() -> Iterator[Worlds]:
+    with torch_sharded.worlds() as of:
+        yield of
+
+
+def check_refused(outcomes: Sequence[Outcome], error: str, *messages: str) -> None:
+    """One message for all processes, or one for each."""
+    for rank, found in enumerate(outcomes):
+        assert re.search(f"^{error}: .*{messages[rank % len(messages)]}", found.error), f"rank {rank}: {found.error}"
+        assert found.unchanged
+
+
+@pytest.mark.parametrize("p", [1.0, 2.0, inf])
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("size", [2, 4])
+def test_a_process_without_gradients_takes_part(worlds: Worlds, size: int, rank: int, p: float) -> None:
+    found = worlds(size).run(faults.outcome, f"no gradients on rank {rank} and p = {p}")
+    expected = reference.norm([array for each in found for array in each.held], p)
+    assert [(each.norm, each.error) for each in found] == [(expected, "")] * size
+    assert not found[rank].held
+
+
+@pytest.mark.parametrize("p", [1.0, 2.0, 3.0, inf])
+@pytest.mark.parametrize("value", [nan, inf])
+@pytest.mark.parametrize("size", [2, 4])
+def test_one_process_with_such_a_value_is_enough(worlds: Worlds, size: int, value: float, p: float) -> None:
+    for found in worlds(size).run(faults.outcome, f"{value} and p = {p}"):
+        assert str(found.norm) == str(value)
+
+
+@pytest.mark.parametrize(
+    ("case", "counts"),
+    [("raise if not finite", "1 NaN and 0 inf"), ("raise if not finite, p = inf", "0 NaN and 1 inf")],
+)
+@pytest.mark.parametrize("size", [2, 4])
+def test_all_raise_where_one_is_not_finite(worlds: Worlds, size: int, case: str, counts: str) -> None:
+    """The process that has it names the tensor, the others the process."""
+    messages = [f"no gradient was changed. rank 1 holds {counts}$"] * size
+    messages[1] = f"no gradient was changed. position 1 holds {counts}$"
+    check_refused(worlds(size).run(faults.outcome, case), "NonFiniteNormError", *messages)
+
+
+@pytest.mark.parametrize(
+    ("case", "message"),
+    [
+        ("other thresholds", "threshold: .*0.5 on rank 0"),
+        ("other thresholds, p = inf", "threshold: .*2.0 on rank 1"),
+        ("thresholds of single gradients", "threshold: .*2.0 on rank 1"),
+        ("fewer parameters", "the number of parameters: .*2 on rank 0"),
+        ("orders 1 and 2", "norm_type: .*1.0 on rank 0"),
+        ("orders inf and 2", "norm_type: .*inf on rank 0"),
+        ("orders 3 and 2", "norm_type: .*3.0 on rank 0"),
+        ("one raises", "error_if_nonfinite: .*True on rank 0"),
+        ("one measures", "threshold: .*None on rank 0"),
+        ("one checks", "the number of gradient elements: .*24 on rank 0"),
+        ("one knows who counts", "the number of parameters: .*None on rank 0"),
+    ],
+)
+@pytest.mark.parametrize("size", [2, 4])
+def test_processes_that_disagree_are_told_so(worlds: Worlds, size: int, case: str, message: str) -> None:
+    check_refused(worlds(size).run(faults.outcome, case), "ValueError", f"the processes disagree about {message}")
+
+
+@pytest.mark.parametrize(
+    ("case", "message"),
+    [
+        ("copies as others", "48 gradient elements were counted, and 24 expected: some are counted more than once"),
+        ("others as copies", "24 gradient elements were counted, and 48 expected: .* or not at all; state with"),
+        ("all copies", "0 gradient elements were counted, and 24 expected"),
+        ("all copies, p = inf", "0 gradient elements were counted, and 24 expected"),
+    ],
+)
+def test_a_wrong_statement_of_who_counts_is_found(worlds: Worlds, case: str, message: str) -> None:
+    check_refused(worlds(2).run(faults.outcome, case), "ValueError", message)
+
+
+@pytest.mark.parametrize(
+    ("case", "size", "error", "messages"),
+    [
+        ("some processes", 2, "ValueError", ["on device meshes of 1 of the 2 processes, .* pass process_group, the"]),
+        ("some processes", 4, "ValueError", ["on device meshes of 2 of the 4 processes, .* pass process_group, the"]),
+        ("some processes, by a functional name", 4, "ValueError", ["clip_grad_norm_, get_total_norm and Gradient"]),
+        ("some processes in a group", 4, "ValueError", ["at position 0 is on 2 of them, .* pass ownership: 'repl"]),
+        ("plain in a group", 2, "ValueError", ["position 0 is a plain tensor, .* pass ownership: 'replicated'"]),
+        ("plain, and only told who counts", 2, "ValueError", ["no tensor tells .* pass process_group as well"]),
+        ("another group", 2, "ValueError", [r"this process, rank 0, .* has the ranks \[1\]; ", r"rank 1, .*\[0\]; "]),
+        ("a group that is too small", 2, "ValueError", [r"ranks \[0, 1\], and process_group has \[0\]; pass a", ""]),
+        (
+            "a mesh without a group",
+            4,
+            "ValueError",
+            ["mesh of 2 dimensions with 2 of the 4 .*new_group"],
+        ),
+        ("no group", 2, "ValueError", ["process_group is None, and the gradient at position 0 is not complete here"]),
+        ("unknown ownership", 2, "ValueError", ["ownership is 'owned'; it has to be 'replicated', 'distinct', a fun"]),
+        ("numbers that are no counts", 2, "TypeError", ["check_numel is 10.0; it has to be a bool, a whole number"]),
+        ("terms that are no sums", 2, "ValueError", [r"placement P\(max\); redistribute it first"]),
+    ],
+)
+def test_what_cannot_be_told_has_to_be_stated(
+    worlds: Worlds, case: str, size: int, error: str, messages: list[str]
+) -> None:
+    check_refused(worlds(size).run(faults.outcome, case), error, *messages)
+
+
+WAITING = "clipped gradients: it waited for the {} processes of a group to find their norm. Each of them has to make"
+
+
+@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("case", ["late", "dying"])
+def test_nobody_waits_longer_than_the_group_allows(case: str, size: int) -> None:
+    """The error is PyTorch's, with what it was waiting for."""
+    world = World(torch_sharded.start, size)
+    try:
+        first, *others = world.attempt(faults.outcome, case)
+    finally:
+        world.close()
+    assert isinstance(first, Failure) == (case == "dying")
+    for found in others:
+        assert found.error.startswith("RuntimeError: ")
+        assert WAITING.format(size) in found.error
+        assert found.unchanged
+        assert found.seconds < faults.PATIENCE + 2

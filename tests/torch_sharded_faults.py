@@ -1,0 +1,246 @@
+"""What processes of a `World` run: calls that cannot be answered, or whose answer lies with another process."""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Partial, Shard
+from torch_sharded import distributed, mesh_of, parameters
+
+import unified_clip.torch as uc
+
+Parameters = list[nn.Parameter]
+
+ARRAYS = [np.arange(1, 8, dtype=np.float32), np.full((5, 3), 2, np.float32), np.ones((1, 2), np.float32)]
+
+
+PATIENCE = 3
+
+
+class Outcome(NamedTuple):
+    norm: float | None
+    error: str
+    """The exception's type, its message and its notes; empty where there was none."""
+
+    unchanged: bool
+    """Whether all gradients have the bits they had."""
+
+    held: list[np.ndarray]
+    """What this process had of the gradients."""
+
+    seconds: float
+
+
+def outcome(case: str) -> Outcome:
+    norm, error = None, ""
+    prepare, call = CASES[case]
+    given = prepare(parameters(ARRAYS, "FSDP"))
+    before, start = held(given), time.monotonic()
+    try:
+        norm = call(given, dist.get_rank()).item()
+    except Exception as caught:
+        error = "\n".join([f"{type(caught).__name__}: {caught}", *getattr(caught, "__notes__", [])])
+    unchanged = [each.tobytes() for each in held(given)] == [each.tobytes() for each in before]
+    return Outcome(norm, error, unchanged, before, time.monotonic() - start)
+
+
+def held(given: Parameters) -> list[np.ndarray]:
+    gradients: list[Any] = [each.grad for each in given if each.grad is not None]
+    return [(each.to_local() if isinstance(each, DTensor) else each).numpy().copy() for each in gradients]
+
+
+# -- gradients
+
+Prepare = Callable[[Parameters], Parameters]
+
+
+def as_they_are(given: Parameters) -> Parameters:
+    return given
+
+
+def with_value(value: float, rank: int, given: Parameters) -> Parameters:
+    """In the second gradient, on one process."""
+    if dist.get_rank() == rank:
+        gradient: Any = given[1].grad
+        gradient.to_local()[0, 0] = value
+    return given
+
+
+def without_gradients(rank: int, given: Parameters) -> Parameters:
+    if dist.get_rank() == rank:
+        for each in given:
+            each.grad = None
+    return given
+
+
+def on_some(given: Parameters) -> Parameters:
+    """On a part of the processes: one mesh for every two of them, or for each."""
+    size = dist.get_world_size()
+    mesh = init_device_mesh("cpu", (2, size // 2), mesh_dim_names=("pp", "dp"))["dp"]
+    found = []
+    for array in ARRAYS:
+        gradient = distributed(array, mesh, [Shard(0)])
+        found.append(nn.Parameter(torch.zeros_like(gradient)))
+        found[-1].grad = gradient
+    return found
+
+
+def plain(given: Parameters) -> Parameters:
+    return parameters(ARRAYS, "plain")
+
+
+def of_maxima(given: Parameters) -> Parameters:
+    gradient, parameter = (
+        DTensor.from_local(torch.ones(3), mesh_of("row"), [Partial("max")], run_check=False) for _ in range(2)
+    )
+    found = nn.Parameter(parameter)
+    found.grad = gradient
+    return [found]
+
+
+# -- groups
+
+
+@functools.cache
+def impatient() -> Any:
+    """A group that waits a short time only."""
+    return dist.new_group(timeout=timedelta(seconds=PATIENCE))
+
+
+@functools.cache
+def of_the_last() -> Any:
+    """All but the first process."""
+    return dist.new_group(list(range(1, dist.get_world_size())))
+
+
+@functools.cache
+def of_the_first() -> Any:
+    return dist.new_group([0])
+
+
+@functools.cache
+def rows_of_some() -> Any:
+    """A mesh of two dimensions with half of the processes."""
+    size = dist.get_world_size()
+    return init_device_mesh("cpu", (2, 1, size // 2), mesh_dim_names=("a", "b", "c"))["b", "c"]
+
+
+# -- calls
+
+Call = Callable[[Parameters, int], Any]
+
+
+def clip(**arguments: Any) -> Call:
+    return lambda given, rank: uc.clip_grad_norm_(given, **{"max_norm": 1.0, **arguments})
+
+
+def one_differs(**arguments: Any) -> Call:
+    """The first process passes something else."""
+    return lambda given, rank: clip(**arguments if rank == 0 else {})(given, rank)
+
+
+def in_group(group: Callable[[], Any], **arguments: Any) -> Call:
+    return lambda given, rank: clip(process_group=group(), **arguments)(given, rank)
+
+
+def in_one_of(of_first: Callable[[], Any], of_others: Callable[[], Any]) -> Call:
+    def call(given: Parameters, rank: int) -> Any:
+        groups = [of_first(), of_others()]  # which all have to make, in one order
+        return clip(process_group=groups[rank > 0])(given, rank)
+
+    return call
+
+
+def late(given: Parameters, rank: int) -> Any:
+    group = impatient()
+    if rank == 0:
+        time.sleep(PATIENCE + 1)
+        return torch.zeros(())
+    return clip(process_group=group)(given, rank)
+
+
+def dying(given: Parameters, rank: int) -> Any:
+    group = impatient()
+    if rank == 0:
+        os._exit(3)
+    return clip(process_group=group)(given, rank)
+
+
+nan, inf = math.nan, math.inf
+
+CASES: dict[str, tuple[Prepare, Call]] = {
+    **{
+        f"{value} and p = {p}": (functools.partial(with_value, value, 1), clip(norm_type=p))
+        for value in (nan, inf)
+        for p in (1.0, 2.0, 3.0, inf)
+    },
+    **{
+        f"no gradients on rank {rank} and p = {p}": (functools.partial(without_gradients, rank), clip(norm_type=p))
+        for rank in (0, 1)
+        for p in (1.0, 2.0, inf)
+    },
+    "raise if not finite": (functools.partial(with_value, nan, 1), clip(error_if_nonfinite=True)),
+    "raise if not finite, p = inf": (
+        functools.partial(with_value, inf, 1),
+        clip(error_if_nonfinite=True, norm_type=inf),
+    ),
+    "other thresholds": (as_they_are, one_differs(max_norm=0.5)),
+    "other thresholds, p = inf": (
+        as_they_are,
+        lambda given, rank: uc.clip_grad_norm_(given, 1.0 + rank, inf),
+    ),
+    "fewer parameters": (as_they_are, lambda given, rank: clip()(given[rank == 0 :], rank)),
+    "orders 1 and 2": (as_they_are, one_differs(norm_type=1.0)),
+    "orders inf and 2": (as_they_are, one_differs(norm_type=inf)),
+    "orders 3 and 2": (as_they_are, one_differs(norm_type=3.0)),
+    "one raises": (as_they_are, one_differs(error_if_nonfinite=True)),
+    "one measures": (
+        as_they_are,
+        lambda given, rank: clip()(given, rank) if rank else uc.get_total_norm([each.grad for each in given]),
+    ),
+    "one checks": (as_they_are, one_differs(check_numel=True)),
+    "one knows who counts": (as_they_are, one_differs(ownership="distinct")),
+    "thresholds of single gradients": (
+        as_they_are,
+        lambda given, rank: uc.GradientClipByNorm(1.0 + rank).clip_(given) or torch.zeros(()),
+    ),
+    "late": (as_they_are, late),
+    "dying": (as_they_are, dying),
+    "copies as others": (plain, in_group(lambda: dist.group.WORLD, ownership="distinct", check_numel=True)),
+    "others as copies": (
+        on_some,
+        in_group(lambda: dist.group.WORLD, ownership="replicated", check_numel=2 * sum(each.size for each in ARRAYS)),
+    ),
+    "all copies": (plain, in_group(lambda: dist.group.WORLD, ownership=lambda parameter: False, check_numel=True)),
+    "all copies, p = inf": (
+        plain,
+        in_group(lambda: dist.group.WORLD, ownership=lambda parameter: False, check_numel=True, norm_type=inf),
+    ),
+    "some processes": (on_some, clip()),
+    "some processes in a group": (on_some, in_group(lambda: dist.group.WORLD)),
+    "some processes, by a functional name": (
+        on_some,
+        lambda given, rank: uc.clip_by_global_norm([each.grad for each in given], 1.0)[1],
+    ),
+    "plain in a group": (plain, in_group(lambda: dist.group.WORLD)),
+    "plain, and only told who counts": (plain, clip(ownership="replicated")),
+    "another group": (as_they_are, in_one_of(of_the_last, of_the_first)),
+    "a group that is too small": (as_they_are, in_one_of(of_the_first, of_the_last)),
+    "a mesh without a group": (plain, in_group(rows_of_some, ownership="distinct")),
+    "no group": (as_they_are, clip(process_group=None)),
+    "a name for a group": (as_they_are, clip(process_group="world")),
+    "unknown ownership": (as_they_are, clip(ownership="owned")),
+    "numbers that are no counts": (as_they_are, clip(check_numel=10.0)),
+    "terms that are no sums": (of_maxima, clip()),
+}  # fmt: skip
