@@ -90,7 +90,7 @@ class TorchShards:
         if asked is not True:
             return int(asked)
         pairs = zip(self._gradients, self.values, strict=True)  # of a sparse gradient the rows that are there
-        return sum((gradient if is_dtensor(gradient) else value).numel() for gradient, value in pairs)
+        return sum(int((gradient if is_dtensor(gradient) else value).numel()) for gradient, value in pairs)
 
     @property
     def parameters(self) -> int | None:
