@@ -18,7 +18,7 @@ GRADIENTS = [
 ]
 
 FAULTS = """
-import os
+import atexit, os
 from unittest import mock
 import torch.distributed as dist
 import unified_clip.torch as uc
@@ -42,6 +42,8 @@ def clip(parameters, max_norm):
             raise KeyError("planted")
         if fault == "it ends":
             os._exit(3)
+        if fault == "it ends badly at last":
+            atexit.register(os._exit, 3)
     return norm
 
 uc.clip_grad_norm_ = clip
@@ -56,6 +58,7 @@ KINDS = {
     "it raises": ("crashed", "no longer in step: rank 0 came to an end, rank 1 came to KeyError"),
     "it ends": ("crashed", "exit status 1; its last lines: "),
     "none again": ("equal", ""),
+    "it ends badly at last": ("crashed", "after the last case: exit status 1"),
 }
 """By fault of the second process, or of both, the verdict and what its detail has."""
 

@@ -95,12 +95,12 @@ class Adapter(Protocol):
         """The tensors of a call."""
         return [self.make(gradient) for gradient in gradients]
 
-    def joined(self, rank: int, size: int, meeting: Path) -> AbstractContextManager[Adapter]:
-        """An adapter whose tensors so many processes hold together, of which this is one.
+    def joined(self, rank: int, size: int, meeting: Path) -> Any:
+        """A context with an adapter whose tensors so many processes hold together, of which this is one.
 
         Only called for frameworks that `launch.DISTRIBUTED` names. `meeting`: a file by which they find each other.
         """
-        raise NotImplementedError
+        raise ValueError("this framework's tensors are held by one process")
 
     def everywhere(self, told: str) -> Sequence[str]:
         """What each of the processes tells; by default there is this one. Ends the process where another has ended."""
