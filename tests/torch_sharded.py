@@ -130,16 +130,6 @@ def gathered(tensor: Any) -> np.ndarray:
     return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).numpy().copy()
 
 
-def clipped_beside_sparse(whole: np.ndarray, rows: Sequence[int], values: np.ndarray, limit: float) -> list[np.ndarray]:
-    """The norm of one gradient that is cut, and of one with such rows that every process has, and both afterwards."""
-    given = parameters([whole, whole], "FSDP")
-    given[1] = nn.Parameter(torch.zeros(whole.shape))
-    held = torch.from_numpy(values.copy())
-    given[1].grad = torch.sparse_coo_tensor([list(rows)], held, whole.shape, check_invariants=True)
-    norm = uc.clip_grad_norm_(given, limit, check_numel=True)
-    return [norm.numpy(), gathered(given[0].grad), given[1].grad.to_dense().numpy()]
-
-
 def clipped(
     arrays: Sequence[np.ndarray], layout: str, p: float, limit: float, **stated: Any
 ) -> tuple[float, str, list[np.ndarray], list[str]]:

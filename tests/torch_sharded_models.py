@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_module, distribute_tensor
 from torch.distributed.tensor.debug import CommDebugMode
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
@@ -103,10 +103,10 @@ def trained(model: nn.Module, part: int, **stated: Any) -> Made:
     return Made(dict(model.named_parameters()), stated)
 
 
-def sharded(model: Transformer, mesh: DeviceMesh) -> Transformer:
+def sharded(model: Transformer, mesh: DeviceMesh, **options: Any) -> Transformer:
     for block in model.blocks:
-        fully_shard(block, mesh=mesh)
-    fully_shard(model, mesh=mesh)
+        fully_shard(block, mesh=mesh, **options)
+    fully_shard(model, mesh=mesh, **options)
     return model
 
 
@@ -125,6 +125,23 @@ def data_parallel(dtype: torch.dtype) -> Made:
 
 def fsdp(dtype: torch.dtype) -> Made:
     return trained(sharded(Transformer().to(dtype), mesh_of("row")), dist.get_rank(), check_numel=True)
+
+
+def of_one_weight(dtype: torch.dtype) -> Made:
+    """For words that come in and that go out."""
+    model = Transformer().to(dtype)
+    model.head.weight = model.embedding.weight
+    return trained(sharded(model, mesh_of("row")), dist.get_rank(), check_numel=True)
+
+
+def offloaded(dtype: torch.dtype) -> Made:
+    """With less precise arithmetic too, and after two backward passes, the first of which is not communicated."""
+    options = {"offload_policy": CPUOffloadPolicy(pin_memory=False), "mp_policy": MixedPrecisionPolicy(torch.bfloat16)}
+    model: Any = sharded(Transformer().to(dtype), mesh_of("row"), **options)
+    model.set_requires_gradient_sync(False)
+    trained(model, dist.get_rank() + 10)
+    model.set_requires_gradient_sync(True)
+    return trained(model, dist.get_rank(), check_numel=True)
 
 
 def hsdp(dtype: torch.dtype) -> Made:
@@ -204,6 +221,8 @@ def sums(dtype: torch.dtype) -> Made:
 MODELS: dict[str, Callable[[torch.dtype], Made]] = {
     "DDP": data_parallel,
     "FSDP2": fsdp,
+    "FSDP2, tied weights": of_one_weight,
+    "FSDP2, offloaded": offloaded,
     "HSDP": hsdp,
     "FSDP2 and tensor parallel": tensor_parallel,
     "FSDP2, tensor and expert parallel": expert_parallel,

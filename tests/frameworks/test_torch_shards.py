@@ -50,18 +50,6 @@ def test_the_norm_and_the_gradients_are_those_of_one_process(
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_a_sparse_gradient_may_be_beside_what_is_cut(worlds: Callable[[int], World], size: int) -> None:
-    cut, rows, values = arrays()[0], [2, 0, 2], arrays()[0][:3]
-    sparse = np.zeros_like(cut)
-    np.add.at(sparse, rows, values)
-    expected = [cut.copy(), sparse]
-    n = whole.clip_grad_norm_(expected, 1.5)
-    for found in worlds(size).run(torch_sharded.clipped_beside_sparse, cut, rows, values, 1.5):
-        for got, wanted in zip(found, [np.asarray(n), *expected], strict=True):
-            np.testing.assert_array_equal(got, wanted, strict=True)
-
-
-@pytest.mark.parametrize("size", SIZES)
 def test_the_last_bit_does_not_depend_on_who_adds_what(worlds: Callable[[int], World], size: int) -> None:
     assert reference.norm([COUNTER_EXAMPLE]) == 2.0**24 + 2
     for norm, _, _, calls in worlds(size).run(torch_sharded.clipped, [COUNTER_EXAMPLE], "FSDP", 2.0, 1.0):

@@ -16,7 +16,7 @@ from typing import Any
 from ..errors import ClipWarning, NonFiniteNormError
 from . import entry
 from .containers import Leaf
-from .ops import Ops, Path, Scalar
+from .ops import Ops, Path, Scalar, Tensor
 
 FLOATING = ("float16", "bfloat16", "float32", "float64")
 COMPLEX = ("complex64", "complex128")
@@ -233,6 +233,17 @@ def axes(value: Any, shape: Sequence[int | None] | None, *, sparse: bool) -> tup
     if len(set(found)) != len(found):
         raise ValueError(f"axes is {value!r}, which names an axis twice")
     return tuple(sorted(found))
+
+
+def bounds_of_shards(ops: Ops, bounds: Sequence[Tensor]) -> None:
+    """Which part of a bound belongs to a part of a gradient is not known."""
+    for bound in bounds:
+        shape = ops.shape(bound)
+        if shape is None or any(length != 1 for length in shape):
+            raise ValueError(
+                f"a bound has shape {list(shape or ())}, and several processes hold the gradient; pass numbers, or "
+                "clip what each process holds with its own part of the bounds"
+            )
 
 
 def finite(path: Path, n: Scalar, leaves: Sequence[Leaf], p: float, asked: str = "error_if_nonfinite is set") -> None:

@@ -319,10 +319,11 @@ def clip_pairs(ops: Ops, params_grads: Any, clip_of: Callable[[Any], GradientCli
     """Apply to every gradient the clip of its parameter; clips of one group measure one norm. All or nothing."""
     leaves, indices = read_pairs(ops, params_grads)
     groups: dict[object, tuple[GradientClip, list[Leaf]]] = {}
-    for leaf in leaves:
-        clip = clip_of(leaf.parameter)
-        if clip is not None and clip._takes(leaf.parameter):
-            groups.setdefault(clip._group(), (clip, []))[1].append(leaf)
+    for parameter, own in [(leaf.parameter, [leaf]) for leaf in leaves] or [(None, [])]:
+        clip = clip_of(parameter)
+        if clip is not None:  # also where it has nothing to do here: other processes may have
+            members = groups.setdefault(clip._group(), (clip, []))[1]
+            members += [leaf for leaf in own if clip._takes(parameter)]
     results = {leaf.position: leaf.tensor for leaf in leaves}
     for clip, members in groups.values():
         gradients = SameObjects(ops, Tree(members, list), order=clip._needs_order, across=clip._across)

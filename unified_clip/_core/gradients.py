@@ -28,7 +28,7 @@ class Gradients:
         parameters: Sequence[Leaf] | None = None,
     ) -> None:
         """`parameters`: those too that have no gradient, where they are not among `leaves`."""
-        self.ops = ops
+        self.ops = ops = ops.stated(across)
         given = list(leaves)
         self.leaves = [leaf for leaf in given if leaf.tensor is not None]
         for leaf in self.leaves:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, cast
 
 if TYPE_CHECKING:
     from .containers import Leaf
@@ -215,6 +215,10 @@ class Ops(Protocol):
         return True
 
     # -- the path
+
+    def stated(self, across: Across) -> Self:
+        """The framework as it is to take gradients of which a caller states this."""
+        return self
 
     def shards(
         self, gradients: Sequence[Leaf], parameters: Sequence[Leaf], across: Across, *, differentiable: bool

@@ -144,6 +144,7 @@ def clip_by_value(gradients: Gradients, low: Any, high: Any) -> None:
     group = range(len(gradients.values))
     if gradients.shards is not None:
         gradients.shards.check_by_value()
+        checks.bounds_of_shards(gradients.ops, _tensors(low, high))
     for index in filter(gradients.is_sparse, group):
         checks.sparse_bounds(low, high, gradients.leaves[index])
     path = gradients.path(group, _tensors(low, high))

@@ -89,7 +89,7 @@ class Shards(Protocol):
     """The gradients of a call, some of which are only held in part here."""
 
     values: list[Tensor]
-    """What this process holds of each, in the gradients' own memory; then dense tensors, of sparse ones their rows."""
+    """What this process holds of each, in the gradients' own memory; sparse ones are merged after they are found."""
 
     @property
     def numel(self) -> int | None:
@@ -109,7 +109,7 @@ class Shards(Protocol):
         """All parameters, in the order that all processes have."""
 
     def whole(self, index: int) -> Tensor:
-        """What this process holds of a gradient, where every process holds a term: of their sum."""
+        """What this process counts of a gradient for its row; where every process holds a term: of their sum."""
 
     def check_by_value(self) -> None:
         """ValueError where elements cannot be clipped one by one."""
@@ -176,7 +176,8 @@ class Exchange:
     def power_sums(self, own: Sequence[Sum]) -> list[Sum]:
         """The same for each of several sums, of which every process has one; all have to have compared how many."""
         found = self.group.total([word for each in own for word in _to_words(each)])
-        return [_from_words(found[start:]) for start in range(0, len(found), WORDS + 1)]
+        each = WORDS + 1
+        return [_from_words(found[start : start + each]) for start in range(0, len(found), each)]
 
     def compare(self) -> None:
         """ValueError where anything differs that has to be the same everywhere."""
@@ -348,7 +349,7 @@ class SharedPath:
 
     def _numel(self, counted: Sequence[Tensor]) -> tuple[int, int] | None:
         expected = self._shards.numel
-        return None if expected is None else (sum(tensor.numel() for tensor in counted), expected)
+        return None if expected is None else (sum(math.prod(tensor.shape) for tensor in counted), expected)
 
 
 def each_norm(
@@ -383,12 +384,17 @@ def _add_up(sums: dict[int, Sum], rows: Sequence[Row], agreed: Mapping[str, Numb
 def _norm(own: Measuring, exchange: Exchange, p: float) -> tuple[float, str]:
     """The norm over all processes, and its dtype."""
     if p in (1, 2):
-        for exactly in (False, True):
-            total, dtype = exchange.power_sum(own.power_sum(int(p), exactly), own.norm_dtype)
-            if (n := total.root(int(p), dtype)) is not None:
-                return n, dtype
-        raise AssertionError("an exact sum has no slack")
+        n, dtype = _power_norm(own, exchange, int(p), exactly=False)
+        if n is None:
+            n, dtype = _power_norm(own, exchange, int(p), exactly=True)
+        assert n is not None, "an exact sum has no slack"
+        return n, dtype
     top, dtype = exchange.greatest(own.greatest(), own.norm_dtype)
     if p == math.inf or top == 0 or not math.isfinite(top):
         return nearest(top, dtype), dtype
     return own.general_root(exchange.relative_sum(own.relative_sum(p, top)), p, top, dtype), dtype
+
+
+def _power_norm(own: Measuring, exchange: Exchange, p: int, *, exactly: bool) -> tuple[float | None, str]:
+    total, dtype = exchange.power_sum(own.power_sum(p, exactly), own.norm_dtype)
+    return total.root(p, dtype), dtype

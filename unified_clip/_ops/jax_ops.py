@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, Self, cast
 
 import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 from jax.experimental.sparse import BCOO
+from jax.sharding import NamedSharding, PartitionSpec
 
+from .._core.containers import Leaf
 from .._core.device import DevicePath, inverse, odd_bits
 from .._core.ops import GraphTeller, Ops, Path, Receive, Scalar, Tensor, WholePath
-from . import host, kernels
+from .._core.shards import Across, Measuring, Shards
+from . import host, jax_axes, jax_shards, jax_sums, kernels
+from .jax_sums import computed_once
 
 HALF = (jnp.float16, jnp.bfloat16)
 
@@ -30,6 +35,16 @@ class JaxOps(Ops):
     name = "jax"
     writable = False
     takes_capsules = True
+    _axes: tuple[str, ...] | None = None
+    """Those of `shard_map` that a caller states; None where types tell."""
+
+    def stated(self, across: Across) -> Self:
+        group = across.process_group
+        if group == "auto":
+            return self
+        told = copy.copy(self)
+        told._axes = () if group is None else (group,) if isinstance(group, str) else tuple(group)
+        return told
 
     # -- recognising
 
@@ -86,8 +101,47 @@ class JaxOps(Ops):
     def path(self, tensors: Sequence[Tensor], *, differentiable: bool, others: Sequence[Any] = ()) -> Path:
         views = self.host_views([*tensors, *others])
         if views is None:
-            return DevicePath(self, tensors, differentiable)
+            if self._are_in_parts(tensors, others):
+                return cast(Path, jax_shards.PartsPath(self, tensors))
+            return JaxPath(self, tensors, differentiable)
         return host.HostPath(self, tensors, views[: len(tensors)])
+
+    def _are_in_parts(self, tensors: Sequence[Tensor], others: Sequence[Any]) -> bool:
+        if host.forced_path() or not all(map(_is_concrete, others)):
+            return False
+        return all(jax_shards.is_in_parts(tensor) or _is_concrete(tensor) for tensor in tensors)
+
+    def shards(
+        self, gradients: Sequence[Leaf], parameters: Sequence[Leaf], across: Across, *, differentiable: bool
+    ) -> Shards | None:
+        if self.in_graph([leaf.tensor for leaf in gradients]):
+            if across.ownership is not None or across.check_numel is not None:
+                raise TypeError(
+                    "ownership and check_numel are for eager calls on the arrays of several processes; in a graph, "
+                    "types tell along which axes gradients are cut; leave them out"
+                )
+            return None
+        if self._axes:
+            raise ValueError(
+                f"process_group names {', '.join(map(repr, self._axes))}, as for axes of shard_map, and this is not "
+                "inside it: arrays tell by themselves on which devices they are; leave process_group out"
+            )
+        if jax.process_count() == 1:
+            return super().shards(gradients, parameters, across, differentiable=differentiable)
+        return jax_shards.find(gradients, parameters, across)
+
+    def measuring(self, tensors: Sequence[Any]) -> Measuring:
+        """`tensors`: arrays of one device, or lists of them."""
+        parts = [part for each in tensors for part in (each if isinstance(each, list) else [each])]
+        return super().measuring(parts)
+
+    def each(self, tensors: Sequence[Tensor], *, differentiable: bool) -> Path | None:
+        each = EachPath(self, tensors, differentiable)
+        return each if len(tensors) > 1 and self.in_graph(tensors) and each.is_certain(2) else None
+
+    def spread(self, tensor: Tensor) -> tuple[str, ...]:
+        """The axes of `shard_map` along which devices have parts of an array."""
+        return jax_axes.spread(tensor, self._axes)
 
     def whole_of_tensors(self, tensors: Sequence[Any], *, differentiable: bool, in_place: bool) -> WholePath | None:
         kind = next((type(tensor) for tensor in tensors if tensor is not None), object)
@@ -131,15 +185,17 @@ class JaxOps(Ops):
         return jnp.reshape(jnp.asarray(value, dtype=jnp.float64), ())
 
     def power_sum(self, tensors: Sequence[Tensor], p: float, divisor: Scalar | None) -> Scalar:
-        sums = [jnp.sum(_powers(tensor, p, divisor)) for tensor in _fewer(tensors)]
-        return _computed_once(sum(sums, start=jnp.zeros((), jnp.float64)))
+        parts = [(jnp.sum(_powers(tensor, p, divisor)), self.spread(tensor)) for tensor in _fewer(tensors)]
+        return computed_once(jax_axes.total(parts))
 
     def max_abs(self, tensors: Sequence[Tensor]) -> Scalar:
         greatest = [self.slice_max_abs(tensor, range(tensor.ndim)).reshape(()) for tensor in _fewer(tensors)]
-        return _computed_once(_max(jnp.stack([jnp.zeros((), jnp.float64), *greatest]), (0,)).reshape(()))
+        here = _max(jnp.stack([jnp.zeros((), jnp.float64), *greatest]), (0,))
+        axes = {axis for tensor in tensors for axis in self.spread(tensor)}
+        return computed_once(_max(jax_axes.of_every_device(here, sorted(axes)), (0,)).reshape(()))
 
     def slice_power_sum(self, tensor: Tensor, axes: Sequence[int], divisor: Scalar | None) -> Scalar:
-        return _computed_once(jnp.sum(_powers(tensor, 2, divisor), axis=tuple(axes), keepdims=True))
+        return computed_once(jnp.sum(_powers(tensor, 2, divisor), axis=tuple(axes), keepdims=True))
 
     def slice_max_abs(self, tensor: Tensor, axes: Sequence[int]) -> Scalar:
         return _max(_magnitudes(tensor), tuple(axes))
@@ -162,7 +218,7 @@ class JaxOps(Ops):
         return scalar.astype(dtype)
 
     def scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Tensor]:
-        coef = _computed_once(coef)
+        coef = computed_once(coef)
         changed = coef != 1.0
         return [_select(changed, _product(tensor, coef), tensor) for tensor in tensors]
 
@@ -221,6 +277,45 @@ class JaxOps(Ops):
         return _tell_from_graph
 
 
+class JaxPath(DevicePath):
+    """The device path with norms that are rounded from the exact sum: of orders 1 and 2, but for float64."""
+
+    _ops: JaxOps
+
+    def norm(self, p: float) -> Scalar:
+        return self._rounded([self._tensors], int(p))[0] if self.is_certain(p) else super().norm(p)
+
+    def is_certain(self, p: float) -> bool:
+        """Not where sums of float64 lose too much, terms are not exact, or lengths are symbols, in `jax.export`. And
+        only with several devices: there the order of additions depends on their number, and XLA needs time to compile
+        what makes up for it."""
+        of_reals = p == 2 or (p == 1 and not any(map(jnp.iscomplexobj, self._tensors)))
+        return (
+            jax.device_count() > 1
+            and of_reals
+            and self.norm_dtype == "float32"
+            and all(isinstance(tensor.size, int) for tensor in self._tensors)
+        )
+
+    def _rounded(self, groups: Sequence[Sequence[Tensor]], p: int) -> Scalar:
+        parts = [[part for tensor in _fewer(group) for part in _real_parts(tensor)] for group in groups]
+        return self._ops.rounded(jax_sums.norms(parts, p, self._ops.spread), "float32")
+
+
+class EachPath(JaxPath):
+    """A norm and a coefficient for each gradient: arrays of them."""
+
+    def norm(self, p: float) -> Scalar:
+        return self._rounded([[tensor] for tensor in self._tensors], int(p))
+
+    def scale(self, coef: Scalar) -> list[Tensor]:
+        return [self._ops.scale([tensor], coef[index])[0] for index, tensor in enumerate(self._tensors)]
+
+
+def _real_parts(tensor: Tensor) -> list[Tensor]:
+    return [tensor.real, tensor.imag] if jnp.iscomplexobj(tensor) else [tensor]
+
+
 def _put(arrays: list[kernels.Array]) -> list[Tensor]:
     """JAX's arrays, over the memory of NumPy's where that is aligned: on the default device, and free to leave it."""
     with jax.enable_x64(True):  # a float64 array may exist although the process has no x64
@@ -229,14 +324,18 @@ def _put(arrays: list[kernels.Array]) -> list[Tensor]:
 
 
 def _beside(result: Tensor, tensors: Sequence[Tensor]) -> Tensor:
-    """Where these tensors are, if they are committed to their device; else the result stays free to leave its own."""
+    """Where these tensors are, if they are committed to their devices; else the result stays free to leave its own."""
     homes = {tensor.sharding for tensor in tensors if tensor.committed}
     devices = {device for home in homes for device in home.device_set}
-    if len(devices) != 1:
-        return result
-    is_like_them = len(homes) == 1 and result.shape == tensors[0].shape
+    meshes = {getattr(home, "mesh", None) for home in homes}
     with jax.enable_x64(True):
-        return jax.device_put(result, homes.pop() if is_like_them else devices.pop())
+        if len(homes) == 1 and result.shape == tensors[0].shape:
+            return jax_shards.copied(result, homes.pop())
+        if len(devices) == 1:
+            return jax.device_put(result, devices.pop())
+        if len(meshes) == 1 and None not in meshes:
+            return jax_shards.copied(result, NamedSharding(meshes.pop(), PartitionSpec()))
+        return result
 
 
 class _Exporter:
@@ -283,13 +382,6 @@ def _without_last_ones(tensor: Tensor) -> Tensor:
     if tensor.shape[-1:] != (1,):
         return tensor
     return jax.lax.optimization_barrier(jnp.squeeze(tensor))
-
-
-def _computed_once(scalar: Scalar) -> Scalar:
-    """The same numbers, as a quotient. XLA computes divisions once, but repeats cheaper operations, the sum over all
-    tensors among them, in every fusion that needs their result: in the scaling of every tensor."""
-    factor = jnp.where(jnp.isnan(scalar), 2.0, 1.0)  # that NaN stays NaN anyway is not known to XLA
-    return jax.lax.div(scalar * factor, factor)
 
 
 def _select(condition: Tensor, yes: Tensor, no: Tensor) -> Tensor:

@@ -23,9 +23,11 @@ import numpy as np
 import paddle
 
 from .._core import classes
+from .._core.containers import Leaf
 from .._core.device import DevicePath, inverse, odd_bits
-from .._core.ops import Ops, Path, Scalar, Tensor
-from . import host, kernels, memory
+from .._core.ops import Ops, Path, Scalar, Tensor, WholePath
+from .._core.shards import Across, Measuring, Shards
+from . import host, kernels, memory, paddle_shards
 
 DTYPES = {
     name: getattr(paddle, name)
@@ -94,7 +96,8 @@ class PaddleOps(host.OfParameters, Ops):
                 "none can be clipped in place; give the optimizer grad_clip=, clip outside the graph, or use "
                 "clip_by_global_norm on the gradients, which returns the result"
             )
-        return getattr(parameter, "grad", None)
+        gradient = getattr(parameter, "grad", None)
+        return None if paddle_shards.is_cleared(gradient) else gradient
 
     def set_gradient(self, parameter: Any, gradient: Any) -> None:
         if gradient is None:
@@ -143,6 +146,24 @@ class PaddleOps(host.OfParameters, Ops):
             sums = paddle.scatter_nd_add(zeros, position.unsqueeze(-1), wide)
             return rows, dense.narrow(sums.astype(dense.wide.dtype))
 
+    # -- gradients that several processes hold
+
+    def shards(
+        self, gradients: Sequence[Leaf], parameters: Sequence[Leaf], across: Across, *, differentiable: bool
+    ) -> Shards | None:
+        if not paddle.in_dynamic_mode():
+            _check_static(gradients, across)
+            return None
+        found = paddle_shards.find(gradients, parameters, across, differentiable=differentiable)
+        if found is not None and not across.is_stated and _records(differentiable) and found.want_derivatives():
+            found.check_derivatives()
+            return None  # Paddle's operations on distributed tensors have one
+        return found
+
+    def measuring(self, tensors: Sequence[Tensor]) -> Measuring:
+        here = [tensor if _is_plain(tensor) else tensor.detach().cpu() for tensor in tensors]
+        return host.HostPath(self, here, [self.host_view(tensor) for tensor in here])
+
     # -- the path
 
     def path(self, tensors: Sequence[Tensor], *, differentiable: bool, others: Sequence[Any] = ()) -> Path:
@@ -154,6 +175,10 @@ class PaddleOps(host.OfParameters, Ops):
 
     def gatherer(self) -> Any | None:
         return GATHERER if _gathers() else None
+
+    def whole_of_parameters(self, parameters: Sequence[Any]) -> WholePath | None:
+        """What finds gradients does not look at parameters without one."""
+        return None if paddle_shards.any_dist(parameters) else super().whole_of_parameters(parameters)
 
     def records(self, differentiable: bool) -> bool:
         return _records(differentiable)
@@ -315,7 +340,9 @@ def _records(differentiable: bool) -> bool:
 
 
 def _gathers() -> bool:
-    return GATHERER is not None and not host.forced_path() and paddle.in_dynamic_mode()
+    if GATHERER is None or host.forced_path() or not paddle.in_dynamic_mode():
+        return False
+    return paddle_shards.hybrid() is None  # or what other processes hold matters
 
 
 class _Dense:
@@ -460,6 +487,18 @@ def in_static_mode() -> bool:
 
 def in_to_static_mode() -> bool:
     return bool(paddle.base.dygraph.base.in_to_static_mode())
+
+
+def _check_static(gradients: Iterable[Leaf], across: Across) -> None:
+    """Refuse what several processes hold in static programs, which add up nothing over them."""
+    values = [leaf for leaf in gradients if isinstance(leaf.tensor, paddle.pir.Value)]
+    of_parameters = any(getattr(leaf.parameter, "is_parameter", False) for leaf in values)
+    told = any(leaf.tensor.is_dist() for leaf in values) or (of_parameters and paddle_shards.hybrid() is not None)
+    if across.is_stated or told:
+        raise TypeError(
+            "gradients that several processes hold are clipped in dynamic mode only, and this is a static program, or "
+            "a graph of to_static; leave the optimizer and its clip outside of it"
+        )
 
 
 def _check_mode(tensors: Iterable[Any]) -> None:

@@ -21,7 +21,7 @@ from tensorflow.python.pywrap_tfe import TFE_Py_TapeSetPossibleGradientTypes as 
 from .._core import entry
 from .._core.device import DevicePath, inverse, odd_bits
 from .._core.ops import GraphTeller, Ops, Path, Receive, Scalar, Tensor, WholePath
-from . import host, kernels
+from . import host, kernels, tensorflow_exact
 
 EAGER = tf.__internal__.EagerTensor
 """The type itself: making a tensor to ask for its type would start the runtime, which cannot be configured then."""
@@ -50,6 +50,12 @@ class TensorflowOps(Ops):
     # -- recognising
 
     def is_tensor(self, value: Any) -> bool:
+        if isinstance(value, tf.distribute.DistributedValues) and not isinstance(value, TENSOR):
+            raise TypeError(
+                f"a {type(value).__name__} holds a gradient of each replica, not their sum; clip in the function that "
+                "strategy.run is given, after get_replica_context().all_reduce('sum', gradients), or pass "
+                "strategy.reduce('sum', gradient, axis=None)"
+            )
         return isinstance(value, TENSOR | tf.IndexedSlices) or kernels.is_array(value)
 
     def adopt(self, value: Any) -> Tensor:
@@ -172,8 +178,9 @@ class TensorflowOps(Ops):
         return _constant(value, tf.float64)
 
     def power_sum(self, tensors: Sequence[Tensor], p: float, divisor: Scalar | None) -> Scalar:
-        sums = [self.constant(0.0, tensors)]
-        for piece in _pieces(tensors):
+        joined = list(tensors) if is_for_xla() else _joined(tensors)[0]
+        sums, pieces = [self.constant(0.0, tensors)], _pieces(joined)
+        for piece in pieces:
             # All would be cast first, for a graph runs whatever it can; so each waits for an earlier sum.
             with tf.control_dependencies(sums[-LANES:][:1]):
                 parts = _real_parts(piece, p)
@@ -182,7 +189,10 @@ class TensorflowOps(Ops):
             # l2_loss is half the sum of squares, in one pass; doubling it is exact.
             sums += [tf.nn.l2_loss(part) if p == 2 else tf.reduce_sum(_powers(part, p, divisor)) for part in parts]
         total = _computed_once(tf.add_n(sums))
-        return 2.0 * total if p == 2 else total
+        total = 2.0 * total if p == 2 else total
+        if divisor is not None or not _has_to_be_exact(tensors):
+            return total
+        return tensorflow_exact.settled(total, _additions(pieces), joined, p, _terms)
 
     def max_abs(self, tensors: Sequence[Tensor]) -> Scalar:
         greatest = [_max_abs(_magnitude(tensor)) for tensor in tensors]
@@ -343,6 +353,29 @@ def _computed_once(scalar: Scalar) -> Scalar:
     return scalar * factor / factor
 
 
+def _has_to_be_exact(tensors: Sequence[Tensor]) -> bool:
+    """Whether to make sure of the last bit by a branch, so that it is that of one process: under a strategy.
+
+    XLA would compile the branch every time, and an eager one waits for the device.
+    """
+    if not tf.distribute.has_strategy():
+        return False
+    return _in_host_memory(tensors) if tf.executing_eagerly() else not is_for_xla()
+
+
+def _additions(pieces: Sequence[Tensor]) -> Any:
+    """How many additions any element of the pieces goes through, at most, until all are summed."""
+    known = [elements for elements in map(_elements, pieces) if elements < math.inf]
+    unknown = [tf.size(piece, tf.int64) for piece in pieces if _elements(piece) == math.inf]
+    return max(known, default=0.0) + 2.0 * len(pieces) + sum(tf.cast(size, tf.float64) for size in unknown)
+
+
+def _terms(piece: Tensor, p: float) -> Tensor:
+    """|g|**p of a flat piece, of which float64 holds all bits."""
+    parts = _real_parts(piece, p)
+    return tf.concat([tf.square(part) if p == 2 else tf.abs(part) for part in parts], axis=0)
+
+
 def _pays_to_branch(tensors: Sequence[Tensor], coef: Scalar) -> bool:
     """Whether to leave out a multiplication by 1: a branch has to be built, and an eager one waits for the device."""
     long = sum(map(_elements, tensors)) > PIECE
@@ -350,10 +383,8 @@ def _pays_to_branch(tensors: Sequence[Tensor], coef: Scalar) -> bool:
 
 
 def _pieces(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """The same elements, in tensors that are neither very long nor very short."""
-    if is_for_xla():
-        return list(tensors)
-    return [piece for tensor in _joined(tensors)[0] for piece in _split(tensor)]
+    """The same elements, in tensors that are not very long."""
+    return list(tensors) if is_for_xla() else [piece for tensor in tensors for piece in _split(tensor)]
 
 
 def _split(tensor: Tensor) -> list[Tensor]:

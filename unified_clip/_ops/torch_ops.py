@@ -51,6 +51,10 @@ class TorchOps(host.OfParameters, Ops):
             return value
         return self.from_host(*kernels.storage(kernels.own_copy(value)))
 
+    def adopt_bound(self, value: Any) -> Tensor:
+        """A DTensor, as PyTorch's own norm of several is one, as the tensor that all processes have."""
+        return value.full_tensor() if torch_shards.is_dtensor(value) else self.adopt(value)
+
     def dtype(self, tensor: Any) -> str:
         return NAMES.get(tensor.dtype) or str(getattr(tensor.dtype, "name", tensor.dtype)).removeprefix("torch.")
 

@@ -81,6 +81,7 @@ class TorchShards:
             self.values = [_held(gradient) for gradient in self._gradients]
         self._group: TorchGroup | None = None
         self._groups: dict[Any, TorchGroup] = {}
+        self._within: set[frozenset[int]] = set()  # of the meshes whose processes are known to be in the group
 
     @property
     def numel(self) -> int | None:
@@ -89,8 +90,8 @@ class TorchShards:
             return None
         if asked is not True:
             return int(asked)
-        pairs = zip(self._gradients, self.values, strict=True)  # of a sparse gradient the rows that are there
-        return sum(int((gradient if is_dtensor(gradient) else value).numel()) for gradient, value in pairs)
+        pairs = zip(self._gradients, self.values, strict=True)  # of sparse ones the rows that are there
+        return sum(int((gradient if is_dtensor(gradient) else held).numel()) for gradient, held in pairs)
 
     @property
     def parameters(self) -> int | None:
@@ -197,7 +198,8 @@ class TorchShards:
             return _group_of(stated)
         if stated != "auto":
             return stated
-        meshes = {tensor.device_mesh for tensor in self._tensors() if is_dtensor(tensor)}
+        found = [tensor.device_mesh for tensor in self._tensors() if is_dtensor(tensor)]
+        meshes = set({id(mesh): mesh for mesh in found}.values())  # their hash takes long
         if any(map(_spans_world, meshes | {getattr(self._across.ownership, "mesh", None)} - {None})):
             return torch.distributed.group.WORLD
         if not meshes:
@@ -230,11 +232,12 @@ class TorchShards:
         ):
             return False
         ranks = _ranks(mesh)
-        if not ranks <= set(group.ranks):
+        if ranks not in self._within and not ranks <= set(group.ranks):
             raise ValueError(
                 f"the gradient at {self._leaves[index].place} is on a device mesh with the ranks {sorted(ranks)}, and "
                 f"process_group has {group.ranks}; pass a group of all processes that hold the model"
             )
+        self._within.add(ranks)
         return len(ranks) == group.size or self._is_owner(index, group, ranks)
 
     def _is_owner(self, index: int, group: TorchGroup, ranks: frozenset[int]) -> bool:
@@ -244,7 +247,7 @@ class TorchShards:
             return bool(ownership(leaf.parameter))
         if ownership == DISTINCT:
             return True
-        if ownership == REPLICATED or (len(ranks) == 1 and self._is_beside_whole_meshes(group)):
+        if ownership == REPLICATED or (len(ranks) == 1 and self._is_beside_whole_meshes):
             return group.ranks[0] in ranks
         held = f"on {len(ranks)} of them" if is_dtensor(self._gradients[index]) else "a plain tensor"
         raise ValueError(
@@ -254,9 +257,11 @@ class TorchShards:
             "(unified_clip.ownership has some)"
         )
 
-    def _is_beside_whole_meshes(self, group: TorchGroup) -> bool:
+    @functools.cached_property
+    def _is_beside_whole_meshes(self) -> bool:
         """Whether there are DTensors on all processes: then plain tensors beside them are copies, as for PyTorch."""
-        return any(is_dtensor(tensor) and tensor.device_mesh.size() == group.size for tensor in self._tensors())
+        size = self.group().size
+        return any(is_dtensor(tensor) and tensor.device_mesh.size() == size for tensor in self._tensors())
 
 
 def _layout(gradient: Any) -> str:
@@ -288,7 +293,7 @@ def _is_copied(placement: Any) -> bool:
     return bool(placement.is_replicate() or placement.is_partial())
 
 
-@functools.cache
+@functools.lru_cache(maxsize=64)
 def _ranks(mesh: Any) -> frozenset[int]:
     return frozenset(mesh.mesh.flatten().tolist())
 

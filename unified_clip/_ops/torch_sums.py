@@ -33,7 +33,8 @@ class TorchSums:
         sums = [total for tensor in self._tensors for total in _block_sums(tensor, p)]
         if not sums:
             return Accumulator()
-        found = kernels.power_sum([(torch.cat(sums).cpu().numpy(), "float64")], 1, "float64", exactly=True)
+        together = torch.cat([total.to(sums[0].device) for total in sums])
+        found = kernels.power_sum([(together.cpu().numpy(), "float64")], 1, "float64", exactly=True)
         flags = Accumulator(nan=found.nan, infinite=found.infinite)
         return Accumulator.of_block_sums(found.total) + flags
 

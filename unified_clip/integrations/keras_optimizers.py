@@ -31,9 +31,16 @@ WRAPPED = (
 averaged what accumulates and taken out the scale of the loss, before it applies weight decay. (On JAX it does so for
 every batch that accumulates, and discards what comes of it.) `fit` calls the last, when it ends."""
 
+ADD_UP = "_all_reduce_sum_gradients"
+"""One more on TensorFlow: it adds the gradients of all replicas up, which Keras does after it has clipped them."""
+
 USED = ("add_variable", "_iterations", "_get_variable_index", "_untrack_variable")
 
 Variable = Any
+
+
+def _wrapped() -> tuple[str, ...]:
+    return (*WRAPPED, ADD_UP) if keras.backend.backend() == "tensorflow" else WRAPPED
 
 
 def attach(settings: Settings, optimizer: Any, names: Any = None) -> Attached:
@@ -75,7 +82,7 @@ def _check(optimizer: Any) -> None:
             f"a {type(optimizer).__name__} sees gradients times the scale of the loss; attach to its inner_optimizer, "
             "which gets them without"
         )
-    missing = [name for name in (*WRAPPED, *USED) if not hasattr(optimizer, name)]
+    missing = [name for name in (*_wrapped(), *USED) if not hasattr(optimizer, name)]
     if missing:
         raise TypeError(
             f"the optimizers of Keras {keras.__version__} have no {missing[0]}, by which a configuration is attached; "
@@ -121,11 +128,13 @@ class Attached:
         unknown = keras.initializers.Constant(UNKNOWN)
         self._recent = add(shape=(WINDOW,), dtype="int32", initializer=unknown, name="clip_recent")
         self._own = [self._made, self._at, self._kept, self._recent]
-        self._originals = {name: getattr(optimizer, name) for name in WRAPPED}
+        self._originals = {name: getattr(optimizer, name) for name in _wrapped()}
         optimizer._clip_gradients = self._clip
         optimizer._backend_apply_gradients = self._apply_or_skip if self._skips else self._apply
         optimizer.save_own_variables, optimizer.load_own_variables = self._save, self._load
         optimizer.finalize_variable_values = self._finalize
+        if ADD_UP in self._originals:
+            vars(optimizer)[ADD_UP] = list  # as `_clip` has done it already
 
     @property
     def last(self) -> LastStep:
@@ -153,7 +162,7 @@ class Attached:
         if self._optimizer is None:
             return
         self._ended_at = self.step
-        for name in WRAPPED:
+        for name in self._originals:
             vars(self._optimizer).pop(name, None)
         for variable in self._own:
             self._optimizer._untrack_variable(variable)
@@ -192,6 +201,7 @@ class Attached:
     def _clip(self, grads: Sequence[Any]) -> list[Any]:
         if self._is_discarded():
             return list(grads)
+        grads = self._added_up(grads)
         named = [(self._name(variable), grad) for variable, grad in zip(self._clipped, grads, strict=True)]
         step = ops.copy(self._optimizer.iterations)
         found = self._clipper.traced(named, step=step)
@@ -204,6 +214,12 @@ class Attached:
         self._at.assign(ops.cast(step, "int32"))
         self._made.assign_add(1)
         return clipped
+
+    def _added_up(self, grads: Sequence[Any]) -> Sequence[Any]:
+        """Over the replicas of a strategy; Keras would do that after the clip, and so exceed the limit."""
+        if ADD_UP not in self._originals:
+            return grads
+        return [grad for grad, _ in self._originals[ADD_UP](zip(grads, self._clipped, strict=True))]
 
     def _is_discarded(self) -> bool:
         """Whether gradients accumulate only: on JAX, Keras makes an update all the same, and takes none of it."""

@@ -1,0 +1,70 @@
+"""PyTorch: gradients of every kind may be DTensors or be beside them, and what else PyTorch does with these holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch_sharded
+import torch_sharded_cases as cases
+from worlds import World
+
+FIVE = (5.0, [pytest.approx([0.6, 0.8])])
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    with torch_sharded.worlds() as of:
+        yield of(2)
+
+
+@pytest.mark.parametrize(
+    ("case", "expected"),
+    [
+        (cases.twice, (5.0, FIVE[1] * 2)),
+        (cases.tied, (5.0, FIVE[1] * 2)),
+        (cases.tied_by_memory, (5.0, FIVE[1] * 2)),
+        (cases.left_out, (5.0, [*FIVE[1], [100.0]])),
+        (cases.sparse, (13.0, [pytest.approx([3 / 13, 4 / 13]), [[0.0], [pytest.approx(12 / 13)], [0.0], [0.0]]])),
+        (cases.complex_numbers, (13.0, [pytest.approx([(3 + 4j) / 13, 0, 12 / 13])])),
+        (cases.without_dimensions, (5.0, [pytest.approx(0.6), [pytest.approx(0.8)]])),
+        (cases.narrower, (13.0, [pytest.approx([3 / 13, 4 / 13]), pytest.approx([12 / 13, 0.0], rel=2**-8)])),
+        (cases.under_way, FIVE),
+        (cases.from_an_iterator, FIVE),
+        (cases.in_inference_mode, FIVE),
+        (cases.by_a_tensor, FIVE),
+        (cases.by_a_dtensor, FIVE),
+    ],
+)
+def test_gradients_of_every_kind_take_part(world: World, case: Callable[[], Any], expected: Any) -> None:
+    assert world.run(case) == [expected] * 2
+
+
+@pytest.mark.parametrize(("p", "norm"), [(2.0, 13.0), (float("inf"), 12.0)])
+def test_a_norm_of_pytorch_may_be_given(world: World, p: float, norm: float) -> None:
+    """With p = inf every process has that of its own part."""
+    wanted = [pytest.approx([3 / norm, 4 / norm]), pytest.approx([12 / norm, 0.0])]
+    assert world.run(cases.measured_by_torch, p) == [(norm, wanted)] * 2
+
+
+@pytest.mark.parametrize("case", [cases.saved_whole, cases.saved_part])
+def test_pytorch_sees_that_what_it_saved_was_clipped(world: World, case: Callable[[], str]) -> None:
+    for message in world.run(case):
+        assert "modified by an inplace operation" in message
+
+
+def test_a_compiled_function_clips_outside_its_graph(world: World) -> None:
+    for plain, compiled in world.run(cases.compiled):
+        assert plain == compiled == (10.0, FIVE[1])
+
+
+def test_results_have_derivatives(world: World) -> None:
+    for kind, derivative in world.run(cases.derived):
+        assert kind == "DTensor", "as what PyTorch derives"
+        assert derivative == pytest.approx([0.032, -0.024], rel=1e-5)
+
+
+def test_bounds_are_numbers(world: World) -> None:
+    for message in world.run(cases.bounds):
+        assert "a bound has shape [2], and several processes hold the gradient; pass numbers" in message

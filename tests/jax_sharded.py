@@ -1,0 +1,105 @@
+"""What processes of a `World` run: JAX's arrays over the devices of several processes."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+import unified_clip.jax as uc
+from unified_clip._ops import jax_shards
+from unified_clip.errors import NonFiniteNormError
+
+DEVICES = 2
+"""Of each process."""
+
+
+def start(rank: int, size: int, meeting: str) -> None:
+    os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={DEVICES}"  # read with the first array
+    place = Path(meeting)
+    if rank == 0:
+        with socket.socket() as free:
+            free.bind(("localhost", 0))
+            place.with_suffix(".new").write_text(str(free.getsockname()[1]))
+        place.with_suffix(".new").rename(place)
+    while not place.exists():
+        time.sleep(0.05)
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    jax.distributed.initialize(f"localhost:{place.read_text()}", num_processes=size, process_id=rank)
+
+
+def mesh() -> Mesh:
+    return jax.make_mesh((jax.process_count(), DEVICES), ("x", "y"), axis_types=(AxisType.Auto,) * 2)
+
+
+def sharded(array: np.ndarray, spec: Sequence[Any]) -> jax.Array:
+    """An array that every process has, over all devices."""
+    place = NamedSharding(mesh(), PartitionSpec(*spec))
+    return jax.make_array_from_callback(array.shape, place, lambda index: array[index])
+
+
+def gathered(array: jax.Array) -> np.ndarray:
+    return np.asarray(multihost_utils.process_allgather(array, tiled=True))
+
+
+def clipped(
+    arrays: Sequence[np.ndarray], specs: Sequence[Sequence[Any]], p: float, limit: float, **stated: Any
+) -> tuple[float, list[np.ndarray], list[str]]:
+    """The norm, the gradients afterwards, gathered, and what was reduced over the processes."""
+    given = [sharded(array, spec) for array, spec in zip(arrays, specs, strict=True)]
+    held, calls, own = list(given), [], jax_shards._exchanged
+
+    def counting(numbers: Any, reduce: Any) -> list[int]:
+        calls.append(reduce.__name__)
+        return own(numbers, reduce)
+
+    jax_shards._exchanged = counting
+    try:
+        norm = uc.clip_grad_norm_(held, limit, p, check_numel=True, **stated)
+    finally:
+        jax_shards._exchanged = own
+    assert [new.sharding for new in held] == [old.sharding for old in given]
+    return float(norm), [gathered(array) for array in held], calls
+
+
+def clipped_each(arrays: Sequence[np.ndarray], specs: Sequence[Sequence[Any]], limit: float) -> list[np.ndarray]:
+    given = [(None, sharded(array, spec)) for array, spec in zip(arrays, specs, strict=True)]
+    return [gathered(new) for _, new in uc.GradientClipByNorm(limit)(given)]
+
+
+def with_own_array(committed: bool, stated: dict[str, Any]) -> float:
+    """The norm of an array over all devices and one that is here alone, of 3 and 4."""
+    own = jnp.full((), 4.0)
+    if committed:
+        own = jax.device_put(own, jax.local_devices()[0])
+    return float(uc.get_total_norm([sharded(np.array([3.0, 0, 0, 0], np.float32), ["x"]), own], **stated))
+
+
+def disagreeing() -> float:
+    return float(uc.clip_grad_norm_([sharded(np.ones(4, np.float32), ["x"])], 1.0 + jax.process_index()))
+
+
+def norm_of_four(stated: dict[str, Any]) -> float:
+    return float(uc.get_total_norm([sharded(np.ones(4, np.float32), ["x"])], **stated))
+
+
+def within_bounds() -> Any:
+    return uc.clip_by_value(sharded(np.ones(4, np.float32), ["x"]), np.zeros(4, np.float32), 1.0)
+
+
+def with_nan_on_the_last() -> tuple[float, str]:
+    array = sharded(np.array([1.0, 2.0, 3.0, np.nan], np.float32), ["x"])
+    try:
+        uc.clip_grad_norm_([array], 1.0, error_if_nonfinite=True)
+    except NonFiniteNormError as error:
+        return float(uc.get_total_norm([array])), str(error)
+    raise AssertionError("NaN is not finite")

@@ -1,0 +1,318 @@
+"""What processes tell each other, with threads in their place: one norm, whoever holds what."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import reference
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from unified_clip._core.exact import Accumulator
+from unified_clip._core.shards import AGREED, Across, Alone, Exchange, Row, SharedPath, each_norm
+from unified_clip._ops import kernels
+
+LIMIT = 10
+"""Seconds that one may wait for the others."""
+
+
+class Meeting:
+    """Where the members of a group leave what they have."""
+
+    def __init__(self, size: int) -> None:
+        self.left: list[Sequence[int]] = [()] * size
+        self.all_there = threading.Barrier(size, timeout=LIMIT)
+        self.calls = 0
+
+
+class Member:
+    """A `Group` in a thread: what it adds up has to fit int64, and to be of one length everywhere."""
+
+    def __init__(self, meeting: Meeting, rank: int) -> None:
+        self._meeting, self.rank, self.size = meeting, rank, len(meeting.left)
+
+    def total(self, numbers: Sequence[int]) -> list[int]:
+        return self._found(numbers, sum)
+
+    def greatest(self, numbers: Sequence[int]) -> list[int]:
+        return self._found(numbers, max)
+
+    def _found(self, numbers: Sequence[int], how: Callable[[Any], int]) -> list[int]:
+        self._meeting.left[self.rank] = numbers
+        self._meeting.calls += self.rank == 0
+        self._meeting.all_there.wait()
+        found = [how(column) for column in zip(*self._meeting.left, strict=True)]
+        assert all(-(2**63) <= number < 2**63 for number in found)
+        self._meeting.all_there.wait()
+        return found
+
+
+class Sums:
+    """`Measuring` of arrays."""
+
+    def __init__(self, arrays: Sequence[np.ndarray]) -> None:
+        self._parts = [(array, array.dtype.name) for array in arrays]
+        self.norm_dtype = reference.norm_dtype(dtype for _, dtype in self._parts)
+
+    def power_sum(self, p: int, exactly: bool) -> Accumulator:
+        return kernels.power_sum(self._parts, p, self.norm_dtype, exactly=exactly)
+
+    def greatest(self) -> float:
+        return kernels.greatest(self._parts)
+
+    def relative_sum(self, p: float, top: float) -> tuple[float, float]:
+        return kernels.relative_sum(self._parts, p, top)
+
+    general_root = staticmethod(kernels.general_root)
+
+
+class Held:
+    """`Shards`: what one process holds of some gradients."""
+
+    def __init__(self, group: Any, arrays: Sequence[np.ndarray], **told: Any) -> None:
+        self._group, self.values = group, [np.asarray(array) for array in arrays]
+        self.numel, self.parameters = told.get("numel"), told.get("parameters")
+
+    def group(self) -> Any:
+        return self._group
+
+    def counted(self, indices: Sequence[int]) -> list[Any]:
+        return [self.values[index] for index in indices]
+
+    def rows(self) -> list[Row]:
+        return [Row(index if array.size else None, [self._group]) for index, array in enumerate(self.values)]
+
+    def whole(self, index: int) -> Any:
+        return self.values[index]
+
+
+def together(size: int, run: Callable[[Member], Any]) -> tuple[list[Any], int]:
+    """What each of so many processes found, and how often they called."""
+    meeting = Meeting(size)
+    with ThreadPoolExecutor(size) as pool:
+        return list(pool.map(lambda rank: run(Member(meeting, rank)), range(size))), meeting.calls
+
+
+def norm_of(group: Any, arrays: Sequence[np.ndarray], p: float, agreed: Any = None, **told: Any) -> tuple[float, str]:
+    local = SimpleNamespace(constant=float, norm_dtype="")
+    path = SharedPath(local, Held(group, arrays, **told), range(len(arrays)), agreed or {}, Sums)  # type: ignore[arg-type]
+    return path.norm(p), local.norm_dtype
+
+
+def parted(array: np.ndarray, size: int, random: np.random.Generator) -> list[np.ndarray]:
+    """Every element with one process, in any order; some processes have none."""
+    owners = random.integers(0, size, array.size)
+    return [random.permutation(array[owners == rank]) for rank in range(size)]
+
+
+NUMBERS = {
+    "float32": st.floats(width=32, allow_nan=False, allow_infinity=False),
+    "float64": st.floats(allow_nan=False, allow_infinity=False),
+}
+
+
+@pytest.mark.parametrize("dtype", NUMBERS)
+@given(data=st.data(), size=st.integers(1, 5), seed=st.integers(0, 2**32))
+@settings(max_examples=60, deadline=None)
+def test_the_norm_does_not_depend_on_who_holds_what(dtype: str, data: Any, size: int, seed: int) -> None:
+    """The largest and the smallest numbers of a dtype are among those."""
+    array = np.array(data.draw(st.lists(NUMBERS[dtype], max_size=40)), dtype)
+    parts = parted(array, size, np.random.default_rng(seed))
+    for p in (1.0, 2.0, math.inf):
+        found, _ = together(size, lambda group, p=p: norm_of(group, [parts[group.rank]], p))
+        assert set(found) == {(reference.norm([array], p), dtype)}
+    if array.size:
+        found, calls = together(size, lambda group: norm_of(group, [parts[group.rank]], 3.0))
+        assert len(set(found)) == 1
+        n = kernels.general_norm([(array, dtype)], 3.0, dtype)
+        assert found[0][0] == pytest.approx(n, rel=1e-15 if dtype == "float64" else 2e-7)
+        assert calls <= 2
+
+
+def test_one_process_with_a_wider_gradient_makes_the_norm_wider() -> None:
+    arrays = [np.array([3.0], np.float32), np.array([1e-12])]
+    for p in (1.0, 2.0, 3.0, math.inf):
+        found, _ = together(2, lambda group, p=p: norm_of(group, [arrays[group.rank]], p))
+        assert {dtype for _, dtype in found} == {"float64"}
+
+
+@pytest.mark.parametrize(("p", "calls"), [(1.0, 1), (2.0, 1), (math.inf, 1), (3.0, 2)])
+def test_few_calls_are_made(p: float, calls: int) -> None:
+    assert together(3, lambda group: norm_of(group, [np.ones(3, np.float32)], p))[1] == calls
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_a_sum_that_leaves_a_doubt_is_made_again_by_all(size: int) -> None:
+    array = np.array([2.0**24, 2.0**12, 2.0**12] + [2.0**-3] * 70, np.float32)
+    parts = np.array_split(array, size)
+    found, calls = together(size, lambda group: norm_of(group, [parts[group.rank]], 2.0))
+    assert found == [(2.0**24 + 2, "float32")] * size
+    assert calls == 2
+
+
+def test_a_process_alone_has_it_all() -> None:
+    assert norm_of(Alone(), [np.array([3.0, 4.0], np.float32)], 2.0) == (5.0, "float32")
+    assert norm_of(Alone(), [np.array([3.0, 4.0], np.float32)], math.inf) == (4.0, "float32")
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("p", [1.0, 2.0, 3.0, math.inf])
+def test_what_is_not_finite_reaches_all(p: float, value: float) -> None:
+    found, _ = together(3, lambda group: norm_of(group, [np.array([1.0, value if group.rank == 1 else 2.0])], p))
+    assert [str(n) for n, _ in found] == [str(value)] * 3
+
+
+def refused(size: int, run: Callable[[Member], Any]) -> str:
+    """The message that all raise."""
+
+    def message(group: Member) -> str:
+        with pytest.raises(ValueError) as caught:
+            run(group)
+        return str(caught.value)
+
+    (found,) = set(together(size, message)[0])
+    return found
+
+
+@pytest.mark.parametrize("p", [1.0, 2.0, 3.0, math.inf])
+@pytest.mark.parametrize(
+    ("own", "other", "told"),
+    [
+        ({"agreed": {"threshold": 1.0}}, {"agreed": {"threshold": 1.0 + 2**-52}}, "threshold: 1.0000000000000002 on r"),
+        ({"agreed": {"threshold": 1.0}}, {}, "threshold: None on rank 1, 2; 1.0 on rank 0"),
+        ({"agreed": {"error_if_nonfinite": 1.0}}, {"agreed": {"error_if_nonfinite": 0.0}}, "True on rank 0"),
+        ({"parameters": 7}, {"parameters": 8}, "the number of parameters: 8 on rank 1, 2; 7 on rank 0"),
+        ({"parameters": 7}, {}, "the number of parameters: None on rank 1, 2; 7 on rank 0"),
+        ({"numel": 2**40}, {"numel": 2**40 + 1}, f"the number of gradient elements: {2**40 + 1} on rank 1, 2"),
+    ],
+)  # fmt: skip
+def test_what_differs_is_told_with_who_has_what(p: float, own: Any, other: Any, told: str) -> None:
+    array = np.ones(2, np.float32)
+    message = refused(3, lambda group: norm_of(group, [array], p, **(other if group.rank else own)))
+    assert message.startswith("the processes disagree about ")
+    assert told in message
+
+
+@pytest.mark.parametrize("orders", [(2.0, math.inf), (math.inf, 2.0), (3.0, 1.0)])
+@pytest.mark.parametrize("how", [sum, max])
+def test_orders_that_differ_are_found_whatever_is_done_with_the_numbers(
+    orders: Any, how: Any, monkeypatch: Any
+) -> None:
+    """Some add up while others compare; which of the two is done is the transport's choice."""
+
+    def total(member: Member, numbers: Sequence[int]) -> list[int]:
+        return member._found(numbers, how if len(numbers) > 3 else sum)  # by_rank is for all alike
+
+    monkeypatch.setattr(Member, "greatest", lambda member, numbers: member._found(numbers, how))
+    monkeypatch.setattr(Member, "total", total)
+    array = np.ones(2, np.float32)
+    message = refused(3, lambda group: norm_of(group, [array], orders[group.rank > 0]))
+    assert f"norm_type: {orders[1]} on rank 1, 2; {orders[0]} on rank 0" in message
+
+
+@pytest.mark.parametrize("orders", [(1.0, 2.0), (3.0, math.inf), (2.5, 3.0)])
+def test_orders_that_differ_are_found(orders: Any) -> None:
+    array = np.ones(2, np.float32)
+    message = refused(3, lambda group: norm_of(group, [array], orders[group.rank > 0]))
+    assert f"norm_type: {orders[1]} on rank 1, 2; {orders[0]} on rank 0" in message
+
+
+def test_many_processes_are_told_of_in_short() -> None:
+    message = refused(40, lambda group: norm_of(group, [np.ones(1)], 2.0, {"threshold": float(group.rank % 9)}))
+    assert "0.0 on rank 0, 9, 18, 27 and others; 1.0 on rank 1, 10, 19, 28 and others; " in message
+    assert "5.0 on rank" not in message
+    assert len(message) < 400
+
+
+@pytest.mark.parametrize("p", [1.0, 2.0, 3.0, math.inf])
+def test_elements_are_counted(p: float) -> None:
+    parts = np.array_split(np.ones(7), 3)
+    for expected in (7, 8):
+        run = lambda group: norm_of(group, [parts[group.rank]], p, numel=expected)  # noqa: B023, E731
+        if expected == 7:
+            together(3, run)
+        else:
+            assert refused(3, run).startswith("7 gradient elements were counted, and 8 expected")
+
+
+def test_all_that_is_compared_has_a_name() -> None:
+    assert list(Exchange(Alone(), {})._agreed) == list(AGREED)
+
+
+@given(size=st.integers(1, 4), seed=st.integers(0, 2**32))
+@settings(max_examples=30, deadline=None)
+def test_norms_of_single_gradients_are_found_together(size: int, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    doubtful = np.array([2.0**24, 2.0**12, 2.0**12] + [2.0**-3] * 70, np.float32)
+    whole = [random.standard_normal(size * 4).astype(np.float32), doubtful]
+    parts = [np.array_split(array, size) for array in whole]
+
+    def run(group: Member) -> list[float]:
+        return each_norm(Held(group, [cut[group.rank] for cut in parts]), 2, {"threshold": 1.0}, Sums)  # type: ignore[arg-type]
+
+    found, calls = together(size, run)
+    assert found == [[reference.norm([array]) for array in whole]] * size
+    assert calls == 3  # to compare, to add up, and once more for the second
+
+
+@pytest.mark.parametrize(
+    ("stated", "is_stated"),
+    [
+        ({}, False),
+        ({"process_group": None}, False),
+        ({"check_numel": False}, False),
+        ({"check_numel": True}, True),
+        ({"check_numel": 0}, True),
+        ({"ownership": "distinct"}, True),
+        ({"ownership": bool}, True),
+        ({"process_group": "a group"}, True),
+    ],
+)
+def test_what_says_more_than_the_tensors_is_stated(stated: dict[str, Any], is_stated: bool) -> None:
+    assert Across(**stated).is_stated == is_stated
+
+
+def test_a_statement_that_means_nothing_is_refused() -> None:
+    with pytest.raises(
+        ValueError, match="ownership is 'owned'; it has to be 'replicated', 'distinct', a function of a"
+    ):
+        Across(ownership="owned")
+    with pytest.raises(TypeError, match="check_numel is '5'; it has to be a bool, a whole number, or None"):
+        Across(check_numel="5")  # type: ignore[arg-type]
+
+
+def path_of(group: Any, arrays: Sequence[np.ndarray]) -> SharedPath:
+    local = SimpleNamespace(
+        constant=float,
+        on_host=True,
+        nonfinite_counts=lambda: [(int(np.isnan(each).sum()), int(np.isinf(each).sum())) for each in arrays],
+    )
+    return SharedPath(local, Held(group, arrays), range(len(arrays)), {}, Sums)  # type: ignore[arg-type]
+
+
+def test_who_holds_what_is_not_finite_is_told() -> None:
+    """To those that do not; a process that holds nothing counts too."""
+    values = [np.array([1.0, math.nan, math.inf]), np.array([math.inf]), np.array([1.0])]
+
+    def elsewhere(group: Member) -> list[tuple[str, int, int]]:
+        path = path_of(group, [values[group.rank]] if group.rank < 2 else [])
+        assert path.nonfinite_elsewhere() == [], "nothing is asked before a norm is known"
+        assert math.isnan(path.norm(2.0))
+        return path.nonfinite_elsewhere()
+
+    first, second = ("rank 0", 1, 1), ("rank 1", 0, 1)
+    assert together(3, elsewhere)[0] == [[second], [first], [first, second]]
+
+
+def test_all_else_is_asked_of_what_is_held_here_but_for_slices() -> None:
+    path = path_of(Alone(), [np.ones((2, 2))])
+    assert path.on_host
+    with pytest.raises(ValueError, match="axes cannot be used with a gradient that several processes hold"):
+        path.slice_norms([0])

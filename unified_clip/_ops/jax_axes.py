@@ -1,0 +1,78 @@
+"""Inside `shard_map`: over which axes an array is cut, and sums and lists over the devices along them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+
+from .._core.ops import Scalar, Tensor
+from .jax_sums import Axes, counted
+
+
+def spread(tensor: Tensor, stated: Axes | None) -> Axes:
+    """The axes along which devices have parts of an array: those that its type varies over. Over others they have the
+    same. `stated`: the axes that are to count; needed where types do not tell."""
+    manual = sorted(_manual_axes())
+    if unknown := [axis for axis in stated or () if axis not in manual]:
+        raise ValueError(
+            f"process_group names {', '.join(map(repr, unknown))}, and the axes of shard_map are "
+            f"{', '.join(map(repr, manual)) or 'none here'}; name those along which the gradients are cut"
+        )
+    if not manual:
+        return ()
+    if not _are_tracked(manual):
+        if stated is None:
+            raise ValueError(
+                "inside pmap, and shard_map with check_vma=False, arrays do not tell along which axes they are cut; "
+                "leave check_vma=False out, or state it with process_group, which clip_grad_norm_ and the classes "
+                "take: None where each device has whole gradients (as after pmean), or the axes' names where devices "
+                "along them have parts"
+            )
+        return tuple(stated)
+    varying, unreduced = _types(tensor)
+    if unreduced:
+        raise ValueError(
+            f"a gradient is {jax.typeof(tensor)}, unreduced over {', '.join(map(repr, sorted(unreduced)))}: each "
+            "device has a term of it; add them up first (jax.lax.psum)"
+        )
+    return tuple(axis for axis in manual if axis in varying and (stated is None or axis in stated))
+
+
+def _manual_axes() -> tuple[str, ...]:
+    mesh = jax.sharding.get_abstract_mesh()
+    return () if mesh is None or mesh.empty else tuple(mesh.manual_axes)
+
+
+def _are_tracked(manual: Sequence[str]) -> bool:
+    """Whether types say what varies: here, what surely does."""
+    return bool(_types(jax.lax.axis_index(manual[0]))[0])
+
+
+def _types(tensor: Tensor) -> tuple[frozenset[str], frozenset[str]]:
+    """The axes that an array varies over, and those over which it is a term of a sum."""
+    of = jax.typeof(tensor)
+    if not hasattr(of, "manual_axis_type"):  # before JAX 0.10
+        return of.vma, frozenset()
+    return of.manual_axis_type.varying, of.manual_axis_type.unreduced
+
+
+def total(parts: Sequence[tuple[Scalar, Axes]]) -> Scalar:
+    """The sum of what devices have of each, in one exchange."""
+    everywhere = tuple(sorted({axis for _, axes in parts for axis in axes}))
+    own = sum(
+        (counted(each, tuple(axis for axis in everywhere if axis not in axes)) for each, axes in parts),
+        start=jnp.zeros((), jnp.float64),
+    )
+    return jax.lax.psum(own, everywhere) if everywhere else own
+
+
+def of_every_device(own: Scalar, axes: Sequence[str]) -> Tensor:
+    """A number, of shape (1,), of every device along these axes. As a sum: unlike a maximum over devices, that has a
+    derivative, and keeps NaN."""
+    for axis in axes:
+        at = jax.lax.axis_index(axis)
+        slots = jnp.arange(jax.lax.axis_size(axis)).reshape(-1, *[1] * own.ndim)
+        own = jnp.where(slots == at, own, 0.0)
+    return jax.lax.psum(own, tuple(axes)).reshape(-1) if axes else own

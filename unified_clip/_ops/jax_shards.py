@@ -1,0 +1,242 @@
+"""Arrays that several CPU devices hold, of one process or of several: their parts, in the memory of each device."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from .._core.containers import Leaf
+from .._core.ops import Scalar, Tensor
+from .._core.shards import Across, Alone, Row
+from . import host
+
+
+def is_in_parts(tensor: Any) -> bool:
+    """Whether it is an array on several CPU devices, some of which are here."""
+    if not isinstance(tensor, jax.Array) or isinstance(tensor, jax.core.Tracer) or tensor.is_deleted():
+        return False
+    return len(tensor.devices()) > 1 and all(device.platform == "cpu" for device in tensor.devices())
+
+
+class PartsPath:
+    """The host path over the parts of arrays that are here, each once."""
+
+    def __init__(self, ops: Any, tensors: Sequence[Tensor]) -> None:
+        self._ops, self._tensors = ops, list(tensors)
+        self._of = [_distinct(tensor) for tensor in self._tensors]
+        parts = [part for each in self._of for part in each.values()]
+        self._local: Any = host.HostPath(ops, parts, [ops.host_view(part) for part in parts])
+        self.norm_dtype = self._local.norm_dtype
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._local, name)
+
+    def slice_norms(self, axes: Sequence[int]) -> Scalar:
+        return self._whole().slice_norms(axes)
+
+    def scale(self, coef: Scalar) -> list[Tensor]:
+        if np.ndim(coef):
+            return self._whole().scale(coef)
+        return self.unchanged() if self._local.is_one(coef) else self._joined(self._local.scale(coef))
+
+    def clamp(self, low: Any, high: Any) -> list[Tensor]:
+        if self._ops.is_tensor(low) or self._ops.is_tensor(high):
+            return self._whole().clamp(low, high)
+        return self._joined(self._local.clamp(low, high))
+
+    def zeroed(self, results: list[Tensor], keep: Any) -> list[Tensor]:
+        return results if keep else self._joined(self._local.zeroed([], keep))
+
+    def unchanged(self) -> list[Tensor]:
+        return list(self._tensors)
+
+    def as_norm(self, n: Scalar) -> Tensor:
+        norm = self._ops.norm_from_host(float(n), self.norm_dtype)
+        return self._ops.placed([norm], [self._tensors])[0]
+
+    def nonfinite_counts(self) -> list[tuple[int, int]]:
+        counts = iter(self._local.nonfinite_counts())
+        found = [[next(counts) for _ in each] for each in self._of]
+        return [(sum(nan for nan, _ in each), sum(inf for _, inf in each)) for each in found]
+
+    def _joined(self, results: Iterable[Tensor]) -> list[Tensor]:
+        """Arrays of these parts, cut and copied as the given ones are."""
+        found = iter(results)
+        return [
+            _join(tensor, {key: next(found) for key in of}) for tensor, of in zip(self._tensors, self._of, strict=True)
+        ]
+
+    def _whole(self) -> host.HostPath:
+        """Over whole arrays, gathered."""
+        for tensor in self._tensors:
+            if not tensor.is_fully_addressable:
+                raise ValueError(
+                    "an array that several processes hold cannot be clipped to bounds that are arrays; pass numbers, "
+                    "or clip it under jax.jit"
+                )
+        return host.HostPath(self._ops, self._tensors, [self._ops.host_view(tensor) for tensor in self._tensors])
+
+
+def _key(index: Sequence[slice]) -> Any:
+    return tuple((cut.start, cut.stop) for cut in index)
+
+
+def _distinct(tensor: Any) -> dict[Any, Tensor]:
+    """The parts that are here, by where they are in the array."""
+    return {_key(shard.index): shard.data for shard in reversed(tensor.addressable_shards)}
+
+
+def _join(like: Any, parts: dict[Any, Tensor]) -> Tensor:
+    with jax.enable_x64(True):
+        placed = [jax.device_put(parts[_key(shard.index)], shard.device) for shard in like.addressable_shards]
+        return jax.make_array_from_single_device_arrays(like.shape, like.sharding, placed)
+
+
+def copied(value: Tensor, sharding: Any) -> Tensor:
+    """A value that every process has, as an array on all devices of a sharding, without telling the others."""
+    if sharding.is_fully_addressable:
+        return jax.device_put(value, sharding)
+    here = np.asarray(value)
+    return jax.make_array_from_callback(here.shape, sharding, lambda index: here[index])
+
+
+# -- over several processes
+
+
+def find(gradients: Sequence[Leaf], parameters: Sequence[Leaf], across: Across) -> JaxShards | None:
+    """What processes hold together, where anything says so: an array with parts elsewhere, or the caller."""
+    arrays = [leaf.tensor for leaf in gradients if is_in_parts(leaf.tensor)]
+    if not across.is_stated and all(array.is_fully_addressable for array in arrays):
+        return None
+    return JaxShards(gradients, parameters, across)
+
+
+class Processes:
+    """All processes of `jax.distributed`."""
+
+    def __init__(self) -> None:
+        self.rank, self.size = jax.process_index(), jax.process_count()
+
+    def total(self, numbers: Sequence[int]) -> list[int]:
+        return _exchanged(numbers, jnp.sum)
+
+    def greatest(self, numbers: Sequence[int]) -> list[int]:
+        return _exchanged(numbers, jnp.max)
+
+
+@functools.cache
+def _processes() -> Mesh:
+    """One device of each."""
+    first = {device.process_index: device for device in reversed(jax.devices())}
+    return Mesh(np.array([first[rank] for rank in range(jax.process_count())]), ("process",))
+
+
+def _exchanged(numbers: Sequence[int], reduce: Callable[..., Tensor]) -> list[int]:
+    mesh = _processes()
+    with jax.enable_x64(True):
+        own = np.asarray(numbers, np.int64)[None]
+        rows = jax.make_array_from_callback(
+            (mesh.size, own.size), NamedSharding(mesh, PartitionSpec("process")), lambda _: own
+        )
+        found: list[int] = np.asarray(_compiled(reduce)(rows).addressable_data(0)).tolist()
+        return found
+
+
+@functools.cache
+def _compiled(reduce: Callable[..., Tensor]) -> Callable[[Tensor], Tensor]:
+    everywhere = NamedSharding(_processes(), PartitionSpec())
+    compiled: Callable[[Tensor], Tensor] = jax.jit(functools.partial(reduce, axis=0), out_shardings=everywhere)
+    return compiled
+
+
+class JaxShards:
+    """`Shards` of one call."""
+
+    def __init__(self, gradients: Sequence[Leaf], parameters: Sequence[Leaf], across: Across) -> None:
+        self._leaves, self._parameters, self._across = list(gradients), list(parameters), across
+        self.values = [leaf.tensor for leaf in gradients]
+        self._all = Processes()
+
+    @property
+    def numel(self) -> int | None:
+        asked = self._across.check_numel
+        if asked is None or asked is False:
+            return None
+        return sum(value.size for value in self.values) if asked is True else asked
+
+    @property
+    def parameters(self) -> int | None:
+        ownership = self._across.ownership
+        return None if ownership == "distinct" or callable(ownership) else len(self._parameters)
+
+    def group(self) -> Alone | Processes:
+        if self._across.process_group is not None:
+            return self._all
+        for leaf in self._leaves:
+            if _is_elsewhere(leaf.tensor):
+                raise ValueError(
+                    f"process_group is None, and other processes have parts of the gradient at {leaf.place}; leave "
+                    "process_group out"
+                )
+        return Alone()
+
+    def counted(self, indices: Sequence[int]) -> list[Tensor]:
+        alone = isinstance(self.group(), Alone)
+        return [part for index in indices for part in (self._held(index) if alone else self._counted(index))]
+
+    def rows(self) -> list[Row]:
+        index_of = {leaf.position: index for index, leaf in enumerate(self._leaves)}
+        found = []
+        for leaf in self._parameters:
+            at = index_of.get(leaf.position)
+            found.append(Row(at, [self._all] if at is not None and _is_elsewhere(self.values[at]) else []))
+        return found
+
+    def whole(self, index: int) -> Tensor:
+        """The parts that this process counts, as `JaxOps.measuring` takes them."""
+        return self._once(index) if _is_elsewhere(self.values[index]) else self._held(index)
+
+    def check_by_value(self) -> None:
+        """Every element is there with its value."""
+
+    def told(self) -> dict[str, Any]:
+        layout = Counter(str(getattr(value.sharding, "spec", "on one device")) for value in self.values)
+        return {"ranks": self._all.size, "rank": self._all.rank, "layout": dict(layout)}
+
+    def restored(self, index: int, value: Tensor) -> Any:
+        return value
+
+    def _held(self, index: int) -> list[Tensor]:
+        value = self.values[index]
+        return list(_distinct(value).values()) if is_in_parts(value) else [value]
+
+    def _once(self, index: int) -> list[Tensor]:
+        return [shard.data for shard in self.values[index].addressable_shards if shard.replica_id == 0]
+
+    def _counted(self, index: int) -> list[Tensor]:
+        if _is_elsewhere(self.values[index]):
+            return self._once(index)
+        leaf, ownership = self._leaves[index], self._across.ownership
+        if callable(ownership):
+            return self._held(index) if ownership(leaf.parameter) else []
+        if ownership == "distinct":
+            return self._held(index)
+        if ownership == "replicated" or not getattr(leaf.tensor, "committed", False):
+            return self._held(index) if self._all.rank == 0 else []  # what is not committed, JAX takes for copies too
+        raise ValueError(
+            f"{self._all.size} processes hold the gradients, and the one at {leaf.place} is on devices of this one "
+            "alone, which does not tell what the others have in its place; pass ownership: 'replicated' if they hold "
+            "copies of it, 'distinct' if they hold other gradients or other parts, or a function of a gradient: "
+            "whether this process counts it"
+        )
+
+
+def _is_elsewhere(value: Any) -> bool:
+    return is_in_parts(value) and not value.is_fully_addressable
