@@ -155,3 +155,11 @@ def clipped_by_float64_sums(array: np.ndarray, layout: str) -> float:
 
     with mock.patch.object(TorchOps, "measuring", here), mock.patch.object(Exchange, "power_sum", everywhere):
         return clipped([array], layout, 2.0, 1.0)[0]
+
+
+def clipped_here(layout: str) -> list[float]:
+    """One gradient by its own norm, said to be whole here."""
+    (parameter,) = parameters([np.array([[3.0], [4.0]], np.float32)], layout)
+    uc.GradientClipByNorm(1.0, process_group=None).clip_([parameter])
+    found: list[float] = gathered(parameter.grad).ravel().tolist()
+    return found

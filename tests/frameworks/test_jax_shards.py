@@ -20,6 +20,7 @@ from jax.sharding import PartitionSpec as P
 from kits import Kit
 from worlds import World
 
+import unified_clip
 import unified_clip.jax as uc
 import unified_clip.numpy as whole
 from unified_clip.errors import NonFiniteNormError
@@ -454,6 +455,38 @@ def test_pmap_where_it_is_stated_what_devices_have() -> None:
     assert each.ravel().tolist() == [1.0, 1.0, 0.0, 0.0]
     together = jax.pmap(lambda g: clip(g, "x"), axis_name="x")(given)
     np.testing.assert_array_equal(together.ravel(), np.array([0.6, 0.8, 0.0, 0.0], np.float32))
+
+
+STATED: dict[str, Callable[[Any, Any], Any]] = {
+    "clip_by_global_norm": lambda g, group: uc.clip_by_global_norm([g], 1.0, process_group=group)[0][0],
+    "global_norm": lambda g, group: g / uc.global_norm([g], process_group=group),
+    "clip_by_norm": lambda g, group: uc.clip_by_norm(g, 1.0, process_group=group),
+    "GradientClipByNorm": lambda g, group: uc.GradientClipByNorm(1.0, process_group=group)([("g", g)])[0][1],
+    "transforms.clip_by_global_norm": lambda g, group: updated(
+        uc.transforms.clip_by_global_norm(1.0, process_group=group), g
+    ),
+    "transforms.gradient_clip_by_global_norm": lambda g, group: updated(
+        uc.transforms.gradient_clip_by_global_norm(1.0, process_group=group), g
+    ),
+    "transforms.clip_by_norm": lambda g, group: updated(uc.transforms.clip_by_norm(1.0, process_group=group), g),
+    "ClipConfig.as_optax": lambda g, group: updated(
+        unified_clip.ClipConfig(rule="global_norm", threshold=1.0, family="tensorflow").as_optax(process_group=group), g
+    ),
+}
+"""Gradients clipped to a norm of 1, by names that take `process_group`."""
+
+
+def updated(transformation: Any, gradient: Any) -> Any:
+    return transformation.update(gradient, transformation.init(gradient))[0]
+
+
+@pytest.mark.parametrize("name", STATED)
+def test_every_name_takes_what_is_stated_in_pmap(name: str) -> None:
+    given = jnp.tile(jnp.array([3.0, 4.0]), (4, 1))
+    each = jax.pmap(lambda g: STATED[name](g, None), axis_name="x")(given)
+    np.testing.assert_allclose(each, given / 5, rtol=1e-6)
+    together = jax.pmap(lambda g: STATED[name](g, "x"), axis_name="x")(given)
+    np.testing.assert_allclose(together, given / 10, rtol=1e-6)
 
 
 MISSING = "inside pmap, and shard_map with check_vma=False, arrays do not tell along which axes they are cut"

@@ -66,3 +66,10 @@ def test_sums_of_float64_would_be_wrong_and_depend_on_who_adds_what(
     assert reference.norm([array]) == 2.0**24 + 2
     found = [worlds(size).run(torch_sharded.clipped_by_float64_sums, array, "FSDP") for size in (2, 4)]
     assert found == [[norm] * size for norm, size in zip(norms, (2, 4), strict=True)]
+
+
+def test_a_gradient_that_is_said_to_be_whole_here_has_to_be(worlds: Callable[[int], World]) -> None:
+    own = [np.float32(0.6), np.float32(0.8)]
+    assert worlds(2).run(torch_sharded.clipped_here, "replicated") == [own, own]
+    for found in worlds(2).attempt(torch_sharded.clipped_here, "FSDP"):
+        assert "process_group is None, and the gradient at position 0 is not complete here" in str(found)

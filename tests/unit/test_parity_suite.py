@@ -71,6 +71,26 @@ def test_a_case_is_run_in_the_modes_it_names(tmp_path: Path) -> None:
     assert [run.mode for run in engine.runs(suites.read(where), "torch")] == ["device"]
 
 
+PROCESSES = "[frameworks.torch]\nmodes = ['host', 'processes_2']\nleft_out = { processes_2 = ['raises'] }"
+
+
+@pytest.mark.parametrize(
+    ("more", "is_run"),
+    [
+        ("", True),
+        ("warns = true", True),
+        ("axes = [0]", False),
+        ("raises = 'ValueError'", False),
+        ("raises = 'ValueError'\nexpanded = true", False),
+    ],
+)
+def test_what_several_processes_cannot_hold_in_parts_is_left_out(tmp_path: Path, more: str, is_run: bool) -> None:
+    call = f"{{ call = 'clip_by_norm', clip_norm = 1.0{', axes = [0]' if 'axes' in more else ''} }}"
+    more = "" if "axes" in more else more
+    found = suites.read(suite(tmp_path, cases_of(call, more), frameworks=PROCESSES))
+    assert [run.mode for run in engine.runs(found, "torch")] == ["host", *["processes_2"] * is_run]
+
+
 def test_gradients_are_made_as_described(tmp_path: Path) -> None:
     text = """
         [[gradients]]
@@ -251,7 +271,7 @@ def test_a_suite_that_is_not_there_is_refused(tmp_path: Path) -> None:
         ),
         (
             "[frameworks.numpy]\nmodes = ['gpu']",
-            "numpy modes 1: Input should be 'host', 'device', 'native', 'graph', 'compiled' or 'static'",
+            "numpy modes 1: Input should be 'host', 'device', 'native', 'graph', 'compiled', 'static', ",
         ),
         (
             "[frameworks.numpy]\nleft_out = { graph = ['dense'] }",

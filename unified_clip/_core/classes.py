@@ -155,6 +155,7 @@ class GradientClipByNorm(GradientClip):
         clip_norm: The threshold, 0 or more. inf changes nothing.
         need_clip: A function of a parameter; where it returns False, the gradient is left alone. So it is where the
             parameter's own attribute `need_clip` is false.
+        process_group: As for `clip_grad_norm_`; the processes that hold parts of each gradient.
 
     Raises:
         TypeError: clip_norm is no number.
@@ -168,8 +169,9 @@ class GradientClipByNorm(GradientClip):
         [('weight', array([0.6, 0.8])), ('bias', array([0.5]))]
     """
 
-    def __init__(self, clip_norm: Any, need_clip: NeedClip | None = None) -> None:
+    def __init__(self, clip_norm: Any, need_clip: NeedClip | None = None, *, process_group: Any = "auto") -> None:
         super().__init__(need_clip)
+        self._across = Across(process_group)
         self.clip_norm = checks.known_threshold(self._names.resolve(clip_norm)[0], clip_norm, "clip_norm")
 
     def __repr__(self) -> str:

@@ -212,7 +212,15 @@ class Functions:
 
     @public
     def clip_by_global_norm(
-        self, t_list: Any, clip_norm: Any, use_norm: Any = None, name: str | None = None
+        self,
+        t_list: Any,
+        clip_norm: Any,
+        use_norm: Any = None,
+        name: str | None = None,
+        *,
+        process_group: Any = "auto",
+        ownership: Any = None,
+        check_numel: bool | int | None = None,
     ) -> tuple[Any, Tensor]:
         """Clip gradients by one norm over all of them; new tensors are returned.
 
@@ -224,6 +232,9 @@ class Functions:
             clip_norm: The threshold, 0 or more. inf measures and returns the values given.
             use_norm: A norm measured before, a number or a one-element tensor, to use in place of n.
             name: A name for the operations in a graph of TensorFlow; it changes no result.
+            process_group: As for `clip_grad_norm_`.
+            ownership: As for `clip_grad_norm_`.
+            check_numel: As for `clip_grad_norm_`.
 
         Returns:
             The clipped gradients, and the norm (0-d). A flat list, tuple or iterator gives a list; a tensor gives a
@@ -247,12 +258,15 @@ class Functions:
             limit = checks.threshold(ops, clip_norm, "clip_norm", differentiable=True)
             given = None if use_norm is None else checks.given_norm(ops, use_norm, "use_norm", differentiable=True)
             plain = isinstance(limit, float) and isinstance(given, float | None)
-            gradients = functional(ops, t_list, "clip_by_global_norm", plain=plain)
+            across = Across(process_group, ownership, check_numel)
+            gradients = functional(ops, t_list, "clip_by_global_norm", plain=plain, across=across)
             norm = rule.clip_together(gradients, limit, rule.TENSORFLOW_GLOBAL, given_norm=given)
             return gradients.result(), norm
 
     @public
-    def clip_by_norm(self, t: Any, clip_norm: Any, axes: Any = None, name: str | None = None) -> Tensor:
+    def clip_by_norm(
+        self, t: Any, clip_norm: Any, axes: Any = None, name: str | None = None, *, process_group: Any = "auto"
+    ) -> Tensor:
         """Clip one tensor by its own norm, or each of its slices by the slice's; a new tensor is returned.
 
         With n the 2-norm, the tensor is multiplied by min(1, clip_norm / n). Source: `tf.clip_by_norm`.
@@ -262,6 +276,7 @@ class Functions:
             clip_norm: The threshold, 0 or more. inf returns the values given.
             axes: The axes that make up a slice: an int or a list of them, negative ones from the end. None: all.
             name: A name for the operations in a graph of TensorFlow; it changes no result.
+            process_group: As for `clip_grad_norm_`; the processes that hold parts of this tensor.
 
         Returns:
             A tensor of the shape and dtype of `t`.
@@ -280,7 +295,7 @@ class Functions:
         ops, t = self.resolve(t)
         with ops.name_scope(name or "clip_by_norm"):
             limit = checks.threshold(ops, clip_norm, "clip_norm", differentiable=True)
-            gradients = self._one_tensor(ops, t, "clip_by_norm")
+            gradients = self._one_tensor(ops, t, "clip_by_norm", across=Across(process_group))
             along = None
             if axes is not None and gradients.values:
                 along = checks.axes(axes, ops.shape(gradients.values[0]), sparse=gradients.is_sparse(0))
@@ -326,12 +341,23 @@ class Functions:
             return gradients.result()
 
     @public
-    def global_norm(self, t_list: Any, name: str | None = None) -> Tensor:
+    def global_norm(
+        self,
+        t_list: Any,
+        name: str | None = None,
+        *,
+        process_group: Any = "auto",
+        ownership: Any = None,
+        check_numel: bool | int | None = None,
+    ) -> Tensor:
         """The 2-norm over all gradients in `t_list`. Source: `tf.linalg.global_norm`.
 
         Args:
             t_list: Gradients: one tensor, or any container of tensors and None.
             name: A name for the operations in a graph of TensorFlow; it changes no result.
+            process_group: As for `clip_grad_norm_`.
+            ownership: As for `clip_grad_norm_`.
+            check_numel: As for `clip_grad_norm_`.
 
         Returns:
             The norm, 0-d: float64 if any gradient is float64 or complex128, else float32.
@@ -347,7 +373,8 @@ class Functions:
         """
         ops, t_list = self.resolve(t_list)
         with ops.name_scope(name or "global_norm"):
-            return rule.measure(functional(ops, t_list, "global_norm"), 2.0)
+            across = Across(process_group, ownership, check_numel)
+            return rule.measure(functional(ops, t_list, "global_norm", across=across), 2.0)
 
     # -- what they share
 

@@ -24,10 +24,11 @@ class Gradients:
         *,
         also: Iterable[str] = (),
         order: bool = False,
-        across: Across = HERE_OR_TOLD,
+        across: Across | None = None,
         parameters: Sequence[Leaf] | None = None,
     ) -> None:
         """`parameters`: those too that have no gradient, where they are not among `leaves`."""
+        across = across or HERE_OR_TOLD  # torch.compile cannot make such a default
         self.ops = ops = ops.stated(across)
         given = list(leaves)
         self.leaves = [leaf for leaf in given if leaf.tensor is not None]

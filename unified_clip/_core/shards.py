@@ -57,6 +57,16 @@ class Across:
         is_asked = self.check_numel is not None and self.check_numel is not False
         return self.process_group not in (None, "auto") or self.ownership is not None or is_asked
 
+    def elements(self, count: Callable[[], int]) -> int | None:
+        """How many have to be counted: as many as the caller says, or as the gradients have; None where nobody asks."""
+        if self.check_numel is None or self.check_numel is False:
+            return None
+        return count() if self.check_numel is True else int(self.check_numel)
+
+    def comparable(self, parameters: Sequence[Any]) -> int | None:
+        """How many parameters there are; None where every process may have its own."""
+        return None if self.ownership == DISTINCT or callable(self.ownership) else len(parameters)
+
 
 HERE_OR_TOLD = Across()
 """All gradients are here, or tell by themselves who holds them."""
@@ -126,6 +136,9 @@ class Alone:
     """A group of one process, which holds everything."""
 
     rank, size = 0, 1
+
+    def __init__(self) -> None:
+        self.ranks = [0]
 
     def total(self, numbers: Sequence[int]) -> list[int]:
         return list(numbers)

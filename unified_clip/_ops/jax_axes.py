@@ -26,9 +26,8 @@ def spread(tensor: Tensor, stated: Axes | None) -> Axes:
         if stated is None:
             raise ValueError(
                 "inside pmap, and shard_map with check_vma=False, arrays do not tell along which axes they are cut; "
-                "leave check_vma=False out, or state it with process_group, which clip_grad_norm_ and the classes "
-                "take: None where each device has whole gradients (as after pmean), or the axes' names where devices "
-                "along them have parts"
+                "leave check_vma=False out, or state it with process_group: None where each device has whole gradients "
+                "(as after pmean), or the axes' names where devices along them have parts"
             )
         return tuple(stated)
     varying, unreduced = _types(tensor)

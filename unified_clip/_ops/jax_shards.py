@@ -13,6 +13,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from .._core.containers import Leaf
+from .._core.held import states, untold
 from .._core.ops import Scalar, Tensor
 from .._core.shards import Across, Alone, Row
 from . import host
@@ -166,15 +167,11 @@ class JaxShards:
 
     @property
     def numel(self) -> int | None:
-        asked = self._across.check_numel
-        if asked is None or asked is False:
-            return None
-        return sum(value.size for value in self.values) if asked is True else asked
+        return self._across.elements(lambda: sum(value.size for value in self.values))
 
     @property
     def parameters(self) -> int | None:
-        ownership = self._across.ownership
-        return None if ownership == "distinct" or callable(ownership) else len(self._parameters)
+        return self._across.comparable(self._parameters)
 
     def group(self) -> Alone | Processes:
         if self._across.process_group is not None:
@@ -223,19 +220,13 @@ class JaxShards:
     def _counted(self, index: int) -> list[Tensor]:
         if _is_elsewhere(self.values[index]):
             return self._once(index)
-        leaf, ownership = self._leaves[index], self._across.ownership
-        if callable(ownership):
-            return self._held(index) if ownership(leaf.parameter) else []
-        if ownership == "distinct":
-            return self._held(index)
-        if ownership == "replicated" or not getattr(leaf.tensor, "committed", False):
-            return self._held(index) if self._all.rank == 0 else []  # what is not committed, JAX takes for copies too
-        raise ValueError(
-            f"{self._all.size} processes hold the gradients, and the one at {leaf.place} is on devices of this one "
-            "alone, which does not tell what the others have in its place; pass ownership: 'replicated' if they hold "
-            "copies of it, 'distinct' if they hold other gradients or other parts, or a function of a gradient: "
-            "whether this process counts it"
-        )
+        leaf, is_first = self._leaves[index], self._all.rank == 0
+        counts = states(self._across, leaf.parameter, is_first=is_first)
+        if counts is None and getattr(leaf.tensor, "committed", False):
+            raise untold(self._all.size, leaf.place, "on devices of this one alone")
+        if counts is None:
+            counts = is_first  # JAX takes what is not committed for copies too
+        return self._held(index) if counts else []
 
 
 def _is_elsewhere(value: Any) -> bool:

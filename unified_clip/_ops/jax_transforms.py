@@ -11,6 +11,7 @@ from jax.experimental.sparse import BCOO
 from .._core import checks, entry, rule
 from .._core.functions import Functions
 from .._core.gradients import functional
+from .._core.shards import Across
 from .jax_ops import OPS
 
 __all__ = ["clip_by_global_norm", "clip_by_norm", "clip_by_value", "clip_grad_norm", "gradient_clip_by_global_norm"]
@@ -26,7 +27,7 @@ def __dir__() -> list[str]:
     return __all__
 
 
-def clip_grad_norm(max_norm: Any, norm_type: float | str = 2.0) -> Any:
+def clip_grad_norm(max_norm: Any, norm_type: float | str = 2.0, *, process_group: Any = "auto") -> Any:
     """PyTorch's rule: clip all updates by one norm n over them, times min(1, max_norm / (n + 1e-6)).
 
     A stateless `optax.GradientTransformation`; it needs the package optax. Updates keep their structure, shapes and
@@ -38,6 +39,8 @@ def clip_grad_norm(max_norm: Any, norm_type: float | str = 2.0) -> Any:
             nothing.
         norm_type: The order p of the norm: any p > 0, inf or 'inf'. Always known: with `optax.inject_hyperparams` name
             it in `static_args`.
+        process_group: Inside `pmap` and the like, where arrays do not tell who has what: None where each device has
+            whole updates (as after `pmean`), or names of axes along which devices have parts; see docs/jax.md.
 
     Raises:
         ModuleNotFoundError: optax is not installed.
@@ -55,10 +58,12 @@ def clip_grad_norm(max_norm: Any, norm_type: float | str = 2.0) -> Any:
     """
     if isinstance(norm_type, jax.Array):
         raise TypeError(f"norm_type is an array; pass a number, or 'inf'; {_STATIC.format('norm_type')}")
-    return _by_one_norm("clip_grad_norm", max_norm, "max_norm", rule.PYTORCH, checks.norm_type(norm_type))
+    return _by_one_norm(
+        "clip_grad_norm", max_norm, "max_norm", rule.PYTORCH, process_group, checks.norm_type(norm_type)
+    )
 
 
-def clip_by_global_norm(clip_norm: Any) -> Any:
+def clip_by_global_norm(clip_norm: Any, *, process_group: Any = "auto") -> Any:
     """TensorFlow's rule: clip all updates by one 2-norm n over them, times min(1, clip_norm / n).
 
     A norm that is NaN or infinite makes every element NaN. A stateless `optax.GradientTransformation`; it needs the
@@ -68,6 +73,8 @@ def clip_by_global_norm(clip_norm: Any) -> Any:
     Args:
         clip_norm: The threshold, 0 or more: a number, or an array with one element, which may be traced. inf changes
             nothing.
+        process_group: Inside `pmap` and the like, where arrays do not tell who has what: None where each device has
+            whole updates (as after `pmean`), or names of axes along which devices have parts; see docs/jax.md.
 
     Raises:
         ModuleNotFoundError: optax is not installed.
@@ -82,10 +89,12 @@ def clip_by_global_norm(clip_norm: Any) -> Any:
         >>> updates
         (Array([0.6], dtype=float32), Array([0.8], dtype=float32))
     """
-    return _by_one_norm("clip_by_global_norm", clip_norm, "clip_norm", rule.TENSORFLOW_GLOBAL)
+    return _by_one_norm("clip_by_global_norm", clip_norm, "clip_norm", rule.TENSORFLOW_GLOBAL, process_group)
 
 
-def gradient_clip_by_global_norm(clip_norm: Any, need_clip: NeedClip | None = None) -> Any:
+def gradient_clip_by_global_norm(
+    clip_norm: Any, need_clip: NeedClip | None = None, *, process_group: Any = "auto"
+) -> Any:
     """Paddle's rule: clip the updates that need it by one 2-norm n over them, times min(1, clip_norm / n).
 
     A norm that is infinite makes finite updates 0. A stateless `optax.GradientTransformation`; it needs the package
@@ -98,6 +107,8 @@ def gradient_clip_by_global_norm(clip_norm: Any, need_clip: NeedClip | None = No
             dots, such as "encoder.0.bias" (`jax.tree_util.keystr`). Where it returns False, the update is neither
             counted nor scaled. With `optax.inject_hyperparams` name it in `static_args`. (For a mask, put the
             transformation into `optax.masked`: the same.)
+        process_group: Inside `pmap` and the like, where arrays do not tell who has what: None where each device has
+            whole updates (as after `pmean`), or names of axes along which devices have parts; see docs/jax.md.
 
     Raises:
         ModuleNotFoundError: optax is not installed.
@@ -118,10 +129,10 @@ def gradient_clip_by_global_norm(clip_norm: Any, need_clip: NeedClip | None = No
             + _STATIC.format("need_clip")
         )
     name = "gradient_clip_by_global_norm"
-    return _by_one_norm(name, clip_norm, "clip_norm", rule.PADDLE, need_clip=need_clip)
+    return _by_one_norm(name, clip_norm, "clip_norm", rule.PADDLE, process_group, need_clip=need_clip)
 
 
-def clip_by_norm(clip_norm: Any) -> Any:
+def clip_by_norm(clip_norm: Any, *, process_group: Any = "auto") -> Any:
     """TensorFlow's and Paddle's rule: clip each update by its own 2-norm n, times min(1, clip_norm / n).
 
     A stateless `optax.GradientTransformation`; it needs the package optax. Updates keep their structure, shapes and
@@ -130,6 +141,8 @@ def clip_by_norm(clip_norm: Any) -> Any:
     Args:
         clip_norm: The threshold, 0 or more: a number, or an array with one element, which may be traced. inf changes
             nothing.
+        process_group: Inside `pmap` and the like, where arrays do not tell who has what: None where each device has
+            whole updates (as after `pmean`), or names of axes along which devices have parts; see docs/jax.md.
 
     Raises:
         ModuleNotFoundError: optax is not installed.
@@ -145,7 +158,10 @@ def clip_by_norm(clip_norm: Any) -> Any:
         [Array([0.6, 0.8], dtype=float32), Array([0.5], dtype=float32)]
     """
     checks.threshold(OPS, clip_norm, "clip_norm", differentiable=True)
-    return _transformation("clip_by_norm", lambda updates: [_names.clip_by_norm(each, clip_norm) for each in updates])
+    return _transformation(
+        "clip_by_norm",
+        lambda updates: [_names.clip_by_norm(each, clip_norm, process_group=process_group) for each in updates],
+    )
 
 
 def clip_by_value(clip_value_min: Any, clip_value_max: Any) -> Any:
@@ -181,12 +197,19 @@ def clip_by_value(clip_value_min: Any, clip_value_max: Any) -> Any:
 
 
 def _by_one_norm(
-    name: str, threshold: Any, what: str, family: rule.Family, p: float = 2.0, need_clip: NeedClip | None = None
+    name: str,
+    threshold: Any,
+    what: str,
+    family: rule.Family,
+    process_group: Any,
+    p: float = 2.0,
+    need_clip: NeedClip | None = None,
 ) -> Any:
+    across = Across(process_group)
     limit = checks.threshold(OPS, threshold, what, differentiable=True)
 
     def clip(updates: Sequence[Any]) -> Any:
-        gradients = functional(OPS, list(updates), name, plain=isinstance(limit, float))
+        gradients = functional(OPS, list(updates), name, plain=isinstance(limit, float), across=across)
         rule.clip_together(gradients, limit, family, p=p)
         return gradients.result()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -11,8 +10,9 @@ import numpy as np
 import paddle
 
 from .._core.containers import Leaf
+from .._core.held import Held, RankedGroup, Words
 from .._core.ops import Tensor
-from .._core.shards import Across, Alone, Row
+from .._core.shards import Across
 
 PARAMETER = paddle.base.framework.EagerParamBase
 SPREAD = ("model_parallel", "pipe_parallel", "sharding_parallel", "sep_parallel")
@@ -89,38 +89,21 @@ class PaddleGroup:
         return reduced
 
 
-class PaddleShards:
+class PaddleShards(Held):
     """`Shards` of one call."""
 
+    words = Words("process mesh", "reshard it first", "paddle.distributed.get_group(0)")
+
     def __init__(self, gradients: Sequence[Leaf], parameters: Sequence[Leaf], across: Across) -> None:
-        self._leaves, self._parameters, self._across = list(gradients), list(parameters), across
-        self._gradients = [leaf.tensor for leaf in gradients]
+        super().__init__(gradients, parameters, across)
         self._hcg = hybrid()
         self._rank = paddle.distributed.get_rank()
         self.values = [self._held(gradient) for gradient in self._gradients]
-        self._group: PaddleGroup | None = None
-        self._groups: dict[Any, PaddleGroup] = {}
         self._first: dict[bool, bool] = {}
 
     @property
-    def numel(self) -> int | None:
-        asked = self._across.check_numel
-        if asked is None or asked is False:
-            return None
-        return sum(map(self._numel, self._leaves)) if asked is True else asked
-
-    def _numel(self, leaf: Leaf) -> int:
-        parts = 1
-        if self._hcg is not None and not is_dist(leaf.tensor) and _is_part(leaf.parameter):
-            parts = _degree(self._hcg, "model_parallel")
-        return parts * int(math.prod(leaf.tensor.shape))
-
-    @property
     def parameters(self) -> int | None:
-        ownership = self._across.ownership
-        if ownership == "distinct" or callable(ownership) or self._goes_by_attributes():
-            return None
-        return len(self._parameters)
+        return None if self._goes_by_attributes() else super().parameters
 
     def want_derivatives(self) -> bool:
         return any(is_dist(gradient) and not gradient.stop_gradient for gradient in self._gradients)
@@ -134,76 +117,13 @@ class PaddleShards:
                 "cannot compute with; clip them under paddle.no_grad(), or one mesh's at a time"
             )
 
-    def _held(self, gradient: Any) -> Tensor:
-        """What this process holds, in the gradient's own memory."""
-        if not is_dist(gradient):
-            return gradient
-        if self._rank not in gradient.process_mesh.process_ids:
-            return paddle.empty([0], gradient.dtype)  # its own one has a shape, and no memory
-        return gradient._local_value()
-
-    # -- one norm for each
-
-    def rows(self) -> list[Row]:
-        index_of = {leaf.position: index for index, leaf in enumerate(self._leaves)}
-        rows = []
-        for leaf in self._parameters:
-            index = index_of.get(leaf.position)
-            told = leaf.parameter if index is None else self._gradients[index]
-            rows.append(Row(index, self._groups_over(told, leaf.parameter)))
-        return rows
-
-    def _groups_over(self, tensor: Any, parameter: Any) -> list[PaddleGroup]:
-        """Of the processes that hold parts of it."""
-        if is_dist(tensor):
-            cut = any(placement.is_shard() for placement in tensor.placements)
-            return [self._group_of(_group_with(tensor.process_mesh.process_ids))] if cut else []
-        if self._hcg is not None and _is_part(parameter):
-            return [self._group_of(self._hcg.get_model_parallel_group())]
-        return []
-
     def whole(self, index: int) -> Tensor:
         gradient = self._gradients[index]
         if not is_dist(gradient):
             return self.values[index]
-        summed = self._summed(index)
+        summed = self.summed(index)
         cut = any(placement.is_shard() for placement in gradient.placements)
-        return paddle.empty([0], gradient.dtype) if cut and not self._is_first_on_mesh(gradient) else summed
-
-    # -- one norm over all
-
-    def group(self) -> Alone | PaddleGroup:
-        if self._across.process_group is None:
-            return Alone()
-        if self._group is None:
-            self._group = self._group_of(self._found_group())
-        return self._group
-
-    def _group_of(self, group: Any) -> PaddleGroup:
-        key = None if group is None else group.id
-        if key not in self._groups:
-            self._groups[key] = PaddleGroup(group)
-        return self._groups[key]
-
-    def counted(self, indices: Sequence[int]) -> list[Tensor]:
-        if isinstance(group := self.group(), Alone):
-            self._check_complete(indices)
-            return [self.values[index] for index in indices]
-        counts = [self._counts(index, group) for index in indices]  # where that cannot be told, before any is reduced
-        whole = [self._summed(index) for index in indices]  # on all processes, since they communicate
-        return [tensor for tensor, counted in zip(whole, counts, strict=True) if counted]
-
-    def check_by_value(self) -> None:
-        for leaf in self._leaves:
-            if is_dist(leaf.tensor) and _is_partial(leaf.tensor):
-                raise ValueError(
-                    f"the gradient at {leaf.place} has the placements {leaf.tensor.placements}: every process holds a "
-                    "term of each element, so that elements cannot be clipped by value; reshard it first"
-                )
-
-    def told(self) -> dict[str, Any]:
-        layout = Counter(map(_layout, self._gradients))
-        return {"ranks": paddle.distributed.get_world_size(), "rank": self._rank, "layout": dict(layout)}
+        return paddle.empty([0], gradient.dtype) if cut and not self.is_first(gradient) else summed
 
     def restored(self, index: int, value: Tensor) -> Any:
         like = self._gradients[index]
@@ -213,10 +133,34 @@ class PaddleShards:
             return like
         return paddle.Tensor(value, dims=like.shape, process_mesh=like.process_mesh, placements=like.placements)
 
-    def _summed(self, index: int) -> Tensor:
-        """What this process holds of a gradient, or of the sum where every process holds a term."""
+    def _held(self, gradient: Any) -> Tensor:
+        """What this process holds, in the gradient's own memory."""
+        if not is_dist(gradient):
+            return gradient
+        if self._rank not in gradient.process_mesh.process_ids:
+            return paddle.empty([0], gradient.dtype)  # its own one has a shape, and no memory
+        return gradient._local_value()
+
+    # -- what distributed tensors tell
+
+    def is_cut(self, tensor: Any) -> bool:
+        return is_dist(tensor)
+
+    def ranks(self, tensor: Any) -> frozenset[int]:
+        return frozenset(tensor.process_mesh.process_ids)
+
+    def is_first(self, tensor: Any) -> bool:
+        return self._alike(tensor, lambda placement: not placement.is_shard())[:1] == [self._rank]
+
+    def is_whole(self, tensor: Any) -> bool:
+        return all(placement.is_replicated() for placement in tensor.placements)
+
+    def has_terms(self, tensor: Any) -> bool:
+        return any(placement.is_partial() for placement in tensor.placements)
+
+    def summed(self, index: int) -> Tensor:
         gradient = self._gradients[index]
-        if not is_dist(gradient) or not _is_partial(gradient):
+        if not is_dist(gradient) or not self.has_terms(gradient):
             return self.values[index]
         terms = [placement for placement in gradient.placements if placement.is_partial()]
         if any(placement.reduce_type() != paddle.distributed.ReduceType.kRedSum for placement in terms):
@@ -232,42 +176,56 @@ class PaddleShards:
         with paddle.no_grad():
             return self._held(paddle.distributed.reshard(gradient, gradient.process_mesh, placements))
 
-    def _check_complete(self, indices: Sequence[int]) -> None:
-        for index in indices:
-            gradient = self._gradients[index]
-            if is_dist(gradient) and not all(placement.is_replicated() for placement in gradient.placements):
-                raise ValueError(
-                    f"process_group is None, and the gradient at {self._leaves[index].place} is not complete here: it "
-                    f"is {gradient.placements} on {len(gradient.process_mesh.process_ids)} processes; leave "
-                    "process_group out"
-                )
+    def elements(self, index: int) -> int:
+        leaf, parts = self._leaves[index], 1
+        if self._hcg is not None and not is_dist(leaf.tensor) and _is_part(leaf.parameter):
+            parts = _degree(self._hcg, "model_parallel")
+        return parts * int(math.prod(leaf.tensor.shape))
 
-    # -- the group
+    def layout(self, tensor: Any) -> str:
+        if not is_dist(tensor):
+            return "plain"
+        mesh = tensor.process_mesh
+        along = zip(tensor.placements, mesh.dim_names, mesh.shape, strict=True)
+        return ", ".join(f"{placement} over {name}={size}" for placement, name, size in along)
 
-    def _found_group(self) -> Any:
-        stated = self._across.process_group
-        if isinstance(stated, paddle.distributed.ProcessMesh):
-            return _group_with(stated.process_ids)
-        if stated != "auto":
-            return stated
-        meshes = [tensor.process_mesh for tensor in self._tensors() if is_dist(tensor)]
-        if any(map(_spans_world, meshes)):
+    def _alike(self, gradient: Any, free: Callable[[Any], bool]) -> list[int]:
+        """The processes of a mesh that differ from this one along the dimensions with such placements alone."""
+        mesh = np.array(gradient.process_mesh.process_ids).reshape(gradient.process_mesh.shape)
+        for at in np.argwhere(mesh == self._rank):
+            choice = [slice(None) if free(p) else here for here, p in zip(at, gradient.placements, strict=True)]
+            return [int(rank) for rank in mesh[tuple(choice)].reshape(-1)]
+        return []
+
+    # -- groups
+
+    def world(self) -> PaddleGroup:
+        return self._group_of(None)
+
+    def named_group(self, stated: Any) -> PaddleGroup:
+        is_mesh = isinstance(stated, paddle.distributed.ProcessMesh)
+        return self._group_of(_group_with(stated.process_ids) if is_mesh else stated)
+
+    def told_group(self) -> PaddleGroup | None:
+        if self._hcg is None or any(map(is_dist, self._tensors())):
             return None
-        if self._hcg is not None and not meshes:
-            self._check_summed()
-            return self._hcg.get_check_parallel_group()
-        if not meshes:
-            raise ValueError(
-                "ownership or check_numel is given, and no tensor tells which processes hold the gradients; pass "
-                "process_group as well"
-            )
-        sizes = ", ".join(str(size) for size in sorted({len(mesh.process_ids) for mesh in meshes}))
-        raise ValueError(
-            f"the gradients are on process meshes of {sizes} of the {paddle.distributed.get_world_size()} processes, "
-            "and nothing tells what the other processes hold; pass process_group, the group of all processes that hold "
-            "the model (paddle.distributed.get_group(0) if all do), and ownership: 'replicated' if the others hold "
-            "copies, 'distinct' if they hold other parameters, or a function of a parameter"
-        )
+        self._check_summed()
+        return self._group_of(self._hcg.get_check_parallel_group())
+
+    def groups_over(self, leaf: Leaf, tensor: Any) -> list[PaddleGroup]:
+        if is_dist(tensor):
+            cut = any(placement.is_shard() for placement in tensor.placements)
+            return [self._group_of(_group_with(tensor.process_mesh.process_ids))] if cut else []
+        if self._hcg is not None and _is_part(leaf.parameter):
+            return [self._group_of(self._hcg.get_model_parallel_group())]
+        return []
+
+    def _group_of(self, group: Any) -> PaddleGroup:
+        key = None if group is None else group.id
+        if key not in self._groups:
+            self._groups[key] = PaddleGroup(group)
+        found: PaddleGroup = self._groups[key]
+        return found
 
     def _check_summed(self) -> None:
         """Whether gradients can be complete: optimizers are given those that are, users have those that are not yet."""
@@ -279,61 +237,12 @@ class PaddleShards:
                 "none is complete before; give the optimizer grad_clip=, or pass process_group and ownership"
             )
 
-    def _tensors(self) -> list[Any]:
-        return [leaf.tensor for leaf in self._parameters] + self._gradients
+    # -- what plain parameters tell
 
-    # -- who counts what
-
-    def _counts(self, index: int, group: PaddleGroup) -> bool:
-        """Whether this process counts its part of a gradient."""
-        gradient = self._gradients[index]
-        if not is_dist(gradient):
-            return self._is_owner(index, group, frozenset([self._rank]))
-        ranks = frozenset(gradient.process_mesh.process_ids)
-        if not ranks <= set(group.ranks):
-            raise ValueError(
-                f"the gradient at {self._leaves[index].place} is on a process mesh with the ranks {sorted(ranks)}, and "
-                f"process_group has {group.ranks}; pass a group of all processes that hold the model"
-            )
-        if not self._is_first_on_mesh(gradient):
-            return False
-        return len(ranks) == group.size or self._is_owner(index, group, ranks)
-
-    def _is_first_on_mesh(self, gradient: Any) -> bool:
-        """Whether no process of the mesh that comes before this one has the same elements, or terms of them."""
-        ranks = self._alike(gradient, lambda placement: not placement.is_shard())
-        return ranks[:1] == [self._rank]
-
-    def _alike(self, gradient: Any, free: Callable[[Any], bool]) -> list[int]:
-        """The processes of a mesh that differ from this one along the dimensions with such placements alone."""
-        mesh = np.array(gradient.process_mesh.process_ids).reshape(gradient.process_mesh.shape)
-        for at in np.argwhere(mesh == self._rank):
-            choice = [slice(None) if free(p) else here for here, p in zip(at, gradient.placements, strict=True)]
-            return [int(rank) for rank in mesh[tuple(choice)].reshape(-1)]
-        return []
-
-    def _is_owner(self, index: int, group: PaddleGroup, ranks: frozenset[int]) -> bool:
-        """Whether what these ranks hold is counted: the tensor does not tell what the others have."""
-        leaf, ownership = self._leaves[index], self._across.ownership
-        if callable(ownership):
-            return bool(ownership(leaf.parameter))
-        if ownership == "distinct":
-            return True
-        plain = not is_dist(self._gradients[index])
-        if ownership == "replicated" or (plain and self._is_beside_whole_meshes(group)):
-            return group.ranks[0] in ranks
-        if plain and isinstance(leaf.parameter, PARAMETER) and self._goes_by_attributes():
+    def told_owner(self, leaf: Leaf, group: RankedGroup) -> bool | None:
+        if isinstance(leaf.parameter, PARAMETER) and self._goes_by_attributes():
             return self._is_first(leaf.parameter, group)
-        held = "a plain tensor" if plain else f"on {len(ranks)} of them"
-        raise ValueError(
-            f"{group.size} processes hold the gradients, and the one at {leaf.place} is {held}, which does not tell "
-            "what the others have in its place; pass ownership: 'replicated' if they hold copies of it, 'distinct' if "
-            "they hold other parameters or other parts, or a function of a parameter: whether this process counts it"
-        )
-
-    def _is_beside_whole_meshes(self, group: PaddleGroup) -> bool:
-        """Whether there are distributed tensors on all processes: then plain ones beside them are copies."""
-        return any(is_dist(tensor) and len(tensor.process_mesh.process_ids) == group.size for tensor in self._tensors())
+        return None
 
     def _goes_by_attributes(self) -> bool:
         """Whether `is_distributed` of plain parameters tells: `fleet` has set it up, or something has set it."""
@@ -341,14 +250,14 @@ class PaddleShards:
             return False
         return self._hcg is not None or any(_is_part(leaf.parameter) for leaf in self._parameters)
 
-    def _is_first(self, parameter: Any, group: PaddleGroup) -> bool:
+    def _is_first(self, parameter: Any, group: RankedGroup) -> bool:
         """Whether no process of the group that comes before this one has the same elements of a plain parameter."""
         part = _is_part(parameter)
         if part not in self._first:
             self._first[part] = self._copies(group, part)[0] == self._rank
         return self._first[part] and getattr(parameter, "is_firstly_shared", True) is not False
 
-    def _copies(self, group: PaddleGroup, part: bool) -> list[int]:
+    def _copies(self, group: RankedGroup, part: bool) -> list[int]:
         """The processes of a group that hold what this one holds of a parameter."""
         if self._hcg is None:
             return [self._rank] if part else group.ranks
@@ -358,30 +267,12 @@ class PaddleShards:
         return [r for r in group.ranks if all(getattr(place_of(r), name) == getattr(here, name) for name in differ)]
 
 
-def _layout(gradient: Any) -> str:
-    """In words: `Shard(dim=0) over dp=4`."""
-    if not is_dist(gradient):
-        return "plain"
-    mesh = gradient.process_mesh
-    along = zip(gradient.placements, mesh.dim_names, mesh.shape, strict=True)
-    return ", ".join(f"{placement} over {name}={size}" for placement, name, size in along)
-
-
 def _degree(hcg: Any, name: str) -> int:
     return int(getattr(hcg, f"get_{name}_world_size")())
 
 
 def _is_part(parameter: Any) -> bool:
     return isinstance(parameter, PARAMETER) and bool(getattr(parameter, "is_distributed", False))
-
-
-def _is_partial(tensor: Any) -> bool:
-    """Whether every process holds a term of each element."""
-    return any(placement.is_partial() for placement in tensor.placements)
-
-
-def _spans_world(mesh: Any) -> bool:
-    return bool(len(mesh.process_ids) == paddle.distributed.get_world_size())
 
 
 def _group_with(ranks: Sequence[int]) -> Any:

@@ -120,7 +120,9 @@ class Clipper:
     def _called(self, grads: Any, step: Any) -> tuple[Any, Outcome]:
         ops, grads = self._resolve(grads)
         step = self._known(ops, step)
-        is_plain = self._is_simple(step) and not self.settings.uses_names and not self._needs_order
+        is_plain = self._is_simple(step) and not (
+            self.settings.uses_names or self._needs_order or self.across.is_stated
+        )
         found = containers.plain_items(grads) if is_plain else None
         whole = ops.whole_of_tensors(found[0], differentiable=True, in_place=False) if found else None
         if found is not None and whole is not None:
@@ -135,7 +137,7 @@ class Clipper:
                     "parameters to clip_"
                 )
         members = Tree(self._members.arrange(tree.leaves), list)
-        gradients = GivenObjects(ops, members, order=self._needs_order, parameters=tree.leaves)
+        gradients = GivenObjects(ops, members, order=self._needs_order, across=self.across, parameters=tree.leaves)
         results, outcome = self._results(ops, tree.leaves, gradients, step)
         return tree.rebuild(results), outcome
 
@@ -174,7 +176,7 @@ class Clipper:
         ops, params_grads = self._resolve(params_grads)
         leaves, indices = classes.read_pairs(ops, params_grads)
         members = Tree(self._members.arrange(leaves), list)
-        gradients = SameObjects(ops, members, order=self._needs_order, parameters=leaves)
+        gradients = SameObjects(ops, members, order=self._needs_order, across=self.across, parameters=leaves)
         results, _ = self._results(ops, leaves, gradients, self._known(ops, step))
         pairs = [(leaf.parameter, result) for leaf, result in zip(leaves, results, strict=True)]
         return [(b, a) if index else (a, b) for index, (a, b) in zip(indices, pairs, strict=True)]

@@ -235,14 +235,16 @@ class ClipConfig(Reporting, Settings):
         """What Paddle's optimizers take as `grad_clip=`, dygraph and static. `names`: as for `attach_to`."""
         return _integration("paddle_optimizers").grad_clip(self, names)
 
-    def as_optax(self, optimizer: Any = None) -> Any:
+    def as_optax(self, optimizer: Any = None, *, process_group: Any = "auto") -> Any:
         """An `optax.GradientTransformation` that clips, whose state holds the step and what happened at the last one.
 
         Args:
             optimizer: The transformation that is to follow. With nonfinite = "skip" it is needed: where a step is
                 skipped, its state stays as it was. None: put the result into `optax.chain` before the optimizer.
+            process_group: Inside `pmap` and the like, where arrays do not tell who has what: None where each device has
+                whole updates (as after `pmean`), or names of axes along which devices have parts; see docs/jax.md.
         """
-        return _integration("optax_transforms").transformation(self, optimizer)
+        return _integration("optax_transforms").transformation(self, optimizer, process_group)
 
 
 def _integration(module: str) -> Any:

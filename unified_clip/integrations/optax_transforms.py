@@ -10,6 +10,7 @@ import numpy as np
 import optax
 from jax.experimental.sparse import BCOO
 
+from .._core.shards import Across
 from .._ops.jax_ops import OPS
 from ..config.clipper import WINDOW
 from ..config.settings import Settings
@@ -33,7 +34,9 @@ class ClipState(NamedTuple):
     """The state of the optimizer that was given."""
 
 
-def transformation(settings: Settings, optimizer: Any = None) -> optax.GradientTransformationExtraArgs:
+def transformation(
+    settings: Settings, optimizer: Any = None, process_group: Any = "auto"
+) -> optax.GradientTransformationExtraArgs:
     """Clip updates as a configuration says; the step of a schedule is counted in the state.
 
     Raises:
@@ -67,6 +70,7 @@ def transformation(settings: Settings, optimizer: Any = None) -> optax.GradientT
         )
     following = optax.with_extra_args_support(optimizer or optax.identity())
     clipper = steps.clipper(settings, OPS)
+    clipper.across = Across(process_group)
 
     def init(params: Any) -> ClipState:
         zero, no = jnp.zeros(()), jnp.zeros((), bool)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
@@ -89,6 +90,21 @@ class Adapter(Protocol):
         if gradient is None:
             return None
         return self.sparse(gradient) if isinstance(gradient, Sparse) else self.dense(gradient)
+
+    def make_all(self, gradients: Sequence[Gradient]) -> list[Any]:
+        """The tensors of a call."""
+        return [self.make(gradient) for gradient in gradients]
+
+    def joined(self, rank: int, size: int, meeting: Path) -> Any:
+        """A context with an adapter whose tensors so many processes hold together, of which this is one.
+
+        Only called for frameworks that `launch.DISTRIBUTED` names. `meeting`: a file by which they find each other.
+        """
+        raise ValueError("this framework's tensors are held by one process")
+
+    def everywhere(self, told: str) -> Sequence[str]:
+        """What each of the processes tells; by default there is this one. Ends the process where another has ended."""
+        return [told]
 
     def staged(self, mode: str, function: Callable[[Sequence[Any]], Any], tensors: Sequence[Any]) -> Any:
         """What a function of tensors and None gives inside a graph of this mode: lists, in lists, of them.

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +17,9 @@ from .invoke import Invocation
 from .launch import COMPILED
 from .manner import leaves
 from .tensors import Dense, Gradient, Sparse
+
+PATIENCE = timedelta(minutes=1)
+"""How long a process waits for another."""
 
 
 class Framework(adapter.OnParameters):
@@ -42,7 +48,7 @@ class Framework(adapter.OnParameters):
         return adapter.from_numpy(tensor.numpy(force=True))
 
     def sgd(self, gradients: Sequence[Any]) -> Sequence[Any]:
-        weights = [None if g is None else torch.nn.Parameter(torch.ones(g.shape, dtype=g.dtype)) for g in gradients]
+        weights = [None if g is None else torch.nn.Parameter(self._filled(g, 1.0)) for g in gradients]
         for weight, gradient in zip(weights, gradients, strict=True):
             if weight is not None:
                 weight.grad = gradient
@@ -51,12 +57,15 @@ class Framework(adapter.OnParameters):
 
     def parameters(self, tensors: Sequence[Any], need_clip: Sequence[bool | int]) -> Sequence[Any]:
         like = [torch.zeros(1) if tensor is None else tensor for tensor in tensors]
-        zeros = [torch.zeros(tensor.shape, dtype=tensor.dtype) for tensor in like]
+        zeros = [self._filled(tensor, 0.0) for tensor in like]
         wants = [zero.is_floating_point() or zero.is_complex() for zero in zeros]
         made = [torch.nn.Parameter(zero, requires_grad=want) for zero, want in zip(zeros, wants, strict=True)]
         for parameter, needed in zip(made, need_clip, strict=True):
             parameter.need_clip = needed
         return made
+
+    def _filled(self, like: Any, value: float) -> Any:
+        return torch.full(like.shape, value, dtype=like.dtype)
 
     def transposed(self, tensor: Any) -> Any:
         order = tuple(reversed(range(tensor.ndim)))
@@ -75,6 +84,16 @@ class Framework(adapter.OnParameters):
         first, second = (t._values() if t.is_sparse else t for t in (a, b))
         same = first.untyped_storage().data_ptr() == second.untyped_storage().data_ptr()
         return bool(first.numel() and same)
+
+    @contextmanager
+    def joined(self, rank: int, size: int, meeting: Path) -> Iterator[adapter.Adapter]:
+        from .adapter_torch_sharded import Sharded  # which imports this module
+
+        torch.set_num_threads(1)
+        store = torch.distributed.FileStore(str(meeting), size)
+        torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=PATIENCE)
+        yield Sharded(size)
+        torch.distributed.destroy_process_group()
 
     def staged(self, mode: str, function: Callable[[Sequence[Any]], Any], tensors: Sequence[Any]) -> Any:
         """By `torch.compile`: run operation by operation or, in the mode `compiled`, by its default backend."""

@@ -82,22 +82,34 @@ class Case:
     def is_for_graphs(self, left_out: Sequence[str]) -> bool:
         """Whether a graph can show what is right: not by memory, warnings or values that are not known there.
 
-        `left_out`: of `sparse`, `in place`, `raises`, `groups` and `hook`, what a framework's graphs do not have, and
-        `long` lists of gradients, which a compiler may need minutes for.
+        `left_out`: see `_is_any`; `long` lists of gradients are what a compiler may need minutes for.
         """
-        manner, raises = self.manner, bool(self.raises)
-        needs_value = raises or self.call.style in ("class", "class in place", "hook")
-        unknown = manner.expanded or manner.overlapping or (manner.tensor_arguments and needs_value)
+        manner = self.manner
+        needs_value = self.raises or self.call.style in ("class", "class in place", "hook")
+        unknown = self._shares_memory or (manner.tensor_arguments and needs_value)
         told = self.warns or "error_if_nonfinite" in self.arguments
-        kinds = {
+        return not (unknown or told or self._is_any(left_out))
+
+    def is_for_processes(self, left_out: Sequence[str]) -> bool:
+        """Whether it means something on gradients that several processes hold, each of them a part: slices are
+        refused there, and which memory is shared is not what is asked."""
+        return not (self._shares_memory or "axes" in self.arguments or self._is_any(left_out))
+
+    @property
+    def _shares_memory(self) -> bool:
+        return self.manner.expanded or self.manner.overlapping
+
+    def _is_any(self, kinds: Sequence[str]) -> bool:
+        """Of `sparse`, `in place`, `raises`, `groups`, `hook`, and `long` lists of gradients."""
+        found = {
             "sparse": any(isinstance(gradient, Sparse) for gradient in self.gradients),
             "in place": self.call.in_place,
-            "raises": raises,
-            "groups": bool(manner.groups),
+            "raises": bool(self.raises),
+            "groups": bool(self.manner.groups),
             "hook": self.call.style == "hook",
             "long": len(self.gradients) > LONG,
         }
-        return not (unknown or told or any(kinds[kind] for kind in left_out))
+        return any(found[kind] for kind in kinds)
 
 
 def build(tables: Sequence[tuple[Path, CasesFile]], pythons: Mapping[str, str]) -> list[Case]:

@@ -1,9 +1,9 @@
 """How far results are from what is right.
 
-On the host path a result is `equal`, the same bits, or `different`. On the device path, and on either of a `norm_type`
-other than 1, 2 and inf, it may be `close` as well: the norm within the contract's bound, and every element exactly what
-follows from that norm. In a case that is marked
-`subnormal`, a framework that flushes such numbers may be `flushed`.
+On the host path, on one process or on several, a result is `equal`, the same bits, or `different`. On the device path,
+and on any of a `norm_type` other than 1, 2 and inf, it may be `close` as well: the norm within the contract's bound,
+and every element exactly what follows from that norm. In a case that is marked `subnormal`, a framework that flushes
+such numbers may be `flushed`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from . import oracle
 from .arithmetic import FORMATS, Float64s
 from .cases import Case
 from .distance import ulps
-from .launch import HOST, Failure, Outcome
+from .launch import EXACT, Failure, Outcome
 from .oracle import Expected
 from .tensors import Dense, Gradient, Sparse, densify, encode
 
@@ -73,7 +73,7 @@ def judge(case: Case, expected: Expected, outcome: Outcome | Failure, path: str,
     wrong = _wrong_behaviour(case, outcome)
     if not same and not wrong:
         wrong = _wrong_forms(expected, outcome)
-    if path == HOST and not wrong:
+    if path in EXACT and not wrong:
         wrong = _wrong_objects(case, expected, outcome)
     if wrong:
         return Verdict("different", math.inf, wrong)
@@ -84,7 +84,7 @@ def judge(case: Case, expected: Expected, outcome: Outcome | Failure, path: str,
     units = {"coefficient": "relatively"}
     apart = [f"{stage} off by {size:.3g} {units.get(stage, 'ulp')}" for stage, size in stages.items() if size]
     verdict = Verdict("different", distance, ", ".join(apart), stages)
-    if path == HOST:
+    if path in EXACT:
         close = case.arguments.get("norm_type", 2) not in (1, 2, math.inf) and stages["norm"] <= NORM_ULPS
         return dataclasses.replace(verdict, kind="close") if close and _follows(case, expected, outcome) else verdict
     if _norm_is_close(expected, outcome, stages.get("norm", 0.0)) and _follows(case, expected, outcome):

@@ -14,7 +14,7 @@ from .baseline import Change
 from .cases import Case
 from .compare import Verdict
 from .details import Details
-from .launch import COMPILED, DEVICE, GRAPH, HOST, IN_GRAPHS, NATIVE, STATIC, Found
+from .launch import COMPILED, DEVICE, GRAPH, HOST, IN_GRAPHS, NATIVE, PROCESSES, STATIC, Found
 from .natives import Difference, Judgement, Shown
 from .oracle import Expected
 from .seen import Oracle, Seen, look, numbers
@@ -23,8 +23,8 @@ from .suite import Suite
 AT_ONCE = 2
 """Workers that run side by side."""
 
-TOGETHER = ((COMPILED,), (HOST, DEVICE, GRAPH, NATIVE), (STATIC,))
-"""Modes that one process runs, one after the other: the slowest has one of its own, and so has Paddle's static mode."""
+TOGETHER = ((COMPILED,), tuple(reversed(PROCESSES)), (HOST, DEVICE, GRAPH, NATIVE), (STATIC,))
+"""Modes that one worker runs, one after the other: the slowest has one of its own, and so has Paddle's static mode."""
 
 Progress = Callable[[str, int], Any]
 """Told of a framework and how many more results it has given."""
@@ -162,8 +162,14 @@ def runs(suite: Suite, framework: str) -> list[launch.Run]:
         for mode in table.modes
         for case in chosen
         if not case.modes or mode in case.modes
-        if mode not in IN_GRAPHS or case.is_for_graphs(table.left_out.get(mode, ()))
+        if _can_run(case, mode, table.left_out.get(mode, ()))
     ]
+
+
+def _can_run(case: Case, mode: str, left_out: Sequence[str]) -> bool:
+    if mode in PROCESSES:
+        return case.is_for_processes(left_out)
+    return mode not in IN_GRAPHS or case.is_for_graphs(left_out)
 
 
 def run(suite: Suite, progress: Progress = lambda framework, count: None) -> Run:

@@ -114,7 +114,7 @@ class Result:
 def make(adapter: Adapter, case: Mapping[str, Any], gradients: Sequence[Gradient]) -> Invocation:
     """An invocation from a case as the job file has it."""
     manner = Manner.read(case["manner"])
-    given = [adapter.make(gradient) for gradient in gradients]
+    given = adapter.make_all(gradients)
     if manner.transposed:
         given = [tensor if tensor is None else adapter.transposed(tensor) for tensor in given]
     if manner.expanded:

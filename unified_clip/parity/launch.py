@@ -39,8 +39,21 @@ GRAPHS = {"torch": (GRAPH, COMPILED), "tensorflow": (GRAPH, COMPILED), "paddle":
 """Those that a framework has, which its adapter's `staged` knows. It stands here since no adapter is imported to read a
 suite: that would import frameworks."""
 
+PROCESSES = {"processes_2": 2, "processes_4": 4}
+"""Ours on tensors that several processes hold together: how many those are, by mode. One process is the host path."""
+
+DISTRIBUTED = ("torch",)
+"""The frameworks that have these, whose adapters have `joined`."""
+
+EXACT = (HOST, *PROCESSES)
+"""Where ours has the same bits on every framework."""
+
+ON_REQUEST = (*IN_GRAPHS, *PROCESSES)
+"""Modes that a suite has to name."""
+
 OURS = {
     HOST: "host path",
+    **{mode: f"{size} processes" for mode, size in PROCESSES.items()},
     DEVICE: "device path",
     GRAPH: "inside graphs",
     COMPILED: "compiled",
@@ -51,7 +64,10 @@ OURS = {
 
 def modes_of(framework: str) -> Sequence[str]:
     """All modes that a framework has, graphs last. Other frameworks than NumPy may have functions of their own."""
-    return (HOST,) if framework == "numpy" else (HOST, DEVICE, NATIVE, *GRAPHS.get(framework, ()))
+    if framework == "numpy":
+        return (HOST,)
+    shared = PROCESSES if framework in DISTRIBUTED else ()
+    return (HOST, DEVICE, NATIVE, *shared, *GRAPHS.get(framework, ()))
 
 
 STARTS = 4

@@ -118,6 +118,8 @@ class OnFramework(Model):
     """The results on one framework, by mode."""
 
     host: Ours | None = None
+    processes_2: Ours | None = None
+    processes_4: Ours | None = None
     device: Ours | None = None
     graph: Ours | None = None
     compiled: Ours | None = None

@@ -84,7 +84,7 @@ class GradientsTable(Table):
         return self
 
 
-Mode = Literal["host", "device", "native", "graph", "compiled", "static"]
+Mode = Literal["host", "device", "native", "graph", "compiled", "static", "processes_2", "processes_4"]
 
 
 class CasesTable(Table):
@@ -124,7 +124,7 @@ class CasesFile(Table):
     cases: list[CasesTable] = []
 
 
-InGraphs = Literal["graph", "compiled", "static"]
+OnRequest = Literal["graph", "compiled", "static", "processes_2", "processes_4"]
 Kind = Literal["sparse", "in place", "raises", "groups", "hook", "long"]
 
 
@@ -133,7 +133,7 @@ class FrameworkTable(Table):
     python: Name | None = None
     missing: Literal["allowed"] | None = None
     modes: Annotated[list[Mode] | None, Field(min_length=1)] = None
-    left_out: dict[InGraphs, list[Kind]] = {}
+    left_out: dict[OnRequest, list[Kind]] = {}
     flushes: bool = False
     tolerance: Tolerance | None = None
 

@@ -13,7 +13,8 @@ python = "../paddle/bin/python"    an interpreter of its own, or a virtual envir
                                    optional
 missing = "allowed"                it need not be installed; optional
 modes = ["host", "graph"]          what is run: ours on the host path, on the device path (`device`), inside graphs
-                                   (`graph`, `compiled`, `static`: see `launch.GRAPHS`), and its own functions
+                                   (`graph`, `compiled`, `static`: see `launch.GRAPHS`), on tensors that several
+                                   processes hold (`processes_2`, `processes_4`; of PyTorch), and its own functions
                                    (`native`); default: host, device, native; of NumPy host
 tolerance = 1e-4                   its own; optional
 left_out = { graph = ["sparse"] }  cases that a mode has not: see `cases.Case.is_for_graphs`; optional
@@ -32,7 +33,7 @@ from pathlib import Path
 
 from . import cases, memory, natives, schema
 from .cases import Case
-from .launch import DEVICE, HOST, IN_GRAPHS, NATIVE, modes_of
+from .launch import DEVICE, HOST, NATIVE, ON_REQUEST, modes_of
 from .natives import CLOSE, Known
 from .schema import FrameworkTable, SuiteError
 
@@ -118,7 +119,7 @@ def _framework(table: FrameworkTable, directory: Path, name: str, tolerance: flo
     python = _interpreter(directory / table.python) if table.python else sys.executable
     left_out: dict[str, Sequence[str]] = dict(table.left_out.items())
     there = modes_of(name)
-    modes = tuple(table.modes or (mode for mode in there if mode not in IN_GRAPHS))
+    modes = tuple(table.modes or (mode for mode in there if mode not in ON_REQUEST))
     if lacking := [mode for mode in modes if mode not in there]:
         raise SuiteError(f"{FILE}, frameworks {name} modes: it has no mode {lacking[0]!r}; it has {', '.join(there)}")
     if table.tolerance is not None:

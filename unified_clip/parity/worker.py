@@ -3,6 +3,8 @@
 JOB is a directory with `job.json` and `gradients.safetensors`; into the directory OUT go `worker.json` as soon as
 the framework is there, and, for run number N, `N.safetensors` and then `N.json`. So what was done remains when a
 run takes the whole process down, and the first one without a result is the one that did.
+
+Where a mode has several processes, this starts the others, with `--mode` and `--rank`; they leave nothing in OUT.
 """
 
 from __future__ import annotations
@@ -24,11 +26,13 @@ from typing import Any
 import numpy as np
 
 from .. import _workers
+from .._core.containers import Leaf
 from .._core.ops import Ops
-from . import graphs, invoke, mapped, tensor_file, tensors
+from .._core.shards import HERE_OR_TOLD
+from . import graphs, invoke, mapped, processes, tensor_file, tensors
 from .adapter import Adapter
 from .invoke import Result
-from .launch import DEVICE, HOST, IN_GRAPHS, NATIVE, OURS
+from .launch import DEVICE, EXACT, HOST, IN_GRAPHS, NATIVE, OURS, PROCESSES
 from .tensors import Dense, Gradient, encode
 
 PATHS = {DEVICE: "framework"}
@@ -53,6 +57,8 @@ def main() -> None:
     parser.add_argument("framework")
     parser.add_argument("job", type=Path)
     parser.add_argument("out", type=Path)
+    parser.add_argument("--mode", help="make the runs in this mode only, as one of its other processes")
+    parser.add_argument("--rank", type=int, default=0)
     options = parser.parse_args()
     _workers.tell_where_on_request()
     threading.Thread(target=end_when_left_alone, daemon=True).start()
@@ -67,10 +73,12 @@ def main() -> None:
     namespace = importlib.import_module(f"unified_clip.{options.framework}")
     ops = importlib.import_module(f"unified_clip._ops.{options.framework}_ops").OPS
     job = json.loads((options.job / "job.json").read_text(encoding="utf-8"))
-    write_json(options.out / "worker.json", {"versions": dict(versions(adapter.packages))})
+    if options.rank == 0:
+        write_json(options.out / "worker.json", {"versions": dict(versions(adapter.packages))})
     stored = tensor_file.load(options.job / "gradients.safetensors")
     stored |= {name: mapped.at(**place) for name, place in job["mapped"].items()}
-    run(adapter, namespace, ops, job, stored, options.out)
+    job["runs"] = [one for one in job["runs"] if options.mode in (None, one["mode"])]
+    run(adapter, namespace, ops, job, stored, options.out, options.rank)
 
 
 def end_when_left_alone() -> None:
@@ -82,7 +90,7 @@ def end_when_left_alone() -> None:
 
 def check_path(adapter: Adapter, ops: Ops, mode: str) -> None:
     """Refuse to run where a plain tensor does not take the path to be tested: a comparison would prove nothing."""
-    plain, on_host = adapter.dense(encode(np.ones(1), "float32")), []
+    (plain,), on_host = adapter.make_all([encode(np.ones(1), "float32")]), []
 
     def look(given: Sequence[Any]) -> Sequence[Any]:
         on_host.append(ops.path(given, differentiable=False).on_host)
@@ -92,7 +100,12 @@ def check_path(adapter: Adapter, ops: Ops, mode: str) -> None:
         adapter.staged(mode, look, [plain])
     elif mode in (HOST, DEVICE):
         look([plain])
-    if mode in OURS and set(on_host) != {mode == HOST}:
+    elif mode in PROCESSES:
+        leaves = [Leaf(plain, 0)]
+        held = ops.shards(leaves, leaves, HERE_OR_TOLD, differentiable=False)
+        if held is not None:
+            look(held.values)
+    if mode in OURS and set(on_host) != {mode in EXACT}:
         raise RuntimeError(f"a plain tensor does not take what was to be run: {OURS[mode]}")
 
 
@@ -104,7 +117,13 @@ def versions(packages: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def run(
-    adapter: Adapter, namespace: Any, ops: Ops, job: Mapping[str, Any], stored: Mapping[str, Dense], out: Path
+    adapter: Adapter,
+    namespace: Any,
+    ops: Ops,
+    job: Mapping[str, Any],
+    stored: Mapping[str, Dense],
+    out: Path,
+    rank: int = 0,
 ) -> None:
     """Make every run of a job, in order."""
 
@@ -117,16 +136,22 @@ def run(
 
     for mode, runs in groupby(job["runs"], lambda one: one["mode"]):
         os.environ["UNIFIED_CLIP_PATH"] = PATHS.get(mode, "")
-        check_path(adapter, ops, mode)
-        for batch in batches(list(runs), is_alone, lambda one: bool(dtypes(gradients(one)) & WIDE)):
-            cases = [(job["cases"][one["case"]], gradients(one)) for one in batch]
-            started = time.perf_counter()
-            results = run_cases(adapter, namespace, mode, cases)
-            seconds = (time.perf_counter() - started) / len(batch)
-            for one, (result, found) in zip(batch, results, strict=True):
-                wait_for_room(out)
-                tensor_file.save(out / f"{one['number']}.safetensors", found)
-                write_json(out / f"{one['number']}.json", {**result, "seconds": seconds})
+        with processes.among(adapter, mode, rank, out / f"{mode}.meeting") as holding:
+            check_path(holding, ops, mode)
+            for batch in batches(list(runs), is_alone, lambda one: bool(dtypes(gradients(one)) & WIDE)):
+                cases = [(job["cases"][one["case"]], gradients(one)) for one in batch]
+                started = time.perf_counter()
+                results = run_cases(holding, namespace, mode, cases)
+                seconds = (time.perf_counter() - started) / len(batch)
+                if rank == 0:
+                    write_results(out, batch, results, seconds)
+
+
+def write_results(out: Path, batch: Sequence[Run], results: Sequence[Packed], seconds: float) -> None:
+    for one, (result, found) in zip(batch, results, strict=True):
+        wait_for_room(out)
+        tensor_file.save(out / f"{one['number']}.safetensors", found)
+        write_json(out / f"{one['number']}.json", {**result, "seconds": seconds})
 
 
 def wait_for_room(out: Path) -> None:
@@ -158,6 +183,7 @@ def run_cases(adapter: Adapter, namespace: Any, mode: str, cases: Sequence[Job])
             return list(_run_cases(adapter, namespace, mode, cases))
     except Exception as error:
         said = f"{type(error).__name__}: {error}"
+        processes.check_in_step(adapter, "what cannot be read")
     if len(cases) == 1:
         return [({"unreadable": said}, {})]
     found = [result for case in cases for result in run_cases(adapter, namespace, mode, [case])]
@@ -181,11 +207,14 @@ def _run_cases(adapter: Adapter, namespace: Any, mode: str, cases: Sequence[Job]
     else:
         results = [invoke.ours(invocation, function, namespace) for invocation, function in calls]
     for (invocation, _), (case, gradients), result in zip(calls, cases, results, strict=True):
+        processes.check_in_step(adapter, "".join(result.raised[:1]) or "an end")
         if mode != NATIVE:
             invoke.look_at(invocation, result, gradients)
         if case["update"] and result.gradients is not None:
             result.update = adapter.sgd(result.gradients)
-        yield pack(adapter, result)
+        packed, found = pack(adapter, result)
+        packed["fault"] = packed["fault"] or processes.compare(adapter, packed, found)
+        yield packed, found
 
 
 def dtypes(gradients: Sequence[Gradient]) -> set[str]:

@@ -1,0 +1,146 @@
+"""What PyTorch's own norm is over 1, 2 and 4 processes, beside ours.
+
+`python parity/sharded_natives.py` prints a table, in less than a minute.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import tempfile
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import distributed
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+
+import unified_clip.torch as uc
+from unified_clip.parity import oracle
+from unified_clip.parity.adapter import from_numpy
+from unified_clip.parity.compare import relative_error
+from unified_clip.parity.distance import ulps
+from unified_clip.parity.tensors import encode
+
+SIZES = (1, 2, 4)
+TIMEOUT = timedelta(seconds=15)
+
+Array = npt.NDArray[np.float32]
+RANDOM = np.random.default_rng(9)
+
+ROWS, HYBRID, PLAIN = "rows", "hybrid", "plain"
+"""Cut along the first axis by all processes; by two, with copies on the others; held whole by every process."""
+
+
+class Scenario(NamedTuple):
+    """Gradients, and who holds them."""
+
+    name: str
+    arrays: Sequence[Array]
+    layouts: Sequence[str] = (ROWS,)
+    """Of each gradient, from the first again where there are more of those."""
+
+    p: float = 2.0
+
+
+def normal(*shape: int) -> Array:
+    return RANDOM.standard_normal(shape, np.float32)
+
+
+LAYERS = [normal(64, 48), normal(64), normal(300, 64), normal(300), normal(10, 300), normal(10)]
+NAN_AT_THE_END = np.array([[1.0], [2.0], [3.0], [np.nan]], np.float32)
+
+SCENARIOS = [
+    Scenario("2^24 numbers, normally distributed", [normal(2**24)]),
+    Scenario("2^24 times 0.01", [np.full(2**24, 0.01, np.float32)]),
+    Scenario("2^24, 2^12, 2^12 and 70 times 2^-3", [np.array([2**24, 2**12, 2**12] + [2**-3] * 70, np.float32)]),
+    Scenario("three layers", LAYERS),
+    Scenario("three layers, copies on half of the processes", LAYERS, [HYBRID]),
+    Scenario("three layers, norm_type=1", LAYERS, p=1.0),
+    Scenario("three layers, on two meshes", LAYERS, [ROWS, HYBRID]),
+    Scenario("three layers, some of them plain tensors", LAYERS, [ROWS, PLAIN]),
+    Scenario("NaN in the last row, norm_type=inf", [NAN_AT_THE_END], p=np.inf),
+    Scenario("one row, norm_type=inf", [normal(1, 4)], p=np.inf),
+]
+"""The last one makes the processes part, with nothing after it."""
+
+
+def main() -> None:
+    found = {size: on_processes(size) for size in SIZES}
+    print("| gradients | PyTorch on " + " | ".join(f"{size}" for size in SIZES) + " | ours on 1, 2 and 4 |")
+    print("|---" * (len(SIZES) + 2) + "|")
+    for scenario in SCENARIOS:
+        native = [found[size][scenario.name, "native"] for size in SIZES]
+        ours = dict.fromkeys(found[size][scenario.name, "ours"] for size in SIZES)
+        print("| " + " | ".join([scenario.name, *native, "; ".join(ours)]) + " |")
+
+
+def on_processes(size: int) -> dict[tuple[str, str], str]:
+    """In words what each scenario comes to, by its name and whose norm it is."""
+    context = multiprocessing.get_context("spawn")
+    queue = context.Queue()
+    with tempfile.TemporaryDirectory() as directory:
+        arguments = (size, str(Path(directory) / "meeting"), queue)
+        processes = [context.Process(target=work, args=(rank, *arguments), daemon=True) for rank in range(size)]
+        for process in processes:
+            process.start()
+        told = [queue.get(timeout=300) for _ in range(size)]
+        for process in processes:
+            process.join()
+    by_rank = [results for _, results in sorted(told, key=lambda each: each[0])]
+    return {key: together([results[key] for results in by_rank]) for key in by_rank[0]}
+
+
+def together(said: Sequence[str]) -> str:
+    if len(set(said)) == 1:
+        return said[0]
+    ranks = {each: [str(rank) for rank, other in enumerate(said) if other == each] for each in said}
+    return "; ".join(f"rank {', '.join(numbers)}: {each}" for each, numbers in ranks.items())
+
+
+def work(rank: int, size: int, meeting: str, queue: Any) -> None:
+    """One process: what it sees of every scenario."""
+    torch.set_num_threads(1)
+    store = distributed.FileStore(meeting, size)
+    distributed.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=TIMEOUT)
+    row = init_device_mesh("cpu", (size,))
+    meshes = {ROWS: (row, [Shard(0)]), HYBRID: (hybrid(size), [Replicate(), Shard(0)])}
+    results = {}
+    for scenario in SCENARIOS:
+        layouts = [scenario.layouts[number % len(scenario.layouts)] for number in range(len(scenario.arrays))]
+        gradients: list[torch.Tensor] = [
+            torch.from_numpy(array)
+            if layout == PLAIN
+            else distribute_tensor(torch.from_numpy(array), *meshes[layout], src_data_rank=None)
+            for array, layout in zip(scenario.arrays, layouts, strict=True)
+        ]
+        for whose, norm in (("ours", uc.get_total_norm), ("native", torch.nn.utils.get_total_norm)):
+            results[scenario.name, whose] = said(scenario, gradients, norm)
+    queue.put((rank, results))
+
+
+def hybrid(size: int) -> Any:
+    return init_device_mesh("cpu", (max(size // 2, 1), min(size, 2)))
+
+
+def said(scenario: Scenario, gradients: Sequence[torch.Tensor], norm: Callable[..., Any]) -> str:
+    """How far a norm is from the exact one, or what was raised."""
+    try:
+        found = norm(gradients, scenario.p)
+        found = found.full_tensor() if isinstance(found, DTensor) else found
+    except RuntimeError as error:
+        line = str(error).splitlines()[0].split(", ")[0]
+        return "waits until the group's timeout" if "imed out" in line or "closed by peer" in line else f"`{line}`"
+    exact = oracle.norm([from_numpy(array) for array in scenario.arrays], scenario.p, "float32")
+    distance = ulps([encode(np.asarray(exact), "float32")], [from_numpy(found.numpy())])
+    if np.isnan(exact) and distance:
+        return f"{found.item():g} in place of NaN"
+    return "exact" if not distance else f"{distance:g} ulp ({relative_error(found.item(), exact):.1e})"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,243 @@
+"""Who counts what, where several processes hold gradients: what tensors tell, and what the caller states.
+
+In the group that adds up, every element is counted by exactly one process. The same for all frameworks that cut tensors
+over a mesh of processes; a subclass says what its tensors are like.
+"""
+
+from __future__ import annotations
+
+import functools
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+from .containers import Leaf
+from .ops import Tensor
+from .shards import DISTINCT, REPLICATED, Across, Alone, Group, Row
+
+INSTEAD = (
+    "pass ownership: 'replicated' if they hold copies of it, 'distinct' if they hold other parameters or other parts, "
+    "or a function of a parameter: whether this process counts it (unified_clip.ownership has some)"
+)
+
+
+class RankedGroup(Group, Protocol):
+    """A group that knows its processes' ranks among all."""
+
+    ranks: list[int]
+
+
+def states(across: Across, parameter: Any, *, is_first: bool) -> bool | None:
+    """Whether this process counts a parameter, as the caller states it; None where nothing is stated."""
+    if callable(across.ownership):
+        return bool(across.ownership(parameter))
+    if across.ownership == DISTINCT:
+        return True
+    return is_first if across.ownership == REPLICATED else None
+
+
+def untold(size: int, place: str, held: str) -> ValueError:
+    return ValueError(
+        f"{size} processes hold the gradients, and the one at {place} is {held}, which does not tell what the others "
+        f"have in its place; {INSTEAD}"
+    )
+
+
+class Words(NamedTuple):
+    """What a framework calls things, for messages."""
+
+    mesh: str
+    redistribute: str
+    everybody: str
+    """The group of all processes."""
+
+
+class Held(ABC):
+    """`Shards` of one call."""
+
+    words: ClassVar[Words]
+    values: list[Tensor]
+
+    def __init__(self, gradients: Sequence[Leaf], parameters: Sequence[Leaf], across: Across) -> None:
+        self._leaves, self._parameters, self._across = list(gradients), list(parameters), across
+        self._gradients = [leaf.tensor for leaf in gradients]
+        self._groups: dict[Any, Any] = {}
+        self._within: set[frozenset[int]] = set()  # of the meshes whose processes are known to be in the group
+
+    # -- what a framework says of its tensors
+
+    @abstractmethod
+    def is_cut(self, tensor: Any) -> bool:
+        """Whether it tells by a mesh and placements what processes have of it; else it is plain."""
+
+    @abstractmethod
+    def ranks(self, tensor: Any) -> frozenset[int]:
+        """The processes of its mesh."""
+
+    @abstractmethod
+    def is_first(self, tensor: Any) -> bool:
+        """Whether no process of its mesh that comes before this one has the same, once terms are added up."""
+
+    @abstractmethod
+    def is_whole(self, tensor: Any) -> bool:
+        """Whether this process has all of it."""
+
+    @abstractmethod
+    def has_terms(self, tensor: Any) -> bool:
+        """Whether every process has a term of each element."""
+
+    @abstractmethod
+    def summed(self, index: int) -> Tensor:
+        """What this process holds of a gradient, or of the sum where every process has a term, by a collective."""
+
+    @abstractmethod
+    def elements(self, index: int) -> int:
+        """How many a gradient has, all parts together."""
+
+    @abstractmethod
+    def layout(self, tensor: Any) -> str:
+        """In words: `Shard(dim=0) over dp=4`."""
+
+    @abstractmethod
+    def world(self) -> RankedGroup:
+        """All processes."""
+
+    @abstractmethod
+    def named_group(self, stated: Any) -> RankedGroup:
+        """What the caller passes as process_group."""
+
+    @abstractmethod
+    def groups_over(self, leaf: Leaf, tensor: Any) -> Sequence[Group]:
+        """Over which the parts of a parameter's gradient are spread, one after the other."""
+
+    def told_group(self) -> RankedGroup | None:
+        """Where neither the caller nor a mesh tells the group, but something else does."""
+        return None
+
+    def told_owner(self, leaf: Leaf, group: RankedGroup) -> bool | None:
+        """The same for who counts a plain tensor."""
+        return None
+
+    # -- what follows
+
+    @property
+    def numel(self) -> int | None:
+        return self._across.elements(lambda: sum(map(self.elements, range(len(self._gradients)))))
+
+    @property
+    def parameters(self) -> int | None:
+        return self._across.comparable(self._parameters)
+
+    def rows(self) -> list[Row]:
+        index_of = {leaf.position: index for index, leaf in enumerate(self._leaves)}
+        if self._across.process_group is None:
+            self._check_complete(range(len(self._leaves)))
+            return [Row(index_of.get(leaf.position), []) for leaf in self._parameters]
+        rows = []
+        for leaf in self._parameters:
+            index = index_of.get(leaf.position)
+            tensor = leaf.parameter if index is None else self._gradients[index]
+            rows.append(Row(index, self.groups_over(leaf, tensor)))
+        return rows
+
+    def check_by_value(self) -> None:
+        for leaf in self._leaves:
+            if self.is_cut(leaf.tensor) and self.has_terms(leaf.tensor):
+                raise ValueError(
+                    f"the gradient at {leaf.place} has the placements {leaf.tensor.placements}: every process holds a "
+                    f"term of each element, so that elements cannot be clipped by value; {self.words.redistribute}"
+                )
+
+    def told(self) -> dict[str, Any]:
+        world = self.world()
+        return {"ranks": world.size, "rank": world.rank, "layout": dict(Counter(map(self.layout, self._gradients)))}
+
+    def group(self) -> Alone | RankedGroup:
+        return Alone() if self._across.process_group is None else self._group
+
+    def counted(self, indices: Sequence[int]) -> list[Tensor]:
+        if self._across.process_group is None:
+            self._check_complete(indices)
+            return [self.values[index] for index in indices]
+        counts = [
+            self._counts(index, self._group) for index in indices
+        ]  # where that cannot be told, before any is summed
+        summed = [self.summed(index) for index in indices]  # on all processes, since they communicate
+        return [tensor for tensor, counted in zip(summed, counts, strict=True) if counted]
+
+    def _check_complete(self, indices: Sequence[int]) -> None:
+        for index in indices:
+            gradient = self._gradients[index]
+            if self.is_cut(gradient) and not self.is_whole(gradient):
+                raise ValueError(
+                    f"process_group is None, and the gradient at {self._leaves[index].place} is not complete here: it "
+                    f"is {gradient.placements} on {len(self.ranks(gradient))} processes; leave process_group out"
+                )
+
+    # -- the group
+
+    @functools.cached_property
+    def _group(self) -> RankedGroup:
+        stated, world = self._across.process_group, self.world()
+        if stated != "auto":
+            return self.named_group(stated)
+        sizes = {len(self.ranks(tensor)) for tensor in self._tensors() if self.is_cut(tensor)}
+        mesh = getattr(self._across.ownership, "mesh", None)
+        if world.size in sizes or (mesh is not None and mesh.size() == world.size):
+            return world
+        if (told := self.told_group()) is not None:
+            return told
+        if not sizes:
+            raise ValueError(
+                "ownership or check_numel is given, and no tensor tells which processes hold the gradients; pass "
+                "process_group as well"
+            )
+        raise ValueError(
+            f"the gradients are on {self.words.mesh}es of {', '.join(map(str, sorted(sizes)))} of the {world.size} "
+            "processes, and nothing tells what the other processes hold; pass process_group, the group of all that "
+            f"hold the model ({self.words.everybody} if all do), and ownership: 'replicated' if others hold copies, "
+            "'distinct' if they hold other parameters, or a function of a parameter"
+        )
+
+    def _tensors(self) -> list[Any]:
+        return [leaf.tensor for leaf in self._parameters] + self._gradients
+
+    # -- who counts what
+
+    def _counts(self, index: int, group: RankedGroup) -> bool:
+        """Whether this process counts its part of a gradient."""
+        gradient = self._gradients[index]
+        if not self.is_cut(gradient):
+            return self._is_owner(index, group, frozenset([group.ranks[group.rank]]))
+        ranks = self.ranks(gradient)
+        if ranks not in self._within and not ranks <= set(group.ranks):
+            raise ValueError(
+                f"the gradient at {self._leaves[index].place} is on a {self.words.mesh} with the ranks {sorted(ranks)}"
+                f", and process_group has {group.ranks}; pass a group of all processes that hold the model"
+            )
+        self._within.add(ranks)
+        if not self.is_first(gradient):
+            return False
+        return len(ranks) == group.size or self._is_owner(index, group, ranks)
+
+    def _is_owner(self, index: int, group: RankedGroup, ranks: frozenset[int]) -> bool:
+        """Whether what these ranks hold is counted: the tensor does not tell what the others have."""
+        leaf, plain = self._leaves[index], not self.is_cut(self._gradients[index])
+        is_first = group.ranks[0] in ranks
+        is_named = isinstance(leaf.parameter, str)  # which does not tell where the gradient is
+        parameter = self._gradients[index] if is_named else leaf.parameter
+        stated = states(self._across, parameter, is_first=is_first)
+        if stated is not None:
+            return stated
+        if plain and self._is_beside_whole_meshes:
+            return is_first
+        if plain and (told := self.told_owner(leaf, group)) is not None:
+            return told
+        raise untold(group.size, leaf.place, "a plain tensor" if plain else f"on {len(ranks)} of them")
+
+    @functools.cached_property
+    def _is_beside_whole_meshes(self) -> bool:
+        """Whether there are tensors that are cut over all processes: then plain ones beside them are copies."""
+        size = self._group.size
+        return any(self.is_cut(tensor) and len(self.ranks(tensor)) == size for tensor in self._tensors())
