@@ -170,7 +170,8 @@ class TorchShards(Held):
             if self._across.is_stated and self._across.ownership != REPLICATED:
                 raise ValueError(
                     f"{leaf.place} is a plain tensor, of which other processes may hold other parts, so its own norm "
-                    "is not known; use one norm over all gradients, or pass ownership='replicated' if it is whole here"
+                    "is not known; use one norm over all gradients, or, if it is whole here, leave process_group out or "
+                    "state ownership='replicated' where that is taken"
                 )
             return []
         mesh = tensor.device_mesh
