@@ -96,6 +96,10 @@ def on_some(given: Parameters) -> Parameters:
     return found
 
 
+def on_some_beside_all(given: Parameters) -> Parameters:
+    return on_some(given) + given
+
+
 def plain(given: Parameters) -> Parameters:
     return parameters(ARRAYS, "plain")
 
@@ -228,6 +232,7 @@ CASES: dict[str, tuple[Prepare, Call]] = {
         in_group(lambda: dist.group.WORLD, ownership=lambda parameter: False, check_numel=True, norm_type=inf),
     ),
     "some processes": (on_some, clip()),
+    "some processes beside all": (on_some_beside_all, clip()),
     "some processes in a group": (on_some, in_group(lambda: dist.group.WORLD)),
     "some processes, by a functional name": (
         on_some,

@@ -101,6 +101,8 @@ def test_a_wrong_statement_of_who_counts_is_found(worlds: Worlds, case: str, mes
         ("some processes", 2, "ValueError", ["on device meshes of 1 of the 2 processes, .* pass process_group, the"]),
         ("some processes", 4, "ValueError", ["on device meshes of 2 of the 4 processes, .* pass process_group, the"]),
         ("some processes, by a functional name", 4, "ValueError", ["pass process_group, the group of all that"]),
+        ("some processes beside all", 2, "ValueError", ["at position 0 is on 1 of them, .* pass ownership: 'repl"]),
+        ("some processes beside all", 4, "ValueError", ["at position 0 is on 2 of them, .* pass ownership: 'repl"]),
         ("some processes in a group", 4, "ValueError", ["at position 0 is on 2 of them, .* pass ownership: 'repl"]),
         ("plain in a group", 2, "ValueError", ["position 0 is a plain tensor, .* pass ownership: 'replicated'"]),
         ("plain, and only told who counts", 2, "ValueError", ["no tensor tells .* pass process_group as well"]),
