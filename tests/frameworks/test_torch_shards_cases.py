@@ -77,6 +77,8 @@ def test_results_have_derivatives(world: World) -> None:
         (2.0, (3.0, 4.0), 5.0, pytest.approx([0.6, 0.8])),
         (inf, (3.0, -4.0), 4.0, [0.0, -1.0]),
         (inf, (4.0, 3.0), 4.0, [1.0, 0.0]),
+        (3.0, (-3.0,), 3.0, [-1.0]),
+        (inf, (-3.0,), 3.0, [-1.0]),
         (inf, (nan, 3.0), nan, None),
         (inf, (3.0, nan), nan, None),
     ],
@@ -84,7 +86,7 @@ def test_results_have_derivatives(world: World) -> None:
 def test_a_norm_with_a_derivative_is_one_number(
     world: World, p: float, values: Any, expected: float, derivative: Any
 ) -> None:
-    """PyTorch's own of order inf is another on each process, and some of them have no NaN."""
+    """PyTorch's own of order inf is another on each process, some of them have no NaN, and an empty part is refused."""
     for norm, found in world.run(cases.derived_norm, p, *values):
         assert (type(norm), str(norm.item())) == (Tensor, str(expected))
         assert derivative is None or found == derivative

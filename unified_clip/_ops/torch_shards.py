@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -26,10 +25,9 @@ def gathered(value: Any) -> Any:
     return value.full_tensor() if is_dtensor(value) else value
 
 
-def greatest(magnitudes: Any) -> Tensor:
-    """The greatest one, by PyTorch's operations. A maximum over processes may lose a NaN that one of them has."""
-    found: Tensor = magnitudes.max()
-    return torch.where(magnitudes.isnan().sum() > 0, math.nan, found) if is_dtensor(magnitudes) else found
+def greatest(magnitudes: Any) -> Any:
+    """The greatest one, by PyTorch's operations: of all, since of parts it may lose a NaN, and an empty one has none."""
+    return gathered(magnitudes).max()
 
 
 def find(gradients: Sequence[Leaf], parameters: Sequence[Leaf], across: Across) -> TorchShards | None:
