@@ -26,7 +26,7 @@ def gathered(value: Any) -> Any:
 
 
 def greatest(magnitudes: Any) -> Any:
-    """The greatest one, by PyTorch's operations: of all, since of parts it may lose a NaN, and an empty one has none."""
+    """The greatest one, by PyTorch's operations, of all: of parts it may lose a NaN, and an empty one has none."""
     return gathered(magnitudes).max()
 
 
@@ -168,8 +168,8 @@ class TorchShards(Held):
             if self._across.is_stated and self._across.ownership != REPLICATED:
                 raise ValueError(
                     f"{leaf.place} is a plain tensor, of which other processes may hold other parts, so its own norm "
-                    "is not known; use one norm over all gradients, or, if it is whole here, leave process_group out or "
-                    "state ownership='replicated' where that is taken"
+                    "is not known; use one norm over all gradients, or, if it is whole here, leave process_group out, "
+                    "or state ownership='replicated' where that is taken"
                 )
             return []
         mesh = tensor.device_mesh
