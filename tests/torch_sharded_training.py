@@ -59,6 +59,16 @@ def sharded(kind: str, config: ClipConfig) -> tuple[Any, list[np.ndarray]]:
     return handle.last.norm, [weight.detach().numpy().copy() for weight in weights]
 
 
+def clipped_flat(use_orig_params: bool) -> float:
+    """The norm of FSDP1's gradients, where nobody says whose they are."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # FSDP1 is deprecated
+        net = FullyShardedDataParallel(model(), device_id=torch.device("cpu"), use_orig_params=use_orig_params)
+    net(torch.ones(8, 6)).square().mean().backward()
+    norm: float = unified_clip.clip_grad_norm_(net.parameters(), 1.0).item()
+    return norm
+
+
 def recorded(config: ClipConfig, directory: str, norms: bool, only: int | None = None) -> None:
     """Train under FSDP2 while all processes record, or one."""
     net = model()

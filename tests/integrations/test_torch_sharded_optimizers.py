@@ -43,6 +43,15 @@ def test_the_norm_of_one_gradient_in_parts_that_do_not_tell_is_not_known(world: 
         assert "is a plain tensor, of which other processes may hold other parts" in str(found)
 
 
+@pytest.mark.parametrize("use_orig_params", [True, False])
+def test_shards_that_do_not_tell_so_are_refused_unless_one_process_has_all(world: World, use_orig_params: bool) -> None:
+    for found in world.attempt(training.clipped_flat, use_orig_params):
+        if world.size == 1:
+            assert found > 0
+        else:
+            assert "these parameters are shards of FSDP1, which do not tell so" in str(found)
+
+
 @pytest.mark.parametrize(
     ("kind", "name"),
     [*itertools.product(["FSDP2"], CONFIGS), ("FSDP1", "one norm"), ("FSDP1", "by value"), ("FSDP1", "skipped")],

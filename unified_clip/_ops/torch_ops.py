@@ -142,7 +142,7 @@ class TorchOps(host.OfParameters, Ops):
 
     def whole_of_parameters(self, parameters: Sequence[Any]) -> WholePath | None:
         if not torch.compiler.is_compiling():
-            return super().whole_of_parameters(parameters)
+            return None if torch_shards.are_flat(parameters) else super().whole_of_parameters(parameters)
         given = [parameter for parameter in parameters if parameter is not None]
         if not all(_is_counted(parameter) for parameter in given):
             return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -33,8 +33,24 @@ def greatest(magnitudes: Any) -> Any:
 def find(gradients: Sequence[Leaf], parameters: Sequence[Leaf], across: Across) -> TorchShards | None:
     """What processes hold together, where anything says so: a DTensor, or the caller."""
     if not across.is_stated and not any(is_dtensor(leaf.tensor) for leaf in (*parameters, *gradients)):
+        if across.process_group == "auto" and are_flat([leaf.parameter for leaf in parameters]):
+            refuse_flat()
         return None
     return TorchShards(gradients, parameters, across)
+
+
+def are_flat(parameters: Sequence[Any]) -> bool:
+    """Whether they are shards of FSDP1 over several processes, which do not tell so."""
+    if "torch.distributed.fsdp._flat_param" not in sys.modules or not torch.distributed.is_initialized():
+        return False
+    return torch.distributed.get_world_size() > 1 and any(hasattr(each, "_fsdp_flattened") for each in parameters)
+
+
+def refuse_flat() -> NoReturn:
+    raise RuntimeError(
+        "these parameters are shards of FSDP1, which do not tell so; pass process_group, the processes that FSDP "
+        "shards over, and ownership='distinct'"
+    )
 
 
 class TorchGroup:

@@ -12,6 +12,7 @@ import torch
 
 from .._core.containers import Leaf
 from .._core.shards import HERE_OR_TOLD, Across
+from .._ops import torch_shards
 from .._recording.told import namer
 from ..config.clipper import Reporting
 from ..config.config import ClipConfig
@@ -163,8 +164,8 @@ def attach(config: ClipConfig, optimizer: Any, names: Any = None, across: Across
             "torch.optim.Optimizer; pass the optimizer inside it, which makes the steps"
         )
     check_not_attached(optimizer)
-    if not across.is_stated:
-        _check_not_sharded(_parameters(optimizer))
+    if not across.is_stated and any(hasattr(parameter, "_fsdp_flattened") for parameter in _parameters(optimizer)):
+        torch_shards.refuse_flat()
     return Attached(config, optimizer, names, across)
 
 
@@ -211,12 +212,3 @@ def _names_of(optimizer: torch.optim.Optimizer) -> dict[str, Any] | None:
     """What an optimizer that was built from `named_parameters()` calls its parameters."""
     names = [name for group in optimizer.param_groups for name in group.get("param_names", [])]
     return dict(zip(names, _parameters(optimizer), strict=True)) if names else None
-
-
-def _check_not_sharded(parameters: list[Any]) -> None:
-    """FSDP2's parameters, DTensors, tell by themselves; those of FSDP1 do not."""
-    if any(hasattr(parameter, "_fsdp_flattened") for parameter in parameters):
-        raise RuntimeError(
-            "these parameters are shards of FSDP1, which do not tell so; pass process_group, the processes that FSDP "
-            "shards over, and ownership='distinct'"
-        )
