@@ -156,7 +156,8 @@ class PaddleShards:
     def _groups_over(self, tensor: Any, parameter: Any) -> list[PaddleGroup]:
         """Of the processes that hold parts of it."""
         if is_dist(tensor):
-            cut = any(placement.is_shard() for placement in tensor.placements)
+            here = self._rank in tensor.process_mesh.process_ids
+            cut = here and any(placement.is_shard() for placement in tensor.placements)
             return [self._group_of(_group_with(tensor.process_mesh.process_ids))] if cut else []
         if self._hcg is not None and _is_part(parameter):
             return [self._group_of(self._hcg.get_model_parallel_group())]
@@ -249,6 +250,11 @@ class PaddleShards:
         if isinstance(stated, paddle.distributed.ProcessMesh):
             return _group_with(stated.process_ids)
         if stated != "auto":
+            if not isinstance(stated, paddle.distributed.communication.group.Group):
+                raise TypeError(
+                    f"process_group is {stated!r}; it has to be a group of paddle.distributed, a ProcessMesh, None, or "
+                    "'auto'"
+                )
             return stated
         meshes = [tensor.process_mesh for tensor in self._tensors() if is_dist(tensor)]
         if any(map(_spans_world, meshes)):
