@@ -709,3 +709,8 @@ def test_the_norm_of_a_single_array_is_that_of_the_processes_that_have_it(three:
     found = three.run(jax_sharded.clipped_on_meshes_of_some, kind, FIRST, SECOND, 1.0, None)
     wanted = [whole.clip_by_norm(array, 1.0) for array in (FIRST, FIRST if kind == "copies" else SECOND)]
     assert_equal(joined(kind, [parts for _, parts in found]), wanted)
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_a_process_knows_the_norm_of_what_is_elsewhere(three: World, devices: int) -> None:
+    assert three.run(jax_sharded.norm_of_what_is_elsewhere, FIRST, devices) == [5.0] * 3
