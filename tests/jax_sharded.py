@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import time
@@ -58,9 +59,9 @@ def clipped(
     given = [sharded(array, spec) for array, spec in zip(arrays, specs, strict=True)]
     held, calls, own = list(given), [], jax_shards._exchanged
 
-    def counting(numbers: Any, reduce: Any) -> list[int]:
+    def counting(ranks: Any, numbers: Any, reduce: Any) -> list[int]:
         calls.append(reduce.__name__)
-        return own(numbers, reduce)
+        return own(ranks, numbers, reduce)
 
     jax_shards._exchanged = counting
     try:
@@ -94,6 +95,40 @@ def norm_of_four(stated: dict[str, Any]) -> float:
 
 def within_bounds() -> Any:
     return uc.clip_by_value(sharded(np.ones(4, np.float32), ["x"]), np.zeros(4, np.float32), 1.0)
+
+
+def _on(array: np.ndarray, *ranks: int) -> jax.Array:
+    """An array over the devices of some processes."""
+    devices = [device for device in jax.devices() if device.process_index in ranks]
+    place = NamedSharding(Mesh(np.array(devices), ("x",)), PartitionSpec("x"))
+    return jax.make_array_from_callback(array.shape, place, lambda index: array[index], dtype=array.dtype)
+
+
+def clipped_on_meshes_of_some(
+    kind: str, first: np.ndarray, second: np.ndarray, limit: float, stated: dict[str, Any] | None
+) -> tuple[float, list[np.ndarray]]:
+    """The norm of gradients on the first of three processes, and on the others together; and what is here of them
+    afterwards. Without a statement each is clipped by its own norm."""
+    low, high = (lambda: _on(first, 0)), (lambda: _on(first if kind == "copies" else second, 1, 2))
+    held = [low(), high()] if kind == "listed by all" else [low() if jax.process_index() == 0 else high()]
+    if stated is None:
+        held, norm = [new for _, new in uc.GradientClipByNorm(limit)([(None, old) for old in held])], math.nan
+    else:
+        norm = float(uc.clip_grad_norm_(held, limit, **stated))
+    empty = np.zeros(0, np.float32)
+    return norm, [np.concatenate([empty, *(shard.data for shard in array.addressable_shards)]) for array in held]
+
+
+def norm_of_what_is_elsewhere(array: np.ndarray, devices: int) -> float:
+    """All processes list an array of the last one."""
+    place = NamedSharding(Mesh(np.array(jax.devices()[-devices:]), ("x",)), PartitionSpec("x"))
+    given = jax.make_array_from_callback(array.shape, place, lambda index: array[index], dtype=array.dtype)
+    return float(uc.get_total_norm([given], ownership="distinct"))
+
+
+def is_counted(_: Any) -> bool:
+    """With copies on the first process, and on the others together."""
+    return jax.process_index() > 0
 
 
 def with_nan_on_the_last() -> tuple[float, str]:

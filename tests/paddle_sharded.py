@@ -359,6 +359,19 @@ def on_first_half(arrays: Sequence[np.ndarray], group: str = "auto", ownership: 
     return float(uc.clip_grad_norm_([given], 1.0, **_stated(group, ownership, None)))
 
 
+def clipped_each_on_halves(arrays: Sequence[np.ndarray], limit: float) -> list[np.ndarray | None]:
+    """Each clipped by its own norm, on a mesh of two of four processes; all know of both, as those of a pipeline do.
+    What is here of them afterwards."""
+    given, halves = [], ([0, 1], [2, 3])
+    for ranks in halves:
+        dist.new_group(ranks)
+    for array, ranks in zip(arrays, halves, strict=True):
+        gradient = dist.shard_tensor(_tensor(array), ProcessMesh(ranks, ["dp"]), [Shard(0)])
+        given.append((paddle.base.framework.EagerParamBase.from_tensor(gradient), gradient))
+    found = [new for _, new in uc.GradientClipByNorm(limit)(given)]
+    return [_held(new).numpy() if dist.get_rank() in new.process_mesh.process_ids else None for new in found]
+
+
 def plain_stated(
     arrays: Sequence[np.ndarray], group: str, ownership: Any = None, check_numel: Any = None
 ) -> tuple[float, list[str]]:

@@ -198,6 +198,23 @@ def test_meshes_of_some_processes_do_not_tell_what_the_others_hold(worlds: Calla
     assert worlds(4).run(paddle_sharded.on_first_half, given, "all", "distinct") == [n] * 4
 
 
+def test_the_norm_of_a_single_gradient_is_that_of_the_processes_of_its_mesh() -> None:
+    given = [np.array([[3.0], [4.0]], np.float32), np.array([[6.0], [8.0]], np.float32)]
+    low, high = ([whole.clip_by_norm(array, 1.0)[at : at + 1] for at in (0, 1)] for array in given)
+    wanted = [[low[0], None], [low[1], None], [None, high[0]], [None, high[1]]]
+    world = World(paddle_sharded.start, 4)  # where no process has used a mesh that others have not
+    try:
+        for found, expected in zip(world.run(paddle_sharded.clipped_each_on_halves, given, 1.0), wanted, strict=True):
+            np.testing.assert_equal(found, expected)
+    finally:
+        world.close()
+
+
+def test_what_is_no_group_is_refused(worlds: Callable[[int], World]) -> None:
+    for found in worlds(2).attempt(paddle_sharded.plain_stated, [np.ones(2, np.float32)], "everyone", "distinct"):
+        assert "TypeError: process_group is 'everyone'; it has to be a group of paddle.distributed" in str(found)
+
+
 def test_plain_tensors_do_not_tell_what_the_others_hold(worlds: Callable[[int], World]) -> None:
     given = [np.array([3.0, 4.0], np.float32)]
     for found in worlds(2).attempt(paddle_sharded.plain_stated, given, "all"):

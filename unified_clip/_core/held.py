@@ -28,10 +28,10 @@ class RankedGroup(Group, Protocol):
     ranks: list[int]
 
 
-def states(across: Across, parameter: Any, *, is_first: bool) -> bool | None:
+def states(across: Across, leaf: Leaf, *, is_first: bool) -> bool | None:
     """Whether this process counts a parameter, as the caller states it; None where nothing is stated."""
-    if callable(across.ownership):
-        return bool(across.ownership(parameter))
+    if callable(across.ownership):  # of a gradient where its parameter is a name, which does not tell where it is
+        return bool(across.ownership(leaf.tensor if isinstance(leaf.parameter, str) else leaf.parameter))
     if across.ownership == DISTINCT:
         return True
     return is_first if across.ownership == REPLICATED else None
@@ -225,9 +225,7 @@ class Held(ABC):
         """Whether what these ranks hold is counted: the tensor does not tell what the others have."""
         leaf, plain = self._leaves[index], not self.is_cut(self._gradients[index])
         is_first = group.ranks[0] in ranks
-        is_named = isinstance(leaf.parameter, str)  # which does not tell where the gradient is
-        parameter = self._gradients[index] if is_named else leaf.parameter
-        stated = states(self._across, parameter, is_first=is_first)
+        stated = states(self._across, leaf, is_first=is_first)
         if stated is not None:
             return stated
         if plain and self._is_beside_whole_meshes:

@@ -43,7 +43,13 @@ class JaxOps(Ops):
         if group == "auto":
             return self
         told = copy.copy(self)
-        told._axes = () if group is None else (group,) if isinstance(group, str) else tuple(group)
+        axes = () if group is None else (group,) if isinstance(group, str) else group
+        if not isinstance(axes, tuple | list) or not all(isinstance(axis, str) for axis in axes):
+            raise TypeError(
+                f"process_group is {group!r}; it has to be the name of an axis of shard_map, a tuple of such names, "
+                "None, or 'auto'"
+            )
+        told._axes = tuple(axes)
         return told
 
     # -- recognising
@@ -325,7 +331,7 @@ def _put(arrays: list[kernels.Array]) -> list[Tensor]:
 
 def _beside(result: Tensor, tensors: Sequence[Tensor]) -> Tensor:
     """Where these tensors are, if they are committed to their devices; else the result stays free to leave its own."""
-    homes = {tensor.sharding for tensor in tensors if tensor.committed}
+    homes = {tensor.sharding for tensor in tensors if tensor.committed and tensor.sharding.addressable_devices}
     devices = {device for home in homes for device in home.device_set}
     meshes = {getattr(home, "mesh", None) for home in homes}
     with jax.enable_x64(True):
@@ -364,7 +370,7 @@ def _is_concrete(tensor: Any) -> bool:
     if not isinstance(tensor, jax.Array) or isinstance(tensor, jax.core.Tracer) or tensor.is_deleted():
         return False
     devices = tensor.devices()
-    return len(devices) == 1 and next(iter(devices)).platform == "cpu"
+    return len(devices) == 1 and next(iter(devices)).platform == "cpu" and bool(tensor.is_fully_addressable)
 
 
 def _fewer(tensors: Sequence[Tensor]) -> list[Tensor]:

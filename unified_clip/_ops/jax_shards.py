@@ -20,10 +20,12 @@ from . import host
 
 
 def is_in_parts(tensor: Any) -> bool:
-    """Whether it is an array on several CPU devices, some of which are here."""
+    """Whether it is an array on several CPU devices, or on one of another process."""
     if not isinstance(tensor, jax.Array) or isinstance(tensor, jax.core.Tracer) or tensor.is_deleted():
         return False
-    return len(tensor.devices()) > 1 and all(device.platform == "cpu" for device in tensor.devices())
+    if not all(device.platform == "cpu" for device in tensor.devices()):
+        return False
+    return len(tensor.devices()) > 1 or not tensor.is_fully_addressable
 
 
 class PartsPath:
@@ -75,13 +77,7 @@ class PartsPath:
         ]
 
     def _whole(self) -> host.HostPath:
-        """Over whole arrays, gathered."""
-        for tensor in self._tensors:
-            if not tensor.is_fully_addressable:
-                raise ValueError(
-                    "an array that several processes hold cannot be clipped to bounds that are arrays; pass numbers, "
-                    "or clip it under jax.jit"
-                )
+        """Over whole arrays, gathered from devices of this process: for others, slices and such bounds are refused."""
         return host.HostPath(self._ops, self._tensors, [self._ops.host_view(tensor) for tensor in self._tensors])
 
 
@@ -95,6 +91,8 @@ def _distinct(tensor: Any) -> dict[Any, Tensor]:
 
 
 def _join(like: Any, parts: dict[Any, Tensor]) -> Tensor:
+    if not parts:  # all of it is elsewhere
+        return like
     with jax.enable_x64(True):
         placed = [jax.device_put(parts[_key(shard.index)], shard.device) for shard in like.addressable_shards]
         return jax.make_array_from_single_device_arrays(like.shape, like.sharding, placed)
@@ -113,46 +111,51 @@ def copied(value: Tensor, sharding: Any) -> Tensor:
 
 def find(gradients: Sequence[Leaf], parameters: Sequence[Leaf], across: Across) -> JaxShards | None:
     """What processes hold together, where anything says so: an array with parts elsewhere, or the caller."""
-    arrays = [leaf.tensor for leaf in gradients if is_in_parts(leaf.tensor)]
-    if not across.is_stated and all(array.is_fully_addressable for array in arrays):
+    if not across.is_stated and not any(_is_elsewhere(leaf.tensor) for leaf in gradients):
         return None
     return JaxShards(gradients, parameters, across)
 
 
 class Processes:
-    """All processes of `jax.distributed`."""
+    """Processes of `jax.distributed`, this one among them."""
 
-    def __init__(self) -> None:
-        self.rank, self.size = jax.process_index(), jax.process_count()
+    def __init__(self, ranks: tuple[int, ...]) -> None:
+        self._ranks = ranks
+        self.rank, self.size = ranks.index(jax.process_index()), len(ranks)
 
     def total(self, numbers: Sequence[int]) -> list[int]:
-        return _exchanged(numbers, jnp.sum)
+        return _exchanged(self._ranks, numbers, jnp.sum)
 
     def greatest(self, numbers: Sequence[int]) -> list[int]:
-        return _exchanged(numbers, jnp.max)
+        return _exchanged(self._ranks, numbers, jnp.max)
 
 
 @functools.cache
-def _processes() -> Mesh:
-    """One device of each."""
+def _group_of(ranks: tuple[int, ...]) -> Processes:
+    return Processes(ranks)
+
+
+@functools.cache
+def _mesh_of(ranks: tuple[int, ...]) -> Mesh:
+    """One device of each process."""
     first = {device.process_index: device for device in reversed(jax.devices())}
-    return Mesh(np.array([first[rank] for rank in range(jax.process_count())]), ("process",))
+    return Mesh(np.array([first[rank] for rank in ranks]), ("process",))
 
 
-def _exchanged(numbers: Sequence[int], reduce: Callable[..., Tensor]) -> list[int]:
-    mesh = _processes()
+def _exchanged(ranks: tuple[int, ...], numbers: Sequence[int], reduce: Callable[..., Tensor]) -> list[int]:
+    mesh = _mesh_of(ranks)
     with jax.enable_x64(True):
         own = np.asarray(numbers, np.int64)[None]
         rows = jax.make_array_from_callback(
             (mesh.size, own.size), NamedSharding(mesh, PartitionSpec("process")), lambda _: own
         )
-        found: list[int] = np.asarray(_compiled(reduce)(rows).addressable_data(0)).tolist()
+        found: list[int] = np.asarray(_compiled(ranks, reduce)(rows).addressable_data(0)).tolist()
         return found
 
 
 @functools.cache
-def _compiled(reduce: Callable[..., Tensor]) -> Callable[[Tensor], Tensor]:
-    everywhere = NamedSharding(_processes(), PartitionSpec())
+def _compiled(ranks: tuple[int, ...], reduce: Callable[..., Tensor]) -> Callable[[Tensor], Tensor]:
+    everywhere = NamedSharding(_mesh_of(ranks), PartitionSpec())
     compiled: Callable[[Tensor], Tensor] = jax.jit(functools.partial(reduce, axis=0), out_shardings=everywhere)
     return compiled
 
@@ -163,7 +166,7 @@ class JaxShards:
     def __init__(self, gradients: Sequence[Leaf], parameters: Sequence[Leaf], across: Across) -> None:
         self._leaves, self._parameters, self._across = list(gradients), list(parameters), across
         self.values = [leaf.tensor for leaf in gradients]
-        self._all = Processes()
+        self._all = _group_of(tuple(range(jax.process_count())))
 
     @property
     def numel(self) -> int | None:
@@ -193,7 +196,8 @@ class JaxShards:
         found = []
         for leaf in self._parameters:
             at = index_of.get(leaf.position)
-            found.append(Row(at, [self._all] if at is not None and _is_elsewhere(self.values[at]) else []))
+            ranks = () if at is None else _ranks_of(self.values[at])
+            found.append(Row(at, [_group_of(ranks)] if len(ranks) > 1 and self._all.rank in ranks else []))
         return found
 
     def whole(self, index: int) -> Tensor:
@@ -218,15 +222,23 @@ class JaxShards:
         return [shard.data for shard in self.values[index].addressable_shards if shard.replica_id == 0]
 
     def _counted(self, index: int) -> list[Tensor]:
-        if _is_elsewhere(self.values[index]):
-            return self._once(index)
-        leaf, is_first = self._leaves[index], self._all.rank == 0
-        counts = states(self._across, leaf.parameter, is_first=is_first)
+        leaf, ranks = self._leaves[index], _ranks_of(self.values[index])
+        parts: list[Tensor] = self.whole(index)
+        if len(ranks) == self._all.size:
+            return parts
+        is_first = 0 in ranks
+        counts = states(self._across, leaf, is_first=is_first)
         if counts is None and getattr(leaf.tensor, "committed", False):
-            raise untold(self._all.size, leaf.place, "on devices of this one alone")
+            held = ", ".join(map(str, ranks))
+            raise untold(self._all.size, leaf.place, f"on devices of rank {held} alone")
         if counts is None:
             counts = is_first  # JAX takes what is not committed for copies too
-        return self._held(index) if counts else []
+        return parts if counts else []
+
+
+def _ranks_of(value: Any) -> tuple[int, ...]:
+    """The processes on whose devices an array is."""
+    return tuple(sorted({device.process_index for device in value.devices()}))
 
 
 def _is_elsewhere(value: Any) -> bool:

@@ -203,8 +203,14 @@ class PaddleShards(Held):
         return self._group_of(None)
 
     def named_group(self, stated: Any) -> PaddleGroup:
-        is_mesh = isinstance(stated, paddle.distributed.ProcessMesh)
-        return self._group_of(_group_with(stated.process_ids) if is_mesh else stated)
+        if isinstance(stated, paddle.distributed.ProcessMesh):
+            return self._group_of(_group_with(stated.process_ids))
+        if not isinstance(stated, paddle.distributed.communication.group.Group):
+            raise TypeError(
+                f"process_group is {stated!r}; it has to be a group of paddle.distributed, a ProcessMesh, None, or "
+                "'auto'"
+            )
+        return self._group_of(stated)
 
     def told_group(self) -> PaddleGroup | None:
         if self._hcg is None or any(map(is_dist, self._tensors())):
@@ -214,7 +220,8 @@ class PaddleShards(Held):
 
     def groups_over(self, leaf: Leaf, tensor: Any) -> list[PaddleGroup]:
         if is_dist(tensor):
-            cut = any(placement.is_shard() for placement in tensor.placements)
+            here = self._rank in tensor.process_mesh.process_ids
+            cut = here and any(placement.is_shard() for placement in tensor.placements)
             return [self._group_of(_group_with(tensor.process_mesh.process_ids))] if cut else []
         if self._hcg is not None and _is_part(leaf.parameter):
             return [self._group_of(self._hcg.get_model_parallel_group())]
