@@ -56,7 +56,7 @@ class World:
         assert wait([end, self._processes[rank].sentinel], LIMIT), f"rank {rank} did not return within {LIMIT} seconds"
         try:
             return end.recv()
-        except EOFError:
+        except (EOFError, ConnectionResetError):
             self._processes[rank].join()
             return Failure("it ended", self._processes[rank].exitcode)
 
