@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -41,6 +42,12 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
 def test_the_norm_of_one_gradient_in_parts_that_do_not_tell_is_not_known(world: World) -> None:
     for found in world.attempt(training.sharded, "FSDP1", CONFIGS["each its own"]):
         assert "is a plain tensor, of which other processes may hold other parts" in str(found)
+
+
+def test_the_greatest_magnitude_of_one_gradient_in_parts_is_not_known(world: World) -> None:
+    config = ClipConfig(rule="norm", threshold=0.02, family="paddle", norm_type=math.inf)
+    for found in world.attempt(training.sharded, "FSDP2", config):
+        assert "the norm of order inf of single gradients cannot be computed where several processes" in str(found)
 
 
 @pytest.mark.parametrize("use_orig_params", [True, False])
