@@ -6,8 +6,8 @@ import os
 import socket
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import numpy as np
 import paddle
 import paddle.distributed as dist
 from paddle.distributed import Partial, ProcessMesh, Replicate, Shard, fleet
+from worlds import calls_of
 
 import unified_clip.numpy as np_uc
 import unified_clip.paddle as uc
@@ -72,27 +73,9 @@ def _complete_gloo() -> None:
     paddle._C_ops.c_identity = lambda tensor, *_: tensor.clone()
 
 
-@contextmanager
-def counted() -> Iterator[list[str]]:
+def counted() -> AbstractContextManager[list[str]]:
     """The collectives that are called meanwhile."""
-    calls: list[str] = []
-    names = ("all_reduce", "all_gather", "broadcast", "reduce_scatter", "reshard")
-    own = {name: getattr(dist, name) for name in names}
-
-    def counting(name: str) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            calls.append(name)
-            return own[name](*args, **kwargs)
-
-        return call
-
-    for name in names:
-        setattr(dist, name, counting(name))
-    try:
-        yield calls
-    finally:
-        for name in names:
-            setattr(dist, name, own[name])
+    return calls_of(dist, ("all_reduce", "all_gather", "broadcast", "reduce_scatter", "reshard"))
 
 
 def mesh_of(kind: str) -> ProcessMesh:

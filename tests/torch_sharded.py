@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import operator
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
-from worlds import World
+from worlds import World, calls_of, of_any_size
 
 import unified_clip.torch as uc
 from unified_clip._core.exact import UNIT, Accumulator
@@ -35,44 +35,14 @@ def start(rank: int, size: int, meeting: str) -> None:
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=60))
 
 
-@contextmanager
-def worlds() -> Iterator[Callable[[int], World]]:
+def worlds() -> AbstractContextManager[Callable[[int], World]]:
     """Of any size, each started once."""
-    made: dict[int, World] = {}
-
-    def of(size: int) -> World:
-        if size not in made:
-            made[size] = World(start, size)
-        return made[size]
-
-    try:
-        yield of
-    finally:
-        for world in made.values():
-            world.close()
+    return of_any_size(start)
 
 
-@contextmanager
-def counted() -> Iterator[list[str]]:
+def counted() -> AbstractContextManager[list[str]]:
     """The collectives that are called meanwhile."""
-    calls: list[str] = []
-    names = ("all_reduce", "all_gather", "all_gather_into_tensor", "broadcast", "reduce_scatter_tensor")
-    own = {name: getattr(dist, name) for name in names}
-
-    def counting(name: str) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            calls.append(name)
-            return own[name](*args, **kwargs)
-
-        return call
-
-    for name in names:
-        setattr(dist, name, counting(name))
-    try:
-        yield calls
-    finally:
-        for name in names:
-            setattr(dist, name, own[name])
+    return calls_of(dist, ("all_reduce", "all_gather", "all_gather_into_tensor", "broadcast", "reduce_scatter_tensor"))
 
 
 def mesh_of(kind: str) -> DeviceMesh:

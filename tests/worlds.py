@@ -7,8 +7,8 @@ import multiprocessing
 import os
 import tempfile
 import traceback
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -69,6 +69,45 @@ class World:
             process.kill()
             process.join()
         self._directory.cleanup()
+
+
+@contextmanager
+def of_any_size(start: Start) -> Iterator[Callable[[int], World]]:
+    """Worlds of any size, each made when it is asked for."""
+    made: dict[int, World] = {}
+
+    def of(size: int) -> World:
+        if size not in made:
+            made[size] = World(start, size)
+        return made[size]
+
+    try:
+        yield of
+    finally:
+        for world in made.values():
+            world.close()
+
+
+@contextmanager
+def calls_of(module: Any, names: Sequence[str]) -> Iterator[list[str]]:
+    """Those of a module's functions that are called meanwhile."""
+    calls: list[str] = []
+    own = {name: getattr(module, name) for name in names}
+
+    def counting(name: str) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            calls.append(name)
+            return own[name](*args, **kwargs)
+
+        return call
+
+    for name in names:
+        setattr(module, name, counting(name))
+    try:
+        yield calls
+    finally:
+        for name in names:
+            setattr(module, name, own[name])
 
 
 class Failure:

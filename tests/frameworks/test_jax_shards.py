@@ -462,21 +462,21 @@ STATED: dict[str, Callable[[Any, Any], Any]] = {
     "global_norm": lambda g, group: g / uc.global_norm([g], process_group=group),
     "clip_by_norm": lambda g, group: uc.clip_by_norm(g, 1.0, process_group=group),
     "GradientClipByNorm": lambda g, group: uc.GradientClipByNorm(1.0, process_group=group)([("g", g)])[0][1],
-    "transforms.clip_by_global_norm": lambda g, group: updated(
+    "transforms.clip_by_global_norm": lambda g, group: updated_by(
         uc.transforms.clip_by_global_norm(1.0, process_group=group), g
     ),
-    "transforms.gradient_clip_by_global_norm": lambda g, group: updated(
+    "transforms.gradient_clip_by_global_norm": lambda g, group: updated_by(
         uc.transforms.gradient_clip_by_global_norm(1.0, process_group=group), g
     ),
-    "transforms.clip_by_norm": lambda g, group: updated(uc.transforms.clip_by_norm(1.0, process_group=group), g),
-    "ClipConfig.as_optax": lambda g, group: updated(
+    "transforms.clip_by_norm": lambda g, group: updated_by(uc.transforms.clip_by_norm(1.0, process_group=group), g),
+    "ClipConfig.as_optax": lambda g, group: updated_by(
         unified_clip.ClipConfig(rule="global_norm", threshold=1.0, family="tensorflow").as_optax(process_group=group), g
     ),
 }
 """Gradients clipped to a norm of 1, by names that take `process_group`."""
 
 
-def updated(transformation: Any, gradient: Any) -> Any:
+def updated_by(transformation: Any, gradient: Any) -> Any:
     return transformation.update(gradient, transformation.init(gradient))[0]
 
 

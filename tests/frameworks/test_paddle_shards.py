@@ -13,7 +13,7 @@ import paddle_sharded
 import pytest
 import reference
 from paddle_sharded import PLACEMENTS
-from worlds import World
+from worlds import World, of_any_size
 
 import unified_clip.numpy as whole
 import unified_clip.paddle as uc
@@ -23,16 +23,8 @@ SIZES = [1, 2, 4]
 
 @pytest.fixture(scope="module")
 def worlds() -> Iterator[Callable[[int], World]]:
-    made: dict[int, World] = {}
-
-    def of(size: int) -> World:
-        if size not in made:
-            made[size] = World(paddle_sharded.start, size)
-        return made[size]
-
-    yield of
-    for world in made.values():
-        world.close()
+    with of_any_size(paddle_sharded.start) as of:
+        yield of
 
 
 def arrays(dtype: str = "float32") -> list[np.ndarray]:
