@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import reference
 from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
@@ -138,3 +139,21 @@ def with_nan_on_the_last() -> tuple[float, str]:
     except NonFiniteNormError as error:
         return float(uc.get_total_norm([array])), str(error)
     raise AssertionError("NaN is not finite")
+
+
+# -- what tests compare
+
+COUNTER_EXAMPLE = np.array([2.0**24, 2.0**12, 2.0**12] + [2.0**-3] * 70 + [0.0] * 3, np.float32)
+"""Its norm is just above the middle between two float32, where a float64 sum depends on who adds what."""
+
+
+def arrays(dtype: str = "float32") -> list[np.ndarray]:
+    """Each axis can be cut into four; one array is empty."""
+    random = np.random.default_rng(3)
+    shapes = [(8, 4), (4, 12), (16, 4), (4, 4), (4, 0), (8, 8)]
+    return [reference.array(random.standard_normal(shape) * 3.0**number, dtype) for number, shape in enumerate(shapes)]
+
+
+def assert_equal(got: list[Any], wanted: list[np.ndarray]) -> None:
+    for one, other in zip(got, wanted, strict=True):
+        np.testing.assert_array_equal(np.asarray(one), other, strict=True)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import jax_sharded
 import numpy as np
 import optax
 import pytest
@@ -17,8 +16,8 @@ import reference
 from jax.experimental.sparse import BCOO
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+from jax_sharded import COUNTER_EXAMPLE, arrays, assert_equal
 from kits import Kit
-from worlds import World
 
 import unified_clip
 import unified_clip.jax as uc
@@ -26,9 +25,6 @@ import unified_clip.numpy as whole
 from unified_clip.errors import NonFiniteNormError
 
 Way = Callable[[Callable[..., Any], Mesh, Any], Callable[..., Any]]
-
-COUNTER_EXAMPLE = np.array([2.0**24, 2.0**12, 2.0**12] + [2.0**-3] * 70 + [0.0] * 3, np.float32)
-"""Its norm is just above the middle between two float32, where a float64 sum depends on who adds what."""
 
 
 @pytest.fixture(autouse=True)
@@ -41,13 +37,6 @@ def mesh_of(devices: int) -> Mesh:
     """Two rows where there are four devices."""
     shape = (max(devices // 2, 1), min(devices, 2))
     return Mesh(np.array(jax.devices()[:devices]).reshape(shape), ("x", "y"), axis_types=(AxisType.Auto,) * 2)
-
-
-def arrays(dtype: str = "float32") -> list[np.ndarray]:
-    """Each axis can be cut into four; one array is empty."""
-    random = np.random.default_rng(3)
-    shapes = [(8, 4), (4, 12), (16, 4), (4, 4), (4, 0), (8, 8)]
-    return [reference.array(random.standard_normal(shape) * 3.0**number, dtype) for number, shape in enumerate(shapes)]
 
 
 LAYOUTS: dict[str, list[P]] = {
@@ -80,11 +69,6 @@ WAYS: dict[str, Way] = {
     "jit": lambda function, mesh, specs: jax.jit(function),
     "shard_map": in_shard_map,
 }
-
-
-def assert_equal(got: list[Any], wanted: list[np.ndarray]) -> None:
-    for one, other in zip(got, wanted, strict=True):
-        np.testing.assert_array_equal(np.asarray(one), other, strict=True)
 
 
 # -- any layout on any number of devices
@@ -610,140 +594,3 @@ def test_layers_in_shard_map(devices: int) -> None:
     assert float(norm) == reference.norm(gathered.values())
     wanted = whole.clip_by_global_norm(gathered, 0.5)[0]
     assert_equal([clipped[name] for name in specs], [wanted[name] for name in specs])
-
-
-# -- two processes with two devices each
-
-
-@pytest.fixture(scope="module")
-def world() -> Iterator[World]:
-    world = World(jax_sharded.start, 2)
-    yield world
-    world.close()
-
-
-OVER_ALL = [("x",), (None, "x"), ("x", "y"), (), (("x", "y"),), ("y",)]
-EXCHANGES = {1.0: ["sum"], 2.0: ["sum"], math.inf: ["max", "sum"], 3.0: ["max", "sum", "sum"]}
-"""What is reduced over the processes; a count is a sum of its own where something else is a maximum."""
-
-
-@pytest.mark.parametrize("p", EXCHANGES)
-def test_arrays_over_several_processes(world: World, p: float) -> None:
-    expected = [array.copy() for array in arrays()]
-    n = whole.clip_grad_norm_(expected, 1.5, p)
-    for norm, gradients, calls in world.run(jax_sharded.clipped, arrays(), OVER_ALL, p, 1.5):
-        assert norm == float(n)
-        assert_equal(gradients, expected)
-        assert calls == EXCHANGES[p]
-
-
-def test_the_last_bit_does_not_depend_on_the_processes(world: World) -> None:
-    for norm, _, calls in world.run(jax_sharded.clipped, [COUNTER_EXAMPLE], [(("x", "y"),)], 2.0, 1.0):
-        assert norm == 2.0**24 + 2
-        assert calls == ["sum", "sum"]  # the first leaves a doubt
-
-
-def test_norms_of_single_arrays_over_several_processes(world: World) -> None:
-    for gradients in world.run(jax_sharded.clipped_each, arrays(), OVER_ALL, 1.5):
-        assert_equal(gradients, [whole.clip_by_norm(array, 1.5) for array in arrays()])
-
-
-@pytest.mark.parametrize(
-    ("committed", "stated", "norm"),
-    [(False, {}, 5.0), (True, {"ownership": "replicated"}, 5.0), (True, {"ownership": "distinct"}, math.sqrt(41.0))],
-)
-def test_an_array_of_one_process_beside_those_of_all(
-    world: World, committed: bool, stated: dict[str, Any], norm: float
-) -> None:
-    assert world.run(jax_sharded.with_own_array, committed, stated) == [float(np.float32(norm))] * 2
-
-
-NOT_TOLD = "on devices of rank [01] alone, which does not tell what the others have in its place; pass ownership"
-
-
-@pytest.mark.parametrize(
-    ("function", "args", "message"),
-    [
-        ("with_own_array", (True, {}), NOT_TOLD),
-        ("disagreeing", (), "the processes disagree about threshold: 1.0 on rank 0; 2.0 on rank 1"),
-        ("norm_of_four", ({"check_numel": 5},), "4 gradient elements were counted, and 5 expected"),
-        ("norm_of_four", ({"process_group": None},), "process_group is None, and other processes have parts"),
-        ("within_bounds", (), r"a bound has shape \[4\], and several processes hold the gradient; pass"),
-    ],
-)
-def test_faults_are_told_on_every_process(world: World, function: str, args: tuple[Any, ...], message: str) -> None:
-    for failure in world.attempt(getattr(jax_sharded, function), *args):
-        assert re.search(message, str(failure))
-
-
-def test_nan_on_one_process_is_known_to_all(world: World) -> None:
-    first, last = world.run(jax_sharded.with_nan_on_the_last)
-    assert math.isnan(first[0])
-    assert math.isnan(last[0])
-    assert "rank 1 holds 1 NaN and 0 inf" in first[1]
-    assert "position 0 holds 1 NaN and 0 inf" in last[1]
-
-
-# -- three processes, and arrays over the devices of some
-
-
-@pytest.fixture(scope="module")
-def three() -> Iterator[World]:
-    world = World(jax_sharded.start, 3)
-    yield world
-    world.close()
-
-
-FIRST, SECOND = np.array([3.0, 0.0, 0.0, 4.0], np.float32), np.array([0.0, 12.0, 0.0, 0.0], np.float32)
-
-
-def joined(kind: str, parts: list[list[np.ndarray]]) -> list[np.ndarray]:
-    """The two gradients, from what each process has of those that it lists."""
-    if kind == "listed by all":
-        return [np.concatenate(each) for each in zip(*parts, strict=True)]
-    return [*parts[0], np.concatenate([*parts[1], *parts[2]])]
-
-
-@pytest.mark.parametrize(
-    ("kind", "stated", "norm"),
-    [
-        ("copies", {"ownership": "replicated", "check_numel": True}, 5.0),
-        ("copies", {"ownership": jax_sharded.is_counted, "check_numel": 4}, 5.0),
-        ("stages", {"ownership": "distinct", "check_numel": 8}, 13.0),
-        ("listed by all", {"ownership": "distinct", "check_numel": True}, 13.0),
-    ],
-)
-def test_for_arrays_on_some_processes_it_is_stated_what_the_others_have(
-    three: World, kind: str, stated: dict[str, Any], norm: float
-) -> None:
-    found = three.run(jax_sharded.clipped_on_meshes_of_some, kind, FIRST, SECOND, 1.0, stated)
-    assert [each for each, _ in found] == [norm] * 3
-    wanted = [FIRST.copy(), (FIRST if kind == "copies" else SECOND).copy()]
-    whole.clip_grads_with_norm_(wanted, 1.0, norm)
-    assert_equal(joined(kind, [parts for _, parts in found]), wanted)
-
-
-def test_arrays_on_some_processes_do_not_tell_what_the_others_have(three: World) -> None:
-    message = "is on devices of rank {} alone, which does not tell what the others have in its place; pass ownership"
-    for failure in three.attempt(jax_sharded.clipped_on_meshes_of_some, "listed by all", FIRST, SECOND, 1.0, {}):
-        assert message.format("0") in str(failure) or message.format("1, 2") in str(failure)
-    for failure in three.attempt(jax_sharded.clipped_on_meshes_of_some, "copies", FIRST, SECOND, 1.0, {})[1:]:
-        assert message.format("1, 2") in str(failure)
-
-
-def test_a_wrong_statement_is_found_by_the_number_of_elements(three: World) -> None:
-    stated = {"ownership": "distinct", "check_numel": True}
-    for failure in three.attempt(jax_sharded.clipped_on_meshes_of_some, "copies", FIRST, SECOND, 1.0, stated):
-        assert "8 gradient elements were counted, and 4 expected" in str(failure)
-
-
-@pytest.mark.parametrize("kind", ["copies", "stages", "listed by all"])
-def test_the_norm_of_a_single_array_is_that_of_the_processes_that_have_it(three: World, kind: str) -> None:
-    found = three.run(jax_sharded.clipped_on_meshes_of_some, kind, FIRST, SECOND, 1.0, None)
-    wanted = [whole.clip_by_norm(array, 1.0) for array in (FIRST, FIRST if kind == "copies" else SECOND)]
-    assert_equal(joined(kind, [parts for _, parts in found]), wanted)
-
-
-@pytest.mark.parametrize("devices", [1, 2])
-def test_a_process_knows_the_norm_of_what_is_elsewhere(three: World, devices: int) -> None:
-    assert three.run(jax_sharded.norm_of_what_is_elsewhere, FIRST, devices) == [5.0] * 3
