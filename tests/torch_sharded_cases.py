@@ -102,6 +102,28 @@ def from_an_iterator() -> Found:
     return uc.clip_grad_norm_((pair for pair in [("weight", holder)]), 1.0).item(), gathered([holder])
 
 
+def by_pairs(clip: Callable[[Any], Any]) -> list[Any]:
+    """A process has none of the distributed gradients, and tells by its parameters that there are some."""
+    weight, bias = holding(cut(3.0, 4.0)), holding(torch.tensor([12.0]))
+    pairs = [(weight, None if dist.get_rank() == 1 else weight.grad), (bias, bias.grad)]
+    results = [gradient for _, gradient in clip(pairs)]
+    return [
+        None if each is None else (each.to_local() if isinstance(each, DTensor) else each).tolist() for each in results
+    ]
+
+
+def by_pairs_of_a_class() -> list[Any]:
+    return by_pairs(uc.GradientClipByGlobalNorm(1.0))
+
+
+def by_pairs_of_a_configuration() -> list[Any]:
+    return by_pairs(ClipConfig(rule="global_norm", threshold=1.0, family="paddle").clipper().pairs)
+
+
+def by_norms_of_pairs() -> list[Any]:
+    return by_pairs(uc.GradientClipByNorm(1.0))
+
+
 def by_a_configuration() -> Found:
     """One of the gradients is missing on a process that has nothing of it but zeros."""
     given = [cut(3.0, 4.0), cut(12.0, 0.0)]

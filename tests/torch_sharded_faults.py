@@ -14,11 +14,12 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import DTensor, Partial, Shard
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch_sharded import distributed, mesh_of, parameters
 
 import unified_clip.torch as uc
+from unified_clip.ownership import mesh_ownership
 
 Parameters = list[nn.Parameter]
 
@@ -96,6 +97,25 @@ def on_some(given: Parameters) -> Parameters:
     return found
 
 
+def copies_on_some(given: Parameters) -> Parameters:
+    """As `on_some`, but every process of a mesh has all, of which the first would count."""
+    mesh, found = rows()["tp"], []
+    for array in ARRAYS:
+        gradient = distributed(array, mesh, [Replicate()])
+        found.append(nn.Parameter(torch.zeros_like(gradient)))
+        found[-1].grad = gradient
+    return found
+
+
+def on_the_first_two(given: Parameters) -> Parameters:
+    """On a mesh that some of the processes are not on, which have the DTensor all the same."""
+    mesh = DeviceMesh("cpu", [0, 1])
+    gradient = DTensor.from_local(torch.ones(2 * (dist.get_rank() < 2)), mesh, [Shard(0)], run_check=False)
+    found = nn.Parameter(torch.zeros_like(gradient))
+    found.grad = gradient
+    return [found]
+
+
 def on_some_beside_all(given: Parameters) -> Parameters:
     return on_some(given) + given
 
@@ -134,6 +154,16 @@ def of_the_first() -> Any:
 
 
 @functools.cache
+def rows() -> DeviceMesh:
+    return init_device_mesh("cpu", (2, dist.get_world_size() // 2), mesh_dim_names=("dp", "tp"))
+
+
+@functools.cache
+def mesh_of_the_first() -> DeviceMesh:
+    return DeviceMesh("cpu", [0])
+
+
+@functools.cache
 def rows_of_some() -> Any:
     """A mesh of two dimensions with half of the processes."""
     size = dist.get_world_size()
@@ -164,6 +194,10 @@ def in_one_of(of_first: Callable[[], Any], of_others: Callable[[], Any]) -> Call
         return clip(process_group=groups[rank > 0])(given, rank)
 
     return call
+
+
+def of_a_mesh(group: Callable[[], Any], mesh: Callable[[], DeviceMesh]) -> Call:
+    return lambda given, rank: clip(process_group=group(), ownership=mesh_ownership(mesh()))(given, rank)
 
 
 def late(given: Parameters, rank: int) -> Any:
@@ -244,7 +278,18 @@ CASES: dict[str, tuple[Prepare, Call]] = {
     "a group that is too small": (as_they_are, in_one_of(of_the_first, of_the_last)),
     "a mesh without a group": (plain, in_group(rows_of_some, ownership="distinct")),
     "no group": (as_they_are, clip(process_group=None)),
+    "a mesh of others": (plain, in_group(mesh_of_the_first)),
     "a name for a group": (as_they_are, clip(process_group="world")),
+    "a list for a group": (as_they_are, clip(process_group=[0, 1])),
+    "a name for a group of single gradients": (
+        as_they_are,
+        lambda given, rank: uc.GradientClipByNorm(1.0, process_group="world").clip_(given) or torch.zeros(()),
+    ),
+    "copies on some processes, in a group": (copies_on_some, in_group(lambda: dist.group.WORLD)),
+    "on the first two, in a group": (on_the_first_two, in_group(lambda: dist.group.WORLD)),
+    "who counts on a wider mesh": (on_some, of_a_mesh(lambda: rows()["tp"], rows)),
+    "who counts on a narrower mesh": (on_some, of_a_mesh(lambda: dist.group.WORLD, lambda: rows()["tp"])),
+    "who counts on a narrower mesh than all": (as_they_are, of_a_mesh(lambda: "auto", lambda: rows()["tp"])),
     "unknown ownership": (as_they_are, clip(ownership="owned")),
     "numbers that are no counts": (as_they_are, clip(check_numel=10.0)),
     "terms that are no sums": (of_maxima, clip()),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.tensor import DTensor
 
 import unified_clip
+import unified_clip.torch as uc
 from unified_clip import ClipConfig
 
 STEPS = 3
@@ -59,14 +61,56 @@ def sharded(kind: str, config: ClipConfig) -> tuple[Any, list[np.ndarray]]:
     return handle.last.norm, [weight.detach().numpy().copy() for weight in weights]
 
 
-def clipped_flat(use_orig_params: bool) -> float:
-    """The norm of FSDP1's gradients, where nobody says whose they are."""
+LIMIT = 1e-3
+
+
+def clipped_flat(use_orig_params: bool, clip: Callable[[list[nn.Parameter]], Any]) -> Any:
+    """FSDP1's gradients, where nobody says whose they are."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # FSDP1 is deprecated
         net = FullyShardedDataParallel(model(), device_id=torch.device("cpu"), use_orig_params=use_orig_params)
     net(torch.ones(8, 6)).square().mean().backward()
-    norm: float = unified_clip.clip_grad_norm_(net.parameters(), 1.0).item()
+    return clip(list(net.parameters()))
+
+
+def in_place(holders: list[nn.Parameter]) -> float:
+    norm: float = unified_clip.clip_grad_norm_(holders, LIMIT).item()
     return norm
+
+
+def in_pairs(holders: list[nn.Parameter]) -> float:
+    results = uc.GradientClipByGlobalNorm(LIMIT)([(each, each.grad) for each in holders])
+    return uc.global_norm([gradient for _, gradient in results]).item()
+
+
+def each(holders: list[nn.Parameter]) -> float:
+    uc.GradientClipByNorm(LIMIT).clip_(holders)
+    return 1.0
+
+
+def attached(holders: list[nn.Parameter]) -> float:
+    ClipConfig(rule="global_norm", threshold=LIMIT, family="pytorch").attach_to(torch.optim.SGD(holders))
+    return 1.0
+
+
+def in_two_steps(holders: list[nn.Parameter]) -> tuple[float, float]:
+    """The norm before and after, where only the name that measures is told of the shards."""
+
+    def measured() -> Any:
+        gradients = [each.grad for each in holders]
+        return uc.get_total_norm(gradients, process_group=dist.group.WORLD, ownership="distinct")
+
+    before = measured()
+    uc.clip_grads_with_norm_(holders, LIMIT, before)
+    return before.item(), measured().item()
+
+
+def by_value(holders: list[nn.Parameter]) -> float:
+    uc.clip_grad_value_(holders, LIMIT)
+    uc.GradientClipByValue(LIMIT).clip_(holders)
+    return max(
+        (float(each.grad.abs().max()) for each in holders if each.grad is not None and each.grad.numel()), default=0
+    )
 
 
 def recorded(config: ClipConfig, directory: str, norms: bool, only: int | None = None) -> None:

@@ -46,6 +46,23 @@ def test_gradients_of_every_kind_take_part(world: World, case: Callable[[], Any]
     assert world.run(case) == [expected] * 2
 
 
+N = math.sqrt(153)
+
+
+@pytest.mark.parametrize(
+    ("case", "first", "bias"),
+    [
+        (cases.by_pairs_of_a_class, 3 / N, 12 / N),
+        (cases.by_pairs_of_a_configuration, 3 / N, 12 / N),
+        (cases.by_norms_of_pairs, 1.0, 1.0),
+    ],
+)
+def test_pairs_tell_by_their_parameters(world: World, case: Callable[[], Any], first: float, bias: float) -> None:
+    """Of the gradient `[3, 4]` the process that has none would hold the 4."""
+    wanted = pytest.approx([bias])
+    assert world.run(case) == [[pytest.approx([first]), wanted], [None, wanted]]
+
+
 @pytest.mark.parametrize(("p", "norm"), [(2.0, 13.0), (float("inf"), 12.0)])
 def test_a_norm_of_pytorch_may_be_given(world: World, p: float, norm: float) -> None:
     """With p = inf every process has that of its own part."""

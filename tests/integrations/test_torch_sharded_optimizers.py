@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -50,13 +51,26 @@ def test_the_greatest_magnitude_of_one_gradient_in_parts_is_not_known(world: Wor
         assert "the norm of order inf of single gradients cannot be computed where several processes" in str(found)
 
 
-@pytest.mark.parametrize("use_orig_params", [True, False])
-def test_shards_that_do_not_tell_so_are_refused_unless_one_process_has_all(world: World, use_orig_params: bool) -> None:
-    for found in world.attempt(training.clipped_flat, use_orig_params):
+FLAT = [training.in_place, training.in_pairs, training.each, training.attached]
+
+
+@pytest.mark.parametrize(("use_orig_params", "clip"), [(True, clip) for clip in FLAT] + [(False, training.in_place)])
+def test_shards_that_do_not_tell_so_are_refused_unless_one_process_has_all(
+    world: World, use_orig_params: bool, clip: Callable[[Any], Any]
+) -> None:
+    for found in world.attempt(training.clipped_flat, use_orig_params, clip):
         if world.size == 1:
             assert found > 0
         else:
             assert "these parameters are shards of FSDP1, which do not tell so" in str(found)
+
+
+def test_shards_need_not_tell_where_nothing_has_to_be_measured(world: World) -> None:
+    for before, after in world.run(training.clipped_flat, True, training.in_two_steps):
+        assert before > training.LIMIT
+        assert after == pytest.approx(training.LIMIT, rel=2e-3)  # eps is 1e-6
+    found = world.run(training.clipped_flat, True, training.by_value)
+    assert max(found) == pytest.approx(training.LIMIT)
 
 
 @pytest.mark.parametrize(

@@ -134,10 +134,13 @@ class Held(ABC):
         if self._across.process_group is None:
             self._check_complete(range(len(self._leaves)))
             return [Row(index_of.get(leaf.position), []) for leaf in self._parameters]
+        group = None if self._across.process_group == "auto" else self._group
         rows = []
         for leaf in self._parameters:
             index = index_of.get(leaf.position)
             tensor = leaf.parameter if index is None else self._gradients[index]
+            if group is not None and self.is_cut(tensor):
+                self._check_within(leaf, self.ranks(tensor), group)
             rows.append(Row(index, self.groups_over(leaf, tensor)))
         return rows
 
@@ -179,12 +182,21 @@ class Held(ABC):
 
     @functools.cached_property
     def _group(self) -> RankedGroup:
+        group = self._told_group()
+        mesh = getattr(self._across.ownership, "ranks", None)
+        if mesh is not None and mesh != set(group.ranks):
+            raise ValueError(
+                f"ownership goes by a {self.words.mesh} with the ranks {sorted(mesh)}, and the gradients are added up "
+                f"over {group.ranks}; pass the {self.words.mesh} and the process_group of all that hold the model"
+            )
+        return group
+
+    def _told_group(self) -> RankedGroup:
         stated, world = self._across.process_group, self.world()
         if stated != "auto":
             return self.named_group(stated)
         sizes = {len(self.ranks(tensor)) for tensor in self._tensors() if self.is_cut(tensor)}
-        mesh = getattr(self._across.ownership, "mesh", None)
-        if world.size in sizes or (mesh is not None and mesh.size() == world.size):
+        if world.size in sizes or len(getattr(self._across.ownership, "ranks", ())) == world.size:
             return world
         if (told := self.told_group()) is not None:
             return told
@@ -201,7 +213,7 @@ class Held(ABC):
         )
 
     def _tensors(self) -> list[Any]:
-        return [leaf.tensor for leaf in self._parameters] + self._gradients
+        return [leaf.parameter for leaf in self._parameters] + self._gradients
 
     # -- who counts what
 
@@ -211,15 +223,17 @@ class Held(ABC):
         if not self.is_cut(gradient):
             return self._is_owner(index, group, frozenset([group.ranks[group.rank]]))
         ranks = self.ranks(gradient)
+        self._check_within(self._leaves[index], ranks, group)
+        is_owner = len(ranks) == group.size or self._is_owner(index, group, ranks)  # or an error, for copies too
+        return is_owner and self.is_first(gradient)
+
+    def _check_within(self, leaf: Leaf, ranks: frozenset[int], group: RankedGroup) -> None:
         if ranks not in self._within and not ranks <= set(group.ranks):
             raise ValueError(
-                f"the gradient at {self._leaves[index].place} is on a {self.words.mesh} with the ranks {sorted(ranks)}"
-                f", and process_group has {group.ranks}; pass a group of all processes that hold the model"
+                f"the gradient at {leaf.place} is on a {self.words.mesh} with the ranks {sorted(ranks)}, and "
+                f"process_group has {group.ranks}; pass a group of all processes that hold the model"
             )
         self._within.add(ranks)
-        if not self.is_first(gradient):
-            return False
-        return len(ranks) == group.size or self._is_owner(index, group, ranks)
 
     def _is_owner(self, index: int, group: RankedGroup, ranks: frozenset[int]) -> bool:
         """Whether what these ranks hold is counted: the tensor does not tell what the others have."""

@@ -158,7 +158,8 @@ class TorchOps(host.OfParameters, Ops):
 
     def whole_of_pairs(self, pairs: Sequence[Any]) -> WholePath | None:
         if not torch.compiler.is_compiling():
-            return super().whole_of_pairs(pairs)
+            whole = super().whole_of_pairs(pairs)
+            return None if whole is None or torch_shards.are_flat([pair[0] for pair in pairs]) else whole
         if not all(type(pair) is tuple and len(pair) == 2 and _is_counted(pair[0]) for pair in pairs):
             return None
         return _whole_in_graph(self, [pair[1] for pair in pairs], differentiable=False)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 
 from .._core.containers import Leaf
 from .._core.held import Held, RankedGroup, Words
 from .._core.ops import Tensor
-from .._core.shards import REPLICATED, Across, Alone
+from .._core.shards import REPLICATED, Across, Alone, Row
 
 
 def is_dtensor(value: Any) -> bool:
@@ -32,11 +32,10 @@ def greatest(magnitudes: Any) -> Any:
 
 def find(gradients: Sequence[Leaf], parameters: Sequence[Leaf], across: Across) -> TorchShards | None:
     """What processes hold together, where anything says so: a DTensor, or the caller."""
-    if not across.is_stated and not any(is_dtensor(leaf.tensor) for leaf in (*parameters, *gradients)):
-        if across.process_group == "auto" and are_flat([leaf.parameter for leaf in parameters]):
-            refuse_flat()
-        return None
-    return TorchShards(gradients, parameters, across)
+    given = [*(leaf.parameter for leaf in parameters), *(leaf.tensor for leaf in gradients)]
+    if across.is_stated or any(map(is_dtensor, given)) or (across.process_group == "auto" and are_flat(given)):
+        return TorchShards(gradients, parameters, across)
+    return None
 
 
 def are_flat(parameters: Sequence[Any]) -> bool:
@@ -46,11 +45,13 @@ def are_flat(parameters: Sequence[Any]) -> bool:
     return torch.distributed.get_world_size() > 1 and any(hasattr(each, "_fsdp_flattened") for each in parameters)
 
 
-def refuse_flat() -> NoReturn:
-    raise RuntimeError(
-        "these parameters are shards of FSDP1, which do not tell so; pass process_group, the processes that FSDP "
-        "shards over, and ownership='distinct'"
-    )
+def check_told(parameters: Sequence[Any], across: Across) -> None:
+    """Refuse shards that do not tell so, where the caller does not either."""
+    if across.process_group == "auto" and across.ownership is None and are_flat(parameters):
+        raise RuntimeError(
+            "these parameters are shards of FSDP1, which do not tell so; pass process_group, the processes that FSDP "
+            "shards over, and ownership='distinct'"
+        )
 
 
 class TorchGroup:
@@ -109,6 +110,14 @@ class TorchShards(Held):
 
     def want_derivatives(self) -> bool:
         return any(isinstance(gradient, torch.Tensor) and gradient.requires_grad for gradient in self._gradients)
+
+    def counted(self, indices: Sequence[int]) -> list[Tensor]:
+        check_told([leaf.parameter for leaf in self._parameters], self._across)
+        return super().counted(indices)
+
+    def rows(self) -> list[Row]:
+        check_told([leaf.parameter for leaf in self._parameters], self._across)
+        return super().rows()
 
     def whole(self, index: int) -> Tensor:
         return self.summed(index)
@@ -177,7 +186,14 @@ class TorchShards(Held):
         return self._group_of(torch.distributed.group.WORLD) if is_one_of_several else Alone()
 
     def named_group(self, stated: Any) -> TorchGroup:
-        return self._group_of(_group_of(stated) if hasattr(stated, "get_all_groups") else stated)
+        if hasattr(stated, "get_all_groups"):
+            return self._group_of(_group_of(stated))
+        if not isinstance(stated, torch.distributed.ProcessGroup | int):  # int: of a process that is not in a group
+            raise TypeError(
+                f"process_group is {stated!r}; it has to be a process group of torch.distributed, a device mesh, None, "
+                "or 'auto'"
+            )
+        return self._group_of(stated)
 
     def groups_over(self, leaf: Leaf, tensor: Any) -> list[TorchGroup]:
         if not is_dtensor(tensor):
@@ -216,6 +232,11 @@ def _is_shard(placement: Any) -> bool:
 
 def _group_of(mesh: Any) -> Any:
     """Of a device mesh."""
+    if mesh.get_coordinate() is None:
+        raise ValueError(
+            f"this process, rank {mesh.get_rank()}, is not on the device mesh that is passed as process_group, which "
+            f"has the ranks {mesh.mesh.flatten().tolist()}; pass one that it is on"
+        )
     if mesh.size() == torch.distributed.get_world_size():
         return torch.distributed.group.WORLD
     if mesh.ndim == 1:

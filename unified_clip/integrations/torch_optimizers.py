@@ -164,8 +164,7 @@ def attach(config: ClipConfig, optimizer: Any, names: Any = None, across: Across
             "torch.optim.Optimizer; pass the optimizer inside it, which makes the steps"
         )
     check_not_attached(optimizer)
-    if not across.is_stated and any(hasattr(parameter, "_fsdp_flattened") for parameter in _parameters(optimizer)):
-        torch_shards.refuse_flat()
+    torch_shards.check_told(_parameters(optimizer), across)
     return Attached(config, optimizer, names, across)
 
 
