@@ -19,6 +19,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch_sharded import distributed, mesh_of, parameters
 
 import unified_clip.torch as uc
+from unified_clip import ClipConfig
 from unified_clip.ownership import mesh_ownership
 
 Parameters = list[nn.Parameter]
@@ -184,6 +185,26 @@ def one_differs(**arguments: Any) -> Call:
     return lambda given, rank: clip(**arguments if rank == 0 else {})(given, rank)
 
 
+def configured(first: dict[str, Any], others: dict[str, Any], details: bool = False) -> Call:
+    """By configurations; with `details`, which the first process alone asks for."""
+
+    def call(given: Parameters, rank: int) -> Any:
+        settings = {"rule": "global_norm", "threshold": 1.0, "family": "paddle", **(others if rank else first)}
+        return ClipConfig(**settings).clipper(details=details and rank == 0).clip_(given)
+
+    return call
+
+
+def by(first: str, others: str) -> Call:
+    """By instances of classes."""
+
+    def call(given: Parameters, rank: int) -> Any:
+        getattr(uc, others if rank else first)(1.0).clip_(given)
+        return torch.zeros(())
+
+    return call
+
+
 def in_group(group: Callable[[], Any], **arguments: Any) -> Call:
     return lambda given, rank: clip(process_group=group(), **arguments)(given, rank)
 
@@ -228,7 +249,7 @@ CASES: dict[str, tuple[Prepare, Call]] = {
         for rank in (0, 1)
         for p in (1.0, 2.0, inf)
     },
-    "raise if not finite": (functools.partial(with_value, nan, 1), clip(error_if_nonfinite=True)),
+    "all raise if not finite": (functools.partial(with_value, nan, 1), clip(error_if_nonfinite=True)),
     "raise if not finite, p = inf": (
         functools.partial(with_value, inf, 1),
         clip(error_if_nonfinite=True, norm_type=inf),
@@ -253,6 +274,18 @@ CASES: dict[str, tuple[Prepare, Call]] = {
         as_they_are,
         lambda given, rank: uc.GradientClipByNorm(1.0 + rank).clip_(given) or torch.zeros(()),
     ),
+    "another name": (
+        as_they_are,
+        lambda given, rank: uc.GradientClipByGlobalNorm(1.0).clip_(given) if rank else clip()(given, rank),
+    ),
+    "norms of single gradients": (as_they_are, by("GradientClipByNorm", "GradientClipByGlobalNorm")),
+    "another rule of a configuration": (as_they_are, configured({"rule": "norm"}, {})),
+    "another family of a configuration": (as_they_are, configured({"family": "pytorch"}, {})),
+    "details": (as_they_are, configured({}, {}, details=True)),
+    **{
+        f"{what} if not finite": (functools.partial(with_value, nan, 1), configured({"nonfinite": what}, {}))
+        for what in ("raise", "skip", "zero")
+    },
     "late": (as_they_are, late),
     "dying": (as_they_are, dying),
     "copies as others": (plain, in_group(lambda: dist.group.WORLD, ownership="distinct", check_numel=True)),

@@ -51,7 +51,7 @@ def test_one_process_with_such_a_value_is_enough(worlds: Worlds, size: int, valu
 
 @pytest.mark.parametrize(
     ("case", "counts"),
-    [("raise if not finite", "1 NaN and 0 inf"), ("raise if not finite, p = inf", "0 NaN and 1 inf")],
+    [("all raise if not finite", "1 NaN and 0 inf"), ("raise if not finite, p = inf", "0 NaN and 1 inf")],
 )
 @pytest.mark.parametrize("size", [2, 4])
 def test_all_raise_where_one_is_not_finite(worlds: Worlds, size: int, case: str, counts: str) -> None:
@@ -59,6 +59,9 @@ def test_all_raise_where_one_is_not_finite(worlds: Worlds, size: int, case: str,
     messages = [f"no gradient was changed. rank 1 holds {counts}$"] * size
     messages[1] = f"no gradient was changed. position 1 holds {counts}$"
     check_refused(worlds(size).run(faults.outcome, case), "NonFiniteNormError", *messages)
+
+
+CHECKSUM = r"which name or configuration clips \(a checksum\): .* on rank 0"
 
 
 @pytest.mark.parametrize(
@@ -74,6 +77,14 @@ def test_all_raise_where_one_is_not_finite(worlds: Worlds, size: int, case: str,
         ("one raises", "error_if_nonfinite: .*True on rank 0"),
         ("one measures", "threshold: .*None on rank 0"),
         ("one checks", "the number of gradient elements: .*24 on rank 0"),
+        ("another name", CHECKSUM),
+        ("norms of single gradients", "norm_type: .*None on rank 0"),
+        ("another rule of a configuration", CHECKSUM),
+        ("another family of a configuration", CHECKSUM),
+        ("details", CHECKSUM),
+        ("raise if not finite", CHECKSUM),
+        ("skip if not finite", CHECKSUM),
+        ("zero if not finite", CHECKSUM),
         ("one knows who counts", "the number of parameters: .*None on rank 0"),
     ],
 )

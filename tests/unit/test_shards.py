@@ -207,12 +207,16 @@ def test_what_differs_is_told_with_who_has_what(p: float, own: Any, other: Any, 
     assert told in message
 
 
-@pytest.mark.parametrize("orders", [(2.0, math.inf), (math.inf, 2.0), (3.0, 1.0)])
+@pytest.mark.parametrize(
+    "orders",
+    [(2.0, math.inf), (math.inf, 2.0), (3.0, 1.0), (None, 2.0), (2.0, None), (None, math.inf), (math.inf, None)],
+)
 @pytest.mark.parametrize("how", [sum, max])
 def test_orders_that_differ_are_found_whatever_is_done_with_the_numbers(
     orders: Any, how: Any, monkeypatch: Any
 ) -> None:
-    """Some add up while others compare; which of the two is done is the transport's choice."""
+    """Some add up while others compare, or find norms of single gradients (None); which is done is the transport's
+    choice."""
 
     def total(member: Member, numbers: Sequence[int]) -> list[int]:
         return member._found(numbers, how if len(numbers) > 3 else sum)  # by_rank is for all alike
@@ -220,8 +224,12 @@ def test_orders_that_differ_are_found_whatever_is_done_with_the_numbers(
     monkeypatch.setattr(Member, "greatest", lambda member, numbers: member._found(numbers, how))
     monkeypatch.setattr(Member, "total", total)
     array = np.ones(2, np.float32)
-    message = refused(3, lambda group: norm_of(group, [array], orders[group.rank > 0]))
-    assert f"norm_type: {orders[1]} on rank 1, 2; {orders[0]} on rank 0" in message
+
+    def run(group: Member) -> Any:
+        p = orders[group.rank > 0]
+        return Exchange(group, {}).compare() if p is None else norm_of(group, [array], p)
+
+    assert f"norm_type: {orders[1]} on rank 1, 2; {orders[0]} on rank 0" in refused(3, run)
 
 
 @pytest.mark.parametrize("orders", [(1.0, 2.0), (3.0, math.inf), (2.5, 3.0)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, cast
 
@@ -54,12 +55,16 @@ class Gradients:
     _agreed: dict[str, float]
     _numel: int | None = None
 
-    def agree(self, **values: Any) -> None:
-        """What has to be the same on every process that holds the gradients; they compare it when they measure."""
+    def agree(self, how: object = None, **values: Any) -> None:
+        """What has to be the same on every process that holds the gradients; they compare it when they measure.
+
+        `how`: what else decides what becomes of the gradients, all of which its `repr` tells.
+        """
         if self.shards is not None:
             norms = watch.watcher is not None and watch.watcher.norms  # which all of them measure, or none
             self._agreed = {name: value for name, value in values.items() if isinstance(value, float)}
             self._agreed["norms= of unified_clip.record"] = float(norms)
+            self._agreed["which name or configuration clips (a checksum)"] = zlib.crc32(repr(how).encode())
 
     def leave(self, group: range, path: Path) -> None:
         """Take the values of a group as they are."""

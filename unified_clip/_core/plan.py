@@ -100,7 +100,8 @@ def clip(
 ) -> Outcome:
     """Clip each part by its rule. The groups are all there is, in order. `others`: tensors that limits depend on."""
     everything = range(len(gradients.values))
-    gradients.agree(threshold=_together([part.limit for _, part in parts if isinstance(part.limit, float)]))
+    how = nonfinite, details, [(part.kind, part.family, part.bounds, part.p) for _, part in parts]
+    gradients.agree(how, threshold=_together([part.limit for _, part in parts if isinstance(part.limit, float)]))
     whole = gradients.path(everything, others)
     one = parts[0][1] if len(parts) == 1 and parts[0][1].kind == "global_norm" else None
     p = one.p if one else 2.0

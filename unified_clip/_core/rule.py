@@ -54,7 +54,7 @@ def clip_together(
 ) -> Tensor:
     """Clip all gradients by one norm, which is returned."""
     group = range(len(gradients.values))
-    gradients.agree(threshold=limit, error_if_nonfinite=float(error_if_nonfinite))
+    gradients.agree(family, threshold=limit, error_if_nonfinite=float(error_if_nonfinite))
     path = gradients.path(group, _tensors(limit, given_norm))
     with path.scope():
         n = path.norm(p) if given_norm is None else path.constant(given_norm)
@@ -77,7 +77,7 @@ def clip_each(gradients: Gradients, limit: Scalar, family: Family, axes: Sequenc
 
     All are measured before the first is written, and those that a framework may refuse to write come first.
     """
-    gradients.agree(threshold=limit)
+    gradients.agree(family, threshold=limit)
     each = gradients.each(range(len(gradients.values))) if axes is None else None
     if each is not None:
         with each.scope():

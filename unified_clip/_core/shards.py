@@ -22,8 +22,13 @@ Number = float | int
 AGREED: Mapping[str, type] = {
     "threshold": float, "error_if_nonfinite": bool, "norm_type": float, "the number of parameters": int,
     "the number of gradient elements": int, "norms= of unified_clip.record": bool,
+    "which name or configuration clips (a checksum)": int,
 }  # fmt: skip
 """What the processes compare, always all of it: calls with lists of different lengths would end the processes."""
+
+ADDS, COMPARES, GREATEST = 1, 2**32, 0
+"""What each process sends to tell what it is doing. Added up, or the greatest of them, or some of this and some of that
+where processes do different things: as many times the own number as there are processes, only where all do the same."""
 
 PIECES = 4
 """A number is compared in pieces of 16 bits: over up to 2**30 processes, sums of their squares fit int64."""
@@ -178,13 +183,7 @@ class Exchange:
 
     def power_sum(self, own: Accumulator, dtype: str) -> Sum:
         """The sum over all processes, and the norm's dtype: float64 where any process has it."""
-        pieces = self._pieces()
-        found = self.group.total([*_to_words((own, dtype)), self._counted, 1, *pieces, *(piece**2 for piece in pieces)])
-        words, counted, added, compared = found[: WORDS + 1], found[WORDS + 1], found[WORDS + 2], found[WORDS + 3 :]
-        self._check_kind(added == self.group.size)
-        self._compare_squares(compared)
-        self._check_count(counted)
-        return _from_words(words)
+        return _from_words(self._total(_to_words((own, dtype)), ADDS))
 
     def power_sums(self, own: Sequence[Sum]) -> list[Sum]:
         """The same for each of several sums, of which every process has one; all have to have compared how many."""
@@ -194,16 +193,15 @@ class Exchange:
 
     def compare(self) -> None:
         """ValueError where anything differs that has to be the same everywhere."""
-        pieces = self._pieces()
-        self._compare_squares(self.group.total([*pieces, *(piece**2 for piece in pieces)]))
+        self._total(_to_words((Accumulator(), "float32")), COMPARES)
 
     def greatest(self, own: float, dtype: str) -> tuple[float, str]:
         """The greatest of all processes' magnitudes, NaN if there is any: as float64 their bits are in that order."""
         pieces = self._pieces()
         words = [_bits(math.nan if math.isnan(own) else own), int(dtype == "float64")]
-        words += [0] * (WORDS + 3 - len(words))  # as many as where others add up, for a norm of another order
-        found = self.group.greatest([*words, *pieces, *(-piece for piece in pieces)])
-        self._check_kind(found[WORDS + 2] == 0)
+        words += [0] * (WORDS + 2 - len(words))  # as many as where others add up, for a norm of another order
+        found = self.group.greatest([*words, GREATEST, *pieces, *(-piece for piece in pieces)])
+        self._check_kind(found[WORDS + 2], GREATEST)
         most, least = _halves(found[WORDS + 3 :])
         self._compare([high == -low for high, low in zip(most, least, strict=True)])
         if self._agreed["the number of gradient elements"] is not None:
@@ -223,13 +221,22 @@ class Exchange:
         slots[self.group.rank] = number
         return self.group.total(slots)
 
+    def _total(self, words: Sequence[int], kind: int) -> list[int]:
+        """Words that are added up, while everything else is compared."""
+        pieces = self._pieces()
+        found = self.group.total([*words, self._counted, kind, *pieces, *(piece**2 for piece in pieces)])
+        added, (counted, kinds), compared = found[: WORDS + 1], found[WORDS + 1 : WORDS + 3], found[WORDS + 3 :]
+        self._check_kind(kinds, kind)
+        self._compare_squares(compared)
+        self._check_count(counted)
+        return added
+
     def _pieces(self) -> list[int]:
         return [piece for value in self._agreed.values() for piece in _split(value)]
 
-    def _check_kind(self, is_same: bool) -> None:
-        """`is_same`: whether all added up, or all compared: 1 from each that adds, and 0 from the others, give the
-        number of processes or 0 only then, whichever of the two is done with them."""
-        if not is_same:
+    def _check_kind(self, found: int, own: int) -> None:
+        """Whether all processes do the same, which goes by the norm's order; of single norms none is told."""
+        if found != own * self.group.size:
             self._refuse("norm_type")
 
     def _compare_squares(self, found: Sequence[int]) -> None:
