@@ -58,7 +58,7 @@ def outcome(case: str) -> Outcome:
 
 
 def held(given: Parameters) -> list[np.ndarray]:
-    gradients: list[Any] = [each.grad for each in given if each.grad is not None]
+    gradients: list[Any] = [each.grad.detach() for each in given if each.grad is not None]
     return [(each.to_local() if isinstance(each, DTensor) else each).numpy().copy() for each in gradients]
 
 
@@ -178,6 +178,10 @@ Call = Callable[[Parameters, int], Any]
 
 def clip(**arguments: Any) -> Call:
     return lambda given, rank: uc.clip_grad_norm_(given, **{"max_norm": 1.0, **arguments})
+
+
+def with_derivatives(norm: Callable[[list[Any]], Any]) -> Call:
+    return lambda given, rank: norm([each.grad.requires_grad_() for each in given if each.grad is not None])
 
 
 def one_differs(**arguments: Any) -> Call:
@@ -304,6 +308,15 @@ CASES: dict[str, tuple[Prepare, Call]] = {
     "some processes, by a functional name": (
         on_some,
         lambda given, rank: uc.clip_by_global_norm([each.grad for each in given], 1.0)[1],
+    ),
+    "some processes, with derivatives": (on_some, with_derivatives(uc.get_total_norm)),
+    "some processes, clipped with derivatives": (
+        on_some,
+        with_derivatives(lambda tensors: uc.clip_by_global_norm(tensors, 1.0)[1]),
+    ),
+    "some processes, configured with derivatives": (
+        on_some,
+        with_derivatives(ClipConfig(rule="global_norm", threshold=1.0, family="paddle").clipper()),
     ),
     "plain in a group": (plain, in_group(lambda: dist.group.WORLD)),
     "plain, and only told who counts": (plain, clip(ownership="replicated")),

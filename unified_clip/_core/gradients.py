@@ -29,7 +29,7 @@ class Gradients:
         parameters: Sequence[Leaf] | None = None,
     ) -> None:
         """`parameters`: those too that have no gradient, where they are not among `leaves`."""
-        across = across or HERE_OR_TOLD  # torch.compile cannot make such a default
+        self._across = across = across or HERE_OR_TOLD  # torch.compile cannot make such a default
         self.ops = ops = ops.stated(across)
         given = list(leaves)
         self.leaves = [leaf for leaf in given if leaf.tensor is not None]
@@ -65,6 +65,11 @@ class Gradients:
             self._agreed = {name: value for name, value in values.items() if isinstance(value, float)}
             self._agreed["norms= of unified_clip.record"] = float(norms)
             self._agreed["which name or configuration clips (a checksum)"] = zlib.crc32(repr(how).encode())
+
+    def check_one_norm(self) -> None:
+        """ValueError where one norm over all is not known by the framework's own operations, which have derivatives."""
+        if self.differentiable and self.shards is None:
+            self.ops.check_one_norm(self.leaves, self._across)
 
     def leave(self, group: range, path: Path) -> None:
         """Take the values of a group as they are."""

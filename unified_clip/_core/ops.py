@@ -232,6 +232,10 @@ class Ops(Protocol):
             )
         return None
 
+    def check_one_norm(self, gradients: Sequence[Leaf], across: Across) -> None:
+        """ValueError where derivatives are wanted, there are no `shards`, and other processes may have more."""
+        return
+
     def measuring(self, tensors: Sequence[Tensor]) -> Measuring:
         """Sums of what is held here of `shards`, on the host. Only called where there are some."""
         return cast("Measuring", self.path(tensors, differentiable=False))

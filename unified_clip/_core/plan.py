@@ -106,7 +106,7 @@ def clip(
     one = parts[0][1] if len(parts) == 1 and parts[0][1].kind == "global_norm" else None
     p = one.p if one else 2.0
     with whole.scope():
-        n = whole.norm(p)
+        n = rule.one_norm(gradients, whole, p)
         norm = whole.as_norm(n)
         is_wrong = whole.on_host and not whole.is_finite(n)
         counts = whole.count_nonfinite() if is_wrong or (details and not whole.on_host) else None

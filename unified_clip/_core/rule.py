@@ -57,7 +57,7 @@ def clip_together(
     gradients.agree(family, threshold=limit, error_if_nonfinite=float(error_if_nonfinite))
     path = gradients.path(group, _tensors(limit, given_norm))
     with path.scope():
-        n = path.norm(p) if given_norm is None else path.constant(given_norm)
+        n = one_norm(gradients, path, p) if given_norm is None else path.constant(given_norm)
         if error_if_nonfinite:
             checks.finite(path, n, gradients.leaves, p)
         norm = path.as_norm(n)
@@ -70,6 +70,12 @@ def clip_together(
             watch.tell("global", gradients, group, path, limit, n, coef, p, family.eps, measured)
         apply(gradients, group, path, coef)
         return norm
+
+
+def one_norm(gradients: Gradients, path: Path, p: float) -> Scalar:
+    """Over all gradients."""
+    gradients.check_one_norm()
+    return path.norm(p)
 
 
 def clip_each(gradients: Gradients, limit: Scalar, family: Family, axes: Sequence[int] | None = None) -> None:
@@ -133,7 +139,7 @@ def measure(gradients: Gradients, p: float, error_if_nonfinite: bool = False) ->
     gradients.agree(error_if_nonfinite=float(error_if_nonfinite))
     path = gradients.path(range(len(gradients.values)))
     with path.scope():
-        n = path.norm(p)
+        n = one_norm(gradients, path, p)
         if error_if_nonfinite:
             checks.finite(path, n, gradients.leaves, p)
         return path.as_norm(n)

@@ -115,6 +115,9 @@ class TorchOps(host.OfParameters, Ops):
         entry.leave("gradients that several processes hold cannot be clipped in a graph")
         return found
 
+    def check_one_norm(self, gradients: Sequence[Leaf], across: Across) -> None:
+        torch_shards.check_spanning(gradients, across)
+
     def measuring(self, tensors: Sequence[Tensor]) -> Measuring:
         whole = self.whole_of_tensors(tensors, differentiable=False, in_place=False)
         if whole is not None:

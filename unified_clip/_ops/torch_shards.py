@@ -54,6 +54,23 @@ def check_told(parameters: Sequence[Any], across: Across) -> None:
         )
 
 
+def check_spanning(gradients: Sequence[Leaf], across: Across) -> None:
+    """Refuse DTensors on some of the processes, which PyTorch's operations would take for all there is."""
+    for leaf in gradients if across.process_group is not None else ():
+        size, everybody = _mesh_size(leaf.tensor)
+        if size != everybody:
+            raise ValueError(
+                f"the gradient at {leaf.place} is on {size} of {everybody} processes, which does not tell what the "
+                "others have, and its norm is to have a derivative; call under torch.no_grad(), and pass process_group "
+                "and ownership"
+            )
+
+
+def _mesh_size(tensor: Any) -> tuple[int, int]:
+    """How many processes hold it, of how many; of a plain tensor this one alone is asked."""
+    return (tensor.device_mesh.size(), torch.distributed.get_world_size()) if is_dtensor(tensor) else (1, 1)
+
+
 class TorchGroup:
     """A process group of `torch.distributed`."""
 
