@@ -125,6 +125,14 @@ def plain(given: Parameters) -> Parameters:
     return parameters(ARRAYS, "plain")
 
 
+def plain_beside_some(given: Parameters) -> Parameters:
+    """Those on a part of the processes have no gradient, which would be refused first."""
+    found = on_some(given)
+    for each in found:
+        each.grad = None
+    return found + plain(given)
+
+
 def of_maxima(given: Parameters) -> Parameters:
     gradient, parameter = (
         DTensor.from_local(torch.ones(3), mesh_of("row"), [Partial("max")], run_check=False) for _ in range(2)
@@ -319,6 +327,7 @@ CASES: dict[str, tuple[Prepare, Call]] = {
         with_derivatives(ClipConfig(rule="global_norm", threshold=1.0, family="paddle").clipper()),
     ),
     "plain in a group": (plain, in_group(lambda: dist.group.WORLD)),
+    "plain beside some, in a group": (plain_beside_some, in_group(lambda: dist.group.WORLD)),
     "plain, and only told who counts": (plain, clip(ownership="replicated")),
     "another group": (as_they_are, in_one_of(of_the_last, of_the_first)),
     "a group that is too small": (as_they_are, in_one_of(of_the_first, of_the_last)),

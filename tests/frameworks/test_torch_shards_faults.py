@@ -119,6 +119,7 @@ def test_a_wrong_statement_of_who_counts_is_found(worlds: Worlds, case: str, mes
         ("some processes beside all", 4, "ValueError", ["at position 0 is on 2 of them, .* pass ownership: 'repl"]),
         ("some processes in a group", 4, "ValueError", ["at position 0 is on 2 of them, .* pass ownership: 'repl"]),
         ("plain in a group", 2, "ValueError", ["position 0 is a plain tensor, .* pass ownership: 'replicated'"]),
+        ("plain beside some, in a group", 4, "ValueError", ["position 3 is a plain tensor, .* pass ownership"]),
         ("plain, and only told who counts", 2, "ValueError", ["no tensor tells .* pass process_group as well"]),
         ("another group", 2, "ValueError", [r"this process, rank 0, .* has the ranks \[1\]; ", r"rank 1, .*\[0\]; "]),
         ("a group that is too small", 2, "ValueError", [r"ranks \[0, 1\], and process_group has \[0\]; pass a", ""]),

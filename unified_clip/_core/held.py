@@ -251,5 +251,5 @@ class Held(ABC):
     @functools.cached_property
     def _is_beside_whole_meshes(self) -> bool:
         """Whether there are tensors that are cut over all processes: then plain ones beside them are copies."""
-        size = self._group.size
-        return any(self.is_cut(tensor) and len(self.ranks(tensor)) == size for tensor in self._tensors())
+        everybody = frozenset(self._group.ranks)
+        return any(self.is_cut(tensor) and self.ranks(tensor) == everybody for tensor in self._tensors())
