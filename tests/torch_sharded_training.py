@@ -88,11 +88,6 @@ def each(holders: list[nn.Parameter]) -> float:
     return 1.0
 
 
-def attached(holders: list[nn.Parameter]) -> float:
-    ClipConfig(rule="global_norm", threshold=LIMIT, family="pytorch").attach_to(torch.optim.SGD(holders))
-    return 1.0
-
-
 def in_two_steps(holders: list[nn.Parameter]) -> tuple[float, float]:
     """The norm before and after, where only the name that measures is told of the shards."""
 

@@ -51,7 +51,7 @@ def test_the_greatest_magnitude_of_one_gradient_in_parts_is_not_known(world: Wor
         assert "the norm of order inf of single gradients cannot be computed where several processes" in str(found)
 
 
-FLAT = [training.in_place, training.in_pairs, training.each, training.attached]
+FLAT = [training.in_place, training.in_pairs, training.each]
 
 
 @pytest.mark.parametrize(("use_orig_params", "clip"), [(True, clip) for clip in FLAT] + [(False, training.in_place)])

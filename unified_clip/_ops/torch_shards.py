@@ -48,10 +48,14 @@ def are_flat(parameters: Sequence[Any]) -> bool:
 def check_told(parameters: Sequence[Any], across: Across) -> None:
     """Refuse shards that do not tell so, where the caller does not either."""
     if across.process_group == "auto" and across.ownership is None and are_flat(parameters):
-        raise RuntimeError(
-            "these parameters are shards of FSDP1, which do not tell so; pass process_group, the processes that FSDP "
-            "shards over, and ownership='distinct'"
-        )
+        raise flat()
+
+
+def flat() -> RuntimeError:
+    return RuntimeError(
+        "these parameters are shards of FSDP1, which do not tell so; pass process_group, the processes that FSDP "
+        "shards over, and ownership='distinct'"
+    )
 
 
 def check_spanning(gradients: Sequence[Leaf], across: Across) -> None:

@@ -164,7 +164,8 @@ def attach(config: ClipConfig, optimizer: Any, names: Any = None, across: Across
             "torch.optim.Optimizer; pass the optimizer inside it, which makes the steps"
         )
     check_not_attached(optimizer)
-    torch_shards.check_told(_parameters(optimizer), across)
+    if not across.is_stated and any(hasattr(parameter, "_fsdp_flattened") for parameter in _parameters(optimizer)):
+        raise torch_shards.flat()
     return Attached(config, optimizer, names, across)
 
 
