@@ -65,8 +65,8 @@ MUTATIONS = {
         "contract/test_in_place.py", "same_memory",
     ),
     "a write before an error": Mutation(
-        "_core/rule.py", "        n = path.norm(p) if given_norm is None else path.constant(given_norm)\n",
-        "        n = path.norm(p) if given_norm is None else path.constant(given_norm)\n"
+        "_core/rule.py", "one_norm(gradients, path, p) if given_norm is None else path.constant(given_norm)\n",
+        "one_norm(gradients, path, p) if given_norm is None else path.constant(given_norm)\n"
         "        gradients.scale(group, path, path.constant(0.0))\n",
         "contract/test_nonfinite.py", "changes_nothing",
     ),
