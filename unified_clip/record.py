@@ -133,13 +133,13 @@ class Recording:
         DISPATCHER.add(self)
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, failure: type[BaseException] | None, *_: object) -> None:
         DISPATCHER.remove(self)
         self._wait_for_graphs()
         with self._flushing:
             self._flush(wait=True)
         self._close()
-        if self._is_empty:
+        if self._is_empty and failure is None:
             self._warn(
                 f"{self.path} holds no clip call: none was made while it was recorded, or only in graphs that were "
                 "made before; begin to record before the first step"

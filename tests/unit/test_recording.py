@@ -143,6 +143,11 @@ def test_a_recording_without_a_call_says_so(path: Path) -> None:
         uc.global_norm([np.ones(2)])
 
 
+def test_an_error_before_the_first_call_is_not_covered_by_a_warning(path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), unified_clip.record(path):
+        _ = 1 / 0
+
+
 def test_a_call_without_gradients_is_a_line(path: Path) -> None:
     with unified_clip.record(path):
         uc.GradientClipByNorm(1.0)([("a", None)])

@@ -26,7 +26,7 @@ from .._core.gradients import (
 )
 from .._core.ops import Ops, Path, Scalar, Tensor
 from .._core.plan import Limit, Outcome, Part
-from .._core.shards import HERE_OR_TOLD
+from .._core.shards import HERE_OR_TOLD, Across
 from ..errors import NothingClippedError
 from . import schedules
 from .last import Last
@@ -75,27 +75,34 @@ class Clipper:
             model that has `named_parameters()`. None: the keys of dicts and the names in pairs, TensorFlow's and
             Paddle's names of parameters.
         details: Measure the norm of every gradient too, for `last.parameters`; it reads all gradients once more.
+        across: What is stated about the processes that hold the gradients.
     """
 
     recorded_as = "ClipConfig"
 
     def __init__(
-        self, settings: Settings, names: Any = None, *, details: bool = False, resolve: Resolver = _dispatch.resolve
+        self,
+        settings: Settings,
+        names: Any = None,
+        *,
+        details: bool = False,
+        across: Across = HERE_OR_TOLD,
+        resolve: Resolver = _dispatch.resolve,
     ) -> None:
-        self.settings, self.details = settings, details
+        self.settings, self.details, self.across = settings, details, across
         self._names, self._resolve, self._members = names, resolve, Members(settings, names)
         self._step = 0
-        self.across = HERE_OR_TOLD
         self._last: Last | None = None
         self._recent: deque[Last] = deque(maxlen=WINDOW)
         self._counting = threading.Lock()
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy goes on at the same step, and knows of nothing that has happened."""
-        return {"settings": self.settings, "names": self._names, "details": self.details, "step": self._step}
+        given = {"settings": self.settings, "names": self._names, "details": self.details, "across": self.across}
+        return {"given": given, "step": self._step}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["settings"], state["names"], details=state["details"])  # type: ignore[misc]
+        self.__init__(**state["given"])  # type: ignore[misc]
         self._step = state["step"]
 
     # -- clipping

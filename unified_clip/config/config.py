@@ -156,14 +156,25 @@ class ClipConfig(Reporting, Settings):
 
     # -- on any framework
 
-    def clipper(self, names: Any = None, *, details: bool = False) -> Clipper:
+    def clipper(
+        self,
+        names: Any = None,
+        *,
+        details: bool = False,
+        process_group: Any = "auto",
+        ownership: Any = None,
+        check_numel: bool | int | None = None,
+    ) -> Clipper:
         """The same at work on a model of its own: it counts its own steps, and knows what its parameters are called.
 
         Args:
             names: A list of names by position, a dict of name to parameter, or a model with `named_parameters()`.
             details: Measure the norm of every gradient too, for `last.parameters`; it reads all gradients once more.
+            process_group: Where several processes hold the gradients: as for `clip_grad_norm_`.
+            ownership: The same.
+            check_numel: The same.
         """
-        return Clipper(self, names, details=details)
+        return Clipper(self, names, details=details, across=Across(process_group, ownership, check_numel))
 
     def __call__(self, grads: Any, *, step: Any = None) -> Any:
         """Clip gradients: any container of tensors and None; new ones are returned in such another.

@@ -12,7 +12,7 @@ from .._core.ops import Tensor
 from ..config.clipper import Clipper
 from ..config.config import ClipConfig
 from . import torch_scaling
-from .torch_sharding import check_not_sharded
+from .torch_engines import check_within_reach
 
 
 def clip_(
@@ -26,7 +26,7 @@ def clip_(
 
     Args:
         accelerator: The accelerator that has prepared model and optimizer.
-        clip: A configuration, or its `clipper(...)`.
+        clip: A configuration, or its `clipper(...)`, which may state who holds gradients that do not tell.
         parameters: `model.parameters()`, or `model.named_parameters()`, which patterns of names need.
         step: For a threshold with a schedule. None: clips are counted.
 
@@ -35,7 +35,8 @@ def clip_(
         where the scaler will leave out the steps of all optimizers that have them.
 
     Raises:
-        RuntimeError: Gradients are sharded over processes: DeepSpeed, FSDP, Megatron-LM, XLA.
+        RuntimeError: The gradients are out of reach (DeepSpeed, Megatron-LM, XLA), or those of FSDP1, and nothing is
+            stated of them.
 
     Source: none, it is our own; `accelerate.Accelerator.clip_grad_norm_` stands at the same place.
 
@@ -50,7 +51,7 @@ def clip_(
         >>> clip_(accelerator, ClipConfig(rule="global_norm", threshold=1.0), [model.weight])
         tensor(4.)
     """
-    check_not_sharded([accelerator.distributed_type.value])
+    check_within_reach([accelerator.distributed_type.value])
     if not accelerator.sync_gradients:
         return None
     parameters = list(parameters)

@@ -11,11 +11,12 @@ except ImportError:  # the same under its older name
     from pytorch_lightning import Callback
 
 from .. import monitor
+from .._core.shards import Across
 from ..config.clipper import Clipper, Reporting
 from ..config.config import ClipConfig
 from . import torch_scaling
+from .torch_engines import check_within_reach
 from .torch_optimizers import check_not_attached
-from .torch_sharding import check_not_sharded
 
 
 class ClipCallback(Reporting, Callback):  # type: ignore[misc]  # mypy skips Lightning
@@ -32,24 +33,39 @@ class ClipCallback(Reporting, Callback):  # type: ignore[misc]  # mypy skips Lig
         log_every: Log at every so many steps; reading the numbers waits for the GPU. None: as often as the trainer
             logs, which repeats the last numbers where it logs more often; 0: never.
 
+        process_group: Where several processes hold the gradients: as for `clip_grad_norm_`. FSDP2's tell by themselves.
+        ownership: The same.
+        check_numel: The same.
+
     Raises:
         ValueError: When training begins: the trainer, the module, or another such callback clips too; at an optimizer's
             first step: a configuration is attached to it.
-        RuntimeError: When training begins: gradients are sharded over processes (DeepSpeed, FSDP, XLA).
+        RuntimeError: When training begins: the gradients are out of reach (DeepSpeed, XLA); at the first step: they are
+            FSDP1's, and nothing is stated of them.
 
     Source: none, it is our own; the place is `Callback.on_before_optimizer_step`.
 
     Example: docs/integrations/lightning.md.
     """
 
-    def __init__(self, config: ClipConfig, names: Any = None, *, log_every: int | None = None) -> None:
+    def __init__(
+        self,
+        config: ClipConfig,
+        names: Any = None,
+        *,
+        log_every: int | None = None,
+        process_group: Any = "auto",
+        ownership: Any = None,
+        check_numel: bool | int | None = None,
+    ) -> None:
         self._config, self._names, self._log_every = config, names, log_every
+        self._across = Across(process_group, ownership, check_numel)
         self._begin()
 
     def _begin(self) -> None:
         self._clippers: WeakKeyDictionary[Any, Clipper] = WeakKeyDictionary()
         self._steps: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
-        self._clipper = self._config.clipper(self._names)
+        self._clipper = self._config.clipper(self._names, **vars(self._across))
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what has happened: a copy begins anew."""
@@ -77,12 +93,13 @@ class ClipCallback(Reporting, Callback):  # type: ignore[misc]  # mypy skips Lig
                 "the Trainer has two ClipCallbacks, and gradients would be clipped twice; leave one out, and give "
                 "parameters limits of their own by groups of one configuration"
             )
-        check_not_sharded(base.__name__ for base in type(trainer.strategy).__mro__)
+        check_within_reach(base.__name__ for base in type(trainer.strategy).__mro__)
 
     def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
         if optimizer not in self._clippers:
             check_not_attached(optimizer)
-            self._clippers[optimizer] = self._config.clipper(pl_module if self._names is None else self._names)
+            names = pl_module if self._names is None else self._names
+            self._clippers[optimizer] = self._config.clipper(names, **vars(self._across))
         made = self._count(trainer, optimizer)
         if self._is_left_out(trainer, optimizer):
             return

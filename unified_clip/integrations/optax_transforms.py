@@ -69,8 +69,7 @@ def transformation(
             "as_optax(optimizer) in the place of optax.chain(as_optax(), optimizer)"
         )
     following = optax.with_extra_args_support(optimizer or optax.identity())
-    clipper = steps.clipper(settings, OPS)
-    clipper.across = Across(process_group)
+    clipper = steps.clipper(settings, OPS, Across(process_group))
 
     def init(params: Any) -> ClipState:
         zero, no = jnp.zeros(()), jnp.zeros((), bool)

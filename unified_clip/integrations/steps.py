@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from .._core.ops import Ops
+from .._core.shards import HERE_OR_TOLD, Across
 from ..config import last
 from ..config.clipper import Clipper, Traced
 from ..config.settings import Settings
@@ -58,11 +59,13 @@ UNKNOWN = -1
 """What stands for None in `clipped`, and for a step that is not yet made."""
 
 
-def clipper(settings: Settings, ops: Ops) -> Clipper:
+def clipper(settings: Settings, ops: Ops, across: Across = HERE_OR_TOLD) -> Clipper:
     """What clips; where steps are skipped, whoever knows the optimizer does that."""
     skips = settings.nonfinite == "skip"
     return Clipper(
-        settings.model_copy(update={"nonfinite": "family"}) if skips else settings, resolve=lambda given: (ops, given)
+        settings.model_copy(update={"nonfinite": "family"}) if skips else settings,
+        across=across,
+        resolve=lambda given: (ops, given),
     )
 
 

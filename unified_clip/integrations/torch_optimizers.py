@@ -34,8 +34,7 @@ class Attached(Reporting):
     """
 
     def __init__(self, config: ClipConfig, optimizer: torch.optim.Optimizer, names: Any, across: Across) -> None:
-        self._begin(config)
-        self._clipper.across = across
+        self._begin(config, across)
         self._given = names
         self._look_up_names(optimizer, "pass attach_to(optimizer, names=model)")
         self._hooks += [
@@ -43,8 +42,9 @@ class Attached(Reporting):
             optimizer.register_step_post_hook(self._after_step),
         ]
 
-    def _begin(self, config: ClipConfig) -> None:
-        self._config, self._clipper = config, config.clipper(lambda leaf: self._name_of(leaf))
+    def _begin(self, config: ClipConfig, across: Across = HERE_OR_TOLD) -> None:
+        self._config = config
+        self._clipper = config.clipper(lambda leaf: self._name_of(leaf), **vars(across))
         self._hooks: list[Any] = []
         self._outermost: FrameType | None = None
 

@@ -8,11 +8,12 @@ from accelerate.state import AcceleratorState
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from .. import monitor
+from .._core.shards import Across
 from ..config.clipper import Reporting
 from ..config.config import ClipConfig
 from . import torch_scaling
+from .torch_engines import check_within_reach
 from .torch_optimizers import check_not_attached
-from .torch_sharding import check_not_sharded
 
 
 class ClipCallback(Reporting, TrainerCallback):  # type: ignore[misc]  # mypy skips transformers
@@ -24,23 +25,34 @@ class ClipCallback(Reporting, TrainerCallback):  # type: ignore[misc]  # mypy sk
 
     Args:
         config: What to do.
+        process_group: Where several processes hold the gradients: as for `clip_grad_norm_`. FSDP2's tell by themselves.
+        ownership: The same.
+        check_numel: The same.
 
     Raises:
         ValueError: When training begins: the trainer or another such callback clips too, or a configuration is attached
             to the optimizer.
-        RuntimeError: When training begins: gradients are sharded over processes (DeepSpeed, FSDP, XLA).
+        RuntimeError: When training begins: the gradients are out of reach (DeepSpeed, XLA); at the first step: they are
+            FSDP1's, and nothing is stated of them.
 
     Source: none, it is our own; the place is `transformers.TrainerCallback.on_pre_optimizer_step`.
 
     Example: docs/integrations/transformers.md.
     """
 
-    def __init__(self, config: ClipConfig) -> None:
-        self._config = config
+    def __init__(
+        self,
+        config: ClipConfig,
+        *,
+        process_group: Any = "auto",
+        ownership: Any = None,
+        check_numel: bool | int | None = None,
+    ) -> None:
+        self._config, self._across = config, Across(process_group, ownership, check_numel)
         self._begin()
 
     def _begin(self) -> None:
-        self._clipper = self._config.clipper()
+        self._clipper = self._config.clipper(**vars(self._across))
         self._has_clipped = False
 
     def __getstate__(self) -> dict[str, Any]:
@@ -59,7 +71,7 @@ class ClipCallback(Reporting, TrainerCallback):  # type: ignore[misc]  # mypy sk
                 f"TrainingArguments has max_grad_norm={args.max_grad_norm:g}, and gradients would be clipped twice; "
                 "pass max_grad_norm=0 where ClipCallback is used"
             )
-        check_not_sharded([AcceleratorState().distributed_type.value])
+        check_within_reach([AcceleratorState().distributed_type.value])
         check_not_attached(optimizer)
         # the trainer makes a state for each training, which all callbacks are given, and none is told of the others
         if vars(state).setdefault("_clip_callback", self) is not self:
