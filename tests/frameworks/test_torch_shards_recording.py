@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 import torch_sharded
 import torch_sharded_training as training
 from worlds import World
 
 import unified_clip
+import unified_clip.torch as uc
 from unified_clip.parity import parting, runs
 
 
@@ -44,3 +46,19 @@ def test_one_process_may_record_alone_but_for_norms(world: World, tmp_path: Path
     assert [path.name for path in tmp_path.iterdir()] == ["rank0.jsonl"]
     for found in world.attempt(training.recorded, config, str(tmp_path / "new"), True, 0):
         assert "disagree about norms= of unified_clip.record: True on rank 0; False on rank 1" in str(found)
+
+
+def recorded_flat(directory: str) -> float:
+    """The norm of plain parts of a gradient, which do not tell each other's norms."""
+    weight = torch.nn.Parameter(torch.zeros(1))
+    weight.grad = torch.tensor([3.0 + dist.get_rank()])
+    with unified_clip.record(Path(directory) / f"rank{dist.get_rank()}.jsonl", norms=True):
+        norm = uc.clip_grad_norm_([weight], 1.0, process_group=dist.group.WORLD, ownership="distinct")
+    return float(norm)
+
+
+def test_norms_that_no_process_knows_are_left_out(world: World, tmp_path: Path) -> None:
+    assert world.run(recorded_flat, str(tmp_path)) == [5.0, 5.0]
+    for rank in (0, 1):
+        (line,) = runs.read(tmp_path / f"rank{rank}.jsonl").lines
+        assert (line.norm, line.parameters) == (5.0, {})
