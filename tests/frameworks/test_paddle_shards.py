@@ -6,6 +6,7 @@ import math
 import re
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 import paddle
@@ -215,6 +216,30 @@ def test_plain_tensors_do_not_tell_what_the_others_hold(worlds: Callable[[int], 
         assert worlds(2).run(paddle_sharded.plain_stated, given, "all", ownership) == [(n, ["all_reduce"])] * 2
 
 
+def test_pairs_tell_by_their_parameters(worlds: Callable[[int], World]) -> None:
+    """A process without a gradient takes part, as where it passes parameters."""
+    given = [np.array([[3.0], [7.0]], np.float32), np.array([4.0], np.float32)]
+    (_, high), (first, low) = (whole.clip_by_norm(np.float32([3.0, 4.0]), 1.0).tolist() for _ in range(2))
+    assert worlds(2).run(paddle_sharded.in_pairs, given) == [[[first], [high]], [None, [low]]]
+
+
+@pytest.mark.parametrize(("function", "attributes"), [("clip_by_norm", False), ("clip_", False), ("clip_", True)])
+def test_the_own_norm_of_a_part_is_not_taken_for_that_of_the_whole(
+    worlds: Callable[[int], World], function: str, attributes: bool
+) -> None:
+    for found in worlds(2).attempt(paddle_sharded.each_stated, function, attributes):
+        assert "is a plain tensor, of which other processes may hold other parts, so its own norm" in str(found)
+
+
+@pytest.mark.parametrize("check", [None, True])
+def test_attributes_tell_without_fleet(worlds: Callable[[int], World], check: bool | None) -> None:
+    assert worlds(2).run(paddle_sharded.marked, check) == [13.0, 13.0]
+
+
+def test_norms_that_no_process_knows_are_not_recorded(worlds: Callable[[int], World], tmp_path: Path) -> None:
+    assert worlds(2).run(paddle_sharded.recorded_flat, str(tmp_path)) == [[5.0, {}, {"plain": 1}]] * 2
+
+
 def test_a_wrong_statement_is_found_by_the_number_of_elements(worlds: Callable[[int], World]) -> None:
     given = [np.array([3.0, 4.0], np.float32)]
     for found in worlds(2).attempt(paddle_sharded.plain_stated, given, "all", "distinct", True):
@@ -228,6 +253,7 @@ def test_gradients_of_data_parallel_models_are_clipped_without_a_message(worlds:
 def test_when_a_process_ends_the_others_end_with_an_error() -> None:
     world = World(paddle_sharded.start, 2)
     try:
+        world.run(paddle_sharded.clipped, arrays(), "rows", 2.0, 1.5)  # when both have connected
         began = time.monotonic()
         here, gone = world.attempt(paddle_sharded.ended, 1, arrays())
         assert time.monotonic() - began < 30  # Paddle's own limit, which cannot be set
