@@ -366,6 +366,13 @@ def plain_stated(
         return float(uc.clip_grad_norm_(given, 1.0, **_stated(group, ownership, check_numel))), calls
 
 
+def of_a_mean() -> float:
+    """The norm of terms of a mean."""
+    mean = Partial(dist.ReduceType.kRedAvg)
+    gradient = paddle.Tensor(paddle.to_tensor([3.0]), dims=[1], process_mesh=mesh_of("row"), placements=[mean])
+    return float(uc.get_total_norm([gradient]))
+
+
 def in_pairs(arrays: Sequence[np.ndarray]) -> list[list[float] | None]:
     """What a clip leaves of pairs, where one process has no gradient for the first parameter, which is distributed."""
     cut, plain = parameters(arrays[:1], "rows")[0], parameter_with(paddle.to_tensor(arrays[1]))

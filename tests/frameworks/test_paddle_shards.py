@@ -126,6 +126,11 @@ def test_terms_of_a_sum_are_not_clipped_by_value(worlds: Callable[[int], World])
         assert "every process holds a term of each element" in str(found)
 
 
+def test_terms_of_anything_but_a_sum_are_refused(worlds: Callable[[int], World]) -> None:
+    for found in worlds(2).attempt(paddle_sharded.of_a_mean):
+        assert "has the placements [Partial(reduce_type=AVG)]; reshard it first" in str(found)
+
+
 def test_a_derivative_is_refused_on_two_meshes_where_paddle_would_end_the_process(
     worlds: Callable[[int], World],
 ) -> None:
