@@ -344,17 +344,22 @@ def on_first_half(arrays: Sequence[np.ndarray], group: str = "auto", ownership: 
     return float(uc.clip_grad_norm_([given], 1.0, **_stated(group, ownership, None)))
 
 
-def clipped_each_on_halves(arrays: Sequence[np.ndarray], limit: float) -> list[np.ndarray | None]:
-    """Each clipped by its own norm, on a mesh of two of four processes; all know of both, as those of a pipeline do.
-    What is here of them afterwards."""
+def clipped_on_halves(arrays: Sequence[np.ndarray], limit: float, together: bool) -> list[np.ndarray | None]:
+    """Clipped by one norm, or each by its own, on a mesh of two of four processes; all know of both, as those of a
+    pipeline do. What is here of them afterwards."""
     given, halves = [], ([0, 1], [2, 3])
-    for ranks in halves:
+    for ranks in () if together else halves:
         dist.new_group(ranks)
         dist.barrier()  # two groups that are made at the same time do not always connect
     for array, ranks in zip(arrays, halves, strict=True):
         gradient = dist.shard_tensor(_tensor(array), ProcessMesh(ranks, ["dp"]), [Shard(0)])
         given.append((paddle.base.framework.EagerParamBase.from_tensor(gradient), gradient))
-    found = [new for _, new in uc.GradientClipByNorm(limit)(given)]
+    if together:
+        stated = _stated("all", "distinct", sum(array.size for array in arrays))
+        found, _ = uc.clip_by_global_norm([gradient for _, gradient in given], limit, **stated)
+    else:
+        found = [new for _, new in uc.GradientClipByNorm(limit)(given)]
+    assert [new.shape for new in found] == [list(array.shape) for array in arrays]
     return [_held(new).numpy() if dist.get_rank() in new.process_mesh.process_ids else None for new in found]
 
 

@@ -196,14 +196,16 @@ def test_meshes_of_some_processes_do_not_tell_what_the_others_hold(worlds: Calla
     assert worlds(4).run(paddle_sharded.on_first_half, given, "all", "distinct") == [n] * 4
 
 
-def test_the_norm_of_a_single_gradient_is_that_of_the_processes_of_its_mesh() -> None:
+def test_gradients_on_meshes_of_some_processes_are_clipped_on_those() -> None:
+    """By the norms of the processes of their meshes, and by one norm."""
     given = [np.array([[3.0], [4.0]], np.float32), np.array([[6.0], [8.0]], np.float32)]
-    low, high = ([whole.clip_by_norm(array, 1.0)[at : at + 1] for at in (0, 1)] for array in given)
-    wanted = [[low[0], None], [low[1], None], [None, high[0]], [None, high[1]]]
     world = World(paddle_sharded.start, 4)  # where no process has used a mesh that others have not
+    each = [whole.clip_by_norm(array, 1.0) for array in given]
     try:
-        for found, expected in zip(world.run(paddle_sharded.clipped_each_on_halves, given, 1.0), wanted, strict=True):
-            np.testing.assert_equal(found, expected)
+        for together, (low, high) in ((False, each), (True, whole.clip_by_global_norm(given, 1.0)[0])):
+            wanted = [[low[:1], None], [low[1:], None], [None, high[:1]], [None, high[1:]]]
+            found = world.run(paddle_sharded.clipped_on_halves, given, 1.0, together)
+            np.testing.assert_equal(found, wanted)
     finally:
         world.close()
 
