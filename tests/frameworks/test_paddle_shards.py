@@ -115,6 +115,15 @@ def test_functional_names_return_distributed_tensors(worlds: Callable[[int], Wor
         assert worlds(2).run(paddle_sharded.asked, function, [array], "rows") == [f"{n.tolist()} None"] * 2
 
 
+@pytest.mark.parametrize("layout", PLACEMENTS)
+def test_copies_of_parts_count_once_in_the_norm_of_a_single_gradient(
+    worlds: Callable[[int], World], layout: str
+) -> None:
+    array = np.array([[3.0, 4.0], [0.0, 1.0], [6.0, 8.0], [2.0, 5.0]], np.float32)
+    for found in worlds(4).run(paddle_sharded.asked, "clip_by_norm", [array], layout, 1.0):
+        assert found.startswith(str(whole.clip_by_norm(array, 1.0).tolist()))
+
+
 def test_elements_are_clipped_by_value(worlds: Callable[[int], World]) -> None:
     for found in worlds(4).run(paddle_sharded.in_place, "clip_grad_value_", arrays(), "mixed", 0.5):
         for got, given in zip(found, arrays(), strict=True):
