@@ -403,14 +403,22 @@ def marked(check_numel: bool | None) -> float:
     return float(uc.clip_grad_norm_([part, copy], 1.0, process_group=dist.get_group(0), check_numel=check_numel))
 
 
-def recorded_flat(directory: str) -> list[Any]:
-    """What is recorded of plain parts of a gradient, which do not tell each other's norms."""
-    given = parameter_with(paddle.to_tensor([3.0 + dist.get_rank()]))
+def recorded_flat(directory: str, ownership: str) -> list[Any]:
+    """What is recorded of a plain gradient: of parts, which do not tell each other's norms, or of copies."""
+    given = parameter_with(paddle.to_tensor([3.0 + dist.get_rank() * (ownership == "distinct")]))
     path = Path(directory) / f"{dist.get_rank()}.jsonl"
     with unified_clip.record(path, norms=True):
-        uc.clip_grad_norm_([given], 1.0, process_group=dist.get_group(0), ownership="distinct")
+        uc.clip_grad_norm_([given], 1.0, process_group=dist.get_group(0), ownership=ownership)
     (line,) = runs.read(path).lines
-    return [line.norm, line.parameters, line.layout]
+    return [line.norm, [each.norm for each in line.parameters.values()], line.layout]
+
+
+def each_beside() -> list[float]:
+    """What is left of a plain gradient beside a distributed one, each clipped by its own norm, in a stated group."""
+    given = [*parameters([np.array([[3.0], [4.0]], np.float32)], "rows"), parameter_with(paddle.to_tensor([8.0]))]
+    uc.GradientClipByNorm(2.0, process_group=dist.get_group(0)).clip_(given)
+    kept: list[float] = given[1].grad.tolist()
+    return kept
 
 
 def with_derivative(layout: str) -> list[float]:

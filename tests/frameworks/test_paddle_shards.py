@@ -252,8 +252,16 @@ def test_attributes_tell_without_fleet(worlds: Callable[[int], World], check: bo
     assert worlds(2).run(paddle_sharded.marked, check) == [13.0, 13.0]
 
 
-def test_norms_that_no_process_knows_are_not_recorded(worlds: Callable[[int], World], tmp_path: Path) -> None:
-    assert worlds(2).run(paddle_sharded.recorded_flat, str(tmp_path)) == [[5.0, {}, {"plain": 1}]] * 2
+@pytest.mark.parametrize(("ownership", "n", "norms"), [("distinct", 5.0, []), ("replicated", 3.0, [3.0])])
+def test_norms_that_no_process_knows_are_not_recorded(
+    worlds: Callable[[int], World], tmp_path: Path, ownership: str, n: float, norms: list[float]
+) -> None:
+    found = worlds(2).run(paddle_sharded.recorded_flat, str(tmp_path), ownership)
+    assert found == [[n, norms, {"plain": 1}]] * 2
+
+
+def test_plain_tensors_beside_distributed_ones_are_whole_in_a_stated_group(worlds: Callable[[int], World]) -> None:
+    assert worlds(2).run(paddle_sharded.each_beside) == [[2.0], [2.0]]
 
 
 def test_a_wrong_statement_is_found_by_the_number_of_elements(worlds: Callable[[int], World]) -> None:
