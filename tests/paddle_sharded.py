@@ -378,6 +378,12 @@ def of_a_mean() -> float:
     return float(uc.get_total_norm([gradient]))
 
 
+def in_group_of_the_first() -> float:
+    group = dist.new_group([0])
+    given = parameter_with(paddle.to_tensor([3.0]))
+    return float(uc.clip_grad_norm_([given], 1.0, process_group=group, ownership="distinct"))
+
+
 def in_pairs(arrays: Sequence[np.ndarray]) -> list[list[float] | None]:
     """What a clip leaves of pairs, where one process has no gradient for the first parameter, which is distributed."""
     cut, plain = parameters(arrays[:1], "rows")[0], parameter_with(paddle.to_tensor(arrays[1]))

@@ -224,6 +224,12 @@ def test_what_is_no_group_is_refused(worlds: Callable[[int], World]) -> None:
         assert "TypeError: process_group is 'everyone'; it has to be a group of paddle.distributed" in str(found)
 
 
+def test_a_process_that_is_not_in_the_group_is_told_so(worlds: Callable[[int], World]) -> None:
+    inside, outside = worlds(2).attempt(paddle_sharded.in_group_of_the_first)
+    assert inside == 3.0
+    assert "this process, rank 1, is not in process_group, which has the ranks [0]" in str(outside)
+
+
 def test_plain_tensors_do_not_tell_what_the_others_hold(worlds: Callable[[int], World]) -> None:
     given = [np.array([3.0, 4.0], np.float32)]
     for found in worlds(2).attempt(paddle_sharded.plain_stated, given, "all"):
