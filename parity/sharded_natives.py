@@ -107,10 +107,16 @@ def work(rank: int, size: int, meeting: str, queue: Any) -> None:
     torch.set_num_threads(1)
     store = distributed.FileStore(meeting, size)
     distributed.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=TIMEOUT)
+    queue.put((rank, measured(SCENARIOS)))
+
+
+def measured(scenarios: Sequence[Scenario]) -> dict[tuple[str, str], str]:
+    """What this process sees of each, in words, by its name and whose norm it is. All processes call."""
+    size = distributed.get_world_size()
     row = init_device_mesh("cpu", (size,))
     meshes = {ROWS: (row, [Shard(0)]), HYBRID: (hybrid(size), [Replicate(), Shard(0)])}
     results = {}
-    for scenario in SCENARIOS:
+    for scenario in scenarios:
         layouts = [scenario.layouts[number % len(scenario.layouts)] for number in range(len(scenario.arrays))]
         gradients: list[torch.Tensor] = [
             torch.from_numpy(array)
@@ -120,7 +126,7 @@ def work(rank: int, size: int, meeting: str, queue: Any) -> None:
         ]
         for whose, norm in (("ours", uc.get_total_norm), ("native", torch.nn.utils.get_total_norm)):
             results[scenario.name, whose] = said(scenario, gradients, norm)
-    queue.put((rank, results))
+    return results
 
 
 def hybrid(size: int) -> Any:

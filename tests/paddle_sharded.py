@@ -17,9 +17,11 @@ import paddle.distributed as dist
 from paddle.distributed import Partial, ProcessMesh, Replicate, Shard, fleet
 from worlds import calls_of
 
+import unified_clip
 import unified_clip.numpy as np_uc
 import unified_clip.paddle as uc
 from unified_clip import ClipConfig
+from unified_clip.parity import runs
 
 PARTS = ("mp_degree", "pp_degree", "sharding_degree", "dp_degree")
 
@@ -342,16 +344,22 @@ def on_first_half(arrays: Sequence[np.ndarray], group: str = "auto", ownership: 
     return float(uc.clip_grad_norm_([given], 1.0, **_stated(group, ownership, None)))
 
 
-def clipped_each_on_halves(arrays: Sequence[np.ndarray], limit: float) -> list[np.ndarray | None]:
-    """Each clipped by its own norm, on a mesh of two of four processes; all know of both, as those of a pipeline do.
-    What is here of them afterwards."""
+def clipped_on_halves(arrays: Sequence[np.ndarray], limit: float, together: bool) -> list[np.ndarray | None]:
+    """Clipped by one norm, or each by its own, on a mesh of two of four processes; all know of both, as those of a
+    pipeline do. What is here of them afterwards."""
     given, halves = [], ([0, 1], [2, 3])
-    for ranks in halves:
+    for ranks in () if together else halves:
         dist.new_group(ranks)
+        dist.barrier()  # two groups that are made at the same time do not always connect
     for array, ranks in zip(arrays, halves, strict=True):
         gradient = dist.shard_tensor(_tensor(array), ProcessMesh(ranks, ["dp"]), [Shard(0)])
         given.append((paddle.base.framework.EagerParamBase.from_tensor(gradient), gradient))
-    found = [new for _, new in uc.GradientClipByNorm(limit)(given)]
+    if together:
+        stated = _stated("all", "distinct", sum(array.size for array in arrays))
+        found, _ = uc.clip_by_global_norm([gradient for _, gradient in given], limit, **stated)
+    else:
+        found = [new for _, new in uc.GradientClipByNorm(limit)(given)]
+    assert [new.shape for new in found] == [list(array.shape) for array in arrays]
     return [_held(new).numpy() if dist.get_rank() in new.process_mesh.process_ids else None for new in found]
 
 
@@ -361,6 +369,62 @@ def plain_stated(
     given = [parameter_with(paddle.to_tensor(array)) for array in arrays]
     with counted() as calls:
         return float(uc.clip_grad_norm_(given, 1.0, **_stated(group, ownership, check_numel))), calls
+
+
+def of_a_mean() -> float:
+    """The norm of terms of a mean."""
+    mean = Partial(dist.ReduceType.kRedAvg)
+    gradient = paddle.Tensor(paddle.to_tensor([3.0]), dims=[1], process_mesh=mesh_of("row"), placements=[mean])
+    return float(uc.get_total_norm([gradient]))
+
+
+def in_group_of_the_first() -> float:
+    group = dist.new_group([0])
+    given = parameter_with(paddle.to_tensor([3.0]))
+    return float(uc.clip_grad_norm_([given], 1.0, process_group=group, ownership="distinct"))
+
+
+def in_pairs(arrays: Sequence[np.ndarray]) -> list[list[float] | None]:
+    """What a clip leaves of pairs, where one process has no gradient for the first parameter, which is distributed."""
+    cut, plain = parameters(arrays[:1], "rows")[0], parameter_with(paddle.to_tensor(arrays[1]))
+    gradient = None if dist.get_rank() else cut.grad
+    found = uc.GradientClipByGlobalNorm(1.0)([(cut, gradient), (plain, plain.grad)])
+    return [None if new is None else _held(new).numpy().ravel().tolist() for _, new in found]
+
+
+def each_stated(function: str, attributes: bool) -> None:
+    """Plain tensors, each by its own norm, and who holds their parts is not told."""
+    given = parameter_with(paddle.to_tensor([3.0]))
+    given.is_distributed = attributes
+    if function == "clip_by_norm":
+        uc.clip_by_norm(given.grad, 1.0, process_group=dist.get_group(0))
+    else:
+        uc.GradientClipByNorm(1.0, process_group=dist.get_group(0)).clip_([given])
+
+
+def marked(check_numel: bool | None) -> float:
+    """The norm of a part of a parameter, and of a copy, which their attributes tell."""
+    part, copy = parameter_with(paddle.to_tensor([3.0 + dist.get_rank()])), parameter_with(paddle.to_tensor([12.0]))
+    part.is_distributed = True
+    return float(uc.clip_grad_norm_([part, copy], 1.0, process_group=dist.get_group(0), check_numel=check_numel))
+
+
+def recorded_flat(directory: str, ownership: str) -> list[Any]:
+    """What is recorded of a plain gradient: of parts, which do not tell each other's norms, or of copies."""
+    given = parameter_with(paddle.to_tensor([3.0 + dist.get_rank() * (ownership == "distinct")]))
+    path = Path(directory) / f"{dist.get_rank()}.jsonl"
+    with unified_clip.record(path, norms=True):
+        uc.clip_grad_norm_([given], 1.0, process_group=dist.get_group(0), ownership=ownership)
+    (line,) = runs.read(path).lines
+    return [line.norm, [each.norm for each in line.parameters.values()], line.layout]
+
+
+def each_beside() -> list[float]:
+    """What is left of a plain gradient beside a distributed one, each clipped by its own norm, in a stated group."""
+    given = [*parameters([np.array([[3.0], [4.0]], np.float32)], "rows"), parameter_with(paddle.to_tensor([8.0]))]
+    uc.GradientClipByNorm(2.0, process_group=dist.get_group(0)).clip_(given)
+    kept: list[float] = given[1].grad.tolist()
+    return kept
 
 
 def with_derivative(layout: str) -> list[float]:
@@ -442,6 +506,30 @@ def fleet_clipped(group: str, limit: float, check: bool | None) -> tuple[float, 
     with counted() as calls:
         norm = uc.clip_grad_norm_(given, limit, process_group=found, check_numel=check)
     return float(norm), before, [each.grad.numpy() for each in given], calls
+
+
+def fleet_in_place(name: str) -> None:
+    """Each gradient, or each element, by itself."""
+    model = Parallel()
+    model.backward()
+    if name == "clip_grad_value_":
+        uc.clip_grad_value_(model.parameters(), 0.5)
+    else:
+        uc.GradientClipByNorm(0.5).clip_(model.parameters())
+
+
+def fleet_recorded(directory: str) -> tuple[Held, float, dict[str, float]]:
+    """Gradients, and the norms that are recorded of a clip."""
+    model = Parallel()
+    model.backward()
+    path = Path(directory) / f"{dist.get_rank()}.jsonl"
+    before = [
+        (each.grad.numpy().copy(), each.split_axis if each.is_distributed else None) for each in model.parameters()
+    ]
+    with unified_clip.record(path, norms=True, names=model):
+        uc.clip_grad_norm_(model.parameters(), 1.0)
+    (line,) = runs.read(path).lines
+    return before, line.norm, {name: each.norm for name, each in line.parameters.items()}
 
 
 def fleet_by_paddle(limit: float, dtype: str) -> list[float]:

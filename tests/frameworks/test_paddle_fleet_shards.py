@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 import paddle_sharded
@@ -15,7 +16,7 @@ from worlds import World
 
 import unified_clip.numpy as whole
 
-# of two processes each: with four, Paddle's `fleet.init` does not return on the CPU
+# of two processes each: with four, Paddle's `fleet.init` mostly fails or does not return on the CPU
 DEGREES = {
     "two parts": {"mp_degree": 2},
     "two stages": {"pp_degree": 2},
@@ -115,6 +116,22 @@ def test_sharded_optimizers_clip_by_one_norm(worlds: Callable[[str], World]) -> 
     expected = whole.GradientClipByGlobalNorm(1.5)([("", array) for array in before])
     for got, (_, wanted) in zip([array for _, after, _ in found for array in after], expected, strict=True):
         np.testing.assert_array_equal(got, wanted, strict=True)
+
+
+@pytest.mark.parametrize("name", ["clip_grad_value_", "GradientClipByNorm"])
+def test_sharded_gradients_are_not_clipped_one_by_one_before_they_are_added_up(
+    worlds: Callable[[str], World], name: str
+) -> None:
+    for found in worlds("sharding").attempt(paddle_sharded.fleet_in_place, name):
+        assert "none is complete before; give the optimizer grad_clip=" in str(found)
+
+
+def test_norms_of_whole_parameters_are_recorded(worlds: Callable[[str], World], tmp_path: Path) -> None:
+    found = worlds("two parts").run(paddle_sharded.fleet_recorded, str(tmp_path))
+    before = gathered([each[0] for each in found])
+    for _, norm, norms in found:
+        assert norm == reference.norm(before)
+        assert list(norms.values()) == [reference.norm([array]) for array in before]
 
 
 def test_sharded_gradients_are_refused_before_they_are_added_up(worlds: Callable[[str], World]) -> None:

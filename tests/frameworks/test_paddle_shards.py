@@ -6,6 +6,7 @@ import math
 import re
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 import paddle
@@ -114,6 +115,15 @@ def test_functional_names_return_distributed_tensors(worlds: Callable[[int], Wor
         assert worlds(2).run(paddle_sharded.asked, function, [array], "rows") == [f"{n.tolist()} None"] * 2
 
 
+@pytest.mark.parametrize("layout", PLACEMENTS)
+def test_copies_of_parts_count_once_in_the_norm_of_a_single_gradient(
+    worlds: Callable[[int], World], layout: str
+) -> None:
+    array = np.array([[3.0, 4.0], [0.0, 1.0], [6.0, 8.0], [2.0, 5.0]], np.float32)
+    for found in worlds(4).run(paddle_sharded.asked, "clip_by_norm", [array], layout, 1.0):
+        assert found.startswith(str(whole.clip_by_norm(array, 1.0).tolist()))
+
+
 def test_elements_are_clipped_by_value(worlds: Callable[[int], World]) -> None:
     for found in worlds(4).run(paddle_sharded.in_place, "clip_grad_value_", arrays(), "mixed", 0.5):
         for got, given in zip(found, arrays(), strict=True):
@@ -123,6 +133,11 @@ def test_elements_are_clipped_by_value(worlds: Callable[[int], World]) -> None:
 def test_terms_of_a_sum_are_not_clipped_by_value(worlds: Callable[[int], World]) -> None:
     for found in worlds(2).attempt(paddle_sharded.in_place, "clip_grad_value_", arrays(), "terms of a sum", 0.5):
         assert "every process holds a term of each element" in str(found)
+
+
+def test_terms_of_anything_but_a_sum_are_refused(worlds: Callable[[int], World]) -> None:
+    for found in worlds(2).attempt(paddle_sharded.of_a_mean):
+        assert "has the placements [Partial(reduce_type=AVG)]; reshard it first" in str(found)
 
 
 def test_a_derivative_is_refused_on_two_meshes_where_paddle_would_end_the_process(
@@ -190,14 +205,16 @@ def test_meshes_of_some_processes_do_not_tell_what_the_others_hold(worlds: Calla
     assert worlds(4).run(paddle_sharded.on_first_half, given, "all", "distinct") == [n] * 4
 
 
-def test_the_norm_of_a_single_gradient_is_that_of_the_processes_of_its_mesh() -> None:
+def test_gradients_on_meshes_of_some_processes_are_clipped_on_those() -> None:
+    """By the norms of the processes of their meshes, and by one norm."""
     given = [np.array([[3.0], [4.0]], np.float32), np.array([[6.0], [8.0]], np.float32)]
-    low, high = ([whole.clip_by_norm(array, 1.0)[at : at + 1] for at in (0, 1)] for array in given)
-    wanted = [[low[0], None], [low[1], None], [None, high[0]], [None, high[1]]]
     world = World(paddle_sharded.start, 4)  # where no process has used a mesh that others have not
+    each = [whole.clip_by_norm(array, 1.0) for array in given]
     try:
-        for found, expected in zip(world.run(paddle_sharded.clipped_each_on_halves, given, 1.0), wanted, strict=True):
-            np.testing.assert_equal(found, expected)
+        for together, (low, high) in ((False, each), (True, whole.clip_by_global_norm(given, 1.0)[0])):
+            wanted = [[low[:1], None], [low[1:], None], [None, high[:1]], [None, high[1:]]]
+            found = world.run(paddle_sharded.clipped_on_halves, given, 1.0, together)
+            np.testing.assert_equal(found, wanted)
     finally:
         world.close()
 
@@ -207,12 +224,50 @@ def test_what_is_no_group_is_refused(worlds: Callable[[int], World]) -> None:
         assert "TypeError: process_group is 'everyone'; it has to be a group of paddle.distributed" in str(found)
 
 
+def test_a_process_that_is_not_in_the_group_is_told_so(worlds: Callable[[int], World]) -> None:
+    inside, outside = worlds(2).attempt(paddle_sharded.in_group_of_the_first)
+    assert inside == 3.0
+    assert "this process, rank 1, is not in process_group, which has the ranks [0]" in str(outside)
+
+
 def test_plain_tensors_do_not_tell_what_the_others_hold(worlds: Callable[[int], World]) -> None:
     given = [np.array([3.0, 4.0], np.float32)]
     for found in worlds(2).attempt(paddle_sharded.plain_stated, given, "all"):
         assert "is a plain tensor, which does not tell what the others have in its place" in str(found)
     for ownership, n in (("replicated", 5.0), ("distinct", reference.norm(given * 2))):
         assert worlds(2).run(paddle_sharded.plain_stated, given, "all", ownership) == [(n, ["all_reduce"])] * 2
+
+
+def test_pairs_tell_by_their_parameters(worlds: Callable[[int], World]) -> None:
+    """A process without a gradient takes part, as where it passes parameters."""
+    given = [np.array([[3.0], [7.0]], np.float32), np.array([4.0], np.float32)]
+    (_, high), (first, low) = (whole.clip_by_norm(np.float32([3.0, 4.0]), 1.0).tolist() for _ in range(2))
+    assert worlds(2).run(paddle_sharded.in_pairs, given) == [[[first], [high]], [None, [low]]]
+
+
+@pytest.mark.parametrize(("function", "attributes"), [("clip_by_norm", False), ("clip_", False), ("clip_", True)])
+def test_the_own_norm_of_a_part_is_not_taken_for_that_of_the_whole(
+    worlds: Callable[[int], World], function: str, attributes: bool
+) -> None:
+    for found in worlds(2).attempt(paddle_sharded.each_stated, function, attributes):
+        assert "is a plain tensor, of which other processes may hold other parts, so its own norm" in str(found)
+
+
+@pytest.mark.parametrize("check", [None, True])
+def test_attributes_tell_without_fleet(worlds: Callable[[int], World], check: bool | None) -> None:
+    assert worlds(2).run(paddle_sharded.marked, check) == [13.0, 13.0]
+
+
+@pytest.mark.parametrize(("ownership", "n", "norms"), [("distinct", 5.0, []), ("replicated", 3.0, [3.0])])
+def test_norms_that_no_process_knows_are_not_recorded(
+    worlds: Callable[[int], World], tmp_path: Path, ownership: str, n: float, norms: list[float]
+) -> None:
+    found = worlds(2).run(paddle_sharded.recorded_flat, str(tmp_path), ownership)
+    assert found == [[n, norms, {"plain": 1}]] * 2
+
+
+def test_plain_tensors_beside_distributed_ones_are_whole_in_a_stated_group(worlds: Callable[[int], World]) -> None:
+    assert worlds(2).run(paddle_sharded.each_beside) == [[2.0], [2.0]]
 
 
 def test_a_wrong_statement_is_found_by_the_number_of_elements(worlds: Callable[[int], World]) -> None:
@@ -228,6 +283,7 @@ def test_gradients_of_data_parallel_models_are_clipped_without_a_message(worlds:
 def test_when_a_process_ends_the_others_end_with_an_error() -> None:
     world = World(paddle_sharded.start, 2)
     try:
+        world.run(paddle_sharded.clipped, arrays(), "rows", 2.0, 1.5)  # when both have connected
         began = time.monotonic()
         here, gone = world.attempt(paddle_sharded.ended, 1, arrays())
         assert time.monotonic() - began < 30  # Paddle's own limit, which cannot be set

@@ -12,7 +12,7 @@ import paddle
 from .._core.containers import Leaf
 from .._core.held import Held, RankedGroup, Words
 from .._core.ops import Tensor
-from .._core.shards import Across
+from .._core.shards import REPLICATED, Across, Row
 
 PARAMETER = paddle.base.framework.EagerParamBase
 SPREAD = ("model_parallel", "pipe_parallel", "sharding_parallel", "sep_parallel")
@@ -48,12 +48,18 @@ def find(
 ) -> PaddleShards | None:
     """What processes hold together, where anything says so: a distributed tensor, `fleet` of its parameters, or the
     caller."""
+    parameters = [_or_its_parameter(leaf) for leaf in parameters]
     if not across.is_stated and not any(is_dist(leaf.tensor) for leaf in (*parameters, *gradients)):
         given = [*gradients, *parameters]
         told = not given or any(isinstance(leaf.parameter, PARAMETER) for leaf in given)
         if differentiable or across.process_group is None or not told or hybrid() is None:
             return None
     return PaddleShards(gradients, parameters, across)
+
+
+def _or_its_parameter(leaf: Leaf) -> Leaf:
+    """Of a pair without a gradient, which other processes may have, the parameter tells."""
+    return leaf._replace(tensor=leaf.parameter) if leaf.tensor is None and is_dist(leaf.parameter) else leaf
 
 
 class PaddleGroup:
@@ -104,6 +110,15 @@ class PaddleShards(Held):
     @property
     def parameters(self) -> int | None:
         return None if self._goes_by_attributes() else super().parameters
+
+    def rows(self) -> list[Row]:
+        if self._across.process_group == "auto":
+            self._check_summed()
+        return super().rows()
+
+    def check_by_value(self) -> None:
+        self._check_summed()
+        super().check_by_value()
 
     def want_derivatives(self) -> bool:
         return any(is_dist(gradient) and not gradient.stop_gradient for gradient in self._gradients)
@@ -178,8 +193,11 @@ class PaddleShards(Held):
 
     def elements(self, index: int) -> int:
         leaf, parts = self._leaves[index], 1
-        if self._hcg is not None and not is_dist(leaf.tensor) and _is_part(leaf.parameter):
-            parts = _degree(self._hcg, "model_parallel")
+        if not is_dist(leaf.tensor) and _is_part(leaf.parameter):
+            if self._hcg is not None:
+                parts = _degree(self._hcg, "model_parallel")
+            elif self._goes_by_attributes():
+                parts = self._group.size
         return parts * int(math.prod(leaf.tensor.shape))
 
     def layout(self, tensor: Any) -> str:
@@ -225,7 +243,20 @@ class PaddleShards(Held):
             return [self._group_of(_group_with(tensor.process_mesh.process_ids))] if cut else []
         if self._hcg is not None and _is_part(leaf.parameter):
             return [self._group_of(self._hcg.get_model_parallel_group())]
+        if not self._is_whole_here(leaf):
+            raise ValueError(
+                f"{leaf.place} is a plain tensor, of which other processes may hold other parts, so its own norm "
+                "is not known; use one norm over all gradients, or, if it is whole here, leave process_group out, or "
+                "state ownership='replicated' where that is taken"
+            )
         return []
+
+    def _is_whole_here(self, leaf: Leaf) -> bool:
+        """Whether a plain tensor is said to be, or tells so."""
+        stated = self._across.ownership
+        if stated is not None or self._across.process_group == "auto":
+            return stated in (None, REPLICATED)
+        return self._is_beside_whole_meshes or (self._goes_by_attributes() and not _is_part(leaf.parameter))
 
     def _group_of(self, group: Any) -> PaddleGroup:
         key = None if group is None else group.id
@@ -236,6 +267,8 @@ class PaddleShards(Held):
 
     def _check_summed(self) -> None:
         """Whether gradients can be complete: optimizers are given those that are, users have those that are not yet."""
+        if self._hcg is None or any(map(is_dist, self._tensors())):
+            return
         if _degree(self._hcg, "sharding_parallel") > 1 and any(
             leaf.tensor is leaf.parameter for leaf in self._parameters
         ):

@@ -172,7 +172,8 @@ class Told:
 
     def _take_shared(self, clip: Clip, names: Mapping[str, int]) -> None:
         """Norms over all processes, where these have agreed to measure them: with the clip's own."""
-        norms = clip.gradients.shared_norms(clip.p) if clip.measured and clip.p in (1, 2) else None
+        known = clip.measured and clip.p in (1, 2) and _tell_norms(clip.gradients.shards)
+        norms = clip.gradients.shared_norms(clip.p or 2.0) if known else None
         if norms is not None:
             ops, leaves = clip.gradients.ops, clip.gradients.leaves
             self.fields["parameters"] = {
@@ -205,6 +206,16 @@ class Told:
         if parameters:
             norms += [each["norm"] for each in parameters.values()]
         return all(map(math.isfinite, norms)) if norms else None
+
+
+def _tell_norms(shards: Any) -> bool:
+    """Whether each gradient's own norm can be known, which a clip by one norm over all does not need: not that of a
+    plain tensor of which other processes may hold other parts."""
+    try:
+        shards.rows()
+    except ValueError:
+        return False
+    return True
 
 
 def _flat(value: Any) -> list[Any]:
