@@ -124,6 +124,14 @@ def disagreeing() -> float:
     return float(uc.clip_grad_norm_([sharded(np.ones(4, np.float32), ["x"])], 1.0 + jax.process_index()))
 
 
+def disagreeing_about_copies() -> float:
+    """With one on each process."""
+    devices = [jax.local_devices(process_index=rank)[0] for rank in range(jax.process_count())]
+    place = NamedSharding(Mesh(np.array(devices), ("x",)), PartitionSpec())
+    copy = jax.make_array_from_callback((4,), place, lambda _: np.ones(4, np.float32))
+    return float(uc.clip_grad_norm_([copy], 1.0 + jax.process_index()))
+
+
 def norm_of_four(stated: dict[str, Any]) -> float:
     return float(uc.get_total_norm([sharded(np.ones(4, np.float32), ["x"])], **stated))
 

@@ -95,6 +95,7 @@ NOT_TOLD = "on devices of rank [01] alone, which does not tell what the others h
     [
         ("with_own_array", (True, {}), NOT_TOLD),
         ("disagreeing", (), "the processes disagree about threshold: 1.0 on rank 0; 2.0 on rank 1"),
+        ("disagreeing_about_copies", (), "the processes disagree about threshold: 1.0 on rank 0; 2.0 on rank 1"),
         ("norm_of_four", ({"check_numel": 5},), "4 gradient elements were counted, and 5 expected"),
         ("norm_of_four", ({"process_group": None},), "process_group is None, and other processes have parts"),
         ("norm_of_rows", (("x",), {"process_group": None}), "process_group is None, and other processes have parts"),

@@ -158,6 +158,8 @@ class JaxOps(Ops):
     def whole_of_tensors(self, tensors: Sequence[Any], *, differentiable: bool, in_place: bool) -> WholePath | None:
         kind = next((type(tensor) for tensor in tensors if tensor is not None), object)
         gatherer = None if host.forced_path() else _gatherer(kind)  # type: ignore[arg-type]  # it is hashable
+        if gatherer and jax.process_count() > 1 and any(map(jax_shards.is_elsewhere, tensors)):
+            return None  # a copy on one device here has a buffer too, and others may have it on several
         return host.whole_path(self, gatherer.of_tensors(tensors, False, False)) if gatherer else None
 
     def host_views(self, tensors: Sequence[Tensor]) -> list[kernels.Array] | None:

@@ -119,7 +119,7 @@ def copied(value: Tensor, sharding: Any) -> Tensor:
 
 def find(gradients: Sequence[Leaf], parameters: Sequence[Leaf], across: Across) -> JaxShards | None:
     """What processes hold together, where anything says so: an array with parts elsewhere, or the caller."""
-    if not across.is_stated and not any(_is_elsewhere(_data(leaf.tensor)) for leaf in gradients):
+    if not across.is_stated and not any(is_elsewhere(_data(leaf.tensor)) for leaf in gradients):
         return None
     return JaxShards(gradients, parameters, across)
 
@@ -188,7 +188,7 @@ class JaxShards:
         if self._across.process_group is not None:
             return self._all
         for leaf, value in zip(self._leaves, self.values, strict=True):
-            if _is_elsewhere(value):
+            if is_elsewhere(value):
                 raise ValueError(
                     f"process_group is None, and other processes have parts of the gradient at {leaf.place}; leave "
                     "process_group out"
@@ -210,7 +210,7 @@ class JaxShards:
 
     def whole(self, index: int) -> Tensor:
         """The parts that this process counts, as `JaxOps.measuring` takes them."""
-        return self._once(index) if _is_elsewhere(self.values[index]) else self._held(index)
+        return self._once(index) if is_elsewhere(self.values[index]) else self._held(index)
 
     def check_by_value(self) -> None:
         """Every element is there with its value."""
@@ -259,5 +259,6 @@ def _data(tensor: Any) -> Any:
     return tensor.data if isinstance(tensor, BCOO) else tensor
 
 
-def _is_elsewhere(value: Any) -> bool:
+def is_elsewhere(value: Any) -> bool:
+    """Whether it is on devices of other processes as well, or of those alone."""
     return is_in_parts(value) and not value.is_fully_addressable
