@@ -106,6 +106,15 @@ def test_the_last_bit_does_not_depend_on_who_adds_what(devices: int, way: str) -
 
 
 @pytest.mark.parametrize("way", ["jit", "shard_map"])
+@pytest.mark.parametrize("scale", [2.0**-120, 2.0**100])
+def test_nor_where_numbers_are_very_small_or_large(scale: float, way: str) -> None:
+    mesh, specs = mesh_of(4), [P(("x", "y"))]
+    placed = put([COUNTER_EXAMPLE * np.float32(scale)], specs, mesh)
+    _, norm = WAYS[way](lambda grads: uc.clip_by_global_norm(grads, 1.0), mesh, specs)(placed)
+    assert norm == (2.0**24 + 2) * scale
+
+
+@pytest.mark.parametrize("way", ["jit", "shard_map"])
 def test_a_norm_in_the_middle_of_two_numbers_goes_to_the_even_one(way: str) -> None:
     mesh, specs = mesh_of(4), [P(("x", "y"))]
     down = np.array([2.0**24, 1.0, 0.0, 0.0], np.float32)  # 2**24 + 1
@@ -134,6 +143,13 @@ def test_other_orders(p: float, way: str) -> None:
     specs = specs_of("mixed", len(given))
     _, norm = WAYS[way](lambda grads: (grads, uc.get_total_norm(grads, p)), mesh, specs)(put(given, specs, mesh))
     np.testing.assert_allclose(norm, whole.get_total_norm(given, p), rtol=0 if p == math.inf else 1e-7)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_magnitudes_of_complex_numbers(way: str) -> None:
+    mesh, given = mesh_of(4), [np.array([3 + 4j, 5 + 12j, 8 - 15j, -7j], np.complex64)]
+    _, norm = WAYS[way](lambda grads: (grads, uc.get_total_norm(grads, 1)), mesh, [P("x")])(put(given, [P("x")], mesh))
+    np.testing.assert_allclose(norm, 42.0, rtol=1e-7)
 
 
 @pytest.mark.parametrize("way", WAYS)
