@@ -7,6 +7,7 @@ import os
 import socket
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import reference
 from jax.experimental import multihost_utils
+from jax.experimental.sparse import BCOO
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 import unified_clip.jax as uc
@@ -86,8 +88,48 @@ def with_own_array(committed: bool, stated: dict[str, Any]) -> float:
     return float(uc.get_total_norm([sharded(np.array([3.0, 0, 0, 0], np.float32), ["x"]), own], **stated))
 
 
+def clipped_with_a_copy(mesh_is_set: bool) -> tuple[float, float, list[bool]]:
+    """The norm, that afterwards, and what is committed, of a number that every process has and an array over all."""
+    held = [jnp.full((), 4.0), sharded(np.array([3.0, 0, 0, 0], np.float32), ["x"])]
+    scope: Any = jax.set_mesh(mesh()) if mesh_is_set else nullcontext()
+    with scope:
+        clipped, norm = uc.clip_by_global_norm(held, 2.5)
+        return float(norm), float(uc.get_total_norm(clipped)), [array.committed for array in clipped]
+
+
+def norm_of_rows(spec: Sequence[Any], stated: dict[str, Any]) -> float:
+    """Of a sparse array with rows of 2, of which the second is there twice, as parts of the processes."""
+    data, indices = np.full((4, 2), 2.0, np.float32), np.array([[0], [1], [1], [3]], np.int32)
+    rows = BCOO((sharded(data, spec), sharded(indices, spec[:1])), shape=(5, 2))
+    return float(uc.get_total_norm([rows], check_numel=True, **stated))
+
+
+def norm_of_own_rows(stated: dict[str, Any]) -> float:
+    own = jax.device_put(jnp.full((1, 2), 4.0), jax.local_devices()[0])
+    rows = BCOO((own, jnp.zeros((1, 1), jnp.int32)), shape=(5, 2))
+    return float(uc.get_total_norm([sharded(np.full(4, 3.0, np.float32), ["x"]), rows], **stated))
+
+
+def clipped_by_own_norm(stated: dict[str, Any]) -> Any:
+    return uc.clip_by_norm(sharded(np.ones(4, np.float32), ["x"]), 1.0, **stated)
+
+
+def norm_of_arrays_of_each() -> float:
+    """All processes list the arrays of each, and say that they have copies."""
+    given = [_on(np.ones(4, np.float32), rank) for rank in range(jax.process_count())]
+    return float(uc.get_total_norm(given, ownership="replicated"))
+
+
 def disagreeing() -> float:
     return float(uc.clip_grad_norm_([sharded(np.ones(4, np.float32), ["x"])], 1.0 + jax.process_index()))
+
+
+def disagreeing_about_copies() -> float:
+    """With one on each process."""
+    devices = [jax.local_devices(process_index=rank)[0] for rank in range(jax.process_count())]
+    place = NamedSharding(Mesh(np.array(devices), ("x",)), PartitionSpec())
+    copy = jax.make_array_from_callback((4,), place, lambda _: np.ones(4, np.float32))
+    return float(uc.clip_grad_norm_([copy], 1.0 + jax.process_index()))
 
 
 def norm_of_four(stated: dict[str, Any]) -> float:

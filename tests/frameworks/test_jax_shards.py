@@ -23,6 +23,7 @@ import unified_clip
 import unified_clip.jax as uc
 import unified_clip.numpy as whole
 from unified_clip.errors import NonFiniteNormError
+from unified_clip.integrations import optax_transforms
 
 Way = Callable[[Callable[..., Any], Mesh, Any], Callable[..., Any]]
 
@@ -105,6 +106,15 @@ def test_the_last_bit_does_not_depend_on_who_adds_what(devices: int, way: str) -
 
 
 @pytest.mark.parametrize("way", ["jit", "shard_map"])
+@pytest.mark.parametrize("scale", [2.0**-120, 2.0**100])
+def test_nor_where_numbers_are_very_small_or_large(scale: float, way: str) -> None:
+    mesh, specs = mesh_of(4), [P(("x", "y"))]
+    placed = put([COUNTER_EXAMPLE * np.float32(scale)], specs, mesh)
+    _, norm = WAYS[way](lambda grads: uc.clip_by_global_norm(grads, 1.0), mesh, specs)(placed)
+    assert norm == (2.0**24 + 2) * scale
+
+
+@pytest.mark.parametrize("way", ["jit", "shard_map"])
 def test_a_norm_in_the_middle_of_two_numbers_goes_to_the_even_one(way: str) -> None:
     mesh, specs = mesh_of(4), [P(("x", "y"))]
     down = np.array([2.0**24, 1.0, 0.0, 0.0], np.float32)  # 2**24 + 1
@@ -133,6 +143,13 @@ def test_other_orders(p: float, way: str) -> None:
     specs = specs_of("mixed", len(given))
     _, norm = WAYS[way](lambda grads: (grads, uc.get_total_norm(grads, p)), mesh, specs)(put(given, specs, mesh))
     np.testing.assert_allclose(norm, whole.get_total_norm(given, p), rtol=0 if p == math.inf else 1e-7)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_magnitudes_of_complex_numbers(way: str) -> None:
+    mesh, given = mesh_of(4), [np.array([3 + 4j, 5 + 12j, 8 - 15j, -7j], np.complex64)]
+    _, norm = WAYS[way](lambda grads: (grads, uc.get_total_norm(grads, 1)), mesh, [P("x")])(put(given, [P("x")], mesh))
+    np.testing.assert_allclose(norm, 42.0, rtol=1e-7)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -201,6 +218,15 @@ def test_norms_of_arrays_on_two_meshes_go_with_any() -> None:
                            *put([np.array([4.0, 0.0], np.float32)], [P("y")], second)])  # fmt: skip
     assert norm == 5.0
     assert not norm.committed
+
+
+def test_arrays_of_one_device_beside_others_stay_free_to_leave_it() -> None:
+    (cut,) = put([np.array([3.0, 0.0], np.float32)], [P("x")], mesh_of(4))
+    for free in (jnp.full((), 4.0), jnp.full(1, 4.0), np.full(1, 4.0, np.float32)):
+        for given in ([free, cut], [cut, free]):
+            clipped, norm = uc.clip_by_global_norm(given, 1.0)
+            assert norm == 5.0
+            assert [result.committed for result in clipped] == [array is cut for array in given]
 
 
 def test_sparse_rows_on_several_devices() -> None:
@@ -473,6 +499,30 @@ def test_every_name_takes_what_is_stated_in_pmap(name: str) -> None:
     np.testing.assert_allclose(together, given / 10, rtol=1e-6)
 
 
+@pytest.mark.parametrize("stated", [{}, {"process_group": "x"}])
+def test_a_configuration_knows_what_any_device_has_clipped_by_value(stated: dict[str, Any]) -> None:
+    clip = unified_clip.ClipConfig(rule="value", threshold=3.0).as_optax(**stated)
+
+    def step(grads: list[Any]) -> Any:
+        new, state = clip.update(grads, clip.init(grads))
+        return new, state
+
+    mesh = jax.make_mesh((4,), ("x",), axis_types=(AxisType.Auto,))
+    mapped = jax.shard_map(
+        step, mesh=mesh, in_specs=([P("x")],), out_specs=([P("x")], P()), check_vma="process_group" not in stated
+    )
+    for last, clipped in ((4.0, True), (3.0, False)):
+        _, state = jax.jit(mapped)([jnp.array([1.0, 2.0, 3.0, last])])
+        assert optax_transforms.last(state).clipped is clipped
+
+
+def test_a_configuration_clips_by_value_what_is_on_devices_that_have_nothing_in_common() -> None:
+    clip = unified_clip.ClipConfig(rule="value", threshold=3.0).as_optax()
+    given = [jax.device_put(jnp.array([4.0]), jax.devices()[1]), *put([np.ones(4, np.float32)], [P("x")], mesh_of(4))]
+    state = clip.update(given, clip.init(given))[1]
+    assert optax_transforms.last(state).clipped
+
+
 MISSING = "inside pmap, and shard_map with check_vma=False, arrays do not tell along which axes they are cut"
 
 
@@ -494,6 +544,22 @@ def test_terms_of_a_sum_are_refused() -> None:
 
     with pytest.raises(ValueError, match="unreduced over 'x': each device has a term of it; add them up first"):
         jax.jit(jax.shard_map(norm, mesh=mesh, in_specs=P("x"), out_specs=P()))(jnp.ones(4))
+
+
+@pytest.mark.parametrize("way", ["eagerly", "jit"])
+@pytest.mark.parametrize(
+    "clip", [uc.global_norm, lambda grads: uc.clip_by_value(grads[0], 0.0, 1.0), lambda g: uc.GradientClipByNorm(1.0)([
+        ("a", g[0]), ("b", g[0])
+    ])]
+)  # fmt: skip
+def test_terms_of_a_sum_on_explicit_axes_are_refused(clip: Callable[[list[Any]], Any], way: str) -> None:
+    mesh = jax.make_mesh((4,), ("x",), axis_types=(AxisType.Explicit,))
+    with jax.set_mesh(mesh):
+        rows = jax.device_put(jnp.ones((2, 4)), NamedSharding(mesh, P(None, "x")))
+        terms = jax.jit(lambda a, b: jnp.einsum("ab,cb->ac", a, b, out_sharding=P(unreduced={"x"})))(rows, rows)
+        with pytest.raises(ValueError, match="unreduced over 'x': each device has a term of it; add them up first"):
+            WAYS[way](clip, mesh, None)([terms])
+        assert uc.global_norm([jax.sharding.reshard(terms, P())]) == 8.0
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from typing import Any
 import jax_sharded
 import numpy as np
 import pytest
+import reference
 from jax_sharded import COUNTER_EXAMPLE, arrays, assert_equal
 from kits import Kit
 from worlds import World
@@ -69,6 +70,23 @@ def test_an_array_of_one_process_beside_those_of_all(
     assert world.run(jax_sharded.with_own_array, committed, stated) == [float(np.float32(norm))] * 2
 
 
+@pytest.mark.parametrize("mesh_is_set", [False, True])
+def test_what_is_not_committed_stays_so_and_a_mesh_may_be_set(world: World, mesh_is_set: bool) -> None:
+    assert world.run(jax_sharded.clipped_with_a_copy, mesh_is_set) == [(5.0, 2.5, [False, True])] * 2
+
+
+@pytest.mark.parametrize("spec", [(), ("x",), (None, "x")])
+def test_sparse_rows_over_several_processes(world: World, spec: tuple[Any, ...]) -> None:
+    norm = reference.norm([np.array([[2, 2], [4, 4], [2, 2]], np.float32)])
+    assert world.run(jax_sharded.norm_of_rows, spec, {}) == [norm] * 2
+
+
+def test_sparse_rows_of_one_process(world: World) -> None:
+    for stated, norm in (("replicated", 68.0), ("distinct", 100.0)):
+        found = world.run(jax_sharded.norm_of_own_rows, {"ownership": stated})
+        assert found == [float(np.float32(math.sqrt(norm)))] * 2
+
+
 NOT_TOLD = "on devices of rank [01] alone, which does not tell what the others have in its place; pass ownership"
 
 
@@ -77,8 +95,13 @@ NOT_TOLD = "on devices of rank [01] alone, which does not tell what the others h
     [
         ("with_own_array", (True, {}), NOT_TOLD),
         ("disagreeing", (), "the processes disagree about threshold: 1.0 on rank 0; 2.0 on rank 1"),
+        ("disagreeing_about_copies", (), "the processes disagree about threshold: 1.0 on rank 0; 2.0 on rank 1"),
         ("norm_of_four", ({"check_numel": 5},), "4 gradient elements were counted, and 5 expected"),
         ("norm_of_four", ({"process_group": None},), "process_group is None, and other processes have parts"),
+        ("norm_of_rows", (("x",), {"process_group": None}), "process_group is None, and other processes have parts"),
+        ("clipped_by_own_norm", ({"process_group": None},), "process_group is None, and other processes have parts"),
+        ("norm_of_own_rows", ({},), NOT_TOLD),
+        ("norm_of_arrays_of_each", (), "ownership is 'replicated', and .* of which rank [01] has no copy; pass 'dist"),
         ("within_bounds", (), r"a bound has shape \[4\], and several processes hold the gradient; pass"),
     ],
 )

@@ -141,6 +141,8 @@ HARD = {
     "on a middle below which is even": np.array([*BIG, 1.0], np.float32),
     "on a middle below which is odd": np.array([2.0**24 + 2, 2.0**12, 2.0**12, 2.0, 1.0], np.float32),
     "just above a middle": np.array([*BIG, 1.0, 2.0**-120], np.float32),
+    "just above a middle between very small numbers": np.array([*BIG, 1 + 2.0**-23], np.float32)
+    * np.float32(2.0**-126),
     "just below a middle": np.array([*BIG, 1 - 2.0**-24, 2.0**-12, 2.0**-12], np.float32),
     "the largest": np.array([np.finfo(np.float32).max, 2.0**115], np.float32),
     "between the largest and infinity": np.array([np.finfo(np.float32).max, 2.0**116, 2.0**110], np.float32),
@@ -150,6 +152,7 @@ HARD = {
     "zeros": np.zeros(3, np.float32),
     "16 bits": np.array([2048.0, 64.0, *[2.0**-8] * 70], np.float16),
     "complex": (COUNTER_EXAMPLE + 1j * COUNTER_EXAMPLE[::-1]).astype(np.complex64),
+    "in two pieces": np.concatenate([np.zeros((1 << 18) - 3, np.float32), COUNTER_EXAMPLE]),
     "long": np.concatenate([np.full(600_000, 2.0**-9, np.float32), COUNTER_EXAMPLE]),
 }
 

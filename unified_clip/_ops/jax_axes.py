@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import jax
@@ -30,13 +31,28 @@ def spread(tensor: Tensor, stated: Axes | None) -> Axes:
                 "(as after pmean), or the axes' names where devices along them have parts"
             )
         return tuple(stated)
-    varying, unreduced = _types(tensor)
+    varying = _varying(tensor)
+    return tuple(axis for axis in manual if axis in varying and (stated is None or axis in stated))
+
+
+def refuse_terms(tensor: Tensor) -> None:
+    """ValueError for an array of which devices have terms, in `shard_map` or with `Explicit` axes."""
+    of = jax.typeof(tensor)
+    unreduced = set(getattr(of.sharding.spec, "unreduced", ()))
+    if hasattr(of, "manual_axis_type"):  # before JAX 0.10 there are none
+        unreduced |= of.manual_axis_type.unreduced
     if unreduced:
         raise ValueError(
-            f"a gradient is {jax.typeof(tensor)}, unreduced over {', '.join(map(repr, sorted(unreduced)))}: each "
-            "device has a term of it; add them up first (jax.lax.psum)"
+            f"a gradient is {of}, unreduced over {', '.join(map(repr, sorted(unreduced)))}: each device has a term of "
+            "it; add them up first (by jax.lax.psum inside shard_map, else by jax.sharding.reshard)"
         )
-    return tuple(axis for axis in manual if axis in varying and (stated is None or axis in stated))
+
+
+def anywhere(found: Sequence[tuple[Tensor, Axes]]) -> Tensor:
+    """Whether any device found something, of what each looked for in its part of several arrays; in one exchange."""
+    everywhere = tuple(sorted({axis for _, axes in found for axis in axes}))
+    own = functools.reduce(jnp.logical_or, (each for each, _ in found))
+    return jax.lax.psum(own.astype(jnp.int32), everywhere) > 0 if everywhere else own
 
 
 def _manual_axes() -> tuple[str, ...]:
@@ -46,15 +62,14 @@ def _manual_axes() -> tuple[str, ...]:
 
 def _are_tracked(manual: Sequence[str]) -> bool:
     """Whether types say what varies: here, what surely does."""
-    return bool(_types(jax.lax.axis_index(manual[0]))[0])
+    return bool(_varying(jax.lax.axis_index(manual[0])))
 
 
-def _types(tensor: Tensor) -> tuple[frozenset[str], frozenset[str]]:
-    """The axes that an array varies over, and those over which it is a term of a sum."""
+def _varying(tensor: Tensor) -> frozenset[str]:
+    """The axes that an array varies over."""
     of = jax.typeof(tensor)
-    if not hasattr(of, "manual_axis_type"):  # before JAX 0.10
-        return of.vma, frozenset()
-    return of.manual_axis_type.varying, of.manual_axis_type.unreduced
+    found: frozenset[str] = of.manual_axis_type.varying if hasattr(of, "manual_axis_type") else of.vma  # before 0.10
+    return found
 
 
 def total(parts: Sequence[tuple[Scalar, Axes]]) -> Scalar:

@@ -149,9 +149,17 @@ class JaxOps(Ops):
         """The axes of `shard_map` along which devices have parts of an array."""
         return jax_axes.spread(tensor, self._axes)
 
+    def anywhere(self, tensors: Sequence[Tensor], found: Sequence[Tensor]) -> Tensor:
+        """Whether anything was found, of what was looked for in each tensor, on any device."""
+        if self._are_in_parts(tensors, ()):  # where the answers may be on devices that have nothing in common
+            return jnp.asarray(any(map(np.asarray, found)))
+        return jax_axes.anywhere([(each, self.spread(tensor)) for tensor, each in zip(tensors, found, strict=True)])
+
     def whole_of_tensors(self, tensors: Sequence[Any], *, differentiable: bool, in_place: bool) -> WholePath | None:
         kind = next((type(tensor) for tensor in tensors if tensor is not None), object)
         gatherer = None if host.forced_path() else _gatherer(kind)  # type: ignore[arg-type]  # it is hashable
+        if gatherer and jax.process_count() > 1 and any(map(jax_shards.is_elsewhere, tensors)):
+            return None  # a copy on one device here has a buffer too, and others may have it on several
         return host.whole_path(self, gatherer.of_tensors(tensors, False, False)) if gatherer else None
 
     def host_views(self, tensors: Sequence[Tensor]) -> list[kernels.Array] | None:
@@ -288,6 +296,11 @@ class JaxPath(DevicePath):
 
     _ops: JaxOps
 
+    def __init__(self, ops: JaxOps, tensors: Sequence[Tensor], differentiable: bool) -> None:
+        for tensor in tensors:
+            jax_axes.refuse_terms(tensor)
+        super().__init__(ops, tensors, differentiable)
+
     def norm(self, p: float) -> Scalar:
         return self._rounded([self._tensors], int(p))[0] if self.is_certain(p) else super().norm(p)
 
@@ -335,7 +348,7 @@ def _beside(result: Tensor, tensors: Sequence[Tensor]) -> Tensor:
     devices = {device for home in homes for device in home.device_set}
     meshes = {getattr(home, "mesh", None) for home in homes}
     with jax.enable_x64(True):
-        if len(homes) == 1 and result.shape == tensors[0].shape:
+        if len(tensors) == len(homes) == 1 and result.shape == tensors[0].shape:
             return jax_shards.copied(result, homes.pop())
         if len(devices) == 1:
             return jax.device_put(result, devices.pop())

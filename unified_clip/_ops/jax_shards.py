@@ -10,13 +10,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental.sparse import BCOO
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from .._core.containers import Leaf
 from .._core.held import states, untold
 from .._core.ops import Scalar, Tensor
-from .._core.shards import Across, Alone, Row
-from . import host
+from .._core.shards import REPLICATED, Across, Alone, Row
+from . import host, jax_axes
 
 
 def is_in_parts(tensor: Any) -> bool:
@@ -33,6 +34,8 @@ class PartsPath:
 
     def __init__(self, ops: Any, tensors: Sequence[Tensor]) -> None:
         self._ops, self._tensors = ops, list(tensors)
+        for tensor in self._tensors:
+            jax_axes.refuse_terms(tensor)
         self._of = [_distinct(tensor) for tensor in self._tensors]
         parts = [part for each in self._of for part in each.values()]
         self._local: Any = host.HostPath(ops, parts, [ops.host_view(part) for part in parts])
@@ -86,13 +89,18 @@ def _key(index: Sequence[slice]) -> Any:
 
 
 def _distinct(tensor: Any) -> dict[Any, Tensor]:
-    """The parts that are here, by where they are in the array."""
+    """The parts that are here, by where they are in the array. An array of one device is its own, which leaves it free
+    to go elsewhere where it is: what JAX takes out of it is not."""
+    if not is_in_parts(tensor):
+        return {(): tensor}
     return {_key(shard.index): shard.data for shard in reversed(tensor.addressable_shards)}
 
 
 def _join(like: Any, parts: dict[Any, Tensor]) -> Tensor:
     if not parts:  # all of it is elsewhere
         return like
+    if not is_in_parts(like):
+        return parts[()]
     with jax.enable_x64(True):
         placed = [jax.device_put(parts[_key(shard.index)], shard.device) for shard in like.addressable_shards]
         return jax.make_array_from_single_device_arrays(like.shape, like.sharding, placed)
@@ -111,7 +119,7 @@ def copied(value: Tensor, sharding: Any) -> Tensor:
 
 def find(gradients: Sequence[Leaf], parameters: Sequence[Leaf], across: Across) -> JaxShards | None:
     """What processes hold together, where anything says so: an array with parts elsewhere, or the caller."""
-    if not across.is_stated and not any(_is_elsewhere(leaf.tensor) for leaf in gradients):
+    if not across.is_stated and not any(is_elsewhere(_data(leaf.tensor)) for leaf in gradients):
         return None
     return JaxShards(gradients, parameters, across)
 
@@ -144,7 +152,7 @@ def _mesh_of(ranks: tuple[int, ...]) -> Mesh:
 
 def _exchanged(ranks: tuple[int, ...], numbers: Sequence[int], reduce: Callable[..., Tensor]) -> list[int]:
     mesh = _mesh_of(ranks)
-    with jax.enable_x64(True):
+    with jax.enable_x64(True), jax.set_mesh(mesh):  # in the place of a caller's own
         own = np.asarray(numbers, np.int64)[None]
         rows = jax.make_array_from_callback(
             (mesh.size, own.size), NamedSharding(mesh, PartitionSpec("process")), lambda _: own
@@ -179,8 +187,8 @@ class JaxShards:
     def group(self) -> Alone | Processes:
         if self._across.process_group is not None:
             return self._all
-        for leaf in self._leaves:
-            if _is_elsewhere(leaf.tensor):
+        for leaf, value in zip(self._leaves, self.values, strict=True):
+            if is_elsewhere(value):
                 raise ValueError(
                     f"process_group is None, and other processes have parts of the gradient at {leaf.place}; leave "
                     "process_group out"
@@ -193,16 +201,16 @@ class JaxShards:
 
     def rows(self) -> list[Row]:
         index_of = {leaf.position: index for index, leaf in enumerate(self._leaves)}
-        found = []
+        is_alone, found = isinstance(self.group(), Alone), []
         for leaf in self._parameters:
             at = index_of.get(leaf.position)
-            ranks = () if at is None else _ranks_of(self.values[at])
+            ranks = () if at is None or is_alone else _ranks_of(self.values[at])
             found.append(Row(at, [_group_of(ranks)] if len(ranks) > 1 and self._all.rank in ranks else []))
         return found
 
     def whole(self, index: int) -> Tensor:
         """The parts that this process counts, as `JaxOps.measuring` takes them."""
-        return self._once(index) if _is_elsewhere(self.values[index]) else self._held(index)
+        return self._once(index) if is_elsewhere(self.values[index]) else self._held(index)
 
     def check_by_value(self) -> None:
         """Every element is there with its value."""
@@ -215,22 +223,27 @@ class JaxShards:
         return value
 
     def _held(self, index: int) -> list[Tensor]:
-        value = self.values[index]
-        return list(_distinct(value).values()) if is_in_parts(value) else [value]
+        return list(_distinct(self.values[index]).values())
 
     def _once(self, index: int) -> list[Tensor]:
         return [shard.data for shard in self.values[index].addressable_shards if shard.replica_id == 0]
 
     def _counted(self, index: int) -> list[Tensor]:
-        leaf, ranks = self._leaves[index], _ranks_of(self.values[index])
+        leaf, value = self._leaves[index], self.values[index]
+        ranks = _ranks_of(value)
         parts: list[Tensor] = self.whole(index)
         if len(ranks) == self._all.size:
             return parts
+        held = f"on devices of rank {', '.join(map(str, ranks))} alone"
+        if self._across.ownership == REPLICATED and self._all.rank not in ranks:
+            raise ValueError(
+                f"ownership is {REPLICATED!r}, and the gradient at {leaf.place} is {held}, of which rank "
+                f"{self._all.rank} has no copy; pass 'distinct' where every process lists the arrays of all"
+            )
         is_first = 0 in ranks
         counts = states(self._across, leaf, is_first=is_first)
-        if counts is None and getattr(leaf.tensor, "committed", False):
-            held = ", ".join(map(str, ranks))
-            raise untold(self._all.size, leaf.place, f"on devices of rank {held} alone")
+        if counts is None and value.committed:
+            raise untold(self._all.size, leaf.place, held)
         if counts is None:
             counts = is_first  # JAX takes what is not committed for copies too
         return parts if counts else []
@@ -241,5 +254,11 @@ def _ranks_of(value: Any) -> tuple[int, ...]:
     return tuple(sorted({device.process_index for device in value.devices()}))
 
 
-def _is_elsewhere(value: Any) -> bool:
+def _data(tensor: Any) -> Any:
+    """The array that has its numbers, of one that may be sparse."""
+    return tensor.data if isinstance(tensor, BCOO) else tensor
+
+
+def is_elsewhere(value: Any) -> bool:
+    """Whether it is on devices of other processes as well, or of those alone."""
     return is_in_parts(value) and not value.is_fully_addressable

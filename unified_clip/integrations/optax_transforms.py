@@ -69,7 +69,9 @@ def transformation(
             "as_optax(optimizer) in the place of optax.chain(as_optax(), optimizer)"
         )
     following = optax.with_extra_args_support(optimizer or optax.identity())
-    clipper = steps.clipper(settings, OPS, Across(process_group))
+    across = Across(process_group)
+    clipper = steps.clipper(settings, OPS, across)
+    anywhere = OPS.stated(across).anywhere
 
     def init(params: Any) -> ClipState:
         zero, no = jnp.zeros(()), jnp.zeros((), bool)
@@ -83,7 +85,7 @@ def transformation(
         result = clipper.traced(named, step=state.step)
         leaves = [leaf for _, leaf in result.gradients]
         changes = zip((leaf for _, leaf in found), leaves, strict=True)
-        kept = steps.kept(settings, jnp, result, changes)
+        kept = steps.kept(settings, jnp, result, changes, anywhere)
         new, inner = following.update(jax.tree_util.tree_unflatten(structure, leaves), state.inner, params, **extra)
         if skips:
             new = jax.tree.map(lambda leaf: jnp.where(kept.skipped, jnp.zeros_like(leaf), leaf), new)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from .._core.ops import Ops
@@ -69,10 +69,21 @@ def clipper(settings: Settings, ops: Ops, across: Across = HERE_OR_TOLD) -> Clip
     )
 
 
-def kept(settings: Settings, np: Any, found: Traced, gradients: Iterable[tuple[Any, Any]]) -> Kept:
+Anywhere = Callable[[Sequence[Array], Sequence[Array]], Array]
+"""Of arrays, and of what was found in the part of each that is here: whether it was found anywhere."""
+
+
+def kept(
+    settings: Settings,
+    np: Any,
+    found: Traced,
+    gradients: Iterable[tuple[Any, Any]],
+    anywhere: Anywhere | None = None,
+) -> Kept:
     """What happened, from what was found and, where it takes them, the gradients before and after.
 
-    `np`: the functions of the framework, with the names that they have in NumPy.
+    `np`: the functions of the framework, with the names that they have in NumPy. `anywhere`: where gradients may be in
+    parts.
     """
     _, norm, coef, finite = found
     finite, unknown = finite > 0.0, np.full_like(norm, -1.0)
@@ -80,6 +91,8 @@ def kept(settings: Settings, np: Any, found: Traced, gradients: Iterable[tuple[A
     if any(part.rule == "value" for part in settings.parts):  # which has no coefficient
         pairs = [(_dense(old), _dense(new)) for old, new in gradients]
         changes = [np.any((new < old) | (new > old)) for old, new in pairs]
+        if anywhere is not None and changes:
+            changes = [anywhere([old for old, _ in pairs], changes)]
         clipped = functools.reduce(np.logical_or, changes, clipped)
     one_norm = not settings.groups and settings.rule in ("none", "global_norm")
     norm_clipped = norm * coef if one_norm else unknown
