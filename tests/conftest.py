@@ -13,6 +13,7 @@ from kits import KITS, Kit
 settings.register_profile(
     "contract", deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
+settings.register_profile("compiled", settings.get_profile("contract"), max_examples=25)
 settings.load_profile("contract")
 pytest.register_assert_rewrite("keras_cases", "clip_cases", "page_examples", "verify_pairs")
 
@@ -32,7 +33,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """The kit sets what its framework reads when it is imported, and modules of tests may import it."""
-    config.stash[KIT] = KITS[config.getoption("--framework")]()
+    config.stash[KIT] = kit = KITS[config.getoption("--framework")]()
+    if kit.name == "jax" and not kit.exact:  # which compiles for every shape
+        settings.load_profile("compiled")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
