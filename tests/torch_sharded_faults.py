@@ -117,6 +117,21 @@ def on_the_first_two(given: Parameters) -> Parameters:
     return [found]
 
 
+@functools.cache
+def mesh_of_each() -> list[DeviceMesh]:
+    return [DeviceMesh("cpu", [rank]) for rank in range(dist.get_world_size())]
+
+
+def on_one_each(given: Parameters) -> Parameters:
+    """Every process lists what each of them holds alone."""
+    found = []
+    for rank, mesh in enumerate(mesh_of_each()):
+        gradient = DTensor.from_local(torch.ones(2 * (dist.get_rank() == rank)), mesh, [Shard(0)], run_check=False)
+        found.append(nn.Parameter(torch.zeros_like(gradient)))
+        found[-1].grad = gradient
+    return found
+
+
 def on_some_beside_all(given: Parameters) -> Parameters:
     return on_some(given) + given
 
@@ -345,6 +360,8 @@ CASES: dict[str, tuple[Prepare, Call]] = {
     "who counts on a wider mesh": (on_some, of_a_mesh(lambda: rows()["tp"], rows)),
     "who counts on a narrower mesh": (on_some, of_a_mesh(lambda: dist.group.WORLD, lambda: rows()["tp"])),
     "who counts on a narrower mesh than all": (as_they_are, of_a_mesh(lambda: "auto", lambda: rows()["tp"])),
+    "copies that nobody has": (on_one_each, in_group(lambda: dist.group.WORLD, ownership="replicated")),
+    "no answer": (plain, in_group(lambda: dist.group.WORLD, ownership=lambda parameter: None)),
     "unknown ownership": (as_they_are, clip(ownership="owned")),
     "numbers that are no counts": (as_they_are, clip(check_numel=10.0)),
     "terms that are no sums": (of_maxima, clip()),

@@ -25,6 +25,7 @@ class mesh_ownership:  # noqa: N801  # used as a function; a class so that it te
         distinct: Names of dimensions along which parameters differ: the stages of a pipeline.
 
     Raises:
+        TypeError: `root` is no device mesh of PyTorch.
         ValueError: `root` has no names or not these, or this process is not on it, or a parameter is on a mesh with
             other processes, or with a part only of those along a dimension.
 
@@ -36,6 +37,11 @@ class mesh_ownership:  # noqa: N801  # used as a function; a class so that it te
     """
 
     def __init__(self, root: Any, distinct: Sequence[str] = ()) -> None:
+        if not hasattr(root, "mesh_dim_names"):
+            raise TypeError(
+                f"root is a {type(root).__qualname__}; pass a DeviceMesh of PyTorch, or a function of a parameter: "
+                "whether this process counts it"
+            )
         names = tuple(root.mesh_dim_names or ())
         unknown = sorted(set([distinct] if isinstance(distinct, str) else distinct) - set(names))
         if not names or unknown:

@@ -101,7 +101,11 @@ NOT_TOLD = "on devices of rank [01] alone, which does not tell what the others h
         ("norm_of_rows", (("x",), {"process_group": None}), "process_group is None, and other processes have parts"),
         ("clipped_by_own_norm", ({"process_group": None},), "process_group is None, and other processes have parts"),
         ("norm_of_own_rows", ({},), NOT_TOLD),
-        ("norm_of_arrays_of_each", (), "ownership is 'replicated', and .* of which rank [01] has no copy; pass 'dist"),
+        (
+            "norm_of_arrays_of_each",
+            (),
+            "ownership is 'replicated', and .* alone: rank [01] has no copy; pass 'distinct'",
+        ),
         ("within_bounds", (), r"a bound has shape \[4\], and several processes hold the gradient; pass"),
     ],
 )

@@ -289,5 +289,6 @@ def test_when_a_process_ends_the_others_end_with_an_error() -> None:
         assert time.monotonic() - began < 30  # Paddle's own limit, which cannot be set
         assert gone.exitcode == 3
         assert "RuntimeError" in str(here)
+        assert "This was rank 0 of the 2 processes of a group that clip gradients together" in str(here)
     finally:
         world.close()

@@ -149,6 +149,13 @@ def test_a_wrong_statement_of_who_counts_is_found(worlds: Worlds, case: str, mes
             "ValueError",
             [r"ranks \[0\], and the gradients are added up over \[0, 1\]", r"ranks \[1\], and the gradients are"],
         ),
+        (
+            "copies that nobody has",
+            2,
+            "ValueError",
+            [r"at position 1 is on the ranks \[1\] alone: rank 0 has no copy; pass 'dist", r"0 is on .* rank 1 has no"],
+        ),
+        ("no answer", 2, "TypeError", ["ownership gave None for position 0.*; it has to be True or False"]),
         ("unknown ownership", 2, "ValueError", ["ownership is 'owned'; it has to be 'replicated', 'distinct', a fun"]),
         ("numbers that are no counts", 2, "TypeError", ["check_numel is 10.0; it has to be a bool, a whole number"]),
         ("terms that are no sums", 2, "ValueError", [r"placement P\(max\); redistribute it first"]),
@@ -160,7 +167,7 @@ def test_what_cannot_be_told_has_to_be_stated(
     check_refused(worlds(size).run(faults.outcome, case), error, *messages)
 
 
-WAITING = "clipped gradients: it waited for the {} processes of a group to find their norm. Each of them has to make"
+WAITING = "of the {} processes of a group that clip gradients together: it waited for the others. Each of them has to"
 
 
 @pytest.mark.parametrize("size", [2, 4])

@@ -119,6 +119,11 @@ def test_stages_count_on_their_first_process_what_no_earlier_stage_has() -> None
     assert not stage_ownership(0, [tied])(tied)
 
 
+def test_what_is_no_device_mesh_of_pytorch_is_refused() -> None:
+    with pytest.raises(TypeError, match="root is a SimpleNamespace; pass a DeviceMesh of PyTorch, or a function"):
+        mesh_ownership(SimpleNamespace(dim_names=["dp"], process_ids=[0]))
+
+
 def test_examples_print_what_they_say() -> None:
     result = doctest.testmod(ownership)
     assert (result.failed, result.attempted > 3) == (0, True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 from .containers import Leaf
@@ -28,19 +28,38 @@ class RankedGroup(Group, Protocol):
     ranks: list[int]
 
 
-def states(across: Across, leaf: Leaf, *, is_first: bool) -> bool | None:
-    """Whether this process counts a parameter, as the caller states it; None where nothing is stated."""
+def states(across: Across, leaf: Leaf, held_by: Collection[int], *, here: int, first: int) -> bool | None:
+    """Whether this process counts a gradient, as the caller states it; None where nothing is stated.
+
+    `held_by`: the ranks that are known to hold it. `here`, `first`: those of this process, and of the group's first.
+    """
     if callable(across.ownership):  # of a gradient where its parameter is a name, which does not tell where it is
-        return bool(across.ownership(leaf.tensor if isinstance(leaf.parameter, str) else leaf.parameter))
-    if across.ownership == DISTINCT:
-        return True
-    return is_first if across.ownership == REPLICATED else None
+        found = across.ownership(leaf.tensor if isinstance(leaf.parameter, str) else leaf.parameter)
+        if found not in (True, False):
+            raise TypeError(
+                f"ownership gave {found!r} for {leaf.place}; it has to be True or False: whether this process counts it"
+            )
+        return bool(found)
+    if across.ownership == REPLICATED and here not in held_by:
+        raise ValueError(
+            f"ownership is {REPLICATED!r}, and the gradient at {leaf.place} is on the ranks {sorted(held_by)} alone: "
+            f"rank {here} has no copy; pass {DISTINCT!r} where every process lists the tensors of all"
+        )
+    return {REPLICATED: first in held_by, DISTINCT: True}.get(across.ownership)
 
 
 def untold(size: int, place: str, held: str) -> ValueError:
     return ValueError(
         f"{size} processes hold the gradients, and the one at {place} is {held}, which does not tell what the others "
         f"have in its place; {INSTEAD}"
+    )
+
+
+def untold_part(leaf: Leaf) -> ValueError:
+    return ValueError(
+        f"{leaf.place} is a plain tensor, of which other processes may hold other parts, so its own norm is not known; "
+        "use one norm over all gradients, or, if it is whole here, leave process_group out, or state "
+        f"ownership={REPLICATED!r} where that is taken"
     )
 
 
@@ -238,12 +257,11 @@ class Held(ABC):
     def _is_owner(self, index: int, group: RankedGroup, ranks: frozenset[int]) -> bool:
         """Whether what these ranks hold is counted: the tensor does not tell what the others have."""
         leaf, plain = self._leaves[index], not self.is_cut(self._gradients[index])
-        is_first = group.ranks[0] in ranks
-        stated = states(self._across, leaf, is_first=is_first)
+        stated = states(self._across, leaf, ranks, here=group.ranks[group.rank], first=group.ranks[0])
         if stated is not None:
             return stated
         if plain and self._is_beside_whole_meshes:
-            return is_first
+            return group.rank == 0
         if plain and (told := self.told_owner(leaf, group)) is not None:
             return told
         raise untold(group.size, leaf.place, "a plain tensor" if plain else f"on {len(ranks)} of them")

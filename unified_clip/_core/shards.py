@@ -187,7 +187,7 @@ class Exchange:
 
     def power_sums(self, own: Sequence[Sum]) -> list[Sum]:
         """The same for each of several sums, of which every process has one; all have to have compared how many."""
-        found = self.group.total([word for each in own for word in _to_words(each)])
+        found = self._added([word for each in own for word in _to_words(each)])
         each = WORDS + 1
         return [_from_words(found[start : start + each]) for start in range(0, len(found), each)]
 
@@ -200,18 +200,18 @@ class Exchange:
         pieces = self._pieces()
         words = [_bits(math.nan if math.isnan(own) else own), int(dtype == "float64")]
         words += [0] * (WORDS + 2 - len(words))  # as many as where others add up, for a norm of another order
-        found = self.group.greatest([*words, GREATEST, *pieces, *(-piece for piece in pieces)])
+        found = self._reduced(self.group.greatest, [*words, GREATEST, *pieces, *(-piece for piece in pieces)])
         self._check_kind(found[WORDS + 2], GREATEST)
         most, least = _halves(found[WORDS + 3 :])
         self._compare([high == -low for high, low in zip(most, least, strict=True)])
         if self._agreed["the number of gradient elements"] is not None:
-            self._check_count(self.group.total([self._counted])[0])
+            self._check_count(self._added([self._counted])[0])
         return _from_bits(found[0]), "float64" if found[1] else "float32"
 
     def relative_sum(self, own: tuple[float, float]) -> tuple[float, float]:
         """The sum over all processes, as that of two numbers."""
         total = Accumulator(sum(map(_in_units, own)))
-        everywhere = Fraction(Accumulator.from_words(self.group.total(total.to_words())).total, 2**UNIT)
+        everywhere = Fraction(Accumulator.from_words(self._added(total.to_words())).total, 2**UNIT)
         high = float(everywhere)
         return high, float(everywhere - Fraction(high))
 
@@ -219,12 +219,26 @@ class Exchange:
         """An int64, not negative, of every process."""
         slots = [0] * self.group.size
         slots[self.group.rank] = number
-        return self.group.total(slots)
+        return self._added(slots)
+
+    def _added(self, numbers: Sequence[int]) -> list[int]:
+        return self._reduced(self.group.total, numbers)
+
+    def _reduced(self, how: Callable[[Sequence[int]], list[int]], numbers: Sequence[int]) -> list[int]:
+        try:
+            return how(numbers)
+        except Exception as error:
+            error.add_note(
+                f"This was rank {self.group.rank} of the {self.group.size} processes of a group that clip gradients "
+                "together: it waited for the others. Each of them has to make the same call, without a gradient too, "
+                "and none may have ended; no gradient was changed."
+            )
+            raise
 
     def _total(self, words: Sequence[int], kind: int) -> list[int]:
         """Words that are added up, while everything else is compared."""
         pieces = self._pieces()
-        found = self.group.total([*words, self._counted, kind, *pieces, *(piece**2 for piece in pieces)])
+        found = self._added([*words, self._counted, kind, *pieces, *(piece**2 for piece in pieces)])
         added, (counted, kinds), compared = found[: WORDS + 1], found[WORDS + 1 : WORDS + 3], found[WORDS + 3 :]
         self._check_kind(kinds, kind)
         self._compare_squares(compared)

@@ -16,7 +16,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from .._core.containers import Leaf
 from .._core.held import states, untold
 from .._core.ops import Scalar, Tensor
-from .._core.shards import REPLICATED, Across, Alone, Row
+from .._core.shards import Across, Alone, Row
 from . import host, jax_axes
 
 
@@ -234,18 +234,11 @@ class JaxShards:
         parts: list[Tensor] = self.whole(index)
         if len(ranks) == self._all.size:
             return parts
-        held = f"on devices of rank {', '.join(map(str, ranks))} alone"
-        if self._across.ownership == REPLICATED and self._all.rank not in ranks:
-            raise ValueError(
-                f"ownership is {REPLICATED!r}, and the gradient at {leaf.place} is {held}, of which rank "
-                f"{self._all.rank} has no copy; pass 'distinct' where every process lists the arrays of all"
-            )
-        is_first = 0 in ranks
-        counts = states(self._across, leaf, is_first=is_first)
+        counts = states(self._across, leaf, ranks, here=self._all.rank, first=0)
         if counts is None and value.committed:
-            raise untold(self._all.size, leaf.place, held)
+            raise untold(self._all.size, leaf.place, f"on devices of rank {', '.join(map(str, ranks))} alone")
         if counts is None:
-            counts = is_first  # JAX takes what is not committed for copies too
+            counts = 0 in ranks  # JAX takes what is not committed for copies too
         return parts if counts else []
 
 

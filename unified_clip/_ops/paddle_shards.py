@@ -10,7 +10,7 @@ import numpy as np
 import paddle
 
 from .._core.containers import Leaf
-from .._core.held import Held, RankedGroup, Words
+from .._core.held import Held, RankedGroup, Words, untold_part
 from .._core.ops import Tensor
 from .._core.shards import REPLICATED, Across, Row
 
@@ -244,11 +244,7 @@ class PaddleShards(Held):
         if self._hcg is not None and _is_part(leaf.parameter):
             return [self._group_of(self._hcg.get_model_parallel_group())]
         if not self._is_whole_here(leaf):
-            raise ValueError(
-                f"{leaf.place} is a plain tensor, of which other processes may hold other parts, so its own norm "
-                "is not known; use one norm over all gradients, or, if it is whole here, leave process_group out, or "
-                "state ownership='replicated' where that is taken"
-            )
+            raise untold_part(leaf)
         return []
 
     def _is_whole_here(self, leaf: Leaf) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from .._core.containers import Leaf
-from .._core.held import Held, RankedGroup, Words
+from .._core.held import Held, RankedGroup, Words, untold_part
 from .._core.ops import Tensor
 from .._core.shards import REPLICATED, Across, Alone, Row
 
@@ -99,16 +99,8 @@ class TorchGroup:
         if self.size == 1:
             return list(numbers)
         found = torch.tensor(numbers, dtype=torch.int64, device=_device(self._group))
-        try:
-            torch.distributed.all_reduce(found, how, self._group)
-            reduced: list[int] = found.tolist()
-        except RuntimeError as error:
-            error.add_note(
-                f"This was rank {torch.distributed.get_rank()} while it clipped gradients: it waited for the "
-                f"{self.size} processes of a group to find their norm. Each of them has to make the same call, without "
-                "a gradient too, and none may have ended; no gradient was changed."
-            )
-            raise
+        torch.distributed.all_reduce(found, how, self._group)
+        reduced: list[int] = found.tolist()
         return reduced
 
 
@@ -219,11 +211,7 @@ class TorchShards(Held):
     def groups_over(self, leaf: Leaf, tensor: Any) -> list[TorchGroup]:
         if not is_dtensor(tensor):
             if self._across.is_stated and self._across.ownership != REPLICATED:
-                raise ValueError(
-                    f"{leaf.place} is a plain tensor, of which other processes may hold other parts, so its own norm "
-                    "is not known; use one norm over all gradients, or, if it is whole here, leave process_group out, "
-                    "or state ownership='replicated' where that is taken"
-                )
+                raise untold_part(leaf)
             return []
         mesh = tensor.device_mesh
         cut = [at for at, p in enumerate(tensor.placements) if mesh.size(at) > 1 and _is_shard(p)]
