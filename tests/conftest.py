@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 from kits import KITS, Kit
+from worlds import World
 
 settings.register_profile(
     "contract", deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
@@ -48,6 +49,15 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 @pytest.fixture(scope="session")
 def kit(request: pytest.FixtureRequest) -> Kit:
     return request.config.stash[KIT]
+
+
+@pytest.fixture(scope="session")
+def torch_worlds() -> Iterator[Callable[[int], World]]:
+    """So many processes of PyTorch as are asked for, which all tests share: none may end or be left out of step."""
+    import torch_sharded
+
+    with torch_sharded.worlds() as of:
+        yield of
 
 
 @pytest.fixture(autouse=True)

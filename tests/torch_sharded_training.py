@@ -122,3 +122,12 @@ def recorded(config: ClipConfig, directory: str, norms: bool, only: int | None =
     recording = unified_clip.record(path, norms=norms, names=net) if only in (None, rank) else nullcontext()
     with recording:
         train(net, optimizer)
+
+
+def recorded_flat(directory: str) -> float:
+    """The norm of plain parts of a gradient, which do not tell each other's norms."""
+    weight = nn.Parameter(torch.zeros(1))
+    weight.grad = torch.tensor([3.0 + dist.get_rank()])
+    with unified_clip.record(Path(directory) / f"rank{dist.get_rank()}.jsonl", norms=True):
+        norm = unified_clip.clip_grad_norm_([weight], 1.0, process_group=dist.group.WORLD, ownership="distinct")
+    return float(norm)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-import torch_sharded
 import torch_sharded_cases as cases
 from torch import Tensor
 from worlds import World
@@ -18,9 +17,8 @@ FIVE = (5.0, [pytest.approx([0.6, 0.8])])
 
 
 @pytest.fixture(scope="module")
-def world() -> Iterator[World]:
-    with torch_sharded.worlds() as of:
-        yield of(2)
+def world(torch_worlds: Callable[[int], World]) -> World:
+    return torch_worlds(2)
 
 
 @pytest.mark.parametrize(

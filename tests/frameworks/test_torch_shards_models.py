@@ -6,12 +6,11 @@ The reference is what the exact rule makes of the gradients gathered from all pr
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
 import reference
-import torch_sharded
 import torch_sharded_models as models
 from torch_sharded_models import CALLS, LIMIT, MODELS, Clipped
 from worlds import World
@@ -23,12 +22,6 @@ Worlds = Callable[[int], World]
 SIZES = [1, 2, 4]
 TERMS = 2
 """Gradients of the one model of which processes hold terms of a sum."""
-
-
-@pytest.fixture(scope="module")
-def worlds() -> Iterator[Worlds]:
-    with torch_sharded.worlds() as of:
-        yield of
 
 
 def merged(parts: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
@@ -59,26 +52,26 @@ def check(found: Sequence[Clipped], p: float = 2.0) -> None:
 @pytest.mark.parametrize("p", [1.0, 2.0, math.inf])
 @pytest.mark.parametrize("kind", MODELS)
 @pytest.mark.parametrize("size", SIZES)
-def test_a_model_is_clipped_as_on_one_process(worlds: Worlds, size: int, kind: str, p: float) -> None:
-    check(run(worlds(size), kind, "float32", "clip_grad_norm_", p), p)
+def test_a_model_is_clipped_as_on_one_process(torch_worlds: Worlds, size: int, kind: str, p: float) -> None:
+    check(run(torch_worlds(size), kind, "float32", "clip_grad_norm_", p), p)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
 @pytest.mark.parametrize("kind", ["FSDP2", "FSDP2 and tensor parallel", "a pipeline of FSDP2"])
 @pytest.mark.parametrize("size", SIZES)
-def test_parameters_may_be_narrower_or_wider(worlds: Worlds, size: int, kind: str, dtype: str) -> None:
-    found = run(worlds(size), kind, dtype, "clip_grad_norm_")
+def test_parameters_may_be_narrower_or_wider(torch_worlds: Worlds, size: int, kind: str, dtype: str) -> None:
+    found = run(torch_worlds(size), kind, dtype, "clip_grad_norm_")
     check(found)
     assert [each.calls for each in found] == [["all_reduce"] * (size > 1)] * size
 
 
 @pytest.mark.parametrize("kind", MODELS)
 @pytest.mark.parametrize("size", SIZES)
-def test_all_is_found_with_one_collective_call(worlds: Worlds, size: int, kind: str) -> None:
+def test_all_is_found_with_one_collective_call(torch_worlds: Worlds, size: int, kind: str) -> None:
     """PyTorch's own count includes what its operations call, and is that of a path on which nothing is read raw."""
     number = 0 if size == 1 or kind == "DDP" else 1
     terms = TERMS if number and kind == "terms of sums, and plain" else 0
-    found = run(worlds(size), kind, "float32", "clip_grad_norm_", watched=True)
+    found = run(torch_worlds(size), kind, "float32", "clip_grad_norm_", watched=True)
     check(found)
     assert [(each.calls, each.seen) for each in found] == [(["all_reduce"] * number, number + terms)] * size
 
@@ -93,9 +86,9 @@ NEED_OWNERSHIP = ["clip_by_global_norm", "global_norm"]
     + [("FSDP2, tensor and expert parallel", call) for call in CALLS if call not in NEED_OWNERSHIP],
 )
 @pytest.mark.parametrize("size", SIZES)
-def test_every_name_does_what_it_does_on_one_process(worlds: Worlds, size: int, kind: str, call: str) -> None:
+def test_every_name_does_what_it_does_on_one_process(torch_worlds: Worlds, size: int, kind: str, call: str) -> None:
     """The results are held as the gradients are."""
-    for found in run(worlds(size), kind, "float32", call):
+    for found in run(torch_worlds(size), kind, "float32", call):
         expected = {name: array.copy() for name, array in found.before.items()}
         arrays = list(expected.values())
         norm, results = CALLS[call](whole, arrays, arrays, {})
@@ -107,8 +100,8 @@ def test_every_name_does_what_it_does_on_one_process(worlds: Worlds, size: int, 
 @pytest.mark.parametrize(("call", "number"), [("GradientClipByNorm.clip_", 2), ("GradientClipByValue.clip_", 0)])
 @pytest.mark.parametrize("size", SIZES)
 def test_gradients_by_themselves_are_clipped_with_few_collective_calls(
-    worlds: Worlds, size: int, call: str, number: int
+    torch_worlds: Worlds, size: int, call: str, number: int
 ) -> None:
     """All norms are found together: what the processes pass is compared first."""
-    for found in run(worlds(size), "FSDP2", "float32", call):
+    for found in run(torch_worlds(size), "FSDP2", "float32", call):
         assert found.calls == ["all_reduce"] * (number if size > 1 else 0)

@@ -1,33 +1,22 @@
-"""PyTorch: what is recorded where several processes hold the gradients, and the table of what PyTorch's own norm is."""
+"""PyTorch: what is recorded where several processes hold the gradients."""
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
-import torch_sharded
 import torch_sharded_training as training
 from worlds import World
 
 import unified_clip
-import unified_clip.torch as uc
 from unified_clip.parity import parting, runs
-
-NATIVES = Path(__file__).parents[2] / "parity/sharded_natives.py"
 
 
 @pytest.fixture(scope="module")
-def world() -> Iterator[World]:
-    made = World(torch_sharded.start, 2)
-    yield made
-    made.close()
+def world(torch_worlds: Callable[[int], World]) -> World:
+    return torch_worlds(2)
 
 
 @pytest.mark.parametrize("rule", ["global_norm", "norm"])
@@ -54,65 +43,8 @@ def test_one_process_may_record_alone_but_for_norms(world: World, tmp_path: Path
         assert "disagree about norms= of unified_clip.record: True on rank 0; False on rank 1" in str(found)
 
 
-def recorded_flat(directory: str) -> float:
-    """The norm of plain parts of a gradient, which do not tell each other's norms."""
-    weight = torch.nn.Parameter(torch.zeros(1))
-    weight.grad = torch.tensor([3.0 + dist.get_rank()])
-    with unified_clip.record(Path(directory) / f"rank{dist.get_rank()}.jsonl", norms=True):
-        norm = uc.clip_grad_norm_([weight], 1.0, process_group=dist.group.WORLD, ownership="distinct")
-    return float(norm)
-
-
 def test_norms_that_no_process_knows_are_left_out(world: World, tmp_path: Path) -> None:
-    assert world.run(recorded_flat, str(tmp_path)) == [5.0, 5.0]
+    assert world.run(training.recorded_flat, str(tmp_path)) == [5.0, 5.0]
     for rank in (0, 1):
         (line,) = runs.read(tmp_path / f"rank{rank}.jsonl").lines
         assert (line.norm, line.parameters) == (5.0, {})
-
-
-def sharded_natives() -> Any:
-    """`parity/sharded_natives.py`."""
-    if "sharded_natives" not in sys.modules:
-        spec = importlib.util.spec_from_file_location("sharded_natives", NATIVES)
-        assert spec is not None
-        assert spec.loader is not None
-        module = sys.modules["sharded_natives"] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-    return sys.modules["sharded_natives"]
-
-
-def measured(scenarios: list[tuple[Any, ...]]) -> dict[tuple[str, str], str]:
-    module = sharded_natives()
-    found: dict[tuple[str, str], str] = module.measured([module.Scenario(*each) for each in scenarios])
-    return found
-
-
-def test_the_table_says_what_the_norms_of_several_processes_come_to(world: World) -> None:
-    array = np.array([[3.0], [4.0]], np.float32)
-    found = world.run(
-        measured,
-        [
-            ("rows", [array]),
-            ("meshes", [array, array], ("rows", "hybrid")),
-            ("plain", [array, array], ("rows", "plain")),
-            ("greatest", [np.array([[2.0], [-3.0]], np.float32)], ("rows",), np.inf),
-        ],
-    )
-    told = {key: sharded_natives().together([each[key] for each in found]) for key in found[0]}
-    assert {told[name, "ours"] for name, whose in told if whose == "ours"} == {"exact"}
-    assert told["rows", "native"] == "exact"
-    assert told["greatest", "native"] == "exact"
-    for name in ("meshes", "plain"):  # what PyTorch raises, or that it does no longer
-        assert told[name, "native"].startswith("`") or told[name, "native"] == "exact"
-
-
-def test_a_distance_and_processes_that_part_are_told_in_words() -> None:
-    module = sharded_natives()
-    scenario = module.Scenario("", [np.array([3.0, 4.0], np.float32)])
-    spoiled = module.Scenario("", [np.array([2.0, np.nan], np.float32)], p=np.inf)
-    assert module.said(spoiled, [], lambda gradients, p: torch.tensor(2.0)) == "2 in place of NaN"
-    assert module.said(spoiled, [], lambda gradients, p: torch.tensor(torch.nan)) == "exact"
-    off = module.said(scenario, [], lambda gradients, p: torch.tensor(5.0).nextafter(torch.tensor(6.0)))
-    assert off == "1 ulp (9.5e-08)"
-    assert module.together([off, off]) == off
-    assert module.together(["exact", off, "exact"]) == f"rank 0, 2: exact; rank 1: {off}"

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-import torch_sharded
 import torch_sharded_training as training
 from worlds import World
 
@@ -34,10 +33,8 @@ CONFIGS = {
 
 
 @pytest.fixture(scope="module", params=[1, 2, 4])
-def world(request: pytest.FixtureRequest) -> Iterator[World]:
-    made = World(torch_sharded.start, request.param)
-    yield made
-    made.close()
+def world(request: pytest.FixtureRequest, torch_worlds: Callable[[int], World]) -> World:
+    return torch_worlds(request.param)
 
 
 def test_the_norm_of_one_gradient_in_parts_that_do_not_tell_is_not_known(world: World) -> None:
