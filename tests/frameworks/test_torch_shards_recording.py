@@ -70,6 +70,24 @@ def test_norms_that_no_process_knows_are_left_out(world: World, tmp_path: Path) 
         assert (line.norm, line.parameters) == (5.0, {})
 
 
+def recorded_beside_flat(directory: str) -> float:
+    """The norm of a gradient that all hold together, and of one that the first process has beside it."""
+    given = torch_sharded.parameters([np.full((2, 2), 2, np.float32)], "FSDP")
+    if dist.get_rank() == 0:
+        given.append(torch.nn.Parameter(torch.zeros(1)))
+        given[-1].grad = torch.tensor([3.0])
+    with unified_clip.record(Path(directory) / f"rank{dist.get_rank()}.jsonl", norms=True):
+        return float(uc.clip_grad_norm_(given, 1.0, ownership="distinct"))
+
+
+def test_norms_are_left_out_one_by_one(world: World, tmp_path: Path) -> None:
+    """The processes need not know alike of which."""
+    assert world.run(recorded_beside_flat, str(tmp_path)) == [5.0, 5.0]
+    for rank in (0, 1):
+        (line,) = runs.read(tmp_path / f"rank{rank}.jsonl").lines
+        assert {name: each.norm for name, each in line.parameters.items()} == {"0": 4.0}
+
+
 def sharded_natives() -> Any:
     """`parity/sharded_natives.py`."""
     if "sharded_natives" not in sys.modules:
