@@ -274,10 +274,11 @@ def in_group(group: Callable[[], Any], **arguments: Any) -> Call:
     return lambda given, rank: clip(process_group=group(), **arguments)(given, rank)
 
 
-def in_one_of(of_first: Callable[[], Any], of_others: Callable[[], Any]) -> Call:
+def in_one_of(of_first: Callable[[], Any], of_others: Callable[[], Any], how: Any = None) -> Call:
     def call(given: Parameters, rank: int) -> Any:
         groups = [of_first(), of_others()]  # which all have to make, in one order
-        return clip(process_group=groups[rank > 0])(given, rank)
+        group = groups[rank > 0]
+        return how(given, group) if how else clip(process_group=group)(given, rank)
 
     return call
 
@@ -391,6 +392,14 @@ CASES: dict[str, tuple[Prepare, Call]] = {
     "plain, and only told who counts": (plain, clip(ownership="replicated")),
     "another group": (as_they_are, in_one_of(of_the_last, of_the_first)),
     "a group that is too small": (as_they_are, in_one_of(of_the_first, of_the_last)),
+    "a group that is too small for single gradients": (
+        as_they_are,
+        in_one_of(
+            of_the_first,
+            of_the_last,
+            lambda given, group: uc.GradientClipByNorm(1.0, process_group=group).clip_(given) or torch.zeros(()),
+        ),
+    ),
     "a mesh without a group": (plain, in_group(rows_of_some, ownership="distinct")),
     "no group": (as_they_are, clip(process_group=None)),
     "a mesh of others": (plain, in_group(mesh_of_the_first)),

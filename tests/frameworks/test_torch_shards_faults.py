@@ -144,6 +144,12 @@ def test_a_wrong_statement_of_who_counts_is_found(worlds: Worlds, case: str, mes
         ("another group", 2, "ValueError", [r"this process, rank 0, .* has the ranks \[1\]; ", r"rank 1, .*\[0\]; "]),
         ("a group that is too small", 2, "ValueError", [r"ranks \[0, 1\], and process_group has \[0\]; pass a", ""]),
         (
+            "a group that is too small for single gradients",
+            2,
+            "ValueError",
+            [r"ranks \[0, 1\], and process_group has \[0\]; pass a", r"and process_group has \[1\]; pass a"],
+        ),
+        (
             "a mesh without a group",
             4,
             "ValueError",
