@@ -71,21 +71,26 @@ def test_norms_that_no_process_knows_are_left_out(world: World, tmp_path: Path) 
 
 
 def recorded_beside_flat(directory: str) -> float:
-    """The norm of a gradient that all hold together, and of one that the first process has beside it."""
-    given = torch_sharded.parameters([np.full((2, 2), 2, np.float32)], "FSDP")
+    """The norm of gradients that all hold together, and of one that the first process has beside them; in two groups,
+    both of which tell what they are."""
+    both = torch_sharded.parameters([np.full((2, 2), 2, np.float32)] * 2, "FSDP")
+    given = dict(zip("ab", both, strict=True))
     if dist.get_rank() == 0:
-        given.append(torch.nn.Parameter(torch.zeros(1)))
-        given[-1].grad = torch.tensor([3.0])
+        given["c"] = torch.nn.Parameter(torch.zeros(1))
+        given["c"].grad = torch.tensor([2.0])
+    group = {"name": "a", "include": ["a"], "threshold": 2.0}
+    config = unified_clip.ClipConfig(rule="global_norm", threshold=1.0, groups=[group])
     with unified_clip.record(Path(directory) / f"rank{dist.get_rank()}.jsonl", norms=True):
-        return float(uc.clip_grad_norm_(given, 1.0, ownership="distinct"))
+        return float(config.clipper(ownership="distinct").clip_(given))
 
 
 def test_norms_are_left_out_one_by_one(world: World, tmp_path: Path) -> None:
     """The processes need not know alike of which."""
-    assert world.run(recorded_beside_flat, str(tmp_path)) == [5.0, 5.0]
+    assert world.run(recorded_beside_flat, str(tmp_path)) == [6.0, 6.0]
     for rank in (0, 1):
-        (line,) = runs.read(tmp_path / f"rank{rank}.jsonl").lines
-        assert {name: each.norm for name, each in line.parameters.items()} == {"0": 4.0}
+        lines = runs.read(tmp_path / f"rank{rank}.jsonl").lines
+        told = [{name: each.norm for name, each in line.parameters.items()} for line in lines]
+        assert told == [{"a": 4.0}, {"b": 4.0}]
 
 
 def sharded_natives() -> Any:

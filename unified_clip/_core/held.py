@@ -218,7 +218,7 @@ class Held(ABC):
     @functools.cached_property
     def _group(self) -> RankedGroup:
         group = self._told_group()
-        mesh = getattr(self._across.ownership, "ranks", None)
+        mesh = getattr(self._across.ownership, "mesh_ranks", None)
         if mesh is not None and mesh != set(group.ranks):
             raise ValueError(
                 f"ownership goes by a {self.words.mesh} with the ranks {sorted(mesh)}, and the gradients are added up "
@@ -231,7 +231,7 @@ class Held(ABC):
         if stated != "auto":
             return self.named_group(stated)
         sizes = {len(self.ranks(tensor)) for tensor in self._tensors() if self.is_cut(tensor)}
-        if world.size in sizes or len(getattr(self._across.ownership, "ranks", ())) == world.size:
+        if world.size in sizes or len(getattr(self._across.ownership, "mesh_ranks", ())) == world.size:
             return world
         if (told := self.told_group()) is not None:
             return told
