@@ -148,6 +148,13 @@ def plain_beside_some(given: Parameters) -> Parameters:
     return found + plain(given)
 
 
+def plain_beside_the_first_two(given: Parameters) -> Parameters:
+    """Those on a mesh of the first two processes have no gradient."""
+    found = on_the_first_two(given)
+    found[0].grad = None
+    return found + plain(given)
+
+
 def of_maxima(given: Parameters) -> Parameters:
     gradient, parameter = (
         DTensor.from_local(torch.ones(3), mesh_of("row"), [Partial("max")], run_check=False) for _ in range(2)
@@ -389,6 +396,7 @@ CASES: dict[str, tuple[Prepare, Call]] = {
     ),
     "plain in a group": (plain, in_group(lambda: dist.group.WORLD)),
     "plain beside some, in a group": (plain_beside_some, in_group(lambda: dist.group.WORLD)),
+    "plain beside the first two, in groups of two": (plain_beside_the_first_two, in_group(lambda: rows()["tp"])),
     "plain, and only told who counts": (plain, clip(ownership="replicated")),
     "another group": (as_they_are, in_one_of(of_the_last, of_the_first)),
     "a group that is too small": (as_they_are, in_one_of(of_the_first, of_the_last)),

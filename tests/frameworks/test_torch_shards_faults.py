@@ -66,6 +66,12 @@ def test_what_is_left_out_by_name_tells_of_other_processes_too(worlds: Worlds) -
     assert [(each.norm, each.error) for each in found] == [(5.0, "")] * 2
 
 
+def test_copies_are_those_beside_a_mesh_of_the_group_and_of_no_other(worlds: Worlds) -> None:
+    *beside, third, fourth = worlds(4).run(faults.outcome, "plain beside the first two, in groups of two")
+    assert [(each.norm, each.error) for each in beside] == [(reference.norm(faults.ARRAYS, 2.0), "")] * 2
+    check_refused([third, fourth], "ValueError", "position 1 is a plain tensor, which does not tell")
+
+
 @pytest.mark.parametrize("how", ["counted", "in a group"])
 def test_copies_beside_what_all_hold_have_norms_of_their_own(worlds: Worlds, how: str) -> None:
     found = worlds(2).run(faults.outcome, f"copies by their own norms, {how}")
