@@ -148,6 +148,13 @@ def plain_beside_some(given: Parameters) -> Parameters:
     return found + plain(given)
 
 
+def plain_beside_the_first_two(given: Parameters) -> Parameters:
+    """Those on a mesh of the first two processes have no gradient."""
+    found = on_the_first_two(given)
+    found[0].grad = None
+    return found + plain(given)
+
+
 def of_maxima(given: Parameters) -> Parameters:
     gradient, parameter = (
         DTensor.from_local(torch.ones(3), mesh_of("row"), [Partial("max")], run_check=False) for _ in range(2)
@@ -222,6 +229,44 @@ def configured(first: dict[str, Any], others: dict[str, Any], details: bool = Fa
     return call
 
 
+def chosen(first: str, others: str) -> Call:
+    """Of the parameters with such names: a, b, c."""
+
+    def call(given: Parameters, rank: int) -> Any:
+        config = ClipConfig(rule="global_norm", threshold=1.0, include=[others if rank else first])
+        return config.clip_(dict(zip("abc", given, strict=True)))
+
+    return call
+
+
+def in_pairs(name: str, gradient: Callable[[DTensor], Any]) -> Call:
+    """Of parameters on several processes, and what becomes of their gradients."""
+
+    def call(given: Parameters, rank: int) -> Any:
+        return getattr(uc, name)(1.0)([(each, gradient(each.grad)) for each in given])[0][1].sum()  # type: ignore[arg-type]
+
+    return call
+
+
+def each_by_its_own(**stated: Any) -> Call:
+    return lambda given, rank: (
+        ClipConfig(rule="norm", threshold=1.0)
+        .clipper(**{name: value() if callable(value) else value for name, value in stated.items()})
+        .clip_(given)
+    )
+
+
+def beside_plain(given: Parameters) -> Parameters:
+    return given[:2] + plain(given)[2:]
+
+
+def plain_alone(given: Parameters) -> Parameters:
+    """The last one is a copy, which the first process has a gradient of."""
+    last = nn.Parameter(torch.zeros(2))
+    last.grad = torch.tensor([3.0, 4.0]) if dist.get_rank() == 0 else None
+    return [*given[:2], last]
+
+
 def by(first: str, others: str) -> Call:
     """By instances of classes."""
 
@@ -236,10 +281,11 @@ def in_group(group: Callable[[], Any], **arguments: Any) -> Call:
     return lambda given, rank: clip(process_group=group(), **arguments)(given, rank)
 
 
-def in_one_of(of_first: Callable[[], Any], of_others: Callable[[], Any]) -> Call:
+def in_one_of(of_first: Callable[[], Any], of_others: Callable[[], Any], how: Any = None) -> Call:
     def call(given: Parameters, rank: int) -> Any:
         groups = [of_first(), of_others()]  # which all have to make, in one order
-        return clip(process_group=groups[rank > 0])(given, rank)
+        group = groups[rank > 0]
+        return how(given, group) if how else clip(process_group=group)(given, rank)
 
     return call
 
@@ -313,6 +359,13 @@ CASES: dict[str, tuple[Prepare, Call]] = {
         f"{what} if not finite": (functools.partial(with_value, nan, 1), configured({"nonfinite": what}, {}))
         for what in ("raise", "skip", "zero")
     },
+    "others by name": (as_they_are, chosen("a", "b")),
+    "a plain one by name": (plain_alone, chosen("c", "c")),
+    "copies by their own norms, counted": (beside_plain, each_by_its_own(check_numel=True)),
+    "copies by their own norms, in a group": (beside_plain, each_by_its_own(process_group=lambda: dist.group.WORLD)),
+    "parts of parameters in pairs": (as_they_are, in_pairs("GradientClipByGlobalNorm", DTensor.to_local)),
+    "parts of parameters in pairs, each by its own": (as_they_are, in_pairs("GradientClipByNorm", DTensor.to_local)),
+    "whole ones of parameters in pairs": (as_they_are, in_pairs("GradientClipByGlobalNorm", DTensor.full_tensor)),
     "late": (as_they_are, late),
     "dying": (as_they_are, dying),
     "copies as others": (plain, in_group(lambda: dist.group.WORLD, ownership="distinct", check_numel=True)),
@@ -343,9 +396,18 @@ CASES: dict[str, tuple[Prepare, Call]] = {
     ),
     "plain in a group": (plain, in_group(lambda: dist.group.WORLD)),
     "plain beside some, in a group": (plain_beside_some, in_group(lambda: dist.group.WORLD)),
+    "plain beside the first two, in groups of two": (plain_beside_the_first_two, in_group(lambda: rows()["tp"])),
     "plain, and only told who counts": (plain, clip(ownership="replicated")),
     "another group": (as_they_are, in_one_of(of_the_last, of_the_first)),
     "a group that is too small": (as_they_are, in_one_of(of_the_first, of_the_last)),
+    "a group that is too small for single gradients": (
+        as_they_are,
+        in_one_of(
+            of_the_first,
+            of_the_last,
+            lambda given, group: uc.GradientClipByNorm(1.0, process_group=group).clip_(given) or torch.zeros(()),
+        ),
+    ),
     "a mesh without a group": (plain, in_group(rows_of_some, ownership="distinct")),
     "no group": (as_they_are, clip(process_group=None)),
     "a mesh of others": (plain, in_group(mesh_of_the_first)),

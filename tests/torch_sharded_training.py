@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+import torch_sharded
 from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.tensor import DTensor
@@ -131,3 +132,17 @@ def recorded_flat(directory: str) -> float:
     with unified_clip.record(Path(directory) / f"rank{dist.get_rank()}.jsonl", norms=True):
         norm = unified_clip.clip_grad_norm_([weight], 1.0, process_group=dist.group.WORLD, ownership="distinct")
     return float(norm)
+
+
+def recorded_beside_flat(directory: str) -> float:
+    """The norm of gradients that all hold together, and of one that the first process has beside them; in two groups,
+    both of which tell what they are."""
+    both = torch_sharded.parameters([np.full((2, 2), 2, np.float32)] * 2, "FSDP")
+    given = dict(zip("ab", both, strict=True))
+    if dist.get_rank() == 0:
+        given["c"] = nn.Parameter(torch.zeros(1))
+        given["c"].grad = torch.tensor([2.0])
+    group = {"name": "a", "include": ["a"], "threshold": 2.0}
+    config = ClipConfig(rule="global_norm", threshold=1.0, groups=[group])
+    with unified_clip.record(Path(directory) / f"rank{dist.get_rank()}.jsonl", norms=True):
+        return float(config.clipper(ownership="distinct").clip_(given))

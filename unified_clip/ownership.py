@@ -52,7 +52,7 @@ class mesh_ownership:  # noqa: N801  # used as a function; a class so that it te
         self.mesh, self._names = root, names
         self._distinct = {names.index(name) for name in ([distinct] if isinstance(distinct, str) else distinct)}
         self._places = {int(root.mesh[tuple(at)]): tuple(at) for at in (root.mesh >= 0).nonzero().tolist()}
-        self.ranks = frozenset(self._places)
+        self.mesh_ranks = frozenset(self._places)
         rank = root.get_rank()
         if rank not in self._places:
             raise ValueError(f"this process, rank {rank}, is not on the mesh, which has {sorted(self._places)}")

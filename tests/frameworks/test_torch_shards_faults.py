@@ -61,6 +61,29 @@ def test_all_raise_where_one_is_not_finite(worlds: Worlds, size: int, case: str,
     check_refused(worlds(size).run(faults.outcome, case), "NonFiniteNormError", *messages)
 
 
+def test_what_is_left_out_by_name_tells_of_other_processes_too(worlds: Worlds) -> None:
+    found = worlds(2).run(faults.outcome, "a plain one by name")
+    assert [(each.norm, each.error) for each in found] == [(5.0, "")] * 2
+
+
+def test_copies_are_those_beside_a_mesh_of_the_group_and_of_no_other(worlds: Worlds) -> None:
+    *beside, third, fourth = worlds(4).run(faults.outcome, "plain beside the first two, in groups of two")
+    assert [(each.norm, each.error) for each in beside] == [(reference.norm(faults.ARRAYS, 2.0), "")] * 2
+    check_refused([third, fourth], "ValueError", "position 1 is a plain tensor, which does not tell")
+
+
+@pytest.mark.parametrize("how", ["counted", "in a group"])
+def test_copies_beside_what_all_hold_have_norms_of_their_own(worlds: Worlds, how: str) -> None:
+    found = worlds(2).run(faults.outcome, f"copies by their own norms, {how}")
+    assert [(each.norm, each.error) for each in found] == [(reference.norm(faults.ARRAYS, 2.0), "")] * 2
+
+
+def test_whole_gradients_of_parameters_in_parts_are_copies(worlds: Worlds) -> None:
+    norm = reference.norm(faults.ARRAYS, 2.0)
+    for found in worlds(2).run(faults.outcome, "whole ones of parameters in pairs"):
+        assert found.norm == pytest.approx(faults.ARRAYS[0].sum() / norm, rel=1e-6)
+
+
 CHECKSUM = r"which name or configuration clips \(a checksum\): .* on rank 0"
 
 
@@ -82,6 +105,7 @@ CHECKSUM = r"which name or configuration clips \(a checksum\): .* on rank 0"
         ("another rule of a configuration", CHECKSUM),
         ("another family of a configuration", CHECKSUM),
         ("details", CHECKSUM),
+        ("others by name", CHECKSUM),
         ("raise if not finite", CHECKSUM),
         ("skip if not finite", CHECKSUM),
         ("zero if not finite", CHECKSUM),
@@ -121,8 +145,16 @@ def test_a_wrong_statement_of_who_counts_is_found(worlds: Worlds, case: str, mes
         ("plain in a group", 2, "ValueError", ["position 0 is a plain tensor, .* pass ownership: 'replicated'"]),
         ("plain beside some, in a group", 4, "ValueError", ["position 3 is a plain tensor, .* pass ownership"]),
         ("plain, and only told who counts", 2, "ValueError", ["no tensor tells .* pass process_group as well"]),
+        ("parts of parameters in pairs", 2, "ValueError", ["position 0 is a plain tensor, and a part of what its par"]),
+        ("parts of parameters in pairs, each by its own", 2, "ValueError", ["position 0 is a plain tensor, of which"]),
         ("another group", 2, "ValueError", [r"this process, rank 0, .* has the ranks \[1\]; ", r"rank 1, .*\[0\]; "]),
         ("a group that is too small", 2, "ValueError", [r"ranks \[0, 1\], and process_group has \[0\]; pass a", ""]),
+        (
+            "a group that is too small for single gradients",
+            2,
+            "ValueError",
+            [r"ranks \[0, 1\], and process_group has \[0\]; pass a", r"and process_group has \[1\]; pass a"],
+        ),
         (
             "a mesh without a group",
             4,

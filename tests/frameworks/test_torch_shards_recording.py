@@ -48,3 +48,12 @@ def test_norms_that_no_process_knows_are_left_out(world: World, tmp_path: Path) 
     for rank in (0, 1):
         (line,) = runs.read(tmp_path / f"rank{rank}.jsonl").lines
         assert (line.norm, line.parameters) == (5.0, {})
+
+
+def test_norms_are_left_out_one_by_one(world: World, tmp_path: Path) -> None:
+    """The processes need not know alike of which."""
+    assert world.run(training.recorded_beside_flat, str(tmp_path)) == [6.0, 6.0]
+    for rank in (0, 1):
+        lines = runs.read(tmp_path / f"rank{rank}.jsonl").lines
+        told = [{name: each.norm for name, each in line.parameters.items()} for line in lines]
+        assert told == [{"a": 4.0}, {"b": 4.0}]

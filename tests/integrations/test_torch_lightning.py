@@ -308,6 +308,12 @@ def test_a_copy_begins_anew(tmp_path: Path, copies: Any) -> None:
         assert found == plain_records(tmp_path / f"plain{index}.jsonl")
 
 
+def test_what_is_stated_is_that_of_the_clip(tmp_path: Path) -> None:
+    clip = ClipCallback(config(), process_group=None, check_numel=1)
+    with pytest.raises(ValueError, match="gradient elements were counted, and 1 expected"):
+        trainer(tmp_path, clip).fit(Module(), loader())
+
+
 @pytest.mark.parametrize("copies", COPIES)
 def test_a_module_that_holds_a_handle_can_be_copied(tmp_path: Path, copies: Any) -> None:
     module = WithHook()

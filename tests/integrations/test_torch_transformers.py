@@ -207,6 +207,12 @@ def test_a_copy_begins_anew(tmp_path: Path, copies: Any) -> None:
     assert recorded(tmp_path / "run.jsonl", made.model, made.train) == plain_records(tmp_path / "plain.jsonl")
 
 
+def test_what_is_stated_is_that_of_the_clip(tmp_path: Path) -> None:
+    clip = ClipCallback(config(), process_group=None, check_numel=1)
+    with pytest.raises(ValueError, match="gradient elements were counted, and 1 expected"):
+        trainer(tmp_path, clip).train()
+
+
 @pytest.mark.parametrize("kind", ["DEEPSPEED", "XLA"])
 def test_gradients_out_of_reach_are_refused(tmp_path: Path, kind: str) -> None:
     clip = ClipCallback(ClipConfig(rule="none"))

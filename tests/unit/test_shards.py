@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import threading
 from collections.abc import Callable, Sequence
@@ -86,7 +87,7 @@ class Held:
     def counted(self, indices: Sequence[int]) -> list[Any]:
         return [self.values[index] for index in indices]
 
-    def rows(self) -> list[Row]:
+    def rows(self, known_only: bool = False) -> list[Row]:
         return [Row(index if array.size else None, [self._group]) for index, array in enumerate(self.values)]
 
     def whole(self, index: int) -> Any:
@@ -269,11 +270,11 @@ def test_norms_of_single_gradients_are_found_together(size: int, seed: int) -> N
     whole = [random.standard_normal(size * 4).astype(np.float32), doubtful]
     parts = [np.array_split(array, size) for array in whole]
 
-    def run(group: Member) -> list[float]:
+    def run(group: Member) -> dict[int, float]:
         return each_norm(Held(group, [cut[group.rank] for cut in parts]), 2, {"threshold": 1.0}, Sums)  # type: ignore[arg-type]
 
     found, calls = together(size, run)
-    assert found == [[reference.norm([array]) for array in whole]] * size
+    assert found == [{index: reference.norm([array]) for index, array in enumerate(whole)}] * size
     assert calls == 3  # to compare, to add up, and once more for the second
 
 
@@ -301,6 +302,15 @@ def test_a_statement_that_means_nothing_is_refused() -> None:
         Across(ownership="owned")
     with pytest.raises(TypeError, match="check_numel is '5'; it has to be a bool, a whole number, or None"):
         Across(check_numel="5")  # type: ignore[arg-type]
+    for ownership in ("replicated", "distinct", bool):  # as with a group of all that is not made yet
+        with pytest.raises(ValueError, match=r"process_group is None: .* \(before init_process_group"):
+            Across(process_group=None, ownership=ownership)
+
+
+def test_what_is_stated_is_the_same_in_a_copy() -> None:
+    """Process groups cannot be copied."""
+    stated = Across(process_group=threading.Lock(), ownership="distinct")
+    assert copy.deepcopy(stated) is stated
 
 
 def path_of(group: Any, arrays: Sequence[np.ndarray]) -> SharedPath:

@@ -51,7 +51,7 @@ class Gradients:
 
     differentiable = True
     shards: Shards | None = None
-    _shared_norms: dict[float, list[float]]
+    _shared_norms: dict[float, dict[int, float]]
     _agreed: dict[str, float]
     _numel: int | None = None
 
@@ -89,18 +89,22 @@ class Gradients:
         numel, self._numel = self._numel, None  # that of all gradients, whose path is the first
         return cast(Path, SharedPath(local, self.shards, group, self._agreed, self.ops.measuring, numel))
 
-    def shared_norms(self, p: float) -> list[float] | None:
-        """The norm of each gradient over the processes that hold it; None where each is held by one."""
+    def shared_norms(self, p: float, known_only: bool = False) -> dict[int, float] | None:
+        """The norm of each gradient over the processes that hold it; None where each is held by one.
+
+        `known_only`: without those that no process knows, which are a ValueError else.
+        """
         if self.shards is None:
             return None
-        if p in self._shared_norms:
-            return self._shared_norms[p]
+        found = self._shared_norms.get(p)
+        if found is not None and (known_only or len(found) == len(self.leaves)):
+            return found
         if p not in (1, 2):
             raise ValueError(
                 f"the norm of order {p:g} of single gradients cannot be computed where several processes hold them; "
                 "use order 2 or 1, or one norm over all"
             )
-        self._shared_norms[p] = each_norm(self.shards, int(p), self._agreed, self.ops.measuring)
+        self._shared_norms[p] = each_norm(self.shards, int(p), self._agreed, self.ops.measuring, known_only)
         return self._shared_norms[p]
 
     def each(self, group: range) -> Path | None:

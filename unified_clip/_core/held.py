@@ -148,7 +148,7 @@ class Held(ABC):
     def parameters(self) -> int | None:
         return self._across.comparable(self._parameters)
 
-    def rows(self) -> list[Row]:
+    def rows(self, known_only: bool = False) -> list[Row]:
         index_of = {leaf.position: index for index, leaf in enumerate(self._leaves)}
         if self._across.process_group is None:
             self._check_complete(range(len(self._leaves)))
@@ -160,8 +160,24 @@ class Held(ABC):
             tensor = leaf.parameter if index is None else self._gradients[index]
             if group is not None and self.is_cut(tensor):
                 self._check_within(leaf, self.ranks(tensor), group)
-            rows.append(Row(index, self.groups_over(leaf, tensor)))
+            try:
+                rows.append(Row(index, self.groups_over(leaf, tensor)))
+            except ValueError:
+                if not known_only:
+                    raise
         return rows
+
+    def is_whole_here(self, parameter: Any, tensor: Any) -> bool:
+        """Whether a plain tensor is said to be all there is of a gradient, or tells so."""
+        if self._across.ownership is not None:
+            return bool(self._across.ownership == REPLICATED)
+        if self._is_of_part(parameter, tensor):
+            return False
+        return self._across.process_group == "auto" or self._is_beside_whole_meshes
+
+    def _is_of_part(self, parameter: Any, tensor: Any) -> bool:
+        """Whether a plain gradient is that of a part of its parameter, which is cut: then it has another shape."""
+        return self.is_cut(parameter) and list(tensor.shape) != list(parameter.shape)
 
     def check_by_value(self) -> None:
         for leaf in self._leaves:
@@ -202,7 +218,7 @@ class Held(ABC):
     @functools.cached_property
     def _group(self) -> RankedGroup:
         group = self._told_group()
-        mesh = getattr(self._across.ownership, "ranks", None)
+        mesh = getattr(self._across.ownership, "mesh_ranks", None)
         if mesh is not None and mesh != set(group.ranks):
             raise ValueError(
                 f"ownership goes by a {self.words.mesh} with the ranks {sorted(mesh)}, and the gradients are added up "
@@ -215,7 +231,7 @@ class Held(ABC):
         if stated != "auto":
             return self.named_group(stated)
         sizes = {len(self.ranks(tensor)) for tensor in self._tensors() if self.is_cut(tensor)}
-        if world.size in sizes or len(getattr(self._across.ownership, "ranks", ())) == world.size:
+        if world.size in sizes or len(getattr(self._across.ownership, "mesh_ranks", ())) == world.size:
             return world
         if (told := self.told_group()) is not None:
             return told
@@ -260,6 +276,8 @@ class Held(ABC):
         stated = states(self._across, leaf, ranks, here=group.ranks[group.rank], first=group.ranks[0])
         if stated is not None:
             return stated
+        if plain and self._is_of_part(leaf.parameter, leaf.tensor):
+            raise untold(group.size, leaf.place, "a plain tensor, and a part of what its parameter has")
         if plain and self._is_beside_whole_meshes:
             return group.rank == 0
         if plain and (told := self.told_owner(leaf, group)) is not None:

@@ -232,6 +232,10 @@ class Ops(Protocol):
             )
         return None
 
+    def tell_shards(self, parameters: Sequence[Any]) -> bool:
+        """Whether any of them tells that other processes may have parts of it."""
+        return False
+
     def check_one_norm(self, gradients: Sequence[Leaf], across: Across) -> None:
         """ValueError where derivatives are wanted, there are no `shards`, and other processes may have more."""
         return

@@ -97,10 +97,12 @@ def clip(
     *,
     others: Sequence[Tensor] = (),
     details: bool = False,
+    chosen: object = None,
 ) -> Outcome:
-    """Clip each part by its rule. The groups are all there is, in order. `others`: tensors that limits depend on."""
+    """Clip each part by its rule. The groups are all there is, in order. `others`: tensors that limits depend on.
+    `chosen`: by what gradients belong to a part, which has to be the same on every process; its `repr` tells."""
     everything = range(len(gradients.values))
-    how = nonfinite, details, [(part.kind, part.family, part.bounds, part.p) for _, part in parts]
+    how = nonfinite, details, [(part.kind, part.family, part.bounds, part.p) for _, part in parts], chosen
     gradients.agree(how, threshold=_together([part.limit for _, part in parts if isinstance(part.limit, float)]))
     whole = gradients.path(everything, others)
     one = parts[0][1] if len(parts) == 1 and parts[0][1].kind == "global_norm" else None

@@ -55,6 +55,16 @@ class Across:
             )
         if not isinstance(self.check_numel, int | None):
             raise TypeError(f"check_numel is {self.check_numel!r}; it has to be a bool, a whole number, or None")
+        if self.process_group is None and self.ownership is not None:
+            raise ValueError(
+                f"ownership is {self.ownership!r}, and process_group is None: this process alone, which counts all it "
+                "has; pass a group, once it is made (before init_process_group, WORLD of PyTorch is None), or leave "
+                "ownership out"
+            )
+
+    def __deepcopy__(self, memo: object) -> Across:
+        """Itself: what is stated are processes, and parameters, of which a copy has the same."""
+        return self
 
     @property
     def is_stated(self) -> bool:
@@ -120,8 +130,9 @@ class Shards(Protocol):
     def counted(self, indices: Sequence[int]) -> list[Tensor]:
         """What this process counts, of what it holds of some of them: each element is counted by one process."""
 
-    def rows(self) -> list[Row]:
-        """All parameters, in the order that all processes have."""
+    def rows(self, known_only: bool = False) -> list[Row]:
+        """All parameters, in the order that all processes have. ValueError where the own norm of one cannot be known;
+        `known_only`: such are left out."""
 
     def whole(self, index: int) -> Tensor:
         """What this process counts of a gradient for its row; where every process holds a term: of their sum."""
@@ -387,10 +398,14 @@ class SharedPath:
 
 
 def each_norm(
-    shards: Shards, p: int, agreed: Mapping[str, Number], measuring: Callable[[Sequence[Tensor]], Measuring]
-) -> list[float]:
-    """The norm of each gradient, in the order of the gradients, over all processes that hold parts of it."""
-    rows = shards.rows()
+    shards: Shards,
+    p: int,
+    agreed: Mapping[str, Number],
+    measuring: Callable[[Sequence[Tensor]], Measuring],
+    known_only: bool = False,
+) -> dict[int, float]:
+    """The norm of each gradient by its index, over all processes that hold parts of it. `known_only`: see `rows`."""
+    rows = shards.rows(known_only)
     parts = [measuring([] if row.at is None else [shards.whole(row.at)]) for row in rows]
     norms: dict[int, float] = {}
     for exactly in (False, True):
@@ -398,8 +413,7 @@ def each_norm(
         sums = {number: (parts[number].power_sum(p, exactly), parts[number].norm_dtype) for number in left}
         _add_up(sums, rows, None if exactly else agreed)
         norms.update((number, n) for number in left if (n := sums[number][0].root(p, sums[number][1])) is not None)
-    found = {row.at: norms[number] for number, row in enumerate(rows) if row.at is not None}
-    return [found[at] for at in range(len(found))]
+    return {row.at: norms[number] for number, row in enumerate(rows) if row.at is not None}
 
 
 def _add_up(sums: dict[int, Sum], rows: Sequence[Row], agreed: Mapping[str, Number] | None) -> None:

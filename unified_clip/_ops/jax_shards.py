@@ -199,7 +199,7 @@ class JaxShards:
         alone = isinstance(self.group(), Alone)
         return [part for index in indices for part in (self._held(index) if alone else self._counted(index))]
 
-    def rows(self) -> list[Row]:
+    def rows(self, known_only: bool = False) -> list[Row]:
         index_of = {leaf.position: index for index, leaf in enumerate(self._leaves)}
         is_alone, found = isinstance(self.group(), Alone), []
         for leaf in self._parameters:

@@ -180,6 +180,9 @@ class PaddleOps(host.OfParameters, Ops):
         """What finds gradients does not look at parameters without one."""
         return None if paddle_shards.any_dist(parameters) else super().whole_of_parameters(parameters)
 
+    def tell_shards(self, parameters: Sequence[Any]) -> bool:
+        return paddle_shards.any_dist(parameters)
+
     def whole_of_pairs(self, pairs: Sequence[Any]) -> WholePath | None:
         """Nor at those of pairs."""
         parameters = (pair[0] for pair in pairs if isinstance(pair, tuple) and pair)

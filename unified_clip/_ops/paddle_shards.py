@@ -12,7 +12,7 @@ import paddle
 from .._core.containers import Leaf
 from .._core.held import Held, RankedGroup, Words, untold_part
 from .._core.ops import Tensor
-from .._core.shards import REPLICATED, Across, Row
+from .._core.shards import Across, Row
 
 PARAMETER = paddle.base.framework.EagerParamBase
 SPREAD = ("model_parallel", "pipe_parallel", "sharding_parallel", "sep_parallel")
@@ -111,10 +111,10 @@ class PaddleShards(Held):
     def parameters(self) -> int | None:
         return None if self._goes_by_attributes() else super().parameters
 
-    def rows(self) -> list[Row]:
+    def rows(self, known_only: bool = False) -> list[Row]:
         if self._across.process_group == "auto":
             self._check_summed()
-        return super().rows()
+        return super().rows(known_only)
 
     def check_by_value(self) -> None:
         self._check_summed()
@@ -243,16 +243,13 @@ class PaddleShards(Held):
             return [self._group_of(_group_with(tensor.process_mesh.process_ids))] if cut else []
         if self._hcg is not None and _is_part(leaf.parameter):
             return [self._group_of(self._hcg.get_model_parallel_group())]
-        if not self._is_whole_here(leaf):
+        if not self.is_whole_here(leaf.parameter, tensor):
             raise untold_part(leaf)
         return []
 
-    def _is_whole_here(self, leaf: Leaf) -> bool:
-        """Whether a plain tensor is said to be, or tells so."""
-        stated = self._across.ownership
-        if stated is not None or self._across.process_group == "auto":
-            return stated in (None, REPLICATED)
-        return self._is_beside_whole_meshes or (self._goes_by_attributes() and not _is_part(leaf.parameter))
+    def is_whole_here(self, parameter: Any, tensor: Any) -> bool:
+        told = self._goes_by_attributes() and not _is_part(parameter)
+        return told or super().is_whole_here(parameter, tensor)
 
     def _group_of(self, group: Any) -> PaddleGroup:
         key = None if group is None else group.id

@@ -115,6 +115,9 @@ class TorchOps(host.OfParameters, Ops):
         entry.leave("gradients that several processes hold cannot be clipped in a graph")
         return found
 
+    def tell_shards(self, parameters: Sequence[Any]) -> bool:
+        return any(map(torch_shards.is_dtensor, parameters))
+
     def check_one_norm(self, gradients: Sequence[Leaf], across: Across) -> None:
         torch_shards.check_spanning(gradients, across)
 

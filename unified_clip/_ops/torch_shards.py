@@ -11,7 +11,7 @@ import torch
 from .._core.containers import Leaf
 from .._core.held import Held, RankedGroup, Words, untold_part
 from .._core.ops import Tensor
-from .._core.shards import REPLICATED, Across, Alone, Row
+from .._core.shards import Across, Alone, Row
 
 
 def is_dtensor(value: Any) -> bool:
@@ -128,9 +128,9 @@ class TorchShards(Held):
         check_told([leaf.parameter for leaf in self._parameters], self._across)
         return super().counted(indices)
 
-    def rows(self) -> list[Row]:
+    def rows(self, known_only: bool = False) -> list[Row]:
         check_told([leaf.parameter for leaf in self._parameters], self._across)
-        return super().rows()
+        return super().rows(known_only)
 
     def whole(self, index: int) -> Tensor:
         return self.summed(index)
@@ -210,7 +210,7 @@ class TorchShards(Held):
 
     def groups_over(self, leaf: Leaf, tensor: Any) -> list[TorchGroup]:
         if not is_dtensor(tensor):
-            if self._across.is_stated and self._across.ownership != REPLICATED:
+            if not self.is_whole_here(leaf.parameter, tensor):
                 raise untold_part(leaf)
             return []
         mesh = tensor.device_mesh

@@ -171,14 +171,17 @@ class Told:
             self._put(clip.path, self._greatest, "norm", clip.path.norm(math.inf))
 
     def _take_shared(self, clip: Clip, names: Mapping[str, int]) -> None:
-        """Norms over all processes, where these have agreed to measure them: with the clip's own."""
-        known = clip.measured and clip.p in (1, 2) and _tell_norms(clip.gradients.shards)
-        norms = clip.gradients.shared_norms(clip.p or 2.0) if known else None
-        if norms is not None:
+        """Norms over all processes, where these have agreed to measure them: with the clip's own. Which are known is
+        each process's own affair; those that are, all their processes measure."""
+        if not clip.measured or clip.p is None or clip.p not in (1, 2):
+            return
+        norms = clip.gradients.shared_norms(clip.p, known_only=True) or {}
+        if norms or not names:
             ops, leaves = clip.gradients.ops, clip.gradients.leaves
             self.fields["parameters"] = {
                 name: {"shape": list(ops.shape(leaves[index].tensor) or ()), "norm": norms[index]}
                 for name, index in names.items()
+                if index in norms
             }
 
     def _norm(self, ops: Ops, tensor: Any, p: float, fields: dict[str, Any], key: str) -> None:
@@ -208,16 +211,6 @@ class Told:
         return all(map(math.isfinite, norms)) if norms else None
 
 
-def _tell_norms(shards: Any) -> bool:
-    """Whether each gradient's own norm can be known, which a clip by one norm over all does not need: not that of a
-    plain tensor of which other processes may hold other parts."""
-    try:
-        shards.rows()
-    except ValueError:
-        return False
-    return True
-
-
 def _flat(value: Any) -> list[Any]:
     return [item for each in value for item in _flat(each)] if isinstance(value, list) else [value]
 
@@ -235,5 +228,5 @@ def merged(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             last[key] = None if last[key] is None or fields[key] is None else last[key] + fields[key]
         last["clipped"] = last["clipped"] or fields["clipped"]
         if "parameters" in fields:
-            last["parameters"] = {**last["parameters"], **fields["parameters"]}
+            last["parameters"] = {**last.get("parameters", {}), **fields["parameters"]}
     return lines

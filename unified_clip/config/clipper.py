@@ -234,11 +234,13 @@ class Clipper:
                 ops, parameters, "clip_", INSTEAD, plain=True, order=self._needs_order, across=self.across
             )
             return gradients, [range(len(gradients.values))]
-        listed = found if not self.across.is_stated else None
-        whole = ops.whole_of_parameters([each for part in listed for each in part]) if listed else None
-        if found is None or whole is None:
+        if found is None or self.across.is_stated:
             return None
-        lengths = [sum(ops.gradient_of(each) is not None for each in part) for part in found]
+        *listed, left_out = found  # which may tell of other processes all the same
+        whole = None if ops.tell_shards(left_out) else ops.whole_of_parameters([p for part in listed for p in part])
+        if whole is None:
+            return None
+        lengths = [sum(ops.gradient_of(each) is not None for each in part) for part in listed]
         ends = list(itertools.accumulate(lengths))
         ranges = [range(end - length, end) for length, end in zip(lengths, ends, strict=True)]
         return (Whole(whole), ranges) if ends[-1] == len(whole.tensors) else None
@@ -282,7 +284,9 @@ class Clipper:
         used = list(zip(ranges, parts, strict=True))
         _check_order(ops, gradients, used)
         others = () if step.is_known else (step.value,)
-        outcome = plan.clip(gradients, used, settings.nonfinite, others=others, details=self.details)
+        outcome = plan.clip(
+            gradients, used, settings.nonfinite, others=others, details=self.details, chosen=self._members.patterns
+        )
         in_graph = not outcome.path.on_host and outcome.path.in_graph([outcome.n])
         if in_graph and step.is_counted and any(isinstance(part.threshold, Table) for part in settings.parts):
             raise TypeError(

@@ -213,7 +213,7 @@ def _places(config: Settings, names: Sequence[str]) -> dict[str, int]:
     """Which part of a configuration each name belongs to."""
     with warnings.catch_warnings(action="ignore", category=ClipWarning):  # the names are made up
         parts = Members(config, None).parameters({name: name for name in names}) or []
-    return {name: index for index, part in enumerate(parts) for name in part}
+    return {name: index for index, part in enumerate(parts[:-1]) for name in part}  # the last are left out
 
 
 def _patterns(config: Settings) -> Iterator[str]:

@@ -24,7 +24,7 @@ class Members:
         self._name_of = namer(names)
         chosen = [*((group.include, group.exclude) for group in settings.groups), (settings.include, settings.exclude)]
         self._parts = [(_matcher(include), _matcher(exclude)) for include, exclude in chosen]
-        self._patterns = [pattern for lists in chosen for patterns in lists for pattern in patterns]
+        self.patterns = [(tuple(include), tuple(exclude)) for include, exclude in chosen]
         self._known: dict[str, int | None] = {}
         self._checked = False
 
@@ -42,7 +42,7 @@ class Members:
         return [leaf._replace(name=self.name(leaf)) for _, leaf in sorted(taken, key=lambda each: each[0])]
 
     def parameters(self, parameters: Any) -> list[list[Any]] | None:
-        """The parameters of each part, where they come with their names: a dict, or pairs.
+        """The parameters of each part, and last those left out, where they come with their names: a dict, or pairs.
 
         One that comes twice belongs where its first name says.
         """
@@ -54,11 +54,10 @@ class Members:
         first: dict[int, tuple[str, Any]] = {}
         for name, parameter in pairs:
             first.setdefault(id(parameter), (_dotted(name), parameter))
-        found: list[list[Any]] = [[] for _ in self._parts]
+        found: list[list[Any]] = [[] for _ in (*self._parts, "left out")]
         for name, parameter in first.values():
             part = self._part_of(name)
-            if part is not None:
-                found[part].append(parameter)
+            found[-1 if part is None else part].append(parameter)
         if first and not self._checked:
             self._check_patterns([_dotted(name) for name, _ in pairs])
         return found
@@ -95,7 +94,7 @@ class Members:
 
     def _check_patterns(self, names: Sequence[str]) -> None:
         self._checked = True
-        for pattern in self._patterns:
+        for pattern in (pattern for lists in self.patterns for patterns in lists for pattern in patterns):
             if not any(fnmatch.fnmatchcase(name, pattern) for name in names):
                 few = ", ".join(map(repr, names[:3])) + (", ..." if len(names) > 3 else "")
                 checks.warn(f"the pattern {pattern!r} of the configuration matches none of the names {few}")
