@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import statistics
 import tempfile
 import time
@@ -107,6 +108,7 @@ def process(rank: int, size: int, meeting: str, options: argparse.Namespace) -> 
             )
     dist.barrier()
     dist.destroy_process_group()
+    os._exit(0)  # PyTorch's own threads, after a backward pass by FSDP2 on a CPU, may abort a process that ends as ever
 
 
 def main() -> None:

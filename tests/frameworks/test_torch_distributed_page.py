@@ -8,6 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+ENDED_BADLY = "terminate called without an active exception"
+"""What PyTorch's own threads may say when a process ends after a backward pass by FSDP2 on a CPU, and abort it."""
+
 PAGE = Path(__file__).parents[2] / "docs" / "distributed.md"
 
 
@@ -16,6 +19,9 @@ def test_the_example_runs_on_several_processes(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(code.partition("\n")[2])
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train.py"]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path, check=False)
+    for _ in range(4):
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path, check=False)
+        if ENDED_BADLY not in done.stderr:
+            break
     assert done.returncode == 0, done.stderr
     assert done.stdout == printed
