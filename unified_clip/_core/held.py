@@ -45,7 +45,9 @@ def states(across: Across, leaf: Leaf, held_by: Collection[int], *, here: int, f
             f"ownership is {REPLICATED!r}, and the gradient at {leaf.place} is on the ranks {sorted(held_by)} alone: "
             f"rank {here} has no copy; pass {DISTINCT!r} where every process lists the tensors of all"
         )
-    return {REPLICATED: first in held_by, DISTINCT: True}.get(across.ownership)
+    if across.ownership == DISTINCT:
+        return True
+    return first in held_by if across.ownership == REPLICATED else None
 
 
 def untold(size: int, place: str, held: str) -> ValueError:

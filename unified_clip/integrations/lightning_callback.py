@@ -32,7 +32,6 @@ class ClipCallback(Reporting, Callback):  # type: ignore[misc]  # mypy skips Lig
             LightningModule does.
         log_every: Log at every so many steps; reading the numbers waits for the GPU. None: as often as the trainer
             logs, which repeats the last numbers where it logs more often; 0: never.
-
         process_group: Where several processes hold the gradients: as for `clip_grad_norm_`. FSDP2's tell by themselves.
         ownership: The same.
         check_numel: The same.

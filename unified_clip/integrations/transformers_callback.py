@@ -32,8 +32,8 @@ class ClipCallback(Reporting, TrainerCallback):  # type: ignore[misc]  # mypy sk
     Raises:
         ValueError: When training begins: the trainer or another such callback clips too, or a configuration is attached
             to the optimizer.
-        RuntimeError: When training begins: the gradients are out of reach (DeepSpeed, XLA); at the first step: they are
-            FSDP1's, and nothing is stated of them.
+        RuntimeError: When training begins: the gradients are out of reach (DeepSpeed, Megatron-LM, XLA); at the first
+            step: they are FSDP1's, and nothing is stated of them.
 
     Source: none, it is our own; the place is `transformers.TrainerCallback.on_pre_optimizer_step`.
 
