@@ -129,8 +129,8 @@ class Held(ABC):
         """What the caller passes as process_group."""
 
     @abstractmethod
-    def groups_over(self, leaf: Leaf, tensor: Any) -> Sequence[Group]:
-        """Over which the parts of a parameter's gradient are spread, one after the other."""
+    def groups_over(self, leaf: Leaf, tensor: Any) -> Sequence[Group] | None:
+        """Over which the parts of a parameter's gradient are spread, one after the other; None where that is untold."""
 
     def told_group(self) -> RankedGroup | None:
         """Where neither the caller nor a mesh tells the group, but something else does."""
@@ -162,11 +162,11 @@ class Held(ABC):
             tensor = leaf.parameter if index is None else self._gradients[index]
             if group is not None and self.is_cut(tensor):
                 self._check_within(leaf, self.ranks(tensor), group)
-            try:
-                rows.append(Row(index, self.groups_over(leaf, tensor)))
-            except ValueError:
-                if not known_only:
-                    raise
+            groups = self.groups_over(leaf, tensor)
+            if groups is not None:
+                rows.append(Row(index, groups))
+            elif not known_only:
+                raise untold_part(leaf)
         return rows
 
     def is_whole_here(self, parameter: Any, tensor: Any) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 import paddle
 
 from .._core.containers import Leaf
-from .._core.held import Held, RankedGroup, Words, untold_part
+from .._core.held import Held, RankedGroup, Words
 from .._core.ops import Tensor
 from .._core.shards import Across, Row
 
@@ -236,16 +236,14 @@ class PaddleShards(Held):
         self._check_summed()
         return self._group_of(self._hcg.get_check_parallel_group())
 
-    def groups_over(self, leaf: Leaf, tensor: Any) -> list[PaddleGroup]:
+    def groups_over(self, leaf: Leaf, tensor: Any) -> list[PaddleGroup] | None:
         if is_dist(tensor):
             here = self._rank in tensor.process_mesh.process_ids
             cut = here and any(placement.is_shard() for placement in tensor.placements)
             return [self._group_of(_group_with(tensor.process_mesh.process_ids))] if cut else []
         if self._hcg is not None and _is_part(leaf.parameter):
             return [self._group_of(self._hcg.get_model_parallel_group())]
-        if not self.is_whole_here(leaf.parameter, tensor):
-            raise untold_part(leaf)
-        return []
+        return [] if self.is_whole_here(leaf.parameter, tensor) else None
 
     def is_whole_here(self, parameter: Any, tensor: Any) -> bool:
         told = self._goes_by_attributes() and not _is_part(parameter)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from .._core.containers import Leaf
-from .._core.held import Held, RankedGroup, Words, untold_part
+from .._core.held import Held, RankedGroup, Words
 from .._core.ops import Tensor
 from .._core.shards import Across, Alone, Row
 
@@ -208,11 +208,9 @@ class TorchShards(Held):
             )
         return self._group_of(stated)
 
-    def groups_over(self, leaf: Leaf, tensor: Any) -> list[TorchGroup]:
+    def groups_over(self, leaf: Leaf, tensor: Any) -> list[TorchGroup] | None:
         if not is_dtensor(tensor):
-            if not self.is_whole_here(leaf.parameter, tensor):
-                raise untold_part(leaf)
-            return []
+            return [] if self.is_whole_here(leaf.parameter, tensor) else None
         mesh = tensor.device_mesh
         cut = [at for at, p in enumerate(tensor.placements) if mesh.size(at) > 1 and _is_shard(p)]
         return [self._group_of(mesh.get_group(at)) for at in cut]
