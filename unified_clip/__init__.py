@@ -71,7 +71,9 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         if (error.name or "").startswith(__name__):
             raise
-        message = f"{name} needs the package {error.name}, which is not installed: pip install 'unified_clip[config]'"
+        from . import _install
+
+        message = f"{name} needs {error.name}. Install the extra `config`: {_install.command('config')}"
         raise ModuleNotFoundError(message, name=error.name) from None
 
 

@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
+from . import _install
 from ._progress import progress
 from .config import commands as config_commands
 from .config import explain_command
@@ -62,8 +63,11 @@ def not_installed(command: str) -> str:
     """What a command needs and lacks, and what to do; '' if nothing."""
     extra, modules = EXTRAS[command]
     missing = [name for name in modules if importlib.util.find_spec(name) is None]
-    remedy = f"not installed; install the extra: pip install 'unified_clip[{extra}]'"
-    return f"{' and '.join(missing)} {remedy}" if missing else ""
+    return (
+        f"not installed: {', '.join(missing)}. Install the extra `{extra}`: {_install.command(extra)}"
+        if missing
+        else ""
+    )
 
 
 def _parser() -> argparse.ArgumentParser:

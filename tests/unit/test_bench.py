@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from unified_clip import cli, native_available
+from unified_clip._install import command
 from unified_clip.bench import lists, measure, plot, report, run, worker
 from unified_clip.bench.measure import LEAST, MOST, WARM_UP, Pair
 from unified_clip.bench.pairs import FRAMEWORKS
@@ -240,7 +241,7 @@ def test_the_command_names_the_extra_that_is_not_installed(
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "matplotlib" else object())
     assert bench(tmp_path) == 2
-    assert "matplotlib not installed; install the extra: pip install 'unified_clip[bench]'" in capsys.readouterr().err
+    assert f"not installed: matplotlib. Install the extra `bench`: {command('bench')}" in capsys.readouterr().err
 
 
 def without(monkeypatch: pytest.MonkeyPatch, code: str) -> None:

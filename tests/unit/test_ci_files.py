@@ -169,6 +169,8 @@ def test_the_action_installs_its_own_unified_clip_and_what_is_asked_for(machine:
 
 # -- GitLab
 
+REPOSITORY = "unified_clip[cli]@git+https://github.com/OWNER/unified_clip"
+
 
 def gitlab(machine: Machine, **variables: str) -> subprocess.CompletedProcess[str]:
     return machine.run("\n".join(JOB["script"]), JOB["variables"] | variables)
@@ -180,7 +182,7 @@ def test_the_gitlab_job_keeps_the_exit_status_and_what_it_collects_is_there(
 ) -> None:
     machine.behave(code)
     assert gitlab(machine).returncode == status
-    assert machine.pip.read_text().split() == ["-m", "pip", "install", "unified_clip[cli]", "torch", "paddlepaddle"]
+    assert machine.pip.read_text().split() == ["-m", "pip", "install", REPOSITORY, "torch", "paddlepaddle"]
     artifacts = JOB["artifacts"]
     assert artifacts["when"] == "always"
     for path in (*artifacts["paths"], artifacts["reports"]["junit"]):

@@ -19,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unified_clip import ClipConfig, ConfigError
+from unified_clip._install import command
 from unified_clip.config import documents, published
 from unified_clip.config.settings import FAMILIES, Group
 
@@ -398,7 +399,7 @@ def test_the_package_does_without_the_extra() -> None:
         [sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True
     ).stdout.splitlines()
     assert printed == [
-        "ClipConfig needs the package pydantic, which is not installed: pip install 'unified_clip[config]'",
+        f"ClipConfig needs pydantic. Install the extra `config`: {command('config')}",
         "module 'unified_clip' has no attribute 'nothing'",
         "True",
     ]

@@ -22,6 +22,7 @@ from parity_cases import WORKED, case, suite
 
 import unified_clip
 from unified_clip import cli
+from unified_clip._install import command
 from unified_clip.parity import engine, launch, report, text
 from unified_clip.parity import suite as suites
 from unified_clip.parity.compare import Verdict
@@ -339,4 +340,4 @@ def test_the_command_names_the_extra_that_is_not_installed(
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "rich" else object())
     assert cli.main(["parity"]) == 2
-    assert "rich not installed; install the extra: pip install 'unified_clip[cli]'" in capsys.readouterr().err
+    assert f"not installed: rich. Install the extra `cli`: {command('cli')}" in capsys.readouterr().err

@@ -6,6 +6,7 @@ import doctest
 import gc
 import importlib.util
 import math
+import re
 import sys
 import weakref
 from typing import Any
@@ -16,6 +17,7 @@ import pytest
 
 import unified_clip
 from unified_clip import testing
+from unified_clip._install import command
 from unified_clip.parity import cases, launch, one_case, tensors
 from unified_clip.testing import assert_clip_parity, assert_gradients_equal
 
@@ -180,8 +182,8 @@ def test_a_framework_that_raises_or_crashes_says_so(monkeypatch: pytest.MonkeyPa
 def test_a_framework_that_is_not_there_fails_with_what_to_install_or_skips() -> None:
     options: dict[str, Any] = {"max_norm": 5.0, "interpreters": {"torch": "/absent/python"}}
     missing = (
-        "torch is missing: /absent/python cannot be started: No such file or directory; "
-        "pip install 'unified_clip[torch]', or name an interpreter that has it"
+        "torch is missing: /absent/python cannot be started: No such file or directory. "
+        f"Install it: {command('torch')}. Or name an interpreter that has it."
     )
     assert clip_parity_told(**options)[1:] == [missing]
     with pytest.raises(SkipTest) as skip:
@@ -231,7 +233,7 @@ def test_by_default_it_takes_what_is_installed_or_has_an_interpreter(monkeypatch
 def test_both_name_the_extra_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "pydantic" else object())
     for call in (lambda: assert_gradients_equal([], []), lambda: assert_clip_parity([], "global_norm", ["numpy"])):
-        with pytest.raises(ModuleNotFoundError, match=r"pip install 'unified_clip\[cli\]'"):
+        with pytest.raises(ModuleNotFoundError, match=re.escape(command("cli"))):
             call()
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import _install
 from . import cases, compare, launch, mismatch, oracle, reading
 from .cases import Case
 from .engine import AT_ONCE
@@ -47,8 +48,8 @@ def judge(case: Case, outcomes: Mapping[str, Outcome | Failure]) -> tuple[list[s
     absent, wrong = [], []
     for framework, outcome in outcomes.items():
         if isinstance(outcome, Failure) and outcome.kind == "missing":
-            remedy = f"pip install 'unified_clip[{framework}]', or name an interpreter that has it"
-            absent.append(f"{framework} is missing: {outcome.detail}; {remedy}")
+            remedy = f"Install it: {_install.command(framework)}. Or name an interpreter that has it."
+            absent.append(f"{framework} is missing: {outcome.detail}. {remedy}")
         elif text := _wrong(case, right, framework, outcome):
             wrong.append(text)
     oracle.forget()

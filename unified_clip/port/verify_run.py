@@ -17,7 +17,7 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
-from .. import _workers
+from .. import _install, _workers
 from ..parity import files, tensor_file
 from ..parity.tensors import PARTS, Dense, Gradient, UnreadableError, densify
 from .verify_worker import ENDED, PARTS_GIVEN, RECORDING
@@ -199,7 +199,7 @@ def _not_installed(script: Script, errors: IO[bytes]) -> str:
     lines = _workers.lines_at_end(errors)
     if script.python == sys.executable or not lines or not lines[-1].startswith("ModuleNotFoundError"):
         return ""
-    return f". Install it for that interpreter, {script.python}: unified_clip[port], and what the file imports"
+    return f". Install what the file imports for that interpreter: {script.python} -m {_install.command('port')}"
 
 
 def _read(script: Script, out: Path, steps: int) -> Ran:

@@ -1,0 +1,84 @@
+"""Installation: the messages and pages name a command that works, and one page says how to install."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from unified_clip import _install
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "docs").rglob("*.yml")]
+EXTRAS = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory without `pyproject.toml` in the place of the package's own."""
+    monkeypatch.setattr(_install, "PACKAGE_PARENT", tmp_path)
+    return tmp_path
+
+
+def installed_from(url: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded = None if url is None else json.dumps({"url": url})
+    distribution = SimpleNamespace(read_text={"direct_url.json": recorded}.get)
+    monkeypatch.setattr(_install.metadata, "distribution", {"unified_clip": distribution}.__getitem__)
+
+
+def test_a_clone_is_named_by_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "pyproject.toml").touch()
+    monkeypatch.setattr(_install, "PACKAGE_PARENT", tmp_path)
+    assert _install.command("cli") == f"pip install '{tmp_path}[cli]'"
+
+
+def test_a_package_installed_from_a_clone_names_the_clone(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clone = site / "a clone"
+    clone.mkdir()
+    installed_from(clone.as_uri(), monkeypatch)
+    assert _install.command("port") == f"pip install '{clone}[port]'"
+
+
+@pytest.mark.parametrize("url", ["file:///absent/unified_clip", "https://example.org/unified_clip.whl"])
+def test_a_source_that_is_out_of_reach_is_a_placeholder(url: str, site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed_from(url, monkeypatch)
+    assert _install.command("cli") == "pip install 'path/to/unified_clip[cli]'"
+
+
+def test_a_package_that_is_not_installed_is_a_placeholder(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(name: str) -> None:
+        raise _install.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(_install.metadata, "distribution", absent)
+    assert _install.command("cli") == "pip install 'path/to/unified_clip[cli]'"
+
+
+def test_a_package_from_an_index_is_named_without_a_path(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed_from(None, monkeypatch)
+    assert _install.command("cli") == "pip install 'unified_clip[cli]'"
+
+
+def test_no_page_installs_from_the_package_index() -> None:
+    """The package is not on the index: `pip install unified_clip` fails."""
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8").replace("`pip install unified_clip` fails", "")
+        assert not re.findall(r"pip install[^\n]*(?<![/\w])unified_clip(?!\S*@git)", text), page
+
+
+def test_pages_name_extras_that_exist() -> None:
+    named = {
+        extra
+        for page in PAGES
+        for extras in re.findall(r"unified_clip\[([\w,]+)\]", page.read_text(encoding="utf-8"))
+        for extra in extras.split(",")
+    }
+    assert {"cli", "config"} <= named <= EXTRAS
+
+
+def test_the_page_lists_every_extra() -> None:
+    listed = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs" / "install.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(listed) == sorted(EXTRAS)
