@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
 from . import _install
+from ._modes import misplaced
 from ._progress import progress
 from .config import commands as config_commands
 from .config import explain_command
@@ -40,6 +41,11 @@ EXTRAS = {
     "config": ("config", ("packaging", "pydantic", "tomlkit", "yaml")),
 }
 """By command, the extra that has all it needs, and the modules, most of which are named like their distributions."""
+
+WITHOUT_INIT = ("out", "frameworks", "timeout", "memory", "accept", "baseline", "recorded", "ported")
+"""Options of `unified-clip parity` that `init` does not take."""
+
+OUT = Path("report")
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
@@ -95,7 +101,7 @@ def _parity_parser(commands: Commands) -> None:
     parity.add_argument(
         "--suite", type=Path, default=Path("parity"), help="directory with suite.toml (default: parity)"
     )
-    parity.add_argument("--out", type=Path, default=Path("report"), help="where to write the report (default: report)")
+    parity.add_argument("--out", type=Path, help="where to write the report (default: report)")
     parity.add_argument("--frameworks", help="comma-separated (default: all that the suite names)")
     parity.add_argument(
         "--timeout", type=_seconds, help="seconds that a worker may take for one result (default: what the suite says)"
@@ -176,6 +182,8 @@ def _bench_parser(commands: Commands) -> None:
 def _init(options: argparse.Namespace) -> int:
     from .parity import begin, schema, tensors
 
+    if problem := misplaced(options, {"unified-clip parity without init": WITHOUT_INIT}, "init"):
+        return _refuse(problem)
     try:
         path = begin.write(options.suite, options.gradients)
     except (schema.SuiteError, tensors.UnreadableError) as error:
@@ -190,6 +198,7 @@ def _parity(options: argparse.Namespace) -> int:
     from .port import report as port_report
 
     earlier, recorded, ported = None, [], None
+    out = OUT if options.out is None else options.out
     try:
         found = suite.read(options.suite, accepting=options.accept)
         if options.accept and not found.known_file:
@@ -206,7 +215,7 @@ def _parity(options: argparse.Namespace) -> int:
         return _refuse(str(error))
     given = {name: value for name in ("timeout", "memory") if (value := getattr(options, name)) is not None}
     found = dataclasses.replace(found, **given)
-    if problem := _unwritable(options.out, "parity.json"):
+    if problem := _unwritable(out, "parity.json"):
         return _refuse(problem)
     try:
         with progress({name: len(engine.runs(found, name)) for name in found.frameworks}) as advance:
@@ -216,11 +225,11 @@ def _parity(options: argparse.Namespace) -> int:
     if earlier is not None:
         run = dataclasses.replace(run, changes=baseline.changes(earlier, report.as_data(run)))
     try:
-        report.write(run, options.out, recorded, ported)
+        report.write(run, out, recorded, ported)
     except OSError as error:
-        return _refuse(_cannot_be_written(options.out, error))
+        return _refuse(_cannot_be_written(out, error))
     with suppress(SystemExit):  # of rich, with 1, where nobody reads on
-        report.show(run, options.out)
+        report.show(run, out)
     if options.accept and found.known_file:
         return _accept(run, found.known_file)
     return run.exit_code

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zipfile import BadZipFile
 
+from .._modes import misplaced
 from ..errors import ConfigError
 
 if TYPE_CHECKING:
@@ -42,6 +43,9 @@ def run(options: argparse.Namespace) -> int:
     from . import convert, explain
 
     try:
+        second = "a second configuration B"
+        if problem := misplaced(options, {second: ("from_b",)}, second if options.b is not None else ""):
+            raise ConfigError(problem)
         if options.step < 0:
             raise ConfigError(f"--step is {options.step}; steps are counted from 0")
         a = convert.read(options.a, options.from_a)

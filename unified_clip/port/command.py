@@ -9,18 +9,17 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .._modes import misplaced
 from . import verify_command
 
 if TYPE_CHECKING:
-    from .sites import Ported
+    from .sites import Ported, Target
 
 DONE, FLAGGED, REFUSED, INTERRUPTED = 0, 1, 2, 130
 
-PORTS = ("write", "diff", "native", "force", "report")
-"""Options that are about porting."""
-
-VERIFIES = ("weights", "batches", "steps", "map", "python_old", "python_new", "out")
-"""Options that are about --verify."""
+PORTING = "a PATH to port"
+MODES = {PORTING: ("to", "native", "diff", "write", "force", "report"), "--verify": verify_command.OPTIONS}
+"""By mode, the options that apply to it alone."""
 
 
 def add_parser(commands: Any) -> None:
@@ -37,7 +36,6 @@ def add_parser(commands: Any) -> None:
     port.add_argument(
         "--to",
         choices=("torch", "drop-in"),
-        default="torch",
         help="PyTorch (default), or unified_clip's functions in the framework that is there",
     )
     port.add_argument("--native", action="store_true", help="write PyTorch's own functions, not ours of the same name")
@@ -56,17 +54,10 @@ def run(options: argparse.Namespace) -> int:
     from .files import PortError
     from .report import ReportError
 
+    if problem := _misused(options):
+        return _refuse(problem)
     if options.verify:
-        ports = [f"--{name}" for name in PORTS if getattr(options, name)]
-        if options.path is not None or ports:
-            return _refuse(f"--verify runs two steps, and ports nothing; leave out {', '.join(ports) or 'PATH'}")
         return verify_command.run(options)
-    if runs := [f"--{name.replace('_', '-')}" for name in VERIFIES if getattr(options, name) is not None]:
-        return _refuse(f"{', '.join(runs)}: only --verify takes that")
-    if options.path is None:
-        return _refuse("say which file or directory to port, or which steps to run: --verify OLD NEW")
-    if options.native and options.to != "torch":
-        return _refuse("--native is about PyTorch; leave out --to drop-in")
     try:
         return _port(options)
     except (PortError, ReportError) as error:
@@ -79,21 +70,35 @@ def run(options: argparse.Namespace) -> int:
         return INTERRUPTED
 
 
+def _misused(options: argparse.Namespace) -> str:
+    """Return why these options cannot be used together; '' if they can."""
+    if options.verify and options.path is not None:
+        return "--verify takes two steps and no PATH. Remove PATH, or remove --verify."
+    if problem := misplaced(options, MODES, "--verify" if options.verify else PORTING):
+        return problem
+    if not options.verify and options.path is None:
+        return "No PATH was given. Pass the file or directory to port, or two steps to run: --verify OLD NEW."
+    if options.native and options.to == "drop-in":
+        return "--native applies to --to torch only. Remove --native, or use --to torch."
+    return misplaced(options, {"--write": ("force",)}, "--write" if options.write else "")
+
+
 def _port(options: argparse.Namespace) -> int:
     from .._progress import progress
     from . import files, report, report_text
 
+    target: Target = options.to or "torch"
     if options.report:
         report.writer(options.report)
     paths = files.sources(options.path)
     with progress({"files": len(paths)}) as advance:
-        ported, unread = files.port_all(paths, options.to, options.native, lambda count: advance("files", count))
+        ported, unread = files.port_all(paths, target, options.native, lambda count: advance("files", count))
     changed = [each.path for each in ported if each.is_changed]
     if options.write:
         if changed and not options.force:
             files.check_clean(changed)
         files.write(ported)
-    data = report.as_data(ported, unread, options.to, options.native, written=options.write)
+    data = report.as_data(ported, unread, target, options.native, written=options.write)
     if options.report:
         report.write(options.report, data)
     if options.json:

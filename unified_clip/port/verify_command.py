@@ -18,6 +18,9 @@ REFUSED, CRASHED, INTERRUPTED = 2, 3, 130
 
 SECONDS = 600.0
 
+OPTIONS = ("weights", "batches", "steps", "map", "python_old", "python_new", "max_ulp", "out", "timeout")
+"""Options that apply to `--verify` alone. None is their default: whether one was passed can then be seen."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `--verify`, but for `--json`, which other forms of the command have too."""
@@ -29,9 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--map", type=Path, help='a TOML file of "name in the old" = "name in the new"')
     for side in ("old", "new"):
         group.add_argument(f"--python-{side}", metavar="PYTHON", help=f"the interpreter for the {side} (default: this)")
-    group.add_argument("--max-ulp", type=float, default=0.0, help="up to so many units in the last place are the same")
+    group.add_argument("--max-ulp", type=float, help="up to so many units in the last place are the same (default: 0)")
     group.add_argument("--out", type=Path, metavar="DIR", help="keep both recordings and the tensors in a directory")
-    group.add_argument("--timeout", type=float, default=SECONDS, help="seconds for both (default: 600)")
+    group.add_argument("--timeout", type=float, help="seconds for both (default: 600)")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -65,10 +68,12 @@ def _verify(options: argparse.Namespace, stack: ExitStack) -> Verified:
     for name in ("weights", "batches"):
         if getattr(options, name) is None:
             raise VerifyError(f"--verify needs --{name}: both functions are run on the same; docs/verify.md says how")
-    if not options.max_ulp >= 0:
-        raise VerifyError(f"--max-ulp is {options.max_ulp}; it must be 0 or more")
-    if not options.timeout > 0:
-        raise VerifyError(f"--timeout is {options.timeout}; it must be more than 0")
+    max_ulp = 0.0 if options.max_ulp is None else options.max_ulp
+    timeout = SECONDS if options.timeout is None else options.timeout
+    if not max_ulp >= 0:
+        raise VerifyError(f"--max-ulp is {max_ulp}; it must be 0 or more")
+    if not timeout > 0:
+        raise VerifyError(f"--timeout is {timeout}; it must be more than 0")
     pythons = (options.python_old, options.python_new)
     scripts = [
         verify_run.script(side, text, python)
@@ -80,10 +85,10 @@ def _verify(options: argparse.Namespace, stack: ExitStack) -> Verified:
     weights = verify_run.read_weights(options.weights, scratch / "weights")
     batches = verify_run.read_batches(options.batches, options.steps)
     out = _directory(options.out) if options.out else scratch
-    ran = verify_run.run(scripts, weights, batches, out, options.timeout)
+    ran = verify_run.run(scripts, weights, batches, out, timeout)
     held = {name: from_array(each) for name, each in weights.items()}
     steps = len(next(iter(batches.values())))
-    return verify_compare.compare(*ran, weights=held, steps=steps, out=out, names=names, max_ulp=options.max_ulp)
+    return verify_compare.compare(*ran, weights=held, steps=steps, out=out, names=names, max_ulp=max_ulp)
 
 
 def _directory(path: Path) -> Path:

@@ -1,0 +1,85 @@
+"""Options of one mode of a command are an error in its other modes."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import pytest
+
+from unified_clip import cli
+from unified_clip._modes import is_passed
+from unified_clip.port import command as port_command
+
+VERIFY = ["port", "--verify", "old.py:step", "new.py:step", "--weights", "w.npz", "--batches", "b.npz"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "option", "mode"),
+    [
+        (["port", "a.py", "--timeout", "5"], "--timeout", "--verify"),
+        (["port", "a.py", "--timeout", "600"], "--timeout", "--verify"),
+        (["port", "a.py", "--max-ulp", "0"], "--max-ulp", "--verify"),
+        (["port", "a.py", "--weights", "w.npz"], "--weights", "--verify"),
+        (["port", "a.py", "--batches", "b.npz"], "--batches", "--verify"),
+        (["port", "a.py", "--steps", "0"], "--steps", "--verify"),
+        (["port", "a.py", "--map", "m.toml"], "--map", "--verify"),
+        (["port", "a.py", "--python-old", "python"], "--python-old", "--verify"),
+        (["port", "a.py", "--python-new", "python"], "--python-new", "--verify"),
+        (["port", "a.py", "--out", "out"], "--out", "--verify"),
+        (["port", "a.py", "--force"], "--force", "--write"),
+        (["port", "a.py", "--diff", "--force"], "--force", "--write"),
+        ([*VERIFY, "--to", "torch"], "--to", "a PATH to port"),
+        ([*VERIFY, "--native"], "--native", "a PATH to port"),
+        ([*VERIFY, "--diff"], "--diff", "a PATH to port"),
+        ([*VERIFY, "--write"], "--write", "a PATH to port"),
+        ([*VERIFY, "--force"], "--force", "a PATH to port"),
+        ([*VERIFY, "--report", "r.json"], "--report", "a PATH to port"),
+        (["parity", "--out", "report", "init"], "--out", "unified-clip parity without init"),
+        (["parity", "--frameworks", "numpy", "init"], "--frameworks", "unified-clip parity without init"),
+        (["parity", "--timeout", "5", "init"], "--timeout", "unified-clip parity without init"),
+        (["parity", "--memory", "1GiB", "init"], "--memory", "unified-clip parity without init"),
+        (["parity", "--accept", "init"], "--accept", "unified-clip parity without init"),
+        (["parity", "--baseline", "p.json", "init"], "--baseline", "unified-clip parity without init"),
+        (["parity", "--recorded", "r.jsonl", "init"], "--recorded", "unified-clip parity without init"),
+        (["parity", "--ported", "p.json", "init"], "--ported", "unified-clip parity without init"),
+        (["explain", "clip.toml", "--from-b", "deepspeed"], "--from-b", "a second configuration B"),
+    ],
+)
+def test_an_option_of_another_mode_is_an_error_that_names_both(
+    arguments: list[str],
+    option: str,
+    mode: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.py").write_text("import torch\ntorch.nn.utils.clip_grad_norm_(p, 1.0)\n")
+    Path("clip.toml").write_text('rule = "global_norm"\nthreshold = 1.0\nfamily = "pytorch"\n')
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert cli.main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert (out, err) == ("", f"unified-clip: {option} applies to {mode} only. Remove it, or use {mode}.\n")
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_several_options_are_named_together(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["port", "a.py", "--steps", "3", "--timeout", "5"]) == 2
+    assert "--steps, --timeout apply to --verify only. Remove them, or use --verify." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("command", "modes", "shared"),
+    [
+        ("port", {name for names in port_command.MODES.values() for name in names}, {"path", "verify", "json"}),
+        ("parity", set(cli.WITHOUT_INIT), {"suite"}),
+    ],
+)
+def test_every_option_has_a_mode_or_is_shared(command: str, modes: set[str], shared: set[str]) -> None:
+    subparsers = next(each for each in cli._parser()._actions if isinstance(each, argparse._SubParsersAction))
+    actions = {
+        each.dest: each for each in subparsers.choices[command]._actions if each.dest not in ("help", "==SUPPRESS==")
+    }
+    assert set(actions) == modes | shared
+    assert [name for name in modes if is_passed(actions[name].default)] == []

@@ -1,0 +1,28 @@
+"""Command-line options that apply to one mode of a command."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+
+
+def misplaced(options: argparse.Namespace, modes: Mapping[str, Sequence[str]], active: str) -> str:
+    """Return an error for options of a mode that is not active; '' if there are none.
+
+    Args:
+        options: The parsed options. The default of an option of a mode must be None or False.
+        modes: By mode, as the user types it, the names of the options that apply to it alone.
+        active: The active mode; '' for none.
+    """
+    errors = []
+    for mode, names in modes.items():
+        passed = [f"--{name.replace('_', '-')}" for name in names if is_passed(getattr(options, name, None))]
+        if passed and mode != active:
+            verb, them = ("applies", "it") if len(passed) == 1 else ("apply", "them")
+            errors.append(f"{', '.join(passed)} {verb} to {mode} only. Remove {them}, or use {mode}.")
+    return " ".join(errors)
+
+
+def is_passed(value: object) -> bool:
+    """Return whether the user passed an option whose default is None or False."""
+    return value is not None and value is not False
