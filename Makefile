@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := $(shell find unified_clip -name '*.py' -o -name '*.?pp' -o -name CMakeLists.txt) pyproject.toml
 
-.PHONY: test sanitize wheel-test oldest parity bench readme lint coverage record clean
+.PHONY: test sanitize wheel-test oldest parity bench native-tables lint coverage record clean
 
 test: lint coverage
 
@@ -120,8 +120,8 @@ bench: $(VENV)/package
 	UNIFIED_CLIP_NATIVE=1 $(BIN)/unified-clip bench --out benchmarks/results
 	$(BIN)/python benchmarks/tables.py
 
-# The tables of native differences, after a run of the parity suite.
-readme: $(VENV)/package
+# The tables in docs/native_differences.md, after a run of the parity suite.
+native-tables: $(VENV)/package
 	$(BIN)/python parity/native_tables.py report/parity.json
 
 # New recordings differ from the committed ones in their last bits on other processors.

@@ -1,7 +1,7 @@
-"""The tables of native differences in README.md and docs/native_differences.md, from a run's report.
+"""Write the two tables of docs/native_differences.md from a parity report.
 
-`python parity/native_tables.py report/parity.json` writes them; with `--check` it exits with 1 if they are stale. The
-sizes are those of known.toml, which the run has compared with what it measured, so that every machine writes the same.
+`python parity/native_tables.py report/parity.json` writes them. With `--check` it exits with 1 if one is stale. The
+sizes come from known.toml, which the run compared with its measurements: every machine writes the same tables.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ ROOT = Path(__file__).parents[1]
 WORDS = {"raises": "raises", "returns": "accepted", "silent": "silent", "form": "yes"}
 """What a table says of a difference that has no size."""
 
-BEGIN, END = "<!-- natives: `make readme` writes this from report/parity.json -->", "<!-- end of natives -->"
+PAGE = ROOT / "docs/native_differences.md"
+BEGIN, END = "<!-- {name}: `make native-tables` writes this from report/parity.json -->", "<!-- end of {name} -->"
 
 Entry = Mapping[str, Any]
 
@@ -35,24 +36,21 @@ def main() -> int:
     if set(named) - set(report["frameworks"]):
         print(f"{options.report} is of {', '.join(report['frameworks'])} only; run all of the suite", file=sys.stderr)
         return 2
-    stale = []
-    for path, table in ((ROOT / "README.md", summary(report)), (ROOT / "docs/native_differences.md", details(report))):
-        text = path.read_text(encoding="utf-8")
-        new = replaced(text, table)
-        if new != text:
-            stale.append(path.name)
-            if not options.check:
-                path.write_text(new, encoding="utf-8")
-    if stale and options.check:
-        print(f"the table of natives is stale in {' and '.join(stale)}; run `make readme`", file=sys.stderr)
-    return int(bool(stale) and options.check)
+    text = PAGE.read_text(encoding="utf-8")
+    new = replaced(replaced(text, "summary", summary(report)), "details", details(report))
+    if not options.check:
+        PAGE.write_text(new, encoding="utf-8")
+    elif new != text:
+        print(f"the tables in {PAGE.relative_to(ROOT)} are stale. Type: make native-tables", file=sys.stderr)
+        return 1
+    return 0
 
 
-def replaced(text: str, table: str) -> str:
-    """A document with what stands between the marks replaced."""
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n\n{table}\n\n{END}{after}"
+def replaced(text: str, name: str, table: str) -> str:
+    """Return a document with the table between the marks of `name` replaced. ValueError if a mark is missing."""
+    begin, end = BEGIN.format(name=name), END.format(name=name)
+    start, stop = text.index(begin) + len(begin), text.index(end)
+    return f"{text[:start]}\n\n{table}\n\n{text[stop:]}"
 
 
 def summary(report: Mapping[str, Any]) -> str:

@@ -1,0 +1,51 @@
+"""The README's opening: its figures are those of the measured table, and it says what a newcomer has to know."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+DIFFERENCES = (ROOT / "docs" / "native_differences.md").read_text(encoding="utf-8")
+FIRST_SCREENS = README[: README.index("## One rule")]
+
+
+def rows(table: str) -> list[list[str]]:
+    return [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines() if line.startswith("|")
+    ]
+
+
+def differences() -> list[list[str]]:
+    return rows(README.partition("## Why\n")[2].partition("\n## ")[0])[2:]
+
+
+@pytest.mark.parametrize(("problem", "framework", "result"), differences())
+def test_a_difference_stands_in_the_measured_table(problem: str, framework: str, result: str) -> None:
+    sizes = re.findall(r"[\d.]+ %", result) or ["inf or NaN"]
+    for name in framework.split(", "):
+        assert any(name in row[1] and row[3] in sizes for row in rows(DIFFERENCES) if len(row) == 6), (problem, name)
+
+
+def test_there_are_four_differences() -> None:
+    assert len(differences()) == 4
+
+
+@pytest.mark.parametrize("fact", ["never run on a GPU", "not on the package index", "loss curve", "docs/install.md"])
+def test_a_newcomer_reads_it_first(fact: str) -> None:
+    assert fact in FIRST_SCREENS
+
+
+def test_the_opening_is_short() -> None:
+    assert len(FIRST_SCREENS.splitlines()) <= 85
+
+
+def test_every_command_in_the_table_exists() -> None:
+    from unified_clip.cli import EXTRAS
+
+    commands = re.findall(r"\| `unified-clip (\w+)", FIRST_SCREENS)
+    assert len(commands) >= 5
+    assert set(commands) <= set(EXTRAS)
