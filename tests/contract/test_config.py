@@ -97,6 +97,18 @@ def test_a_norm_for_each_tensor(kit: Kit, family: str, norm_type: Any, in_place:
     check(kit, clipped(kit, clip, tensors(kit), in_place), wanted)
 
 
+@pytest.mark.parametrize("rule", ["global_norm", "norm"])
+@pytest.mark.parametrize("threshold", [2.0, "inf", {"schedule": "linear", "start": 1.0, "end": 3.0, "steps": 10}])
+def test_traced_returns_the_norm_and_the_smallest_coefficient(kit: Kit, rule: str, threshold: Any) -> None:
+    given = [kit.tensor([3.0, 4.0]), kit.tensor([0.0, 12.0])]
+    found = ClipConfig(rule=rule, threshold=threshold).clipper().traced(given, step=5)
+    smallest = 1.0 if threshold == "inf" else 2.0 / (13 if rule == "global_norm" else 12)
+    assert float(kit.array(found.norm)) == 13.0
+    assert float(kit.array(found.finite)) == 1.0
+    np.testing.assert_allclose(kit.array(found.coef), smallest, rtol=1e-6)
+    np.testing.assert_allclose(kit.array(found.gradients[1]), [0.0, 12.0 * smallest], rtol=1e-6)
+
+
 @pytest.mark.parametrize("bounds", [{"threshold": 5.0}, {"min": -1.0, "max": 20.0}, {"min": 2.0, "max": 2.0}])
 def test_values(kit: Kit, bounds: dict[str, float], in_place: bool) -> None:
     low, high = bounds.get("min", -5.0), bounds.get("max", 5.0)

@@ -12,7 +12,7 @@ import numpy as np
 import paddle
 import pytest
 import reference
-from kits import Kit
+from kits import Kit, in_a_new_process
 from paddle_programs import tensor
 from sklearn.datasets import load_digits
 
@@ -434,11 +434,50 @@ def test_programs_of_the_old_ir_are_left_alone() -> None:
             attr = paddle.ParamAttr(name="in_old_ir", initializer=paddle.nn.initializer.Constant(0.0))
             loss = paddle.scale(paddle.static.create_parameter([1], "float32", attr=attr), 3.0)
             paddle.optimizer.SGD(1.0).minimize(loss)
-            with pytest.raises(TypeError, match="those of Paddle's old IR"):
+            with pytest.raises(TypeError, match="program is a Program of Paddle's old IR"):
                 uc.set_gradient_clip(uc.GradientClipByNorm(1.0))
         executor = paddle.static.Executor()
         executor.run(startup)
         assert [executor.run(program, fetch_list=[loss])[0].item() for _ in range(2)] == [0.0, -9.0]
+
+
+OLD_IR = """
+import os
+os.environ["FLAGS_enable_pir_api"] = "0"
+import paddle
+import unified_clip
+import unified_clip.paddle as uc
+
+paddle.enable_static()
+weight = paddle.static.create_parameter([2], "float32", name="weight")
+loss = paddle.mean(weight * weight)
+sgd = paddle.optimizer.SGD(1.0, grad_clip=uc.GradientClipByGlobalNorm(1.0))
+(parameter, gradient), = paddle.static.append_backward(loss)
+for call in (
+    lambda: uc.clip_by_norm(gradient, 1.0),
+    lambda: uc.clip_by_value(gradient, -1.0, 1.0),
+    lambda: uc.clip_by_global_norm([gradient], 1.0),
+    lambda: unified_clip.global_norm({"weight": gradient}),
+    lambda: uc.clip_grad_norm_([parameter], 1.0),
+    lambda: uc.clip_by_norm(gradient, loss),
+    lambda: uc.GradientClipByNorm(1.0)([(parameter, gradient)]),
+    lambda: uc.ErrorClipByValue(1.0)(gradient),
+    lambda: uc.append_gradient_clip_ops([(parameter, gradient)]),
+    lambda: uc.set_gradient_clip(uc.GradientClipByNorm(1.0)),
+    lambda: sgd.minimize(loss),
+):
+    try:
+        call()
+    except TypeError as error:
+        print(error)
+"""
+
+
+def test_every_name_rejects_the_old_ir_and_says_which_flag_to_unset() -> None:
+    errors = in_a_new_process(OLD_IR).splitlines()
+    assert len(errors) == 11
+    for error in errors:
+        assert "of Paddle's old IR, which unified_clip does not support. Unset FLAGS_enable_pir_api" in error
 
 
 # -- refusals
@@ -457,6 +496,7 @@ def test_what_is_no_parameter_of_the_program_is_refused() -> None:
         (ValueError, r"position 1 of param_list \(parameter 'a'\) belongs to another", ["b", other.parameter("a")]),
         (ValueError, "position 0 of param_list is a value that is no parameter", [network.loss]),
         (TypeError, "position 1 of param_list is a Program", ["a", other.program]),
+        (TypeError, "param_list is a Program of Paddle's old IR", ["a", paddle.base.framework.Program()]),
         (TypeError, "position 0 of param_list is a float; pass", [1.0]),
         (TypeError, "position 0 of param_list is a str", iter(["a"])),
         (TypeError, "param_list is 'a'; pass a list", "a"),
@@ -486,7 +526,7 @@ def test_what_is_no_program_is_refused(static_mode: bool) -> None:
     if static_mode:
         paddle.enable_static()
     try:
-        for wrong in ("main", 3, paddle.base.framework.Program()):  # the last is of the old IR
+        for wrong in ("main", 3):
             with pytest.raises(TypeError, match=f"program is a {type(wrong).__name__}; pass a paddle.static.Program"):
                 uc.set_gradient_clip(uc.GradientClipByNorm(1.0), program=wrong)
     finally:

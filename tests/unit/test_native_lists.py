@@ -24,6 +24,7 @@ if _native.KERNELS is None:
 
 NATIVE: Any = _native.KERNELS
 CODES = {"float16": "e", "float32": "f", "float64": "d"}
+PIECE = 16 * 4096  # numbers from which on several threads share a list
 RNG = np.random.default_rng(7)
 
 
@@ -57,6 +58,32 @@ def test_sums_do_not_depend_on_gaps_and_order(name: str, dtype: str, p: int) -> 
     assert not nan
     assert not infinite
     assert NATIVE.greatest([view], CODES[dtype], 2) == max(map(abs, numbers), default=0)
+
+
+def lane_of(*arrays: np.ndarray) -> Any:
+    return numpy_ops.GATHERER.of_tensors(list(arrays), False, False)
+
+
+@pytest.mark.parametrize("dtype", CODES)
+def test_each_square_sum_computes_every_dtype_or_rejects_it(dtype: str) -> None:
+    lane = lane_of(np.array([3.0, 4.0], dtype), np.ones(PIECE + 1, dtype))
+    if dtype == "float64":
+        with pytest.raises(ValueError, match="float64 has no block sums"):
+            lane.each_square_sum(2)
+    else:
+        assert lane.each_square_sum(2)[0] == [25.0, PIECE + 1]
+
+
+def test_sums_of_another_order_than_1_and_2_are_rejected() -> None:
+    with pytest.raises(ValueError, match="p is 1 or 2"):
+        lane_of(np.ones(2, np.float32)).power_sum(3, "exact", 1)
+    with pytest.raises(ValueError, match="p is 1 or 2"):
+        NATIVE.power_sum([np.ones(2, np.float32)], "f", 0, "exact", 1)
+
+
+def test_block_sums_of_float64_are_rejected() -> None:
+    with pytest.raises(ValueError, match="float64 has no block sums"):
+        lane_of(np.ones(2)).power_sum(2, "blocks", 1)
 
 
 @pytest.mark.parametrize("dtype", CODES)

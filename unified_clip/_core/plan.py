@@ -154,7 +154,7 @@ def smallest_coefficient(outcome: Outcome) -> Tensor:
         smallest = one
         for found in (norm for norms in outcome.norms for norm in norms):
             coef = one if found.coef is None else path.constant(_least(found.coef))
-            smallest = path.where(coef < smallest, coef, path.where(coef >= smallest, smallest, nan))
+            smallest = path.where(coef <= smallest, coef, path.where(coef >= smallest, smallest, nan))
         return path.as_norm(smallest)
 
 

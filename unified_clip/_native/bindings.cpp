@@ -76,9 +76,6 @@ Sum sum_called(const std::string& name) {
 
 nb::tuple summed(const std::vector<Run>& runs, int p, const std::string& name, std::size_t threads) {
     const Sum how = sum_called(name);
-    const auto is_float64 = [](const Run& run) { return run.code == FLOAT64; };
-    if (how == Sum::BLOCKS && std::any_of(runs.begin(), runs.end(), is_float64))
-        throw nb::value_error("float64 has no block sums");
     Accumulator sum;
     {
         const WithoutLock without(runs);
@@ -219,7 +216,9 @@ NB_MODULE(_kernels, module) {
                 const WithoutLock without(lane.runs());
                 return each_square_sum(lane.runs(), threads);
             },
-            "threads"_a, "The sum of squares of each tensor, none of which is float64, and how much of it may be lost.")
+            "threads"_a,
+            "Return the sum of squares of each tensor, and how much of it may be lost. Raise ValueError for float64, "
+            "which has no such sums.")
         .def(
             "scale_each_",
             [](const Lane& lane, const std::vector<double>& coefs, std::size_t threads) {

@@ -7,6 +7,8 @@
 #include <cfenv>
 #include <exception>
 #include <limits>
+#include <stdexcept>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -22,7 +24,23 @@ constexpr char CODES[] = "eBfd";
 enum ComplexCode : char { COMPLEX64 = 'F', COMPLEX128 = 'D' };
 constexpr char ALL_CODES[] = "eBfdFD";
 
-inline std::size_t size_of(char code) { return code == FLOAT64 ? 8 : code == FLOAT32 ? 4 : 2; }
+[[noreturn]] inline void reject_code(char code) {
+    throw std::invalid_argument(std::string("this kernel has no numbers of code '") + code + "'");
+}
+
+inline std::size_t size_of(char code) {
+    switch (code) {
+        case FLOAT64:
+            return 8;
+        case FLOAT32:
+            return 4;
+        case BFLOAT16:
+        case FLOAT16:
+            return 2;
+        default:
+            reject_code(code);
+    }
+}
 
 constexpr std::size_t MOST_AXES = 65;  // of NumPy's arrays, and one for the parts of complex numbers
 
@@ -101,13 +119,18 @@ inline std::size_t threads_for(std::size_t total, std::size_t threads) {
     return std::max<std::size_t>(1, std::min(threads, total / PIECE));
 }
 
-// Calls work(thread), which must not throw, for each thread, the first of which is this one. Where there are no more to
-// be had, or no memory for them, this one does the rest.
+// Calls work(thread) for each thread, the first of which is this one. Where there are no more to be had, or no memory
+// for them, this one does the rest. Throws the first exception of any thread once all have ended.
 template <class Work>
 void in_threads(std::size_t threads, const Work& work) {
+    std::vector<std::exception_ptr> errors(threads);
     const auto in_ieee = [&](std::size_t thread) {
         const Ieee ieee;
-        work(thread);
+        try {
+            work(thread);
+        } catch (...) {
+            errors[thread] = std::current_exception();
+        }
     };
     std::vector<std::thread> others;
     others.reserve(threads);
@@ -119,6 +142,8 @@ void in_threads(std::size_t threads, const Work& work) {
     in_ieee(0);
     for (; thread < threads; ++thread) in_ieee(thread);
     for (std::thread& other : others) other.join();
+    for (const std::exception_ptr& error : errors)
+        if (error) std::rethrow_exception(error);
 }
 
 // Calls work(run, begin, end, thread) for the parts of all runs. Each thread takes the next piece when it is done with
@@ -235,8 +260,10 @@ inline double block_sum(char code, const char* x, std::size_t count, bool square
             return (squared ? squares_float32 : magnitudes_float32)(as<float>(x), count);
         case BFLOAT16:
             return (squared ? squares_bfloat16 : magnitudes_bfloat16)(as<std::uint16_t>(x), count);
-        default:
+        case FLOAT16:
             return (squared ? squares_float16 : magnitudes_float16)(as<std::uint16_t>(x), count);
+        default:
+            reject_code(code);
     }
 }
 
@@ -248,8 +275,10 @@ inline Pair pair_sum(char code, const char* x, std::size_t count, bool squared) 
             return (squared ? square_pairs_float32 : magnitude_pairs_float32)(as<float>(x), count);
         case BFLOAT16:
             return (squared ? square_pairs_bfloat16 : magnitude_pairs_bfloat16)(as<std::uint16_t>(x), count);
-        default:
+        case FLOAT16:
             return (squared ? square_pairs_float16 : magnitude_pairs_float16)(as<std::uint16_t>(x), count);
+        default:
+            reject_code(code);
     }
 }
 
@@ -261,8 +290,10 @@ inline void exact_sum(Accumulator& sum, char code, const char* x, std::size_t co
             return add_exactly<Float32>(sum, as<float>(x), count, squared);
         case BFLOAT16:
             return add_exactly<BFloat16>(sum, as<std::uint16_t>(x), count, squared);
-        default:
+        case FLOAT16:
             return add_exactly<Float16>(sum, as<std::uint16_t>(x), count, squared);
+        default:
+            reject_code(code);
     }
 }
 
@@ -285,6 +316,12 @@ struct Partial {
     }
 };
 
+// Throws for float64 numbers, of which float64 sums are not exact enough.
+inline void reject_float64(const std::vector<Run>& runs) {
+    for (const Run& run : runs)
+        if (run.code == FLOAT64) throw std::invalid_argument("float64 has no block sums");
+}
+
 // How much of a sum may be lost: 2^-40 in blocks, 2^-80 in pairs, nothing.
 enum class Sum { BLOCKS, PAIRS, EXACT };
 
@@ -298,6 +335,8 @@ inline void add_pair(Accumulator& sum, char code, const char* x, std::size_t cou
 }
 
 inline Accumulator power_sum(const std::vector<Run>& runs, int p, Sum how, std::size_t threads) {
+    if (p != 1 && p != 2) throw std::invalid_argument("p is 1 or 2");
+    if (how == Sum::BLOCKS) reject_float64(runs);
     const bool squared = p == 2;
     std::vector<Partial> partial(threads_for(total_of(runs), threads));
     in_pieces(runs, partial.size(), false, [&](std::size_t i, std::size_t begin, std::size_t end, std::size_t thread) {
@@ -317,9 +356,10 @@ inline Accumulator power_sum(const std::vector<Run>& runs, int p, Sum how, std::
     return partial[0].sum;
 }
 
-// The sum of squares of each run, no float64 among them: float64 sums that may lose the second of themselves.
+// The sum of squares of each run; throws for float64. These are float64 sums that may lose the second of themselves.
 inline std::pair<std::vector<double>, std::vector<double>> each_square_sum(const std::vector<Run>& runs,
                                                                            std::size_t threads) {
+    reject_float64(runs);
     threads = threads_for(total_of(runs), threads);
     std::vector<std::vector<double>> partial(threads, std::vector<double>(runs.size()));
     in_pieces(runs, threads, false, [&](std::size_t i, std::size_t begin, std::size_t end, std::size_t thread) {
@@ -369,8 +409,16 @@ inline void add_squares(char code, const char* x, double* sums, const Axis& axis
         for (std::size_t start = 0; start < count; start += BLOCK)
             *sums += block_sum(code, x + start * size, std::min(BLOCK, count - start), true);
     } else if (axis.step == size && axis.sum_step == 1) {
-        if (code == FLOAT32) return add_squares_float32(as<float>(x), sums, count);
-        (code == BFLOAT16 ? add_squares_bfloat16 : add_squares_float16)(as<std::uint16_t>(x), sums, count);
+        switch (code) {
+            case FLOAT32:
+                return add_squares_float32(as<float>(x), sums, count);
+            case BFLOAT16:
+                return add_squares_bfloat16(as<std::uint16_t>(x), sums, count);
+            case FLOAT16:
+                return add_squares_float16(as<std::uint16_t>(x), sums, count);
+            default:
+                reject_code(code);
+        }
     } else {
         for (std::size_t i = 0; i < count; ++i, x += axis.step, sums += axis.sum_step) *sums += block_sum(code, x, 1, true);
     }
@@ -406,15 +454,22 @@ inline void slice_sums(char code, const char* x, double* sums, std::vector<Axis>
 }
 
 inline double greatest_of(char code, const char* x, std::size_t count) {
-    if (code == FLOAT64) {
-        const std::uint64_t bits = greatest64(as<std::uint64_t>(x), count);
-        double value;
-        std::memcpy(&value, &bits, sizeof value);
-        return value;
+    switch (code) {
+        case FLOAT64: {
+            const std::uint64_t bits = greatest64(as<std::uint64_t>(x), count);
+            double value;
+            std::memcpy(&value, &bits, sizeof value);
+            return value;
+        }
+        case FLOAT32:
+            return as_float(greatest32(as<std::uint32_t>(x), count));
+        case BFLOAT16:
+            return BFloat16::load(greatest16(as<std::uint16_t>(x), count));
+        case FLOAT16:
+            return Float16::load(greatest16(as<std::uint16_t>(x), count));
+        default:
+            reject_code(code);
     }
-    if (code == FLOAT32) return as_float(greatest32(as<std::uint32_t>(x), count));
-    const std::uint16_t bits = greatest16(as<std::uint16_t>(x), count);
-    return code == BFLOAT16 ? BFloat16::load(bits) : Float16::load(bits);
 }
 
 // The greater of two magnitudes; NaN if there is any.
@@ -476,8 +531,10 @@ inline void scale_numbers(char code, const char* x, char* out, std::size_t count
             return scale_float32(as<float>(x), as<float>(out), count, narrow);
         case BFLOAT16:
             return scale_bfloat16(as<std::uint16_t>(x), as<std::uint16_t>(out), count, narrow);
-        default:
+        case FLOAT16:
             return scale_float16(as<std::uint16_t>(x), as<std::uint16_t>(out), count, narrow);
+        default:
+            reject_code(code);
     }
 }
 
@@ -513,8 +570,10 @@ inline void clamp(const std::vector<Run>& from, const std::vector<Run>& to, cons
                 return clamp_float32(as<float>(x), as<float>(out), count, least, most);
             case BFLOAT16:
                 return clamp_bfloat16(as<std::uint16_t>(x), as<std::uint16_t>(out), count, least, most);
-            default:
+            case FLOAT16:
                 return clamp_float16(as<std::uint16_t>(x), as<std::uint16_t>(out), count, least, most);
+            default:
+                reject_code(code);
         }
     });
 }

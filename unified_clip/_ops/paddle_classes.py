@@ -12,7 +12,7 @@ import paddle
 from paddle.nn.clip import ClipGradBase
 
 from .._core import checks, classes
-from .paddle_ops import OPS, in_static_mode, in_to_static_mode
+from .paddle_ops import OPS, in_static_mode, in_to_static_mode, is_of_old_ir, of_old_ir
 
 
 class OptimizerClip(ClipGradBase):  # type: ignore[misc]  # of type Any
@@ -100,11 +100,10 @@ def _clip_in_program(parameter: Any) -> classes.GradientClip | None:
 
 
 def _checked(program: Any) -> Program:
+    if is_of_old_ir(program):
+        raise of_old_ir("program is a Program")
     if not isinstance(program, paddle.pir.Program):
-        raise TypeError(
-            f"program is a {type(program).__name__}; pass a paddle.static.Program (those of Paddle's old IR, before "
-            "3.0, are not supported)"
-        )
+        raise TypeError(f"program is a {type(program).__name__}; pass a paddle.static.Program")
     return program
 
 
@@ -124,6 +123,8 @@ def _found_by_name(param_list: Any, program: Program) -> Any:
 
 def _names(parameters: Sequence[Any], program: Program) -> list[str]:
     for position, parameter in enumerate(parameters):
+        if is_of_old_ir(parameter):
+            raise of_old_ir(f"position {position} of param_list is a {type(parameter).__name__}")
         if not isinstance(parameter, paddle.pir.Value):
             raise TypeError(
                 f"position {position} of param_list is a {type(parameter).__name__}; pass parameters of the static "

@@ -49,6 +49,21 @@ GATHERER: Any = host.gatherer(
 )
 
 
+OLD_IR = (paddle.base.framework.Variable, paddle.base.framework.Program)
+
+
+def is_of_old_ir(value: Any) -> bool:
+    """Whether a variable or a program is of Paddle's IR before 3.0, in which nothing is clipped."""
+    return issubclass(type(value), OLD_IR)  # isinstance with Variable accepts every eager tensor in dynamic mode
+
+
+def of_old_ir(what: str) -> TypeError:
+    return TypeError(
+        f"{what} of Paddle's old IR, which unified_clip does not support. Unset FLAGS_enable_pir_api (or set it to 1), "
+        "do not enter paddle.pir_utils.OldIrGuard, and build the program again"
+    )
+
+
 class PaddleOps(host.OfParameters, Ops):
     """`Ops` and `DeviceOps` for Paddle: eager tensors, and the Values of static programs."""
 
@@ -59,7 +74,11 @@ class PaddleOps(host.OfParameters, Ops):
     # -- recognising
 
     def is_tensor(self, value: Any) -> bool:
-        return isinstance(value, paddle.Tensor | paddle.pir.Value) or kernels.is_array(value)
+        if isinstance(value, paddle.Tensor | paddle.pir.Value) or kernels.is_array(value):
+            return True
+        if is_of_old_ir(value):
+            raise of_old_ir(f"{value.name} is a variable")
+        return False
 
     def adopt(self, value: Any) -> Tensor:
         if not isinstance(value, np.ndarray | np.generic):

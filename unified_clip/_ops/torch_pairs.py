@@ -144,6 +144,8 @@ class PairOps(TorchOps):
     def constant(self, value: Any, like: Sequence[Tensor]) -> Scalar:
         """A number beyond float32's is the largest float32. A tensor of float64 or integers is read on the CPU."""
         device = like[0].device if like else torch.device("cpu")
+        if isinstance(value, Pair):
+            return Pair(value.hi.to(device), value.lo.to(device))
         if isinstance(value, torch.Tensor):
             wide = value.reshape(()) if value.dtype in NARROW else value.reshape(()).cpu().to(torch.float64)
             hi = wide.to(torch.float32)
