@@ -58,6 +58,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _end_in_order()
     try:
         status: int = options.run(options)
+    except KeyboardInterrupt:
+        print("unified-clip: interrupted", file=sys.stderr)
+        return INTERRUPTED
     except Exception:  # whose own exit status would be 1, as of a difference
         traceback.print_exc()
         print("unified-clip: a fault of unified-clip itself; please report it with these lines", file=sys.stderr)

@@ -6,6 +6,7 @@ import argparse
 import difflib
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -65,9 +66,6 @@ def run(options: argparse.Namespace) -> int:
     except BrokenPipeError:  # as by `head`
         sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115  # which Python flushes when it ends
         return FLAGGED
-    except KeyboardInterrupt:
-        print("unified-clip: interrupted; nothing was changed", file=sys.stderr)
-        return INTERRUPTED
 
 
 def _misused(options: argparse.Namespace) -> str:
@@ -85,20 +83,33 @@ def _misused(options: argparse.Namespace) -> str:
 
 def _port(options: argparse.Namespace) -> int:
     from .._progress import progress
-    from . import files, report, report_text
+    from . import files, report
 
     target: Target = options.to or "torch"
     if options.report:
         report.writer(options.report)
     paths = files.sources(options.path)
-    with progress({"files": len(paths)}) as advance:
-        ported, unread = files.port_all(paths, target, options.native, lambda count: advance("files", count))
-    changed = [each.path for each in ported if each.is_changed]
-    if options.write:
-        if changed and not options.force:
-            files.check_clean(changed)
-        files.write(ported)
-    data = report.as_data(ported, unread, target, options.native, written=options.write)
+    ported: list[Ported] = []
+    try:
+        with progress({"files": len(paths)}) as advance:
+            ported, unread = files.port_all(paths, target, options.native, lambda count: advance("files", count))
+        changed = [each.path for each in ported if each.is_changed]
+        if options.write:
+            if changed and not options.force:
+                files.check_clean(changed)
+            files.write(ported)
+        data = report.as_data(ported, unread, target, options.native, written=options.write)
+        _report(options, data, ported)
+    except KeyboardInterrupt:
+        return _interrupted(sum(map(files.is_written, ported)) if options.write else 0)
+    flagged = any(site.verdict == "flagged" for each in ported for site in each.sites)
+    return FLAGGED if flagged or unread else DONE
+
+
+def _report(options: argparse.Namespace, data: dict[str, Any], ported: Sequence[Ported]) -> None:
+    """Write the report where the options say, and print it."""
+    from . import report, report_text
+
     if options.report:
         report.write(options.report, data)
     if options.json:
@@ -107,8 +118,12 @@ def _port(options: argparse.Namespace) -> int:
         sys.stdout.writelines(line for each in ported for line in _diff(each))
     else:
         report_text.show(data)
-    flagged = any(site.verdict == "flagged" for each in ported for site in each.sites)
-    return FLAGGED if flagged or unread else DONE
+
+
+def _interrupted(written: int) -> int:
+    changed = f"{written} file{'s were' if written > 1 else ' was'} changed" if written else "no file was changed"
+    print(f"unified-clip: interrupted; {changed}", file=sys.stderr)
+    return INTERRUPTED
 
 
 def _diff(ported: Ported) -> list[str]:

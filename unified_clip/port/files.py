@@ -5,11 +5,13 @@ from __future__ import annotations
 import multiprocessing
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -73,11 +75,10 @@ def port_all(
     found = {path: _looked_into(path) for path in paths}
     candidates = [path for path, result in found.items() if result is None]
     advance(len(paths) - len(candidates))
-    for path, result in zip(
-        candidates, _mapped(partial(_port_one, target=target, native=native), candidates), strict=True
-    ):
-        found[path] = result
-        advance(1)
+    with closing(_mapped(partial(_port_one, target=target, native=native), candidates)) as results:
+        for path, result in zip(candidates, results, strict=True):
+            found[path] = result
+            advance(1)
     ported = [each for each in found.values() if isinstance(each, Ported)]
     return ported, [each for each in found.values() if isinstance(each, Unread)]
 
@@ -90,7 +91,7 @@ def _looked_into(path: Path) -> Ported | Unread | None:
         return Unread(path, f"it cannot be read: {error.strerror}")
 
 
-def _mapped(work: Callable[[Path], Ported | Unread], paths: Sequence[Path]) -> Iterator[Ported | Unread]:
+def _mapped(work: Callable[[Path], Ported | Unread], paths: Sequence[Path]) -> Generator[Ported | Unread, None, None]:
     if len(paths) <= FEW:
         yield from map(work, paths)
         return
@@ -100,13 +101,39 @@ def _mapped(work: Callable[[Path], Ported | Unread], paths: Sequence[Path]) -> I
         yield from _with_lost(work, results)
 
 
-def _processes(count: int | None) -> ProcessPoolExecutor:
-    return ProcessPoolExecutor(count, mp_context=multiprocessing.get_context("spawn"))
+@contextmanager
+def _processes(count: int | None) -> Iterator[ProcessPoolExecutor]:
+    """Yield a pool. If the block raises, as at Ctrl-C, end its workers at once: no queued file is ported."""
+    others = set(multiprocessing.active_children())
+    pool = ProcessPoolExecutor(count, mp_context=multiprocessing.get_context("spawn"))
+    try:
+        yield pool
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        for process in set(multiprocessing.active_children()) - others:
+            process.terminate()
+        raise
+    finally:
+        pool.shutdown()
+
+
+@contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """Hold SIGINT back. Processes started meanwhile ignore it for good: this process ends them, without tracebacks."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _started(pool: ProcessPoolExecutor, work: Callable[[Path], Ported | Unread], path: Path) -> Future[Ported | Unread]:
     try:
-        return pool.submit(work, path)
+        with _without_interrupts():
+            return pool.submit(work, path)
     except BrokenProcessPool as error:  # already
         lost: Future[Ported | Unread] = Future()
         lost.set_exception(error)
@@ -125,16 +152,15 @@ def _with_lost(
     work: Callable[[Path], Ported | Unread], results: Iterator[tuple[Path, Ported | Unread | None]]
 ) -> Iterator[Ported | Unread]:
     """All results: those that were lost with a process are made one by one, to see which file ends it."""
-    alone = None
-    for path, result in results:
-        if result is None:
-            alone = alone or _processes(1)
-            result = _result(alone.submit(work, path))
+    with ExitStack() as pools:
+        alone = None
+        for path, result in results:
             if result is None:
-                alone, result = None, Unread(path, KILLER)
-        yield result
-    if alone is not None:
-        alone.shutdown()
+                alone = alone or pools.enter_context(_processes(1))
+                result = _result(_started(alone, work, path))
+                if result is None:
+                    alone, result = None, Unread(path, KILLER)
+            yield result
 
 
 def _port_one(path: Path, target: Target, native: bool) -> Ported | Unread:
@@ -216,6 +242,11 @@ def write(ported: Sequence[Ported]) -> list[Path]:
         for left in made.values():
             left.unlink(missing_ok=True)
     return [each.path for each in changed]
+
+
+def is_written(ported: Ported) -> bool:
+    """Return whether a file holds its ported content."""
+    return ported.is_changed and ported.path.read_bytes() == ported.after
 
 
 def _put_back(ported: Ported) -> None:

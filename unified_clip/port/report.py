@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -86,9 +87,19 @@ def write(path: Path, data: Data) -> None:
     """
     text = writer(path)(data)
     try:
-        path.write_text(text, encoding="utf-8")
+        _replace(path.resolve(), text)
     except OSError as error:
         raise ReportError(f"{path} cannot be written: {error.strerror}; name another file") from None
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write a file whole: an interrupt leaves the old file, or none."""
+    new = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        new.write_text(text, encoding="utf-8")
+        new.replace(path)
+    finally:
+        new.unlink(missing_ok=True)
 
 
 def read(path: Path) -> Any:
