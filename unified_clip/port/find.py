@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import libcst as cst
 
 from .module import Module, Target
-from .names import KERAS_RULES, METHODS, Native, is_keras_optimizer, last_names, native, natives
+from .names import KERAS_RULES, METHODS, Engine, Native, is_keras_optimizer, last_names, native, natives
 
 CHECKS = ("isinstance", "issubclass")
 ENGINES = {"torch", "accelerate", "lightning", "lightning_fabric", "pytorch_lightning", "fairscale"}
@@ -256,6 +256,35 @@ def _method(module: Module, imports: _Imports, call: cst.Call) -> Iterator[Found
         if names == {""} and not any(_by_star(module, imports, call.func, names)):
             name = module.code(call.func)
             yield Found(call, name, call=call, unsure="a method clips what its object holds, in its own way")
+
+
+def is_tested(module: Module, engine: Engine) -> bool:
+    """Return whether an engine that a file uses may test the class of a clip."""
+    if not engine.argument:
+        return True
+    values = [_passed(call, engine) for call in module.nodes if isinstance(call, cst.Call)]
+    return any(value is not None and _constant(value) not in engine.harmless for value in values)
+
+
+def _passed(call: cst.Call, engine: Engine) -> cst.BaseExpression | None:
+    """The value of an engine's argument in a call; None where it is not passed."""
+    keywords = [each.value for each in call.args if each.keyword is not None and each.keyword.value == engine.argument]
+    if keywords or not isinstance(call.func, cst.Attribute) or call.func.attr.value != engine.method:
+        return keywords[0] if keywords else None
+    return next((each.value for i, each in enumerate(call.args) if each.star or i == engine.position), None)
+
+
+def _constant(node: cst.BaseExpression) -> str:
+    """The text of a string or a name, of a dict that of its entry "level"; '' of any other expression."""
+    if isinstance(node, cst.SimpleString):
+        return str(node.evaluated_value)
+    if isinstance(node, cst.Dict):
+        entries = [each for each in node.elements if isinstance(each, cst.DictElement)]
+        if len(entries) < len(node.elements):
+            return ""
+        levels = [each.value for each in entries if _constant(each.key) == "level"]
+        return _constant(levels[0]) if levels else "None"
+    return node.value if isinstance(node, cst.Name) else ""
 
 
 def _got_by_name(module: Module, call: cst.Call) -> Iterator[Found]:

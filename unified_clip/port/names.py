@@ -8,7 +8,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
-from typing import Literal
+from typing import Any, Literal
 
 Kind = Literal["in place", "functional", "any tensor", "class", "program", "unknown"]
 
@@ -50,12 +50,42 @@ class Native:
     why_not: str = ""
 
 
+@dataclass(frozen=True, eq=False)
+class Engine:
+    """An optimizer or engine that tests for Paddle's own clip classes; `natives.toml` explains the fields."""
+
+    names: Sequence[str]
+    why_not: str
+    argument: str = ""
+    method: str = ""
+    """The method that takes `argument`."""
+
+    position: int = 0
+    """Where `argument` is among the positional arguments of `method`."""
+
+    harmless: Sequence[str] = ()
+
+    def has(self, full_name: str) -> bool:
+        """Return whether a full name is one of the engine, or below it."""
+        return any(full_name == name or full_name.startswith(f"{name}.") for name in self.names)
+
+
+@functools.cache
+def _tables() -> dict[str, list[dict[str, Any]]]:
+    return tomllib.loads(resources.files(__package__).joinpath("natives.toml").read_text(encoding="utf-8"))
+
+
 @functools.cache
 def natives() -> dict[str, Native]:
     """By every full name."""
-    text = resources.files(__package__).joinpath("natives.toml").read_text(encoding="utf-8")
-    found = [Native(**table) for table in tomllib.loads(text)["native"]]
+    found = [Native(**table) for table in _tables()["native"]]
     return {name: native for native in found for name in (native.name, *native.spelled)}
+
+
+@functools.cache
+def engines() -> tuple[Engine, ...]:
+    """Return what tests for Paddle's own clip classes."""
+    return tuple(Engine(**table) for table in _tables()["engine"])
 
 
 def native(full_name: str) -> Native | None:

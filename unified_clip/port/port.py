@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,11 +10,11 @@ import libcst as cst
 
 from . import hints, native_calls
 from .edits import Edits
-from .find import Arguments, Found, find
+from .find import Arguments, Found, find, is_tested
 from .gradients import Gradients
 from .meaning import UnsureError, meaning, of_family
 from .module import Module, identifiers
-from .names import may_clip, words
+from .names import engines, may_clip, words
 from .paddle_steps import Wiring, Writer
 from .rename import Renames, is_taken
 from .sites import Meaning, Ported, Site, Target
@@ -37,7 +36,6 @@ NO_GRADIENT = "what it clips is no gradient, as far as can be seen"
 NO_ARGUMENTS = "its arguments cannot be told ({})"
 ONLY_NAMED = "it is named, and not called, so that where it is used cannot be seen"
 KERAS_3 = ("keras.ops", "keras.random", "keras.KerasTensor", "keras.Variable", "keras.distribution", "keras.saving")
-FLEET = re.compile(r"paddle\.(fluid\.incubate\.fleet|distributed\.(fleet|sharding|parallelize))")
 TAKEN = "the name unified_clip is something else in this file"
 PROGRAM = "it belongs to a program of Paddle, which PyTorch has not: clip in the step"
 
@@ -208,15 +206,14 @@ class _Work:
                     decision.becomes = self._renames.add(found, found.native.framework)
 
     def _not_dropped_in(self, found: Found) -> str:
-        """Why a class has to stay: engines ask for Paddle's own."""
-        if found.native is not None and found.native.kind == "class" and self._is_distributed:
-            return "Paddle's distributed engines ask for its own class, and change what it does"
-        return ""
+        """Return why a class has to stay; '' if it can be replaced."""
+        return self._engine if found.native is not None and found.native.kind == "class" else ""
 
     @cached_property
-    def _is_distributed(self) -> bool:
-        """Whether a file uses Paddle's distributed training."""
-        return any(map(FLEET.match, self._module.used))
+    def _engine(self) -> str:
+        """Why the clip classes of this file have to stay: it uses an engine that tests for Paddle's own."""
+        used = [engine for engine in engines() if any(map(engine.has, self._module.used))]
+        return next((engine.why_not for engine in used if is_tested(self._module, engine)), "")
 
     # -- to PyTorch
 
