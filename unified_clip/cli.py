@@ -7,6 +7,7 @@ import dataclasses
 import importlib.util
 import json
 import math
+import os
 import shlex
 import signal
 import sys
@@ -30,6 +31,8 @@ REFUSED = 2
 NOT_WHOLE = 3
 BROKEN = 70
 INTERRUPTED = 130
+UNREAD = 141
+"""128 + SIGPIPE: what a shell reports of a program whose output nobody reads."""
 
 CLI = ("jinja2", "ml_dtypes", "packaging", "pydantic", "rich", "tomlkit", "yaml")
 EXTRAS = {
@@ -51,21 +54,69 @@ Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; return the exit status."""
-    options = _parser().parse_args(arguments)
-    if lacking := not_installed(options.command):
-        return _refuse(lacking)
-    _end_in_order()
+    """Run a command and return its exit status."""
     try:
-        status: int = options.run(options)
+        try:
+            return _run(arguments)
+        finally:
+            _flush()
     except KeyboardInterrupt:
         print("unified-clip: interrupted", file=sys.stderr)
         return INTERRUPTED
+    except BrokenPipeError:
+        return _end_unread()
+    except SystemExit as end:
+        if isinstance(end.__context__, BrokenPipeError):  # rich exits with 1, which is the status of a difference
+            return _end_unread()
+        raise
+    except OutputError as error:
+        _discard_unread()
+        return _refuse(f"standard output cannot be written: {error}")
     except Exception:  # whose own exit status would be 1, as of a difference
         traceback.print_exc()
         print("unified-clip: a fault of unified-clip itself; please report it with these lines", file=sys.stderr)
         return BROKEN
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    options = _parser().parse_args(arguments)
+    if lacking := not_installed(options.command):
+        return _refuse(lacking)
+    _end_in_order()
+    status: int = options.run(options)
     return status
+
+
+class OutputError(Exception):
+    """Standard output cannot be written, for another reason than a closed pipe."""
+
+
+def _flush() -> None:
+    """Write what is buffered: Python does it when it exits, where nothing can handle an error."""
+    try:
+        if sys.stdout is not None:  # None where the shell closed it
+            sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OutputError(error.strerror) from None
+
+
+def _end_unread() -> int:
+    """End because nobody reads the output any more, as `| head` does. Return the status that shells give."""
+    _discard_unread()
+    return UNREAD
+
+
+def _discard_unread() -> None:
+    """Connect the streams that cannot be written to the null device: Python flushes them when it exits."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None:
+                stream.flush()
+        except OSError:
+            with open(os.devnull, "wb") as null:  # noqa: PTH123
+                os.dup2(null.fileno(), stream.fileno())
 
 
 def not_installed(command: str) -> str:

@@ -63,9 +63,6 @@ def run(options: argparse.Namespace) -> int:
         return _port(options)
     except (PortError, ReportError) as error:
         return _refuse(str(error))
-    except BrokenPipeError:  # as by `head`
-        sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115  # which Python flushes when it ends
-        return FLAGGED
 
 
 def _misused(options: argparse.Namespace) -> str:

@@ -1,0 +1,119 @@
+"""How commands end when nobody reads their output, and on Ctrl-C: quietly, with the status that shells expect."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import unified_clip
+from unified_clip import cli
+
+COMMAND = [sys.executable, "-P", "-m", "unified_clip"]
+BUFFERED = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+CONFIG = 'rule = "global_norm"\nthreshold = 1.0\nfamily = "pytorch"\n'
+
+
+@pytest.fixture(autouse=True)
+def files(tmp_path: Path) -> None:
+    """A recording, a configuration, and a source file."""
+    with unified_clip.record(tmp_path / "run.jsonl"):
+        unified_clip.clip_grad_norm_([np.array([3.0, 4.0])], 1.0)
+    (tmp_path / "clip.toml").write_text(CONFIG)
+    (tmp_path / "train.py").write_text("from torch.nn.utils import clip_grad_norm_\n")
+
+
+def without_a_reader(directory: Path, *arguments: str, stream: str = "stdout") -> subprocess.CompletedProcess[str]:
+    """Run a command with `stream` connected to a pipe whose reading end is closed."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    other = "stderr" if stream == "stdout" else "stdout"
+    try:
+        return subprocess.run(
+            [*COMMAND, *arguments],
+            cwd=directory,
+            text=True,
+            check=False,
+            env=BUFFERED,
+            **{stream: writing, other: subprocess.PIPE},
+        )
+    finally:
+        os.close(writing)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "--help",
+        "compare --help",
+        "compare run.jsonl run.jsonl",
+        "compare run.jsonl run.jsonl --json",
+        "explain clip.toml",
+        "explain clip.toml --json",
+        "port train.py",
+        "port train.py --json",
+        "config export clip.toml --to deepspeed",
+    ],
+)
+def test_a_command_whose_output_nobody_reads_ends_quietly(tmp_path: Path, arguments: str) -> None:
+    ended = without_a_reader(tmp_path, *arguments.split())
+    assert (ended.returncode, ended.stderr) == (128 + signal.SIGPIPE, "")
+
+
+def test_an_error_that_nobody_reads_ends_quietly(tmp_path: Path) -> None:
+    ended = without_a_reader(tmp_path, "compare", "run.jsonl", "missing.jsonl", stream="stderr")
+    assert (ended.returncode, ended.stdout) == (128 + signal.SIGPIPE, "")
+
+
+def test_without_a_standard_output_the_status_is_that_of_the_result(tmp_path: Path) -> None:
+    command = " ".join([*COMMAND, "compare run.jsonl run.jsonl --json >&-"])
+    ended = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_a_full_disk_is_named(tmp_path: Path) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("there is no /dev/full here")
+    command = " ".join([*COMMAND, "compare run.jsonl run.jsonl --json > /dev/full"])
+    ended = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True, check=False, env=BUFFERED)
+    assert ended.returncode == cli.REFUSED
+    assert ended.stderr == "unified-clip: standard output cannot be written: No space left on device\n"
+
+
+@pytest.mark.parametrize("arguments", ["compare slow run.jsonl", "explain slow --from lightning"])
+def test_ctrl_c_ends_a_command_with_one_line_and_status_130(tmp_path: Path, arguments: str) -> None:
+    os.mkfifo(tmp_path / "slow")
+    command = [*COMMAND, *arguments.split()]
+    with (
+        subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as running,
+        (tmp_path / "slow").open("w"),  # opens once the command has begun to read
+    ):
+        running.send_signal(signal.SIGINT)
+        _, errors = running.communicate(timeout=60)
+    assert (running.returncode, errors) == (cli.INTERRUPTED, "unified-clip: interrupted\n")
+
+
+@pytest.mark.parametrize("command", ["parity init", "parity --suite s", "bench", "compare a b"])
+def test_ctrl_c_in_any_command_has_status_130(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(_: object) -> int:
+        raise KeyboardInterrupt
+
+    for name in ("_init", "_parity", "_bench", "_compare"):
+        monkeypatch.setattr(cli, name, interrupted)
+    assert cli.main(command.split()) == cli.INTERRUPTED
+    assert capsys.readouterr().err == "unified-clip: interrupted\n"
+
+
+def test_json_that_is_read_to_the_end_is_whole(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [*COMMAND, "compare", "run.jsonl", "run.jsonl", "--json"], cwd=tmp_path, capture_output=True, check=True
+    )
+    assert json.loads(done.stdout)["same"]
