@@ -99,6 +99,25 @@ def test_init_writes_a_suite_for_the_files_it_is_given_and_overwrites_none(
     assert not Path("parity").exists()
 
 
+@pytest.mark.parametrize("interrupted", ["unified_clip.parity.begin._text", "pathlib.Path.write_text"])
+def test_init_leaves_no_suite_when_it_is_interrupted(
+    interrupted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def write_half(path: Path, text: str, **_: str) -> None:
+        with path.open("w", encoding="utf-8") as file:
+            file.write(text[:100])
+        raise KeyboardInterrupt
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(interrupted, write_half if interrupted.endswith("write_text") else interrupt)
+    assert cli.main(["parity", "init"]) == 130
+    assert capsys.readouterr().err == "unified-clip: interrupted\n"
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
 def test_init_writes_an_example_where_there_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert cli.main(["parity", "init"]) == 0

@@ -53,9 +53,14 @@ def write(suite: Path, given: Sequence[Path]) -> Path:
         raise SuiteError(f"{path} is there already; change it, or name another directory with --suite")
     chosen = list(dict.fromkeys(given)) or sorted(each for each in Path().iterdir() if each.suffix in files.READ_HERE)
     text = _text(chosen, path.parent)
+    partial = path.with_suffix(".partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        try:
+            partial.write_text(text, encoding="utf-8")
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)
     except OSError as error:
         raise SuiteError(f"{path} cannot be written: {error.strerror}") from None
     return path
