@@ -7,6 +7,7 @@ import json
 import os
 import re
 import reprlib
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 
 import tomlkit
 import tomlkit.exceptions
+import tomlkit.items
 import yaml
 
 from .._json import plain
@@ -100,11 +102,14 @@ def parse(text: str, kind: str, name: str) -> Document:
     _check_kind(kind)
     try:
         data = {"toml": _toml, "yaml": _yaml, "json": _json}[kind](text)
-    except tomlkit.exceptions.TOMLKitError as error:
-        raise ConfigError(f"{name}: {error}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{name}, {_toml_error(error, text)}") from None
     except yaml.MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
         raise ConfigError(f"{name}{line}: {error.problem}") from None
+    except yaml.reader.ReaderError as error:
+        number, character = text[: error.position].count("\n") + 1, chr(error.character)
+        raise ConfigError(f"{name}, line {number}: the character {character!r} is not allowed in YAML") from None
     except yaml.YAMLError as error:
         raise ConfigError(f"{name}: {error}") from None
     except json.JSONDecodeError as error:
@@ -120,8 +125,6 @@ def parse(text: str, kind: str, name: str) -> Document:
         found = _twice_line(text)
         place = f"{name}, line {found}" if found else name
         raise ConfigError(f"{place}: the key {error} is there twice; remove one") from None
-    except ValueError as error:  # of tomlkit, about numbers and dates
-        raise ConfigError(f"{name}: {error}") from None
     return Document(name, text, kind, {} if data is None else data)
 
 
@@ -173,7 +176,25 @@ INT, FLOAT = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
 
 
 def _toml(text: str) -> Any:
-    return tomlkit.parse(text).unwrap()
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        raise
+    except ValueError:  # of int, which reads no more than 4300 digits
+        raise _LongError(max(re.findall(r"[0-9_]+", text), key=len)) from None
+
+
+def _toml_error(error: tomllib.TOMLDecodeError, text: str) -> str:
+    """The line and the message. tomllib has the line of a key that is there twice, and tomlkit its name."""
+    message, _, place = str(error).rpartition(" (at ")
+    at = re.match(r"line (\d+)", place)  # else the end of the document
+    line = int(at[1]) if at else text.rstrip().count("\n") + 1
+    try:
+        tomlkit.parse(text)
+    except (tomlkit.exceptions.TOMLKitError, ValueError, RecursionError) as same:
+        if repeated := re.match(r"Key .* already exists", str(same)):
+            message = f"{repeated[0]}; remove one"
+    return f"line {line}: {message}"
 
 
 class _Yaml(yaml.SafeLoader):
@@ -201,7 +222,7 @@ class _Yaml(yaml.SafeLoader):
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:
-            return super().construct_object(node, deep)
+            return super().construct_object(node, deep=True)  # else PyYAML fills a table later, out of this try
         except (ValueError, LookupError, AttributeError) as error:  # of Python, for what says !!int, !!bool, ...
             raise _marked(f"it cannot be read: {error}", node) from None
 
@@ -292,13 +313,17 @@ def _toml_line(text: str, keys: Sequence[Key]) -> int | None:
         for key in keys[:-1]:
             table = table[key]
         item = table[keys[-1]]
-        if isinstance(item, dict | list):
-            item.comment(mark)  # type: ignore[union-attr]
-        else:
+        is_table = isinstance(item, dict | tomlkit.items.AoT)
+        first: Key | None = 0 if isinstance(item, tomlkit.items.AoT) else next(iter(item), None) if is_table else None
+        if isinstance(item, tomlkit.items.Table):
+            item.comment(mark)
+        elif not is_table or isinstance(item, tomlkit.items.InlineTable):
             table[keys[-1]] = mark
         before, found, _ = tomlkit.dumps(document).partition(mark)
     except (LookupError, TypeError, AttributeError, tomlkit.exceptions.TOMLKitError):
         return None
+    if not found and first is not None:  # a table without a header of its own stands where its first key does
+        return _toml_line(text, [*keys, first])
     return before.count("\n") + 1 if found else None
 
 

@@ -44,20 +44,26 @@ def first_of(error: ValidationError, document: Document) -> ConfigError:
 
 
 def _is_about(error: Any) -> bool:
-    """Of the errors about a threshold, which may be a number or a table: those of the kind that was given."""
-    as_table = any("tagged-union" in str(part) for part in error["loc"]) or error["type"].startswith("union_tag")
-    as_number = any("function-before" in str(part) for part in error["loc"])
-    return not (as_table or as_number) or (as_table == (isinstance(error["input"], dict) or not as_number))
+    """Whether an error is about what was given. pydantic reads a threshold as a number and as a table."""
+    return _place(error["loc"])[1] != "number" or not isinstance(error["input"], dict)
+
+
+def _place(loc: Sequence[Key]) -> tuple[list[Key], str]:
+    """Return the keys in a path of pydantic's, and as what it read the threshold there: "number", "table" or ""."""
+    start = 2 if loc[:1] == ("groups",) else 0
+    if len(loc) <= start + 1 or loc[start] != "threshold":
+        return list(loc), ""
+    before, branch, inside = loc[: start + 1], str(loc[start + 1]), loc[start + 2 :]
+    if not branch.startswith("tagged-union"):
+        return [*before, *inside], "number"
+    return [*before, *inside[1:]], "table"  # after the name of the schedule
 
 
 def _described(error: Any, data: Any) -> tuple[Sequence[Key], str]:
+    keys, _ = _place(error["loc"])
     if error["type"] == "invalid_key":
-        key = error["loc"][-1]
-        return [
-            *error["loc"][:-1],
-            str(key),
-        ], f"the key {key!r} is no string; there are {', '.join(Settings.model_fields)}"
-    keys = [part for part in error["loc"] if not _is_pydantics(part, error["loc"])]
+        names = ", ".join(_known(keys, data))
+        return [*keys[:-1], str(keys[-1])], f"the key {keys[-1]!r} is not a string; the keys are {names}"
     message = error["msg"].removeprefix("Value error, ")
     given = f"it is {shown(error['input'])}"
     kind = error["type"]
@@ -96,11 +102,6 @@ def _in_words(error: Any) -> str:
     return words.get(error["type"], str(error["msg"]))
 
 
-def _is_pydantics(part: Any, keys: Sequence[Any]) -> bool:
-    """Parts of a place that are pydantic's own, such as the tag of a schedule."""
-    return isinstance(part, str) and ("[" in part or (part in SCHEDULES and part != keys[0]))
-
-
 def _unknown(keys: Sequence[Key], data: Any) -> str:
     known = _known(keys, data)
     close = difflib.get_close_matches(str(keys[-1]), known, n=1)
@@ -109,10 +110,12 @@ def _unknown(keys: Sequence[Key], data: Any) -> str:
 
 
 def _known(keys: Sequence[Key], data: Any) -> list[str]:
-    table: Any = Settings
-    if len(keys) > 1:
-        table = TABLES.get(str(keys[0]))
-    if table is None:
-        schedule = data["threshold"] if keys[0] == "threshold" else {}
-        table = SCHEDULES.get(schedule.get("schedule", ""), Constant)
+    """The keys of the table in which a key stands."""
+    *outer, _ = keys
+    if outer[-1:] == ["threshold"]:
+        for key in outer:
+            data = data[key]
+        table: Any = SCHEDULES[data["schedule"]]
+    else:
+        table = TABLES[str(outer[0])] if outer else Settings
     return list(table.model_fields)

@@ -54,7 +54,10 @@ class Keras(Format):
 
     def read(self, document: Document, version: Version | None) -> Imported:
         place = _place(document)
-        for name, nested in (document.get(*place) or {}).items():
+        config = document.get(*place)
+        if not isinstance(config, dict):
+            raise document.wrong(place, f"it is {config!r:.60}; it should be a table with the optimizer's arguments")
+        for name, nested in config.items():
             if _clips(nested):
                 raise document.wrong(
                     [*place, name],
