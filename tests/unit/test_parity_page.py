@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, get_args
 
@@ -126,6 +127,15 @@ def test_a_recorded_run_shows_norms_thresholds_and_which_steps_were_clipped() ->
     assert recorded_plot.record(RECORD[:1]) is None
 
 
+def test_a_threshold_changes_at_a_step_and_not_between_two() -> None:
+    thresholds = [1.0, 1.0, 0.1, 0.1]
+    lines = [{"step": step, "norm": 5.0, "threshold": limit} for step, limit in enumerate(thresholds, 1)]
+    (path,) = re.findall(r'<path d="M([^"]+)" class="threshold"', str(recorded_plot.record(lines)))
+    points = [tuple(map(float, point.split())) for point in path.split("L")]
+    assert all(left[0] == right[0] or left[1] == right[1] for left, right in pairwise(points))
+    assert len({down for _, down in points}) == 2
+
+
 def test_a_long_record_is_drawn_in_few_columns_and_lists_of_norms_by_the_greatest() -> None:
     lines = [
         {"step": step, "norm": [1.0, 1.0 + step % 7], "threshold": [0.0, 1.0], "clipped": step % 1000 == 0}
@@ -193,7 +203,7 @@ def test_the_matrix_filters_by_text_framework_mode_and_verdict(opened: Any) -> N
     assert len(shown(opened)) == 4
     choose(opened, "mode", "host")
     assert shown(opened) == [NORM_OFF]
-    assert visible(opened, "#matrix thead tr:last-child th") == ["host", "host"]
+    assert visible(opened, "#matrix thead tr:last-child th") == ["host path", "host path"]
     choose(opened, "framework", "numpy")
     assert shown(opened) == []
     choose(opened, "verdict", "equal")
@@ -268,11 +278,79 @@ def test_dark_and_print_have_colours_of_their_own(opened: Any) -> None:
     look(media="screen", features=light)
 
 
+def narrowed(browser: Any, width: int) -> None:
+    metrics = {"width": width, "height": 740, "deviceScaleFactor": 1, "mobile": True}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+
+
+def test_a_text_stands_where_no_case_matches(opened: Any) -> None:
+    assert visible(opened, "#no-match") == []
+    choose(opened, "name", "nothing has this name")
+    assert visible(opened, "#no-match") == ["No case matches these filters. Change them, or choose “Show all”."]
+    assert visible(opened, "#matrix") == []
+    choose(opened, "name", "worked")
+    assert visible(opened, "#no-match") == []
+    assert visible(opened, "#matrix") != []
+
+
+def test_the_address_keeps_the_filters(opened: Any) -> None:
+    choose(opened, "name", "worked & total")
+    choose(opened, "name", "worked total")
+    choose(opened, "mode", "host path")
+    address = opened.current_url
+    opened.get("about:blank")
+    opened.get(address)
+    assert shown(opened) == [NORM_OFF]
+    assert [opened.find_element("id", id_).get_property("value") for id_ in ("name", "mode")] == [
+        "worked total",
+        "host",
+    ]
+    all_of(opened, ".filters button")[0].send_keys(ENTER)
+    opened.execute_async_script("setTimeout(arguments[0], 20)")
+    assert opened.current_url.endswith("#cases")
+
+
+def test_a_filter_that_the_report_does_not_have_is_left_out(opened: Any) -> None:
+    page_url = opened.current_url
+    opened.get("about:blank")
+    opened.get(f"{page_url}#framework=mindspore&name=worked")
+    assert len(shown(opened)) == 3
+
+
+def test_modes_have_one_name_in_the_filter_and_the_matrix(opened: Any) -> None:
+    options = {each.get_attribute("textContent") for each in all_of(opened, "#mode option")[1:]}
+    columns = {each.get_attribute("textContent") for each in all_of(opened, "#matrix > thead tr:last-child th")}
+    assert columns == options
+
+
+def test_what_is_wider_than_the_screen_says_so(opened: Any) -> None:
+    def hints() -> list[str]:
+        return visible(opened, "#cases .scroll-hint")
+
+    opened.execute_script("document.querySelector('.tall table').style.minWidth = '3000px'")
+    opened.execute_async_script("setTimeout(arguments[0], 50)")
+    assert hints() == ["Scroll sideways for more →"]
+    opened.execute_script("document.querySelector('#cases .tall').scrollLeft = 3000")
+    opened.execute_async_script("setTimeout(arguments[0], 50)")
+    assert hints() == []
+
+
+def test_the_name_of_a_framework_stays_over_its_columns(opened: Any) -> None:
+    """On a narrow screen, the matrix is scrolled: each name ends within the columns of its framework."""
+    narrowed(opened, 400)
+    inside = """const region = document.querySelector("#cases .tall");
+        return [0, 40, 80, 120, 160].every((left) => { region.scrollLeft = left;
+            return [...document.querySelectorAll("#matrix > thead tr:first-child th:not(.corner)")].every((th) => {
+                const over = th.getBoundingClientRect(), name = th.firstChild.getBoundingClientRect();
+                return name.left >= over.left && name.right <= over.right; }); })"""
+    assert opened.execute_script(inside)
+    opened.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
 def test_nothing_is_wider_than_the_screen(opened: Any) -> None:
     opened.execute_script("document.querySelectorAll('#matrix button').forEach((each) => each.click())")
     beyond = "const box = document.querySelector('.tall'); return box.scrollWidth - box.clientWidth"
     assert opened.execute_script(beyond) == 0
-    metrics = {"width": 360, "height": 740, "deviceScaleFactor": 1, "mobile": True}
-    opened.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    narrowed(opened, 360)
     assert opened.execute_script("return document.documentElement.scrollWidth") <= 360
     opened.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})

@@ -79,6 +79,26 @@ class Case:
     def call(self) -> Call:
         return CALLS[self.call_name]
 
+    @property
+    def rule(self) -> str | None:
+        """The clip in words, without the function's name; None for a call that has no counterpart elsewhere.
+
+        `clip_grad_norm_(max_norm=1.0)` and `clip_by_global_norm(clip_norm=1.0)` have the same rule.
+        """
+        call, arguments = self.call, self.arguments
+        special = {"axes", "use_norm", "total_norm", "error_if_nonfinite"} & arguments.keys()
+        if special or self.raises or self.manner != PLAIN:
+            return None
+        if call.by_value:
+            low, high = call.bounds(arguments)
+            return f"value from {low:g} to {high:g}"
+        p = arguments.get("norm_type", 2)
+        order = "" if p == 2 else f" of order {p:g}"
+        if call.style == "measure":
+            return f"total norm{order}, measured"
+        scope = "total norm" if call.one_norm else "norm of each tensor"
+        return f"{scope}{order}, threshold {call.limit(arguments):.9g}"
+
     def is_for_graphs(self, left_out: Sequence[str]) -> bool:
         """Whether a graph can show what is right: not by memory, warnings or values that are not known there.
 

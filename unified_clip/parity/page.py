@@ -5,6 +5,7 @@ python -m unified_clip.parity.page report/parity.json > index.html
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,8 +13,9 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
 
-from . import baseline, plots, recorded_plot
+from . import baseline, by_rule, plots, recorded_plot
 from . import ported as ported_text
 from .launch import NATIVE, OURS
 from .natives import KINDS
@@ -104,6 +106,15 @@ class View:
         return [(verdict, found[verdict]) for verdict in VERDICTS if found[verdict]]
 
     @cached_property
+    def natives(self) -> list[str]:
+        """The frameworks whose own functions were run."""
+        return [name for name in self.data["frameworks"] if NATIVE in self.modes(name)]
+
+    @cached_property
+    def by_rule(self) -> list[by_rule.Row]:
+        return by_rule.rows(self.data, self.natives)
+
+    @cached_property
     def _reasons(self) -> dict[tuple[str, str], str]:
         return {(each["framework"], case): each["reason"] for each in self.data["known"] for case in each["cases"]}
 
@@ -139,7 +150,7 @@ def render(data: Data, record: Sequence[Data] = (), ported: Data | None = None) 
     """The page. `record`: the lines of a recorded training run, whose norms are plotted too; `ported`: the report of
     `unified-clip port`."""
     environment = _environment()
-    environment.filters["ulps"] = _ulps
+    environment.filters |= {"ulps": _ulps, "breakable": _breakable}
     view = View(data)
     return environment.get_template("page.html").render(
         data=data,
@@ -177,6 +188,11 @@ def _ulps(distance: float | str) -> str:
     if isinstance(distance, str):
         return "no number"
     return f"{distance:.3g} ulp" if not 10 <= distance < 1e9 else f"{distance:,.0f} ulp"
+
+
+def _breakable(name: str) -> Markup:
+    """A name that may be broken after a dot, a comma and an underscore."""
+    return Markup(re.sub(r"([._,])", r"\1<wbr>", str(escape(name))))
 
 
 def _plots(data: Data, record: Sequence[Data]) -> Iterator[tuple[str, str, Any]]:

@@ -130,6 +130,12 @@ class OnFramework(Model):
 class Case(Model):
     name: str
     call: str
+    gradients: str
+    """The name of the list of gradients."""
+
+    rule: str | None
+    """The clip in words, without the function's name; null for a call that has no counterpart on other frameworks."""
+
     elements: int
     """In all its gradients."""
 

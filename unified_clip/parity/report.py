@@ -63,6 +63,8 @@ def as_data(run: Run) -> dict[str, Any]:
             {
                 "name": row.case.name,
                 "call": row.case.call_name,
+                "gradients": row.case.gradients_name,
+                "rule": row.case.rule,
                 "elements": _elements(row.case),
                 "sha256": row.digests,
                 "stages_apart": row.apart,

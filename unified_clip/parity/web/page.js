@@ -2,8 +2,10 @@
 (() => {
   const matrix = document.getElementById("matrix");
   const form = document.querySelector(".filters");
-  const [name, framework, mode, verdict] = ["name", "framework", "mode", "verdict"].map((id) => document.getElementById(id));
+  const fields = ["name", "framework", "mode", "verdict"].map((id) => document.getElementById(id));
+  const [name, framework, mode, verdict] = fields;
   const count = document.getElementById("count");
+  const noMatch = document.getElementById("no-match");
   const columns = [...matrix.tHead.rows[1].cells];
   const groups = [...matrix.tHead.rows[0].cells].slice(1);
   const rows = [...matrix.tBodies[0].rows].filter((row) => !row.classList.contains("more")).map((row) => ({
@@ -37,6 +39,39 @@
       left += is;
     }
     count.textContent = `${left} of ${rows.length} cases`;
+    noMatch.hidden = left > 0;
+    matrix.parentElement.hidden = left === 0;
+    hints.forEach((update) => update());
+  }
+
+  // Filters are kept in the fragment: a page from the disk may change no other part of its address.
+  function remember() {
+    const chosen = new URLSearchParams(fields.filter((field) => field.value).map((field) => [field.id, field.value]));
+    history.replaceState(null, "", `#${chosen.size ? chosen : "cases"}`);
+  }
+
+  function recall() {
+    const chosen = new URLSearchParams(location.hash.slice(1));
+    if (!fields.some((field) => chosen.has(field.id))) return false;
+    for (const field of fields) {
+      field.value = chosen.get(field.id) ?? "";
+      if (field.selectedIndex === -1) field.value = ""; // a choice that this report does not have
+    }
+    return true;
+  }
+
+  // A table or plot that is wider than the screen says so.
+  function hint(region) {
+    const note = document.createElement("p");
+    note.className = "scroll-hint";
+    note.textContent = "Scroll sideways for more →";
+    region.before(note);
+    const update = () => { note.hidden = region.scrollWidth - region.clientWidth - region.scrollLeft < 2; };
+    region.addEventListener("scroll", update);
+    const sizes = new ResizeObserver(update);
+    [region, ...region.children].forEach((each) => sizes.observe(each));
+    update();
+    return update;
   }
 
   function open({ button, more }, is) {
@@ -45,10 +80,14 @@
   }
 
   function follow() {
+    if (recall()) {
+      filter();
+      form.scrollIntoView();
+    }
     const found = rows.find(({ row }) => `#${row.id}` === location.hash);
     if (!found) return;
     if (found.row.hidden) {
-      form.reset();
+      fields.forEach((field) => { field.value = ""; });
       filter();
     }
     if (found.button) {
@@ -70,9 +109,10 @@
     event.preventDefault();
     next.focus();
   });
-  form.addEventListener("input", filter);
+  const hints = [...document.querySelectorAll(".scroll")].map(hint);
+  form.addEventListener("input", () => { filter(); remember(); });
   form.addEventListener("submit", (event) => event.preventDefault());
-  form.addEventListener("reset", () => setTimeout(filter)); // the event comes before the fields are empty
+  form.addEventListener("reset", () => setTimeout(() => { filter(); remember(); })); // the event comes before the fields are empty
   window.addEventListener("hashchange", follow);
   filter(); // a browser keeps what was chosen when the page is loaded again
   follow();
