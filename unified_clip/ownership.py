@@ -1,42 +1,95 @@
-"""Who counts which gradient, where tensors do not tell: functions for `ownership` of `clip_grad_norm_`.
+"""Assign each gradient element to one rank, where placements do not: functions for `ownership` of `clip_grad_norm_`.
 
-Each takes a parameter (or a gradient, where only those are given) and tells whether this process counts what it holds
-of it. In the group that adds up, every element has to be counted by exactly one process; `check_numel` finds out
-whether it is.
+Each returns a function of a parameter (of a gradient, if you pass gradients only): whether this rank counts it. In the
+process group, exactly one rank counts each element. Pass `check_numel` to check that.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 __all__ = ["megatron_ownership", "mesh_ownership", "stage_ownership"]
 
+Elsewhere = Iterable[Any] | Callable[[Any], bool]
+"""Parameters that an earlier pipeline stage counts: a list of them, or a rule."""
 
-class mesh_ownership:  # noqa: N801  # used as a function; a class so that it tells its mesh
-    """For parameters on parts of one device mesh, plain ones included.
 
-    What a parameter's own mesh leaves out of `root` has copies of it, of which the first one counts; but for the
-    dimensions that are `distinct`, along which the others have other parameters.
+class _ElsewhereCounted:
+    """The parameters that an earlier pipeline stage counts, from a list or a rule."""
+
+    def __init__(self, also_elsewhere: Elsewhere) -> None:
+        if hasattr(also_elsewhere, "shape") or isinstance(also_elsewhere, str):
+            raise TypeError(
+                f"also_elsewhere is a {type(also_elsewhere).__qualname__}. Pass a list of parameters, or a function of "
+                "a parameter that returns True or False"
+            )
+        self._rule = also_elsewhere if callable(also_elsewhere) else None
+        self._parameters = () if callable(also_elsewhere) else tuple(also_elsewhere)
+
+    def __contains__(self, parameter: Any) -> bool:
+        if self._rule is None:
+            return any(parameter is listed for listed in self._parameters)
+        answer = self._rule(parameter)
+        if answer not in (True, False):
+            raise TypeError(
+                f"also_elsewhere returned {answer!r}. Return True if an earlier stage has the parameter too, else False"
+            )
+        return bool(answer)
+
+    def check_present(self, tensors: Iterable[Any]) -> None:
+        present = set(map(id, tensors))
+        for number, parameter in enumerate(self._parameters):
+            if id(parameter) not in present:
+                raise ValueError(
+                    f"also_elsewhere[{number}], of shape {list(getattr(parameter, 'shape', ()))}, is not among the "
+                    "parameters of this call, so its copies would be counted twice. fully_shard replaces parameters: "
+                    "list them after it, or pass a rule, also_elsewhere=lambda parameter: parameter is "
+                    "model.head.weight"
+                )
+
+
+class _StagedOwnership:
+    """Ownership over pipeline stages, which may share parameters."""
+
+    def __init__(self, also_elsewhere: Elsewhere) -> None:
+        self._elsewhere = _ElsewhereCounted(also_elsewhere)
+
+    def check_present(self, tensors: Iterable[Any]) -> None:
+        """Raise ValueError unless `tensors`, those of a call, include all that `also_elsewhere` lists."""
+        self._elsewhere.check_present(tensors)
+
+
+class mesh_ownership(_StagedOwnership):  # noqa: N801  # used as a function; a class, because the core reads its mesh
+    """Count parameters on sub-meshes of one device mesh, and plain parameters.
+
+    Along each dimension of `root` that a parameter's own mesh lacks, the ranks have copies, and the first rank counts.
+    Along the `distinct` dimensions they have different parameters, and every rank counts.
 
     Args:
-        root: The device mesh of all processes that hold the model, with names for its dimensions.
-        distinct: Names of dimensions along which parameters differ: the stages of a pipeline.
+        root: The device mesh of all ranks that hold the model. Its dimensions need names.
+        distinct: Names of dimensions along which parameters differ, such as pipeline stages.
+        also_elsewhere: Parameters of this rank that an earlier pipeline stage has too, such as a tied embedding. The
+            earlier stage counts them. Pass a list, made after `fully_shard`, which replaces parameters; or a function
+            of a parameter that returns True or False. Sum the gradients of the copies before you clip.
 
     Raises:
-        TypeError: `root` is no device mesh of PyTorch.
-        ValueError: `root` has no names or not these, or this process is not on it, or a parameter is on a mesh with
-            other processes, or with a part only of those along a dimension.
+        TypeError: `root` is no device mesh of PyTorch, or `also_elsewhere` is a tensor.
+        ValueError: `root` has no dimension names, or lacks one of `distinct`. This rank is not on it. A parameter is on
+            other ranks, or on a part of a dimension. A parameter of `also_elsewhere` is not in the call.
 
     Example:
-        With a two-stage pipeline of FSDP2 modules, each on `mesh["dp"]`::
+        With a two-stage pipeline of FSDP2 modules, each on `mesh["dp"]`, whose last stage reuses the embedding::
 
             mesh = init_device_mesh("cuda", (2, 4), mesh_dim_names=("pp", "dp"))
-            clip_grad_norm_(stage.parameters(), 1.0, ownership=mesh_ownership(mesh, distinct=("pp",)))
+            tied = [] if mesh.get_local_rank("pp") == 0 else [stage.head.weight]
+            owner = mesh_ownership(mesh, distinct="pp", also_elsewhere=tied)
+            clip_grad_norm_(stage.parameters(), 1.0, ownership=owner)
     """
 
-    def __init__(self, root: Any, distinct: Sequence[str] = ()) -> None:
+    def __init__(self, root: Any, distinct: str | Sequence[str] = (), also_elsewhere: Elsewhere = ()) -> None:
+        super().__init__(also_elsewhere)
         if not hasattr(root, "mesh_dim_names"):
             raise TypeError(
                 f"root is a {type(root).__qualname__}; pass a DeviceMesh of PyTorch, or a function of a parameter: "
@@ -71,19 +124,30 @@ class mesh_ownership:  # noqa: N801  # used as a function; a class so that it te
                 f"{' and '.join(self._names[at] for at in along)}: it does not tell what the others there have; give "
                 "the mesh a dimension for it"
             )
+        if parameter in self._elsewhere:
+            return False
         return not any(self._here[at] for at in range(len(self._here)) if at not in (*along, *self._distinct))
 
 
-def megatron_ownership(tensor_rank: int, expert_tensor_rank: int | None = None) -> Any:
-    """For plain parameters with Megatron's attributes, added up over tensor- and pipeline-parallel processes.
+def megatron_ownership(
+    tensor_rank: int,
+    expert_tensor_rank: int | None = None,
+    *,
+    data_rank: int | None = None,
+    expert_data_rank: int | None = None,
+) -> Callable[[Any], bool]:
+    """Count plain parameters by Megatron's attributes.
 
-    A parameter with `tensor_model_parallel` is one part of several, and counts; without, every tensor-parallel process
-    has a copy, and the first counts. Experts (`allreduce` is False) go by the expert-parallel layout. What is `shared`
-    (embeddings that the last stage of a pipeline has once more) does not count.
+    Every tensor-parallel rank counts a parameter with `tensor_model_parallel`. These ranks have copies of all other
+    parameters, and the first rank counts. Experts (`allreduce` is False) follow the expert-parallel layout. A `shared`
+    parameter does not count: it is an embedding that the last pipeline stage has too.
 
     Args:
-        tensor_rank: This process's rank in its tensor-parallel group.
-        expert_tensor_rank: The same for experts; None where they have no other layout.
+        tensor_rank: This rank in its tensor-parallel group.
+        expert_tensor_rank: This rank in its expert-tensor-parallel group. None: the same as `tensor_rank`.
+        data_rank: This rank in its data-parallel group, if the process group has several data-parallel ranks with
+            copies. None: it has not, or the distributed optimizer shards gradients over them.
+        expert_data_rank: This rank in its expert-data-parallel group. With `data_rank`, experts need it.
 
     Example:
         >>> from types import SimpleNamespace
@@ -96,18 +160,29 @@ def megatron_ownership(tensor_rank: int, expert_tensor_rank: int | None = None) 
         if getattr(parameter, "shared", False):
             return False
         is_expert = not getattr(parameter, "allreduce", True)
-        rank = tensor_rank if not is_expert or expert_tensor_rank is None else expert_tensor_rank
+        if is_expert and (data_rank is None) != (expert_data_rank is None):
+            raise ValueError(
+                "megatron_ownership has one of data_rank and expert_data_rank, and a parameter is an expert's "
+                "(allreduce is False). Pass both, or none with the distributed optimizer"
+            )
+        if expert_data_rank if is_expert else data_rank:
+            return False
+        rank = expert_tensor_rank if is_expert and expert_tensor_rank is not None else tensor_rank
         return bool(getattr(parameter, "tensor_model_parallel", False)) or rank == 0
 
     return counts
 
 
-def stage_ownership(data_rank: int, also_elsewhere: Sequence[Any] = ()) -> Any:
-    """For plain parameters of the stages of a pipeline, each of which has copies in data parallel.
+class stage_ownership(_StagedOwnership):  # noqa: N801  # used as a function
+    """Count plain parameters of pipeline stages, of which data-parallel ranks have copies.
 
     Args:
-        data_rank: This process's rank among those that have the same stage: the first counts.
-        also_elsewhere: Parameters of this stage that an earlier one has too (a tied embedding), which counts them.
+        data_rank: This rank among those that have the same stage. The first counts.
+        also_elsewhere: Parameters of this stage that an earlier stage has too: see `mesh_ownership`.
+
+    Raises:
+        TypeError: `also_elsewhere` is a tensor.
+        ValueError: A parameter of `also_elsewhere` is not in the call.
 
     Example:
         >>> weight, tied = object(), object()
@@ -115,5 +190,10 @@ def stage_ownership(data_rank: int, also_elsewhere: Sequence[Any] = ()) -> Any:
         >>> counts(weight), counts(tied)
         (True, False)
     """
-    elsewhere = set(map(id, also_elsewhere))
-    return lambda parameter: data_rank == 0 and id(parameter) not in elsewhere
+
+    def __init__(self, data_rank: int, also_elsewhere: Elsewhere = ()) -> None:
+        super().__init__(also_elsewhere)
+        self._data_rank = data_rank
+
+    def __call__(self, parameter: Any) -> bool:
+        return self._data_rank == 0 and parameter not in self._elsewhere

@@ -1,4 +1,4 @@
-"""The example in docs/distributed.md runs as the page says, and prints that."""
+"""The examples in docs/distributed.md run as the page says, and print that."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+
+import torch_sharded_layouts as layouts
+from worlds import World
 
 ENDED_BADLY = "terminate called without an active exception"
 """What PyTorch's own threads may say when a process ends after a backward pass by FSDP2 on a CPU, and abort it."""
@@ -25,3 +29,8 @@ def test_the_example_runs_on_several_processes(tmp_path: Path) -> None:
             break
     assert done.returncode == 0, done.stderr
     assert done.stdout == printed
+
+
+def test_the_example_of_a_tied_embedding_runs_on_two_ranks(torch_worlds: Callable[[int], World]) -> None:
+    code, printed = re.findall(r"```python\n# on each of(.*?)```\n\n```text\n(.*?)```", PAGE.read_text(), re.DOTALL)[0]
+    assert torch_worlds(2).run(layouts.output_of, code.partition("\n")[2]) == [printed] * 2

@@ -59,7 +59,7 @@ def test_shards_that_do_not_tell_so_are_refused_unless_one_process_has_all(
         if world.size == 1:
             assert found > 0
         else:
-            assert "these parameters are shards of FSDP1, which do not tell so" in str(found)
+            assert "These are FSDP1 flat parameters, which carry no placement" in str(found)
 
 
 def test_shards_need_not_tell_where_nothing_has_to_be_measured(world: World) -> None:

@@ -42,6 +42,6 @@ def test_under_fsdp1_nobody_knows_whose_the_shards_are_unless_it_is_stated(
     world: World, expected: list[dict[str, Any]]
 ) -> None:
     for found in world.attempt(torch_trainers.accelerate_by_fsdp1, False):
-        assert "these parameters are shards of FSDP1, which do not tell so; pass process_group" in str(found)
+        assert "These are FSDP1 flat parameters, which carry no placement. Pass process_group=" in str(found)
     for norms in world.run(torch_trainers.accelerate_by_fsdp1, True):
         assert norms == [line["norm"] for line in expected]

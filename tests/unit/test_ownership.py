@@ -113,10 +113,66 @@ def test_attributes_of_megatron_tell_parts_from_copies(attributes: Any, ranks: A
     assert megatron_ownership(*ranks)(SimpleNamespace(**attributes)) is counts
 
 
-def test_stages_count_on_their_first_process_what_no_earlier_stage_has() -> None:
-    own, tied = object(), object()
-    assert [stage_ownership(rank, [tied])(own) for rank in (0, 1)] == [True, False]
-    assert not stage_ownership(0, [tied])(tied)
+def staged(kind: str, here: int, also_elsewhere: Any) -> Any:
+    """Ownership of rank 0 or 1, which have copies."""
+    if kind == "mesh_ownership":
+        return mesh_ownership(mesh([0, 1], ["dp"], here), also_elsewhere=also_elsewhere)
+    return stage_ownership(here, also_elsewhere)
+
+
+KINDS = ["mesh_ownership", "stage_ownership"]
+
+
+@pytest.mark.parametrize("rule", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_first_rank_counts_parameters_that_no_earlier_stage_has(kind: str, rule: bool) -> None:
+    own, tied = SimpleNamespace(), SimpleNamespace()
+    also_elsewhere: Any = (lambda parameter: parameter is tied) if rule else iter([tied])
+    assert [staged(kind, rank, [tied])(own) for rank in (0, 1)] == [True, False]
+    counts = staged(kind, 0, also_elsewhere)
+    assert (counts(own), counts(tied)) == (True, False)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_parameter_of_also_elsewhere_is_in_the_call(kind: str) -> None:
+    """FSDP2 replaces parameters: those from before would not be found, and the copies would count twice."""
+    before, after = SimpleNamespace(shape=(3, 2)), SimpleNamespace(shape=(3, 2))
+    staged(kind, 0, [after]).check_present([before, after])
+    with pytest.raises(ValueError, match=r"also_elsewhere\[0\], of shape \[3, 2\], is not .* fully_shard replaces"):
+        staged(kind, 0, [before]).check_present([after])
+    staged(kind, 0, lambda parameter: False).check_present([])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_also_elsewhere_is_a_list_or_a_rule(kind: str) -> None:
+    for wrong in (np.zeros(3), "head.weight"):
+        with pytest.raises(TypeError, match=r"also_elsewhere is a .*\. Pass a list of parameters, or a function"):
+            staged(kind, 0, wrong)
+    with pytest.raises(TypeError, match=r"also_elsewhere returned None\. Return True if an earlier stage"):
+        staged(kind, 0, lambda parameter: None)(SimpleNamespace())
+
+
+@pytest.mark.parametrize(
+    ("attributes", "data_rank", "expert_data_rank", "counts"),
+    [
+        ({}, 0, None, True),
+        ({}, 1, None, False),
+        ({"tensor_model_parallel": True}, 1, None, False),
+        ({"allreduce": False}, 1, 0, True),
+        ({"allreduce": False, "tensor_model_parallel": True}, 0, 1, False),
+    ],
+)
+def test_the_first_data_parallel_rank_of_megatron_counts(
+    attributes: Any, data_rank: int, expert_data_rank: Any, counts: bool
+) -> None:
+    owner = megatron_ownership(0, data_rank=data_rank, expert_data_rank=expert_data_rank)
+    assert owner(SimpleNamespace(**attributes)) is counts
+
+
+@pytest.mark.parametrize("ranks", [{"data_rank": 0}, {"expert_data_rank": 0}])
+def test_experts_of_megatron_have_data_parallel_ranks_of_their_own(ranks: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match=r"has one of data_rank and expert_data_rank, .* Pass both, or none"):
+        megatron_ownership(0, **ranks)(SimpleNamespace(allreduce=False))
 
 
 def test_what_is_no_device_mesh_of_pytorch_is_refused() -> None:

@@ -197,6 +197,9 @@ class Held(ABC):
         return Alone() if self._across.process_group is None else self._group
 
     def counted(self, indices: Sequence[int]) -> list[Tensor]:
+        check_present = getattr(self._across.ownership, "check_present", None)
+        if check_present is not None:
+            check_present(self._tensors())
         if self._across.process_group is None:
             self._check_complete(indices)
             return [self.values[index] for index in indices]

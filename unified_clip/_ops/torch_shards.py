@@ -53,8 +53,8 @@ def check_told(parameters: Sequence[Any], across: Across) -> None:
 
 def flat() -> RuntimeError:
     return RuntimeError(
-        "these parameters are shards of FSDP1, which do not tell so; pass process_group, the processes that FSDP "
-        "shards over, and ownership='distinct'"
+        "These are FSDP1 flat parameters, which carry no placement. Pass process_group=model.process_group, the ranks "
+        "that FSDP1 shards over, and ownership='distinct'"
     )
 
 
