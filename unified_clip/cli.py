@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from . import _install
 from ._modes import misplaced
@@ -262,7 +262,7 @@ def _parity(options: argparse.Namespace) -> int:
         if options.baseline:
             earlier = baseline.read(options.baseline, {case.name for case in found.cases}, list(found.frameworks))
         if options.recorded:
-            recorded = [line.model_dump() for line in runs.read(options.recorded).lines]
+            recorded = _to_plot(options.recorded)
         if options.ported:
             ported = port_report.read(options.ported)
     except (schema.SuiteError, runs.RunError, port_report.ReportError) as error:
@@ -287,6 +287,18 @@ def _parity(options: argparse.Namespace) -> int:
     if options.accept and found.known_file:
         return _accept(run, found.known_file)
     return run.exit_code
+
+
+def _to_plot(path: Path) -> list[dict[str, Any]]:
+    """Return the lines of a recording. RunError: it has no norm that can be plotted."""
+    from .parity import recorded_plot, runs
+
+    run = runs.read(path)
+    runs.check_clipped(run)
+    lines = [line.model_dump() for line in run.lines]
+    if recorded_plot.record(lines) is None:
+        raise runs.RunError(f"{path}: No norm above 0 to plot. Clips by value have no total norm. Remove --recorded.")
+    return lines
 
 
 def _accept(run: engine.Run, path: Path) -> int:

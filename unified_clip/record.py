@@ -22,6 +22,12 @@ from ._recording.told import Told, called, copies, merged, namer
 SCHEMA = 1
 """The version of the file's format."""
 
+NO_CALLS = (
+    "No unified_clip calls were recorded. Framework functions are not recorded: replace them with unified_clip's, "
+    "or use `unified-clip port --verify`."
+)
+"""What a recording without calls means, and what to do."""
+
 
 def record(
     path: str | os.PathLike[str], *, norms: bool = False, gradients_every: int | None = None, names: Any = None
@@ -141,8 +147,8 @@ class Recording:
         self._close()
         if self._is_empty and failure is None:
             self._warn(
-                f"{self.path} holds no clip call: none was made while it was recorded, or only in graphs that were "
-                "made before; begin to record before the first step"
+                f"{self.path}: {NO_CALLS} Graphs that were compiled before the recording began are not recorded "
+                "either: begin to record before the first step."
             )
 
     def let_go(self) -> None:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .record import NO_CALLS, SCHEMA
+
 FEWEST = 20
 """Of fewer norms no percentile means much."""
 
@@ -80,7 +82,8 @@ def suggest_threshold(records: Any, percentile: float = 90.0, *, skip: int = 0) 
 
     Raises:
         TypeError: records hold something else than norms.
-        ValueError: percentile is out of range; fewer than 20 finite norms are left; the file is no recording.
+        ValueError: percentile is out of range; fewer than 20 finite norms are left; the file is no recording, or has no
+            total norms.
 
     Source: the nearest-rank percentile; Seetharaman et al., "AutoClip: Adaptive gradient clipping for source separation
     networks", 2020, choose it so.
@@ -134,12 +137,21 @@ def _recorded(path: Path) -> Iterator[float]:
     """One for each step that measured: several norms of a step are one over all."""
     by_step: dict[int, list[float]] = {}
     try:
-        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-        for line in lines[1:]:
+        header, *lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] or [{}]
+        if header.get("schema") != SCHEMA or "unified_clip" not in header:
+            raise ValueError(f"its first line has no header of schema {SCHEMA}")
+        for line in lines:
             if line.get("norm") is not None:
                 by_step.setdefault(line["step"], []).extend(_flat(line["norm"]))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} is no recording of unified_clip.record: {error}") from None
+    if not lines:
+        raise ValueError(f"{path}: {NO_CALLS}")
+    if not by_step:
+        raise ValueError(
+            f"{path}: None of the {len(lines)} recorded calls has a total norm. Clips by value have none, nor have "
+            "calls without gradients. Record clips by norm: clip_grad_norm_ with a threshold of inf measures only."
+        )
     yield from (math.hypot(*norms) for norms in by_step.values())
 
 

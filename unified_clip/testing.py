@@ -22,6 +22,9 @@ __all__ = ["assert_clip_parity", "assert_gradients_equal"]
 TIMEOUT = 120.0
 """Seconds that a framework may take, from its start to its result."""
 
+GIVE_GRADIENTS = "Call backward before it is read; a generator can be read once only."
+"""What to do where there is no gradient at all."""
+
 
 def assert_gradients_equal(a: Any, b: Any, max_ulp: float = 0) -> None:
     """Fail unless two containers hold the same gradients, bit for bit.
@@ -41,7 +44,7 @@ def assert_gradients_equal(a: Any, b: Any, max_ulp: float = 0) -> None:
         AssertionError: The names, the dtypes, the shapes or elements differ. It names the tensors, the first element
             that differs and the one that differs most, with both numbers, in decimal and in hexadecimal.
         TypeError: Something is no gradient: a parameter, a plain number, a tensor of booleans.
-        ValueError: max_ulp is negative or NaN.
+        ValueError: max_ulp is negative or NaN, or neither a nor b holds a gradient.
         ModuleNotFoundError: The extra `cli` is not installed.
 
     Example:
@@ -62,7 +65,10 @@ def assert_gradients_equal(a: Any, b: Any, max_ulp: float = 0) -> None:
 
     if not max_ulp >= 0:
         raise ValueError(f"max_ulp is {max_ulp}; give a number of 0 or more")
-    found = mismatch.describe(reading.read(a), reading.read(b), ("a", "b"), max_ulp)
+    ours, theirs = reading.read(a), reading.read(b)
+    if not any(each is not None for each in (*ours.values(), *theirs.values())):
+        raise ValueError(f"a and b hold no gradient, so nothing can be compared. {GIVE_GRADIENTS}")
+    found = mismatch.describe(ours, theirs, ("a", "b"), max_ulp)
     if found:
         raise AssertionError(f"the gradients differ\n{found}")
 
@@ -96,7 +102,7 @@ def assert_clip_parity(
             crashed, hung or is not installed.
         unittest.SkipTest: A framework is not installed, with missing="skip". pytest takes it for a skip.
         TypeError: Something in grads is no gradient.
-        ValueError: The rule, its arguments or the frameworks are not known.
+        ValueError: The rule, its arguments or the frameworks are not known, or grads holds no gradient.
         ModuleNotFoundError: The extra `cli` is not installed.
 
     Example:
@@ -113,6 +119,8 @@ def assert_clip_parity(
     chosen = list(dict.fromkeys(_installed(pythons) if frameworks is None else frameworks))
     _check(chosen, pythons, missing)
     case = one_case.make(grads, _name(rule), arguments)
+    if not any(each is not None for each in case.gradients):
+        raise ValueError(f"grads holds no gradient, so nothing can be compared. {GIVE_GRADIENTS}")
     outcomes = one_case.run(case, {name: pythons.get(name, sys.executable) for name in chosen}, TIMEOUT)
     absent, wrong = one_case.judge(case, outcomes)
     if missing == "fail":

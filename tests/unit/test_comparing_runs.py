@@ -371,8 +371,9 @@ def test_a_call_that_one_run_lacks(compared: Any) -> None:
 
 def test_a_call_that_fails_in_one_run(compared: Any) -> None:
     failed = {"step": 1, "call": "clip_grad_norm_", "seconds": 0.1, "error": "ValueError: no"}
-    assert compared([line(1)], [failed]).first.stage == "error"
-    assert compared([failed], [failed]).first is None
+    failed["step"] = 2
+    assert compared([line(1), line(2)], [line(1), failed]).first.stage == "error"
+    assert compared([line(1), failed], [line(1), failed]).first is None
 
 
 # -- the command
@@ -400,6 +401,52 @@ def test_the_command_refuses_what_it_cannot_compare(tmp_path: Path, capsys: pyte
     assert cli.main(["compare", a, a, "--map", str(tmp_path / "none")]) == 2
     assert cli.main(["compare", a, a, "--max-ulp", "nan"]) == 2
     assert "--max-ulp is nan; it must be 0 or more" in capsys.readouterr().err
+
+
+EMPTY = {"step": 1, "call": "clip_grad_norm_", "seconds": 0.1}
+BOUNDED = {**line(1, rule="value", norm_type=None, norm=None, coef=None, parameters={}), "threshold": [-1.0, 1.0]}
+
+
+@pytest.mark.parametrize("json_option", [[], ["--json"]])
+@pytest.mark.parametrize(
+    ("a", "b", "message"),
+    [
+        (
+            [],
+            [],
+            "a.jsonl: No unified_clip calls were recorded. Framework functions are not recorded: replace them with",
+        ),
+        ([], [line(1)], "a.jsonl: No unified_clip calls were recorded."),
+        (
+            [line(1)],
+            [],
+            "b.jsonl: No unified_clip calls were recorded. Framework functions are not recorded: replace them",
+        ),
+        ([EMPTY], [EMPTY], "a.jsonl: None of the 1 recorded calls clipped a gradient: 1 got no gradient. Record calls"),
+        (
+            [line(1)],
+            [EMPTY, {**EMPTY, "error": "ValueError: no"}],
+            "b.jsonl: None of the 2 recorded calls clipped a gradient: 1 raised an error (ValueError: no), 1 got no",
+        ),
+        ([BOUNDED], [BOUNDED], "No numbers were compared. Clips by value record none without norms=True. Record both"),
+    ],
+)
+def test_runs_that_have_nothing_to_compare_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], a: Any, b: Any, message: str, json_option: list[str]
+) -> None:
+    files = [str(written(tmp_path / name, lines)) for name, lines in (("a.jsonl", a), ("b.jsonl", b))]
+    assert cli.main(["compare", *files, *json_option]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert message in printed.err
+
+
+def test_thresholds_that_were_not_compared_are_reported(compared: Any) -> None:
+    known, unknown = line(1), {**line(1), "threshold": None}
+    assert runs_report.result(compared([known, line(2)], [unknown, line(2)])) == [
+        "The runs are the same: 2 calls.",
+        "Thresholds were not compared in 1 of 2 calls: at least one run did not record a number.",
+    ]
 
 
 def test_runs_without_norms_say_how_to_see_more(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,6 +12,8 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -256,6 +258,26 @@ def test_the_page_has_the_plot_of_a_recorded_run(tmp_path: Path, capsys: pytest.
     assert "suite.toml" in capsys.readouterr().err
     assert cli.main([*arguments, str(tmp_path / "run.jsonl")]) == 0
     assert "each step of the recorded run" in (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("clip", "message"),
+    [
+        (lambda: None, "run.jsonl: No unified_clip calls were recorded."),
+        (lambda: unified_clip.clip_by_value(np.array([2.0]), -1.0, 1.0), "run.jsonl: No norm above 0 to plot."),
+    ],
+)
+def test_a_recorded_run_without_norms_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], clip: Callable[[], object], message: str
+) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", unified_clip.ClipWarning)
+        with unified_clip.record(tmp_path / "run.jsonl"):
+            clip()
+    arguments = ["parity", "--suite", str(suite(tmp_path, ONE_CASE)), "--out", str(tmp_path / "out"), "--recorded"]
+    assert cli.main([*arguments, str(tmp_path / "run.jsonl")]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_command_fails_on_a_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,6 +64,21 @@ def test_updates_that_differ_where_the_clips_do_not_are_explained(
     assert says in data["finding"]["text"]
 
 
+def test_steps_without_a_clip_on_either_side_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sometimes = NUMPY.replace("for batch in batches:", "for index, batch in enumerate(batches):").replace(
+        "CLIP", "grads = grads if index % 2 else uc.clip_by_global_norm(grads, 0.5)[0]"
+    )
+    data = verified(tmp_path, capsys, sometimes, sometimes)
+    assert data["same"]
+    assert data["without_clip"] == [2, 4]
+    assert run(tmp_path, sometimes, sometimes) == 0
+    printed = capsys.readouterr().out
+    assert "No clip call was seen on either side at 2 of 4 steps (2, 4): only gradients and updates were" in printed
+    assert [line.split("│")[-2].strip() for line in printed.splitlines() if line.startswith("│")] == [
+        "same", "no clip seen", "same", "no clip seen",
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(("rate", "same"), [("2.0**-18", True), ("2.0**-17", False), ("0", False)])
 def test_updates_are_not_the_same_by_being_small(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], rate: str, same: bool

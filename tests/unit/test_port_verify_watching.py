@@ -110,7 +110,10 @@ def test_each_norm_and_coefficient_is_told_of_a_clip_of_each(tmp_path: Path) -> 
 
 
 def test_a_call_that_was_given_no_gradient_is_not_recorded(tmp_path: Path) -> None:
-    with pytest.warns(unified_clip.ClipWarning, match="holds no clip call"), unified_clip.record(tmp_path / "r") as run:
+    with (
+        pytest.warns(unified_clip.ClipWarning, match="No unified_clip calls were recorded"),
+        unified_clip.record(tmp_path / "r") as run,
+    ):
         Observer(run).see(Native("clip", "torch", "global", 1.0), Seen([], []))
     assert runs.read(tmp_path / "r").lines == []
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -90,6 +93,34 @@ def test_what_is_wrong_is_told(arguments: tuple[object, ...], error: type[Except
         suggest_threshold(*arguments)
     with pytest.raises(ValueError, match="skip is -1"):
         suggest_threshold(NORMS, skip=-1)
+
+
+@pytest.mark.parametrize(
+    ("clip", "message"),
+    [
+        (lambda: None, "run.jsonl: No unified_clip calls were recorded. Framework functions are not recorded"),
+        (
+            lambda: unified_clip.clip_by_value(np.array([2.0]), -1.0, 1.0),
+            "run.jsonl: None of the 1 recorded calls has a total norm. Clips by value have none",
+        ),
+    ],
+)
+def test_a_recording_without_total_norms_is_refused(tmp_path: Path, clip: Callable[[], object], message: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", unified_clip.ClipWarning)
+        with unified_clip.record(tmp_path / "run.jsonl"):
+            clip()
+    with pytest.raises(ValueError, match=re.escape(message)):
+        suggest_threshold(tmp_path / "run.jsonl")
+
+
+@pytest.mark.parametrize("text", ["", "{}\n", '{"step": 1, "norm": 2.0}\n' * 30])
+def test_a_file_without_the_header_of_a_recording_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.jsonl").write_text(text, encoding="utf-8")
+    with pytest.raises(
+        ValueError, match=r"a\.jsonl is no recording of unified_clip\.record: its first line has no header"
+    ):
+        suggest_threshold(tmp_path / "a.jsonl")
 
 
 def test_a_file_that_is_no_recording_is_told(tmp_path: Path) -> None:

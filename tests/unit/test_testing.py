@@ -62,6 +62,16 @@ def test_only_what_is_further_apart_than_max_ulp_counts() -> None:
             assert_gradients_equal(a, b, wrong)
 
 
+@pytest.mark.parametrize(
+    ("a", "b"), [([], []), ({}, []), ([None], [None]), ({"w": None}, {"w": None}), ((x for x in ()), [])]
+)
+def test_containers_without_any_gradient_are_refused(a: Any, b: Any) -> None:
+    with pytest.raises(ValueError, match="a and b hold no gradient, so nothing can be compared"):
+        assert_gradients_equal(a, b)
+    with pytest.raises(ValueError, match="grads holds no gradient, so nothing can be compared"):
+        assert_clip_parity(b, "global_norm", ["numpy"])
+
+
 def test_nan_equals_nan_and_nothing_else_and_the_zeros_are_1_ulp_apart() -> None:
     other_nan = np.array([0x7FC00001], np.uint32).view(np.float32)
     assert_gradients_equal([f32(math.nan)], [other_nan])

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from .runs import Line, Parameter, Recording, RunError, read
+from .runs import Line, Parameter, Recording, RunError, check_clipped, read
 
 Stage = Literal[
     "calls", "error", "rule", "norm type", "threshold", "weight", "gradient", "norms", "norm", "coefficient"
@@ -136,11 +136,14 @@ def compare(
         called: What sentences call each run, in place of its file's name.
 
     Raises:
-        RunError: A file is no recording, or `names` has names that are in neither run.
+        RunError: A file is no recording or has no clip calls, the runs have no numbers to compare, or `names` has names
+            that are in neither run.
     """
     from . import mistakes  # which builds on this module
 
     one, other = (read(path, name) for path, name in zip((a, b), called, strict=True))
+    for run in (one, other):
+        check_clipped(run)
     pairs = list(_pairs(one, other, _oriented(one, other, names or {})))
     agreements = [agreement for stage in NUMBERS if (agreement := _agreement(stage, pairs, max_ulp)).compared]
     partings = [_first(one, other, pairs, ulps) for ulps in (max_ulp, max(max_ulp, mistakes.ROUNDING))]
@@ -149,6 +152,11 @@ def compare(
         for first, index in dict.fromkeys(partings)
         if first is not None
     }
+    if not (found or agreements):
+        raise RunError(
+            f"{one.path} and {other.path}: No numbers were compared. Clips by value record none without norms=True. "
+            "Record both runs with norms=True."
+        )
     return Comparison(one, other, max_ulp, pairs, found, agreements)
 
 

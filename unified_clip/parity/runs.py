@@ -9,7 +9,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from ..record import SCHEMA
+from ..record import NO_CALLS, SCHEMA
 
 
 class RunError(Exception):
@@ -156,6 +156,22 @@ def read(path: str | Path, name: str | None = None) -> Recording:
         raise RunError(f"{path} has schema {header.schema_}, and this version of unified_clip reads {SCHEMA}")
     found = [_parsed(path, number, line, Line) for number, line in enumerate(lines, start=2)]
     return Recording(path=path, header=header, lines=found, torn=bool(torn), name=name or path.name)
+
+
+def check_clipped(run: Recording) -> None:
+    """Reject a run of which no call clipped a gradient: nothing in it can be compared or plotted."""
+    if any(line.rule is not None for line in run.lines):
+        return
+    if not run.lines:
+        raise RunError(f"{run.path}: {NO_CALLS}")
+    errors = [line.error for line in run.lines if line.error]
+    without = len(run.lines) - len(errors)
+    reasons = [f"{len(errors)} raised an error ({errors[0]})"] if errors else []
+    reasons += [f"{without} got no gradient"] if without else []
+    raise RunError(
+        f"{run.path}: None of the {len(run.lines)} recorded calls clipped a gradient: {', '.join(reasons)}. "
+        "Record calls that get gradients, after the backward pass."
+    )
 
 
 def _parsed(path: Path, number: int, text: str, model: Any) -> Any:

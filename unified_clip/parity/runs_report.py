@@ -60,7 +60,7 @@ def lines(found: Comparison) -> list[str]:
 def result(found: Comparison) -> list[str]:
     """Where the runs part, why, and how far they are the same."""
     if found.first is None:
-        return [f"The runs are the same: {_calls(found.pairs)}{_allowed(found)}."]
+        return [f"The runs are the same: {_calls(found.pairs)}{_allowed(found)}.", *_unknown_thresholds(found)]
     about: list[str] = []
     for number, (difference, findings) in enumerate(found.partings.items()):
         about.append(f"{BEYOND if number else APART} at step {difference.step}: {_told(difference)}.")
@@ -69,6 +69,13 @@ def result(found: Comparison) -> list[str]:
     if not all(found.partings.values()) and not (found.a.header.norms and found.b.header.norms):
         about.append("Record both runs with norms=True to see by which parameters they differ.")
     return [*about, *(_agreed(each, found) for each in found.agreements)]
+
+
+def _unknown_thresholds(found: Comparison) -> list[str]:
+    """Where thresholds could not be compared."""
+    count = sum(pair.a.rule is not None and None in (pair.a.threshold, pair.b.threshold) for pair in found.pairs)
+    where = f"{count} of {_calls(found.pairs)}"
+    return [f"Thresholds were not compared in {where}: at least one run did not record a number."] if count else []
 
 
 def _told(first: Difference) -> str:

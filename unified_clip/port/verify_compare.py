@@ -49,6 +49,11 @@ class Row:
     clips_alike: bool
     """Whether they clip by the same rule and threshold, in as many calls."""
 
+    @property
+    def has_clip(self) -> bool:
+        """Whether at least one side made a clip call."""
+        return bool(self.old or self.new)
+
     def distance(self, stage: Stage) -> Distance | None:
         found: Distance | Far | None = getattr(self, stage)
         return found.distance if isinstance(found, Far) else found
@@ -80,6 +85,11 @@ class Verified:
     """What explains updates that differ where the clips do not."""
 
     max_ulp: float
+
+    @property
+    def without_clip(self) -> list[int]:
+        """The steps at which neither side made a clip call."""
+        return [row.step for row in self.rows if not row.has_clip]
 
     @property
     def is_same(self) -> bool:

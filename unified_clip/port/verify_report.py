@@ -27,6 +27,7 @@ WIDE = 200
 
 VERDICTS = {
     "": "same",
+    "no clip": "no clip seen",
     "clip": "another clip",
     "norm": "norm differs",
     "coefficient": "coefficient differs",
@@ -62,12 +63,24 @@ def sentences(found: Verified) -> list[str]:
         f"{ran.script} gives gradients that are not clipped; what the clip calls made of them is compared."
         for ran in found.unclipped
     ]
-    told += [*_parts(found), *_another_eps(found)]
+    told += [*_without_clip(found), *_parts(found), *_another_eps(found)]
     if found.is_same:
         allowed = f", up to {found.max_ulp:g} ULP" if found.max_ulp else ""
         scripts = f"{found.old.script} and {found.new.script}"
         return [*told, f"Same: {scripts} clip and step alike{allowed}{_but_for(found)}."]
     return told
+
+
+def _without_clip(found: Verified) -> list[str]:
+    """The steps whose clips were not compared because there were none."""
+    steps = found.without_clip
+    if not steps:
+        return []
+    listed = ", ".join(map(str, steps[:FIRST])) + (", ..." if len(steps) > FIRST else "")
+    return [
+        f"No clip call was seen on either side at {len(steps)} of {len(found.rows)} steps ({listed}): only gradients "
+        "and updates were compared there."
+    ]
 
 
 def _but_for(found: Verified) -> str:
@@ -152,7 +165,7 @@ def _cells(row: Row, max_ulp: float) -> list[str]:
         *(_numbers([number for line in lines for number in line.norms()], max) for lines in (row.old, row.new)),
         *(_numbers([number for line in lines for number in line.coefs()], min) for lines in (row.old, row.new)),
         *("-" if far is None else _far(far.distance) for far in (row.tensors, row.update)),
-        VERDICTS[apart[0] if apart else ""],
+        VERDICTS[apart[0] if apart else "" if row.has_clip else "no clip"],
     ]
 
 
@@ -177,6 +190,7 @@ def as_data(found: Verified) -> dict[str, Any]:
         "same": found.is_same,
         "max_ulp": found.max_ulp,
         "steps": [_row_data(row, found.max_ulp) for row in found.rows],
+        "without_clip": found.without_clip,
         "unclipped": [ran.script.side for ran in found.unclipped],
         "finding": None if found.finding is None else vars(found.finding),
         "clips": {key: value for key, value in clips.items() if key not in ("a", "b", "same", "max_ulp")},

@@ -78,7 +78,7 @@ def run(file: Path, name: str, job: Path, out: Path) -> dict[str, Any]:
     given = 0
     with warnings.catch_warnings(), recording:
         warnings.filterwarnings("ignore", "gradients inside a graph are not stored", unified_clip.ClipWarning)
-        warnings.filterwarnings("ignore", ".*holds no clip call", unified_clip.ClipWarning)
+        warnings.filterwarnings("ignore", ".*No unified_clip calls were recorded", unified_clip.ClipWarning)
         found = function(weights, batches)
         yields = inspect.isgenerator(found)
         for given, values in enumerate(_steps(found, recording) if yields else [found], start=1):
