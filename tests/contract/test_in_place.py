@@ -90,6 +90,24 @@ def test_the_same_memory_listed_twice_counts_and_is_scaled_once(kit: Kit) -> Non
         assert float(kit.array(norm)) == 5.0
 
 
+def test_functional_names_and_norms_count_every_position(kit: Kit) -> None:
+    tensor = kit.tensor([3.0, 4.0])
+    expected = np.float32(50**0.5)
+    clipped, norm = kit.namespace.clip_by_global_norm([tensor, tensor], 1.0)
+    norms = [norm, kit.namespace.global_norm([tensor, tensor]), kit.namespace.get_total_norm([tensor, tensor])]
+    assert [kit.array(each) for each in norms] == [expected] * 3
+    np.testing.assert_allclose([kit.array(each) for each in clipped], [[3 / expected, 4 / expected]] * 2, rtol=1e-6)
+
+
+def test_every_entry_counts_where_tensors_cannot_be_written(kit: Kit) -> None:
+    """There, two gradients are often one tensor: those of `a + b`."""
+    if kit.writable:
+        return
+    tensor = kit.tensor([3.0, 4.0])
+    gradients = [tensor, tensor]
+    assert kit.array(kit.namespace.clip_grad_norm_(gradients, 1.0)) == np.float32(50**0.5)
+
+
 def test_gradients_without_a_gradient_are_silent(kit: Kit) -> None:
     for function in names(kit):
         function([])

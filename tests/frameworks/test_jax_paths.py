@@ -227,6 +227,15 @@ def test_gradients_of_a_sum_are_one_array_and_count_twice() -> None:
     np.testing.assert_allclose(np.concatenate(grads), [0.5**0.5] * 2, rtol=1e-6)
 
 
+def test_every_entry_counts_under_jit() -> None:
+    @jax.jit
+    def norms(gradient: Any) -> Any:
+        gradients = [gradient, gradient]
+        return uc.clip_grad_norm_(gradients, 1.0), uc.global_norm([gradient, gradient])
+
+    assert [float(norm) for norm in norms(jnp.array([3.0, 4.0], "float32"))] == [float(np.float32(50**0.5))] * 2
+
+
 def test_random_keys_are_no_gradients() -> None:
     with pytest.raises(TypeError, match="position 0 is key"):
         uc.global_norm([jax.random.key(0)])

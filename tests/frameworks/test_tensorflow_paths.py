@@ -402,6 +402,16 @@ def test_a_list_below_the_threshold_keeps_its_tensors() -> None:
     assert gradients[0] is before
 
 
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_every_entry_counts_in_a_graph(jit_compile: bool) -> None:
+    @tf.function(jit_compile=jit_compile)
+    def norms(gradient: Any) -> Any:
+        gradients = [gradient, gradient]
+        return uc.clip_grad_norm_(gradients, 1.0), uc.global_norm([gradient, gradient])
+
+    assert [float(norm) for norm in norms(tf.constant([3.0, 4.0]))] == [float(np.float32(50**0.5))] * 2
+
+
 @pytest.mark.parametrize("kind", [tf.Variable, keras.Variable])
 def test_accumulators_are_assigned(kind: Any) -> None:
     accumulator = kind(GRADIENT, trainable=False)
