@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
 import ml_dtypes
@@ -39,15 +39,15 @@ def norm(arrays: Iterable[np.ndarray], p: float = 2.0) -> float:
     """The exact p-norm (p of 1, 2, inf) of everything, rounded once; float32 unless any array is wider."""
     arrays = list(arrays)
     dtype = norm_dtype(a.dtype.name for a in arrays)
-    parts = [part for a in arrays for part in _parts(a, p)]
+    parts = [part for a in arrays for part in (_wide(a).real, _wide(a).imag)]
     if any(np.isnan(part).any() for part in parts):
         return math.nan
     if any(np.isinf(part).any() for part in parts):
         return math.inf
-    values = [Fraction(x) for part in parts for x in np.abs(part).ravel().tolist()]
-    if p == 2:
-        return nearest_root(sum((v * v for v in values), Fraction(0)), dtype)
-    return nearest(sum(values, Fraction(0)) if p == 1 else max(values, default=Fraction(0)), dtype)
+    squares = [sum(Fraction(x) ** 2 for x in (z.real, z.imag)) for a in arrays for z in _wide(a).ravel().tolist()]
+    if p == 1:
+        return nearest_sum_of_roots(squares, dtype)
+    return nearest_root(sum(squares, Fraction(0)) if p == 2 else max(squares, default=Fraction(0)), dtype)
 
 
 def nearest(value: Fraction, dtype: str) -> float:
@@ -60,6 +60,19 @@ def nearest_root(square: Fraction, dtype: str) -> float:
     scale = 4 ** max(0, (square.denominator.bit_length() - square.numerator.bit_length()) // 2 + 64)
     root = Fraction(math.isqrt(int(square * scale)), math.isqrt(scale))
     return _nearest(dtype, _guess(root, dtype), lambda point: (square > point * point) - (square < point * point))
+
+
+def nearest_sum_of_roots(squares: Sequence[Fraction], dtype: str) -> float:
+    """The float of `dtype` nearest to the sum of the square roots of values whose denominators are powers of two."""
+    bits = 1200
+    while True:
+        scaled = [int(square * 4**bits) for square in squares]
+        roots = [math.isqrt(square) for square in scaled]
+        inexact = sum(root * root != square * 4**bits for root, square in zip(roots, squares, strict=True))
+        low, high = (nearest(Fraction(sum(roots) + more, 2**bits), dtype) for more in (0, inexact))
+        if low == high:
+            return low
+        bits *= 2
 
 
 def _guess(value: Fraction, dtype: str) -> np.floating:
@@ -120,11 +133,8 @@ def clamped(values: np.ndarray, low: float, high: float) -> np.ndarray:
         return np.where(values < low, low, np.where(values > high, high, values))
 
 
-def _parts(values: np.ndarray, p: float) -> list[np.ndarray]:
-    if not np.iscomplexobj(values):
-        return [values.astype(np.float64)]
-    wide = values.astype(np.complex128)
-    return [wide.real, wide.imag] if p == 2 else [np.abs(wide)]
+def _wide(values: np.ndarray) -> np.ndarray:
+    return values.astype(np.complex128 if np.iscomplexobj(values) else np.float64)
 
 
 # -- derivatives, in float64: of the sum of w times a result, and of that derivative's inner product with v

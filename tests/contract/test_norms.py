@@ -22,8 +22,7 @@ def check_norm(kit: Kit, got: object, arrays: list[np.ndarray], p: float = 2.0) 
     expected = reference.norm(arrays, p)
     dtype = reference.norm_dtype(a.dtype.name for a in arrays)
     assert kit.dtype(got) == dtype
-    close_only = not kit.exact or (p != 2 and any(np.iscomplexobj(a) for a in arrays))
-    if not close_only or not math.isfinite(expected):
+    if kit.exact or not math.isfinite(expected):
         assert float(kit.array(got)) == expected or (math.isnan(expected) and math.isnan(float(kit.array(got))))
     elif dtype == "float64":
         assert float(kit.array(got)) == pytest.approx(expected, rel=1e-12)
@@ -47,6 +46,20 @@ def test_random_lists_of_every_dtype(kit: Kit, p: float, seed: int) -> None:
         arrays.append(reference.array(values, dtype))
     got = kit.namespace.get_total_norm([kit.tensor(a, a.dtype.name) for a in arrays], p)
     check_norm(kit, got, arrays, math.inf if p == "inf" else p)
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+@given(data=st.data())
+def test_one_complex_number_has_the_same_norm_for_every_order(kit: Kit, dtype: str, data: st.DataObject) -> None:
+    if dtype not in kit.complex or not kit.exact:
+        return
+    width = 32 if dtype == "complex64" else 64
+    parts = st.floats(width=width, allow_nan=False, allow_infinity=False)
+    array = np.array([complex(data.draw(parts), data.draw(parts))], dtype)
+    for value in (array, np.array([0.8622461846199109 + 0.11606067343101731j], dtype)):
+        for p in (1, 2, math.inf):
+            norm = float(kit.array(kit.namespace.get_total_norm([kit.tensor(value, dtype)], p)))
+            assert norm == reference.norm([value], 2)
 
 
 @given(

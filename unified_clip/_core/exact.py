@@ -31,7 +31,7 @@ LIMBS = 138
 """The words of 32 bits that hold a sum: the square of the largest float64 is below 2**4196 units, and 2**200 of
 them fit (as in `_native/accumulator.hpp`)."""
 
-WORDS = LIMBS + 4
+WORDS = LIMBS + 5
 """What an accumulator is when it is sent."""
 
 
@@ -62,6 +62,9 @@ class Accumulator:
     pairs: int = 0
     """The same for sums that were held in two float64 each."""
 
+    roots: int = 0
+    """How many square roots that are not whole are in it, each rounded down to a unit: see `_ops/moduli.py`."""
+
     nan: bool = False
     infinite: bool = False
 
@@ -70,6 +73,7 @@ class Accumulator:
             self.total + other.total,
             self.blocks + other.blocks,
             self.pairs + other.pairs,
+            self.roots + other.roots,
             self.nan or other.nan,
             self.infinite or other.infinite,
         )
@@ -93,14 +97,14 @@ class Accumulator:
     def to_words(self) -> list[int]:
         """WORDS integers below 2**32: over up to 2**31 processes, sums of them fit int64."""
         limbs = struct.unpack(f"<{LIMBS}I", self.total.to_bytes(4 * LIMBS, "little"))
-        return [*limbs, self.blocks, self.pairs, self.nan, self.infinite]
+        return [*limbs, self.blocks, self.pairs, self.roots, self.nan, self.infinite]
 
     @classmethod
     def from_words(cls, words: Sequence[int]) -> Accumulator:
         """From the words of one accumulator, or from those of several, added up: then it is their sum."""
         total = sum(word << (32 * place) for place, word in enumerate(words[:LIMBS]) if word)
-        blocks, pairs, nan, infinite = words[LIMBS:]
-        return cls(total, blocks, pairs, nan > 0, infinite > 0)
+        blocks, pairs, roots, nan, infinite = words[LIMBS:]
+        return cls(total, blocks, pairs, roots, nan > 0, infinite > 0)
 
     def root(self, p: int, dtype: str) -> float | None:
         """The p-th root (p is 1 or 2) as the nearest number of `dtype`, or None where `slack` leaves that open."""
@@ -108,10 +112,13 @@ class Accumulator:
             return math.nan
         if self.infinite:
             return math.inf
-        low = _rounded_root(max(self.total - self.slack, 0), p, dtype)
-        if self.slack and low != _rounded_root(self.total + self.slack, p, dtype):
-            return None
-        return low
+        slack, sticky = self.slack, self.roots > 0
+        # The roots add more than nothing, and less than their number.
+        low = _rounded_root(max(self.total - slack, 0), p, dtype, sticky)
+        high = _rounded_root(self.total + slack + max(self.roots - 1, 0), p, dtype, sticky) if slack or sticky else low
+        if low == high:
+            return low
+        return None if slack else _rounded_root(self.total + self.roots // 2, p, dtype, sticky)
 
 
 def rounded_norm(sums: Callable[[bool], Accumulator], p: int, dtype: str) -> float:
@@ -131,9 +138,10 @@ def nearest(value: float | Fraction, dtype: str) -> float:
     return -rounded if value < 0 else rounded
 
 
-def _rounded_root(total: int, p: int, dtype: str) -> float:
+def _rounded_root(total: int, p: int, dtype: str, sticky: bool = False) -> float:
+    """`sticky`: the total is more by less than a unit; for p of 1 only."""
     if p == 1:
-        return _round(total, -UNIT, False, FORMATS[dtype])
+        return _round(total, -UNIT, sticky, FORMATS[dtype])
     # Shift so that the integer root has 65 bits or more: then one sticky bit decides every rounding.
     shift = max(0, (131 - total.bit_length()) // 2)
     shifted = total << (2 * shift)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, NamedTuple, NoReturn, Protocol
 
-from .exact import UNIT, WORDS, Accumulator, nearest
+from .exact import UNIT, WORDS, Accumulator
 from .ops import Path, Scalar, Tensor
 
 Number = float | int
@@ -169,7 +169,8 @@ class Measuring(Protocol):
 
     def power_sum(self, p: int, exactly: bool) -> Accumulator: ...
 
-    def greatest(self) -> float: ...
+    def greatest(self, dtype: str) -> float:
+        """The greatest magnitude, rounded to a dtype; NaN if there is any."""
 
     def relative_sum(self, p: float, top: float) -> tuple[float, float]:
         """The sum of (|g| / top)**p, as that of two numbers."""
@@ -206,10 +207,16 @@ class Exchange:
         """ValueError where anything differs that has to be the same everywhere."""
         self._total(_to_words((Accumulator(), "float32")), COMPARES)
 
-    def greatest(self, own: float, dtype: str) -> tuple[float, str]:
-        """The greatest of all processes' magnitudes, NaN if there is any: as float64 their bits are in that order."""
+    def greatest(self, own: Measuring, p: float) -> tuple[float, str]:
+        """The greatest of all processes' magnitudes, NaN if there is any: as float64 their bits are in that order.
+
+        For p = inf it is rounded to the norm's dtype, which no process knows before; else to float64.
+        """
         pieces = self._pieces()
-        words = [_bits(math.nan if math.isnan(own) else own), int(dtype == "float64")]
+        wide = own.greatest("float64")
+        narrow = own.greatest("float32") if p == math.inf else wide
+        words = [_bits(math.nan if math.isnan(top) else top) for top in (wide, narrow)]
+        words.insert(1, int(own.norm_dtype == "float64"))
         words += [0] * (WORDS + 2 - len(words))  # as many as where others add up, for a norm of another order
         found = self._reduced(self.group.greatest, [*words, GREATEST, *pieces, *(-piece for piece in pieces)])
         self._check_kind(found[WORDS + 2], GREATEST)
@@ -217,7 +224,7 @@ class Exchange:
         self._compare([high == -low for high, low in zip(most, least, strict=True)])
         if self._agreed["the number of gradient elements"] is not None:
             self._check_count(self._added([self._counted])[0])
-        return _from_bits(found[0]), "float64" if found[1] else "float32"
+        return (_from_bits(found[0]), "float64") if found[1] else (_from_bits(found[2]), "float32")
 
     def relative_sum(self, own: tuple[float, float]) -> tuple[float, float]:
         """The sum over all processes, as that of two numbers."""
@@ -438,9 +445,9 @@ def _norm(own: Measuring, exchange: Exchange, p: float) -> tuple[float, str]:
             n, dtype = _power_norm(own, exchange, int(p), exactly=True)
         assert n is not None, "an exact sum has no slack"
         return n, dtype
-    top, dtype = exchange.greatest(own.greatest(), own.norm_dtype)
+    top, dtype = exchange.greatest(own, p)
     if p == math.inf or top == 0 or not math.isfinite(top):
-        return nearest(top, dtype), dtype
+        return top, dtype
     return own.general_root(exchange.relative_sum(own.relative_sum(p, top)), p, top, dtype), dtype
 
 

@@ -82,8 +82,8 @@ class HostPath:
     def power_sum(self, p: int, exactly: bool) -> Accumulator:
         return kernels.power_sum(self._magnitudes(p), p, self.norm_dtype, exactly=exactly, threads=self._threads)
 
-    def greatest(self) -> float:
-        return kernels.greatest(self._magnitudes(math.inf), self._threads)
+    def greatest(self, dtype: str) -> float:
+        return kernels.greatest(self._magnitudes(math.inf), dtype, self._threads)
 
     def relative_sum(self, p: float, top: float) -> tuple[float, float]:
         return kernels.relative_sum(self._magnitudes(p), p, top)
@@ -254,7 +254,7 @@ class OneNormPath(LanePath):
 
     def norm(self, p: float) -> Scalar:
         if p == math.inf:
-            return nearest(self.greatest(), self.norm_dtype)
+            return self.greatest(self.norm_dtype)
         if p not in (1, 2):
             return super().norm(p)
         return rounded_norm(partial(self.power_sum, int(p)), int(p), self.norm_dtype)
@@ -263,8 +263,8 @@ class OneNormPath(LanePath):
         how = kernels.how_to_add(exactly, blocks=self.norm_dtype == "float32")
         return kernels.native_sum(self._lane.power_sum(p, how, self._threads), how)
 
-    def greatest(self) -> float:
-        return float(self._lane.greatest(self._threads))
+    def greatest(self, dtype: str) -> float:
+        return nearest(self._lane.greatest(self._threads), dtype)
 
     def as_norm(self, n: Scalar) -> Tensor:
         if not self._lane.makes_tensors:

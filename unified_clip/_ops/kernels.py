@@ -23,11 +23,10 @@ import numpy.typing as npt
 from .._core.exact import BLOCK, FORMATS, Accumulator, nearest, rounded_norm
 from .._core.ops import Scalar
 from .._native import KERNELS
+from . import moduli
+from .exact_sums import CHUNK, sum_exactly
 
 Array = npt.NDArray[Any]
-
-CHUNK = 16 * BLOCK
-"""Elements that are widened to float64 at a time: small enough for the cache."""
 
 CODES = {"float16": "e", "bfloat16": "B", "float32": "f", "float64": "d", "complex64": "F", "complex128": "D"}
 """How the compiled kernels are told of a dtype."""
@@ -37,20 +36,15 @@ LINE, WORTH_SHARING = 64, 4096
 
 MOST_THREADS = 1024
 
-LIMB = 18
-"""A 53-bit mantissa is split into limbs of 18, 18 and 17 bits: what is added for an element is below 2**37, so CHUNK of
-them stay below 2**53."""
-
 
 # -- norms
 
 
 def real_parts(view: Array, dtype: str, p: float) -> list[tuple[Array, str]]:
-    """Arrays with the same sum of |g|**p, complex ones for p = 2 only: otherwise real ones of their magnitudes."""
-    if p == 2 or not dtype.startswith("complex"):
+    """Arrays with the same sum of |g|**p: real ones where that takes no more than float64 moduli of complex ones."""
+    if p in (1, 2, math.inf) or not dtype.startswith("complex"):
         return [(view, dtype)]
-    wide = view.astype(np.complex128)
-    return [(np.where(np.isnan(wide), np.nan, np.abs(wide)), "float64")]  # abs(inf + nan j) is inf
+    return [(moduli.rounded(view), "float64")]
 
 
 def exact_norm(parts: Sequence[tuple[Array, str]], p: int, dtype: str, threads: int = 1) -> float:
@@ -64,11 +58,25 @@ def power_sum(
     # A float64 term has more bits than a certified block sum keeps, and a float64 norm needs more than 2**-40.
     blocks = dtype == "float32" and all(part_dtype not in ("float64", "complex128") for _, part_dtype in parts)
     how = how_to_add(exactly, blocks=blocks)
+    if p == 1 and any(map(_is_complex, parts)):
+        real = [part for part in parts if not _is_complex(part)]
+        found = power_sum(real, 1, dtype, exactly=exactly, threads=threads)
+        return sum((_sum_of_moduli(view, how) for view, _ in filter(_is_complex, parts)), start=found)
     if compiled := _kernels_for([view for view, _ in parts]):
         buffers, codes = _buffers(parts)
         return native_sum(compiled.power_sum(buffers, codes, p, how, threads), how)
     real = [part for view, dtype in parts for part in _real_and_imaginary(view, dtype)]
     return _block_sums(real, p) if how == "blocks" else _exact_sum(real, p)
+
+
+def _is_complex(part: tuple[Array, str]) -> bool:
+    return part[1].startswith("complex")
+
+
+def _sum_of_moduli(view: Array, how: str) -> Accumulator:
+    if how == "blocks":  # a float64 modulus of complex64 loses 2**-51 at most, which a block's certificate has room for
+        return _block_sums([(moduli.rounded(view), "float64")], 1)
+    return moduli.exact_sum(view) if how == "exact" else moduli.pair_sum(view)
 
 
 def how_to_add(exactly: bool, *, blocks: bool) -> str:
@@ -112,7 +120,7 @@ def _block_sums(parts: Sequence[tuple[Array, str]], p: int) -> Accumulator:
         sums.append(np.einsum("ij,ij->i", blocks, blocks) if p == 2 else np.abs(blocks).sum(axis=1))
     flat = np.concatenate(sums) if sums else np.zeros(0)
     finite = np.isfinite(flat)
-    found = Accumulator.of_block_sums(_sum_exactly(flat[finite], 1).total)
+    found = Accumulator.of_block_sums(sum_exactly(flat[finite], 1).total)
     return found + Accumulator(nan=bool(np.isnan(flat).any()), infinite=bool(np.isinf(flat).any()))
 
 
@@ -121,7 +129,7 @@ def _exact_sum(parts: Sequence[tuple[Array, str]], p: int) -> Accumulator:
     for chunk in _chunks(parts):
         finite = np.isfinite(chunk)
         if finite.all():
-            found += _sum_exactly(chunk, p)
+            found += sum_exactly(chunk, p)
         else:
             found += Accumulator(nan=bool(np.isnan(chunk).any()), infinite=bool(np.isinf(chunk).any()))
     return found
@@ -147,37 +155,23 @@ def _chunks(parts: Sequence[tuple[Array, str]]) -> Iterator[npt.NDArray[np.float
         yield buffer[:end]
 
 
-def _sum_exactly(values: npt.NDArray[np.float64], p: int) -> Accumulator:
-    """The exact sum of |x| or x**2 of finite float64: limbs of the mantissas, added up for each exponent."""
-    total = 0
-    for start in range(0, values.size, CHUNK):
-        bits = np.ascontiguousarray(values[start : start + CHUNK]).view(np.uint64)
-        exponent = ((bits >> np.uint64(52)) & np.uint64(0x7FF)).astype(np.int64)
-        mantissa = bits & np.uint64((1 << 52) - 1) | (exponent > 0).astype(np.uint64) << np.uint64(52)
-        exponent = np.maximum(exponent, 1) - 1  # |x| is mantissa * 2**exponent in units of 2**-1074
-        a, b, c = (
-            ((mantissa >> np.uint64(k * LIMB)) & np.uint64((1 << LIMB) - 1)).astype(np.float64) for k in range(3)
-        )
-        limbs = [a, b, c] if p == 1 else [a * a, 2 * a * b, 2 * a * c + b * b, 2 * b * c, c * c]
-        for k, limb in enumerate(limbs):
-            sums = np.bincount(exponent, weights=limb)  # exact: integers below 2**53
-            for e in np.flatnonzero(sums):
-                total += int(sums[e]) << (p * int(e) + k * LIMB + (1074 if p == 1 else 0))
-    return Accumulator(total)
-
-
 def general_norm(parts: Sequence[tuple[Array, str]], p: float, dtype: str, threads: int = 1) -> float:
     """Any p > 0, inf included, in extended precision where NumPy has it; divided by the greatest magnitude first."""
-    top = greatest(parts, threads)
-    if p == math.inf or top == 0 or not math.isfinite(top):
-        return nearest(top, dtype)
+    if p == math.inf:
+        return greatest(parts, dtype, threads)
+    top = greatest(parts, "float64", threads)
+    if top == 0 or not math.isfinite(top):
+        return top
     return general_root(relative_sum(parts, p, top), p, top, dtype)
 
 
-def greatest(parts: Sequence[tuple[Array, str]], threads: int = 1) -> float:
-    """The greatest magnitude; NaN if there is any, 0 for no elements."""
-    compiled = _kernels_for([view for view, _ in parts])
-    return float(compiled.greatest(*_buffers(parts), threads) if compiled else _greatest(parts))
+def greatest(parts: Sequence[tuple[Array, str]], dtype: str, threads: int = 1) -> float:
+    """The greatest magnitude, rounded once to a dtype; NaN if there is any, 0 for no elements."""
+    real = [part for part in parts if not _is_complex(part)]
+    compiled = _kernels_for([view for view, _ in real])
+    top = float(compiled.greatest(*_buffers(real), threads) if compiled else _greatest(real))
+    found = [nearest(top, dtype), *(moduli.greatest(view, dtype) for view, _ in filter(_is_complex, parts))]
+    return max(found, key=_nan_last)
 
 
 def relative_sum(parts: Sequence[tuple[Array, str]], p: float, top: float) -> tuple[float, float]:

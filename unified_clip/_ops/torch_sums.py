@@ -38,8 +38,8 @@ class TorchSums:
         flags = Accumulator(nan=found.nan, infinite=found.infinite)
         return Accumulator.of_block_sums(found.total) + flags
 
-    def greatest(self) -> float:
-        return kernels.greatest(self._magnitudes(float("inf")))
+    def greatest(self, dtype: str) -> float:
+        return kernels.greatest(self._magnitudes(float("inf")), dtype)
 
     def relative_sum(self, p: float, top: float) -> tuple[float, float]:
         return kernels.relative_sum(self._magnitudes(p), p, top)
