@@ -32,7 +32,6 @@ def test_a_name_is_known_by_what_is_imported(imports: str, call: str, after: str
 @pytest.mark.parametrize(
     "source",
     [
-        "from mine import clip_grad_norm_\nclip_grad_norm_(p, 1.0)\n",
         "from .utils import clip_grad_norm_\nclip_grad_norm_(p, 1.0)\n",
         "def clip_grad_norm_(p, c): pass\nclip_grad_norm_(p, 1.0)\n",
         "import numpy as tf\ntf.clip_by_norm(g, 1.0)\n",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 import libcst as cst
 
+from . import hidden, trainers
+from .found import Arguments, Found, Imports
 from .module import Module, Target
-from .names import KERAS_RULES, METHODS, Engine, Native, is_keras_optimizer, last_names, native, natives
+from .names import KERAS_RULES, METHODS, Engine, Native, is_keras_optimizer, last_names, native
 
 CHECKS = ("isinstance", "issubclass")
 ENGINES = {"torch", "accelerate", "lightning", "lightning_fabric", "pytorch_lightning", "fairscale"}
@@ -19,47 +20,9 @@ UNKNOWN = "which optimizer this is cannot be seen"
 MADE_OF_DICT = "which optimizer is made of it cannot be seen"
 
 
-@dataclass(frozen=True, eq=False)
-class Found:
-    """A clip."""
-
-    node: cst.CSTNode
-    """The name, in full; or an argument, or a call."""
-
-    name: str
-    native: Native | None = None
-    call: cst.Call | None = None
-    """Of the native; None where it is only named."""
-
-    unsure: str = ""
-    """Why it cannot be ported, where that is clear from the beginning."""
-
-
-class Arguments:
-    """The arguments of a call, by the names of parameters."""
-
-    def __init__(self, call: cst.Call, parameters: Sequence[str]) -> None:
-        self.given: dict[str, cst.Arg] = {}
-        self.strange: list[str] = []
-        """What cannot be told, or is not known."""
-
-        for position, argument in enumerate(call.args):
-            if argument.star or (argument.keyword is None and position >= len(parameters)):
-                self.strange.append(argument.star or f"argument {position + 1}")
-            else:
-                name = argument.keyword.value if argument.keyword else parameters[position]
-                self.given[name] = argument
-                if name not in parameters:
-                    self.strange.append(f"{name}=")
-
-    def value(self, name: str) -> cst.BaseExpression | None:
-        """None where it is not given."""
-        return self.given[name].value if name in self.given else None
-
-
 def find(module: Module) -> list[Found]:
     """All clips, in order."""
-    imports = _Imports(module)
+    imports = Imports(module)
     found = [each for node in module.nodes for each in _at(module, imports, node)]
     replaced = set(_replaced(module))
     return [
@@ -85,51 +48,25 @@ def _replaced(module: Module) -> Iterator[Native]:
             yield known
 
 
-class _Imports:
-    """What a file imports."""
-
-    def __init__(self, module: Module) -> None:
-        self.packages: set[str] = set()
-        self.aliases: set[str] = set()
-        """Names that may stand for something that clips."""
-
-        self.stars: set[str] = set()
-        for node in module.nodes:
-            if isinstance(node, cst.Import):
-                self.packages |= {alias.evaluated_name.partition(".")[0] for alias in node.names}
-            elif isinstance(node, cst.ImportFrom) and node.module is not None and not node.relative:
-                package = module.code(node.module)
-                self.packages.add(package.partition(".")[0])
-                if isinstance(node.names, cst.ImportStar):
-                    self.stars.add(package)
-                else:
-                    known = [alias for alias in node.names if alias.evaluated_name in last_names()]
-                    self.aliases |= {alias.evaluated_alias or alias.evaluated_name for alias in known}
-
-    @property
-    def has_clip(self) -> bool:
-        """Whether something is imported whose function is called no more than clip."""
-        return bool(self.packages & {"paddle", "optax"})
-
-    @property
-    def has_keras(self) -> bool:
-        return bool(self.packages & {"keras", "tf_keras", "tensorflow"})
-
-
-def _at(module: Module, imports: _Imports, node: cst.CSTNode) -> Iterator[Found]:
+def _at(module: Module, imports: Imports, node: cst.CSTNode) -> Iterator[Found]:
     if isinstance(node, cst.Name | cst.Attribute):
         yield from _named(module, imports, node)
     elif isinstance(node, cst.Call):
         yield from _keyword_arguments(module, imports, node)
         yield from _method(module, imports, node)
-        yield from _got_by_name(module, node)
+        yield from _of_tensor(module, node)
+        yield from hidden.got_by_name(module, node)
+        yield from trainers.in_call(module, imports, node)
     elif isinstance(node, cst.AssignTarget):
         if "paddle" in imports.packages and _is_set_false(module, node):
             yield Found(node.target, "need_clip")
         if imports.has_keras:
             yield from _set_limit(module, node.target)
-    elif isinstance(node, cst.DictElement) and imports.has_keras:
-        yield from _entry(node, node.key)
+        yield from trainers.set_on(module, imports, node.target)
+    elif isinstance(node, cst.DictElement):
+        if imports.has_keras:
+            yield from _entry(node, node.key)
+        yield from trainers.entry(imports, node, node.key, node.value)
 
 
 def _entry(node: cst.CSTNode, key: cst.CSTNode) -> Iterator[Found]:
@@ -148,19 +85,20 @@ def _set_limit(module: Module, target: cst.CSTNode) -> Iterator[Found]:
             yield Found(target, f"{owner}.{target.attr.value}", unsure="it is set on the optimizer after it was made")
 
 
-def _named(module: Module, imports: _Imports, node: Target) -> Iterator[Found]:
+def _named(module: Module, imports: Imports, node: Target) -> Iterator[Found]:
     last = node.attr.value if isinstance(node, cst.Attribute) else node.value
     parent = module.parents.get(node)
     is_alias = isinstance(node, cst.Name) and last in imports.aliases
-    if not is_alias and (last not in last_names() or (last == "clip" and not imports.has_clip)):
-        return
-    if _is_no_read(module, node, parent):
+    is_known = is_alias or (last in last_names() and (last != "clip" or imports.has_clip or imports.has_clamp))
+    if not (is_known or hidden.LIKE.search(last)) or _is_no_read(module, node, parent):
         return
     names = module.full_names(node)
     found = [native(name) for name in sorted(names)]
     known = next((each for each in found if each is not None), None)
     if known is None:
-        yield from _by_star(module, imports, node, names)
+        yield from hidden.named(module, imports, node, names)
+        return
+    if last == "clip" and not is_alias and not known.quiet and not imports.has_clip:
         return
     call = parent if isinstance(parent, cst.Call) and parent.func is node else None
     name = min(filter(native, names), key=lambda name: (not name.endswith(f".{known.ours}"), len(name)))
@@ -201,15 +139,6 @@ def _is_no_read(module: Module, node: Target, parent: cst.CSTNode | None) -> boo
     return module.enclosing(node, cst.Import, cst.ImportFrom) is not None
 
 
-def _by_star(module: Module, imports: _Imports, node: Target, names: set[str]) -> Iterator[Found]:
-    """A name that may come from `import *`, or from a module that does."""
-    if names == {""}:
-        for package in imports.stars:
-            name = f"{package}.{module.code(node)}"
-            if found := native(name):
-                yield Found(node, name, found, None, f"it comes from {package} import *; import it by name")
-
-
 def _used_as(module: Module, node: cst.CSTNode, known: Native) -> str:
     """Why something that is only named cannot be ported."""
     parent = module.parents.get(node)
@@ -222,7 +151,7 @@ def _used_as(module: Module, node: cst.CSTNode, known: Native) -> str:
     return ""
 
 
-def _keyword_arguments(module: Module, imports: _Imports, call: cst.Call) -> Iterator[Found]:
+def _keyword_arguments(module: Module, imports: Imports, call: cst.Call) -> Iterator[Found]:
     """Clips that are an argument of an optimizer."""
     for argument in call.args:
         keyword = argument.keyword.value if argument.keyword else ""
@@ -249,13 +178,22 @@ def _is_false(node: cst.BaseExpression) -> bool:
     return isinstance(node, cst.Name) and node.value == "False"
 
 
-def _method(module: Module, imports: _Imports, call: cst.Call) -> Iterator[Found]:
+def _method(module: Module, imports: Imports, call: cst.Call) -> Iterator[Found]:
     """Engines' own methods."""
     if isinstance(call.func, cst.Attribute) and call.func.attr.value in METHODS and imports.packages & ENGINES:
         names = module.full_names(call.func)
-        if names == {""} and not any(_by_star(module, imports, call.func, names)):
+        if names == {""} and not any(hidden.named(module, imports, call.func, names)):
             name = module.code(call.func)
             yield Found(call, name, call=call, unsure="a method clips what its object holds, in its own way")
+
+
+def _of_tensor(module: Module, call: cst.Call) -> Iterator[Found]:
+    """p.grad.clamp_(-1, 1), or another method that clamps a tensor."""
+    if not isinstance(call.func, cst.Attribute):
+        return
+    known = native(f"Tensor.{call.func.attr.value}")
+    if known is not None and module.full_names(call.func) == {""}:
+        yield Found(call, module.code(call.func), known, call, tensor=call.func.value)
 
 
 def is_tested(module: Module, engine: Engine) -> bool:
@@ -285,28 +223,3 @@ def _constant(node: cst.BaseExpression) -> str:
         levels = [each.value for each in entries if _constant(each.key) == "level"]
         return _constant(levels[0]) if levels else "None"
     return node.value if isinstance(node, cst.Name) else ""
-
-
-def _got_by_name(module: Module, call: cst.Call) -> Iterator[Found]:
-    """getattr(paddle.nn, name)."""
-    if not isinstance(call.func, cst.Name) or call.func.value != "getattr" or len(call.args) < 2:
-        return
-    owner = module.full_name(call.args[0].value)
-    within = any(name.rpartition(".")[0] == owner for name in natives()) if owner else False
-    if within and "clip" in _said_of(module, call).lower():
-        name = f"getattr({owner}, ...)"
-        yield Found(call, name, call=call, unsure="which one it is shows only when it runs; write the name")
-
-
-def _said_of(module: Module, call: cst.Call) -> str:
-    """The words around a call of getattr: its arguments, what it is assigned to, and the functions that it is in."""
-    outer = [each for each in module.around(call) if isinstance(each, cst.FunctionDef | cst.Assign | cst.Arg)]
-    words = [module.code(argument) for argument in call.args[1:]]
-    for each in outer:
-        if isinstance(each, cst.FunctionDef):
-            words.append(each.name.value)
-        elif isinstance(each, cst.Assign):
-            words += [module.code(target.target) for target in each.targets]
-        elif each.keyword is not None:
-            words.append(each.keyword.value)
-    return " ".join(words)

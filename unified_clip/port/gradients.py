@@ -17,6 +17,9 @@ SOURCES = {
     "tensorflow.gradients",
     "tensorflow.compat.v1.gradients",
     "torch.autograd.grad",
+    "keras.backend.gradients",
+    "tensorflow.keras.backend.gradients",
+    "jax.grad",
     "paddle.grad",
     "paddle.autograd.grad",
     "paddle.fluid.dygraph.grad",
@@ -166,7 +169,7 @@ class Gradients:
         if isinstance(node, cst.Name):
             return self._of_binding(self._module.binding(node))
         if isinstance(node, cst.Attribute):
-            return "gradient" if node.attr.value == "grad" else self._of_binding(self._module.binding(node))
+            return self._of_attribute(node)
         if isinstance(node, cst.Call):
             return self._of_call(node)
         if isinstance(node, cst.ListComp | cst.GeneratorExp | cst.SetComp):
@@ -183,6 +186,13 @@ class Gradients:
             both = self.kind(node.left), self.kind(node.right)
             return both[0] if all(isinstance(each, Of) for each in both) else None
         return self.kind(node.value) if isinstance(node, cst.NamedExpr) else None
+
+    def _of_attribute(self, node: cst.Attribute) -> Kind:
+        if node.attr.value == "grad":  # of a parameter, and not jax.grad
+            return None if self._module.full_name(node) in SOURCES else "gradient"
+        if node.attr.value == "data":
+            return self.kind(node.value)
+        return self._of_binding(self._module.binding(node))
 
     def _of_elements(self, node: cst.List | cst.Tuple) -> Kind:
         kinds = tuple(self.kind(each.value) for each in node.elements)
@@ -221,10 +231,12 @@ class Gradients:
         return found
 
     def _of_call(self, node: cst.Call) -> Kind:
+        if isinstance(node.func, cst.Call) and self._module.full_name(node.func.func) == "jax.grad":
+            return "gradient"
         name = self._module.full_name(node.func) or self._module.code(node.func)
         arguments = [argument.value for argument in node.args if not argument.star]
         if name in SOURCES:
-            return Of("gradient")
+            return Of("gradient") if name != "jax.grad" else None
         if isinstance(node.func, cst.Attribute):
             method = node.func.attr.value
             if method == "compute_gradients":

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import libcst as cst
 
-from .find import Arguments, Found
+from . import trainers
+from .found import Arguments, Found
 from .module import Module
-from .names import KERAS_RULES
+from .names import KERAS_RULES, Native
 from .sites import Target
 
 CLASSES = {"norm": "GradientClipByNorm", "global_norm": "GradientClipByGlobalNorm", "value": "GradientClipByValue"}
@@ -15,12 +16,26 @@ STEP = ["optimizer.zero_grad()", "loss.backward()"]
 
 def lines(module: Module, found: Found, target: Target) -> list[str]:
     """What does the same as a clip that was found; none where nothing is known to."""
+    if found.setting is not None:
+        value = trainers.limit(found)
+        code = module.code(value) if value is not None else found.setting.default or "threshold"
+        return [line.format(limit=code) for line in found.setting.lines]
     rule, family, limits = _rule(module, found)
     if not rule:
         return []
     if target == "drop-in":
+        if found.native is not None and found.native.lines:
+            return _filled(module, found, found.native)
         return _configured(rule, family, limits, module, found)
     return ["import unified_clip.torch", *_in_pytorch(rule, family, limits, found)]
+
+
+def _filled(module: Module, found: Found, known: Native) -> list[str]:
+    """The lines of a native, with the arguments of the call."""
+    given = Arguments(found.call, known.parameters) if found.call is not None else None
+    values = {name: given.value(name) if given is not None else None for name in known.parameters}
+    codes = {name: module.code(value) if value is not None else name for name, value in values.items()}
+    return [line.format(**codes) for line in known.lines]
 
 
 def _in_pytorch(rule: str, family: str, limits: str, found: Found) -> list[str]:

@@ -9,9 +9,10 @@ import libcst as cst
 
 from ..config.config import ClipConfig
 from ..errors import ConfigError
-from .find import Arguments, Found
+from . import trainers
+from .found import Arguments, Found
 from .module import Module
-from .names import KERAS_RULES
+from .names import KERAS_RULES, Setting
 from .sites import Meaning
 
 
@@ -24,6 +25,8 @@ def meaning(module: Module, found: Found) -> Meaning | None:
 
     Raises UnsureError where ours refuse such a threshold.
     """
+    if found.setting is not None:
+        return _of_setting(module, found, found.setting)
     if isinstance(found.node, cst.Arg) and found.native is None:
         keyword = found.node.keyword.value if found.node.keyword else ""
         if keyword not in KERAS_RULES:
@@ -43,6 +46,16 @@ def meaning(module: Module, found: Found) -> Meaning | None:
             return None
         more["norm_type"] = number
     return _meaning(module, known.rule, known.family, limits, more)
+
+
+def _of_setting(module: Module, found: Found, setting: Setting) -> Meaning | None:
+    """Of a limit that a trainer takes."""
+    value = trainers.limit(found)
+    if value is None and setting.default and isinstance(found.node, cst.Name | cst.Attribute):
+        value = cst.parse_expression(setting.default)
+    if value is None or not setting.rule:
+        return None
+    return _meaning(module, setting.rule, setting.family, [value], {})
 
 
 def _meaning(

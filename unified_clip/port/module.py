@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import cast
 
 import libcst as cst
@@ -50,6 +51,9 @@ TOO_DEEP = "it is nested too deep to be read"
 
 DEEP = 10
 """So many names that stand for names are followed."""
+
+PROJECT = 6
+"""So many folders around a file are searched for a module that it imports."""
 
 Target = cst.Name | cst.Attribute
 
@@ -103,9 +107,9 @@ class Binding:
 class Module:
     """A file."""
 
-    def __init__(self, content: bytes) -> None:
+    def __init__(self, content: bytes, path: Path | None = None) -> None:
         """Raises UnreadableError."""
-        self.content = content
+        self.content, self.path = content, path
         try:
             self.tree = cst.parse_module(content)
         except cst.ParserSyntaxError as error:
@@ -223,6 +227,25 @@ class Module:
         """What a dotted name stands for; '' where that is not known, or not one thing."""
         names = self.full_names(node)
         return names.pop() if len(names) == 1 else ""
+
+    def is_unbound(self, node: cst.CSTNode) -> bool:
+        """Return whether nothing in the file binds the name that a dotted one begins with."""
+        while isinstance(node, cst.Attribute):
+            node = node.value
+        scope = self.scope(node)
+        return isinstance(node, cst.Name) and scope is not None and not scope[node.value]
+
+    def is_beside(self, package: str) -> bool:
+        """Return whether a module is a file of the same project, which is read itself."""
+        parts = package.split(".")
+        folders = list(self.path.resolve().parents)[:PROJECT] if self.path is not None else []
+        names = ("/".join(parts), "/".join(parts[:-1]))
+        return any(
+            (folder / f"{name}.py").is_file() or (folder / name / "__init__.py").is_file()
+            for folder in folders
+            for name in names
+            if name
+        )
 
     @cached_property
     def used(self) -> frozenset[str]:

@@ -24,6 +24,9 @@ MODULES = (
 KERAS = re.compile(r"(tensorflow\.(compat\.v[12]\.|python\.)?)?(tf_)?keras\.(\w+\.)*optimizers\.")
 """Where optimizers of Keras come from."""
 
+FRAMEWORKS = {"torch", "paddle", "tensorflow", "keras", "tf_keras", "jax", "optax", "apex", "tf_slim", "tf_agents"}
+"""Packages of functions that clip."""
+
 METHODS = ("clip_grad_norm_", "clip_grad_value_", "clip_gradients", "clip_grad_norm", "clip_grad_by_norm")
 """Of engines, which clip what they hold."""
 
@@ -47,7 +50,11 @@ class Native:
     needs: str = ""
     """It clips only where it is given this argument."""
 
+    quiet: bool = False
+    """It clamps anything, and is reported only where it may clip a gradient."""
+
     why_not: str = ""
+    lines: Sequence[str] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,6 +75,22 @@ class Engine:
     def has(self, full_name: str) -> bool:
         """Return whether a full name is one of the engine, or below it."""
         return any(full_name == name or full_name.startswith(f"{name}.") for name in self.names)
+
+
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """A limit that a trainer takes, and clips by itself; `natives.toml` explains the fields."""
+
+    keyword: str
+    why_not: str
+    packages: Sequence[str] = ()
+    classes: Sequence[str] = ()
+    elsewhere: Sequence[str] = ()
+    default: str = ""
+    in_dict: bool = False
+    rule: str = ""
+    family: str = ""
+    lines: Sequence[str] = ()
 
 
 @functools.cache
@@ -98,27 +121,50 @@ def native(full_name: str) -> Native | None:
 
 
 @functools.cache
+def settings() -> tuple[Setting, ...]:
+    """Return the limits that trainers take."""
+    return tuple(Setting(**table) for table in _tables()["setting"])
+
+
+@functools.cache
+def setting_of(full_name: str) -> Setting | None:
+    """Return the setting that a class takes; None for anything else."""
+    return next((each for each in settings() if full_name in (*each.classes, *each.elsewhere)), None)
+
+
+@functools.cache
 def last_names() -> frozenset[str]:
     """The last parts of all full names."""
     return frozenset(name.rpartition(".")[2] for name in natives())
 
 
 @functools.cache
-def words() -> re.Pattern[bytes]:
-    """A file in which this is not found holds no clip."""
-    names = sorted({*last_names(), *KERAS_RULES, *METHODS, "need_clip", "clip_grad", "ClipGrad", "ClipBy"} - {"clip"})
-    clip = r"(?:optax|paddle|layers|transforms|_?clipping)\.clip\b|import[^\n]*\bclip\b|^\s+clip\b,"
-    return re.compile(f"{'|'.join(names)}|{clip}".encode(), re.MULTILINE)
+def _clues() -> str:
+    """A pattern of what stands in every name that `find` reports, whatever is imported."""
+    owners = [name.rpartition(".")[2] for each in settings() for name in (*each.classes, *each.elsewhere)]
+    keywords = [each.keyword for each in settings()]
+    names = {*last_names(), *KERAS_RULES, *METHODS, *owners, *keywords}
+    return "|".join(
+        ["[cC][lL][iI][pP]", "clamp", *sorted(name for name in names if not re.search("(?i)clip|clamp", name))]
+    )
 
 
 @functools.cache
-def _telling() -> frozenset[str]:
-    return frozenset((last_names() | {*KERAS_RULES, *METHODS, "need_clip", "getattr"}) - {"clip"})
+def words() -> re.Pattern[bytes]:
+    """Return what every file with a clip contains, in code or in texts that name an attribute."""
+    return re.compile(f"{_clues()}|getattr".encode())
+
+
+@functools.cache
+def _clue() -> re.Pattern[str]:
+    return re.compile(_clues())
 
 
 def may_clip(identifiers: set[str]) -> bool:
-    """Whether code in which these are named may hold a clip."""
-    return bool(identifiers & _telling()) or ("clip" in identifiers and bool(identifiers & {"paddle", "optax"}))
+    """Return whether code with these names may clip."""
+    if "getattr" in identifiers and identifiers & FRAMEWORKS:
+        return True
+    return any(map(_clue().search, identifiers))
 
 
 def is_keras_optimizer(full_name: str) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 import libcst as cst
 
 from .edits import Edits
-from .find import Arguments, Found
+from .found import Arguments, Found
 from .meaning import UnsureError
 from .module import Module
 from .paddle_steps import Source, Write
@@ -23,7 +23,7 @@ NO_FUNCTION = "PyTorch has no function that returns clipped gradients; clip para
 def replace(module: Module, edits: Edits, found: Found, decision: Any) -> None:
     """A call of a function becomes PyTorch's, where that takes the same arguments."""
     known = found.native
-    if known is None or (known.framework == "torch" and known.name.endswith(f".{known.ours}")):
+    if known is None or (known.name == f"{TORCH}.{known.ours}"):
         decision.left, decision.reason = True, "it is PyTorch's own"
     elif known.kind == "in place":
         name = f"{TORCH}.{known.ours}"

@@ -10,7 +10,7 @@ from typing import cast
 import libcst as cst
 
 from .edits import Edits
-from .find import Arguments, Found
+from .found import Arguments, Found
 from .meaning import UnsureError
 from .module import Binding, Module, Target, sorted_nodes
 

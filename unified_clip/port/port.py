@@ -8,9 +8,10 @@ from pathlib import Path
 
 import libcst as cst
 
-from . import hints, native_calls
+from . import hints, native_calls, trainers
 from .edits import Edits
-from .find import Arguments, Found, find, is_tested
+from .find import find, is_tested
+from .found import Arguments, Found
 from .gradients import Gradients
 from .meaning import UnsureError, meaning, of_family
 from .module import Module, identifiers
@@ -57,12 +58,12 @@ def port(path: Path, content: bytes, target: Target = "torch", native: bool = Fa
     told = identifiers(content)
     if told is not None and not may_clip(told):
         return Ported(path, content, content)
-    module = Module(content)
+    module = Module(content, path)
     found = find(module)
     if not found:
         return Ported(path, content, content)
     work = _Work(module, found, target, native)
-    sites = sorted((work.site(each) for each in found), key=lambda site: (site.line, site.column))
+    sites = sorted((work.site(each) for each in work.reported()), key=lambda site: (site.line, site.column))
     return Ported(path, content, work.made(), sites)
 
 
@@ -96,6 +97,14 @@ class _Work:
     def made(self) -> bytes:
         self._renames.make()
         return self._edits.made()
+
+    def reported(self) -> list[Found]:
+        """Return the clips, without calls that clamp what is no gradient."""
+        return [
+            found
+            for found, decision in self._decided.items()
+            if not (decision.left and found.native is not None and found.native.quiet)
+        ]
 
     def site(self, found: Found) -> Site:
         """The record."""
@@ -140,6 +149,8 @@ class _Work:
 
     def _at_once(self, found: Found) -> _Decision:
         """What is clear from the clip alone."""
+        if found.setting is not None and trainers.is_off(self._module, found):
+            return _Decision(reason="None and 0 clip nothing", left=True)
         decision = _Decision(reason=TAKEN if self._is_taken else found.unsure)
         try:
             self._meanings[found] = meaning(self._module, found)
@@ -164,7 +175,7 @@ class _Work:
             decision.reason = ONLY_NAMED
             return
         arguments = Arguments(call, known.parameters)
-        tensor = arguments.value(known.parameters[0])
+        tensor = found.tensor or arguments.value(known.parameters[0])
         if tensor is not None and self._gradients.is_one(tensor):
             return
         if tensor is None and arguments.strange:

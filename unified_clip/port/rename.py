@@ -10,7 +10,7 @@ import libcst as cst
 from libcst.metadata import BaseAssignment, ImportAssignment
 
 from .edits import Edits, ended
-from .find import Found
+from .found import Found
 from .module import Module, Target
 
 

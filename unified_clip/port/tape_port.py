@@ -9,7 +9,7 @@ import libcst as cst
 
 from . import hints, native_calls, tape_steps
 from .edits import Edits
-from .find import Found
+from .found import Found
 from .gradients import Gradients
 from .meaning import UnsureError
 from .module import Module
