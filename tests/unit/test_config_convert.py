@@ -142,7 +142,7 @@ def test_import_prints_toml_and_says_the_notes_on_standard_error(capsys: pytest.
     assert ClipConfig.loads(out) == ClipConfig.import_from(path, "deepspeed@0.19.3")
     assert (
         err.splitlines()[0]
-        == "note: gradient_clipping is not there, and DeepSpeed clips at 1.0 by default since 0.19.3"
+        == "note: The file does not set gradient_clipping. By default, DeepSpeed clips at 1.0 since 0.19.3."
     )
 
 

@@ -11,7 +11,7 @@ from ..errors import ConfigError
 from . import documents, loading
 from .config import ClipConfig
 from .documents import KINDS, Document
-from .formats import FORMATS, Format
+from .formats import FORMATS, Format, placement
 from .formats.base import OwnFormat, holds, parsed_version
 from .settings import Provenance, Settings
 
@@ -37,9 +37,10 @@ def read(path: str | os.PathLike[str], from_: str | None = None) -> ClipConfig:
         _check_not_anothers(path, trainer)
     if trainer is None:
         return ClipConfig(**loading.checked(document))
+    unread = placement.check(document, trainer)
     imported = trainer.read(document, version)
     known = {} if version is None else {"version": str(version)}
-    provenance = Provenance(format=trainer.name, file=path.name, notes=imported.notes, **known)
+    provenance = Provenance(format=trainer.name, file=path.name, notes=[*imported.notes, *unread], **known)
     return ClipConfig(**imported.settings, provenance=provenance.model_dump(exclude_unset=True))
 
 

@@ -54,7 +54,7 @@ class Document:
     def wrong(self, keys: Sequence[Key], message: str) -> ConfigError:
         """An error that says where."""
         line = self.line(keys)
-        places = [self.name, f"line {line}" if line else "", _dotted(keys)]
+        places = [self.name, f"line {line}" if line else "", dotted(keys)]
         return ConfigError(f"{', '.join(filter(None, places))}: {message}")
 
     def get(self, *keys: Key, default: Any = None) -> Any:
@@ -359,7 +359,7 @@ def _twice_line(text: str) -> int | None:
     return None
 
 
-def _dotted(keys: Sequence[Key]) -> str:
+def dotted(keys: Sequence[Key]) -> str:
     """threshold.start; an entry of a list counted from 1: groups 2, threshold."""
     text = ""
     for key in keys:

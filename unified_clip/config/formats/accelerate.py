@@ -22,6 +22,7 @@ class Accelerate(Format):
     kinds = ("yaml", "json")
     source = "accelerate: src/accelerate/utils/dataclasses.py, src/accelerate/accelerator.py"
     newest = "1.15.0"
+    clip_keys = (DEEPSPEED, MEGATRON)
     keys = (
         Key(
             "deepspeed_config.gradient_clipping",

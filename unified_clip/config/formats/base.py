@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -13,6 +13,7 @@ from packaging.version import InvalidVersion, Version
 
 from ...errors import ConfigError, NotRepresentableError
 from ..documents import Document
+from ..documents import Key as Part
 from ..schedules import Constant
 from ..settings import Settings, is_off
 
@@ -60,6 +61,16 @@ class Format(ABC):
     needs_version: ClassVar[str] = ""
     """Why the meaning cannot be known without the trainer's version, where that is so."""
 
+    clip_keys: ClassVar[Sequence[tuple[str, ...]]] = ()
+    """Where the trainer reads its clip keys: paths, in which "*" is any key; the first is where one belongs."""
+
+    vocabulary: ClassVar[Set[str]] = frozenset()
+    """Further keys at the top of its files, which other trainers have too."""
+
+    def places(self, document: Document) -> Sequence[tuple[Part, ...]]:
+        """`clip_keys`, where they do not depend on the file."""
+        return self.clip_keys
+
     @abstractmethod
     def recognises(self, document: Document) -> bool:
         """Whether a file looks like this format's: it has a key that only this format has."""
@@ -79,6 +90,38 @@ class Format(ABC):
                 f"{document.name}: {self.needs_version}; say which version it is for: --from {self.name}@{self.newest}"
             )
         return version
+
+
+TRAINING_ARGUMENTS = frozenset(
+    {
+        "output_dir",
+        "per_device_train_batch_size",
+        "per_device_eval_batch_size",
+        "gradient_accumulation_steps",
+        "num_train_epochs",
+        "lr_scheduler_type",
+        "warmup_ratio",
+        "warmup_steps",
+        "logging_steps",
+        "logging_dir",
+        "save_steps",
+        "save_strategy",
+        "save_total_limit",
+        "evaluation_strategy",
+        "eval_steps",
+        "weight_decay",
+        "adam_beta1",
+        "adam_epsilon",
+        "report_to",
+        "optim",
+        "do_train",
+        "do_eval",
+        "remove_unused_columns",
+        "fp16",
+        "bf16",
+    }
+)
+"""Fields of TrainingArguments, which Hugging Face and PaddleNLP have both."""
 
 
 class OwnFormat(Format):

@@ -27,6 +27,21 @@ class DeepSpeed(Format):
     kinds = ("json",)
     source = "deepspeed/runtime/constants.py, deepspeed/runtime/zero/stage_1_and_2.py"
     newest = "0.19.6"
+    clip_keys = (("gradient_clipping",), ("optimizer", "params", "max_grad_norm"))
+    vocabulary = frozenset(
+        {
+            "train_batch_size",
+            "optimizer",
+            "scheduler",
+            "fp16",
+            "bf16",
+            "bfloat16",
+            "amp",
+            "steps_per_print",
+            "wall_clock_breakdown",
+            "activation_checkpointing",
+        }
+    )
     needs_version = "without gradient_clipping, DeepSpeed clips nothing before 0.19.3 and at 1.0 from then on"
     keys = (
         Key("gradient_clipping", "below 0.19.3", "0.0", "the global norm, PyTorch's rule; 0 or less: off"),
@@ -57,7 +72,7 @@ class DeepSpeed(Format):
         default = 0.0
         if "gradient_clipping" not in document.data and self.version(version, document) >= CLIPS_BY_DEFAULT:
             default = 1.0
-            notes.append("gradient_clipping is not there, and DeepSpeed clips at 1.0 by default since 0.19.3")
+            notes.append("The file does not set gradient_clipping. By default, DeepSpeed clips at 1.0 since 0.19.3.")
         limit = threshold(document, ["gradient_clipping"], default, zero="off", negative="off")
         if limit is not None:
             notes += _skips(document)

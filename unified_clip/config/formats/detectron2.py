@@ -23,6 +23,8 @@ class Detectron2(Format):
     kinds = ("yaml",)
     source = "detectron2/config/defaults.py, detectron2/solver/build.py"
     newest = "0.6"
+    clip_keys = ((*TABLE,), *((*TABLE, name) for name in ("CLIP_VALUE", "CLIP_TYPE")))
+    vocabulary = frozenset({"SOLVER", "MODEL", "DATASETS", "DATALOADER", "INPUT", "TEST", "_BASE_", "OUTPUT_DIR"})
     keys = (
         Key("SOLVER.CLIP_GRADIENTS.ENABLED", "", "False", "whether anything is clipped"),
         Key("SOLVER.CLIP_GRADIENTS.CLIP_TYPE: value", "", "value", "each element"),

@@ -8,7 +8,7 @@ from packaging.version import Version
 
 from ..documents import Document
 from ..settings import Settings
-from .base import Format, Imported, Key, global_norm, holds, plain_threshold, threshold
+from .base import TRAINING_ARGUMENTS, Format, Imported, Key, global_norm, holds, plain_threshold, threshold
 
 NULL_FAILS = Version("5.0.0.dev0")
 """From then on null is compared with 0, which is an error; before it switched clipping off."""
@@ -39,6 +39,8 @@ class HuggingFace(Format):
     kinds = ("yaml", "json")
     source = "transformers: src/transformers/training_args.py, src/transformers/trainer.py"
     newest = "5.23.0"
+    clip_keys = (("max_grad_norm",), ("deepspeed", "gradient_clipping"))
+    vocabulary = TRAINING_ARGUMENTS
     needs_version = "max_grad_norm is null, which switches clipping off in transformers 4 and is an error in 5"
     keys = (
         Key("max_grad_norm", "", "1.0", "the global norm, PyTorch's rule; 0 or less: off"),
@@ -72,7 +74,7 @@ class HuggingFace(Format):
         if given is None and self.version(version, document) >= NULL_FAILS:
             raise document.wrong(["max_grad_norm"], "it is null, with which training fails since 5; write 0 for off")
         if not holds(document, "max_grad_norm"):
-            notes.append("max_grad_norm is not there, and Trainer clips at 1.0 by default")
+            notes.append("The file does not set max_grad_norm. By default, Trainer clips at 1.0.")
         limit = threshold(document, ["max_grad_norm"], 1.0, zero="off", negative="off")
         if deepspeed := document.get("deepspeed"):
             if not isinstance(deepspeed, dict) or deepspeed.get("gradient_clipping") != "auto":

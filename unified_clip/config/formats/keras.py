@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from packaging.version import Version
 
 from ..documents import Document
+from ..documents import Key as Part
 from ..settings import Settings
 from .base import Format, Imported, Key, finite, global_norm, norm, plain_threshold, threshold, value
 
@@ -27,6 +29,8 @@ class Keras(Format):
     kinds = ("json",)
     source = "keras/src/optimizers/base_optimizer.py; 2.3.1: keras/optimizers.py"
     newest = "3.15.1"
+    clip_keys = tuple((name,) for name in NAMES)
+    vocabulary = frozenset({"learning_rate", "class_name", "config", "name", "optimizer", "compile_config"})
     needs_version = (
         "clipnorm is one norm over all gradients in Keras 2.3.1 and before, and that of each tensor in tf.keras and "
         "Keras 3; and 0 makes gradients 0 before 2.11, and is off from then on (tf.keras of TensorFlow 2.0 to 2.3 "
@@ -45,6 +49,12 @@ class Keras(Format):
         Key("optimizer_specs.[].optimizer", "", "", "several optimizers, each with its own", "refused"),
         Key("two of them", "", "", "refused by Keras 3; before, both clip or one wins", "refused"),
     )
+
+    def places(self, document: Document) -> Sequence[tuple[Part, ...]]:
+        place = _place(document)
+        inner = document.get(*place)
+        wrapped = [key for key, value in inner.items() if _clips(value)] if isinstance(inner, dict) else []
+        return [*((*place, name) for name in NAMES), *((*place, key) for key in wrapped if key not in NAMES)]
 
     def recognises(self, document: Document) -> bool:
         if document.kind != "json" or not isinstance(document.data, dict):
@@ -70,7 +80,9 @@ class Keras(Format):
                 [*place, given[1]], f"{given[0]} is there too, and what both do depends on Keras; leave one of them"
             )
         if not given:
-            return Imported({"rule": "none"})
+            unset = config.keys().isdisjoint(NAMES)
+            note = f"The file does not set {', '.join(NAMES)}. By default, Keras clips nothing."
+            return Imported({"rule": "none"}, [note] if unset else [])
         keys = [*place, given[0]]
         if given[0] == "global_clipnorm" and version and self._era(document, place, version) == "standalone":
             raise document.wrong(keys, "Keras before 2.4 does not have it; write clipnorm, which is the same there")
@@ -117,7 +129,7 @@ class Keras(Format):
         )
         name = {"global_norm": "clipnorm" if old else "global_clipnorm", "norm": "clipnorm", "value": "clipvalue"}
         if old:
-            return {} if limit is None else {name[settings.rule]: limit}
+            return {name.get(settings.rule, "clipnorm"): limit or 0.0}
         return dict.fromkeys(NAMES) | ({} if limit is None else {name[settings.rule]: limit})
 
 

@@ -19,6 +19,8 @@ class Lightning(Format):
     kinds = ("yaml", "json")
     source = "lightning: src/lightning/pytorch/plugins/precision/precision.py, src/lightning/pytorch/strategies"
     newest = "2.6.6"
+    clip_keys = (("trainer", VALUE), ("trainer", ALGORITHM), ("fit", "trainer", VALUE), ("fit", "trainer", ALGORITHM))
+    vocabulary = frozenset({"trainer", "fit", "seed_everything", "ckpt_path"})
     keys = (
         Key("trainer.gradient_clip_val", "", "null", "the threshold, for each optimizer; null, 0 or less: off"),
         Key("trainer.gradient_clip_algorithm: norm", "", "norm", "the global norm, PyTorch's rule"),
@@ -36,7 +38,7 @@ class Lightning(Format):
         notes = []
         place = _trainer(document)
         if not holds(document, *place, VALUE):
-            notes.append("gradient_clip_val is not there, and Lightning clips nothing by default")
+            notes.append("The file does not set gradient_clip_val. By default, Lightning clips nothing.")
         limit = threshold(document, [*place, VALUE], None, zero="off", negative="off")
         algorithm = document.get(*place, ALGORITHM)
         name = "norm" if algorithm is None else str(algorithm).lower()

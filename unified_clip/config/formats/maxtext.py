@@ -20,6 +20,20 @@ class MaxText(Format):
     kinds = ("yaml",)
     source = "src/maxtext/configs/base.yml, configs/types.py, utils/maxtext_utils.py"
     newest = "2025.8.22"
+    clip_keys = ((KEY,),)
+    vocabulary = frozenset(
+        {
+            "base_output_directory",
+            "per_device_batch_size",
+            "dataset_path",
+            "dataset_type",
+            "model_name",
+            "run_name",
+            "steps",
+            "hardware",
+            "enable_checkpointing",
+        }
+    )
     keys = (
         Key(KEY, "", "1.0", "the global norm, optax's rule (eps = 0); 0: off"),
         Key(
@@ -41,7 +55,7 @@ class MaxText(Format):
             base = str(document.get("base_config", default=BASE))
             if base.rpartition("/")[2] != BASE:
                 raise document.wrong(["base_config"], f"{KEY} is not here, but may be in {base}; import that")
-            notes.append(f"{KEY} is not there, and MaxText clips at 1.0 by default")
+            notes.append(f"The file does not set {KEY}. By default, MaxText clips at 1.0.")
         return Imported(global_norm(threshold(document, [KEY], 1.0, zero="off", null="error"), "paddle"), notes)
 
     def write(self, settings: Settings, version: Version) -> Any:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from packaging.version import Version
 
 from ...errors import ConfigError
 from ..documents import Document
+from ..documents import Key as Part
 from ..settings import Settings
 from .base import Imported, Key, OwnFormat, global_norm, holds, plain_threshold, threshold
 
@@ -24,10 +25,35 @@ class Megatron(OwnFormat):
     kinds = ("args", "yaml")
     source = "megatron/training/arguments.py, megatron/core/optimizer/clip_grads.py"
     newest = "0.16.1"
+    clip_keys = (("clip-grad",), ("clip_grad",))
+    vocabulary = frozenset(
+        {
+            "num-layers",
+            "hidden-size",
+            "num-attention-heads",
+            "seq-length",
+            "global-batch-size",
+            "train-iters",
+            "train-samples",
+            "lr",
+            "pipeline-model-parallel-size",
+            "bf16",
+            "fp16",
+            "tokenizer-type",
+            "lr-decay-style",
+            "weight-decay",
+            "micro_batch_size",
+            "language_model",
+            "model_parallel",
+        }
+    )
     keys = (
         Key("--clip-grad", "", "1.0", "the global norm over all ranks, PyTorch's rule; 0 or less: off"),
         Key("clip_grad, in YAML", "", "none: training fails without it", "the same", "imported"),
     )
+
+    def places(self, document: Document) -> Sequence[tuple[Part, ...]]:
+        return self.clip_keys[:1] if document.kind == "args" else self.clip_keys[1:]
 
     def recognises(self, document: Document) -> bool:
         own = ("clip_grad", "micro_batch_size", "tensor_model_parallel_size", "use_distributed_optimizer")
@@ -59,7 +85,7 @@ class Megatron(OwnFormat):
                     f"{document.name}: clip_grad is not there, and with a YAML file Megatron-LM has no defaults; write "
                     "clip_grad: 1.0, or what it should be"
                 )
-            notes.append("--clip-grad is not there, and Megatron-LM clips at 1.0 by default")
+            notes.append("The file does not set --clip-grad. By default, Megatron-LM clips at 1.0.")
         limit = threshold(document, [key], 1.0, zero="off", negative="off", null="error")
         fp16 = holds(document, "fp16") if document.kind == "args" else document.get("model_parallel", "fp16")
         if fp16:

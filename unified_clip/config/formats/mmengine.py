@@ -43,6 +43,20 @@ class MMEngine(OwnFormat):
     kinds = ("python",)
     source = "mmengine/optim/optimizer/optimizer_wrapper.py"
     newest = "0.10.7"
+    clip_keys = (CLIP, (CLIP[0], "*", CLIP[1]), OLD)
+    vocabulary = frozenset(
+        {
+            "_base_",
+            "model",
+            "train_cfg",
+            "default_hooks",
+            "param_scheduler",
+            "train_dataloader",
+            "default_scope",
+            "runner",
+            "log_config",
+        }
+    )
     keys = (
         Key("optim_wrapper.clip_grad", "", "None", "None: off; an empty dict is an error"),
         Key("optim_wrapper.clip_grad.type: norm", "", "norm", "the global norm, PyTorch's rule"),
@@ -139,7 +153,7 @@ class MMEngine(OwnFormat):
                     "there are several optimizers, each with a clip_grad of its own; write a configuration for each, "
                     "and attach it to that optimizer",
                 )
-        return Imported({"rule": "none"}, ["clip_grad is not there, and mmengine clips nothing by default"])
+        return Imported({"rule": "none"}, ["The file does not set clip_grad. By default, mmengine clips nothing."])
 
     def _check_table(self, document: Document, clip: Any) -> None:
         if isinstance(clip, Unread):

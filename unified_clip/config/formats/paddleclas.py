@@ -13,6 +13,8 @@ from .base import Format, Imported, Key, finite, holds, norm, plain_threshold, t
 
 PER_TENSOR = "clip_norm is the norm of each tensor, not of all together"
 
+UNSET = "The file does not set clip_norm. By default, PaddleClas clips nothing."
+
 
 class PaddleClas(Format):
     name = "paddleclas"
@@ -20,6 +22,8 @@ class PaddleClas(Format):
     kinds = ("yaml",)
     source = "ppcls/optimizer/__init__.py"
     newest = "2.6.0"
+    clip_keys = (("Optimizer", "clip_norm"), ("Optimizer", "*", "*", "clip_norm"))
+    vocabulary = frozenset({"Global", "Arch", "Optimizer", "DataLoader", "Loss"})
     keys = (
         Key("Optimizer.clip_norm", "", "absent", "each tensor by its own norm; 0 or less: fails"),
         Key("Optimizer.[].NAME.clip_norm", "", "absent", "the same of one of several optimizers", "imported"),
@@ -35,7 +39,7 @@ class PaddleClas(Format):
         for place, limit in zip(places, found, strict=True):
             if limit != found[0]:
                 raise document.wrong(place, "it clips otherwise than the first optimizer; import one at a time")
-        return Imported(norm(found[0], "paddle"), [] if found[0] is None else [PER_TENSOR])
+        return Imported(norm(found[0], "paddle"), [UNSET] if found[0] is None else [PER_TENSOR])
 
     def write(self, settings: Settings, version: Version) -> Any:
         limit = plain_threshold(settings, self.title, rules=["norm"], family="paddle", zero="error")

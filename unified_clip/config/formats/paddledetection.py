@@ -21,6 +21,10 @@ class PaddleDetection(Format):
     kinds = ("yaml",)
     source = "ppdet/optimizer/optimizer.py"
     newest = "2.6.0"
+    clip_keys = ((BUILDER, NORM), (BUILDER, VALUE), (BUILDER, "optimizer", NORM), (BUILDER, "optimizer", VALUE))
+    vocabulary = frozenset(
+        {"_BASE_", "LearningRate", "architecture", "TrainReader", "epoch", "metric", "snapshot_epoch"}
+    )
     keys = (
         Key(f"{BUILDER}.{NORM}", "", "null", "the global norm, whatever the name says; 0: all gradients become 0"),
         Key(f"{BUILDER}.{VALUE}", "", "null", "each element; of a negative number, the magnitude counts"),
@@ -46,7 +50,9 @@ class PaddleDetection(Format):
         if not given:
             if document.get("_BASE_") and any(name not in (document.get(BUILDER) or {}) for name in (NORM, VALUE)):
                 raise document.wrong(["_BASE_"], f"{NORM} and {VALUE} are not here, but may be there; import that file")
-            return Imported({"rule": "none"})
+            unset = [name for name in (NORM, VALUE) if name not in (document.get(BUILDER) or {})]
+            note = f"The file does not set {' or '.join(unset)}. By default, PaddleDetection clips nothing."
+            return Imported({"rule": "none"}, [note] if unset else [])
         if document.get(BUILDER, "optimizer", "type") == "AdamWDL":
             raise document.wrong(
                 [BUILDER, given[0]], "PaddleDetection builds AdamWDL without it, so that nothing is clipped; remove it"

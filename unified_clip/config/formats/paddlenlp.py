@@ -8,7 +8,7 @@ from packaging.version import Version
 
 from ..documents import Document
 from ..settings import Settings
-from .base import Format, Imported, Key, finite, global_norm, holds, plain_threshold, threshold
+from .base import TRAINING_ARGUMENTS, Format, Imported, Key, finite, global_norm, holds, plain_threshold, threshold
 
 KEY = "max_grad_norm"
 OWN = {
@@ -32,6 +32,8 @@ class PaddleNLP(Format):
     kinds = ("json", "yaml")
     source = "paddlenlp/trainer/trainer.py, paddleformers/trainer/trainer.py"
     newest = "2.8.1"
+    clip_keys = ((KEY,),)
+    vocabulary = TRAINING_ARGUMENTS
     keys = (Key(KEY, "", "1.0", "the global norm, Paddle's rule; 0 or less: off, but not in prompt_trainer"),)
 
     def recognises(self, document: Document) -> bool:
@@ -40,7 +42,7 @@ class PaddleNLP(Format):
     def read(self, document: Document, version: Version | None) -> Imported:
         notes = []
         if not holds(document, KEY):
-            notes.append(f"{KEY} is not there, and PaddleNLP clips at 1.0 by default")
+            notes.append(f"The file does not set {KEY}. By default, PaddleNLP clips at 1.0.")
         limit = finite(document, [KEY], threshold(document, [KEY], 1.0, zero="off", negative="off", null="error"))
         if limit is None:
             notes.append(PROMPT)

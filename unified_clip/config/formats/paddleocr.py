@@ -20,6 +20,8 @@ class PaddleOCR(Format):
     kinds = ("yaml",)
     source = "ppocr/optimizer/__init__.py"
     newest = "3.7.0"
+    clip_keys = (("Optimizer", TENSOR), ("Optimizer", GLOBAL))
+    vocabulary = frozenset({"Global", "Architecture", "Optimizer", "Train", "Eval", "PostProcess", "Loss"})
     keys = (
         Key(f"Optimizer.{TENSOR}", "", "absent", "each tensor by its own norm; 0 or less: fails"),
         Key(f"Optimizer.{GLOBAL}", "not in the first 2.x", "absent", "the global norm; 0: all gradients become 0"),
@@ -39,7 +41,8 @@ class PaddleOCR(Format):
                 ["Optimizer", GLOBAL], f"{TENSOR} is there too, and PaddleOCR leaves {GLOBAL} out; remove one of them"
             )
         if not given:
-            return Imported({"rule": "none"})
+            note = f"The file does not set {TENSOR} or {GLOBAL}. By default, PaddleOCR clips nothing."
+            return Imported({"rule": "none"}, [note])
         keys = ["Optimizer", given[0]]
         zero: Zero = "error" if given == [TENSOR] else "zeros"
         limit = finite(document, keys, threshold(document, keys, None, zero=zero, null="error"))

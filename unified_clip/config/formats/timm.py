@@ -29,6 +29,32 @@ class Timm(Format):
     kinds = ("yaml",)
     source = "timm: train.py, timm/utils/clip_grad.py, timm/optim/lamb.py"
     newest = "1.0.31"
+    clip_keys = (("clip_grad",), ("clip_mode",), ("opt_kwargs", "max_grad_norm"))
+    vocabulary = frozenset(
+        {
+            "model",
+            "opt",
+            "opt_eps",
+            "sched",
+            "lr",
+            "epochs",
+            "batch_size",
+            "warmup_epochs",
+            "warmup_lr",
+            "min_lr",
+            "decay_epochs",
+            "cooldown_epochs",
+            "drop_path",
+            "mixup",
+            "cutmix",
+            "smoothing",
+            "amp",
+            "aa",
+            "model_ema",
+            "num_classes",
+            "weight_decay",
+        }
+    )
     keys = (
         Key("clip_grad", "", "null", "the threshold; only null is off, and 0 makes all gradients 0"),
         Key("clip_mode: norm", "", "norm", "the global norm, PyTorch's rule"),
@@ -43,7 +69,7 @@ class Timm(Format):
     def read(self, document: Document, version: Version | None) -> Imported:
         notes = self._second_clip(document)
         if not holds(document, "clip_grad"):
-            notes.append("clip_grad is not there, and timm clips nothing by default")
+            notes.append("The file does not set clip_grad. By default, timm clips nothing.")
         limit = threshold(document, ["clip_grad"], None, zero="zeros")
         if limit is None:
             return Imported({"rule": "none"}, notes)

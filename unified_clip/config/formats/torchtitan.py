@@ -23,6 +23,25 @@ class TorchTitan(Format):
     kinds = ("toml",)
     source = "torchtitan/config/job_config.py, torchtitan/distributed/utils.py"
     newest = "0.2.0"  # of those that read files
+    clip_keys = (KEYS,)
+    vocabulary = frozenset(
+        {
+            "job",
+            "profiling",
+            "metrics",
+            "model",
+            "optimizer",
+            "lr_scheduler",
+            "training",
+            "parallelism",
+            "checkpoint",
+            "activation_checkpoint",
+            "float8",
+            "experimental",
+            "comm",
+            "compile",
+        }
+    )
     keys = (
         Key("training.max_norm", "below 0.3.0", "1.0", "the global norm, PyTorch's rule; inf: off; 0: zeros"),
         Key("training.max_norm", "0.3.0 and later", "1.0", "the same, but set in Python or as an argument", "refused"),
@@ -42,7 +61,7 @@ class TorchTitan(Format):
             raise ConfigError(f"{document.name}: {NO_TOML}; give --from torchtitan@{self.newest} if this file is older")
         notes = []
         if not holds(document, *KEYS):
-            notes.append("max_norm is not there, and torchtitan clips at 1.0 by default")
+            notes.append("The file does not set max_norm. By default, torchtitan clips at 1.0.")
         limit = threshold(document, KEYS, 1.0, zero="zeros")
         if limit == 0:
             notes.append("max_norm is 0, which makes all gradients 0; inf switches clipping off")

@@ -1,0 +1,183 @@
+"""A clip key that stands where its trainer does not read it is an error, never a default."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from unified_clip import ClipConfig, ConfigError
+from unified_clip.cli import main
+from unified_clip.config.formats import FORMATS
+from unified_clip.config.formats.base import OwnFormat
+
+
+def written(directory: Path, name: str, text: str) -> Path:
+    path = directory / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+MISPLACED = [
+    ("lightning", "a.yaml", "gradient_clip_val: 0.5\ntrainer:\n  max_epochs: 3\n", 1, "trainer.gradient_clip_val"),
+    ("lightning", "a.yaml", "pl_trainer:\n  gradient_clip_val: 0.5\n", 2, "trainer.gradient_clip_val"),
+    ("lightning", "a.yaml", "trainer:\n  gradient-clip-val: 0.5\n", 2, "trainer.gradient_clip_val"),
+    ("lightning", "a.yaml", "trainer:\n  max_epochs: 3\nmodel:\n  clip_norm: 1.0\n", 4, "trainer.gradient_clip_val"),
+    ("hf", "a.yaml", "training:\n  max_grad_norm: 0.3\n", 2, "max_grad_norm"),
+    ("paddlenlp", "a.json", '{"trainer":\n{"max_grad_norm": 0.3}}', 2, "max_grad_norm"),
+    ("maxtext", "a.yml", "optimizer:\n  gradient_clipping_threshold: 0.3\n", 2, "gradient_clipping_threshold"),
+    ("timm", "a.yaml", "opt: sgd\noptimizer:\n  clip_grad: 0.3\n", 3, "clip_grad"),
+    ("torchtitan", "a.toml", "[optimizer]\nlr = 1\nmax_norm = 0.3\n", 3, "training.max_norm"),
+    ("torchtitan", "a.toml", "max_norm = 0.3\n", 1, "training.max_norm"),
+    ("torchtitan", "a.toml", "[training]\nsteps = 1\nclip_grad_norm = 0.3\n", 3, "training.max_norm"),
+    ("deepspeed", "a.json", '{"fp16": {"enabled": true},\n"zero": {"gradient_clipping": 0.3}}', 2, "gradient_clipping"),
+    (
+        "accelerate",
+        "a.yaml",
+        "distributed_type: DEEPSPEED\ngradient_clipping: 0.3\n",
+        2,
+        "deepspeed_config.gradient_clip",
+    ),
+    ("detectron2", "a.yaml", "SOLVER:\n  IMS_PER_BATCH: 2\nCLIP_GRADIENTS:\n  ENABLED: true\n", 3, "SOLVER.CLIP_GRADI"),
+    ("detectron2", "a.yaml", "SOLVER:\n  CLIP_VALUE: 2.0\n", 2, "SOLVER.CLIP_GRADIENTS.CLIP_VALUE"),
+    ("megatron", "a.yaml", "micro_batch_size: 2\nlanguage_model:\n  clip_grad: 0.3\n", 3, "clip_grad"),
+    ("megatron", "a.sh", "python train.py \\\n --micro-batch-size 2 \\\n --max-grad-norm 0.3\n", 3, "clip-grad"),
+    (
+        "mmengine",
+        "a.py",
+        "optim_wrapper = dict(type='A')\nmodel = dict(clip_grad=dict(max_norm=1))\n",
+        2,
+        "optim_wrapper.clip_gr",
+    ),
+    ("keras", "a.json", '{"config": {"learning_rate": 0.1},\n"clipnorm": 0.3}', 2, "config.clipnorm"),
+    (
+        "paddleclas",
+        "a.yaml",
+        "Arch:\n  name: R\nOptimizer:\n  name: SGD\n  clip_norm_global: 1.0\n",
+        5,
+        "Optimizer.clip_norm",
+    ),
+    ("paddleclas", "a.yaml", "Optimizer:\n  lr:\n    clip_norm: 1.0\n", 3, "Optimizer.clip_norm"),
+    ("paddleocr", "a.yaml", "Optimizer:\n  name: Adam\n  lr:\n    clip_norm: 1.0\n", 4, "Optimizer.clip_norm"),
+    ("paddleocr", "a.yaml", "Global:\n  clip_norm_global: 1.0\n", 2, "Optimizer.clip_norm_global"),
+    (
+        "paddledetection",
+        "a.yaml",
+        "OptimizerBuilder:\n  regularizer: {clip_grad_by_norm: 1.0}\n",
+        2,
+        "OptimizerBuilder.cli",
+    ),
+]
+
+
+def test_every_format_with_keys_of_its_own_is_shown() -> None:
+    assert {case[0] for case in MISPLACED} == {name for name, trainer in FORMATS.items() if trainer.clip_keys}
+    assert {name for name, trainer in FORMATS.items() if not trainer.clip_keys} == {"optax", "paddle"}, "Python source"
+
+
+@pytest.mark.parametrize(("name", "file", "text", "line", "place"), MISPLACED)
+def test_a_misplaced_clip_key_is_rejected_with_its_line_and_its_place(
+    name: str, file: str, text: str, line: int, place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = written(tmp_path, file, text)
+    assert main(["config", "import", str(path), "--from", f"{name}@{FORMATS[name].newest}"]) == 2
+    out, error = capsys.readouterr()
+    assert out == ""
+    assert error.startswith(f"unified-clip: {file}, line {line}, ")
+    assert f"{FORMATS[name].title} " in error
+    assert place in error.partition(": ")[2].partition(": ")[2]
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "text"),
+    [
+        ("lightning", "a.yaml", "lr: 0.1\n"),
+        ("hf", "a.yaml", "model: bert\n"),
+        ("hf", "a.json", "{}"),
+        ("paddlenlp", "a.json", '{"model": "ernie"}'),
+        ("maxtext", "a.yml", "lr: 0.1\n"),
+        ("timm", "a.yaml", "name: me\n"),
+        ("torchtitan", "a.toml", "[tool.ruff]\nline-length = 120\n"),
+        ("deepspeed", "a.json", '{"name": "me"}'),
+        ("detectron2", "a.yaml", "solver: {}\n"),
+        ("megatron", "a.sh", "ls --all\n"),
+        ("mmengine", "a.py", "import os\n"),
+        ("keras", "a.json", "{}"),
+        ("paddleclas", "a.yaml", "optimizer: sgd\n"),
+        ("paddleocr", "a.yaml", "optimizer: sgd\n"),
+        ("paddledetection", "a.yaml", "optimizer: sgd\n"),
+    ],
+)
+def test_no_default_is_assumed_for_a_file_without_any_key_of_the_trainer(
+    name: str, file: str, text: str, tmp_path: Path
+) -> None:
+    path = written(tmp_path, file, text)
+    with pytest.raises(ConfigError, match=r"it has no key of .*, so its default cannot be assumed"):
+        ClipConfig.import_from(path, f"{name}@{FORMATS[name].newest}")
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "text"),
+    [
+        ("hf", "a.yaml", "max_grad_norm: 0.3\nproject:\n  max_grad_norm: 5.0\n"),
+        ("lightning", "a.yaml", "trainer:\n  gradient_clip_val: 0.3\nmodel:\n  init_args:\n    max_grad_norm: 5.0\n"),
+        ("timm", "a.yaml", "clip_grad: 0.3\nteacher:\n- clip_grad: 5.0\n"),
+    ],
+)
+def test_another_clip_key_beside_the_trainers_own_is_a_note(name: str, file: str, text: str, tmp_path: Path) -> None:
+    config = ClipConfig.import_from(written(tmp_path, file, text), name)
+    assert config.threshold == 0.3
+    assert config.provenance is not None
+    line = next(number for number, line in enumerate(text.splitlines(), 1) if "5.0" in line)
+    assert config.provenance.notes[-1].startswith(f"line {line}, ")
+    assert config.provenance.notes[-1].endswith("looks like another clip setting. It is not imported.")
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "text"),
+    [
+        ("hf", "a.yaml", "# max_grad_norm: 0.3\noutput_dir: out\nreport: max_grad_norm\n"),
+        (
+            "hf",
+            "a.yaml",
+            "output_dir: out\nlogging: {grad_norm: true, clip_grad: null}\nclip_model: ViT\ncliprange: 0.2\n",
+        ),
+        (
+            "lightning",
+            "a.yaml",
+            "trainer:\n  max_epochs: 3\nmodel:\n  clip_grad_checkpointing: true\n  clip_length: 3\n",
+        ),
+        ("deepspeed", "a.json", '{"fp16": {"enabled": true}, "zero_optimization": {"stage": 2}}'),
+    ],
+)
+def test_what_only_resembles_a_clip_key_is_no_clip_key(name: str, file: str, text: str, tmp_path: Path) -> None:
+    config = ClipConfig.import_from(written(tmp_path, file, text), f"{name}@{FORMATS[name].newest}")
+    assert config.provenance is not None
+    assert not any("another clip setting" in note for note in config.provenance.notes)
+
+
+@pytest.mark.parametrize("name", [name for name, trainer in FORMATS.items() if not isinstance(trainer, OwnFormat)])
+def test_a_file_without_a_clip_key_says_so(name: str, tmp_path: Path) -> None:
+    texts = {
+        "deepspeed": '{"train_batch_size": 8}',
+        "hf": "output_dir: out\n",
+        "accelerate": "distributed_type: MEGATRON_LM\n",
+        "lightning": "trainer:\n  max_epochs: 3\n",
+        "torchtitan": "[training]\nsteps = 3\n",
+        "detectron2": "SOLVER:\n  IMS_PER_BATCH: 2\n",
+        "timm": "opt: sgd\n",
+        "keras": '{"class_name": "Adam", "config": {"learning_rate": 0.1}}',
+        "maxtext": "run_name: a\n",
+        "paddlenlp": '{"output_dir": "out"}',
+        "paddledetection": "OptimizerBuilder:\n  optimizer: {type: SGD}\n",
+        "paddleclas": "Arch: {name: R}\nOptimizer: {name: SGD}\n",
+        "paddleocr": "Architecture: {name: R}\nOptimizer: {name: SGD}\n",
+    }
+    suffix = {"toml": "toml", "json": "json", "yaml": "yaml"}[
+        "json" if texts[name][0] == "{" else FORMATS[name].kinds[0]
+    ]
+    suffix = "yaml" if name == "accelerate" else suffix
+    path = written(tmp_path, f"a.{suffix}", texts[name])
+    config = ClipConfig.import_from(path, f"{name}@{FORMATS[name].newest}")
+    assert config.provenance is not None
+    assert any("default" in note for note in config.provenance.notes)

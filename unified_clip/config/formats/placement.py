@@ -1,0 +1,100 @@
+"""Find clip keys that stand where their trainer does not read them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from ...errors import ConfigError
+from ..documents import Document, Key, dotted
+from .base import Format
+
+Path = tuple[Key, ...]
+
+ANY = "*"
+"""In a place of `Format.places`: any key, or any index of a list."""
+
+LOOKALIKE = re.compile(
+    r".*grad(ient)?s?(norm|value|val)?clip.*"  # gradient_clip_val, gradient_clipping, global_grad_clip
+    r"|.*clip(ping)?(by)?(global)?grad.*"  # clip_grad, CLIP_GRADIENTS, clip_grad_by_norm
+    r"|.*max(imum)?grad(ient)?s?norm.*"  # max_grad_norm
+    r"|(global)?clip(ping)?(by)?(global)?norm(global)?"  # clip_norm, clipnorm, clip_norm_global
+)
+"""Names of clip keys in any trainer, in lower case and without punctuation."""
+
+
+def check(document: Document, trainer: Format) -> list[str]:
+    """Return a note for each clip key that the trainer does not read, where it has one that it does read.
+
+    Raises:
+        ConfigError: The file sets no clip key where the trainer reads it, but one elsewhere; or the file has none of
+            the trainer's keys, so that its default cannot be assumed.
+    """
+    if not isinstance(document.data, dict | list):
+        return []
+    places = trainer.places(document)
+    read: list[Any] = []
+    unread: list[Path] = []
+    for path, value in _entries(document.data, places):
+        if any(_matches(path, place) for place in places):
+            read.append(value)
+        elif _is_clip_key(path, value, places):
+            unread.append(path)
+    if read:
+        return [_note(document, path) for path in unread if document.get(*path) not in read]
+    if unread:
+        raise _misplaced(document, trainer, unread[0], places)
+    keys = document.data if isinstance(document.data, dict) else {}
+    if not trainer.recognises(document) and trainer.vocabulary.isdisjoint(keys):
+        raise ConfigError(
+            f"{document.name}: it has no key of {trainer.title}, so its default cannot be assumed. "
+            f"Pass a whole configuration of {trainer.title}, or set {_shown(places[0])}."
+        )
+    return []
+
+
+def _entries(data: Any, places: Sequence[Path], path: Path = ()) -> Iterator[tuple[Path, Any]]:
+    """Every key of every table with its value, but for those inside a place where the trainer reads its clip keys."""
+    items = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
+    for key, value in items:
+        inner = (*path, key)
+        if isinstance(key, str):
+            yield inner, value
+        if not any(_matches(inner, place) for place in places):
+            yield from _entries(value, places, inner)
+
+
+def _matches(path: Path, place: Path) -> bool:
+    return len(path) == len(place) and all(wanted in (ANY, key) for key, wanted in zip(path, place, strict=True))
+
+
+def _is_clip_key(path: Path, value: Any, places: Sequence[Path]) -> bool:
+    """Whether a key is one of the trainer's clip keys, or a number or a table by the name of another's."""
+    name = _plain(path[-1])
+    if any(name == _plain(place[-1]) for place in places):
+        return True
+    return LOOKALIKE.fullmatch(name) is not None and value is not None and not isinstance(value, bool)
+
+
+def _plain(key: Key) -> str:
+    return re.sub(r"[\W_]", "", str(key)).lower()
+
+
+def _shown(place: Path) -> str:
+    return dotted([key for key in place if key != ANY])
+
+
+def _misplaced(document: Document, trainer: Format, path: Path, places: Sequence[Path]) -> ConfigError:
+    own = [place for place in places if _plain(place[-1]) == _plain(path[-1])]
+    if own:
+        return document.wrong(path, f"{trainer.title} does not read this key here. Move it to {_shown(own[0])}.")
+    return document.wrong(
+        path, f"{trainer.title} has no such key. Set {_shown(places[0])}, where it reads how gradients are clipped."
+    )
+
+
+def _note(document: Document, path: Path) -> str:
+    line = document.line(path)
+    where = f"line {line}, {dotted(path)}" if line else dotted(path)
+    return f"{where} looks like another clip setting. It is not imported."
