@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -130,6 +131,56 @@ def test_parameters_without_gradients_do_not_warn(kit: Kit) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         kit.namespace.clip_grad_norm_([kit.parameter()] if kit.on_parameters else [], 1.0)
+
+
+def every_name(kit: Kit) -> list[Callable[[object], object]]:
+    """Those that take parameters, with `names`."""
+    namespace = kit.namespace
+    config = unified_clip.ClipConfig(rule="global_norm", threshold=1.0)
+    return [
+        *names(kit),
+        lambda holders: namespace.clip_grad_value_(holders, 1.0),
+        namespace.GradientClipByValue(1.0).clip_,
+        namespace.GradientClipByNorm(1.0).clip_,
+        lambda holders: config.clip_(holders),
+        lambda holders: config.clipper(details=True).clip_(holders),
+    ]
+
+
+@pytest.mark.parametrize("with_others", [False, True])
+def test_a_gradient_in_main_grad_only_is_an_error(kit: Kit, with_others: bool) -> None:
+    """Megatron's wrapper, and others, accumulate there."""
+    if not kit.on_parameters:
+        return
+    for function in every_name(kit):
+        first, second = kit.in_place([kit.tensor([3.0]), kit.tensor([4.0])])
+        second.grad, second.main_grad = None, kit.tensor([4.0])
+        with pytest.raises(ValueError, match=r"position \d .*has a gradient in main_grad, and \.grad is None"):
+            function([first, second] if with_others else [second])
+        assert values(kit, [first]) == [[3.0]]
+
+
+def test_main_grad_of_a_parameter_that_takes_no_part_is_ignored(kit: Kit) -> None:
+    if not kit.on_parameters:
+        return
+    for function in names(kit):
+        first, left_out, frozen = kit.in_place([kit.tensor([3.0, 4.0]), kit.tensor([1.0]), kit.tensor([1.0])])
+        left_out.need_clip = False
+        frozen.stop_gradient, frozen.requires_grad = True, False
+        for each in (left_out, frozen):
+            each.grad, each.main_grad = None, kit.tensor([100.0])
+        first.main_grad = kit.tensor([100.0])  # beside `.grad`
+        function([first, left_out, frozen])
+        assert values(kit, [first]) == [[0.6, 0.8]]
+    first, excluded = kit.in_place([kit.tensor([3.0, 4.0]), kit.tensor([1.0])])
+    excluded.grad, excluded.main_grad = None, kit.tensor([100.0])
+    config = unified_clip.ClipConfig(rule="global_norm", threshold=1.0, exclude=["b"], family="tensorflow")
+    for clip in (config.clip_, config.clipper(details=True).clip_):
+        first.grad = kit.tensor([3.0, 4.0])
+        clip({"a": first, "b": excluded})
+        assert values(kit, [first]) == [[0.6, 0.8]]
+    with pytest.raises(ValueError, match=r"position 1 \(parameter 'a'\) has a gradient in main_grad"):
+        config.clip_({"b": first, "a": excluded})
 
 
 def test_need_clip_leaves_a_gradient_out_of_the_norm_and_of_the_scaling(kit: Kit) -> None:

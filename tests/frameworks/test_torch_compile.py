@@ -225,6 +225,13 @@ def test_error_if_nonfinite_is_refused_when_traced_with_the_alternative(name: st
     same(kept(held), before)
 
 
+def test_a_gradient_in_main_grad_only_is_an_error_when_traced() -> None:
+    first, second = (torch.nn.Parameter(torch.zeros(2)) for _ in range(2))
+    first.grad, second.main_grad = torch.tensor([3.0, 4.0]), torch.ones(2)  # type: ignore[attr-defined]
+    with pytest.raises(Exception, match="position 1 has a gradient in main_grad"):
+        torch.compile(uc.clip_grad_norm_, backend="eager", fullgraph=True)([first, second], 1.0)
+
+
 def test_an_expanded_gradient_is_refused_when_traced() -> None:
     good, wrong = parameters([torch.tensor([30.0])])[0], torch.nn.Parameter(torch.zeros(4))
     wrong.grad = torch.ones(1).expand(4)

@@ -40,6 +40,12 @@ def known_threshold(ops: Ops, value: Any, what: str) -> float:
     return _known(threshold(ops, value, what, differentiable=False), what)
 
 
+def in_main_grad_only(leaf: Leaf, remedy: str) -> ValueError:
+    return ValueError(
+        f"{leaf.place} has a gradient in main_grad, and .grad is None. unified_clip clips .grad. {remedy}"
+    )
+
+
 def given_norm(ops: Ops, value: Any, what: str, *, differentiable: bool) -> Scalar:
     """A norm that the caller measured before; NaN and inf are possible results of measuring."""
     number, scalar = _number(ops, value, what, differentiable)

@@ -199,6 +199,8 @@ class InPlace(Gradients):
         leaves = parameters = [leaf for leaf in tree.leaves if leaf.tensor is not None]
         if ops.gradients_on_parameters:
             leaves = _gradients_of_parameters(ops, leaves, function, instead)
+            if len(leaves) < len(parameters):
+                _check_main_gradients(ops, parameters, leaves, keep, arrange)
         leaves = arrange([leaf for leaf in leaves if keep(leaf.parameter)])
         for leaf in leaves:
             checks.gradient_dtype(ops.dtype(leaf.tensor), leaf, order=order)
@@ -403,3 +405,16 @@ def _gradients_of_parameters(ops: Ops, parameters: Sequence[Leaf], function: str
             f"clipped. If they are gradients, use {instead}, which returns the result"
         )
     return present
+
+
+def _check_main_gradients(
+    ops: Ops, parameters: Sequence[Leaf], gradients: Sequence[Leaf], keep: Callable[[Any], bool], arrange: Arrange
+) -> None:
+    """Raise ValueError for a parameter that takes part and has a gradient in `main_grad` only."""
+    without = [leaf for leaf in parameters if ops.gradient_of(leaf.tensor) is None]
+    hidden = [leaf._replace(tensor=ops.main_gradient_of(leaf.tensor)) for leaf in without]
+    hidden = [leaf for leaf in hidden if leaf.tensor is not None and keep(leaf.parameter)]
+    positions = {leaf.position for leaf in hidden}
+    for leaf in arrange([*gradients, *hidden]) if hidden else ():  # with all, since patterns of names are checked
+        if leaf.position in positions:
+            raise checks.in_main_grad_only(leaf, ops.main_gradient_remedy)

@@ -207,6 +207,13 @@ class Ops(Protocol):
     def gradient_of(self, parameter: Any) -> Any | None:
         return None
 
+    def main_gradient_of(self, parameter: Any) -> Any | None:
+        """`main_grad` of a trainable parameter, into which some wrappers accumulate gradients; None without one."""
+        return None
+
+    main_gradient_remedy: str = ""
+    """What to type where a parameter has a gradient in `main_grad` only."""
+
     def set_gradient(self, parameter: Any, gradient: Any) -> None:
         return None
 

@@ -379,7 +379,10 @@ class OfParameters:
 
     def whole_of_parameters(self: Any, parameters: Sequence[Any]) -> WholePath | None:
         gatherer = self.gatherer()
-        return whole_path(self, gatherer.of_parameters(parameters)) if gatherer else None
+        whole = whole_path(self, gatherer.of_parameters(parameters)) if gatherer else None
+        if whole is None or len(whole.tensors) == len(parameters):
+            return whole
+        return None if any(self.main_gradient_of(each) is not None for each in parameters) else whole
 
     def whole_of_tensors(
         self: Any, tensors: Sequence[Any], *, differentiable: bool, in_place: bool

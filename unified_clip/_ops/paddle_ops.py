@@ -118,6 +118,11 @@ class PaddleOps(host.OfParameters, Ops):
         gradient = getattr(parameter, "grad", None)
         return None if paddle_shards.is_cleared(gradient) else gradient
 
+    def main_gradient_of(self, parameter: Any) -> Any | None:
+        return None if getattr(parameter, "stop_gradient", True) else getattr(parameter, "main_grad", None)
+
+    main_gradient_remedy = "Paddle's optimizers apply main_grad: pass the clip to the optimizer, grad_clip=..."
+
     def set_gradient(self, parameter: Any, gradient: Any) -> None:
         if gradient is None:
             parameter.grad = None

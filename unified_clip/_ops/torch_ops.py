@@ -74,6 +74,14 @@ class TorchOps(host.OfParameters, Ops):
     def gradient_of(self, parameter: Any) -> Any | None:
         return None if _is_inner(parameter) else getattr(parameter, "grad", None)
 
+    def main_gradient_of(self, parameter: Any) -> Any | None:
+        return getattr(parameter, "main_grad", None) if getattr(parameter, "requires_grad", False) else None
+
+    main_gradient_remedy = (
+        "Copy it first: parameter.grad = parameter.main_grad.to(parameter.dtype). With Megatron's optimizer, pass "
+        "optimizer.get_parameters() after optimizer.prepare_grads()"
+    )
+
     def set_gradient(self, parameter: Any, gradient: Any) -> None:
         parameter.grad = gradient
 
@@ -153,6 +161,8 @@ class TorchOps(host.OfParameters, Ops):
         if not all(_is_counted(parameter) for parameter in given):
             return None
         gradients = [parameter.grad for parameter in given if parameter.grad is not None]
+        if len(gradients) < len(given) and any(self.main_gradient_of(each) is not None for each in given):
+            return None
         if len(set(gradients)) < len(gradients) or any(map(_is_expanded, gradients)):
             return None
         return _whole_in_graph(self, gradients, differentiable=False)
