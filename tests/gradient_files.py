@@ -109,8 +109,14 @@ torch.save({"w": torch.eye(2).to_sparse_csr()}, "csr.pt")
 torch.save({"w": torch.eye(2).to_sparse()}, "both.pt")
 torch.save({"w": torch.ones(2).to(torch.float8_e4m3fn)}, "eight.pt")
 torch.save({"a.b": torch.ones(1), "a": {"b": torch.ones(1)}}, "twice.pt")
+torch.save({"w": torch.ones(1).expand(1 << 40)}, "stretched.pt")
+laughs = [torch.ones(1)]
+for _ in range(60):
+    laughs = [laughs, laughs]
+torch.save(laughs, "laughs.pt")
 Path("cut.pt").write_bytes(Path("nested.pt").read_bytes()[:-100])
-for name in ("list.pth", "legacy.bin", "evil.pt", "csr.pt", "both.pt", "eight.pt", "twice.pt", "cut.pt"):
+for name in ("list.pth", "legacy.bin", "evil.pt", "csr.pt", "both.pt", "eight.pt", "twice.pt", "cut.pt",
+             "stretched.pt", "laughs.pt"):
     converted("torch", name)
 
 from safetensors.torch import save_file
@@ -170,7 +176,22 @@ np.savez("expected.npz", *[np.asarray(each) for each in model.trainable_variable
 with zipfile.ZipFile("deflated.keras", "w", zipfile.ZIP_DEFLATED) as archive:
     archive.write("keras.weights.h5", "model.weights.h5")
 with h5py.File("hollow.h5", "w") as file:
+    file.create_dataset("w", (1 << 28,), "f4")
+with h5py.File("vast.h5", "w") as file:
     file.create_dataset("w", (1 << 40,), "f4")
+Path("secret").write_bytes(bytes(8))
+with h5py.File("external.h5", "w") as file:
+    file.create_dataset("w", (2,), "f4", external=[("secret", 0, 8)])
+with h5py.File("linked.h5", "w") as file:
+    file["w"] = h5py.ExternalLink("vast.h5", "w")
+with h5py.File("loop.h5", "w") as file:
+    file["g/w"] = np.ones(2, "f4")
+    file["g/itself"], file["x/again"], file["soft"] = file["/"], file["g/w"], h5py.SoftLink("/g/w")
+Path("elsewhere").mkdir()
+Path("elsewhere/checkpoint").write_text(f'model_checkpoint_path: "{Path("prefix").absolute()}"')
+converted("tensorflow", "elsewhere")
+for name in ("vast.h5", "external.h5", "linked.h5", "loop.h5"):
+    converted("keras", name)
 for name in ("model.keras", "keras.weights.h5", "old.h5", "deflated.keras", "hollow.h5"):
     converted("keras", name)
 

@@ -339,10 +339,10 @@ def _seconds(text: str) -> float:
 
 
 def _bytes(text: str) -> int:
-    from .parity import memory
+    from . import _limits
 
     try:
-        return memory.read(text)
+        return _limits.read_size(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 

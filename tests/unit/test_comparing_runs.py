@@ -89,12 +89,30 @@ def test_a_torn_last_line_is_left_out(tmp_path: Path) -> None:
         (json.dumps(HEADER) + "\n" + json.dumps({**line(1), "norm": None}) + "\n", "norm is None, and the rule is 'gl"),
         (json.dumps(HEADER) + "\n" + json.dumps({**line(1), "norm": []}) + "\n", "line 2: .* the rule is 'global'"),
         (json.dumps(HEADER) + "\n" + json.dumps({**line(1), "rule": "each"}) + "\n", "the rule is 'each'"),
+        (
+            json.dumps(HEADER) + "\n" + json.dumps({**line(1), "norm_type": None}) + "\n",
+            "norm_type is missing, and the ",
+        ),
+        (json.dumps(HEADER) + "\n" + json.dumps({**line(1), "norm_type": -1}) + "\n", "norm_type is -1.0; it must be "),
+        (
+            json.dumps(HEADER) + "\n" + json.dumps({**line(1), "norm_type": "nan"}) + "\n",
+            "norm_type is nan; it must be",
+        ),
+        (json.dumps(HEADER) + "\n" + json.dumps({**line(1), "step": 10**400}) + "\n", "line 2: step: "),
     ],
 )
 def test_what_is_no_recording_is_refused(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "run.jsonl").write_text(text)
     with pytest.raises(runs.RunError, match=message):
         runs.read(tmp_path / "run.jsonl")
+
+
+@pytest.mark.parametrize("order", [5e-324, 1e-300, 1e-3, 1e300, "inf"])
+def test_any_order_of_the_norm_is_compared(compared: Any, order: Any) -> None:
+    found = compared([line(1)], [line(1, norm_type=order)])
+    assert (found.first.stage, found.first.b) == ("norm type", float(order))
+    watched = compared([line(1)], [line(1, norm_type=0, watched=True)])
+    assert watched.first.stage == "norm type"
 
 
 def test_files_that_are_not_there_or_not_text_are_refused(tmp_path: Path) -> None:
@@ -236,7 +254,7 @@ def test_per_group_for_global(compared: Any) -> None:
 
 
 def test_a_long_run_of_small_norms_is_looked_through_once() -> None:
-    tiny = runs.Line(step=1, call="clip_by_global_norm", rule="global", norm=1e-9, coef=1.0)
+    tiny = runs.Line(step=1, call="clip_by_global_norm", rule="global", norm_type=2.0, norm=1e-9, coef=1.0)
     begin = time.process_time()
     assert named._norms_that_make(5.0, [tiny] * 50_000) == ([], 0)
     assert time.process_time() - begin < 2

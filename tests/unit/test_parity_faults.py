@@ -16,6 +16,7 @@ import pytest
 from parity_cases import suite
 
 from unified_clip import cli
+from unified_clip._limits import read_size
 from unified_clip.parity import engine, launch, memory
 
 CASES = """
@@ -192,7 +193,7 @@ def test_a_worker_that_takes_more_than_its_share_is_ended(parity: Parity) -> Non
     assert (status, found["verdict"]) == (3, "out of memory")
     used, given = found["detail"].removeprefix("used ").split(" of the ")
     assert given == "200 MiB given"
-    assert memory.read("200 MiB") <= memory.read(used) < memory.read("1 GiB")
+    assert read_size("200 MiB") <= read_size(used) < read_size("1 GiB")
 
 
 def test_what_a_worker_prints_is_told_and_changes_nothing(parity: Parity) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import re
 import struct
 import sys
 import zipfile
@@ -16,6 +17,7 @@ import numpy as np
 import pytest
 from gradient_files import (
     Found,
+    converted,
     refused,
     write_safetensors,
 )
@@ -56,6 +58,18 @@ NEXT = {**ENTRY, "data_offsets": [8, 16]}
         ({"a": ENTRY, "b": {**ENTRY, "data_offsets": [9, 17]}}, 17, "'b' has data_offsets"),
         ({"a": {**ENTRY, "data_offsets": [8, 0]}}, 0, "'a' is float32 of shape"),
         ({"a": {**ENTRY, "shape": [3]}}, 8, r"'a' is float32 of shape \[3\], and has 8 bytes"),
+        ({"a": {**ENTRY, "shape": [0, 2**60]}}, 0, r"'a' has a shape of more than 2\*\*59 elements"),
+        ({"a": {**ENTRY, "shape": [1] * 40}}, 4, "'a' has 40 axes. Reshape it to at most 32 axes"),
+        (
+            {
+                "__metadata__": {"sparse": json.dumps({"x": [10**12, 2]})},
+                "x.indices": {"dtype": "I64", "shape": [1], "data_offsets": [0, 8]},
+                "x.values": {"dtype": "F32", "shape": [1, 2], "data_offsets": [8, 16]},
+            },
+            16,
+            "its tensors take 7.276 TiB, and the limit for this file is 4 GiB. Choose fewer .*MAX_BYTES='8 TiB'",
+        ),
+        ({"__metadata__": {"sparse": "[" * 100_000}}, 0, "sparse in its metadata is no JSON object"),
         ({"a": {**ENTRY, "shape": [-2]}}, 8, "'a' has no dtype, shape and two data_offsets"),
         ({"a": {"dtype": "F32"}}, 8, "'a' has no dtype, shape and two data_offsets"),
         ({"a": 1}, 8, "'a' has no dtype, shape and two data_offsets"),
@@ -112,6 +126,17 @@ def edited_npz(path: Path, edit: Callable[[bytes], bytes], save: Callable[..., N
     [
         (np.savez, lambda data: data[:-30], r"cannot be read: BadZipFile: File is not a zip file"),
         (np.savez, lambda data: data[1000:], r"cannot be read: .*; save it again"),
+        (
+            np.savez,
+            lambda data: data.replace(b"PK\x01\x02-\x03-", b"PK\x01\x02-\x03c"),
+            "cannot be read: NotImplementedError: zip file version 9.9; save it again",
+        ),
+        (
+            np.savez,
+            lambda data: data.replace(b"(1000,)", b"(True,)"),
+            "'weight' has a shape that is not a list of lengths",
+        ),
+        (np.savez, lambda data: data.replace(b"(1000,)", b"(-100,)"), "'weight' has a shape that is not a list"),
         (
             np.savez,
             lambda data: data.replace(b"(1000,)", b"(9999,)"),
@@ -208,6 +233,19 @@ SHORT_OF_BYTES = Runs(MADE, *MADE_OF, state=(1, (3,), np.dtype("f8"), False, byt
 ENDLESS: list[Any] = []
 ENDLESS.append(ENDLESS)
 
+LAUGHS: list[Any] = [np.ones(2)]
+TUPLES: tuple[Any, ...] = ()
+for _ in range(60):
+    LAUGHS, TUPLES = [LAUGHS, LAUGHS], (TUPLES, TUPLES)
+"""A few hundred bytes that a walk or a hash visits 2**60 times."""
+
+AT_RANK_40 = Runs(MADE, *MADE_OF, state=(1, (1,) * 40, np.dtype("f8"), False, bytes(8)))
+
+COPIES = (
+    b"\x80\x04c_codecs\nencode\nq\x00X\xe8\x03\x00\x00" + b"x" * 1000 + b"\x8c\x06latin1\x86q\x010" + b"h\x00h\x01R" * 9
+)
+"""Encodes one text nine times."""
+
 
 @pytest.mark.parametrize("protocol", [0, 2, 4])
 @pytest.mark.parametrize(
@@ -244,7 +282,18 @@ def test_a_pickle_is_not_run(
         (pickle.dumps({"w": np.ones(50_000)}, 4)[:-20], "it is no whole pickle"),
         (b"no pickle", "it is no whole pickle"),
         (pickle.dumps({"w": SHORT_OF_BYTES}, 4), r"an array of float64 and shape \(3,\) has 16 bytes"),
-        (pickle.dumps(ENDLESS, 4), "it is no whole pickle: RecursionError"),
+        (pickle.dumps(ENDLESS, 4), "nested more than 100 deep, or contain themselves. Save a flat dict"),
+        (
+            pickle.dumps(LAUGHS, 4),
+            r"more than 1000\d+ entries. Save a flat dict of tensors, or set UNIFIED_CLIP_MAX_ENT",
+        ),
+        (b"\x80\x04}" + pickle.dumps(TUPLES, 4)[2:-1] + b"K\x01s.", "a dict has a key of type tuple"),
+        (pickle.dumps({"x" * 10_001: np.ones(1)}, 4), "a name has more than 10000 characters: 'xxx"),
+        (pickle.dumps({"w": AT_RANK_40}, 4), "has 40 axes. Reshape it"),
+        (b"\x80\x05\x96" + struct.pack("<Q", 2**40) + b".", "an opcode that paddle.save does not write"),
+        (b"\x80\x04\x8d" + struct.pack("<Q", 2**40) + b".", "it ends early"),
+        (COPIES, "it copies the same data again and again"),
+        (b"\x80\x04c_codecs\nencode\n}b.", "it changes a function"),
         (pickle.dumps({"w": np.array([{}], object)}, 4), "'w' has the dtype object"),
         (pickle.dumps({"w": np.ones(2), "UnpackBigParamInfor@@": {}}, 2), "save it with protocol 4"),
         (pickle.dumps({"LR_Scheduler": {"last_lr": np.float64(0.1)}}, 4), "it holds no gradients"),
@@ -266,6 +315,25 @@ def test_what_converting_refuses(torch_files: Path, tensorflow_files: Path) -> N
     assert "not an sstable" in refused(tensorflow_files, "cut")
     assert "uncompressed, as model.save writes it" in refused(tensorflow_files, "deflated.keras")
     assert "'w' is compressed, not whole, or in another file" in refused(tensorflow_files, "hollow.h5")
+
+
+def test_a_small_file_that_claims_much_is_not_converted(torch_files: Path, tensorflow_files: Path) -> None:
+    for directory, name in ((torch_files, "stretched.pt"), (tensorflow_files, "vast.h5")):
+        assert "its tensors take 4 TiB, and the limit for this file is 4 GiB" in refused(directory, name)
+    assert "its dicts and lists have more than 100" in refused(torch_files, "laughs.pt")
+
+
+def test_no_file_reads_another_file(tensorflow_files: Path) -> None:
+    assert "'w' has its numbers in another file, 'secret'; save them in this one" in refused(
+        tensorflow_files, "external.h5"
+    )
+    assert "'w' is a link to another file, 'vast.h5'" in refused(tensorflow_files, "linked.h5")
+    message = refused(tensorflow_files, "elsewhere")
+    assert re.search("its file `checkpoint` names .*/prefix, in another directory; name that one", message)
+
+
+def test_what_is_linked_inside_a_file_is_read_once(tensorflow_files: Path) -> None:
+    assert list(converted(tensorflow_files, "loop.h5")) == ["g/w"]
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from zipfile import BadZipFile
 
+from .._limits import check_expanded
 from .._modes import misplaced
 from ..errors import ConfigError
 
@@ -77,10 +77,11 @@ def _gradients(path: Path | None) -> Gradients | None:
             found = np.load(file, allow_pickle=False)
             if isinstance(found, np.ndarray):
                 raise ValueError("it is no .npz file")
+            check_expanded(sum(info.file_size for info in found.zip.infolist()), path.stat().st_size)
             gradients = {name: _gradient(found, name) for name in found.files}
         if not gradients:
             raise ValueError("it holds none")
-    except (OSError, EOFError, ValueError, BadZipFile) as error:
+    except Exception as error:  # NumPy and zipfile raise almost anything for damaged bytes
         raise ConfigError(f"{path}: no gradients can be read: {error}; give a file that numpy.savez wrote") from None
     return gradients
 

@@ -6,25 +6,25 @@ Into the directory OUT go the gradients, as `mapped.write` writes them, or `fail
 from __future__ import annotations
 
 import argparse
+import glob
 import importlib
 import importlib.util
 import json
 import pickle
 import re
-import shutil
 import sys
-import tempfile
 import traceback
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
 from .._dispatch import adapter_of
+from .._limits import LimitError, Tree
 from .adapter import Adapter
 from .items import Item, flatten, from_array, name_of, select
 from .mapped import FAILED, write
@@ -46,10 +46,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     warnings.simplefilter("ignore")
     try:
-        write(select(KINDS[options.kind](options.source, options.out), options.only), options.out)
+        items = KINDS[options.kind](options.source, options.out)
+        size = None if options.kind == "function" else _size(Path(options.source))
+        write(select(items, options.only, size), options.out)
     except ModuleNotFoundError as error:
         failed = {"missing": str(error)}
-    except UnreadableError as error:
+    except (UnreadableError, LimitError) as error:
         failed = {"error": str(error)}
     except Exception as error:
         failed = {"error": f"{type(error).__name__}: {error}"}
@@ -59,6 +61,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 # -- files
+
+
+def _size(source: Path) -> int:
+    """Return the bytes of a file, or of all files of a TensorFlow checkpoint."""
+    if source.is_file():
+        return source.stat().st_size
+    paths = source.iterdir() if source.is_dir() else source.parent.glob(f"{glob.escape(source.name)}.*")
+    return sum(path.stat().st_size for path in paths if path.is_file())
 
 
 def from_torch(source: str, out: Path) -> Iterator[Item]:
@@ -74,16 +84,25 @@ def from_torch(source: str, out: Path) -> Iterator[Item]:
         called = re.search(r"GLOBAL ([\w.]+)", str(error))
         what = called[1] if called else "something else than tensors"
         raise UnreadableError(f"it holds {what}, and nothing but tensors is unpickled; save a dict of them") from None
-    for name, tensor in flatten(loaded, torch.is_tensor):
-        yield Item(name, str(tensor.dtype).removeprefix("torch."), partial(read_tensor, name, tensor))
+    for name, tensor in flatten(loaded, torch.is_tensor, tree=Tree(_size(Path(source)))):
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        yield Item(name, dtype, partial(read_tensor, name, tensor), tuple(tensor.shape))
 
 
 def from_tensorflow(source: str, out: Path) -> Iterator[Item]:
     import tensorflow as tf
 
+    _check_inside(source, tf.train.latest_checkpoint(source) if Path(source).is_dir() else None)
     checkpoint = tf.train.load_checkpoint(source)
+    shapes = checkpoint.get_variable_to_shape_map()
     for name, dtype in sorted(checkpoint.get_variable_to_dtype_map().items()):
-        yield Item(name.removesuffix(VALUE), dtype.name, partial(_get_tensor, checkpoint, name))
+        yield Item(name.removesuffix(VALUE), dtype.name, partial(_get_tensor, checkpoint, name), shapes[name])
+
+
+def _check_inside(directory: str, latest: str | None) -> None:
+    """Reject a directory whose `checkpoint` file names a checkpoint in another directory."""
+    if latest and not Path(latest).resolve().is_relative_to(Path(directory).resolve()):
+        raise UnreadableError(f"its file `checkpoint` names {latest}, in another directory; name that one in the suite")
 
 
 def _get_tensor(checkpoint: Any, name: str) -> Gradient:
@@ -93,26 +112,44 @@ def _get_tensor(checkpoint: Any, name: str) -> Gradient:
 def from_keras(source: str, out: Path) -> Iterator[Item]:
     import h5py
 
-    zipped, found = Path(source).suffix.lower() == ".keras", []
-    with tempfile.TemporaryFile(dir=out) as copy:
-        if zipped:
-            _extract(source, copy)
-        with h5py.File(copy if zipped else source) as file:
-            file.visititems(lambda name, each: found.append((name, each)) if isinstance(each, h5py.Dataset) else None)
-            for name, dataset in found:
-                yield Item(name, name_of(dataset.dtype), partial(_read_dataset, name, dataset))
+    file = h5py.File(_extract(source, out) if Path(source).suffix.lower() == ".keras" else source)
+    root, tree = file["/"], Tree(Path(source).stat().st_size)
+    for name, dataset in _datasets(root, h5py, {root.id}, tree):
+        yield Item(name, name_of(dataset.dtype), partial(_read_dataset, name, dataset), dataset.shape or ())
 
 
-def _extract(source: str, copy: IO[bytes]) -> None:
+def _datasets(group: Any, h5py: Any, seen: set[Any], tree: Tree, prefix: str = "", depth: int = 0) -> Iterator[Any]:
+    """Yield the datasets below an HDF5 group and their names, each once. Reject links to other files."""
+    for key in group:
+        name = f"{prefix}{key}"
+        tree.enter(name, depth)
+        link = group.get(key, getlink=True)
+        if isinstance(link, h5py.ExternalLink):
+            raise UnreadableError(f"{name!r} is a link to another file, {link.filename!r}; save its arrays here")
+        if isinstance(link, h5py.SoftLink):
+            continue  # its target is read under its own name
+        found = group[key]
+        if found.id in seen:
+            continue
+        seen.add(found.id)
+        if isinstance(found, h5py.Group):
+            yield from _datasets(found, h5py, seen, tree, f"{name}/", depth + 1)
+        elif isinstance(found, h5py.Dataset):
+            yield name, found
+
+
+def _extract(source: str, out: Path) -> Path:
     """HDF5 cannot be read inside a zip. Keras stores it as it is, so that it cannot be longer than the zip."""
     with zipfile.ZipFile(source) as archive:
         if WEIGHTS not in archive.namelist() or archive.getinfo(WEIGHTS).compress_type != zipfile.ZIP_STORED:
             raise UnreadableError(f"it does not hold {WEIGHTS}, uncompressed, as model.save writes it")
-        with archive.open(WEIGHTS) as member:
-            shutil.copyfileobj(member, copy)
+        return Path(archive.extract(WEIGHTS, out))
 
 
 def _read_dataset(name: str, dataset: Any) -> Gradient:
+    if dataset.external:
+        elsewhere = dataset.external[0][0]
+        raise UnreadableError(f"{name!r} has its numbers in another file, {elsewhere!r}; save them in this one")
     if dataset.id.get_storage_size() < dataset.nbytes:  # no memory for what a small file only says it has
         raise UnreadableError(f"{name!r} is compressed, not whole, or in another file; save it with save_weights")
     return from_array(dataset[()])

@@ -17,13 +17,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import zipfile
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
 from .. import _workers
+from .._limits import MAX_SECONDS, LimitError, seconds
 from . import mapped, read_npz, read_paddle, tensor_file
 from .items import Item, select
 from .tensors import Gradient, UnreadableError
@@ -57,13 +56,7 @@ NEEDED = {
 }
 """What a process that converts may lack."""
 
-BROKEN = (OSError, ValueError, OverflowError, MemoryError, RecursionError, EOFError, zipfile.BadZipFile, zlib.error)
-"""What damaged files raise."""
-
 CONVERT = "unified_clip.parity.convert"
-
-TIMEOUT = 600.0
-"""Seconds that converting a file, or calling a function, may take."""
 
 
 @cache
@@ -80,7 +73,7 @@ def read(
     *,
     only: Sequence[str] = (),
     pythons: Mapping[str, str] = {},
-    timeout: float = TIMEOUT,
+    timeout: float | None = None,
 ) -> dict[str, Gradient]:
     """The gradients in a file, by name: in the order of the file, or sorted, of TensorFlow and Keras.
 
@@ -90,8 +83,10 @@ def read(
     scratch: a directory that lives as long as the gradients are used; what cannot be mapped in place is written there.
     only: patterns of names, as of `fnmatch`; none for all of them.
     pythons: interpreters, by the name of the framework; by default this one.
+    timeout: seconds that a conversion may take; by default UNIFIED_CLIP_MAX_SECONDS, or 600.
 
-    UnreadableError: the file is not there, is damaged, or holds what is refused; a pattern that matches nothing.
+    UnreadableError: the file is not there, is damaged, exceeds a limit of `_limits`, or holds what is not supported; a
+    pattern that matches nothing.
     """
     try:
         path, kind = _kind(path)
@@ -100,18 +95,18 @@ def read(
             found = _convert(kind, str(path), scratch, python, timeout, only)
         else:
             directory = Path(tempfile.mkdtemp(dir=scratch))
-            found = mapped.keep(select(READ_HERE[kind](path), only), directory)
+            found = mapped.keep(select(READ_HERE[kind](path), only, path.stat().st_size), directory)
         if not found:
             raise UnreadableError("it holds no gradients: no tensor of floats")
-    except UnreadableError as error:
+    except (UnreadableError, LimitError) as error:
         raise UnreadableError(f"{path.name}: {error}") from None
-    except BROKEN as error:
+    except Exception as error:  # NumPy, zipfile and pickle raise almost anything for damaged bytes
         raise UnreadableError(f"{path.name} cannot be read: {type(error).__name__}: {error}; save it again") from None
     return found
 
 
 def call(
-    spec: str, directory: Path, scratch: Path, *, python: str = sys.executable, timeout: float = TIMEOUT
+    spec: str, directory: Path, scratch: Path, *, python: str = sys.executable, timeout: float | None = None
 ) -> dict[str, Gradient]:
     """What a Python function returns or yields: tensors of any framework, (name, tensor) pairs, or dicts of them.
 
@@ -126,7 +121,7 @@ def call(
         found = _convert("function", f"{path}:{name}", scratch, python, timeout)
         if not found:
             raise UnreadableError(f"{name} gives no gradients: no tensor of floats")
-    except UnreadableError as error:
+    except (UnreadableError, LimitError) as error:
         raise UnreadableError(f"{path.name}: {error}") from None
     return found
 
@@ -153,9 +148,10 @@ def _kind(path: Path) -> tuple[Path, str]:
 
 
 def _convert(
-    kind: str, source: str, scratch: Path, python: str, timeout: float, only: Sequence[str] = ()
+    kind: str, source: str, scratch: Path, python: str, timeout: float | None, only: Sequence[str] = ()
 ) -> dict[str, Gradient]:
     """Have a process convert something, and map what it wrote."""
+    timeout = timeout or seconds()
     out = Path(tempfile.mkdtemp(dir=scratch))
     remedy = (
         f"name an interpreter that can with python = under [frameworks.{FRAMEWORKS.get(kind, 'torch')}] in suite.toml"
@@ -184,7 +180,9 @@ def _run(command: Sequence[str], timeout: float) -> str:
         try:
             code = process.wait(timeout)
         except subprocess.TimeoutExpired:
-            raise UnreadableError(f"nothing after {timeout:g} seconds; {_workers.last_lines(errors)}") from None
+            raise UnreadableError(
+                f"nothing after {timeout:g} seconds; {_workers.last_lines(errors)}. Set {MAX_SECONDS} to wait longer"
+            ) from None
         finally:
             _workers.end(process)
         if code:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
@@ -9,8 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from .._limits import Tree, check_expanded, check_shape
 from . import adapter
-from .tensors import STORAGE, Dense, Gradient, Sparse, UnreadableError
+from .tensors import PARTS, STORAGE, Dense, Gradient, Sparse, UnreadableError
 
 NO_GRADIENTS = ("bool", "int", "uint", "str", "bytes")
 """How the names of dtypes begin that are left out: counters, masks, text."""
@@ -25,15 +27,44 @@ class Item(NamedTuple):
 
     get: Callable[[], Gradient]
 
+    shape: Sequence[int] = ()
+    """Of a sparse tensor, that of the dense one."""
 
-def select(items: Iterable[Item], only: Sequence[str]) -> Iterator[tuple[str, Gradient]]:
-    """The gradients among the tensors whose names match one of the patterns `only`, or all where there are none.
 
-    Integers and text are left out, but for what `only` names in full.
+def select(items: Iterable[Item], only: Sequence[str], file_size: int | None = None) -> Iterator[tuple[str, Gradient]]:
+    """Yield the gradients among the tensors whose names match one of the patterns `only`, or all without patterns.
+
+    Integers and text are left out, except where `only` names them in full.
+
+    file_size: Bytes. If given, the names, dtypes, shapes and the total size are checked before any tensor is read.
+
+    Raises:
+        UnreadableError: A name occurs twice, a dtype is not supported, or a pattern matches nothing.
+        LimitError: The tensors have shapes or a size that no file of this size should have.
     """
+    chosen = _chosen(items, only)
+    if file_size is not None:
+        chosen = iter(checked := list(chosen))
+        for item in checked:
+            check_shape(item.name, item.shape)
+        check_expanded(sum(map(_size, checked)), file_size)
+    for name, _, get, _ in chosen:
+        gradient = get()
+        if isinstance(gradient, Sparse):
+            _check_rows(name, gradient)
+        yield name, gradient
+
+
+def _size(item: Item) -> int:
+    """Return the bytes that a tensor takes when it is read; of a sparse one, when it is made dense."""
+    return math.prod(item.shape) * np.dtype(STORAGE[item.dtype]).itemsize * (2 if item.dtype in PARTS else 1)
+
+
+def _chosen(items: Iterable[Item], only: Sequence[str]) -> Iterator[Item]:
     names: set[str] = set()
     unmatched = set(only)
-    for name, dtype, get in items:
+    for item in items:
+        name, dtype = item.name, item.dtype
         if name in names:
             raise twice(name)
         names.add(name)
@@ -44,10 +75,7 @@ def select(items: Iterable[Item], only: Sequence[str]) -> Iterator[tuple[str, Gr
         if dtype not in STORAGE:
             known = ", ".join(STORAGE)
             raise UnreadableError(f"{name!r} has the dtype {dtype}, and not {known}; choose other tensors with only =")
-        gradient = get()
-        if isinstance(gradient, Sparse):
-            _check_rows(name, gradient)
-        yield name, gradient
+        yield item
     if unmatched:
         some = ", ".join(map(repr, sorted(names)[:5])) or "none"
         raise UnreadableError(f"only = {min(unmatched)!r} matches no tensor; there are {len(names)}, such as {some}")
@@ -69,19 +97,29 @@ def _check_rows(name: str, gradient: Sparse) -> None:
         raise UnreadableError(f"{name!r} has a row that its shape {list(shape)} lacks")
 
 
-def flatten(value: Any, is_tensor: Callable[[Any], bool], name: str = "") -> Iterator[tuple[str, Any]]:
-    """The tensors in nested dicts and lists: `a.b` for `{"a": {"b": ...}}`, `gradient 0` for the first of a list.
+def flatten(
+    value: Any, is_tensor: Callable[[Any], bool], name: str = "", *, tree: Tree | None = None, depth: int = 0
+) -> Iterator[tuple[str, Any]]:
+    """Yield the tensors in nested dicts and lists: `a.b` for `{"a": {"b": ...}}`, `gradient 0` for the first of a list.
 
-    Whatever else is there, None too, is left out.
+    Anything else, None too, is left out.
+
+    Raises:
+        LimitError: `tree` bounds the walk, and the nesting, the entries or the names exceed it.
     """
+    tree = tree or Tree()
+    tree.enter(name, depth)
     if is_tensor(value):
+        tree.name(name)
         yield name or "gradient 0", value
     elif isinstance(value, Mapping):
         for key, item in value.items():
-            yield from flatten(item, is_tensor, f"{name}.{key}" if name else str(key))
+            inner = f"{name}.{key}" if name else str(key)
+            yield from flatten(item, is_tensor, inner, tree=tree, depth=depth + 1)
     elif isinstance(value, list | tuple):
         for index, item in enumerate(value):
-            yield from flatten(item, is_tensor, f"{name}.{index}" if name else f"gradient {index}")
+            inner = f"{name}.{index}" if name else f"gradient {index}"
+            yield from flatten(item, is_tensor, inner, tree=tree, depth=depth + 1)
 
 
 def name_of(dtype: np.dtype[Any]) -> str:

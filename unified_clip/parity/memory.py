@@ -1,4 +1,4 @@
-"""The memory that workers may take: how a limit is written, how it is split, and how much of it is used."""
+"""The memory that workers may take: how a limit is split, and how much of it is used."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import os
 import re
 from contextlib import suppress
 from pathlib import Path
-
-UNITS = {"MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
 LEAST = 3 * 2**29
 """Bytes with which every framework starts and compiles: where a share is less, fewer workers run side by side."""
@@ -19,21 +17,6 @@ OUT_OF_MEMORY = re.compile(
     r"MemoryError|bad_alloc|OutOfMemory|ResourceExhausted|RESOURCE_EXHAUSTED|n[o']t allocate memory"
 )
 """By which Python, C++ and the frameworks say that there was no memory left."""
-
-
-def read(text: str) -> int:
-    """Bytes from a number and its unit, as in `8 GiB` or `512MiB`; ValueError for anything else."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([A-Za-z]+)", text)
-    number = float(found[1]) * UNITS.get(found[2], 0) if found else 0.0
-    if not 1 <= number < 2**63:
-        raise ValueError(f"{text!r} is no amount of memory; write a number and one of {', '.join(UNITS)}, as in 8 GiB")
-    return int(number)
-
-
-def shown(count: int) -> str:
-    """Bytes as `read` reads them."""
-    unit = "GiB" if count >= UNITS["GiB"] else "MiB"
-    return f"{count / UNITS[unit]:.4g} {unit}"
 
 
 def split(limit: int | None, workers: int) -> tuple[int, int | None]:

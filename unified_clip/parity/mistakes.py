@@ -141,16 +141,19 @@ def _norm_type(place: Place) -> Finding | None:
     pair = place.pair
     if pair is None or pair.a.norm_type == pair.b.norm_type or pair.a.rule != "global" or pair.b.rule != "global":
         return None
-    low, high = sorted((pair.a, pair.b), key=lambda line: line.norm_type or 0.0)
+    low, high = sorted((pair.a, pair.b), key=lambda line: line.order)
+    if not low.order > 0:  # a framework's own function may take other orders
+        return None
     elements = sum(math.prod(length or 1 for length in each.shape) for each in low.parameters.values()) or math.inf
-    greatest = (1 / low.norm_type - 1 / high.norm_type) if low.norm_type and high.norm_type else 0.0
+    exponent = 1 / low.order - 1 / high.order
     ratio = low.norms()[0] / high.norms()[0] if high.norms()[0] else 1.0
-    if not 1 - PRODUCT <= ratio <= elements**greatest * (1 + PRODUCT):  # what one list of numbers can have
+    # One list of n numbers has a ratio of norms of at most n**exponent, which may be too large for a float.
+    if not (ratio >= 1 - PRODUCT and math.log(ratio) <= exponent * math.log(elements) + PRODUCT):
         return None
     return Finding(
         "another norm type",
-        f"{_name(place.a)} takes the norm of order {pair.a.norm_type:g}, {_name(place.b)} of order "
-        f"{pair.b.norm_type:g}: {pair.a.norms()[0]:.9g} and {pair.b.norms()[0]:.9g}, which the same gradients can have",
+        f"{_name(place.a)} takes the norm of order {pair.a.order:g}, {_name(place.b)} of order "
+        f"{pair.b.order:g}: {pair.a.norms()[0]:.9g} and {pair.b.norms()[0]:.9g}, which the same gradients can have",
     )
 
 

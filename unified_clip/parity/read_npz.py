@@ -12,6 +12,7 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
+from .._limits import check_shape
 from .items import Item, from_array, name_of
 from .mapped import Raw, dense, open_map
 from .tensors import Gradient, UnreadableError
@@ -41,20 +42,21 @@ class Header(NamedTuple):
 def items(path: Path) -> Iterator[Item]:
     """The arrays of a file, in its order."""
     raw = open_map(path)
-    with zipfile.ZipFile(path) as archive:
-        for info in archive.infolist():
-            name = info.filename.removesuffix(".npy")
-            if name == info.filename:
-                raise UnreadableError(f"{name!r} is no array; save arrays with np.savez")
-            if info.flag_bits & 1 or info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-                raise UnreadableError(f"{name!r} is encrypted or compressed otherwise than np.savez_compressed does it")
-            try:
-                with archive.open(info) as file:
-                    header = _header(file)
-            except (ValueError, tokenize.TokenError) as error:  # the header is a literal of Python
-                raise UnreadableError(f"{name!r} is no array: {error}; save arrays with np.savez") from None
-            _check_size(name, info, header)
-            yield Item(name, name_of(header.dtype), partial(_read, raw, archive, info, header))
+    archive = zipfile.ZipFile(path)  # open for as long as the items are used
+    for info in archive.infolist():
+        name = info.filename.removesuffix(".npy")
+        if name == info.filename:
+            raise UnreadableError(f"{name!r} is no array; save arrays with np.savez")
+        if info.flag_bits & 1 or info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise UnreadableError(f"{name!r} is encrypted or compressed otherwise than np.savez_compressed does it")
+        try:
+            with archive.open(info) as file:
+                header = _header(file)
+        except (ValueError, tokenize.TokenError) as error:  # the header is a literal of Python
+            raise UnreadableError(f"{name!r} is no array: {error}; save arrays with np.savez") from None
+        check_shape(name, header.shape)
+        _check_size(name, info, header)
+        yield Item(name, name_of(header.dtype), partial(_read, raw, archive, info, header), header.shape)
 
 
 def _header(file: IO[bytes]) -> Header:

@@ -1,21 +1,22 @@
 """Paddle's `.pdparams` and `.pdopt`, which are pickles, read without Paddle and without running what they hold.
 
 A pickle names functions and classes, and calls what it names. Here it gets what `STAND_INS` has for the names that
-`paddle.save` writes, and any other name is refused. Large arrays are mapped where they lie inside the pickle.
+`paddle.save` writes, and any other name is rejected. So are opcodes that `paddle.save` does not write. Reading takes
+time and memory in proportion to the size of the file. Large arrays are mapped where they lie inside the pickle.
 """
 
 from __future__ import annotations
 
 import math
 import pickle
-from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
+from .._limits import LimitError, Tree, check_shape
 from .items import Item, flatten, from_array, name_of
 from .mapped import Raw, dense, open_map
 from .tensors import Dense, UnreadableError
@@ -26,6 +27,20 @@ LONG = 1 << 16
 _Unpickler: Any = pickle._Unpickler
 """The one written in Python, whose way to read bytes can be replaced."""
 
+LONGEST_CODE = 16
+"""Characters of NumPy's code for a dtype, such as `f4`."""
+
+PLAIN = (str, bytes, int, float, bool, type(None))
+"""Types of dict keys. The hash of a nested tuple may take forever."""
+
+NOT_WRITTEN = b"".join(
+    (
+        *(pickle.INST, pickle.OBJ, pickle.NEWOBJ, pickle.NEWOBJ_EX, pickle.EXT1, pickle.EXT2, pickle.EXT4),
+        *(pickle.PERSID, pickle.BINPERSID, pickle.BYTEARRAY8, pickle.NEXT_BUFFER, pickle.READONLY_BUFFER),
+    )
+)
+"""Opcodes that `paddle.save` does not write. They make objects, or reserve memory before there are bytes for it."""
+
 SLICED = "UnpackBigParamInfor@@"
 """A key that is there where tensors of more than a GiB are in slices, as earlier protocols want them."""
 
@@ -34,6 +49,8 @@ class Dtype:
     """Stands for np.dtype. Paddle has no uint16: those are the bits of bfloat16."""
 
     def __init__(self, code: str, *flags: bool) -> None:
+        if not isinstance(code, str) or len(code) > LONGEST_CODE:
+            raise ValueError("a dtype is not one of NumPy's")
         self.numpy = np.dtype("V2" if code == "u2" else code)
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
@@ -49,6 +66,7 @@ class Array:
     def __setstate__(self, state: tuple[int, tuple[int, ...], Dtype, bool, bytes | Raw]) -> None:
         _, self.shape, dtype, self.in_columns, self.data = state
         self.dtype = dtype.numpy
+        check_shape("an array", self.shape)
         if len(self.data) != math.prod(self.shape) * self.dtype.itemsize and not self.dtype.hasobject:
             raise ValueError(f"an array of {self.dtype} and shape {self.shape} has {len(self.data)} bytes")
 
@@ -66,12 +84,19 @@ def _encode(text: str, encoding: str) -> bytes:
 
 def _value(name: str, values: Mapping[str, Any]) -> Any:
     """Paddle writes a dense tensor as a call of `eval` with a name and a dict."""
+    if not isinstance(name, str):
+        raise TypeError("it calls eval with something else than a name")
     return values[name]
 
 
 def _tensor(named: tuple[str, Any]) -> Any:
     """And a tensor as one of `tuple`, with its name and an array."""
     return named[1]
+
+
+def _ordered(pairs: Sequence[tuple[Any, Any]] = ()) -> dict[Any, Any]:
+    """Stands for OrderedDict. Python 2 passes the entries as a list."""
+    return {key: value for key, value in pairs if isinstance(key, PLAIN)}
 
 
 STAND_INS: Mapping[tuple[str, str], Any] = {
@@ -83,19 +108,37 @@ STAND_INS: Mapping[tuple[str, str], Any] = {
     ("builtins", "tuple"): _tensor,
     ("builtins", "bytes"): lambda: b"",
     ("_codecs", "encode"): _encode,
-    ("collections", "OrderedDict"): OrderedDict,
+    ("collections", "OrderedDict"): _ordered,
 }
 """By module, in today's spelling, and name."""
 
 OTHER_SPELLINGS = {"__builtin__": "builtins", "numpy._core.multiarray": "numpy.core.multiarray"}
 
 
+class Whole:
+    """Stands for a file, and reads either all the bytes that are asked for or none."""
+
+    def __init__(self, file: IO[bytes], size: int) -> None:
+        self.file, self.size = file, size
+
+    def read(self, count: int) -> bytes:
+        """Reserve no memory for bytes that the file does not have."""
+        if count > self.size - self.file.tell():
+            raise EOFError("it ends early")
+        return self.file.read(count)
+
+    def readline(self) -> bytes:
+        return self.file.readline()
+
+
 class Unpickler(_Unpickler):  # type: ignore[misc]
     """Calls nothing but the stand-ins, and leaves long bytes where they are in the file."""
 
     def __init__(self, file: IO[bytes], raw: Raw) -> None:
-        super().__init__(file)
+        super().__init__(Whole(file, len(raw)))
         self.file, self.raw = file, raw
+        self.passed = 0
+        """Characters and entries that calls were given. They copy these."""
 
     def find_class(self, module: str, name: str) -> Any:
         try:
@@ -123,10 +166,65 @@ class Unpickler(_Unpickler):  # type: ignore[misc]
         self.append(piece)
         self.file.seek(start + size)
 
+    def load_reduce(self) -> None:
+        """Call a stand-in. A file that passes more to calls than it has bytes passes the same again and again."""
+        self.passed += sum(len(argument) for argument in self.stack[-1] if isinstance(argument, str | list))
+        if self.passed > len(self.raw):
+            raise ValueError("it copies the same data again and again")
+        super().load_reduce()
+
+    def load_build(self) -> None:
+        """Set the state of an array or a dtype. Attributes of dicts are left out."""
+        state, target = self.stack.pop(), self.stack[-1]
+        if isinstance(target, Array | Dtype):
+            target.__setstate__(state)
+        elif not isinstance(target, dict):
+            raise ValueError(f"it changes a {type(target).__name__}")
+
+    def load_setitem(self) -> None:
+        self.check_keys([self.stack[-2]])
+        super().load_setitem()
+
+    def load_setitems(self) -> None:
+        self.check_keys(self.stack[::2])
+        super().load_setitems()
+
+    def load_dict(self) -> None:
+        self.check_keys(self.stack[::2])
+        super().load_dict()
+
+    def check_keys(self, keys: Sequence[Any]) -> None:
+        for key in keys:
+            if not isinstance(key, PLAIN):
+                raise ValueError(f"a dict has a key of type {type(key).__name__}; save a dict with names as keys")
+
+    def load_empty_set(self) -> None:
+        """A set holds no tensors, since these have no hash."""
+        self.append(None)
+
+    def load_additems(self) -> None:
+        self.pop_mark()
+
+    def load_frozenset(self) -> None:
+        self.pop_mark()
+        self.append(None)
+
+    def load_not_written(self) -> None:
+        raise ValueError("it has an opcode that paddle.save does not write")
+
     dispatch = {  # noqa: RUF012
         **_Unpickler.dispatch,
+        **dict.fromkeys(NOT_WRITTEN, load_not_written),
         pickle.BINBYTES[0]: load_binbytes,
         pickle.BINBYTES8[0]: load_binbytes8,
+        pickle.REDUCE[0]: load_reduce,
+        pickle.BUILD[0]: load_build,
+        pickle.SETITEM[0]: load_setitem,
+        pickle.SETITEMS[0]: load_setitems,
+        pickle.DICT[0]: load_dict,
+        pickle.EMPTY_SET[0]: load_empty_set,
+        pickle.ADDITEMS[0]: load_additems,
+        pickle.FROZENSET[0]: load_frozenset,
     }
 
 
@@ -140,9 +238,9 @@ def items(path: Path) -> Iterator[Item]:
             raise UnreadableError(
                 "its large tensors are in slices; save it with protocol 4, as paddle.save does by default"
             )
-        found = list(flatten(loaded, lambda value: isinstance(value, Array)))
-        yield from [Item(name, name_of(array.dtype), partial(array.read, raw)) for name, array in found]
-    except UnreadableError:
+        found = list(flatten(loaded, lambda value: isinstance(value, Array), tree=Tree(len(raw))))
+        yield from [Item(name, name_of(array.dtype), partial(array.read, raw), array.shape) for name, array in found]
+    except (UnreadableError, LimitError):
         raise
     except Exception as error:  # a damaged pickle may raise anything
         raise UnreadableError(f"it is no whole pickle: {type(error).__name__}: {error}") from None

@@ -53,19 +53,21 @@ def record(lines: Sequence[Data]) -> Markup | None:
     def x(step: float) -> float:
         return LEFT + 8 + (WIDTH - LEFT - RIGHT - 16) * (step - first) / max(1, last - first)
 
-    def y(value: float) -> float:
-        power = math.log10(value) if value > 0 else low
+    def at(power: float) -> float:
         return FLOOR - (FLOOR - TOP - 14) * (power - low) / (high - low)
 
-    children = [*_axes(columns, low, high, y), *_curves(columns, x, y), *_marks(columns, x, y), *_key()]
+    def y(value: float) -> float:
+        return at(math.log10(value) if value > 0 else low)
+
+    children = [*_axes(columns, low, high, at), *_curves(columns, x, y), *_marks(columns, x, y), *_key()]
     return figure("record", "Norm and threshold at each step of the recorded run", HEIGHT, children)
 
 
-def _axes(columns: Sequence[Column], low: int, high: int, y: Place) -> Iterator[Markup]:
+def _axes(columns: Sequence[Column], low: int, high: int, at: Place) -> Iterator[Markup]:
     yield line(LEFT, FLOOR, WIDTH - RIGHT, FLOOR, "axis")
     for power in range(low, high + 1, max(1, (high - low) // 6)):
-        yield line(LEFT, y(10.0**power), WIDTH - RIGHT, y(10.0**power), "grid")
-        yield text(LEFT - 8, y(10.0**power) + 4, power_of_ten(power), "end")
+        yield line(LEFT, at(power), WIDTH - RIGHT, at(power), "grid")
+        yield text(LEFT - 8, at(power) + 4, power_of_ten(power), "end")
     yield text(LEFT - 8, FLOOR + 20, "clipped", "end")
     yield text(LEFT, FLOOR + 36, f"step {columns[0].step:g}", "start")
     yield text(WIDTH - RIGHT, FLOOR + 36, f"step {columns[-1].step:g}", "end")

@@ -46,7 +46,7 @@ NORMS_OF: dict[str | None, type] = {"global": float, "each": list, "slices": lis
 class Line(Table):
     """A clip call, or one of several groups that a call clips by norms of their own."""
 
-    step: Annotated[int, Field(ge=1)]
+    step: Annotated[int, Field(ge=1, lt=2**63)]
     call: str
     """The public name that was called."""
 
@@ -58,6 +58,8 @@ class Line(Table):
     """Of the norm, or the two bounds of a value; None where it is not one number."""
 
     norm_type: Number | None = None
+    """Of the norm; None where there is none."""
+
     eps: Number | None = None
     dtype: str = "float32"
     """Of the norm."""
@@ -100,6 +102,10 @@ class Line(Table):
         for what, value in (("norm", self.norm), ("coef", self.coef)):
             if self.rule in NORMS_OF and not isinstance(value, NORMS_OF[self.rule]):
                 raise ValueError(f"{what} is {value!r}, and the rule is {self.rule!r}")
+        if self.rule in NORMS_OF and self.norm_type is None:
+            raise ValueError(f"norm_type is missing, and the rule is {self.rule!r}")
+        if self.norm_type is not None and not self.norm_type > 0 and not self.watched:
+            raise ValueError(f"norm_type is {self.norm_type}; it must be above 0")
         return self
 
     @property

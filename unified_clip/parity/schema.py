@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 from packaging.requirements import InvalidRequirement, Requirement
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from . import memory
+from .._limits import read_size
 from .manner import CONTAINERS
 from .tensors import PARTS, STORAGE
 
@@ -150,7 +150,7 @@ class SuiteFile(CasesFile):
     @classmethod
     def _amount(cls, text: str | None) -> str | None:
         if text is not None:
-            memory.read(text)
+            read_size(text)
         return text
 
 

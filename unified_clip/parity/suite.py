@@ -31,7 +31,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from . import cases, memory, natives, schema
+from .._limits import read_size
+from . import cases, natives, schema
 from .cases import Case
 from .launch import DEVICE, HOST, NATIVE, ON_REQUEST, modes_of
 from .natives import CLOSE, Known
@@ -89,7 +90,7 @@ def read(path: Path, *, accepting: bool = False) -> Suite:
         known = _known(directory / data.known, accepting)
     for name in sorted((named | {entry.framework for entry in known or []}) - frameworks.keys()):
         raise SuiteError(f"{FILE}: there is no framework {name!r}, which a case or a known difference names")
-    most = memory.read(data.memory) if data.memory else None
+    most = read_size(data.memory) if data.memory else None
     known_file = directory / data.known if data.known else None
     return Suite(found, frameworks, known, data.timeout, most, known_file, str(path))
 

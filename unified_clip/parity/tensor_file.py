@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import _safetensors
+from .._limits import check_shape
 from .._safetensors import CODES
 from .items import Item, twice
 from .mapped import Raw, dense, open_map
@@ -57,10 +58,10 @@ def items(path: Path) -> Iterator[Item]:
     for name, entry in entries.items():
         gradient, _, part = name.rpartition(".")
         if gradient not in sparse or part not in ("indices", "values"):
-            yield Item(name, entry.dtype, partial(_dense, raw, entry))
+            yield Item(name, entry.dtype, partial(_dense, raw, entry), entry.shape)
         elif part == "values":
             read = partial(_sparse, raw, entries[f"{gradient}.indices"], entry, sparse[gradient])
-            yield Item(gradient, entry.dtype, read)
+            yield Item(gradient, entry.dtype, read, sparse[gradient])
 
 
 def save(path: Path, tensors: Mapping[str, Dense]) -> None:
@@ -118,7 +119,7 @@ def _sparse_shapes(metadata: Any) -> dict[str, Sequence[int]]:
         shapes = json.loads(metadata.get("sparse", "{}"))
         if all(map(_are_lengths, shapes.values())):
             return dict(shapes)
-    except (AttributeError, TypeError, ValueError):
+    except (AttributeError, TypeError, ValueError, RecursionError):
         pass
     raise UnreadableError("sparse in its metadata is no JSON object from names to shapes")
 
@@ -146,6 +147,7 @@ def _entry(name: str, entry: Any, first: int) -> Entry:
         code = shape = start = stop = None
     if not (isinstance(code, str) and _are_lengths(shape) and _are_lengths([start, stop])):
         raise UnreadableError(f"{name!r} has no dtype, shape and two data_offsets in its header")
+    check_shape(name, shape)
     dtype = DTYPES.get(code, code)
     if code in DTYPES and stop - start != math.prod(shape) * _itemsize(dtype):
         raise UnreadableError(f"{name!r} is {dtype} of shape {shape}, and has {stop - start} bytes")

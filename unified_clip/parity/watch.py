@@ -7,6 +7,7 @@ import threading
 from typing import IO
 
 from .. import _workers
+from .._limits import size_text
 from . import memory
 
 LOOK_EVERY = 0.1
@@ -39,7 +40,7 @@ class Watch:
     @property
     def told(self) -> str:
         """How much it used, in words."""
-        return f"used {memory.shown(self.used)} of the {memory.shown(self._limit or 0)} given"
+        return f"used {size_text(self.used)} of the {size_text(self._limit or 0)} given"
 
     def begin(self, process: subprocess.Popen[bytes]) -> None:
         """A worker's stdout has to be a pipe."""

@@ -1,0 +1,214 @@
+"""Damaged and hostile files end with a clear error, whatever is wrong with them."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import random
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gradient_files import Found, write_safetensors
+from parity_cases import suite
+
+from unified_clip import _limits, cli
+from unified_clip.parity import files, recorded_plot
+from unified_clip.parity.tensors import UnreadableError, densify
+
+ARRAYS = {"a": np.ones((3, 4), "f4"), "b.c": np.zeros(300), "d": np.asfortranarray(np.ones((2, 3)))}
+
+GRADIENTS_FROM = """
+    [[gradients]]
+    name = "g"
+    file = "{file}"
+    [[cases]]
+    gradients = ["g"]
+    rules = ["clip_grad_norm_"]
+    thresholds = [1.0]
+"""
+
+
+def saved(save: Callable[..., None]) -> bytes:
+    file = io.BytesIO()
+    save(file, **ARRAYS)
+    return file.getvalue()
+
+
+def bomb(path: Path, elements: int) -> Path:
+    """A compressed array of zeros, of which only the first are in the file."""
+    header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({elements},), }}".encode().ljust(117) + b"\n"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("w.npy", b"\x93NUMPY\x01\x00v\x00" + header + bytes(20_000_000))
+        archive.infolist()[0].file_size = 128 + 4 * elements
+    return path
+
+
+# -- limits
+
+
+def test_a_bomb_is_rejected_before_anything_is_computed_or_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = suite(tmp_path, GRADIENTS_FROM.format(file=tmp_path / "small.npz"))
+    bomb(tmp_path / "small.npz", 5_000_000)
+    assert len(files.read(tmp_path / "small.npz", tmp_path)) == 1
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(_limits.MAX_BYTES, "10MiB")
+        status = cli.main(["parity", "--suite", str(directory), "--out", str(tmp_path / "report")])
+    assert status == 2
+    assert capsys.readouterr().err == (
+        "unified-clip: suite.toml, gradients 1: small.npz: its tensors take 19.07 MiB, and the limit for this file is "
+        "10 MiB. Choose fewer tensors, or raise the limit if you trust the file: UNIFIED_CLIP_MAX_BYTES='20 MiB'\n"
+    )
+    assert not (tmp_path / "report").exists()
+
+
+def test_explain_has_the_limit_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "clip.toml").write_text("max_norm = 1.0\n")
+    arguments = ["explain", str(tmp_path / "clip.toml"), "--gradients", str(bomb(tmp_path / "a.npz", 5_000_000))]
+    monkeypatch.setenv(_limits.MAX_BYTES, "10MiB")
+    assert cli.main(arguments) == 2
+    assert "the limit for this file is 10 MiB" in capsys.readouterr().err
+    data = saved(np.savez)
+    (tmp_path / "a.npz").write_bytes(data.replace(b"PK\x01\x02-\x03-", b"PK\x01\x02-\x03c"))
+    assert cli.main(arguments) == 2
+    assert "zip file version 9.9; give a file that numpy.savez wrote" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "message"),
+    [
+        (_limits.MAX_BYTES, "lots", "UNIFIED_CLIP_MAX_BYTES: 'lots' is no amount of memory; write a number and one of"),
+        (_limits.MAX_NESTING, "0", "UNIFIED_CLIP_MAX_NESTING: '0' is not a whole number of 1 or more"),
+        (_limits.MAX_ENTRIES, "many", "UNIFIED_CLIP_MAX_ENTRIES: invalid literal"),
+        (_limits.MAX_SECONDS, "-1", "UNIFIED_CLIP_MAX_SECONDS: '-1' is not a number above 0"),
+    ],
+)
+def test_a_limit_that_is_no_number_is_rejected(
+    tmp_path: Path, read: Callable[..., Found], monkeypatch: pytest.MonkeyPatch, variable: str, text: str, message: str
+) -> None:
+    (tmp_path / "a.pdparams").write_bytes(pickle.dumps(ARRAYS, 4))
+    (tmp_path / "grads.py").touch()
+    monkeypatch.setenv(variable, text)
+    is_time = variable == _limits.MAX_SECONDS
+    with pytest.raises(UnreadableError, match=message):
+        files.call("grads.py:f", tmp_path, tmp_path) if is_time else read(tmp_path / "a.pdparams")
+
+
+def test_limits_can_be_raised_and_lowered(
+    tmp_path: Path, read: Callable[..., Found], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deep: Any = np.ones(1)
+    for _ in range(101):
+        deep = [deep]
+    (tmp_path / "a.pdparams").write_bytes(pickle.dumps(deep, 4))
+    with pytest.raises(UnreadableError, match="nested more than 100 deep"):
+        read(tmp_path / "a.pdparams")
+    monkeypatch.setenv(_limits.MAX_NESTING, "101")
+    assert len(read(tmp_path / "a.pdparams")) == 1
+    (tmp_path / "grads.py").write_text("import time\ndef f(): time.sleep(60)\n")
+    monkeypatch.setenv(_limits.MAX_SECONDS, "0.5")
+    with pytest.raises(
+        UnreadableError, match=r"nothing after 0.5 seconds; .*Set UNIFIED_CLIP_MAX_SECONDS to wait longer"
+    ):
+        files.call("grads.py:f", tmp_path, tmp_path)
+
+
+def test_ordinary_files_are_below_the_limits(tmp_path: Path, read: Callable[..., Found]) -> None:
+    np.savez_compressed(tmp_path / "zeros.npz", w=np.zeros(20_000_000, np.float32))
+    assert read(tmp_path / "zeros.npz")["w"].shape == (20_000_000,)
+    _limits.check_expanded(400 * 2**30, 4 * 2**30)
+    with pytest.raises(_limits.LimitError, match="UNIFIED_CLIP_MAX_BYTES='401 GiB'"):
+        _limits.check_expanded(400 * 2**30 + 1, 4 * 2**30)
+
+
+def test_names_that_together_take_much_memory_are_rejected() -> None:
+    tree = _limits.Tree()
+    for _ in range(10_000):
+        tree.name("x" * 10_000)
+    with pytest.raises(_limits.LimitError, match="its names have more than 100000000 characters"):
+        tree.name("x")
+
+
+def test_a_plot_of_the_greatest_float_is_drawn() -> None:
+    line = {"step": 1, "norm": 1.7e308, "threshold": 5e-324, "clipped": True}
+    assert "10³⁰⁹" in str(recorded_plot.record([line]))
+
+
+# -- any damage
+
+HEADER = {
+    "__metadata__": {"sparse": json.dumps({"x": [10, 2]})},
+    "x.indices": {"dtype": "I64", "shape": [2], "data_offsets": [0, 16]},
+    "x.values": {"dtype": "F32", "shape": [2, 2], "data_offsets": [16, 32]},
+    "w": {"dtype": "BF16", "shape": [2], "data_offsets": [32, 36]},
+}
+
+TOKENS = [
+    b"\xff" * 4,
+    b"\xff" * 8,
+    b"\x00" * 4,
+    b"-1",
+    b"99999999999",
+    b"True",
+    b"[[[[",
+    b"((((",
+    b"O8",
+    b"V9",
+    b"\xe2",
+]
+
+
+def damaged(data: bytes, choose: random.Random) -> bytes:
+    """Some bytes flipped, overwritten, inserted or cut off, more often near the ends, where the headers are."""
+    changed = bytearray(data)
+    for _ in range(choose.choice([1, 1, 2, 4])):
+        place = choose.randrange(len(changed) or 1)
+        if choose.random() < 0.6:
+            place = choose.choice([place % 200, max(0, len(changed) - 1 - place % 300)])
+        token = choose.choice(TOKENS)
+        how = choose.randrange(5)
+        if how == 0 and place < len(changed):
+            changed[place] ^= 1 << choose.randrange(8)
+        elif how == 1:
+            changed[place : place + len(token)] = token
+        elif how == 2:
+            changed[place:place] = token
+        elif how == 3:
+            del changed[place : place + choose.randrange(30)]
+        elif choose.random() < 0.3:
+            del changed[place:]
+    return bytes(changed or b"x")
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", ["savez", "savez_compressed", "safetensors", "protocol 2", "protocol 4"])
+def test_a_damaged_file_is_read_or_rejected(tmp_path: Path, kind: str) -> None:
+    suffix = ".safetensors" if kind == "safetensors" else ".pdparams" if "protocol" in kind else ".npz"
+    path = tmp_path / f"a{suffix}"
+    if suffix == ".npz":
+        data = saved(getattr(np, kind))
+    elif suffix == ".pdparams":
+        data = pickle.dumps({"all": ARRAYS, "more": [ARRAYS["a"], {"rate": np.float64(1)}]}, int(kind[-1]))
+    else:
+        data = write_safetensors(path, HEADER, np.array([0, 3], "i8").tobytes() + bytes(20)).read_bytes()
+    choose, outcomes = random.Random(6), {"read": 0, "rejected": 0}
+    for number in range(200):
+        path.write_bytes(damaged(data, choose))
+        scratch = tmp_path / str(number)
+        scratch.mkdir()
+        try:
+            for gradient in files.read(path, scratch).values():
+                densify(gradient)
+        except UnreadableError:
+            outcomes["rejected"] += 1
+        else:
+            outcomes["read"] += 1
+    assert min(outcomes.values()) > 5, outcomes

@@ -1,0 +1,150 @@
+"""Limits for reading files that may come from anywhere: memory, seconds, nesting and entries.
+
+A small file can ask for terabytes or for hours. Honest files stay below these limits. Environment variables change them
+(see `docs/gradient_files.md`).
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+MAX_BYTES = "UNIFIED_CLIP_MAX_BYTES"
+MAX_SECONDS = "UNIFIED_CLIP_MAX_SECONDS"
+MAX_NESTING = "UNIFIED_CLIP_MAX_NESTING"
+MAX_ENTRIES = "UNIFIED_CLIP_MAX_ENTRIES"
+
+DEFAULT_BYTES = 4 * 2**30
+DEFAULT_RATIO = 100
+"""A file may expand to this multiple of its own size, where that is more than DEFAULT_BYTES."""
+
+DEFAULT_SECONDS = 600.0
+DEFAULT_NESTING = 100
+DEFAULT_ENTRIES = 1_000_000
+
+LONGEST_NAME = 10_000
+"""Characters in the name of a tensor."""
+
+MOST_AXES = 32
+"""Axes of a tensor. Every version of NumPy supports this many."""
+
+MOST_ELEMENTS = 2**59
+"""Elements of a tensor, not counting axes of length 0: 16 bytes each still fit into an address."""
+
+UNITS = {"MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+
+Number = TypeVar("Number", int, float)
+
+
+class LimitError(ValueError):
+    """A file asks for more than a limit allows, or a limit is not set to a number."""
+
+
+def read_size(text: str) -> int:
+    """Return the bytes in a number with a unit, as in `8 GiB` or `512MiB`.
+
+    Raises:
+        ValueError: The text is anything else.
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([A-Za-z]+)", text)
+    number = float(found[1]) * UNITS.get(found[2], 0) if found else 0.0
+    if not 1 <= number < 2**63:
+        raise ValueError(f"{text!r} is no amount of memory; write a number and one of {', '.join(UNITS)}, as in 8 GiB")
+    return int(number)
+
+
+def size_text(count: int) -> str:
+    """Return bytes as text that `read_size` reads."""
+    unit = next((unit for unit in ("TiB", "GiB") if count >= UNITS[unit]), "MiB")
+    return f"{count / UNITS[unit]:.4g} {unit}"
+
+
+def seconds() -> float:
+    """Return how many seconds the conversion of one file may take."""
+    return _setting(MAX_SECONDS, _positive, DEFAULT_SECONDS)
+
+
+def check_expanded(count: int, file_size: int) -> None:
+    """Raise LimitError if a file of `file_size` bytes holds tensors of `count` bytes, and that is too many."""
+    most = _setting(MAX_BYTES, read_size, 0) or max(DEFAULT_BYTES, DEFAULT_RATIO * file_size)
+    if count > most:
+        raise LimitError(
+            f"its tensors take {size_text(count)}, and the limit for this file is {size_text(most)}. "
+            f"Choose fewer tensors, or raise the limit if you trust the file: {MAX_BYTES}='{_size_above(count)}'"
+        )
+
+
+def _size_above(count: int) -> str:
+    unit = next((unit for unit in ("TiB", "GiB") if count >= UNITS[unit]), "MiB")
+    return f"{math.ceil(count / UNITS[unit])} {unit}" if count < 2**62 else "8 GiB"
+
+
+def check_shape(name: str, shape: Sequence[object]) -> None:
+    """Raise LimitError if a shape is not one of a tensor: wrong types, negative lengths, too many axes or elements."""
+    if len(shape) > MOST_AXES:
+        raise LimitError(f"{name!r} has {len(shape)} axes. Reshape it to at most {MOST_AXES} axes")
+    lengths = [length for length in shape if type(length) is int and length >= 0]
+    if len(lengths) < len(shape):
+        raise LimitError(f"{name!r} has a shape that is not a list of lengths. Save the file again")
+    if any(length >= MOST_ELEMENTS for length in lengths) or math.prod(filter(None, lengths)) >= MOST_ELEMENTS:
+        raise LimitError(f"{name!r} has a shape of more than 2**59 elements. Save the file again")
+
+
+class Tree:
+    """Bounds the walk through nested dicts and lists, where a small file may refer to one list many times."""
+
+    def __init__(self, file_size: int = 0) -> None:
+        """`file_size`: in bytes. Each entry that is written once takes at least one byte of the file."""
+        self._depth_limit = _setting(MAX_NESTING, _whole, DEFAULT_NESTING)
+        self._entry_limit = _setting(MAX_ENTRIES, _whole, DEFAULT_ENTRIES) + file_size
+        self._name_limit = 100 * DEFAULT_ENTRIES + file_size
+        self._entries = self._name_characters = 0
+
+    def enter(self, name: str, depth: int) -> None:
+        """Count one entry at a depth. LimitError: too deep, too many, or the name is too long."""
+        self._entries += 1
+        if depth > self._depth_limit:
+            raise LimitError(
+                f"its dicts and lists are nested more than {self._depth_limit} deep, or contain themselves. Save a "
+                f"flat dict of tensors, or set {MAX_NESTING}"
+            )
+        if self._entries > self._entry_limit:
+            raise LimitError(
+                f"its dicts and lists have more than {self._entry_limit} entries. Save a flat dict of tensors, or set "
+                f"{MAX_ENTRIES}"
+            )
+        if len(name) > LONGEST_NAME:
+            raise LimitError(f"a name has more than {LONGEST_NAME} characters: {name[:50]!r}. Give it a shorter one")
+
+    def name(self, name: str) -> None:
+        """Count the name of a tensor, which is kept. LimitError: the names are too long together."""
+        self._name_characters += len(name)
+        if self._name_characters > self._name_limit:
+            raise LimitError(f"its names have more than {self._name_limit} characters. Give the tensors shorter names")
+
+
+def _setting(variable: str, parse: Callable[[str], Number], default: Number) -> Number:
+    text = os.environ.get(variable, "")
+    if not text:
+        return default
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise LimitError(f"{variable}: {error}") from None
+
+
+def _positive(text: str) -> float:
+    number = float(text)
+    if not 0 < number < math.inf:
+        raise ValueError(f"{text!r} is not a number above 0")
+    return number
+
+
+def _whole(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError(f"{text!r} is not a whole number of 1 or more")
+    return number
