@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from . import _install
+from ._display import complain, safe
 from ._modes import misplaced
 from ._progress import progress
 from .config import commands as config_commands
@@ -243,7 +244,7 @@ def _init(options: argparse.Namespace) -> int:
     except (schema.SuiteError, tensors.UnreadableError) as error:
         return _refuse(str(error))
     where = "" if str(options.suite) == "parity" else f" --suite {shlex.quote(str(path))}"
-    print(f"Wrote {path}. Now run: unified-clip parity{where}")
+    print(safe(f"Wrote {path}. Now run: unified-clip parity{where}"))
     return 0
 
 
@@ -305,12 +306,11 @@ def _accept(run: engine.Run, path: Path) -> int:
     from .parity import accept
 
     if run.ours_differ or run.incomplete:
-        print(f"unified-clip: nothing was accepted: something else is wrong than {path} is about", file=sys.stderr)
+        complain(f"nothing was accepted: something else is wrong than {path} is about")
         return run.exit_code or 1  # which a baseline may excuse, and this does not
     changes = accept.write(path, run)
-    print(
-        f"{path}: {changes.kept} kept, {changes.dropped} dropped, {changes.added} added; read it before you commit it."
-    )
+    counts = f"{changes.kept} kept, {changes.dropped} dropped, {changes.added} added"
+    print(safe(f"{path}: {counts}; read it before you commit it."))
     return 0
 
 
@@ -412,5 +412,5 @@ def _interrupt(*_: object) -> NoReturn:
 
 
 def _refuse(message: str) -> int:
-    print(f"unified-clip: {message}", file=sys.stderr)
+    complain(message)
     return REFUSED

@@ -15,9 +15,12 @@ from unittest import SkipTest
 import unified_clip
 
 from ._dispatch import ADAPTERS
+from ._display import safe
 from .cli import not_installed
 
 __all__ = ["assert_clip_parity", "assert_gradients_equal"]
+
+NEW_LINE = "\n"
 
 TIMEOUT = 120.0
 """Seconds that a framework may take, from its start to its result."""
@@ -70,7 +73,7 @@ def assert_gradients_equal(a: Any, b: Any, max_ulp: float = 0) -> None:
         raise ValueError(f"a and b hold no gradient, so nothing can be compared. {GIVE_GRADIENTS}")
     found = mismatch.describe(ours, theirs, ("a", "b"), max_ulp)
     if found:
-        raise AssertionError(f"the gradients differ\n{found}")
+        raise AssertionError(f"the gradients differ\n{safe(found, keep=NEW_LINE)}")
 
 
 def assert_clip_parity(
@@ -127,7 +130,8 @@ def assert_clip_parity(
         wrong = absent + wrong
     if wrong:
         call = case.name.removeprefix(f"{one_case.GIVEN}: ")
-        raise AssertionError("\n".join([f"{call} is not the same everywhere", *wrong]))
+        lines = [f"{call} is not the same everywhere", *wrong]
+        raise AssertionError(safe("\n".join(lines), keep=NEW_LINE))
     if absent:
         raise SkipTest("; ".join(absent))
 

@@ -12,9 +12,9 @@ PACKAGE = Path(unified_clip.__file__).parent
 FRAMEWORKS = {*ADAPTERS, "keras"}
 NAMESPACES = set(ADAPTERS.values())
 LAYERS = [
-    "errors", "_install", "_json", "_limits", "_markdown", "_safetensors", "_core", "_native", "_ops", "_dispatch",
-    "namespaces", "_recording", "record", "package", "suggest", "ownership", "_modes", "config", "monitor",
-    "integrations", "_workers", "_progress", "parity", "port", "bench", "cli", "testing", "pytest_plugin",
+    "errors", "_display", "_install", "_json", "_limits", "_markdown", "_safetensors", "_core", "_native", "_ops",
+    "_dispatch", "namespaces", "_recording", "record", "package", "suggest", "ownership", "_modes", "config",
+    "monitor", "integrations", "_workers", "_progress", "parity", "port", "bench", "cli", "testing", "pytest_plugin",
 ]  # fmt: skip
 """Each may import from itself and from those before it."""
 

@@ -62,7 +62,7 @@ def test_a_bomb_is_rejected_before_anything_is_computed_or_written(
         status = cli.main(["parity", "--suite", str(directory), "--out", str(tmp_path / "report")])
     assert status == 2
     assert capsys.readouterr().err == (
-        "unified-clip: suite.toml, gradients 1: small.npz: its tensors take 19.07 MiB, and the limit for this file is "
+        "unified-clip: cases.toml, gradients 1: small.npz: its tensors take 19.07 MiB, and the limit for this file is "
         "10 MiB. Choose fewer tensors, or raise the limit if you trust the file: UNIFIED_CLIP_MAX_BYTES='20 MiB'\n"
     )
     assert not (tmp_path / "report").exists()
@@ -71,7 +71,7 @@ def test_a_bomb_is_rejected_before_anything_is_computed_or_written(
 def test_explain_has_the_limit_too(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "clip.toml").write_text("max_norm = 1.0\n")
+    (tmp_path / "clip.toml").write_text("rule = 'global_norm'\nthreshold = 1.0\n")
     arguments = ["explain", str(tmp_path / "clip.toml"), "--gradients", str(bomb(tmp_path / "a.npz", 5_000_000))]
     monkeypatch.setenv(_limits.MAX_BYTES, "10MiB")
     assert cli.main(arguments) == 2
@@ -138,7 +138,7 @@ def test_names_that_together_take_much_memory_are_rejected() -> None:
 
 
 def test_a_plot_of_the_greatest_float_is_drawn() -> None:
-    line = {"step": 1, "norm": 1.7e308, "threshold": 5e-324, "clipped": True}
+    line = {"step": 1, "norm": 1.7e308, "threshold": 1.7e308, "clipped": True}
     assert "10³⁰⁹" in str(recorded_plot.record([line]))
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from .._display import cell
 from . import plot
 
 NOTHING = "-"
@@ -121,7 +122,6 @@ def problems(data: Mapping[str, Any]) -> list[str]:
 def show(data: Mapping[str, Any], out: Path) -> None:
     """Print tables, what went wrong, and where the results are."""
     from rich.console import Console
-    from rich.markup import escape
     from rich.table import Table as RichTable
 
     console = Console(highlight=False)
@@ -133,7 +133,7 @@ def show(data: Mapping[str, Any], out: Path) -> None:
         if rows:
             table = RichTable(*header, title=title, title_justify="left")
             for row in rows:
-                table.add_row(*map(escape, row))
+                table.add_row(*map(cell, row))
             console.print(table)
     for line in [*problems(data), f"The results: {out / 'bench.json'}, ratios.svg and growth.svg."]:
-        console.print(line, markup=False, soft_wrap=True)
+        console.print(cell(line), soft_wrap=True)

@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from .._display import complain, safe
+
 DONE, REFUSED = 0, 2
 
 
@@ -67,9 +69,9 @@ def _export(options: argparse.Namespace) -> int:
 
 def _say(config: Any) -> None:
     for note in config.provenance.notes if config.provenance else ():
-        print(f"note: {note}", file=sys.stderr)
+        print(f"note: {safe(note)}", file=sys.stderr)
 
 
 def _refuse(message: str) -> int:
-    print(f"unified-clip: {message}", file=sys.stderr)
+    complain(message)
     return REFUSED

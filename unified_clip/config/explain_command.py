@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .._display import cell, complain
 from .._limits import check_expanded
 from .._modes import misplaced
 from ..errors import ConfigError
@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
         names = _names(options.a, options.b)
         _print(explain.compare(a, b, names, gradients, options.step), options.json)
     except (ConfigError, TypeError, ValueError) as error:
-        print(f"unified-clip: {error}", file=sys.stderr)
+        complain(str(error))
         return 2
     return 0
 
@@ -109,14 +109,13 @@ def _print(found: Explanation | Comparison, as_json: bool) -> None:
 
 def _show(found: Explanation) -> None:
     from rich.console import Console
-    from rich.text import Text
 
     console = Console()
-    console.print(Text(found.name, style="bold"))
+    console.print(cell(found.name, style="bold"))
     for sentence in found.sentences:
-        console.print(Text(f"  {sentence}"))
+        console.print(cell(f"  {sentence}"))
     for note in found.notes:
-        console.print(Text(f"  Note: {note}", style="yellow"))
+        console.print(cell(f"  Note: {note}", style="yellow"))
     console.print(_table(found.worked))
 
 
@@ -132,7 +131,7 @@ def _table(worked: list[Worked]) -> Any:
             f"{name} {' '.join(f'{x:.6g}' for x in values)}" for name, values in (each.results or {}).items()
         )
         coef, after = _told(each.coef), _told(each.norm_clipped)
-        table.add_row(each.of, _told(each.norm), coef, after, becomes or each.outcome, style=style)
+        table.add_row(cell(each.of), _told(each.norm), coef, after, cell(becomes or each.outcome), style=style)
     return table
 
 
@@ -143,21 +142,22 @@ def _told(number: float | None) -> str:
 def _show_comparison(found: Comparison) -> None:
     from rich.console import Console
     from rich.table import Table
-    from rich.text import Text
 
     _show(found.a)
     _show(found.b)
     console = Console()
     if found.differences:
-        table = Table("what differs", found.a.name, found.b.name)
+        table = Table("what differs")
+        for name in (found.a.name, found.b.name):
+            table.add_column(cell(name))
         for each in found.differences:
-            table.add_row(each.about, Text(each.a, style="red"), Text(each.b, style="green"))
+            table.add_row(cell(each.about), cell(each.a, style="red"), cell(each.b, style="green"))
         console.print(table)
     table = Table("worked on", "norms", "norms after", "apart")
     for both in found.compared:
         norms = f"{_told(both.a.norm)} / {_told(both.b.norm)}"
         after = " / ".join(_told(each.norm_clipped) or each.outcome for each in (both.a, both.b))
-        apart = Text("identical", style="green") if both.distance == 0 else Text(f"{both.distance:.2g}", style="red")
-        table.add_row(both.of, norms, after, apart)
+        apart = cell("identical", style="green") if both.distance == 0 else cell(f"{both.distance:.2g}", style="red")
+        table.add_row(cell(both.of), norms, after, apart)
     console.print(table)
-    console.print(Text(found.summary, style="bold"))
+    console.print(cell(found.summary, style="bold"))

@@ -73,17 +73,24 @@ def _text(chosen: Sequence[Path], directory: Path) -> str:
         names = [path.as_posix() for path in chosen]
     thresholds, why = _thresholds(norms)
     tables = [
-        f"[[gradients]]\nname = {json.dumps(name)}\nfile = {json.dumps(os.path.relpath(path, directory))}\n"
+        f"[[gradients]]\nname = {_string(name)}\nfile = {_string(os.path.relpath(path, directory))}\n"
         for name, path in zip(names, chosen, strict=False)
     ]
     return TEXT.format(
         frameworks="\n".join(map(_framework, PACKAGES)),
         gradients="\n".join(tables) or EXAMPLE,
-        names=json.dumps(names),
+        names=f"[{', '.join(map(_string, names))}]",
         rules=json.dumps(RULES),
         thresholds=thresholds,
         why=f"the norm is {', '.join(f'{norm:.4g}' for norm in norms)}{why}",
     )
+
+
+def _string(text: str) -> str:
+    """Return text as a string of TOML, which has no DEL and no lone surrogates."""
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        raise SuiteError(f"{text!r} is not UTF-8, and TOML cannot name it; rename the file")
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _thresholds(norms: Sequence[float]) -> tuple[str, str]:

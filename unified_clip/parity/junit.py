@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
+from .._display import safe
 from . import baseline
 from .engine import Cell, Run
 from .launch import NATIVE, OURS
@@ -39,6 +40,7 @@ def as_xml(run: Run) -> bytes:
     for attribute in ("tests", "failures", "errors"):  # there is none for what was skipped in all
         root.set(attribute, str(sum(int(suite.get(attribute, 0)) for suite in root)))
     root.set("time", f"{sum(float(suite.get('time', 0)) for suite in root):.3f}")
+    _make_safe(root)
     indent(root)
     text: bytes = tostring(root, encoding="utf-8", xml_declaration=True)
     return text + b"\n"
@@ -65,7 +67,7 @@ def _suite(root: Element, run: Run, framework: str, mode: str, title: str, holds
 
 
 def _case(suite: Element, name: str, group: str, seconds: float = 0.0) -> Element:
-    return SubElement(suite, "testcase", classname=group, name=_allowed(name), time=f"{seconds:.3f}")
+    return SubElement(suite, "testcase", classname=group, name=name, time=f"{seconds:.3f}")
 
 
 def _fail(case: Element, run: Run, key: baseline.Key, message: str, numbers: str = "") -> None:
@@ -78,13 +80,15 @@ def _fail(case: Element, run: Run, key: baseline.Key, message: str, numbers: str
 
 def _mark(case: Element, tag: str, kind: str, message: str, numbers: str = "") -> None:
     """The message is shown in lists, and the text, which has the numbers too, where one case is looked at."""
-    mark = SubElement(case, tag, type=kind, message=_allowed(message))
-    mark.text = "\n".join(map(_allowed, [message, *numbers.splitlines()]))
+    mark = SubElement(case, tag, type=kind, message=message)
+    mark.text = "\n".join([safe(message), *numbers.splitlines()])
 
 
-def _allowed(text: str) -> str:
-    """Characters that XML does not allow, as a worker's last lines may hold, become question marks."""
-    return "".join(c if c.isprintable() else "?" for c in text)
+def _make_safe(root: Element) -> None:
+    """Escape what XML does not allow, and what would not show."""
+    for element in root.iter():
+        element.attrib.update(safe(element.attrib))
+        element.text = safe(element.text, keep="\n")
 
 
 def _count(suite: Element, run: Run) -> None:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from .._display import safe
 from . import baseline, by_rule, plots, recorded_plot
 from . import ported as ported_text
 from .launch import NATIVE, OURS
@@ -22,6 +23,9 @@ from .natives import KINDS
 from .text import size
 
 Data = Mapping[str, Any]
+
+LAYOUT = "\n\t"
+"""Control characters that HTML shows as a space."""
 
 TITLES = {**OURS, NATIVE: "its own functions"}
 """Of modes."""
@@ -152,7 +156,7 @@ def render(data: Data, record: Sequence[Data] = (), ported: Data | None = None) 
     environment = _environment()
     environment.filters |= {"ulps": _ulps, "breakable": _breakable}
     view = View(data)
-    return environment.get_template("page.html").render(
+    page: str = environment.get_template("page.html").render(
         data=data,
         view=view,
         titles=TITLES,
@@ -164,11 +168,13 @@ def render(data: Data, record: Sequence[Data] = (), ported: Data | None = None) 
         plots=list(_plots(data, record)),
         ported=ported,
     )
+    return str(safe(page, keep=LAYOUT))
 
 
 def render_ported(ported: Data) -> str:
     """A page of a report of `unified-clip port` alone."""
-    return _environment().get_template("ported_page.html").render(ported=ported)
+    page = _environment().get_template("ported_page.html").render(ported=ported)
+    return str(safe(page, keep=LAYOUT))
 
 
 def _environment() -> Environment:

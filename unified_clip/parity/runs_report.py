@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .. import _json
+from .._display import cell
 from .parting import Agreement, Comparison, Difference
 
 APART, BEYOND = "The runs part", "They part by more than rounding"
@@ -116,4 +117,4 @@ def show(found: Comparison) -> None:
 
     console = Console(highlight=False)
     for line in lines(found):
-        console.print(line, markup=False, soft_wrap=True)
+        console.print(cell(line), soft_wrap=True)

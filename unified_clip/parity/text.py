@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import _markdown
+from .._display import cell, safe
 from . import baseline
 from .launch import HOST, NATIVE, OURS
 from .natives import KINDS
@@ -142,6 +143,7 @@ def size(value: float | str | None) -> str:
 
 def as_markdown(data: Data, most: int = MOST) -> str:
     """The report for reading, in at most so many bytes: what does not fit is left out, and the text says so."""
+    data = safe(data)
     header = ["case", *data["frameworks"]]
     versions = [f"- {name} {version}" for name, version in data["versions"].items()]
     wrong = [f"- {_markdown.inline(line)}" for line in problem_lines(data)]
@@ -181,7 +183,6 @@ def _fitting(lines: Sequence[str], room: int) -> Iterator[str]:
 def show(data: Data, out: Path) -> None:
     """Print tables, of a baseline only what changed, what is wrong, the headline, and where the report is."""
     from rich.console import Console
-    from rich.markup import escape
     from rich.table import Table
 
     console = Console(highlight=False)
@@ -197,11 +198,13 @@ def show(data: Data, out: Path) -> None:
         tables = [("Since the baseline.", baseline.HEADER, baseline.rows(data["baseline"]))]
     for legend, columns, lines in tables:
         if lines:
-            table = Table(*columns, caption=legend, caption_justify="left")
+            table = Table(caption=legend, caption_justify="left")
+            for title in columns:
+                table.add_column(cell(title))
             for line in lines:
-                table.add_row(*map(escape, line))
-            console.print(table, markup=False)
+                table.add_row(*map(cell, line))
+            console.print(table)
     where = f"The report: {out / 'index.html'}, and parity.md, parity.json and parity.xml beside it."
     wrong = problem_lines(data) if data["exit_code"] else []  # what a baseline excuses is in the report
     for said in [*wrong, *headline(data), where]:
-        console.print(said, markup=False, soft_wrap=True)
+        console.print(cell(said), soft_wrap=True)

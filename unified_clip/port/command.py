@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .._display import complain, safe
 from .._modes import misplaced
 from . import verify_command
 
@@ -112,14 +113,15 @@ def _report(options: argparse.Namespace, data: dict[str, Any], ported: Sequence[
     if options.json:
         print(report.as_json(data), end="")
     elif options.diff:
-        sys.stdout.writelines(line for each in ported for line in _diff(each))
+        lines = (line for each in ported for line in _diff(each))
+        sys.stdout.writelines(safe(line, keep="\t\n") if sys.stdout.isatty() else line for line in lines)
     else:
         report_text.show(data)
 
 
 def _interrupted(written: int) -> int:
     changed = f"{written} file{'s were' if written > 1 else ' was'} changed" if written else "no file was changed"
-    print(f"unified-clip: interrupted; {changed}", file=sys.stderr)
+    complain(f"interrupted; {changed}")
     return INTERRUPTED
 
 
@@ -134,5 +136,5 @@ def _diff(ported: Ported) -> list[str]:
 
 
 def _refuse(message: str) -> int:
-    print(f"unified-clip: {message}", file=sys.stderr)
+    complain(message)
     return REFUSED

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
+from .._display import safe
 from ..parity.ported import legend, notes, outcome, spans, whose
 
 Data = Mapping[str, Any]
@@ -45,7 +46,7 @@ def as_text(data: Data) -> str:
 
 
 def _print(data: Data, console: Console) -> None:
-    for line in _lines(data):
+    for line in _lines(safe(data, keep="\t\n")):
         if console.is_terminal and not line.is_code:
             console.print(Padding(line.text, (0, 0, 0, line.indent), expand=False))
         else:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from .._display import complain
 
 if TYPE_CHECKING:
     from .verify_compare import Verified
@@ -105,5 +106,5 @@ def _directory(path: Path) -> Path:
 
 
 def _end(message: str, status: int) -> int:
-    print(f"unified-clip: {message}", file=sys.stderr)
+    complain(message)
     return status

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from .. import _json
+from .._display import cell
 from ..parity import runs_report
 from ..parity.parting import Distance
 from ..parity.runs import Line
@@ -52,7 +53,7 @@ def show(found: Verified) -> None:
         console.width = WIDE
     console.print(table)
     for line in sentences(found):
-        console.print(line, markup=False, soft_wrap=True)
+        console.print(cell(line), soft_wrap=True)
 
 
 def sentences(found: Verified) -> list[str]:

@@ -1,0 +1,155 @@
+"""Control characters in names and messages reach no output, and `[ab]` is shown as `[ab]`."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from parity_cases import suite
+
+from unified_clip import _display, cli
+from unified_clip.parity import launch
+from unified_clip.testing import assert_gradients_equal
+
+HOSTILE = "[ab]\x1b[2J\x00\u202e\u2066\x7f\x9b\r\n::error::x"
+SHOWN = r"[ab]\x1b[2J\x00\u202e\u2066\x7f\x9b\r\n::error::x"
+IN_A_PATH = HOSTILE.replace("\x00", "")
+SHOWN_IN_A_PATH = SHOWN.replace(r"\x00", "")
+
+RAW = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]|\n::error")
+"""What no output may have. Line breaks are the output's own, except before a log command."""
+
+WRONG = "import numpy as np, unified_clip.numpy as uc; uc.global_norm = lambda *_: np.float32(6)"
+
+CASES = """
+    [[gradients]]
+    name = %s
+    tensors = [{ values = [3.0, 4.0] }]
+    [[cases]]
+    gradients = [%s]
+    calls = [{ call = "global_norm" }]
+"""
+
+
+def line(norms: dict[str, float], **changes: Any) -> dict[str, Any]:
+    """A clip call of a recording."""
+    parameters = {name: {"norm": norm, "shape": [2]} for name, norm in norms.items()}
+    fields = {"rule": "global", "threshold": 1.0, "norm_type": 2.0, "eps": 0.0, "norm": 5.0, "coef": 0.2}
+    return {"step": 1, "call": "clip_by_global_norm", **fields, "parameters": parameters, **changes}
+
+
+def written(path: Path, found: dict[str, Any]) -> Path:
+    header = {"unified_clip": "0.1.0", "schema": 1, "started": "2026-01-01T00:00:00Z", "norms": True}
+    path.write_text(f"{json.dumps(header)}\n{json.dumps(found)}\n")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (HOSTILE, SHOWN),
+        ("encoder.layer_0[0]: Gewicht, 权重 😀 | <b>", "encoder.layer_0[0]: Gewicht, 权重 😀 | <b>"),
+        ("a\udcff\u2028\u200f\ufeff", r"a\udcff\u2028\u200f\ufeff"),
+    ],
+)
+def test_control_characters_are_escaped_and_nothing_else(text: str, shown: str) -> None:
+    assert _display.safe(text) == shown
+    assert _display.safe({text: [text, (text, 1.5, None)]}) == {shown: [shown, [shown, 1.5, None]]}
+
+
+def test_line_breaks_can_be_kept() -> None:
+    assert _display.safe("a\n\tb\x1b", keep="\n\t") == "a\n\tb\\x1b"
+
+
+def test_a_report_has_no_control_characters_in_any_format(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = json.dumps(HOSTILE).replace("\x7f", "\\u007f")
+    directory = suite(tmp_path, CASES % (name, name))
+    code = f"{WRONG}\nfrom unified_clip.parity import worker; worker.main()"
+    monkeypatch.setattr(launch, "command", lambda framework, python: [python, "-c", code, framework])
+    assert cli.main(["parity", "--suite", str(directory), "--out", str(tmp_path / "report")]) == 1
+    outputs = {"terminal": capsys.readouterr().out}
+    outputs |= {each: (tmp_path / "report" / each).read_text() for each in ("parity.md", "index.html", "parity.xml")}
+    for where, text in outputs.items():
+        assert not RAW.search(text), where
+        assert SHOWN in text.replace("<wbr>", ""), where
+        assert r"\[ab" not in text, where
+    names = [case.get("name", "") for case in ElementTree.fromstring(outputs["parity.xml"]).iter("testcase")]
+    assert any(SHOWN in each for each in names)
+    data = json.loads((tmp_path / "report" / "parity.json").read_text())
+    assert HOSTILE in data["cases"][0]["name"]
+
+
+def test_comparing_recordings_prints_no_control_characters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a = written(tmp_path / f"{IN_A_PATH}.jsonl".replace("/", ""), line({HOSTILE: 3.0, "b": 4.0}))
+    b = written(tmp_path / "b.jsonl", line({HOSTILE: 3.5, "b": 4.0}))
+    assert cli.main(["compare", str(a), str(b)]) == 1
+    out = capsys.readouterr().out
+    assert not RAW.search(out)
+    assert SHOWN_IN_A_PATH in out
+    assert r"\[ab" not in out
+    failed: dict[str, Any] = {"rule": None, "norm": None, "coef": None, "parameters": {}, "error": HOSTILE}
+    written(b, line({}, **failed))
+    assert cli.main(["compare", str(a), str(b)]) == 1
+    out = capsys.readouterr().out
+    assert not RAW.search(out)
+    assert SHOWN in out
+
+
+def test_error_messages_have_no_control_characters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    absent = str(tmp_path / IN_A_PATH)
+    for arguments in (
+        ["parity", "--suite", absent],
+        ["compare", absent, absent],
+        ["explain", absent],
+        ["port", absent],
+        ["config", "import", absent],
+        ["parity", "--suite", str(tmp_path / "new"), "init", f"{absent}.npz"],
+    ):
+        assert cli.main(arguments) == 2
+        err = capsys.readouterr().err
+        assert not RAW.search(err), arguments
+        assert SHOWN_IN_A_PATH in err, arguments
+
+
+def test_explaining_prints_no_control_characters(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "400")
+    config, other = tmp_path / f"{IN_A_PATH}.toml", tmp_path / "other.toml"
+    config.write_text("rule = 'global_norm'\nthreshold = 1.0\n")
+    other.write_text("rule = 'global_norm'\nthreshold = 2.0\n")
+    np.savez(tmp_path / "a.npz", **{IN_A_PATH: np.array([3.0, 4.0], np.float32)})
+    assert cli.main(["explain", str(config), str(other), "--gradients", str(tmp_path / "a.npz")]) == 0
+    out = capsys.readouterr().out
+    assert not RAW.search(out)
+    assert f"{SHOWN_IN_A_PATH}.toml" in out
+    assert f"{SHOWN_IN_A_PATH} 0.6 0.8" in out
+
+
+@pytest.mark.parametrize("suffix", [".txt", ".html"])
+def test_a_report_of_ported_code_has_no_control_characters(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], suffix: str
+) -> None:
+    source = tmp_path / "src" / f"{IN_A_PATH}.py"
+    source.parent.mkdir()
+    source.write_text("import tensorflow as tf\n\ndef f(g):\n    return tf.clip_by_global_norm(g, '\u202e[ab]')\n")
+    report = tmp_path / f"report{suffix}"
+    cli.main(["port", str(source.parent), "--report", str(report)])
+    for text in (capsys.readouterr().out, report.read_text()):
+        assert not RAW.search(text)
+        assert SHOWN_IN_A_PATH in text
+        assert r"\u202e[ab]" in text
+
+
+def test_an_assertion_in_a_test_has_no_control_characters() -> None:
+    with pytest.raises(AssertionError) as raised:
+        assert_gradients_equal({HOSTILE: np.ones(2)}, {HOSTILE: np.zeros(2)})
+    assert not RAW.search(str(raised.value))
+    assert SHOWN in str(raised.value)

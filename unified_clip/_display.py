@@ -1,0 +1,54 @@
+"""Text that came from files, made safe to print: names of tensors and cases, paths, messages of workers.
+
+A name may hold an escape sequence for the terminal, a line break that begins a log command of a CI system, or a
+character that turns the text around it. Each output calls `safe` once, on everything that it is about to write.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+UNSAFE = re.compile(
+    "[\x00-\x1f\x7f-\x9f"  # C0, DEL, C1
+    "\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"  # marks, separators and overrides of the direction
+    "\ud800-\udfff\ufeff\ufffe\uffff]"  # lone surrogates, and what is no character
+)
+
+
+def safe(value: Any, keep: str = "") -> Any:
+    """Return text with control characters escaped, `\\x1b` for ESC; of dicts, lists and tuples, the same inside.
+
+    Example:
+        >>> print(safe("a\x1b[2J[ab]"))
+        a\\x1b[2J[ab]
+
+    keep: control characters to leave as they are, line breaks for example.
+    """
+    if isinstance(value, str):
+        return UNSAFE.sub(lambda found: found[0] if found[0] in keep else _escaped(found[0]), value)
+    if isinstance(value, dict):
+        return {safe(key, keep): safe(item, keep) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [safe(item, keep) for item in value]
+    return value
+
+
+def cell(text: str, style: str = "") -> Text:
+    """Return text for a table or a line on the terminal, in which rich finds no markup and no emoji."""
+    from rich.text import Text
+
+    return Text(safe(text), style)
+
+
+def complain(message: str) -> None:
+    """Print a message on standard error."""
+    print(f"unified-clip: {safe(message)}", file=sys.stderr)
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape", "surrogatepass").decode("ascii")
