@@ -5,14 +5,19 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 from parity_cases import ONE_CASE, suite
+
+from unified_clip import cli
 
 ROOT = Path(__file__).parents[2]
 ACTION = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
@@ -43,13 +48,15 @@ class Machine:
         path.write_text(f"#!/bin/bash\n{line}\n", encoding="utf-8")
         path.chmod(0o755)
 
-    def behave(self, code: str) -> None:
-        """What the worker does first."""
+    def behave(self, code: str, frameworks: Sequence[str] = ()) -> None:
+        """What the worker does first. `frameworks`: for `init` no others are there."""
         program = self.programs.parent / "program.py"
         program.write_text(
             "import sys\nfrom unified_clip import cli\nfrom unified_clip.parity import launch\n"
             f"code = {code!r} + '\\nfrom unified_clip.parity import worker; worker.main()'\n"
-            "launch.command = lambda framework, python: [python, '-c', code, framework]\nsys.exit(cli.main())\n",
+            "launch.command = lambda framework, python: [python, '-c', code, framework]\n"
+            "from unified_clip.parity import begin\n"
+            f"begin.PACKAGES = {{name: name for name in {frameworks!r}}} or begin.PACKAGES\nsys.exit(cli.main())\n",
             encoding="utf-8",
         )
         self.put("unified-clip", f'exec "{sys.executable}" -P "{program}" "$@"')
@@ -211,14 +218,36 @@ def test_the_workflow_on_the_page_gives_the_action_what_it_takes() -> None:
     assert step["with"].keys() <= ACTION["inputs"].keys()
 
 
-def test_the_commands_on_the_page_make_a_baseline_and_take_it(machine: Machine) -> None:
-    make, take = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
+def test_the_commands_on_the_page_run_in_a_new_repository(machine: Machine) -> None:
+    shutil.rmtree(machine.workspace / "parity")
+    machine.behave(RIGHT, frameworks=("numpy",))
+    np.savez(machine.workspace / "gradients.npz", weight=np.ones(3, np.float32))
+    git = "git init -q; git config user.name A; git config user.email a@b.c\n"
+    begin, accept, commit, make, take = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
+    assert machine.run(begin, {}).returncode == 0
+    (known,) = [each for each in re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL) if each.startswith("known")]
+    suite_file = machine.workspace / "parity" / "suite.toml"
+    text = suite_file.read_text()
+    assert f"# {known}" in text
+    suite_file.write_text(text.replace(f"# {known}", known))
+    assert machine.run(accept, {}).returncode == 0
+    assert machine.run(git + commit, {}).returncode == 0
     assert machine.run(make, {}).returncode == 0
     found = machine.run(take, {})
     assert found.returncode == 0
     assert "Against the baseline: nothing changed." in found.stdout
-    machine.behave(WRONG)
+    tracked = machine.run("git ls-files", {}).stdout.split()
+    files = ["parity/baseline.json", "parity/known.toml", "parity/suite.toml"]
+    assert tracked == [".gitignore", "gradients.npz", *files]
+    machine.behave(WRONG, frameworks=("numpy",))
     assert machine.run(take, {}).returncode == 1
+
+
+def test_the_exit_statuses_stand_in_one_table() -> None:
+    statuses = [cli.REFUSED, cli.NOT_WHOLE, cli.BROKEN, cli.INTERRUPTED, cli.UNREAD]
+    table = PAGE[PAGE.index("### Exit status") :].partition("\n### ")[0]
+    assert re.findall(r"^\| (\d+) \|", table, re.MULTILINE) == list(map(str, [0, 1, *statuses]))
+    assert "| 130 |" not in (ROOT / "docs" / "parity.md").read_text(encoding="utf-8")
 
 
 def test_what_the_page_links_to_is_there() -> None:
