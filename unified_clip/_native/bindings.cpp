@@ -8,6 +8,7 @@
 
 #include <optional>
 
+#include "interpreter_lock.hpp"
 #include "lane.hpp"
 
 namespace {
@@ -22,7 +23,7 @@ class WithoutLock {
     }
 
    private:
-    std::optional<nb::gil_scoped_release> released_;
+    std::optional<Unlocked> released_;
 };
 
 // Arrays with a code for each, as runs of numbers.
@@ -106,7 +107,7 @@ void slice_sums_into(nb::handle buffer, const std::string& code, const std::vect
         out->len != slices * static_cast<Py_ssize_t>(sizeof(double)))
         throw nb::value_error("the buffer or the sums do not have the size that goes with the code and the axes");
     if (!x->len) return;
-    const nb::gil_scoped_release released;
+    const Unlocked released;
     slice_sums(real, static_cast<const char*>(x->buf), static_cast<double*>(out->buf), std::move(axes), threads);
 }
 
