@@ -83,6 +83,7 @@ CALLS: dict[str, Callable[[Kit, list[Any], float], Any]] = {
         {"b": given[0], "a": {"d": given[1], "c": {"e": given[2]}}, "none": None}, c
     ),
     "clip_by_global_norm by a given norm": lambda kit, given, c: kit.namespace.clip_by_global_norm(given, c, 2.0),
+    "clip_by_norm": lambda kit, given, c: kit.namespace.clip_by_norm([g for g in given if g is not None][-1], c),
     "get_total_norm": lambda kit, given, c: kit.namespace.get_total_norm(given, 1),
     "global_norm": lambda kit, given, c: kit.namespace.global_norm(given),
     "GradientClipByGlobalNorm": lambda kit, given, c: [

@@ -472,3 +472,28 @@ def test_a_training_step_is_traced_once() -> None:
         losses.append(loss.item())
     assert counter.frame_count == 1
     assert losses[-1] < losses[0] / 10
+
+
+IMPORT_LATE = """
+import sys
+
+import torch
+import unified_clip.torch as uc
+
+parameter = torch.nn.Parameter(torch.tensor([3.0, 4.0]))
+parameter.grad = parameter.detach().clone()
+print(uc.clip_grad_norm_([parameter], 1.0).item(), "torch._dynamo" in sys.modules)
+
+
+@torch.compile(backend="eager", fullgraph=True)
+def clip(gradient):
+    return uc.clip_by_global_norm([gradient], 1.0)
+
+
+clipped, norm = clip(torch.tensor([3.0, 4.0]))
+print(clipped[0].tolist(), norm.item(), "torch._dynamo" in sys.modules)
+"""
+
+
+def test_the_compiler_is_imported_by_programs_that_compile_only() -> None:
+    assert in_a_new_process(IMPORT_LATE) == f"5.0 False\n{torch.tensor([0.6, 0.8]).tolist()} 5.0 True\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 from fractions import Fraction
 
 import numpy as np
@@ -150,8 +151,20 @@ def test_overlap_is_found_exactly() -> None:
     assert not memory._overlaps_itself(windows(base, (2, 3), (24, 16)))  # offsets 0, 2, 4 and 3, 5, 7
     assert memory._overlaps_itself(windows(base, (2, 3), (16, 16)))
     assert memory._overlaps_itself(windows(base, (3, 4), (8, 8)))
+    assert memory._overlaps_itself(windows(base, (3, 4), (24, 16)))  # 6 is among offsets 0, 2, 4, 6 and 6, 8, 10, 12
     hard = [windows(base, (2,) * 20, tuple(8 * n for n in (1,) * 20)) for _ in range(2)]
     assert memory._shares_memory(*hard)
+
+
+@pytest.mark.parametrize("steps", [(0, 0), (0, 4), (4, 4)])
+def test_overlap_of_a_large_expanded_view_takes_no_memory_to_find(steps: tuple[int, int]) -> None:
+    view = np.lib.stride_tricks.as_strided(np.zeros(8000, np.float32), (4000, 4000), steps)
+    tracemalloc.start()
+    try:
+        assert memory._overlaps_itself(view)
+        assert tracemalloc.get_traced_memory()[1] < 100_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_overlap_where_the_answer_is_too_hard_is_taken_for_overlap() -> None:

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from . import checks, containers, rule
 from .entry import public
-from .gradients import Functional, functional, together
+from .gradients import Functional, functional, single, together
 from .ops import Ops, Tensor
 from .shards import Across
 
@@ -295,7 +295,9 @@ class Functions:
         ops, t = self.resolve(t)
         with ops.name_scope(name or "clip_by_norm"):
             limit = checks.threshold(ops, clip_norm, "clip_norm", differentiable=True)
-            gradients = self._one_tensor(ops, t, "clip_by_norm", across=Across(process_group))
+            checks.one_tensor(ops, t, "clip_by_norm")
+            plain = isinstance(limit, float) and axes is None
+            gradients = single(ops, t, plain=plain, across=Across(process_group))
             along = None
             if axes is not None and gradients.values:
                 along = checks.axes(axes, ops.shape(gradients.values[0]), sparse=gradients.is_sparse(0))
@@ -332,7 +334,8 @@ class Functions:
         with ops.name_scope(name or "clip_by_value"):
             low = checks.bound(ops, clip_value_min, "clip_value_min")
             high = checks.bound(ops, clip_value_max, "clip_value_max")
-            gradients = self._one_tensor(ops, t, "clip_by_value", also=checks.INTEGER_RANGES, order=True)
+            checks.one_tensor(ops, t, "clip_by_value")
+            gradients = Functional(ops, containers.flatten(ops, t), also=checks.INTEGER_RANGES, order=True)
             if gradients.values:
                 if gradients.is_sparse(0):
                     checks.sparse_bounds(low, high, gradients.leaves[0])
@@ -375,9 +378,3 @@ class Functions:
         with ops.name_scope(name or "global_norm"):
             across = Across(process_group, ownership, check_numel)
             return rule.measure(functional(ops, t_list, "global_norm", across=across), 2.0)
-
-    # -- what they share
-
-    def _one_tensor(self, ops: Ops, t: Any, function: str, **options: Any) -> Functional:
-        checks.one_tensor(ops, t, function)
-        return Functional(ops, containers.flatten(ops, t), **options)

@@ -381,6 +381,15 @@ def functional(
     return Functional(ops, tree, across=across)
 
 
+def single(ops: Ops, tensor: Any, *, plain: bool, across: Across = HERE_OR_TOLD) -> WholeFunctional | Functional:
+    """Take one gradient for a new result. `plain`: its name and position are not needed."""
+    if plain and tensor is not None and not watch.in_detail() and not across.is_stated:
+        whole = ops.whole_of_tensors([tensor], differentiable=True, in_place=False)
+        if whole is not None:
+            return WholeFunctional(whole, [tensor], next)
+    return Functional(ops, containers.flatten(ops, tensor), across=across)
+
+
 def _warn_if_used_up(tree: Tree, function: str) -> None:
     if tree.used_up:
         checks.warn(f"{function} was given an iterator with nothing left in it; pass a list if you need it twice")

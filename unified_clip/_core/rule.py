@@ -84,7 +84,8 @@ def clip_each(gradients: Gradients, limit: Scalar, family: Family, axes: Sequenc
     All are measured before the first is written, and those that a framework may refuse to write come first.
     """
     gradients.agree(family, threshold=limit)
-    each = gradients.each(range(len(gradients.values))) if axes is None else None
+    several = axes is None and len(gradients.values) > 1
+    each = gradients.each(range(len(gradients.values))) if several else None
     if each is not None:
         with each.scope():
             _apply_each("each", gradients, range(len(gradients.values)), each, each.norm(2), limit, family)

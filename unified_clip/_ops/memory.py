@@ -96,8 +96,13 @@ def _overlaps_itself(view: Array) -> bool:
     """Whether two elements share a place. Ascending strides that each clear the extent below settle most cases."""
     if view.flags.c_contiguous or view.flags.f_contiguous or view.size == 0:
         return False
+    steps = _steps(view)
+    low, high = np.lib.array_utils.byte_bounds(view)
+    places = 1 + (high - low - view.itemsize) // (math.gcd(*(stride for stride, _ in steps)) or 1)
+    if places < view.size:  # an expanded view, or windows that slide
+        return True
     extent = view.itemsize
-    for stride, length in _steps(view):
+    for stride, length in steps:
         if stride < extent:
             offsets = sum(
                 np.ix_(*(np.arange(n) * s for n, s in zip(view.shape, view.strides, strict=True))), np.int64(0)

@@ -5,13 +5,17 @@ No part of one is compiled on its own, where it would take itself for part of a 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import importlib.machinery
+import sys
+from collections.abc import Callable, Sequence
+from types import ModuleType
 from typing import Any
 
 import torch
 
-from .._core import watch
-from .._core.entry import as_it_is
+from .._core import entry, watch
+
+COMPILER = "torch._dynamo"
 
 
 def leave(message: str) -> None:
@@ -25,7 +29,8 @@ def _miss() -> None:
         watch.watcher.miss("torch")
 
 
-miss: Any = torch.compiler.assume_constant_result(_miss)  # called while a graph is made, and no part of it
+miss: Any = _miss
+"""What `_register` makes of it is called while a graph is made, and is no part of it."""
 
 
 def _tell_nobody(*found: Any, **more: Any) -> None:
@@ -46,7 +51,48 @@ def _traced(body: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         raise
 
 
-run: Any = torch.compiler.disable(as_it_is, reason="unified_clip cannot be part of this graph")
-torch.compiler.substitute_in_graph(run)(_traced)
-torch.compiler.substitute_in_graph(watch.tell, skip_signature_check=True)(_tell_nobody)
-torch.compiler.substitute_in_graph(watch.in_detail)(_not_in_detail)
+def _register() -> None:
+    """Register the entry points with PyTorch's compiler."""
+    global miss
+    miss = torch.compiler.assume_constant_result(_miss)
+    entry.run = torch.compiler.disable(entry.as_it_is, reason="unified_clip cannot be part of this graph")
+    torch.compiler.substitute_in_graph(entry.run)(_traced)
+    torch.compiler.substitute_in_graph(watch.tell, skip_signature_check=True)(_tell_nobody)
+    torch.compiler.substitute_in_graph(watch.in_detail)(_not_in_detail)
+
+
+class _CompilerImport:
+    """An import hook that registers the entry points once `torch._dynamo` is imported.
+
+    Importing that module takes about a second, which only programs that compile should pay.
+    """
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if name != COMPILER:
+            return None
+        finders = (finder for finder in sys.meta_path if finder is not self)
+        spec = next(filter(None, (finder.find_spec(name, path, target) for finder in finders)), None)
+        if spec is None or spec.loader is None:
+            return spec
+        load = spec.loader.exec_module
+
+        def load_and_register(module: ModuleType) -> None:
+            load(module)
+            if self in sys.meta_path:
+                sys.meta_path.remove(self)
+            _register()
+
+        spec.loader.exec_module = load_and_register  # type: ignore[method-assign]
+        return spec
+
+
+def prepare() -> None:
+    """Register the entry points now if PyTorch's compiler is imported, else when it is."""
+    entry.leave = leave
+    if COMPILER in sys.modules:
+        _register()
+    else:
+        entry.run = entry.as_it_is
+        sys.meta_path.insert(0, _CompilerImport())

@@ -620,7 +620,7 @@ def _write(tensor: Tensor, value: Tensor) -> None:
         tensor.copy_(value)
 
 
-entry.run, entry.leave = torch_entry.run, torch_entry.leave
+torch_entry.prepare()
 OPS = TorchOps()
 IN_LISTS = ListOps()
 EACH = EachOps()
