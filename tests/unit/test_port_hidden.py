@@ -26,6 +26,8 @@ CLIPS = {
     "getattr without a word of clipping": 'import paddle\nlayer = getattr(paddle.nn, cfg["type"])(1.0)\n',
     "getattr of an alias": "from torch.nn import utils\nrun = getattr(utils, name)\n",
     "getattr of a formatted name": 'from torch.nn.utils import clip_grad as c\nf = getattr(c, "clip_{}_".format(t))\n',
+    "getattr of a text with a clip's beginning": 'import paddle\nc = getattr(paddle.nn, f"ClipGradBy{name}")(1.0)\n',
+    "getattr of a sum": 'import paddle\nc = getattr(paddle.nn, "ClipGradBy" + name)(1.0)\n',
     "getattr of optax": "import optax\nchain = getattr(optax, cfg.transform)(1.0)\n",
     "package by star": "from package.module import *\ntorch.nn.utils.clip_grad_norm_(p, 1.0)\n",
     "module by star": "from .common import *\nnn.utils.clip_grad_norm_(p, 1.0)\n",
@@ -37,6 +39,7 @@ CLIPS = {
     "optimize_loss": "from tensorflow.contrib.layers import optimize_loss as o\no(x, s, 1, 'SGD', clip_gradients=5)\n",
     "Keras backend": TAPE_CLIP.format(package="tensorflow.keras"),
     "Keras backend, standalone": TAPE_CLIP.format(package="keras"),
+    "a function of old Keras": "from keras import optimizers\ng = [optimizers.clip_norm(x, 1.0, n) for x in y]\n",
     "Keras 3": "import keras\nx = keras.ops.clip(grad, -1, 1)\n",
     "Keras gradients": "from keras import backend as K\nx = [K.clip(g, -1, 1) for g in K.gradients(loss, p)]\n",
     "JAX": "from jax.example_libraries import optimizers\ng = optimizers.clip_grads(g, 1.0)\n",
@@ -73,6 +76,8 @@ CLIPS = {
 
 NOT_CLIPS = {
     "another attribute": 'import paddle\nlayer = getattr(paddle.nn, "ReLU")()\n',
+    "another beginning": 'import paddle\nlayer = getattr(paddle.nn, f"Conv{n}D")()\n',
+    "another end": 'import paddle\nlayer = getattr(paddle.nn, name + "Pool2D")()\n',
     "getattr of a module without clips": "import torch\noptimizer = getattr(torch.optim, name)(p)\n",
     "getattr of an object": "import torch\nx = getattr(args, name)\n",
     "a star": "import torch\nfrom common import *\ntrain(model)\n",

@@ -27,7 +27,7 @@ def test_the_clip_comes_before_each_step() -> None:
         ((("optimizer.step()", "a = 1; optimizer.step()")), "the step in line 8 has no line of its own"),
         ((("parameters=model.parameters()", "parameters=some")), "whether some holds groups"),
         ((("ClipGradByNorm(1.0)", "ClipGradByNorm(1.0, need_clip=f)")), "need_clip= is about parameters"),
-        ((("    for batch", "    print(clip)\n    for batch")), "clip is used in another way in line 6"),
+        ((("    for batch", "    use(clip)\n    for batch")), "clip is used in another way in line 6"),
         (
             (("    for batch", "    optimizer = wrap(optimizer)\n    for batch")),
             "optimizer is bound to something else, too",

@@ -62,14 +62,23 @@ def got_by_name(module: Module, call: cst.Call) -> Iterator[Found]:
     if not isinstance(call.func, cst.Name) or call.func.value != "getattr" or len(call.args) < 2:
         return
     owner = module.full_name(call.args[0].value)
-    if not owner or not any(native(f"{owner}.{name}") for name in last_names()):
-        return
-    text = call.args[1].value
-    name = str(text.evaluated_value) if isinstance(text, cst.SimpleString) else ""
-    if name and native(f"{owner}.{name}") is None:
+    clips = [name for name in last_names() if owner and native(f"{owner}.{name}")]
+    if not any(re.fullmatch(_pattern(call.args[1].value), name) for name in clips):
         return
     said = "clip" in _said_of(module, call).lower()
     yield Found(call, f"getattr({owner}, ...)", call=call, unsure=BY_NAME if said else MAY_BE_CLIP)
+
+
+def _pattern(node: cst.BaseExpression) -> str:
+    """A pattern of the texts that an expression may be."""
+    if isinstance(node, cst.SimpleString):
+        return re.escape(str(node.evaluated_value))
+    if isinstance(node, cst.FormattedString):
+        parts = [each.value if isinstance(each, cst.FormattedStringText) else None for each in node.parts]
+        return "".join(".*" if part is None else re.escape(part) for part in parts)
+    if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Add):
+        return _pattern(node.left) + _pattern(node.right)
+    return ".*"
 
 
 def _said_of(module: Module, call: cst.Call) -> str:

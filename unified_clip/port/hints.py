@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import libcst as cst
 
-from . import trainers
+from . import keras_versions, trainers
 from .found import Arguments, Found
 from .module import Module
-from .names import KERAS_RULES, Native
+from .names import Native, native
 from .sites import Target
 
 CLASSES = {"norm": "GradientClipByNorm", "global_norm": "GradientClipByGlobalNorm", "value": "GradientClipByValue"}
@@ -27,7 +27,43 @@ def lines(module: Module, found: Found, target: Target) -> list[str]:
         if found.native is not None and found.native.lines:
             return _filled(module, found, found.native)
         return _configured(rule, family, limits, module, found)
-    return ["import unified_clip.torch", *_in_pytorch(rule, family, limits, found)]
+    return [*_scaled(module, found), "import unified_clip.torch", *_in_pytorch(module, rule, family, limits, found)]
+
+
+def scale(module: Module, found: Found) -> str:
+    """Return the loss scale that a limit is multiplied by, as in clip_norm *= loss_scaling; '' if there is none."""
+    known = found.native
+    given = Arguments(found.call, known.parameters) if found.call is not None and known is not None else None
+    for value in (given.value(name) for name in known.limits) if given is not None and known is not None else ():
+        binding = module.binding(value) if value is not None else None
+        for bound in binding.bounds if binding is not None else ():
+            statement = bound.node
+            if isinstance(statement, cst.AugAssign) and isinstance(statement.operator, cst.MultiplyAssign):
+                factor = module.code(statement.value)
+                if "scal" in factor.lower():
+                    return factor
+    return ""
+
+
+def _scaled(module: Module, found: Found) -> list[str]:
+    factor = scale(module, found)
+    return [f"# unscale the gradients before the clip, and do not multiply the limit by {factor}"] if factor else []
+
+
+def _chosen(module: Module, found: Found) -> str:
+    """The parameters that set_gradient_clip(clip, param_list=) is given for a clip; '' for all."""
+    if found.call is None:
+        return ""
+    assign = module.parents[found.call]
+    binding = module.binding(assign.targets[0].target) if isinstance(assign, cst.Assign) else None
+    for place in [found.call, *(binding.reads if binding is not None else ())]:
+        argument = module.parents.get(place)
+        call = module.parents.get(argument) if isinstance(argument, cst.Arg) else None
+        known = native(module.full_name(call.func)) if isinstance(call, cst.Call) else None
+        if isinstance(call, cst.Call) and known is not None and "param_list" in known.parameters:
+            value = Arguments(call, known.parameters).value("param_list")
+            return module.code(value) if value is not None and module.code(value) != "None" else ""
+    return ""
 
 
 def _filled(module: Module, found: Found, known: Native) -> list[str]:
@@ -38,8 +74,11 @@ def _filled(module: Module, found: Found, known: Native) -> list[str]:
     return [line.format(**codes) for line in known.lines]
 
 
-def _in_pytorch(rule: str, family: str, limits: str, found: Found) -> list[str]:
+def _in_pytorch(module: Module, rule: str, family: str, limits: str, found: Found) -> list[str]:
     if found.native is not None and found.native.kind == "class":
+        chosen = _chosen(module, found)
+        if chosen:
+            return _by_class(found.native.ours or CLASSES[rule], limits, "parameters", f", of {chosen} only")
         return _by_class(found.native.ours or CLASSES[rule], limits)
     if family == "tensorflow" and rule == "global_norm":
         return [
@@ -53,11 +92,11 @@ def _in_pytorch(rule: str, family: str, limits: str, found: Found) -> list[str]:
     return _by_class(CLASSES[rule], limits)
 
 
-def _by_class(name: str, limits: str) -> list[str]:
+def _by_class(name: str, limits: str, parameters: str = "model.parameters()", which: str = "") -> list[str]:
     return [
         f"clip = unified_clip.torch.{name}({limits})  # once",
         *STEP,
-        "clip.clip_(model.parameters())  # before every step",
+        f"clip.clip_({parameters})  # before every step{which}",
         "optimizer.step()",
     ]
 
@@ -82,8 +121,7 @@ def _optimizer(module: Module, found: Found) -> str:
 def _rule(module: Module, found: Found) -> tuple[str, str, str]:
     """The rule, the family and the code of the limits."""
     if isinstance(found.node, cst.Arg) and found.native is None:
-        keyword = found.node.keyword.value if found.node.keyword else ""
-        return KERAS_RULES.get(keyword, ""), "tensorflow", module.code(found.node.value)
+        return *keras_versions.rule(module, found), module.code(found.node.value)
     known = found.native
     if known is None or not known.rule:
         return "", "", ""

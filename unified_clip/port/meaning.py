@@ -9,10 +9,10 @@ import libcst as cst
 
 from ..config.config import ClipConfig
 from ..errors import ConfigError
-from . import trainers
+from . import keras_versions, trainers
 from .found import Arguments, Found
 from .module import Module
-from .names import KERAS_RULES, Setting
+from .names import Setting
 from .sites import Meaning
 
 
@@ -28,10 +28,8 @@ def meaning(module: Module, found: Found) -> Meaning | None:
     if found.setting is not None:
         return _of_setting(module, found, found.setting)
     if isinstance(found.node, cst.Arg) and found.native is None:
-        keyword = found.node.keyword.value if found.node.keyword else ""
-        if keyword not in KERAS_RULES:
-            return None
-        return _meaning(module, KERAS_RULES[keyword], "tensorflow", [found.node.value], {})
+        rule, family = keras_versions.rule(module, found)
+        return _meaning(module, rule, family, [found.node.value], {}) if rule else None
     known = found.native
     if known is None or not known.rule or found.call is None:
         return None

@@ -16,9 +16,15 @@ from .module import Binding, Module, Target, sorted_nodes
 
 OPTIMIZERS = re.compile(r"paddle\.(fluid\.|incubate\.)?optimizer\.")
 STATIC = re.compile(
-    r"paddle\.(enable_static|static\.|fluid\.(program_guard|Executor|default_(main|startup)_program|data\b|layers\.data\b"
-    r"|Program))"
+    r"paddle\.(enable_static$|static\.(Executor|program_guard|Program|CompiledProgram|data|nn|amp|append_backward|gradients)\b"
+    r"|fluid\.(program_guard|Executor|ParallelExecutor|CompiledProgram|data\b|layers\.data\b|Program))"
 )
+"""Names with which programs are built or run. paddle.static.InputSpec describes inputs of dynamic models too."""
+
+DEFAULT_PROGRAM = re.compile(r"paddle\.(fluid|static)\.default_(main|startup)_program$")
+LOGS = ("print", "repr", "str", "debug", "info", "warning", "warn", "error", "log", "write")
+"""Functions and methods that only print what they are given."""
+
 PARAMETERS = ("parameters", "trainable_parameters", "named_parameters")
 APPLIES = ("apply_gradients", "apply_optimize", "_apply_optimize")
 """Methods that clip as a step does."""
@@ -190,7 +196,7 @@ class Wiring:
             parent = self._module.parents[read]
             if isinstance(parent, cst.Arg) and parent.keyword is not None and parent.keyword.value == "grad_clip":
                 yield parent
-            elif not self._is_test(read, parent):
+            elif not self._is_test(read, parent) and not is_harmless(self._module, read):
                 raise UnsureError(f"{binding.text} is used in another way in line {self._module.position(read)[0]}")
 
     def _is_test(self, read: cst.CSTNode, parent: cst.CSTNode) -> bool:
@@ -346,6 +352,8 @@ class Wiring:
             call = cast(cst.Call, self._module.parents[parent])
             method = call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
             owner = self._module.code(call.func.value) if isinstance(call.func, cst.Attribute) else ""
+            if is_harmless(self._module, read):
+                return None
             if "scaler" in owner.lower() and method in ("step", "unscale_"):
                 return self._at(call, "scaler", line) if method == "step" else None
             raise UnsureError(
@@ -389,7 +397,14 @@ class Wiring:
         used = self._module.used
         in_fluid = any(name.startswith("paddle.fluid.") for name in used)
         eager = any(name.startswith("paddle.fluid.dygraph") for name in used)
-        return any(map(STATIC.match, used)) or (in_fluid and not eager)
+        return any(map(STATIC.match, used)) or self._uses_default_program() or (in_fluid and not eager)
+
+    def _uses_default_program(self) -> bool:
+        """Whether a default program is used for more than its random_seed, which dynamic mode has too."""
+        calls = [each for each in self._module.nodes if isinstance(each, cst.Call)]
+        default = [call for call in calls if DEFAULT_PROGRAM.match(self._module.full_name(call.func))]
+        parents = [self._module.parents[call] for call in default]
+        return any(not isinstance(each, cst.Attribute) or each.attr.value != "random_seed" for each in parents)
 
 
 class Writer:
@@ -481,6 +496,15 @@ class Writer:
                 return False
             inner = block if isinstance(block, cst.BaseStatement) else inner
         return False
+
+
+def is_harmless(module: Module, read: cst.CSTNode) -> bool:
+    """Return whether something is only named in a type annotation, or printed in a statement of its own."""
+    if module.enclosing(read, cst.Annotation) is not None:
+        return True
+    outer = [each for each in module.around(read) if isinstance(each, cst.Call)]
+    names = [module.code(each.func).rpartition(".")[2] for each in outer]
+    return bool(outer) and set(names) <= set(LOGS) and isinstance(module.parents[outer[-1]], cst.Expr)
 
 
 def _call(clip: str, parameters: str) -> list[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import libcst as cst
 
-from . import hints, native_calls, trainers
+from . import hints, keras_versions, native_calls, trainers
 from .edits import Edits
 from .find import find, is_tested
 from .found import Arguments, Found
@@ -29,14 +29,14 @@ IN_PLACE_PADDLE = "what reads the gradients after the step, or adds to them, fin
 OFF_WHEN_RUN = "a limit of 0 or None is off in Keras 3, and not here: see that it is neither"
 SCALED_LIMIT = "if the limit is multiplied by the loss's scale, take that out: gradients are unscaled before the clip"
 KERAS = (
-    "Keras on its own, up to 2.3.1, clips by the global norm, and newer ones each tensor by its own: see which it is"
+    "standalone Keras clips by the global norm up to 2.3.1, and each tensor by its own norm from 2.4: see which it is"
 )
 BY_ITS_NAME = "it is called like a gradient, and cannot be traced to one"
 MADE_OF_ONE = "there is a gradient in what it clips, and whether the whole is one cannot be seen"
 NO_GRADIENT = "what it clips is no gradient, as far as can be seen"
 NO_ARGUMENTS = "its arguments cannot be told ({})"
+ANNOTATION = "it is a type annotation, and clips nothing"
 ONLY_NAMED = "it is named, and not called, so that where it is used cannot be seen"
-KERAS_3 = ("keras.ops", "keras.random", "keras.KerasTensor", "keras.Variable", "keras.distribution", "keras.saving")
 TAKEN = "the name unified_clip is something else in this file"
 PROGRAM = "it belongs to a program of Paddle, which PyTorch has not: clip in the step"
 
@@ -141,7 +141,7 @@ class _Work:
         means = self._meanings.get(found)
         if _is_keras(found) and means is not None and means.threshold:
             checks.append(OFF_WHEN_RUN)
-        if means is not None and "scal" in means.threshold:
+        if hints.scale(self._module, found) or (means is not None and "scal" in means.threshold):
             checks.append(SCALED_LIMIT)
         return checks
 
@@ -157,7 +157,7 @@ class _Work:
         except UnsureError as unsure:
             decision.reason = decision.reason or str(unsure)
         known = found.native
-        if not decision.reason and _is_old_keras(self._module, found):
+        if not decision.reason and keras_versions.is_standalone_clipnorm(self._module, found):
             decision.reason = KERAS
         if not decision.reason and _is_off(self._module, found):
             decision.left, decision.reason = True, "None clips nothing"
@@ -258,6 +258,7 @@ class _Work:
             if found.native is not None and found.native.kind == "class" and found.call is not None
         ]
         if not makers:
+            self._annotate(makers)
             return
         wiring = Wiring(self._module, makers)
         if self._native and any(map(_is_need_clip, self._found)):
@@ -283,6 +284,18 @@ class _Work:
         for found in makers:
             if found.node in wiring.reasons:
                 self._decided[found].reason = wiring.reasons[found.node]
+        self._annotate(makers)
+
+    def _annotate(self, makers: list[Found]) -> None:
+        """Rename classes in type annotations, where all clips of the file are renamed."""
+        for found, decision in self._open():
+            is_class = found.native is not None and found.native.kind == "class" and found.call is None
+            if not is_class or self._module.enclosing(found.node, cst.Annotation) is None:
+                continue
+            if self._native:
+                decision.left, decision.reason = True, ANNOTATION
+            elif all(self._decided[each].becomes for each in makers):
+                decision.becomes = self._renames.add(found, "torch")
 
     def _wire_tapes(self) -> None:
         able = [found for found, _ in self._open() if _is_keras(found) or _is_of(found, "tensorflow")]
@@ -308,13 +321,6 @@ def _family(found: Found, becomes: str) -> str:
 def _is_off(module: Module, found: Found) -> bool:
     """Whether an optimizer is told not to clip."""
     return isinstance(found.node, cst.Arg) and module.code(found.node.value) == "None"
-
-
-def _is_old_keras(module: Module, found: Found) -> bool:
-    """Whether clipnorm= may be of a Keras in which it was another limit: nothing that came with Keras 3 is imported."""
-    if not found.name.startswith("keras.") or not found.name.endswith("(clipnorm=)"):
-        return False
-    return not any(name.startswith(KERAS_3) for name in module.used)
 
 
 def _is_need_clip(found: Found) -> bool:

@@ -214,7 +214,8 @@ def _sides(found: Mapping[str, Any]) -> dict[str, Any]:
 
 def _clip(site: Site, tables: _Tables) -> dict[str, Any]:
     before, after = site.meaning, site.becomes_meaning
-    measured = "" if site.verdict == "left" else differences.measured_as(site.name)
+    is_old_keras = site.name.endswith("(clipnorm=)") and (before is None or before.config.rule != "norm")
+    measured = "" if site.verdict == "left" or is_old_keras else differences.measured_as(site.name)
     same = _same(before, after)
     comparison = tables.comparison(before, after) if before and after and not same else None
     return {

@@ -1,0 +1,46 @@
+"""What an optimizer's own limit meant in the Keras that a file is written for."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from .found import Found
+from .module import Module
+from .names import KERAS_RULES
+
+KERAS_3 = ("keras.ops", "keras.random", "keras.KerasTensor", "keras.Variable", "keras.distribution", "keras.saving")
+"""What came with Keras 3."""
+
+KERAS_2 = (
+    "keras.backend.tensorflow_backend",
+    "keras.backend.set_session",
+    "keras.backend.set_image_dim_ordering",
+    "keras.layers.merge",
+    "keras.utils.multi_gpu_model",
+    "keras.utils.np_utils",
+    "tensorflow.ConfigProto",
+    "tensorflow.Session",
+    "tensorflow.contrib",
+    "tensorflow.placeholder",
+)
+"""What went with Keras 2.4 and TensorFlow 2."""
+
+OLD_ARGUMENTS = {"lr", "decay"}
+"""Arguments of optimizers that Keras 3 rejects."""
+
+
+def is_standalone_clipnorm(module: Module, found: Found) -> bool:
+    """Return whether clipnorm= is of standalone Keras, in which it was another limit up to 2.3.1."""
+    if not found.name.startswith("keras.") or not found.name.endswith("(clipnorm=)"):
+        return False
+    return not any(name.startswith(KERAS_3) for name in module.used)
+
+
+def rule(module: Module, found: Found) -> tuple[str, str]:
+    """Return the rule and the family of an optimizer's own limit; '' where the file does not show the version."""
+    keyword = found.node.keyword.value if isinstance(found.node, cst.Arg) and found.node.keyword else ""
+    if not is_standalone_clipnorm(module, found):
+        return KERAS_RULES.get(keyword, ""), "tensorflow"
+    given = {each.keyword.value for each in found.call.args if each.keyword} if found.call is not None else set()
+    is_old = bool(given & OLD_ARGUMENTS) or any(name.startswith(KERAS_2) for name in module.used)
+    return ("global_norm", "paddle") if is_old else ("", "")
