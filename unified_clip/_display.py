@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -20,21 +21,26 @@ UNSAFE = re.compile(
 )
 
 
-def safe(value: Any, keep: str = "") -> Any:
-    """Return text with control characters escaped, `\\x1b` for ESC; of dicts, lists and tuples, the same inside.
+LAYOUT = "\n\t"
+"""Control characters that code needs."""
+
+
+def safe(value: Any, keep: str = "", code: Collection[str] = ()) -> Any:
+    r"""Return text with control characters escaped, `\x1b` for ESC; of dicts, lists and tuples, the same inside.
+
+    keep: control characters to leave as they are, line breaks for example.
+    code: keys of dicts whose values are source code, which keeps its line breaks and tabs.
 
     Example:
         >>> print(safe("a\x1b[2J[ab]"))
-        a\\x1b[2J[ab]
-
-    keep: control characters to leave as they are, line breaks for example.
+        a\x1b[2J[ab]
     """
     if isinstance(value, str):
         return UNSAFE.sub(lambda found: found[0] if found[0] in keep else _escaped(found[0]), value)
     if isinstance(value, dict):
-        return {safe(key, keep): safe(item, keep) for key, item in value.items()}
+        return {safe(key): safe(item, LAYOUT if key in code else keep, code) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [safe(item, keep) for item in value]
+        return [safe(item, keep, code) for item in value]
     return value
 
 

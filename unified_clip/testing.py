@@ -20,8 +20,6 @@ from .cli import not_installed
 
 __all__ = ["assert_clip_parity", "assert_gradients_equal"]
 
-NEW_LINE = "\n"
-
 TIMEOUT = 120.0
 """Seconds that a framework may take, from its start to its result."""
 
@@ -73,7 +71,7 @@ def assert_gradients_equal(a: Any, b: Any, max_ulp: float = 0) -> None:
         raise ValueError(f"a and b hold no gradient, so nothing can be compared. {GIVE_GRADIENTS}")
     found = mismatch.describe(ours, theirs, ("a", "b"), max_ulp)
     if found:
-        raise AssertionError(f"the gradients differ\n{safe(found, keep=NEW_LINE)}")
+        raise AssertionError(f"the gradients differ\n{found}")
 
 
 def assert_clip_parity(
@@ -131,7 +129,7 @@ def assert_clip_parity(
     if wrong:
         call = case.name.removeprefix(f"{one_case.GIVEN}: ")
         lines = [f"{call} is not the same everywhere", *wrong]
-        raise AssertionError(safe("\n".join(lines), keep=NEW_LINE))
+        raise AssertionError(safe("\n".join(lines), keep="\n"))
     if absent:
         raise SkipTest("; ".join(absent))
 

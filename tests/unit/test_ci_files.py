@@ -27,6 +27,10 @@ STEPS = {step.get("name", step.get("uses")): step for step in ACTION["runs"]["st
 
 RIGHT = "pass"
 WRONG = "import numpy as np, unified_clip.numpy as uc; uc.global_norm = lambda *_: np.float32(6)"
+CLIPS_AT_TWICE = (
+    "import unified_clip.numpy as uc; right = uc.clip_grad_norm_; "
+    "uc.clip_grad_norm_ = lambda grads, limit, *more, **options: right(grads, 2 * limit, *more, **options)"
+)
 CRASHES = "import os; os._exit(7)"
 
 
@@ -239,7 +243,7 @@ def test_the_commands_on_the_page_run_in_a_new_repository(machine: Machine) -> N
     tracked = machine.run("git ls-files", {}).stdout.split()
     files = ["parity/baseline.json", "parity/known.toml", "parity/suite.toml"]
     assert tracked == [".gitignore", "gradients.npz", *files]
-    machine.behave(WRONG, frameworks=("numpy",))
+    machine.behave(CLIPS_AT_TWICE, frameworks=("numpy",))
     assert machine.run(take, {}).returncode == 1
 
 

@@ -43,9 +43,9 @@ def line(norms: dict[str, float], **changes: Any) -> dict[str, Any]:
     return {"step": 1, "call": "clip_by_global_norm", **fields, "parameters": parameters, **changes}
 
 
-def written(path: Path, found: dict[str, Any]) -> Path:
+def written(path: Path, *lines: dict[str, Any]) -> Path:
     header = {"unified_clip": "0.1.0", "schema": 1, "started": "2026-01-01T00:00:00Z", "norms": True}
-    path.write_text(f"{json.dumps(header)}\n{json.dumps(found)}\n")
+    path.write_text("".join(json.dumps(each) + "\n" for each in (header, *lines)))
     return path
 
 
@@ -94,8 +94,9 @@ def test_comparing_recordings_prints_no_control_characters(tmp_path: Path, capsy
     assert not RAW.search(out)
     assert SHOWN_IN_A_PATH in out
     assert r"\[ab" not in out
-    failed: dict[str, Any] = {"rule": None, "norm": None, "coef": None, "parameters": {}, "error": HOSTILE}
-    written(b, line({}, **failed))
+    failed: dict[str, Any] = {"rule": None, "norm": None, "coef": None, "step": 2, "error": HOSTILE}
+    written(a, line({}), line({}, step=2))
+    written(b, line({}), line({}, **failed))
     assert cli.main(["compare", str(a), str(b)]) == 1
     out = capsys.readouterr().out
     assert not RAW.search(out)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gradient_files import Found, write_safetensors
-from parity_cases import suite
+from parity_cases import ONE_CASE, suite
 
 from unified_clip import _limits, cli
 from unified_clip.parity import files, recorded_plot
@@ -65,6 +65,23 @@ def test_a_bomb_is_rejected_before_anything_is_computed_or_written(
         "unified-clip: cases.toml, gradients 1: small.npz: its tensors take 19.07 MiB, and the limit for this file is "
         "10 MiB. Choose fewer tensors, or raise the limit if you trust the file: UNIFIED_CLIP_MAX_BYTES='20 MiB'\n"
     )
+    assert not (tmp_path / "report").exists()
+
+
+@pytest.mark.parametrize("option", ["--baseline", "--ported", "--recorded"])
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, '{"schema": 1, "version": 1, "cases": [[]]}', "\xff", "1e999", "{}\n{}\n"]
+)
+def test_a_file_that_is_no_report_ends_the_command_before_anything_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str, text: str
+) -> None:
+    directory = suite(tmp_path, ONE_CASE)
+    (tmp_path / "a.json").write_text(text, encoding="latin1")
+    arguments = ["parity", "--suite", str(directory), "--out", str(tmp_path / "report"), option]
+    assert cli.main([*arguments, str(tmp_path / "a.json")]) == 2
+    error = capsys.readouterr().err
+    assert "a.json" in error
+    assert error.count("\n") == 1
     assert not (tmp_path / "report").exists()
 
 

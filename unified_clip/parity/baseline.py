@@ -82,16 +82,18 @@ def read(path: Path, cases: Collection[str], frameworks: Collection[str]) -> Dat
         schema = data.get("schema")
         if schema == SCHEMA:
             changes(data, data)
+            shared_cases = set(cases) & {case["name"] for case in data["cases"]}
+            shared_frameworks = set(frameworks) & set(data["frameworks"])
     except OSError as error:
         raise SuiteError(f"the baseline {path} cannot be read: {error.strerror}") from None
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except Exception as error:  # another JSON file may fail anywhere, by its nesting too
         what = f"{type(error).__name__}: {error}"
         raise SuiteError(f"the baseline {path} is no parity.json of unified-clip parity ({what}); {ADVICE}") from None
     if schema != SCHEMA:
         raise SuiteError(f"the baseline {path} has the schema {schema}, and this version reads {SCHEMA}; {ADVICE}")
-    if not set(cases) & {case["name"] for case in data["cases"]}:
+    if not shared_cases:
         raise SuiteError(f"the baseline {path} has none of the cases of this suite; name the report of an earlier run")
-    if not set(frameworks) & set(data["frameworks"]):
+    if not shared_frameworks:
         raise SuiteError(f"the baseline {path} has no results of {', '.join(frameworks)}; {ADVICE}")
     report: Data = data
     return report

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from .._display import safe
 from .distance import differences
 from .tensors import PARTS, Dense, Gradient, densify
 
@@ -24,8 +25,9 @@ def describe(ours: Mapping[str, Gradient], theirs: Mapping[str, Gradient], sides
     Sparse gradients are compared by the dense ones that they stand for.
     """
     if ours.keys() != theirs.keys():
-        return _other_names(list(ours), list(theirs), sides)
-    texts = [text for name in ours if (text := _tensor(name, _dense(ours[name]), _dense(theirs[name]), sides, max_ulp))]
+        return _other_names(list(map(safe, ours)), list(map(safe, theirs)), sides)
+    tensors = [(safe(name), _dense(ours[name]), _dense(theirs[name])) for name in ours]
+    texts = [text for each in tensors if (text := _tensor(*each, sides, max_ulp))]
     more = [f"and {len(texts) - MOST_TENSORS} more gradients differ"] if len(texts) > MOST_TENSORS else []
     return "\n".join([*texts[:MOST_TENSORS], *more])
 

@@ -24,8 +24,8 @@ from .text import size
 
 Data = Mapping[str, Any]
 
-LAYOUT = "\n\t"
-"""Control characters that HTML shows as a space."""
+CODE = ("reproduce", "text", "suggestion")
+"""Keys of reports whose values are source code."""
 
 TITLES = {**OURS, NATIVE: "its own functions"}
 """Of modes."""
@@ -153,6 +153,7 @@ class View:
 def render(data: Data, record: Sequence[Data] = (), ported: Data | None = None) -> str:
     """The page. `record`: the lines of a recorded training run, whose norms are plotted too; `ported`: the report of
     `unified-clip port`."""
+    data, ported = safe(data, code=CODE), safe(ported, code=CODE)
     environment = _environment()
     environment.filters |= {"ulps": _ulps, "breakable": _breakable}
     view = View(data)
@@ -168,13 +169,12 @@ def render(data: Data, record: Sequence[Data] = (), ported: Data | None = None) 
         plots=list(_plots(data, record)),
         ported=ported,
     )
-    return str(safe(page, keep=LAYOUT))
+    return page
 
 
 def render_ported(ported: Data) -> str:
     """A page of a report of `unified-clip port` alone."""
-    page = _environment().get_template("ported_page.html").render(ported=ported)
-    return str(safe(page, keep=LAYOUT))
+    return _environment().get_template("ported_page.html").render(ported=safe(ported, code=CODE))
 
 
 def _environment() -> Environment:

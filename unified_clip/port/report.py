@@ -118,7 +118,7 @@ def read(path: Path) -> Any:
         first = error.errors()[0]
         what = ": ".join(filter(None, [".".join(map(str, first["loc"])), first["msg"]]))
         raise ReportError(f"{path} is no report of ported code: {what}; {remedy}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ReportError(f"{path} is no report of ported code: {error}; {remedy}") from None
     return data
 

@@ -46,7 +46,7 @@ def as_text(data: Data) -> str:
 
 
 def _print(data: Data, console: Console) -> None:
-    for line in _lines(safe(data, keep="\t\n")):
+    for line in _lines(safe(data, code=("text", "suggestion"))):
         if console.is_terminal and not line.is_code:
             console.print(Padding(line.text, (0, 0, 0, line.indent), expand=False))
         else:
