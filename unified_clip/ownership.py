@@ -92,37 +92,39 @@ class mesh_ownership(_StagedOwnership):  # noqa: N801  # used as a function; a c
         super().__init__(also_elsewhere)
         if not hasattr(root, "mesh_dim_names"):
             raise TypeError(
-                f"root is a {type(root).__qualname__}; pass a DeviceMesh of PyTorch, or a function of a parameter: "
-                "whether this process counts it"
+                f"root is a {type(root).__qualname__}. Pass a DeviceMesh of PyTorch, or, instead of mesh_ownership, a "
+                "function of a parameter that returns whether this rank counts it"
             )
         names = tuple(root.mesh_dim_names or ())
         unknown = sorted(set([distinct] if isinstance(distinct, str) else distinct) - set(names))
-        if not names or unknown:
-            raise ValueError(
-                f"the mesh has the dimensions {list(names)}"
-                + (f", and distinct names {unknown}" if unknown else "; give them names with mesh_dim_names")
-            )
+        if not names:
+            raise ValueError("The mesh has no dimension names. Make it with mesh_dim_names")
+        if unknown:
+            raise ValueError(f"The mesh lacks the distinct dimensions {unknown}. Its dimensions are {list(names)}")
         self.mesh, self._names = root, names
         self._distinct = {names.index(name) for name in ([distinct] if isinstance(distinct, str) else distinct)}
         self._places = {int(root.mesh[tuple(at)]): tuple(at) for at in (root.mesh >= 0).nonzero().tolist()}
         self.mesh_ranks = frozenset(self._places)
         rank = root.get_rank()
         if rank not in self._places:
-            raise ValueError(f"this process, rank {rank}, is not on the mesh, which has {sorted(self._places)}")
+            raise ValueError(f"Rank {rank} is not on the mesh, which has the ranks {sorted(self._places)}")
         self._here = self._places[rank]
 
     def __call__(self, parameter: Any) -> bool:
         own = getattr(parameter, "device_mesh", None)
         ranks = [self.mesh.get_rank()] if own is None else own.mesh.flatten().tolist()
         if not set(ranks) <= set(self._places):
-            raise ValueError(f"a parameter is on the ranks {ranks}, and the mesh has {sorted(self._places)}")
+            raise ValueError(
+                f"A parameter is on the ranks {ranks}, and the mesh has {sorted(self._places)}. Pass the mesh of all "
+                "ranks that hold the model"
+            )
         places = [self._places[rank] for rank in ranks]
         along = [at for at in range(len(self._here)) if len({place[at] for place in places}) > 1]
         if len(places) < math.prod(self.mesh.mesh.shape[at] for at in along):
             raise ValueError(
-                f"a parameter is on the ranks {ranks}, which are a part only of the mesh along "
-                f"{' and '.join(self._names[at] for at in along)}: it does not tell what the others there have; give "
-                "the mesh a dimension for it"
+                f"A parameter is on the ranks {ranks}, which are only some ranks along "
+                f"{' and '.join(self._names[at] for at in along)}. Cannot infer what the other ranks have. Give the "
+                "mesh a dimension for it"
             )
         if parameter in self._elsewhere:
             return False

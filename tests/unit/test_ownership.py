@@ -68,13 +68,15 @@ def test_a_tensor_without_a_mesh_is_one_of_this_process() -> None:
 
 
 def test_what_does_not_fit_the_mesh_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"the mesh has the dimensions \[\]; give them names with mesh_dim_names"):
+    with pytest.raises(ValueError, match=r"The mesh has no dimension names\. Make it with mesh_dim_names"):
         mesh_ownership(mesh([0, 1], None, 0))
-    with pytest.raises(ValueError, match=r"the dimensions \['dp'\], and distinct names \['pp'\]"):
+    with pytest.raises(
+        ValueError, match=r"The mesh lacks the distinct dimensions \['pp'\]\. Its dimensions are \['dp'\]"
+    ):
         mesh_ownership(mesh([0, 1], ["dp"], 0), distinct=("pp",))
-    with pytest.raises(ValueError, match=r"a parameter is on the ranks \[1, 2\], and the mesh has \[0, 1\]"):
+    with pytest.raises(ValueError, match=r"A parameter is on the ranks \[1, 2\], and the mesh has \[0, 1\]"):
         mesh_ownership(mesh([0, 1], ["dp"], 0))(SimpleNamespace(device_mesh=SimpleNamespace(mesh=np.array([1, 2]))))
-    with pytest.raises(ValueError, match=r"this process, rank 5, is not on the mesh, which has \[0, 1\]"):
+    with pytest.raises(ValueError, match=r"Rank 5 is not on the mesh, which has the ranks \[0, 1\]"):
         mesh_ownership(mesh([0, 1], ["dp"], 5))
 
 
@@ -89,7 +91,7 @@ def test_what_does_not_fit_the_mesh_is_refused() -> None:
 )
 def test_a_part_of_a_dimension_does_not_tell_what_the_others_there_have(ranks: list[int], names: str) -> None:
     counts = mesh_ownership(mesh(WHOLE, NAMES, 0), distinct=("pp",))
-    message = f"{re.escape(str(ranks))}, which are a part only of the mesh along {names}: it does not tell what the"
+    message = f"{re.escape(str(ranks))}, which are only some ranks along {names}. Cannot infer what the other"
     with pytest.raises(ValueError, match=message):
         counts(SimpleNamespace(device_mesh=SimpleNamespace(mesh=np.array(ranks))))
 
@@ -176,7 +178,7 @@ def test_experts_of_megatron_have_data_parallel_ranks_of_their_own(ranks: dict[s
 
 
 def test_what_is_no_device_mesh_of_pytorch_is_refused() -> None:
-    with pytest.raises(TypeError, match="root is a SimpleNamespace; pass a DeviceMesh of PyTorch, or a function"):
+    with pytest.raises(TypeError, match=r"root is a SimpleNamespace\. Pass a DeviceMesh of PyTorch, or, instead"):
         mesh_ownership(SimpleNamespace(dim_names=["dp"], process_ids=[0]))
 
 
