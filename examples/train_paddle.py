@@ -25,7 +25,7 @@ class Model(paddle.nn.Layer):
 def main(records: str) -> None:
     model = Model()
     model.set_state_dict(data.weights())
-    clip = ClipConfig.load(Path(__file__).with_name("clip.toml")).as_paddle(names=model)
+    clip = ClipConfig.load(Path(__file__).with_name("clip.toml")).as_paddle(model)
     optimizer = paddle.optimizer.SGD(data.LEARNING_RATE, model.parameters(), grad_clip=clip)
     with unified_clip.record(records, norms=True, names=dict(model.named_parameters())):
         for inputs, wanted in data.batches():

@@ -26,7 +26,7 @@ def main(records: str) -> None:
     model = Model()
     model.load_state_dict({name: torch.from_numpy(array.T.copy()) for name, array in data.weights().items()})
     optimizer = torch.optim.SGD(model.parameters(), lr=data.LEARNING_RATE)
-    clip = ClipConfig.load(Path(__file__).with_name("clip.toml")).attach_to(optimizer, names=model)
+    clip = ClipConfig.load(Path(__file__).with_name("clip.toml")).attach_to(optimizer, model)
     with unified_clip.record(records, norms=True, names=model):
         for inputs, wanted in data.batches():
             optimizer.zero_grad()

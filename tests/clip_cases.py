@@ -22,7 +22,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "values": {"rule": "value", "threshold": 0.5},
     "two bounds": {"rule": "value", "min": -0.25, "max": 0.5},
     "only measured": {"rule": "none"},
-    "without biases": {"rule": "global_norm", "threshold": 1.5, "exclude": ["*bias"]},
+    "without biases": {"rule": "global_norm", "threshold": 1.5, "exclude": ["*.bias"]},
     "groups": {"rule": "global_norm", "threshold": 1.5, "groups": [HEAD]},
     "linear": {"rule": "global_norm", "threshold": LINEAR},
     "cosine": {"rule": "global_norm", "threshold": COSINE},

@@ -242,13 +242,21 @@ FITS = [{"run_eagerly": True}, {"jit_compile": False}, *([{"jit_compile": True}]
 @pytest.mark.parametrize("options", FITS)
 def test_fit(options: dict[str, Any]) -> None:
     model, optimizer = network(), keras.optimizers.SGD(0.01)
-    handle = ClipConfig(rule="global_norm", threshold=LINEAR, exclude=["*bias"]).attach_to(optimizer)
+    handle = ClipConfig(rule="global_norm", threshold=LINEAR, exclude=["*.bias"]).attach_to(optimizer)
     model.compile(optimizer, "mse", **options)
     model.fit(INPUTS, TARGETS, batch_size=8, epochs=2, shuffle=False, verbose=0)
     last = handle.last
     assert last.step == 7
     assert last.norm_clipped == pytest.approx(0.3, rel=1e-5)
     assert (last.clipped, handle.rate) == (True, 1.0)
+
+
+def test_a_model_may_be_given_whose_variables_have_paths() -> None:
+    model, optimizer = network(), keras.optimizers.SGD(0.01)
+    handle = ClipConfig(rule="global_norm", threshold=0.3, exclude=["*.bias"]).attach_to(optimizer, model)
+    model.compile(optimizer, "mse", run_eagerly=True)
+    model.fit(INPUTS, TARGETS, batch_size=8, shuffle=False, verbose=0)
+    assert handle.last.norm_clipped == pytest.approx(0.3, rel=1e-5)
 
 
 def test_patterns_of_paths_and_of_names_that_are_given() -> None:
@@ -376,9 +384,9 @@ def test_a_step_that_was_compiled_before_is_told_of() -> None:
 
 
 def test_names_are_of_variables() -> None:
-    config, model = ClipConfig(rule="global_norm", threshold=1.0), network()
-    with pytest.raises(TypeError, match="names is a Sequential; pass a dict of name to variable, or a list of names"):
-        config.attach_to(keras.optimizers.SGD(1.0), model)
+    config = ClipConfig(rule="global_norm", threshold=1.0)
+    with pytest.raises(TypeError, match="names is a Mean; pass a dict of name to variable, or a list of names"):
+        config.attach_to(keras.optimizers.SGD(1.0), keras.metrics.Mean())
     with pytest.raises(TypeError, match="names has 'a' for a float, which is no variable of Keras"):
         config.attach_to(keras.optimizers.SGD(1.0), {"a": 1.0})
 

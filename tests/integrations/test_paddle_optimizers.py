@@ -50,6 +50,40 @@ def optimizers() -> dict[str, Any]:
     return {name: kind for name, kind in kinds.items() if issubclass(kind, paddle.optimizer.Optimizer)}
 
 
+def stepped(clip: Any, model: Any) -> dict[str, np.ndarray]:
+    """What a step of SGD(1.0) subtracts, where every gradient is 3."""
+    before = {name: parameter.numpy() for name, parameter in model.named_parameters()}
+    optimizer = paddle.optimizer.SGD(1.0, parameters=model.parameters(), grad_clip=clip)
+    sum((parameter * 3.0).sum() for parameter in model.parameters()).backward()
+    try:
+        optimizer.step()
+    finally:
+        optimizer.clear_grad()
+    return {name: before[name] - parameter.numpy() for name, parameter in model.named_parameters()}
+
+
+def test_patterns_that_match_none_of_paddles_own_names_are_an_error_at_every_step() -> None:
+    model = paddle.nn.Linear(2, 1)
+    before = {name: parameter.numpy() for name, parameter in model.named_parameters()}
+    clip = ClipConfig(rule="value", threshold=1.0, exclude=["*.bias"]).as_paddle()
+    for _ in range(2):
+        with pytest.raises(
+            ValueError, match=r"'\*\.bias' .* matches none of .* Pass the model: clip\.as_paddle\(model\)\."
+        ):
+            stepped(clip, model)
+    for name, parameter in model.named_parameters():
+        np.testing.assert_array_equal(parameter.numpy(), before[name])
+
+
+def test_patterns_go_by_the_models_names_or_by_paddles_own() -> None:
+    model = paddle.nn.Linear(2, 1)
+    config = ClipConfig(rule="value", threshold=1.0, exclude=["*.bias"])
+    for clip in (config.as_paddle(model), config.model_copy(update={"exclude": ["*.b_0"]}).as_paddle()):
+        found = stepped(clip, model)
+        np.testing.assert_allclose(found["weight"], 1.0, rtol=1e-6)
+        np.testing.assert_allclose(found["bias"], 3.0, rtol=1e-6)
+
+
 @pytest.mark.parametrize("case", [*CONFIGS, *NONFINITE])
 def test_every_step_is_clipped_as_on_the_host_path(case: str) -> None:
     config = ClipConfig(**(CONFIGS | NONFINITE)[case])

@@ -342,11 +342,25 @@ def test_patterns_go_by_names(names: str) -> None:
     assert model.output.weight.grad.norm() == pytest.approx(LIMIT, rel=1e-5)
 
 
+def test_the_model_gives_the_names_of_a_layer_by_itself() -> None:
+    model = torch.nn.Linear(2, 1)
+    handle = ClipConfig(rule="global_norm", threshold=1.0, exclude=["*.bias"], nonfinite="skip").attach_to(
+        optimizer := sgd(model), model
+    )
+    for parameter in model.parameters():
+        parameter.grad = torch.full_like(parameter, 3.0)
+    optimizer.step()
+    assert handle.last.norm == pytest.approx(18**0.5)
+    assert model.bias.grad.item() == 3.0
+
+
 def test_parameters_without_names_are_refused_when_patterns_are_to_choose() -> None:
     model = Model()
-    with pytest.raises(ValueError, match=r"parameter 0 of this SGD, of shape \(6, 4\), has none; pass .*names=model"):
+    with pytest.raises(
+        ValueError, match=r"Parameter 0 of this SGD, of shape \(6, 4\), has no name. Pass .*\(optimizer, model\)"
+    ):
         weights_only("*.bias").attach_to(sgd(model))
-    with pytest.raises(ValueError, match="parameter 2 of this SGD"):
+    with pytest.raises(ValueError, match="Parameter 2 of this SGD"):
         weights_only("*.bias").attach_to(sgd(model), dict(model.hidden.named_parameters()))
     with pytest.raises(TypeError, match="names is a int"):
         weights_only("*.bias").attach_to(sgd(model), 3)
@@ -381,7 +395,7 @@ def test_parameters_that_are_added_later_without_a_name_are_refused(fused: bool)
     optimizer = torch.optim.SGD(model.hidden.parameters(), lr=RATE, fused=fused)
     weights_only("*.bias").attach_to(optimizer, model.hidden)
     optimizer.add_param_group({"params": list(model.output.parameters())})
-    with pytest.raises(ValueError, match=r"parameter 2 of this SGD, .* detach and attach again with names="):
+    with pytest.raises(ValueError, match=r"Parameter 2 of this SGD, .* Detach, and attach again with the model: "):
         optimizer.step()
 
 

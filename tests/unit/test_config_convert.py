@@ -117,7 +117,7 @@ def test_a_python_file_is_never_run(write: Write) -> None:
 
 
 def test_the_version_may_be_given_on_its_own_to_export() -> None:
-    with pytest.raises(NotRepresentableError, match=r"torchtitan cannot say it in a file: .*0\.3\.0"):
+    with pytest.raises(NotRepresentableError, match=r"Cannot export to torchtitan: .*0\.3\.0"):
         ClipConfig(rule="global_norm", threshold=1.0).export_to("torchtitan", "0.3.0")
     with pytest.raises(NotRepresentableError, match=r"0\.3\.0"):
         ClipConfig(rule="global_norm", threshold=1.0).export_to("torchtitan@0.3.1")
@@ -126,7 +126,7 @@ def test_the_version_may_be_given_on_its_own_to_export() -> None:
 def test_the_same_word_is_another_thing_per_tensor_or_over_all() -> None:
     """detectron2's norm is Lightning's norm in name only."""
     config = ClipConfig.import_from(DATA / "detectron2" / "norm.yaml")
-    with pytest.raises(NotRepresentableError, match="Lightning cannot say it: it does not know the rule 'norm'"):
+    with pytest.raises(NotRepresentableError, match="Cannot export to Lightning: it does not support the rule 'norm'"):
         config.export_to("lightning")
     with pytest.raises(NotRepresentableError, match="its norms are each tensor's own"):
         ClipConfig.import_from(DATA / "lightning" / "norm.yaml").export_to("detectron2")
@@ -144,6 +144,28 @@ def test_import_prints_toml_and_says_the_notes_on_standard_error(capsys: pytest.
         err.splitlines()[0]
         == "note: The file does not set gradient_clipping. By default, DeepSpeed clips at 1.0 since 0.19.3."
     )
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        (
+            'exclude = ["*.bias"]',
+            "Cannot export to Lightning: it does not support `exclude`. Remove it, or use `ClipCallback`.",
+        ),
+        (
+            'exclude = ["*.bias"]\nnonfinite = "skip"',
+            'Cannot export to Lightning: it does not support `exclude` or `nonfinite = "skip"`. Remove them, or use '
+            "`ClipCallback`.",
+        ),
+    ],
+)
+def test_export_names_every_key_that_the_trainer_does_not_support(
+    keys: str, message: str, write: Write, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write("clip.toml", f'rule = "global_norm"\nthreshold = 1.0\n{keys}\n')
+    assert main(["config", "export", str(path), "--to", "lightning"]) == 2
+    assert capsys.readouterr() == ("", f"unified-clip: {message}\n")
 
 
 @pytest.mark.parametrize("suffix", ["toml", "yaml", "json"])
@@ -167,7 +189,7 @@ def test_export_prints_what_the_trainer_reads(write: Write, capsys: pytest.Captu
         (["import", str(ZERO), "--from", "gin"], "there is no format 'gin'"),
         (["import", str(ZERO), "--out", "clip.txt"], "its name ends in none of"),
         (["import", str(ZERO), "--out", "nowhere/clip.toml"], "cannot be written: No such file"),
-        (["export", str(DATA / "timm" / "vit_value.yaml"), "--to", "hf"], "it does not know the rule 'value'"),
+        (["export", str(DATA / "timm" / "vit_value.yaml"), "--to", "hf"], "it does not support the rule 'value'"),
     ],
 )
 def test_what_is_refused_ends_with_2_and_prints_nothing(

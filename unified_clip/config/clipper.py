@@ -76,6 +76,7 @@ class Clipper:
             Paddle's names of parameters.
         details: Measure the norm of every gradient too, for `last.parameters`; it reads all gradients once more.
         across: What is stated about the processes that hold the gradients.
+        unmatched: What to do about a pattern that matches no name, as the end of an error. "": a warning instead.
     """
 
     recorded_as = "ClipConfig"
@@ -87,10 +88,12 @@ class Clipper:
         *,
         details: bool = False,
         across: Across = HERE_OR_TOLD,
+        unmatched: str = "",
         resolve: Resolver = _dispatch.resolve,
     ) -> None:
         self.settings, self.details, self.across = settings, details, across
-        self._names, self._resolve, self._members = names, resolve, Members(settings, names)
+        self._names, self._resolve, self._members = names, resolve, Members(settings, names, unmatched)
+        self._unmatched = unmatched
         self._step = 0
         self._last: Last | None = None
         self._recent: deque[Last] = deque(maxlen=WINDOW)
@@ -99,6 +102,7 @@ class Clipper:
     def __getstate__(self) -> dict[str, Any]:
         """A copy goes on at the same step, and knows of nothing that has happened."""
         given = {"settings": self.settings, "names": self._names, "details": self.details, "across": self.across}
+        given["unmatched"] = self._unmatched
         return {"given": given, "step": self._step}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -215,8 +215,8 @@ class ClipConfig(Reporting, Settings):
 
         Args:
             optimizer: A `torch.optim.Optimizer` or a `keras.optimizers.Optimizer`.
-            names: What to call the parameters, for patterns: a dict of name to parameter; for PyTorch also a model.
-                None: what the optimizer knows them as, if it does; for Keras that is a variable's path, with dots.
+            names: The model, or a dict of name to parameter. On PyTorch, patterns need it unless the optimizer was
+                built from `named_parameters()`. On Keras a variable's name is its path, with dots.
             process_group: For PyTorch, where several processes hold the gradients: as for `clip_grad_norm_`.
             ownership: The same.
             check_numel: The same.
@@ -227,7 +227,8 @@ class ClipConfig(Reporting, Settings):
 
         Raises:
             TypeError: It is no such optimizer.
-            ValueError: A configuration is attached to it already, or it clips by itself.
+            ValueError: A configuration is attached to it already, or it clips by itself; or the configuration chooses
+                parameters by name, and they have none.
         """
         across = Across(process_group, ownership, check_numel)
         packages = {base.__module__.partition(".")[0] for base in type(optimizer).__mro__}
@@ -243,7 +244,12 @@ class ClipConfig(Reporting, Settings):
         )
 
     def as_paddle(self, names: Any = None) -> Any:
-        """What Paddle's optimizers take as `grad_clip=`, dygraph and static. `names`: as for `attach_to`."""
+        """Return a `grad_clip=` for Paddle's optimizers, dygraph and static.
+
+        Args:
+            names: The model, or a dict of name to parameter. `include`, `exclude` and `groups` need it, unless their
+                patterns match Paddle's own names, such as "linear_0.b_0".
+        """
         return _integration("paddle_optimizers").grad_clip(self, names)
 
     def as_optax(self, optimizer: Any = None, *, process_group: Any = "auto") -> Any:

@@ -227,6 +227,8 @@ def _candidates(patterns: Sequence[str]) -> Iterator[str]:
     patterns = list(dict.fromkeys(pattern for pattern in patterns if pattern != "*"))
     for pattern in patterns:
         yield from (_matching(pattern, standin) for standin in STANDINS)
+        if pattern.startswith("*."):  # which may be missing
+            yield _matching(pattern.removeprefix("*."), STANDINS[0])
     for one, other in itertools.permutations(patterns[:PAIRED], 2):
         for standin in STANDINS:
             name = _matching(one, _matching(other, standin))

@@ -55,6 +55,16 @@ class Last:
         self._names = [names[found.group.start] for found in outcome.each]
         self._reading = _Reading(outcome)
 
+    def __repr__(self) -> str:
+        try:
+            numbers = {"norm": self.norm, "norm_clipped": self.norm_clipped, "coef": self.coef, "clipped": self.clipped}
+        except RuntimeError:  # inside a graph, which has no numbers yet
+            return f"Last(step={self.step}, no numbers yet: clipped inside a graph)"
+        found: dict[str, Any] = {"step": self.step, **numbers, "skipped": self.skipped}
+        found |= {name: count for name, count in (("nan", self.nan), ("inf", self.inf)) if count}
+        found |= {"parts": self.parts} if len(self._titles) > 1 else {}
+        return f"Last({', '.join(f'{name}={value!r}' for name, value in found.items())})"
+
     @property
     def norm(self) -> float:
         """The total norm before clipping, over all gradients that take part; of order 2 but for one global norm."""

@@ -19,14 +19,14 @@ from .settings import Settings
 class Members:
     """Which part of a configuration a gradient belongs to, by its name."""
 
-    def __init__(self, settings: Settings, names: Any) -> None:
+    def __init__(self, settings: Settings, names: Any, unmatched: str = "") -> None:
         self._uses_names = settings.uses_names
         self._name_of = namer(names)
         chosen = [*((group.include, group.exclude) for group in settings.groups), (settings.include, settings.exclude)]
         self._parts = [(_matcher(include), _matcher(exclude)) for include, exclude in chosen]
         self.patterns = [(tuple(include), tuple(exclude)) for include, exclude in chosen]
         self._known: dict[str, int | None] = {}
-        self._checked = False
+        self._checked, self._unmatched = False, unmatched
 
     def name(self, leaf: Leaf) -> str | None:
         name = self._name_of(leaf)
@@ -93,11 +93,14 @@ class Members:
         return None
 
     def _check_patterns(self, names: Sequence[str]) -> None:
-        self._checked = True
         for pattern in (pattern for lists in self.patterns for patterns in lists for pattern in patterns):
-            if not any(fnmatch.fnmatchcase(name, pattern) for name in names):
+            if not any(map(_matcher([pattern]), names)):
                 few = ", ".join(map(repr, names[:3])) + (", ..." if len(names) > 3 else "")
-                checks.warn(f"the pattern {pattern!r} of the configuration matches none of the names {few}")
+                message = f"The pattern {pattern!r} of the configuration matches none of the names {few}."
+                if self._unmatched:
+                    raise ValueError(f"{message} {self._unmatched}")
+                checks.warn(message)
+        self._checked = True
 
 
 def _dotted(name: str) -> str:
@@ -105,7 +108,9 @@ def _dotted(name: str) -> str:
 
 
 def _matcher(patterns: Sequence[str]) -> Callable[[str], bool]:
+    """Return a test of names. A leading `*.` stands for any module or none: `*.bias` matches `bias`."""
     if not patterns:
         return lambda name: False
-    compiled = re.compile("|".join(map(fnmatch.translate, patterns)))
+    without_module = [pattern.removeprefix("*.") for pattern in patterns if pattern.startswith("*.")]
+    compiled = re.compile("|".join(map(fnmatch.translate, [*patterns, *without_module])))
     return lambda name: compiled.match(name) is not None

@@ -51,7 +51,7 @@ def attach(settings: Settings, optimizer: Any, names: Any = None) -> Attached:
         optimizer: A `keras.optimizers.Optimizer` that does not clip by itself. Attach before the first `fit`, or
             whatever else compiles a step: what is compiled already goes on as it is.
         names: What to call the variables, for patterns: a dict of name to variable, or a list of names in the order of
-            the variables that the optimizer was built with. None: their `path`, with dots.
+            the variables that the optimizer was built with. A model, or None: their `path`, with dots.
 
     Raises:
         TypeError: It is no such optimizer, or a version of Keras that is not known, or names are neither.
@@ -70,6 +70,8 @@ def attach(settings: Settings, optimizer: Any, names: Any = None) -> Attached:
         (5.0, True)
     """
     _check(optimizer)
+    if isinstance(names, keras.layers.Layer):
+        names = None  # whose variables have paths
     _check_names(names)
     return Attached(settings, optimizer, names)
 
@@ -99,7 +101,7 @@ def _check_names(names: Any) -> None:
     if not isinstance(names, Mapping | list | tuple | None):
         raise TypeError(
             f"names is a {type(names).__name__}; pass a dict of name to variable, or a list of names in the order of "
-            "the optimizer's variables, or leave names out: then each is called by its path, with dots"
+            "the optimizer's variables, or the model: then each is called by its path, with dots"
         )
     for name, variable in names.items() if isinstance(names, Mapping) else ():
         if not callable(getattr(variable, "assign", None)):

@@ -15,6 +15,8 @@ from .._ops.paddle_ops import OPS, in_static_mode, in_to_static_mode
 from ..config.clipper import Clipper, Reporting
 from ..config.settings import Settings
 
+UNMATCHED = "These are Paddle's own names. Pass the model: clip.as_paddle(model)."
+
 
 def grad_clip(settings: Settings, names: Any = None) -> GradClip:
     """What optimizers of Paddle take as `grad_clip=`, in dynamic mode, `to_static` and static programs.
@@ -27,6 +29,7 @@ def grad_clip(settings: Settings, names: Any = None) -> GradClip:
             names, such as "linear_0.b_0".
 
     Raises:
+        ValueError: When used: names is None, and a pattern matches none of Paddle's own names.
         TypeError: names is neither; when used in a static program or `to_static`: the threshold has a schedule, or
             nonfinite is "raise" or "skip".
         RuntimeError: When used: nonfinite is "raise" or "skip", and the optimizer has groups, of which Paddle updates
@@ -53,7 +56,7 @@ class GradClip(Reporting, OptimizerClip):
 
     def __init__(self, settings: Settings, names: Any) -> None:
         self._settings = settings
-        self._clipper = Clipper(settings, _names(names))
+        self._clipper = Clipper(settings, _names(names), unmatched=UNMATCHED if names is None else "")
         self._seen: set[str] = set()
 
     def __repr__(self) -> str:

@@ -36,7 +36,7 @@ class Attached(Reporting):
     def __init__(self, config: ClipConfig, optimizer: torch.optim.Optimizer, names: Any, across: Across) -> None:
         self._begin(config, across)
         self._given = names
-        self._look_up_names(optimizer, "pass attach_to(optimizer, names=model)")
+        self._look_up_names(optimizer, "Pass the model: clip.attach_to(optimizer, model).")
         self._hooks += [
             optimizer.register_step_pre_hook(self._before_step),
             optimizer.register_step_post_hook(self._after_step),
@@ -115,7 +115,9 @@ class Attached(Reporting):
         gradients = [each.grad for each in parameters if each.grad is not None]
         with torch_scaling.without_scale(optimizer, gradients):
             if len(parameters) != self._count:
-                self._look_up_names(optimizer, "detach and attach again with names=")
+                self._look_up_names(
+                    optimizer, "Detach, and attach again with the model: clip.attach_to(optimizer, model)."
+                )
             self._clipper.clip_(parameters, step=step)
 
     def _look_up_names(self, optimizer: torch.optim.Optimizer, instead: str) -> None:
@@ -125,9 +127,9 @@ class Attached(Reporting):
         for index, parameter in enumerate(parameters if self._config.uses_names else []):
             if name_of(Leaf(parameter, index, parameter=parameter)) is None:
                 raise ValueError(
-                    f"the configuration chooses parameters by name, and parameter {index} of this "
-                    f"{type(optimizer).__name__}, of shape {tuple(parameter.shape)}, has none; {instead}, or build the "
-                    "optimizer from model.named_parameters()"
+                    f"The configuration chooses parameters by name. Parameter {index} of this "
+                    f"{type(optimizer).__name__}, of shape {tuple(parameter.shape)}, has no name. {instead} "
+                    "Or build the optimizer from model.named_parameters()."
                 )
         self._name_of, self._count = name_of, len(parameters)
 

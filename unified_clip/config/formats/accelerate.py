@@ -22,6 +22,7 @@ class Accelerate(Format):
     kinds = ("yaml", "json")
     source = "accelerate: src/accelerate/utils/dataclasses.py, src/accelerate/accelerator.py"
     newest = "1.15.0"
+    instead = "`clip_` of `unified_clip.integrations.accelerate_clip`"
     clip_keys = (DEEPSPEED, MEGATRON)
     keys = (
         Key(
@@ -90,7 +91,7 @@ class Accelerate(Format):
         return Imported(global_norm(limit, "pytorch"), notes)
 
     def write(self, settings: Settings, version: Version) -> Any:
-        limit = plain_threshold(settings, self.title, rules=["global_norm"], family="pytorch", zero="off")
+        limit = plain_threshold(settings, self, rules=["global_norm"], family="pytorch", zero="off")
         return {
             "distributed_type": "DEEPSPEED",
             DEEPSPEED[0]: {DEEPSPEED[1]: math.inf if limit is None else limit},

@@ -71,6 +71,9 @@ class Format(ABC):
         """`clip_keys`, where they do not depend on the file."""
         return self.clip_keys
 
+    instead: ClassVar[str] = ""
+    """What clips as a whole configuration in this trainer, for messages."""
+
     @abstractmethod
     def recognises(self, document: Document) -> bool:
         """Whether a file looks like this format's: it has a key that only this format has."""
@@ -250,7 +253,7 @@ def plain(settings: Settings) -> Settings:
 
 def plain_threshold(
     settings: Settings,
-    title: str,
+    trainer: Format,
     *,
     rules: Sequence[str],
     family: str | None,
@@ -264,44 +267,47 @@ def plain_threshold(
     whether it has other norms than that of order 2. `nonfinite`: what it can do when the norm is not finite.
     """
     settings = plain(settings)
-    why = _beyond(settings, rules, family, orders, nonfinite)
+    why = _by_key(settings, trainer, nonfinite) or _beyond(settings, rules, family, orders)
     if not why and zero != "zeros" and settings.threshold == 0:
         why = {
-            "off": "0 switches clipping off there, and here it makes all gradients 0",
-            "error": "training fails there with 0",
+            "off": "a threshold of 0 switches clipping off there, and here it makes all gradients 0.",
+            "error": "training fails there with a threshold of 0.",
         }[zero]
     if why:
-        raise NotRepresentableError(f"{title} cannot say it: {why}")
+        raise NotRepresentableError(f"Cannot export to {trainer.title}: {why}")
     return None if is_off(settings) else settings.threshold  # type: ignore[return-value]
 
 
-def _beyond(
-    settings: Settings, rules: Sequence[str], family: str | None, orders: bool, nonfinite: Sequence[str]
-) -> str:
-    """What a number in a trainer's configuration cannot say; '' if nothing."""
-    if settings.groups:
-        return "it has no groups of parameters with a rule of their own"
-    if settings.uses_names:
-        return "it cannot leave parameters out by name"
+def _by_key(settings: Settings, trainer: Format, nonfinite: Sequence[str]) -> str:
+    """Which keys of a configuration no number in a trainer's can replace, and what to do; '' if none is there."""
+    keys = [key for key in ("include", "exclude", "groups") if getattr(settings, key) not in ([], ["*"])]
+    unsupported = [f"`{key}`" for key in keys]
     if settings.nonfinite not in nonfinite:
-        return f"it does not know nonfinite = {settings.nonfinite!r}"
+        unsupported.append(f'`nonfinite = "{settings.nonfinite}"`')
+    if not unsupported:
+        return ""
+    what = " or ".join(unsupported)
+    instead = f", or use {trainer.instead}" if trainer.instead else ""
+    return f"it does not support {what}. Remove {'it' if len(unsupported) == 1 else 'them'}{instead}."
+
+
+def _beyond(settings: Settings, rules: Sequence[str], family: str | None, orders: bool) -> str:
+    """Why a number in a trainer's configuration cannot replace this one, and what to do; '' if it can."""
     if is_off(settings):
         return ""
     if settings.rule not in rules:
-        return f"it does not know the rule {settings.rule!r}, but {' and '.join(rules)}"
+        return f"it does not support the rule {settings.rule!r}, but {' and '.join(rules)}."
     if settings.min is not None:
-        return "it has no bounds but -threshold and threshold"
+        return "it does not support `min` and `max`. Give a threshold, for bounds of -threshold and threshold."
     if not isinstance(settings.threshold, float):
-        return "its threshold cannot change from step to step"
+        return "it does not support a threshold with a schedule. Give a number."
     if settings.rule == "value":
         return ""
     if not orders and settings.norm_type not in (None, 2.0):
-        return f"it knows no norm but that of order 2, and norm_type is {settings.norm_type:g}"
+        return f"it does not support `norm_type = {settings.norm_type:g}`, but only 2."
     if family and (settings.family or "pytorch") != family:
         own = settings.family or "pytorch"
-        return (
-            f"its rule is that of the family {family!r}, and this one is {own!r}; say family = {family!r} to change it"
-        )
+        return f'its rule is that of the family {family!r}, and this one is {own!r}. Set `family = "{family}"`.'
     if settings.has_own_eps:
-        return f"its eps cannot be chosen, and here it is {settings.eps:g}"
+        return f"it does not support `eps = {settings.eps:g}`. Remove `eps`."
     return ""

@@ -79,7 +79,7 @@ class DeepSpeed(Format):
         return Imported(global_norm(limit, "pytorch"), notes)
 
     def write(self, settings: Settings, version: Version) -> Any:
-        limit = plain_threshold(settings, self.title, rules=["global_norm"], family="pytorch", zero="off")
+        limit = plain_threshold(settings, self, rules=["global_norm"], family="pytorch", zero="off")
         return {"gradient_clipping": limit or 0.0}
 
 

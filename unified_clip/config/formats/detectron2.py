@@ -94,12 +94,10 @@ class Detectron2(Format):
         settings = plain(settings)
         if settings.rule == "global_norm" and not is_off(settings):
             raise NotRepresentableError(
-                f"{self.title} cannot say it: its norms are each tensor's own; where a project such as Mask2Former "
+                f"Cannot export to {self.title}: its norms are each tensor's own; where a project such as Mask2Former "
                 "adds CLIP_TYPE: full_model, write that by hand"
             )
-        limit = plain_threshold(
-            settings, self.title, rules=["norm", "value"], family="pytorch", zero="zeros", orders=True
-        )
+        limit = plain_threshold(settings, self, rules=["norm", "value"], family="pytorch", zero="zeros", orders=True)
         if limit is None:
             return {"SOLVER": {"CLIP_GRADIENTS": {"ENABLED": False}}}
         found = {

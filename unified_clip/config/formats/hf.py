@@ -39,6 +39,7 @@ class HuggingFace(Format):
     kinds = ("yaml", "json")
     source = "transformers: src/transformers/training_args.py, src/transformers/trainer.py"
     newest = "5.23.0"
+    instead = "`ClipCallback`"
     clip_keys = (("max_grad_norm",), ("deepspeed", "gradient_clipping"))
     vocabulary = TRAINING_ARGUMENTS
     needs_version = "max_grad_norm is null, which switches clipping off in transformers 4 and is an error in 5"
@@ -99,5 +100,5 @@ class HuggingFace(Format):
         return Imported(global_norm(limit, "pytorch"), notes)
 
     def write(self, settings: Settings, version: Version) -> Any:
-        limit = plain_threshold(settings, self.title, rules=["global_norm"], family="pytorch", zero="off")
+        limit = plain_threshold(settings, self, rules=["global_norm"], family="pytorch", zero="off")
         return {"max_grad_norm": limit or 0.0}

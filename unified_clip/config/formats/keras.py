@@ -29,6 +29,7 @@ class Keras(Format):
     kinds = ("json",)
     source = "keras/src/optimizers/base_optimizer.py; 2.3.1: keras/optimizers.py"
     newest = "3.15.1"
+    instead = "`ClipConfig.attach_to`"
     clip_keys = tuple((name,) for name in NAMES)
     vocabulary = frozenset({"learning_rate", "class_name", "config", "name", "optimizer", "compile_config"})
     needs_version = (
@@ -122,7 +123,7 @@ class Keras(Format):
         old = version < TF_KERAS
         limit = plain_threshold(
             settings,
-            self.title,
+            self,
             rules=["global_norm", "value"] if old else ["norm", "global_norm", "value"],
             family="paddle" if old else "tensorflow",
             zero="zeros" if TF_KERAS <= version < NO_ZERO else "off",

@@ -19,6 +19,7 @@ class Lightning(Format):
     kinds = ("yaml", "json")
     source = "lightning: src/lightning/pytorch/plugins/precision/precision.py, src/lightning/pytorch/strategies"
     newest = "2.6.6"
+    instead = "`ClipCallback`"
     clip_keys = (("trainer", VALUE), ("trainer", ALGORITHM), ("fit", "trainer", VALUE), ("fit", "trainer", ALGORITHM))
     vocabulary = frozenset({"trainer", "fit", "seed_everything", "ckpt_path"})
     keys = (
@@ -65,7 +66,7 @@ class Lightning(Format):
                 )
 
     def write(self, settings: Settings, version: Version) -> Any:
-        limit = plain_threshold(settings, self.title, rules=["global_norm", "value"], family="pytorch", zero="off")
+        limit = plain_threshold(settings, self, rules=["global_norm", "value"], family="pytorch", zero="off")
         if limit is None:
             return {"trainer": {VALUE: None}}
         algorithm = "value" if settings.rule == "value" else "norm"

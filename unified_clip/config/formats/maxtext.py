@@ -59,5 +59,5 @@ class MaxText(Format):
         return Imported(global_norm(threshold(document, [KEY], 1.0, zero="off", null="error"), "paddle"), notes)
 
     def write(self, settings: Settings, version: Version) -> Any:
-        limit = plain_threshold(settings, self.title, rules=["global_norm"], family="paddle", zero="off")
+        limit = plain_threshold(settings, self, rules=["global_norm"], family="paddle", zero="off")
         return {KEY: limit or 0.0}

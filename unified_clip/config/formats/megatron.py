@@ -93,7 +93,7 @@ class Megatron(OwnFormat):
         return Imported(global_norm(limit, "pytorch"), notes)
 
     def write(self, settings: Settings, version: Version) -> Any:
-        return plain_threshold(settings, self.title, rules=["global_norm"], family="pytorch", zero="off") or 0.0
+        return plain_threshold(settings, self, rules=["global_norm"], family="pytorch", zero="off") or 0.0
 
     def dump(self, data: Any) -> str:
         return f"--clip-grad {data!r}\n"

@@ -167,7 +167,7 @@ class MMEngine(OwnFormat):
         settings = plain(settings)
         limit = plain_threshold(
             settings,
-            self.title,
+            self,
             rules=["global_norm", "value"],
             family="pytorch",
             zero="zeros",
@@ -176,7 +176,9 @@ class MMEngine(OwnFormat):
         )
         raises = settings.nonfinite == "raise"
         if raises and settings.rule == "value" and not is_off(settings):
-            raise NotRepresentableError(f"{self.title} cannot say it: by value it has no error_if_nonfinite")
+            raise NotRepresentableError(
+                f'Cannot export to {self.title}: it does not support `nonfinite = "raise"` with values. Remove it.'
+            )
         if limit is None:
             return {"max_norm": float("inf"), "error_if_nonfinite": True} if raises else None
         if settings.rule == "value":

@@ -43,6 +43,7 @@ class Optax(OwnFormat):
     kinds = ("python",)
     source = "optax/transforms/_clipping.py"
     newest = "0.2.8"
+    instead = "`ClipConfig.as_optax`"
     keys = (
         Key("clip_by_global_norm(max_norm)", "", "", "the global norm, with eps = 0; 0: all gradients become 0"),
         Key("clip(max_delta)", "", "", "each element; 0: all gradients become 0"),
@@ -90,7 +91,7 @@ class Optax(OwnFormat):
 
     def write(self, settings: Settings, version: Version) -> Any:
         rules = ["global_norm", "value"]
-        limit = plain_threshold(settings, self.title, rules=rules, family="paddle", zero="zeros")
+        limit = plain_threshold(settings, self, rules=rules, family="paddle", zero="zeros")
         if limit is None:
             return "optax.identity()"
         return f"optax.clip_by_global_norm({limit!r})" if settings.rule == "global_norm" else f"optax.clip({limit!r})"

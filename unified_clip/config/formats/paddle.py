@@ -56,6 +56,7 @@ class Paddle(OwnFormat):
     kinds = ("python",)
     source = "python/paddle/nn/clip.py"
     newest = "3.3.1"
+    instead = "`ClipConfig.as_paddle`"
     rules = ("global_norm", "norm", "value")
     keys = (
         Key("ClipGradByGlobalNorm(clip_norm)", "2.0 and later", "", "the global norm; 0: all gradients become 0"),
@@ -121,7 +122,7 @@ class Paddle(OwnFormat):
         if settings.rule == "value" and not is_off(settings):
             return self._value(settings)
         zero: Zero = "error" if settings.rule == "norm" else "zeros"
-        limit = plain_threshold(settings, self.title, rules=self.rules, family="paddle", zero=zero)
+        limit = plain_threshold(settings, self, rules=self.rules, family="paddle", zero=zero)
         if limit is None:
             return "None"
         name = "ClipGradByGlobalNorm" if settings.rule == "global_norm" else "ClipGradByNorm"
@@ -131,7 +132,7 @@ class Paddle(OwnFormat):
         """Bounds are what a threshold alone cannot say, and Paddle can."""
         bounds = settings.min is not None
         plain = settings.model_copy(update={"min": None, "max": None, "threshold": 1.0}) if bounds else settings
-        limit = plain_threshold(plain, self.title, rules=self.rules, family="paddle", zero="zeros")
+        limit = plain_threshold(plain, self, rules=self.rules, family="paddle", zero="zeros")
         high = float(settings.max if bounds else limit)  # type: ignore[arg-type]
         low = float(settings.min if bounds else -high)  # type: ignore[arg-type]
         if low == -high and 0 < high < math.inf:

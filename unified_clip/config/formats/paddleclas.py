@@ -42,7 +42,7 @@ class PaddleClas(Format):
         return Imported(norm(found[0], "paddle"), [UNSET] if found[0] is None else [PER_TENSOR])
 
     def write(self, settings: Settings, version: Version) -> Any:
-        limit = plain_threshold(settings, self.title, rules=["norm"], family="paddle", zero="error")
+        limit = plain_threshold(settings, self, rules=["norm"], family="paddle", zero="error")
         return {"Optimizer": {} if limit is None else {"clip_norm": limit}}
 
 

@@ -66,7 +66,7 @@ class PaddleDetection(Format):
 
     def write(self, settings: Settings, version: Version) -> Any:
         rules = ["global_norm", "value"]
-        limit = plain_threshold(settings, self.title, rules=rules, family="paddle", zero="zeros")
+        limit = plain_threshold(settings, self, rules=rules, family="paddle", zero="zeros")
         chosen = {} if limit is None else {NORM if settings.rule == "global_norm" else VALUE: limit}
         return {BUILDER: {NORM: None, VALUE: None} | chosen}
 

@@ -49,5 +49,5 @@ class PaddleNLP(Format):
         return Imported(global_norm(limit, "paddle"), notes)
 
     def write(self, settings: Settings, version: Version) -> Any:
-        limit = plain_threshold(settings, self.title, rules=["global_norm"], family="paddle", zero="off")
+        limit = plain_threshold(settings, self, rules=["global_norm"], family="paddle", zero="off")
         return {KEY: limit or 0.0}

@@ -53,6 +53,6 @@ class PaddleOCR(Format):
     def write(self, settings: Settings, version: Version) -> Any:
         zero: Zero = "error" if settings.rule == "norm" else "zeros"
         rules = ["norm", "global_norm"]
-        limit = plain_threshold(settings, self.title, rules=rules, family="paddle", zero=zero)
+        limit = plain_threshold(settings, self, rules=rules, family="paddle", zero=zero)
         chosen = {} if limit is None else {TENSOR if settings.rule == "norm" else GLOBAL: limit}
         return {"Optimizer": chosen}

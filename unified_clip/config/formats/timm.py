@@ -99,7 +99,7 @@ class Timm(Format):
         ]
 
     def write(self, settings: Settings, version: Version) -> Any:
-        limit = plain_threshold(settings, self.title, rules=["global_norm", "value"], family="pytorch", zero="zeros")
+        limit = plain_threshold(settings, self, rules=["global_norm", "value"], family="pytorch", zero="zeros")
         if limit is None:
             return {"clip_grad": None}
         return {"clip_grad": limit, "clip_mode": "value" if settings.rule == "value" else "norm"}

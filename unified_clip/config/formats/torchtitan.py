@@ -69,6 +69,6 @@ class TorchTitan(Format):
 
     def write(self, settings: Settings, version: Version) -> Any:
         if version >= NO_FILES:
-            raise NotRepresentableError(f"{self.title} cannot say it in a file: {NO_TOML}; pass --training.max_norm")
-        limit = plain_threshold(settings, self.title, rules=["global_norm"], family="pytorch", zero="zeros")
+            raise NotRepresentableError(f"Cannot export to {self.title}: {NO_TOML}. Pass --training.max_norm.")
+        limit = plain_threshold(settings, self, rules=["global_norm"], family="pytorch", zero="zeros")
         return {"training": {"max_norm": math.inf if limit is None else limit}}
