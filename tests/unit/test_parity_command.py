@@ -149,7 +149,7 @@ def test_a_workers_colours_do_not_break_the_xml(tmp_path: Path) -> None:
     cells = {**run.rows[0].cells, "torch": engine.Cell({HOST: coloured}, {})}
     report.write(dataclasses.replace(run, rows=[engine.Row(FIRST, {}, cells)]), tmp_path)
     (error,) = ElementTree.parse(tmp_path / "parity.xml").getroot().iter("error")
-    assert error.get("message") == "?[31mred?"
+    assert error.get("message") == "\\x1b[31mred\\x00"
 
 
 def test_when_one_worker_is_interrupted_the_others_are_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
