@@ -136,7 +136,7 @@ def test_everything_that_is_not_as_it_should_be_can_be_reproduced(
         printed = capsys.readouterr().out
         numbers = each["details"] or {}
         assert all(numbers[side]["hex"] in printed for side in ("exact", "ours", "native") if numbers.get(side))
-        assert numbers or r"crashed: \x1b[31mred" in printed
+        assert numbers or "crashed: \x1b[31mred" in printed
 
 
 def test_a_case_that_the_suite_does_not_have_is_refused(tmp_path: Path) -> None:
