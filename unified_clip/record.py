@@ -17,7 +17,7 @@ from ._core import checks
 from ._core.watch import Clip
 from ._recording.calls import DISPATCHER
 from ._recording.lines import Lines
-from ._recording.told import Told, called, copies, merged, namer
+from ._recording.told import ByParameter, Told, called, copies, merged, namer
 
 SCHEMA = 1
 """The version of the file's format."""
@@ -44,8 +44,8 @@ def record(
             all gradients once more.
         gradients_every: Store the gradients before clipping every so many steps, as safetensors files beside `path`.
         names: What to call the parameters: a list of names by position, a dict of name to parameter, or a model that
-            has `named_parameters()`. None: the keys of dicts and the names in pairs, Paddle's and TensorFlow's names
-            of parameters, else positions.
+            has `named_parameters()`. A list of gradients, one for each parameter in order, takes their names. None: the
+            keys of dicts and the names in pairs, Paddle's and TensorFlow's names of parameters, else positions.
 
     Returns:
         The recording, to be entered by `with`; its `step` counts calls, or is set by `step =` or `next_step()`.
@@ -288,6 +288,11 @@ class _Entry:
     def see(self, clip: Clip) -> None:
         recording = self._recording
         names = called(clip, recording._name_of, self._names) if recording.in_detail else {}
+        if isinstance(recording._name_of, ByParameter) and any(map(str.isdecimal, names)):
+            recording._warn(
+                f"{self._call} got gradients that names= does not name: neither its parameters, nor one gradient for "
+                "each of them in order. Pass a dict of name to gradient, or (name, gradient) pairs."
+            )
         told = Told(clip, names if recording.norms else None)
         self._told.append(told)
         self._is_late = self._is_late or told.later is not None

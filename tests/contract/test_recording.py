@@ -32,6 +32,25 @@ def pairs(kit: Kit, numbers: Any = NUMBERS) -> list[Any]:
     return [(kit.parameter(name), each) for name, each in zip("ab", gradients(kit, numbers), strict=False)]
 
 
+def test_a_list_of_gradients_takes_the_names_of_the_parameters_in_order(kit: Kit, tmp_path: Path) -> None:
+    named = dict(zip("wbc", gradients(kit), strict=True))
+    with unified_clip.record(tmp_path / "run.jsonl", norms=True, names=named):
+        kit.namespace.clip_by_global_norm(gradients(kit), 2.0)
+    (line,) = lines(tmp_path / "run.jsonl")
+    assert list(line["parameters"]) == ["w", "b", "c"]
+
+
+def test_gradients_that_names_does_not_name_give_a_warning(kit: Kit, tmp_path: Path) -> None:
+    named = dict(zip("wbc", reversed(gradients(kit)), strict=True))
+    with (
+        unified_clip.record(tmp_path / "run.jsonl", norms=True, names=named),
+        pytest.warns(unified_clip.ClipWarning, match="clip_by_global_norm got gradients that names= does not name"),
+    ):
+        kit.namespace.clip_by_global_norm(gradients(kit), 2.0)
+    (line,) = lines(tmp_path / "run.jsonl")
+    assert list(line["parameters"]) == ["0", "1", "2"]
+
+
 def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()[1:]]
 

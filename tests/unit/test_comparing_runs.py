@@ -14,7 +14,7 @@ import pytest
 
 from unified_clip import cli
 from unified_clip.parity import mistakes as named
-from unified_clip.parity import parting, runs, runs_report
+from unified_clip.parity import parting, rounding, runs, runs_report
 
 HEADER = {"unified_clip": "0.1.0", "schema": 1, "started": "2026-01-01T00:00:00Z", "norms": True}
 NORMS = {"a": 3.0, "b": 4.0, "c": 12.0}
@@ -185,14 +185,14 @@ def test_a_map_that_is_wrong_is_refused(tmp_path: Path, text: str, message: str)
 
 def test_distances_are_counted_in_float32_or_in_float64_where_it_is_needed() -> None:
     one = float(np.float32(1))
-    assert parting.distance(one, float(np.nextafter(np.float32(1), np.float32(2)))).ulps == 1
-    assert parting.distance(1.0, float(np.nextafter(1.0, 2.0))).ulps == 1
-    assert parting.distance(-(2.0**-149), 2.0**-149).ulps == 2
-    assert parting.distance(math.nan, math.nan).ulps == 0
-    assert parting.distance(math.inf, 1.0).ulps == math.inf
-    assert parting.distance(2.0, 1.0).relative == 0.5
-    assert parting.distance(1e39, float(np.nextafter(1e39, 2e39))).ulps == 1  # which float32 does not reach
-    assert parting.distance(1e39, 1.0).ulps > 1e16
+    assert rounding.distance(one, float(np.nextafter(np.float32(1), np.float32(2)))).ulps == 1
+    assert rounding.distance(1.0, float(np.nextafter(1.0, 2.0))).ulps == 1
+    assert rounding.distance(-(2.0**-149), 2.0**-149).ulps == 2
+    assert rounding.distance(math.nan, math.nan).ulps == 0
+    assert rounding.distance(math.inf, 1.0).ulps == math.inf
+    assert rounding.distance(2.0, 1.0).relative == 0.5
+    assert rounding.distance(1e39, float(np.nextafter(1e39, 2e39))).ulps == 1  # which float32 does not reach
+    assert rounding.distance(1e39, 1.0).ulps > 1e16
 
 
 def test_runs_are_the_same_up_to_what_is_allowed(compared: Any) -> None:
@@ -392,6 +392,136 @@ def test_a_call_that_fails_in_one_run(compared: Any) -> None:
     failed["step"] = 2
     assert compared([line(1), line(2)], [line(1), failed]).first.stage == "error"
     assert compared([line(1), failed], [line(1), failed]).first is None
+
+
+# -- a loop over gradients
+
+
+def each_of(step: int, norms: dict[str, float] | None = None, **changes: Any) -> dict[str, Any]:
+    """One call that clips each gradient by its own norm at 1."""
+    norms = NORMS if norms is None else norms
+    lists = {"norm": list(norms.values()), "coef": [min(1.0, 1 / norm) for norm in norms.values()]}
+    return line(step, norms, **{"rule": "each", "call": "GradientClipByNorm.clip_", **lists, **changes})
+
+
+def loop(step: int, norms: dict[str, float] | None = None, named: bool = True, **changes: Any) -> list[dict[str, Any]]:
+    """A call of clip_by_norm for each gradient, of one step."""
+    norms = NORMS if norms is None else norms
+    calls = [each_of(step, {name: norm}, call="clip_by_norm", **changes) for name, norm in norms.items()]
+    return calls if named else [renamed(call, {name: "0"}) for call, name in zip(calls, norms, strict=True)]
+
+
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("norms", [True, False])
+def test_a_loop_is_the_call_that_clips_each_gradient(compared: Any, named: bool, norms: bool) -> None:
+    one, many = [each_of(1), each_of(2)], [*loop(1, named=named), *loop(2, named=named)]
+    if not norms:
+        one, many = ([{**call, "parameters": {}} for call in calls] for calls in (one, many))
+    found = compared(one, many)
+    assert found.first is None
+    assert compared(many, one).first is None
+    assert len(found.pairs) == 2
+    assert "6 calls that clip one gradient each, compared as 2 calls." in runs_report.lines(found)[1]
+
+
+def test_a_loop_whose_calls_were_counted_as_steps_takes_the_steps_of_the_other_run(compared: Any) -> None:
+    counted = [{**call, "step": step} for step, call in enumerate([*loop(1), *loop(2)], start=1)]
+    assert compared([each_of(1), each_of(2)], counted).first is None
+    assert compared(counted, [each_of(1), each_of(2)]).first is None
+
+
+def test_a_loop_in_another_order_is_compared_by_name(compared: Any) -> None:
+    reverse = dict(reversed(NORMS.items()))
+    assert compared([each_of(1)], loop(1, reverse)).first is None
+    assert compared([each_of(1)], [each_of(1, reverse)]).first is None
+
+
+def test_a_loop_by_value_is_the_call_that_clips_all(compared: Any) -> None:
+    bounds = {"rule": "value", "norm_type": None, "norm": None, "coef": None, "threshold": [-1.0, 1.0]}
+    one, many = {**each_of(1), **bounds}, [{**call, **bounds} for call in loop(1)]
+    assert compared([one], many).first is None
+
+
+def test_mistakes_in_a_loop_are_named(compared: Any) -> None:
+    assert mistakes(compared([each_of(1)], loop(1, {"a": 3.0, "c": 12.0}))) == ["a parameter is missing"]
+    other = loop(1, threshold=2.0)
+    for call in other:
+        call["coef"] = [min(1.0, 2 / call["norm"][0])]
+    assert mistakes(compared([each_of(1)], other)) == ["another threshold"]
+    twice = compared([each_of(1)], [*loop(1), *loop(1)])
+    assert twice.first.stage == "calls"
+
+
+def test_calls_of_two_optimizers_are_not_folded_into_one(compared: Any) -> None:
+    more = {"d": 5.0, "e": 7.0}
+    found = compared([each_of(1), each_of(1, more)], [*loop(1), *loop(1, more)])
+    assert found.first is None
+    assert len(found.pairs) == 2
+
+
+# -- facts and rounding
+
+
+def off(norm: float, ulps: int) -> float:
+    """A float32 so many units in the last place above this one."""
+    return float((np.float32(norm).view(np.int32) + ulps).view(np.float32))
+
+
+SMALL = {**NORMS, "a": 2.0**-10}
+
+
+def test_a_norm_that_cancels_is_rounded_at_the_size_of_the_total_norm(compared: Any) -> None:
+    found = compared([line(1, SMALL)], [line(1, {**SMALL, "a": off(2.0**-10, 80)})])
+    assert (found.first.parameter, found.first.distance.ulps) == ("a", 80)
+    assert found.first.scaled < 1
+    assert mistakes(found) == ["rounding"]
+    assert "80 ULP of it, and 0.012 ULP of the total norm" in found.findings[0].text
+    assert found.exit_code == 1
+    assert mistakes(compared([line(1)], [line(1, {**NORMS, "a": off(3.0, 800)})])) == []
+
+
+def test_a_weight_is_rounded_at_the_greatest_size_that_it_had(compared: Any) -> None:
+    small, other = {**WEIGHTS, "a": 2.0**-10}, {**WEIGHTS, "a": off(2.0**-10, 80)}
+    after = compared([line(1), line(2, weights=small)], [line(1), line(2, weights=other)])
+    assert mistakes(after) == ["rounding"]
+    assert mistakes(compared([line(1, weights=small)], [line(1, weights=other)])) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "stage", "mistake"),
+    [
+        ({"threshold": 2.0}, "threshold", "another threshold"),
+        ({"norm_type": 1.0, "norm": 20.0, "coef": 0.05}, "norm type", "another norm type"),
+        ({"coef": 1.0}, "clipped", "clipped in one run only"),
+    ],
+)
+@pytest.mark.parametrize("jump", [80, 2**20])
+def test_a_fact_that_differs_is_reported_whatever_differed_before(
+    compared: Any, jump: int, changes: dict[str, Any], stage: str, mistake: str
+) -> None:
+    apart = {**NORMS, "a": off(3.0, jump)}
+    ours = [line(step) for step in range(1, 6)]
+    found = compared(ours, [line(1), *(line(step, apart) for step in range(2, 5)), line(5, apart, **changes)])
+    assert found.first.step == 2
+    assert [(each.step, each.stage) for each in found.partings][-1] == (5, stage)
+    assert mistakes(found)[-1] == mistake
+    assert "at step 5" in "".join(runs_report.result(found))
+
+
+def test_a_call_more_behind_rounding_is_reported(compared: Any) -> None:
+    near = {**NORMS, "a": off(3.0, 10)}
+    found = compared([line(1), line(2), line(3)], [line(1, near), line(2, near), line(2, near), line(3, near)])
+    assert [(each.step, each.stage) for each in found.partings][-1] == (2, "calls")
+
+
+def test_rounding_that_grows_is_explained_and_a_jump_is_not(compared: Any) -> None:
+    grown = [line(step, {**NORMS, "a": off(3.0, ulps)}) for step, ulps in enumerate((60, 400, 3000), start=1)]
+    ours = [line(step) for step in range(1, 5)]
+    found = compared(ours, [*grown, line(4)])
+    assert mistakes(found) == ["rounding", "rounding that has grown"]
+    swapped = line(4, {"a": 4.0, "b": 3.0, "c": 12.0})
+    assert mistakes(compared(ours, [*grown, swapped])) == ["rounding", "rounding that has grown", "swapped parameters"]
+    assert mistakes(compared(ours[:2], [line(1), {**grown[2], "step": 2}])) == []
 
 
 # -- the command

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from unified_clip.parity import parting
-from unified_clip.parity.parting import Distance
+from unified_clip.parity.rounding import Distance
 from unified_clip.parity.tensors import Dense
 from unified_clip.port import verify_compare, verify_names, verify_report, verify_settle, verify_tensors
 from unified_clip.port.observe import Native, Seen, _spacing, coefficient, fields

@@ -34,12 +34,29 @@ def namer(names: Any) -> Namer:
             "has named_parameters()"
         )
     _check_names(list(names))
-    known = {id(parameter): (name, parameter) for name, parameter in names.items()}  # held, so that ids stay theirs
+    return ByParameter(names)
 
-    def name_of(leaf: Leaf) -> str | None:
-        return known[id(leaf.parameter)][0] if id(leaf.parameter) in known else leaf.name
 
-    return name_of
+class ByParameter:
+    """Names of parameters: of what a call takes, or of the parameters of a list of gradients, in their order."""
+
+    def __init__(self, names: Mapping[str, Any]) -> None:
+        self._names = names  # which holds the parameters, so that ids stay theirs
+        self._by_id = {id(parameter): name for name, parameter in names.items()}
+
+    def __call__(self, leaf: Leaf) -> str | None:
+        return self._by_id.get(id(leaf.parameter), leaf.name)
+
+    def in_order(self, clip: Clip) -> Sequence[str]:
+        """The names by position, if the call has as many gradients, none with a name, and of the same shapes."""
+        leaves, shape = clip.gradients.leaves, clip.gradients.ops.shape
+        if len(leaves) != len(self._names) or any(self(leaf) is not None for leaf in leaves):
+            return []
+        shapes = [tuple(getattr(parameter, "shape", ())) for parameter in self._names.values()]
+        same = all(
+            tuple(shape(leaf.tensor) or ()) == shapes[leaf.position] for leaf in leaves if leaf.tensor is not None
+        )
+        return list(self._names) if same else []
 
 
 def _check_names(names: Sequence[Any]) -> None:
@@ -53,9 +70,10 @@ def _check_names(names: Sequence[Any]) -> None:
 def called(clip: Clip, name_of: Namer, taken: set[str]) -> dict[str, int]:
     """The names of a clip's gradients, and their places among the values; no name that the call has `taken` before."""
     found: dict[str, int] = {}
+    ordered = name_of.in_order(clip) if isinstance(name_of, ByParameter) else []
     for index in clip.group:
         leaf = clip.gradients.leaves[index]
-        name = name_of(leaf) or str(leaf.position)
+        name = name_of(leaf) or (ordered[leaf.position] if ordered else str(leaf.position))
         if name in taken:
             name = next(new for count in itertools.count(2) if (new := f"{name}#{count}") not in taken)
         taken.add(name)

@@ -10,7 +10,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from .parting import Difference, Finding, Names, Pair, distance, numbers, threshold
+from .parting import Difference, Finding, Names, Pair, differences, numbers, threshold
+from .rounding import GROWTH, ROUNDING, distance
 from .runs import Line, Recording, root_of_squares
 
 NEAR = 4
@@ -22,9 +23,6 @@ EXACT = 1e-13
 PRODUCT = 1e-5
 """How far, relatively, the norm of clipped float32 gradients may be from what their coefficient says."""
 
-ROUNDING = 64
-"""Units in the last place by which the same computation may come out on two frameworks."""
-
 CLIPS = {
     "global": "all gradients by one norm",
     "each": "each gradient by its own norm",
@@ -32,6 +30,9 @@ CLIPS = {
     "value": "each number between two bounds",
 }
 """What rules do."""
+
+SIZES = {"weight": "the greatest norm of this weight so far", "gradient": "the total norm", "norm": "the total norm"}
+"""By what stage, the size at which its numbers are rounded."""
 
 EPS = (0.0, 1e-6)
 """Of Paddle's and TensorFlow's names, and of PyTorch's."""
@@ -68,10 +69,11 @@ class Place:
 
 
 def explain(place: Place) -> list[Finding]:
-    """What the numbers confirm: one mistake in what is clipped, and any in how."""
+    """What the numbers confirm: one mistake in what is clipped, and any in how; else rounding that has grown."""
     what = (finding for check in WHAT if (finding := check(place)) is not None)
     how = (finding for check in HOW if (finding := check(place)) is not None)
-    return [*itertools.islice(what, 1), *how]
+    found = [*itertools.islice(what, 1), *how]
+    return found or [finding for finding in [_grown_rounding(place)] if finding is not None]
 
 
 def _not_finite_in_one(place: Place) -> Finding | None:
@@ -132,9 +134,11 @@ def _threshold(place: Place) -> Finding | None:
     text = f"{_name(place.a)} clips at {pair.a.threshold}, {_name(place.b)} at {pair.b.threshold}"
     if pair.a.rule == "value":
         return Finding("another threshold", text)
-    if not _same_norms(pair) or not all(_explained(line) for line in (pair.a, pair.b)):
+    if not all(_explained(line) for line in (pair.a, pair.b)):
         return None
-    return Finding("another threshold", f"{text}; the norms are equal, and each coefficient follows from its own")
+    if _same_norms(pair):
+        return Finding("another threshold", f"{text}; the norms are equal, and each coefficient follows from its own")
+    return Finding("another threshold", f"{text}; each coefficient follows from its own norm and threshold")
 
 
 def _norm_type(place: Place) -> Finding | None:
@@ -330,13 +334,54 @@ def _scaled(place: Place) -> Finding | None:
 
 
 def _rounding(place: Place) -> Finding | None:
-    far = place.first.distance
-    if far is None or far.ulps > ROUNDING or place.first.stage == "coefficient":
+    far, scaled = place.first.distance, place.first.scaled
+    if far is None or scaled is None or scaled > ROUNDING or place.first.stage == "coefficient":
         return None
+    beside = f" of it, and {scaled:.2g} ULP of {SIZES[place.first.stage]}" if scaled < far.ulps > ROUNDING else ""
     return Finding(
         "rounding",
-        f"the first difference is {far.ulps:g} ULP: as much as two frameworks that sum in another order differ by. "
-        f"Such differences grow from step to step; allow them with --max-ulp",
+        f"the first difference is {far.ulps:g} ULP{beside}: as much as two frameworks that sum in another order differ "
+        f"by ({ROUNDING} ULP at most). Such differences grow from step to step; allow them with --max-ulp",
+    )
+
+
+def _grown_rounding(place: Place) -> Finding | None:
+    """A difference that is more than rounding, and less than GROWTH times what the runs differed by before."""
+    scaled = place.first.scaled
+    if scaled is None or not ROUNDING < scaled < math.inf or place.first.stage == "coefficient":
+        return None
+    before, step = _greatest_before(place)
+    if scaled > GROWTH * before:
+        return None
+    return Finding(
+        "rounding that has grown",
+        f"the difference is {scaled:.3g} ULP of {SIZES[place.first.stage]}, and step {step} had {before:.3g} already. "
+        f"Rounding grows like this, by less than {GROWTH} times at once; so does a small difference between the "
+        "optimizers. `unified-clip port --verify` compares the updates too",
+    )
+
+
+def _greatest_before(place: Place) -> tuple[float, int]:
+    """The greatest difference of the steps before, in ULP of its size, and the step."""
+    greatest, step = 0.0, 0
+    for found in differences(place.pairs[: place.index], 0.0):
+        for each in found:
+            if each.scaled is not None and each.scaled > greatest:
+                greatest, step = each.scaled, each.step
+    return greatest, step
+
+
+def _clipped(place: Place) -> Finding | None:
+    if place.first.stage != "clipped" or place.pair is None:
+        return None
+    run, line = (place.b, place.pair.b) if place.first.a else (place.a, place.pair.a)
+    other = place.a if run is place.b else place.b
+    is_above = max(line.norms()) > line.threshold if isinstance(line.threshold, float) else False
+    wrong, does = (run, "leaves them unchanged") if is_above else (other, "changes them")
+    return Finding(
+        "clipped in one run only",
+        f"the norms of both are {'above' if is_above else 'below'} the threshold {line.threshold}, and {_name(wrong)} "
+        f"{does}",
     )
 
 
@@ -359,7 +404,7 @@ def _own_rounding(place: Place) -> Finding | None:
     )
 
 
-HOW = (_threshold, _norm_type, _eps, _own_rounding, _rounding)
+HOW = (_threshold, _norm_type, _eps, _clipped, _own_rounding, _rounding)
 
 
 # -- what they share

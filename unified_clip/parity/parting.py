@@ -4,37 +4,25 @@ from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
-import numpy as np
-
-from .runs import Line, Parameter, Recording, RunError, check_clipped, read
+from . import loops
+from .rounding import GROWTH, ROUNDING, Distance, distance, single, ulps_at
+from .runs import Line, Parameter, Recording, RunError, check_clipped, read, root_of_powers
 
 Stage = Literal[
-    "calls", "error", "rule", "norm type", "threshold", "weight", "gradient", "norms", "norm", "coefficient"
+    "calls", "error", "rule", "norm type", "threshold", "weight", "gradient", "norms", "norm", "coefficient", "clipped"
 ]
-"""What differs; "norms" is how many there are."""
+"""What differs; "norms" is how many there are, "clipped" whether gradients were changed."""
 
 NUMBERS: tuple[Stage, ...] = ("weight", "gradient", "norm", "coefficient")
 """The stages that are numbers, in the order in which one follows from another."""
 
-GREATEST = float(np.finfo(np.float32).max)
-
 Names = Mapping[str, str]
 """From a parameter's name in one run to its name in the other."""
-
-
-class Distance(NamedTuple):
-    """How far two numbers are from each other."""
-
-    ulps: float
-    """In units in the last place of float32, or of float64 where either needs it; inf where only one is finite."""
-
-    relative: float
-    """To the greater."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +38,10 @@ class Difference:
 
     distance: Distance | None = None
     """None for what is no number."""
+
+    scaled: float | None = None
+    """In ULP of the size at which the number was rounded: the total norm for gradients, the greatest norm so far for a
+    weight. None for what is no number."""
 
 
 @dataclass(frozen=True)
@@ -96,8 +88,9 @@ class Comparison:
     max_ulp: float
     pairs: list[Pair]
     partings: Mapping[Difference, list[Finding]]
-    """The first difference, and, where rounding explains it, the first that is more than that; with what explains each,
-    if anything does. Empty where the runs are the same."""
+    """With what explains each, if anything does: the first difference; the first that is more than rounding, and more
+    than rounding that has grown; the first of each fact that has nothing to do with rounding, such as the threshold.
+    Empty where the runs are the same."""
 
     agreements: list[Agreement]
 
@@ -144,13 +137,12 @@ def compare(
     one, other = (read(path, name) for path, name in zip((a, b), called, strict=True))
     for run in (one, other):
         check_clipped(run)
+    one, other = loops.fold(one, other)
     pairs = list(_pairs(one, other, _oriented(one, other, names or {})))
     agreements = [agreement for stage in NUMBERS if (agreement := _agreement(stage, pairs, max_ulp)).compared]
-    partings = [_first(one, other, pairs, ulps) for ulps in (max_ulp, max(max_ulp, mistakes.ROUNDING))]
     found = {
         first: mistakes.explain(mistakes.Place(one, other, pairs, index, first))
-        for first, index in dict.fromkeys(partings)
-        if first is not None
+        for first, index in _partings(one, other, pairs, max_ulp)
     }
     if not (found or agreements):
         raise RunError(
@@ -177,28 +169,6 @@ def read_names(path: Path) -> Names:
     return found
 
 
-def distance(a: float, b: float) -> Distance:
-    """NaN is no distance from NaN."""
-    if a == b or (math.isnan(a) and math.isnan(b)):
-        return Distance(0.0, 0.0)
-    if not (math.isfinite(a) and math.isfinite(b)):
-        return Distance(math.inf, math.inf)
-    wide = any(abs(value) > GREATEST or _single(value) != value for value in (a, b))
-    ulps = abs(_place(a, wide) - _place(b, wide))
-    return Distance(float(ulps), abs(a - b) / max(abs(a), abs(b)))
-
-
-def _single(value: float) -> float:
-    """As float32, if that holds it."""
-    return float(np.float32(value)) if abs(value) <= GREATEST else value
-
-
-def _place(value: float, wide: bool) -> int:
-    """The number's place among all of its format, 0 at 0."""
-    bits = int(np.float64(abs(value)).view(np.int64)) if wide else int(np.float32(abs(value)).view(np.int32))
-    return bits if value >= 0 else -bits
-
-
 # -- what belongs together
 
 
@@ -210,12 +180,29 @@ def _pairs(a: Recording, b: Recording, given: Names) -> Iterator[Pair]:
         yield Pair(one, other, matched(one.parameters, other.parameters, given), index)
 
 
-def _first(a: Recording, b: Recording, pairs: list[Pair], max_ulp: float) -> tuple[Difference | None, int]:
-    """The first difference, and the place of its pair."""
-    for index, pair in enumerate(pairs):
-        for difference in _differences(pair, max_ulp):
-            return difference, index
-    return _one_ends(a, b, pairs), len(pairs)
+def _partings(a: Recording, b: Recording, pairs: list[Pair], max_ulp: float) -> list[tuple[Difference, int]]:
+    """Return the differences to report, with the places of their pairs."""
+    numeric: dict[str, tuple[Difference, int]] = {}
+    facts: dict[str, tuple[Difference, int]] = {}
+    allowed, earlier = max(max_ulp, ROUNDING), 0.0
+    for index, found in enumerate(differences(pairs, max_ulp)):
+        for each in found:
+            numeric.setdefault("first", (each, index))
+            if each.scaled is None:
+                facts.setdefault(each.stage, (each, index))
+            if each.scaled is None or each.scaled > allowed:
+                numeric.setdefault("beyond rounding", (each, index))
+            if each.scaled is None or each.scaled > max(allowed, GROWTH * earlier):
+                numeric.setdefault("beyond growth", (each, index))
+        earlier = max([earlier, *(each.scaled for each in found if each.scaled is not None)])
+    ends = _one_ends(a, b, pairs)
+    if ends is not None and "beyond growth" not in numeric:  # else it may follow from that
+        facts["calls"] = (ends, len(pairs))
+    places: dict[int, Difference] = {index: difference for difference, index in numeric.values()}
+    for difference, index in facts.values():  # one for each place: what explains it looks at the whole pair
+        places.setdefault(index, difference)
+    chosen = dict.fromkeys([*numeric.values(), *((difference, index) for index, difference in places.items())])
+    return sorted(chosen, key=lambda each: each[1])
 
 
 def _one_ends(a: Recording, b: Recording, pairs: list[Pair]) -> Difference | None:
@@ -266,34 +253,92 @@ def _oriented(a: Recording, b: Recording, names: Names) -> Names:
 # -- what differs
 
 
-def _differences(pair: Pair, max_ulp: float) -> Iterator[Difference]:
-    """In the order in which one follows from another."""
+def differences(pairs: Iterable[Pair], max_ulp: float) -> Iterator[list[Difference]]:
+    """The differences of each pair, in the order in which one follows from another."""
+    weights: dict[str | None, float] = {}
+    for pair in pairs:
+        for name, ours, theirs in numbers(pair, "weight"):
+            weights[name] = max(weights.get(name, 0.0), ours, theirs)
+        found = list(_of_settings(pair))
+        total = max(map(_total, (pair.a, pair.b)))
+        for stage in NUMBERS:
+            if stage == "norm":
+                found += _of_counts(pair)
+            if stage == "coefficient":
+                found += _of_effects(pair)
+            for name, ours, theirs in numbers(pair, stage):
+                far = distance(ours, theirs)
+                if far.ulps > max_ulp:
+                    scale = {"weight": weights.get(name, 0.0), "coefficient": 0.0}.get(stage, total)
+                    scaled = ulps_at(scale, ours, theirs)
+                    found.append(Difference(pair.a.step, stage, ours, theirs, name, far, scaled))
+            if stage == "gradient":
+                found += _of_parameters(pair)
+        yield found
+
+
+def _total(line: Line) -> float:
+    """The norm over all gradients, as far as it was recorded; 0 where it is not known."""
+    norms = line.norms() or [each.norm for each in line.parameters.values()]
+    return root_of_powers(norms, line.order)
+
+
+def _of_settings(pair: Pair) -> Iterator[Difference]:
     a, b = pair.a, pair.b
     if bool(a.error) != bool(b.error):
         yield Difference(a.step, "error", a.error, b.error)
-    if not (a.error or b.error):
-        if a.rule != b.rule:
-            yield Difference(a.step, "rule", a.rule, b.rule)
-        if a.norm_type != b.norm_type:
-            yield Difference(a.step, "norm type", a.norm_type, b.norm_type)
-        if None not in (a.threshold, b.threshold) and threshold(a) != threshold(b):
-            yield Difference(a.step, "threshold", a.threshold, b.threshold)
-    for stage in NUMBERS:
-        if stage == "norm" and a.rule == b.rule and len(a.norms()) != len(b.norms()):
-            yield Difference(a.step, "norms", len(a.norms()), len(b.norms()))
-        for name, ours, theirs in numbers(pair, stage):
-            found = distance(ours, theirs)
-            if found.ulps > max_ulp:
-                yield Difference(a.step, stage, ours, theirs, name, found)
-        alone = [set(pair.a.parameters) - set(pair.names), set(pair.b.parameters) - set(pair.names.values())]
-        if stage == "gradient" and a.parameters and b.parameters and any(alone):
-            yield Difference(a.step, "gradient", tuple(sorted(alone[0])), tuple(sorted(alone[1])))
+    if a.error or b.error:
+        return
+    if a.rule != b.rule:
+        yield Difference(a.step, "rule", a.rule, b.rule)
+    if a.norm_type != b.norm_type:
+        yield Difference(a.step, "norm type", a.norm_type, b.norm_type)
+    if None not in (a.threshold, b.threshold) and threshold(a) != threshold(b):
+        yield Difference(a.step, "threshold", a.threshold, b.threshold)
+
+
+def _of_counts(pair: Pair) -> Iterator[Difference]:
+    counts = [len(line.norms()) for line in (pair.a, pair.b)]
+    if pair.a.rule == pair.b.rule and counts[0] != counts[1]:
+        yield Difference(pair.a.step, "norms", counts[0], counts[1])
+
+
+def _of_parameters(pair: Pair) -> Iterator[Difference]:
+    alone = [set(pair.a.parameters) - set(pair.names), set(pair.b.parameters) - set(pair.names.values())]
+    if pair.a.parameters and pair.b.parameters and any(alone):
+        yield Difference(pair.a.step, "gradient", tuple(sorted(alone[0])), tuple(sorted(alone[1])))
+
+
+def _of_effects(pair: Pair) -> Iterator[Difference]:
+    """Whether gradients were changed, where norms on the same side of one threshold say that both runs do the same."""
+    above = [_is_above(line) for line in (pair.a, pair.b)]
+    changed = [_is_changed(line) for line in (pair.a, pair.b)]
+    if pair.a.rule != pair.b.rule or threshold(pair.a) != threshold(pair.b) or None in (*above, *changed):
+        return
+    if above[0] == above[1] and changed[0] != changed[1]:
+        yield Difference(pair.a.step, "clipped", changed[0], changed[1])
+
+
+def _is_above(line: Line) -> bool | None:
+    """Whether a norm is above the threshold; None where that is not known, or a matter of rounding."""
+    if not isinstance(line.threshold, float) or not line.norms() or any(map(math.isnan, line.norms())):
+        return None
+    greatest = max(line.norms())
+    return None if distance(single(greatest), single(line.threshold)).ulps <= ROUNDING else greatest > line.threshold
+
+
+def _is_changed(line: Line) -> bool | None:
+    """Whether the coefficients change gradients; None where that is not known, or a matter of rounding."""
+    if not line.coefs() or any(map(math.isnan, line.coefs())):
+        return None
+    least = min(line.coefs())
+    return False if least == 1 else None if distance(single(least), 1.0).ulps <= ROUNDING else True
 
 
 def numbers(pair: Pair, stage: Stage) -> Iterator[tuple[str | None, float, float]]:
     """What both lines have at a stage, and whose it is; where only one is in float64, as float32."""
     for name, a, b in _numbers(pair, stage):
-        yield (name, a, b) if pair.a.dtype == pair.b.dtype else (name, _single(a), _single(b))
+        yield (name, a, b) if pair.a.dtype == pair.b.dtype else (name, single(a), single(b))
 
 
 def _numbers(pair: Pair, stage: Stage) -> Iterator[tuple[str | None, float, float]]:
@@ -312,17 +357,21 @@ def _numbers(pair: Pair, stage: Stage) -> Iterator[tuple[str | None, float, floa
     ours_all, theirs_all = (a.norms(), b.norms()) if stage == "norm" else (a.coefs(), b.coefs())
     if len(ours_all) != len(theirs_all):
         return
+    labels: list[str | None] = [None] if len(ours_all) == 1 else [f"position {each}" for each in range(len(ours_all))]
+    if a.rule == "each" and len(a.parameters) == len(b.parameters) == len(pair.names) == len(ours_all):
+        labels = list(a.parameters)  # frameworks list parameters in orders of their own
+        places = {name: place for place, name in enumerate(b.parameters)}
+        theirs_all = [theirs_all[places[pair.names[name]]] for name in a.parameters]
     if stage == "coefficient" and "float64" not in (a.dtype, b.dtype):  # as gradients are multiplied by it
-        ours_all, theirs_all = ([_single(coef) for coef in coefs] for coefs in (ours_all, theirs_all))
-    for position, (one, other_one) in enumerate(zip(ours_all, theirs_all, strict=True)):
-        yield (None if len(ours_all) == 1 else f"position {position}"), one, other_one
+        ours_all, theirs_all = ([single(coef) for coef in coefs] for coefs in (ours_all, theirs_all))
+    yield from zip(labels, ours_all, theirs_all, strict=True)
 
 
 def threshold(line: Line) -> float | tuple[float, ...] | None:
     """As float32 gradients see it: one that was given as such a tensor is no other than the number it stands for."""
     if line.threshold is None or line.dtype == "float64":
         return line.threshold
-    return tuple(map(_single, line.threshold)) if isinstance(line.threshold, tuple) else _single(line.threshold)
+    return tuple(map(single, line.threshold)) if isinstance(line.threshold, tuple) else single(line.threshold)
 
 
 def _agreement(stage: Stage, pairs: list[Pair], max_ulp: float) -> Agreement:

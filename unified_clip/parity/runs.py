@@ -139,6 +139,9 @@ class Recording(Table):
     name: str
     """What sentences call it."""
 
+    recorded: int
+    """How many lines the file has; `lines` are fewer where loops were folded."""
+
 
 def read(path: str | Path, name: str | None = None) -> Recording:
     """Read a run. `name`: what sentences call it; that of the file.
@@ -161,7 +164,9 @@ def read(path: str | Path, name: str | None = None) -> Recording:
     if header.schema_ != SCHEMA:
         raise RunError(f"{path} has schema {header.schema_}, and this version of unified_clip reads {SCHEMA}")
     found = [_parsed(path, number, line, Line) for number, line in enumerate(lines, start=2)]
-    return Recording(path=path, header=header, lines=found, torn=bool(torn), name=name or path.name)
+    return Recording(
+        path=path, header=header, lines=found, torn=bool(torn), name=name or path.name, recorded=len(found)
+    )
 
 
 def check_clipped(run: Recording) -> None:
@@ -198,3 +203,13 @@ def _listed(value: float | list[float] | None) -> list[float]:
 def root_of_squares(norms: list[float]) -> float:
     """The 2-norm over gradients with these norms."""
     return math.hypot(*norms)
+
+
+def root_of_powers(norms: list[float], order: float) -> float:
+    """The norm of this order over gradients with these norms; 0 of none."""
+    greatest = max(norms, default=0.0)
+    if order == 2:
+        return math.hypot(*norms)
+    if math.isinf(order) or not 0 < greatest < math.inf:
+        return greatest
+    return float(greatest * sum((norm / greatest) ** order for norm in norms) ** (1 / order))

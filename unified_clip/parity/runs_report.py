@@ -8,6 +8,7 @@ from typing import Any
 from .. import _json
 from .._display import cell
 from .parting import Agreement, Comparison, Difference
+from .runs import Recording
 
 APART, BEYOND = "The runs part", "They part by more than rounding"
 UNEXPLAINED = "Unexplained: no mistake that is known of ports fits these numbers."
@@ -19,7 +20,8 @@ def as_data(found: Comparison) -> dict[str, Any]:
         "a": str(found.a.path),
         "b": str(found.b.path),
         "same": found.first is None,
-        "calls": [len(found.a.lines), len(found.b.lines)],
+        "calls": [found.a.recorded, found.b.recorded],
+        "compared": len(found.pairs),
         "torn": [found.a.torn, found.b.torn],
         "max_ulp": found.max_ulp,
         "partings": [
@@ -49,13 +51,18 @@ def _difference(first: Difference) -> dict[str, Any]:
         "b": _json.plain(first.b),
         "ulps": None if far is None else _json.plain(far.ulps),
         "relative": None if far is None else _json.plain(far.relative),
+        "ulps_at_its_size": None if first.scaled is None else _json.plain(first.scaled),
     }
 
 
 def lines(found: Comparison) -> list[str]:
     """The result in a few lines."""
-    about = [f"{run.path}: {_calls(run.lines)}{', and a torn line' if run.torn else ''}." for run in (found.a, found.b)]
-    return [*about, *result(found)]
+    return [*map(_about, (found.a, found.b)), *result(found)]
+
+
+def _about(run: Recording) -> str:
+    folded = f" that clip one gradient each, compared as {_calls(run.lines)}" if run.recorded > len(run.lines) else ""
+    return f"{run.path}: {_counted(run.recorded)}{folded}{', and a torn line' if run.torn else ''}."
 
 
 def result(found: Comparison) -> list[str]:
@@ -104,7 +111,11 @@ def _agreed(each: Agreement, found: Comparison) -> str:
 
 
 def _calls(counted: Sequence[object]) -> str:
-    return f"{len(counted)} call{'s' * (len(counted) != 1)}"
+    return _counted(len(counted))
+
+
+def _counted(number: int) -> str:
+    return f"{number} call{'s' * (number != 1)}"
 
 
 def _allowed(found: Comparison) -> str:

@@ -10,8 +10,8 @@ from typing import Literal
 
 from ..parity import parting
 from ..parity.arithmetic import FORMATS
-from ..parity.mistakes import ROUNDING
-from ..parity.parting import Comparison, Distance, Finding, Names, Pair
+from ..parity.parting import Comparison, Finding, Names, Pair
+from ..parity.rounding import GROWTH, ROUNDING, Distance, distance
 from ..parity.runs import Line
 from .verify_names import Parameters
 from .verify_run import Ran, Script, VerifyError
@@ -23,10 +23,6 @@ Stage = Literal["norm", "coefficient", "tensors", "update"]
 
 STAGES: tuple[Stage, ...] = ("norm", "coefficient", "tensors", "update")
 """In the order in which one follows from another."""
-
-
-GROWTH = 16
-"""By how much rounding may be more than what it was in the steps before."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +117,7 @@ def compare(
     clips = parting.compare(settled[0].path, settled[1].path, names=known, max_ulp=max_ulp, called=called)
     rows = [_row(step, clips, beside, settled) for step in range(1, steps + 1)]
     unclipped = [ran for ran, each in zip((old, new), settled, strict=True) if each.unclipped]
-    finding, rounding = None, all(each.mistake == "rounding" for each in clips.findings)
+    finding, rounding = None, all(each.mistake.startswith("rounding") for each in clips.findings)
     if rounding:
         finding = _other_dtype(beside, rows) or _left_over(clips, beside, settled)
     if finding is None and not clips.findings:
@@ -163,7 +159,7 @@ def _row(step: int, clips: Comparison, beside: Beside, settled: Sequence[Settled
     old, new = ([line for line in run.lines if line.step == step] for run in (clips.a, clips.b))
     pairs = [pair for pair in clips.pairs if pair.a.step == step]
     norm, coefficient = (
-        max((parting.distance(a, b) for pair in pairs for _, a, b in parting.numbers(pair, stage)), default=None)
+        max((distance(a, b) for pair in pairs for _, a, b in parting.numbers(pair, stage)), default=None)
         for stage in parting.NUMBERS[-2:]
     )
     tensors, update = furthest(beside.gradients(step, settled)), furthest(beside.updates(step))

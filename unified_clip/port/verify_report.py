@@ -10,7 +10,7 @@ from typing import Any
 from .. import _json
 from .._display import cell
 from ..parity import runs_report
-from ..parity.parting import Distance
+from ..parity.rounding import Distance
 from ..parity.runs import Line
 from ..parity.runs_report import UNEXPLAINED
 from .verify_compare import STAGES, Row, Stage, Verified

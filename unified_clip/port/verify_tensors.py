@@ -11,7 +11,8 @@ import numpy as np
 
 from ..parity import parting
 from ..parity.arithmetic import FORMATS, Float64s
-from ..parity.parting import Distance, Names
+from ..parity.parting import Names
+from ..parity.rounding import Distance
 from ..parity.runs import Parameter
 from .verify_names import Parameters
 from .verify_run import Ran, at_step
