@@ -62,6 +62,8 @@ CLIPS = {
     "Lightning from a dict": "import pytorch_lightning as pl\nt = pl.Trainer(**config)\n",
     "Lightning from the command line": "import pytorch_lightning as pl\nt = pl.Trainer.from_argparse_args(args)\n",
     "Lightning's own command line": "from lightning.pytorch.cli import LightningCLI\nLightningCLI(Model)\n",
+    "Hydra": "import hydra, lightning\ntrainer = hydra.utils.instantiate(cfg.trainer)\n",
+    "timm": "from timm.utils import NativeScaler as S\nscaler = S()\nscaler(loss, opt, clip_grad=c)\n",
     "DeepSpeed's file": "import deepspeed\nengine, *_ = deepspeed.initialize(args, model)\n",
     "mmcv": "optimizer_config = dict(grad_clip=dict(max_norm=35, norm_type=2))\n",
     "mmengine": "optim_wrapper = dict(type='OptimWrapper', clip_grad={'max_norm': 35})\n",
@@ -89,6 +91,7 @@ NOT_CLIPS = {
     "Keras image": "from keras import backend as K\nx = K.clip(image, 0, 1)\n",
     "an own function's limit": "import transformers\ndef run(max_grad_norm): pass\nrun(max_grad_norm=1.0)\n",
     "an own limit": "import transformers\nself.max_grad_norm = 1.0\n",
+    "another thing of Hydra": "import hydra, lightning\nmodel = hydra.utils.instantiate(cfg.model)\n",
     "another trainer": "import lightning as L\nt = L.Trainer(max_epochs=3)\n",
     "another package's setting": "a = Arguments(max_grad_norm=1.0)\n",
     "a limit of a schedule": "d = dict(grad_clip=1.0)\n",
@@ -125,7 +128,7 @@ def test_no_file_with_a_clip_is_left_out_by_its_text(source: str) -> None:
 
 def test_every_name_that_is_found_is_searched_for_in_the_text() -> None:
     names = [name.rpartition(".")[2] for name in natives()]
-    names += [name for each in settings() for name in (each.keyword, *(n.rpartition(".")[2] for n in each.classes))]
+    names += [name for each in settings() for name in (each.keyword, *(n.rpartition(".")[2] for n in each.owners))]
     assert [name for name in names if not words().search(name.encode())] == []
 
 

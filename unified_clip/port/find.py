@@ -10,7 +10,7 @@ import libcst as cst
 from . import hidden, trainers
 from .found import Arguments, Found, Imports
 from .module import Module, Target
-from .names import KERAS_RULES, METHODS, Engine, Native, is_keras_optimizer, last_names, native
+from .names import KERAS_RULES, LIKE_CLIP, METHODS, Engine, Native, is_keras_optimizer, last_names, native
 
 CHECKS = ("isinstance", "issubclass")
 ENGINES = {"torch", "accelerate", "lightning", "lightning_fabric", "pytorch_lightning", "fairscale"}
@@ -90,7 +90,7 @@ def _named(module: Module, imports: Imports, node: Target) -> Iterator[Found]:
     parent = module.parents.get(node)
     is_alias = isinstance(node, cst.Name) and last in imports.aliases
     is_known = is_alias or (last in last_names() and (last != "clip" or imports.has_clip or imports.has_clamp))
-    if not (is_known or hidden.LIKE.search(last)) or _is_no_read(module, node, parent):
+    if not (is_known or LIKE_CLIP.search(last)) or _is_no_read(module, node, parent):
         return
     names = module.full_names(node)
     found = [native(name) for name in sorted(names)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,7 +10,7 @@ from typing import Literal
 import libcst as cst
 
 from .module import Binding, Bound, Module, sorted_nodes
-from .names import native
+from .names import LIKE_GRADIENT, native
 
 SOURCES = {
     "tensorflow.gradients",
@@ -49,9 +48,6 @@ SAME = {
     "sorted",
 }
 """Functions whose result is a gradient, or holds some, if an argument is or does."""
-
-LIKE = re.compile(r"_?(d?g|gvs?|(\w+_)?(grads?|gradients?|gvs|grads_and_vars|grad_and_vars)(_\w+)?)s?\Z")
-"""What gradients are called."""
 
 
 @dataclass(frozen=True)
@@ -92,21 +88,21 @@ class Gradients:
         """Whether it is called so."""
         while isinstance(node, cst.Subscript | cst.Call | cst.Attribute):
             if isinstance(node, cst.Attribute):
-                if LIKE.match(node.attr.value):
+                if LIKE_GRADIENT.match(node.attr.value):
                     return True
                 node = node.value
             else:
                 node = node.value if isinstance(node, cst.Subscript) else node.func
         if not isinstance(node, cst.Name):
             return False
-        return LIKE.match(node.value) is not None or self._is_of_likes(node)
+        return LIKE_GRADIENT.match(node.value) is not None or self._is_of_likes(node)
 
     def _is_of_likes(self, node: cst.Name) -> bool:
         """Whether it is taken, in a loop, from what is called so."""
         binding = self._module.binding(node)
         iterated = [bound.value for bound in binding.bounds if bound.path] if binding is not None else []
         names = [each for value in iterated if value is not None for each in sorted_nodes(value)]
-        return any(isinstance(each, cst.Name) and LIKE.match(each.value) for each in names)
+        return any(isinstance(each, cst.Name) and LIKE_GRADIENT.match(each.value) for each in names)
 
     def is_made_of_one(self, node: cst.CSTNode, seen: set[object] | None = None) -> bool:
         """Whether there is a gradient anywhere in an expression, or in what the names in it are given.

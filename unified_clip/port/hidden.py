@@ -9,10 +9,7 @@ import libcst as cst
 
 from .found import Found, Imports
 from .module import Module, Target
-from .names import last_names, native, natives
-
-LIKE = re.compile(r"(?i)clip_?(by_)?(the_)?grad|grad(ient)?s?_?clip")
-"""What functions that clip gradients are called."""
+from .names import LIKE_CLIP, last_names, native, natives
 
 FROM_STAR = "it comes from {} import *; import it by name"
 MAY_BE_FROM_STAR = "its name is not bound in this file and may come from {} import *; import it by name"
@@ -29,7 +26,7 @@ def named(module: Module, imports: Imports, node: Target, names: set[str]) -> It
         call = None
     if names == {""}:
         yield from _from_star(module, imports, node, code, call)
-    elif call is not None and LIKE.search(code.rpartition(".")[2]):
+    elif call is not None and LIKE_CLIP.search(code.rpartition(".")[2]):
         yield from _of_unknown_package(module, node, names)
 
 
@@ -42,10 +39,10 @@ def _from_star(module: Module, imports: Imports, node: Target, code: str, call: 
         return
     known = natives()
     full_name = next((name for name in known if name == code or name.endswith(f".{code}")), "")
-    specific = "." in code or LIKE.search(code)
+    specific = "." in code or LIKE_CLIP.search(code)
     if full_name and specific:
         yield Found(node, code, known[full_name], call, MAY_BE_FROM_STAR.format(imports.stars[-1]))
-    elif call is not None and LIKE.search(code.rpartition(".")[2]):
+    elif call is not None and LIKE_CLIP.search(code.rpartition(".")[2]):
         yield Found(node, code, None, call, MAY_BE_FROM_STAR.format(imports.stars[-1]))
 
 

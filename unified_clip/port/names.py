@@ -27,6 +27,15 @@ KERAS = re.compile(r"(tensorflow\.(compat\.v[12]\.|python\.)?)?(tf_)?keras\.(\w+
 FRAMEWORKS = {"torch", "paddle", "tensorflow", "keras", "tf_keras", "jax", "optax", "apex", "tf_slim", "tf_agents"}
 """Packages of functions that clip."""
 
+LIKE_CLIP = re.compile(r"(?i)clip_?(by_)?(the_)?grad|grad(ient)?s?_?clip")
+"""What functions that clip gradients are called."""
+
+LIKE_GRADIENT = re.compile(r"_?(d?g|gvs?|(\w+_)?(grads?|gradients?|gvs|grads_and_vars|grad_and_vars)(_\w+)?)s?\Z")
+"""What gradients are called."""
+
+CLAMPS = {"clip", "clip_", "clamp", "clamp_"}
+"""Functions and methods that clamp anything."""
+
 METHODS = ("clip_grad_norm_", "clip_grad_value_", "clip_gradients", "clip_grad_norm", "clip_grad_by_norm")
 """Of engines, which clip what they hold."""
 
@@ -86,11 +95,17 @@ class Setting:
     packages: Sequence[str] = ()
     classes: Sequence[str] = ()
     elsewhere: Sequence[str] = ()
+    factories: Sequence[str] = ()
     default: str = ""
     in_dict: bool = False
     rule: str = ""
     family: str = ""
     lines: Sequence[str] = ()
+
+    @property
+    def owners(self) -> Sequence[str]:
+        """Full names of all that takes or reads it."""
+        return (*self.classes, *self.elsewhere, *self.factories)
 
 
 @functools.cache
@@ -141,7 +156,7 @@ def last_names() -> frozenset[str]:
 @functools.cache
 def _clues() -> str:
     """A pattern of what stands in every name that `find` reports, whatever is imported."""
-    owners = [name.rpartition(".")[2] for each in settings() for name in (*each.classes, *each.elsewhere)]
+    owners = [name.rpartition(".")[2] for each in settings() for name in each.owners]
     keywords = [each.keyword for each in settings()]
     names = {*last_names(), *KERAS_RULES, *METHODS, *owners, *keywords}
     return "|".join(
@@ -156,15 +171,21 @@ def words() -> re.Pattern[bytes]:
 
 
 @functools.cache
-def _clue() -> re.Pattern[str]:
-    return re.compile(_clues())
+def _clues_in_names() -> frozenset[str]:
+    owners = [name.rpartition(".")[2] for each in settings() for name in each.owners]
+    keywords = [each.keyword for each in settings()]
+    return frozenset({*last_names(), *KERAS_RULES, *METHODS, *owners, *keywords, "need_clip"} - CLAMPS)
 
 
 def may_clip(identifiers: set[str]) -> bool:
     """Return whether code with these names may clip."""
-    if "getattr" in identifiers and identifiers & FRAMEWORKS:
+    if identifiers & _clues_in_names() or any(map(LIKE_CLIP.search, identifiers)):
         return True
-    return any(map(_clue().search, identifiers))
+    if identifiers & CLAMPS and any("grad" in name.lower() or LIKE_GRADIENT.match(name) for name in identifiers):
+        return True
+    if "clip" in identifiers and identifiers & {"paddle", "optax"}:
+        return True
+    return "getattr" in identifiers and bool(identifiers & FRAMEWORKS)
 
 
 def is_keras_optimizer(full_name: str) -> bool:

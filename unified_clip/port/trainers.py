@@ -17,7 +17,7 @@ NOT_SEEN = "{}= may be set by arguments that cannot be seen, by a file or by the
 def in_call(module: Module, imports: Imports, call: cst.Call) -> Iterator[Found]:
     """Yield the limit that a call passes, or one that a trainer has by default."""
     name = module.full_name(call.func)
-    known = setting_of(name) or setting_of(name.rpartition(".")[0])
+    known = setting_of(name) or setting_of(name.rpartition(".")[0]) or _made(module, imports, call, name)
     passed = [each for each in call.args if each.keyword is not None]
     if isinstance(call.func, cst.Attribute) and call.func.attr.value in METHODS:
         return  # which is found itself
@@ -38,6 +38,13 @@ def in_call(module: Module, imports: Imports, call: cst.Call) -> Iterator[Found]
     elif known.default:
         unsure = NOT_PASSED.format(known.keyword, known.default, known.why_not)
         yield Found(call.func, full_name, call=call, unsure=unsure, setting=known)
+
+
+def _made(module: Module, imports: Imports, call: cst.Call, name: str) -> Setting | None:
+    """hydra.utils.instantiate(cfg.trainer), in a file that imports the trainer's package."""
+    if not call.args or "trainer" not in module.code(call.args[0].value).lower():
+        return None
+    return next((each for each in settings() if name in each.factories and imports.packages & set(each.packages)), None)
 
 
 def _parsed(module: Module, call: cst.Call) -> Iterator[Found]:
