@@ -143,6 +143,10 @@ class Ops(Protocol):
     writable: bool
     """Whether tensors can be written in place; if not, in-place names update the container."""
 
+    donates: bool = False
+    """Whether a caller may donate a tensor's memory to a computation, which deletes every tensor that shares it. Then
+    functional names return copies of unchanged gradients, also where tensors cannot be written."""
+
     gradients_on_parameters: bool = False
     """Whether in-place names take parameters, which carry their gradient in `.grad`."""
 

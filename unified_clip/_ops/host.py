@@ -29,6 +29,7 @@ class HostOps(Protocol):
 
     name: str
     writable: bool
+    donates: bool
     takes_capsules: bool
     """Whether `from_capsules` makes tensors over memory without a copy."""
 
@@ -146,7 +147,7 @@ class HostPath:
         return np.float64(nearest(scalar, "float32"))
 
     def unchanged(self) -> list[Tensor]:
-        if not self._ops.writable:
+        if not (self._ops.writable or self._ops.donates):
             return list(self._tensors)
         return self._new(lambda results: list(map(np.copyto, results, self._views)))
 
@@ -299,7 +300,7 @@ class OneNormPath(LanePath):
         self._ops.wrote(self._tensors)
 
     def unchanged(self) -> list[Tensor]:
-        if self._ops.writable and self._makes_results:
+        if (self._ops.writable or self._ops.donates) and self._makes_results:
             return self._made(self._lane.scale(1.0, self._threads))
         return super().unchanged()
 

@@ -34,6 +34,7 @@ class JaxOps(Ops):
 
     name = "jax"
     writable = False
+    donates = True
     takes_capsules = True
     _axes: tuple[str, ...] | None = None
     """Those of `shard_map` that a caller states; None where types tell."""
@@ -262,7 +263,7 @@ class JaxOps(Ops):
         return jnp.cos(scalar)
 
     def copy(self, tensor: Tensor) -> Tensor:
-        return tensor
+        return tensor if isinstance(tensor, jax.core.Tracer) else jnp.copy(tensor)
 
     def is_finite(self, scalar: Scalar) -> bool | None:
         return None if isinstance(scalar, jax.core.Tracer) else bool(jnp.isfinite(scalar))
@@ -484,7 +485,7 @@ def _max_jvp(axes: tuple[int, ...], primals: tuple[Tensor], tangents: tuple[Tens
         fixed = jax.lax.stop_gradient(values)
         greatest = _max(fixed, axes)
         found = (fixed == greatest) & (fixed > 0)
-        count = jnp.maximum(found.sum(axis=axes, keepdims=True), 1.0)
+        count = jnp.maximum(found.sum(axis=axes, keepdims=True, dtype=jnp.float64), 1.0)
 
         def shared(numbers: Tensor) -> Tensor:
             return jnp.where(found, numbers, 0.0).sum(axis=axes, keepdims=True) / count

@@ -61,7 +61,7 @@ class PartsPath:
         return results if keep else self._joined(self._local.zeroed([], keep))
 
     def unchanged(self) -> list[Tensor]:
-        return list(self._tensors)
+        return self._joined(self._local.unchanged())
 
     def as_norm(self, n: Scalar) -> Tensor:
         norm = self._ops.norm_from_host(float(n), self.norm_dtype)

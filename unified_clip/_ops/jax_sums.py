@@ -112,7 +112,7 @@ def _over_devices(own: Scalar, axes: Axes) -> Scalar:
 def _windows(numbers: Tensor) -> Tensor:
     """Along a new first axis, what each window holds of numbers that are not negative."""
     units = jnp.asarray(UNITS).reshape(-1, *[1] * numbers.ndim)
-    return _window(numbers, units[:-1], units[1:])
+    return _window(jnp.expand_dims(numbers, 0), units[:-1], units[1:])
 
 
 def _window(numbers: Tensor, unit: Any, above: Any) -> Tensor:
@@ -138,7 +138,7 @@ def _nearest(
 
     side = jax.lax.while_loop(lambda state: state[0], settled, (jnp.any(doubt), jnp.sign(total - middle)))[1]
     above = (side > 0) | ((side == 0) & (below % 2 == 1))
-    return jnp.where(jnp.isfinite(total) & (total > 0), (below + above) * unit, root)
+    return jnp.where(jnp.isfinite(total) & (total > 0), (below + above.astype(below.dtype)) * unit, root)
 
 
 def _exact_windows(groups: Any, p: int, owned: Sequence[Sequence[Axes]], axes: Axes) -> Tensor:
