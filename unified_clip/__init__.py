@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ._core import classes
 from ._dispatch import resolve
-from .errors import ClipWarning, ConfigError, NonFiniteNormError, NotRepresentableError
+from .errors import ClipWarning, ConfigError, NonFiniteNormError, NotRepresentableError, PartlyClippedError
 from .record import record
 
 __version__ = "0.1.0"
@@ -102,6 +102,7 @@ __all__ = [
     "GradientClipByValue",
     "NonFiniteNormError",
     "NotRepresentableError",
+    "PartlyClippedError",
     "append_gradient_clip_ops",
     "clip_by_global_norm",
     "clip_by_norm",

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-__all__ = ["ClipWarning", "ConfigError", "NonFiniteNormError", "NotRepresentableError", "NothingClippedError"]
+__all__ = [
+    "ClipWarning", "ConfigError", "NonFiniteNormError", "NotRepresentableError", "NothingClippedError",
+    "PartlyClippedError",
+]  # fmt: skip
 
 
 class ClipWarning(UserWarning):
@@ -11,6 +14,10 @@ class ClipWarning(UserWarning):
 
 class NonFiniteNormError(RuntimeError):
     """A norm is NaN or infinite, and an error was asked for in that case; no gradient was changed."""
+
+
+class PartlyClippedError(RuntimeError):
+    """A framework's operation failed after the first gradient was written. Discard the gradients."""
 
 
 class ConfigError(ValueError):

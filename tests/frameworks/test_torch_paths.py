@@ -585,3 +585,26 @@ def test_lazy_conjugates_have_a_norm(dtype: torch.dtype) -> None:
     lazy = torch.tensor([3 + 4j], dtype=dtype).conj()
     assert uc.global_norm([lazy]) == 5.0
     torch.testing.assert_close(uc.clip_by_norm(lazy, 1.0), torch.tensor([0.6 - 0.8j], dtype=dtype))
+
+
+def test_a_sparse_gradient_keeps_its_device_whatever_the_default_is() -> None:
+    dense, embedding = torch.nn.Parameter(torch.zeros(2)), torch.nn.Parameter(torch.zeros(4, 1))
+    dense.grad = torch.tensor([30.0, 40.0])
+    embedding.grad = torch.sparse_coo_tensor([[1, 1]], [[60.0], [60.0]], (4, 1), check_invariants=True)
+    torch.set_default_device("meta")
+    try:
+        assert uc.clip_grad_norm_([dense, embedding], 13.0).item() == 130.0
+    finally:
+        torch.set_default_device(None)
+    assert embedding.grad.device.type == "cpu"
+    torch.testing.assert_close(dense.grad, torch.tensor([3.0, 4.0]))
+    torch.testing.assert_close(embedding.grad.to_dense(), torch.tensor([[0.0], [12.0], [0.0], [0.0]]))
+
+
+def test_a_gradient_with_the_negative_bit_is_clipped_beside_others() -> None:
+    parameters = [torch.nn.Parameter(torch.zeros(2, dtype=dtype)) for dtype in (torch.float64, torch.float32)]
+    parameters[0].grad = torch.tensor([30.0, 40.0], dtype=torch.float64)
+    parameters[1].grad = torch._neg_view(torch.tensor([-72.0, 96.0]))
+    assert uc.clip_grad_norm_(parameters, 13.0).item() == 130.0
+    torch.testing.assert_close(parameters[0].grad, torch.tensor([3.0, 4.0], dtype=torch.float64))
+    torch.testing.assert_close(parameters[1].grad, torch.tensor([7.2, -9.6]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -13,6 +14,7 @@ from toyframe import where
 
 from .._core.device import DevicePath, inverse, odd_bits
 from .._core.ops import Ops, Path, Scalar, Tensor
+from .._core.writes import Write
 from . import host, kernels, memory
 
 
@@ -111,14 +113,14 @@ class ToyOps(Ops):
 
     def scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Tensor]:
         results = [tensor.copy() for tensor in tensors]
-        self.scale_(results, coef)
-        return results
-
-    def scale_(self, tensors: Sequence[Tensor], coef: Scalar) -> None:
-        for part in (part for tensor in tensors for part in tensor.parts()):
+        for part in (part for tensor in results for part in tensor.parts()):
             wide = "float64" if part.dtype == "float64" else "float32"
             product = part.cast(wide) * coef.cast(wide)
             part.assign(where(coef != 1.0, product.cast(part.dtype), part))
+        return results
+
+    def prepare_scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Write]:
+        return self.prepare_write(tensors, self.scale(tensors, coef))
 
     def bound(self, value: Any, tensor: Tensor) -> Any:
         if not isinstance(value, toyframe.Tensor):
@@ -131,16 +133,15 @@ class ToyOps(Ops):
     def clamp(self, tensor: Tensor, low: Any, high: Any) -> Tensor:
         return where(tensor < low, low, where(tensor > high, high, tensor))
 
-    def clamp_(self, tensors: Sequence[Tensor], bounds: Sequence[Sequence[Any]]) -> None:
-        for tensor, (low, high) in zip(tensors, bounds, strict=True):
-            tensor.assign(self.clamp(tensor, low, high))
+    def prepare_clamp(self, tensors: Sequence[Tensor], bounds: Sequence[Sequence[Any]]) -> list[Write]:
+        results = [self.clamp(tensor, *both) for tensor, both in zip(tensors, bounds, strict=True)]
+        return self.prepare_write(tensors, results)
 
     def zeroed(self, tensors: Sequence[Tensor], keep: Any) -> list[Tensor]:
         return [where(keep, tensor, toyframe.Tensor(np.zeros(tensor.shape), tensor.dtype)) for tensor in tensors]
 
-    def zero_(self, tensors: Sequence[Tensor], keep: Any) -> None:
-        for tensor, kept in zip(tensors, self.zeroed(tensors, keep), strict=True):
-            tensor.assign(kept)
+    def prepare_write(self, tensors: Sequence[Tensor], values: Sequence[Tensor]) -> list[Write]:
+        return [Write(functools.partial(tensor.assign, value)) for tensor, value in zip(tensors, values, strict=True)]
 
     def cosine(self, scalar: Scalar) -> Scalar:
         return np.cos(scalar)

@@ -17,6 +17,7 @@ from kits import in_a_new_process
 import unified_clip.numpy as uc
 from unified_clip import _native
 from unified_clip._core.exact import UNIT, nearest
+from unified_clip._core.writes import make_all
 from unified_clip._ops import host, kernels, numpy_ops
 
 if _native.KERNELS is None:
@@ -303,7 +304,7 @@ def test_each_is_scaled_by_its_own_coefficient() -> None:
     coefs = np.array([0.5, 1.0, 0.25])
     scaled = path.scale(coefs)
     assert scaled[1] is given[1]
-    path.scale_(coefs)
+    make_all(path.prepare_scale(coefs))
     for results in (scaled, given):
         assert [array.tolist() for array in results] == [[1.5, 2.0], [0.5], [1.5, 2.0]]
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import copy
 import numbers
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from .ops import Ops
+from .writes import Write
 
 Rebuild = Callable[[Iterator[Any]], Any]
 
@@ -145,29 +147,47 @@ def _check_replaceable(ops: Ops, node: Any, function: str, instead: str, inside_
         )
 
 
-def replace(ops: Ops, node: Any, results: Iterator[Any]) -> Any:
-    """Put results into the lists and dicts of a container, in the order of `flatten`; variables are assigned."""
+def replacements(ops: Ops, node: Any, results: Iterator[Any]) -> tuple[Any, list[Write]]:
+    """What is to be in the place of a node, and the changes that put results into its lists, dicts and variables.
+
+    Results come in the order of `flatten`. Nothing is changed before the changes are made.
+    """
     if ops.is_variable(node):
-        ops.assign(node, next(results))
-        return node
+        new = next(results)
+        if new is node:
+            return node, []
+        old = ops.adopt(node)
+        return node, [Write(partial(ops.assign, node, new), partial(ops.assign, node, old))]
     if node is None or ops.is_tensor(node):
-        return next(results)
+        return next(results), []
     if isinstance(node, list):
-        for index, item in enumerate(_replaced_items(ops, node, results)):
-            node[index] = item
-        return node
+        items, writes = _replaced_items(ops, node, results)
+        return node, [*writes, _put(node, dict(enumerate(items)))]
     if isinstance(node, MutableMapping):
-        for key in list(node):
-            node[key] = replace(ops, node[key], results)
-        return node
-    return sequence(node, _replaced_items(ops, node, results))
+        found = {key: replacements(ops, node[key], results) for key in list(node)}
+        writes = [write for _, each in found.values() for write in each]
+        return node, [*writes, _put(node, {key: item for key, (item, _) in found.items()})]
+    items, writes = _replaced_items(ops, node, results)
+    return sequence(node, items), writes
 
 
-def _replaced_items(ops: Ops, items: Any, results: Iterator[Any]) -> list[Any]:
+def _put(node: Any, items: Mapping[Any, Any]) -> Write:
+    """Items at indices of a list or at keys of a dict."""
+    old = {key: node[key] for key in items}
+
+    def put(values: Mapping[Any, Any]) -> None:
+        for key, value in values.items():
+            node[key] = value
+
+    return Write(partial(put, items), partial(put, old))
+
+
+def _replaced_items(ops: Ops, items: Any, results: Iterator[Any]) -> tuple[list[Any], list[Write]]:
     variable = variable_index(ops, items) if isinstance(items, tuple) else None
     if variable is not None:
-        return _pair(next(results), items[variable], variable)
-    return [item if isinstance(item, str) else replace(ops, item, results) for item in items]
+        return _pair(next(results), items[variable], variable), []
+    found = [(item, []) if isinstance(item, str) else replacements(ops, item, results) for item in items]
+    return [item for item, _ in found], [write for _, writes in found for write in writes]
 
 
 def _pair(gradient: Any, variable: Any, index: int) -> list[Any]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from .exact import FORMATS, nearest
 from .ops import DeviceOps, GraphTeller, Later, Scalar, Tensor
+from .writes import Write
 
 
 def norm_dtype(dtypes: Sequence[str]) -> str:
@@ -73,8 +74,8 @@ class DevicePath:
     def scale(self, coef: Scalar) -> list[Tensor]:
         return self._ops.scale(self._tensors, coef)
 
-    def scale_(self, coef: Scalar) -> None:
-        self._ops.scale_(self._tensors, coef)
+    def prepare_scale(self, coef: Scalar) -> list[Write]:
+        return self._ops.prepare_scale(self._tensors, coef)
 
     def crossed(self, low: Any, high: Any) -> bool | None:
         return self._ops.crossed(*self._bounds(self._tensors[0], low, high))
@@ -82,14 +83,14 @@ class DevicePath:
     def clamp(self, low: Any, high: Any) -> list[Tensor]:
         return [self._ops.clamp(tensor, *self._bounds(tensor, low, high)) for tensor in self._tensors]
 
-    def clamp_(self, low: float, high: float) -> None:
-        self._ops.clamp_(self._tensors, [self._bounds(tensor, low, high) for tensor in self._tensors])
+    def prepare_clamp(self, low: float, high: float) -> list[Write]:
+        return self._ops.prepare_clamp(self._tensors, [self._bounds(tensor, low, high) for tensor in self._tensors])
 
     def zeroed(self, results: list[Tensor], keep: Any) -> list[Tensor]:
         return self._ops.zeroed(results, keep)
 
-    def zero_(self, keep: Any) -> None:
-        self._ops.zero_(self._tensors, keep)
+    def prepare_write(self, results: list[Tensor]) -> list[Write]:
+        return self._ops.prepare_write(self._tensors, results)
 
     def cosine(self, scalar: Scalar) -> Scalar:
         return self._ops.cosine(scalar)

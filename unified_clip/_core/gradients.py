@@ -2,14 +2,44 @@
 
 from __future__ import annotations
 
+import functools
 import zlib
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from typing import Any, cast
 
 from . import checks, containers, watch
 from .containers import Leaf, Tree
 from .ops import Ops, Path, Scalar, Tensor, WholePath
 from .shards import HERE_OR_TOLD, Across, Shards, SharedPath, each_norm
+from .writes import Write, make_all, nothing
+
+
+class Writes:
+    """The changes of a call, made together where the paths compute that prepared them."""
+
+    def __init__(self) -> None:
+        self._writes: list[Write] = []
+        self._host: Path | None = None
+        self._device: Path | None = None
+
+    def add(self, *writes: Write) -> None:
+        self._writes += writes
+
+    def add_of(self, path: Path, writes: Sequence[Write]) -> None:
+        self._writes += writes
+        if path.on_host:
+            self._host = path
+        else:
+            self._device = path
+
+    def make(self) -> None:
+        with (
+            nullcontext() if self._host is None else self._host.scope(),
+            nullcontext() if self._device is None else self._device.scope(),
+        ):
+            make_all(self._writes)
+
 
 Arrange = Callable[[Sequence[Leaf]], list[Leaf]]
 """Which gradients take part, and in what order."""
@@ -213,6 +243,7 @@ class InPlace(Gradients):
             if leaves[owner] is not leaf:
                 self._aliases.setdefault(leaves[owner].position, []).append(leaf)
         self._replaced: dict[int, Any] = {}
+        self._writes = Writes()
 
     def leave(self, group: range, path: Path) -> None:
         """Nothing is written."""
@@ -221,44 +252,54 @@ class InPlace(Gradients):
         if path.is_one(coef):
             return
         if self.ops.writable:
-            path.scale_(coef)
+            self._writes.add_of(path, path.prepare_scale(coef))
             self._share(group)
         else:
             self._replace(group, path.scale(coef))
 
     def clamp(self, group: range, path: Path, low: Any, high: Any) -> None:
         if self.ops.writable:
-            path.clamp_(low, high)
+            self._writes.add_of(path, path.prepare_clamp(low, high))
             self._share(group)
         else:
             self._replace(group, path.clamp(low, high))
 
     def finish(self) -> None:
-        """Update the container with what was replaced."""
+        """Write everything, or update the container with what was replaced."""
         if self._replaced:
             results = [self._replaced.get(leaf.position, leaf.tensor) for leaf in self._tree.leaves]
-            containers.replace(self.ops, self._container, iter(results))
+            self._writes.add(*containers.replacements(self.ops, self._container, iter(results))[1])
+        self._writes.make()
 
     def drop(self) -> None:
         """Take all gradients away, so that a step has nothing to apply; those too that took no part."""
-        for leaf in self._tree.leaves:
-            if self.ops.gradients_on_parameters and leaf.tensor is not None:
-                self.ops.set_gradient(leaf.tensor, None)
         if not self.ops.gradients_on_parameters:
-            containers.replace(self.ops, self._container, iter([None] * len(self._tree.leaves)))
+            nothing_left = iter([None] * len(self._tree.leaves))
+            self._writes.add(*containers.replacements(self.ops, self._container, nothing_left)[1])
+            return
+        for leaf in self._tree.leaves:
+            if leaf.tensor is not None:
+                self._set_gradient(leaf.tensor, self.ops.held(self.ops.gradient_of(leaf.tensor)), None)
 
     def _share(self, group: range) -> None:
         """Put sparse results where they belong, and tell of the others to whoever shares their memory."""
         if self.shards is not None:
-            self.ops.wrote([self.leaves[index].tensor for index in group])
+            self._announce([self.leaves[index].tensor for index in group])
         for index in group:
             leaf = self.leaves[index]
             aliases = self._aliases.get(leaf.position, [])
             if self.is_sparse(index):
-                for holder in (leaf, *aliases):
-                    self.ops.set_gradient(holder.parameter, self.restored(index, self.values[index]))
+                for holder in (leaf, *aliases):  # the memory of the values is written afterwards
+                    self._set_gradient(holder.parameter, holder.tensor, self.restored(index, self.values[index]))
             elif aliases:
-                self.ops.wrote([alias.tensor for alias in aliases])
+                self._announce([alias.tensor for alias in aliases])
+
+    def _announce(self, tensors: list[Tensor]) -> None:
+        self._writes.add(Write(functools.partial(self.ops.wrote, tensors), nothing))
+
+    def _set_gradient(self, parameter: Any, old: Any, new: Any) -> None:
+        make, undo = (functools.partial(self.ops.set_gradient, parameter, gradient) for gradient in (new, old))
+        self._writes.add(Write(make, undo))
 
     def _replace(self, group: range, values: list[Tensor]) -> None:
         for index, value in zip(group, values, strict=True):
@@ -272,6 +313,7 @@ class Whole(Gradients):
 
     def __init__(self, path: WholePath) -> None:
         self.values, self.leaves, self._path = path.tensors, [], path
+        self._writes = Writes()
 
     def path(self, group: range, others: Sequence[Any] = ()) -> Path:
         return self._of(group)
@@ -283,16 +325,17 @@ class Whole(Gradients):
         return self._path if len(group) == len(self.values) else self._path.part(group)
 
     def scale(self, group: range, path: Path, coef: Scalar) -> None:
-        path.scale_(coef)
+        self._writes.add_of(path, path.prepare_scale(coef))
 
     def clamp(self, group: range, path: Path, low: Any, high: Any) -> None:
-        path.clamp_(low, high)
+        self._writes.add_of(path, path.prepare_clamp(low, high))
 
     def is_sparse(self, index: int) -> bool:
         return False
 
     def finish(self) -> None:
-        """Everything has been written where it is."""
+        """Write everything where it is."""
+        self._writes.make()
 
 
 class WholeFunctional(Whole):

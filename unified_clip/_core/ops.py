@@ -10,6 +10,8 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, cast
 
+from .writes import Write
+
 if TYPE_CHECKING:
     from .containers import Leaf
     from .shards import Across, Measuring, Shards
@@ -65,8 +67,8 @@ class Path(Protocol):
     def scale(self, coef: Scalar) -> list[Tensor]:
         """New tensors g * coef; g itself where coef is 1."""
 
-    def scale_(self, coef: Scalar) -> None:
-        """The same, written into the tensors; nothing is written where coef is known to be 1."""
+    def prepare_scale(self, coef: Scalar) -> list[Write]:
+        """The same, to be written into the tensors; no writes where coef is known to be 1."""
 
     def crossed(self, low: Any, high: Any) -> bool | None:
         """Whether any lower bound is above its upper one; None where that is not known here."""
@@ -74,13 +76,14 @@ class Path(Protocol):
     def clamp(self, low: Any, high: Any) -> list[Tensor]:
         """New tensors with every element moved to the bound it exceeds. Bounds: numbers, or tensors that broadcast."""
 
-    def clamp_(self, low: float, high: float) -> None: ...
+    def prepare_clamp(self, low: float, high: float) -> list[Write]:
+        """The same, to be written into the tensors."""
 
     def zeroed(self, results: list[Tensor], keep: Any) -> list[Tensor]:
         """Results for these tensors, or zeros where a condition does not hold."""
 
-    def zero_(self, keep: Any) -> None:
-        """Zeros in all tensors where a condition does not hold."""
+    def prepare_write(self, results: list[Tensor]) -> list[Write]:
+        """Results for these tensors, to be written into them."""
 
     def cosine(self, scalar: Scalar) -> Scalar: ...
 
@@ -220,6 +223,10 @@ class Ops(Protocol):
 
     def set_gradient(self, parameter: Any, gradient: Any) -> None:
         return None
+
+    def held(self, gradient: Any) -> Any:
+        """A gradient in a form that outlives its removal from the parameter."""
+        return gradient
 
     def can_have_gradient(self, parameter: Any) -> bool:
         """False for a tensor that cannot have a gradient and is no frozen parameter either: probably a gradient."""
@@ -368,7 +375,8 @@ class DeviceOps(Protocol):
     def scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Tensor]:
         """g * coef, coef in float32 for gradients of 32 bits or fewer; g where coef is 1."""
 
-    def scale_(self, tensors: Sequence[Tensor], coef: Scalar) -> None: ...
+    def prepare_scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Write]:
+        """The same in place. All that can fail is done here, as far as that takes no memory for all products."""
 
     def bound(self, value: Any, tensor: Tensor) -> Any:
         """A bound in the tensor's dtype: a number that it holds, or a tensor to be rounded to it."""
@@ -379,14 +387,14 @@ class DeviceOps(Protocol):
     def clamp(self, tensor: Tensor, low: Any, high: Any) -> Tensor:
         """where(g < low, low, where(g > high, high, g)), with bounds from `bound`."""
 
-    def clamp_(self, tensors: Sequence[Tensor], bounds: Sequence[Sequence[Any]]) -> None:
+    def prepare_clamp(self, tensors: Sequence[Tensor], bounds: Sequence[Sequence[Any]]) -> list[Write]:
         """The same in place, for each tensor and its two bounds."""
 
     def zeroed(self, tensors: Sequence[Tensor], keep: Any) -> list[Tensor]:
         """where(keep, g, 0)."""
 
-    def zero_(self, tensors: Sequence[Tensor], keep: Any) -> None:
-        """The same in place."""
+    def prepare_write(self, tensors: Sequence[Tensor], values: Sequence[Tensor]) -> list[Write]:
+        """Values in the place of those of the tensors."""
 
     def cosine(self, scalar: Scalar) -> Scalar: ...
 

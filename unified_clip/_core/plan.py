@@ -12,6 +12,7 @@ import sys
 import zlib
 from array import array
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeVar, cast
 
@@ -19,6 +20,7 @@ from . import checks, rule, watch
 from .gradients import Gradients
 from .ops import Path, Scalar, Tensor
 from .rule import Family
+from .writes import Write
 
 Kind = Literal["value", "norm", "global_norm"]
 """Bounds for every element; a norm for each gradient; one norm for all of a part."""
@@ -298,6 +300,7 @@ class _OrZero:
 
     def __init__(self, path: Path, keep: Scalar) -> None:
         self._path, self._keep = path, keep
+        self.on_host = path.on_host
 
     def is_one(self, coef: Scalar) -> bool:
         return False
@@ -305,13 +308,14 @@ class _OrZero:
     def scale(self, coef: Scalar) -> list[Tensor]:
         return self._path.zeroed(self._path.scale(coef), self._keep)
 
-    def scale_(self, coef: Scalar) -> None:
-        self._path.scale_(coef)
-        self._path.zero_(self._keep)
+    def prepare_scale(self, coef: Scalar) -> list[Write]:
+        return self._path.prepare_write(self.scale(coef))
+
+    def scope(self) -> AbstractContextManager[Any]:
+        return self._path.scope()
 
     def clamp(self, low: Any, high: Any) -> list[Tensor]:
         return self._path.zeroed(self._path.clamp(low, high), self._keep)
 
-    def clamp_(self, low: float, high: float) -> None:
-        self._path.clamp_(low, high)
-        self._path.zero_(self._keep)
+    def prepare_clamp(self, low: float, high: float) -> list[Write]:
+        return self._path.prepare_write(self.clamp(low, high))

@@ -19,6 +19,7 @@ import numpy as np
 from .._core.device import norm_dtype
 from .._core.exact import FORMATS, Accumulator, nearest, rounded_norm
 from .._core.ops import GraphTeller, Later, Scalar, Tensor, WholePath
+from .._core.writes import Write, nothing
 from .._native import KERNELS
 from . import kernels
 from .kernels import Array
@@ -109,11 +110,11 @@ class HostPath:
             return self.unchanged()
         return self._new(lambda results: kernels.scale(self._views, self._dtypes, coef, results, self._threads))
 
-    def scale_(self, coef: Scalar) -> None:
-        if not self.is_one(coef):
-            views, dtypes = self._to_be_written()
-            kernels.scale(views, dtypes, coef, views, self._threads)
-            self._ops.wrote(self._tensors)
+    def prepare_scale(self, coef: Scalar) -> list[Write]:
+        if self.is_one(coef):
+            return []
+        views, dtypes = self._to_be_written()
+        return self._writes(lambda: kernels.scale(views, dtypes, coef, views, self._threads))
 
     def crossed(self, low: Any, high: Any) -> bool | None:
         dtype = self._dtypes[0]
@@ -122,10 +123,14 @@ class HostPath:
     def clamp(self, low: Any, high: Any) -> list[Tensor]:
         return self._new(lambda results: self._clamp(self._views, self._dtypes, low, high, results))
 
-    def clamp_(self, low: float, high: float) -> None:
+    def prepare_clamp(self, low: float, high: float) -> list[Write]:
         views, dtypes = self._to_be_written()
-        self._clamp(views, dtypes, low, high, views)
-        self._ops.wrote(self._tensors)
+        return self._writes(lambda: self._clamp(views, dtypes, low, high, views))
+
+    def _writes(self, write: Callable[[], object], tensors: Sequence[Tensor] | None = None) -> list[Write]:
+        """A write into raw memory, and what automatic differentiation is told before."""
+        written = self._tensors if tensors is None else tensors
+        return [Write(lambda: self._ops.wrote(written), nothing), Write(write)]
 
     def _to_be_written(self) -> tuple[list[Array], list[str]]:
         """All but what is empty, which may be read-only."""
@@ -135,10 +140,9 @@ class HostPath:
     def zeroed(self, results: list[Tensor], keep: Any) -> list[Tensor]:
         return results if keep else self._new(_fill_with_zeros)
 
-    def zero_(self, keep: Any) -> None:
-        if not keep:
-            _fill_with_zeros(self._to_be_written()[0])
-            self._ops.wrote(self._tensors)
+    def prepare_write(self, results: list[Tensor]) -> list[Write]:
+        pairs = [(view, self._ops.host_view(result)) for view, result in zip(self._views, results, strict=True)]
+        return self._writes(lambda: _copy_all(pairs))
 
     def cosine(self, scalar: Scalar) -> Scalar:
         return math.cos(scalar)
@@ -206,6 +210,12 @@ class HostPath:
         results = [new(view) for view in self._views]
         compute(results)
         return self._ops.placed(list(map(self._ops.from_host, results, self._dtypes)), zip(self._tensors))
+
+
+def _copy_all(pairs: Sequence[tuple[Array, Array]]) -> None:
+    for view, result in pairs:
+        if view.size:
+            np.copyto(view, result)
 
 
 def _fill_with_zeros(arrays: Sequence[Array]) -> None:
@@ -285,19 +295,17 @@ class OneNormPath(LanePath):
             return super().scale(coef)
         return self._made(self._lane.scale(coef, self._threads))
 
-    def scale_(self, coef: Scalar) -> None:
-        if not self.is_one(coef):
-            self._lane.scale_(coef, self._threads)
-            self._ops.wrote(self._tensors)
+    def prepare_scale(self, coef: Scalar) -> list[Write]:
+        return [] if self.is_one(coef) else self._writes(lambda: self._lane.scale_(coef, self._threads))
 
     def clamp(self, low: Any, high: Any) -> list[Tensor]:
         if not self._makes_results:
             return super().clamp(low, high)
         return self._made(self._lane.clamp(kernels.bounds(low), kernels.bounds(high), self._threads))
 
-    def clamp_(self, low: float, high: float) -> None:
-        self._lane.clamp_(kernels.bounds(low), kernels.bounds(high), self._threads)
-        self._ops.wrote(self._tensors)
+    def prepare_clamp(self, low: float, high: float) -> list[Write]:
+        lows, highs = kernels.bounds(low), kernels.bounds(high)
+        return self._writes(lambda: self._lane.clamp_(lows, highs, self._threads))
 
     def unchanged(self) -> list[Tensor]:
         if (self._ops.writable or self._ops.donates) and self._makes_results:
@@ -336,12 +344,12 @@ class EachPath(LanePath):
         paths = (OneNormPath(self._ops, self._lane.part([index])) for index in range(len(coefs)))
         return [path.scale(coef)[0] for path, coef in zip(paths, coefs, strict=True)]
 
-    def scale_(self, coef: Scalar) -> None:
+    def prepare_scale(self, coef: Scalar) -> list[Write]:
         changed = np.flatnonzero(coef != 1.0).tolist()
-        if changed:
-            part = self._lane.part(changed)
-            part.scale_each_(coef[changed].tolist(), self._threads)
-            self._ops.wrote(part.tensors)
+        if not changed:
+            return []
+        part, coefs = self._lane.part(changed), coef[changed].tolist()
+        return self._writes(lambda: part.scale_each_(coefs, self._threads), part.tensors)
 
 
 def gatherer(

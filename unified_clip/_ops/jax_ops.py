@@ -20,6 +20,7 @@ from .._core.containers import Leaf
 from .._core.device import DevicePath, inverse, odd_bits
 from .._core.ops import GraphTeller, Ops, Path, Receive, Scalar, Tensor, WholePath
 from .._core.shards import Across, Measuring, Shards
+from .._core.writes import Write
 from . import host, jax_axes, jax_shards, jax_sums, kernels
 from .jax_sums import computed_once
 
@@ -237,7 +238,7 @@ class JaxOps(Ops):
         changed = coef != 1.0
         return [_select(changed, _product(tensor, coef), tensor) for tensor in tensors]
 
-    def scale_(self, tensors: Sequence[Tensor], coef: Scalar) -> None:
+    def prepare_scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Write]:
         raise AssertionError("JAX arrays cannot be written")
 
     def crossed(self, low: Any, high: Any) -> bool | None:
@@ -250,13 +251,13 @@ class JaxOps(Ops):
     def clamp(self, tensor: Tensor, low: Any, high: Any) -> Tensor:
         return jnp.where(tensor < low, low, jnp.where(tensor > high, high, tensor))
 
-    def clamp_(self, tensors: Sequence[Tensor], bounds: Sequence[Sequence[Any]]) -> None:
+    def prepare_clamp(self, tensors: Sequence[Tensor], bounds: Sequence[Sequence[Any]]) -> list[Write]:
         raise AssertionError("JAX arrays cannot be written")
 
     def zeroed(self, tensors: Sequence[Tensor], keep: Any) -> list[Tensor]:
         return [_select(keep, tensor, jnp.zeros_like(tensor)) for tensor in tensors]
 
-    def zero_(self, tensors: Sequence[Tensor], keep: Any) -> None:
+    def prepare_write(self, tensors: Sequence[Tensor], values: Sequence[Tensor]) -> list[Write]:
         raise AssertionError("JAX arrays cannot be written")
 
     def cosine(self, scalar: Scalar) -> Scalar:

@@ -27,6 +27,7 @@ from .._core.containers import Leaf
 from .._core.device import DevicePath, inverse, odd_bits
 from .._core.ops import Ops, Path, Scalar, Tensor, WholePath
 from .._core.shards import Across, Measuring, Shards
+from .._core.writes import Write
 from . import host, kernels, memory, paddle_shards
 
 DTYPES = {
@@ -128,6 +129,10 @@ class PaddleOps(host.OfParameters, Ops):
             parameter.grad = None
         else:
             parameter.grad_ = gradient  # `grad =` would copy
+
+    def held(self, gradient: Any) -> Any:
+        """A copy: `grad = None` clears the memory, whoever else has it."""
+        return gradient.clone() if gradient is not None and gradient.is_dense() else gradient
 
     def can_have_gradient(self, parameter: Any) -> bool:
         """Only for a parameter: a gradient looks like any other tensor that wants one, stop_gradient is False there."""
@@ -298,9 +303,8 @@ class PaddleOps(host.OfParameters, Ops):
     def scale(self, tensors: Sequence[_Dense], coef: Scalar) -> list[Tensor]:
         return list(_scaled(tensors, coef))
 
-    def scale_(self, tensors: Sequence[_Dense], coef: Scalar) -> None:
-        for tensor, scaled in zip(tensors, _scaled(tensors, coef), strict=True):
-            paddle.assign(scaled, output=tensor.tensor)
+    def prepare_scale(self, tensors: Sequence[_Dense], coef: Scalar) -> list[Write]:
+        return self.prepare_write(tensors, self.scale(tensors, coef))
 
     def crossed(self, low: Any, high: Any) -> bool | None:
         ordered = (low <= high).all()
@@ -313,17 +317,19 @@ class PaddleOps(host.OfParameters, Ops):
         wide = tensor.wide
         return tensor.narrow(_where(wide < low, low, _where(wide > high, high, wide)))
 
-    def clamp_(self, tensors: Sequence[_Dense], bounds: Sequence[Sequence[Any]]) -> None:
-        for tensor, (low, high) in zip(tensors, bounds, strict=True):
-            paddle.assign(self.clamp(tensor, low, high), output=tensor.tensor)
+    def prepare_clamp(self, tensors: Sequence[_Dense], bounds: Sequence[Sequence[Any]]) -> list[Write]:
+        results = [self.clamp(tensor, *both) for tensor, both in zip(tensors, bounds, strict=True)]
+        return self.prepare_write(tensors, results)
 
     def zeroed(self, tensors: Sequence[Tensor], keep: Any) -> list[Tensor]:
         dense = map(_Dense, tensors)
         return [each.narrow(_where(_like(keep, each.wide), each.wide, paddle.zeros_like(each.wide))) for each in dense]
 
-    def zero_(self, tensors: Sequence[_Dense], keep: Any) -> None:
-        for tensor, kept in zip(tensors, self.zeroed([each.tensor for each in tensors], keep), strict=True):
-            paddle.assign(kept, output=tensor.tensor)
+    def prepare_write(self, tensors: Sequence[_Dense], values: Sequence[Tensor]) -> list[Write]:
+        return [
+            Write(functools.partial(paddle.assign, value, output=tensor.tensor))
+            for tensor, value in zip(tensors, values, strict=True)
+        ]
 
     def cosine(self, scalar: Scalar) -> Scalar:
         return scalar.cos()

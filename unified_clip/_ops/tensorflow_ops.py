@@ -21,6 +21,7 @@ from tensorflow.python.pywrap_tfe import TFE_Py_TapeSetPossibleGradientTypes as 
 from .._core import entry
 from .._core.device import DevicePath, inverse, odd_bits
 from .._core.ops import GraphTeller, Ops, Path, Receive, Scalar, Tensor, WholePath
+from .._core.writes import Write
 from . import host, kernels, tensorflow_exact
 
 EAGER = tf.__internal__.EagerTensor
@@ -232,7 +233,7 @@ class TensorflowOps(Ops):
             return apart(tf.cond(unchanged, lambda: [tf.identity(tensor) for tensor in joined], scaled))
         return apart([tf.where(unchanged, *both) for both in zip(joined, scaled(), strict=True)])
 
-    def scale_(self, tensors: Sequence[Tensor], coef: Scalar) -> None:
+    def prepare_scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Write]:
         raise AssertionError("tensors of TensorFlow cannot be written")
 
     def crossed(self, low: Any, high: Any) -> bool | None:
@@ -245,13 +246,13 @@ class TensorflowOps(Ops):
     def clamp(self, tensor: Tensor, low: Any, high: Any) -> Tensor:
         return tf.where(tensor < low, low, tf.where(tensor > high, high, tensor))
 
-    def clamp_(self, tensors: Sequence[Tensor], bounds: Sequence[Sequence[Any]]) -> None:
+    def prepare_clamp(self, tensors: Sequence[Tensor], bounds: Sequence[Sequence[Any]]) -> list[Write]:
         raise AssertionError("tensors of TensorFlow cannot be written")
 
     def zeroed(self, tensors: Sequence[Tensor], keep: Any) -> list[Tensor]:
         return [tf.where(keep, tensor, tf.zeros_like(tensor)) for tensor in tensors]
 
-    def zero_(self, tensors: Sequence[Tensor], keep: Any) -> None:
+    def prepare_write(self, tensors: Sequence[Tensor], values: Sequence[Tensor]) -> list[Write]:
         raise AssertionError("tensors of TensorFlow cannot be written")
 
     def cosine(self, scalar: Scalar) -> Scalar:

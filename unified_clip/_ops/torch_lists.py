@@ -6,6 +6,7 @@ tensors, or a vector of one for each.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import torch
 
 from .._core.ops import Scalar, Tensor
+from .._core.writes import Write
 
 WIDE = (torch.float32, torch.float64)
 AT_ONCE = 2**26
@@ -38,14 +40,18 @@ def greatest(tensors: Sequence[Tensor]) -> Tensor:
     return measured(tensors, lambda _, group: _norms(group, math.inf))
 
 
-def multiply_(tensors: Sequence[Tensor], coef: Scalar) -> None:
-    """Multiply in place."""
+def prepare_multiply(tensors: Sequence[Tensor], coef: Scalar) -> list[Write]:
+    """Prepare products in place. Those of 16 bits take memory when they are written, for a part of them at a time."""
+    writes = []
     for indices, group in _parts(tensors):
         own = _own(coef.to(_product_dtype(group)), indices, group)
-        if group[0].dtype in WIDE:
-            torch._foreach_mul_(group, own)
-        else:
-            torch._foreach_copy_(group, _products(group, own))
+        write = torch._foreach_mul_ if group[0].dtype in WIDE else _write_products
+        writes.append(Write(functools.partial(write, group, own)))
+    return writes
+
+
+def _write_products(group: Sequence[Tensor], coef: Scalar) -> None:
+    torch._foreach_copy_(group, _products(group, coef))
 
 
 def multiplied(tensors: Sequence[Tensor], coef: Scalar) -> list[Tensor]:
@@ -58,10 +64,12 @@ def multiplied(tensors: Sequence[Tensor], coef: Scalar) -> list[Tensor]:
     return [found[index] for index in range(len(tensors))]
 
 
-def clamp_(tensors: Sequence[Tensor], low: float, high: float) -> None:
-    """Move elements to bounds that their dtype holds and that are not 0: 0 and -0 are not told apart here."""
-    torch._foreach_clamp_min_(tensors, low)
-    torch._foreach_clamp_max_(tensors, high)
+def prepare_clamp(tensors: Sequence[Tensor], low: float, high: float) -> list[Write]:
+    """Prepare clipping to bounds that their dtype holds and that are not 0: 0 and -0 are not told apart here."""
+    return [
+        Write(functools.partial(torch._foreach_clamp_min_, tensors, low)),
+        Write(functools.partial(torch._foreach_clamp_max_, tensors, high)),
+    ]
 
 
 def stored(scalar: Scalar) -> Scalar:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, cast
@@ -18,6 +19,7 @@ from .._core.device import DevicePath, inverse
 from .._core.gradients import wants_clipping
 from .._core.ops import Later, Ops, Path, Scalar, Tensor, WholePath
 from .._core.shards import Across, Measuring, Shards
+from .._core.writes import Write
 from . import host, kernels, memory, torch_entry, torch_lists, torch_numbers, torch_shards, torch_sums
 from .torch_numbers import HALF
 
@@ -109,7 +111,7 @@ class TorchOps(host.OfParameters, Ops):
             )
             indices, values = torch.from_numpy(rows), self.from_host(array, dtype)
         return values, lambda new: torch.sparse_coo_tensor(
-            indices, new, gradient.shape, is_coalesced=True, check_invariants=False
+            indices, new, gradient.shape, device=new.device, is_coalesced=True, check_invariants=False
         )
 
     # -- the path
@@ -310,8 +312,8 @@ class TorchOps(host.OfParameters, Ops):
         coef = torch_lists.stored(coef)
         return [torch.where(coef.to(t.device) != 1.0, torch_numbers.product(t, coef), t) for t in tensors]
 
-    def scale_(self, tensors: Sequence[Tensor], coef: Scalar) -> None:
-        _write_all(tensors, lambda index: torch_numbers.product(tensors[index], coef))
+    def prepare_scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Write]:
+        return self.prepare_write(tensors, [torch_numbers.product(tensor, coef) for tensor in tensors])
 
     def crossed(self, low: Any, high: Any) -> bool | None:
         if _is_watched() or not all(_is_plain(bound) for bound in (low, high) if isinstance(bound, torch.Tensor)):
@@ -328,14 +330,19 @@ class TorchOps(host.OfParameters, Ops):
     def clamp(self, tensor: Tensor, low: Any, high: Any) -> Tensor:
         return torch.where(tensor < low, low, torch.where(tensor > high, high, tensor))
 
-    def clamp_(self, tensors: Sequence[Tensor], bounds: Sequence[Sequence[Any]]) -> None:
-        _write_all(tensors, lambda index: self.clamp(tensors[index], *bounds[index]))
+    def prepare_clamp(self, tensors: Sequence[Tensor], bounds: Sequence[Sequence[Any]]) -> list[Write]:
+        results = [self.clamp(tensor, *both) for tensor, both in zip(tensors, bounds, strict=True)]
+        return self.prepare_write(tensors, results)
 
     def zeroed(self, tensors: Sequence[Tensor], keep: Any) -> list[Tensor]:
         return [torch.where(keep.to(tensor.device), tensor, torch.zeros_like(tensor)) for tensor in tensors]
 
-    def zero_(self, tensors: Sequence[Tensor], keep: Any) -> None:
-        _write_all(tensors, lambda index: self.zeroed([tensors[index]], keep)[0])
+    def prepare_write(self, tensors: Sequence[Tensor], values: Sequence[Tensor]) -> list[Write]:
+        """What is no plain tensor may refuse to be written: it comes first."""
+        pairs = list(zip(tensors, values, strict=True))
+        special = [pair for pair in pairs if type(pair[0]) not in PLAIN]
+        plain = [pair for pair in pairs if type(pair[0]) in PLAIN]
+        return [Write(functools.partial(_write, *pair)) for pair in (*special, *plain)]
 
     def cosine(self, scalar: Scalar) -> Scalar:
         return scalar.cos()
@@ -395,17 +402,20 @@ class ListOps(TorchOps):
             return super().scale(tensors, coef)  # of slices
         return torch_lists.multiplied(tensors, coef)
 
-    def scale_(self, tensors: Sequence[Tensor], coef: Scalar) -> None:
-        torch_lists.multiply_(tensors, coef)
+    def prepare_scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Write]:
+        return torch_lists.prepare_multiply(tensors, coef)
 
-    def clamp_(self, tensors: Sequence[Tensor], bounds: Sequence[Sequence[Any]]) -> None:
+    def prepare_clamp(self, tensors: Sequence[Tensor], bounds: Sequence[Sequence[Any]]) -> list[Write]:
+        writes: list[Write] = []
         for indices, group in torch_lists.groups(tensors):
             low, high = bounds[indices[0]]
             if isinstance(low, torch.Tensor) or isinstance(high, torch.Tensor) or low == 0 or high == 0:
                 own = [super(ListOps, self).bound(bound, group[0]) for bound in (low, high)]
-                torch._foreach_copy_(group, [self.clamp(tensor, *own) for tensor in group])
+                results = [self.clamp(tensor, *own) for tensor in group]
+                writes.append(Write(functools.partial(torch._foreach_copy_, group, results)))
             else:
-                torch_lists.clamp_(group, low, high)
+                writes += torch_lists.prepare_clamp(group, low, high)
+        return writes
 
     def bound(self, value: Any, tensor: Tensor) -> Any:
         if isinstance(value, torch.Tensor) or torch.compiler.is_compiling():
@@ -489,7 +499,12 @@ def _is_strided(tensor: Any) -> bool:
 
 
 def _is_real(tensor: Any) -> bool:
-    return type(tensor) in (*PLAIN, FakeTensor) and _is_strided(tensor) and tensor.dtype in REAL
+    return type(tensor) in (*PLAIN, FakeTensor) and _is_strided(tensor) and tensor.dtype in REAL and not _is_neg(tensor)
+
+
+def _is_neg(tensor: Any) -> bool:
+    """Whether the memory holds the negative values, which operations on lists do not write. Never so in a graph."""
+    return not torch.compiler.is_compiling() and bool(tensor.is_neg())
 
 
 def _distinct_in_graph(tensors: Sequence[Any], describe: Callable[[int], str]) -> list[int]:
@@ -597,18 +612,6 @@ def _is_transformed() -> bool:
         or torch._C._functorch.peek_interpreter_stack() is not None
         or forward_ad._current_level >= 0
     )
-
-
-def _write_all(tensors: Sequence[Tensor], compute: Callable[[int], Tensor]) -> None:
-    """Write what is computed for each. What is no plain tensor may refuse that: it comes before anything is written."""
-    special = {index: compute(index) for index, tensor in enumerate(tensors) if type(tensor) not in PLAIN}
-    plain = [index for index in range(len(tensors)) if index not in special]
-    if special and plain:
-        compute(plain[0])  # which is refused beside DTensors, and so would be all others
-    for index, value in special.items():
-        _write(tensors[index], value)
-    for index in plain:
-        _write(tensors[index], compute(index))
 
 
 def _is_inference(tensor: Tensor) -> bool:

@@ -32,6 +32,7 @@ import torch
 from .._core.device import DevicePath
 from .._core.exact import nearest
 from .._core.ops import Later, Scalar, Tensor
+from .._core.writes import Write
 from .torch_numbers import HALF
 from .torch_ops import OPS, TorchOps
 
@@ -202,8 +203,8 @@ class PairOps(TorchOps):
     def scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Tensor]:
         return super().scale(tensors, coef.hi)
 
-    def scale_(self, tensors: Sequence[Tensor], coef: Scalar) -> None:
-        super().scale_(tensors, coef.hi)
+    def prepare_scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Write]:
+        return super().prepare_scale(tensors, coef.hi)
 
     def bound(self, value: Any, tensor: Tensor) -> Any:
         """A tensor of float64 or integers is rounded on the CPU."""

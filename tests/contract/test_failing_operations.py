@@ -1,0 +1,187 @@
+"""An error leaves no gradient half clipped: every operation of a framework's adapter fails in turn."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from kits import Kit
+
+from unified_clip import ClipConfig, PartlyClippedError
+
+
+class Failing:
+    """Counts the calls of operations, and fails the one with a given number."""
+
+    def __init__(self) -> None:
+        self.at, self.count, self.failed = 0, 0, ""
+
+    def start(self, at: int) -> None:
+        self.at, self.count, self.failed = at, 0, ""
+
+    def wrap(self, name: str, operation: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            self.count += 1
+            if self.count == self.at:
+                self.failed = name
+                raise OperationError(name)
+            return operation(*args, **kwargs)
+
+        return counted
+
+
+class OperationError(Exception):
+    pass
+
+
+@pytest.fixture
+def failing(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> Failing:
+    """Every method that the framework's adapters define, and, on PyTorch, what they write with."""
+    found = Failing()
+    modules = [importlib.import_module(f"unified_clip._ops.{kit.name}_ops")]
+    if kit.name == "torch":
+        import torch
+
+        modules.append(importlib.import_module("unified_clip._ops.torch_pairs"))
+        for name in ("_foreach_mul_", "_foreach_copy_", "_foreach_mul", "_foreach_clamp_min_", "_foreach_clamp_max_"):
+            monkeypatch.setattr(torch, name, found.wrap(name, getattr(torch, name)))
+    for module in modules:
+        for kind in vars(module).values():
+            if inspect.isclass(kind) and kind.__module__ == module.__name__ and kind.__name__.endswith("Ops"):
+                for name, method in list(vars(kind).items()):
+                    if inspect.isfunction(method) and not inspect.isgeneratorfunction(method):
+                        monkeypatch.setattr(kind, name, found.wrap(name, method))
+    return found
+
+
+def dense(kit: Kit) -> list[Any]:
+    values = [[30.0, 40.0], [1.0, -2.0, 3.0], [[5.0]]]
+    dtypes = ["float32", kit.floating[-1], "float16"]
+    return [kit.tensor(each, dtype) for each, dtype in zip(values, dtypes, strict=True)]
+
+
+def mixed(kit: Kit) -> list[Any]:
+    """With a sparse gradient, a complex one and an empty one, which take the slow paths."""
+    found = [*dense(kit), None, kit.tensor(np.zeros((0, 2)))]
+    if kit.has_sparse:
+        found[1:1] = [kit.sparse([1, 1, 2], [[3.0], [4.0], [24.0]], 4)]
+        found.append(kit.sparse([0, 0], [[1.0], [1.0]], 2))
+    if kit.complex:
+        found.append(kit.tensor(np.array([3 + 4j]), kit.complex[0]))
+    return found
+
+
+def bits(kit: Kit, gradient: Any) -> bytes | None:
+    if gradient is None:
+        return None
+    is_dense = hasattr(gradient, "shape") and not _is_sparse(gradient)
+    return kit.bits(gradient) if is_dense else kit.dense(gradient).tobytes()
+
+
+def _is_sparse(gradient: Any) -> bool:
+    named = type(gradient).__name__ in ("IndexedSlices", "BCOO")
+    rows = getattr(gradient, "is_selected_rows", None)
+    return named or bool(getattr(gradient, "is_sparse", False) is True) or bool(rows is not None and rows())
+
+
+def by_groups(rules: list[dict[str, Any]], **settings: Any) -> Callable[[Kit, Any], Any]:
+    def clip(kit: Kit, holders: list[Any]) -> Any:
+        named = {f"layer{index}": holder for index, holder in enumerate(holders)}
+        groups = [{"name": f"group{index}", "include": [f"layer{index}"], **rule} for index, rule in enumerate(rules)]
+        clipper = ClipConfig(groups=groups, rule="global_norm", threshold=1.0, **settings).clipper()
+        try:
+            return clipper.clip_(named)
+        finally:
+            holders[:] = named.values()
+
+    return clip
+
+
+NAMES: dict[str, Callable[[Kit, Any], Any]] = {
+    "clip_grad_norm_": lambda kit, holders: kit.namespace.clip_grad_norm_(holders, 1.0),
+    "clip_grad_norm_ of order 1": lambda kit, holders: kit.namespace.clip_grad_norm_(holders, 1.0, 1),
+    "clip_grads_with_norm_": lambda kit, holders: kit.namespace.clip_grads_with_norm_(holders, 1.0, 9.0),
+    "GradientClipByGlobalNorm": lambda kit, holders: kit.namespace.GradientClipByGlobalNorm(1.0).clip_(holders),
+    "GradientClipByNorm": lambda kit, holders: kit.namespace.GradientClipByNorm(1.0).clip_(holders),
+    "clip_grad_value_": lambda kit, holders: kit.namespace.clip_grad_value_(holders, 2.0),
+    "GradientClipByValue": lambda kit, holders: kit.namespace.GradientClipByValue(2.0).clip_(holders),
+    "groups": by_groups([{"rule": "norm", "threshold": 1.0}, {"rule": "global_norm", "threshold": 2.0}]),
+    "groups, zero": by_groups([{"rule": "norm", "threshold": 1.0}], nonfinite="zero"),
+}
+WRITES = ("_foreach_mul_", "_foreach_copy_", "_foreach_mul", "_foreach_clamp_min_", "_foreach_clamp_max_")
+"""What PyTorch writes with on the device path, a few times for a list."""
+
+
+def check_every_failure(kit: Kit, failing: Failing, make: Callable[[], list[Any]], clip: Callable[[Any], Any]) -> None:
+    failing.start(0)
+    expected = [bits(kit, each) for each in make()]
+    for number in range(1, 5000):
+        failing.start(0)
+        holders = kit.in_place(make())
+        failing.start(number)
+        error = None
+        try:
+            clip(holders)
+        except Exception as raised:
+            error = raised
+        failed = failing.failed
+        failing.start(0)
+        found = [bits(kit, each) for each in kit.kept(holders)]
+        if not failed:
+            assert error is None
+            assert found != expected
+            return
+        if isinstance(error, PartlyClippedError):
+            assert failed in WRITES, failed
+            assert "Discard them" in str(error)
+            continue
+        if error is None:  # the adapter looks elsewhere where an operation refuses
+            continue
+        assert isinstance(error, OperationError), (failed, error)
+        assert found == expected, f"{failed} failed, and a gradient was written"
+    raise AssertionError("the call never ends")
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("make", [dense, mixed])
+def test_an_operation_that_fails_leaves_all_gradients_unchanged(
+    kit: Kit, failing: Failing, name: str, make: Callable[[Kit], list[Any]]
+) -> None:
+    if "alue" in name and make is mixed:
+        kinds = [each for each in make(kit) if each is None or "complex" not in str(getattr(each, "dtype", ""))]
+        length = len(kinds)
+        check_every_failure(kit, failing, lambda: mixed(kit)[:length], lambda holders: NAMES[name](kit, holders))
+        return
+    check_every_failure(kit, failing, lambda: make(kit), lambda holders: NAMES[name](kit, holders))
+
+
+class Refusing(dict[str, Any]):
+    """A dict of which one key cannot be set."""
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        if key == "b" and "b" in self and value is not self["b"]:
+            raise OperationError("b is fixed")
+        super().__setitem__(key, value)
+
+
+def test_a_container_that_refuses_an_item_keeps_all_of_them(kit: Kit) -> None:
+    if kit.writable:
+        return
+    first, second, third = kit.tensor([3.0]), kit.tensor([4.0]), kit.tensor([5.0])
+    container = [first, Refusing(a=second, b=third)]
+    for clip in (kit.namespace.clip_grad_norm_, kit.namespace.clip_grad_value_):
+        with pytest.raises(OperationError):
+            clip(container, 1.0)
+        assert container[0] is first
+        assert container[1] == {"a": second, "b": third}
+
+
+def test_a_skipped_step_that_fails_takes_no_gradient_away(kit: Kit, failing: Failing) -> None:
+    clip = ClipConfig(rule="global_norm", threshold=1.0, nonfinite="skip")
+    check_every_failure(
+        kit, failing, lambda: [kit.tensor([np.inf]), kit.tensor([1.0])], lambda holders: clip.clip_(holders)
+    )
