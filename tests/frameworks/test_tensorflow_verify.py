@@ -71,6 +71,40 @@ def tape(clip: str, graph: str = "") -> str:
     return TAPE.replace("CLIP", clip).replace("GRAPH", graph)
 
 
+RATIO = """
+import tensorflow as tf
+
+def step(weights, batches):
+    held = {name: tf.Variable(array) for name, array in weights.items()}
+    GRAPH
+    def one(x, y):
+        with tf.GradientTape() as tape:
+            out = x @ held["weight"] + held["bias"]
+            ratio = tf.clip_by_value(tf.exp(0.1 * out[:2, 0]), 0.9, 1.1)  # of the shape of the bias
+            loss = tf.reduce_mean(tf.square(out - y))
+        grads = [tf.identity(each) for each in tape.gradient(loss, list(held.values()))]
+        held["weight"].assign(tf.clip_by_value(held["weight"], -100.0, 100.0))
+        grads = [tf.clip_by_value(each, -0.25, 0.5) for each in grads]
+        for variable, grad in zip(held.values(), grads):
+            variable.assign_sub(0.25 * grad)
+
+    for batch in batches:
+        one(tf.constant(batch["x"]), tf.constant(batch["y"]))
+        yield held, None
+"""
+
+
+@pytest.mark.parametrize("graph", ["", "@tf.function"])
+def test_values_that_are_clipped_beside_gradients_of_their_shape_are_not_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], graph: str
+) -> None:
+    new = NUMPY.replace("CLIP", "grads = {n: uc.clip_by_value(g, -0.25, 0.5) for n, g in grads.items()}")
+    data = verified(tmp_path, capsys, RATIO.replace("GRAPH", graph), new, "--max-ulp", "64")
+    assert data["same"]
+    assert all(len(step["old"]) == 1 for step in data["steps"])
+    assert data["not_gradients"] == [{"side": "old", "call": "tf.clip_by_value", "count": 8}]
+
+
 def test_a_step_with_a_tape_and_its_port_to_pytorch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     port = TORCH.replace("CLIP", "uc.ClipGradByGlobalNorm(0.5).clip_(net.parameters())")
     data = verified(tmp_path, capsys, tape(ALL), port, "--max-ulp", "64")

@@ -60,6 +60,9 @@ class Seen:
     names: Sequence[str] = ()
     """The framework's own; none: positions."""
 
+    is_gradient: bool | None = True
+    """False for a function that clips any tensor, and was given another one than a gradient; None: not known."""
+
 
 class Observer:
     """Writes into a recording what a framework's function did."""
@@ -104,6 +107,7 @@ def fields(native: Native, seen: Seen) -> dict[str, Any]:
         "call": native.name,
         "framework": native.framework,
         "watched": True,
+        "is_gradient": seen.is_gradient,
         "rule": native.rule,
         "threshold": list(native.threshold) if isinstance(native.threshold, tuple) else native.threshold,
         "norm_type": native.norm_type,

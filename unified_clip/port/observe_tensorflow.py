@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.ops import clip_ops
+from tensorflow.python.ops import array_ops, clip_ops, gradients_util
 
 from .._ops.tensorflow_ops import is_for_xla
 from ..parity.items import from_array
@@ -18,7 +19,22 @@ Describe = Callable[[Sequence[Any]], Native]
 """A call, from the values of its limits."""
 
 
+SAME = ("identity", "stop_gradient", "ensure_shape")
+SAME_IN_GRAPHS = ("Identity", "StopGradient", "EnsureShape", "CheckNumerics", "CheckNumericsV2")
+"""Functions, and operations, that give the tensor that they take."""
+
+ARGUMENTS = ("Placeholder", "PlaceholderWithDefault")
+
+GRADIENTS: WeakValueDictionary[int, Any] = WeakValueDictionary()
+"""By id, the tensors that a tape or `tf.gradients` returned."""
+
+
 def install(observer: Observer) -> None:
+    wrap([(tf.GradientTape, "gradient")], _marking)
+    wrap([(gradients_util, "_GradientsHelper")], _marking)
+    for name in SAME:
+        wrap([(array_ops, name), (tf, name), (tf.compat.v1, name), (tf.compat.v2, name)], _keeping)
+    wrap([(tf.debugging, "check_numerics")], _keeping)
     for name, watched in (
         ("clip_by_global_norm", _by_global_norm),
         ("clip_by_norm", _by_norm),
@@ -31,6 +47,53 @@ def install(observer: Observer) -> None:
 def _as_written(watched: Callable[..., Any], observer: Observer, function: Callable[..., Any]) -> Any:
     """AutoGraph has nothing to convert in it."""
     return tf.autograph.experimental.do_not_convert(watched(observer, function))
+
+
+def _marking(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Mark what a function returns as gradients."""
+
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        result = function(*args, **kwargs)
+        for each in tf.nest.flatten(result):
+            if each is not None:
+                GRADIENTS[id(_values(each))] = _values(each)
+        return result
+
+    return tf.autograph.experimental.do_not_convert(watched)  # type: ignore[no-any-return]
+
+
+def _keeping(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Mark what a function returns, if what it takes is a gradient."""
+
+    def watched(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        result = function(tensor, *args, **kwargs)
+        if _is_marked(tensor):
+            GRADIENTS[id(_values(result))] = _values(result)
+        return result
+
+    return tf.autograph.experimental.do_not_convert(watched)  # type: ignore[no-any-return]
+
+
+def _values(tensor: Any) -> Any:
+    return tensor.values if isinstance(tensor, tf.IndexedSlices) else tensor
+
+
+def _is_marked(tensor: Any) -> bool:
+    return GRADIENTS.get(id(_values(tensor))) is _values(tensor)
+
+
+def from_tape(tensor: Any) -> bool | None:
+    """Return whether a tensor is a gradient that a tape returned; None for an argument of a graph, which may be one."""
+    tensor = _values(tensor)
+    if _is_marked(tensor):
+        return True
+    if not tf.is_symbolic_tensor(tensor):
+        return False
+    while tensor.op.type in SAME_IN_GRAPHS:
+        tensor = tensor.op.inputs[0]
+        if _is_marked(tensor):
+            return True
+    return None if tensor.op.type in ARGUMENTS else False
 
 
 def _by_global_norm(observer: Observer, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -51,7 +114,8 @@ def _by_norm(observer: Observer, function: Callable[..., Any]) -> Callable[..., 
             clipped = function(t, clip_norm, axes, name)
             if not counts or axes is not None:
                 return clipped
-            return tell(observer, _describe("tf.clip_by_norm", "each"), [clip_norm], [t], [clipped])[0]
+            native = _describe("tf.clip_by_norm", "each")
+            return tell(observer, native, [clip_norm], [t], [clipped], is_gradient=from_tape(t))[0]
 
     return watched
 
@@ -63,7 +127,8 @@ def _by_value(observer: Observer, function: Callable[..., Any]) -> Callable[...,
             if not counts or not _is_floating(clipped):
                 return clipped
             limits = [clip_value_min, clip_value_max]
-            return tell(observer, _describe("tf.clip_by_value", "value"), limits, [t], [clipped])[0]
+            native = _describe("tf.clip_by_value", "value")
+            return tell(observer, native, limits, [t], [clipped], is_gradient=from_tape(t))[0]
 
     return watched
 
@@ -92,6 +157,7 @@ def tell(
     after: Sequence[Any],
     weights: Sequence[Any] = (),
     names: Sequence[str] = (),
+    is_gradient: bool | None = True,
 ) -> list[Any]:
     """`after`; in a graph it waits for the call to be told whenever the graph runs."""
     places = [index for index, each in enumerate(before) if each is not None]
@@ -99,7 +165,7 @@ def tell(
 
     def receive(*values: Any) -> None:
         count, found = len(places), [from_array(np.array(each)) for each in values[len(limits) :]]
-        seen = Seen(found[:count], found[count : 2 * count], found[2 * count :], chosen[3])
+        seen = Seen(found[:count], found[count : 2 * count], found[2 * count :], chosen[3], is_gradient)
         observer.see(describe(values[: len(limits)]), seen)
 
     tensors = [tf.convert_to_tensor(each) for part in chosen[:3] for each in part]

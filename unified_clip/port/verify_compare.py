@@ -81,6 +81,8 @@ class Verified:
     """What explains updates that differ where the clips do not."""
 
     max_ulp: float
+    not_gradients: Sequence[tuple[Ran, str, int]] = ()
+    """Calls that clipped other tensors than gradients, and how many: they are not compared."""
 
     @property
     def without_clip(self) -> list[int]:
@@ -124,7 +126,12 @@ def compare(
         finding = _grown(rows, clips, max_ulp)
     if finding is None and rounding:
         finding = _explained(rows, beside, max(max_ulp, ROUNDING))
-    return Verified(old, new, clips, rows, unclipped, finding, max_ulp)
+    not_gradients = [
+        (ran, call, count)
+        for ran, each in zip((old, new), settled, strict=True)
+        for call, count in each.not_gradients.items()
+    ]
+    return Verified(old, new, clips, rows, unclipped, finding, max_ulp, not_gradients)
 
 
 def _called(script: Script) -> str:

@@ -61,7 +61,9 @@ class Known:
         return Named(found, given_unclipped)
 
     def _may_be_gradient(self, line: Line) -> bool:
-        """Of one tensor that is not known: functions that clip numbers are used on much else than gradients."""
+        """Whether one tensor is a gradient: the watcher knows where it came from, else its shape decides."""
+        if line.get("is_gradient") is not None:
+            return bool(line["is_gradient"])
         (parameter,) = line["parameters"].values()
         return form(parameter["shape"]) in self._forms.values() and (line["rule"] != "value" or not self.gradients)
 

@@ -64,6 +64,10 @@ def sentences(found: Verified) -> list[str]:
         f"{ran.script} gives gradients that are not clipped; what the clip calls made of them is compared."
         for ran in found.unclipped
     ]
+    told += [
+        f"{ran.script} calls {call} {count} times on tensors that are no gradients of a tape; these are not compared."
+        for ran, call, count in found.not_gradients
+    ]
     told += [*_without_clip(found), *_parts(found), *_another_eps(found)]
     if found.is_same:
         allowed = f", up to {found.max_ulp:g} ULP" if found.max_ulp else ""
@@ -191,6 +195,7 @@ def as_data(found: Verified) -> dict[str, Any]:
         "same": found.is_same,
         "max_ulp": found.max_ulp,
         "steps": [_row_data(row, found.max_ulp) for row in found.rows],
+        "not_gradients": [{"side": ran.script.side, "call": call, "count": n} for ran, call, n in found.not_gradients],
         "without_clip": found.without_clip,
         "unclipped": [ran.script.side for ran in found.unclipped],
         "finding": None if found.finding is None else vars(found.finding),

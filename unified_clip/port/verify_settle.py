@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +45,9 @@ class Settled:
     unclipped: frozenset[int]
     """The steps after which the function gave gradients that are not clipped."""
 
+    not_gradients: Mapping[str, int]
+    """By name, how many calls are left out because they clipped no gradient."""
+
     order: Mapping[int, Sequence[frozenset[str]]]
     """By step, of which parameters its calls were, by the names by which lists are ordered."""
 
@@ -61,10 +65,13 @@ def settle(
     before: dict[int, dict[str, Dense]] = {}
     clipped: dict[int, dict[str, Dense]] = {}
     unclipped = set()
+    not_gradients: Counter[str] = Counter()
     order: dict[int, list[frozenset[str]]] = {}
     for step, group in itertools.groupby(lines, key=lambda line: line["step"]):
         known = Known(ran, weights, step, steps)
-        named = [(line, found) for line in group if (found := known.named(line, ran.directory)) is not None]
+        seen = [(line, known.named(line, ran.directory)) for line in group]
+        not_gradients.update(line["call"] for line, found in seen if found is None)
+        named = [(line, found) for line, found in seen if found is not None]
         for line, found in named:
             before.setdefault(step, {}).update(_renamed(_given(line, ran.directory), found))
             clipped.setdefault(step, {}).update(_renamed(after(line, ran.directory), found))
@@ -75,7 +82,7 @@ def settle(
         settled += _in_order(merged, order[step], like.order.get(step, []) if like else [])
     path.write_text("".join(json.dumps(_json.plain(line)) + "\n" for line in [header, *settled]), encoding="utf-8")
     names = frozenset(name for line in settled for name in line["parameters"])
-    return Settled(path, len(settled), names, before, clipped, frozenset(unclipped), order)
+    return Settled(path, len(settled), names, before, clipped, frozenset(unclipped), not_gradients, order)
 
 
 def _given(line: Line, directory: Path) -> dict[str, Dense]:
