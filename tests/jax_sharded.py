@@ -88,6 +88,28 @@ def with_own_array(committed: bool, stated: dict[str, Any]) -> float:
     return float(uc.get_total_norm([sharded(np.array([3.0, 0, 0, 0], np.float32), ["x"]), own], **stated))
 
 
+def with_unequal_copy(stated: dict[str, Any]) -> float:
+    """The norm of an array over all devices, and one that each process has with other numbers."""
+    own = jnp.full((), 3.0 + jax.process_index())
+    return float(uc.get_total_norm([sharded(np.array([3.0, 0, 0, 4.0], np.float32), ["x"]), own], **stated))
+
+
+def rejecting(p: float) -> tuple[str, float]:
+    """What is raised where one process has an array of integers, and the norm of the next call."""
+    cut = sharded(np.array([3.0, 0, 0, 4.0], np.float32), ["x"])
+    own = jnp.ones(2, jnp.int32 if jax.process_index() == 1 else jnp.float32)
+    try:
+        uc.get_total_norm([cut, own], p)
+    except (TypeError, ValueError) as error:
+        return f"{type(error).__name__}: {error}", float(uc.get_total_norm([cut]))
+    raise AssertionError("integers are no gradients")
+
+
+def in_another_order() -> float:
+    given = [("a", sharded(np.ones(4, np.float32), ["x"])), ("b", sharded(np.ones(8, np.float32), ["x"]))]
+    return float(uc.get_total_norm(dict(reversed(given) if jax.process_index() == 1 else given)))
+
+
 def clipped_with_a_copy(mesh_is_set: bool) -> tuple[float, float, list[bool]]:
     """The norm, that afterwards, and what is committed, of a number that every process has and an array over all."""
     held = [jnp.full((), 4.0), sharded(np.array([3.0, 0, 0, 0], np.float32), ["x"])]

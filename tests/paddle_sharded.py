@@ -311,6 +311,27 @@ def spoiled(rank: int, value: float, arrays: Sequence[np.ndarray], p: float, rai
     return norm.item(), bool(np.isnan(given[0].grad._local_value().numpy()).all())
 
 
+def beside_unequal(arrays: Sequence[np.ndarray], ownership: Any) -> float:
+    """The norm, with a plain gradient that each process has with another number."""
+    given = [*parameters(arrays, "rows"), parameter_with(paddle.to_tensor([float(dist.get_rank())]))]
+    return float(uc.clip_grad_norm_(given, 1.0, ownership=ownership))
+
+
+def rejecting(arrays: Sequence[np.ndarray], p: float) -> tuple[str, float]:
+    """What is raised where one process has a tensor of integers, and the norm of the next call."""
+    (cut,) = parameters(arrays, "rows")
+    own = paddle.ones([2], "int32" if dist.get_rank() == 1 else "float32")
+    try:
+        uc.get_total_norm([cut.grad, own], p)
+    except (TypeError, ValueError) as error:
+        return f"{type(error).__name__}: {error}", float(uc.get_total_norm([cut.grad]))
+    raise AssertionError("integers are no gradients")
+
+
+def in_another_order(arrays: Sequence[np.ndarray]) -> None:
+    uc.clip_grad_norm_(parameters(arrays, "rows")[:: -1 if dist.get_rank() == 1 else 1], 1.0)
+
+
 def limited_by_rank(limits: Sequence[float], arrays: Sequence[np.ndarray]) -> None:
     uc.clip_grad_norm_(parameters(arrays, "rows"), limits[dist.get_rank()])
 

@@ -229,12 +229,12 @@ def configured(first: dict[str, Any], others: dict[str, Any], details: bool = Fa
     return call
 
 
-def chosen(first: str, others: str) -> Call:
+def chosen(first: str, others: str, **declared: Any) -> Call:
     """Of the parameters with such names: a, b, c."""
 
     def call(given: Parameters, rank: int) -> Any:
         config = ClipConfig(rule="global_norm", threshold=1.0, include=[others if rank else first])
-        return config.clip_(dict(zip("abc", given, strict=True)))
+        return config.clipper(**declared).clip_(dict(zip("abc", given, strict=True)))
 
     return call
 
@@ -258,6 +258,24 @@ def each_by_its_own(**stated: Any) -> Call:
 
 def beside_plain(given: Parameters) -> Parameters:
     return given[:2] + plain(given)[2:]
+
+
+UNEQUAL: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "other numbers": lambda gradient: gradient + 1,
+    "the last bit": lambda gradient: gradient.nextafter(torch.tensor(math.inf)),
+    "another order": lambda gradient: gradient.flip(0),
+    "negated": torch.neg,
+    "NaN": lambda gradient: gradient * math.nan,
+}
+"""What the second process does with its copy."""
+
+
+def beside_unequal(change: Callable[[torch.Tensor], torch.Tensor], given: Parameters) -> Parameters:
+    last = nn.Parameter(torch.zeros(4))
+    last.grad = torch.tensor([3.0, 4.0, 5.0, 6.0])
+    if dist.get_rank() == 1:
+        last.grad = change(last.grad)
+    return [*given[:2], last]
 
 
 def plain_alone(given: Parameters) -> Parameters:
@@ -360,7 +378,12 @@ CASES: dict[str, tuple[Prepare, Call]] = {
         for what in ("raise", "skip", "zero")
     },
     "others by name": (as_they_are, chosen("a", "b")),
-    "a plain one by name": (plain_alone, chosen("c", "c")),
+    "a plain one by name": (plain_alone, chosen("c", "c", ownership="replicated")),
+    "a copy without a gradient": (plain_alone, clip()),
+    **{
+        f"unequal copies, {how}": (functools.partial(beside_unequal, change), clip())
+        for how, change in UNEQUAL.items()
+    },
     "copies by their own norms, counted": (beside_plain, each_by_its_own(check_numel=True)),
     "copies by their own norms, in a group": (beside_plain, each_by_its_own(process_group=lambda: dist.group.WORLD)),
     "parts of parameters in pairs": (as_they_are, in_pairs("GradientClipByGlobalNorm", DTensor.to_local)),

@@ -94,8 +94,8 @@ NOT_TOLD = "on devices of rank [01] alone, which does not tell what the others h
     ("function", "args", "message"),
     [
         ("with_own_array", (True, {}), NOT_TOLD),
-        ("disagreeing", (), "the processes disagree about threshold: 1.0 on rank 0; 2.0 on rank 1"),
-        ("disagreeing_about_copies", (), "the processes disagree about threshold: 1.0 on rank 0; 2.0 on rank 1"),
+        ("disagreeing", (), "the ranks disagree about threshold: 1.0 on rank 0; 2.0 on rank 1"),
+        ("disagreeing_about_copies", (), "the ranks disagree about threshold: 1.0 on rank 0; 2.0 on rank 1"),
         ("norm_of_four", ({"check_numel": 5},), "4 gradient elements were counted, and 5 expected"),
         ("norm_of_four", ({"process_group": None},), "process_group is None, and other processes have parts"),
         ("norm_of_rows", (("x",), {"process_group": None}), "process_group is None, and other processes have parts"),
@@ -112,6 +112,27 @@ NOT_TOLD = "on devices of rank [01] alone, which does not tell what the others h
 def test_faults_are_told_on_every_process(world: World, function: str, args: tuple[Any, ...], message: str) -> None:
     for failure in world.attempt(getattr(jax_sharded, function), *args):
         assert re.search(message, str(failure))
+
+
+def test_arrays_that_are_not_committed_are_copies_only_where_all_ranks_have_the_same_bits(world: World) -> None:
+    message = "the gradients at position 1 differ between ranks. .* pass ownership: 'replicated'"
+    for failure in world.attempt(jax_sharded.with_unequal_copy, {}):
+        assert re.search(message, str(failure))
+    norm = reference.norm([np.array([3.0, 4.0, 3.0, 4.0], np.float32)])
+    assert world.run(jax_sharded.with_unequal_copy, {"ownership": "distinct"}) == [norm] * 2
+
+
+@pytest.mark.parametrize("p", [2.0, math.inf])
+def test_where_one_rank_rejects_all_raise(world: World, p: float) -> None:
+    for rank, (error, norm) in enumerate(world.run(jax_sharded.rejecting, p)):
+        reason = "TypeError: position 1 is int32"
+        assert error.startswith(reason if rank == 1 else f"ValueError: rank 1 rejected this call: {reason}"), error
+        assert norm == 5.0, "the ranks are at the same call again"
+
+
+def test_parameters_in_another_order_are_found(world: World) -> None:
+    for failure in world.attempt(jax_sharded.in_another_order):
+        assert "the parameter at position 0 (parameter 'a'): 'a' [4] on rank 0; 'b' [8] on rank 1" in str(failure)
 
 
 def test_nan_on_one_process_is_known_to_all(world: World) -> None:

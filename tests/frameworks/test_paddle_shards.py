@@ -190,9 +190,9 @@ def test_an_error_names_the_tensor_where_it_is_and_the_process_elsewhere(worlds:
 
 def test_processes_that_disagree_are_told_about_what(worlds: Callable[[int], World]) -> None:
     for found in worlds(2).attempt(paddle_sharded.limited_by_rank, [1.0, 2.0], arrays()):
-        assert re.search("the processes disagree about .*threshold: 1.0 on rank 0; 2.0 on rank 1", str(found))
+        assert re.search("the ranks disagree about .*threshold: 1.0 on rank 0; 2.0 on rank 1", str(found))
     for found in worlds(2).attempt(paddle_sharded.of_fewer, 1, arrays()):
-        assert "the processes disagree about the number of parameters: 5 on rank 0; 4 on rank 1" in str(found)
+        assert "the ranks disagree about the number of parameters: 5 on rank 0; 4 on rank 1" in str(found)
 
 
 def test_meshes_of_some_processes_do_not_tell_what_the_others_hold(worlds: Callable[[int], World]) -> None:
@@ -200,7 +200,7 @@ def test_meshes_of_some_processes_do_not_tell_what_the_others_hold(worlds: Calla
     for found in worlds(4).attempt(paddle_sharded.on_first_half, given):
         assert "the gradients are on process meshes of 2 of the 4 processes" in str(found)
     for found in worlds(4).attempt(paddle_sharded.on_first_half, given, "all"):
-        assert "pass ownership: 'replicated' if they hold copies" in str(found)
+        assert "pass ownership: 'replicated' if every rank has a copy" in str(found)
     n = reference.norm(given)
     assert worlds(4).run(paddle_sharded.on_first_half, given, "all", "distinct") == [n] * 4
 
@@ -243,6 +243,32 @@ def test_pairs_tell_by_their_parameters(worlds: Callable[[int], World]) -> None:
     given = [np.array([[3.0], [7.0]], np.float32), np.array([4.0], np.float32)]
     (_, high), (first, low) = (whole.clip_by_norm(np.float32([3.0, 4.0]), 1.0).tolist() for _ in range(2))
     assert worlds(2).run(paddle_sharded.in_pairs, given) == [[[first], [high]], [None, [low]]]
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_plain_tensors_are_copies_only_where_all_ranks_have_the_same_bits(
+    worlds: Callable[[int], World], size: int
+) -> None:
+    given = [np.array([[3.0], [4.0], [0.0], [0.0]], np.float32)]
+    for found in worlds(size).attempt(paddle_sharded.beside_unequal, given, None):
+        assert re.search("gradients at position 1 .*differ between ranks. .* pass ownership: 'replicated'", str(found))
+    n = reference.norm([*given, np.arange(size, dtype=np.float32)])
+    assert worlds(size).run(paddle_sharded.beside_unequal, given, "distinct") == [n] * size
+
+
+@pytest.mark.parametrize("p", [2.0, math.inf])
+def test_where_one_rank_rejects_all_raise(worlds: Callable[[int], World], p: float) -> None:
+    given = [np.array([[3.0], [4.0]], np.float32)]
+    for rank, (error, norm) in enumerate(worlds(2).run(paddle_sharded.rejecting, given, p)):
+        reason = "TypeError: position 1 "
+        assert error.startswith(reason if rank == 1 else f"ValueError: rank 1 rejected this call: {reason}"), error
+        assert norm == 5.0, "the ranks are at the same call again"
+
+
+def test_parameters_in_another_order_are_found(worlds: Callable[[int], World]) -> None:
+    given = [np.ones((4, 2), np.float32), np.ones((8, 2), np.float32)]
+    for found in worlds(2).attempt(paddle_sharded.in_another_order, given):
+        assert re.search(r"the parameter at position 0 .*: \[4, 2\] on rank 0; \[8, 2\] on rank 1", str(found))
 
 
 @pytest.mark.parametrize(("function", "attributes"), [("clip_by_norm", False), ("clip_", False), ("clip_", True)])
@@ -289,6 +315,6 @@ def test_when_a_process_ends_the_others_end_with_an_error() -> None:
         assert time.monotonic() - began < 30  # Paddle's own limit, which cannot be set
         assert gone.exitcode == 3
         assert "RuntimeError" in str(here)
-        assert "This was rank 0 of the 2 processes of a group that clip gradients together" in str(here)
+        assert "Rank 0 of 2 waited for the other ranks of its process group" in str(here)
     finally:
         world.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -16,9 +17,12 @@ import reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from unified_clip._core import consensus
+from unified_clip._core.consensus import Call, Exchange
+from unified_clip._core.containers import Leaf
 from unified_clip._core.exact import Accumulator
-from unified_clip._core.shards import AGREED, Across, Alone, Exchange, Row, SharedPath, each_norm
-from unified_clip._ops import kernels
+from unified_clip._core.shards import Across, Alone, Row, SharedPath, each_norm
+from unified_clip._ops import checksums, kernels
 
 LIMIT = 10
 """Seconds that one may wait for the others."""
@@ -37,7 +41,7 @@ class Member:
     """A `Group` in a thread: what it adds up has to fit int64, and to be of one length everywhere."""
 
     def __init__(self, meeting: Meeting, rank: int) -> None:
-        self._meeting, self.rank, self.size = meeting, rank, len(meeting.left)
+        self._meeting, self.rank, self.size, self.key = meeting, rank, len(meeting.left), self
 
     def total(self, numbers: Sequence[int]) -> list[int]:
         return self._found(numbers, sum)
@@ -68,10 +72,17 @@ class Sums:
     def greatest(self, dtype: str) -> float:
         return kernels.greatest(self._parts, dtype)
 
+    def checksum(self) -> int:
+        return checksums.checksum([array for array, _ in self._parts])
+
     def relative_sum(self, p: float, top: float) -> tuple[float, float]:
         return kernels.relative_sum(self._parts, p, top)
 
     general_root = staticmethod(kernels.general_root)
+
+
+def leaf(position: int) -> Leaf:
+    return Leaf(None, position)
 
 
 class Held:
@@ -79,7 +90,18 @@ class Held:
 
     def __init__(self, group: Any, arrays: Sequence[np.ndarray], **told: Any) -> None:
         self._group, self.values = group, [np.asarray(array) for array in arrays]
-        self.parameters = told.get("parameters")
+        self.parameters, self.numel = told.get("parameters"), told.get("numel")
+        self._names, self._copies = told.get("names"), told.get("copies", ())
+        self._without = told.get("without", ())
+
+    def labels(self) -> list[tuple[Leaf, str]] | None:
+        return None if self._names is None else [(leaf(at), name) for at, name in enumerate(self._names)]
+
+    def missing(self) -> list[Leaf]:
+        return [leaf(at) for at in self._without]
+
+    def copies(self) -> list[tuple[Leaf, Any]]:
+        return [(leaf(at), self.values[at]) for at in self._copies]
 
     def group(self) -> Any:
         return self._group
@@ -88,7 +110,10 @@ class Held:
         return [self.values[index] for index in indices]
 
     def rows(self, known_only: bool = False) -> list[Row]:
-        return [Row(index if array.size else None, [self._group]) for index, array in enumerate(self.values)]
+        return [
+            Row(index if array.size else None, [self._group], leaf(index), self._names and self._names[index])
+            for index, array in enumerate(self.values)
+        ]
 
     def whole(self, index: int) -> Any:
         return self.values[index]
@@ -104,7 +129,7 @@ def together(size: int, run: Callable[[Member], Any]) -> tuple[list[Any], int]:
 def norm_of(group: Any, arrays: Sequence[np.ndarray], p: float, agreed: Any = None, **told: Any) -> tuple[float, str]:
     local = SimpleNamespace(constant=float, norm_dtype="")
     held: Any = Held(group, arrays, **told)
-    path = SharedPath(local, held, range(len(arrays)), agreed or {}, Sums, told.get("numel"))  # type: ignore[arg-type]
+    path = SharedPath(local, held, range(len(arrays)), agreed or {}, Sums, is_first=True)  # type: ignore[arg-type]
     return path.norm(p), local.norm_dtype
 
 
@@ -197,7 +222,7 @@ def refused(size: int, run: Callable[[Member], Any]) -> str:
     [
         ({"agreed": {"threshold": 1.0}}, {"agreed": {"threshold": 1.0 + 2**-52}}, "threshold: 1.0000000000000002 on r"),
         ({"agreed": {"threshold": 1.0}}, {}, "threshold: None on rank 1, 2; 1.0 on rank 0"),
-        ({"agreed": {"error_if_nonfinite": 1.0}}, {"agreed": {"error_if_nonfinite": 0.0}}, "True on rank 0"),
+        ({"agreed": {"error_if_nonfinite": True}}, {"agreed": {"error_if_nonfinite": False}}, "True on rank 0"),
         ({"parameters": 7}, {"parameters": 8}, "the number of parameters: 8 on rank 1, 2; 7 on rank 0"),
         ({"parameters": 7}, {}, "the number of parameters: None on rank 1, 2; 7 on rank 0"),
         ({"numel": 2**40}, {"numel": 2**40 + 1}, f"the number of gradient elements: {2**40 + 1} on rank 1, 2"),
@@ -206,7 +231,7 @@ def refused(size: int, run: Callable[[Member], Any]) -> str:
 def test_what_differs_is_told_with_who_has_what(p: float, own: Any, other: Any, told: str) -> None:
     array = np.ones(2, np.float32)
     message = refused(3, lambda group: norm_of(group, [array], p, **(other if group.rank else own)))
-    assert message.startswith("the processes disagree about ")
+    assert message.startswith("the ranks disagree about ")
     assert told in message
 
 
@@ -222,7 +247,7 @@ def test_orders_that_differ_are_found_whatever_is_done_with_the_numbers(
     choice."""
 
     def total(member: Member, numbers: Sequence[int]) -> list[int]:
-        return member._found(numbers, how if len(numbers) > 3 else sum)  # by_rank is for all alike
+        return member._found(numbers, how if len(numbers) == 173 else sum)  # the rest is for all alike
 
     monkeypatch.setattr(Member, "greatest", lambda member, numbers: member._found(numbers, how))
     monkeypatch.setattr(Member, "total", total)
@@ -230,7 +255,7 @@ def test_orders_that_differ_are_found_whatever_is_done_with_the_numbers(
 
     def run(group: Member) -> Any:
         p = orders[group.rank > 0]
-        return Exchange(group, {}).compare() if p is None else norm_of(group, [array], p)
+        return Exchange(group, Call()).compare() if p is None else norm_of(group, [array], p)
 
     assert f"norm_type: {orders[1]} on rank 1, 2; {orders[0]} on rank 0" in refused(3, run)
 
@@ -246,7 +271,7 @@ def test_many_processes_are_told_of_in_short() -> None:
     message = refused(40, lambda group: norm_of(group, [np.ones(1)], 2.0, {"threshold": float(group.rank % 9)}))
     assert "0.0 on rank 0, 9, 18, 27 and others; 1.0 on rank 1, 10, 19, 28 and others; " in message
     assert "5.0 on rank" not in message
-    assert len(message) < 400
+    assert len(message) < 500
 
 
 @pytest.mark.parametrize("p", [1.0, 2.0, 3.0, math.inf])
@@ -258,10 +283,6 @@ def test_elements_are_counted(p: float) -> None:
             together(3, run)
         else:
             assert refused(3, run).startswith("7 gradient elements were counted, and 8 expected")
-
-
-def test_all_that_is_compared_has_a_name() -> None:
-    assert list(Exchange(Alone(), {})._agreed) == list(AGREED)
 
 
 @given(size=st.integers(1, 4), seed=st.integers(0, 2**32))
@@ -343,3 +364,209 @@ def test_all_else_is_asked_of_what_is_held_here_but_for_slices() -> None:
     assert path.on_host
     with pytest.raises(ValueError, match="axes cannot be used with a gradient that several processes hold"):
         path.slice_norms([0])
+
+
+# -- what ranks compare
+
+
+def alike(group: Any, **told: Any) -> tuple[float, str]:
+    return norm_of(group, [np.ones(2, np.float32)], told.pop("p", 2.0), **told)
+
+
+@pytest.mark.parametrize("p", [2.0, math.inf])
+def test_another_parameter_is_named(p: float) -> None:
+    message = refused(3, lambda group: alike(group, p=p, names=["a [2]", "b [3]" if group.rank else "c [3]"]))
+    assert "the parameter at position 1: b [3] on rank 1, 2; c [3] on rank 0" in message
+
+
+@pytest.mark.parametrize("p", [2.0, math.inf])
+def test_only_ranks_that_know_their_parameters_compare_them(p: float) -> None:
+    known = ["a [2]", "b [3]"]
+    found, _ = together(3, lambda group: alike(group, p=p, names=None if group.rank == 1 else known))
+    assert len(set(found)) == 1
+    assert "at position 1" in refused(
+        3, lambda group: alike(group, p=p, names=[known, None, ["a [2]", "b"]][group.rank])
+    )
+    assert len(set(together(2, lambda group: alike(group, p=p))[0])) == 1
+
+
+def of_copies(group: Any, p: float, arrays: Sequence[np.ndarray]) -> tuple[float, str]:
+    """The norm of gradients that each rank has, taken for copies, so that the first counts."""
+    local = SimpleNamespace(constant=float, norm_dtype="")
+    held: Any = Held(group, arrays, copies=range(len(arrays)))
+    held.counted = lambda indices: arrays if group.rank == 0 else []
+    path = SharedPath(local, held, range(len(arrays)), {}, Sums, is_first=True)  # type: ignore[arg-type]
+    return path.norm(p), local.norm_dtype
+
+
+@pytest.mark.parametrize("p", [1.0, 2.0, 3.0, math.inf])
+def test_copies_have_the_same_bits_on_all_ranks(p: float) -> None:
+    found, calls = together(3, lambda group: of_copies(group, p, [np.full(2, 3.0, np.float32)]))
+    assert len(set(found)) == 1
+    assert calls == (2 if p == 3 else 1), "they are compared in the same collective"
+    other = np.nextafter(np.float32(3.0), np.float32(4.0))
+    for at in range(3):
+        run = lambda group: of_copies(group, p, [np.array([3.0, other if group.rank == at else 3.0], np.float32)])  # noqa: B023, E731
+        assert refused(3, run).startswith(
+            "the gradients at position 0 differ between ranks. They were taken for copies"
+        )
+
+
+def test_up_to_four_copies_that_differ_are_named() -> None:
+    message = refused(2, lambda group: of_copies(group, 2.0, [np.full(1, float(group.rank))] * 6))
+    assert message.startswith("the gradients at position 0, position 1, position 2, position 3 and 2 more differ")
+    message = refused(2, lambda group: of_copies(group, 2.0, [np.ones(1)] * (2 - group.rank)))
+    assert message.startswith("the gradients at position 1 differ between ranks. rank 1 has none at position 1. They")
+
+
+def test_copies_that_are_not_numbers_may_have_other_bits() -> None:
+    """Then the norm is NaN on all ranks."""
+    other = np.array([0x7FC00001], np.uint32).view(np.float32)
+    for p in (2.0, math.inf):
+        found, _ = together(
+            2, lambda group, p=p: of_copies(group, p, [other if group.rank else np.full(1, math.nan, np.float32)])
+        )
+        assert all(math.isnan(n) for n, _ in found)
+
+
+def test_a_checksum_depends_on_every_bit_and_on_the_order() -> None:
+    array = np.random.default_rng(0).standard_normal(3 * checksums.CHUNK // 2).astype(np.float32)
+    found = {checksums.checksum([array])}
+    changes = [-array, array[::-1], np.roll(array, 1), np.roll(array, checksums.CHUNK), array[:-1], np.append(array, 0)]
+    for at in range(32):  # each bit of one number, and of two, where sums would be the same
+        for places in ([5], [5, 9], [checksums.CHUNK + 5, 5]):
+            bits = array.copy().view(np.uint32)
+            bits[places] ^= np.uint32(1 << at)
+            changes.append(bits.view(np.float32))
+    for first, second in ((0, 1), (0, 2), (7, 3 * checksums.CHUNK // 2 - 1)):
+        swapped = array.copy()
+        swapped[[first, second]] = swapped[[second, first]]
+        changes.append(swapped)
+    found |= {checksums.checksum([change]) for change in changes}
+    assert len(found) == 1 + len(changes)
+    assert checksums.checksum([array[:7], array[7:]]) != checksums.checksum([array[:8], array[8:]])
+    assert checksums.checksum([np.zeros(1, np.float16)]) != checksums.checksum([np.zeros(2, np.float16)])
+
+
+def test_the_names_that_were_called_are_told() -> None:
+    def call(group: Member) -> None:
+        name = "clip_by_global_norm" if group.rank else "clip_grad_norm_"
+        Exchange(group, Call({"eps": 1e-6 if group.rank else 0.0}, remarks=lambda: {"function": name})).compare()
+
+    message = refused(3, call)
+    assert "eps: 1e-06 on rank 1, 2; 0.0 on rank 0. rank 1, 2 called clip_by_global_norm, rank 0 called" in message
+
+
+def test_gradients_that_are_missing_are_named_where_elements_are_counted() -> None:
+    def call(group: Member) -> Any:
+        return alike(group, numel=0 if group.rank == 1 else 4, without=range(5) if group.rank == 1 else ())
+
+    message = refused(2, call)
+    assert "the number of gradient elements: 4 on rank 0; 0 on rank 1. rank 1 has no gradient for 5 of the" in message
+    assert (
+        "(position 0, position 1, position 2, ...): set gradients of zeros there, or leave check_numel out" in message
+    )
+
+
+@pytest.mark.parametrize("p", [2.0, math.inf])
+def test_calls_are_counted_by_group_so_that_one_that_failed_alone_is_found(p: float) -> None:
+    def run(group: Member) -> list[str]:
+        found = []
+        if group.rank == 1:
+            with pytest.raises(ConnectionError) as caught:
+                alike(Broken(group), p=p)
+            assert "Rank 1 of 3 waited for the other ranks" in str(caught.value.__notes__)
+        for _ in range(2):
+            with pytest.raises(ValueError) as differing:
+                alike(group, p=p)
+            found.append(str(differing.value))
+        return found
+
+    for first, second in together(3, run)[0]:
+        assert "the number of this call in its process group: 1 on rank 0, 2; 2 on rank 1. A rank skipped a" in first
+        assert "the number of this call in its process group: 2 on rank 0, 2; 3 on rank 1. A rank skipped a" in second
+
+
+class Broken:
+    """A group whose network is down."""
+
+    def __init__(self, group: Member) -> None:
+        self.rank, self.size, self.key = group.rank, group.size, group
+
+    def total(self, numbers: Sequence[int]) -> list[int]:
+        raise ConnectionError("the network is down")
+
+    greatest = total
+
+
+# -- rejections
+
+
+def awaited(group: Any, error: Exception) -> list[str]:
+    """Reject a call that others wait for; the notes that the error has then."""
+    consensus.AWAITED.group = (lambda: group) if group is None or hasattr(group, "rank") else group
+    consensus.send_rejection(error)
+    assert consensus.AWAITED.group is None
+    return list(getattr(error, "__notes__", []))
+
+
+@pytest.mark.parametrize("p", [1.0, 2.0, 3.0, math.inf])
+def test_where_one_rank_rejects_the_others_raise_with_its_reason(p: float) -> None:
+    def run(group: Member) -> str:
+        if group.rank == 1:
+            assert awaited(group, TypeError("no gradient")) == []
+        else:
+            with pytest.raises(ValueError) as caught:
+                alike(group, p=p)
+            assert "rank 1 rejected this call: TypeError: no gradient. Correct it there." in str(caught.value)
+        return str(alike(group, p=p)[0])
+
+    assert len(set(together(3, run)[0])) == 1, "the ranks are at the same call again"
+
+
+def test_all_ranks_may_reject_a_call() -> None:
+    assert together(3, lambda group: awaited(group, TypeError(f"{group.rank}")))[0] == [[]] * 3
+
+
+def test_a_rank_rejects_alone_where_no_other_waits() -> None:
+    assert awaited(None, TypeError()) == []
+    assert awaited(Alone(), TypeError()) == []
+    assert awaited(Broken(Member(Meeting(2), 0)), consensus.undeclared("nothing declares it")) == []
+    consensus.send_rejection(TypeError())  # which nobody waits for
+
+
+def test_a_rejection_that_cannot_be_sent_is_a_note() -> None:
+    (note,) = awaited(Broken(Member(Meeting(2), 0)), TypeError())
+    assert note == "The other ranks were not told: ConnectionError: the network is down"
+
+
+def test_a_rank_that_waits_for_long_with_an_error_logs_it(monkeypatch: Any, caplog: Any) -> None:
+    monkeypatch.setattr(consensus, "PATIENCE", 0.0)
+
+    def slow(numbers: Sequence[int]) -> list[int]:
+        time.sleep(0.2)
+        return list(numbers)
+
+    group = SimpleNamespace(rank=0, size=2, key=threading.Event(), total=slow)
+    awaited(group, TypeError("no gradient"))
+    assert "to raise on all of them: TypeError('no gradient')" in caplog.text
+
+
+def test_norms_of_single_gradients_that_differ_leave_no_rank_waiting() -> None:
+    """The ranks of a mesh of two rows and two columns, along which gradients are spread."""
+    rows, columns = [Meeting(2) for _ in range(2)], [Meeting(2) for _ in range(2)]
+
+    def run(group: Member) -> str:
+        at, to = divmod(group.rank, 2)
+        held = Held(None, [np.ones(2)])
+        groups = [Member(rows[at], to), Member(columns[to], at)]
+        held.rows = lambda known_only=False: [Row(0, groups, leaf(0), "[2]")]  # type: ignore[method-assign]
+        with pytest.raises(ValueError) as caught:
+            each_norm(held, 2, {"threshold": float(group.rank == 0)}, Sums)  # type: ignore[arg-type]
+        return str(caught.value)
+
+    first, second, third, fourth = together(4, run)[0]
+    for message in (first, second):
+        assert message.startswith("the ranks disagree about threshold: 1.0 on rank 0; 0.0 on rank 1")
+    for message in (third, fourth):
+        assert message.startswith("rank 0 rejected this call: ValueError: the ranks disagree about threshold")

@@ -76,13 +76,24 @@ class GradientClip(Bound):
         function, order = f"{type(self).__name__}.clip_", self._needs_order
         plain = self.need_clip is None
         gradients = together(
-            ops, parameters, function, self._instead, plain=plain, keep=self._takes, order=order, across=self._across
+            ops,
+            parameters,
+            function,
+            self._instead,
+            plain=plain,
+            keep=self._takes,
+            order=order,
+            across=self._across,
+            measures=self._measures,
         )
         norm = self._clip(gradients)
         gradients.finish()
         return norm
 
     _needs_order: ClassVar[bool] = False
+    _measures: ClassVar[bool] = False
+    """Whether a call takes one norm over all gradients."""
+
     _across = HERE_OR_TOLD
 
     def _whole(self, ops: Ops, pairs: Any) -> WholeSame | None:
@@ -210,6 +221,8 @@ class GradientClipByGlobalNorm(GradientClip):
         [('weight', array([0.6])), ('bias', array([0.8]))]
     """
 
+    _measures = True
+
     def __init__(
         self,
         clip_norm: Any,
@@ -328,7 +341,10 @@ def clip_pairs(ops: Ops, params_grads: Any, clip_of: Callable[[Any], GradientCli
             members += [leaf for leaf in own if clip._takes(parameter)]
     results = {leaf.position: leaf.tensor for leaf in leaves}
     for clip, members in groups.values():
-        gradients = SameObjects(ops, Tree(members, list), order=clip._needs_order, across=clip._across)
+        gradients = SameObjects(
+            ops, Tree(members, list), order=clip._needs_order, across=clip._across, measures=clip._measures
+        )
+        gradients.function = type(clip).__name__
         if gradients.values or gradients.shards:  # which others may have the values of
             clip._clip(gradients)
         results.update(zip((leaf.position for leaf in members), gradients.result(), strict=True))

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
-from . import watch
+from . import consensus, watch
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -14,7 +14,15 @@ R = TypeVar("R")
 
 def as_it_is(body: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     watcher = watch.watcher
-    return body(*args, **kwargs) if watcher is None else watcher.run(body, *args, **kwargs)
+    try:
+        return body(*args, **kwargs) if watcher is None else watcher.run(body, *args, **kwargs)
+    except Exception as error:
+        if consensus.AWAITED.group is not None:
+            consensus.send_rejection(error)
+        raise
+    finally:
+        if consensus.AWAITED.group is not None:  # of a call that needed no other rank
+            consensus.AWAITED.group = None
 
 
 def nothing(message: str) -> None:

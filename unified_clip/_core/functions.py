@@ -90,7 +90,9 @@ class Functions:
         limit, p = checks.threshold(ops, max_norm, "max_norm", differentiable=False), checks.norm_type(norm_type)
         plain = isinstance(limit, float) and not error_if_nonfinite
         across = Across(process_group, ownership, check_numel)
-        gradients = together(ops, parameters, "clip_grad_norm_", "clip_by_global_norm", plain=plain, across=across)
+        gradients = together(
+            ops, parameters, "clip_grad_norm_", "clip_by_global_norm", plain=plain, across=across, measures=True
+        )
         norm = rule.clip_together(gradients, limit, rule.PYTORCH, p=p, error_if_nonfinite=error_if_nonfinite)
         gradients.finish()
         return norm
@@ -259,7 +261,9 @@ class Functions:
             given = None if use_norm is None else checks.given_norm(ops, use_norm, "use_norm", differentiable=True)
             plain = isinstance(limit, float) and isinstance(given, float | None)
             across = Across(process_group, ownership, check_numel)
-            gradients = functional(ops, t_list, "clip_by_global_norm", plain=plain, across=across)
+            gradients = functional(
+                ops, t_list, "clip_by_global_norm", plain=plain, across=across, measures=given is None
+            )
             norm = rule.clip_together(gradients, limit, rule.TENSORFLOW_GLOBAL, given_norm=given)
             return gradients.result(), norm
 

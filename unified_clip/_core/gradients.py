@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-import zlib
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, cast
 
 from . import checks, containers, watch
+from .consensus import AWAITED, Group
 from .containers import Leaf, Tree
 from .ops import Ops, Path, Scalar, Tensor, WholePath
 from .shards import HERE_OR_TOLD, Across, Shards, SharedPath, each_norm
@@ -57,17 +57,21 @@ class Gradients:
         order: bool = False,
         across: Across | None = None,
         parameters: Sequence[Leaf] | None = None,
+        measures: bool = False,
     ) -> None:
-        """`parameters`: those too that have no gradient, where they are not among `leaves`."""
+        """`parameters`: those too that have no gradient, where they are not among `leaves`. `measures`: the call takes
+        a norm over all gradients, for which other ranks wait if this one raises."""
         self._across = across = across or HERE_OR_TOLD  # torch.compile cannot make such a default
         self.ops = ops = ops.stated(across)
         given = list(leaves)
         self.leaves = [leaf for leaf in given if leaf.tensor is not None]
-        for leaf in self.leaves:
-            checks.gradient_dtype(ops.dtype(leaf.tensor), leaf, also=also, order=order)
         self.shards = ops.shards(
             self.leaves, given if parameters is None else parameters, across, differentiable=self.differentiable
         )
+        if self.shards is not None and measures:
+            AWAITED.group = self._awaiting
+        for leaf in self.leaves:
+            checks.gradient_dtype(ops.dtype(leaf.tensor), leaf, also=also, order=order)
         held = self.shards.values if self.shards else [leaf.tensor for leaf in self.leaves]
         self._agreed, self._shared_norms = {}, {}
         adopted = [ops.adopt(tensor) for tensor in held]
@@ -77,24 +81,23 @@ class Gradients:
         ]
         if self.shards is not None:
             self.shards.values = self.values
-            self._numel = self.shards.numel
 
     differentiable = True
     shards: Shards | None = None
     _shared_norms: dict[float, dict[int, float]]
-    _agreed: dict[str, float]
-    _numel: int | None = None
+    _agreed: dict[str, Any]
+    _has_path = False
+    function = ""
+    """The public name that was called, for error messages."""
 
-    def agree(self, how: object = None, **values: Any) -> None:
-        """What has to be the same on every process that holds the gradients; they compare it when they measure.
+    def _awaiting(self) -> Group | None:
+        """The ranks that wait for this one. None where collectives come first, which a rank cannot leave out."""
+        return None if self.shards is None or self.shards.awaits_sums() else self.shards.group()
 
-        `how`: what else decides what becomes of the gradients, all of which its `repr` tells.
-        """
-        if self.shards is not None:
-            norms = watch.watcher is not None and watch.watcher.norms  # which all of them measure, or none
-            self._agreed = {name: value for name, value in values.items() if isinstance(value, float)}
-            self._agreed["norms= of unified_clip.record"] = float(norms)
-            self._agreed["which name or configuration clips (a checksum)"] = zlib.crc32(repr(how).encode())
+    def agree(self, arguments: Mapping[str, Any]) -> None:
+        """What has to be equal on every rank that holds the `shards`; they compare it when they measure."""
+        norms = watch.watcher is not None and watch.watcher.norms  # which all of them measure, or none
+        self._agreed = {**arguments, "norms= of unified_clip.record": norms}
 
     def check_one_norm(self) -> None:
         """ValueError where one norm over all is not known by the framework's own operations, which have derivatives."""
@@ -116,8 +119,17 @@ class Gradients:
             return self.ops.path(values, differentiable=self.differentiable, others=others)
         whole = None if others else self.ops.whole_of_tensors(values, differentiable=False, in_place=True)
         local = whole or self.ops.path(values, differentiable=False, others=others)
-        numel, self._numel = self._numel, None  # that of all gradients, whose path is the first
-        return cast(Path, SharedPath(local, self.shards, group, self._agreed, self.ops.measuring, numel))
+        is_first, self._has_path = not self._has_path, True
+        path = SharedPath(
+            local,
+            self.shards,
+            group,
+            self._agreed,
+            self.ops.measuring,
+            function=self.function,
+            is_first=is_first,
+        )
+        return cast(Path, path)
 
     def shared_norms(self, p: float, known_only: bool = False) -> dict[int, float] | None:
         """The norm of each gradient over the processes that hold it; None where each is held by one.
@@ -134,7 +146,9 @@ class Gradients:
                 f"the norm of order {p:g} of single gradients cannot be computed where several processes hold them; "
                 "use order 2 or 1, or one norm over all"
             )
-        self._shared_norms[p] = each_norm(self.shards, int(p), self._agreed, self.ops.measuring, known_only)
+        self._shared_norms[p] = each_norm(
+            self.shards, int(p), self._agreed, self.ops.measuring, known_only, self.function
+        )
         return self._shared_norms[p]
 
     def each(self, group: range) -> Path | None:
@@ -220,27 +234,27 @@ class InPlace(Gradients):
         order: bool = False,
         arrange: Arrange = list,
         across: Across = HERE_OR_TOLD,
+        measures: bool = False,
     ) -> None:
         tree = containers.flatten(ops, container)
         _warn_if_used_up(tree, function)
         if not ops.writable and not tree.used_up and container is not None:
             containers.check_replaceable(ops, container, function, instead)
-        self._container, self._tree = container, tree
+        self._container, self._tree, self.function = container, tree, function
         leaves = parameters = [leaf for leaf in tree.leaves if leaf.tensor is not None]
         if ops.gradients_on_parameters:
             leaves = _gradients_of_parameters(ops, leaves, function, instead)
             if len(leaves) < len(parameters):
                 _check_main_gradients(ops, parameters, leaves, keep, arrange)
         leaves = arrange([leaf for leaf in leaves if keep(leaf.parameter)])
-        for leaf in leaves:
-            checks.gradient_dtype(ops.dtype(leaf.tensor), leaf, order=order)
         owners = ops.distinct([leaf.tensor for leaf in leaves], lambda index: f"the gradient at {leaves[index].place}")
         once = [leaf for index, leaf in enumerate(leaves) if owners[index] == index]
         counted = [leaf for leaf in parameters if keep(leaf.parameter)]
-        super().__init__(ops, once, order=order, across=across, parameters=counted)
+        super().__init__(ops, once, order=order, across=across, parameters=counted, measures=measures)
         self._aliases: dict[int, list[Leaf]] = {}
         for leaf, owner in zip(leaves, owners, strict=True):
             if leaves[owner] is not leaf:
+                checks.gradient_dtype(ops.dtype(leaf.tensor), leaf, order=order)
                 self._aliases.setdefault(leaves[owner].position, []).append(leaf)
         self._replaced: dict[int, Any] = {}
         self._writes = Writes()
@@ -392,8 +406,9 @@ def together(
     keep: Callable[[Any], bool] = wants_clipping,
     order: bool = False,
     across: Across = HERE_OR_TOLD,
+    measures: bool = False,
 ) -> Whole | InPlace:
-    """Gradients to be clipped in place. `plain`: nothing has to be known of any one."""
+    """Gradients to be clipped in place. `plain`: nothing has to be known of any one. `measures`: see `Gradients`."""
     whole = None
     plain = plain and not watch.in_detail() and not across.is_stated
     if plain and ops.gradients_on_parameters:
@@ -403,16 +418,22 @@ def together(
     elif plain and type(container) is list:
         whole = ops.whole_of_tensors(container, differentiable=False, in_place=True)
     if whole is None:
-        return InPlace(ops, container, function, instead, keep=keep, order=order, across=across)
+        return InPlace(ops, container, function, instead, keep=keep, order=order, across=across, measures=measures)
     if ops.writable:
         return Whole(whole)
     return WholeReplaced(whole, container)
 
 
 def functional(
-    ops: Ops, container: Any, function: str, *, plain: bool = True, across: Across = HERE_OR_TOLD
+    ops: Ops,
+    container: Any,
+    function: str,
+    *,
+    plain: bool = True,
+    across: Across = HERE_OR_TOLD,
+    measures: bool = True,
 ) -> WholeFunctional | Functional:
-    """Gradients for new results. `plain`: nothing has to be known of any one."""
+    """Gradients for new results. `plain`: nothing has to be known of any one. `measures`: see `Gradients`."""
     container = _listed(container)
     plain = plain and not watch.in_detail() and not across.is_stated
     found = containers.plain_items(container) if plain else None
@@ -421,7 +442,9 @@ def functional(
         return WholeFunctional(whole, *found)
     tree = containers.flatten(ops, container)
     _warn_if_used_up(tree, function)
-    return Functional(ops, tree, across=across)
+    gradients = Functional(ops, tree, across=across, measures=measures)
+    gradients.function = function
+    return gradients
 
 
 def single(ops: Ops, tensor: Any, *, plain: bool, across: Across = HERE_OR_TOLD) -> WholeFunctional | Functional:

@@ -12,14 +12,10 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol
 
+from .consensus import REMEDY, Group, undeclared
 from .containers import Leaf
 from .ops import Tensor
-from .shards import DISTINCT, REPLICATED, Across, Alone, Group, Row
-
-INSTEAD = (
-    "pass ownership: 'replicated' if they hold copies of it, 'distinct' if they hold other parameters or other parts, "
-    "or a function of a parameter: whether this process counts it (unified_clip.ownership has some)"
-)
+from .shards import DISTINCT, REPLICATED, Across, Alone, Row
 
 
 class RankedGroup(Group, Protocol):
@@ -51,14 +47,34 @@ def states(across: Across, leaf: Leaf, held_by: Collection[int], *, here: int, f
 
 
 def untold(size: int, place: str, held: str) -> ValueError:
-    return ValueError(
+    return undeclared(
         f"{size} processes hold the gradients, and the one at {place} is {held}, which does not tell what the others "
-        f"have in its place; {INSTEAD}"
+        f"have in its place; {REMEDY}"
     )
 
 
+def label(leaf: Leaf) -> str | None:
+    """Name and shape of a parameter, to be compared across ranks. None where its shape is not known."""
+    tensor = leaf.parameter if hasattr(leaf.parameter, "shape") else leaf.tensor
+    if tensor is None:
+        return None
+    name = leaf.name if leaf.name != getattr(leaf.parameter, "name", None) else None  # a framework numbers its own
+    return f"{list(tensor.shape)}" if name is None else f"{name!r} {list(tensor.shape)}"
+
+
+def labels(parameters: Sequence[Leaf]) -> list[tuple[Leaf, str]] | None:
+    """All of them, or None where one is not known."""
+    known = [(leaf, text) for leaf in parameters if (text := label(leaf)) is not None]
+    return known if len(known) == len(parameters) else None
+
+
+def without_gradient(parameters: Sequence[Leaf], gradients: Sequence[Leaf]) -> list[Leaf]:
+    positions = {leaf.position for leaf in gradients}
+    return [leaf for leaf in parameters if leaf.position not in positions]
+
+
 def untold_part(leaf: Leaf) -> ValueError:
-    return ValueError(
+    return undeclared(
         f"{leaf.place} is a plain tensor, of which other processes may hold other parts, so its own norm is not known; "
         "use one norm over all gradients, or, if it is whole here, leave process_group out, or state "
         f"ownership={REPLICATED!r} where that is taken"
@@ -84,6 +100,7 @@ class Held(ABC):
         self._leaves, self._parameters, self._across = list(gradients), list(parameters), across
         self._gradients = [leaf.tensor for leaf in gradients]
         self._groups: dict[Any, Any] = {}
+        self._assumed: list[int] = []
         self._within: set[frozenset[int]] = set()  # of the meshes whose processes are known to be in the group
 
     # -- what a framework says of its tensors
@@ -150,11 +167,23 @@ class Held(ABC):
     def parameters(self) -> int | None:
         return self._across.comparable(self._parameters)
 
+    def labels(self) -> list[tuple[Leaf, str]] | None:
+        return None if self.parameters is None else labels(self._parameters)
+
+    def missing(self) -> list[Leaf]:
+        return without_gradient(self._parameters, self._leaves)
+
+    def copies(self) -> list[tuple[Leaf, Tensor]]:
+        return [(self._leaves[index], self.values[index]) for index in self._assumed]
+
+    def awaits_sums(self) -> bool:
+        return any(self.is_cut(tensor) and self.has_terms(tensor) for tensor in self._gradients)
+
     def rows(self, known_only: bool = False) -> list[Row]:
         index_of = {leaf.position: index for index, leaf in enumerate(self._leaves)}
         if self._across.process_group is None:
             self._check_complete(range(len(self._leaves)))
-            return [Row(index_of.get(leaf.position), []) for leaf in self._parameters]
+            return [Row(index_of.get(leaf.position), [], leaf) for leaf in self._parameters]
         group = None if self._across.process_group == "auto" else self._group
         rows = []
         for leaf in self._parameters:
@@ -164,7 +193,8 @@ class Held(ABC):
                 self._check_within(leaf, self.ranks(tensor), group)
             groups = self.groups_over(leaf, tensor)
             if groups is not None:
-                rows.append(Row(index, groups))
+                text = label(leaf) if self.is_cut(tensor) else None
+                rows.append(Row(index, groups, leaf, text))
             elif not known_only:
                 raise untold_part(leaf)
         return rows
@@ -203,6 +233,7 @@ class Held(ABC):
         if self._across.process_group is None:
             self._check_complete(indices)
             return [self.values[index] for index in indices]
+        self._assumed = []
         counts = [
             self._counts(index, self._group) for index in indices
         ]  # where that cannot be told, before any is summed
@@ -284,6 +315,7 @@ class Held(ABC):
         if plain and self._is_of_part(leaf.parameter, leaf.tensor):
             raise untold(group.size, leaf.place, "a plain tensor, and a part of what its parameter has")
         if plain and self._is_beside_whole_meshes:
+            self._assumed.append(index)  # which the ranks compare
             return group.rank == 0
         if plain and (told := self.told_owner(leaf, group)) is not None:
             return told

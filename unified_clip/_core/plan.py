@@ -9,8 +9,6 @@ import functools
 import math
 import operator
 import sys
-import zlib
-from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -100,12 +98,13 @@ def clip(
     others: Sequence[Tensor] = (),
     details: bool = False,
     chosen: object = None,
+    step: int | None = None,
 ) -> Outcome:
     """Clip each part by its rule. The groups are all there is, in order. `others`: tensors that limits depend on.
-    `chosen`: by what gradients belong to a part, which has to be the same on every process; its `repr` tells."""
+    `chosen`: the patterns of names of each part, equal on every rank, as `step` is."""
     everything = range(len(gradients.values))
-    how = nonfinite, details, [(part.kind, part.family, part.bounds, part.p) for _, part in parts], chosen
-    gradients.agree(how, threshold=_together([part.limit for _, part in parts if isinstance(part.limit, float)]))
+    if gradients.shards is not None:
+        gradients.agree(_compared([part for _, part in parts], nonfinite, details, chosen, step))
     whole = gradients.path(everything, others)
     one = parts[0][1] if len(parts) == 1 and parts[0][1].kind == "global_norm" else None
     p = one.p if one else 2.0
@@ -136,9 +135,19 @@ def clip(
     return outcome
 
 
-def _together(limits: Sequence[float]) -> float:
-    """The limit where there is one, and else a number that is another where any is another."""
-    return limits[0] if len(limits) == 1 else float(zlib.crc32(array("d", limits).tobytes()))
+def _compared(
+    parts: Sequence[Part], nonfinite: Nonfinite, details: bool, chosen: object, step: int | None
+) -> dict[str, Any]:
+    """What has to be equal on every rank. A limit that only a graph has is not compared."""
+    limits = [part.limit for part in parts if isinstance(part.limit, float)]
+    threshold = {"threshold": limits[0]} if len(limits) == 1 else {"thresholds": limits}
+    rules = [
+        f"{part.kind} with norm_type {part.p}, bounds {part.bounds}"
+        + "".join(f", {name} {value}" for name, value in part.family.arguments.items())
+        for part in parts
+    ]
+    others = {"nonfinite": nonfinite, "details": details, "names": chosen, "step": step}
+    return {**threshold, "rules": " and ".join(rules), **others}
 
 
 Found = TypeVar("Found")

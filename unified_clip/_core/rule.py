@@ -24,6 +24,11 @@ class Family:
     eps: float
     infinite_norm_gives_nan: bool
 
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """For the comparison across ranks."""
+        return {"eps": self.eps, "NaN where the norm is infinite": self.infinite_norm_gives_nan}
+
 
 PYTORCH = Family(eps=1e-6, infinite_norm_gives_nan=False)
 PADDLE = Family(eps=0.0, infinite_norm_gives_nan=False)
@@ -54,7 +59,8 @@ def clip_together(
 ) -> Tensor:
     """Clip all gradients by one norm, which is returned."""
     group = range(len(gradients.values))
-    gradients.agree(family, threshold=limit, error_if_nonfinite=float(error_if_nonfinite))
+    if gradients.shards is not None:
+        gradients.agree({**_compared(limit, family), "error_if_nonfinite": error_if_nonfinite})
     path = gradients.path(group, _tensors(limit, given_norm))
     with path.scope():
         n = one_norm(gradients, path, p) if given_norm is None else path.constant(given_norm)
@@ -72,6 +78,11 @@ def clip_together(
         return norm
 
 
+def _compared(limit: Scalar, family: Family) -> dict[str, Any]:
+    """What has to be equal on every rank. A limit that only a device has is not compared."""
+    return {"threshold": None if _tensors(limit) else float(limit), **family.arguments}
+
+
 def one_norm(gradients: Gradients, path: Path, p: float) -> Scalar:
     """Over all gradients."""
     gradients.check_one_norm()
@@ -83,7 +94,8 @@ def clip_each(gradients: Gradients, limit: Scalar, family: Family, axes: Sequenc
 
     All are measured before the first is written, and those that a framework may refuse to write come first.
     """
-    gradients.agree(family, threshold=limit)
+    if gradients.shards is not None:
+        gradients.agree(_compared(limit, family))
     several = axes is None and len(gradients.values) > 1
     each = gradients.each(range(len(gradients.values))) if several else None
     if each is not None:
@@ -137,7 +149,8 @@ def _tensors(*scalars: Scalar | None) -> list[Tensor]:
 
 def measure(gradients: Gradients, p: float, error_if_nonfinite: bool = False) -> Tensor:
     """The p-norm over all gradients."""
-    gradients.agree(error_if_nonfinite=float(error_if_nonfinite))
+    if gradients.shards is not None:
+        gradients.agree({"error_if_nonfinite": error_if_nonfinite})
     path = gradients.path(range(len(gradients.values)))
     with path.scope():
         n = one_norm(gradients, path, p)

@@ -1,40 +1,16 @@
-"""Gradients that several processes hold together: what these tell each other, and one norm from it.
-
-All that is sent are integers, which add up to the same in any order. So the norm is that of the whole gradients, bit
-for bit, whatever process holds what.
-"""
+"""Gradients that several processes hold together, and one norm over them; `consensus` has what ranks exchange."""
 
 from __future__ import annotations
 
 import math
-import struct
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
-from typing import Any, NamedTuple, NoReturn, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from .exact import UNIT, WORDS, Accumulator
+from .consensus import ELEMENTS, Call, Exchange, Group, Sum
+from .containers import Leaf
+from .exact import Accumulator
 from .ops import Path, Scalar, Tensor
-
-Number = float | int
-
-AGREED: Mapping[str, type] = {
-    "threshold": float, "error_if_nonfinite": bool, "norm_type": float, "the number of parameters": int,
-    "the number of gradient elements": int, "norms= of unified_clip.record": bool,
-    "which name or configuration clips (a checksum)": int,
-}  # fmt: skip
-"""What the processes compare, always all of it: calls with lists of different lengths would end the processes."""
-
-ADDS, COMPARES, GREATEST = 1, 2**32, 0
-"""What each process sends to tell what it is doing. Added up, or the greatest of them, or some of this and some of that
-where processes do different things: as many times the own number as there are processes, only where all do the same."""
-
-PIECES = 4
-"""A number is compared in pieces of 16 bits: over up to 2**30 processes, sums of their squares fit int64."""
-
-ABSENT = 2**16
-"""In the place of a piece of what a process does not pass."""
 
 REPLICATED, DISTINCT = "replicated", "distinct"
 
@@ -87,19 +63,6 @@ HERE_OR_TOLD = Across()
 """All gradients are here, or tell by themselves who holds them."""
 
 
-class Group(Protocol):
-    """The processes that hold a model together. All of them call this at the same time, with lists of one length."""
-
-    rank: int
-    size: int
-
-    def total(self, numbers: Sequence[int]) -> list[int]:
-        """Each int64 added up over the processes."""
-
-    def greatest(self, numbers: Sequence[int]) -> list[int]:
-        """Of each int64 the greatest of any process."""
-
-
 class Row(NamedTuple):
     """A parameter whose gradient is clipped by its own norm."""
 
@@ -108,6 +71,10 @@ class Row(NamedTuple):
 
     groups: Sequence[Group]
     """Over which its parts are spread, one after the other."""
+
+    leaf: Leaf
+    label: str | None = None
+    """Name and shape, equal on the ranks of its groups. None where they are not known here."""
 
 
 class Shards(Protocol):
@@ -124,11 +91,23 @@ class Shards(Protocol):
     def parameters(self) -> int | None:
         """How many there are, with a gradient or without; None where every process has its own."""
 
+    def labels(self) -> list[tuple[Leaf, str]] | None:
+        """Name and shape of each parameter. None where ranks have different ones, or a shape is not known here."""
+
+    def missing(self) -> list[Leaf]:
+        """The parameters without a gradient."""
+
     def group(self) -> Group:
         """Who adds up. ValueError where that cannot be told."""
 
     def counted(self, indices: Sequence[int]) -> list[Tensor]:
         """What this process counts, of what it holds of some of them: each element is counted by one process."""
+
+    def copies(self) -> list[tuple[Leaf, Tensor]]:
+        """Of the gradients last `counted`, those taken for copies though nothing declares it."""
+
+    def awaits_sums(self) -> bool:
+        """Whether collectives come before the norm's own, so that a rank cannot reject the call there."""
 
     def rows(self, known_only: bool = False) -> list[Row]:
         """All parameters, in the order that all processes have. ValueError where the own norm of one cannot be known;
@@ -154,7 +133,7 @@ class Alone:
     rank, size = 0, 1
 
     def __init__(self) -> None:
-        self.ranks = [0]
+        self.ranks, self.key = [0], self
 
     def total(self, numbers: Sequence[int]) -> list[int]:
         return list(numbers)
@@ -172,186 +151,14 @@ class Measuring(Protocol):
     def greatest(self, dtype: str) -> float:
         """The greatest magnitude, rounded to a dtype; NaN if there is any."""
 
+    def checksum(self) -> int:
+        """Of the values' bits in their order, 64 bits."""
+
     def relative_sum(self, p: float, top: float) -> tuple[float, float]:
         """The sum of (|g| / top)**p, as that of two numbers."""
 
     def general_root(self, total: tuple[float, float], p: float, top: float, dtype: str) -> float:
         """The norm, from such a sum over all gradients."""
-
-
-Sum = tuple[Accumulator, str]
-"""A sum of |g|**p, and the dtype that its root is to have."""
-
-
-class Exchange:
-    """What the processes of a group find together."""
-
-    def __init__(self, group: Group, agreed: Mapping[str, Number | None], numel: tuple[int, int] | None = None) -> None:
-        """`agreed`: what has to be the same everywhere, of `AGREED`. `numel`: how many elements are counted here, and
-        how many there are in all."""
-        self.group = group
-        self._counted, elements = (0, None) if numel is None else numel
-        self._agreed = {**dict.fromkeys(AGREED), **agreed, "the number of gradient elements": elements}
-
-    def power_sum(self, own: Accumulator, dtype: str) -> Sum:
-        """The sum over all processes, and the norm's dtype: float64 where any process has it."""
-        return _from_words(self._total(_to_words((own, dtype)), ADDS))
-
-    def power_sums(self, own: Sequence[Sum]) -> list[Sum]:
-        """The same for each of several sums, of which every process has one; all have to have compared how many."""
-        found = self._added([word for each in own for word in _to_words(each)])
-        each = WORDS + 1
-        return [_from_words(found[start : start + each]) for start in range(0, len(found), each)]
-
-    def compare(self) -> None:
-        """ValueError where anything differs that has to be the same everywhere."""
-        self._total(_to_words((Accumulator(), "float32")), COMPARES)
-
-    def greatest(self, own: Measuring, p: float) -> tuple[float, str]:
-        """The greatest of all processes' magnitudes, NaN if there is any: as float64 their bits are in that order.
-
-        For p = inf it is rounded to the norm's dtype, which no process knows before; else to float64.
-        """
-        pieces = self._pieces()
-        wide = own.greatest("float64")
-        narrow = own.greatest("float32") if p == math.inf else wide
-        words = [_bits(math.nan if math.isnan(top) else top) for top in (wide, narrow)]
-        words.insert(1, int(own.norm_dtype == "float64"))
-        words += [0] * (WORDS + 2 - len(words))  # as many as where others add up, for a norm of another order
-        found = self._reduced(self.group.greatest, [*words, GREATEST, *pieces, *(-piece for piece in pieces)])
-        self._check_kind(found[WORDS + 2], GREATEST)
-        most, least = _halves(found[WORDS + 3 :])
-        self._compare([high == -low for high, low in zip(most, least, strict=True)])
-        if self._agreed["the number of gradient elements"] is not None:
-            self._check_count(self._added([self._counted])[0])
-        return (_from_bits(found[0]), "float64") if found[1] else (_from_bits(found[2]), "float32")
-
-    def relative_sum(self, own: tuple[float, float]) -> tuple[float, float]:
-        """The sum over all processes, as that of two numbers."""
-        total = Accumulator(sum(map(_in_units, own)))
-        everywhere = Fraction(Accumulator.from_words(self._added(total.to_words())).total, 2**UNIT)
-        high = float(everywhere)
-        return high, float(everywhere - Fraction(high))
-
-    def by_rank(self, number: int) -> list[int]:
-        """An int64, not negative, of every process."""
-        slots = [0] * self.group.size
-        slots[self.group.rank] = number
-        return self._added(slots)
-
-    def _added(self, numbers: Sequence[int]) -> list[int]:
-        return self._reduced(self.group.total, numbers)
-
-    def _reduced(self, how: Callable[[Sequence[int]], list[int]], numbers: Sequence[int]) -> list[int]:
-        try:
-            return how(numbers)
-        except Exception as error:
-            error.add_note(
-                f"This was rank {self.group.rank} of the {self.group.size} processes of a group that clip gradients "
-                "together: it waited for the others. Each of them has to make the same call, without a gradient too, "
-                "and none may have ended; no gradient was changed."
-            )
-            raise
-
-    def _total(self, words: Sequence[int], kind: int) -> list[int]:
-        """Words that are added up, while everything else is compared."""
-        pieces = self._pieces()
-        found = self._added([*words, self._counted, kind, *pieces, *(piece**2 for piece in pieces)])
-        added, (counted, kinds), compared = found[: WORDS + 1], found[WORDS + 1 : WORDS + 3], found[WORDS + 3 :]
-        self._check_kind(kinds, kind)
-        self._compare_squares(compared)
-        self._check_count(counted)
-        return added
-
-    def _pieces(self) -> list[int]:
-        return [piece for value in self._agreed.values() for piece in _split(value)]
-
-    def _check_kind(self, found: int, own: int) -> None:
-        """Whether all processes do the same, which goes by the norm's order; of single norms none is told."""
-        if found != own * self.group.size:
-            self._refuse("norm_type")
-
-    def _compare_squares(self, found: Sequence[int]) -> None:
-        """Numbers are equal where as many times the sum of their squares is the square of their sum."""
-        sums, squares = _halves(found)
-        self._compare([self.group.size * square == total * total for total, square in zip(sums, squares, strict=True)])
-
-    def _compare(self, are_equal: Sequence[bool]) -> None:
-        """`are_equal`: of each piece, which every process finds alike, so that all raise, or none."""
-        for number, name in enumerate(self._agreed):
-            if not all(are_equal[number * PIECES : (number + 1) * PIECES]):
-                self._refuse(name)
-
-    def _refuse(self, name: str) -> NoReturn:
-        pieces = [self.by_rank(piece) for piece in _split(self._agreed[name])]
-        values = [_joined(each, AGREED[name]) for each in zip(*pieces, strict=True)]
-        raise ValueError(
-            f"the processes disagree about {name}: {_by_value(values)}; all of them have to pass the same, and "
-            "every parameter, with a gradient or without"
-        )
-
-    def _check_count(self, counted: int) -> None:
-        expected = self._agreed["the number of gradient elements"]
-        if expected is not None and counted != expected:
-            raise ValueError(
-                f"{counted} gradient elements were counted, and {expected} expected: some are counted more than once "
-                "or not at all; state with `ownership` which process counts which parameter"
-            )
-
-
-def _to_words(own: Sum) -> list[int]:
-    return [*own[0].to_words(), own[1] == "float64"]
-
-
-def _from_words(words: Sequence[int]) -> Sum:
-    return Accumulator.from_words(words[:WORDS]), "float64" if words[WORDS] else "float32"
-
-
-def _halves(numbers: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
-    middle = len(numbers) // 2
-    return numbers[:middle], numbers[middle:]
-
-
-def _in_units(value: float) -> int:
-    """Of 2**-UNIT."""
-    return int(Fraction(value) * 2**UNIT)
-
-
-def _bits(value: float) -> int:
-    """Of float64, as int64."""
-    (bits,) = struct.unpack("<q", struct.pack("<d", value))
-    return int(bits)
-
-
-def _from_bits(bits: int) -> float:
-    (value,) = struct.unpack("<d", struct.pack("<q", bits))
-    return float(value)
-
-
-def _split(value: Number | None) -> list[int]:
-    if value is None:
-        return [ABSENT] * PIECES
-    bits = _bits(value) if isinstance(value, float) else int(value)
-    return [bits >> (16 * place) & 0xFFFF for place in range(PIECES)]
-
-
-def _joined(pieces: Sequence[int], kind: type) -> Number | None:
-    if ABSENT in pieces:
-        return None
-    bits = sum(piece << (16 * place) for place, piece in enumerate(pieces))
-    bits -= bits >> 63 << 64
-    number: Number = bits if kind is int else kind(_from_bits(bits))
-    return number
-
-
-def _by_value(values: Sequence[Number | None]) -> str:
-    """Who has which, the most frequent first."""
-    common = Counter(values).most_common(4)
-    ranks = {value: [str(rank) for rank, each in enumerate(values) if each == value] for value, _ in common}
-    told = [
-        f"{value} on rank {', '.join(found[:4])}{' and others' * (len(found) > 4)}" for value, found in ranks.items()
-    ]
-    return "; ".join(told)
 
 
 class SharedPath:
@@ -362,14 +169,16 @@ class SharedPath:
         local: Path,
         shards: Shards,
         indices: Sequence[int],
-        agreed: Mapping[str, Number],
+        agreed: Mapping[str, Any],
         measuring: Callable[[Sequence[Tensor]], Measuring],
-        numel: int | None = None,
+        *,
+        function: str = "",
+        is_first: bool = False,
     ) -> None:
-        """`numel`: how many elements have to be counted; None where nobody asks."""
+        """`is_first`: of the paths of a call, and over all gradients."""
         self._local: Any = local
         self._shards, self._indices, self._agreed, self._measuring = shards, indices, agreed, measuring
-        self._numel = numel
+        self._function, self._is_first = function, is_first
         self._exchange: Exchange | None = None
 
     def __getattr__(self, name: str) -> Any:
@@ -377,10 +186,29 @@ class SharedPath:
 
     def norm(self, p: float) -> Scalar:
         counted = self._shards.counted(self._indices)
-        numel = None if self._numel is None else (sum(math.prod(tensor.shape) for tensor in counted), self._numel)
-        self._exchange = Exchange(self._shards.group(), self._to_agree(p), numel)
+        self._exchange = Exchange(self._shards.group(), self._call(p, counted))
         n, self._local.norm_dtype = _norm(self._measuring(counted), self._exchange, p)
         return self._local.constant(n)
+
+    def _call(self, p: float, counted: Sequence[Tensor]) -> Call:
+        arguments = {**self._agreed, "norm_type": float(p), "the number of parameters": self._shards.parameters}
+        if not self._is_first:
+            return Call(arguments, remarks=lambda: {"function": self._function})
+        numel = self._shards.numel
+        return Call(
+            {**arguments, ELEMENTS: numel},
+            layout=self._shards.labels(),
+            copies=[(leaf, self._measuring([tensor]).checksum()) for leaf, tensor in self._shards.copies()],
+            counted=0 if numel is None else sum(math.prod(tensor.shape) for tensor in counted),
+            remarks=self._remarks,
+        )
+
+    def _remarks(self) -> dict[str, str]:
+        remarks, missing = {"function": self._function}, self._shards.missing()
+        if missing and self._shards.numel is not None:
+            few = ", ".join(leaf.place for leaf in missing[:3]) + ", ..." * (len(missing) > 3)
+            remarks["missing"] = f"no gradient for {len(missing)} of the parameters ({few})"
+        return remarks
 
     def slice_norms(self, axes: Sequence[int]) -> Scalar:
         raise ValueError(
@@ -400,16 +228,14 @@ class SharedPath:
             if rank != here and any(each)
         ]
 
-    def _to_agree(self, p: float) -> dict[str, Number | None]:
-        return {**self._agreed, "norm_type": float(p), "the number of parameters": self._shards.parameters}
-
 
 def each_norm(
     shards: Shards,
     p: int,
-    agreed: Mapping[str, Number],
+    agreed: Mapping[str, Any],
     measuring: Callable[[Sequence[Tensor]], Measuring],
     known_only: bool = False,
+    function: str = "",
 ) -> dict[int, float]:
     """The norm of each gradient by its index, over all processes that hold parts of it. `known_only`: see `rows`."""
     rows = shards.rows(known_only)
@@ -418,23 +244,46 @@ def each_norm(
     for exactly in (False, True):
         left = [number for number in range(len(rows)) if number not in norms]
         sums = {number: (parts[number].power_sum(p, exactly), parts[number].norm_dtype) for number in left}
-        _add_up(sums, rows, None if exactly else agreed)
+        _add_up(sums, rows, None if exactly else {**agreed, "norm_type": f"{p} of each gradient"}, function)
         norms.update((number, n) for number in left if (n := sums[number][0].root(p, sums[number][1])) is not None)
     return {row.at: norms[number] for number, row in enumerate(rows) if row.at is not None}
 
 
-def _add_up(sums: dict[int, Sum], rows: Sequence[Row], agreed: Mapping[str, Number] | None) -> None:
-    """Along the first group of each row, then along the second; all rows of a group at once."""
+def _add_up(sums: dict[int, Sum], rows: Sequence[Row], agreed: Mapping[str, Any] | None, function: str) -> None:
+    """Along the first group of each row, then along the second; all rows of a group at once.
+
+    After an error this rank rejects the call in the groups that are left, so that no rank waits.
+    """
+    difference: ValueError | None = None
     for depth in range(max((len(row.groups) for row in rows), default=0)):
         members: dict[Group, list[int]] = {}
         for number in sums:
             if len(rows[number].groups) > depth:
                 members.setdefault(rows[number].groups[depth], []).append(number)
         for group, numbers in members.items():
-            exchange = Exchange(group, {**(agreed or {}), "the number of parameters": len(numbers)})
-            if agreed is not None:
-                exchange.compare()
-            sums.update(zip(numbers, exchange.power_sums([sums[number] for number in numbers]), strict=True))
+            exchange = Exchange(group, _call_of([rows[number] for number in numbers], agreed or {}, function))
+            if difference is not None:
+                exchange.reject(difference)
+                continue
+            try:
+                if agreed is not None:
+                    exchange.compare()
+            except ValueError as error:
+                difference = error
+            else:
+                sums.update(zip(numbers, exchange.power_sums([sums[number] for number in numbers]), strict=True))
+    if difference is not None:
+        raise difference
+
+
+def _call_of(rows: Sequence[Row], agreed: Mapping[str, Any], function: str) -> Call:
+    """What the ranks of a group compare before they add up the sums of some rows."""
+    labels = [(row.leaf, row.label) for row in rows if row.label is not None]
+    return Call(
+        {**agreed, "the number of parameters": len(rows)},
+        layout=labels if len(labels) == len(rows) else None,
+        remarks=lambda: {"function": function},
+    )
 
 
 def _norm(own: Measuring, exchange: Exchange, p: float) -> tuple[float, str]:

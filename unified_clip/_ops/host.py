@@ -21,7 +21,7 @@ from .._core.exact import FORMATS, Accumulator, nearest, rounded_norm
 from .._core.ops import GraphTeller, Later, Scalar, Tensor, WholePath
 from .._core.writes import Write, nothing
 from .._native import KERNELS
-from . import kernels
+from . import checksums, kernels
 from .kernels import Array
 
 
@@ -86,6 +86,9 @@ class HostPath:
 
     def greatest(self, dtype: str) -> float:
         return kernels.greatest(self._magnitudes(math.inf), dtype, self._threads)
+
+    def checksum(self) -> int:
+        return checksums.checksum(self._views)
 
     def relative_sum(self, p: float, top: float) -> tuple[float, float]:
         return kernels.relative_sum(self._magnitudes(p), p, top)

@@ -14,7 +14,7 @@ from jax.experimental.sparse import BCOO
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from .._core.containers import Leaf
-from .._core.held import states, untold
+from .._core.held import label, labels, states, untold, without_gradient
 from .._core.ops import Scalar, Tensor
 from .._core.shards import Across, Alone, Row
 from . import host, jax_axes
@@ -128,7 +128,7 @@ class Processes:
     """Processes of `jax.distributed`, this one among them."""
 
     def __init__(self, ranks: tuple[int, ...]) -> None:
-        self._ranks = ranks
+        self._ranks, self.key = ranks, self
         self.rank, self.size = ranks.index(jax.process_index()), len(ranks)
 
     def total(self, numbers: Sequence[int]) -> list[int]:
@@ -175,6 +175,7 @@ class JaxShards:
         self._leaves, self._parameters, self._across = list(gradients), list(parameters), across
         self.values = [leaf.tensor for leaf in gradients]
         self._all = _group_of(tuple(range(jax.process_count())))
+        self._copies: list[int] = []
 
     @property
     def numel(self) -> int | None:
@@ -183,6 +184,18 @@ class JaxShards:
     @property
     def parameters(self) -> int | None:
         return self._across.comparable(self._parameters)
+
+    def labels(self) -> list[tuple[Leaf, str]] | None:
+        return None if self.parameters is None else labels(self._parameters)
+
+    def missing(self) -> list[Leaf]:
+        return without_gradient(self._parameters, self._leaves)
+
+    def copies(self) -> list[tuple[Leaf, Tensor]]:
+        return [(self._leaves[index], self._held(index)) for index in self._copies]
+
+    def awaits_sums(self) -> bool:
+        return False
 
     def group(self) -> Alone | Processes:
         if self._across.process_group is not None:
@@ -197,6 +210,7 @@ class JaxShards:
 
     def counted(self, indices: Sequence[int]) -> list[Tensor]:
         alone = isinstance(self.group(), Alone)
+        self._copies = []
         return [part for index in indices for part in (self._held(index) if alone else self._counted(index))]
 
     def rows(self, known_only: bool = False) -> list[Row]:
@@ -205,7 +219,8 @@ class JaxShards:
         for leaf in self._parameters:
             at = index_of.get(leaf.position)
             ranks = () if at is None or is_alone else _ranks_of(self.values[at])
-            found.append(Row(at, [_group_of(ranks)] if len(ranks) > 1 and self._all.rank in ranks else []))
+            groups = [_group_of(ranks)] if len(ranks) > 1 and self._all.rank in ranks else []
+            found.append(Row(at, groups, leaf, label(leaf)))
         return found
 
     def whole(self, index: int) -> Tensor:
@@ -238,7 +253,8 @@ class JaxShards:
         if counts is None and value.committed:
             raise untold(self._all.size, leaf.place, f"on devices of rank {', '.join(map(str, ranks))} alone")
         if counts is None:
-            counts = 0 in ranks  # JAX takes what is not committed for copies too
+            self._copies.append(index)  # as JAX takes what is not committed; the ranks compare them
+            counts = 0 in ranks
         return parts if counts else []
 
 

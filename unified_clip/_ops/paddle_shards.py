@@ -68,7 +68,7 @@ class PaddleGroup:
     def __init__(self, group: Any) -> None:
         if group is None and paddle.distributed.is_initialized():
             group = paddle.distributed.get_group(0)
-        self._group = group
+        self._group = self.key = group
         self.ranks: list[int] = [0] if group is None else list(group.ranks)
         self.size = len(self.ranks)
         here = paddle.distributed.get_rank()

@@ -83,6 +83,7 @@ class TorchGroup:
         self.rank = torch.distributed.get_rank(group)
         self.size = torch.distributed.get_world_size(group)
         self.ranks = torch.distributed.get_process_group_ranks(group)
+        self.key = group
         if self.rank < 0:
             raise ValueError(
                 f"this process, rank {torch.distributed.get_rank()}, is not in process_group, which has the ranks "

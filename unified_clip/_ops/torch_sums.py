@@ -9,7 +9,7 @@ import torch
 from .._core.device import norm_dtype
 from .._core.exact import BLOCK, Accumulator
 from .._core.ops import Tensor
-from . import kernels, torch_numbers
+from . import checksums, kernels, torch_numbers
 
 CHUNK = 1024 * BLOCK
 """Elements that are widened to float64 at a time."""
@@ -40,6 +40,10 @@ class TorchSums:
 
     def greatest(self, dtype: str) -> float:
         return kernels.greatest(self._magnitudes(float("inf")), dtype)
+
+    def checksum(self) -> int:
+        """As `checksums.checksum` computes it, on the tensors' own devices."""
+        return checksums.combined(total for tensor in self._tensors for total in _weighted_sums(tensor))
 
     def relative_sum(self, p: float, top: float) -> tuple[float, float]:
         return kernels.relative_sum(self._magnitudes(p), p, top)
@@ -73,3 +77,15 @@ def _block_sums(tensor: Tensor, p: int) -> Iterator[Tensor]:
             yield terms[:whole].view(-1, BLOCK).sum(1)
         if whole < terms.numel():
             yield terms[whole:].sum().reshape(1)
+
+
+def _weighted_sums(tensor: Tensor) -> list[int]:
+    """The sums of products of a checksum, over chunks."""
+    flat = tensor.resolve_conj().resolve_neg().contiguous().reshape(-1)
+    flat = torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat
+    bits = flat.view(torch.int16 if flat.element_size() == 2 else torch.int32)
+    weights = torch.from_numpy(checksums.weights().view("int64")).to(tensor.device)
+    mask = 2**16 - 1 if bits.dtype == torch.int16 else 2**32 - 1
+    chunks = bits.split(checksums.CHUNK) if len(bits) else []
+    sums = [((chunk.long() & mask) * weights[: len(chunk)]).sum() + len(chunk) for chunk in chunks]
+    return [total % 2**64 for total in torch.stack(sums).tolist()] if sums else []

@@ -148,7 +148,9 @@ class Clipper:
                     "parameters to clip_"
                 )
         members = Tree(self._members.arrange(tree.leaves), list)
-        gradients = GivenObjects(ops, members, order=self._needs_order, across=self.across, parameters=tree.leaves)
+        gradients = GivenObjects(
+            ops, members, order=self._needs_order, across=self.across, parameters=tree.leaves, measures=True
+        )
         results, outcome = self._results(ops, tree.leaves, gradients, step)
         return tree.rebuild(results), outcome
 
@@ -174,6 +176,7 @@ class Clipper:
             order=self._needs_order,
             arrange=self._members.arrange,
             across=self.across,
+            measures=True,
         )
         outcome = self._clip(ops, in_place, self._members.ranges(in_place), step)
         if outcome.skipped:
@@ -187,7 +190,9 @@ class Clipper:
         ops, params_grads = self._resolve(params_grads)
         leaves, indices = classes.read_pairs(ops, params_grads)
         members = Tree(self._members.arrange(leaves), list)
-        gradients = SameObjects(ops, members, order=self._needs_order, across=self.across, parameters=leaves)
+        gradients = SameObjects(
+            ops, members, order=self._needs_order, across=self.across, parameters=leaves, measures=True
+        )
         results, _ = self._results(ops, leaves, gradients, self._known(ops, step))
         pairs = [(leaf.parameter, result) for leaf, result in zip(leaves, results, strict=True)]
         return [(b, a) if index else (a, b) for index, (a, b) in zip(indices, pairs, strict=True)]
@@ -235,7 +240,14 @@ class Clipper:
             return None
         if not self.settings.uses_names:
             gradients = together(
-                ops, parameters, "clip_", INSTEAD, plain=True, order=self._needs_order, across=self.across
+                ops,
+                parameters,
+                "clip_",
+                INSTEAD,
+                plain=True,
+                order=self._needs_order,
+                across=self.across,
+                measures=True,
             )
             return gradients, [range(len(gradients.values))]
         if found is None or self.across.is_stated:
@@ -286,10 +298,17 @@ class Clipper:
         limits = [_limit(part, step.value) for part in settings.parts]
         parts = [part.part(limit) for part, limit in zip(settings.parts, limits, strict=True)]
         used = list(zip(ranges, parts, strict=True))
+        gradients.function = "ClipConfig"
         _check_order(ops, gradients, used)
         others = () if step.is_known else (step.value,)
         outcome = plan.clip(
-            gradients, used, settings.nonfinite, others=others, details=self.details, chosen=self._members.patterns
+            gradients,
+            used,
+            settings.nonfinite,
+            others=others,
+            details=self.details,
+            chosen=self._members.patterns,
+            step=step.value if step.is_known else None,
         )
         in_graph = not outcome.path.on_host and outcome.path.in_graph([outcome.n])
         if in_graph and step.is_counted and any(isinstance(part.threshold, Table) for part in settings.parts):
