@@ -17,7 +17,7 @@ def add_parsers(commands: Any) -> None:
     config = commands.add_parser(
         "config",
         help="read a trainer's own clip settings, or write them",
-        description="Exit status: 0 done; 2 a file or the command is wrong, or the format cannot say it.",
+        description="Exit status: 0 done; 2 a file or the command is wrong, or the format does not support it.",
     )
     each = config.add_subparsers(required=True, metavar="import|export")
     into = each.add_parser("import", help="a trainer's configuration to a clip configuration")

@@ -148,7 +148,7 @@ class ClipConfig(Reporting, Settings):
             version: Of the trainer. Default: the newest that is known.
 
         Raises:
-            NotRepresentableError: The format cannot say it; the reason is in the message.
+            NotRepresentableError: The format does not support it; the message names what, and the remedy.
             ConfigError: There is no such format.
         """
         text: str = importlib.import_module("unified_clip.config.convert").write(self, name, version)
@@ -239,8 +239,8 @@ class ClipConfig(Reporting, Settings):
         if "keras" in packages:
             return _integration("keras_optimizers").attach(self, optimizer, names)
         raise TypeError(
-            f"a {type(optimizer).__module__}.{type(optimizer).__qualname__} is no optimizer of PyTorch or Keras; for "
-            "Paddle pass as_paddle() as its grad_clip=, for optax put as_optax() into optax.chain"
+            f"a {type(optimizer).__module__}.{type(optimizer).__qualname__} is no optimizer of PyTorch or Keras. For "
+            "Paddle, pass grad_clip=clip.as_paddle(model) to the optimizer. For optax, put clip.as_optax() into a chain."
         )
 
     def as_paddle(self, names: Any = None) -> Any:

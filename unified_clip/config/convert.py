@@ -52,7 +52,7 @@ def write(config: Settings, to: str, version: str | None = None) -> str:
         version: The same, on its own. Default: the newest that is known.
 
     Raises:
-        NotRepresentableError: The format cannot say it; the reason is in the message.
+        NotRepresentableError: The format does not support it; the message names what, and the remedy.
         ConfigError: There is no such format.
     """
     name, asked = _asked(to)

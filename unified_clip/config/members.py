@@ -76,8 +76,8 @@ class Members:
         name = self.name(leaf)
         if name is None:
             raise TypeError(
-                f"{leaf.place} has no name, and the configuration chooses parameters by name; pass named_parameters(), "
-                "a dict, (name, gradient) pairs, or names="
+                f"{leaf.place} has no name, and the configuration chooses parameters by name. Pass "
+                "model.named_parameters(), a dict, (name, gradient) pairs, or names=."
             )
         return self._part_of(name)
 

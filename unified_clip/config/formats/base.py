@@ -84,7 +84,7 @@ class Format(ABC):
 
     @abstractmethod
     def write(self, settings: Settings, version: Version) -> Any:
-        """The same as data for `kinds[0]`. Raises NotRepresentableError where the format cannot say it."""
+        """The same as data for `kinds[0]`. Raises NotRepresentableError where the format does not support it."""
 
     def version(self, version: Version | None, document: Document) -> Version:
         """The version, where the meaning depends on it."""
