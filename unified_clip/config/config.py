@@ -240,7 +240,7 @@ class ClipConfig(Reporting, Settings):
             return _integration("keras_optimizers").attach(self, optimizer, names)
         raise TypeError(
             f"a {type(optimizer).__module__}.{type(optimizer).__qualname__} is no optimizer of PyTorch or Keras. For "
-            "Paddle, pass grad_clip=clip.as_paddle(model) to the optimizer. For optax, put clip.as_optax() into a chain."
+            "Paddle, pass grad_clip=clip.as_paddle(model) to the optimizer. For optax, chain clip.as_optax()."
         )
 
     def as_paddle(self, names: Any = None) -> Any:
