@@ -39,7 +39,7 @@ class Row:
 
     def functions(self, framework: str) -> list[Function]:
         """The framework's own functions, without those that gave no result."""
-        found = {}
+        found: dict[tuple[Any, ...], Function] = {}
         for case in self.cases:
             native = case["frameworks"].get(framework, {}).get(NATIVE)
             if native and native["function"]:
