@@ -12,9 +12,9 @@ import torch
 import torch_sharded
 import torch_sharded_rejections as rejections
 from torch_sharded_rejections import ARRAYS, Attempt
-from worlds import World
+from worlds import World, calls_of
 
-from unified_clip._ops import checksums
+from unified_clip._ops import checksums, torch_sums
 from unified_clip._ops.torch_ops import OPS
 from unified_clip._ops.torch_sums import TorchSums
 
@@ -122,3 +122,18 @@ def test_a_rank_without_gradients_is_named_where_elements_are_checked(worlds: Wo
 )  # fmt: skip
 def test_a_device_computes_the_checksum_of_the_host(tensor: torch.Tensor) -> None:
     assert TorchSums([tensor]).checksum() == checksums.checksum([OPS.host_view(tensor)])
+
+
+@pytest.mark.parametrize("chunks", [1, torch_sums.ROWS, 2 * torch_sums.ROWS + 1])
+@pytest.mark.parametrize("more", [-1, 0, 1])
+def test_a_device_computes_the_checksum_of_many_chunks(chunks: int, more: int) -> None:
+    tensor = torch.arange(chunks * checksums.CHUNK + more, dtype=torch.float32)
+    assert TorchSums([tensor]).checksum() == checksums.checksum([OPS.host_view(tensor)])
+
+
+def test_a_device_is_waited_for_once_for_the_checksum_of_several_tensors() -> None:
+    tensors = [torch.randn(3), torch.zeros(0), torch.randn(checksums.CHUNK + 1).half()]
+    with calls_of(torch.Tensor, ("tolist", "item", "cpu")) as calls:
+        found = TorchSums(tensors).checksum()
+    assert found == checksums.checksum([OPS.host_view(tensor) for tensor in tensors])
+    assert calls == ["tolist"]

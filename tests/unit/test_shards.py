@@ -429,6 +429,21 @@ def test_copies_that_are_not_numbers_may_have_other_bits() -> None:
         assert all(math.isnan(n) for n, _ in found)
 
 
+@pytest.mark.parametrize("p", [2.0, math.inf])
+def test_copies_that_agree_need_one_checksum_for_all(p: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device waits at each."""
+    computed: list[int] = []
+    checksum = Sums.checksum
+
+    def counting(sums: Sums) -> int:
+        computed.append(len(sums._parts))
+        return checksum(sums)
+
+    monkeypatch.setattr(Sums, "checksum", counting)
+    together(2, lambda group: of_copies(group, p, [np.ones(2, np.float32)] * 5))
+    assert computed == [5, 5]
+
+
 def test_a_checksum_depends_on_every_bit_and_on_the_order() -> None:
     array = np.random.default_rng(0).standard_normal(3 * checksums.CHUNK // 2).astype(np.float32)
     found = {checksums.checksum([array])}
@@ -535,9 +550,48 @@ def test_a_rank_rejects_alone_where_no_other_waits() -> None:
     consensus.send_rejection(TypeError())  # which nobody waits for
 
 
+@pytest.mark.parametrize("p", [1.0, 2.0, 3.0, math.inf])
+def test_a_rank_that_cannot_measure_can_still_reject(p: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(method: str) -> Callable[..., Any]:
+        own = getattr(Sums, method)
+
+        def call(sums: Sums, *args: Any, **kwargs: Any) -> Any:
+            if any(array.size == 7 for array, _ in sums._parts):
+                raise MemoryError("7 numbers are too many")
+            return own(sums, *args, **kwargs)
+
+        return call
+
+    for method in ("power_sum", "greatest", "relative_sum"):
+        monkeypatch.setattr(Sums, method, failing(method))
+
+    def run(group: Member) -> float:
+        if group.rank == 1:
+            consensus.AWAITED.group = lambda: group
+            with pytest.raises(MemoryError) as caught:
+                norm_of(group, [np.ones(7, np.float32)], p)
+            assert consensus.AWAITED.group is not None, "nothing is sent yet"
+            consensus.send_rejection(caught.value)
+        else:
+            with pytest.raises(ValueError, match="rank 1 rejected this call: MemoryError: 7 numbers"):
+                alike(group, p=p)
+        return alike(group, p=p)[0]
+
+    assert len(set(together(2, run)[0])) == 1
+
+
 def test_a_rejection_that_cannot_be_sent_is_a_note() -> None:
     (note,) = awaited(Broken(Member(Meeting(2), 0)), TypeError())
-    assert note == "The other ranks were not told: ConnectionError: the network is down"
+    assert note == "Sending this error to the other ranks failed: ConnectionError: the network is down"
+
+
+def test_an_error_without_a_group_has_no_note_about_the_group() -> None:
+    """FSDP1's parameters without keywords, for example: the error has its own remedy."""
+
+    def find() -> Any:
+        raise ValueError("no tensor shows which ranks have the gradients")
+
+    assert awaited(find, RuntimeError("these are FSDP1 flat parameters")) == []
 
 
 def test_a_rank_that_waits_for_long_with_an_error_logs_it(monkeypatch: Any, caplog: Any) -> None:

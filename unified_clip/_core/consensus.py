@@ -95,8 +95,11 @@ class Call:
     layout: Sequence[tuple[Leaf, str]] | None = None
     """Name and shape of each parameter. None where ranks may have different ones, or a shape is not known here."""
 
-    copies: Sequence[tuple[Leaf, int]] = ()
-    """Gradients that are taken for copies though nothing declares it, and a checksum of each."""
+    copies: Sequence[tuple[Leaf, Callable[[], int]]] = ()
+    """Gradients that are taken for copies though nothing declares it, and how to compute a checksum of each."""
+
+    checksum: int = 0
+    """Of all copies together."""
 
     counted: int = 0
     """How many gradient elements this rank counts."""
@@ -107,14 +110,14 @@ class Call:
     def digests(self) -> list[int | None]:
         arguments = sorted((name, _shown(value)) for name, value in self.arguments.items() if value is not None)
         layout = None if self.layout is None else [label for _, label in self.layout]
-        copies = [(leaf.position, checksum) for leaf, checksum in self.copies]
-        return [_digest(arguments), None if layout is None else _digest(layout), _digest(copies)]
+        copies = [leaf.position for leaf, _ in self.copies]
+        return [_digest(arguments), None if layout is None else _digest(layout), _digest((copies, self.checksum))]
 
     def text(self) -> dict[str, Any]:
         return {
             "arguments": {name: _shown(value) for name, value in self.arguments.items()},
             "layout": None if self.layout is None else [(leaf.place, label) for leaf, label in self.layout],
-            "copies": {leaf.place: checksum for leaf, checksum in self.copies},
+            "copies": {leaf.place: checksum() for leaf, checksum in self.copies},
             "remarks": dict(self.remarks()),
         }
 
@@ -155,9 +158,9 @@ class Exchange:
 
         For p = inf it is rounded to the norm's dtype, which no rank knows before; else to float64.
         """
-        digests = self._begin()
         wide = own.greatest("float64")
         narrow = own.greatest("float32") if p == math.inf else wide
+        digests = self._begin()
         words = [_bits(math.nan if math.isnan(top) else top) for top in (wide, narrow)]
         words.insert(1, int(own.norm_dtype == "float64"))
         words += [0] * (WORDS + 2 - len(words))  # as many as where other ranks add up, for a norm of another order
@@ -360,8 +363,11 @@ def send_rejection(error: Exception) -> None:
         return
     try:
         group = find()
-        if group is None or group.size == 1:
-            return
+    except Exception:  # no group can be inferred, as this error says or implies
+        return
+    if group is None or group.size == 1:
+        return
+    try:
         note = f"unified_clip waits for the other ranks of the process group, to raise on all of them: {error!r}"
         timer = threading.Timer(PATIENCE, logging.getLogger("unified_clip").error, [note])
         timer.daemon = True
@@ -371,7 +377,7 @@ def send_rejection(error: Exception) -> None:
         finally:
             timer.cancel()
     except Exception as failure:  # the error of the call is the one to raise
-        error.add_note(f"The other ranks were not told: {type(failure).__name__}: {failure}")
+        error.add_note(f"Sending this error to the other ranks failed: {type(failure).__name__}: {failure}")
 
 
 # -- numbers

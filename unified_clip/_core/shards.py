@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from .consensus import ELEMENTS, Call, Exchange, Group, Sum
@@ -194,14 +195,18 @@ class SharedPath:
         arguments = {**self._agreed, "norm_type": float(p), "the number of parameters": self._shards.parameters}
         if not self._is_first:
             return Call(arguments, remarks=lambda: {"function": self._function})
-        numel = self._shards.numel
+        numel, copies = self._shards.numel, self._shards.copies()
         return Call(
             {**arguments, ELEMENTS: numel},
             layout=self._shards.labels(),
-            copies=[(leaf, self._measuring([tensor]).checksum()) for leaf, tensor in self._shards.copies()],
+            copies=[(leaf, partial(self._checksum, [tensor])) for leaf, tensor in copies],
+            checksum=self._checksum([tensor for _, tensor in copies]) if copies else 0,
             counted=0 if numel is None else sum(math.prod(tensor.shape) for tensor in counted),
             remarks=self._remarks,
         )
+
+    def _checksum(self, tensors: Sequence[Tensor]) -> int:
+        return self._measuring(tensors).checksum()
 
     def _remarks(self) -> dict[str, str]:
         remarks, missing = {"function": self._function}, self._shards.missing()

@@ -14,6 +14,9 @@ from . import checksums, kernels, torch_numbers
 CHUNK = 1024 * BLOCK
 """Elements that are widened to float64 at a time."""
 
+ROWS = 32
+"""Chunks of a checksum that are widened to int64 at a time."""
+
 NAMES = {
     torch.float16: "float16", torch.bfloat16: "bfloat16", torch.float32: "float32", torch.float64: "float64",
     torch.complex64: "complex64", torch.complex128: "complex128",
@@ -43,7 +46,11 @@ class TorchSums:
 
     def checksum(self) -> int:
         """As `checksums.checksum` computes it, on the tensors' own devices."""
-        return checksums.combined(total for tensor in self._tensors for total in _weighted_sums(tensor))
+        numbers = torch.from_numpy(checksums.weights().view("int64"))
+        weights = {device: numbers.to(device) for device in {tensor.device for tensor in self._tensors}}
+        sums = [each for tensor in self._tensors for each in _weighted_sums(tensor, weights[tensor.device])]
+        together = torch.cat([each.to(sums[0].device) for each in sums]).tolist() if sums else []  # one wait for it
+        return checksums.combined(total % 2**64 for total in together)
 
     def relative_sum(self, p: float, top: float) -> tuple[float, float]:
         return kernels.relative_sum(self._magnitudes(p), p, top)
@@ -79,13 +86,16 @@ def _block_sums(tensor: Tensor, p: int) -> Iterator[Tensor]:
             yield terms[whole:].sum().reshape(1)
 
 
-def _weighted_sums(tensor: Tensor) -> list[int]:
-    """The sums of products of a checksum, over chunks."""
+def _weighted_sums(tensor: Tensor, weights: Tensor) -> Iterator[Tensor]:
+    """The sums of products of a checksum, of each of its chunks."""
     flat = tensor.resolve_conj().resolve_neg().contiguous().reshape(-1)
     flat = torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat
     bits = flat.view(torch.int16 if flat.element_size() == 2 else torch.int32)
-    weights = torch.from_numpy(checksums.weights().view("int64")).to(tensor.device)
     mask = 2**16 - 1 if bits.dtype == torch.int16 else 2**32 - 1
-    chunks = bits.split(checksums.CHUNK) if len(bits) else []
-    sums = [((chunk.long() & mask) * weights[: len(chunk)]).sum() + len(chunk) for chunk in chunks]
-    return [total % 2**64 for total in torch.stack(sums).tolist()] if sums else []
+    for part in bits.split(ROWS * checksums.CHUNK):
+        width = min(max(len(part), 1), checksums.CHUNK)
+        whole = len(part) // width * width
+        if whole:
+            yield ((part[:whole].view(-1, width).long() & mask) * weights[:width]).sum(1) + width
+        if rest := len(part) - whole:
+            yield ((part[whole:].long() & mask) * weights[:rest]).sum().reshape(1) + rest
