@@ -317,6 +317,25 @@ def test_clipping_after_the_step(compared: Any) -> None:
     assert mistakes(compared(right[:1], [elsewhere])) == []
 
 
+def descended(lr: float, coef: float, slope: float = 0.1) -> dict[str, float]:
+    """The norms of WEIGHTS after a step by `coef` times gradients that have this cosine with them."""
+    return {
+        name: math.sqrt(w * w - 2 * lr * coef * slope * w * NORMS[name] + (lr * coef * NORMS[name]) ** 2)
+        for name, w in WEIGHTS.items()
+    }
+
+
+@pytest.mark.parametrize("lr", [0.05, 0.2])
+def test_the_late_run_is_named_where_its_next_step_goes_back(compared: Any, lr: float) -> None:
+    right = [line(1), line(2, weights=descended(lr, 1 / 13))]
+    after = {name: weight * (1.01 if name == "c" else 0.9) for name, weight in descended(lr, 1).items()}
+    late = [line(1, weights=descended(lr, 1)), line(2, weights=after)]
+    assert "b.jsonl clips after" in compared(right, late).findings[0].text
+    assert "a.jsonl clips after" in compared(late, right).findings[0].text
+    mixed = [line(1), line(2, weights={"a": 1.01, "b": 1.99, "c": 3.01})]
+    assert "one of the two" in compared(mixed, late).findings[0].text
+
+
 def test_other_weights_with_the_same_gradients_are_not_a_step(compared: Any) -> None:
     """Gradients of a linear loss do not depend on the weights, nor any on a bias before a normalisation."""
     began, faster = line(1), line(2, weights={"a": 0.9, "b": 1.8, "c": 3.3})
@@ -512,6 +531,30 @@ def test_a_call_more_behind_rounding_is_reported(compared: Any) -> None:
     near = {**NORMS, "a": off(3.0, 10)}
     found = compared([line(1), line(2), line(3)], [line(1, near), line(2, near), line(2, near), line(3, near)])
     assert [(each.step, each.stage) for each in found.partings][-1] == (2, "calls")
+
+
+def test_of_one_call_only_the_difference_beyond_rounding_is_reported(compared: Any) -> None:
+    ours = [line(1), line(2)]
+    near, faster = {**NORMS, "a": off(3.0, 10)}, {**WEIGHTS, "a": off(1.0, 3), "c": 3.1}
+    found = compared(ours, [line(1, near), line(2, near, weights=faster)])
+    assert [(each.step, each.stage, each.parameter) for each in found.partings] == [
+        (1, "gradient", "a"),
+        (2, "weight", "c"),
+    ]
+    missing = compared(ours[:1], [line(1, {"a": off(3.0, 1), "b": 4.0})])
+    assert mistakes(missing) == ["a parameter is missing"]
+
+
+@pytest.mark.parametrize("rule", ["each", "value"])
+@pytest.mark.parametrize("order", [0, -1, 1e-300])
+def test_gradients_whose_total_norm_has_no_number_are_compared_by_themselves(
+    compared: Any, rule: str, order: float
+) -> None:
+    calls = [
+        each_of(1, norm_type=order, watched=True, rule=rule),
+        each_of(1, {**NORMS, "a": 3.5}, norm_type=order, watched=True, rule=rule),
+    ]
+    assert compared(calls[:1], calls[1:]).first.parameter == "a"
 
 
 def test_rounding_that_grows_is_explained_and_a_jump_is_not(compared: Any) -> None:

@@ -20,6 +20,9 @@ NEAR = 4
 EXACT = 1e-13
 """How far, relatively, a coefficient in float64 may be from its formula."""
 
+DESCENT = 0.1
+"""How far, relatively, multiples of squared gradients may differ: they are differences of squared float32 norms."""
+
 PRODUCT = 1e-5
 """How far, relatively, the norm of clipped float32 gradients may be from what their coefficient says."""
 
@@ -282,18 +285,34 @@ def _began_equal(place: Place) -> bool:
 
 
 def _late(place: Place, pair: Pair) -> Recording | None:
-    """The run whose weights have moved: the other's move the same way by its next step."""
-    if place.index + 1 >= len(place.pairs):
+    """Return the run that clips after its step, if the next step of the other decides which one it is.
+
+    The late run has stepped by its gradients, and the other steps by clipped ones. Plain descent by both fits one of
+    the two only. After other optimizers, all weights have to move the same way.
+    """
+    if place.index + 1 >= len(place.pairs) or len(pair.a.coefs()) != 1 or len(pair.b.coefs()) != 1:
         return None
     later = {name: (a, b) for name, a, b in numbers(place.pairs[place.index + 1], "weight")}
-    votes = [0.0, 0.0]
-    for name, a, b in numbers(pair, "weight"):
-        if name in later:
-            votes[0] += (later[name][0] - a) * (b - a)
-            votes[1] += (later[name][1] - b) * (a - b)
-    if votes[0] > 0 >= votes[1]:
-        return place.b
-    return place.a if votes[1] > 0 >= votes[0] else None
+    squares = {name: a * a for name, a, _ in place.gradients() if a}
+    weights = [(name, a, b) for name, a, b in numbers(pair, "weight") if name in later and name in squares]
+    if len(weights) < 2:
+        return None
+    b_late = [(a, b, later[name][0], squares[name]) for name, a, b in weights]
+    a_late = [(b, a, later[name][1], squares[name]) for name, a, b in weights]
+    fits = [_is_descent(b_late, pair.a.coefs()[0]), _is_descent(a_late, pair.b.coefs()[0])]
+    if not any(fits):
+        fits = [all((after - now) * (moved - now) > 0 for now, moved, after, _ in each) for each in (b_late, a_late)]
+    return None if fits[0] == fits[1] else place.b if fits[0] else place.a
+
+
+def _is_descent(moves: list[tuple[float, float, float, float]], coef: float) -> bool:
+    """Whether plain descent moves weights by the gradients, and to their next norm by clipped gradients.
+
+    Then w^2 changes by -2*lr*wg + lr^2*g^2, and by -2*lr*c*wg + lr^2*c^2*g^2. What the second change has beside c
+    times the first one is lr^2*c*(c - 1) times g^2: for every parameter the same multiple.
+    """
+    multiples = [(after**2 - now**2 - coef * (moved**2 - now**2)) / square for now, moved, after, square in moves]
+    return multiples[0] < 0 and all(_equal(multiple, multiples[0], DESCENT) for multiple in multiples)
 
 
 def _twice(place: Place) -> Finding | None:

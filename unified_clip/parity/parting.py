@@ -198,11 +198,11 @@ def _partings(a: Recording, b: Recording, pairs: list[Pair], max_ulp: float) -> 
     ends = _one_ends(a, b, pairs)
     if ends is not None and "beyond growth" not in numeric:  # else it may follow from that
         facts["calls"] = (ends, len(pairs))
-    places: dict[int, Difference] = {index: difference for difference, index in numeric.values()}
-    for difference, index in facts.values():  # one for each place: what explains it looks at the whole pair
-        places.setdefault(index, difference)
-    chosen = dict.fromkeys([*numeric.values(), *((difference, index) for index, difference in places.items())])
-    return sorted(chosen, key=lambda each: each[1])
+    # One difference for each pair, the last of these: what explains it looks at the whole pair.
+    chosen = {index: difference for difference, index in numeric.values()}
+    for difference, index in facts.values():
+        chosen.setdefault(index, difference)
+    return [(chosen[index], index) for index in sorted(chosen)]
 
 
 def _one_ends(a: Recording, b: Recording, pairs: list[Pair]) -> Difference | None:
@@ -279,6 +279,8 @@ def differences(pairs: Iterable[Pair], max_ulp: float) -> Iterator[list[Differen
 
 def _total(line: Line) -> float:
     """The norm over all gradients, as far as it was recorded; 0 where it is not known."""
+    if line.rule == "global":
+        return line.norms()[0]
     norms = line.norms() or [each.norm for each in line.parameters.values()]
     return root_of_powers(norms, line.order)
 

@@ -206,10 +206,15 @@ def root_of_squares(norms: list[float]) -> float:
 
 
 def root_of_powers(norms: list[float], order: float) -> float:
-    """The norm of this order over gradients with these norms; 0 of none."""
+    """Return the norm of this order over gradients with these norms; 0 of none, NaN if the order is not above 0."""
     greatest = max(norms, default=0.0)
     if order == 2:
         return math.hypot(*norms)
     if math.isinf(order) or not 0 < greatest < math.inf:
         return greatest
-    return float(greatest * sum((norm / greatest) ** order for norm in norms) ** (1 / order))
+    if not order > 0:  # a framework's own function may take other orders
+        return math.nan
+    try:
+        return float(greatest * sum((norm / greatest) ** order for norm in norms) ** (1 / order))
+    except OverflowError:
+        return math.inf
