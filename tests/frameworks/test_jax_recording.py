@@ -79,7 +79,7 @@ def test_transformations_of_optax_are_recorded(tmp_path: Path) -> None:
 def test_a_call_that_was_traced_before_is_not_recorded_and_the_recording_says_so(tmp_path: Path) -> None:
     clip = jax.jit(lambda gradients: uc.clip_by_global_norm(gradients, 1.0))
     clip(GRADIENTS)
-    before = pytest.warns(ClipWarning, match="only in graphs that were made before")
+    before = pytest.warns(ClipWarning, match="Graphs that were compiled before the recording began")
     with before, unified_clip.record(tmp_path / "run.jsonl"):
         clip(GRADIENTS)
 
