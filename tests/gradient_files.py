@@ -154,7 +154,7 @@ def gradients():
 converted("function", str(Path("paddle_function.py:gradients").absolute()))
 """,
     "tensorflow": """
-import h5py, keras, shutil, zipfile
+import h5py, keras, shutil, zipfile, zlib
 import tensorflow as tf
 
 variables = {name: tf.Variable(tensor) for name, tensor in made.items()}
@@ -187,10 +187,26 @@ with h5py.File("linked.h5", "w") as file:
 with h5py.File("loop.h5", "w") as file:
     file["g/w"] = np.ones(2, "f4")
     file["g/itself"], file["x/again"], file["soft"] = file["/"], file["g/w"], h5py.SoftLink("/g/w")
+with h5py.File("packed.h5", "w") as file:
+    numbers = np.arange(600, dtype="f4").reshape(30, 20)
+    file.create_dataset("all", data=numbers, chunks=(7, 9), compression="gzip", shuffle=True, fletcher32=True)
+    file.create_dataset("pieces", data=numbers, chunks=(7, 9))
+    file.create_dataset("as it is", (2,), "f4", chunks=(2,), compression="gzip").id.write_direct_chunk(
+        (0,), np.array([3, 4], "f4").tobytes(), 1
+    )
+with h5py.File("bomb.h5", "w") as file:
+    dataset = file.create_dataset("w", (2,), "f4", chunks=(2,), compression="gzip")
+    dataset.id.write_direct_chunk((0,), zlib.compress(bytes(10_000_000)))
+with h5py.File("unwritten.h5", "w") as file:
+    file.create_dataset("w", (4,), "f4", chunks=(2,), compression="gzip")[:2] = 1
+with h5py.File("lzf.h5", "w") as file:
+    file.create_dataset("w", data=np.ones(4, "f4"), compression="lzf")
 Path("elsewhere").mkdir()
 Path("elsewhere/checkpoint").write_text(f'model_checkpoint_path: "{Path("prefix").absolute()}"')
 converted("tensorflow", "elsewhere")
 for name in ("vast.h5", "external.h5", "linked.h5", "loop.h5"):
+    converted("keras", name)
+for name in ("packed.h5", "bomb.h5", "unwritten.h5", "lzf.h5"):
     converted("keras", name)
 for name in ("model.keras", "keras.weights.h5", "old.h5", "deflated.keras", "hollow.h5"):
     converted("keras", name)

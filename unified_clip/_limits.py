@@ -93,6 +93,12 @@ def check_shape(name: str, shape: Sequence[object]) -> None:
         raise LimitError(f"{name!r} has a shape of more than 2**59 elements. Save the file again")
 
 
+def check_name(name: str) -> None:
+    """Raise LimitError if a name is too long."""
+    if len(name) > LONGEST_NAME:
+        raise LimitError(f"a name has more than {LONGEST_NAME} characters: {name[:50]!r}. Give it a shorter one")
+
+
 class Tree:
     """Bounds the walk through nested dicts and lists, where a small file may refer to one list many times."""
 
@@ -116,8 +122,7 @@ class Tree:
                 f"its dicts and lists have more than {self._entry_limit} entries. Save a flat dict of tensors, or set "
                 f"{MAX_ENTRIES}"
             )
-        if len(name) > LONGEST_NAME:
-            raise LimitError(f"a name has more than {LONGEST_NAME} characters: {name[:50]!r}. Give it a shorter one")
+        check_name(name)
 
     def name(self, name: str) -> None:
         """Count the name of a tensor, which is kept. LimitError: the names are too long together."""

@@ -172,7 +172,13 @@ def test_a_map_with_a_name_that_nobody_has_is_refused(compared: Any) -> None:
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("a = ", "map.toml"), ("a = 1", "map.toml, a: write"), ("a = 'c'\nb = 'c'", "'c' stands for two")],
+    [
+        ("a = ", "map.toml"),
+        ("a = 1", "map.toml, a: write"),
+        ("a = 'c'\nb = 'c'", "'c' stands for two"),
+        ("a = " + "[" * 5000, "map.toml: its lists or tables are nested too deep"),
+    ],
+    ids=["no value", "a number", "two of one name", "nested"],
 )
 def test_a_map_that_is_wrong_is_refused(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "map.toml").write_text(text)

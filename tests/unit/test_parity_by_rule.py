@@ -120,3 +120,17 @@ def test_a_row_of_one_framework_compares_nothing_and_is_left_out(tmp_path: Path)
         case["frameworks"].pop("tensorflow")
     assert by_rule.rows(data, ["torch"]) == []
     assert "The same clip on each framework" not in page.render(data)
+
+
+def test_a_function_without_numbers_has_the_kind_of_its_difference_and_one_that_was_not_run_says_so(
+    tmp_path: Path,
+) -> None:
+    data = data_of(tmp_path)
+    (case,) = [case for case in data["cases"] if case["rule"] == "total norm, threshold 0.5" and "grad" in case["call"]]
+    case["frameworks"]["torch"][NATIVE] |= {"verdict": "known", "kind": "raises", "norm": None, "gradients": None}
+    data["frameworks"].append("jax")
+    data["cases"][-1]["frameworks"]["jax"] = data["cases"][-1]["frameworks"]["torch"]
+    section = page.render(data).partition('id="by-rule"')[2].partition("</section>")[0]
+    assert section.count("it raises where there is a result") == 1
+    assert ">none<" not in section
+    assert '<td><span class="none">not run</span></td>' in section

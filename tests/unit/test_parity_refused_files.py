@@ -8,6 +8,7 @@ import pickle
 import re
 import struct
 import sys
+import tracemalloc
 import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -22,7 +23,7 @@ from gradient_files import (
     write_safetensors,
 )
 
-from unified_clip.parity.tensors import UnreadableError
+from unified_clip.parity.tensors import UnreadableError, densify
 
 
 def test_an_interpreter_without_the_framework_is_told(tmp_path: Path, read: Callable[..., Found]) -> None:
@@ -209,6 +210,26 @@ def test_an_array_that_expands_to_more_than_it_says_is_not_expanded(
         read(save("(1000000000000,)", 4 * 10**12 - 8, bytes(8)))
 
 
+def test_a_header_of_an_array_is_read_only_as_far_as_numpy_reads_it(tmp_path: Path, read: Callable[..., Found]) -> None:
+    size = 50_000_000
+    with zipfile.ZipFile(tmp_path / "a.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a.npy", b"\x93NUMPY\x02\x00" + struct.pack("<I", size) + bytes(size))
+    tracemalloc.start()
+    try:
+        with pytest.raises(UnreadableError, match="'a' is no array"):
+            read(tmp_path / "a.npz")
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 10_000_000
+
+
+def test_a_long_name_is_rejected_in_every_format(tmp_path: Path, read: Callable[..., Found]) -> None:
+    header = {"n" * 10_001: ENTRY}
+    with pytest.raises(UnreadableError, match=r"a name has more than 10000 characters: 'nnn.*Give it a shorter one"):
+        read(write_safetensors(tmp_path / "a.safetensors", header, bytes(8)))
+
+
 def test_arrays_compressed_in_other_ways_are_refused(tmp_path: Path, read: Callable[..., Found]) -> None:
     np.save(tmp_path / "a.npy", np.ones(2))
     with zipfile.ZipFile(tmp_path / "a.npz", "w", zipfile.ZIP_BZIP2) as archive:
@@ -314,7 +335,7 @@ def test_what_converting_refuses(torch_files: Path, tensorflow_files: Path) -> N
     assert "cut short" in refused(torch_files, "cut.pt")
     assert "not an sstable" in refused(tensorflow_files, "cut")
     assert "uncompressed, as model.save writes it" in refused(tensorflow_files, "deflated.keras")
-    assert "'w' is compressed, not whole, or in another file" in refused(tensorflow_files, "hollow.h5")
+    assert "'w' is not whole, or in another file" in refused(tensorflow_files, "hollow.h5")
 
 
 def test_a_small_file_that_claims_much_is_not_converted(torch_files: Path, tensorflow_files: Path) -> None:
@@ -330,6 +351,19 @@ def test_no_file_reads_another_file(tensorflow_files: Path) -> None:
     assert "'w' is a link to another file, 'vast.h5'" in refused(tensorflow_files, "linked.h5")
     message = refused(tensorflow_files, "elsewhere")
     assert re.search("its file `checkpoint` names .*/prefix, in another directory; name that one", message)
+
+
+def test_compressed_hdf5_is_read_chunk_by_chunk_or_rejected(tensorflow_files: Path) -> None:
+    numbers = np.arange(600, dtype="f4").reshape(30, 20)
+    found = {name: densify(gradient) for name, gradient in converted(tensorflow_files, "packed.h5").items()}
+    for name, expected in {"all": numbers, "pieces": numbers, "as it is": np.array([3, 4], "f4")}.items():
+        gradient = found.pop(name)
+        assert gradient is not None
+        np.testing.assert_array_equal(gradient.array, expected)
+    assert not found
+    assert "'w' has a chunk that expands beyond its size: it is damaged" in refused(tensorflow_files, "bomb.h5")
+    assert "'w' is not whole: chunks of it were not written" in refused(tensorflow_files, "unwritten.h5")
+    assert "'w' is compressed by lzf. Save it with compression='gzip', or" in refused(tensorflow_files, "lzf.h5")
 
 
 def test_what_is_linked_inside_a_file_is_read_once(tensorflow_files: Path) -> None:

@@ -26,6 +26,9 @@ class Function(NamedTuple):
     verdict: str
     norm: Any
     gradients: Any
+    kind: str
+    """A key of `natives.KINDS`; empty where it does not differ."""
+
     case: str
 
 
@@ -43,10 +46,9 @@ class Row:
         for case in self.cases:
             native = case["frameworks"].get(framework, {}).get(NATIVE)
             if native and native["function"]:
-                function = Function(
-                    native["function"], native["verdict"], native["norm"], native["gradients"], case["name"]
-                )
-                found.setdefault(function[:4], function)
+                results = (native[key] for key in ("verdict", "norm", "gradients", "kind"))
+                function = Function(native["function"], *results, case["name"])
+                found.setdefault(function[:-1], function)
         return list(found.values())
 
     @cached_property

@@ -10,12 +10,14 @@ import glob
 import importlib
 import importlib.util
 import json
+import math
 import pickle
 import re
 import sys
 import traceback
 import warnings
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -36,6 +38,15 @@ VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
 WEIGHTS = "model.weights.h5"
 """In a `.keras` file."""
 
+GZIP = 1
+"""HDF5's number of this filter."""
+
+CHECKED_FILTERS = (GZIP, 2, 3)
+"""gzip, shuffle and fletcher32. Only gzip expands data."""
+
+CHECKSUM = 4
+"""Bytes that fletcher32 adds to a chunk."""
+
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Convert gradients, tensor by tensor.")
@@ -54,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (UnreadableError, LimitError) as error:
         failed = {"error": str(error)}
     except Exception as error:
-        failed = {"error": f"{type(error).__name__}: {error}"}
+        failed = {"error": f"it cannot be read: {type(error).__name__}: {error}; save it again"}
     else:
         return
     (options.out / FAILED).write_text(json.dumps(failed), encoding="utf-8")
@@ -150,9 +161,36 @@ def _read_dataset(name: str, dataset: Any) -> Gradient:
     if dataset.external:
         elsewhere = dataset.external[0][0]
         raise UnreadableError(f"{name!r} has its numbers in another file, {elsewhere!r}; save them in this one")
-    if dataset.id.get_storage_size() < dataset.nbytes:  # no memory for what a small file only says it has
-        raise UnreadableError(f"{name!r} is compressed, not whole, or in another file; save it with save_weights")
+    if dataset.chunks:
+        _check_chunks(name, dataset)
+    elif dataset.id.get_storage_size() < dataset.nbytes:  # no memory for what a small file only says it has
+        raise UnreadableError(f"{name!r} is not whole, or in another file; save its numbers in this one")
     return from_array(dataset[()])
+
+
+def _check_chunks(name: str, dataset: Any) -> None:
+    """Reject a dataset with missing chunks, or with one that expands beyond its size: HDF5 expands without a limit."""
+    properties = dataset.id.get_create_plist()
+    filters = [properties.get_filter(index) for index in range(properties.get_nfilters())]
+    codes = [code for code, *_ in filters]
+    unchecked = [title.decode(errors="replace") or code for code, *_, title in filters if code not in CHECKED_FILTERS]
+    if unchecked or codes.count(GZIP) > 1:
+        what = ", ".join(map(str, unchecked)) or "gzip, twice"
+        raise UnreadableError(f"{name!r} is compressed by {what}. Save it with compression='gzip', or uncompressed")
+    chunks: list[Any] = []
+    dataset.id.chunk_iter(chunks.append)
+    lengths = zip(dataset.shape, dataset.chunks, strict=True)
+    if len(chunks) < math.prod(-(-length // chunk) for length, chunk in lengths):
+        raise UnreadableError(f"{name!r} is not whole: chunks of it were not written. Save the file again")
+    if GZIP not in codes:
+        return
+    most = math.prod(dataset.chunks) * dataset.dtype.itemsize + CHECKSUM
+    for chunk in chunks:
+        skipped, data = dataset.id.read_direct_chunk(chunk.chunk_offset)
+        if not skipped >> codes.index(GZIP) & 1:
+            data = zlib.decompressobj().decompress(data, most + 1)
+        if len(data) > most:
+            raise UnreadableError(f"{name!r} has a chunk that expands beyond its size: it is damaged. Save it again")
 
 
 # -- a function

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from .._limits import Tree, check_expanded, check_shape
+from .._limits import Tree, check_expanded, check_name, check_shape
 from . import adapter
 from .tensors import PARTS, STORAGE, Dense, Gradient, Sparse, UnreadableError
 
@@ -65,6 +65,7 @@ def _chosen(items: Iterable[Item], only: Sequence[str]) -> Iterator[Item]:
     unmatched = set(only)
     for item in items:
         name, dtype = item.name, item.dtype
+        check_name(name)
         if name in names:
             raise twice(name)
         names.add(name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import tomllib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -158,12 +159,14 @@ def read_names(path: Path) -> Names:
         found = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise RunError(f"{path} cannot be read: {error.strerror}") from None
+    except RecursionError:
+        raise RunError(f"{path}: its lists or tables are nested too deep") from None
     except ValueError as error:
         raise RunError(f"{path}: {error}") from None
     for name, other in found.items():
         if not isinstance(other, str):
             raise RunError(f'{path}, {name}: write "name" = "its name in the other run", both in quotes')
-    twice = [name for name in found.values() if list(found.values()).count(name) > 1]
+    twice = [name for name, count in Counter(found.values()).items() if count > 1]
     if twice:
         raise RunError(f"{path}: {twice[0]!r} stands for two parameters")
     return found

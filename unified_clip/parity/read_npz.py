@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import tokenize
 import zipfile
@@ -19,6 +20,9 @@ from .tensors import Gradient, UnreadableError
 
 MOST = 1032
 """How many bytes deflate can make of one."""
+
+LONGEST_HEADER = 20_000
+"""Bytes. NumPy reads headers of up to 10,000 characters."""
 
 LOCAL_HEADER = 30
 """Bytes before a member's name, which ends with the lengths of the name and of what follows it, of two bytes each."""
@@ -51,7 +55,7 @@ def items(path: Path) -> Iterator[Item]:
             raise UnreadableError(f"{name!r} is encrypted or compressed otherwise than np.savez_compressed does it")
         try:
             with archive.open(info) as file:
-                header = _header(file)
+                header = _header(io.BytesIO(file.read(LONGEST_HEADER)))  # its length may claim 4 GiB
         except (ValueError, tokenize.TokenError) as error:  # the header is a literal of Python
             raise UnreadableError(f"{name!r} is no array: {error}; save arrays with np.savez") from None
         check_shape(name, header.shape)
