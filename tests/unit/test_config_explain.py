@@ -374,7 +374,7 @@ def test_the_command_takes_a_trainers_own_format_and_gradients(files: Path, caps
     [
         (["absent.toml"], "absent.toml cannot be read"),
         (["a.toml", "absent.json"], "absent.json cannot be read"),
-        (["a.toml", "--gradients", "a.toml"], "a.toml: no gradients can be read"),
+        (["a.toml", "--gradients", "a.toml"], "a.toml: no gradients can be read: it is no .npz file"),
         (["a.toml", "--gradients", "none.npz"], "none.npz: no gradients can be read: it holds none"),
         (["a.toml", "--gradients", "one.npy"], "one.npy: no gradients can be read: it is no .npz file"),
         (["a.toml", "--gradients", "empty.npz"], "empty.npz: no gradients can be read"),

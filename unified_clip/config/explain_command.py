@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -74,9 +75,9 @@ def _gradients(path: Path | None) -> Gradients | None:
 
     try:
         with path.open("rb") as file:
+            if not zipfile.is_zipfile(path):
+                raise ValueError("it is no .npz file, or was cut short")
             found = np.load(file, allow_pickle=False)
-            if isinstance(found, np.ndarray):
-                raise ValueError("it is no .npz file")
             check_expanded(sum(info.file_size for info in found.zip.infolist()), path.stat().st_size)
             gradients = {name: _gradient(found, name) for name in found.files}
         if not gradients:

@@ -46,7 +46,7 @@ class Row:
         for case in self.cases:
             native = case["frameworks"].get(framework, {}).get(NATIVE)
             if native and native["function"]:
-                results = (native[key] for key in ("verdict", "norm", "gradients", "kind"))
+                results = native["verdict"], native["norm"], native["gradients"], native["kind"]
                 function = Function(native["function"], *results, case["name"])
                 found.setdefault(function[:-1], function)
         return list(found.values())
