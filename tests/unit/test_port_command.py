@@ -144,6 +144,12 @@ def test_native_writes_pytorchs_own(run: Run) -> None:
     assert "+torch.nn.utils.clip_grad_norm_(parameters, 1.0)" in out
 
 
+def test_a_notebook_is_rejected_with_the_command_that_converts_it(run: Run) -> None:
+    Path("a.ipynb").write_text('{"cells": [{"source": ["torch.nn.utils.clip_grad_norm_(p, 1.0)"]}]}')
+    status, _, err = run("a.ipynb")
+    assert (status, "jupyter nbconvert --to script a.ipynb" in err) == (2, True)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -29,6 +29,33 @@ CLIPS = {
     "getattr of a text with a clip's beginning": 'import paddle\nc = getattr(paddle.nn, f"ClipGradBy{name}")(1.0)\n',
     "getattr of a sum": 'import paddle\nc = getattr(paddle.nn, "ClipGradBy" + name)(1.0)\n',
     "getattr of optax": "import optax\nchain = getattr(optax, cfg.transform)(1.0)\n",
+    "getattr that is called with a gradient": "import torch\np.grad = getattr(torch, name)(p.grad, -1, 1)\n",
+    "getattr that is called later": "import torch\nf = getattr(torch, name)\np.grad = f(p.grad, -1, 1)\n",
+    "getattr in a list": "import tensorflow as tf\ng = [getattr(tf, f)(g, -1, 1) for g in tape.gradient(l, v)]\n",
+    "getattr for an optimizer": "import paddle\nc = getattr(paddle.nn, cfg['type'])(1.0)\no = Adam(grad_clip=c)\n",
+    "getattr in a layer, for a clip": (
+        "import paddle\nclass A(paddle.nn.Layer):\n    def f(self, t):\n"
+        "        return getattr(paddle.nn, t)(clip_norm=1.0)\n"
+    ),
+    "getattr where optimizers are made": (
+        "import paddle\ndef build_optimizer(cfg):\n    return getattr(paddle.nn, cfg['type'])(cfg['limit'])\n"
+    ),
+    "getattr in a constructor": (
+        "import paddle\nclass Trainer:\n    def __init__(self, opt):\n        c = getattr(paddle.nn, opt.type)(1.0)\n"
+    ),
+    "a module that is imported by name": (
+        "import importlib\nnn = importlib.import_module('paddle.nn')\nc = nn.ClipGradByNorm(1.0)\n"
+    ),
+    "__import__": "nn = __import__('paddle').nn\nc = nn.ClipGradByNorm(1.0)\n",
+    "global norm of another package": "import mindspore.ops as ops\ng = ops.clip_by_global_norm(g, 1.0)\n",
+    "arguments that are derived": (
+        "import transformers\nclass Arguments(transformers.TrainingArguments):\n    cache: str = ''\n"
+        "HfArgumentParser((ModelArguments, Arguments))\n"
+    ),
+    "Stable-Baselines3's DQN": "from stable_baselines3 import DQN\nmodel = DQN('MlpPolicy', env)\n",
+    "apex's Lamb": "from apex.optimizers import FusedLAMB\no = FusedLAMB(p)\n",
+    "clamp in a hook": "import torch\nh = p.register_hook(lambda x: torch.clamp(x, -c, c))\n",
+    "clamp in a hook that is named": "def bound(x):\n    return x.clamp(-1, 1)\nh = p.register_hook(bound)\n",
     "package by star": "from package.module import *\ntorch.nn.utils.clip_grad_norm_(p, 1.0)\n",
     "module by star": "from .common import *\nnn.utils.clip_grad_norm_(p, 1.0)\n",
     "function by star": "from common import *\nclip_grad_norm_(p, 1.0)\n",
@@ -82,6 +109,21 @@ NOT_CLIPS = {
     "another end": 'import paddle\nlayer = getattr(paddle.nn, name + "Pool2D")()\n',
     "getattr of a module without clips": "import torch\noptimizer = getattr(torch.optim, name)(p)\n",
     "getattr of an object": "import torch\nx = getattr(args, name)\n",
+    "a data type": "import torch\nx = x.to(getattr(torch, args.dtype))\n",
+    "a data type of JAX": "import jax.numpy as jnp\nx = x.astype(getattr(jnp, name))\n",
+    "a data type of TensorFlow": "import tensorflow as tf\nx = tf.cast(x, getattr(tf, cfg.dtype))\n",
+    "an activation": "import paddle\nlayer = getattr(paddle.nn, activation)\n",
+    "an activation with an argument": 'import paddle.nn as nn\nhead = getattr(nn, cfg["act"])(0.1)\n',
+    "a layer without arguments": 'import paddle.nn as nn\nhead = getattr(nn, cfg["type"])()\n',
+    "a layer with other arguments": 'import paddle.nn as nn\nhead = getattr(nn, cfg["type"])(num_features=3)\n',
+    "a function that makes a layer": "from paddle import nn\ndef norm_layer(kind):\n    return getattr(nn, kind)\n",
+    "a layer in a layer": (
+        "from paddle import nn\nclass A(nn.Layer):\n    def f(self, kind):\n        self.f = getattr(nn, kind)(3)\n"
+    ),
+    "an optimizer of Keras": "from keras import optimizers\no = getattr(optimizers, name)(learning_rate=0.1)\n",
+    "an optimizer of optax": "import optax\no = getattr(optax, cfg.optimizer)(1e-3)\n",
+    "clamp in another function": "import torch\nh = p.register_forward_hook(lambda x: torch.clamp(x, -c, c))\n",
+    "a method of the file": ("class A:\n    def clip_grads(self): pass\nfor each in stages:\n    each.clip_grads()\n"),
     "a star": "import torch\nfrom common import *\ntrain(model)\n",
     "the file's own function": "from common import *\ndef clip_gradients(m): pass\nclip_gradients(model)\n",
     "a relative import": "from .utils import clip_gradients\nclip_gradients(model)\n",

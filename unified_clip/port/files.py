@@ -39,6 +39,8 @@ def sources(path: Path) -> list[Path]:
 
     Raises PortError.
     """
+    if path.suffix == ".ipynb" and path.is_file():
+        raise PortError(f"{path}: notebooks are not read. Convert it first: jupyter nbconvert --to script {path.name}")
     if path.is_file():
         return [path]
     if not path.is_dir():

@@ -57,6 +57,8 @@ def _at(module: Module, imports: Imports, node: cst.CSTNode) -> Iterator[Found]:
         yield from _of_tensor(module, node)
         yield from hidden.got_by_name(module, node)
         yield from trainers.in_call(module, imports, node)
+    elif isinstance(node, cst.ClassDef):
+        yield from trainers.derived(module, node)
     elif isinstance(node, cst.AssignTarget):
         if "paddle" in imports.packages and _is_set_false(module, node):
             yield Found(node.target, "need_clip")

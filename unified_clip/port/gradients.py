@@ -10,7 +10,7 @@ from typing import Literal
 import libcst as cst
 
 from .module import Binding, Bound, Module, sorted_nodes
-from .names import LIKE_GRADIENT, native
+from .names import HOOK, LIKE_GRADIENT, native
 
 SOURCES = {
     "tensorflow.gradients",
@@ -99,10 +99,30 @@ class Gradients:
 
     def _is_of_likes(self, node: cst.Name) -> bool:
         """Whether it is taken, in a loop, from what is called so."""
+        if self._is_given_to_hook(node):
+            return True
         binding = self._module.binding(node)
         iterated = [bound.value for bound in binding.bounds if bound.path] if binding is not None else []
         names = [each for value in iterated if value is not None for each in sorted_nodes(value)]
         return any(isinstance(each, cst.Name) and LIKE_GRADIENT.match(each.value) for each in names)
+
+    def _is_given_to_hook(self, node: cst.Name) -> bool:
+        """Whether it is the parameter of a hook: p.register_hook(lambda x: ...), or of a function that is one."""
+        function = self._module.function(node)
+        if not isinstance(function, cst.FunctionDef | cst.Lambda):
+            return False
+        parameters = [*function.params.posonly_params, *function.params.params]
+        if node.value not in [each.name.value for each in parameters[-1:]]:
+            return False
+        given = self._hooks
+        return function in given or (isinstance(function, cst.FunctionDef) and function.name.value in given)
+
+    @cached_property
+    def _hooks(self) -> list[object]:
+        """Lambdas, and names of functions, that are registered as hooks of tensors."""
+        calls = [call for call in self._calls if self._module.code(call.func).endswith(f".{HOOK}")]
+        values = [argument.value for call in calls for argument in call.args[:1]]
+        return [each.attr.value if isinstance(each, cst.Attribute) else getattr(each, "value", each) for each in values]
 
     def is_made_of_one(self, node: cst.CSTNode, seen: set[object] | None = None) -> bool:
         """Whether there is a gradient anywhere in an expression, or in what the names in it are given.

@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import libcst as cst
 
 from .found import Found, Imports
-from .module import Module, Target
-from .names import LIKE_CLIP, last_names, native, natives
+from .gradients import Gradients
+from .module import SELF, Module, Target
+from .names import LIKE_CLIP, METHODS, Native, last_names, native, natives
 
 FROM_STAR = "it comes from {} import *; import it by name"
 MAY_BE_FROM_STAR = "its name is not bound in this file and may come from {} import *; import it by name"
 BY_NAME = "which one it is shows only when it runs; write the name"
 MAY_BE_CLIP = "it is a clip if the name is that of one, which shows only when it runs; write the name"
+UNKNOWN_OWNER = "it is called like a clip of gradients, and what {} is cannot be seen"
 UNKNOWN_PACKAGE = "it is called like a clip of gradients, and comes from {}, which this command does not know"
+
+LAYERS = re.compile(
+    r"(?i)(?<![a-z])(act|activations?|nonlinearity|(norm_)?layers?|conv|pool|pooling|pad|padding|rnn)(?![a-z])"
+)
+"""What names of layers and activations are called, and functions that make them."""
+
+OTHER = re.compile(
+    r"(?i)(?<![a-z])(dtype|device|cell|loss|criterion|initializer|optimizer|optim|opt|scheduler|schedule)(?![a-z])"
+)
+"""What names of anything else than a clip are called."""
 
 
 def named(module: Module, imports: Imports, node: Target, names: set[str]) -> Iterator[Found]:
@@ -25,7 +37,8 @@ def named(module: Module, imports: Imports, node: Target, names: set[str]) -> It
     if not isinstance(call, cst.Call) or call.func is not node:
         call = None
     if names == {""}:
-        yield from _from_star(module, imports, node, code, call)
+        found = [*_from_star(module, imports, node, code, call)]
+        yield from found or _of_unknown_object(module, node, call)
     elif call is not None and LIKE_CLIP.search(code.rpartition(".")[2]):
         yield from _of_unknown_package(module, node, names)
 
@@ -46,6 +59,18 @@ def _from_star(module: Module, imports: Imports, node: Target, code: str, call: 
         yield Found(node, code, None, call, MAY_BE_FROM_STAR.format(imports.stars[-1]))
 
 
+def _of_unknown_object(module: Module, node: Target, call: cst.Call | None) -> Iterator[Found]:
+    """Yield a clip of a module that is made when the file runs: import_module("paddle.nn").ClipGradByNorm(1.0)."""
+    if call is None or not isinstance(node, cst.Attribute) or node.attr.value in METHODS:
+        return
+    owner = module.code(node.value)
+    known = next((each for name, each in natives().items() if name.endswith(f".{node.attr.value}")), None)
+    if known is None or known.kind == "any tensor" or not LIKE_CLIP.search(node.attr.value) or owner in SELF:
+        return
+    if node.attr.value not in module.functions:
+        yield Found(node, module.code(node), None, call, UNKNOWN_OWNER.format(owner))
+
+
 def _of_unknown_package(module: Module, node: Target, names: set[str]) -> Iterator[Found]:
     packages = sorted(name.rpartition(".")[0] for name in names if name and not name.startswith("."))
     if packages and not packages[0].startswith("unified_clip") and not module.is_beside(packages[0]):
@@ -55,15 +80,80 @@ def _of_unknown_package(module: Module, node: Target, names: set[str]) -> Iterat
 
 
 def got_by_name(module: Module, call: cst.Call) -> Iterator[Found]:
-    """Yield getattr(paddle.nn, name)."""
+    """Yield getattr(paddle.nn, name), unless the text rules a clip out."""
     if not isinstance(call.func, cst.Name) or call.func.value != "getattr" or len(call.args) < 2:
         return
     owner = module.full_name(call.args[0].value)
-    clips = [name for name in last_names() if owner and native(f"{owner}.{name}")]
-    if not any(re.fullmatch(_pattern(call.args[1].value), name) for name in clips):
+    names = last_names() if owner else ()
+    named = {name: known for name in names if (known := native(f"{owner}.{name}")) is not None}
+    pattern = _pattern(call.args[1].value)
+    clips = [known for name, known in named.items() if re.fullmatch(pattern, name)]
+    if not clips:
         return
     said = "clip" in _said_of(module, call).lower()
-    yield Found(call, f"getattr({owner}, ...)", call=call, unsure=BY_NAME if said else MAY_BE_CLIP)
+    if said or _may_be_clip(module, call, clips):
+        yield Found(call, f"getattr({owner}, ...)", call=call, unsure=BY_NAME if said else MAY_BE_CLIP)
+
+
+def _may_be_clip(module: Module, call: cst.Call, clips: Sequence[Native]) -> bool:
+    """Return whether what getattr returns may be one of some clips, by how it is used.
+
+    A function that also serves for other tensors than gradients counts only where it is called with a gradient.
+    """
+    calls = _calls_of(module, call)
+    gradients = Gradients(module)
+    if any(each.keyword is not None and "clip" in each.keyword.value for call in calls for each in call.args):
+        return True
+    tensors = [each.args[0].value for each in calls if each.args]
+    if any(gradients.is_one(tensor) or gradients.is_like_one(tensor) for tensor in tensors):
+        return True
+    others = [each for each in clips if each.kind not in ("any tensor", "functional")]
+    if not all(any(_accepts(known, each) for known in others) for each in calls):
+        return False
+    return bool(others) and not _is_in_layer(module, call) and not _is_named_otherwise(module, call)
+
+
+def _calls_of(module: Module, call: cst.Call) -> list[cst.Call]:
+    """The calls of what getattr returns: at once, or by the name that it is bound to."""
+    parent = module.parents[call]
+    places: list[cst.CSTNode] = [call]
+    if isinstance(parent, cst.Assign):
+        binding = module.binding(parent.targets[0].target)
+        places = list(binding.reads) if binding is not None else []
+    outer = [(place, module.parents.get(place)) for place in places]
+    return [each for place, each in outer if isinstance(each, cst.Call) and each.func is place]
+
+
+def _accepts(known: Native, call: cst.Call) -> bool:
+    """Whether a clip can be called with these arguments. Each takes one at least."""
+    if not call.args:
+        return False
+    names = {*known.parameters, *known.renamed}
+    keywords = [each.keyword.value for each in call.args if each.keyword is not None]
+    return all(name in names for name in keywords) and (not known.parameters or len(call.args) <= len(names))
+
+
+def _is_in_layer(module: Module, call: cst.Call) -> bool:
+    """Whether a layer of Paddle is being defined, which makes no optimizer."""
+    outer = module.enclosing(call, cst.ClassDef)
+    bases = outer.bases if isinstance(outer, cst.ClassDef) else ()
+    return any(module.code(base.value).endswith("Layer") for base in bases)
+
+
+def _is_named_otherwise(module: Module, call: cst.Call) -> bool:
+    """Whether the name that getattr looks up is called after something else than a clip, as cfg["act"] is.
+
+    Only the last part counts: `opt.type` is an option.
+    """
+    name: cst.CSTNode = call.args[1].value
+    if isinstance(name, cst.Attribute):
+        name = name.attr
+    elif isinstance(name, cst.Subscript):
+        name = name.slice[0]
+    function = module.enclosing(call, cst.FunctionDef)
+    around = function.name.value if isinstance(function, cst.FunctionDef) else ""
+    words = module.code(name)
+    return any(map(LAYERS.search, (words, around))) or OTHER.search(words) is not None
 
 
 def _pattern(node: cst.BaseExpression) -> str:

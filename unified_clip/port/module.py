@@ -248,6 +248,11 @@ class Module:
         )
 
     @cached_property
+    def functions(self) -> frozenset[str]:
+        """The names of the functions and methods that are defined in the file."""
+        return frozenset(each.name.value for each in self.nodes if isinstance(each, cst.FunctionDef))
+
+    @cached_property
     def used(self) -> frozenset[str]:
         """The full names of all that is imported and named."""
         return frozenset(self.full_name(node) for node in self.nodes if isinstance(node, Target)) - {""}
@@ -526,7 +531,26 @@ def identifiers(content: bytes) -> set[str] | None:
         if "too many nested" in str(error) or _is_deep(content):
             raise UnreadableError(TOO_DEEP) from None
         return None
-    return {name for node in ast.walk(tree) for name in _names_in(node)}
+    nodes = list(ast.walk(tree))
+    found = {name for node in nodes for name in _names_in(node)}
+    return found if "getattr" not in found or _looks_up(nodes) else found - {"getattr"}
+
+
+def _looks_up(nodes: Sequence[ast.AST]) -> bool:
+    """Whether getattr looks up a name that is not written out, in what may be a module: not in a parameter."""
+    modules: set[str] = set()
+    owners: set[str] = set()
+    for node in nodes:
+        match node:
+            case ast.Import(names=names) | ast.ImportFrom(names=names):
+                modules |= {(alias.asname or alias.name).partition(".")[0] for alias in names}
+            case ast.Assign(targets=targets, value=ast.Attribute() | ast.Name()):
+                modules |= {target.id for target in targets if isinstance(target, ast.Name)}
+            case ast.Call(func=ast.Name(id="getattr"), args=[owner, name, *_]) if not isinstance(name, ast.Constant):
+                while isinstance(owner, ast.Attribute):
+                    owner = owner.value
+                owners |= {owner.id} if isinstance(owner, ast.Name) else set()
+    return bool(modules & owners)
 
 
 def _names_in(node: ast.AST) -> Sequence[str]:

@@ -27,7 +27,7 @@ KERAS = re.compile(r"(tensorflow\.(compat\.v[12]\.|python\.)?)?(tf_)?keras\.(\w+
 FRAMEWORKS = {"torch", "paddle", "tensorflow", "keras", "tf_keras", "jax", "optax", "apex", "tf_slim", "tf_agents"}
 """Packages of functions that clip."""
 
-LIKE_CLIP = re.compile(r"(?i)clip_?(by_)?(the_)?grad|grad(ient)?s?_?clip")
+LIKE_CLIP = re.compile(r"(?i)clip_?(by_)?(the_)?(grad|global_?norm)|grad(ient)?s?_?clip")
 """What functions that clip gradients are called."""
 
 LIKE_GRADIENT = re.compile(r"_?(d?g|gvs?|(\w+_)?(grads?|gradients?|gvs|grads_and_vars|grad_and_vars)(_\w+)?)s?\Z")
@@ -35,6 +35,9 @@ LIKE_GRADIENT = re.compile(r"_?(d?g|gvs?|(\w+_)?(grads?|gradients?|gvs|grads_and
 
 CLAMPS = {"clip", "clip_", "clamp", "clamp_"}
 """Functions and methods that clamp anything."""
+
+HOOK = "register_hook"
+"""The method of tensors that calls a function with their gradient."""
 
 METHODS = ("clip_grad_norm_", "clip_grad_value_", "clip_gradients", "clip_grad_norm", "clip_grad_by_norm")
 """Of engines, which clip what they hold."""
@@ -167,7 +170,9 @@ def _clues() -> str:
 @functools.cache
 def words() -> re.Pattern[bytes]:
     """Return what every file with a clip contains, in code or in texts that name an attribute."""
-    return re.compile(f"{_clues()}|getattr".encode())
+    packages = "|".join(sorted(FRAMEWORKS))
+    in_file = rf"(?s:\A(?=.*\b(?:{packages})\b).*?getattr\(\s*\w[\w.]*\s*,\s*(?![\"'][^\"']*[\"']\s*[,)]))"
+    return re.compile(f"{_clues()}|{in_file}".encode())
 
 
 @functools.cache
@@ -181,11 +186,15 @@ def may_clip(identifiers: set[str]) -> bool:
     """Return whether code with these names may clip."""
     if identifiers & _clues_in_names() or any(map(LIKE_CLIP.search, identifiers)):
         return True
-    if identifiers & CLAMPS and any("grad" in name.lower() or LIKE_GRADIENT.match(name) for name in identifiers):
+    if identifiers & CLAMPS and (HOOK in identifiers or any(map(_is_like_gradient, identifiers))):
         return True
     if "clip" in identifiers and identifiers & {"paddle", "optax"}:
         return True
     return "getattr" in identifiers and bool(identifiers & FRAMEWORKS)
+
+
+def _is_like_gradient(name: str) -> bool:
+    return "grad" in name.lower() or LIKE_GRADIENT.match(name) is not None
 
 
 def is_keras_optimizer(full_name: str) -> bool:

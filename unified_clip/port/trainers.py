@@ -60,6 +60,16 @@ def _parsed(module: Module, call: cst.Call) -> Iterator[Found]:
                 yield Found(each.value, f"{name}({setting.keyword}=)", call=call, unsure=unsure, setting=setting)
 
 
+def derived(module: Module, node: cst.ClassDef) -> Iterator[Found]:
+    """Yield class Arguments(TrainingArguments), of which a parser makes an object."""
+    for base in node.bases:
+        name = module.full_name(base.value)
+        setting = setting_of(name)
+        if setting is not None and setting.default:
+            unsure = NOT_SEEN.format(setting.keyword, setting.why_not)
+            yield Found(base.value, f"{name}({setting.keyword}=)", unsure=unsure, setting=setting)
+
+
 def entry(imports: Imports, node: cst.CSTNode, key: cst.CSTNode, value: cst.BaseExpression) -> Iterator[Found]:
     """Yield {"gradient_clip_val": 0.5}."""
     if isinstance(key, cst.SimpleString):
@@ -112,6 +122,6 @@ def _is_dict(node: cst.BaseExpression) -> bool:
 
 def _is_own_function(module: Module, call: cst.Call) -> bool:
     """Whether a function of the file is called, which does with a limit what is found in it."""
-    own = {each.name.value for each in module.nodes if isinstance(each, cst.FunctionDef)}
+    own = module.functions
     name = module.code(call.func)
     return name in own or (name.startswith(("self.", "cls.")) and name.partition(".")[2] in own)

@@ -64,6 +64,12 @@ class Format(ABC):
     clip_keys: ClassVar[Sequence[tuple[str, ...]]] = ()
     """Where the trainer reads its clip keys: paths, in which "*" is any key; the first is where one belongs."""
 
+    foreign_keys: ClassVar[Sequence[tuple[str, ...]]] = ()
+    """Places of clip keys that belong elsewhere, and about which `read` has an error or a note of its own."""
+
+    mode_keys: ClassVar[Set[str]] = frozenset()
+    """Last parts of `clip_keys` that choose a rule, and set no limit."""
+
     vocabulary: ClassVar[Set[str]] = frozenset()
     """Further keys at the top of its files, which other trainers have too."""
 

@@ -27,7 +27,8 @@ class DeepSpeed(Format):
     kinds = ("json",)
     source = "deepspeed/runtime/constants.py, deepspeed/runtime/zero/stage_1_and_2.py"
     newest = "0.19.6"
-    clip_keys = (("gradient_clipping",), ("optimizer", "params", "max_grad_norm"))
+    clip_keys = (("gradient_clipping",),)
+    foreign_keys = (("optimizer", "params", "max_grad_norm"),)
     vocabulary = frozenset(
         {
             "train_batch_size",

@@ -69,6 +69,13 @@ class Detectron2(Format):
 
     def _is_enabled(self, document: Document, notes: list[str]) -> bool:
         """yacs reads a string as Python, where it is one."""
+        table = document.get(*TABLE)
+        unknown = [key for key in table if key not in DEFAULTS] if isinstance(table, dict) else []
+        if unknown and "ENABLED" not in table:
+            names = ", ".join(DEFAULTS)
+            raise document.wrong(
+                [*TABLE, unknown[0]], f"detectron2 has no such key, and ENABLED is not there. The keys are {names}."
+            )
         found = self._value(document, "ENABLED", notes)
         if isinstance(found, str):
             with contextlib.suppress(SyntaxError, ValueError):

@@ -40,7 +40,8 @@ class HuggingFace(Format):
     source = "transformers: src/transformers/training_args.py, src/transformers/trainer.py"
     newest = "5.23.0"
     instead = "`ClipCallback`"
-    clip_keys = (("max_grad_norm",), ("deepspeed", "gradient_clipping"))
+    clip_keys = (("max_grad_norm",),)
+    foreign_keys = (("deepspeed", "gradient_clipping"),)
     vocabulary = TRAINING_ARGUMENTS
     needs_version = "max_grad_norm is null, which switches clipping off in transformers 4 and is an error in 5"
     keys = (

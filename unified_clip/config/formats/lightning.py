@@ -21,6 +21,7 @@ class Lightning(Format):
     newest = "2.6.6"
     instead = "`ClipCallback`"
     clip_keys = (("trainer", VALUE), ("trainer", ALGORITHM), ("fit", "trainer", VALUE), ("fit", "trainer", ALGORITHM))
+    mode_keys = frozenset({ALGORITHM})
     vocabulary = frozenset({"trainer", "fit", "seed_everything", "ckpt_path"})
     keys = (
         Key("trainer.gradient_clip_val", "", "null", "the threshold, for each optimizer; null, 0 or less: off"),

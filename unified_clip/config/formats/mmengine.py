@@ -43,7 +43,8 @@ class MMEngine(OwnFormat):
     kinds = ("python",)
     source = "mmengine/optim/optimizer/optimizer_wrapper.py"
     newest = "0.10.7"
-    clip_keys = (CLIP, (CLIP[0], "*", CLIP[1]), OLD)
+    clip_keys = (CLIP, (CLIP[0], "*", CLIP[1]))
+    foreign_keys = (OLD,)
     vocabulary = frozenset(
         {
             "_base_",

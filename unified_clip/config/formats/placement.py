@@ -23,6 +23,9 @@ LOOKALIKE = re.compile(
 )
 """Names of clip keys in any trainer, in lower case and without punctuation."""
 
+SWITCHES = ("clip", "clipping", "clipgrad", "clipgradient", "clipgradients")
+"""How the names of keys end that switch clipping on."""
+
 
 def check(document: Document, trainer: Format) -> list[str]:
     """Return a note for each clip key that the trainer does not read, where it has one that it does read.
@@ -34,11 +37,14 @@ def check(document: Document, trainer: Format) -> list[str]:
     if not isinstance(document.data, dict | list):
         return []
     places = trainer.places(document)
+    known = [*places, *trainer.foreign_keys]
     read: list[Any] = []
     unread: list[Path] = []
-    for path, value in _entries(document.data, places):
+    for path, value in _entries(document.data, known):
         if any(_matches(path, place) for place in places):
-            read.append(value)
+            read += [value] if path[-1] not in trainer.mode_keys else []
+        elif any(_matches(path, place) for place in trainer.foreign_keys):
+            continue
         elif _is_clip_key(path, value, places):
             unread.append(path)
     if read:
@@ -70,11 +76,13 @@ def _matches(path: Path, place: Path) -> bool:
 
 
 def _is_clip_key(path: Path, value: Any, places: Sequence[Path]) -> bool:
-    """Whether a key is one of the trainer's clip keys, or a number or a table by the name of another's."""
+    """Whether a key is one of the trainer's clip keys, or is called like another's and is neither null nor false."""
     name = _plain(path[-1])
     if any(name == _plain(place[-1]) for place in places):
         return True
-    return LOOKALIKE.fullmatch(name) is not None and value is not None and not isinstance(value, bool)
+    if value is None or value is False or (value is True and not name.endswith(SWITCHES)):
+        return False
+    return LOOKALIKE.fullmatch(name) is not None
 
 
 def _plain(key: Key) -> str:

@@ -29,7 +29,9 @@ class Timm(Format):
     kinds = ("yaml",)
     source = "timm: train.py, timm/utils/clip_grad.py, timm/optim/lamb.py"
     newest = "1.0.31"
-    clip_keys = (("clip_grad",), ("clip_mode",), ("opt_kwargs", "max_grad_norm"))
+    clip_keys = (("clip_grad",), ("clip_mode",))
+    mode_keys = frozenset({"clip_mode"})
+    foreign_keys = (("opt_kwargs", "max_grad_norm"),)
     vocabulary = frozenset(
         {
             "model",
