@@ -10,7 +10,8 @@ from port_snippets import ported, verdicts
 
 from unified_clip import cli
 from unified_clip.port import files
-from unified_clip.port.names import natives, settings, words
+from unified_clip.port.module import identifiers
+from unified_clip.port.names import may_clip, natives, settings, words
 from unified_clip.port.sites import Target
 
 TAPE_CLIP = """\
@@ -123,6 +124,7 @@ NOT_CLIPS = {
     "an optimizer of Keras": "from keras import optimizers\no = getattr(optimizers, name)(learning_rate=0.1)\n",
     "an optimizer of optax": "import optax\no = getattr(optax, cfg.optimizer)(1e-3)\n",
     "clamp in another function": "import torch\nh = p.register_forward_hook(lambda x: torch.clamp(x, -c, c))\n",
+    "a switch of gradients": "import tensorflow as tf\nx = tf.keras.backend.clip(tf.stop_gradient(x), 0, 1)\n",
     "a method of the file": ("class A:\n    def clip_grads(self): pass\nfor each in stages:\n    each.clip_grads()\n"),
     "a star": "import torch\nfrom common import *\ntrain(model)\n",
     "the file's own function": "from common import *\ndef clip_gradients(m): pass\nclip_gradients(model)\n",
@@ -161,6 +163,21 @@ def test_the_command_never_reports_that_there_is_nothing_to_do(
     report = json.loads(capsys.readouterr().out)
     assert report["summary"]["flagged"] == 1
     assert report["next"] == "Next: write by hand what is flagged."
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import torch\nwith torch.no_grad():\n    x.requires_grad = False\n    y = x.clamp(0, 1)\n",
+        "import torch\nvalue = getattr(args, name)\n",
+        "from ppdet.engine import Trainer\nTrainer(cfg).train()\n",
+        "import torch\ndef read(module, name):\n    return getattr(module, name)\n",
+    ],
+)
+def test_a_file_without_a_clip_is_not_parsed_in_full(source: str) -> None:
+    names = identifiers(source.encode())
+    assert names is not None
+    assert not may_clip(names)
 
 
 @pytest.mark.parametrize("source", CLIPS.values(), ids=CLIPS)

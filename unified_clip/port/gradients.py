@@ -10,7 +10,7 @@ from typing import Literal
 import libcst as cst
 
 from .module import Binding, Bound, Module, sorted_nodes
-from .names import HOOK, LIKE_GRADIENT, native
+from .names import HOOK, is_like_gradient, native
 
 SOURCES = {
     "tensorflow.gradients",
@@ -88,14 +88,14 @@ class Gradients:
         """Whether it is called so."""
         while isinstance(node, cst.Subscript | cst.Call | cst.Attribute):
             if isinstance(node, cst.Attribute):
-                if LIKE_GRADIENT.match(node.attr.value):
+                if is_like_gradient(node.attr.value):
                     return True
                 node = node.value
             else:
                 node = node.value if isinstance(node, cst.Subscript) else node.func
         if not isinstance(node, cst.Name):
             return False
-        return LIKE_GRADIENT.match(node.value) is not None or self._is_of_likes(node)
+        return is_like_gradient(node.value) or self._is_of_likes(node)
 
     def _is_of_likes(self, node: cst.Name) -> bool:
         """Whether it is taken, in a loop, from what is called so."""
@@ -104,7 +104,7 @@ class Gradients:
         binding = self._module.binding(node)
         iterated = [bound.value for bound in binding.bounds if bound.path] if binding is not None else []
         names = [each for value in iterated if value is not None for each in sorted_nodes(value)]
-        return any(isinstance(each, cst.Name) and LIKE_GRADIENT.match(each.value) for each in names)
+        return any(isinstance(each, cst.Name) and is_like_gradient(each.value) for each in names)
 
     def _is_given_to_hook(self, node: cst.Name) -> bool:
         """Whether it is the parameter of a hook: p.register_hook(lambda x: ...), or of a function that is one."""

@@ -33,6 +33,9 @@ LIKE_CLIP = re.compile(r"(?i)clip_?(by_)?(the_)?(grad|global_?norm)|grad(ient)?s
 LIKE_GRADIENT = re.compile(r"_?(d?g|gvs?|(\w+_)?(grads?|gradients?|gvs|grads_and_vars|grad_and_vars)(_\w+)?)s?\Z")
 """What gradients are called."""
 
+NO_GRADIENTS = {"stop_gradient", "no_grad", "enable_grad", "requires_grad", "requires_grad_", "set_grad_enabled"}
+"""Names that match LIKE_GRADIENT, and are switches."""
+
 CLAMPS = {"clip", "clip_", "clamp", "clamp_"}
 """Functions and methods that clamp anything."""
 
@@ -177,24 +180,33 @@ def words() -> re.Pattern[bytes]:
 
 @functools.cache
 def _clues_in_names() -> frozenset[str]:
-    owners = [name.rpartition(".")[2] for each in settings() for name in each.owners]
     keywords = [each.keyword for each in settings()]
-    return frozenset({*last_names(), *KERAS_RULES, *METHODS, *owners, *keywords, "need_clip"} - CLAMPS)
+    return frozenset({*last_names(), *KERAS_RULES, *METHODS, *keywords, "need_clip"} - CLAMPS)
+
+
+@functools.cache
+def _owners() -> frozenset[tuple[str, str]]:
+    """The package and the last part of the name of all that takes or reads a trainer's limit."""
+    names = [name for each in settings() for name in each.owners]
+    return frozenset((name.partition(".")[0], name.rpartition(".")[2]) for name in names)
 
 
 def may_clip(identifiers: set[str]) -> bool:
     """Return whether code with these names may clip."""
     if identifiers & _clues_in_names() or any(map(LIKE_CLIP.search, identifiers)):
         return True
-    if identifiers & CLAMPS and (HOOK in identifiers or any(map(_is_like_gradient, identifiers))):
+    if any(package in identifiers and name in identifiers for package, name in _owners()):
+        return True
+    if identifiers & CLAMPS and (HOOK in identifiers or any(map(is_like_gradient, identifiers))):
         return True
     if "clip" in identifiers and identifiers & {"paddle", "optax"}:
         return True
     return "getattr" in identifiers and bool(identifiers & FRAMEWORKS)
 
 
-def _is_like_gradient(name: str) -> bool:
-    return "grad" in name.lower() or LIKE_GRADIENT.match(name) is not None
+def is_like_gradient(name: str) -> bool:
+    """Return whether a name is one that gradients have."""
+    return LIKE_GRADIENT.match(name) is not None and name not in NO_GRADIENTS
 
 
 def is_keras_optimizer(full_name: str) -> bool:
