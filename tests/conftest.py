@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import warnings
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -34,6 +36,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """The kit sets what its framework reads when it is imported, and modules of tests may import it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # where the clone has no compiled kernels
+        from unified_clip._native import KERNELS
+    if KERNELS is None:
+        os.environ.setdefault("UNIFIED_CLIP_NATIVE", "0")  # in the processes that tests start too
     config.stash[KIT] = kit = KITS[config.getoption("--framework")]()
     if kit.name == "jax" and not kit.exact:  # which compiles for every shape
         settings.load_profile("compiled")

@@ -1,13 +1,20 @@
 """The compiled kernels of the host path, where they were built; `_ops/kernels.py` has the same in NumPy.
 
 UNIFIED_CLIP_NATIVE=0 leaves them out, =1 requires them, when the package is installed as well.
+Unset, a clone without them warns where an installed copy has them.
 """
 
 from __future__ import annotations
 
 import importlib
 import os
+import sys
+import warnings
+from importlib import metadata
+from pathlib import Path
 from types import ModuleType
+
+PACKAGE_PARENT = Path(__file__).parents[2]
 
 
 def _load() -> ModuleType | None:
@@ -20,11 +27,44 @@ def _load() -> ModuleType | None:
         return importlib.import_module("._kernels", __name__)
     except ImportError as error:
         if setting != "1":
+            if isinstance(error, ModuleNotFoundError):
+                _warn_in_clone()
             return None
         raise ImportError(
             f"UNIFIED_CLIP_NATIVE is 1, and the compiled kernels cannot be loaded ({error}); install unified_clip with "
             "a C++ compiler, or leave the variable unset"
         ) from error
+
+
+def _warn_in_clone() -> None:
+    """Warn that Python imported the clone instead of the installed package, which has compiled kernels.
+
+    Under `PYTHONSAFEPATH` the search path names the clone, so the import is intended: workers start this way.
+    """
+    if sys.flags.safe_path or not (PACKAGE_PARENT / "pyproject.toml").is_file():
+        return
+    installed = _installed_kernels()
+    if installed is not None:
+        warnings.warn(
+            f"unified_clip is imported from the clone {PACKAGE_PARENT}, which has no compiled kernels. The copy "
+            f"installed in {installed} has them. The results have the same bits, but long lists take several times as "
+            f"long. Start Python outside {PACKAGE_PARENT}, or install the clone in editable mode: "
+            f"pip install --no-deps -e {PACKAGE_PARENT}. Set UNIFIED_CLIP_NATIVE=0 to use NumPy without this warning.",
+            stacklevel=2,
+        )
+
+
+def _installed_kernels() -> Path | None:
+    """Return the directory that holds the installed package, or None if its kernels are not compiled."""
+    try:
+        files = metadata.files("unified_clip") or []
+    except metadata.PackageNotFoundError:
+        return None
+    for file in files:
+        if file.parent.parts == ("unified_clip", "_native") and file.name.startswith("_kernels."):
+            path = Path(str(file.locate()))
+            return path.parents[2] if path.is_file() else None
+    return None
 
 
 KERNELS = _load()
