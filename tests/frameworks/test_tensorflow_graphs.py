@@ -364,6 +364,38 @@ def test_vectorized_map(manner: Callable[..., Any], function: Callable[..., Any]
     np.testing.assert_allclose(found, [[0.6, 0.8], [0.3, 0.4], [0.0, 0.0]], rtol=1e-6)
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda row: uc.clip_by_global_norm([row, 2.0 * row], 1.0),
+        lambda row: uc.clip_by_norm(row, 1.0),
+        lambda row: uc.clip_by_norm(tf.reshape(row, [2, -1]), 1.0, axes=1),
+        lambda row: uc.clip_by_value(row, -1.0, 1.0),
+        lambda row: uc.get_total_norm([row, tf.cast(row, tf.bfloat16)], 1),
+        lambda row: uc.get_total_norm([tf.reduce_sum(row), tf.reshape(row, [2, -1])]),
+        lambda row: uc.get_total_norm([row], math.inf),
+        lambda row: uc.get_total_norm([row], 3),
+    ],
+    ids=["global norm", "norm", "slices", "value", "order 1", "scalars and matrices", "order inf", "order 3"],
+)
+@pytest.mark.parametrize(("length", "derived"), [(4, False), (4, True), (1 << 19, False)])
+def test_vectorized_map_runs_no_loop(function: Callable[..., Any], length: int, derived: bool) -> None:
+    def run(row: tf.Tensor) -> Any:
+        if not derived:
+            return function(row)
+        with tf.GradientTape() as tape:
+            tape.watch(row)
+            result = function(row)
+        return tape.gradient(result, row)
+
+    numbers = np.random.default_rng(0).standard_normal((2, length)).astype(np.float32)
+    rows = tf.constant(numbers)
+    found = tf.nest.flatten(tf.vectorized_map(run, rows, fallback_to_while_loop=False))
+    alone = [tf.nest.flatten(tf.function(run)(row)) for row in rows]
+    for part, *each in zip(found, *alone, strict=True):
+        np.testing.assert_allclose(part, np.stack(each), rtol=3e-7, atol=1e-9)
+
+
 def test_derivatives_in_graphs_of_tensorflow_1() -> None:
     def body(x: tf.Tensor) -> list[tf.Tensor]:
         looped = v1.while_loop(lambda i, _: i < 1, lambda i, y: (i + 1, clipped_with_many(y)), (0, x))[1]

@@ -22,7 +22,7 @@ from .._core import entry
 from .._core.device import DevicePath, inverse, odd_bits
 from .._core.ops import GraphTeller, Ops, Path, Receive, Scalar, Tensor, WholePath
 from .._core.writes import Write
-from . import host, kernels, tensorflow_exact
+from . import host, kernels, tensorflow_exact, tensorflow_vectorized
 
 EAGER = tf.__internal__.EagerTensor
 """The type itself: making a tensor to ask for its type would start the runtime, which cannot be configured then."""
@@ -504,3 +504,4 @@ def _run_as_written() -> None:
 GATHERER: Any = host.gatherer(EAGER)
 OPS = TensorflowOps()
 _run_as_written()
+tensorflow_vectorized.register()

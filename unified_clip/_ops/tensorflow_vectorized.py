@@ -1,0 +1,21 @@
+"""Vectorize the sum of squares in `tf.vectorized_map`, which runs operations that it cannot vectorize in a loop."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.ops.parallel_for import pfor
+
+
+def _half_sums_of_squares(loop: Any) -> Any:
+    """Half the sum of squares of each row, as `tf.nn.l2_loss` computes it of one."""
+    rows = loop.stacked_input(0)
+    return pfor.wrap(0.5 * tf.reduce_sum(tf.square(rows), axis=tf.range(1, tf.rank(rows))), True)
+
+
+def register() -> None:
+    """Register the converter, unless TensorFlow has its own."""
+    with suppress(KeyError):
+        pfor.RegisterPFor("L2Loss")(_half_sums_of_squares)
