@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import reference
 import torch
-import torch_sharded
 import torch_sharded_rejections as rejections
 from torch_sharded_rejections import ARRAYS, Attempt
 from worlds import World, calls_of
@@ -24,10 +23,9 @@ SOON = 20
 """Seconds; the process groups of these worlds wait for 60."""
 
 
-@pytest.fixture(scope="module")
-def worlds() -> Iterator[Worlds]:
-    with torch_sharded.worlds() as of:
-        yield of
+@pytest.fixture
+def worlds(torch_worlds: Worlds) -> Worlds:
+    return torch_worlds
 
 
 def check(found: Attempt, message: str) -> None:
