@@ -105,6 +105,19 @@ def test_values_that_are_clipped_beside_gradients_of_their_shape_are_not_compare
     assert data["not_gradients"] == [{"side": "old", "call": "tf.clip_by_value", "count": 8}]
 
 
+@pytest.mark.parametrize("graph", ["", "@tf.function"])
+@pytest.mark.parametrize("clip", ["tf.clip_by_norm(grad / 2.0 * 2.0, 0.5)", "2.0 * tf.clip_by_norm(0.5 * grad, 0.25)"])
+def test_a_clip_of_what_is_computed_from_a_gradient_is_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], graph: str, clip: str
+) -> None:
+    data = verified(
+        tmp_path, capsys, tape(f"grads = [{clip} for grad in grads]", graph), NUMPY.replace("CLIP", OURS_EACH)
+    )
+    assert calls(data, "old") == {"tf.clip_by_norm"}
+    assert all(len(step["old"]) == 1 for step in data["steps"])
+    assert {each["call"] for each in data["not_gradients"]} == {"tf.clip_by_value"}  # of the model's output
+
+
 def test_a_step_with_a_tape_and_its_port_to_pytorch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     port = TORCH.replace("CLIP", "uc.ClipGradByGlobalNorm(0.5).clip_(net.parameters())")
     data = verified(tmp_path, capsys, tape(ALL), port, "--max-ulp", "64")

@@ -9,7 +9,8 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.ops import array_ops, clip_ops, gradients_util
+from tensorflow.python.framework import op_callbacks
+from tensorflow.python.ops import clip_ops, gradients_util
 
 from .._ops.tensorflow_ops import is_for_xla
 from ..parity.items import from_array
@@ -19,22 +20,16 @@ Describe = Callable[[Sequence[Any]], Native]
 """A call, from the values of its limits."""
 
 
-SAME = ("identity", "stop_gradient", "ensure_shape")
-SAME_IN_GRAPHS = ("Identity", "StopGradient", "EnsureShape", "CheckNumerics", "CheckNumericsV2")
-"""Functions, and operations, that give the tensor that they take."""
-
 ARGUMENTS = ("Placeholder", "PlaceholderWithDefault")
 
 GRADIENTS: WeakValueDictionary[int, Any] = WeakValueDictionary()
-"""By id, the tensors that a tape or `tf.gradients` returned."""
+"""By id, the tensors that a tape or `tf.gradients` returned, and the eager ones that were computed from those."""
 
 
 def install(observer: Observer) -> None:
     wrap([(tf.GradientTape, "gradient")], _marking)
     wrap([(gradients_util, "_GradientsHelper")], _marking)
-    for name in SAME:
-        wrap([(array_ops, name), (tf, name), (tf.compat.v1, name), (tf.compat.v2, name)], _keeping)
-    wrap([(tf.debugging, "check_numerics")], _keeping)
+    op_callbacks.add_op_callback(_mark_computed)
     for name, watched in (
         ("clip_by_global_norm", _by_global_norm),
         ("clip_by_norm", _by_norm),
@@ -62,16 +57,12 @@ def _marking(function: Callable[..., Any]) -> Callable[..., Any]:
     return tf.autograph.experimental.do_not_convert(watched)  # type: ignore[no-any-return]
 
 
-def _keeping(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Mark what a function returns, if what it takes is a gradient."""
-
-    def watched(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        result = function(tensor, *args, **kwargs)
-        if _is_marked(tensor):
-            GRADIENTS[id(_values(result))] = _values(result)
-        return result
-
-    return tf.autograph.experimental.do_not_convert(watched)  # type: ignore[no-any-return]
+def _mark_computed(
+    op_type: str, inputs: Sequence[Any], attrs: Any, outputs: Sequence[Any], op_name: Any = None, graph: Any = None
+) -> None:
+    """Mark what an eager operation returns, if it takes a gradient: `g / n` is one too. Graphs keep their inputs."""
+    if graph is None and any(map(_is_marked, inputs)):
+        GRADIENTS.update((id(each), each) for each in outputs)
 
 
 def _values(tensor: Any) -> Any:
@@ -83,17 +74,26 @@ def _is_marked(tensor: Any) -> bool:
 
 
 def from_tape(tensor: Any) -> bool | None:
-    """Return whether a tensor is a gradient that a tape returned; None for an argument of a graph, which may be one."""
+    """Return whether a tensor was computed from a gradient that a tape returned.
+
+    None where that is unknown: in a graph that computes no gradients, its arguments may be some.
+    """
     tensor = _values(tensor)
-    if _is_marked(tensor):
-        return True
     if not tf.is_symbolic_tensor(tensor):
-        return False
-    while tensor.op.type in SAME_IN_GRAPHS:
-        tensor = tensor.op.inputs[0]
-        if _is_marked(tensor):
+        return _is_marked(tensor)
+    reached, left, has_arguments = set(), [tensor], False
+    while left:
+        each = left.pop()
+        if _is_marked(each):
             return True
-    return None if tensor.op.type in ARGUMENTS else False
+        has_arguments |= each.op.type in ARGUMENTS
+        left += [new for new in each.op.inputs if id(new) not in reached]
+        reached.update(map(id, each.op.inputs))
+    return None if has_arguments and not _computes_gradients(tensor.graph) else False
+
+
+def _computes_gradients(graph: Any) -> bool:
+    return any(tf.is_symbolic_tensor(each) and each.graph is graph for each in list(GRADIENTS.values()))
 
 
 def _by_global_norm(observer: Observer, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -115,7 +115,7 @@ def _by_norm(observer: Observer, function: Callable[..., Any]) -> Callable[..., 
             if not counts or axes is not None:
                 return clipped
             native = _describe("tf.clip_by_norm", "each")
-            return tell(observer, native, [clip_norm], [t], [clipped], is_gradient=from_tape(t))[0]
+            return tell(observer, native, [clip_norm], [t], [clipped], is_gradient=partial(from_tape, t))[0]
 
     return watched
 
@@ -128,7 +128,7 @@ def _by_value(observer: Observer, function: Callable[..., Any]) -> Callable[...,
                 return clipped
             limits = [clip_value_min, clip_value_max]
             native = _describe("tf.clip_by_value", "value")
-            return tell(observer, native, limits, [t], [clipped], is_gradient=from_tape(t))[0]
+            return tell(observer, native, limits, [t], [clipped], is_gradient=partial(from_tape, t))[0]
 
     return watched
 
@@ -157,15 +157,18 @@ def tell(
     after: Sequence[Any],
     weights: Sequence[Any] = (),
     names: Sequence[str] = (),
-    is_gradient: bool | None = True,
+    is_gradient: Callable[[], bool | None] = lambda: True,
 ) -> list[Any]:
-    """`after`; in a graph it waits for the call to be told whenever the graph runs."""
+    """Return `after`. In a graph it waits for the call to be reported whenever the graph runs.
+
+    `is_gradient` is called then, because a graph may compute its gradients after the clip.
+    """
     places = [index for index, each in enumerate(before) if each is not None]
     chosen = [[each[index] for index in places] if each else [] for each in (before, after, weights, names)]
 
     def receive(*values: Any) -> None:
         count, found = len(places), [from_array(np.array(each)) for each in values[len(limits) :]]
-        seen = Seen(found[:count], found[count : 2 * count], found[2 * count :], chosen[3], is_gradient)
+        seen = Seen(found[:count], found[count : 2 * count], found[2 * count :], chosen[3], is_gradient())
         observer.see(describe(values[: len(limits)]), seen)
 
     tensors = [tf.convert_to_tensor(each) for part in chosen[:3] for each in part]
