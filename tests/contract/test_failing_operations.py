@@ -101,6 +101,10 @@ def by_groups(rules: list[dict[str, Any]], **settings: Any) -> Callable[[Kit, An
     return clip
 
 
+def by_value(**settings: Any) -> Callable[[Kit, Any], Any]:
+    return lambda kit, holders: ClipConfig(rule="value", threshold=2.0, **settings).clip_(holders)
+
+
 NAMES: dict[str, Callable[[Kit, Any], Any]] = {
     "clip_grad_norm_": lambda kit, holders: kit.namespace.clip_grad_norm_(holders, 1.0),
     "clip_grad_norm_ of order 1": lambda kit, holders: kit.namespace.clip_grad_norm_(holders, 1.0, 1),
@@ -111,6 +115,7 @@ NAMES: dict[str, Callable[[Kit, Any], Any]] = {
     "GradientClipByValue": lambda kit, holders: kit.namespace.GradientClipByValue(2.0).clip_(holders),
     "groups": by_groups([{"rule": "norm", "threshold": 1.0}, {"rule": "global_norm", "threshold": 2.0}]),
     "groups, zero": by_groups([{"rule": "norm", "threshold": 1.0}], nonfinite="zero"),
+    "groups by value, zero": by_value(nonfinite="zero"),
 }
 WRITES = ("_foreach_mul_", "_foreach_copy_", "_foreach_mul", "_foreach_clamp_min_", "_foreach_clamp_max_")
 """What PyTorch writes with on the device path, a few times for a list."""
@@ -178,6 +183,48 @@ def test_a_container_that_refuses_an_item_keeps_all_of_them(kit: Kit) -> None:
             clip(container, 1.0)
         assert container[0] is first
         assert container[1] == {"a": second, "b": third}
+
+
+class Frozen(dict[str, Any]):
+    """A dict of which no key can be set, and the others of which may change in the meantime."""
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        raise OperationError(f"{key} is fixed")
+
+
+class Sealing(dict[str, Any]):
+    """A dict whose keys can be set once."""
+
+    sealed = False
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        if self.sealed:
+            raise OperationError(f"{key} is sealed")
+        self.sealed = True
+        super().__setitem__(key, value)
+
+
+@pytest.mark.parametrize("name", ["clip_grad_norm_", "clip_grad_value_"])
+def test_a_container_that_refuses_every_item_keeps_no_other_from_being_restored(kit: Kit, name: str) -> None:
+    if kit.writable:
+        return
+    first, second = kit.tensor([3.0]), kit.tensor([4.0])
+    plain, frozen = {"a": first}, Frozen(b=second)
+    with pytest.raises(OperationError):
+        getattr(kit.namespace, name)([plain, frozen], 1.0)
+    assert plain["a"] is first
+    assert frozen["b"] is second
+
+
+def test_a_change_that_cannot_be_undone_is_reported_and_the_others_are_undone(kit: Kit) -> None:
+    if kit.writable:
+        return
+    first, second, third = kit.tensor([3.0]), kit.tensor([4.0]), kit.tensor([5.0])
+    plain, sealing = {"a": first}, Sealing(b=second)
+    with pytest.raises(PartlyClippedError, match="b is fixed"):
+        kit.namespace.clip_grad_norm_([plain, sealing, Frozen(b=third)], 1.0)
+    assert plain["a"] is first
+    assert sealing["b"] is not second
 
 
 def test_a_skipped_step_that_fails_takes_no_gradient_away(kit: Kit, failing: Failing) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import unified_clip.torch as uc
+from unified_clip import ClipConfig
 from unified_clip._ops import torch_lists
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")  # forward derivatives
@@ -200,6 +202,48 @@ def test_16_bit_gradients_are_widened_a_part_at_a_time(monkeypatch: pytest.Monke
     uc.GradientClipByNorm(0.5).clip_(own)
     for parameter, value in zip(own, values, strict=True):
         assert torch.equal(parameter.grad, uc.clip_by_norm(value, 0.5))
+
+
+def peak_memory(call: Callable[[], object]) -> int:
+    """How many bytes more a call takes at once than before it."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        call()
+    found = profile.profiler.kineto_results.events()
+    changes = sorted((each.start_ns(), each.nbytes()) for each in found if each.name() == "[memory]")
+    return max(itertools.accumulate((size for _, size in changes), initial=0))
+
+
+BESIDE: dict[str, Callable[[], list[torch.Tensor]]] = {
+    "nothing": list,
+    "an empty gradient": lambda: [torch.empty(0, 3)],
+    "a complex gradient": lambda: [torch.ones(2, dtype=torch.complex64)],
+    "lazy negatives": lambda: [torch._neg_view(torch.ones(2))],
+}
+
+
+@pytest.mark.parametrize("path", ["framework", "pairs"])
+@pytest.mark.parametrize("beside", BESIDE)
+def test_gradients_are_scaled_without_memory_for_all_products(
+    monkeypatch: pytest.MonkeyPatch, beside: str, path: str
+) -> None:
+    monkeypatch.setenv("UNIFIED_CLIP_PATH", path)
+    given = parameters([torch.ones(100_000) for _ in range(20)] + BESIDE[beside]())
+    one = 4 * 100_000
+    factor = torch.tensor(0.5 / 5.0)
+    peak = peak_memory(lambda: uc.clip_grads_with_norm_(given, 0.5, factor.new_tensor(5.0 - 1e-6)))
+    assert peak < 3 * one
+    assert all(torch.equal(each.grad, factor.expand(100_000)) for each in given[:20])
+
+
+@pytest.mark.usefixtures("forced")
+@pytest.mark.parametrize("rule", ["global_norm", "norm", "value"])
+def test_zeros_for_nonfinite_gradients_take_no_memory_for_all(rule: Any) -> None:
+    clip = ClipConfig(rule=rule, threshold=0.5, nonfinite="zero")
+    for value, kept in ((1.0, True), (math.inf, False)):
+        given = parameters([torch.full((100_000,), value), *(torch.ones(100_000) for _ in range(19))])
+        peak = peak_memory(lambda given=given: clip.clip_(given))
+        assert peak < 3 * 4 * 100_000
+        assert all(bool(each.grad.any()) is kept for each in given)
 
 
 # -- several devices, and the one without values

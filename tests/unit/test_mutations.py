@@ -67,8 +67,14 @@ MUTATIONS = {
     "a write before an error": Mutation(
         "_core/rule.py", "one_norm(gradients, path, p) if given_norm is None else path.constant(given_norm)\n",
         "one_norm(gradients, path, p) if given_norm is None else path.constant(given_norm)\n"
-        "        gradients.scale(group, path, path.constant(0.0))\n",
+        "        gradients.scale(group, path, path.constant(0.0))\n"
+        "        gradients.finish()\n",
         "contract/test_nonfinite.py", "changes_nothing",
+    ),
+    "each gradient written before the next one is prepared": Mutation(
+        "_core/gradients.py", "        self._writes += writes\n        if path.on_host",
+        "        make_all(writes)\n        if path.on_host",
+        "contract/test_failing_operations.py", "leaves_all_gradients_unchanged and GradientClipByNorm",
     ),
     "the host path taken although a derivative is wanted, on PyTorch": Mutation(
         "_ops/torch_ops.py", "return differentiable and torch.is_grad_enabled()", "return False",

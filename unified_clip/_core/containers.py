@@ -175,11 +175,16 @@ def _put(node: Any, items: Mapping[Any, Any]) -> Write:
     """Items at indices of a list or at keys of a dict."""
     old = {key: node[key] for key in items}
 
-    def put(values: Mapping[Any, Any]) -> None:
-        for key, value in values.items():
+    def put() -> None:
+        for key, value in items.items():
             node[key] = value
 
-    return Write(partial(put, items), partial(put, old))
+    def restore() -> None:
+        for key, value in old.items():
+            if node[key] is not value:  # a container may reject any item
+                node[key] = value
+
+    return Write(put, restore)
 
 
 def _replaced_items(ops: Ops, items: Any, results: Iterator[Any]) -> tuple[list[Any], list[Write]]:

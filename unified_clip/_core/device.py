@@ -92,6 +92,9 @@ class DevicePath:
     def prepare_write(self, results: list[Tensor]) -> list[Write]:
         return self._ops.prepare_write(self._tensors, results)
 
+    def prepare_zero(self, keep: Any) -> list[Write] | None:
+        return None
+
     def cosine(self, scalar: Scalar) -> Scalar:
         return self._ops.cosine(scalar)
 

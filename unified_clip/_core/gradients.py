@@ -34,6 +34,8 @@ class Writes:
             self._device = path
 
     def make(self) -> None:
+        if not self._writes:
+            return
         with (
             nullcontext() if self._host is None else self._host.scope(),
             nullcontext() if self._device is None else self._device.scope(),

@@ -85,6 +85,12 @@ class Path(Protocol):
     def prepare_write(self, results: list[Tensor]) -> list[Write]:
         """Results for these tensors, to be written into them."""
 
+    def prepare_zero(self, keep: Any) -> list[Write] | None:
+        """Zeros where a condition does not hold, to be written after clipped values, without memory for all of them.
+
+        None where only `zeroed` results can be written.
+        """
+
     def cosine(self, scalar: Scalar) -> Scalar: ...
 
     def single(self, scalar: Scalar) -> Scalar:

@@ -318,7 +318,10 @@ class _OrZero:
         return self._path.zeroed(self._path.scale(coef), self._keep)
 
     def prepare_scale(self, coef: Scalar) -> list[Write]:
-        return self._path.prepare_write(self.scale(coef))
+        zeros = self._path.prepare_zero(self._keep)
+        if zeros is None:
+            return self._path.prepare_write(self.scale(coef))
+        return [*self._path.prepare_scale(coef), *zeros]
 
     def scope(self) -> AbstractContextManager[Any]:
         return self._path.scope()
@@ -327,4 +330,7 @@ class _OrZero:
         return self._path.zeroed(self._path.clamp(low, high), self._keep)
 
     def prepare_clamp(self, low: float, high: float) -> list[Write]:
-        return self._path.prepare_write(self.clamp(low, high))
+        zeros = self._path.prepare_zero(self._keep)
+        if zeros is None:
+            return self._path.prepare_write(self.clamp(low, high))
+        return [*self._path.prepare_clamp(low, high), *zeros]

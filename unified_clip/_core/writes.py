@@ -24,7 +24,8 @@ def nothing() -> None:
 def make_all(writes: Sequence[Write]) -> None:
     """Make changes that can be undone, then the others.
 
-    An error undoes the former. Once memory has been overwritten it is raised as a PartlyClippedError.
+    An error undoes the former. It is raised as a PartlyClippedError once memory has been overwritten, or if a change
+    cannot be undone.
     """
     undoable = [write for write in writes if write.undo is not None]
     final = [write for write in writes if write.undo is None]
@@ -34,12 +35,20 @@ def make_all(writes: Sequence[Write]) -> None:
             begun.append(write)
             write.make()
     except BaseException as error:
-        for write in reversed(begun):
-            if write.undo is not None:
-                write.undo()
-        if len(begun) > len(undoable) + 1 and isinstance(error, Exception):
+        undone = [_undo(write.undo) for write in reversed(begun) if write.undo is not None]
+        overwritten = len(begun) > len(undoable) + 1
+        if (overwritten or not all(undone)) and isinstance(error, Exception):
             raise PartlyClippedError(
                 f"clipping failed after some gradients were written: {error}. The gradients are partly clipped. "
                 "Discard them, as optimizer.zero_grad() does, and repeat the backward pass"
             ) from error
         raise
+
+
+def _undo(undo: Callable[[], object]) -> bool:
+    """Undo one change. An error here must not keep others from being undone."""
+    try:
+        undo()
+    except Exception:
+        return False
+    return True

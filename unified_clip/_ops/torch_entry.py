@@ -72,7 +72,7 @@ class _CompilerImport:
     ) -> importlib.machinery.ModuleSpec | None:
         if name != COMPILER:
             return None
-        finders = (finder for finder in sys.meta_path if finder is not self)
+        finders = (finder for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec"))
         spec = next(filter(None, (finder.find_spec(name, path, target) for finder in finders)), None)
         if spec is None or spec.loader is None:
             return spec

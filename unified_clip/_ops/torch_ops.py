@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, cast
@@ -313,7 +314,13 @@ class TorchOps(host.OfParameters, Ops):
         return [torch.where(coef.to(t.device) != 1.0, torch_numbers.product(t, coef), t) for t in tensors]
 
     def prepare_scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Write]:
-        return self.prepare_write(tensors, [torch_numbers.product(tensor, coef) for tensor in tensors])
+        """Products take memory, but for tensors that operations on lists scale in place."""
+        eager = not torch.compiler.is_compiling() and type(coef) in PLAIN
+        in_lists = [eager and _go_in_lists([tensor], (), False) for tensor in tensors]
+        others = [tensor for tensor, is_listed in zip(tensors, in_lists, strict=True) if not is_listed]
+        products = [torch_numbers.product(tensor, coef) for tensor in others]
+        listed = list(itertools.compress(tensors, in_lists))
+        return [*self.prepare_write(others, products), *torch_lists.prepare_multiply(listed, coef)]
 
     def crossed(self, low: Any, high: Any) -> bool | None:
         if _is_watched() or not all(_is_plain(bound) for bound in (low, high) if isinstance(bound, torch.Tensor)):
@@ -443,6 +450,12 @@ class TorchPath(DevicePath):
         if not torch.compiler.is_compiling():
             return super()._bounds(tensor, *bounds)
         return [self._ops.bound(bound, tensor) for bound in bounds]  # rounded by operations
+
+    def prepare_zero(self, keep: Any) -> list[Write] | None:
+        if _is_transformed() or not all(type(tensor) in PLAIN for tensor in self._tensors):
+            return None
+        drop = ~keep
+        return [Write(functools.partial(_zero_where, tensor, drop)) for tensor in self._tensors]
 
 
 class EachPath(TorchPath):
@@ -621,6 +634,11 @@ def _is_inference(tensor: Tensor) -> bool:
 def _write(tensor: Tensor, value: Tensor) -> None:
     with torch.inference_mode() if _is_inference(tensor) else nullcontext():
         tensor.copy_(value)
+
+
+def _zero_where(tensor: Tensor, condition: Tensor) -> None:
+    with torch.inference_mode() if _is_inference(tensor) else nullcontext():
+        tensor.masked_fill_(condition.to(tensor.device), 0)
 
 
 torch_entry.prepare()
