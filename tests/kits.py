@@ -36,6 +36,7 @@ class Kit:
     integers: tuple[str, ...] = INTEGERS
     keeps_subnormals_on_device = True
     has_sparse = False
+    has_coo = False
     differentiates = False
 
     @property
@@ -99,6 +100,10 @@ class Kit:
     def stored_rows(self, sparse: Any) -> list[int]:
         raise AssertionError(f"{self.name} has no sparse gradients")
 
+    def coo(self, indices: np.ndarray, values: Any, shape: Sequence[int], dtype: str = "float32") -> Any:
+        """A sparse gradient with `values[i]` added at `indices[:, i]` of the first axes. Only where `has_coo`."""
+        raise AssertionError(f"{self.name} has no sparse gradients with several sparse axes")
+
     def derivative(self, function: Callable[[Any], Any], at: Any) -> np.ndarray:
         """The derivative of the sum of function(tensor) at a tensor."""
         raise AssertionError(f"{self.name} does not differentiate")
@@ -112,6 +117,7 @@ class TorchKit(Kit):
     name = "torch"
     on_parameters = True
     has_sparse = True
+    has_coo = True
     differentiates = True
 
     def from_array(self, array: np.ndarray) -> Any:
@@ -157,6 +163,12 @@ class TorchKit(Kit):
 
     def stored_rows(self, sparse: Any) -> list[int]:
         return sparse._indices()[0].tolist()
+
+    def coo(self, indices: np.ndarray, values: Any, shape: Sequence[int], dtype: str = "float32") -> Any:
+        import torch
+
+        stored = self.tensor(values, dtype)
+        return torch.sparse_coo_tensor(torch.from_numpy(indices), stored, tuple(shape), check_invariants=True)
 
     def derivative(self, function: Callable[[Any], Any], at: Any) -> np.ndarray:
         point = at.clone().requires_grad_(True)
@@ -234,6 +246,7 @@ class PaddleKit(Kit):
     name = "paddle"
     on_parameters = True
     has_sparse = True
+    has_coo = True
     differentiates = True
 
     def from_array(self, array: np.ndarray) -> Any:
@@ -272,7 +285,11 @@ class PaddleKit(Kit):
         return sparse
 
     def dense(self, sparse: Any) -> np.ndarray:
-        assert sparse.is_selected_rows()
+        if not sparse.is_selected_rows():
+            assert sparse.is_sparse_coo()
+            found = np.zeros(sparse.shape, self.dtype(sparse.values()))
+            np.add.at(found, tuple(sparse.indices().numpy()), self.array(sparse.values()))
+            return found
         values = self.array(sparse._get_tensor_from_selected_rows())
         found = np.zeros((sparse.get_selected_rows().height(), *values.shape[1:]), values.dtype)
         np.add.at(found, sparse.rows(), values)
@@ -280,6 +297,14 @@ class PaddleKit(Kit):
 
     def stored_rows(self, sparse: Any) -> list[int]:
         return sparse.rows()
+
+    def coo(self, indices: np.ndarray, values: Any, shape: Sequence[int], dtype: str = "float32") -> Any:
+        import paddle
+
+        # sparse_coo_tensor rejects a tensor without elements
+        return paddle._C_ops.sparse_sparse_coo_tensor(
+            self.tensor(values, dtype), paddle.to_tensor(indices), list(shape)
+        )
 
     def derivative(self, function: Callable[[Any], Any], at: Any) -> np.ndarray:
         point = at.detach().clone()
@@ -305,6 +330,7 @@ class JaxKit(Kit):
     integers = ("int8", "uint8", "int16", "int32")
     keeps_subnormals_on_device = False
     has_sparse = True
+    has_coo = True
     differentiates = True
 
     def __init__(self) -> None:
@@ -327,6 +353,12 @@ class JaxKit(Kit):
 
     def stored_rows(self, sparse: Any) -> list[int]:
         return [row for row in np.asarray(sparse.indices)[:, 0].tolist() if row < sparse.shape[0]]
+
+    def coo(self, indices: np.ndarray, values: Any, shape: Sequence[int], dtype: str = "float32") -> Any:
+        from jax.experimental.sparse import BCOO
+
+        columns = self.tensor(indices.T.astype(np.int32), "int32")
+        return BCOO((self.tensor(values, dtype), columns), shape=tuple(shape))
 
     def parameter(self, name: str = "weight") -> Any:
         return self.tensor([0.0, 0.0])

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 import reference
+from hypothesis import given
+from hypothesis import strategies as st
 from kits import Kit
 
 ROWS, VALUES, HEIGHT = [1, 1, 2], [[3.0], [4.0], [24.0]], 4
 TOLERANCE = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-22, "float64": 1e-9}
+TOLERANCE |= {"complex64": TOLERANCE["float32"], "complex128": TOLERANCE["float64"]}
 DENSE = np.array([[0.0], [7.0], [24.0], [0.0]], np.float32)
 
 
@@ -116,9 +120,114 @@ def test_no_rows(kit: Kit) -> None:
     np.testing.assert_array_equal(kit.dense(clipped), np.zeros((HEIGHT, 2)))
 
 
-def test_axes_are_refused(kit: Kit) -> None:
-    with pytest.raises(ValueError, match="sparse"):
-        kit.namespace.clip_by_norm(kit.sparse(ROWS, VALUES, HEIGHT), 1.0, axes=0)
+# -- axes of clip_by_norm: as those of the dense tensor
+
+
+def check_as_dense(kit: Kit, sparse: Any, dense: np.ndarray, limit: float, axes: Any) -> None:
+    """On the host path both have correctly rounded norms, so the same bits but for the sign of zeros."""
+    dtype = dense.dtype.name
+    got = kit.dense(kit.namespace.clip_by_norm(sparse, limit, axes=axes))
+    wanted = kit.array(kit.namespace.clip_by_norm(kit.tensor(dense, dtype), limit, axes=axes))
+    if kit.exact:
+        np.testing.assert_array_equal(got, wanted)
+    else:
+        np.testing.assert_allclose(got.astype("complex128"), wanted.astype("complex128"), rtol=TOLERANCE[dtype])
+
+
+@st.composite
+def sparse_and_dense(draw: st.DrawFn, most_sparse_axes: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, Any]:
+    """Indices with repeated columns, values whose sums are exact, the dense form, and axes."""
+    shape = draw(st.lists(st.integers(1, 4), min_size=1, max_size=4))
+    sparse_axes = draw(st.integers(1, min(most_sparse_axes, len(shape))))
+    columns = st.tuples(*(st.integers(0, length - 1) for length in shape[:sparse_axes]))
+    indices = np.array(draw(st.lists(columns, max_size=7)), np.int64).reshape(-1, sparse_axes).T
+    random = np.random.default_rng(draw(st.integers(0, 99)))
+    values = random.integers(-999, 999, (indices.shape[1], *shape[sparse_axes:])).astype(np.float32)
+    dense = np.zeros(shape, np.float32)
+    np.add.at(dense, tuple(indices), values)
+    signed = st.lists(st.integers(0, len(shape) - 1), unique=True).flatmap(
+        lambda axes: st.tuples(*(st.sampled_from([axis, axis - len(shape)]) for axis in axes))
+    )
+    one = st.integers(-len(shape), len(shape) - 1)
+    return indices, values, dense, draw(st.none() | one | signed | signed.map(list))
+
+
+@given(data=st.data(), limit=st.sampled_from([0.0, 30.0, 700.0]))
+def test_axes_of_rows_are_those_of_the_dense_tensor(kit: Kit, data: st.DataObject, limit: float) -> None:
+    indices, values, dense, axes = data.draw(sparse_and_dense(1))
+    check_as_dense(kit, kit.sparse(indices[0].tolist(), values, len(dense)), dense, limit, axes)
+
+
+@given(data=st.data(), limit=st.sampled_from([0.0, 30.0, 700.0]))
+def test_axes_may_be_sparse_and_dense_ones(kit: Kit, data: st.DataObject, limit: float) -> None:
+    if not kit.has_coo:
+        return
+    indices, values, dense, axes = data.draw(sparse_and_dense(4))
+    check_as_dense(kit, kit.coo(indices, values, dense.shape), dense, limit, axes)
+
+
+@pytest.mark.parametrize("axes", [None, 0, 1, 2, [0, 1], [0, 2], [1, 2], [0, 1, 2], [], -3, (-1, 0)], ids=str)
+def test_tensorflows_own_cases_of_axes(kit: Kit, axes: Any) -> None:
+    values = np.array([[[-3, 0, 0], [4, 0, 0]], [[0, 2, 0], [0, 0, -1]]], np.float32)
+    dense = np.zeros((10, 2, 3), np.float32)
+    dense[[2, 6]] = values
+    sparse = kit.sparse([2, 6], values, 10)
+    check_as_dense(kit, sparse, dense, 4.0, axes)
+    assert sorted(kit.stored_rows(kit.namespace.clip_by_norm(sparse, 4.0, axes=axes))) == [2, 6]
+
+
+@pytest.mark.parametrize("axes", [0, 1, [], [0, 1]], ids=str)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "complex64", "complex128"])
+def test_axes_of_every_dtype(kit: Kit, dtype: str, axes: Any) -> None:
+    if dtype not in kit.floating + kit.complex:
+        return
+    values = reference.array([[3.0, 0.25], [4.0, -0.25], [24.0, 1.5]], dtype)
+    dense = np.zeros((HEIGHT, 2), values.dtype)
+    dense[1], dense[2] = reference.array([7.0, 0.0], dtype), values[2]
+    check_as_dense(kit, kit.sparse(ROWS, values, HEIGHT, dtype), dense, 2.0, axes)
+    if kit.has_coo and (kit.name != "paddle" or dtype in ("float32", "float64")):
+        indices = np.array([[1, 1, 2, 2], [0, 0, 0, 1]])
+        entries = reference.array([3.0, 4.0, 24.0, 1.5], dtype)
+        check_as_dense(kit, kit.coo(indices, entries, (HEIGHT, 2), dtype), dense, 2.0, axes)
+
+
+@pytest.mark.parametrize("axes", [0, 1, [], [0, 1]], ids=str)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_axes_of_no_rows(kit: Kit, dtype: str, axes: Any) -> None:
+    if dtype not in kit.floating:
+        return
+    dense = np.zeros((HEIGHT, 2), dtype)
+    check_as_dense(kit, kit.sparse([], np.zeros((0, 2)), HEIGHT, dtype), dense, 1.0, axes)
+    if kit.has_coo:
+        check_as_dense(kit, kit.coo(np.zeros((2, 0), np.int64), np.zeros(0), dense.shape, dtype), dense, 1.0, axes)
+
+
+@pytest.mark.parametrize("scale", [1e-200, 1e200])
+def test_slices_across_sparse_axes_neither_overflow_nor_underflow(kit: Kit, scale: float) -> None:
+    if "float64" not in kit.floating or not kit.has_coo:
+        return
+    dense = np.array([[3.0 * scale, 4.0 * scale, 0.0], [0.3, 0.4, 0.0]])
+    sparse = kit.coo(np.array(dense.nonzero()), dense[dense.nonzero()], dense.shape, "float64")
+    got = kit.dense(kit.namespace.clip_by_norm(sparse, scale, axes=1))
+    first = np.array([0.6, 0.8, 0.0]) * scale
+    second = dense[1] if scale > 1 else np.array([0.6, 0.8, 0.0]) * scale
+    np.testing.assert_allclose(got, [first, second], rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("axes", "message"), [(2, "names axis 2"), (-3, "names axis -3"), ([0, -2], "twice"), ([0, 0], "twice")], ids=str
+)
+def test_axes_that_a_sparse_tensor_lacks_or_has_once_are_rejected(kit: Kit, axes: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        kit.namespace.clip_by_norm(kit.sparse(ROWS, VALUES, HEIGHT), 1.0, axes=axes)
+    if kit.has_coo:
+        with pytest.raises(ValueError, match=message):
+            kit.namespace.clip_by_norm(kit.coo(np.array([[1], [0]]), [3.0], (HEIGHT, 1)), 1.0, axes=axes)
+
+
+def test_rows_that_are_not_stored_stay_zero_beside_a_nan(kit: Kit) -> None:
+    got = kit.dense(kit.namespace.clip_by_norm(kit.sparse([0, 2], [[math.nan], [1.0]], 4), 1.0, axes=0))
+    np.testing.assert_array_equal(got, np.array([[math.nan], [0.0], [math.nan], [0.0]], np.float32))
 
 
 def test_bounds_that_rows_which_are_not_stored_would_break_are_refused(kit: Kit) -> None:

@@ -190,6 +190,26 @@ def test_sparse_gradients_inside_a_graph_and_with_padding() -> None:
         np.testing.assert_array_equal(clipped.todense(), wanted)
 
 
+@pytest.mark.parametrize("axes", [0, [-1, 0], [0, 1], 2, []], ids=str)
+def test_axes_of_sparse_gradients_inside_a_graph_with_derivatives(axes: Any) -> None:
+    random = np.random.default_rng(6)
+    dense, weights = (jnp.array(random.standard_normal((4, 3, 2)), "float32") for _ in range(2))
+    half = BCOO.fromdense(dense / 2, n_dense=1)
+    indices = jnp.concatenate([half.indices, jnp.array([[4, 3]]), half.indices])  # repeated, and one padding row
+    data = jnp.concatenate([half.data, jnp.full((1, 2), 9.0), half.data])
+
+    def clipped(data: jax.Array) -> BCOO:
+        return uc.clip_by_norm(BCOO((data, indices), shape=(4, 3, 2)), 1.0, axes=axes)
+
+    result = jax.jit(clipped)(data)
+    assert isinstance(result, BCOO)
+    np.testing.assert_allclose(result.todense(), uc.clip_by_norm(dense, 1.0, axes=axes), rtol=2**-22)
+    derivative = jax.jit(jax.grad(lambda data: (clipped(data).todense() * weights).sum()))(data)
+    wanted = jax.grad(lambda dense: (uc.clip_by_norm(dense, 1.0, axes=axes) * weights).sum())(dense)
+    np.testing.assert_allclose(derivative[: len(half.data)].reshape(4, 3, 2), wanted, rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(derivative[len(half.data)], 0)
+
+
 # -- containers
 
 

@@ -462,6 +462,20 @@ def test_coo_gradients_have_derivatives() -> None:
     np.testing.assert_allclose(leaf.grad.values().numpy(), [0.026112, 0.026112, -0.007616], rtol=1e-5)
 
 
+@pytest.mark.parametrize("axes", [0, 1, [0, 1]], ids=str)
+def test_slices_of_coo_gradients_have_derivatives(axes: int | list[int]) -> None:
+    weights = tensor([[1.0, -2.0], [0.5, 3.0]])
+    dense = tensor([[3.0, 0.25], [4.0, -0.5]])
+    dense.stop_gradient = False
+    (uc.clip_by_norm(dense, 1.0, axes=axes) * weights).sum().backward()
+    for dtype in ("float32", "float64"):
+        entries = paddle.to_tensor([3.0, 0.25, 4.0, -0.5], dtype)
+        sparse = paddle.sparse.sparse_coo_tensor([[0, 0, 1, 1], [0, 1, 0, 1]], entries, [2, 2])
+        sparse.stop_gradient = False
+        (uc.clip_by_norm(sparse, 1.0, axes=axes).values() * weights.flatten().astype(dtype)).sum().backward()
+        np.testing.assert_allclose(sparse.grad.values().numpy(), dense.grad.numpy().ravel(), rtol=1e-5, atol=1e-6)
+
+
 def test_csr_tensors_are_refused() -> None:
     with pytest.raises(TypeError, match="sparse CSR"):
         uc.global_norm([paddle.sparse.sparse_csr_tensor([0, 1, 2], [1, 0], [3.0, 4.0], [2, 2])])

@@ -173,6 +173,7 @@ def rows(values: Any, indices: Any, limit: Any) -> list[Any]:
         dense(uc.clip_by_value(given(), -0.25, 0.5)),
         dense(uc.GradientClipByNorm(0.5)([(VARIABLES[0], given())])[0][1]),
         *(uc.get_total_norm([given()], p) for p in (1, 2, math.inf)),
+        *(dense(uc.clip_by_norm(given(), limit, axes=axes)) for axes in (0, 1, -1, [], [0, 1])),
     ]  # fmt: skip
 
 
@@ -185,6 +186,9 @@ def test_repeated_rows_are_summed_first(mode: Callable[[Body, Values], list[np.n
     np.add.at(summed, values[1], ARRAYS[0].astype(np.float64))
     np.testing.assert_allclose(wanted[1], np.linalg.norm(summed), rtol=1e-6)
     np.testing.assert_allclose(wanted[0], 0.3 / np.linalg.norm(summed) * summed, rtol=1e-6)
+    table = tf.constant(summed, tf.float32)
+    for axes, clipped in zip((0, 1, -1, [], [0, 1]), wanted[-5:], strict=True):
+        np.testing.assert_allclose(clipped, uc.clip_by_norm(table, 0.3, axes=axes), rtol=1e-6)
 
 
 @every_mode

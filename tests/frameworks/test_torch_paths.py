@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -430,6 +431,22 @@ def test_sparse_gradients_keep_their_derivative() -> None:
     sparse = torch.sparse_coo_tensor([[0, 1]], values, (2,), check_invariants=True)
     uc.global_norm([sparse]).backward()
     torch.testing.assert_close(values.grad, torch.tensor([0.6, 0.8]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("axes", [0, [-1, 0], [0, 1], 2, []], ids=str)
+def test_slices_of_sparse_gradients_have_derivatives(axes: int | list[int], dtype: torch.dtype) -> None:
+    torch.manual_seed(6)
+    dense, weights = torch.randn(4, 3, 2, dtype=dtype), torch.randn(4, 3, 2, dtype=dtype)
+
+    def derivative(form: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+        leaf = dense.clone().requires_grad_(True)
+        clipped = uc.clip_by_norm(form(leaf), 1.0, axes=axes)
+        ((clipped.to_dense() if clipped.is_sparse else clipped) * weights).sum().backward()
+        assert leaf.grad is not None
+        return leaf.grad
+
+    torch.testing.assert_close(derivative(lambda leaf: leaf.to_sparse(2)), derivative(lambda leaf: leaf * 1))
 
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR:UserWarning")

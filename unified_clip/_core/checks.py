@@ -219,12 +219,8 @@ def one_tensor(ops: Ops, value: Any, function: str) -> None:
     )
 
 
-def axes(value: Any, shape: Sequence[int | None] | None, *, sparse: bool) -> tuple[int, ...]:
+def axes(value: Any, shape: Sequence[int | None] | None) -> tuple[int, ...]:
     """Axes as sorted ints, not negative where the number of axes is known."""
-    if sparse:
-        raise ValueError(
-            "axes cannot be used with a sparse tensor, whose rows are not all stored; convert it to a dense one"
-        )
     rank = None if shape is None else len(shape)
     given = value.tolist() if hasattr(value, "tolist") else value
     listed = list(given) if isinstance(given, list | tuple) else [given]

@@ -60,10 +60,13 @@ class DevicePath:
         divisor = self._divisor(ops.max_abs(tensors)) if p not in (1, 2) or self.norm_dtype == "float64" else None
         return self._root(ops.power_sum(tensors, p, divisor), p, divisor)
 
-    def slice_norms(self, axes: Sequence[int]) -> Scalar:
-        ops, tensor = self._ops, self._tensors[0]
-        divisor = self._divisor(ops.slice_max_abs(tensor, axes)) if self.norm_dtype == "float64" else None
-        return self._root(ops.slice_power_sum(tensor, axes, divisor), 2, divisor)
+    def slice_norms(self, axes: Sequence[int], groups: Tensor | None = None) -> Scalar:
+        ops, tensor, divisor = self._ops, self._tensors[0], None
+        if self.norm_dtype == "float64":
+            greatest = ops.slice_max_abs(tensor, axes)
+            divisor = self._divisor(greatest if groups is None else ops.group_max(greatest, groups))
+        total = ops.slice_power_sum(tensor, axes, divisor)
+        return self._root(total if groups is None else ops.group_sum(total, groups), 2, divisor)
 
     def constant(self, value: Any) -> Scalar:
         return self._ops.constant(value, self._tensors)

@@ -276,9 +276,10 @@ class Functions:
         With n the 2-norm, the tensor is multiplied by min(1, clip_norm / n). Source: `tf.clip_by_norm`.
 
         Args:
-            t: A tensor of any shape.
+            t: A tensor of any shape, dense or sparse.
             clip_norm: The threshold, 0 or more. inf returns the values given.
             axes: The axes that make up a slice: an int or a list of them, negative ones from the end. None: all.
+                A sparse tensor is clipped as its dense form is, and stays sparse.
             name: A name for the operations in a graph of TensorFlow; it changes no result.
             process_group: As for `clip_grad_norm_`; the processes that hold parts of this tensor.
 
@@ -304,7 +305,7 @@ class Functions:
             gradients = single(ops, t, plain=plain, across=Across(process_group))
             along = None
             if axes is not None and gradients.values:
-                along = checks.axes(axes, ops.shape(gradients.values[0]), sparse=gradients.is_sparse(0))
+                along = checks.axes(axes, gradients.shape(0))
             rule.clip_each(gradients, limit, rule.TENSORFLOW, along)
             return gradients.result()
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 from . import checks, containers, watch
 from .consensus import AWAITED, Group
 from .containers import Leaf, Tree
-from .ops import Ops, Path, Scalar, Tensor, WholePath
+from .ops import Ops, Path, Scalar, Slices, Tensor, WholePath
 from .shards import HERE_OR_TOLD, Across, Shards, SharedPath, each_norm
 from .writes import Write, make_all, nothing
 
@@ -79,7 +79,7 @@ class Gradients:
         adopted = [ops.adopt(tensor) for tensor in held]
         self._merged = [ops.merge_sparse(tensor, differentiable=self.differentiable) for tensor in adopted]
         self.values: list[Tensor] = [
-            tensor if merged is None else merged[0] for tensor, merged in zip(adopted, self._merged, strict=True)
+            tensor if merged is None else merged.values for tensor, merged in zip(adopted, self._merged, strict=True)
         ]
         if self.shards is not None:
             self.shards.values = self.values
@@ -163,11 +163,31 @@ class Gradients:
         """A value as the gradient it belongs to: sparse again if that was sparse."""
         merged = self._merged[index]
         if merged is not None:
-            value = merged[1](value)
+            value = merged.restore(value)
         return value if self.shards is None else self.shards.restored(index, value)
 
     def is_sparse(self, index: int) -> bool:
         return self._merged[index] is not None
+
+    def shape(self, index: int) -> tuple[int | None, ...] | None:
+        """The shape of a gradient, None where its rank is unknown. A sparse axis has the length None."""
+        shape, merged = self.ops.shape(self.values[index]), self._merged[index]
+        return shape if merged is None or shape is None else (*[None] * merged.sparse_axes, *shape[1:])
+
+    def slices(self, index: int, axes: Sequence[int]) -> Slices:
+        """Map the axes of a gradient to its values. Rows that are not stored add nothing to a norm."""
+        merged = self._merged[index]
+        if merged is None or merged.sparse_axes == 1:
+            return Slices(axes)  # the first axis of the values is that of the gradient
+        sparse_axes = merged.sparse_axes
+        kept = [axis for axis in range(sparse_axes) if axis not in axes]
+        dense_axes = [axis - sparse_axes + 1 for axis in axes if axis >= sparse_axes]
+        if not kept:
+            return Slices([0, *dense_axes])
+        stored = self.ops.shape(self.values[index])
+        if len(kept) == sparse_axes or (stored and stored[0] == 0):
+            return Slices(dense_axes)
+        return Slices(dense_axes, self.ops.row_groups(merged.indices, kept))
 
 
 class Functional(Gradients):

@@ -56,8 +56,11 @@ class Path(Protocol):
     def norm(self, p: float) -> Scalar:
         """The p-norm over all tensors, as a float64 that holds the value rounded to `norm_dtype`."""
 
-    def slice_norms(self, axes: Sequence[int]) -> Scalar:
-        """The 2-norm of each slice of the only tensor, reduced over `axes`, which stay with length 1."""
+    def slice_norms(self, axes: Sequence[int], groups: Tensor | None = None) -> Scalar:
+        """The 2-norm of each slice of the only tensor, reduced over `axes`, which stay with length 1.
+
+        `groups`: see `Slices`. Each row then has the norm of its whole slice.
+        """
 
     def constant(self, value: Any) -> Scalar:
         """A number or a one-element tensor as a float64 scalar."""
@@ -141,6 +144,31 @@ class WholePath(Path, Protocol):
 
     def part(self, group: range) -> WholePath:
         """The same over some of the tensors."""
+
+
+class MergedSparse(NamedTuple):
+    """A sparse gradient with repeated rows summed."""
+
+    values: Tensor
+    """The stored rows, along the first axis."""
+
+    restore: Callable[[Tensor], Any]
+    """Make a sparse gradient from new values."""
+
+    sparse_axes: int
+    """How many axes of the gradient the indices replace. They come first."""
+
+    indices: Tensor
+    """The place of each stored row, in the framework's own layout."""
+
+
+class Slices(NamedTuple):
+    """The slices of a gradient's values."""
+
+    axes: Sequence[int]
+
+    groups: Tensor | None = None
+    """For each row of the values, the number of its slice: rows with equal numbers belong together. None: by axes."""
 
 
 class Ops(Protocol):
@@ -268,9 +296,16 @@ class Ops(Protocol):
         """Sums of what is held here of `shards`, on the host. Only called where there are some."""
         return cast("Measuring", self.path(tensors, differentiable=False))
 
-    def merge_sparse(self, gradient: Any, *, differentiable: bool) -> tuple[Tensor, Callable[[Tensor], Any]] | None:
-        """A sparse gradient's values, repeated rows summed, and how to make it sparse again; None for a dense one."""
+    def merge_sparse(self, gradient: Any, *, differentiable: bool) -> MergedSparse | None:
+        """Sum the repeated rows of a sparse gradient. None for a dense one."""
         return None
+
+    def row_groups(self, indices: Tensor, axes: Sequence[int]) -> Tensor:
+        """Number the stored rows of a sparse gradient: rows with equal indices along `axes` get equal numbers.
+
+        Only called for indices of several axes.
+        """
+        return indices
 
     def check_hook(self, gradient: Any) -> None:
         """Refuse what `register_hook` never hands to a hook."""
@@ -366,6 +401,14 @@ class DeviceOps(Protocol):
         """Sums of |g / divisor|**2 over `axes`, kept with length 1."""
 
     def slice_max_abs(self, tensor: Tensor, axes: Sequence[int]) -> Scalar: ...
+
+    def group_sum(self, rows: Scalar, groups: Tensor) -> Scalar:
+        """For each row, the sum of all rows of its group. Only called with `row_groups`."""
+        return rows
+
+    def group_max(self, rows: Scalar, groups: Tensor) -> Scalar:
+        """For each row, the greatest of its group; rows are 0 or more. Only called with `row_groups`."""
+        return rows
 
     def root(self, value: Scalar, p: float) -> Scalar: ...
 

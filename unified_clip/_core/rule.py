@@ -112,7 +112,7 @@ def clip_each(gradients: Gradients, limit: Scalar, family: Family, axes: Sequenc
             if shared is not None:
                 n = path.constant(shared[index])
             else:
-                n = path.norm(2) if axes is None else path.slice_norms(axes)
+                n = path.norm(2) if axes is None else path.slice_norms(*gradients.slices(index, axes))
             measured.append((group, path, n))
     for group, path, n in sorted(measured, key=lambda each: each[1].on_host):
         with path.scope():

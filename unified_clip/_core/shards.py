@@ -215,7 +215,7 @@ class SharedPath:
             remarks["missing"] = f"no gradient for {len(missing)} of the parameters ({few})"
         return remarks
 
-    def slice_norms(self, axes: Sequence[int]) -> Scalar:
+    def slice_norms(self, axes: Sequence[int], groups: Tensor | None = None) -> Scalar:
         raise ValueError(
             "axes cannot be used with a gradient that several processes hold, since slices may be cut; clip it whole, "
             "or gather it first"

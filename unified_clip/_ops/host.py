@@ -99,8 +99,12 @@ class HostPath:
     def _magnitudes(self, p: float) -> list[tuple[Array, str]]:
         return [part for view, dtype in self._buffers() for part in kernels.real_parts(view, dtype, p)]
 
-    def slice_norms(self, axes: Sequence[int]) -> Scalar:
-        return kernels.slice_norms(self._views[0], self._dtypes[0], axes, self.norm_dtype, self._threads)
+    def slice_norms(self, axes: Sequence[int], groups: Tensor | None = None) -> Scalar:
+        view, dtype = self._views[0], self._dtypes[0]
+        if groups is None:
+            return kernels.slice_norms(view, dtype, axes, self.norm_dtype, self._threads)
+        rows = self._ops.host_view(groups)
+        return kernels.grouped_slice_norms(view, dtype, axes, rows, self.norm_dtype, self._threads)
 
     def constant(self, value: Any) -> Scalar:
         return np.float64(value)

@@ -18,7 +18,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from .._core.containers import Leaf
 from .._core.device import DevicePath, inverse, odd_bits
-from .._core.ops import GraphTeller, Ops, Path, Receive, Scalar, Tensor, WholePath
+from .._core.ops import GraphTeller, MergedSparse, Ops, Path, Receive, Scalar, Tensor, WholePath
 from .._core.shards import Across, Measuring, Shards
 from .._core.writes import Write
 from . import host, jax_axes, jax_shards, jax_sums, kernels
@@ -88,7 +88,7 @@ class JaxOps(Ops):
         structure = jax.tree_util.tree_structure(node, is_leaf=lambda part: part is not node)
         return jax.tree_util.tree_unflatten(structure, children)
 
-    def merge_sparse(self, gradient: Any, *, differentiable: bool) -> tuple[Tensor, Callable[[Tensor], Any]] | None:
+    def merge_sparse(self, gradient: Any, *, differentiable: bool) -> MergedSparse | None:
         if not isinstance(gradient, BCOO):
             return None
         if gradient.n_batch or not gradient.n_sparse:
@@ -102,7 +102,17 @@ class JaxOps(Ops):
             unique, array = kernels.merge_rows(rows[inside].T, self.host_view(gradient.data)[inside], dtype)
             merged = [jnp.asarray(unique.T), self.from_host(array, dtype)]
             indices, data = self.placed(merged, zip([gradient.indices, gradient.data]))
-        return data, lambda new: BCOO((new, indices), shape=gradient.shape, indices_sorted=True, unique_indices=True)
+
+        def restore(new: Tensor) -> BCOO:
+            return BCOO((new, indices), shape=gradient.shape, indices_sorted=True, unique_indices=True)
+
+        return MergedSparse(data, restore, gradient.n_sparse, indices)
+
+    def row_groups(self, indices: Tensor, axes: Sequence[int]) -> Tensor:
+        columns = indices[:, list(axes)]
+        if self.host_views([indices]) is None:
+            return jnp.unique(columns, axis=0, size=len(indices), return_inverse=True)[1].reshape(-1)
+        return np.unique(np.asarray(columns), axis=0, return_inverse=True)[1].reshape(-1)  # nothing to compile
 
     # -- the path
 
@@ -215,6 +225,12 @@ class JaxOps(Ops):
 
     def slice_max_abs(self, tensor: Tensor, axes: Sequence[int]) -> Scalar:
         return _max(_magnitudes(tensor), tuple(axes))
+
+    def group_sum(self, rows: Scalar, groups: Tensor) -> Scalar:
+        return computed_once(jax.ops.segment_sum(rows, groups, num_segments=len(rows))[groups])
+
+    def group_max(self, rows: Scalar, groups: Tensor) -> Scalar:
+        return jax.ops.segment_max(jax.lax.stop_gradient(rows), groups, num_segments=len(rows))[groups]
 
     def root(self, value: Scalar, p: float) -> Scalar:
         if p == 1:

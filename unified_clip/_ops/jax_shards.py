@@ -44,8 +44,8 @@ class PartsPath:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._local, name)
 
-    def slice_norms(self, axes: Sequence[int]) -> Scalar:
-        return self._whole().slice_norms(axes)
+    def slice_norms(self, axes: Sequence[int], groups: Tensor | None = None) -> Scalar:
+        return self._whole().slice_norms(axes, groups)
 
     def scale(self, coef: Scalar) -> list[Tensor]:
         if np.ndim(coef):

@@ -223,6 +223,19 @@ def slice_norms(
     return norms.reshape(shape)
 
 
+def grouped_slice_norms(
+    view: Array, dtype: str, axes: Sequence[int], groups: npt.NDArray[Any], norm_name: str, threads: int = 1
+) -> npt.NDArray[np.float64]:
+    """The norms of slices that extend over all rows with equal numbers in `groups`; for each row, that of its slice."""
+    norms = np.empty([1 if axis in axes else length for axis, length in enumerate(view.shape)])
+    _, inverse, counts = np.unique(groups, return_inverse=True, return_counts=True)
+    order, starts = np.argsort(inverse, kind="stable"), np.cumsum(counts) - counts
+    for count in np.unique(counts):  # groups of one size are the rows of one array
+        rows = order[starts[counts == count, None] + np.arange(count)]
+        norms[rows] = slice_norms(view[rows], dtype, [1, *(axis + 1 for axis in axes)], norm_name, threads)
+    return norms
+
+
 def _slice_sums(slices: Array, dtype: str, wide: type[np.floating[Any]], kept: int) -> npt.NDArray[Any]:
     parts = [slices.real, slices.imag] if dtype.startswith("complex") else [decode(slices, dtype)]
     squares = (np.square(part.astype(wide)) for part in parts)

@@ -25,7 +25,7 @@ import paddle
 from .._core import classes
 from .._core.containers import Leaf
 from .._core.device import DevicePath, inverse, odd_bits
-from .._core.ops import Ops, Path, Scalar, Tensor, WholePath
+from .._core.ops import MergedSparse, Ops, Path, Scalar, Tensor, WholePath
 from .._core.shards import Across, Measuring, Shards
 from .._core.writes import Write
 from . import host, kernels, memory, paddle_shards
@@ -145,7 +145,7 @@ class PaddleOps(host.OfParameters, Ops):
                 "use clip_by_value on the gradient there"
             )
 
-    def merge_sparse(self, gradient: Any, *, differentiable: bool) -> tuple[Tensor, Callable[[Tensor], Any]] | None:
+    def merge_sparse(self, gradient: Any, *, differentiable: bool) -> MergedSparse | None:
         if not isinstance(gradient, paddle.Tensor) or gradient.is_dense() or gradient.is_dist():
             return None
         _check_mode([gradient])
@@ -153,12 +153,20 @@ class PaddleOps(host.OfParameters, Ops):
             height = gradient.get_selected_rows().height()
             indices = paddle.to_tensor(np.array([gradient.rows()], np.int64), place=gradient.place)
             indices, values = self._merge_rows(indices, gradient._get_tensor_from_selected_rows(), differentiable)
-            return values, lambda new: _selected_rows(indices, height, new)
+            return MergedSparse(values, lambda new: _selected_rows(indices, height, new), 1, indices)
         if not gradient.is_sparse_coo():
             raise TypeError("sparse CSR tensors cannot be clipped; convert it with to_sparse_coo or to_dense")
         indices, values = self._merge_rows(gradient.indices(), gradient.values(), differentiable)
-        # paddle.sparse.sparse_coo_tensor refuses to make one without elements.
-        return values, lambda new: paddle._C_ops.sparse_sparse_coo_tensor(new, indices, gradient.shape)
+
+        def restore(new: Tensor) -> Tensor:
+            # paddle.sparse.sparse_coo_tensor rejects a tensor without elements.
+            return paddle._C_ops.sparse_sparse_coo_tensor(new, indices, gradient.shape)
+
+        return MergedSparse(values, restore, indices.shape[0], indices)
+
+    def row_groups(self, indices: Tensor, axes: Sequence[int]) -> Tensor:
+        columns = paddle.stack([indices[axis] for axis in axes])
+        return paddle.unique(columns, return_inverse=True, axis=1)[1]
 
     def _merge_rows(self, indices: Tensor, values: Tensor, differentiable: bool) -> tuple[Tensor, Tensor]:
         """New values, in which those with equal columns of `indices` are summed, and the columns that are left."""
@@ -281,7 +289,20 @@ class PaddleOps(host.OfParameters, Ops):
 
     def slice_max_abs(self, tensor: _Dense, axes: Sequence[int]) -> Scalar:
         magnitudes = tensor.numbers.powers(1, None)
-        return magnitudes.amax(axis=list(axes), keepdim=True) if axes else magnitudes
+        if not axes:
+            return magnitudes
+        if 0 in magnitudes.shape:
+            return magnitudes.sum(axis=list(axes), keepdim=True)
+        return magnitudes.amax(axis=list(axes), keepdim=True)
+
+    def group_sum(self, rows: Scalar, groups: Tensor) -> Scalar:
+        sums = paddle.scatter_nd_add(paddle.zeros_like(rows), groups.unsqueeze(-1), rows)
+        return paddle.gather(sums, groups)
+
+    def group_max(self, rows: Scalar, groups: Tensor) -> Scalar:
+        index = groups.reshape([-1, *[1] * (rows.ndim - 1)]).expand_as(rows)
+        greatest = paddle.put_along_axis(paddle.zeros_like(rows), index, rows.detach(), 0, reduce="amax")
+        return paddle.gather(greatest, groups)
 
     def root(self, value: Scalar, p: float) -> Scalar:
         if p == 1:

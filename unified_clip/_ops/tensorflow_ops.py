@@ -20,7 +20,7 @@ from tensorflow.python.pywrap_tfe import TFE_Py_TapeSetPossibleGradientTypes as 
 
 from .._core import entry
 from .._core.device import DevicePath, inverse, odd_bits
-from .._core.ops import GraphTeller, Ops, Path, Receive, Scalar, Tensor, WholePath
+from .._core.ops import GraphTeller, MergedSparse, Ops, Path, Receive, Scalar, Tensor, WholePath
 from .._core.writes import Write
 from . import host, kernels, tensorflow_exact, tensorflow_vectorized
 
@@ -100,13 +100,13 @@ class TensorflowOps(Ops):
 
     # -- sparse gradients
 
-    def merge_sparse(self, gradient: Any, *, differentiable: bool) -> tuple[Tensor, Callable[[Tensor], Any]] | None:
+    def merge_sparse(self, gradient: Any, *, differentiable: bool) -> MergedSparse | None:
         if not isinstance(gradient, tf.IndexedSlices):
             return None
         indices, values = tf.convert_to_tensor(gradient.indices), tf.convert_to_tensor(gradient.values)
         if not (_in_host_memory([indices]) and _all_different(indices)):
             indices, values = self._merged(indices, values, differentiable)
-        return values, lambda new: tf.IndexedSlices(new, indices, gradient.dense_shape)
+        return MergedSparse(values, lambda new: tf.IndexedSlices(new, indices, gradient.dense_shape), 1, indices)
 
     def _merged(self, indices: Tensor, values: Tensor, differentiable: bool) -> tuple[Tensor, Tensor]:
         if not self._takes_host([indices, values], watched=[values] if differentiable else []):

@@ -18,7 +18,7 @@ from .._core import entry
 from .._core.containers import Leaf
 from .._core.device import DevicePath, inverse
 from .._core.gradients import wants_clipping
-from .._core.ops import Later, Ops, Path, Scalar, Tensor, WholePath
+from .._core.ops import Later, MergedSparse, Ops, Path, Scalar, Tensor, WholePath
 from .._core.shards import Across, Measuring, Shards
 from .._core.writes import Write
 from . import host, kernels, memory, torch_entry, torch_lists, torch_numbers, torch_shards, torch_sums
@@ -93,7 +93,7 @@ class TorchOps(host.OfParameters, Ops):
             return False
         return parameter.requires_grad or isinstance(parameter, torch.nn.Parameter)
 
-    def merge_sparse(self, gradient: Any, *, differentiable: bool) -> tuple[Tensor, Callable[[Tensor], Any]] | None:
+    def merge_sparse(self, gradient: Any, *, differentiable: bool) -> MergedSparse | None:
         if _is_strided(gradient):
             return None
         if gradient.layout != torch.sparse_coo:
@@ -111,9 +111,16 @@ class TorchOps(host.OfParameters, Ops):
                 self.host_view(gradient._indices()), self.host_view(gradient._values()), dtype
             )
             indices, values = torch.from_numpy(rows), self.from_host(array, dtype)
-        return values, lambda new: torch.sparse_coo_tensor(
-            indices, new, gradient.shape, device=new.device, is_coalesced=True, check_invariants=False
-        )
+
+        def restore(new: Tensor) -> Tensor:
+            return torch.sparse_coo_tensor(
+                indices, new, gradient.shape, device=new.device, is_coalesced=True, check_invariants=False
+            )
+
+        return MergedSparse(values, restore, gradient.sparse_dim(), indices)
+
+    def row_groups(self, indices: Tensor, axes: Sequence[int]) -> Tensor:
+        return torch.unique(indices[list(axes)], dim=1, return_inverse=True)[1]
 
     # -- the path
 
@@ -293,6 +300,13 @@ class TorchOps(host.OfParameters, Ops):
         if tensor.numel() == 0:
             return magnitudes.sum(dim=tuple(axes), keepdim=True)
         return magnitudes.amax(dim=tuple(axes), keepdim=True)
+
+    def group_sum(self, rows: Scalar, groups: Tensor) -> Scalar:
+        return torch.zeros_like(rows).index_add(0, groups, rows)[groups]
+
+    def group_max(self, rows: Scalar, groups: Tensor) -> Scalar:
+        index = groups.reshape(-1, *[1] * (rows.ndim - 1)).expand_as(rows)
+        return torch.zeros_like(rows).scatter_reduce(0, index, rows.detach(), "amax")[groups]
 
     def root(self, value: Scalar, p: float) -> Scalar:
         return value.sqrt() if p == 2 else value ** inverse(p)

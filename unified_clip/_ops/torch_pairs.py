@@ -251,8 +251,12 @@ class PairPath(DevicePath):
         power = power_below(ops.max_abs(tensors))
         return self._root(ops.power_sum(tensors, p, power), p, power)
 
-    def slice_norms(self, axes: Sequence[int]) -> Scalar:
+    def slice_norms(self, axes: Sequence[int], groups: Tensor | None = None) -> Scalar:
         ops, tensor = self._ops, self._tensors[0]
+        if groups is not None:
+            path = PairPath([_stacked(tensor, groups)], self._differentiable)
+            norms = path.slice_norms([1, *(axis + 1 for axis in axes)])
+            return Pair(norms.hi.squeeze(1)[groups], norms.lo.squeeze(1)[groups])
         power = power_below(ops.slice_max_abs(tensor, axes))
         return self._root(ops.slice_power_sum(tensor, axes, power), 2, power)
 
@@ -294,6 +298,16 @@ def _rows(tensor: Tensor, axes: Sequence[int]) -> Tensor:
     others = [length for axis, length in enumerate(tensor.shape) if axis not in axes]
     rows = tensor.movedim(tuple(axes), tuple(range(-len(axes), 0)))
     return _reals(rows.reshape(*others, math.prod([tensor.shape[axis] for axis in axes])))
+
+
+def _stacked(tensor: Tensor, groups: Tensor) -> Tensor:
+    """The rows of each group along a second axis, filled up with zeros."""
+    counts = groups.bincount()
+    first = (counts.cumsum(0) - counts).repeat_interleave(counts)
+    order, position = groups.argsort(stable=True), torch.empty_like(groups)
+    position[order] = torch.arange(len(groups), device=groups.device) - first
+    stacked = tensor.new_zeros(len(counts), int(counts.max()), *tensor.shape[1:])
+    return stacked.index_put((groups, position), tensor)
 
 
 def _reals(rows: Tensor) -> Tensor:
