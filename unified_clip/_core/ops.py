@@ -303,9 +303,17 @@ class Ops(Protocol):
     def row_groups(self, indices: Tensor, axes: Sequence[int]) -> Tensor:
         """Number the stored rows of a sparse gradient: rows with equal indices along `axes` get equal numbers.
 
-        Only called for indices of several axes.
+        Only called for indices of several axes. An adapter with such gradients has `group_sum` and `group_max` too.
         """
-        return indices
+        raise NotImplementedError
+
+    def group_sum(self, rows: Scalar, groups: Tensor) -> Scalar:
+        """As `DeviceOps` has it."""
+        raise NotImplementedError
+
+    def group_max(self, rows: Scalar, groups: Tensor) -> Scalar:
+        """As `DeviceOps` has it."""
+        raise NotImplementedError
 
     def check_hook(self, gradient: Any) -> None:
         """Refuse what `register_hook` never hands to a hook."""
@@ -404,11 +412,9 @@ class DeviceOps(Protocol):
 
     def group_sum(self, rows: Scalar, groups: Tensor) -> Scalar:
         """For each row, the sum of all rows of its group. Only called with `row_groups`."""
-        return rows
 
     def group_max(self, rows: Scalar, groups: Tensor) -> Scalar:
         """For each row, the greatest of its group; rows are 0 or more. Only called with `row_groups`."""
-        return rows
 
     def root(self, value: Scalar, p: float) -> Scalar: ...
 
