@@ -305,15 +305,15 @@ class Ops(Protocol):
 
         Only called for indices of several axes. An adapter with such gradients has `group_sum` and `group_max` too.
         """
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} has no gradients with several sparse axes")
 
     def group_sum(self, rows: Scalar, groups: Tensor) -> Scalar:
         """As `DeviceOps` has it."""
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} has no gradients with several sparse axes")
 
     def group_max(self, rows: Scalar, groups: Tensor) -> Scalar:
         """As `DeviceOps` has it."""
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} has no gradients with several sparse axes")
 
     def check_hook(self, gradient: Any) -> None:
         """Refuse what `register_hook` never hands to a hook."""

@@ -147,6 +147,10 @@ class HostPath:
     def zeroed(self, results: list[Tensor], keep: Any) -> list[Tensor]:
         return results if keep else self._new(_fill_with_zeros)
 
+    def prepare_write(self, results: list[Tensor]) -> list[Write]:
+        pairs = [(view, self._ops.host_view(result)) for view, result in zip(self._views, results, strict=True)]
+        return self._writes(lambda: _copy_all(pairs))
+
     def prepare_zero(self, keep: Any) -> list[Write]:
         views = self._to_be_written()[0]
         return [] if keep else self._writes(lambda: _fill_with_zeros(views))
@@ -217,6 +221,12 @@ class HostPath:
         results = [new(view) for view in self._views]
         compute(results)
         return self._ops.placed(list(map(self._ops.from_host, results, self._dtypes)), zip(self._tensors))
+
+
+def _copy_all(pairs: Sequence[tuple[Array, Array]]) -> None:
+    for view, result in pairs:
+        if view.size:
+            np.copyto(view, result)
 
 
 def _fill_with_zeros(arrays: Sequence[Array]) -> None:

@@ -81,7 +81,8 @@ def from_tape(tensor: Any) -> bool | None:
     tensor = _values(tensor)
     if not tf.is_symbolic_tensor(tensor):
         return _is_marked(tensor)
-    reached, left, has_arguments = set(), [tensor], False
+    reached: set[int] = set()
+    left, has_arguments = [tensor], False
     while left:
         each = left.pop()
         if _is_marked(each):
