@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from . import _install
 from .record import NO_CALLS, SCHEMA
 
 FEWEST = 20
@@ -44,9 +45,15 @@ class Suggestion:
         """Write a plot of the norms and the threshold, in a format that the file's name tells (.svg, .png, .pdf).
 
         Raises:
-            ModuleNotFoundError: matplotlib is not installed.
+            ModuleNotFoundError: matplotlib is not installed; the message has the command that installs it.
         """
-        from matplotlib.figure import Figure
+        try:
+            from matplotlib.figure import Figure
+        except ModuleNotFoundError as error:
+            if (error.name or "").partition(".")[0] != "matplotlib":
+                raise
+            message = f"a plot needs matplotlib. Install the extra `bench`: {_install.command('bench')}"
+            raise ModuleNotFoundError(message, name="matplotlib") from None
 
         figure = Figure((8, 3), layout="constrained")
         steps, shares = figure.subplots(1, 2, width_ratios=[3, 1], sharey=True)

@@ -206,7 +206,9 @@ def test_a_file_of_another_format_is_not_read_as_the_one_that_is_named(tmp_path:
     (tmp_path / "clip.yaml").write_text("rule: global_norm\nthreshold: 0.3\n", encoding="utf-8")
     (tmp_path / "ds.json").write_text('{"train_batch_size": 8, "gradient_clipping": 0.5}', encoding="utf-8")
     (tmp_path / "ds.yaml").write_text("SOLVER:\n  CLIP_GRADIENTS: {ENABLED: true}\n", encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"clip\.yaml: it looks like unified_clip, and not like hf; say which"):
+    with pytest.raises(
+        ConfigError, match=r"clip\.yaml: it looks like unified_clip, and not like hf\. Pass --from unified_clip\."
+    ):
         ClipConfig.import_from(tmp_path / "clip.yaml", "hf")
     with pytest.raises(ConfigError, match=r"it looks like deepspeed, and not like keras"):
         ClipConfig.import_from(tmp_path / "ds.json", "keras@3.15")

@@ -201,3 +201,25 @@ def test_a_file_without_a_clip_key_says_so(name: str, tmp_path: Path) -> None:
     config = ClipConfig.import_from(path, f"{name}@{FORMATS[name].newest}")
     assert config.provenance is not None
     assert any("default" in note for note in config.provenance.notes)
+
+
+TRAINER = "_target_: {}\nmax_epochs: 3\ngradient_clip_val: 5.0\n"
+
+
+@pytest.mark.parametrize("target", ["lightning.pytorch.trainer.Trainer", "pytorch_lightning.Trainer"])
+def test_hydras_configuration_of_a_lightning_trainer_is_read_without_a_format(tmp_path: Path, target: str) -> None:
+    config = ClipConfig.import_from(written(tmp_path, "default.yaml", TRAINER.format(target)))
+    assert (config.rule, config.threshold) == ("global_norm", 5.0)
+
+
+def test_hydras_configuration_of_another_class_is_not_taken_for_a_trainer(tmp_path: Path) -> None:
+    path = written(tmp_path, "default.yaml", TRAINER.format("mine.Trainer"))
+    with pytest.raises(ConfigError, match=r"Move it to trainer\.gradient_clip_val"):
+        ClipConfig.import_from(path, "lightning")
+
+
+def test_a_hydra_trainer_without_a_limit_says_that_nothing_is_clipped(tmp_path: Path) -> None:
+    path = written(tmp_path, "default.yaml", "_target_: lightning.Trainer\nmax_epochs: 3\n")
+    config = ClipConfig.import_from(path)
+    assert config.rule == "none"
+    assert any("By default, Lightning clips nothing" in note for note in config.provenance.notes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -127,3 +128,11 @@ def test_a_file_that_is_no_recording_is_told(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text("{}\nnot json", encoding="utf-8")
     with pytest.raises(ValueError, match=r"a\.jsonl is no recording of unified_clip\.record"):
         suggest_threshold(tmp_path / "a.jsonl")
+
+
+def test_a_plot_names_the_extra_that_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [each for each in sys.modules if each.partition(".")[0] == "matplotlib"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(ModuleNotFoundError, match="Install the extra `bench`: pip install"):
+        suggest_threshold(NORMS).plot(tmp_path / "norms.svg")

@@ -90,7 +90,7 @@ def _check_not_anothers(path: Path, trainer: Format) -> None:
     found = [each for each, _ in _recognising(path)]
     if found and trainer not in found:
         names = " or ".join(each.name if each else OURS for each in found)
-        raise ConfigError(f"{path.name}: it looks like {names}, and not like {trainer.name}; say which with --from")
+        raise ConfigError(f"{path.name}: it looks like {names}, and not like {trainer.name}. Pass --from {names}.")
 
 
 def _told(path: Path) -> tuple[Format | None, Document]:

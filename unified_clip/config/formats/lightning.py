@@ -1,16 +1,25 @@
-"""LightningCLI's YAML: `trainer.gradient_clip_val` and `trainer.gradient_clip_algorithm`."""
+"""LightningCLI's YAML: `trainer.gradient_clip_val` and `trainer.gradient_clip_algorithm`.
+
+Hydra's configuration of a Trainer (`_target_: lightning.pytorch.Trainer`) has the same keys at its top level.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from typing import Any
 
 from packaging.version import Version
 
 from ..documents import Document
+from ..documents import Key as Part
 from ..settings import Settings
 from .base import Format, Imported, Key, global_norm, holds, plain_threshold, threshold
 
 VALUE, ALGORITHM = "gradient_clip_val", "gradient_clip_algorithm"
+
+HYDRA_TRAINER = re.compile(r"(lightning|pytorch_lightning|pl)(\.\w+)*\.Trainer")
+"""The class that Hydra's `_target_` names."""
 
 
 class Lightning(Format):
@@ -32,7 +41,12 @@ class Lightning(Format):
         Key("trainer.strategy: deepspeed, with value", "", "", "Lightning refuses it", "refused"),
     )
 
+    def places(self, document: Document) -> Sequence[tuple[Part, ...]]:
+        return ((VALUE,), (ALGORITHM,)) if _is_hydra_trainer(document) else self.clip_keys
+
     def recognises(self, document: Document) -> bool:
+        if _is_hydra_trainer(document):
+            return True
         own = ("gradient_clip_val", "max_epochs", "max_steps", "accelerator", "fast_dev_run", "limit_train_batches")
         return any(holds(document, *place, key) for place in (["trainer"], ["fit", "trainer"]) for key in own)
 
@@ -74,8 +88,15 @@ class Lightning(Format):
         return {"trainer": {VALUE: limit, ALGORITHM: algorithm}}
 
 
+def _is_hydra_trainer(document: Document) -> bool:
+    target = document.get("_target_") if holds(document, "_target_") else None
+    return isinstance(target, str) and HYDRA_TRAINER.fullmatch(target) is not None
+
+
 def _trainer(document: Document) -> list[str]:
     """Where the trainer's table stands: a file may have one for each subcommand, of which only fit clips."""
+    if _is_hydra_trainer(document):
+        return []
     document.get("fit", "trainer", VALUE)  # a table, if it is there
     if not holds(document, "fit", "trainer"):
         return ["trainer"]
