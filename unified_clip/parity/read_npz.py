@@ -55,12 +55,19 @@ def items(path: Path) -> Iterator[Item]:
             raise UnreadableError(f"{name!r} is encrypted or compressed otherwise than np.savez_compressed does it")
         try:
             with archive.open(info) as file:
-                header = _header(io.BytesIO(file.read(LONGEST_HEADER)))  # its length may claim 4 GiB
+                header = _header(_beginning(file))
         except (ValueError, tokenize.TokenError) as error:  # the header is a literal of Python
             raise UnreadableError(f"{name!r} is no array: {error}; save arrays with np.savez") from None
         check_shape(name, header.shape)
         _check_size(name, info, header)
         yield Item(name, name_of(header.dtype), partial(_read, raw, archive, info, header), header.shape)
+
+
+def _beginning(file: IO[bytes]) -> io.BytesIO:
+    """Return an array's header without the data: reading to the end checks the zip, and the length may claim 4 GiB."""
+    magic = file.read(np.lib.format.MAGIC_LEN)
+    length = file.read({b"\x01": 2, b"\x02": 4}.get(magic[-2:-1], 0))
+    return io.BytesIO(magic + length + file.read(min(int.from_bytes(length, "little"), LONGEST_HEADER)))
 
 
 def _header(file: IO[bytes]) -> Header:
