@@ -227,9 +227,11 @@ class JaxOps(Ops):
         return _max(_magnitudes(tensor), tuple(axes))
 
     def group_sum(self, rows: Scalar, groups: Tensor) -> Scalar:
+        _check_concrete(rows)
         return computed_once(jax.ops.segment_sum(rows, groups, num_segments=len(rows))[groups])
 
     def group_max(self, rows: Scalar, groups: Tensor) -> Scalar:
+        _check_concrete(rows)
         return jax.ops.segment_max(jax.lax.stop_gradient(rows), groups, num_segments=len(rows))[groups]
 
     def root(self, value: Scalar, p: float) -> Scalar:
@@ -541,6 +543,15 @@ def _tell_from_graph(scalars: Sequence[Scalar], receive: Receive) -> Callable[[]
         jax.debug.callback(receive_bits, *(jax.lax.bitcast_convert_type(each, jnp.uint32) for each in wide))
     wait: Callable[[], object] = jax.effects_barrier
     return wait
+
+
+def _check_concrete(rows: Any) -> None:
+    """Reject sums of groups in traced code: their transposes make float64 arrays where x64 is off."""
+    if isinstance(rows, jax.core.Tracer):
+        raise TypeError(
+            "axes has some, and not all, of the several sparse axes of a BCOO array, which is not supported under jit, "
+            "grad and vmap. Pass sparse.todense()"
+        )
 
 
 OPS = JaxOps()
