@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -21,7 +22,7 @@ def of(framework: str) -> list[tuple[str, Native]]:
 def installed(name: str) -> Any:
     """What a full name stands for; None where there is no such thing in this release."""
     with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
-        return _installed(*name.split("."))
+        return _installed(*(f"torch.{name}" if name.startswith("Tensor.") else name).split("."))
 
 
 def _installed(first: str, *rest: str) -> Any:
@@ -42,9 +43,20 @@ def _installed(first: str, *rest: str) -> Any:
 
 
 def parameters(function: Any) -> list[str]:
-    """The names of a function's parameters, or of a class's."""
-    found = inspect.signature(function).parameters.values()
+    """The names of a function's parameters, or of a class's; PyTorch's compiled functions have theirs in the docstring."""
+    try:
+        found = inspect.signature(function).parameters.values()
+    except ValueError:
+        return _documented(function)
     return [each.name for each in found if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)]
+
+
+def _documented(function: Any) -> list[str]:
+    name = function.__name__.rstrip("_")
+    text = function.__doc__ or getattr(importlib.import_module("torch"), name).__doc__  # clamp_ has none: clamp's
+    signature = re.search(rf"\b{name}_?\((.*?)\)", text)
+    assert signature, f"no signature in the docstring of {function}"
+    return [each.split("=")[0].strip() for each in signature[1].split(",") if each.strip() != "*"]
 
 
 OLDER = {"need_clip"}

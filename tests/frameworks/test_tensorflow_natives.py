@@ -11,7 +11,8 @@ from unified_clip.port.names import KERAS_RULES, native
 def test_the_functions_that_are_found_are_there_with_the_parameters_that_are_known() -> None:
     assert list(port_natives.differing("tensorflow")) == []
     there = {name for name, _ in port_natives.of("tensorflow")} - port_natives.missing("tensorflow")
-    assert there == {"tf.clip_by_global_norm", "tf.clip_by_norm", "tf.clip_by_value", "tf.linalg.global_norm"}
+    own = {"tf.clip_by_global_norm", "tf.clip_by_norm", "tf.clip_by_value", "tf.linalg.global_norm"}
+    assert there == own | {"tf.keras.backend.clip", "keras.ops.clip", "tf.keras.ops.clip"}
 
 
 def test_those_of_tensorflow_1_are_there_too() -> None:
