@@ -43,7 +43,7 @@ def _installed(first: str, *rest: str) -> Any:
 
 
 def parameters(function: Any) -> list[str]:
-    """The names of a function's parameters, or of a class's; PyTorch's compiled functions have theirs in the docstring."""
+    """The names of a function's or class's parameters; PyTorch's compiled functions have theirs in the docstring."""
     try:
         found = inspect.signature(function).parameters.values()
     except ValueError:
