@@ -276,6 +276,22 @@ def test_random_keys_are_no_gradients() -> None:
         uc.global_norm([jax.random.key(0)])
 
 
+@pytest.mark.parametrize("clip", [
+    lambda tree: uc.clip_by_global_norm(tree, 1.0),
+    lambda tree: uc.clip_by_value(tree["steps"], -1.0, 1.0),
+    lambda tree: uc.clip_grad_norm_(tree, 1.0),
+    lambda tree: uc.GradientClipByNorm(1.0)(list(tree.items())),
+])  # fmt: skip
+def test_gradients_of_integer_parameters_are_rejected_by_name(clip: Any) -> None:
+    parameters = {"steps": jnp.arange(3), "weight": jnp.ones(2)}
+    gradients = jax.grad(lambda tree: tree["weight"].sum(), allow_int=True)(parameters)
+    assert gradients["steps"].dtype == jax.dtypes.float0
+    with pytest.raises(TypeError, match=r"position 0.* is float0: .*Replace it with None"):
+        clip(gradients)
+    gradients["steps"] = None
+    assert float(uc.clip_grad_norm_(gradients, 1.0)) == float(np.sqrt(np.float32(2)))
+
+
 def test_sparse_arrays_of_other_forms_are_refused() -> None:
     for n_batch, n_dense in ((1, 0), (0, 2)):
         sparse = BCOO.fromdense(jnp.eye(2), n_batch=n_batch, n_dense=n_dense)
@@ -286,3 +302,13 @@ def test_sparse_arrays_of_other_forms_are_refused() -> None:
 def test_numpy_values_too_large_for_float32_are_infinite_without_a_word(kit: Kit) -> None:
     if "float64" not in kit.floating:
         assert float(uc.global_norm([np.array([1e300])])) == np.inf
+
+
+def test_tensors_of_more_axes_than_numpy_has_are_rejected() -> None:
+    deep, shallow = jnp.ones([1] * 65), jnp.ones([1] * 64)
+    assert uc.clip_by_norm(shallow, 0.5).shape == shallow.shape
+    for call in (uc.get_total_norm, uc.global_norm, lambda tensors: uc.clip_by_global_norm(tensors, 1.0)):
+        with pytest.raises(ValueError, match=r"^position 0 has 65 axes; unified_clip takes up to 64"):
+            call([deep])
+    with pytest.raises(ValueError, match=r"^position 0 has 65 axes"):
+        uc.clip_by_value(deep, -1.0, 1.0)

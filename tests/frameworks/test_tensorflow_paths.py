@@ -604,3 +604,13 @@ def test_class_instances_return_pairs_in_the_order_given() -> None:
         clipped = call(given)
         assert clipped[0][1] is variables[0]
         assert clipped[1] == (variables[1], None) or clipped[1][0] is variables[1]
+
+
+def test_tensors_of_more_axes_than_numpy_has_are_rejected() -> None:
+    deep, shallow = tf.ones([1] * 65), tf.ones([1] * 64)
+    assert uc.clip_by_norm(shallow, 0.5).shape == shallow.shape
+    for call in (uc.get_total_norm, uc.global_norm, lambda tensors: uc.clip_by_global_norm(tensors, 1.0)):
+        with pytest.raises(ValueError, match=r"^position 0 has 65 axes; unified_clip takes up to 64"):
+            call([deep])
+    with pytest.raises(ValueError, match=r"^position 0 has 65 axes"):
+        uc.clip_by_value(deep, -1.0, 1.0)

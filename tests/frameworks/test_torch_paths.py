@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from kits import Kit
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_map_only
 
@@ -625,3 +626,62 @@ def test_a_gradient_with_the_negative_bit_is_clipped_beside_others() -> None:
     assert uc.clip_grad_norm_(parameters, 13.0).item() == 130.0
     torch.testing.assert_close(parameters[0].grad, torch.tensor([3.0, 4.0], dtype=torch.float64))
     torch.testing.assert_close(parameters[1].grad, torch.tensor([7.2, -9.6]))
+
+
+def with_second_gradient(gradient: torch.Tensor, like: torch.Tensor) -> list[torch.nn.Parameter]:
+    parameters = [torch.nn.Parameter(torch.ones(2)), torch.nn.Parameter(like)]
+    parameters[0].grad, parameters[1].grad = torch.ones(2), gradient
+    return parameters
+
+
+def rejected(gradient: torch.Tensor, like: torch.Tensor, message: str) -> None:
+    for call in (
+        lambda: uc.clip_by_global_norm([torch.ones(2), gradient], 1.0),
+        lambda: uc.get_total_norm([torch.ones(2), gradient]),
+        lambda: uc.clip_grad_norm_(with_second_gradient(gradient, like), 1.0),
+        lambda: uc.clip_grad_value_(with_second_gradient(gradient, like), 1.0),
+        lambda: uc.clip_grads_with_norm_(with_second_gradient(gradient, like), 1.0, 2.0),
+    ):
+        with pytest.raises(TypeError, match=rf"^position 1 is {message}"):
+            call()
+    for call in (lambda: uc.clip_by_norm(gradient, 1.0), lambda: uc.clip_by_value(gradient, -1.0, 1.0)):
+        with pytest.raises(TypeError, match=rf"^position 0 is {message}"):
+            call()
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+def test_nested_tensors_are_rejected(layout: torch.layout) -> None:
+    parts = [torch.tensor([3.0]), torch.tensor([0.0, 4.0])]
+    nested = torch.nested.nested_tensor(parts, layout=layout)
+    for call in (uc.get_total_norm, lambda tensors: uc.clip_by_global_norm(tensors, 1.0)):
+        with pytest.raises(TypeError, match=r"^position 1 is a nested tensor"):
+            call([torch.ones(2), nested])
+    for call in (lambda tensor: uc.clip_by_norm(tensor, 1.0), lambda tensor: uc.clip_by_value(tensor, -1.0, 1.0)):
+        with pytest.raises(TypeError, match=r"^position 0 is a nested tensor"):
+            call(nested)
+    assert uc.get_total_norm(nested.unbind()) == 5.0
+
+
+def test_fake_tensors_are_rejected_outside_their_mode() -> None:
+    with FakeTensorMode() as mode:
+        fake, like = torch.ones(2), torch.ones(2)
+    rejected(fake, like, "a FakeTensor outside its FakeTensorMode")
+    with mode:
+        assert uc.get_total_norm([fake]).shape == ()
+        clipped, _ = uc.clip_by_global_norm([fake], 1.0)
+    assert clipped[0].shape == (2,)
+
+
+def test_tensors_of_more_axes_than_numpy_has_are_rejected() -> None:
+    deep, shallow = torch.ones([1] * 65), torch.ones([1] * 64)
+    assert uc.clip_by_norm(shallow, 0.5).shape == shallow.shape
+    calls = (
+        lambda: uc.get_total_norm([deep]),
+        lambda: uc.clip_by_global_norm([deep], 1.0),
+        lambda: uc.clip_by_value(deep, -1.0, 1.0),
+        lambda: uc.clip_by_norm(deep, 1.0, axes=[0]),
+    )
+    for call in calls:
+        with pytest.raises(ValueError, match=r"^position 0 has 65 axes; unified_clip takes up to 64"):
+            call()

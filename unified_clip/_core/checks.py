@@ -20,6 +20,7 @@ from .ops import Ops, Path, Scalar, Tensor
 
 FLOATING = ("float16", "bfloat16", "float32", "float64")
 COMPLEX = ("complex64", "complex128")
+MOST_AXES = 64
 INTEGER_RANGES = {
     f"{sign}int{bits}": ((-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if not sign else (0, 2**bits - 1))
     for sign in ("", "u")
@@ -125,6 +126,18 @@ def norm_type(value: Any) -> float:
     if not p > 0:
         raise ValueError(f"norm_type is {p}; it must be above 0 (2 is the Euclidean norm, inf the greatest magnitude)")
     return p
+
+
+def supported(ops: Ops, leaf: Leaf) -> None:
+    """Reject a kind of tensor that the framework's operations cannot clip."""
+    reason = ops.unsupported(leaf.tensor)
+    if reason is not None:
+        raise TypeError(f"{leaf.place} is {reason}")
+    shape = ops.shape(leaf.tensor)
+    if shape is not None and len(shape) > MOST_AXES:
+        raise ValueError(
+            f"{leaf.place} has {len(shape)} axes; unified_clip takes up to {MOST_AXES}, as NumPy does: reshape it"
+        )
 
 
 def gradient_dtype(dtype: str, leaf: Leaf, *, also: Iterable[str] = (), order: bool = False) -> None:

@@ -73,6 +73,7 @@ class Gradients:
         if self.shards is not None and measures:
             AWAITED.group = self._awaiting
         for leaf in self.leaves:
+            checks.supported(ops, leaf)
             checks.gradient_dtype(ops.dtype(leaf.tensor), leaf, also=also, order=order)
         held = self.shards.values if self.shards else [leaf.tensor for leaf in self.leaves]
         self._agreed, self._shared_norms = {}, {}

@@ -296,6 +296,10 @@ class Ops(Protocol):
         """Sums of what is held here of `shards`, on the host. Only called where there are some."""
         return cast("Measuring", self.path(tensors, differentiable=False))
 
+    def unsupported(self, gradient: Any) -> str | None:
+        """Return what kind of tensor this is and what to do instead, or None if it can be clipped."""
+        return None
+
     def merge_sparse(self, gradient: Any, *, differentiable: bool) -> MergedSparse | None:
         """Sum the repeated rows of a sparse gradient. None for a dense one."""
         return None

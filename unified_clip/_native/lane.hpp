@@ -232,6 +232,7 @@ class Lane {
         }
         const char code = code_of(found);
         if (found.device.type != dlpack::CPU || !code || !found.data) return false;
+        if (found.ndim >= static_cast<int>(MOST_AXES)) return false;  // the core says so
         if (!is_dense(static_cast<std::size_t>(found.ndim), found.shape, found.strides, 1)) return false;
         return add_run(static_cast<char*>(found.data) + found.byte_offset, count_of(found.ndim, found.shape), code);
     }
@@ -243,7 +244,7 @@ class Lane {
             return false;
         }
         const char code = code_of(*view);
-        if (!code) return false;
+        if (!code || view->ndim >= static_cast<int>(MOST_AXES)) return false;
         if (!is_dense(static_cast<std::size_t>(view->ndim), view->shape, view->strides, view->itemsize)) return false;
         return add_run(static_cast<char*>(view->buf), static_cast<std::size_t>(view->len / view->itemsize), code);
     }

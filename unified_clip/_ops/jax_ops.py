@@ -88,6 +88,14 @@ class JaxOps(Ops):
         structure = jax.tree_util.tree_structure(node, is_leaf=lambda part: part is not node)
         return jax.tree_util.tree_unflatten(structure, children)
 
+    def unsupported(self, gradient: Any) -> str | None:
+        if gradient.dtype != jax.dtypes.float0:
+            return None
+        return (
+            "float0: JAX returns it as the gradient of an integer parameter, and it has no values. Replace it with "
+            "None, or pass the gradients of floating-point parameters only"
+        )
+
     def merge_sparse(self, gradient: Any, *, differentiable: bool) -> MergedSparse | None:
         if not isinstance(gradient, BCOO):
             return None

@@ -93,6 +93,15 @@ class TorchOps(host.OfParameters, Ops):
             return False
         return parameter.requires_grad or isinstance(parameter, torch.nn.Parameter)
 
+    def unsupported(self, gradient: Any) -> str | None:
+        if torch.compiler.is_compiling() or not isinstance(gradient, torch.Tensor):
+            return None
+        if gradient.is_nested:
+            return "a nested tensor. Pass its parts instead: gradient.unbind()"
+        if isinstance(gradient, FakeTensor) and not _can_compute(gradient):
+            return "a FakeTensor outside its FakeTensorMode. Call unified_clip inside it: `with gradient.fake_mode:`"
+        return None
+
     def merge_sparse(self, gradient: Any, *, differentiable: bool) -> MergedSparse | None:
         if _is_strided(gradient):
             return None
@@ -543,6 +552,12 @@ def _distinct_in_graph(tensors: Sequence[Any], describe: Callable[[int], str]) -
     return [first.setdefault(tensor, index) for index, tensor in enumerate(tensors)]
 
 
+def _can_compute(fake: FakeTensor) -> bool:
+    """Whether the mode of a FakeTensor accepts the tensors that the clip makes."""
+    active = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
+    return active is fake.fake_mode or bool(fake.fake_mode.allow_non_fake_inputs)
+
+
 def _is_expanded(tensor: Tensor) -> bool:
     """In a graph: of another view, since the steps of a gradient that is one itself cannot be traced."""
     view = tensor.view_as(tensor)
@@ -590,7 +605,9 @@ def _has_address(tensor: Any) -> bool:
     """Whether memory that will be written can be told by its address. Sparse gradients are replaced, not written."""
     if tensor.device.type == "meta" or tensor.layout != torch.strided or tensor.dtype not in NAMES:
         return False
-    with torch._C.DisableTorchFunctionSubclass(), suppress(RuntimeError):  # a FakeTensor refuses its address
+    if isinstance(tensor, FakeTensor):  # it has none, and warns when asked
+        return False
+    with torch._C.DisableTorchFunctionSubclass(), suppress(RuntimeError):  # other subclasses refuse theirs
         return bool(tensor.numel() == 0 or tensor.data_ptr() != 0)
     return False
 
