@@ -46,7 +46,7 @@ EXTRAS = {
 }
 """By command, the extra that has all it needs, and the modules, most of which are named like their distributions."""
 
-WITHOUT_INIT = ("out", "frameworks", "timeout", "memory", "accept", "baseline", "recorded", "ported")
+WITHOUT_INIT = ("out", "frameworks", "without", "timeout", "memory", "accept", "baseline", "recorded", "ported")
 """Options of `unified-clip parity` that `init` does not take."""
 
 OUT = Path("report")
@@ -159,6 +159,9 @@ def _parity_parser(commands: Commands) -> None:
     parity.add_argument("--out", type=Path, help="where to write the report (default: report)")
     parity.add_argument("--frameworks", help="comma-separated (default: all that the suite names)")
     parity.add_argument(
+        "--without", metavar="MODES", help="leave out these modes of the suite, comma-separated; the report names them"
+    )
+    parity.add_argument(
         "--timeout", type=_seconds, help="seconds that a worker may take for one result (default: what the suite says)"
     )
     parity.add_argument(
@@ -258,8 +261,12 @@ def _parity(options: argparse.Namespace) -> int:
         found = suite.read(options.suite, accepting=options.accept)
         if options.accept and not found.known_file:
             raise schema.SuiteError(f'{options.suite} names no list to write: give it known = "known.toml"')
+        if options.accept and options.without:
+            raise schema.SuiteError("--accept writes the list from a whole run; leave out --without")
         if options.frameworks:
             found = suite.only(found, options.frameworks.split(","))
+        if options.without:
+            found = suite.without(found, options.without.split(","))
         if options.baseline:
             earlier = baseline.read(options.baseline, {case.name for case in found.cases}, list(found.frameworks))
         if options.recorded:

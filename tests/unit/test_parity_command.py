@@ -307,6 +307,20 @@ def test_cases_of_some_frameworks_are_run_on_these_only(tmp_path: Path) -> None:
     assert [len(engine.runs(found, name)) for name in ("numpy", "torch")] == [1, 6]
 
 
+def test_modes_that_are_left_out_are_named_in_every_report(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = str(suite(tmp_path, ONE_CASE, frameworks="[frameworks.torch]"))
+    out = tmp_path / "report"
+    assert cli.main(["parity", "--suite", where, "--out", str(out), "--without", "device,native"]) == 0
+    said = "Not run, by --without: device, native."
+    assert said in capsys.readouterr().out
+    assert said in json.loads((out / "parity.json").read_text(encoding="utf-8"))["notes"]
+    assert all(said in (out / name).read_text(encoding="utf-8") for name in ("parity.md", "index.html"))
+    assert cli.main(["parity", "--suite", where, "--without", "native", "--accept"]) == 2
+    assert "--accept writes the list from a whole run" in capsys.readouterr().err
+
+
 def test_the_command_refuses_what_is_not_there_or_cannot_be_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -352,6 +352,26 @@ def test_some_of_the_frameworks_are_chosen_with_what_concerns_them() -> None:
         suites.only(whole, ["caffe"])
 
 
+def test_modes_are_left_out_with_what_concerns_them() -> None:
+    found = suites.without(suites.read(SUITE), ["compiled", "native"])
+    assert {name: list(framework.modes) for name, framework in found.frameworks.items()} == {
+        "numpy": ["host"],
+        "torch": ["host", "processes_2", "processes_4", "device"],
+        "tensorflow": ["host", "device", "graph"],
+        "paddle": ["host", "device", "static"],
+        "jax": ["host", "device"],
+    }
+    assert found.known == []
+
+
+def test_modes_that_cannot_be_left_out_are_rejected() -> None:
+    whole = suites.read(SUITE)
+    with pytest.raises(SuiteError, match="--without compilde: the suite has no such mode; it has host, processes_2"):
+        suites.without(whole, ["host", "compilde"])
+    with pytest.raises(SuiteError, match="--without host: numpy has no mode left; leave it out with --frameworks"):
+        suites.without(whole, ["host"])
+
+
 def test_frameworks_that_no_case_is_for_are_refused(tmp_path: Path) -> None:
     only_torch = GRADIENTS + CASES.replace("calls =", "frameworks = ['torch']\ncalls =")
     whole = suites.read(suite(tmp_path, only_torch, frameworks="[frameworks.numpy]\n[frameworks.torch]"))

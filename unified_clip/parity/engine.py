@@ -234,6 +234,8 @@ def _has(suite: Suite, framework: str, modes: Sequence[str]) -> bool:
 
 
 def _notes(suite: Suite, found: Mapping[str, Found]) -> Iterator[str]:
+    if suite.without:
+        yield f"Not run, by --without: {', '.join(suite.without)}."
     for framework, one in found.items():
         for line in dict.fromkeys(one.printed):
             yield f"{framework}: its worker printed {line}, which is no result and was ignored."

@@ -69,6 +69,8 @@ class Suite:
     memory: int | None = None
     """Bytes that all workers may take together."""
     known_file: Path | None = None
+    without: Sequence[str] = ()
+    """Modes that the suite names and that this run leaves out."""
     directory: str = ""
     """As it was given."""
 
@@ -148,3 +150,20 @@ def only(suite: Suite, names: Sequence[str]) -> Suite:
     if not found:
         raise SuiteError(f"no case of the suite is for {', '.join(frameworks)}")
     return dataclasses.replace(suite, cases=found, frameworks=frameworks, known=known)
+
+
+def without(suite: Suite, modes: Sequence[str]) -> Suite:
+    """Leave out some modes of a suite. SuiteError: no framework has such a mode, or one would have none left."""
+    there = dict.fromkeys(mode for framework in suite.frameworks.values() for mode in framework.modes)
+    if unknown := [mode for mode in modes if mode not in there]:
+        raise SuiteError(f"--without {unknown[0]}: the suite has no such mode; it has {', '.join(there)}")
+    frameworks = {
+        name: dataclasses.replace(framework, modes=[mode for mode in framework.modes if mode not in modes])
+        for name, framework in suite.frameworks.items()
+    }
+    if empty := [name for name, framework in frameworks.items() if not framework.modes]:
+        raise SuiteError(f"--without {','.join(modes)}: {empty[0]} has no mode left; leave it out with --frameworks")
+    judged = {name for name, framework in frameworks.items() if NATIVE in framework.modes}
+    known = None if suite.known is None else [entry for entry in suite.known if entry.framework in judged]
+    return dataclasses.replace(suite, frameworks=frameworks, known=known, without=list(dict.fromkeys(modes)))
+
