@@ -1,49 +1,87 @@
-# `make parity` and `make test` do all their set-up: they need Python 3.11 and a C++ compiler, and nothing else.
+# `make test` and `make parity` do all their set-up: they need Python 3.11 and a C++ compiler, and nothing else.
+# The table in CONTRIBUTING.md says which proof runs where.
 
 VENV := .venv
-BIN := $(VENV)/bin
+BIN = $(VENV)/bin
+REQUIREMENTS := requirements.txt
 SOURCES := $(shell find unified_clip -type f -not -path '*/__pycache__/*' -not -name '*.so') pyproject.toml
+FRAMEWORKS := torch jax tensorflow paddle numpy
 
-.PHONY: test sanitize wheel-test oldest parity bench native-tables lint coverage record clean
+.PHONY: test nightly coverage lint sanitize parity wheel-test oldest bench bench-smoke native-tables record clean \
+	$(FRAMEWORKS:%=test-%)
 
-test: lint coverage
+# -- the change tier: what every change has to pass
 
-# One process for each framework: two in one process can crash. Two processes at a time, the longest first.
-SUITES := suite-torch suite-jax suite-jax-x64 suite-tensorflow suite-unit suite-paddle suite-without-torch \
-	suite-numpy suite-without-numpy
+# All suites run, even if one fails.
+test: lint
+	$(MAKE) --keep-going --no-print-directory suite-unit $(FRAMEWORKS:%=suite-%) device-torch
 
+# The tests of one framework, in an environment that has no other.
+$(FRAMEWORKS:%=test-%): test-%:
+	$(MAKE) --no-print-directory VENV=.venv-$* REQUIREMENTS=requirements/$*.txt suite-$*
+
+# One process imports one framework: two can crash. pytest-xdist runs as many such processes as there are cores.
+PYTEST = $(if $(COVERAGE),$(BIN)/coverage run) $(BIN)/pytest -q -n auto --dist loadgroup $(if $(NIGHTLY),,-m "not nightly")
+
+suite-%: export UNIFIED_CLIP_NATIVE = 1
+suite-%: $(VENV)/package
+	@echo "== $*"
+	$(PYTEST) tests/contract tests/frameworks tests/integrations --framework $*
+
+suite-unit: $(VENV)/package
+	@echo "== the parts that need no framework"
+	$(PYTEST) tests/unit
+
+lint: $(VENV)/package
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python benchmarks/tables.py --check
+	$(BIN)/python -m unified_clip.config.formats.table --check
+	$(BIN)/python -m unified_clip.port.differences --check
+
+# WITHOUT: modes to leave out.
+parity: $(VENV)/package
+	$(BIN)/unified-clip parity --out report $(if $(WITHOUT),--without $(WITHOUT))
+	$(BIN)/python parity/native_tables.py --check report/parity.json
+
+# -- the nightly tier: every proof there is. A release needs it green.
+
+nightly: lint coverage
+	$(MAKE) --no-print-directory sanitize
+	$(MAKE) --no-print-directory parity
+	$(MAKE) --no-print-directory bench-smoke
+	$(MAKE) --no-print-directory wheel-test
+	$(MAKE) --no-print-directory oldest
+
+# All tests on all paths. NumPy has no device path, and PyTorch's covers the core's.
+coverage: export COVERAGE = 1
+coverage: export NIGHTLY = 1
 coverage: $(VENV)/package
+	@echo "== coverage"
 	rm -f .coverage .coverage.*
-	UNIFIED_CLIP_NATIVE=1 $(MAKE) -j2 --output-sync=target --no-print-directory $(SUITES)
+	$(MAKE) --keep-going --no-print-directory suite-unit $(FRAMEWORKS:%=suite-%) device-torch pairs-torch without-numpy
 	$(BIN)/coverage combine -q
 	$(BIN)/coverage report --include='*/_core/*' --fail-under=100
 	$(BIN)/coverage report --fail-under=95
+	$(MAKE) --keep-going --no-print-directory COVERAGE= device-jax device-tensorflow device-paddle \
+		suite-jax-x64 device-jax-x64 without-torch
 
-# NumPy has no device path. What is measured for coverage takes half as long again: PyTorch's device path covers the core's.
-suite-%:
-	@echo "== $*, host path"
-	$(BIN)/coverage run $(BIN)/pytest -q tests/contract tests/frameworks tests/integrations --framework $*
-	@[ $* = numpy ] || echo "== $*, device path"
-	[ $* = numpy ] || UNIFIED_CLIP_PATH=framework $(if $(filter torch,$*),$(BIN)/coverage run) \
-		$(BIN)/pytest -q tests/contract --framework $*
-	@[ $* != torch ] || echo "== $*, device path without float64"
-	[ $* != torch ] || UNIFIED_CLIP_PATH=pairs $(BIN)/coverage run $(BIN)/pytest -q tests/contract --framework $*
+PATHS := device-torch device-jax device-tensorflow device-paddle pairs-torch without-numpy without-torch
+device-%: export UNIFIED_CLIP_PATH = framework
+pairs-%: export UNIFIED_CLIP_PATH = pairs
+device-% pairs-%: export UNIFIED_CLIP_NATIVE = 1
+without-%: export UNIFIED_CLIP_NATIVE = 0
+$(PATHS): $(VENV)/package
+	@echo "== the contract: $@"
+	$(PYTEST) tests/contract --framework $(lastword $(subst -, ,$@))
 
 # With x64, what depends on dtypes.
 NUMBERS := classes clipping containers derivatives examples in_place nonfinite norms refusals sparse values whole
-suite-jax-x64:
-	@echo "== jax with x64, host path"
-	$(BIN)/pytest -q $(NUMBERS:%=tests/contract/test_%.py) --framework jax-x64
-	@echo "== jax with x64, device path"
-	UNIFIED_CLIP_PATH=framework $(BIN)/pytest -q $(NUMBERS:%=tests/contract/test_%.py) --framework jax-x64
-
-suite-without-%:
-	@echo "== $*, without the compiled kernels"
-	UNIFIED_CLIP_NATIVE=0 $(if $(filter numpy,$*),$(BIN)/coverage run) $(BIN)/pytest -q tests/contract --framework $*
-
-suite-unit:
-	@echo "== the parts that need no framework"
-	$(BIN)/coverage run $(BIN)/pytest -q tests/unit
+device-jax-x64: export UNIFIED_CLIP_PATH = framework
+suite-jax-x64 device-jax-x64: $(VENV)/package
+	@echo "== the contract: $@"
+	$(PYTEST) $(NUMBERS:%=tests/contract/test_%.py) --framework jax-x64
 
 # The kernels' tests on builds of their own, which stay under build/: two that stop at the first fault they see (misused
 # memory and undefined behaviour; races between threads), and two with narrower vectors. GCC on x86-64 Linux only.
@@ -103,22 +141,14 @@ oldest-%:
 	[ $* = numpy ] || UNIFIED_CLIP_PATH=framework $(ENV)/bin/pytest -q -p no:cacheprovider tests/contract --framework $*
 	$(ENV)/bin/unified-clip parity --frameworks $* --out $(ENV)/report
 
-lint: $(VENV)/package
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/mypy
-	$(BIN)/python benchmarks/tables.py --check
-	$(BIN)/python -m unified_clip.config.formats.table --check
-	$(BIN)/python -m unified_clip.port.differences --check
-
-parity: $(VENV)/package
-	$(BIN)/unified-clip parity --out report
-	$(BIN)/python parity/native_tables.py --check report/parity.json
-
 # Nineteen minutes on two cores, in which nothing else should run.
 bench: $(VENV)/package
 	UNIFIED_CLIP_NATIVE=1 $(BIN)/unified-clip bench --out benchmarks/results
 	$(BIN)/python benchmarks/tables.py
+
+# Whether every pair runs and gives the same numbers; the times say nothing.
+bench-smoke: $(VENV)/package
+	UNIFIED_CLIP_NATIVE=1 $(BIN)/unified-clip bench --out build/bench --lists small --seconds 0.01
 
 # The tables in docs/native_differences.md, after a run of the parity suite.
 native-tables: $(VENV)/package
@@ -132,10 +162,10 @@ $(VENV)/package: $(VENV)/requirements $(SOURCES)
 	UNIFIED_CLIP_NATIVE=1 $(BIN)/pip install -q --no-deps --no-build-isolation --force-reinstall .
 	touch $@
 
-$(VENV)/requirements: requirements.txt
+$(VENV)/requirements: $(REQUIREMENTS) $(wildcard requirements/*.txt)
 	python3 -m venv $(VENV)
-	$(BIN)/pip install -q -r requirements.txt
+	$(BIN)/pip install -q -r $(REQUIREMENTS)
 	touch $@
 
 clean:
-	rm -rf $(VENV) report build .coverage*
+	rm -rf .venv .venv-* report build .coverage*

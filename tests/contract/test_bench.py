@@ -14,6 +14,8 @@ from unified_clip.bench.measure import Pair
 from unified_clip.bench.pairs import FRAMEWORKS
 from unified_clip.parity.manner import leaves
 
+pytestmark = pytest.mark.nightly
+
 NATIVES = {
     ("numpy", "float32"): ["plain NumPy"] * 2,
     ("torch", "float32"): [

@@ -13,6 +13,8 @@ from unified_clip.parity import launch, natives, oracle, suite
 from unified_clip.parity.launch import NATIVE
 from unified_clip.parity.natives import Difference, Known
 
+pytestmark = pytest.mark.nightly
+
 SUITE = Path(__file__).parents[2] / "parity"
 
 

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 import torch_sharded_layouts as layouts
 from worlds import World
 
@@ -18,6 +19,7 @@ ENDED_BADLY = "terminate called without an active exception"
 PAGE = Path(__file__).parents[2] / "docs" / "distributed.md"
 
 
+@pytest.mark.nightly
 def test_the_example_runs_on_several_processes(tmp_path: Path) -> None:
     code, printed = re.findall(r"```python\n# train.py(.*?)```\n\n```text\n(.*?)```", PAGE.read_text(), re.DOTALL)[0]
     (tmp_path / "train.py").write_text(code.partition("\n")[2])

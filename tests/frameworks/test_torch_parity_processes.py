@@ -76,6 +76,7 @@ def with_faults() -> dict[str, Verdict]:
     return dict(zip(KINDS, verdicts([sys.executable, "-c", code, "torch"], "processes_2", cases), strict=True))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("fault", KINDS)
 def test_a_fault_of_one_process_is_a_verdict_on_its_case(with_faults: dict[str, Verdict], fault: str) -> None:
     kind, detail = KINDS[fault]
@@ -83,6 +84,7 @@ def test_a_fault_of_one_process_is_a_verdict_on_its_case(with_faults: dict[str, 
     assert detail in with_faults[fault].detail
 
 
+@pytest.mark.nightly
 def test_every_process_has_the_bits_of_one() -> None:
     cases = [
         case(GRADIENTS, name, **arguments, update=True)

@@ -217,6 +217,7 @@ def test_what_cannot_be_told_has_to_be_stated(
 WAITING = "of {} waited for the other ranks of its process group. Make the same call on every rank"
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("size", [2, 4])
 @pytest.mark.parametrize("case", ["late", "dying"])
 def test_nobody_waits_longer_than_the_group_allows(case: str, size: int) -> None:

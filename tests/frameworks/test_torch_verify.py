@@ -18,6 +18,7 @@ CLIP = "torch.nn.utils.clip_grad_norm_(net.parameters(), 0.5)"
 NATIVE = TORCH.replace("CLIP", CLIP)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("native", "ours", "call"),
     [
@@ -42,6 +43,7 @@ def test_a_native_and_ours_of_the_same_name_are_the_same_but_for_its_rounding(
     assert greatest(data, "tensors") <= 8
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("clip", "mistake"),
     [
@@ -60,6 +62,7 @@ def test_a_mistake_between_natives_is_named_at_the_first_step(
     assert mistake in mistakes(data)
 
 
+@pytest.mark.nightly
 def test_the_coefficient_of_a_native_is_what_it_multiplied_by(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -79,6 +82,7 @@ def test_a_step_in_numpy_and_its_port(tmp_path: Path, capsys: pytest.CaptureFixt
     assert greatest(data, "update") <= 64
 
 
+@pytest.mark.nightly
 def test_the_example_on_the_page_prints_what_it_says(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,6 +17,8 @@ import pytest
 
 import unified_clip
 
+pytestmark = pytest.mark.nightly
+
 ROOT = Path(__file__).parents[2]
 TOY = ROOT / "tests" / "toy"
 

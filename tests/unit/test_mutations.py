@@ -13,6 +13,8 @@ import pytest
 
 import unified_clip
 
+pytestmark = pytest.mark.nightly
+
 TESTS = Path(__file__).parent.parent
 
 

@@ -307,9 +307,7 @@ def test_cases_of_some_frameworks_are_run_on_these_only(tmp_path: Path) -> None:
     assert [len(engine.runs(found, name)) for name in ("numpy", "torch")] == [1, 6]
 
 
-def test_modes_that_are_left_out_are_named_in_every_report(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_modes_that_are_left_out_are_named_in_every_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     where = str(suite(tmp_path, ONE_CASE, frameworks="[frameworks.torch]"))
     out = tmp_path / "report"
     assert cli.main(["parity", "--suite", where, "--out", str(out), "--without", "device,native"]) == 0

@@ -36,6 +36,7 @@ def workers(group: int) -> set[int]:
     return {int(pid) for pid, its_group, stat in rows if int(its_group) == group != int(pid) and stat[0] != "Z"}
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(os.name != "posix", reason="process groups of POSIX")
 @pytest.mark.parametrize("whole_group", [True, False], ids=["the terminal's Ctrl-C", "a signal to the command alone"])
 def test_an_interrupt_ends_the_command_and_its_workers(project: Path, whole_group: bool) -> None:

@@ -150,6 +150,7 @@ def numbers(cell: str) -> list[float]:
     return [float(each) for each in NUMBER.findall(cell)]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("guide", GUIDES)
 def test_the_pair_is_the_same_up_to_rounding_and_the_page_shows_the_table(
     guide: str, proof: Callable[[str], Proof]
@@ -179,6 +180,7 @@ def gradients(out: Path, side: str) -> Iterator[Bits]:
         yield sorted(np.sort(each.array, axis=None).tobytes() for each in stored.values())
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("guide", GUIDES)
 def test_clip_records_are_identical_where_the_gradients_are(guide: str, proof: Callable[[str], Proof]) -> None:
     out = proof(guide).out
@@ -193,6 +195,7 @@ def test_clip_records_are_identical_where_the_gradients_are(guide: str, proof: C
             assert all(a == b for _, a, b in compared)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("guide", GUIDES)
 def test_the_first_difference_is_rounding_and_the_page_explains_it(guide: str, proof: Callable[[str], Proof]) -> None:
     out = proof(guide).out
@@ -206,6 +209,7 @@ def test_the_first_difference_is_rounding_and_the_page_explains_it(guide: str, p
     assert "add up the products of a matrix multiplication in different orders" in " ".join(explained.split())
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("guide", GUIDES)
 def test_some_steps_clip_and_some_do_not(guide: str, proof: Callable[[str], Proof]) -> None:
     found = parting.compare(proof(guide).out / "old.jsonl", proof(guide).out / "new.jsonl")
@@ -224,6 +228,7 @@ MISTAKES = {
 }
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("guide", GUIDES)
 def test_a_wrong_port_is_named_as_the_page_says(guide: str, tmp_path: Path) -> None:
     status, said = pages.printed(pages.wrong_port(guide, tmp_path))
@@ -264,6 +269,7 @@ def trained(tmp_path: Path, sources: dict[str, str]) -> dict[str, list[dict[str,
     return {name: [dict(np.load(f"{path}.{step}.npz")) for step in range(STEPS)] for name, path in paths.items()}
 
 
+@pytest.mark.nightly
 def test_paddle_ignores_what_set_gradient_clip_sets_and_the_proof_says_so(tmp_path: Path) -> None:
     path = pages.silent(tmp_path)
     verify, _ = pages.of("paddle_static", SILENT, "sh")
@@ -274,6 +280,7 @@ def test_paddle_ignores_what_set_gradient_clip_sets_and_the_proof_says_so(tmp_pa
     )
 
 
+@pytest.mark.nightly
 def test_the_drop_in_clips_what_set_gradient_clip_of_paddle_does_not(tmp_path: Path) -> None:
     path = pages.silent(tmp_path)
     ignored = path.read_text(encoding="utf-8")

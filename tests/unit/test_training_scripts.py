@@ -20,6 +20,8 @@ from unified_clip import ClipConfig
 from unified_clip.config.schedules import at
 from unified_clip.parity import mistakes, parting
 
+pytestmark = pytest.mark.nightly
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SCRIPTS = sorted(path.stem for path in EXAMPLES.glob("train_*.py"))
 

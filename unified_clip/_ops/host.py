@@ -128,11 +128,11 @@ class HostPath:
         return not bool(np.all(self._bound(low, dtype) <= self._bound(high, dtype)))
 
     def clamp(self, low: Any, high: Any) -> list[Tensor]:
-        return self._new(lambda results: self._clamp(self._views, self._dtypes, low, high, results))
+        return self._new(lambda results: self._clamping(self._views, self._dtypes, low, high, results)())
 
     def prepare_clamp(self, low: float, high: float) -> list[Write]:
         views, dtypes = self._to_be_written()
-        return self._writes(lambda: self._clamp(views, dtypes, low, high, views))
+        return self._writes(self._clamping(views, dtypes, low, high, views))
 
     def _writes(self, write: Callable[[], object], tensors: Sequence[Tensor] | None = None) -> list[Write]:
         """A write into raw memory, and what automatic differentiation is told before."""
@@ -198,14 +198,19 @@ class HostPath:
     def scope(self) -> AbstractContextManager[Any]:
         return kernels.ieee_arithmetic()
 
-    def _clamp(
+    def _clamping(
         self, views: Sequence[Array], dtypes: Sequence[str], low: Any, high: Any, results: Sequence[Array]
-    ) -> None:
+    ) -> Callable[[], None]:
+        """Return what writes clamped values. The bounds, whose reading may fail, are read first."""
         if kernels.clamps_at_once([*views, *results], dtypes, low, high):
-            kernels.clamp_all(views, dtypes, low, high, results, self._threads)
-            return
-        for view, dtype, out in zip(views, dtypes, results, strict=True):
-            kernels.clamp(view, dtype, self._bound(low, dtype), self._bound(high, dtype), out)
+            return lambda: kernels.clamp_all(views, dtypes, low, high, results, self._threads)
+        bounds = [(self._bound(low, dtype), self._bound(high, dtype)) for dtype in dtypes]
+
+        def clamp() -> None:
+            for view, dtype, (least, most), out in zip(views, dtypes, bounds, results, strict=True):
+                kernels.clamp(view, dtype, least, most, out)
+
+        return clamp
 
     def _bound(self, bound: Any, dtype: str) -> Array:
         """A number or a tensor rounded once to the dtype; bfloat16 as float32."""

@@ -206,11 +206,13 @@ class _Reading:
         self._greatest = [None if each is None else self._take(outcome.path, each) for each in outcome.greatest]
         self._each = [self._take(each.path, each.n) for each in outcome.each]
         self._counts = outcome.counts and [self._take(outcome.path, count) for count in outcome.counts]
-        self._later = (
-            self._late[0][0].read_later([scalar for _, scalar in self._late])
-            if self._late and not self._in_graph
-            else None
-        )
+        kinds: dict[type[Path], list[int]] = {}  # each reads its own scalars only
+        for index, (path, _) in enumerate(() if self._in_graph else self._late):
+            kinds.setdefault(type(path), []).append(index)
+        self._later = [
+            (indices, self._late[indices[0]][0].read_later([self._late[index][1] for index in indices]))
+            for indices in kinds.values()
+        ]
         self._late = []
 
     def _take(self, path: Path, scalar: Scalar) -> Any:
@@ -231,7 +233,9 @@ class _Reading:
                 "the last clip was made inside a graph, which has no numbers yet; return the norm from the graph, clip "
                 "outside it, or use the integration with the optimizer, which keeps them in its state"
             )
-        late = self._later.values() if self._later else []
+        late = {
+            index: value for indices, later in self._later for index, value in zip(indices, later.values(), strict=True)
+        }
 
         def known(value: Any) -> Any:
             return value(late) if callable(value) else value

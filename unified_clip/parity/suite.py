@@ -166,4 +166,3 @@ def without(suite: Suite, modes: Sequence[str]) -> Suite:
     judged = {name for name, framework in frameworks.items() if NATIVE in framework.modes}
     known = None if suite.known is None else [entry for entry in suite.known if entry.framework in judged]
     return dataclasses.replace(suite, frameworks=frameworks, known=known, without=list(dict.fromkeys(modes)))
-
