@@ -53,6 +53,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if of_one and not collection_path.name.startswith(f"test_{framework}_") else None
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """With pytest-xdist, tests that share a fixture run in one process: those of a session's, or of a module's."""
     for item in items:

@@ -14,12 +14,13 @@ import paddle_sharded
 import pytest
 import reference
 from paddle_sharded import PLACEMENTS
+from tiers import nightly
 from worlds import World, of_any_size
 
 import unified_clip.numpy as whole
 import unified_clip.paddle as uc
 
-SIZES = [1, 2, 4]
+SIZES = [1, 2, *nightly(4)]
 
 
 @pytest.fixture(scope="module")
@@ -245,7 +246,7 @@ def test_pairs_tell_by_their_parameters(worlds: Callable[[int], World]) -> None:
     assert worlds(2).run(paddle_sharded.in_pairs, given) == [[[first], [high]], [None, [low]]]
 
 
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("size", [2, *nightly(4)])
 def test_plain_tensors_are_copies_only_where_all_ranks_have_the_same_bits(
     worlds: Callable[[int], World], size: int
 ) -> None:

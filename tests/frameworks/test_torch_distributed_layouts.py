@@ -13,6 +13,8 @@ import torch_sharded_layouts as layouts
 from torch_sharded_layouts import LAYOUTS, LIMIT, Piece
 from worlds import World
 
+pytestmark = pytest.mark.nightly
+
 PAGE = Path(__file__).parents[2] / "docs" / "distributed.md"
 
 

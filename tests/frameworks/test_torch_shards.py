@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 import reference
 import torch_sharded
+from tiers import nightly
 from torch_sharded import PLACEMENTS
 from worlds import World
 
 import unified_clip.numpy as whole
 
-SIZES = [1, 2, 4]
+SIZES = [1, 2, *nightly(4)]
 
 
 def arrays(dtype: str = "float32") -> list[np.ndarray]:

@@ -10,6 +10,7 @@ import pytest
 import reference
 import torch_sharded
 import torch_sharded_faults as faults
+from tiers import nightly
 from torch_sharded_faults import Outcome
 from worlds import Failure, World
 
@@ -33,7 +34,7 @@ def check_refused(outcomes: Sequence[Outcome], error: str, *messages: str) -> No
 
 @pytest.mark.parametrize("p", [1.0, 2.0, inf])
 @pytest.mark.parametrize("rank", [0, 1])
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("size", [2, *nightly(4)])
 def test_a_process_without_gradients_takes_part(worlds: Worlds, size: int, rank: int, p: float) -> None:
     found = worlds(size).run(faults.outcome, f"no gradients on rank {rank} and p = {p}")
     expected = reference.norm([array for each in found for array in each.held], p)
@@ -43,7 +44,7 @@ def test_a_process_without_gradients_takes_part(worlds: Worlds, size: int, rank:
 
 @pytest.mark.parametrize("p", [1.0, 2.0, 3.0, inf])
 @pytest.mark.parametrize("value", [nan, inf])
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("size", [2, *nightly(4)])
 def test_one_process_with_such_a_value_is_enough(worlds: Worlds, size: int, value: float, p: float) -> None:
     for found in worlds(size).run(faults.outcome, f"{value} and p = {p}"):
         assert str(found.norm) == str(value)
@@ -53,7 +54,7 @@ def test_one_process_with_such_a_value_is_enough(worlds: Worlds, size: int, valu
     ("case", "counts"),
     [("all raise if not finite", "1 NaN and 0 inf"), ("raise if not finite, p = inf", "0 NaN and 1 inf")],
 )
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("size", [2, *nightly(4)])
 def test_all_raise_where_one_is_not_finite(worlds: Worlds, size: int, case: str, counts: str) -> None:
     """The process that has it names the tensor, the others the process."""
     messages = [f"no gradient was changed. rank 1 holds {counts}$"] * size
@@ -73,7 +74,7 @@ def test_copies_are_those_beside_a_mesh_of_the_group_and_of_no_other(worlds: Wor
 
 
 @pytest.mark.parametrize("how", ["other numbers", "the last bit", "another order", "negated", "NaN"])
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("size", [2, *nightly(4)])
 def test_plain_tensors_are_copies_only_where_all_ranks_have_the_same_bits(worlds: Worlds, size: int, how: str) -> None:
     message = "the gradients at position 2 differ between ranks. They were taken for copies, .* pass ownership: 'repl"
     check_refused(worlds(size).run(faults.outcome, f"unequal copies, {how}"), "ValueError", message)
@@ -127,7 +128,7 @@ def test_whole_gradients_of_parameters_in_parts_are_copies(worlds: Worlds) -> No
         ("one knows who counts", "the number of parameters: .*None on rank 0"),
     ],
 )
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("size", [2, *nightly(4)])
 def test_processes_that_disagree_are_told_so(worlds: Worlds, size: int, case: str, message: str) -> None:
     check_refused(worlds(size).run(faults.outcome, case), "ValueError", f"the ranks disagree about (.*. )?{message}")
 
@@ -218,7 +219,7 @@ WAITING = "of {} waited for the other ranks of its process group. Make the same 
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("size", [2, *nightly(4)])
 @pytest.mark.parametrize("case", ["late", "dying"])
 def test_nobody_waits_longer_than_the_group_allows(case: str, size: int) -> None:
     """The error is PyTorch's, with what it was waiting for."""

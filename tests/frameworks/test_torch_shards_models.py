@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import reference
 import torch_sharded_models as models
+from tiers import nightly
 from torch_sharded_models import CALLS, LIMIT, MODELS, Clipped
 from worlds import World
 
@@ -19,7 +20,7 @@ import unified_clip.numpy as whole
 
 Worlds = Callable[[int], World]
 
-SIZES = [1, 2, 4]
+SIZES = [1, 2, *nightly(4)]
 TERMS = 2
 """Gradients of the one model of which processes hold terms of a sum."""
 

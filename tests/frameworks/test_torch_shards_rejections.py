@@ -10,6 +10,7 @@ import pytest
 import reference
 import torch
 import torch_sharded_rejections as rejections
+from tiers import nightly
 from torch_sharded_rejections import ARRAYS, Attempt
 from worlds import World, calls_of
 
@@ -42,7 +43,7 @@ def check(found: Attempt, message: str) -> None:
         ("configuration", "TypeError: .*complex64"),
     ],
 )
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("size", [2, *nightly(4)])
 def test_where_one_rank_rejects_all_raise(worlds: Worlds, size: int, how: str, reason: str, p: float) -> None:
     found = worlds(size).run(rejections.rejected, how, p)
     for rank, (first, second) in enumerate(found):

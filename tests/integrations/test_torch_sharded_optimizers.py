@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 import torch_sharded_training as training
+from tiers import nightly
 from worlds import World
 
 from unified_clip import ClipConfig
@@ -32,7 +33,7 @@ CONFIGS = {
 }
 
 
-@pytest.fixture(scope="module", params=[1, 2, 4])
+@pytest.fixture(scope="module", params=[1, 2, *nightly(4)])
 def world(request: pytest.FixtureRequest, torch_worlds: Callable[[int], World]) -> World:
     return torch_worlds(request.param)
 

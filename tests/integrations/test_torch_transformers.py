@@ -213,6 +213,7 @@ def test_what_is_stated_is_that_of_the_clip(tmp_path: Path) -> None:
         trainer(tmp_path, clip).train()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", ["DEEPSPEED", "XLA"])
 def test_gradients_out_of_reach_are_refused(tmp_path: Path, kind: str) -> None:
     clip = ClipCallback(ClipConfig(rule="none"))
