@@ -20,8 +20,9 @@ test: lint
 $(FRAMEWORKS:%=test-%): test-%:
 	$(MAKE) --no-print-directory VENV=.venv-$* REQUIREMENTS=requirements/$*.txt suite-$*
 
-# One process imports one framework: two can crash. pytest-xdist runs as many such processes as there are cores.
-PYTEST = $(if $(COVERAGE),$(BIN)/coverage run) $(BIN)/pytest -q -n auto --dist loadgroup $(if $(NIGHTLY),,-m "not nightly")
+# One process imports one framework: two can crash. pytest-xdist runs as many such processes as there are cores; a file's
+# tests run in one of them, since they share what its fixtures start.
+PYTEST = $(if $(COVERAGE),$(BIN)/coverage run) $(BIN)/pytest -q -n auto --dist loadfile $(if $(NIGHTLY),,-m "not nightly")
 
 suite-%: export UNIFIED_CLIP_NATIVE = 1
 suite-%: $(VENV)/package

@@ -53,22 +53,6 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if of_one and not collection_path.name.startswith(f"test_{framework}_") else None
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With pytest-xdist, tests that share a fixture run in one process: those of a session's, or of a module's."""
-    for item in items:
-        assert isinstance(item, pytest.Function)
-        scopes = {
-            name: definitions[-1].scope
-            for name, definitions in item._fixtureinfo.name2fixturedefs.items()
-            if name != "kit" and not definitions[-1].func.__module__.startswith("_pytest")
-        }
-        groups = [name for name, scope in scopes.items() if scope == "session"]
-        groups += [str(item.path) for scope in scopes.values() if scope == "module"]
-        for group in groups[:1]:
-            item.add_marker(pytest.mark.xdist_group(group))
-
-
 @pytest.fixture(scope="session")
 def kit(request: pytest.FixtureRequest) -> Kit:
     return request.config.stash[KIT]
