@@ -17,6 +17,7 @@ from . import documents, loading, objects
 from .clipper import Clipper, Reporting
 from .documents import Document
 from .settings import Settings
+from .validation import first_error
 
 
 class ClipConfig(Reporting, Settings):
@@ -60,7 +61,7 @@ class ClipConfig(Reporting, Settings):
         try:
             super().__init__(**data)
         except ValidationError as error:
-            raise loading.first_of(error, Document("ClipConfig", "", "", data)) from None
+            raise first_error(error, Document("ClipConfig", "", "", data), Settings) from None
         self._clipper = Clipper(self)
 
     def __eq__(self, other: object) -> bool:
