@@ -309,10 +309,6 @@ def test_a_suite_that_is_not_there_is_refused(tmp_path: Path) -> None:
         ("[frameworks.numpy]\nmodes = ['host', 'device']", "it has no mode 'device'; it has host$"),
         ("[frameworks.jax]\nmodes = ['static']", "no mode 'static'; it has host, device, native, compiled$"),
         ("[frameworks.caffe]", "there is no adapter for 'caffe'"),
-        (
-            "files = ['/cases.toml']\n[frameworks.numpy]",
-            "files 1: it is '/cases.toml'; give a pattern of files relative",
-        ),
         ("timeout = nan\n[frameworks.numpy]", "timeout: it is nan; give a finite number"),
         ("timeout = -5\n[frameworks.numpy]", "timeout: it is -5; give more than 0"),
         ("[frameworks.numpy]\nmodes = []", "modes: it is \\[\\]; give at least one entry"),
