@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 from .ops import Ops
 from .writes import Write
 
-framework_of: Callable[[type], str | None] = lambda kind: None
-"""Return the framework that defines a type; None if none does. `_dispatch` sets it."""
+framework_of: Callable[[type], str | None] = dict[type, str]().get
+"""Return the framework that defines a type, None if none does. `_dispatch` replaces it: here no type is known."""
 
 Rebuild = Callable[[Iterator[Any]], Any]
 
