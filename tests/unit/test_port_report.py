@@ -182,7 +182,7 @@ def test_the_text_has_everything_of_each_clip() -> None:
     assert "src/train.py\n  12:4  rewritten  torch.nn.utils.clip_grad_norm_ -> unified_clip.torch.clip" in text
     assert "\n      torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n" in text
     assert "does: One norm n over all gradients" in text
-    assert "gradients of norm 10 (above the threshold): the norm of all becomes 0.999999873" in text
+    assert "gradients of norm 10 (above the threshold): the norm of all becomes 0.9999999" in text
     assert "\n          eps: 0 -> 1e-06\n" in text
     assert (
         "paddle.fluid.clip.GradientClipByGlobalNorm, measured as paddle.nn.ClipGradByGlobalNorm, gets wrong: [" in text

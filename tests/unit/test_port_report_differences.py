@@ -67,6 +67,7 @@ UNMEASURED = {
     "apex.contrib.clip_grad.clip_grad_norm_",
     "jax.example_libraries.optimizers.clip_grads",
     "jax.numpy.clip",
+    "keras.ops.clip",
     "keras.optimizers.clip_norm",
     "numpy.clip",
     "tf.keras.backend.clip",

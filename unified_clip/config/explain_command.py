@@ -137,7 +137,9 @@ def _table(worked: list[Worked]) -> Any:
 
 
 def _told(number: float | None) -> str:
-    return "" if number is None else f"{number:.9g}"
+    from . import words
+
+    return "" if number is None else words.measured(number)
 
 
 def _show_comparison(found: Comparison) -> None:
@@ -161,4 +163,4 @@ def _show_comparison(found: Comparison) -> None:
         apart = cell("identical", style="green") if both.distance == 0 else cell(f"{both.distance:.2g}", style="red")
         table.add_row(cell(both.of), norms, after, apart)
     console.print(table)
-    console.print(cell(found.summary, style="bold"))
+    console.print(cell(found.verdict, style="bold"))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from .schedules import Constant, Linear, Piecewise, Schedule
 from .settings import Clipping, Settings
 
@@ -52,6 +54,14 @@ def number(value: float) -> str:
     """As short as it can be said, and no other number."""
     short = f"{value:g}"
     return short if float(short) == value else repr(value)
+
+
+def measured(value: float) -> str:
+    """Return a computed number as text: the shortest text of its float32, or 9 digits if it is no float32."""
+    with np.errstate(over="ignore"):
+        single = np.float32(value)
+    is_single = float(single) == value or math.isnan(value)
+    return str(single).removesuffix(".0") if is_single else f"{value:.9g}"
 
 
 def order(clipping: Clipping) -> str:
