@@ -17,6 +17,7 @@ from . import examples, words
 from .clipper import Clipper
 from .config import ClipConfig
 from .examples import Array, Example, Gradients
+from .settings import DEFAULT_FAMILY
 
 Outcome = Literal["clipped", "unchanged", "skipped", "raises"]
 OUTCOMES = {"skipped": "skips the step", "raises": "raises an error"}
@@ -228,7 +229,7 @@ def _differences(a: ClipConfig, b: ClipConfig) -> list[Difference]:
         if one != other:
             found.append(Difference(f"group {name!r}", one, other))
     if not found and a.meaning != b.meaning:  # where nonfinite hides it
-        found.append(Difference("family", a.family or "pytorch", b.family or "pytorch"))
+        found.append(Difference("family", a.family or DEFAULT_FAMILY, b.family or DEFAULT_FAMILY))
     return found
 
 

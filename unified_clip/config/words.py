@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from .schedules import Constant, Linear, Piecewise, Schedule
-from .settings import Clipping, Settings
+from .settings import DEFAULT_FAMILY, Clipping, Settings
 
 FAMILY_TITLES = {"pytorch": "PyTorch's", "tensorflow": "TensorFlow's", "paddle": "Paddle's"}
 
@@ -45,7 +45,7 @@ def rule(clipping: Clipping, limit: str = "") -> str:
     every = "each" if clipping.rule == "global_norm" else "it"
     return (
         f"{whose} ({order(clipping)}); {every} is multiplied by min(1, c / {f'({below})' if eps else below}), c being "
-        f"{limit or threshold(clipping)}. That is {FAMILY_TITLES[clipping.family or 'pytorch']} rule"
+        f"{limit or threshold(clipping)}. That is {FAMILY_TITLES[clipping.family or DEFAULT_FAMILY]} rule"
         + (f", with eps = {number(clipping.eps)}." if clipping.eps is not None else ".")
     )
 
