@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import struct
+import tracemalloc
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -411,6 +414,24 @@ def test_the_command_takes_a_trainers_own_format_and_gradients(files: Path, caps
     assert [each["about"] for each in found["differences"]] == ["threshold"]
     assert found["a"]["notes"]
     assert not found["same"]
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_the_command_reads_no_header_beyond_the_limit(
+    files: Path, capsys: pytest.CaptureFixture[str], version: int
+) -> None:
+    """NumPy reads a header whole, 4 GiB or more of a file of a few MiB, and then rejects it."""
+    size = 50_000_000
+    with zipfile.ZipFile("long.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("w.npy", b"\x93NUMPY" + bytes([version, 0]) + struct.pack("<I", size) + bytes(size))
+    tracemalloc.start()
+    try:
+        assert cli.main(["explain", "a.toml", "--gradients", "long.npz"]) == 2
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert "'w.npy': its header has 50000000 bytes, and the limit is 20000" in capsys.readouterr().err
+    assert peak < 10_000_000
 
 
 @pytest.mark.parametrize(
