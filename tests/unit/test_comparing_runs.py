@@ -512,6 +512,7 @@ def test_a_threshold_of_nan_differs_from_a_number(compared: Any) -> None:
     found = compared([with_nan(line(1))], [line(1)])
     assert found.first.stage == "threshold"
     assert (math.isnan(found.first.a), found.first.b) == (True, 1.0)
+    assert [each.text for each in found.findings] == ["a.jsonl clips at nan, b.jsonl at 1.0"]
 
 
 def test_no_norm_is_above_or_below_a_threshold_of_nan(compared: Any) -> None:

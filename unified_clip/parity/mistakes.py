@@ -135,7 +135,8 @@ def _threshold(place: Place) -> Finding | None:
     if pair is None or same(threshold(pair.a), threshold(pair.b)) or pair.a.rule != pair.b.rule:
         return None
     text = f"{_name(place.a)} clips at {pair.a.threshold}, {_name(place.b)} at {pair.b.threshold}"
-    if pair.a.rule == "value":
+    is_nan = any(isinstance(line.threshold, float) and math.isnan(line.threshold) for line in (pair.a, pair.b))
+    if pair.a.rule == "value" or is_nan:  # no coefficient follows from NaN
         return Finding("another threshold", text)
     if not all(_explained(line) for line in (pair.a, pair.b)):
         return None
