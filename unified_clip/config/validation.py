@@ -84,7 +84,7 @@ def _described(keys: list[Key], errors: Sequence[Any], data: Any, model: type[Ba
         named = message.split(maxsplit=1)[0].rstrip(",:")
         if isinstance(error["input"], dict):
             return [*keys, named] if named in error["input"] else keys, message
-        return keys, f"{given}; {message}"
+        return keys, message if message.startswith(shown(error["input"])) else f"{given}; {message}"
     return keys, f"{given}; {_remedy(error)}"
 
 

@@ -39,13 +39,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..config.validation import no_such
 from . import configured
 from .calls import CALLS, Call
 from .lists import as_dtype
 from .lists import read as read_list
 from .manner import PLAIN, Manner
-from .schema import REAL, CasesFile, CasesTable, SuiteError
+from .schema import REAL, CasesFile, CasesTable, SuiteError, no_such
 from .tensors import Gradient, Sparse
 
 LONG = 100

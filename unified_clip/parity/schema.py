@@ -13,6 +13,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from .._limits import read_size
 from ..config import documents
 from ..config.validation import first_error
+from ..config.validation import no_such as no_such
 from ..errors import ConfigError
 from .manner import CONTAINERS
 from .tensors import PARTS, STORAGE
