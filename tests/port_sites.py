@@ -8,7 +8,7 @@ from typing import Any
 
 from unified_clip import ClipConfig
 from unified_clip.port import report
-from unified_clip.port.sites import Meaning, Ported, Site, Unread, Verdict
+from unified_clip.port.sites import Meaning, Ported, Site, Target, Unread, Verdict
 
 TORCH, MINE = "torch.nn.utils.clip_grad_norm_", "unified_clip.torch.clip_grad_norm_"
 
@@ -35,8 +35,8 @@ def site(
     return Site(line, 4, name, text, verdict, meaning, becomes, after, **others)
 
 
-def as_data(ported: Sequence[Ported], unread: Sequence[Unread] = (), **options: Any) -> Any:
-    return report.as_data(ported, unread, "torch", False, **options)
+def as_data(ported: Sequence[Ported], unread: Sequence[Unread] = (), target: Target = "torch", **options: Any) -> Any:
+    return report.as_data(ported, unread, target, False, **options)
 
 
 def everything(evil: str = "") -> Any:

@@ -80,6 +80,9 @@ def adapter_of(kind: type) -> str | None:
     return _known[kind]
 
 
+containers.framework_of = adapter_of
+
+
 def _peeked(value: Any) -> Any:
     """The value with every iterator in it replaced by one that can be looked into; itself where it holds none."""
     if adapter_of(type(value)) is not None or isinstance(value, str | bytes):

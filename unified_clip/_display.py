@@ -1,7 +1,8 @@
 """Text that came from files, made safe to print: names of tensors and cases, paths, messages of workers.
 
-A name may hold an escape sequence for the terminal, a line break that begins a log command of a CI system, or a
-character that turns the text around it. Each output calls `safe` once, on everything that it is about to write.
+A name may hold an escape sequence for the terminal, a line break that begins a log command of a CI system, a character
+that turns the text around it, or an invisible one, with which two names look alike. Each output calls `safe` once, on
+everything that it is about to write.
 """
 
 from __future__ import annotations
@@ -16,8 +17,12 @@ if TYPE_CHECKING:
 
 UNSAFE = re.compile(
     "[\x00-\x1f\x7f-\x9f"  # C0, DEL, C1
-    "\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"  # marks, separators and overrides of the direction
-    "\ud800-\udfff\ufeff\ufffe\uffff]"  # lone surrogates, and what is no character
+    "\u2028\u2029"  # separators
+    "\ud800-\udfff\ufffe\uffff"  # lone surrogates, and what is no character
+    # What Unicode calls Default_Ignorable_Code_Point: zero-width characters, overrides of the direction, fillers.
+    "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164"
+    "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8"
+    "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
 
 
@@ -26,7 +31,9 @@ LAYOUT = "\n\t"
 
 
 def safe(value: Any, keep: str = "", code: Collection[str] = ()) -> Any:
-    r"""Return text with control characters escaped, `\x1b` for ESC; of dicts, lists and tuples, the same inside.
+    r"""Return text with control and invisible characters escaped, `\x1b` for ESC.
+
+    In dicts, lists and tuples each text is escaped.
 
     keep: control characters to leave as they are, line breaks for example.
     code: keys of dicts whose values are source code, which keeps its line breaks and tabs.

@@ -6,6 +6,7 @@ import json
 import shlex
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
@@ -17,25 +18,41 @@ CLONE = "path/to/unified_clip"
 def command(extra: str) -> str:
     """Return the `pip install` command for an extra of the installed package.
 
-    The package is not on the package index, so the command names the clone or archive that it was installed from
-    (`direct_url.json`, PEP 610).
+    The package is not on the package index, so the command names the clone, repository or archive that it was installed
+    from (`direct_url.json`, PEP 610). Where that is unknown or gone, a note in parentheses explains the placeholder.
 
     Example:
-        >>> command("cli").startswith("pip install '") and command("cli").endswith("[cli]'")
+        >>> command("cli").startswith("pip install '") and "[cli]" in command("cli")
         True
     """
-    return f"pip install {shlex.quote(f'{_source()}[{extra}]')}"
-
-
-def _source() -> str:
     if (PACKAGE_PARENT / "pyproject.toml").is_file():  # imported from a clone
-        return str(PACKAGE_PARENT)
+        return _pip(f"{PACKAGE_PARENT}[{extra}]")
     try:
         recorded = metadata.distribution("unified_clip").read_text("direct_url.json")
     except metadata.PackageNotFoundError:
-        return CLONE
+        return _placeholder(extra, "where it was imported from is no clone")
     if recorded is None:  # pip took it from an index
-        return "unified_clip"
-    url = urlsplit(json.loads(recorded)["url"])
+        return _pip(f"unified_clip[{extra}]")
+    source = json.loads(recorded)
+    url = urlsplit(source["url"])
+    if url.scheme != "file":
+        return _pip(f"unified_clip[{extra}] @ {_address(source)}")
     path = Path(url2pathname(url.path))
-    return str(path) if url.scheme == "file" and path.exists() else CLONE
+    return _pip(f"{path}[{extra}]") if path.exists() else _placeholder(extra, f"{path} no longer exists")
+
+
+def _pip(requirement: str) -> str:
+    return f"pip install {shlex.quote(requirement)}"
+
+
+def _placeholder(extra: str, why: str) -> str:
+    return f"{_pip(f'{CLONE}[{extra}]')} (replace {CLONE} by the path of your clone: {why})"
+
+
+def _address(source: Any) -> str:
+    """Return what pip installs from for a record of PEP 610: a commit of a repository, or an archive."""
+    address = str(source["url"])
+    if version_control := source.get("vcs_info"):
+        address = f"{version_control['vcs']}+{address}@{version_control['commit_id']}"
+    subdirectory = source.get("subdirectory")
+    return f"{address}#subdirectory={subdirectory}" if subdirectory else address

@@ -10,7 +10,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import IO, TypeVar
 
 MAX_BYTES = "UNIFIED_CLIP_MAX_BYTES"
 MAX_SECONDS = "UNIFIED_CLIP_MAX_SECONDS"
@@ -33,6 +33,9 @@ MOST_AXES = 32
 
 MOST_ELEMENTS = 2**59
 """Elements of a tensor, not counting axes of length 0: 16 bytes each still fit into an address."""
+
+LONGEST_HEADER = 20_000
+"""Bytes in the header of a `.npy` array. NumPy parses headers of up to 10,000 characters."""
 
 UNITS = {"MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
@@ -97,6 +100,19 @@ def check_name(name: str) -> None:
     """Raise LimitError if a name is too long."""
     if len(name) > LONGEST_NAME:
         raise LimitError(f"a name has more than {LONGEST_NAME} characters: {name[:50]!r}. Give it a shorter one")
+
+
+def array_header(file: IO[bytes]) -> bytes:
+    """Read the header of a `.npy` array, and no data. LimitError: its length is above the limit.
+
+    NumPy reads a header of any length, up to 4 GiB, before it checks the length.
+    """
+    magic = file.read(8)
+    length = file.read({b"\x01": 2, b"\x02": 4, b"\x03": 4}.get(magic[6:7], 0))
+    size = int.from_bytes(length, "little")
+    if size > LONGEST_HEADER:
+        raise LimitError(f"its header has {size} bytes, and the limit is {LONGEST_HEADER}")
+    return magic + length + file.read(size)
 
 
 class Tree:

@@ -144,6 +144,24 @@ def test_what_is_no_tensor(kit: Kit) -> None:
     gradients.check()
 
 
+def test_a_tensor_of_another_framework_is_named_with_its_namespace(kit: Kit) -> None:
+    other = "torch" if kit.name == "paddle" else "paddle"
+    tensor = type("Tensor", (), {"__module__": f"{other}.base", "shape": [1], "dtype": "float32"})()
+    namespace = kit.namespace
+    remedy = rf"a {other} tensor; call unified_clip\.{other}, or pass tensors of {kit.name}$"
+    for container in ([kit.tensor([1.0]), tensor], {"a": kit.tensor([1.0]), "b": tensor}):
+        with pytest.raises(TypeError, match=rf"^position 1 .*is {remedy}"):
+            namespace.global_norm(container)
+    for call in (
+        lambda: namespace.clip_grad_norm_(tensor, 1.0),
+        lambda: namespace.clip_grad_norm_([tensor], 1.0),
+        lambda: namespace.clip_by_norm(tensor, 1.0),
+        lambda: namespace.clip_by_value(tensor, 1.0, 2.0),
+    ):
+        with pytest.raises(TypeError, match=remedy):
+            call()
+
+
 @pytest.mark.parametrize("bound", ["1", None, True, 1j, [1.0]])
 def test_bounds_that_are_no_numbers(kit: Kit, bound: object) -> None:
     with pytest.raises(TypeError, match="clip_value_min is"):

@@ -6,6 +6,7 @@ import doctest
 import inspect
 import math
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -216,6 +217,28 @@ def test_names_are_those_of_paddle_or_of_a_layer() -> None:
         assert clip.last.norm == pytest.approx(math.sqrt(6 * 4.0))
     with pytest.raises(TypeError, match="names is a list; pass a Layer, or a dict of name to parameter"):
         ClipConfig(rule="none").as_paddle(["a"])
+
+
+class OfAnotherFramework:
+    def named_parameters(self) -> Iterator[tuple[str, Any]]:
+        yield "weight", np.ones(2, np.float32)
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (
+            OfAnotherFramework(),
+            r"^names is a .*OfAnotherFramework, and its 'weight' is a numpy\.ndarray, not a parameter",
+        ),
+        ({"weight": np.ones(2)}, "^names is a dict, and its 'weight' is a numpy.ndarray, not a parameter of Paddle"),
+        ({"weight": "linear_0.w_0"}, "its 'weight' is a str, not a parameter of Paddle"),
+        ({"weight": paddle.ones([2])}, "its 'weight' is a paddle.Tensor, not a parameter of Paddle"),
+    ],
+)
+def test_a_model_of_another_framework_is_rejected(names: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        ClipConfig(rule="global_norm", threshold=1.0).as_paddle(names)
 
 
 def test_it_raises_before_anything_is_written() -> None:

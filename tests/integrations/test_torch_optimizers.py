@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed
@@ -544,3 +545,19 @@ def test_shards_that_do_not_tell_so_are_refused_unless_somebody_says_whose_they_
             GLOBAL.attach_to(optimizer)
         world = torch.distributed.group.WORLD
         assert GLOBAL.attach_to(optimizer, process_group=world, ownership="distinct").is_attached
+
+
+class OfAnotherFramework:
+    def named_parameters(self) -> Iterator[tuple[str, Any]]:
+        yield "weight", np.ones(2, np.float32)
+
+
+@pytest.mark.parametrize("config", [GLOBAL, GLOBAL.model_copy(update={"exclude": ["weight"]})])
+def test_a_model_of_another_framework_is_rejected(config: ClipConfig) -> None:
+    parameter, optimizer = one_parameter(3.0, 4.0)
+    with pytest.raises(
+        TypeError, match=r"OfAnotherFramework, and its 'weight' is a numpy.ndarray, not a parameter of Py"
+    ):
+        config.attach_to(optimizer, OfAnotherFramework())
+    optimizer.step()  # without a clip
+    assert parameter.tolist() == [-3.0, -4.0]

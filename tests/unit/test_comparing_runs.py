@@ -484,6 +484,55 @@ def test_calls_of_two_optimizers_are_not_folded_into_one(compared: Any) -> None:
     assert len(found.pairs) == 2
 
 
+# -- settings that are NaN
+
+
+NOT_A_NUMBER = {"threshold": "nan", "coef": "nan", "clipped": True}
+"""A framework's own function given a threshold of NaN."""
+
+
+def with_nan(line_: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    return {**line_, **NOT_A_NUMBER, "watched": True, **changes}
+
+
+def test_a_threshold_of_nan_is_equal_to_itself(compared: Any) -> None:
+    found = compared([with_nan(line(1))], [with_nan(line(1))])
+    assert (found.first, found.findings) == (None, [])
+
+
+@pytest.mark.parametrize("bounds", [["nan", 1.0], ["nan", "nan"]])
+def test_bounds_of_nan_are_equal_to_themselves(compared: Any, bounds: list[Any]) -> None:
+    by_value = {**line(1), "rule": "value", "threshold": bounds, "norm": None, "coef": None, "norm_type": None}
+    assert compared([by_value], [by_value]).first is None
+    other = compared([by_value], [{**by_value, "threshold": [0.5, 1.0]}])
+    assert other.first.stage == "threshold"
+
+
+def test_a_threshold_of_nan_differs_from_a_number(compared: Any) -> None:
+    found = compared([with_nan(line(1))], [line(1)])
+    assert found.first.stage == "threshold"
+    assert (math.isnan(found.first.a), found.first.b) == (True, 1.0)
+    assert [each.text for each in found.findings] == ["a.jsonl clips at nan, b.jsonl at 1.0"]
+
+
+def test_no_norm_is_above_or_below_a_threshold_of_nan(compared: Any) -> None:
+    found = compared([with_nan(line(1))], [with_nan(line(1), coef=1.0, clipped=False)])
+    assert {each.stage for each in found.partings} == {"coefficient"}
+    assert not found.findings
+
+
+def test_a_norm_type_of_nan_is_equal_to_itself(compared: Any) -> None:
+    watched = {**line(1), "norm_type": "nan", "norm": "nan", "coef": "nan", "watched": True}
+    assert compared([watched], [watched]).first is None
+
+
+def test_calls_in_a_loop_with_a_threshold_of_nan_are_folded(compared: Any) -> None:
+    calls = [with_nan(call, coef=["nan"]) for call in loop(1)]
+    found = compared([with_nan(each_of(1), coef=["nan"] * len(NORMS))], calls)
+    assert found.first is None
+    assert len(found.pairs) == 1
+
+
 # -- facts and rounding
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from format_samples import DATA
 
 from unified_clip import ClipConfig, ConfigError, NotRepresentableError
 from unified_clip.cli import main
+from unified_clip.config import convert
 from unified_clip.config.documents import KINDS
 from unified_clip.config.formats import FORMATS
 from unified_clip.config.formats.base import OwnFormat
@@ -34,6 +36,51 @@ def write(tmp_path: Path) -> Write:
 def test_a_clip_configuration_is_recognised_as_ours(write: Write) -> None:
     path = write("clip.yaml", "rule: global_norm\nthreshold: 1.0\nexclude: ['*.bias']\n")
     assert ClipConfig.import_from(path) == ClipConfig.load(path) == ClipConfig.import_from(path, "unified_clip")
+
+
+def samples_that_are_recognised() -> list[Path]:
+    paths = [path for path in sorted(DATA.rglob("*.*")) if path.is_file()]
+    return [path for path in paths if convert.import_advice(path)]
+
+
+def test_loading_a_trainers_own_file_names_the_command_that_imports_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = samples_that_are_recognised()
+    assert {path.parent.name for path in paths} >= {"deepspeed", "lightning", "optax", "megatron"}
+    for path in paths:
+        with pytest.raises(
+            ConfigError, match=r"it is a configuration of .*, not of unified_clip\. Import it: "
+        ) as caught:
+            ClipConfig.load(path)
+        command, _, call = str(caught.value).partition("Import it: ")[2].partition(", or ")
+        out = tmp_path / "clip.toml"
+        arguments = shlex.split(command.replace("clip.toml", shlex.quote(str(out))))
+        status = main(arguments[1:])
+        assert "nothing in it tells" not in capsys.readouterr().err
+        if status == 0:  # others hold what cannot be imported, which the command explains
+            assert ClipConfig.load(out) == eval(call, {"ClipConfig": ClipConfig})
+
+
+def test_loading_a_file_of_two_trainers_names_one_of_them(write: Write) -> None:
+    path = write("train.yaml", "max_grad_norm: 1.0\neval_strategy: steps\ntrainer:\n  max_epochs: 3\n")
+    with pytest.raises(ConfigError, match=r" --from hf --out clip\.toml, or ClipConfig\.import_from\('.*', 'hf'\)$"):
+        ClipConfig.load(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("clip.toml", 'rule = "global_norm"\ngradient_clipping = 1.0\n', "line 2, gradient_clipping: there is no such"),
+        ("clip.toml", "colour = 1\n", "line 1, colour: there is no such key"),
+        ("clip.toml", "colour = \n", "line 1: Invalid value"),
+        ("absent.py", "", "none of .toml"),
+    ],
+)
+def test_loading_another_file_names_its_error(write: Write, name: str, text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        ClipConfig.load(write(name, text))
+    assert "Import it" not in str(caught.value)
 
 
 def test_it_is_exported_as_ours_too(write: Write) -> None:
@@ -180,6 +227,43 @@ def test_export_prints_what_the_trainer_reads(write: Write, capsys: pytest.Captu
     path = write("clip.toml", 'rule = "global_norm"\nthreshold = 0.5\n')
     assert main(["config", "export", str(path), "--to", "deepspeed@0.19.2"]) == 0
     assert capsys.readouterr().out == '{\n  "gradient_clipping": 0.5\n}\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "to", "noted"),
+    [
+        ('rule = "global_norm"\nthreshold = 0.5\n', "deepspeed@0.19.2", True),
+        ('rule = "global_norm"\nthreshold = 0.5\nfamily = "pytorch"\n', "deepspeed", False),
+        ('rule = "value"\nthreshold = 0.5\n', "lightning", False),
+        ('rule = "none"\n', "deepspeed", False),
+        ('rule = "global_norm"\nthreshold = 0.5\n', "unified_clip", False),  # which sets none either
+    ],
+)
+def test_export_notes_that_the_default_family_applies(
+    text: str, to: str, noted: bool, write: Write, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["config", "export", str(write("clip.toml", text)), "--to", to]) == 0
+    note = (
+        "note: clip.toml sets no family. Exported with the default, 'pytorch' (eps = 1e-06). "
+        "Set family to choose another.\n"
+    )
+    assert capsys.readouterr().err == (note if noted else "")
+
+
+@pytest.mark.parametrize(
+    ("family", "own"),
+    [
+        ("", "this configuration sets no family, so that the default applies, 'pytorch'"),
+        ('family = "tensorflow"', "this configuration is 'tensorflow'"),
+    ],
+)
+def test_export_to_another_family_names_the_default(
+    family: str, own: str, write: Write, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write("clip.toml", f'rule = "global_norm"\nthreshold = 1.0\n{family}\n')
+    assert main(["config", "export", str(path), "--to", "optax"]) == 2
+    message = f"its rule is that of the family 'paddle', and {own}. Set `family = \"paddle\"`.\n"
+    assert capsys.readouterr().err == f"unified-clip: Cannot export to optax: {message}"
 
 
 @pytest.mark.parametrize(

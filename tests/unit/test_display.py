@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import sys
+import unicodedata
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -55,6 +57,8 @@ def written(path: Path, *lines: dict[str, Any]) -> Path:
         (HOSTILE, SHOWN),
         ("encoder.layer_0[0]: Gewicht, 权重 😀 | <b>", "encoder.layer_0[0]: Gewicht, 权重 😀 | <b>"),
         ("a\udcff\u2028\u200f\ufeff", r"a\udcff\u2028\u200f\ufeff"),
+        ("w\u200beight\u200c\u200d\u2060\u00ad", r"w\u200beight\u200c\u200d\u2060\xad"),
+        ("w\u3164\ufe0f\U000e0061", r"w\u3164\ufe0f\U000e0061"),
     ],
 )
 def test_control_characters_are_escaped_and_nothing_else(text: str, shown: str) -> None:
@@ -154,3 +158,12 @@ def test_an_assertion_in_a_test_has_no_control_characters() -> None:
         assert_gradients_equal({HOSTILE: np.ones(2)}, {HOSTILE: np.zeros(2)})
     assert not RAW.search(str(raised.value))
     assert SHOWN in str(raised.value)
+
+
+def test_no_format_character_without_width_is_left() -> None:
+    """Format characters (Cf) are invisible, but for the marks that span numbers and hieroglyphs, which have a shape."""
+    shaped = {"ARABIC", "SYRIAC", "KAITHI", "EGYPTIAN", "INTERLINEAR"}
+    for code in range(sys.maxunicode + 1):
+        character = chr(code)
+        if unicodedata.category(character) == "Cf" and unicodedata.name(character).split()[0] not in shaped:
+            assert _display.safe(character) != character, hex(code)

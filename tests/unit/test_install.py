@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import tomllib
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
 
 from unified_clip import _install
 
@@ -24,8 +27,8 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def installed_from(url: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    recorded = None if url is None else json.dumps({"url": url})
+def installed_from(url: str | None, monkeypatch: pytest.MonkeyPatch, **details: Any) -> None:
+    recorded = None if url is None else json.dumps({"url": url, **details})
     distribution = SimpleNamespace(read_text={"direct_url.json": recorded}.get)
     monkeypatch.setattr(_install.metadata, "distribution", {"unified_clip": distribution}.__getitem__)
 
@@ -43,10 +46,42 @@ def test_a_package_installed_from_a_clone_names_the_clone(site: Path, monkeypatc
     assert _install.command("port") == f"pip install '{clone}[port]'"
 
 
-@pytest.mark.parametrize("url", ["file:///absent/unified_clip", "https://example.org/unified_clip.whl"])
-def test_a_source_that_is_out_of_reach_is_a_placeholder(url: str, site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    installed_from(url, monkeypatch)
-    assert _install.command("cli") == "pip install 'path/to/unified_clip[cli]'"
+def test_a_clone_that_is_gone_is_a_placeholder_with_the_reason(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed_from("file:///absent/unified_clip", monkeypatch)
+    assert _install.command("cli") == (
+        "pip install 'path/to/unified_clip[cli]' "
+        "(replace path/to/unified_clip by the path of your clone: /absent/unified_clip no longer exists)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("url", "details", "requirement"),
+    [
+        (
+            "https://example.org/unified_clip.git",
+            {"vcs_info": {"vcs": "git", "requested_revision": "main", "commit_id": "0a1b2c"}},
+            "unified_clip[cli] @ git+https://example.org/unified_clip.git@0a1b2c",
+        ),
+        (
+            "ssh://git@example.org/all.git",
+            {"vcs_info": {"vcs": "git", "commit_id": "0a1b2c"}, "subdirectory": "clip"},
+            "unified_clip[cli] @ git+ssh://git@example.org/all.git@0a1b2c#subdirectory=clip",
+        ),
+        (
+            "https://example.org/unified_clip-0.1.0-py3-none-any.whl",
+            {"archive_info": {"hashes": {"sha256": "00"}}},
+            "unified_clip[cli] @ https://example.org/unified_clip-0.1.0-py3-none-any.whl",
+        ),
+    ],
+)
+def test_a_package_from_a_repository_or_an_archive_names_it(
+    url: str, details: dict[str, Any], requirement: str, site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed_from(url, monkeypatch, **details)
+    program, action, argument = shlex.split(_install.command("cli"))
+    assert (program, action, argument) == ("pip", "install", requirement)
+    parsed = Requirement(argument)
+    assert (parsed.name, parsed.extras) == ("unified_clip", {"cli"})
 
 
 def test_a_package_that_is_not_installed_is_a_placeholder(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,7 +89,10 @@ def test_a_package_that_is_not_installed_is_a_placeholder(site: Path, monkeypatc
         raise _install.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(_install.metadata, "distribution", absent)
-    assert _install.command("cli") == "pip install 'path/to/unified_clip[cli]'"
+    assert _install.command("cli") == (
+        "pip install 'path/to/unified_clip[cli]' "
+        "(replace path/to/unified_clip by the path of your clone: where it was imported from is no clone)"
+    )
 
 
 def test_a_package_from_an_index_is_named_without_a_path(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:

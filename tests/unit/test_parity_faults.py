@@ -294,4 +294,4 @@ def test_a_size_that_is_none_is_refused(size: str, tmp_path: Path, capsys: pytes
     assert f"{size!r} is no amount of memory; write a number and one of MiB, GiB, TiB" in capsys.readouterr().err
     where = suite(tmp_path, CASES, frameworks=f"memory = '{size}'\n{NUMPY}")
     assert cli.main(["parity", "--suite", str(where)]) == 2
-    assert f"suite.toml, memory: {size!r} is no amount of memory" in capsys.readouterr().err
+    assert f"suite.toml, line 3, memory: {size!r} is no amount of memory" in capsys.readouterr().err

@@ -103,7 +103,7 @@ def test_write_changes_what_is_committed(run: Run) -> None:
 def test_write_changes_nothing_that_is_not_committed_unless_it_is_forced(run: Run) -> None:
     status, out, err = run(".", "--write", a=CERTAIN)
     assert (status, out) == (2, "")
-    assert "in no git repository" in err
+    assert "a.py is not in a git repository" in err
     assert Path("a.py").read_text() == CERTAIN
     assert run(".", "--write", "--force")[0] == 0
     assert Path("a.py").read_text() == PORTED

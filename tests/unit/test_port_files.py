@@ -192,7 +192,8 @@ def test_what_is_committed_may_be_changed(project: Path, git: Callable[..., str]
 def test_what_is_not_committed_is_not_changed(project: Path, git: Callable[..., str]) -> None:
     (project / "train.py").write_text(CLIPS + "# more\n")
     with pytest.raises(
-        PortError, match=r"train.py is not committed in git; commit what is to be changed, or add --force"
+        PortError,
+        match=r"train.py is not committed in git, .* Commit your files, or add --force: git -C \S+ add train.py && ",
     ):
         files.check_clean(files.sources(project))
     files.check_clean([project / "models/net.py"])
@@ -286,9 +287,35 @@ def test_a_pipe_is_not_read(project: Path) -> None:
     assert "pipe.py" not in [path.name for path in files.sources(project)]
 
 
-def test_what_is_in_no_repository_is_not_changed(project: Path) -> None:
-    with pytest.raises(PortError, match="is in no git repository"):
+def test_what_is_in_no_repository_is_not_changed(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(
+        PortError, match=r"net.py is not in a git repository, .* or add --force: git -C \S+/models init$"
+    ):
         files.check_clean(files.sources(project))
+    monkeypatch.chdir(project)
+    with pytest.raises(PortError, match=r"train.py is not in a git repository, .* or add --force: git init$"):
+        files.check_clean([Path("train.py")])
+
+
+def test_a_repository_without_a_commit_is_named_as_that(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(project)
+    subprocess.run(["git", "init", "-q"], check=True)
+    with pytest.raises(PortError, match=r"The git repository of train.py has no commit yet") as caught:
+        files.check_clean([Path("train.py")])
+    advice = str(caught.value).partition("or add --force: ")[2]
+    assert advice == "git add -A && git commit -m 'Before porting'"
+    identity = "GIT_AUTHOR_NAME=n GIT_AUTHOR_EMAIL=e GIT_COMMITTER_NAME=n GIT_COMMITTER_EMAIL=e"
+    subprocess.run(f"export {identity}; {advice}", shell=True, check=True, capture_output=True)
+    files.check_clean([Path("train.py")])
+
+
+def test_a_repository_that_git_does_not_read_is_reported_with_its_reason(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(project)
+    (project / ".git").write_text("gitdir: absent\n")
+    with pytest.raises(PortError, match=r"^git cannot read the repository of train.py: fatal: .*absent"):
+        files.check_clean([Path("train.py")])
 
 
 def test_files_without_a_clip_hold_no_content(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def test_the_page_says_what_clips_do_and_what_natives_get_wrong() -> None:
     html = page.render_ported(everything())
     assert "c being args.clip. That is PyTorch&#39;s rule" in html
     assert "Worked with 1 for <code>args.clip</code>" in html
-    assert "<td>the norm of all becomes 0.999999873</td>" in html
+    assert "<td>the norm of all becomes 0.9999999</td>" in html
     assert "eps: 0 → 1e-06." in html
     assert "same total norm; after lands 1e-06 lower</li>" in html
     assert "16-bit gradients: norm and coefficient are rounded to 16 bits (0.34 %)" in html

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import sys
 from pathlib import Path
@@ -163,6 +164,23 @@ def test_an_action_follows_an_import_once_and_imports_nothing_itself(
         import absent_module  # noqa: F401
     assert acted == ["watched_module"]
     del sys.modules["watched_module"]
+
+
+def test_an_action_follows_the_import_of_a_module_that_was_only_looked_for_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TensorFlow looks for Keras before it imports it."""
+    (tmp_path / "sought_module.py").write_text("value = 1\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    acted: list[str] = []
+    AfterImport({"sought_module": lambda: acted.append("sought_module")}).install()
+    assert importlib.util.find_spec("sought_module") is not None
+    assert acted == []
+    import sought_module
+
+    assert (sought_module.value, acted) == (1, ["sought_module"])
+    del sys.modules["sought_module"]
 
 
 # -- names

@@ -15,7 +15,7 @@ from typing import Any
 
 from ..errors import ClipWarning, NonFiniteNormError
 from . import entry
-from .containers import Leaf
+from .containers import Leaf, of_another, other_framework
 from .ops import Ops, Path, Scalar, Tensor
 
 FLOATING = ("float16", "bfloat16", "float32", "float64")
@@ -226,6 +226,8 @@ def one_tensor(ops: Ops, value: Any, function: str) -> None:
         raise TypeError(
             f"{function} was given the plain number {value!r}; pass a tensor of {ops.name} or a NumPy array"
         )
+    if other := other_framework(ops, value):
+        raise TypeError(f"{function} was given {of_another(ops, other)}")
     remedy = "call it once for each tensor" if isinstance(value, list | tuple | Mapping) else f"pass one of {ops.name}"
     raise TypeError(
         f"{function} takes one tensor and was given a {type(value).__module__}.{type(value).__qualname__}; {remedy}"

@@ -11,6 +11,9 @@ from typing import Any, NamedTuple
 from .ops import Ops
 from .writes import Write
 
+framework_of: Callable[[type], str | None] = dict[type, str]().get
+"""Return the framework that defines a type, None if none does. `_dispatch` replaces it: here no type is known."""
+
 Rebuild = Callable[[Iterator[Any]], Any]
 
 
@@ -140,6 +143,8 @@ def _check_replaceable(ops: Ops, node: Any, function: str, instead: str, inside_
                 if not isinstance(item, str):
                     _check_replaceable(ops, item, function, instead, True)
     elif not (inside_mutable and (node is None or ops.is_tensor(node))):
+        if other := other_framework(ops, node):
+            raise TypeError(f"{function} was given {of_another(ops, other)}")
         kind = "an iterator" if isinstance(node, Iterator) else f"a {type(node).__name__}"
         raise TypeError(
             f"{function} updates a list or a dict, because tensors of {ops.name} cannot be written in place, and was "
@@ -224,9 +229,23 @@ def not_a_tensor(ops: Ops, value: Any, leaf: Leaf) -> TypeError:
     kind = type(value)
     if isinstance(value, numbers.Number):
         return TypeError(f"{leaf.place} is the plain number {value!r}; pass a tensor of {ops.name} or a NumPy array")
+    if other := other_framework(ops, value):
+        return TypeError(f"{leaf.place} is {of_another(ops, other)}")
     has_parameters = callable(getattr(value, "parameters", None))
     remedy = "pass its parameters()" if has_parameters else "pass tensors of one framework"
     return TypeError(
         f"{leaf.place} is a {kind.__module__}.{kind.__qualname__}, which unified_clip.{ops.name} cannot clip; "
         f"{remedy}, or a list, a dict or an iterator of them"
     )
+
+
+def other_framework(ops: Ops, value: Any) -> str | None:
+    """Return the framework of a tensor that is not of this one; None if the value is no such tensor."""
+    framework = framework_of(type(value))
+    is_tensor = hasattr(value, "shape") and hasattr(value, "dtype")
+    return framework if is_tensor and framework != ops.name else None
+
+
+def of_another(ops: Ops, other: str) -> str:
+    """Describe a tensor of another framework in an error, with the remedy."""
+    return f"a {other} tensor; call unified_clip.{other}, or pass tensors of {ops.name}"

@@ -56,6 +56,7 @@ def _import(options: argparse.Namespace) -> int:
 def _export(options: argparse.Namespace) -> int:
     from ..errors import ConfigError
     from . import convert
+    from .settings import DEFAULT_FAMILY, FAMILIES
 
     try:
         config = convert.read(options.clip)
@@ -63,13 +64,22 @@ def _export(options: argparse.Namespace) -> int:
     except ConfigError as error:
         return _refuse(str(error))
     _say(config)
+    if config.uses_default_family and options.to.partition("@")[0] != convert.OURS:
+        default = f"{DEFAULT_FAMILY!r} (eps = {FAMILIES[DEFAULT_FAMILY, 'global_norm'].eps:g})"
+        _note(
+            f"{options.clip.name} sets no family. Exported with the default, {default}. Set family to choose another."
+        )
     print(text, end="")
     return DONE
 
 
 def _say(config: Any) -> None:
     for note in config.provenance.notes if config.provenance else ():
-        print(f"note: {safe(note)}", file=sys.stderr)
+        _note(note)
+
+
+def _note(text: str) -> None:
+    print(f"note: {safe(text)}", file=sys.stderr)
 
 
 def _refuse(message: str) -> int:

@@ -13,10 +13,12 @@ from pydantic import PrivateAttr, ValidationError
 from .._core import classes
 from .._core.ops import Tensor
 from .._core.shards import Across
+from ..errors import ConfigError
 from . import documents, loading, objects
 from .clipper import Clipper, Reporting
 from .documents import Document
 from .settings import Settings
+from .validation import first_error
 
 
 class ClipConfig(Reporting, Settings):
@@ -60,7 +62,7 @@ class ClipConfig(Reporting, Settings):
         try:
             super().__init__(**data)
         except ValidationError as error:
-            raise loading.first_of(error, Document("ClipConfig", "", "", data)) from None
+            raise first_error(error, Document("ClipConfig", "", "", data), Settings) from None
         self._clipper = Clipper(self)
 
     def __eq__(self, other: object) -> bool:
@@ -86,9 +88,15 @@ class ClipConfig(Reporting, Settings):
         """Read a TOML, YAML or JSON file.
 
         Raises:
-            ConfigError: It cannot be read, or something in it is wrong: file, line, key and what to do.
+            ConfigError: It cannot be read, or something in it is wrong: file, line, key and what to do. For a trainer's
+                own file the error names the command that imports it.
         """
-        return cls._of(loading.checked(documents.read(path)))
+        try:
+            return cls._of(loading.checked(documents.read(path)))
+        except ConfigError:
+            if advice := _convert().import_advice(Path(path)):
+                raise ConfigError(advice) from None
+            raise
 
     @classmethod
     def loads(cls, text: str, kind: str = "toml") -> Self:
@@ -138,7 +146,7 @@ class ClipConfig(Reporting, Settings):
         Raises:
             ConfigError: It cannot be read, its format is not known, or it says what cannot be imported.
         """
-        return cls._of(importlib.import_module("unified_clip.config.convert").read(path, from_).data())
+        return cls._of(_convert().read(path, from_).data())
 
     def export_to(self, name: str, version: str | None = None) -> str:
         """The text that says the same in a trainer's own format, to be put into its configuration.
@@ -151,7 +159,7 @@ class ClipConfig(Reporting, Settings):
             NotRepresentableError: The format does not support it; the message names what, and the remedy.
             ConfigError: There is no such format.
         """
-        text: str = importlib.import_module("unified_clip.config.convert").write(self, name, version)
+        text: str = _convert().write(self, name, version)
         return text
 
     # -- on any framework
@@ -262,6 +270,11 @@ class ClipConfig(Reporting, Settings):
                 whole updates (as after `pmean`), or names of axes along which devices have parts; see docs/jax.md.
         """
         return _integration("optax_transforms").transformation(self, optimizer, process_group)
+
+
+def _convert() -> Any:
+    """The module for trainers' own formats, which imports this one."""
+    return importlib.import_module("unified_clip.config.convert")
 
 
 def _integration(module: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 
 from packaging.version import Version
@@ -42,6 +43,23 @@ def read(path: str | os.PathLike[str], from_: str | None = None) -> ClipConfig:
     known = {} if version is None else {"version": str(version)}
     provenance = Provenance(format=trainer.name, file=path.name, notes=[*imported.notes, *unread], **known)
     return ClipConfig(**imported.settings, provenance=provenance.model_dump(exclude_unset=True))
+
+
+def import_advice(path: Path) -> str:
+    """Return which trainers' format a file has, and the command that imports it; '' if it is no trainer's."""
+    try:
+        found = [trainer for trainer, _ in _recognising(path)]
+    except ConfigError:
+        return ""
+    trainers = [trainer for trainer in found if trainer is not None]
+    if not trainers or len(trainers) < len(found):  # or it is of this package
+        return ""
+    titles = " or ".join(trainer.title for trainer in trainers)
+    option, argument = (f" --from {trainers[0].name}", f", {trainers[0].name!r}") if len(trainers) > 1 else ("", "")
+    return (
+        f"{path.name}: it is a configuration of {titles}, not of {OURS}. Import it: unified-clip config import "
+        f"{shlex.quote(str(path))}{option} --out clip.toml, or ClipConfig.import_from({str(path)!r}{argument})"
+    )
 
 
 def write(config: Settings, to: str, version: str | None = None) -> str:

@@ -11,11 +11,13 @@ from typing import Any, Literal
 import numpy as np
 
 from .. import _json
+from .._core.exact import nearest
 from ..errors import ClipWarning, NonFiniteNormError
 from . import examples, words
 from .clipper import Clipper
 from .config import ClipConfig
 from .examples import Array, Example, Gradients
+from .settings import DEFAULT_FAMILY
 
 Outcome = Literal["clipped", "unchanged", "skipped", "raises"]
 OUTCOMES = {"skipped": "skips the step", "raises": "raises an error"}
@@ -34,7 +36,7 @@ class Worked:
     """None where the step is skipped, or an error raised; so are the other two."""
 
     norm_clipped: float | None
-    """Of order 2, measured on the results, with what is not counted."""
+    """Of order 2, measured on the results, with what is not counted, in the dtype of norms."""
 
     results: dict[str, list[float]] | None
     """The first elements of the first gradients."""
@@ -95,6 +97,16 @@ class Comparison:
             found.append(f"they come out the same here, and yet the configurations differ: {which}")
         return "; ".join(dict.fromkeys(found)) + "."
 
+    @property
+    def verdict(self) -> str:
+        """The same beside a table of `compared`, without its rows."""
+        if self.same:
+            return "They do the same."
+        differing = sum(each.distance != 0 for each in self.compared)
+        if not differing:
+            return "The results are identical, but the configurations differ."
+        return f"The results differ in {differing} of {len(self.compared)} rows."
+
 
 def explain(config: ClipConfig, name: str, gradients: Gradients | None = None, step: int = 0) -> Explanation:
     """A configuration in words, and worked on given gradients, or on examples below, at and above its threshold."""
@@ -151,8 +163,14 @@ def _work(config: ClipConfig, example: Example) -> tuple[Worked, list[Array]]:
     arrays = [results[name] for name in gradients]
     outcome: Outcome = "unchanged" if _distance(arrays, list(gradients.values())) == 0 else "clipped"
     few = {name: array.ravel()[:3].tolist() for name, array in list(results.items())[:3]}
-    after = examples.norm_of(arrays, 2.0)
+    after = _rounded_norm(arrays)
     return Worked(example.of, outcome, clipper.last.norm, clipper.last.coef, after, few), arrays
+
+
+def _rounded_norm(arrays: Sequence[Array]) -> float:
+    """Return the 2-norm over all elements, rounded to the dtype that norms of these arrays have."""
+    is_double = any(array.dtype in (np.float64, np.complex128) for array in arrays)
+    return nearest(examples.norm_of(arrays, 2.0), "float64" if is_double else "float32")
 
 
 def _compare(a: ClipConfig, b: ClipConfig, example: Example, names: Sequence[str]) -> Compared:
@@ -211,7 +229,7 @@ def _differences(a: ClipConfig, b: ClipConfig) -> list[Difference]:
         if one != other:
             found.append(Difference(f"group {name!r}", one, other))
     if not found and a.meaning != b.meaning:  # where nonfinite hides it
-        found.append(Difference("family", a.family or "pytorch", b.family or "pytorch"))
+        found.append(Difference("family", a.family or DEFAULT_FAMILY, b.family or DEFAULT_FAMILY))
     return found
 
 

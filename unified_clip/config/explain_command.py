@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .._display import cell, complain
-from .._limits import check_expanded
+from .._limits import LimitError, array_header, check_expanded
 from .._modes import misplaced
 from ..errors import ConfigError
 
@@ -79,12 +79,22 @@ def _gradients(path: Path | None) -> Gradients | None:
                 raise ValueError("it is no .npz file, or was cut short")
             found = np.load(file, allow_pickle=False)
             check_expanded(sum(info.file_size for info in found.zip.infolist()), path.stat().st_size)
+            for info in found.zip.infolist():
+                _check_header(found.zip, info)
             gradients = {name: _gradient(found, name) for name in found.files}
         if not gradients:
             raise ValueError("it holds none")
     except Exception as error:  # NumPy and zipfile raise almost anything for damaged bytes
         raise ConfigError(f"{path}: no gradients can be read: {error}; give a file that numpy.savez wrote") from None
     return gradients
+
+
+def _check_header(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> None:
+    with archive.open(info) as member:
+        try:
+            array_header(member)
+        except LimitError as error:
+            raise ValueError(f"{info.filename!r}: {error}") from None
 
 
 def _gradient(found: Any, name: str) -> Any:
@@ -137,7 +147,9 @@ def _table(worked: list[Worked]) -> Any:
 
 
 def _told(number: float | None) -> str:
-    return "" if number is None else f"{number:.9g}"
+    from . import words
+
+    return "" if number is None else words.measured(number)
 
 
 def _show_comparison(found: Comparison) -> None:
@@ -161,4 +173,4 @@ def _show_comparison(found: Comparison) -> None:
         apart = cell("identical", style="green") if both.distance == 0 else cell(f"{both.distance:.2g}", style="red")
         table.add_row(cell(both.of), norms, after, apart)
     console.print(table)
-    console.print(cell(found.summary, style="bold"))
+    console.print(cell(found.verdict, style="bold"))

@@ -20,6 +20,8 @@ Rule = Literal["none", "value", "norm", "global_norm"]
 FamilyName = Literal["pytorch", "tensorflow", "paddle"]
 Nonfinite = Literal["family", "raise", "skip", "zero"]
 
+DEFAULT_FAMILY: FamilyName = "pytorch"
+
 FAMILIES = {
     ("pytorch", "norm"): formula.PYTORCH,
     ("pytorch", "global_norm"): formula.PYTORCH,
@@ -93,7 +95,7 @@ class Clipping(Table):
     @property
     def has_own_eps(self) -> bool:
         """Whether it adds something else to the norm than its family does."""
-        family = FAMILIES.get((self.family or "pytorch", self.rule))
+        family = FAMILIES.get((self.family or DEFAULT_FAMILY, self.rule))
         return self.eps is not None and family is not None and self.eps != family.eps
 
     def part(self, limit: Any) -> Part:
@@ -106,7 +108,7 @@ class Clipping(Table):
             return Part("value", formula.PADDLE, limit)
         if self.rule == "none":
             return Part("global_norm", formula.PADDLE)
-        family = FAMILIES[self.family or "pytorch", self.rule]
+        family = FAMILIES[self.family or DEFAULT_FAMILY, self.rule]
         if self.eps is not None:
             family = Family(self.eps, family.infinite_norm_gives_nan)
         return Part(self.rule, family, limit, p=self.norm_type or 2.0)
@@ -190,6 +192,11 @@ class Settings(Clipping):
         ]
         chosen = [(group.include, group.exclude) for group in self.groups]
         return self.nonfinite, [*chosen, (self.include, self.exclude)], parts
+
+    @property
+    def uses_default_family(self) -> bool:
+        """Whether a norm is clipped by the default family's rule because none is set."""
+        return any(part.family is None and part.rule in ("norm", "global_norm") for part in self.parts)
 
     @property
     def uses_names(self) -> bool:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from .schedules import Constant, Linear, Piecewise, Schedule
-from .settings import Clipping, Settings
+from .settings import DEFAULT_FAMILY, Clipping, Settings
 
 FAMILY_TITLES = {"pytorch": "PyTorch's", "tensorflow": "TensorFlow's", "paddle": "Paddle's"}
 
@@ -43,7 +45,7 @@ def rule(clipping: Clipping, limit: str = "") -> str:
     every = "each" if clipping.rule == "global_norm" else "it"
     return (
         f"{whose} ({order(clipping)}); {every} is multiplied by min(1, c / {f'({below})' if eps else below}), c being "
-        f"{limit or threshold(clipping)}. That is {FAMILY_TITLES[clipping.family or 'pytorch']} rule"
+        f"{limit or threshold(clipping)}. That is {FAMILY_TITLES[clipping.family or DEFAULT_FAMILY]} rule"
         + (f", with eps = {number(clipping.eps)}." if clipping.eps is not None else ".")
     )
 
@@ -52,6 +54,14 @@ def number(value: float) -> str:
     """As short as it can be said, and no other number."""
     short = f"{value:g}"
     return short if float(short) == value else repr(value)
+
+
+def measured(value: float) -> str:
+    """Return a computed number as text: the shortest text of its float32, or 9 digits if it is no float32."""
+    with np.errstate(over="ignore"):
+        single = np.float32(value)
+    is_single = float(single) == value or math.isnan(value)
+    return str(single).removesuffix(".0") if is_single else f"{value:.9g}"
 
 
 def order(clipping: Clipping) -> str:

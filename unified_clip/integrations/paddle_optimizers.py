@@ -14,6 +14,7 @@ from .._ops.paddle_classes import OptimizerClip
 from .._ops.paddle_ops import OPS, in_static_mode, in_to_static_mode
 from ..config.clipper import Clipper, Reporting
 from ..config.settings import Settings
+from .names import check_names
 
 UNMATCHED = "These are Paddle's own names. Pass the model: clip.as_paddle(model)."
 
@@ -30,8 +31,8 @@ def grad_clip(settings: Settings, names: Any = None) -> GradClip:
 
     Raises:
         ValueError: When used: names is None, and a pattern matches none of Paddle's own names.
-        TypeError: names is neither; when used in a static program or `to_static`: the threshold has a schedule, or
-            nonfinite is "raise" or "skip".
+        TypeError: names is neither, or has parameters of another framework. When used in a static program or
+            `to_static`: the threshold has a schedule, or nonfinite is "raise" or "skip".
         RuntimeError: When used: nonfinite is "raise" or "skip", and the optimizer has groups, of which Paddle updates
             one before it shows the next.
 
@@ -127,6 +128,7 @@ paddle.jit.not_to_static(paddle.jit.marker.force_dynamic(GradClip.__call__))  # 
 
 def _names(names: Any) -> Any:
     """By the parameters' own names: what a static program has is another object at every look."""
+    check_names(names, lambda parameter: OPS.parameter_name(parameter) is not None, "Paddle")
     if callable(getattr(names, "named_parameters", None)):
         names = dict(names.named_parameters())
     if not isinstance(names, Mapping | None):

@@ -17,6 +17,7 @@ from .._recording.told import namer
 from ..config.clipper import Reporting
 from ..config.config import ClipConfig
 from . import torch_scaling
+from .names import check_names
 
 WRAPPERS = ("accelerate", "lightning", "pytorch_lightning")
 """Whose optimizers hold another that makes the steps."""
@@ -35,6 +36,7 @@ class Attached(Reporting):
 
     def __init__(self, config: ClipConfig, optimizer: torch.optim.Optimizer, names: Any, across: Across) -> None:
         self._begin(config, across)
+        check_names(names, lambda parameter: isinstance(parameter, torch.Tensor), "PyTorch")
         self._given = names
         self._look_up_names(optimizer, "Pass the model: clip.attach_to(optimizer, model).")
         self._hooks += [

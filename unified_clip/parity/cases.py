@@ -44,7 +44,7 @@ from .calls import CALLS, Call
 from .lists import as_dtype
 from .lists import read as read_list
 from .manner import PLAIN, Manner
-from .schema import REAL, CasesFile, CasesTable, SuiteError
+from .schema import REAL, CasesFile, CasesTable, SuiteError, no_such
 from .tensors import Gradient, Sparse
 
 LONG = 100
@@ -207,13 +207,14 @@ def _call(table: dict[str, Any], place: str) -> tuple[str, dict[str, Any]]:
     arguments = dict(table)
     name = arguments.pop("call", None)
     if not isinstance(name, str) or name not in CALLS:
-        raise SuiteError(f"{place}: call is {name!r}; it may be {', '.join(CALLS)}")
+        raise SuiteError(f"{place}, call: it is {name!r}; {no_such('function', str(name), list(CALLS))}")
     call = CALLS[name]
     missing = set(call.required) - arguments.keys()
-    unknown = arguments.keys() - {*call.required, *call.optional}
-    if missing or unknown:
-        wrong = f"{', '.join(sorted(missing))} is missing" if missing else f"unknown {', '.join(sorted(unknown))}"
-        raise SuiteError(f"{place}, {name}: {wrong}; it has {', '.join([*call.required, *call.optional]) or 'none'}")
+    known = [*call.required, *call.optional]
+    if unknown := sorted(arguments.keys() - {*known}):  # a key that is misspelt is missing as well
+        raise SuiteError(f"{place}, {name}, {unknown[0]}: {no_such('argument', unknown[0], known)}")
+    if missing:
+        raise SuiteError(f"{place}, {name}: {', '.join(sorted(missing))} is missing; it has {', '.join(known)}")
     for key, value in arguments.items():
         numbers = [value] if key != "axes" else value if isinstance(value, list) else [None]
         kinds = int if key == "axes" else bool if key == "error_if_nonfinite" else (int, float)

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..config import schedules
 from ..config.config import ClipConfig
-from ..config.settings import Settings
+from ..config.settings import DEFAULT_FAMILY, Settings
 from ..errors import ConfigError
 from .schema import SuiteError
 
@@ -42,7 +42,7 @@ def calls(path: Path, place: str) -> Iterator[dict[str, Any]]:
 def _call(config: Settings, limit: float) -> dict[str, Any]:
     if config.rule == "value":
         return {"call": "clip_grad_value_", "clip_value": limit}
-    name, threshold = NAMES[config.rule, config.family or "pytorch"]
+    name, threshold = NAMES[config.rule, config.family or DEFAULT_FAMILY]
     order = {"norm_type": config.norm_type} if config.norm_type not in (None, 2.0) else {}
     return {"call": name, threshold: limit, **order}
 
@@ -58,7 +58,7 @@ def _limits(config: Settings) -> list[float]:
 
 def _beyond(config: Settings) -> str:
     """What the public names have no call for; '' if nothing."""
-    family = config.family or "pytorch"
+    family = config.family or DEFAULT_FAMILY
     if config.uses_names:
         return "a suite compares whole lists; leave its patterns and groups out, and choose tensors with only = "
     if config.nonfinite != "family":

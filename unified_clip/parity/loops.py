@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
+from .rounding import same
 from .runs import Line, Recording
 
 
@@ -74,7 +75,7 @@ def _alike(lines: Sequence[Line]) -> int:
     names: set[str] = set()
     for count, line in enumerate(lines):
         named = {name for name in line.parameters if not name.isdecimal()}
-        if not _is_single(line) or _manner(line) != _manner(lines[0]) or named & names:
+        if not _is_single(line) or not same(_manner(line), _manner(lines[0])) or named & names:
             return count
         names |= named
     return len(lines)

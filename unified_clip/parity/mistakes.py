@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from .parting import Difference, Finding, Names, Pair, differences, numbers, threshold
-from .rounding import GROWTH, ROUNDING, distance
+from .rounding import GROWTH, ROUNDING, distance, same
 from .runs import Line, Recording, root_of_squares
 
 NEAR = 4
@@ -132,10 +132,11 @@ def _norms_that_make(total: float, lines: list[Line]) -> tuple[list[float], int]
 
 def _threshold(place: Place) -> Finding | None:
     pair = place.pair
-    if pair is None or threshold(pair.a) == threshold(pair.b) or pair.a.rule != pair.b.rule:
+    if pair is None or same(threshold(pair.a), threshold(pair.b)) or pair.a.rule != pair.b.rule:
         return None
     text = f"{_name(place.a)} clips at {pair.a.threshold}, {_name(place.b)} at {pair.b.threshold}"
-    if pair.a.rule == "value":
+    is_nan = any(isinstance(line.threshold, float) and math.isnan(line.threshold) for line in (pair.a, pair.b))
+    if pair.a.rule == "value" or is_nan:  # no coefficient follows from NaN
         return Finding("another threshold", text)
     if not all(_explained(line) for line in (pair.a, pair.b)):
         return None
@@ -146,7 +147,7 @@ def _threshold(place: Place) -> Finding | None:
 
 def _norm_type(place: Place) -> Finding | None:
     pair = place.pair
-    if pair is None or pair.a.norm_type == pair.b.norm_type or pair.a.rule != "global" or pair.b.rule != "global":
+    if pair is None or same(pair.a.norm_type, pair.b.norm_type) or pair.a.rule != "global" or pair.b.rule != "global":
         return None
     low, high = sorted((pair.a, pair.b), key=lambda line: line.order)
     if not low.order > 0:  # a framework's own function may take other orders
@@ -412,7 +413,7 @@ def _own_rounding(place: Place) -> Finding | None:
     pair = place.pair
     if pair is None or place.first.stage != "coefficient" or pair.a.eps != pair.b.eps or not _same_norms(pair):
         return None
-    if threshold(pair.a) != threshold(pair.b) or not all(_explained(line) for line in (pair.a, pair.b)):
+    if not same(threshold(pair.a), threshold(pair.b)) or not all(_explained(line) for line in (pair.a, pair.b)):
         return None
     lines = ((place.a, pair.a), (place.b, pair.b))
     own = [f"{line.call} of {_name(run)}" for run, line in lines if not _explained(line, off=EXACT)]

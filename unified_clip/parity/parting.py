@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from . import loops
-from .rounding import GROWTH, ROUNDING, Distance, distance, single, ulps_at
+from .rounding import GROWTH, ROUNDING, Distance, distance, same, single, ulps_at
 from .runs import Line, Parameter, Recording, RunError, check_clipped, read, root_of_powers
 
 Stage = Literal[
@@ -296,9 +296,9 @@ def _of_settings(pair: Pair) -> Iterator[Difference]:
         return
     if a.rule != b.rule:
         yield Difference(a.step, "rule", a.rule, b.rule)
-    if a.norm_type != b.norm_type:
+    if not same(a.norm_type, b.norm_type):
         yield Difference(a.step, "norm type", a.norm_type, b.norm_type)
-    if None not in (a.threshold, b.threshold) and threshold(a) != threshold(b):
+    if None not in (a.threshold, b.threshold) and not same(threshold(a), threshold(b)):
         yield Difference(a.step, "threshold", a.threshold, b.threshold)
 
 
@@ -318,7 +318,7 @@ def _of_effects(pair: Pair) -> Iterator[Difference]:
     """Whether gradients were changed, where norms on the same side of one threshold say that both runs do the same."""
     above = [_is_above(line) for line in (pair.a, pair.b)]
     changed = [_is_changed(line) for line in (pair.a, pair.b)]
-    if pair.a.rule != pair.b.rule or threshold(pair.a) != threshold(pair.b) or None in (*above, *changed):
+    if pair.a.rule != pair.b.rule or not same(threshold(pair.a), threshold(pair.b)) or None in (*above, *changed):
         return
     if above[0] == above[1] and changed[0] != changed[1]:
         yield Difference(pair.a.step, "clipped", changed[0], changed[1])
@@ -326,7 +326,9 @@ def _of_effects(pair: Pair) -> Iterator[Difference]:
 
 def _is_above(line: Line) -> bool | None:
     """Whether a norm is above the threshold; None where that is not known, or a matter of rounding."""
-    if not isinstance(line.threshold, float) or not line.norms() or any(map(math.isnan, line.norms())):
+    if not isinstance(line.threshold, float) or not line.norms():
+        return None
+    if any(map(math.isnan, (line.threshold, *line.norms()))):
         return None
     greatest = max(line.norms())
     return None if distance(single(greatest), single(line.threshold)).ulps <= ROUNDING else greatest > line.threshold
@@ -357,7 +359,7 @@ def _numbers(pair: Pair, stage: Stage) -> Iterator[tuple[str | None, float, floa
                 elif ours.weight is not None and theirs.weight is not None:
                     yield name, ours.weight, theirs.weight
         return
-    if a.rule != b.rule or a.norm_type != b.norm_type:
+    if a.rule != b.rule or not same(a.norm_type, b.norm_type):
         return
     ours_all, theirs_all = (a.norms(), b.norms()) if stage == "norm" else (a.coefs(), b.coefs())
     if len(ours_all) != len(theirs_all):

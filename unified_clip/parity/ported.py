@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from ..config import words
+
 Data = Mapping[str, Any]
 
 
@@ -16,7 +18,7 @@ def outcome(worked: Data) -> str:
 
 
 def _number(value: float | str) -> str:
-    return value if isinstance(value, str) else f"{value:.9g}"
+    return value if isinstance(value, str) else words.measured(value)
 
 
 def notes(clip: Data) -> Iterator[tuple[str, list[int]]]:

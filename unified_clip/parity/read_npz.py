@@ -13,16 +13,13 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
-from .._limits import check_shape
+from .._limits import array_header, check_shape
 from .items import Item, from_array, name_of
 from .mapped import Raw, dense, open_map
 from .tensors import Gradient, UnreadableError
 
 MOST = 1032
 """How many bytes deflate can make of one."""
-
-LONGEST_HEADER = 20_000
-"""Bytes. NumPy reads headers of up to 10,000 characters."""
 
 LOCAL_HEADER = 30
 """Bytes before a member's name, which ends with the lengths of the name and of what follows it, of two bytes each."""
@@ -55,19 +52,12 @@ def items(path: Path) -> Iterator[Item]:
             raise UnreadableError(f"{name!r} is encrypted or compressed otherwise than np.savez_compressed does it")
         try:
             with archive.open(info) as file:
-                header = _header(_beginning(file))
+                header = _header(io.BytesIO(array_header(file)))
         except (ValueError, tokenize.TokenError) as error:  # the header is a literal of Python
             raise UnreadableError(f"{name!r} is no array: {error}; save arrays with np.savez") from None
         check_shape(name, header.shape)
         _check_size(name, info, header)
         yield Item(name, name_of(header.dtype), partial(_read, raw, archive, info, header), header.shape)
-
-
-def _beginning(file: IO[bytes]) -> io.BytesIO:
-    """Return an array's header without the data: reading to the end checks the zip, and the length may claim 4 GiB."""
-    magic = file.read(np.lib.format.MAGIC_LEN)
-    length = file.read({b"\x01": 2, b"\x02": 4}.get(magic[-2:-1], 0))
-    return io.BytesIO(magic + length + file.read(min(int.from_bytes(length, "little"), LONGEST_HEADER)))
 
 
 def _header(file: IO[bytes]) -> Header:

@@ -37,6 +37,15 @@ def distance(a: float, b: float) -> Distance:
     return Distance(float(ulps), abs(a - b) / max(abs(a), abs(b)))
 
 
+def same(left: object, right: object) -> bool:
+    """Return whether two settings are equal. NaN equals NaN."""
+    if isinstance(left, tuple) and isinstance(right, tuple):
+        return len(left) == len(right) and all(map(same, left, right))
+    if isinstance(left, float) and isinstance(right, float) and math.isnan(left):
+        return math.isnan(right)
+    return left == right
+
+
 def ulps_at(scale: float, a: float, b: float) -> float:
     """Return the difference of two numbers in units in the last place of `scale`, the size of what was rounded.
 

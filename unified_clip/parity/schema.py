@@ -1,15 +1,20 @@
-"""What a suite's TOML files may hold, as models; what is wrong in one is told with its place in the file."""
+"""Models of a suite's TOML files."""
 
 from __future__ import annotations
 
-import tomllib
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 from packaging.requirements import InvalidRequirement, Requirement
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from .._limits import read_size
+from ..config import documents
+from ..config.validation import first_error
+from ..config.validation import no_such as no_such
+from ..errors import ConfigError
 from .manner import CONTAINERS
 from .tensors import PARTS, STORAGE
 
@@ -22,10 +27,25 @@ class Table(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
-def _one_of(*names: str) -> Any:
-    return Field(json_schema_extra={"one_of": list(names)}, pattern=f"^({'|'.join(map(str, names))})$")
+def _accepted_by(test: Callable[[str], object], remedy: str) -> AfterValidator:
+    def check(text: str) -> str:
+        if not test(text):
+            raise ValueError(remedy)
+        return text
+
+    return AfterValidator(check)
 
 
+def _one_of(*names: str) -> AfterValidator:
+    return _accepted_by(names.__contains__, f"give one of {', '.join(names)}")
+
+
+PYTHON_FUNCTION = _accepted_by(
+    re.compile(r".+\.py:[^:]+").fullmatch, "give a file and its function, as in grads.py:gradients"
+)
+RELATIVE = _accepted_by(
+    re.compile("[^/]").match, "give a pattern of files relative to this directory, as in cases/*.toml"
+)
 Name = Annotated[str, Field(min_length=1)]
 Count = Annotated[int, Field(ge=1)]
 Length = Annotated[int, Field(ge=0)]
@@ -71,7 +91,7 @@ class GradientsTable(Table):
     name: Name
     tensors: list[TensorTable] | None = None
     file: Name | None = None
-    function: Annotated[str, Field(pattern=r"^.+\.py:[^:]+$")] | None = None
+    function: Annotated[str, PYTHON_FUNCTION] | None = None
     framework: Name | None = None
     only: list[Name] = []
 
@@ -139,7 +159,7 @@ class FrameworkTable(Table):
 
 
 class SuiteFile(CasesFile):
-    files: list[Annotated[str, Field(pattern="^[^/]")]] = []
+    files: list[Annotated[str, RELATIVE]] = []
     known: Name | None = None
     timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 120.0
     tolerance: Tolerance = 1e-5
@@ -173,7 +193,7 @@ class KnownTable(Table):
         except InvalidRequirement:
             required = None
         if required is None or not required.specifier or required.extras or required.marker:
-            raise ValueError("it may be a package and its versions, such as torch>=2.8,<2.13")
+            raise ValueError("give a package and its versions, as in torch>=2.8,<2.13")
         return versions
 
     @model_validator(mode="after")
@@ -191,28 +211,19 @@ Model = TypeVar("Model", bound=Table)
 
 
 def read(path: Path, model: type[Model]) -> Model:
-    """A TOML file, checked."""
+    """Read a TOML file of a suite.
+
+    Raises:
+        SuiteError: The file cannot be read, or its first error: file, line, key and what to write.
+    """
+    if not path.is_file():
+        raise SuiteError(
+            f"{path} is not a file. Pass the suite's directory with --suite, or write one: unified-clip parity init"
+        )
     try:
-        return model.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
-    except OSError as error:
-        raise SuiteError(f"{path} cannot be read: {error.strerror}; name the suite's directory with --suite") from None
+        document = documents.parse(documents.read_text(path), "toml", path.name)
+        return model.model_validate(document.data)
+    except ConfigError as error:
+        raise SuiteError(str(error)) from None
     except ValidationError as error:
-        raise SuiteError("; ".join(_described(path, each) for each in error.errors()[:3])) from None
-    except RecursionError:
-        raise SuiteError(f"{path.name}: its lists or tables are nested too deep") from None
-    except ValueError as error:  # of TOML or UTF-8
-        raise SuiteError(f"{path.name}: {error}") from None
-
-
-def _described(path: Path, error: Any) -> str:
-    """Where and what: tables are counted from 1."""
-    place = " ".join(str(part + 1) if isinstance(part, int) else part for part in error["loc"])
-    given = "" if error["type"] in ("missing", "extra_forbidden") else f" (it is {error['input']!r:.60})"
-    message = error["msg"].removeprefix("Value error, ")
-    if error["type"] == "extra_forbidden":
-        message = "there is no such key"
-    if error["type"] == "missing":
-        message = "is missing"
-    if error["type"] == "string_pattern_mismatch" and "(" in error["ctx"]["pattern"]:
-        message = f"it may be {error['ctx']['pattern'].strip('^()$').replace('|', ', ')}"
-    return f"{path.name}, {place}: {message}{given}"
+        raise SuiteError(str(first_error(error, document, model))) from None

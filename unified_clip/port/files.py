@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -181,35 +182,67 @@ def _port_one(path: Path, target: Target, native: bool) -> Ported | Unread:
 
 
 def check_clean(changed: Sequence[Path]) -> None:
-    """See that what is about to be changed can be got back from git: each file is committed in its repository.
+    """Check that git can restore the files that are about to change: each one matches the last commit.
 
     Raises PortError.
     """
     git = shutil.which("git")
     if git is None:
-        raise PortError("git is not installed, so that nothing could be undone; install it, or add --force")
+        raise PortError("git is not installed, so --write could not be undone. Install git, or add --force.")
     by_folder: dict[Path, list[Path]] = {}
     for path in changed:
         by_folder.setdefault(path.resolve().parent, []).append(path)
     for folder, paths in by_folder.items():
-        committed = _committed(git, folder)
-        for path in paths:
-            if committed is None:
-                raise PortError(f"{path} is in no git repository, so that nothing could be undone; add --force")
-            if path.resolve().name not in committed:
-                raise PortError(f"{path} is not committed in git; commit what is to be changed, or add --force")
+        committed = _committed(git, folder, paths[0])
+        if others := [path for path in paths if path.resolve().name not in committed]:
+            names = shlex.join(path.resolve().name for path in others)
+            raise PortError(
+                f"{others[0]} is not committed in git, so --write could not be undone. {_commit(folder, names)}"
+            )
 
 
-def _committed(git: str, folder: Path) -> set[str] | None:
-    """The names of the files in a directory that are as they were committed; None where there is no repository."""
+def _committed(git: str, folder: Path, path: Path) -> set[str]:
+    """Return the names of the files in a directory that match the last commit.
 
-    def ask(*arguments: str) -> set[str] | None:
-        command = [git, "-C", str(folder), *arguments, "-z", "--", "."]
-        done = subprocess.run(command, capture_output=True, check=False)
-        return {os.fsdecode(name) for name in done.stdout.split(b"\0")} if done.returncode == 0 else None
+    Raises PortError: there is no repository, or it has no commit. `path`: for the message.
+    """
 
-    known, changed = ask("ls-tree", "--name-only", "HEAD"), ask("diff", "HEAD", "--name-only", "--relative")
-    return known - changed if known is not None and changed is not None else None
+    def run(*arguments: str) -> subprocess.CompletedProcess[bytes]:
+        english = {**os.environ, "LC_ALL": "C"}
+        return subprocess.run([git, "-C", str(folder), *arguments], capture_output=True, check=False, env=english)
+
+    repository = run("rev-parse", "--is-inside-work-tree")
+    if repository.returncode or repository.stdout.strip() != b"true":
+        reason = " ".join(repository.stderr.decode(errors="replace").split())
+        if not reason or "not a git repository (or any" in reason:
+            raise PortError(
+                f"{path} is not in a git repository, so --write could not be undone. Create one, or add --force: "
+                f"{_git(folder)} init"
+            )
+        raise PortError(f"git cannot read the repository of {path}: {reason}")
+    if run("rev-parse", "--quiet", "--verify", "HEAD").returncode:
+        raise PortError(
+            f"The git repository of {path} has no commit yet, so --write could not be undone. {_commit(folder, '-A')}"
+        )
+    names = []
+    for command in (("ls-tree", "--name-only", "HEAD"), ("diff", "HEAD", "--name-only", "--relative")):
+        answer = run(*command, "-z", "--", ".")
+        if answer.returncode:
+            raise PortError(f"git cannot read {path}: {answer.stderr.decode(errors='replace').strip()}")
+        names.append({os.fsdecode(name) for name in answer.stdout.split(b"\0")})
+    in_commit, changed = names
+    return in_commit - changed
+
+
+def _commit(folder: Path, names: str) -> str:
+    """Return the advice to commit files of a directory."""
+    git = _git(folder)
+    return f"Commit your files, or add --force: {git} add {names} && {git} commit -m 'Before porting'"
+
+
+def _git(folder: Path) -> str:
+    """Return the beginning of a git command for a directory."""
+    return "git" if folder == Path.cwd() else f"git -C {shlex.quote(str(folder))}"
 
 
 def write(ported: Sequence[Ported]) -> list[Path]:

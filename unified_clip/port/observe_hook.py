@@ -16,6 +16,7 @@ class AfterImport(MetaPathFinder):
     def __init__(self, actions: Mapping[str, Callable[[], None]]) -> None:
         """`actions`: by the name of a module that is not imported yet."""
         self._actions = dict(actions)
+        self._finding: set[str] = set()
 
     def install(self) -> None:
         sys.meta_path.insert(0, self)
@@ -23,17 +24,22 @@ class AfterImport(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        action = self._actions.pop(fullname, None)
-        if action is None:
+        """Return a spec whose loader runs the action after the module. A spec may be asked for without an import."""
+        if fullname not in self._actions or fullname in self._finding:
             return None
-        spec = importlib.util.find_spec(fullname)
+        self._finding.add(fullname)
+        try:
+            spec = importlib.util.find_spec(fullname)
+        finally:
+            self._finding.discard(fullname)
         if spec is None or spec.loader is None:
             return spec
         execute = spec.loader.exec_module
 
         def then_act(module: ModuleType) -> None:
             execute(module)
-            action()
+            if action := self._actions.pop(fullname, None):
+                action()
 
         spec.loader.exec_module = then_act  # type: ignore[method-assign]
         return spec

@@ -22,6 +22,19 @@ Data = Mapping[str, Any]
 VERDICTS: tuple[Verdict, ...] = ("rewritten", "flagged", "left")
 
 
+TITLES = {
+    "jax": "JAX",
+    "keras": "Keras",
+    "optax": "JAX",
+    "paddle": "Paddle",
+    "tensorflow": "TensorFlow",
+    "tf_agents": "TensorFlow",
+    "tf_keras": "Keras",
+    "tf_slim": "TensorFlow",
+}
+"""Packages of frameworks other than PyTorch, as texts name them."""
+
+
 class ReportError(ValueError):
     """A report cannot be written there, or a file is none: which, why, and what to do."""
 
@@ -50,7 +63,7 @@ def as_data(
         "native": native,
         "written": written,
         "headline": _headline(summary),
-        "next": _next(summary, written),
+        "next": _next(summary, written, _left_to_port(ported, target)),
         "rounding": differences.rounding(),
         "summary": summary,
         "files": files,
@@ -278,7 +291,7 @@ def _headline(summary: Mapping[str, int]) -> str:
     return f"{_count(summary['files'], 'file')} read, {found}{lost}."
 
 
-def _next(summary: Mapping[str, int], written: bool) -> str:
+def _next(summary: Mapping[str, int], written: bool, left_to_port: Sequence[str]) -> str:
     todo = []
     if summary["unread"]:
         todo.append("mend what could not be read")
@@ -286,9 +299,20 @@ def _next(summary: Mapping[str, int], written: bool) -> str:
         todo.append("look at the changes with --diff, and make them with --write")
     if summary["flagged"]:
         todo.append("write by hand what is flagged")
+    if summary["changed"] and left_to_port:
+        code = " and ".join(left_to_port)
+        todo.append(f"port the rest of the {code} code to PyTorch by hand (layers, optimizer, training step)")
     if summary["changed"] and written:
         todo.append("look at what is to be checked, and run the tests")
     return f"Next: {'; then '.join(todo)}." if todo else "There is nothing to do."
+
+
+def _left_to_port(ported: Sequence[Ported], target: Target) -> list[str]:
+    """Return the frameworks, other than the target, of the code around the clips that are rewritten."""
+    if target != "torch":
+        return []
+    packages = {site.name.partition(".")[0] for each in ported for site in each.sites if site.verdict == "rewritten"}
+    return sorted({TITLES[package] for package in packages & TITLES.keys()})
 
 
 def _count(number: int, what: str) -> str:

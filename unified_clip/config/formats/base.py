@@ -15,7 +15,7 @@ from ...errors import ConfigError, NotRepresentableError
 from ..documents import Document
 from ..documents import Key as Part
 from ..schedules import Constant
-from ..settings import Settings, is_off
+from ..settings import DEFAULT_FAMILY, Settings, is_off
 
 Fate = Literal["imported and exported", "imported", "refused"]
 
@@ -311,9 +311,11 @@ def _beyond(settings: Settings, rules: Sequence[str], family: str | None, orders
         return ""
     if not orders and settings.norm_type not in (None, 2.0):
         return f"it does not support `norm_type = {settings.norm_type:g}`, but only 2."
-    if family and (settings.family or "pytorch") != family:
-        own = settings.family or "pytorch"
-        return f'its rule is that of the family {family!r}, and this one is {own!r}. Set `family = "{family}"`.'
+    if family and (settings.family or DEFAULT_FAMILY) != family:
+        own = f"this configuration is {settings.family!r}"
+        if settings.family is None:
+            own = f"this configuration sets no family, so that the default applies, {DEFAULT_FAMILY!r}"
+        return f'its rule is that of the family {family!r}, and {own}. Set `family = "{family}"`.'
     if settings.has_own_eps:
         return f"it does not support `eps = {settings.eps:g}`. Remove `eps`."
     return ""

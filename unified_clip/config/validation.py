@@ -1,0 +1,202 @@
+"""Describe the first error that pydantic finds in a document: the place, the value, and what to write."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+
+from ..errors import ConfigError
+from .documents import Document, Key, shown
+
+TYPES = {
+    "string_type": "a string",
+    "list_type": "a list",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "model_type": "a table",
+    "model_attributes_type": "a table",
+    "dict_type": "a table",
+}
+"""By pydantic's name of the error, the expected type. A value of several types has one such error for each of them."""
+
+LIMITS = {
+    "greater_than_equal": "{ge:g} or more",
+    "greater_than": "more than {gt:g}",
+    "less_than_equal": "{le:g} or less",
+    "less_than": "less than {lt:g}",
+    "finite_number": "a finite number",
+    "too_short": "at least {entries}",
+    "too_long": "at most {entries}",
+    "string_too_short": "at least one character",
+}
+"""By pydantic's name of the error, the values that are allowed."""
+
+TAGS = ("union_tag_invalid", "union_tag_not_found")
+
+
+def first_error(error: ValidationError, document: Document, model: type[BaseModel]) -> ConfigError:
+    """Return the first error in a document as an exception: its place and what to write there.
+
+    An unknown key comes first: a key that is misspelt is missing as well.
+    """
+    placed = [(_keys(each, document.data, model), each) for each in error.errors()]
+    # Of the types that a value may have, the one that got furthest is meant.
+    deepest = [(keys, each) for keys, each in placed if not any(_is_inside(other, keys) for other, _ in placed)]
+    deepest.sort(key=lambda found: found[1]["type"] != "extra_forbidden")
+    place = deepest[0][0]
+    keys, message = _described(place, [each for keys, each in deepest if keys == place], document.data, model)
+    return document.wrong(keys, message)
+
+
+def _is_inside(keys: Sequence[Key], outer: Sequence[Key]) -> bool:
+    return len(keys) > len(outer) and keys[: len(outer)] == outer
+
+
+def _described(keys: list[Key], errors: Sequence[Any], data: Any, model: type[BaseModel]) -> tuple[Sequence[Key], str]:
+    """Return the place and the message of errors that concern one value."""
+    error = _closest(errors)
+    if error["type"] in TYPES:
+        expected = list(dict.fromkeys(TYPES[each["type"]] for each in errors if each["type"] in TYPES))
+        if "a number" in expected and "a whole number" in expected:
+            expected.remove("a whole number")
+        return keys, f"it is {shown(error['input'])}; give {_either(expected)}"
+    kind, message = error["type"], error["msg"].removeprefix("Value error, ")
+    given = f"it is {shown(error['input'])}"
+    if kind == "invalid_key":
+        names = ", ".join(_known(keys, data, model))
+        return [*keys[:-1], str(keys[-1])], f"the key {keys[-1]!r} is not a string; the keys are {names}"
+    if kind == "extra_forbidden":
+        return keys, no_such("key", str(keys[-1]), _known(keys, data, model))
+    if kind == "whole":
+        return error["ctx"]["keys"], message
+    if kind == "missing":
+        return keys, "it is missing"
+    if kind in TAGS:
+        schedules = [name for table in _types(keys, data, model) for name in _tags(table).get("schedule", ())]
+        return [*keys, "schedule"], f"give one of {', '.join(schedules)}"
+    if kind == "value_error":
+        named = message.split(maxsplit=1)[0].rstrip(",:")
+        if isinstance(error["input"], dict):
+            return [*keys, named] if named in error["input"] else keys, message
+        return keys, message if message.startswith(shown(error["input"])) else f"{given}; {message}"
+    return keys, f"{given}; {_remedy(error)}"
+
+
+def _closest(errors: Sequence[Any]) -> Any:
+    """Return the error of the type that the value is closest to, of several types that it may have."""
+    if isinstance(errors[0]["input"], dict):
+        tagged = [each for each in errors if each["type"] in TAGS]
+        return tagged[0] if tagged else max(errors, key=lambda each: len(each["loc"]))
+    return next((each for each in errors if each["type"] not in {*TYPES, *TAGS}), errors[0])
+
+
+def _remedy(error: Any) -> str:
+    kind, context = error["type"], error.get("ctx", {})
+    if kind == "literal_error":
+        return f"give {'true' if context['expected'] == 'True' else context['expected']}"
+    if kind in LIMITS:
+        number = context.get("max_length" if kind == "too_long" else "min_length")
+        entries = "one entry" if number == 1 else f"{number} entries"
+        return f"give {LIMITS[kind].format(**context, entries=entries)}"
+    return str(error["msg"])
+
+
+def _either(names: Sequence[str]) -> str:
+    """Return "a, b or c"."""
+    *others, last = names
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+def no_such(kind: str, name: str, known: Sequence[str]) -> str:
+    """Return the message about an unknown name: the closest known one, or else all of them."""
+    close = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
+    return f"there is no such {kind}; {hint}"
+
+
+# -- places in a model
+
+
+def _keys(error: Any, data: Any, model: type[BaseModel]) -> list[Key]:
+    """Return the keys in the location of an error, without pydantic's names for the members of a union."""
+    types: list[Any] = [model]
+    keys: list[Key] = []
+    for part in error["loc"]:
+        inner = _inside(types, part, data)
+        if inner is None:
+            continue
+        keys.append(part)
+        types, data = inner, _value(data, part)
+    return keys
+
+
+def _types(keys: Sequence[Key], data: Any, model: type[BaseModel]) -> list[Any]:
+    """Return the types that the value at a place may have."""
+    types: list[Any] = [model]
+    for key in keys:
+        types, data = _inside(types, key, data) or [], _value(data, key)
+    return types
+
+
+def _known(keys: Sequence[Key], data: Any, model: type[BaseModel]) -> list[str]:
+    """Return the keys of the table in which a key stands."""
+    table = data
+    for key in keys[:-1]:
+        table = _value(table, key)
+    tables = [each for each in _types(keys[:-1], data, model) if _is_table(each) and _fits(each, table)]
+    return list(dict.fromkeys(name for each in tables for name in each.model_fields))
+
+
+def _inside(types: Sequence[Any], key: Key, data: Any) -> list[Any] | None:
+    """Return the types of the value at a key; None if no value has this key."""
+    found: list[Any] = []
+    is_key = isinstance(key, int) or (isinstance(data, dict) and key in data)
+    for each in types:
+        if get_origin(each) is list and isinstance(key, int):
+            found += _members(get_args(each)[0])
+        elif get_origin(each) is dict and is_key:
+            found += _members(get_args(each)[1])
+        elif _is_table(each) and key in each.model_fields and _fits(each, data):
+            found += _members(each.model_fields[key].annotation)
+            is_key = True
+    return found if is_key else None
+
+
+def _members(annotation: Any) -> list[Any]:
+    """Return the types of a union, without constraints."""
+    if get_origin(annotation) is Annotated:
+        return _members(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, UnionType):
+        return [member for each in get_args(annotation) for member in _members(each)]
+    return [annotation]
+
+
+def _is_table(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
+
+
+def _tags(table: Any) -> dict[str, tuple[Any, ...]]:
+    """Return the required keys of a table that have one value: they choose one of several tables."""
+    fields = table.model_fields.items() if _is_table(table) else ()
+    return {
+        name: get_args(field.annotation)
+        for name, field in fields
+        if get_origin(field.annotation) is Literal and field.is_required() and len(get_args(field.annotation)) == 1
+    }
+
+
+def _fits(table: Any, data: Any) -> bool:
+    given = data if isinstance(data, dict) else {}
+    return all(str(given.get(name, allowed[0])) == allowed[0] for name, allowed in _tags(table).items())
+
+
+def _value(data: Any, key: Key) -> Any:
+    if isinstance(data, list) and isinstance(key, int):
+        return data[key] if key < len(data) else None
+    return data.get(key) if isinstance(data, dict) else None
