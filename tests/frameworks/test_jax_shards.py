@@ -18,6 +18,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jax_sharded import COUNTER_EXAMPLE, arrays, assert_equal
 from kits import Kit
+from tiers import nightly
 
 import unified_clip
 import unified_clip.jax as uc
@@ -77,7 +78,7 @@ WAYS: dict[str, Way] = {
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("devices", [1, 2, 4])
+@pytest.mark.parametrize("devices", [4, *nightly(1, 2)])
 def test_the_norm_and_the_gradients_are_those_of_one_device(devices: int, layout: str, way: str) -> None:
     def clip(grads: list[Any]) -> Any:
         clipped, norm = uc.clip_by_global_norm(grads, 1.5)
@@ -96,7 +97,7 @@ def test_the_norm_and_the_gradients_are_those_of_one_device(devices: int, layout
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("devices", [1, 2, 4])
+@pytest.mark.parametrize("devices", [4, *nightly(1, 2)])
 def test_the_last_bit_does_not_depend_on_who_adds_what(devices: int, way: str) -> None:
     mesh, specs = mesh_of(devices), [P(("x", "y"))]
     assert reference.norm([COUNTER_EXAMPLE]) == 2.0**24 + 2
@@ -605,7 +606,7 @@ MODEL = {
 
 
 @pytest.mark.parametrize("layout", ["data and tensor parallel", "fully sharded"])
-@pytest.mark.parametrize("devices", [1, 2, 4])
+@pytest.mark.parametrize("devices", [4, *nightly(1, 2)])
 def test_a_transformer(devices: int, layout: str) -> None:
     mesh, random = mesh_of(devices), np.random.default_rng(0)
     cut = {name: P("x", "y") if layout == "fully sharded" and len(shape) == 2 else spec
@@ -633,7 +634,7 @@ def test_a_transformer(devices: int, layout: str) -> None:
     assert_equal([eager[name] for name in MODEL], [wanted[name] for name in MODEL])
 
 
-@pytest.mark.parametrize("devices", [1, 2, 4])
+@pytest.mark.parametrize("devices", [4, *nightly(1, 2)])
 def test_layers_in_shard_map(devices: int) -> None:
     mesh, random = mesh_of(devices), np.random.default_rng(1)
     specs = {"up": P(None, "y"), "bias": P("y"), "down": P("y"), "last": P()}

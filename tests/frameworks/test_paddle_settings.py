@@ -86,6 +86,7 @@ def follows(clipped: list[np.ndarray], plain: list[np.ndarray], limit: float) ->
     return [array.tobytes() for array in clipped] in [[array.tobytes() for array in arrays] for arrays in wanted]
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("static")
 def test_each_gradient_of_the_clone_is_the_plain_one_scaled_to_the_limit() -> None:
     digits = Digits()

@@ -307,6 +307,7 @@ def test_gradients_of_data_parallel_models_are_clipped_without_a_message(worlds:
     assert worlds(2).run(paddle_sharded.data_parallel) == [([], True)] * 2
 
 
+@pytest.mark.nightly
 def test_when_a_process_ends_the_others_end_with_an_error() -> None:
     world = World(paddle_sharded.start, 2)
     try:

@@ -62,6 +62,7 @@ def test_a_step_in_paddle_and_its_port_to_pytorch(tmp_path: Path, capsys: pytest
     assert data["steps"][0]["coefficient"]["ulps"] == 0
 
 
+@pytest.mark.nightly
 def test_a_static_program_and_its_drop_in(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Recordings do not see ours in static programs; here they are watched like Paddle's."""
     old = paddle(STATIC, "ClipGradByGlobalNorm")
@@ -72,12 +73,14 @@ def test_a_static_program_and_its_drop_in(tmp_path: Path, capsys: pytest.Capture
     assert greatest(data, "tensors") <= 8
 
 
+@pytest.mark.nightly
 def test_a_port_that_adds_eps_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     port = TORCH.replace("CLIP", "torch.nn.utils.clip_grad_norm_(net.parameters(), 0.5)")
     data = verified(tmp_path, capsys, GLOBAL, port)
     assert mistakes(data)[0] == "missing eps"
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("old", "call", "ours"),
     [

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from kits import Kit, in_a_new_process
+from tiers import nightly
 
 import unified_clip.tensorflow as uc
 
@@ -136,7 +137,12 @@ MODES: dict[str, Callable[[Body, Values], list[np.ndarray]]] = {
     "session, lengths not known": in_a_session(lengths),
     "session, rank not known": in_a_session(lambda value: None),
 }
-every_mode = pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+QUICK = ("graph", "xla", "lengths not known", "while")
+every_mode = pytest.mark.parametrize(
+    "mode",
+    [*map(MODES.get, QUICK), *nightly(*(MODES[name] for name in MODES if name not in QUICK))],
+    ids=[*QUICK, *(name for name in MODES if name not in QUICK)],
+)
 
 
 def same_bits(got: Sequence[np.ndarray], wanted: Sequence[Any]) -> None:
@@ -368,6 +374,7 @@ def test_vectorized_map(manner: Callable[..., Any], function: Callable[..., Any]
     np.testing.assert_allclose(found, [[0.6, 0.8], [0.3, 0.4], [0.0, 0.0]], rtol=1e-6)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "function",
     [
@@ -630,6 +637,6 @@ print("done")
 """
 
 
-@pytest.mark.parametrize("switch", ["disable_eager_execution", "disable_v2_behavior"])
+@pytest.mark.parametrize("switch", ["disable_v2_behavior", *nightly("disable_eager_execution")])
 def test_a_program_of_tensorflow_1(switch: str) -> None:
     assert in_a_new_process(PORTED.format(switch=switch)).split()[-1] == "done"

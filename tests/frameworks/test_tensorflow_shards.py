@@ -11,6 +11,7 @@ import pytest
 import reference
 import tensorflow as tf
 import tensorflow_replicas as replicas
+from tiers import nightly
 from worlds import World
 
 import unified_clip.numpy as whole
@@ -21,7 +22,7 @@ LAYOUTS = {"1 replica": (1, 1), "2 replicas": (2, 1), "4 replicas": (4, 1), "2 p
 
 Worlds = Callable[[str], World]
 
-layouts = pytest.mark.parametrize("layout", LAYOUTS)
+layouts = pytest.mark.parametrize("layout", ["2 replicas", "2 processes", *nightly("1 replica", "4 replicas")])
 graphs = pytest.mark.parametrize("graph", [False, True], ids=["eager", "graph"])
 
 
@@ -157,9 +158,12 @@ HARD = {
 }
 
 
+LONG = ("in two pieces", "long")
+
+
 @pytest.mark.parametrize("unknown", [False, True], ids=["length known", "length unknown"])
 @pytest.mark.parametrize("p", [1.0, 2.0])
-@pytest.mark.parametrize("case", HARD)
+@pytest.mark.parametrize("case", [*(case for case in HARD if case not in LONG), *nightly(*LONG)])
 def test_a_graph_rounds_as_the_host_does(case: str, p: float, unknown: bool) -> None:
     if case == "complex" and p == 1:
         pytest.skip("magnitudes of complex numbers are rounded themselves")

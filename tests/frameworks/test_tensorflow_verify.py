@@ -94,6 +94,7 @@ def step(weights, batches):
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("graph", ["", "@tf.function"])
 def test_values_that_are_clipped_beside_gradients_of_their_shape_are_not_compared(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], graph: str
@@ -105,6 +106,7 @@ def test_values_that_are_clipped_beside_gradients_of_their_shape_are_not_compare
     assert data["not_gradients"] == [{"side": "old", "call": "tf.clip_by_value", "count": 8}]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("graph", ["", "@tf.function"])
 @pytest.mark.parametrize("clip", ["tf.clip_by_norm(grad / 2.0 * 2.0, 0.5)", "2.0 * tf.clip_by_norm(0.5 * grad, 0.25)"])
 def test_a_clip_of_what_is_computed_from_a_gradient_is_compared(
@@ -126,11 +128,13 @@ def test_a_step_with_a_tape_and_its_port_to_pytorch(tmp_path: Path, capsys: pyte
     assert data["steps"][0]["coefficient"]["ulps"] == 0
 
 
+@pytest.mark.nightly
 def test_a_port_that_clips_each_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = verified(tmp_path, capsys, tape(ALL), NUMPY.replace("CLIP", OURS_EACH))
     assert mistakes(data)[0] == "per tensor for global"
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("old", "call", "ours"),
     [

@@ -294,6 +294,7 @@ def outcome(function: Callable[[Any], Any], held: list[torch.nn.Parameter]) -> t
     return said, [each.to_dense() for each in (*result, *kept(held))]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 @pytest.mark.parametrize("name", LEFT_TO_EAGER)
 def test_what_a_graph_cannot_take_is_done_as_eagerly_where_the_graph_may_break(name: str, backend: str) -> None:

@@ -99,6 +99,7 @@ def test_every_process_has_the_bits_of_one() -> None:
     assert [each.kind for each in verdicts(launch.command("torch"), "processes_4", cases)] == ["equal"] * len(cases)
 
 
+@pytest.mark.nightly
 def test_tensors_that_one_process_holds_are_not_taken_for_shared_ones() -> None:
     code = "from unified_clip.parity import adapter_torch, adapter_torch_sharded, worker\n"
     code += "adapter_torch_sharded.Sharded.make_all = adapter_torch.Framework.make_all\nworker.main()"

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow_replicas as replicas
+from tiers import nightly
 from worlds import World
 
 LAYOUTS = {"1 replica": 1, "2 replicas": 2, "4 replicas": 4}
@@ -43,7 +44,7 @@ def check_copies(found: dict[str, Any]) -> None:
             np.testing.assert_array_equal(copy, copies[0])
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", ["2 replicas", *nightly("1 replica", "4 replicas")])
 def test_an_update_is_as_long_as_the_limit_and_that_of_keras_is_longer(worlds: Worlds, layout: str) -> None:
     (by_keras,), (ours,) = (worlds(layout).run(replicas.fitted, how, LIMIT, {}) for how in ("Keras", "ours"))
     if layout == "1 replica":
