@@ -24,6 +24,9 @@ $(FRAMEWORKS:%=test-%): test-%:
 # tests run in one of them, since they share what its fixtures start.
 PYTEST = $(if $(COVERAGE),$(BIN)/coverage run) $(BIN)/pytest -q -n auto --dist loadfile $(if $(NIGHTLY),,-m "not nightly")
 
+# XLA's and LLVM's optimizations take half of the time of JAX's tests: the nightly tier has them.
+suite-jax: export JAX_DISABLE_MOST_OPTIMIZATIONS = $(if $(NIGHTLY),,1)
+
 suite-%: export UNIFIED_CLIP_NATIVE = 1
 suite-%: $(VENV)/package
 	@echo "== $*"

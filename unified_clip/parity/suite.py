@@ -69,10 +69,11 @@ class Suite:
     memory: int | None = None
     """Bytes that all workers may take together."""
     known_file: Path | None = None
-    without: Sequence[str] = ()
-    """Modes that the suite names and that this run leaves out."""
     directory: str = ""
     """As it was given."""
+
+    without: Sequence[str] = ()
+    """Modes that the suite names and that this run leaves out."""
 
 
 def read(path: Path, *, accepting: bool = False) -> Suite:
