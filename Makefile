@@ -25,12 +25,12 @@ $(FRAMEWORKS:%=test-%): test-%:
 PYTEST = $(if $(COVERAGE),$(BIN)/coverage run) $(BIN)/pytest -q -n auto --dist loadfile $(if $(NIGHTLY),,-m "not nightly")
 
 # XLA's and LLVM's optimizations take half of the time of JAX's tests: the nightly tier has them.
-suite-jax: export JAX_DISABLE_MOST_OPTIMIZATIONS = $(if $(NIGHTLY),,1)
+suite-jax: SETTING = $(if $(NIGHTLY),,JAX_DISABLE_MOST_OPTIMIZATIONS=1)
 
 suite-%: export UNIFIED_CLIP_NATIVE = 1
 suite-%: $(VENV)/package
 	@echo "== $*"
-	$(PYTEST) tests/contract tests/frameworks tests/integrations --framework $*
+	$(SETTING) $(PYTEST) tests/contract tests/frameworks tests/integrations --framework $*
 
 suite-unit: $(VENV)/package
 	@echo "== the parts that need no framework"
