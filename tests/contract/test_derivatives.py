@@ -180,6 +180,7 @@ def test_of_norms_of_every_order(kit: Kit, p: float) -> None:
     np.testing.assert_allclose(kit.second_derivative(function, at, along), right, rtol=2e-5, atol=1e-5)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", NAMES)
 def test_at_zero_second_derivatives_are_finite_too(kit: Kit, name: str) -> None:
     if (kit.name, name) == ("paddle", "get_total_norm, inf"):

@@ -3,6 +3,8 @@
 import pytest
 from kits import Kit, in_a_new_process
 
+pytestmark = pytest.mark.nightly
+
 EXIT_WHILE_CLIPPING = """
 import sys
 import threading

@@ -128,6 +128,7 @@ def modes(kit: Kit) -> list[str]:
     return [mode for mode in SUITE.frameworks[kit.name].modes if mode in IN_GRAPHS]
 
 
+@pytest.mark.nightly
 def test_every_call_is_made_inside_graphs(kit: Kit, adapter: Adapter, modes: list[str], tmp_path: Path) -> None:
     cases = [
         case(gradients, name, **ARGUMENTS[name], update=name != "get_total_norm")

@@ -158,6 +158,7 @@ def test_axes_of_rows_are_those_of_the_dense_tensor(kit: Kit, data: st.DataObjec
     check_as_dense(kit, kit.sparse(indices[0].tolist(), values, len(dense)), dense, limit, axes)
 
 
+@pytest.mark.nightly
 @given(data=st.data(), limit=st.sampled_from([0.0, 30.0, 700.0]))
 def test_axes_may_be_sparse_and_dense_ones(kit: Kit, data: st.DataObject, limit: float) -> None:
     if not kit.has_coo:

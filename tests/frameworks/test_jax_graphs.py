@@ -231,6 +231,7 @@ def test_no_float64_comes_out(kit: Kit) -> None:
     assert ones.dtype == ("float64" if "float64" in kit.floating else "float32")
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("p", [0.5, 1, 2, 3, math.inf])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "complex64"])
 def test_derivatives_have_the_dtype_of_what_they_are_taken_by(p: float, dtype: str) -> None:
@@ -334,6 +335,7 @@ def test_derivatives_in_a_scan_and_in_a_batch() -> None:
     np.testing.assert_allclose(jax.vmap(single)(batch), [[0.032, -0.024], [1.0, 1.0]], rtol=1e-5)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("p", [2, *nightly(0.5, 1, 3, math.inf)])
 def test_second_derivatives_of_norms_in_a_scan(p: float, kit: Kit) -> None:
     if "float64" in kit.floating:

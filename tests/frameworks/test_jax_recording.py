@@ -56,6 +56,7 @@ def test_gradients_clipped_each_by_its_own_norm_are_one_line(tmp_path: Path) -> 
     assert sorted(line["norm"]) == [5.0, 12.0]
 
 
+@pytest.mark.nightly
 def test_loops_vectors_and_derivatives_are_recorded_as_often_as_they_run(tmp_path: Path) -> None:
     with unified_clip.record(tmp_path / "run.jsonl"):
         jax.vmap(lambda x: uc.clip_by_norm(x, 1.0))(jnp.array([[3.0, 4.0], [6.0, 8.0]]))

@@ -394,6 +394,7 @@ def test_a_member_of_a_batch_has_a_norm_over_all_devices() -> None:
     assert_equal([norms], [np.array([reference.norm([row]) for row in batch], np.float32)])
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("order", [1, 2, 3, math.inf])
 def test_derivatives_go_over_all_devices(order: float) -> None:
     mesh = mesh_of(4)
@@ -491,6 +492,7 @@ def updated_by(transformation: Any, gradient: Any) -> Any:
     return transformation.update(gradient, transformation.init(gradient))[0]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", STATED)
 def test_every_name_takes_what_is_stated_in_pmap(name: str) -> None:
     given = jnp.tile(jnp.array([3.0, 4.0]), (4, 1))

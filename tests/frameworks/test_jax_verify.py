@@ -33,6 +33,7 @@ def step(weights, batches):
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("jit", ["", "@jax.jit"])
 @pytest.mark.parametrize(
     ("clip", "ours"),

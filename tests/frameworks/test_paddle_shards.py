@@ -206,6 +206,7 @@ def test_meshes_of_some_processes_do_not_tell_what_the_others_hold(worlds: Calla
     assert worlds(4).run(paddle_sharded.on_first_half, given, "all", "distinct") == [n] * 4
 
 
+@pytest.mark.nightly
 def test_gradients_on_meshes_of_some_processes_are_clipped_on_those() -> None:
     """By the norms of the processes of their meshes, and by one norm."""
     given = [np.array([[3.0], [4.0]], np.float32), np.array([[6.0], [8.0]], np.float32)]

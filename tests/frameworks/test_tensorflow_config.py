@@ -13,6 +13,7 @@ COSINE = {"schedule": "cosine", "start": 2.0, "end": 0.1, "steps": 7}
 PIECEWISE = {"schedule": "piecewise", "values": [3.0, 0.1, "inf"], "boundaries": [2, 5]}
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("jit_compile", [False, True])
 @pytest.mark.parametrize("threshold", [COSINE, PIECEWISE, COSINE | {"schedule": "linear"}], ids=lambda t: t["schedule"])
 @pytest.mark.parametrize(

@@ -246,6 +246,7 @@ def long() -> list[np.ndarray]:
     return arrays
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("p", [1, 2, 3.0])
 def test_the_norm_of_long_tensors(long: list[np.ndarray], p: float) -> None:
     tame = [np.clip(array, -10, 10) for array in long]
@@ -471,6 +472,7 @@ def nodes(function: Callable[..., Any], tensors: Sequence[tf.Tensor]) -> int:
     return len(graph.node) + sum(len(each.node_def) for each in graph.library.function)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("shape", [(3,), (2, 3), (100, 50), (1 << 16,)])
 def test_a_graph_of_many_tensors_is_no_more_than_twice_the_natives(shape: tuple[int, ...]) -> None:
     tensors = [tf.zeros(shape)] * 200
@@ -521,6 +523,7 @@ def test_name_is_a_scope() -> None:
 # -- saved, distributed, and as TensorFlow 1 had it
 
 
+@pytest.mark.nightly
 def test_a_saved_model_gives_the_same_bits_in_a_new_process(tmp_path: Path) -> None:
     module = tf.Module()
     module.every_name = tf.function(every_name, input_signature=[tf.TensorSpec(None)] * 3)
@@ -548,6 +551,7 @@ assert nodes and not any("PyFunc" in node.op for node in nodes)
     assert in_a_new_process(code).split() == [np.array(part).tobytes().hex() for part in wanted]
 
 
+@pytest.mark.nightly
 def test_in_replicas() -> None:
     code = """
 import keras, numpy as np, tensorflow as tf
@@ -637,6 +641,7 @@ print("done")
 """
 
 
-@pytest.mark.parametrize("switch", ["disable_v2_behavior", *nightly("disable_eager_execution")])
+@pytest.mark.nightly
+@pytest.mark.parametrize("switch", ["disable_eager_execution", "disable_v2_behavior"])
 def test_a_program_of_tensorflow_1(switch: str) -> None:
     assert in_a_new_process(PORTED.format(switch=switch)).split()[-1] == "done"

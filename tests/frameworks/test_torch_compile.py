@@ -161,6 +161,7 @@ def test_other_dtypes(name: str, dtype: torch.dtype) -> None:
         same(got, in_place(name, parameters([*gradients(scale, dtype), *gradients(scale)])))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("dtype", [torch.float32, *DTYPES])
 def test_bounds_are_rounded_once(dtype: torch.dtype) -> None:
     """1.00390625 + 2**-30 is the nearest to 1.0078125 of bfloat16, and half-way where it passes through float32."""
@@ -184,6 +185,7 @@ BY_A_LIMIT: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", BY_A_LIMIT)
 def test_a_threshold_that_changes_is_traced_once_as_a_tensor_and_twice_as_a_number(name: str) -> None:
     function = BY_A_LIMIT[name]
@@ -322,6 +324,7 @@ print(round(held[0].grad[0].item(), 4))
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("gradient", "printed"),
     [
@@ -359,6 +362,7 @@ def test_a_break_in_the_graph_of_a_step_leaves_its_other_parts_compiled() -> Non
     assert counter.frame_count == 2
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("backend", ["eager", "inductor"])
 def test_gradients_that_are_views_or_have_other_steps_than_their_parameter(backend: str) -> None:
     def make() -> list[torch.nn.Parameter]:

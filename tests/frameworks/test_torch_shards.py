@@ -52,6 +52,7 @@ def test_the_last_bit_does_not_depend_on_who_adds_what(torch_worlds: Callable[[i
         assert calls == ["all_reduce"] * (0 if size == 1 else 2)  # the first leaves a doubt
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("small", "norms"), [(70, [2.0**24, 2.0**24]), (100, [2.0**24, 2.0**24 + 2])])
 def test_sums_of_float64_would_be_wrong_and_depend_on_who_adds_what(
     torch_worlds: Callable[[int], World], small: int, norms: list[float]

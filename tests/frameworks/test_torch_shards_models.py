@@ -57,6 +57,7 @@ def test_a_model_is_clipped_as_on_one_process(torch_worlds: Worlds, size: int, k
     check(run(torch_worlds(size), kind, "float32", "clip_grad_norm_", p), p)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
 @pytest.mark.parametrize("kind", ["FSDP2", "FSDP2 and tensor parallel", "a pipeline of FSDP2"])
 @pytest.mark.parametrize("size", SIZES)
@@ -81,6 +82,7 @@ NEED_OWNERSHIP = ["clip_by_global_norm", "global_norm"]
 """Names that cannot be told what tensors on parts of a mesh leave open."""
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("kind", "call"),
     [(kind, call) for kind in ("DDP", "FSDP2", "HSDP") for call in CALLS]

@@ -74,6 +74,7 @@ def test_the_coefficient_of_a_native_is_what_it_multiplied_by(
     assert all(step["old"][0]["coef"] == pytest.approx(0.5 / (step["old"][0]["norm"] + 1e-6)) for step in data["steps"])
 
 
+@pytest.mark.nightly
 def test_a_step_in_numpy_and_its_port(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Other names of the calls, and matrices transposed."""
     old = NUMPY.replace("CLIP", "uc.clip_grad_norm_(grads, 0.5)")

@@ -56,6 +56,7 @@ def test_an_update_is_as_long_as_the_limit_and_that_of_keras_is_longer(worlds: W
     check_copies(ours)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("options", [{}, {"run_eagerly": True}, {"scale": 16.0}], ids=["graph", "eager", "scaled loss"])
 def test_two_replicas_make_the_update_of_one(worlds: Worlds, options: dict[str, Any]) -> None:
     (one,), (two,) = (worlds(layout).run(replicas.fitted, "ours", LIMIT, options) for layout in list(LAYOUTS)[:2])
@@ -65,6 +66,7 @@ def test_two_replicas_make_the_update_of_one(worlds: Worlds, options: dict[str, 
         np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("eager", [False, True], ids=["graph", "eager"])
 @pytest.mark.parametrize("nonfinite", ["skip", "zero"])
 def test_what_is_not_finite_on_one_replica_is_known_to_all(worlds: Worlds, nonfinite: str, eager: bool) -> None:

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 import torch_trainers
-from tiers import nightly
 from torch_training import plain_records
 from worlds import World
+
+pytestmark = pytest.mark.nightly
 
 
 @pytest.fixture(scope="module")
@@ -26,9 +27,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return plain_records(tmp_path_factory.mktemp("plain") / "run.jsonl")
 
 
-@pytest.mark.parametrize(
-    "train", [torch_trainers.lightning, *nightly(torch_trainers.accelerate, torch_trainers.transformers)]
-)
+@pytest.mark.parametrize("train", [torch_trainers.lightning, torch_trainers.accelerate, torch_trainers.transformers])
 def test_under_fsdp2_training_is_that_of_one_process(
     world: World, train: Callable[..., Any], expected: list[dict[str, Any]], tmp_path: Path
 ) -> None:

@@ -222,6 +222,7 @@ def test_the_workflow_on_the_page_gives_the_action_what_it_takes() -> None:
     assert step["with"].keys() <= ACTION["inputs"].keys()
 
 
+@pytest.mark.nightly
 def test_the_commands_on_the_page_run_in_a_new_repository(machine: Machine) -> None:
     shutil.rmtree(machine.workspace / "parity")
     machine.behave(RIGHT, frameworks=("numpy",))

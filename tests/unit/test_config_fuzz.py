@@ -85,6 +85,7 @@ def reads_or_rejects(text: str, kind: str) -> None:
                 trainer.read(document, None)
 
 
+@pytest.mark.nightly
 @given(TABLES, st.sampled_from(["rule", "schedule"]), st.sampled_from(["yaml", "json"]))
 @settings(max_examples=300)
 def test_any_tables_are_read_or_rejected(data: dict[str, Any], key: str, kind: str) -> None:

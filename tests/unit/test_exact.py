@@ -103,6 +103,7 @@ def test_exact_sums_lose_nothing(values: list[float], p: int) -> None:
     assert Fraction(got.total, 2**UNIT) == sum((abs(Fraction(value)) ** p for value in values), Fraction(0))
 
 
+@pytest.mark.nightly
 @given(
     st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=50),
     st.sampled_from([1, 2]),

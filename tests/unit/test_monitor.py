@@ -27,6 +27,7 @@ def trained(make: Any, steps: int = 4) -> None:
         watch(step)
 
 
+@pytest.mark.nightly
 def test_tensorboard_has_every_number_at_its_step(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # TensorBoard's own

@@ -176,6 +176,7 @@ FAILURES = {
 """What is planted, the verdict, and words of the sentence. The exit code is 3."""
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("fault", FAILURES)
 def test_a_worker_that_fails_says_how(parity: Parity, fault: str) -> None:
     code, verdict, words = FAILURES[fault]

@@ -79,12 +79,14 @@ def test_files_of_paddle(paddle_files: Path, read: Callable[..., Found]) -> None
     assert {name.partition(".")[0] for name in read(paddle_files / "adam.pdopt")} == {"linear_0"}
 
 
+@pytest.mark.nightly
 def test_checkpoints_of_tensorflow(tensorflow_files: Path, read: Callable[..., Found]) -> None:
     assert all_bits(converted(tensorflow_files, "prefix")) == dict(sorted(WHOLE.items()))
     found = read(tensorflow_files / "checkpoints", only=["float*"])
     assert all_bits(found) == {name: WHOLE[name] for name in ("float16", "float32", "float64")}
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("name", "source"), [("all-1", "all-1"), ("all-1.index", "all-1"), (".", "")])
 def test_a_checkpoint_is_named_by_its_prefix_its_index_or_its_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, source: str
@@ -97,6 +99,7 @@ def test_a_checkpoint_is_named_by_its_prefix_its_index_or_its_directory(
     assert asked == ["tensorflow", str(tmp_path / source)]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("name", "order"), [("model.keras", [0, 1, 2, 3]), ("keras.weights.h5", [0, 1, 2, 3]), ("old.h5", [3, 2, 1, 0])]
 )

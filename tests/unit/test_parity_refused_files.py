@@ -183,6 +183,7 @@ def test_python_objects_and_structures_are_refused_where_they_are_chosen(
             read(tmp_path / "a.npz", only=[name])
 
 
+@pytest.mark.nightly
 def test_a_name_that_is_there_twice_is_refused(tmp_path: Path, torch_files: Path, read: Callable[..., Found]) -> None:
     np.savez(tmp_path / "a.npz", one=np.ones(1), two=np.ones(1))
     data = (tmp_path / "a.npz").read_bytes().replace(b"two.npy", b"one.npy")
@@ -328,6 +329,7 @@ def test_pickles_of_paddle_that_are_not_whole(
         read(tmp_path / "a.pdparams")
 
 
+@pytest.mark.nightly
 def test_what_converting_refuses(torch_files: Path, tensorflow_files: Path) -> None:
     assert refused(torch_files, "evil.pt").startswith("it holds posix.mkdir, and nothing but tensors is unpickled")
     assert not (torch_files / "run_by_torch").exists()

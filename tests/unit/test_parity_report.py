@@ -201,6 +201,7 @@ def test_times_are_those_that_the_worker_took(passed: engine.Run, tmp_path: Path
 # -- Markdown
 
 
+@pytest.mark.nightly
 def test_a_summary_of_thousands_of_cases_is_cut_to_the_size_that_github_takes(failed: engine.Run) -> None:
     many = [
         dataclasses.replace(row, case=dataclasses.replace(row.case, name=f"{row.case.name} №{number} é"))

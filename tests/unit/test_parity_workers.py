@@ -117,6 +117,7 @@ def test_a_worker_that_dies_is_a_verdict_on_one_case(code: str, kind: str, detai
     assert compare.judge(FIRST, oracle.expect(FIRST), first, HOST).kind == kind
 
 
+@pytest.mark.nightly
 def test_a_worker_that_hangs_is_stopped() -> None:
     first, second = run(CLIP.format("time.sleep(60)"), timeout=4.0)
     assert isinstance(first, Failure)

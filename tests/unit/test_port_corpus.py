@@ -80,6 +80,7 @@ def test_no_more_is_expected_than_there_are_files(way: Way) -> None:
     assert {path.name for path in (HOME / way.name).iterdir()} <= set(READ)
 
 
+@pytest.mark.nightly
 @each_way
 @each_file
 def test_the_result_is_python_and_running_it_again_changes_nothing(name: str, way: Way) -> None:

@@ -307,6 +307,7 @@ def test_weights_and_batches_are_needed(tmp_path: Path, capsys: pytest.CaptureFi
     assert f"--verify needs {option}" in capsys.readouterr().err
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("body", "options", "says"),
     [

@@ -147,6 +147,7 @@ NUMBERS = {
 }
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("dtype", NUMBERS)
 @given(data=st.data(), size=st.integers(1, 5), seed=st.integers(0, 2**32))
 @settings(max_examples=60, deadline=None)
