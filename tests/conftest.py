@@ -17,6 +17,7 @@ settings.register_profile(
     "contract", deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 settings.register_profile("compiled", settings.get_profile("contract"), max_examples=25)
+settings.register_profile("change", settings.get_profile("contract"), max_examples=25)
 settings.load_profile("contract")
 pytest.register_assert_rewrite("keras_cases", "clip_cases", "page_examples", "verify_pairs")
 
@@ -41,6 +42,8 @@ def pytest_configure(config: pytest.Config) -> None:
         from unified_clip._native import KERNELS
     if KERNELS is None:
         os.environ.setdefault("UNIFIED_CLIP_NATIVE", "0")  # in the processes that tests start too
+    if config.getoption("markexpr") == "not nightly":
+        settings.load_profile("change")
     config.stash[KIT] = kit = KITS[config.getoption("--framework")]()
     if kit.name == "jax" and not kit.exact:  # which compiles for every shape
         settings.load_profile("compiled")

@@ -43,6 +43,7 @@ def test_at_or_below_the_limit_it_is_the_identity(kit: Kit, limit: float) -> Non
         np.testing.assert_array_equal(kit.derivative(function, at), [1.0, 1.0])
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("limit", [0.0, 1.0])
 def test_at_zero_gradients_it_is_finite(kit: Kit, limit: float) -> None:
     at = kit.tensor([0.0, 0.0])

@@ -205,6 +205,7 @@ def test_some_of_several_sparse_axes_are_rejected_in_traced_code(transform: Any,
         transform(total)(sparse.data)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("axes", [[0, 1], 2, []], ids=str)
 def test_axes_of_sparse_gradients_inside_a_graph_with_derivatives(axes: Any) -> None:
     random = np.random.default_rng(6)

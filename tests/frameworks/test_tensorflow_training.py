@@ -115,6 +115,7 @@ def test_in_an_optimizer_as_keras_does_it(optimizer: keras.optimizers.Optimizer,
     check_clipped(model, 1e-5)
 
 
+@pytest.mark.nightly
 def test_a_train_step_is_traced_once() -> None:
     ClippingModel.traces = 0
     model = made(ClippingModel)
@@ -123,6 +124,7 @@ def test_a_train_step_is_traced_once() -> None:
     assert ClippingModel.traces == 1
 
 
+@pytest.mark.nightly
 @half_precision
 @jits
 @pytest.mark.parametrize("scale", [1.0, SCALE])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+import pytest
+
 os.environ["KERAS_BACKEND"] = "jax"
 
 import json
@@ -17,6 +19,8 @@ from keras_cases import in_graph, variables
 
 import unified_clip
 from unified_clip import ClipConfig
+
+pytestmark = pytest.mark.nightly
 
 
 def test_a_graph_clips_in_vain_while_gradients_accumulate(tmp_path: Path) -> None:

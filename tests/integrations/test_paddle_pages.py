@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from page_examples import examples, printed
 
+pytestmark = pytest.mark.nightly
+
 
 @pytest.mark.parametrize(("code", "text"), examples("paddle"))
 def test_an_example_prints_what_the_page_says(code: str, text: str, tmp_path: Path) -> None:

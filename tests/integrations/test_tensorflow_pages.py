@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from page_examples import examples, printed
 
+pytestmark = pytest.mark.nightly
+
 os.environ["KERAS_BACKEND"] = "tensorflow"
 
 

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import os
 
+import pytest
+
 os.environ["KERAS_BACKEND"] = "torch"
 
 from keras_cases import *  # noqa: F403
+
+pytestmark = pytest.mark.nightly

@@ -17,7 +17,7 @@ from torch_training import EXAMPLES, plain_records
 
 from unified_clip.integrations import accelerate_clip, torch_optimizers
 
-pytestmark = pytest.mark.usefixtures("accelerate_state")
+pytestmark = [pytest.mark.nightly, pytest.mark.usefixtures("accelerate_state")]
 
 PAGES = Path(__file__).parents[2] / "docs" / "integrations"
 EXAMPLE = re.compile(r"```python\n(.*?)```\n```text\n(.*?)```", re.DOTALL)

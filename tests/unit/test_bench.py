@@ -20,6 +20,8 @@ from unified_clip.bench import lists, measure, plot, report, run, worker
 from unified_clip.bench.measure import LEAST, MOST, WARM_UP, Pair
 from unified_clip.bench.pairs import FRAMEWORKS
 
+pytestmark = pytest.mark.nightly
+
 ROOT = Path(__file__).parents[2]
 JOB = {"lists": ["10x10"], "dtypes": ["float32", "bfloat16"], "threads": 2, "seconds": 0.0, "growth": False}
 

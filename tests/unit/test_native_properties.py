@@ -22,6 +22,8 @@ from unified_clip import _native
 from unified_clip._core.exact import FORMATS, UNIT, Accumulator
 from unified_clip._ops import kernels
 
+pytestmark = pytest.mark.nightly
+
 if _native.KERNELS is None:
     pytest.skip("the compiled kernels are not built", allow_module_level=True)
 

@@ -17,6 +17,8 @@ from unified_clip.parity.baseline import Change
 from unified_clip.parity.compare import Kind
 from unified_clip.parity.natives import Judgement
 
+pytestmark = pytest.mark.nightly
+
 DOCS = Path(__file__).parents[2] / "docs"
 
 RECORD = [
