@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,9 @@ import pytest
 from unified_clip.cli import main
 
 STEPS = 4
+
+needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed")
+"""For ports to PyTorch: `make test-paddle` and `make test-tensorflow` run without it."""
 
 _source = np.random.default_rng(6)
 

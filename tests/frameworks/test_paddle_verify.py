@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from verify_pairs import NUMPY, TORCH, calls, greatest, mistakes, verified
+from verify_pairs import NUMPY, TORCH, calls, greatest, mistakes, needs_torch, verified
 
 DYGRAPH = """
 import paddle
@@ -52,6 +52,7 @@ def paddle(source: str, kind: str, call: str = "") -> str:
 GLOBAL = paddle(DYGRAPH, "ClipGradByGlobalNorm")
 
 
+@needs_torch
 def test_a_step_in_paddle_and_its_port_to_pytorch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Paddle shows its gradients before clipping only: what its clip makes of them is seen at the clip."""
     port = TORCH.replace("CLIP", "uc.ClipGradByGlobalNorm(0.5).clip_(net.parameters())")
@@ -73,6 +74,7 @@ def test_a_static_program_and_its_drop_in(tmp_path: Path, capsys: pytest.Capture
     assert greatest(data, "tensors") <= 8
 
 
+@needs_torch
 @pytest.mark.nightly
 def test_a_port_that_adds_eps_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     port = TORCH.replace("CLIP", "torch.nn.utils.clip_grad_norm_(net.parameters(), 0.5)")
