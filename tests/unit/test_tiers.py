@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -15,6 +16,10 @@ TABLE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("## Tie
 WORKFLOWS = {
     path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in (ROOT / ".github/workflows").iterdir()
 }
+MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
+FRAMEWORKS = re.findall(r"^FRAMEWORKS := (.*)$", MAKEFILE, re.MULTILINE)[0].split()
+OF_THIS_RUN = ("COVERAGE", "MAKE", "MFLAGS", "NIGHTLY", "UNIFIED_CLIP")
+"""Beginnings of variables by which the `make` that runs these tests would change what they read."""
 
 
 class Proof(NamedTuple):
@@ -39,21 +44,27 @@ def proofs() -> list[Proof]:
     ]
 
 
+def make(*arguments: str) -> str:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(OF_THIS_RUN)}
+    command = ["make", "--no-print-directory", *arguments]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout
+
+
 def made_by(*goals: str) -> str:
     """What `make` would run for these goals, those of a recursive make too."""
-    done = subprocess.run(
-        ["make", "--always-make", "--dry-run", "--no-print-directory", *goals],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return done.stdout
+    return make("--always-make", "--dry-run", *goals)
 
 
 def test_every_test_file_belongs_to_a_proof() -> None:
     claimed = {path for proof in proofs() for pattern in proof.tests for path in ROOT.glob(pattern)}
     assert set(ROOT.glob("tests/**/test_*.py")) - claimed == set()
+
+
+def test_every_file_of_a_framework_is_collected_in_its_suite() -> None:
+    collected = re.compile(rf"test_({'|'.join(FRAMEWORKS)})_\w+\.py")
+    files = [path.name for name in ("frameworks", "integrations") for path in ROOT.glob(f"tests/{name}/test_*.py")]
+    assert files
+    assert [name for name in files if not collected.fullmatch(name)] == []
 
 
 @pytest.mark.parametrize("proof", proofs(), ids=lambda proof: proof.what)
@@ -79,6 +90,35 @@ def test_a_tier_runs_its_proofs(tier: str, goals: list[str]) -> None:
             assert bool(set(titles[:1] or own) & recipes) == (tier in proof.tiers), target
 
 
+def test_the_nightly_tier_runs_what_the_change_tier_leaves_out() -> None:
+    change, nightly = (
+        [line for line in made_by(goal).splitlines() if "/pytest " in line] for goal in ("test", "nightly")
+    )
+    assert all('-m "not nightly"' in line for line in change)
+    assert nightly
+    assert not any("not nightly" in line for line in nightly)
+
+
+@pytest.mark.parametrize(
+    ("suite", "path", "native"),
+    [
+        ("suite-unit", None, "1"),
+        ("suite-torch", None, "1"),
+        ("suite-jax-x64", None, "1"),
+        ("device-torch", "framework", "1"),
+        ("device-jax-x64", "framework", "1"),
+        ("pairs-torch", "pairs", "1"),
+        ("without-numpy", None, "0"),
+        ("without-torch", None, "0"),
+    ],
+)
+def test_a_suite_sets_its_path(suite: str, path: str | None, native: str) -> None:
+    printed = make("--assume-old=.venv/package", "PYTEST=env #", suite)
+    settings = dict(line.split("=", 1) for line in printed.splitlines() if line.startswith("UNIFIED_CLIP"))
+    expected = {"UNIFIED_CLIP_NATIVE": native} | ({"UNIFIED_CLIP_PATH": path} if path else {})
+    assert settings == expected
+
+
 def steps(workflow: dict[Any, Any]) -> list[dict[str, Any]]:
     return [step for job in workflow["jobs"].values() for step in job.get("steps", [])]
 
@@ -92,9 +132,7 @@ def test_workflows_call_targets_that_exist() -> None:
 
 def test_the_workflow_of_the_change_tier_tests_each_framework_alone() -> None:
     matrix = WORKFLOWS["ci"]["jobs"]["framework"]["strategy"]["matrix"]["framework"]
-    named = re.search(r"^FRAMEWORKS := (.*)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
-    assert named
-    assert matrix == named[1].split()
+    assert matrix == FRAMEWORKS
     made_by(*(f"test-{framework}" for framework in matrix))
 
 
