@@ -146,6 +146,7 @@ def test_sharded_arrays_stay_sharded(name: str, jitted: bool) -> None:
     np.testing.assert_array_equal(norm, same_norm)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", CLIPS)
 def test_shardings_that_are_part_of_the_type(name: str) -> None:
     mesh, given, plain = sharded(AxisType.Explicit)

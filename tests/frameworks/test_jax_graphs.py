@@ -263,6 +263,7 @@ CLIPS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "name", ["clip_by_global_norm", *nightly(*(name for name in CLIPS if name != "clip_by_global_norm"))]
 )

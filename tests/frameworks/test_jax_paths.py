@@ -37,6 +37,7 @@ def test_concrete_arrays_on_the_cpu(dtype: str) -> None:
     assert on_host(jnp.ones(2, dtype), jnp.ones((), dtype), jnp.ones((0, 2), dtype))
 
 
+@pytest.mark.nightly
 def test_traced_arrays_are_not_here() -> None:
     seen = []
 

@@ -40,6 +40,7 @@ def _strict() -> Iterator[None]:
         yield
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("_strict")
 @pytest.mark.parametrize("devices", [1, 4])
 @pytest.mark.parametrize("mode", MODES)

@@ -607,6 +607,7 @@ MODEL = {
 """Shapes, and how each parameter is cut over the devices of a row."""
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("layout", ["data and tensor parallel", "fully sharded"])
 @pytest.mark.parametrize("devices", [4, *nightly(1, 2)])
 def test_a_transformer(devices: int, layout: str) -> None:

@@ -33,6 +33,7 @@ def test_a_threshold_follows_its_schedule_in_a_graph(
         }
 
 
+@pytest.mark.nightly
 def test_zero_is_chosen_inside_the_graph() -> None:
     clip = ClipConfig(rule="norm", threshold=1.0, nonfinite="zero")
     run = tf.function(lambda a, b: clip([a, b]))

@@ -137,7 +137,7 @@ MODES: dict[str, Callable[[Body, Values], list[np.ndarray]]] = {
     "session, lengths not known": in_a_session(lengths),
     "session, rank not known": in_a_session(lambda value: None),
 }
-QUICK = ("graph", "xla", "lengths not known", "while")
+QUICK = ("graph", "xla")
 every_mode = pytest.mark.parametrize(
     "mode",
     [*map(MODES.get, QUICK), *nightly(*(MODES[name] for name in MODES if name not in QUICK))],

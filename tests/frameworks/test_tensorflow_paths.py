@@ -306,6 +306,7 @@ def test_thresholds_of_every_kind(limit: Any) -> None:
 # -- what the compilers must not change
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("compiled", COMPILED, ids=["graph", "xla"])
 def test_nan_and_inf_inside_functions(compiled: Callable[..., Any]) -> None:
     def measure(tensor: tf.Tensor) -> list[tf.Tensor]:

@@ -183,6 +183,7 @@ def test_a_graph_rounds_any_numbers_as_the_host_does() -> None:
         assert norm(values).numpy() == whole.global_norm([values])
 
 
+@pytest.mark.nightly
 def test_derivatives_are_those_of_the_sum() -> None:
     @tf.function(autograph=False)
     def derived(values: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

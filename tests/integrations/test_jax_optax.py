@@ -55,6 +55,7 @@ def flat(tree: dict[str, Any]) -> dict[str, np.ndarray]:
 PARAMS = nested(gradients(1)[0])
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("jitted", [False, True])
 @pytest.mark.parametrize("case", CONFIGS)
 def test_every_step_is_that_of_the_host_path(case: str, jitted: bool) -> None:
@@ -150,6 +151,7 @@ def test_it_is_the_same_in_a_scan() -> None:
     assert_told(last(state), steps[-1], STEPS - 1, ulp=1)
 
 
+@pytest.mark.nightly
 def test_after_accumulation_in_multisteps_it_sees_the_mean_once() -> None:
     config = ClipConfig(**CONFIGS["linear"])
     optimizer = optax.MultiSteps(optax.chain(config.as_optax(), optax.sgd(1.0)), every_k_schedule=2)

@@ -32,6 +32,7 @@ def test_rows_of_an_embedding_that_repeat_are_summed_first(rule: str, graph: boo
     assert handle.last.clipped
 
 
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_model_is_saved_and_trained_on(tmp_path: Path) -> None:
     config = ClipConfig(rule="global_norm", threshold=LINEAR)

@@ -149,6 +149,7 @@ def test_gradients_that_are_not_finite_move_nothing(tmp_path: Path, nonfinite: s
     assert any(state.get("momentum_buffer") is not None for state in made.optimizer.state.values()) == momentum
 
 
+@pytest.mark.nightly
 def test_training_goes_on_from_a_checkpoint_as_it_would_have(tmp_path: Path) -> None:
     whole = trainer(tmp_path, ClipCallback(config()))
     expected = recorded(tmp_path / "whole.jsonl", whole.model, whole.train)
@@ -196,6 +197,7 @@ def test_no_limit_of_the_trainers_is_as_good_as_zero(tmp_path: Path) -> None:
     clip.on_train_begin(made.args, made.state, made.control, optimizer=made.optimizer)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("copies", [copy.deepcopy, lambda clip: pickle.loads(pickle.dumps(clip))])
 def test_a_copy_begins_anew(tmp_path: Path, copies: Any) -> None:
     clip = ClipCallback(config())

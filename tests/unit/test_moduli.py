@@ -91,6 +91,7 @@ def test_every_chunk_counts_in_any_layout(dtype: str, p: float) -> None:
         assert norm([view], p) == reference.norm([view[view != 0]], p)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("length", [1, 3, CHUNK + 7])
 @pytest.mark.parametrize("spread", [0, 30, 900])
 def test_pair_sums_keep_their_promise(length: int, spread: int) -> None:

@@ -148,6 +148,7 @@ def test_a_worker_that_always_dies_is_not_started_for_ever(fault: str, starts: i
     assert (tmp_path / "starts").read_text() == "x" * starts
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("code", "detail"),
     [
