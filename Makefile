@@ -22,7 +22,7 @@ $(FRAMEWORKS:%=test-%): test-%:
 
 # One process imports one framework: two can crash. pytest-xdist runs as many such processes as there are cores; a file's
 # tests run in one of them, since they share what its fixtures start.
-PYTEST = $(if $(COVERAGE),$(BIN)/coverage run) $(BIN)/pytest -q -n auto --dist loadfile $(if $(NIGHTLY),,-m "not nightly")
+PYTEST = $(if $(COVERAGE),$(BIN)/coverage run) $(BIN)/pytest -q -n auto --maxprocesses 8 --dist loadfile $(if $(NIGHTLY),,-m "not nightly")
 
 # XLA's and LLVM's optimizations take half of the time of JAX's tests: the nightly tier has them.
 suite-jax: SETTING = $(if $(NIGHTLY),,JAX_DISABLE_MOST_OPTIMIZATIONS=1)
@@ -51,12 +51,9 @@ parity: $(VENV)/package
 
 # -- the nightly tier: every proof there is. A release needs it green.
 
-nightly: lint coverage
-	$(MAKE) --no-print-directory sanitize
-	$(MAKE) --no-print-directory parity WITHOUT=
-	$(MAKE) --no-print-directory bench-smoke
-	$(MAKE) --no-print-directory wheel-test
-	$(MAKE) --no-print-directory oldest
+# One part that fails does not hide the others. WITHOUT: of `make parity`, not of this.
+nightly:
+	$(MAKE) --keep-going --no-print-directory WITHOUT= lint coverage sanitize parity bench-smoke wheel-test oldest
 
 # All tests on all paths. NumPy has no device path, and PyTorch's covers the core's.
 coverage: export COVERAGE = 1
@@ -152,7 +149,8 @@ bench: $(VENV)/package
 
 # Whether every pair runs. The times mean nothing, and tests/contract/test_bench.py compares the numbers.
 bench-smoke: $(VENV)/package
-	UNIFIED_CLIP_NATIVE=1 $(BIN)/unified-clip bench --out build/bench --lists small --seconds 0.01
+	UNIFIED_CLIP_NATIVE=1 $(BIN)/unified-clip bench --out build/bench \
+		--frameworks torch,tensorflow,paddle,jax,numpy --lists 10x10 --no-growth --seconds 0.01
 
 # The tables in docs/native_differences.md, after a run of the parity suite.
 native-tables: $(VENV)/package

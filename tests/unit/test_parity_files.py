@@ -86,7 +86,6 @@ def test_checkpoints_of_tensorflow(tensorflow_files: Path, read: Callable[..., F
     assert all_bits(found) == {name: WHOLE[name] for name in ("float16", "float32", "float64")}
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize(("name", "source"), [("all-1", "all-1"), ("all-1.index", "all-1"), (".", "")])
 def test_a_checkpoint_is_named_by_its_prefix_its_index_or_its_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, source: str

@@ -19,8 +19,6 @@ from unified_clip.parity import report as parity_report
 from unified_clip.port import report
 from unified_clip.port.sites import Ported
 
-pytestmark = pytest.mark.nightly
-
 ONE_CASE = """
 [[gradients]]
 name = "five"
