@@ -12,17 +12,20 @@ FRAMEWORKS := torch jax tensorflow paddle numpy
 
 # -- the change tier: what every change has to pass
 
-# All suites run, even if one fails.
-test: lint
-	$(MAKE) --keep-going --no-print-directory suite-unit $(FRAMEWORKS:%=suite-%) device-torch
+# As many suites at once as there are cores, each in one process, the longest first. All run, even if one fails.
+CORES := $(shell getconf _NPROCESSORS_ONLN)
+SUITES := suite-unit suite-torch suite-jax suite-tensorflow suite-paddle device-torch lint suite-numpy
+test: $(VENV)/package
+	$(MAKE) -j$(CORES) --output-sync=target --keep-going --no-print-directory WORKERS= $(SUITES)
 
 # The tests of one framework, in an environment that has no other.
 $(FRAMEWORKS:%=test-%): test-%:
 	$(MAKE) --no-print-directory VENV=.venv-$* REQUIREMENTS=requirements/$*.txt suite-$*
 
-# One process imports one framework: two can crash. pytest-xdist runs as many such processes as there are cores; a file's
-# tests run in one of them, since they share what its fixtures start.
-PYTEST = $(if $(COVERAGE),$(BIN)/coverage run) $(BIN)/pytest -q -n auto --maxprocesses 8 --dist loadfile $(if $(NIGHTLY),,-m "not nightly")
+# One process imports one framework: two can crash. A suite by itself runs in several such processes; a file's tests stay
+# in one of them, since they share what its fixtures start.
+WORKERS = -n auto --maxprocesses 8 --dist loadfile
+PYTEST = $(if $(COVERAGE),$(BIN)/coverage run) $(BIN)/pytest -q $(WORKERS) $(if $(NIGHTLY),,-m "not nightly")
 
 # XLA's and LLVM's optimizations take half of the time of JAX's tests: the nightly tier has them.
 suite-jax: SETTING = $(if $(NIGHTLY),,JAX_DISABLE_MOST_OPTIMIZATIONS=1)
