@@ -8,5 +8,5 @@ import pytest
 
 
 def nightly(*values: Any) -> list[Any]:
-    """Parameters of which only the nightly tier makes tests."""
+    """Mark parameters whose tests run in the nightly tier only."""
     return [pytest.param(value, marks=pytest.mark.nightly) for value in values]

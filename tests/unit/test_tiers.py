@@ -19,7 +19,7 @@ WORKFLOWS = {
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 FRAMEWORKS = re.findall(r"^FRAMEWORKS := (.*)$", MAKEFILE, re.MULTILINE)[0].split()
 OF_THIS_RUN = ("COVERAGE", "MAKE", "MFLAGS", "NIGHTLY", "UNIFIED_CLIP")
-"""Beginnings of variables by which the `make` that runs these tests would change what they read."""
+"""Prefixes of variables that the calling `make` sets. The tests remove them, because they change what `make` prints."""
 
 
 class Proof(NamedTuple):
