@@ -332,9 +332,12 @@ def test_the_command_refuses_what_is_not_there_or_cannot_be_written(
 
 
 HANGS = """
-import signal, sys
+import signal, sys, threading, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has it ignored in the background
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # and nohup this
+# Have another thread take the signals: that does not end a wait of the main thread, nor does one just before it.
+threading.Thread(target=time.sleep, args=[600], daemon=True).start()
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
 from unified_clip import cli
 from unified_clip.parity import launch
 launch.command = lambda framework, python: [python, "-c", "import time; time.sleep(600)", framework]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -19,6 +19,7 @@ from .natives import Difference, Judgement, Shown
 from .oracle import Expected
 from .seen import Oracle, Seen, look, numbers
 from .suite import Suite
+from .watch import LOOK_EVERY
 
 AT_ONCE = 2
 """Workers that run side by side."""
@@ -153,6 +154,13 @@ class Run:
         )
 
 
+def _result(future: Future[Found]) -> Found:
+    """Wait in steps: a wait without end is not ended by a signal that came just before it."""
+    while not future.done():
+        wait([future], LOOK_EVERY)
+    return future.result()
+
+
 def runs(suite: Suite, framework: str) -> list[launch.Run]:
     """What a framework's worker has to do, in order."""
     chosen = [case for case in suite.cases if not case.frameworks or framework in case.frameworks]
@@ -203,9 +211,10 @@ def run(suite: Suite, progress: Progress = lambda framework, count: None) -> Run
                 right(case)
             found = {name: Found() for name in suite.frameworks}
             for name, future in pending:
-                found[name].results |= future.result().results
-                found[name].versions |= future.result().versions
-                found[name].printed += future.result().printed
+                part = _result(future)
+                found[name].results |= part.results
+                found[name].versions |= part.versions
+                found[name].printed += part.printed
         except BaseException:
             launch.STOP.set()  # and not cleared: of an interrupted submit a thread is left that the pool does not know
             pool.shutdown(cancel_futures=True)
