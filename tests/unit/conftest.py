@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -62,3 +63,11 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     started = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
     yield started
     started.quit()
+
+
+@pytest.fixture
+def heeds_ctrl_c() -> Iterator[None]:
+    """Commands inherit whether SIGINT is ignored, and a shell has its background jobs ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

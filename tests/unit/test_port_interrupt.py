@@ -39,6 +39,7 @@ def workers(group: int) -> set[int]:
 @pytest.mark.nightly
 @pytest.mark.skipif(os.name != "posix", reason="process groups of POSIX")
 @pytest.mark.parametrize("whole_group", [True, False], ids=["the terminal's Ctrl-C", "a signal to the command alone"])
+@pytest.mark.usefixtures("heeds_ctrl_c")
 def test_an_interrupt_ends_the_command_and_its_workers(project: Path, whole_group: bool) -> None:
     before = {path.name: path.stat().st_mtime_ns for path in project.iterdir()}
     process = subprocess.Popen(
