@@ -18,7 +18,7 @@ from typing import Any
 from unified_clip.parity import cases, oracle, schema
 from unified_clip.parity.cases import Case
 from unified_clip.parity.oracle import Expected
-from unified_clip.parity.tensors import Gradient, Sparse
+from unified_clip.tensors.types import Gradient, Sparse
 
 VECTORS = Path(__file__).parent / "vectors"
 

@@ -21,10 +21,9 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 
 import unified_clip.torch as uc
 from unified_clip.parity import oracle
-from unified_clip.parity.adapter import from_numpy
 from unified_clip.parity.compare import relative_error
-from unified_clip.parity.distance import ulps
-from unified_clip.parity.tensors import encode
+from unified_clip.tensors.types import encode, from_numpy
+from unified_clip.tensors.ulp import ulps
 
 SIZES = (1, 2, 4)
 TIMEOUT = timedelta(seconds=15)

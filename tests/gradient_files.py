@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from unified_clip.parity import adapter, mapped
-from unified_clip.parity.tensors import STORAGE, Dense, Gradient, Sparse
+from unified_clip.tensors.files import memmap
+from unified_clip.tensors.types import STORAGE, Dense, Gradient, Sparse, to_numpy
 
 PAGE = Path(__file__).parents[1] / "docs" / "gradient_files.md"
 
@@ -30,7 +30,7 @@ SPARSE = Sparse(np.array([2, 0, 2]), Dense("float32", BITS[:48].view("f4").resha
 SHAPES = {"empty": Dense("float32", np.zeros((0, 3), "f4")), "scalar": Dense("float64", np.array(-0.0))}
 
 
-ARRAYS = {name: adapter.to_numpy(gradient) for name, gradient in (DENSE | SHAPES).items()}
+ARRAYS = {name: to_numpy(gradient) for name, gradient in (DENSE | SHAPES).items()}
 
 Found = dict[str, Gradient]
 
@@ -44,11 +44,11 @@ def bits(gradient: Gradient) -> tuple[object, ...]:
 
 
 def converted(directory: Path, name: str) -> Found:
-    return mapped.load(directory / "converted" / name)
+    return memmap.load(directory / "converted" / name)
 
 
 def refused(directory: Path, name: str) -> str:
-    failed: str = json.loads((directory / "converted" / name / mapped.FAILED).read_text(encoding="utf-8"))["error"]
+    failed: str = json.loads((directory / "converted" / name / memmap.FAILED).read_text(encoding="utf-8"))["error"]
     return failed
 
 
@@ -79,16 +79,16 @@ import os, sys, warnings
 from pathlib import Path
 import numpy as np
 from gradient_files import DENSE, SHAPES, SPARSE, example
-from unified_clip.parity import convert
-from unified_clip.parity.adapter_{framework} import Framework
+from unified_clip.tensors.files import convert_worker
+from unified_clip.tensors.frameworks.{framework} import Converter
 
 def converted(kind, name):
     "Convert as the worker does, in this process."
     out = Path("converted", Path(name).name.partition(":")[0])
     out.mkdir(parents=True)
-    convert.main([kind, name, str(out)])
+    convert_worker.main([kind, name, str(out)])
 
-made = {{name: Framework().make(gradient) for name, gradient in (DENSE | SHAPES).items()}}
+made = {{name: Converter().make(gradient) for name, gradient in (DENSE | SHAPES).items()}}
 os.chdir({directory!r})
 """
 
@@ -100,7 +100,7 @@ class Evil:
     def __reduce__(self):
         return (os.mkdir, ("run_by_torch",))
 
-torch.save({"model": {**made, "sparse": Framework().sparse(SPARSE)}, "epoch": 3, "steps": torch.tensor(7),
+torch.save({"model": {**made, "sparse": Converter().sparse(SPARSE)}, "epoch": 3, "steps": torch.tensor(7),
             "lists": [None, [torch.ones(1)]]}, "nested.pt")
 torch.save([torch.ones(2), torch.zeros(1)], "list.pth")
 torch.save(made, "legacy.bin", _use_new_zipfile_serialization=False)

@@ -7,17 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from unified_clip.parity import arithmetic, tensors
 from unified_clip.parity.cases import Case
 from unified_clip.parity.manner import Manner
-from unified_clip.parity.tensors import Dense
+from unified_clip.tensors import arithmetic, types
+from unified_clip.tensors.types import Dense
 
 OPTIONS = ("manner", "frameworks", "raises", "warns", "update", "subnormal")
 
 
 def dense(values: Any, dtype: str = "float32") -> Dense:
     """Numbers, rounded once."""
-    return tensors.encode(arithmetic.rounded(np.asarray(values, np.float64), dtype), dtype)
+    return types.encode(arithmetic.rounded(np.asarray(values, np.float64), dtype), dtype)
 
 
 def case(gradients: list[Any], call: str, **options: Any) -> Case:

@@ -9,10 +9,10 @@ import numpy as np
 from parity_cases import dense
 
 from unified_clip.parity import oracle
-from unified_clip.parity.arithmetic import nearest_float
 from unified_clip.parity.cases import Case
 from unified_clip.parity.launch import Outcome
-from unified_clip.parity.tensors import Dense
+from unified_clip.tensors.arithmetic import nearest_float
+from unified_clip.tensors.types import Dense
 
 
 @dataclass

@@ -238,13 +238,14 @@ def _bench_parser(commands: Commands) -> None:
 
 
 def _init(options: argparse.Namespace) -> int:
-    from .parity import begin, schema, tensors
+    from .parity import begin, schema
+    from .tensors import types
 
     if problem := misplaced(options, {"unified-clip parity without init": WITHOUT_INIT}, "init"):
         return _refuse(problem)
     try:
         path = begin.write(options.suite, options.gradients)
-    except (schema.SuiteError, tensors.UnreadableError) as error:
+    except (schema.SuiteError, types.UnreadableError) as error:
         return _refuse(str(error))
     where = "" if str(options.suite) == "parity" else f" --suite {shlex.quote(str(path))}"
     print(safe(f"Wrote {path}. Now run: unified-clip parity{where}"))

@@ -62,14 +62,14 @@ def assert_gradients_equal(a: Any, b: Any, max_ulp: float = 0) -> None:
     """
     __tracebackhide__ = True
     _need_extra()
-    from .parity import mismatch, reading
+    from .tensors import diff, live
 
     if not max_ulp >= 0:
         raise ValueError(f"max_ulp is {max_ulp}; give a number of 0 or more")
-    ours, theirs = reading.read(a), reading.read(b)
+    ours, theirs = live.read(a), live.read(b)
     if not any(each is not None for each in (*ours.values(), *theirs.values())):
         raise ValueError(f"a and b hold no gradient, so nothing can be compared. {GIVE_GRADIENTS}")
-    found = mismatch.describe(ours, theirs, ("a", "b"), max_ulp)
+    found = diff.describe(ours, theirs, ("a", "b"), max_ulp)
     if found:
         raise AssertionError(f"the gradients differ\n{found}")
 

@@ -13,14 +13,16 @@ import pytest
 from kits import Kit
 from parity_cases import case, dense
 
-from unified_clip.parity import compare, launch, natives, oracle, tensor_file, tensors, worker
+from unified_clip.parity import compare, launch, natives, oracle, worker
 from unified_clip.parity import suite as suites
 from unified_clip.parity.adapter import Adapter
-from unified_clip.parity.arithmetic import FORMATS
 from unified_clip.parity.calls import CALLS
 from unified_clip.parity.cases import Case
 from unified_clip.parity.launch import DEVICE, HOST, IN_GRAPHS, NATIVE, Outcome
-from unified_clip.parity.tensors import Sparse
+from unified_clip.tensors import types
+from unified_clip.tensors.arithmetic import FORMATS
+from unified_clip.tensors.files import safetensors
+from unified_clip.tensors.types import Sparse
 
 PATHS = {True: HOST, False: DEVICE}
 
@@ -65,16 +67,16 @@ SPARSE = [Sparse(np.array([2, 0, 2]), dense([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]
 @pytest.mark.parametrize("values", [[1.0, -0.0, 3e4, 2.0**-20, np.inf, 1e-41], 5.0, np.zeros((2, 0))])
 def test_bits_are_kept(adapter: Adapter, dtype: str, values: Any) -> None:
     array = np.asarray(values, np.float64)
-    given = dense(np.stack([array, -array], axis=-1) if dtype in tensors.PARTS else array, dtype)
+    given = dense(np.stack([array, -array], axis=-1) if dtype in types.PARTS else array, dtype)
     with adapter.scope({dtype}):
-        found = tensors.densify(adapter.read(adapter.make(given)))
-    assert tensors.digest([found]) == tensors.digest([given])
+        found = types.densify(adapter.read(adapter.make(given)))
+    assert types.digest([found]) == types.digest([given])
 
 
 def test_a_transposed_tensor_has_the_same_bits(adapter: Adapter) -> None:
     given = dense(np.arange(24.0).reshape(2, 3, 4))
-    found = tensors.densify(adapter.read(adapter.transposed(adapter.make(given))))
-    assert tensors.digest([found]) == tensors.digest([given])
+    found = types.densify(adapter.read(adapter.transposed(adapter.make(given))))
+    assert types.digest([found]) == types.digest([given])
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -83,7 +85,7 @@ def test_sparse_rows_are_kept(adapter: Adapter, dtype: str) -> None:
     with adapter.scope({dtype}):
         found = adapter.read(adapter.make(Sparse(np.array([2, 0, 2]), values, (4, 2))))
     right = dense([[3.0, 4.0], [0.0, 0.0], [6.0, 8.0], [0.0, 0.0]], dtype)
-    assert tensors.digest([tensors.densify(found)]) == tensors.digest([right])
+    assert types.digest([types.densify(found)]) == types.digest([right])
 
 
 @pytest.mark.parametrize("gradients", [DENSE, SPARSE], ids=["dense", "sparse"])
@@ -232,6 +234,6 @@ def outcomes(
     described = json.loads((tmp_path / "job.json").read_text(encoding="utf-8"))["cases"]
     jobs = [(described[one.name], one.gradients) for one in cases]
     for number, (result, found) in enumerate(worker.run_cases(adapter, namespace, mode, jobs)):
-        tensor_file.save(tmp_path / f"{number}.safetensors", found)
+        safetensors.save(tmp_path / f"{number}.safetensors", found)
         worker.write_json(tmp_path / f"{number}.json", result)
     return [launch._read_result(tmp_path, number) for number in range(len(cases))]

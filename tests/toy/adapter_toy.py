@@ -8,24 +8,13 @@ from typing import Any
 import numpy as np
 import toyframe
 
+from ..tensors.frameworks.toy import Converter
 from . import adapter
 from .adapter import LEARNING_RATE
-from .tensors import Dense, Gradient, Sparse, densify
 
 
-class Framework(adapter.Adapter):
+class Framework(Converter, adapter.Adapter):
     writes = True
-
-    def dense(self, tensor: Dense) -> Any:
-        return toyframe.Tensor(adapter.to_numpy(tensor))
-
-    def sparse(self, tensor: Sparse) -> Any:
-        dense = densify(tensor)
-        assert dense is not None
-        return self.dense(dense)
-
-    def read(self, tensor: Any) -> Gradient:
-        return adapter.from_numpy(tensor.numpy())
 
     def sgd(self, gradients: Sequence[Any]) -> Sequence[Any]:
         return [None if g is None else _stepped(g.numpy()) for g in gradients]

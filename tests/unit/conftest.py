@@ -12,7 +12,7 @@ import pytest
 from gradient_files import PROGRAMS, START, Found
 from kits import in_a_new_process
 
-from unified_clip.parity import files
+from unified_clip.tensors import files
 
 
 def saved_by(framework: str) -> Any:

@@ -55,6 +55,10 @@ def write_a_kit(copy: Path) -> None:
     append(copy / "tests" / "kits.py", (TOY / "kit.py").read_text())
 
 
+def write_its_tensor_converter(copy: Path) -> None:
+    shutil.copy(TOY / "toy_converter.py", copy / "unified_clip" / "tensors" / "frameworks" / "toy.py")
+
+
 def write_tests_of_its_paths(copy: Path) -> None:
     shutil.copy(TOY / "toy_paths.py", copy / "tests" / "frameworks" / "test_toy_paths.py")
 
@@ -76,6 +80,7 @@ STEPS = [
     have_its_tensors_recognised,
     write_a_kit,
     write_tests_of_its_paths,
+    write_its_tensor_converter,
     add_it_to_the_parity_suite,
     put_it_on_the_lists,
 ]

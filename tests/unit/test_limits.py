@@ -17,8 +17,9 @@ from gradient_files import Found, write_safetensors
 from parity_cases import ONE_CASE, suite
 
 from unified_clip import _limits, cli
-from unified_clip.parity import files, recorded_plot
-from unified_clip.parity.tensors import UnreadableError, densify
+from unified_clip.parity import recorded_plot
+from unified_clip.tensors import files
+from unified_clip.tensors.types import UnreadableError, densify
 
 ARRAYS = {"a": np.ones((3, 4), "f4"), "b.c": np.zeros(300), "d": np.asfortranarray(np.ones((2, 3)))}
 

@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 from parity_cases import case, dense
 
-from unified_clip.parity import compare, details, distance, natives, oracle, seen
+from unified_clip.parity import compare, details, natives, oracle, seen
 from unified_clip.parity.cases import Case
 from unified_clip.parity.launch import DEVICE, HOST, Outcome, Run
 from unified_clip.parity.natives import Difference, Known
 from unified_clip.parity.suite import Framework
+from unified_clip.tensors import ulp
 
 
 def outcome(norm: float | None, *gradients: Any, dtype: str = "float32") -> Outcome:
@@ -29,7 +30,7 @@ def judge(one: Case, found: Outcome, framework: str = "torch", path: str = DEVIC
 
 def test_ulps_count_the_numbers_between() -> None:
     def apart(a: float, b: float, dtype: str = "float32") -> float:
-        return distance.ulps([dense([7.0, a], dtype)], [dense([7.0, b], dtype)])
+        return ulp.ulps([dense([7.0, a], dtype)], [dense([7.0, b], dtype)])
 
     assert apart(1.0, 1.0 + 2.0**-23) == 1
     assert apart(1.0, 1.0 - 2.0**-23) == 2

@@ -14,7 +14,7 @@ from unified_clip.parity import details, oracle
 from unified_clip.parity.cases import Case
 from unified_clip.parity.details import Details
 from unified_clip.parity.launch import DEVICE, HOST, NATIVE, Outcome
-from unified_clip.parity.tensors import Dense
+from unified_clip.tensors.types import Dense
 
 GIVEN = [dense([[3.0, 4.0], [1.0, 2.0]]), None, dense([8.0, 1.0])]
 CLIPPED = case(GIVEN, "clip_grad_norm_", max_norm=1.0)

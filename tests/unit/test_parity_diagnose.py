@@ -18,7 +18,7 @@ from unified_clip.parity import compare, diagnose, natives, oracle
 from unified_clip.parity.cases import Case
 from unified_clip.parity.launch import DEVICE, HOST, Failure, Outcome
 from unified_clip.parity.natives import Difference
-from unified_clip.parity.tensors import Dense, Sparse, digest
+from unified_clip.tensors.types import Dense, Sparse, digest
 
 NAMES = ["embedding", "encoder.weight", "encoder.bias", "head"]
 

@@ -25,9 +25,10 @@ from gradient_files import (
 )
 from kits import in_a_new_process
 
-from unified_clip.parity import adapter, convert, files, tensor_file
-from unified_clip.parity.items import select
-from unified_clip.parity.tensors import Dense, Gradient, Sparse, UnreadableError
+from unified_clip.tensors import files
+from unified_clip.tensors.files import convert_worker, safetensors
+from unified_clip.tensors.files.entries import select
+from unified_clip.tensors.types import Dense, Gradient, Sparse, UnreadableError, from_numpy
 
 # -- every format, every dtype, every bit
 
@@ -44,7 +45,7 @@ def test_arrays_in_other_orders_of_elements_and_bytes(tmp_path: Path, read: Call
     columns, swapped = ARRAYS["complex64"].T, ARRAYS["float32"].astype(">f4")
     np.savez(tmp_path / "a.npz", columns=columns, swapped=swapped)
     found = read(tmp_path / "a.npz")
-    assert bits(found["columns"]) == bits(adapter.from_numpy(np.ascontiguousarray(columns)))
+    assert bits(found["columns"]) == bits(from_numpy(np.ascontiguousarray(columns)))
     assert bits(found["swapped"]) == WHOLE["float32"]
 
 
@@ -143,7 +144,7 @@ def in_its_file(array: np.memmap[Any, Any]) -> bytes:
 
 def test_what_can_be_mapped_stays_where_it_is(tmp_path: Path, paddle_files: Path, read: Callable[..., Found]) -> None:
     np.savez(tmp_path / "a.npz", **ARRAYS)
-    tensor_file.save(tmp_path / "a.safetensors", {"a": DENSE["bfloat16"], "b": DENSE["float64"]})
+    safetensors.save(tmp_path / "a.safetensors", {"a": DENSE["bfloat16"], "b": DENSE["float64"]})
     for path in (tmp_path / "a.npz", tmp_path / "a.safetensors", paddle_files / "large.pdparams"):
         for gradient in read(path).values():
             if gradient is not None and gradient.shape != (0, 3):
@@ -166,7 +167,7 @@ LARGE_FILES = """
 import json, os, pickle, resource, struct, sys, zipfile
 from pathlib import Path
 import numpy as np
-from unified_clip.parity import files
+from unified_clip.tensors import files
 
 SIZE = 5_000_000_000  # bytes of one tensor: only holes, on a disk
 
@@ -300,7 +301,7 @@ def test_a_function_may_give_gradients_in_any_form(
     grads: Path, monkeypatch: pytest.MonkeyPatch, function: str, names: list[str]
 ) -> None:
     monkeypatch.setattr(sys, "path", [*sys.path])
-    found = dict(select(convert.from_function(f"{grads / 'grads.py'}:{function}", grads), ()))
+    found = dict(select(convert_worker.from_function(f"{grads / 'grads.py'}:{function}", grads), ()))
     one, two = Dense("float32", np.ones(2, "f4")), Dense("float64", np.zeros(1))
     assert list(all_bits(found).items()) == list(zip(names, [bits(one), bits(two)], strict=False))
 

@@ -15,8 +15,11 @@ import numpy as np
 import pytest
 from parity_cases import WORKED, case, dense
 
-from unified_clip.parity import arithmetic, oracle, tensor_file, tensors
-from unified_clip.parity.tensors import Dense, Sparse
+import unified_clip
+from unified_clip.parity import oracle
+from unified_clip.tensors import arithmetic, types
+from unified_clip.tensors.files import safetensors
+from unified_clip.tensors.types import Dense, Sparse
 
 # -- exact arithmetic
 
@@ -115,31 +118,31 @@ def test_files_keep_every_bit(tmp_path: Path) -> None:
         dense(5.0, "float16"),
         dense(np.zeros((0, 3))),
     ]
-    packed, listing = tensors.pack("x", gradients)
-    tensor_file.save(tmp_path / "a.safetensors", packed)
-    found = tensors.unpack("x", tensor_file.load(tmp_path / "a.safetensors"), json.loads(json.dumps(listing)))
+    packed, listing = types.pack("x", gradients)
+    safetensors.save(tmp_path / "a.safetensors", packed)
+    found = types.unpack("x", safetensors.load(tmp_path / "a.safetensors"), json.loads(json.dumps(listing)))
     assert [type(g) for g in found] == [type(g) for g in gradients]
     for before, after in zip(gradients, found, strict=True):
-        assert tensors.digest([tensors.densify(before)]) == tensors.digest([tensors.densify(after)])
+        assert types.digest([types.densify(before)]) == types.digest([types.densify(after)])
 
 
 def test_a_file_of_garbage_is_unreadable(tmp_path: Path) -> None:
     (tmp_path / "a.safetensors").write_bytes(b"garbage")
-    with pytest.raises(tensors.UnreadableError, match=r"a\.safetensors cannot be read"):
-        tensor_file.load(tmp_path / "a.safetensors")
+    with pytest.raises(types.UnreadableError, match=r"a\.safetensors cannot be read"):
+        safetensors.load(tmp_path / "a.safetensors")
 
 
 def test_digests_tell_apart_bits_shapes_and_dtypes_but_not_nans() -> None:
     zeros = [[dense([0.0], dtype)] for dtype in ("float16", "bfloat16")]
     different = [*zeros, [dense([1.0])], [dense([[1.0]])], [dense([-1.0])], [None], []]
-    assert len({tensors.digest(each) for each in different}) == len(different)
+    assert len({types.digest(each) for each in different}) == len(different)
     other_nan = Dense("float32", np.array([0xFFC00001], np.uint32).view(np.float32))
-    assert tensors.digest([other_nan]) == tensors.digest([dense([math.nan])])
+    assert types.digest([other_nan]) == types.digest([dense([math.nan])])
 
 
 def test_repeated_rows_are_summed() -> None:
     sparse = Sparse(np.array([1, 1, 2, 9]), dense([[3.0], [4.0], [24.0], [1.0]]), (4, 1))
-    found = tensors.densify(sparse)
+    found = types.densify(sparse)
     assert found is not None
     assert found.values().tolist() == [[0.0], [7.0], [24.0], [0.0]]
 
@@ -147,14 +150,20 @@ def test_repeated_rows_are_summed() -> None:
 # -- the oracle
 
 
-def test_the_oracle_shares_nothing_with_what_it_judges() -> None:
-    package = Path(oracle.__file__).parent
-    for name in ("arithmetic", "calls", "cases", "manner", "oracle", "tensors", "compare", "natives"):
-        for node in ast.walk(ast.parse((package / f"{name}.py").read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ImportFrom):
-                assert node.level < 2, f"{name} imports {node.module}"
-            if isinstance(node, ast.ImportFrom | ast.Import):
-                assert "unified_clip" not in ast.unparse(node), name
+JUDGES = ("parity.calls", "parity.cases", "parity.manner", "parity.oracle", "parity.compare", "parity.natives",
+          "tensors.arithmetic", "tensors.types", "tensors.ulp")  # fmt: skip
+
+
+@pytest.mark.parametrize("module", JUDGES)
+def test_the_oracle_shares_nothing_with_what_it_judges(module: str) -> None:
+    package = Path(unified_clip.__file__).parent
+    path = package.joinpath(*module.split(".")).with_suffix(".py")
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.level > 1:
+            assert node.level == 2, ast.unparse(node)
+            assert (node.module or "").split(".")[0] == "tensors", ast.unparse(node)
+        if isinstance(node, ast.ImportFrom | ast.Import):
+            assert "unified_clip" not in ast.unparse(node)
 
 
 def expected(gradients: list[Any], call: str, **arguments: Any) -> list[Any]:

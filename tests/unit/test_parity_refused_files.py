@@ -23,7 +23,7 @@ from gradient_files import (
     write_safetensors,
 )
 
-from unified_clip.parity.tensors import UnreadableError, densify
+from unified_clip.tensors.types import UnreadableError, densify
 
 
 def test_an_interpreter_without_the_framework_is_told(tmp_path: Path, read: Callable[..., Found]) -> None:

@@ -16,7 +16,7 @@ from unified_clip.parity.cases import Case
 from unified_clip.parity.manner import CONTAINERS, Manner, leaves, structure
 from unified_clip.parity.schema import SuiteError
 from unified_clip.parity.suite import Suite
-from unified_clip.parity.tensors import Dense, Sparse
+from unified_clip.tensors.types import Dense, Sparse
 
 SUITE = Path(__file__).parents[2] / "parity"
 

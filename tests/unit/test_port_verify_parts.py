@@ -15,11 +15,11 @@ import pytest
 
 from unified_clip.parity import parting
 from unified_clip.parity.rounding import Distance
-from unified_clip.parity.tensors import Dense
 from unified_clip.port import verify_compare, verify_names, verify_report, verify_settle, verify_tensors
 from unified_clip.port.observe import Native, Seen, _spacing, coefficient, fields
 from unified_clip.port.verify_compare import Row, Verified
 from unified_clip.port.verify_run import Given, Ran, Script
+from unified_clip.tensors.types import Dense
 
 SCRIPT = Script("old", Path("old.py"), "step", "old.py:step")
 

@@ -14,11 +14,11 @@ import pytest
 import unified_clip
 from unified_clip._safetensors import write
 from unified_clip.parity import parting, runs
-from unified_clip.parity.tensors import Dense
 from unified_clip.port.observe import Native, Observer, Seen, coefficient, documented
 from unified_clip.port.observe_hook import AfterImport
 from unified_clip.port.verify_names import Known
 from unified_clip.port.verify_run import Given, Ran, Script
+from unified_clip.tensors.types import Dense
 
 VALUES = np.random.default_rng(3).normal(size=500).astype(np.float32)
 

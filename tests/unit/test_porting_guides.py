@@ -25,7 +25,8 @@ import pytest
 from porting_pages import AFTER, BEFORE, GUIDES, PORTING, PROOF, SAYS, SILENT, WRONG
 
 from unified_clip._workers import CPU_ONLY
-from unified_clip.parity import mistakes, parting, tensor_file
+from unified_clip.parity import mistakes, parting
+from unified_clip.tensors.files import safetensors
 
 STEPS = 10
 EXACT = 1
@@ -176,7 +177,7 @@ def test_the_pair_is_the_same_up_to_rounding_and_the_page_shows_the_table(
 def gradients(out: Path, side: str) -> Iterator[Bits]:
     """The gradients of each step as they were before the clip, whatever their order, names and layout."""
     for line in (out / side / "recording.jsonl").read_text(encoding="utf-8").splitlines()[1:]:
-        stored = tensor_file.load(out / side / json.loads(line)["gradients"])
+        stored = safetensors.load(out / side / json.loads(line)["gradients"])
         yield sorted(np.sort(each.array, axis=None).tobytes() for each in stored.values())
 
 

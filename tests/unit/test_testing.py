@@ -18,7 +18,8 @@ import pytest
 import unified_clip
 from unified_clip import testing
 from unified_clip._install import command
-from unified_clip.parity import cases, launch, one_case, tensors
+from unified_clip.parity import cases, launch, one_case
+from unified_clip.tensors import types
 from unified_clip.testing import assert_clip_parity, assert_gradients_equal
 
 
@@ -253,14 +254,14 @@ def test_both_name_the_extra_that_is_not_installed(monkeypatch: pytest.MonkeyPat
 
 def test_gradients_are_not_kept_once_they_have_been_compared() -> None:
     kept = []
-    read = tensors.Dense.__init__
+    read = types.Dense.__init__
 
-    def note(self: tensors.Dense, *args: Any) -> None:
+    def note(self: types.Dense, *args: Any) -> None:
         read(self, *args)
         kept.append(weakref.ref(self))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tensors.Dense, "__init__", note)
+        patch.setattr(types.Dense, "__init__", note)
         assert_clip_parity(GRADS, "clip_grad_norm_", ["numpy"], max_norm=1.0)
     gc.collect()
     assert kept
@@ -268,8 +269,8 @@ def test_gradients_are_not_kept_once_they_have_been_compared() -> None:
 
 
 def test_sparse_gradients_are_not_kept_either() -> None:
-    rows = tensors.Dense("float32", np.ones((2, 1), np.float32))
-    sparse = tensors.Sparse(np.array([1, 1], np.int64), rows, (3, 1))
+    rows = types.Dense("float32", np.ones((2, 1), np.float32))
+    sparse = types.Sparse(np.array([1, 1], np.int64), rows, (3, 1))
     kept = weakref.ref(sparse)
     assert one_case.judge(cases.one("embedding", {"rows": sparse}, {"call": "global_norm"}), {}) == ([], [])
     del sparse

@@ -21,8 +21,8 @@ import unified_clip.numpy
 from unified_clip.parity import invoke
 from unified_clip.parity.adapter_numpy import Framework
 from unified_clip.parity.calls import CALLS
-from unified_clip.parity.distance import ulps
-from unified_clip.parity.tensors import PARTS, Dense, Gradient, Sparse, encode
+from unified_clip.tensors.types import PARTS, Dense, Gradient, Sparse, encode
+from unified_clip.tensors.ulp import ulps
 
 PARITY = Path(__file__).parents[2] / "parity"
 VECTORS = PARITY / "vectors"

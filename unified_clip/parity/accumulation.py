@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from .tensors import Dense
+from ..tensors.types import Dense
 
 Float32s = npt.NDArray[np.float32]
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
-from .tensors import PARTS, Dense, Gradient, Sparse
+from ..tensors.frameworks import TensorConverter
+from ..tensors.types import Gradient
 
 if TYPE_CHECKING:
     from .invoke import Invocation
@@ -27,7 +27,7 @@ class Native(NamedTuple):
     tensors: Sequence[Any] | None = None
 
 
-class Adapter(Protocol):
+class Adapter(TensorConverter, Protocol):
     """A framework. A new one subclasses this, and names the subclass Framework; what has a body most can keep."""
 
     packages: Sequence[str] = ()
@@ -41,15 +41,6 @@ class Adapter(Protocol):
 
     marks_parameters: bool = False
     """Whether `parameters` sets their attribute `need_clip`."""
-
-    def dense(self, tensor: Dense) -> Any:
-        """A tensor of the framework with these bytes, in CPU memory."""
-
-    def sparse(self, tensor: Sparse) -> Any:
-        """The framework's own sparse tensor with these rows, repeated ones included."""
-
-    def read(self, tensor: Any) -> Gradient:
-        """The bytes of a tensor."""
 
     def sgd(self, gradients: Sequence[Any]) -> Sequence[Any]:
         """Parameters of ones after one step of the framework's SGD with LEARNING_RATE; None for None."""
@@ -85,11 +76,6 @@ class Adapter(Protocol):
     def scope(self, dtypes: set[str]) -> AbstractContextManager[Any]:
         """Entered around a case whose gradients have these dtypes."""
         return nullcontext()
-
-    def make(self, gradient: Gradient) -> Any:
-        if gradient is None:
-            return None
-        return self.sparse(gradient) if isinstance(gradient, Sparse) else self.dense(gradient)
 
     def make_all(self, gradients: Sequence[Gradient]) -> list[Any]:
         """The tensors of a call."""
@@ -174,22 +160,3 @@ class OnParameters(Adapter):
 
     def contents(self, holders: Sequence[Any]) -> Sequence[Any]:
         return [parameter.grad for parameter in holders]
-
-
-def to_numpy(tensor: Dense) -> npt.NDArray[Any]:
-    """An array that nobody else holds, in NumPy's dtype or that of ml_dtypes."""
-    if tensor.dtype in PARTS:
-        return np.ascontiguousarray(tensor.array).view(tensor.dtype)[..., 0].copy()
-    if tensor.dtype != "bfloat16":
-        return tensor.array.copy()
-    import ml_dtypes
-
-    return tensor.array.copy().view(ml_dtypes.bfloat16)
-
-
-def from_numpy(array: npt.NDArray[Any]) -> Dense:
-    """The inverse, of an array in either byte order."""
-    name, array = array.dtype.name, array.astype(array.dtype.newbyteorder("="), copy=False)
-    if name in PARTS:
-        return Dense(name, np.stack([array.real, array.imag], axis=-1))
-    return Dense(name, np.array(array.view(np.uint16) if name == "bfloat16" else array))

@@ -8,14 +8,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.experimental import sparse
 
+from ..tensors.frameworks.jax import Converter
 from . import adapter
 from .adapter import LEARNING_RATE, Native
 from .invoke import Invocation
 from .manner import leaves
-from .tensors import Dense, Gradient, Sparse
 
 try:
     import optax
@@ -23,27 +22,9 @@ except ModuleNotFoundError:
     optax = None  # then there is nothing to compare ours with
 
 
-class Framework(adapter.Adapter):
+class Framework(Converter, adapter.Adapter):
     packages = ("jax", "jaxlib", "optax")
     families = ("tensorflow",)
-
-    def dense(self, tensor: Dense) -> Any:
-        return jnp.asarray(adapter.to_numpy(tensor))
-
-    def sparse(self, tensor: Sparse) -> Any:
-        rows = jnp.asarray(tensor.rows.astype(np.int32)).reshape(-1, 1)
-        return sparse.BCOO((self.dense(tensor.values), rows), shape=tensor.shape)
-
-    def read(self, tensor: Any) -> Gradient:
-        if isinstance(tensor, sparse.BCOO) and (tensor.n_batch, tensor.n_sparse) != (0, 1):
-            tensor = tensor.todense()
-        if isinstance(tensor, sparse.BCOO):
-            rows = np.asarray(tensor.indices)[:, 0].astype(np.int64)
-            return Sparse(rows, self.read_dense(tensor.data), tuple(tensor.shape))
-        return self.read_dense(tensor)
-
-    def read_dense(self, tensor: Any) -> Dense:
-        return adapter.from_numpy(np.asarray(tensor))
 
     def scope(self, dtypes: set[str]) -> AbstractContextManager[Any]:
         scope: AbstractContextManager[Any] = jax.enable_x64(bool({"float64", "complex128", "int64"} & dtypes))

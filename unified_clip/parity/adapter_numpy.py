@@ -7,25 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from ..tensors.frameworks.numpy import Converter
 from . import adapter
 from .adapter import LEARNING_RATE
-from .tensors import Dense, Gradient, Sparse, densify
 
 
-class Framework(adapter.Adapter):
+class Framework(Converter, adapter.Adapter):
     packages = ("numpy",)
     writes = True
-
-    def dense(self, tensor: Dense) -> Any:
-        return adapter.to_numpy(tensor)
-
-    def sparse(self, tensor: Sparse) -> Any:
-        dense = densify(tensor)
-        assert dense is not None
-        return adapter.to_numpy(dense)
-
-    def read(self, tensor: Any) -> Gradient:
-        return adapter.from_numpy(np.asarray(tensor))
 
     def sgd(self, gradients: Sequence[Any]) -> Sequence[Any]:
         return [None if g is None else np.ones_like(g) - g.dtype.type(LEARNING_RATE) * g for g in gradients]

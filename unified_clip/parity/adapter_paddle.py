@@ -5,42 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import numpy as np
 import paddle
 
+from ..tensors.frameworks.paddle import Converter
 from . import adapter
 from .adapter import LEARNING_RATE, Native
 from .invoke import Invocation
 from .manner import leaves
-from .tensors import Dense, Gradient, Sparse
 
 
-class Framework(adapter.OnParameters):
+class Framework(Converter, adapter.OnParameters):
     packages = ("paddlepaddle",)
     families = ("paddle", "torch")
-
-    def dense(self, tensor: Dense) -> Any:
-        array = np.array(tensor.array) if tensor.dtype == "bfloat16" else adapter.to_numpy(tensor)
-        return paddle.to_tensor(array, place=paddle.CPUPlace())  # uint16 is bfloat16 to Paddle
-
-    def sparse(self, tensor: Sparse) -> Any:
-        """SelectedRows, as only the derivative of an embedding makes them."""
-        weight = paddle.zeros(tensor.shape, tensor.dtype)
-        weight.stop_gradient = False
-        rows = paddle.nn.functional.embedding(paddle.to_tensor(np.array(tensor.rows)), weight, sparse=True)
-        rows.backward(self.dense(tensor.values))
-        return weight.grad
-
-    def read(self, tensor: Any) -> Gradient:
-        if tensor.is_selected_rows():
-            rows = tensor.get_selected_rows()
-            values = np.array(rows.get_tensor())
-            shape = (rows.height(), *values.shape[1:])
-            return Sparse(np.array(rows.rows(), np.int64), self._dense(values), shape)
-        return self._dense(tensor.numpy())
-
-    def _dense(self, array: Any) -> Dense:
-        return Dense("bfloat16", np.array(array)) if array.dtype == np.uint16 else adapter.from_numpy(array)
 
     def sgd(self, gradients: Sequence[Any]) -> Sequence[Any]:
         weights = [None if g is None else _parameter(_shape(g), g.dtype, 1.0) for g in gradients]

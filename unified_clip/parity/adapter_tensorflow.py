@@ -8,32 +8,17 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from ..tensors.frameworks.tensorflow import Converter
 from . import adapter
 from .adapter import LEARNING_RATE, Native
 from .invoke import Invocation
 from .launch import COMPILED
 from .manner import leaves
-from .tensors import Dense, Gradient, Sparse
 
 
-class Framework(adapter.Adapter):
+class Framework(Converter, adapter.Adapter):
     packages = ("tensorflow", "keras")
     families = ("tensorflow",)
-
-    def dense(self, tensor: Dense) -> Any:
-        return tf.constant(adapter.to_numpy(tensor))
-
-    def sparse(self, tensor: Sparse) -> Any:
-        return tf.IndexedSlices(self.dense(tensor.values), tf.constant(tensor.rows), tf.constant(tensor.shape))
-
-    def read(self, tensor: Any) -> Gradient:
-        if isinstance(tensor, tf.IndexedSlices):
-            shape = tuple(int(length) for length in tensor.dense_shape)
-            return Sparse(tensor.indices.numpy(), self.read_dense(tensor.values), shape)
-        return self.read_dense(tensor)
-
-    def read_dense(self, tensor: Any) -> Dense:
-        return adapter.from_numpy(tensor.numpy())
 
     def sgd(self, gradients: Sequence[Any]) -> Sequence[Any]:
         weights = [None if g is None else keras.Variable(tf.ones(g.shape, g.dtype), dtype=g.dtype) for g in gradients]

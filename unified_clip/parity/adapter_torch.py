@@ -8,44 +8,22 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
+from ..tensors.frameworks.torch import Converter
 from . import adapter
 from .adapter import LEARNING_RATE, Native
 from .invoke import Invocation
 from .launch import COMPILED
 from .manner import leaves
-from .tensors import Dense, Gradient, Sparse
 
 PATIENCE = timedelta(minutes=1)
 """How long a process waits for another."""
 
 
-class Framework(adapter.OnParameters):
+class Framework(Converter, adapter.OnParameters):
     packages = ("torch",)
     families = ("torch",)
-
-    def dense(self, tensor: Dense) -> Any:
-        if tensor.dtype == "bfloat16":
-            return torch.from_numpy(np.array(tensor.array)).view(torch.bfloat16)
-        return torch.from_numpy(adapter.to_numpy(tensor))
-
-    def sparse(self, tensor: Sparse) -> Any:
-        rows = torch.from_numpy(tensor.rows.reshape(1, -1).copy())
-        return torch.sparse_coo_tensor(rows, self.dense(tensor.values), tensor.shape, check_invariants=True)
-
-    def read(self, tensor: Any) -> Gradient:
-        tensor = tensor.detach()
-        if tensor.is_sparse and tensor.sparse_dim() == 1:
-            rows = tensor._indices()[0].numpy(force=True)
-            return Sparse(rows, self._read_dense(tensor._values()), tuple(tensor.shape))
-        return self._read_dense(tensor if tensor.layout == torch.strided else tensor.to_dense())
-
-    def _read_dense(self, tensor: Any) -> Dense:
-        if tensor.dtype == torch.bfloat16:
-            return Dense("bfloat16", tensor.view(torch.uint16).numpy(force=True).copy())
-        return adapter.from_numpy(tensor.numpy(force=True))
 
     def sgd(self, gradients: Sequence[Any]) -> Sequence[Any]:
         weights = [None if g is None else torch.nn.Parameter(self._filled(g, 1.0)) for g in gradients]

@@ -9,9 +9,9 @@ import torch
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
+from ..tensors.types import Dense, Gradient, Sparse
 from . import adapter_torch
 from .adapter_torch import PATIENCE
-from .tensors import Dense, Gradient, Sparse
 
 PLAIN_EVERY = 4
 """The place of a plain tensor in a list; before and behind it are DTensors."""

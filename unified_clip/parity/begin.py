@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .._dispatch import ADAPTERS
-from . import files, oracle
+from ..tensors import files
+from ..tensors.types import densify
+from . import oracle
 from .schema import SuiteError
 from .suite import FILE
-from .tensors import densify
 
 PACKAGES = {name: package for package, name in reversed(ADAPTERS.items())}
 """From a framework to the package whose presence says that it is installed; NumPy comes first."""

@@ -39,13 +39,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..tensors.types import Gradient, Sparse
 from . import configured
 from .calls import CALLS, Call
 from .lists import as_dtype
 from .lists import read as read_list
 from .manner import PLAIN, Manner
 from .schema import REAL, CasesFile, CasesTable, SuiteError, no_such
-from .tensors import Gradient, Sparse
 
 LONG = 100
 """Gradients."""

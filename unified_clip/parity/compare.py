@@ -16,13 +16,13 @@ from typing import Literal
 
 import numpy as np
 
+from ..tensors.arithmetic import FORMATS, Float64s
+from ..tensors.types import Dense, Gradient, Sparse, densify, encode
+from ..tensors.ulp import ulps
 from . import oracle
-from .arithmetic import FORMATS, Float64s
 from .cases import Case
-from .distance import ulps
 from .launch import EXACT, Failure, Outcome
 from .oracle import Expected
-from .tensors import Dense, Gradient, Sparse, densify, encode
 
 NORM_ULPS = 1
 """How far a float32 norm may be off on the device path."""

@@ -12,13 +12,14 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from . import compare, distance
-from .arithmetic import FORMATS, rounded
+from ..tensors import ulp
+from ..tensors.arithmetic import FORMATS, rounded
+from ..tensors.types import PARTS, Dense, Lazily, encode
+from . import compare
 from .cases import Case
 from .compare import STAGES
 from .launch import HOST, NATIVE, Outcome
 from .oracle import Expected
-from .tensors import PARTS, Dense, Lazily, encode
 
 Side = Literal["ours", "native"]
 
@@ -186,7 +187,7 @@ def _places(exact: Tensors, found: Tensors) -> list[_Place]:
 
 
 def _place(index: int, exact: Dense, found: Dense) -> _Place | None:
-    differ, distances = distance.differences(exact, found)
+    differ, distances = ulp.differences(exact, found)
     if not differ.size:
         return None
     furthest = int(np.argmax(distances))
@@ -198,7 +199,7 @@ def _number(exact: Dense, found: Dense | None, element: int, dtype: str) -> Numb
         return None
     value, right = _value(found, element), _value(exact, element)
     one, other = (Dense(each.dtype, each.array.reshape(-1)[element : element + 1]) for each in (exact, found))
-    ulps = distance.ulps([one], [other])
+    ulps = ulp.ulps([one], [other])
     if dtype != exact.dtype and math.isfinite(ulps):  # a coefficient, which tensors of this dtype show
         spacing = 2.0 ** (math.frexp(right)[1] - FORMATS[dtype].precision)
         ulps = abs(value - right) / spacing if math.isfinite(value) else math.inf

@@ -16,8 +16,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..tensors.arithmetic import FORMATS
+from ..tensors.types import digest
 from . import hypotheses
-from .arithmetic import FORMATS
 from .cases import Case
 from .compare import Verdict
 from .evidence import Evidence
@@ -25,7 +26,6 @@ from .hypotheses import Hypothesis
 from .launch import Failure, Outcome
 from .natives import Difference
 from .oracle import Expected
-from .tensors import digest
 from .traces import EXACT
 
 CLOSE = 2.0**-20

@@ -10,14 +10,14 @@ from functools import cached_property
 
 import numpy as np
 
+from ..tensors.arithmetic import nearest_float
+from ..tensors.types import Dense, densify
 from . import oracle
-from .arithmetic import nearest_float
 from .calls import Call
 from .cases import Case
 from .compare import relative_error
 from .launch import Outcome
 from .oracle import Expected
-from .tensors import Dense, densify
 from .traces import EXACT, Trace, look
 
 NEAR = 1e-6

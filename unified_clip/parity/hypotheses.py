@@ -8,11 +8,11 @@ from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
+from ..tensors.arithmetic import FORMATS, nearest_float
+from ..tensors.types import Sparse
 from . import accumulation, oracle
-from .arithmetic import FORMATS, nearest_float
 from .calls import PYTORCH_EPS
 from .evidence import Evidence, combined
-from .tensors import Sparse
 
 EPS = (0.0, PYTORCH_EPS, 1e-12, 1e-8, 1e-7, 1e-5)
 """What is added to norms here and there."""

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from . import tensors
+from ..tensors import types
+from ..tensors.arithmetic import nearest_float
+from ..tensors.types import Dense, Gradient, Sparse, densify, encode
 from .adapter import Adapter, Native
-from .arithmetic import nearest_float
 from .calls import CALLS, Call
 from .manner import Manner, leaves, structure
-from .tensors import Dense, Gradient, Sparse, densify, encode
 
 
 @dataclass(eq=False)
@@ -179,9 +179,7 @@ def _another_over_its_memory(run: Invocation, before: Any, after: Any) -> bool:
 
 
 def _same(run: Invocation, tensors_: Sequence[Any], given: Sequence[Gradient]) -> bool:
-    return tensors.digest(map(densify, [_read(run, tensor) for tensor in tensors_])) == tensors.digest(
-        map(densify, given)
-    )
+    return types.digest(map(densify, [_read(run, tensor) for tensor in tensors_])) == types.digest(map(densify, given))
 
 
 def _read(run: Invocation, tensor: Any) -> Gradient:

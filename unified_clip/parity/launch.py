@@ -20,11 +20,12 @@ from pathlib import Path
 from typing import IO, Any, Literal, NamedTuple
 
 from .. import _workers
-from . import tensor_file, tensors
+from ..tensors import types
+from ..tensors.files import safetensors
+from ..tensors.files.memmap import place_of
+from ..tensors.types import Dense, UnreadableError, densify
 from .cases import Case
-from .mapped import place_of
 from .memory import OUT_OF_MEMORY
-from .tensors import Dense, UnreadableError, densify
 from .watch import LOOK_EVERY, Watch
 
 HOST, DEVICE, NATIVE = "host", "device", "native"
@@ -115,7 +116,7 @@ class Outcome:
     @cached_property
     def digests(self) -> dict[str, str]:
         """SHA-256 by stage; the coefficient's shows in the tensors'."""
-        return tensors.stage_digests(self.norm, self.gradients, self.update)
+        return types.stage_digests(self.norm, self.gradients, self.update)
 
 
 class Run(NamedTuple):
@@ -234,7 +235,7 @@ def write_job(job: Path, runs: Mapping[int, Run]) -> None:
     cases: dict[str, Any] = {}
     for case in {run.case.name: run.case for run in runs.values()}.values():
         if case.gradients_name not in listings:
-            packed, listings[case.gradients_name] = tensors.pack(case.gradients_name, case.gradients)
+            packed, listings[case.gradients_name] = types.pack(case.gradients_name, case.gradients)
             for name, tensor in packed.items():
                 if (place := place_of(tensor)) is not None:
                     mapped[name] = place
@@ -249,7 +250,7 @@ def write_job(job: Path, runs: Mapping[int, Run]) -> None:
             "gradients": case.gradients_name,
         }
     described = [{"number": number, "mode": run.mode, "case": run.case.name} for number, run in runs.items()]
-    tensor_file.save(job / "gradients.safetensors", stored)
+    safetensors.save(job / "gradients.safetensors", stored)
     text = json.dumps({"runs": described, "cases": cases, "gradients": listings, "mapped": mapped})
     (job / "job.json").write_text(text, encoding="utf-8")
 
@@ -321,9 +322,9 @@ def _read_result(out: Path, number: int) -> Outcome | Failure:
         if "unreadable" in data:
             said = str(data["unreadable"])
             return Failure("out of memory" if OUT_OF_MEMORY.search(said) else "unreadable", said)
-        stored = tensor_file.load(out / f"{number}.safetensors")
+        stored = safetensors.load(out / f"{number}.safetensors")
         parts = {
-            part: [densify(gradient) for gradient in tensors.unpack(part, stored, data.pop(part))]
+            part: [densify(gradient) for gradient in types.unpack(part, stored, data.pop(part))]
             for part in ("norm", "gradients", "update")
             if part in data
         }

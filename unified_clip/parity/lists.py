@@ -34,10 +34,10 @@ from typing import Any
 
 import numpy as np
 
-from . import files
-from .arithmetic import FORMATS, Float64s, nearest, nearest_float, rounded
+from ..tensors import files
+from ..tensors.arithmetic import FORMATS, Float64s, nearest, nearest_float, rounded
+from ..tensors.types import PARTS, Dense, Gradient, Sparse, UnreadableError, encode
 from .schema import GradientsTable, SuiteError, TensorTable
-from .tensors import PARTS, Dense, Gradient, Sparse, UnreadableError, encode
 
 
 def read(table: GradientsTable, suite: Path, place: str, pythons: Mapping[str, str]) -> dict[str, Gradient]:

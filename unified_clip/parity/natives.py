@@ -29,12 +29,12 @@ from typing import Literal
 import numpy as np
 from packaging.requirements import Requirement
 
+from ..tensors.types import Dense, densify
 from . import schema
 from .cases import Case
 from .compare import relative_error
 from .launch import Outcome
 from .oracle import Expected
-from .tensors import Dense, densify
 
 CLOSE = 1e-5
 """What differs less, relatively, is rounding, where a suite says nothing else."""

@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 
 from .. import _install
-from . import cases, compare, launch, mismatch, oracle, reading
+from ..tensors import diff, live
+from ..tensors.types import Gradient
+from . import cases, compare, launch, oracle
 from .cases import Case
 from .engine import AT_ONCE
 from .launch import HOST, Failure, Outcome
 from .oracle import Expected
 from .schema import SuiteError
-from .tensors import Gradient
 
 EXACT = "exact arithmetic"
 GIVEN = "gradients"
@@ -25,7 +26,7 @@ def make(container: Any, call: str, arguments: Mapping[str, Any]) -> Case:
     """A case from gradients of this process. ValueError: there is no such call, or it does not take these arguments."""
     plain = {key: value.item() if isinstance(value, np.generic) else value for key, value in arguments.items()}
     try:
-        return cases.one(GIVEN, reading.read(container), {"call": call, **plain})
+        return cases.one(GIVEN, live.read(container), {"call": call, **plain})
     except SuiteError as error:
         raise ValueError(str(error).removeprefix(GIVEN).removeprefix(", calls 1").lstrip(",: ")) from None
 
@@ -62,7 +63,7 @@ def _wrong(case: Case, right: Expected, framework: str, outcome: Outcome | Failu
         return ""
     numbers = ""
     if isinstance(outcome, Outcome) and verdict.stages:
-        numbers = mismatch.describe(_named(case, outcome), _named(case, right), (framework, EXACT))
+        numbers = diff.describe(_named(case, outcome), _named(case, right), (framework, EXACT))
     return f"{framework}: {numbers or f'{verdict.kind}: {verdict.detail}'}"
 
 
@@ -70,7 +71,7 @@ def _apart(case: Case, outcomes: Mapping[str, Outcome | Failure]) -> list[str]:
     """Where frameworks that are each right give other bits, as they may for a norm that is not of p 1, 2 or inf."""
     results = {name: _named(case, outcome) for name, outcome in outcomes.items() if isinstance(outcome, Outcome)}
     first, *others = results or [""]
-    texts = (mismatch.describe(results[name], results[first], (name, first)) for name in others)
+    texts = (diff.describe(results[name], results[first], (name, first)) for name in others)
     return [text for text in texts if text]
 
 

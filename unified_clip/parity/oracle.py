@@ -13,12 +13,12 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from . import tensors
+from ..tensors import types
+from ..tensors.arithmetic import FORMATS, nearest, nearest_float, power_sum, root, rounded
+from ..tensors.types import Dense, Lazily, Sparse, densify, encode, stage_digests
 from .adapter import LEARNING_RATE
-from .arithmetic import FORMATS, nearest, nearest_float, power_sum, root, rounded
 from .calls import Arguments, Call
 from .cases import Case
-from .tensors import Dense, Lazily, Sparse, densify, encode, stage_digests
 
 KEPT = 1 << 20
 """Elements of a list up to which results are kept; what is right of longer ones is computed when asked for."""
@@ -125,7 +125,7 @@ def norm(gradients: Sequence[Dense], p: float, dtype: str) -> float:
 def forget() -> None:
     """Let go of the gradients whose sums and dense forms are kept."""
     _part.cache_clear()
-    tensors.forget()
+    types.forget()
 
 
 @lru_cache(maxsize=1024)  # many calls are made on one list, whose tensors are the same objects each time

@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from . import tensors
+from ..tensors import types
+from ..tensors.types import Dense
 from .adapter import Adapter
 from .launch import PROCESSES
-from .tensors import Dense
 
 
 @contextmanager
@@ -46,7 +46,7 @@ def check_in_step(adapter: Adapter, come_to: str) -> None:
 
 def compare(adapter: Adapter, told: Mapping[str, Any], found: Mapping[str, Dense]) -> str:
     """What is wrong with what the processes have in the end, which has to be the same; '' if nothing."""
-    everywhere = _told(adapter, "a result", f"{tensors.digest(found.values())}, {told['warned']}")
+    everywhere = _told(adapter, "a result", f"{types.digest(found.values())}, {told['warned']}")
     others = [f"rank {rank}" for rank, each in enumerate(everywhere) if each != everywhere[0]]
     return f"came to something else on {', '.join(others)} than on rank 0" if others else ""
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..tensors.types import PARTS, Gradient, Sparse
 from . import cases, engine
 from . import suite as suites
 from .cases import Case
@@ -20,7 +21,6 @@ from .manner import Manner
 from .natives import KINDS, Difference
 from .schema import CasesFile, SuiteError
 from .suite import Framework, Suite
-from .tensors import PARTS, Gradient, Sparse
 
 FEW = 16
 """As many numbers are written out."""

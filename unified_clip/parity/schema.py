@@ -15,8 +15,8 @@ from ..config import documents
 from ..config.validation import first_error
 from ..config.validation import no_such as no_such
 from ..errors import ConfigError
+from ..tensors.types import PARTS, STORAGE
 from .manner import CONTAINERS
-from .tensors import PARTS, STORAGE
 
 
 class SuiteError(Exception):

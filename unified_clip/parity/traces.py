@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .arithmetic import FORMATS, Float64s
-from .tensors import Dense
+from ..tensors.arithmetic import FORMATS, Float64s
+from ..tensors.types import Dense
 
 EXACT = 2.0**-46
 """What the division that finds a coefficient loses."""

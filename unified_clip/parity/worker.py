@@ -29,11 +29,13 @@ from .. import _workers
 from .._core.containers import Leaf
 from .._core.ops import Ops
 from .._core.shards import HERE_OR_TOLD
-from . import graphs, invoke, mapped, processes, tensor_file, tensors
+from ..tensors import types
+from ..tensors.files import memmap, safetensors
+from ..tensors.types import Dense, Gradient, encode
+from . import graphs, invoke, processes
 from .adapter import Adapter
 from .invoke import Result
 from .launch import DEVICE, EXACT, HOST, IN_GRAPHS, NATIVE, OURS, PROCESSES
-from .tensors import Dense, Gradient, encode
 
 PATHS = {DEVICE: "framework"}
 """UNIFIED_CLIP_PATH, by mode, where it is set."""
@@ -75,8 +77,8 @@ def main() -> None:
     job = json.loads((options.job / "job.json").read_text(encoding="utf-8"))
     if options.rank == 0:
         write_json(options.out / "worker.json", {"versions": dict(versions(adapter.packages))})
-    stored = tensor_file.load(options.job / "gradients.safetensors")
-    stored |= {name: mapped.at(**place) for name, place in job["mapped"].items()}
+    stored = safetensors.load(options.job / "gradients.safetensors")
+    stored |= {name: memmap.at(**place) for name, place in job["mapped"].items()}
     job["runs"] = [one for one in job["runs"] if options.mode in (None, one["mode"])]
     run(adapter, namespace, ops, job, stored, options.out, options.rank)
 
@@ -129,7 +131,7 @@ def run(
 
     def gradients(one: Run) -> list[Gradient]:
         name = job["cases"][one["case"]]["gradients"]
-        return tensors.unpack(name, stored, job["gradients"][name])
+        return types.unpack(name, stored, job["gradients"][name])
 
     def is_alone(one: Run) -> bool:
         return one["mode"] not in IN_GRAPHS or job["cases"][one["case"]]["raises"]
@@ -150,7 +152,7 @@ def run(
 def write_results(out: Path, batch: Sequence[Run], results: Sequence[Packed], seconds: float) -> None:
     for one, (result, found) in zip(batch, results, strict=True):
         wait_for_room(out)
-        tensor_file.save(out / f"{one['number']}.safetensors", found)
+        safetensors.save(out / f"{one['number']}.safetensors", found)
         write_json(out / f"{one['number']}.json", {**result, "seconds": seconds})
 
 
@@ -243,14 +245,14 @@ def pack(adapter: Adapter, result: Result) -> Packed:
         if values is not None:
             read = [None if value is None else adapter.read(value) for value in values]
             refuse_other_dtypes(read)
-            held, packed[part] = tensors.pack(part, read)
+            held, packed[part] = types.pack(part, read)
             found |= held
     return packed, found
 
 
 def refuse_other_dtypes(gradients: Sequence[Gradient]) -> None:
     dtypes = {gradient.dtype for gradient in gradients if gradient is not None}
-    if dtypes - tensors.STORAGE.keys():
+    if dtypes - types.STORAGE.keys():
         raise TypeError(f"the result holds {', '.join(dtypes)}")
 
 

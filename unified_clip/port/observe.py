@@ -21,9 +21,9 @@ import unified_clip
 
 from .._core.watch import Rule
 from .._recording.calls import DISPATCHER
-from ..parity.arithmetic import FORMATS, Float64s
-from ..parity.tensors import PARTS, Dense
 from ..record import Recording
+from ..tensors.arithmetic import FORMATS, Float64s
+from ..tensors.types import PARTS, Dense
 
 SLACK = 2.0**-50
 """How far, relatively, a bound on a coefficient may be from its exact place: it is computed in float64."""

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..parity.items import from_array
+from ..tensors.files.entries import from_array
 from .observe import Native, Observer, Seen
 
 

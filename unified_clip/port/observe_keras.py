@@ -8,8 +8,8 @@ from typing import Any
 import keras
 from keras.src.optimizers.base_optimizer import BaseOptimizer
 
-from ..parity.convert import read_tensor
-from ..parity.tensors import Dense, densify
+from ..tensors.files.convert_worker import read_tensor
+from ..tensors.types import Dense, densify
 from .observe import Native, Observer, Seen, wrap
 
 

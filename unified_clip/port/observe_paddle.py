@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import paddle
 
-from ..parity.adapter_paddle import Framework
-from ..parity.items import from_array
-from ..parity.tensors import Dense, densify
+from ..tensors.files.entries import from_array
+from ..tensors.frameworks.paddle import Converter
+from ..tensors.types import Dense, densify
 from .observe import Native, Observer, Seen, wrap
 
 EPS = 1e-6
@@ -157,6 +157,6 @@ def _weights(clip: InProgram) -> list[Dense | None]:
 
 
 def _read(tensor: Any) -> Dense:
-    found = densify(Framework().read(tensor))
+    found = densify(Converter().read(tensor))
     assert found is not None
     return Dense(found.dtype, np.array(found.array))

@@ -13,7 +13,7 @@ from tensorflow.python.framework import op_callbacks
 from tensorflow.python.ops import clip_ops, gradients_util
 
 from .._ops.tensorflow_ops import is_for_xla
-from ..parity.items import from_array
+from ..tensors.files.entries import from_array
 from .observe import Native, Observer, Seen, wrap
 
 Describe = Callable[[Sequence[Any]], Native]

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from ..parity.adapter_torch import Framework
-from ..parity.tensors import Dense, densify
+from ..tensors.frameworks.torch import Converter
+from ..tensors.types import Dense, densify
 from .observe import Native, Observer, Seen, wrap
 
 EPS = 1e-6
@@ -62,6 +62,6 @@ def _native(name: str, arguments: dict[str, Any]) -> Native:
 
 
 def _read(tensor: Any) -> Dense:
-    found = densify(Framework().read(tensor.clone()))
+    found = densify(Converter().read(tensor.clone()))
     assert found is not None
     return found

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from ..parity import tensor_file
-from ..parity.arithmetic import nearest_float
-from ..parity.tensors import Dense, encode
+from ..tensors.arithmetic import nearest_float
+from ..tensors.files import safetensors
+from ..tensors.types import Dense, encode
 
 Line = dict[str, Any]
 """As a recording has it, with its gradients by name under `parameters`."""
@@ -18,10 +18,10 @@ Line = dict[str, Any]
 def clipped(line: Line, directory: Path) -> dict[str, Dense]:
     """The gradients after a call, by their names in the recording; none where they were not stored."""
     if "after" in line:
-        return tensor_file.load(directory / line["after"])
+        return safetensors.load(directory / line["after"])
     if not line.get("gradients"):
         return {}
-    stored = tensor_file.load(directory / line["gradients"])
+    stored = safetensors.load(directory / line["gradients"])
     if line["rule"] == "value" and line["threshold"]:
         return {name: _bounded(each, *line["threshold"]) for name, each in stored.items()}
     coefs = zip(line["parameters"], each_coefficient(line), strict=False)

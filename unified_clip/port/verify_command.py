@@ -62,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _verify(options: argparse.Namespace, stack: ExitStack) -> Verified:
     from ..parity import parting
-    from ..parity.items import from_array
+    from ..tensors.files.entries import from_array
     from . import verify_compare, verify_run
     from .verify_run import VerifyError
 

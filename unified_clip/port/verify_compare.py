@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Literal
 
 from ..parity import parting
-from ..parity.arithmetic import FORMATS
 from ..parity.parting import Comparison, Finding, Names, Pair
 from ..parity.rounding import GROWTH, ROUNDING, Distance, distance
 from ..parity.runs import Line
+from ..tensors.arithmetic import FORMATS
 from .verify_names import Parameters
 from .verify_run import Ran, Script, VerifyError
 from .verify_settle import Settled, settle

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..parity.tensors import Dense
+from ..tensors.types import Dense
 from .verify_after import Line, clipped, each_coefficient
 from .verify_run import Ran, at_step
 

@@ -18,8 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _install, _workers
-from ..parity import files, tensor_file
-from ..parity.tensors import PARTS, Dense, Gradient, UnreadableError, densify
+from ..tensors import files
+from ..tensors.files import safetensors
+from ..tensors.types import PARTS, Dense, Gradient, UnreadableError, densify
 from .verify_worker import ENDED, PARTS_GIVEN, RECORDING
 
 WORKER = "unified_clip.port.verify_worker"
@@ -218,7 +219,7 @@ def _read(script: Script, out: Path, steps: int) -> Ran:
 
 
 def _given(path: Path) -> Given:
-    stored = tensor_file.load(path)
+    stored = safetensors.load(path)
     parts: dict[str, dict[str, Dense]] = {}
     for key, tensor in stored.items():
         part, _, name = key.partition("/")

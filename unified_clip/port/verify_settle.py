@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from .. import _json
-from ..parity import tensor_file
-from ..parity.tensors import Dense
+from ..tensors.files import safetensors
+from ..tensors.types import Dense
 from .observe import Native, Seen, fields
 from .verify_after import Line
 from .verify_after import clipped as after
@@ -86,7 +86,7 @@ def settle(
 
 
 def _given(line: Line, directory: Path) -> dict[str, Dense]:
-    return tensor_file.load(directory / line["gradients"]) if line.get("gradients") else {}
+    return safetensors.load(directory / line["gradients"]) if line.get("gradients") else {}
 
 
 def _parsed(value: Any) -> Any:

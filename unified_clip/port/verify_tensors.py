@@ -10,10 +10,10 @@ from typing import NamedTuple
 import numpy as np
 
 from ..parity import parting
-from ..parity.arithmetic import FORMATS, Float64s
 from ..parity.parting import Names
 from ..parity.rounding import Distance
 from ..parity.runs import Parameter
+from ..tensors.arithmetic import FORMATS, Float64s
 from .verify_names import Parameters
 from .verify_run import Ran, at_step
 from .verify_settle import Settled

@@ -24,9 +24,9 @@ import unified_clip
 
 from .. import _safetensors, _workers
 from .._dispatch import adapter_of
-from ..parity.convert import function_in, read_tensor
-from ..parity.tensors import PARTS, UnreadableError, densify
 from ..record import Recording
+from ..tensors.files.convert_worker import function_in, read_tensor
+from ..tensors.types import PARTS, UnreadableError, densify
 from .observe import Observer
 from .observe_hook import AfterImport
 

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from .._display import safe
-from .distance import differences
-from .tensors import PARTS, Dense, Gradient, densify
+from .types import PARTS, Dense, Gradient, densify
+from .ulp import differences
 
 Sides = tuple[str, str]
 """What messages call the two lists."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 from itertools import count
 from typing import Any
@@ -11,16 +10,16 @@ from .. import _dispatch
 from .._core import containers
 from .._core.containers import Leaf
 from .._core.ops import Ops
-from .adapter import Adapter
-from .tensors import STORAGE, Gradient
+from .frameworks import TensorConverter, converter
+from .types import STORAGE, Gradient
 
 
 def read(container: Any) -> dict[str, Gradient]:
     """By name, or by position where they have none. TypeError: something in it is no gradient."""
     ops, container = _dispatch.resolve(container)
-    adapter: Adapter = importlib.import_module(f"unified_clip.parity.adapter_{ops.name}").Framework()
+    tensors = converter(ops.name)
     leaves = containers.flatten(ops, container).leaves
-    return {name: _read(ops, adapter, leaf) for name, leaf in zip(_names(leaves), leaves, strict=True)}
+    return {name: _read(ops, tensors, leaf) for name, leaf in zip(_names(leaves), leaves, strict=True)}
 
 
 def _names(leaves: Sequence[Leaf]) -> list[str]:
@@ -33,12 +32,12 @@ def _names(leaves: Sequence[Leaf]) -> list[str]:
     return list(names)
 
 
-def _read(ops: Ops, adapter: Adapter, leaf: Leaf) -> Gradient:
+def _read(ops: Ops, tensors: TensorConverter, leaf: Leaf) -> Gradient:
     if leaf.tensor is None:
         return None
     if ops.is_parameter(leaf.tensor) and ops.is_trainable(leaf.tensor):
         raise TypeError(f"{leaf.place} is a parameter; pass the gradients themselves")
-    gradient = adapter.read(leaf.tensor)
+    gradient = tensors.read(leaf.tensor)
     if gradient is not None and gradient.dtype not in STORAGE:
         raise TypeError(f"{leaf.place} is {gradient.dtype}; it may be {', '.join(STORAGE)}")
     return gradient

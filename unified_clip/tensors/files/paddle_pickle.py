@@ -16,10 +16,10 @@ from typing import IO, Any
 
 import numpy as np
 
-from .._limits import LimitError, Tree, check_shape
-from .items import Item, flatten, from_array, name_of
-from .mapped import Raw, dense, open_map
-from .tensors import Dense, UnreadableError
+from ..._limits import LimitError, Tree, check_shape
+from ..types import Dense, UnreadableError
+from .entries import Item, flatten, from_array, name_of
+from .memmap import Raw, dense, open_map
 
 LONG = 1 << 16
 """Bytes: as many or more are mapped. Pickles of protocol 4 hold them apart from what is in frames."""

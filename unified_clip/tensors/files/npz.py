@@ -13,10 +13,10 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
-from .._limits import array_header, check_shape
-from .items import Item, from_array, name_of
-from .mapped import Raw, dense, open_map
-from .tensors import Gradient, UnreadableError
+from ..._limits import array_header, check_shape
+from ..types import Gradient, UnreadableError
+from .entries import Item, from_array, name_of
+from .memmap import Raw, dense, open_map
 
 MOST = 1032
 """How many bytes deflate can make of one."""

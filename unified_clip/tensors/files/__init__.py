@@ -21,17 +21,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-from .. import _workers
-from .._limits import MAX_SECONDS, LimitError, seconds
-from . import mapped, read_npz, read_paddle, tensor_file
-from .items import Item, select
-from .tensors import Gradient, UnreadableError
+from ... import _workers
+from ..._limits import MAX_SECONDS, LimitError, seconds
+from ..types import Gradient, UnreadableError
+from . import memmap, npz, paddle_pickle, safetensors
+from .entries import Item, select
 
 READ_HERE: Mapping[str, Callable[[Path], Iterator[Item]]] = {
-    ".safetensors": tensor_file.items,
-    ".npz": read_npz.items,
-    ".pdparams": read_paddle.items,
-    ".pdopt": read_paddle.items,
+    ".safetensors": safetensors.items,
+    ".npz": npz.items,
+    ".pdparams": paddle_pickle.items,
+    ".pdopt": paddle_pickle.items,
 }
 """By suffix."""
 
@@ -56,7 +56,7 @@ NEEDED = {
 }
 """What a process that converts may lack."""
 
-CONVERT = "unified_clip.parity.convert"
+CONVERT = "unified_clip.tensors.files.convert_worker"
 
 
 @cache
@@ -95,7 +95,7 @@ def read(
             found = _convert(kind, str(path), scratch, python, timeout, only)
         else:
             directory = Path(tempfile.mkdtemp(dir=scratch))
-            found = mapped.keep(select(READ_HERE[kind](path), only, path.stat().st_size), directory)
+            found = memmap.keep(select(READ_HERE[kind](path), only, path.stat().st_size), directory)
         if not found:
             raise UnreadableError("it holds no gradients: no tensor of floats")
     except (UnreadableError, LimitError) as error:
@@ -162,14 +162,14 @@ def _convert(
         last_lines = _run([python, "-X", "faulthandler", "-m", CONVERT, "--", kind, source, str(out), *only], timeout)
     except OSError as error:
         raise UnreadableError(f"{python} cannot be started: {error.strerror}; {remedy}") from None
-    if (out / mapped.FAILED).exists():
-        failed = json.loads((out / mapped.FAILED).read_text(encoding="utf-8"))
+    if (out / memmap.FAILED).exists():
+        failed = json.loads((out / memmap.FAILED).read_text(encoding="utf-8"))
         if "missing" in failed:
             raise UnreadableError(f"{NEEDED[kind]}, and {python} says: {failed['missing']}; {remedy}")
         raise UnreadableError(failed["error"])
-    if not (out / mapped.INDEX).exists():
+    if not (out / memmap.INDEX).exists():
         raise UnreadableError(f"the process that reads it left nothing; {last_lines}")
-    return mapped.load(out)
+    return memmap.load(out)
 
 
 def _run(command: Sequence[str], timeout: float) -> str:

@@ -1,6 +1,8 @@
-"""Read what only a framework can read: `python -m unified_clip.parity.convert KIND SOURCE OUT [ONLY ...]`.
+"""Convert a file that only its framework can read.
 
-Into the directory OUT go the gradients, as `mapped.write` writes them, or `failed.json`, which says why not.
+    python -m unified_clip.tensors.files.convert_worker KIND SOURCE OUT [ONLY ...]
+
+The directory OUT receives the gradients, as `memmap.write` writes them, or `failed.json` with the reason.
 """
 
 from __future__ import annotations
@@ -25,12 +27,12 @@ from typing import Any
 
 import numpy as np
 
-from .._dispatch import adapter_of
-from .._limits import LimitError, Tree
-from .adapter import Adapter
-from .items import Item, flatten, from_array, name_of, select
-from .mapped import FAILED, write
-from .tensors import Dense, Gradient, Sparse, UnreadableError
+from ..._dispatch import adapter_of
+from ..._limits import LimitError, Tree
+from ..frameworks import converter
+from ..types import Dense, Gradient, Sparse, UnreadableError
+from .entries import Item, flatten, from_array, name_of, select
+from .memmap import FAILED, write
 
 VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
 """What TensorFlow adds to the names of variables."""
@@ -247,8 +249,8 @@ def read_tensor(name: str, tensor: Any) -> Dense | Sparse:
     if framework == "numpy":
         return from_array(np.asarray(tensor))
     try:
-        adapter: Adapter = importlib.import_module(f"unified_clip.parity.adapter_{framework}").Framework()
-        gradient = adapter.read(tensor)
+        assert framework is not None
+        gradient = converter(framework).read(tensor)
         assert gradient is not None
         return gradient
     except Exception as error:

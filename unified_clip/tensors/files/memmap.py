@@ -15,7 +15,7 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
-from .tensors import PARTS, STORAGE, Dense, Gradient, Sparse
+from ..types import PARTS, STORAGE, Dense, Gradient, Sparse
 
 Raw = npt.NDArray[np.uint8]
 """A file's bytes."""

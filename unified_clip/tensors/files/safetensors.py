@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import _safetensors
-from .._limits import check_shape
-from .._safetensors import CODES
-from .items import Item, twice
-from .mapped import Raw, dense, open_map
-from .tensors import STORAGE, Dense, Sparse, UnreadableError
+from ... import _safetensors
+from ..._limits import check_shape
+from ..._safetensors import CODES
+from ..types import STORAGE, Dense, Sparse, UnreadableError
+from .entries import Item, twice
+from .memmap import Raw, dense, open_map
 
 SMALL = 1 << 25
 """Bytes of a file."""

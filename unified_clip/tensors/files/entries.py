@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from .._limits import Tree, check_expanded, check_name, check_shape
-from . import adapter
-from .tensors import PARTS, STORAGE, Dense, Gradient, Sparse, UnreadableError
+from ..._limits import Tree, check_expanded, check_name, check_shape
+from ..types import PARTS, STORAGE, Dense, Gradient, Sparse, UnreadableError, from_numpy
 
 NO_GRADIENTS = ("bool", "int", "uint", "str", "bytes")
 """How the names of dtypes begin that are left out: counters, masks, text."""
@@ -132,4 +131,4 @@ def from_array(array: npt.NDArray[Any]) -> Dense:
     """An array, of any byte order, as a tensor in new memory."""
     if name_of(array.dtype) == "bfloat16":
         return Dense("bfloat16", np.array(array.view(np.uint16)))
-    return adapter.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=False))
+    return from_numpy(array.astype(array.dtype.newbyteorder("="), copy=False))

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .arithmetic import Float64s
-from .tensors import Dense
+from .types import Dense
 
 Bits = npt.NDArray[np.unsignedinteger]
 

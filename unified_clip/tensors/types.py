@@ -1,6 +1,6 @@
-"""Gradients as plain bytes that belong to no framework, and their files.
+"""Tensors as plain bytes that belong to no framework: dense, sparse by rows, and their digests.
 
-bfloat16, which NumPy does not have, is held as its bits in uint16.
+NumPy has no bfloat16: an array of uint16 stores its bits.
 """
 
 from __future__ import annotations
@@ -70,6 +70,25 @@ class Sparse:
 
 
 Gradient = Dense | Sparse | None
+
+
+def to_numpy(tensor: Dense) -> npt.NDArray[Any]:
+    """Return a new array in NumPy's dtype, or in that of ml_dtypes for bfloat16."""
+    if tensor.dtype in PARTS:
+        return np.ascontiguousarray(tensor.array).view(tensor.dtype)[..., 0].copy()
+    if tensor.dtype != "bfloat16":
+        return tensor.array.copy()
+    import ml_dtypes
+
+    return tensor.array.copy().view(ml_dtypes.bfloat16)
+
+
+def from_numpy(array: npt.NDArray[Any]) -> Dense:
+    """Return an array as a tensor in new memory. The array may have either byte order."""
+    name, array = array.dtype.name, array.astype(array.dtype.newbyteorder("="), copy=False)
+    if name in PARTS:
+        return Dense(name, np.stack([array.real, array.imag], axis=-1))
+    return Dense(name, np.array(array.view(np.uint16) if name == "bfloat16" else array))
 
 
 def encode(values: Float64s, dtype: str) -> Dense:

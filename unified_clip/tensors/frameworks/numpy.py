@@ -1,0 +1,23 @@
+"""Convert NumPy tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..types import Dense, Gradient, Sparse, densify, from_numpy, to_numpy
+from . import TensorConverter
+
+
+class Converter(TensorConverter):
+    def dense(self, tensor: Dense) -> Any:
+        return to_numpy(tensor)
+
+    def sparse(self, tensor: Sparse) -> Any:
+        dense = densify(tensor)
+        assert dense is not None
+        return to_numpy(dense)
+
+    def read(self, tensor: Any) -> Gradient:
+        return from_numpy(np.asarray(tensor))
