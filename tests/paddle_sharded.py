@@ -21,7 +21,7 @@ import unified_clip
 import unified_clip.numpy as np_uc
 import unified_clip.paddle as uc
 from unified_clip import ClipConfig
-from unified_clip.parity import runs
+from unified_clip.recording import runs
 
 PARTS = ("mp_degree", "pp_degree", "sharding_degree", "dp_degree")
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ._core import classes
 from ._dispatch import resolve
 from .errors import ClipWarning, ConfigError, NonFiniteNormError, NotRepresentableError, PartlyClippedError
-from .record import record
+from .recording.recorder import record
 
 __version__ = "0.1.0"
 

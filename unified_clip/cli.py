@@ -253,8 +253,9 @@ def _init(options: argparse.Namespace) -> int:
 
 
 def _parity(options: argparse.Namespace) -> int:
-    from .parity import baseline, engine, report, runs, schema, suite
+    from .parity import baseline, engine, report, schema, suite
     from .port import report as port_report
+    from .recording import runs
 
     earlier, recorded, ported = None, [], None
     out = OUT if options.out is None else options.out
@@ -300,7 +301,8 @@ def _parity(options: argparse.Namespace) -> int:
 
 def _to_plot(path: Path) -> list[dict[str, Any]]:
     """Return the lines of a recording. RunError: it has no norm that can be plotted."""
-    from .parity import recorded_plot, runs
+    from .parity import recorded_plot
+    from .recording import runs
 
     run = runs.read(path)
     runs.check_clipped(run)
@@ -323,19 +325,19 @@ def _accept(run: engine.Run, path: Path) -> int:
 
 
 def _compare(options: argparse.Namespace) -> int:
-    from .parity import parting, runs, runs_report
+    from .recording import compare, report, runs
 
     if not options.max_ulp >= 0:
         return _refuse(f"--max-ulp is {options.max_ulp}; it must be 0 or more")
     try:
-        names = parting.read_names(options.map) if options.map else None
-        found = parting.compare(options.a, options.b, names=names, max_ulp=options.max_ulp)
+        names = compare.read_names(options.map) if options.map else None
+        found = compare.compare(options.a, options.b, names=names, max_ulp=options.max_ulp)
     except runs.RunError as error:
         return _refuse(str(error))
     if options.json:
-        print(json.dumps(runs_report.as_data(found), indent=1, allow_nan=False))
+        print(json.dumps(report.as_data(found), indent=1, allow_nan=False))
     else:
-        runs_report.show(found)
+        report.show(found)
     return found.exit_code
 
 

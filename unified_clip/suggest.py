@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from . import _install
-from .record import NO_CALLS, SCHEMA
+from .recording.recorder import NO_CALLS, SCHEMA
 
 FEWEST = 20
 """Of fewer norms no percentile means much."""

@@ -11,7 +11,7 @@ import torch_sharded_training as training
 from worlds import World
 
 import unified_clip
-from unified_clip.parity import parting, runs
+from unified_clip.recording import compare, runs
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def test_a_run_is_that_of_one_process_and_says_how_many_had_it(world: World, tmp
         run = runs.read(tmp_path / f"rank{rank}.jsonl")
         assert {(line.ranks, line.rank) for line in run.lines} == {(2, rank)}
         assert run.lines[0].layout == {"Shard(dim=0) over 0=2": 6}
-        assert not parting.compare(tmp_path / "one.jsonl", tmp_path / f"rank{rank}.jsonl").findings
+        assert not compare.compare(tmp_path / "one.jsonl", tmp_path / f"rank{rank}.jsonl").findings
         assert run.lines[-1].parameters["0.weight"].shape == (9, 6)
 
 

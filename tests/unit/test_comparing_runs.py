@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from unified_clip import cli
-from unified_clip.parity import mistakes as named
-from unified_clip.parity import parting, rounding, runs, runs_report
+from unified_clip.recording import compare, report, rounding, runs
+from unified_clip.recording import mistakes as named
 
 HEADER = {"unified_clip": "0.1.0", "schema": 1, "started": "2026-01-01T00:00:00Z", "norms": True}
 NORMS = {"a": 3.0, "b": 4.0, "c": 12.0}
@@ -46,14 +46,14 @@ def written(path: Path, lines: Iterable[dict[str, Any]], header: dict[str, Any] 
 
 
 @pytest.fixture
-def compared(tmp_path: Path) -> Callable[..., parting.Comparison]:
-    def compare(a: Iterable[dict[str, Any]], b: Iterable[dict[str, Any]], **options: Any) -> parting.Comparison:
-        return parting.compare(written(tmp_path / "a.jsonl", a), written(tmp_path / "b.jsonl", b), **options)
+def compared(tmp_path: Path) -> Callable[..., compare.Comparison]:
+    def compare_written(a: Iterable[dict[str, Any]], b: Iterable[dict[str, Any]], **options: Any) -> compare.Comparison:
+        return compare.compare(written(tmp_path / "a.jsonl", a), written(tmp_path / "b.jsonl", b), **options)
 
-    return compare
+    return compare_written
 
 
-def mistakes(found: parting.Comparison) -> list[str]:
+def mistakes(found: compare.Comparison) -> list[str]:
     return [each.mistake for each in found.findings]
 
 
@@ -159,7 +159,7 @@ def test_parameters_are_matched_by_a_map_in_either_direction(compared: Any, tmp_
     crossed = {"a": "y.weight", "b": "x.weight", "c": "z.bias"}
     given = {other: name for name, other in crossed.items()} if reverse else crossed
     (tmp_path / "map.toml").write_text("".join(f'"{name}" = "{other}"\n' for name, other in given.items()))
-    found = compared([line(1)], [renamed(line(1), crossed)], names=parting.read_names(tmp_path / "map.toml"))
+    found = compared([line(1)], [renamed(line(1), crossed)], names=compare.read_names(tmp_path / "map.toml"))
     assert found.first is None
 
 
@@ -183,7 +183,7 @@ def test_a_map_with_a_name_that_nobody_has_is_refused(compared: Any) -> None:
 def test_a_map_that_is_wrong_is_refused(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "map.toml").write_text(text)
     with pytest.raises(runs.RunError, match=message):
-        parting.read_names(tmp_path / "map.toml")
+        compare.read_names(tmp_path / "map.toml")
 
 
 # -- how far
@@ -221,7 +221,7 @@ def test_another_number_of_norms_is_a_difference(compared: Any) -> None:
     each = line(1, rule="each", norm=[3.0, 4.0], coef=[1 / 3, 1 / 4], parameters={})
     found = compared([each], [{**each, "norm": [3.0, 4.0, 5.0], "coef": [1 / 3, 1 / 4, 1 / 5]}])
     assert (found.first.stage, found.first.a, found.first.b) == ("norms", 2, 3)
-    assert "2 and 3 norms" in runs_report.lines(found)[2]
+    assert "2 and 3 norms" in report.lines(found)[2]
 
 
 def test_weights_are_compared_where_their_norms_have_the_same_order(compared: Any) -> None:
@@ -403,7 +403,7 @@ def test_a_run_that_is_shorter(compared: Any) -> None:
 
 def test_what_explains_two_differences_is_said_once(compared: Any) -> None:
     near = {"a": float(np.nextafter(np.float32(3), np.float32(4))), "b": 4.0}
-    printed = runs_report.lines(compared([line(1)], [line(1, near)]))
+    printed = report.lines(compared([line(1)], [line(1, near)]))
     assert len([each for each in printed if each.startswith("A parameter is missing")]) == 1
 
 
@@ -446,7 +446,7 @@ def test_a_loop_is_the_call_that_clips_each_gradient(compared: Any, named: bool,
     assert found.first is None
     assert compared(many, one).first is None
     assert len(found.pairs) == 2
-    assert "6 calls that clip one gradient each, compared as 2 calls." in runs_report.lines(found)[1]
+    assert "6 calls that clip one gradient each, compared as 2 calls." in report.lines(found)[1]
 
 
 def test_a_loop_whose_calls_were_counted_as_steps_takes_the_steps_of_the_other_run(compared: Any) -> None:
@@ -579,7 +579,7 @@ def test_a_fact_that_differs_is_reported_whatever_differed_before(
     assert found.first.step == 2
     assert [(each.step, each.stage) for each in found.partings][-1] == (5, stage)
     assert mistakes(found)[-1] == mistake
-    assert "at step 5" in "".join(runs_report.result(found))
+    assert "at step 5" in "".join(report.result(found))
 
 
 def test_a_call_more_behind_rounding_is_reported(compared: Any) -> None:
@@ -689,7 +689,7 @@ def test_runs_that_have_nothing_to_compare_are_refused(
 
 def test_thresholds_that_were_not_compared_are_reported(compared: Any) -> None:
     known, unknown = line(1), {**line(1), "threshold": None}
-    assert runs_report.result(compared([known, line(2)], [unknown, line(2)])) == [
+    assert report.result(compared([known, line(2)], [unknown, line(2)])) == [
         "The runs are the same: 2 calls.",
         "Thresholds were not compared in 1 of 2 calls: at least one run did not record a number.",
     ]

@@ -13,7 +13,7 @@ FRAMEWORKS = {*ADAPTERS, "keras"}
 NAMESPACES = set(ADAPTERS.values())
 LAYERS = [
     "errors", "_display", "_install", "_json", "_limits", "_markdown", "_safetensors", "_core", "_native", "_ops",
-    "_dispatch", "namespaces", "_recording", "record", "package", "suggest", "ownership", "_modes", "config",
+    "_dispatch", "namespaces", "recording", "package", "suggest", "ownership", "_modes", "config",
     "monitor", "integrations", "_workers", "_progress", "tensors", "parity", "port", "bench", "cli", "testing",
     "pytest_plugin",
 ]  # fmt: skip

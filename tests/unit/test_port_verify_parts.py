@@ -13,12 +13,12 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from unified_clip.parity import parting
-from unified_clip.parity.rounding import Distance
 from unified_clip.port import verify_compare, verify_names, verify_report, verify_settle, verify_tensors
 from unified_clip.port.observe import Native, Seen, _spacing, coefficient, fields
 from unified_clip.port.verify_compare import Row, Verified
 from unified_clip.port.verify_run import Given, Ran, Script
+from unified_clip.recording import compare
+from unified_clip.recording.rounding import Distance
 from unified_clip.tensors.types import Dense
 
 SCRIPT = Script("old", Path("old.py"), "step", "old.py:step")
@@ -49,7 +49,7 @@ def written(path: Path, **changes: Any) -> Path:
 
 @pytest.mark.parametrize(("ulps", "grown"), [(160, True), (161, False)])
 def test_rounding_has_grown_up_to_sixteen_times_what_it_was(tmp_path: Path, ulps: float, grown: bool) -> None:
-    same = parting.compare(*[written(tmp_path / "run.jsonl")] * 2)
+    same = compare.compare(*[written(tmp_path / "run.jsonl")] * 2)
     found = verify_compare._grown([row(1, 10), row(2, ulps)], same, 64)
     assert (found is not None) is grown
 
@@ -61,7 +61,7 @@ def test_rounding_has_grown_up_to_sixteen_times_what_it_was(tmp_path: Path, ulps
 def test_clips_are_alike_by_their_rule_norm_and_threshold(
     tmp_path: Path, change: Mapping[str, Any], alike: bool
 ) -> None:
-    found = parting.compare(written(tmp_path / "old.jsonl"), written(tmp_path / "new.jsonl", **change))
+    found = compare.compare(written(tmp_path / "old.jsonl"), written(tmp_path / "new.jsonl", **change))
     (pair,) = found.pairs
     assert verify_compare._alike(pair) is alike
 
@@ -69,8 +69,8 @@ def test_clips_are_alike_by_their_rule_norm_and_threshold(
 def test_norms_are_compared_in_float32_where_only_one_is_in_float64(tmp_path: Path) -> None:
     close = 2.0 * (1 + 2**-40)
     paths = written(tmp_path / "old.jsonl"), written(tmp_path / "new.jsonl", dtype="float64", norm=close)
-    assert parting.compare(*paths).first is None
-    assert parting.compare(paths[1], written(paths[0], dtype="float64")).first is not None
+    assert compare.compare(*paths).first is None
+    assert compare.compare(paths[1], written(paths[0], dtype="float64")).first is not None
 
 
 # -- recordings
@@ -191,7 +191,7 @@ def test_a_table_is_shown_whole_up_to_twelve_rows(count: int, shown: int) -> Non
 @pytest.mark.parametrize(("max_ulp", "told"), [(0, False), (64, True)])
 def test_another_eps_is_told_of_where_the_clips_do_not_part(tmp_path: Path, max_ulp: float, told: bool) -> None:
     new = written(tmp_path / "new.jsonl", eps=1e-6, coef=1 / (2 + 1e-6))
-    clips = parting.compare(written(tmp_path / "old.jsonl"), new, max_ulp=max_ulp)
+    clips = compare.compare(written(tmp_path / "old.jsonl"), new, max_ulp=max_ulp)
     found = verify_report._another_eps(cast(Verified, SimpleNamespace(clips=clips)))
     assert bool(found) is told
 

@@ -13,11 +13,11 @@ import pytest
 
 import unified_clip
 from unified_clip._safetensors import write
-from unified_clip.parity import parting, runs
 from unified_clip.port.observe import Native, Observer, Seen, coefficient, documented
 from unified_clip.port.observe_hook import AfterImport
 from unified_clip.port.verify_names import Known
 from unified_clip.port.verify_run import Given, Ran, Script
+from unified_clip.recording import compare, runs
 from unified_clip.tensors.types import Dense
 
 VALUES = np.random.default_rng(3).normal(size=500).astype(np.float32)
@@ -265,7 +265,7 @@ def written(path: Path, **changes: Any) -> Path:
 
 
 def differs(tmp_path: Path, old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    found = parting.compare(written(tmp_path / "old.jsonl", **old), written(tmp_path / "new.jsonl", **new))
+    found = compare.compare(written(tmp_path / "old.jsonl", **old), written(tmp_path / "new.jsonl", **new))
     assert found.first is not None
     return [each.mistake for each in found.findings]
 
@@ -275,7 +275,7 @@ OFF = {"watched": True, "call": "framework.clip", "coef": float(np.nextafter(np.
 
 def test_a_native_that_rounds_is_told_by_name(tmp_path: Path) -> None:
     assert differs(tmp_path, OFF, {}) == ["rounding"]
-    (finding,) = parting.compare(tmp_path / "old.jsonl", tmp_path / "new.jsonl").findings
+    (finding,) = compare.compare(tmp_path / "old.jsonl", tmp_path / "new.jsonl").findings
     assert "for the rounding of framework.clip of old.jsonl;" in finding.text
 
 
@@ -292,4 +292,4 @@ def test_a_native_that_rounds_is_found_to_add_eps_too(tmp_path: Path) -> None:
 
 def test_a_threshold_that_is_not_known_is_not_compared(tmp_path: Path) -> None:
     old, new = written(tmp_path / "old.jsonl", threshold=None), written(tmp_path / "new.jsonl")
-    assert parting.compare(old, new).first is None
+    assert compare.compare(old, new).first is None

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from unified_clip._workers import CPU_ONLY
-from unified_clip.parity import parting
+from unified_clip.recording import compare
 
 PORTED = Path(__file__).parents[1] / "ported"
 EXACT = 1
@@ -36,8 +36,8 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def compared(out: Path, port: str) -> parting.Comparison:
-    return parting.compare(out / "original.jsonl", out / f"{port}.jsonl")
+def compared(out: Path, port: str) -> compare.Comparison:
+    return compare.compare(out / "original.jsonl", out / f"{port}.jsonl")
 
 
 def test_records_are_the_same_while_the_gradients_are(out: Path) -> None:
@@ -48,14 +48,14 @@ def test_records_are_the_same_while_the_gradients_are(out: Path) -> None:
         (
             index
             for index, pair in enumerate(found.pairs)
-            if any(a != b for _, a, b in parting.numbers(pair, "gradient"))
+            if any(a != b for _, a, b in compare.numbers(pair, "gradient"))
         ),
         len(found.pairs),
     )
     assert apart >= EXACT
     for pair in found.pairs[:apart]:
         for stage in ("weight", "norm", "coefficient"):
-            compared_numbers = list(parting.numbers(pair, stage))
+            compared_numbers = list(compare.numbers(pair, stage))
             assert compared_numbers
             assert all(a == b for _, a, b in compared_numbers)
 
@@ -64,7 +64,7 @@ def test_after_that_they_part_by_rounding_only(out: Path) -> None:
     found = compared(out, "right")
     assert {each.mistake for each in found.findings} <= {"rounding"}
     assert len(found.partings) <= 1
-    assert parting.compare(out / "original.jsonl", out / "right.jsonl", max_ulp=64).first is None
+    assert compare.compare(out / "original.jsonl", out / "right.jsonl", max_ulp=64).first is None
 
 
 @pytest.mark.parametrize(

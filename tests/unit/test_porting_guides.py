@@ -25,7 +25,7 @@ import pytest
 from porting_pages import AFTER, BEFORE, GUIDES, PORTING, PROOF, SAYS, SILENT, WRONG
 
 from unified_clip._workers import CPU_ONLY
-from unified_clip.parity import mistakes, parting
+from unified_clip.recording import compare, mistakes
 from unified_clip.tensors.files import safetensors
 
 STEPS = 10
@@ -185,13 +185,13 @@ def gradients(out: Path, side: str) -> Iterator[Bits]:
 @pytest.mark.parametrize("guide", GUIDES)
 def test_clip_records_are_identical_where_the_gradients_are(guide: str, proof: Callable[[str], Proof]) -> None:
     out = proof(guide).out
-    found = parting.compare(out / "old.jsonl", out / "new.jsonl")
+    found = compare.compare(out / "old.jsonl", out / "new.jsonl")
     alike = [old == new for old, new in zip(gradients(out, "old"), gradients(out, "new"), strict=True)]
     assert len(found.pairs) == len(alike) == STEPS
     assert all(alike[:EXACT])
     for pair in found.pairs[: alike.index(False) if False in alike else STEPS]:
         for stage in ("gradient", "norm", "coefficient"):
-            compared = list(parting.numbers(pair, stage))
+            compared = list(compare.numbers(pair, stage))
             assert compared or (stage == "gradient" and pair.a.rule == "each")
             assert all(a == b for _, a, b in compared)
 
@@ -200,7 +200,7 @@ def test_clip_records_are_identical_where_the_gradients_are(guide: str, proof: C
 @pytest.mark.parametrize("guide", GUIDES)
 def test_the_first_difference_is_rounding_and_the_page_explains_it(guide: str, proof: Callable[[str], Proof]) -> None:
     out = proof(guide).out
-    found = parting.compare(out / "old.jsonl", out / "new.jsonl")
+    found = compare.compare(out / "old.jsonl", out / "new.jsonl")
     assert {each.mistake for each in found.findings} <= {"rounding"}
     assert found.first is None or (found.first.step > EXACT and found.first.stage in ("weight", "gradient"))
     where, why, *_ = pages.of(guide, PROOF, "text")[1].splitlines()
@@ -213,7 +213,7 @@ def test_the_first_difference_is_rounding_and_the_page_explains_it(guide: str, p
 @pytest.mark.nightly
 @pytest.mark.parametrize("guide", GUIDES)
 def test_some_steps_clip_and_some_do_not(guide: str, proof: Callable[[str], Proof]) -> None:
-    found = parting.compare(proof(guide).out / "old.jsonl", proof(guide).out / "new.jsonl")
+    found = compare.compare(proof(guide).out / "old.jsonl", proof(guide).out / "new.jsonl")
     clipped = [min(pair.b.coefs()) < 1 for pair in found.pairs]
     assert 2 <= clipped.count(True) <= STEPS - 2
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from unified_clip.parity import runs
+from unified_clip.recording import runs
 
 PAGE = (Path(__file__).parents[2] / "docs" / "recording.md").read_text(encoding="utf-8")
 

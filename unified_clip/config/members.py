@@ -12,7 +12,7 @@ from typing import Any
 from .._core import checks
 from .._core.containers import Leaf
 from .._core.gradients import Gradients, wants_clipping
-from .._recording.told import namer
+from ..recording.clip_event import namer
 from .settings import Settings
 
 

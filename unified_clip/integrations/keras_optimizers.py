@@ -13,10 +13,10 @@ import numpy as np
 from keras import ops
 
 from .._core.containers import Leaf
-from .._recording.told import namer
 from ..config.clipper import WINDOW
 from ..config.settings import Settings
 from ..errors import ClipWarning
+from ..recording.clip_event import namer
 from . import steps
 from .steps import UNKNOWN, Kept, LastStep
 

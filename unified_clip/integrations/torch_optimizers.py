@@ -13,9 +13,9 @@ import torch
 from .._core.containers import Leaf
 from .._core.shards import HERE_OR_TOLD, Across
 from .._ops import torch_shards
-from .._recording.told import namer
 from ..config.clipper import Reporting
 from ..config.config import ClipConfig
+from ..recording.clip_event import namer
 from . import torch_scaling
 from .names import check_names
 

@@ -20,8 +20,8 @@ import numpy.typing as npt
 import unified_clip
 
 from .._core.watch import Rule
-from .._recording.calls import DISPATCHER
-from ..record import Recording
+from ..recording.dispatcher import DISPATCHER
+from ..recording.recorder import Recording
 from ..tensors.arithmetic import FORMATS, Float64s
 from ..tensors.types import PARTS, Dense
 

@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Exit status: 0 the same; 1 they part; 2 a file or the command is wrong; 3 a process crashed or hung."""
-    from ..parity.runs import RunError
+    from ..recording.runs import RunError
     from . import verify_report
     from .verify_run import VerifyError, WorkerError
 
@@ -61,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _verify(options: argparse.Namespace, stack: ExitStack) -> Verified:
-    from ..parity import parting
+    from ..recording import compare
     from ..tensors.files.entries import from_array
     from . import verify_compare, verify_run
     from .verify_run import VerifyError
@@ -80,7 +80,7 @@ def _verify(options: argparse.Namespace, stack: ExitStack) -> Verified:
         verify_run.script(side, text, python)
         for side, text, python in zip(("old", "new"), options.verify, pythons, strict=True)
     ]
-    names = parting.read_names(options.map) if options.map else None
+    names = compare.read_names(options.map) if options.map else None
     scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="unified_clip_verify_")))
     (scratch / "weights").mkdir()
     weights = verify_run.read_weights(options.weights, scratch / "weights")
@@ -89,7 +89,7 @@ def _verify(options: argparse.Namespace, stack: ExitStack) -> Verified:
     ran = verify_run.run(scripts, weights, batches, out, timeout)
     held = {name: from_array(each) for name, each in weights.items()}
     steps = len(next(iter(batches.values())))
-    return verify_compare.compare(*ran, weights=held, steps=steps, out=out, names=names, max_ulp=max_ulp)
+    return verify_compare.compare_steps(*ran, weights=held, steps=steps, out=out, names=names, max_ulp=max_ulp)
 
 
 def _directory(path: Path) -> Path:

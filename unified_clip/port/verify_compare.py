@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from ..parity import parting
-from ..parity.parting import Comparison, Finding, Names, Pair
-from ..parity.rounding import GROWTH, ROUNDING, Distance, distance
-from ..parity.runs import Line
+from ..recording import compare
+from ..recording.compare import Comparison, Finding, Names, Pair
+from ..recording.rounding import GROWTH, ROUNDING, Distance, distance
+from ..recording.runs import Line
 from ..tensors.arithmetic import FORMATS
 from .verify_names import Parameters
 from .verify_run import Ran, Script, VerifyError
@@ -94,7 +94,7 @@ class Verified:
         return self.clips.first is None and not any(row.apart(self.max_ulp) for row in self.rows)
 
 
-def compare(
+def compare_steps(
     old: Ran, new: Ran, *, weights: Parameters, steps: int, out: Path, names: Names | None, max_ulp: float
 ) -> Verified:
     """Compare what two functions did. Their recordings are written into `out`, as `old.jsonl` and `new.jsonl`.
@@ -116,7 +116,7 @@ def compare(
     known = {name: other for name, other in beside.names.items() if name in ours and other in theirs}
     called = _called(old.script), _called(new.script)
     called = called if called[0] != called[1] else (old.script.text, new.script.text)
-    clips = parting.compare(settled[0].path, settled[1].path, names=known, max_ulp=max_ulp, called=called)
+    clips = compare.compare(settled[0].path, settled[1].path, names=known, max_ulp=max_ulp, called=called)
     rows = [_row(step, clips, beside, settled) for step in range(1, steps + 1)]
     unclipped = [ran for ran, each in zip((old, new), settled, strict=True) if each.unclipped]
     finding, rounding = None, all(each.mistake.startswith("rounding") for each in clips.findings)
@@ -166,8 +166,8 @@ def _row(step: int, clips: Comparison, beside: Beside, settled: Sequence[Settled
     old, new = ([line for line in run.lines if line.step == step] for run in (clips.a, clips.b))
     pairs = [pair for pair in clips.pairs if pair.a.step == step]
     norm, coefficient = (
-        max((distance(a, b) for pair in pairs for _, a, b in parting.numbers(pair, stage)), default=None)
-        for stage in parting.NUMBERS[-2:]
+        max((distance(a, b) for pair in pairs for _, a, b in compare.numbers(pair, stage)), default=None)
+        for stage in compare.NUMBERS[-2:]
     )
     tensors, update = furthest(beside.gradients(step, settled)), furthest(beside.updates(step))
     alike = len(pairs) == len(old) == len(new) and all(map(_alike, pairs))
@@ -176,7 +176,7 @@ def _row(step: int, clips: Comparison, beside: Beside, settled: Sequence[Settled
 
 def _alike(pair: Pair) -> bool:
     a, b = pair.a, pair.b
-    same_limit = None in (a.threshold, b.threshold) or parting.threshold(a) == parting.threshold(b)
+    same_limit = None in (a.threshold, b.threshold) or compare.threshold(a) == compare.threshold(b)
     return a.rule == b.rule and a.norm_type == b.norm_type and same_limit
 
 

@@ -9,10 +9,10 @@ from typing import Any
 
 from .. import _json
 from .._display import cell
-from ..parity import runs_report
-from ..parity.rounding import Distance
-from ..parity.runs import Line
-from ..parity.runs_report import UNEXPLAINED
+from ..recording import report
+from ..recording.report import UNEXPLAINED
+from ..recording.rounding import Distance
+from ..recording.runs import Line
 from .verify_compare import STAGES, Row, Stage, Verified
 from .verify_run import Script
 from .verify_tensors import Far
@@ -97,7 +97,7 @@ def _but_for(found: Verified) -> str:
 def _parts(found: Verified) -> list[str]:
     """How far the two are the same, beginning with what parts first; and why, after that."""
     why = [f"{found.finding.mistake.capitalize()}: {found.finding.text}."] if found.finding else []
-    clips = runs_report.result(found.clips)
+    clips = report.result(found.clips)
     stages = sorted(WHAT, key=lambda stage: _until(found, stage))
     if _until(found, stages[0]) < (found.clips.first.step if found.clips.first else math.inf):
         first, *rest = (_stage(found, stage) for stage in stages)
@@ -188,7 +188,7 @@ def _far(distance: Distance) -> str:
 
 def as_data(found: Verified) -> dict[str, Any]:
     """The same as JSON has it; infinities and NaN are strings."""
-    clips = runs_report.as_data(found.clips)
+    clips = report.as_data(found.clips)
     data = {
         "old": str(found.old.script),
         "new": str(found.new.script),

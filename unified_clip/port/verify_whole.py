@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from ..parity.parting import Names
+from ..recording.compare import Names
 from .verify_names import Parameters
 from .verify_run import Ran, VerifyError
 

@@ -24,7 +24,7 @@ import unified_clip
 
 from .. import _safetensors, _workers
 from .._dispatch import adapter_of
-from ..record import Recording
+from ..recording.recorder import Recording
 from ..tensors.files.convert_worker import function_in, read_tensor
 from ..tensors.types import PARTS, UnreadableError, densify
 from .observe import Observer

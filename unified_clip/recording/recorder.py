@@ -12,12 +12,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
-from . import _safetensors
-from ._core import checks
-from ._core.watch import Clip
-from ._recording.calls import DISPATCHER
-from ._recording.lines import Lines
-from ._recording.told import ByParameter, Told, called, copies, merged, namer
+from .. import _safetensors
+from .._core import checks
+from .._core.watch import Clip
+from .clip_event import ByParameter, Told, called, copies, merged, namer
+from .dispatcher import DISPATCHER
+from .event_file import Lines
 
 SCHEMA = 1
 """The version of the file's format."""
@@ -129,7 +129,7 @@ class Recording:
         self._lines = Lines(self.path)
         self._lines.write(
             {
-                "unified_clip": sys.modules[__package__].__version__,
+                "unified_clip": sys.modules["unified_clip"].__version__,
                 "schema": SCHEMA,
                 "started": datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
                 "norms": self.norms,

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from .parting import Difference, Finding, Names, Pair, differences, numbers, threshold
+from .compare import Difference, Finding, Names, Pair, differences, numbers, threshold
 from .rounding import GROWTH, ROUNDING, distance, same
 from .runs import Line, Recording, root_of_squares
 

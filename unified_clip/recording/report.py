@@ -7,7 +7,7 @@ from typing import Any
 
 from .. import _json
 from .._display import cell
-from .parting import Agreement, Comparison, Difference
+from .compare import Agreement, Comparison, Difference
 from .runs import Recording
 
 APART, BEYOND = "The runs part", "They part by more than rounding"

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from ..record import NO_CALLS, SCHEMA
+from .recorder import NO_CALLS, SCHEMA
 
 
 class RunError(Exception):

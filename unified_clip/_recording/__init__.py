@@ -1,1 +1,0 @@
-"""What `unified_clip.record` is made of."""

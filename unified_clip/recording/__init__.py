@@ -1,0 +1,1 @@
+"""Record clip calls to an event file, and compare two recordings."""
