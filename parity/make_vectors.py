@@ -15,9 +15,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from unified_clip.parity import cases, oracle, schema
-from unified_clip.parity.cases import Case
-from unified_clip.parity.oracle import Expected
+from unified_clip.parity.judge import oracle
+from unified_clip.parity.judge.oracle import Expected
+from unified_clip.parity.suite import cases, schema
+from unified_clip.parity.suite.cases import Case
 from unified_clip.tensors.types import Gradient, Sparse
 
 VECTORS = Path(__file__).parent / "vectors"

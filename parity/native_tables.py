@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from unified_clip.parity.natives import share
+from unified_clip.parity.known.measure import share
 
 ROOT = Path(__file__).parents[1]
 WORDS = {"raises": "raises", "returns": "accepted", "silent": "silent", "form": "yes"}

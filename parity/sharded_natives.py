@@ -20,8 +20,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 import unified_clip.torch as uc
-from unified_clip.parity import oracle
-from unified_clip.parity.compare import relative_error
+from unified_clip.parity.judge import oracle
+from unified_clip.parity.judge.verdict import relative_error
 from unified_clip.tensors.types import encode, from_numpy
 from unified_clip.tensors.ulp import ulps
 

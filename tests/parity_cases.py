@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from unified_clip.parity.cases import Case
-from unified_clip.parity.manner import Manner
+from unified_clip.parity.suite.call_form import Manner
+from unified_clip.parity.suite.cases import Case
 from unified_clip.tensors import arithmetic, types
 from unified_clip.tensors.types import Dense
 

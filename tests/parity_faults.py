@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from parity_cases import dense
 
-from unified_clip.parity import oracle
-from unified_clip.parity.cases import Case
-from unified_clip.parity.launch import Outcome
+from unified_clip.parity.judge import oracle
+from unified_clip.parity.outcome import Outcome
+from unified_clip.parity.suite.cases import Case
 from unified_clip.tensors.arithmetic import nearest_float
 from unified_clip.tensors.types import Dense
 

@@ -11,10 +11,14 @@ from unittest import mock
 
 from parity_cases import dense, suite
 
-from unified_clip.parity import engine, launch, oracle
-from unified_clip.parity import suite as suites
-from unified_clip.parity.cases import Case
-from unified_clip.parity.launch import DEVICE, HOST, NATIVE, Failure, Found, Outcome
+from unified_clip.parity import engine
+from unified_clip.parity.judge import oracle
+from unified_clip.parity.modes import DEVICE, HOST, NATIVE
+from unified_clip.parity.outcome import Failure, Outcome
+from unified_clip.parity.suite import load as suites
+from unified_clip.parity.suite.cases import Case
+from unified_clip.parity.workers import pool
+from unified_clip.parity.workers.pool import Found
 
 FRAMEWORKS = "[frameworks.numpy]\nmodes = ['host']\n[frameworks.torch]\ntitle = 'PyTorch'\n"
 
@@ -49,17 +53,17 @@ def right(case: Case) -> Outcome:
 def workers(wrong: Wrong) -> Iterator[None]:
     """Workers that give what is right, made wrong."""
 
-    def give(worker: Sequence[str], runs: Sequence[launch.Run], timeout: float, take: launch.Take, *_: Any) -> Found:
+    def give(worker: Sequence[str], runs: Sequence[pool.Run], timeout: float, take: pool.Take, *_: Any) -> Found:
         framework = worker[-1]
         found = Found(versions={framework: "1.0"})
         for mode, case in runs:
             result = wrong(framework, mode, case, right(case))
             if mode == NATIVE and isinstance(result, Outcome):
                 result = dataclasses.replace(result, name=f"torch.{case.call_name}")
-            found.results[mode, case.name] = take(launch.Run(mode, case), result)
+            found.results[mode, case.name] = take(pool.Run(mode, case), result)
         return found
 
-    with mock.patch.object(launch, "run", give):
+    with mock.patch.object(pool, "run", give):
         yield
 
 

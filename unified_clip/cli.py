@@ -238,13 +238,13 @@ def _bench_parser(commands: Commands) -> None:
 
 
 def _init(options: argparse.Namespace) -> int:
-    from .parity import begin, schema
+    from .parity.suite import scaffold, schema
     from .tensors import types
 
     if problem := misplaced(options, {"unified-clip parity without init": WITHOUT_INIT}, "init"):
         return _refuse(problem)
     try:
-        path = begin.write(options.suite, options.gradients)
+        path = scaffold.write(options.suite, options.gradients)
     except (schema.SuiteError, types.UnreadableError) as error:
         return _refuse(str(error))
     where = "" if str(options.suite) == "parity" else f" --suite {shlex.quote(str(path))}"
@@ -253,22 +253,24 @@ def _init(options: argparse.Namespace) -> int:
 
 
 def _parity(options: argparse.Namespace) -> int:
-    from .parity import baseline, engine, report, schema, suite
+    from .parity import engine
+    from .parity.report import baseline, build
+    from .parity.suite import load, schema
     from .port import report as port_report
     from .recording import runs
 
     earlier, recorded, ported = None, [], None
     out = OUT if options.out is None else options.out
     try:
-        found = suite.read(options.suite, accepting=options.accept)
+        found = load.read(options.suite, accepting=options.accept)
         if options.accept and not found.known_file:
             raise schema.SuiteError(f'{options.suite} names no list to write: give it known = "known.toml"')
         if options.accept and options.without:
             raise schema.SuiteError("--accept writes the list from a whole run; leave out --without")
         if options.frameworks:
-            found = suite.only(found, options.frameworks.split(","))
+            found = load.only(found, options.frameworks.split(","))
         if options.without:
-            found = suite.without(found, options.without.split(","))
+            found = load.without(found, options.without.split(","))
         if options.baseline:
             earlier = baseline.read(options.baseline, {case.name for case in found.cases}, list(found.frameworks))
         if options.recorded:
@@ -287,13 +289,13 @@ def _parity(options: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         return _interrupted()
     if earlier is not None:
-        run = dataclasses.replace(run, changes=baseline.changes(earlier, report.as_data(run)))
+        run = dataclasses.replace(run, changes=baseline.changes(earlier, build.as_data(run)))
     try:
-        report.write(run, out, recorded, ported)
+        build.write(run, out, recorded, ported)
     except OSError as error:
         return _refuse(_cannot_be_written(out, error))
     with suppress(SystemExit):  # of rich, with 1, where nobody reads on
-        report.show(run, out)
+        build.show(run, out)
     if options.accept and found.known_file:
         return _accept(run, found.known_file)
     return run.exit_code
@@ -301,7 +303,7 @@ def _parity(options: argparse.Namespace) -> int:
 
 def _to_plot(path: Path) -> list[dict[str, Any]]:
     """Return the lines of a recording. RunError: it has no norm that can be plotted."""
-    from .parity import recorded_plot
+    from .parity.report import recorded_plot
     from .recording import runs
 
     run = runs.read(path)
@@ -313,12 +315,12 @@ def _to_plot(path: Path) -> list[dict[str, Any]]:
 
 
 def _accept(run: engine.Run, path: Path) -> int:
-    from .parity import accept
+    from .parity.known import update
 
     if run.ours_differ or run.incomplete:
         complain(f"nothing was accepted: something else is wrong than {path} is about")
         return run.exit_code or 1  # which a baseline may excuse, and this does not
-    changes = accept.write(path, run)
+    changes = update.write(path, run)
     counts = f"{changes.kept} kept, {changes.dropped} dropped, {changes.added} added"
     print(safe(f"{path}: {counts}; read it before you commit it."))
     return 0

@@ -114,20 +114,20 @@ def assert_clip_parity(
     """
     __tracebackhide__ = True
     _need_extra()
-    from .parity import one_case
+    from .parity import single_case
 
     pythons = {name: str(python) for name, python in (interpreters or {}).items()}
     chosen = list(dict.fromkeys(_installed(pythons) if frameworks is None else frameworks))
     _check(chosen, pythons, missing)
-    case = one_case.make(grads, _name(rule), arguments)
+    case = single_case.make(grads, _name(rule), arguments)
     if not any(each is not None for each in case.gradients):
         raise ValueError(f"grads holds no gradient, so nothing can be compared. {GIVE_GRADIENTS}")
-    outcomes = one_case.run(case, {name: pythons.get(name, sys.executable) for name in chosen}, TIMEOUT)
-    absent, wrong = one_case.judge(case, outcomes)
+    outcomes = single_case.run(case, {name: pythons.get(name, sys.executable) for name in chosen}, TIMEOUT)
+    absent, wrong = single_case.problems(case, outcomes)
     if missing == "fail":
         wrong = absent + wrong
     if wrong:
-        call = case.name.removeprefix(f"{one_case.GIVEN}: ")
+        call = case.name.removeprefix(f"{single_case.GIVEN}: ")
         lines = [f"{call} is not the same everywhere", *wrong]
         raise AssertionError(safe("\n".join(lines), keep="\n"))
     if absent:

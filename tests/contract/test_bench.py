@@ -12,7 +12,7 @@ from kits import Kit, in_a_new_process
 from unified_clip.bench import lists, measure, worker
 from unified_clip.bench.measure import Pair
 from unified_clip.bench.pairs import FRAMEWORKS
-from unified_clip.parity.manner import leaves
+from unified_clip.parity.suite.call_form import leaves
 
 pytestmark = pytest.mark.nightly
 

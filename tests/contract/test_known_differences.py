@@ -9,9 +9,12 @@ from typing import NamedTuple
 import pytest
 from kits import Kit
 
-from unified_clip.parity import launch, natives, oracle, suite
-from unified_clip.parity.launch import NATIVE
-from unified_clip.parity.natives import Difference, Known
+from unified_clip.parity.judge import oracle
+from unified_clip.parity.known import measure
+from unified_clip.parity.known.measure import Difference, Known
+from unified_clip.parity.modes import NATIVE
+from unified_clip.parity.suite import load
+from unified_clip.parity.workers import pool
 
 pytestmark = pytest.mark.nightly
 
@@ -22,7 +25,7 @@ SUITE = Path(__file__).parents[2] / "parity"
 def listed(kit: Kit, request: pytest.FixtureRequest) -> list[Known]:
     if not kit.exact or request.config.getoption("--framework") != kit.name:
         pytest.skip("natives have one path, and are run as they come")
-    entries = [entry for entry in suite.read(SUITE).known if entry.framework == kit.name]
+    entries = [entry for entry in load.read(SUITE).known if entry.framework == kit.name]
     if not entries:
         pytest.skip(f"{kit.name} has no functions of its own in the suite")
     return entries
@@ -38,11 +41,11 @@ class Ran(NamedTuple):
 @pytest.fixture(scope="module")
 def ran(kit: Kit, listed: list[Known]) -> Ran:
     """In a process of their own, as in a parity run."""
-    chosen = suite.only(suite.read(SUITE), [kit.name])
+    chosen = load.only(load.read(SUITE), [kit.name])
     cases = [case for case in chosen.cases if not case.frameworks or kit.name in case.frameworks]
-    came = launch.run(launch.command(kit.name), [launch.Run(NATIVE, case) for case in cases], chosen.timeout)
+    came = pool.run(pool.command(kit.name), [pool.Run(NATIVE, case) for case in cases], chosen.timeout)
     results = {case.name: came.results[NATIVE, case.name] for case in cases}
-    measured = {case.name: natives.measure(case, oracle.expect(case), results[case.name]) for case in cases}
+    measured = {case.name: measure.measure(case, oracle.expect(case), results[case.name]) for case in cases}
     found = {(kit.name, name): difference for name, difference in measured.items() if difference}
     return Ran(found, {kit.name: came.versions})
 
@@ -54,7 +57,7 @@ def known(kit: Kit, listed: list[Known], ran: Ran) -> list[Known]:
 
 
 def problems(known: list[Known], ran: Ran) -> list[str]:
-    _, wrong, shown = natives.judge(known, ran.found, ran.versions)
+    _, wrong, shown = measure.judge(known, ran.found, ran.versions)
     return [*wrong.values(), *(each.problem for each in shown if each.problem)]
 
 
@@ -69,6 +72,6 @@ def test_no_entry_can_be_spared(known: list[Known], ran: Ran) -> None:
 
 
 def test_an_entry_that_does_not_show_is_wrong(known: list[Known], ran: Ran) -> None:
-    for kind in natives.KINDS:
+    for kind in measure.KINDS:
         more = dataclasses.replace(known[0], kind=kind, function="*", cases=["four by 32: *"])
         assert "it shows nowhere" in problems([*known, more], ran), kind

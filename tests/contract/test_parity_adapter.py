@@ -13,12 +13,17 @@ import pytest
 from kits import Kit
 from parity_cases import case, dense
 
-from unified_clip.parity import compare, launch, natives, oracle, worker
-from unified_clip.parity import suite as suites
-from unified_clip.parity.adapter import Adapter
-from unified_clip.parity.calls import CALLS
-from unified_clip.parity.cases import Case
-from unified_clip.parity.launch import DEVICE, HOST, IN_GRAPHS, NATIVE, Outcome
+from unified_clip.parity import outcome
+from unified_clip.parity.adapters.base import Adapter
+from unified_clip.parity.judge import oracle
+from unified_clip.parity.judge.verdict import judge
+from unified_clip.parity.known import measure
+from unified_clip.parity.modes import DEVICE, HOST, IN_GRAPHS, NATIVE
+from unified_clip.parity.outcome import Outcome
+from unified_clip.parity.suite import load as suites
+from unified_clip.parity.suite.cases import Case
+from unified_clip.parity.suite.public_calls import CALLS
+from unified_clip.parity.workers import pool, worker
 from unified_clip.tensors import types
 from unified_clip.tensors.arithmetic import FORMATS
 from unified_clip.tensors.files import safetensors
@@ -50,7 +55,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture
 def adapter(kit: Kit) -> Adapter:
-    found: Adapter = importlib.import_module(f"unified_clip.parity.adapter_{kit.name}").Framework()
+    found: Adapter = importlib.import_module(f"unified_clip.parity.adapters.{kit.name}").Framework()
     return found
 
 
@@ -141,8 +146,8 @@ def test_every_call_is_made_inside_graphs(kit: Kit, adapter: Adapter, modes: lis
     for mode in modes:
         fit = [one for one in cases if one.is_for_graphs(SUITE.frameworks[kit.name].left_out.get(mode, ()))]
         assert len(fit) > len(CALLS) / 2
-        for one, outcome in zip(fit, outcomes(adapter, kit.namespace, mode, fit, tmp_path), strict=True):
-            verdict = compare.judge(one, oracle.expect(one), outcome, mode)
+        for one, result in zip(fit, outcomes(adapter, kit.namespace, mode, fit, tmp_path), strict=True):
+            verdict = judge(one, oracle.expect(one), result, mode)
             assert verdict.kind in ("equal", "close"), (mode, one.name, verdict.detail)
 
 
@@ -165,7 +170,7 @@ def test_a_fault_inside_a_graph_is_found_at_its_case(
     cases = [case(DENSE, name, **ARGUMENTS[name]) for name in ("clip_by_value", "clip_by_global_norm", "clip_by_norm")]
     for mode in modes:
         found = outcomes(adapter, faulty, mode, cases, tmp_path)
-        verdicts = [compare.judge(*each, mode) for each in zip(cases, map(oracle.expect, cases), found, strict=True)]
+        verdicts = [judge(*each, mode) for each in zip(cases, map(oracle.expect, cases), found, strict=True)]
         assert [verdict.kind for verdict in verdicts] == ["equal", "different", "unreadable"]
         assert "planted" in verdicts[2].detail
 
@@ -174,13 +179,13 @@ def test_an_error_leaves_a_graph(kit: Kit, adapter: Adapter, modes: list[str], t
     one = case(DENSE, "clip_by_global_norm", clip_norm=-1.0, raises="ValueError")
     for mode in modes:
         if one.is_for_graphs(SUITE.frameworks[kit.name].left_out.get(mode, ())):
-            (outcome,) = outcomes(adapter, kit.namespace, mode, [one], tmp_path)
-            assert compare.judge(one, oracle.expect(one), outcome, mode).kind == "equal"
+            (result,) = outcomes(adapter, kit.namespace, mode, [one], tmp_path)
+            assert judge(one, oracle.expect(one), result, mode).kind == "equal"
 
 
 def check(kit: Kit, adapter: Adapter, path: str, tmp_path: Path, one: Case) -> None:
     """Ours has to agree with the oracle."""
-    verdict = compare.judge(one, oracle.expect(one), run(kit, adapter, one, path, tmp_path), path)
+    verdict = judge(one, oracle.expect(one), run(kit, adapter, one, path, tmp_path), path)
     assert verdict.kind in (("equal",) if kit.exact else ("equal", "close")), verdict.detail
 
 
@@ -199,7 +204,7 @@ NATIVES = {
 def test_every_native_is_called(kit: Kit, adapter: Adapter, tmp_path: Path, name: str) -> None:
     gradients = [dense([[3.0], [4.0]]), dense([-1.5, 0.5])]
     one = case(gradients, name, **ARGUMENTS[name])
-    difference = natives.measure(one, oracle.expect(one), run(kit, adapter, one, NATIVE, tmp_path))
+    difference = measure.measure(one, oracle.expect(one), run(kit, adapter, one, NATIVE, tmp_path))
     assert (difference is not None) == (name in NATIVES.get(kit.name, ()))
     if difference and name != "append_gradient_clip_ops":  # which does nothing
         assert difference.kind == ""
@@ -208,7 +213,7 @@ def test_every_native_is_called(kit: Kit, adapter: Adapter, tmp_path: Path, name
 
 def test_a_native_with_slices_is_tensorflows(kit: Kit, adapter: Adapter, tmp_path: Path) -> None:
     one = case([dense([[3.0, 0.5], [4.0, 0.0]])], "clip_by_norm", clip_norm=2.5, axes=[0])
-    difference = natives.measure(one, oracle.expect(one), run(kit, adapter, one, NATIVE, tmp_path))
+    difference = measure.measure(one, oracle.expect(one), run(kit, adapter, one, NATIVE, tmp_path))
     assert (difference is not None) == (kit.name == "tensorflow")
 
 
@@ -228,12 +233,12 @@ def run(kit: Kit, adapter: Adapter, one: Case, mode: str, tmp_path: Path) -> Out
 
 def outcomes(
     adapter: Adapter, namespace: Any, mode: str, cases: list[Case], tmp_path: Path
-) -> list[Outcome | launch.Failure]:
+) -> list[Outcome | outcome.Failure]:
     """The outcomes of cases that share a graph, by way of the files that the worker reads and writes."""
-    launch.write_job(tmp_path, {number: launch.Run(mode, one) for number, one in enumerate(cases)})
+    pool.write_job(tmp_path, {number: pool.Run(mode, one) for number, one in enumerate(cases)})
     described = json.loads((tmp_path / "job.json").read_text(encoding="utf-8"))["cases"]
     jobs = [(described[one.name], one.gradients) for one in cases]
     for number, (result, found) in enumerate(worker.run_cases(adapter, namespace, mode, jobs)):
         safetensors.save(tmp_path / f"{number}.safetensors", found)
         worker.write_json(tmp_path / f"{number}.json", result)
-    return [launch._read_result(tmp_path, number) for number in range(len(cases))]
+    return [pool._read_result(tmp_path, number) for number in range(len(cases))]

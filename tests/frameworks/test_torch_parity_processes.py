@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 from parity_cases import case, dense
 
-from unified_clip.parity import compare, launch, oracle
-from unified_clip.parity.cases import Case
-from unified_clip.parity.compare import Verdict
-from unified_clip.parity.launch import PROCESSES
+from unified_clip.parity import modes
+from unified_clip.parity.judge import oracle
+from unified_clip.parity.judge.verdict import Verdict, judge
+from unified_clip.parity.modes import PROCESSES
+from unified_clip.parity.suite.cases import Case
+from unified_clip.parity.workers import pool
 
 GRADIENTS = [
     dense(np.random.default_rng(size).standard_normal((size, 3))) if size else dense(0.5) for size in (5, 1, 7, 0, 2, 4)
@@ -23,7 +25,7 @@ from unittest import mock
 import torch.distributed as dist
 import unified_clip.torch as uc
 from unified_clip._ops.torch_shards import TorchShards
-from unified_clip.parity import worker
+from unified_clip.parity.workers import worker
 
 right = uc.clip_grad_norm_
 
@@ -64,8 +66,8 @@ KINDS = {
 
 
 def verdicts(worker: list[str], mode: str, cases: list[Case]) -> list[Verdict]:
-    found = launch.run(worker, [launch.Run(mode, each) for each in cases], 120.0).results
-    return [compare.judge(each, oracle.expect(each), found[mode, each.name], mode) for each in cases]
+    found = pool.run(worker, [pool.Run(mode, each) for each in cases], 120.0).results
+    return [judge(each, oracle.expect(each), found[mode, each.name], mode) for each in cases]
 
 
 @pytest.fixture(scope="module")
@@ -96,17 +98,18 @@ def test_every_process_has_the_bits_of_one() -> None:
         }.items()
     ]
     cases.append(case(GRADIENTS, "clip_grad_norm_", max_norm=-1.0, raises="ValueError"))
-    assert [each.kind for each in verdicts(launch.command("torch"), "processes_4", cases)] == ["equal"] * len(cases)
+    assert [each.kind for each in verdicts(pool.command("torch"), "processes_4", cases)] == ["equal"] * len(cases)
 
 
 @pytest.mark.nightly
 def test_tensors_that_one_process_holds_are_not_taken_for_shared_ones() -> None:
-    code = "from unified_clip.parity import adapter_torch, adapter_torch_sharded, worker\n"
-    code += "adapter_torch_sharded.Sharded.make_all = adapter_torch.Framework.make_all\nworker.main()"
+    code = "from unified_clip.parity.adapters import torch, torch_dtensor\n"
+    code += "from unified_clip.parity.workers import worker\n"
+    code += "torch_dtensor.Sharded.make_all = torch.Framework.make_all\nworker.main()"
     (verdict,) = verdicts([sys.executable, "-c", code, "torch"], "processes_2", [case(GRADIENTS, "global_norm")])
     assert (verdict.kind, "does not take what was to be run: 2 processes" in verdict.detail) == ("crashed", True)
 
 
 def test_the_modes_are_of_frameworks_that_have_them() -> None:
-    assert set(PROCESSES) <= set(launch.modes_of("torch"))
-    assert not set(PROCESSES) & set(launch.modes_of("tensorflow"))
+    assert set(PROCESSES) <= set(modes.modes_of("torch"))
+    assert not set(PROCESSES) & set(modes.modes_of("tensorflow"))

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import toyframe
 
-from ..tensors.frameworks.toy import Converter
-from . import adapter
-from .adapter import LEARNING_RATE
+from ...tensors.frameworks.toy import Converter
+from . import base
+from ..outcome import LEARNING_RATE
 
 
-class Framework(Converter, adapter.Adapter):
+class Framework(Converter, base.Adapter):
     writes = True
 
     def sgd(self, gradients: Sequence[Any]) -> Sequence[Any]:

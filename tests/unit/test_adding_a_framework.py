@@ -64,7 +64,7 @@ def write_tests_of_its_paths(copy: Path) -> None:
 
 
 def add_it_to_the_parity_suite(copy: Path) -> None:
-    shutil.copy(TOY / "adapter_toy.py", copy / "unified_clip" / "parity")
+    shutil.copy(TOY / "adapter_toy.py", copy / "unified_clip" / "parity" / "adapters" / "toy.py")
     append(copy / "parity" / "suite.toml", TABLE)
     for path in (copy / "parity" / "cases").glob("*.toml"):  # NumPy is named where tensors can be written
         path.write_text(re.sub(r'^frameworks = \["numpy"', r'\g<0>, "toy"', path.read_text(), flags=re.MULTILINE))

@@ -56,10 +56,10 @@ class Machine:
         """What the worker does first. `frameworks`: for `init` no others are there."""
         program = self.programs.parent / "program.py"
         program.write_text(
-            "import sys\nfrom unified_clip import cli\nfrom unified_clip.parity import launch\n"
-            f"code = {code!r} + '\\nfrom unified_clip.parity import worker; worker.main()'\n"
+            "import sys\nfrom unified_clip import cli\nfrom unified_clip.parity.workers import pool as launch\n"
+            f"code = {code!r} + '\\nfrom unified_clip.parity.workers import worker; worker.main()'\n"
             "launch.command = lambda framework, python: [python, '-c', code, framework]\n"
-            "from unified_clip.parity import begin\n"
+            "from unified_clip.parity.suite import scaffold as begin\n"
             f"begin.PACKAGES = {{name: name for name in {frameworks!r}}} or begin.PACKAGES\nsys.exit(cli.main())\n",
             encoding="utf-8",
         )

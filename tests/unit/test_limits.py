@@ -17,7 +17,7 @@ from gradient_files import Found, write_safetensors
 from parity_cases import ONE_CASE, suite
 
 from unified_clip import _limits, cli
-from unified_clip.parity import recorded_plot
+from unified_clip.parity.report import recorded_plot
 from unified_clip.tensors import files
 from unified_clip.tensors.types import UnreadableError, densify
 

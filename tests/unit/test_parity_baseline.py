@@ -15,11 +15,13 @@ import pytest
 from parity_cases import ONE_CASE, WORKED, case, suite
 
 from unified_clip import cli
-from unified_clip.parity import baseline, engine, launch
-from unified_clip.parity.baseline import Change
-from unified_clip.parity.compare import Verdict
-from unified_clip.parity.launch import HOST
-from unified_clip.parity.schema import SuiteError
+from unified_clip.parity import engine
+from unified_clip.parity.judge.verdict import Verdict
+from unified_clip.parity.modes import HOST
+from unified_clip.parity.report import baseline
+from unified_clip.parity.report.baseline import Change
+from unified_clip.parity.suite.schema import SuiteError
+from unified_clip.parity.workers import pool
 
 Report = dict[str, Any]
 
@@ -278,8 +280,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
 
     def call(out: str, *options: str, norm: float = 5.0) -> int:
         code = f"import numpy as np, unified_clip.numpy as uc; uc.global_norm = lambda *_: np.float32({norm})\n"
-        code += "from unified_clip.parity import worker; worker.main()"
-        monkeypatch.setattr(launch, "command", lambda framework, python: [sys.executable, "-c", code, framework])
+        code += "from unified_clip.parity.workers import worker; worker.main()"
+        monkeypatch.setattr(pool, "command", lambda framework, python: [sys.executable, "-c", code, framework])
         monkeypatch.chdir(tmp_path)
         return cli.main(["parity", "--suite", str(where), "--out", out, *options])
 

@@ -10,10 +10,11 @@ import pytest
 from parity_cases import dense, suite
 from parity_runs import Result, as_it_should_be, run
 
-from unified_clip.parity import by_rule, page, report
-from unified_clip.parity import suite as suites
-from unified_clip.parity.cases import Case
-from unified_clip.parity.launch import HOST, NATIVE, Outcome
+from unified_clip.parity.modes import HOST, NATIVE
+from unified_clip.parity.outcome import Outcome
+from unified_clip.parity.report import build, by_rule, page
+from unified_clip.parity.suite import load as suites
+from unified_clip.parity.suite.cases import Case
 
 FRAMEWORKS = """
     [frameworks.torch]
@@ -43,7 +44,7 @@ CASES = """
 
 
 def data_of(directory: Path, wrong: Any = as_it_should_be, cases: str = CASES) -> Any:
-    return report.as_data(run(directory, wrong, cases, FRAMEWORKS))
+    return build.as_data(run(directory, wrong, cases, FRAMEWORKS))
 
 
 def rows_of(data: Any) -> dict[str, by_rule.Row]:

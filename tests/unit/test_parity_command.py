@@ -25,11 +25,13 @@ from parity_cases import WORKED, case, suite
 import unified_clip
 from unified_clip import cli
 from unified_clip._install import command
-from unified_clip.parity import engine, launch, report, text
-from unified_clip.parity import suite as suites
-from unified_clip.parity.compare import Verdict
-from unified_clip.parity.launch import HOST
-from unified_clip.parity.natives import Difference, Judgement, Known, Shown
+from unified_clip.parity import engine
+from unified_clip.parity.judge.verdict import Verdict
+from unified_clip.parity.known.measure import Difference, Judgement, Known, Shown
+from unified_clip.parity.modes import HOST
+from unified_clip.parity.report import build, markdown
+from unified_clip.parity.suite import load as suites
+from unified_clip.parity.workers import pool
 
 FIRST = case(WORKED, "clip_by_global_norm", clip_norm=5.0)
 
@@ -68,17 +70,17 @@ def test_frameworks_that_gave_the_same_bits_are_said_to_only_where_two_were_comp
     said = "On the host path all frameworks gave the same bits."
     alone = result("equal", "missing", may_be_missing=["torch"])
     natives = dataclasses.replace(with_native(""), rows=[])
-    assert said in text.headline(report.as_data(result("equal", "equal")))
+    assert said in markdown.headline(build.as_data(result("equal", "equal")))
     assert alone.exit_code == 0
-    assert said not in text.headline(report.as_data(alone))
-    assert said not in text.headline({**report.as_data(natives), "exit_code": 0})
+    assert said not in markdown.headline(build.as_data(alone))
+    assert said not in markdown.headline({**build.as_data(natives), "exit_code": 0})
 
 
 def test_a_framework_that_is_missing_is_not_said_to_agree() -> None:
     run = result("equal", "equal", may_be_missing=["jax"])
     cells = {**run.rows[0].cells, "jax": engine.Cell({HOST: Verdict("missing")}, {})}
     run = dataclasses.replace(run, frameworks=("numpy", "torch", "jax"), rows=[engine.Row(FIRST, {}, cells)])
-    first, *others = text.headline(report.as_data(run))
+    first, *others = markdown.headline(build.as_data(run))
     assert first == "PASS: 1 case on numpy, torch, jax: 2 results of ours are exact, without jax, which may be missing."
     assert "On the host path numpy, torch gave the same bits." in others
 
@@ -95,7 +97,7 @@ def test_a_list_of_known_differences_that_is_not_true_fails() -> None:
 
 def test_the_report_says_which_versions_a_known_difference_is_about(tmp_path: Path) -> None:
     entry = dataclasses.replace(KNOWN, versions="torch>=2.13")
-    report.write(result("equal", "equal", known=[Shown(entry, ["a"], 0.5)]), tmp_path)
+    build.write(result("equal", "equal", known=[Shown(entry, ["a"], 0.5)]), tmp_path)
     assert "| it is so (torch>=2.13) |" in (tmp_path / "parity.md").read_text(encoding="utf-8")
     assert json.loads((tmp_path / "parity.json").read_text(encoding="utf-8"))["known"][0]["versions"] == "torch>=2.13"
 
@@ -108,21 +110,21 @@ def test_a_framework_may_be_missing_where_the_suite_says_so() -> None:
 
 def test_the_report_names_what_is_wrong(tmp_path: Path) -> None:
     run = result("equal", "different", digests=("a", "b"), known=[Shown(KNOWN, [], 0.0, "it shows nowhere")])
-    report.write(run, tmp_path)
-    text = (tmp_path / "parity.md").read_text(encoding="utf-8")
-    assert f"torch, host path, different: {FIRST.name}: why" in text
-    assert f"- frameworks differ from each other on the host path: {FIRST.name}: norm" in text
-    assert "known difference torch, torch.norm, 'it is so': it shows nowhere" in text
+    build.write(run, tmp_path)
+    markdown = (tmp_path / "parity.md").read_text(encoding="utf-8")
+    assert f"torch, host path, different: {FIRST.name}: why" in markdown
+    assert f"- frameworks differ from each other on the host path: {FIRST.name}: norm" in markdown
+    assert "known difference torch, torch.norm, 'it is so': it shows nowhere" in markdown
     data = json.loads((tmp_path / "parity.json").read_text(encoding="utf-8"))
     assert data["cases"][0]["stages_apart"] == ["norm"]
     assert data["summary"]["host"] == {"numpy": {"equal": 1}, "torch": {"different": 1}}
-    report.write(with_native("nobody knows"), tmp_path)
+    build.write(with_native("nobody knows"), tmp_path)
     assert f"torch, torch.norm: {FIRST.name}: nobody knows" in (tmp_path / "parity.md").read_text(encoding="utf-8")
 
 
 def test_junit_has_a_failure_an_error_or_a_skip_for_each(tmp_path: Path) -> None:
     def found(run: engine.Run) -> dict[str, list[str]]:
-        report.write(run, tmp_path)
+        build.write(run, tmp_path)
         root = ElementTree.parse(tmp_path / "parity.xml").getroot()
         return {
             suite.attrib["name"]: [f"{mark.tag}: {mark.get('message')}" for case in suite for mark in case]
@@ -147,7 +149,7 @@ def test_a_workers_colours_do_not_break_the_xml(tmp_path: Path) -> None:
     run = result("equal", "crashed")
     coloured = Verdict("crashed", detail="\x1b[31mred\x00")
     cells = {**run.rows[0].cells, "torch": engine.Cell({HOST: coloured}, {})}
-    report.write(dataclasses.replace(run, rows=[engine.Row(FIRST, {}, cells)]), tmp_path)
+    build.write(dataclasses.replace(run, rows=[engine.Row(FIRST, {}, cells)]), tmp_path)
     (error,) = ElementTree.parse(tmp_path / "parity.xml").getroot().iter("error")
     assert error.get("message") == "\\x1b[31mred\\x00"
 
@@ -155,20 +157,20 @@ def test_a_workers_colours_do_not_break_the_xml(tmp_path: Path) -> None:
 def test_when_one_worker_is_interrupted_the_others_are_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begun, ended = threading.Event(), []
 
-    def work(worker: list[str], *_: Any) -> launch.Found:
+    def work(worker: list[str], *_: Any) -> pool.Found:
         if worker[-1] == "torch":
             begun.wait(10)
             raise KeyboardInterrupt
         begun.set()
-        ended.append(launch.STOP.wait(10))
-        return launch.Found()
+        ended.append(pool.STOP.wait(10))
+        return pool.Found()
 
-    monkeypatch.setattr(launch, "run", work)
+    monkeypatch.setattr(pool, "run", work)
     path = suite(tmp_path, ONE_CASE, frameworks="[frameworks.numpy]\n[frameworks.torch]\nmodes = ['host']")
     with pytest.raises(KeyboardInterrupt):
         engine.run(suites.read(path))
     assert ended == [True]
-    assert launch.STOP.is_set()  # for threads that the interrupt left alone, until the next run
+    assert pool.STOP.is_set()  # for threads that the interrupt left alone, until the next run
 
 
 def test_a_run_that_compared_nothing_does_not_pass() -> None:
@@ -180,7 +182,7 @@ def test_a_native_without_a_result_is_a_failure(tmp_path: Path) -> None:
     cell = dataclasses.replace(run.rows[0].cells["torch"], failure=Verdict("crashed", detail="signal 11"))
     run = dataclasses.replace(run, rows=[engine.Row(FIRST, {}, {**run.rows[0].cells, "torch": cell})])
     assert run.exit_code == 3
-    report.write(run, tmp_path)
+    build.write(run, tmp_path)
     assert f"torch, natives, crashed: {FIRST.name}: signal 11" in (tmp_path / "parity.md").read_text(encoding="utf-8")
 
 
@@ -188,8 +190,8 @@ def test_a_difference_of_a_native_alone_fails_too(tmp_path: Path) -> None:
     where = suite(tmp_path, NEGATIVE, frameworks="[frameworks.torch]\nmodes = ['native']")
     run = engine.run(suites.read(where))
     assert run.exit_code == 1
-    assert "it returns where an error is due" in report.problems(run)[0].detail
-    assert [row[1:] for row in text.rows(report.as_data(run), text.ours)] == [[text.NOTHING]]
+    assert "it returns where an error is due" in build.problems(run)[0].detail
+    assert [row[1:] for row in markdown.rows(build.as_data(run), markdown.ours)] == [[markdown.NOTHING]]
 
 
 def test_known_differences_are_of_the_versions_that_the_worker_reports(tmp_path: Path) -> None:
@@ -204,16 +206,14 @@ def test_known_differences_are_of_the_versions_that_the_worker_reports(tmp_path:
 def test_a_framework_that_always_crashes_is_a_failure_and_no_difference(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        launch, "command", lambda framework, python: [python, "-c", "import os; os._exit(3)", framework]
-    )
+    monkeypatch.setattr(pool, "command", lambda framework, python: [python, "-c", "import os; os._exit(3)", framework])
     known = "[[known]]\nframework = 'torch'\nfunction = '*'\nkind = 'raises'\ncases = ['*']\nreason = 'so'"
     where = suite(tmp_path, ONE_CASE, known, frameworks="[frameworks.torch]")
     assert engine.run(suites.read(where)).exit_code == 3
 
 
 def test_junit_counts(tmp_path: Path) -> None:
-    report.write(result("different", "crashed"), tmp_path)
+    build.write(result("different", "crashed"), tmp_path)
     root = ElementTree.parse(tmp_path / "parity.xml").getroot()
     counts = {
         suite.get("name"): [suite.get(key) for key in ("tests", "failures", "errors", "skipped")] for suite in root
@@ -282,8 +282,8 @@ def test_a_recorded_run_without_norms_is_refused(
 
 def test_the_command_fails_on_a_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code = "from unified_clip._core import rule; rule.PYTORCH = rule.PADDLE; "
-    code += "from unified_clip.parity import worker; worker.main()"
-    monkeypatch.setattr(launch, "command", lambda framework, python: [python, "-c", code, framework])
+    code += "from unified_clip.parity.workers import worker; worker.main()"
+    monkeypatch.setattr(pool, "command", lambda framework, python: [python, "-c", code, framework])
     arguments = ["parity", "--suite", str(suite(tmp_path, ONE_CASE)), "--out", str(tmp_path / "out")]
     assert cli.main(arguments) == 1
 
@@ -292,7 +292,7 @@ def test_the_report_is_the_same_every_time_but_for_what_it_took(tmp_path: Path) 
     found = suites.read(suite(tmp_path, ONE_CASE))
     written = []
     for name in ("first", "second"):
-        report.write(engine.run(found), tmp_path / name)
+        build.write(engine.run(found), tmp_path / name)
         files = {file.name: file.read_text(encoding="utf-8") for file in (tmp_path / name).iterdir()}
         files["parity.xml"] = re.sub(' time(stamp)?="[^"]+"', "", files["parity.xml"])
         written.append(files)
@@ -339,7 +339,7 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)  # and nohup this
 threading.Thread(target=time.sleep, args=[600], daemon=True).start()
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
 from unified_clip import cli
-from unified_clip.parity import launch
+from unified_clip.parity.workers import pool as launch
 launch.command = lambda framework, python: [python, "-c", "import time; time.sleep(600)", framework]
 sys.exit(cli.main(sys.argv[1:]))
 """

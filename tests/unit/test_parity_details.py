@@ -10,10 +10,11 @@ import numpy as np
 from parity_cases import case, dense
 from parity_runs import right
 
-from unified_clip.parity import details, oracle
-from unified_clip.parity.cases import Case
-from unified_clip.parity.details import Details
-from unified_clip.parity.launch import DEVICE, HOST, NATIVE, Outcome
+from unified_clip.parity.judge import oracle, worst_element
+from unified_clip.parity.judge.worst_element import Details
+from unified_clip.parity.modes import DEVICE, HOST, NATIVE
+from unified_clip.parity.outcome import Outcome
+from unified_clip.parity.suite.cases import Case
 from unified_clip.tensors.types import Dense
 
 GIVEN = [dense([[3.0, 4.0], [1.0, 2.0]]), None, dense([8.0, 1.0])]
@@ -23,7 +24,7 @@ AFTER_ONE = 2.0**-23
 
 
 def find(one: Case, **outcomes: Outcome) -> dict[str, Details]:
-    return details.find(one, oracle.expect(one), outcomes, outcomes)
+    return worst_element.find(one, oracle.expect(one), outcomes, outcomes)
 
 
 def ours(one: Case, **changed: Any) -> Details:
@@ -47,7 +48,7 @@ def test_a_wrong_norm_is_where_a_difference_begins_whatever_comes_after() -> Non
     next_one = float(np.nextafter(np.float32(norm.values()), np.float32(np.inf)))
     found = ours(NAMED, norm=dense(next_one), gradients=scaled(NAMED, 2.0))
     assert (found.stage, found.gradient, found.place) == ("norm", None, "the norm")
-    assert (found.exact, found.ours) == (float(norm.values()), details.Number(next_one, 1.0))
+    assert (found.exact, found.ours) == (float(norm.values()), worst_element.Number(next_one, 1.0))
     assert (found.apart, found.compared) == (1, 1)
 
 
@@ -95,12 +96,13 @@ def test_the_native_is_shown_beside_ours_and_the_nearer_side_is_named() -> None:
     one = case([dense([3.0, 4.0])], "global_norm")
     near, far = Outcome(dense(5.0 + 2.0**-21)), Outcome(dense(5.0 + 2.0**-20))
     found = find(one, device=near, native=far)[DEVICE]
-    assert (found.ours, found.native) == (details.Number(5.0 + 2.0**-21, 1.0), details.Number(5.0 + 2.0**-20, 2.0))
+    assert found.ours == worst_element.Number(5.0 + 2.0**-21, 1.0)
+    assert found.native == worst_element.Number(5.0 + 2.0**-20, 2.0)
     assert found.nearer == "ours"
     assert find(one, device=far, native=near)[DEVICE].nearer == "native"
     assert find(one, device=far, native=far)[DEVICE].nearer is None
     beside_host = find(one, device=near, host=right(one), native=far)[NATIVE]
-    assert beside_host.ours == details.Number(5.0, 0.0)
+    assert beside_host.ours == worst_element.Number(5.0, 0.0)
 
 
 def test_a_norm_in_another_dtype_is_measured_in_that_of_the_right_one() -> None:

@@ -14,10 +14,13 @@ from hypothesis import strategies as st
 from parity_cases import case, dense
 from parity_faults import Mistake, clipped
 
-from unified_clip.parity import compare, diagnose, natives, oracle
-from unified_clip.parity.cases import Case
-from unified_clip.parity.launch import DEVICE, HOST, Failure, Outcome
-from unified_clip.parity.natives import Difference
+from unified_clip.parity.judge import diagnose, oracle
+from unified_clip.parity.judge.verdict import judge
+from unified_clip.parity.known import measure
+from unified_clip.parity.known.measure import Difference
+from unified_clip.parity.modes import DEVICE, HOST
+from unified_clip.parity.outcome import Failure, Outcome
+from unified_clip.parity.suite.cases import Case
 from unified_clip.tensors.types import Dense, Sparse, digest
 
 NAMES = ["embedding", "encoder.weight", "encoder.bias", "head"]
@@ -324,12 +327,12 @@ def test_frameworks_round_otherwise_and_are_diagnosed_all_the_same() -> None:
 
 def test_a_verdict_has_its_cause() -> None:
     found, expected = clipped(GLOBAL, Mistake(eps=0.0)), oracle.expect(GLOBAL)
-    verdict = diagnose.explained(compare.judge(GLOBAL, expected, found, HOST), GLOBAL, expected, found)
+    verdict = diagnose.explained(judge(GLOBAL, expected, found, HOST), GLOBAL, expected, found)
     assert (verdict.kind, verdict.cause) == ("different", "eps")
     assert verdict.detail.startswith("coefficient off by 1.5")
     assert verdict.detail.endswith("ulp; as with eps 0 where 1e-06 is due")
     crashed = Failure("crashed", "signal 11")
-    verdict = compare.judge(GLOBAL, expected, crashed, HOST)
+    verdict = judge(GLOBAL, expected, crashed, HOST)
     assert diagnose.explained(verdict, GLOBAL, expected, crashed) == verdict
 
 
@@ -337,16 +340,16 @@ def test_what_is_close_enough_has_no_cause() -> None:
     n = float(np.nextafter(np.float32(oracle.counted_norm(GLOBAL)), np.float32(9)))
     near = Outcome(dense(n), list(oracle.clipped(GLOBAL, gradients(), n)))
     expected = oracle.expect(GLOBAL)
-    verdict = diagnose.explained(compare.judge(GLOBAL, expected, near, DEVICE), GLOBAL, expected, near)
+    verdict = diagnose.explained(judge(GLOBAL, expected, near, DEVICE), GLOBAL, expected, near)
     assert (verdict.kind, verdict.cause) == ("close", "")
 
 
 def test_a_natives_difference_that_nobody_knows_has_its_cause() -> None:
     found = dataclasses.replace(clipped(EACH, Mistake(one_norm=True)), name="native")
-    difference = natives.measure(EACH, oracle.expect(EACH), found)
+    difference = measure.measure(EACH, oracle.expect(EACH), found)
     assert difference is not None
     explained = diagnose.native_explained(difference, EACH, oracle.expect(EACH), found)
-    _, wrong, _ = natives.judge([], {("torch", EACH.name): explained}, {"torch": {}})
+    _, wrong, _ = measure.judge([], {("torch", EACH.name): explained}, {"torch": {}})
     assert wrong["torch", EACH.name].endswith(
         "and no known difference says so; as when all are clipped by one norm over all, where its own norm is due"
     )
@@ -412,7 +415,7 @@ FEW = [dense([-0.0007, 0.1046])]
 def test_a_random_mistake_is_named_as_what_it_is_or_not_at_all(kind: str, drawn: tuple[Case, int]) -> None:
     one, number = drawn
     found = clipped(one, RANDOM_MISTAKES[kind](one, number))
-    if compare.judge(one, oracle.expect(one), found, HOST).kind == "equal":
+    if judge(one, oracle.expect(one), found, HOST).kind == "equal":
         assert cause(one, found) == ("", "")
         return
     as_given = digest(one.gradients)  # type: ignore[arg-type]

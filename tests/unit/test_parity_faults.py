@@ -17,7 +17,8 @@ from parity_cases import suite
 
 from unified_clip import cli
 from unified_clip._limits import read_size
-from unified_clip.parity import engine, launch, memory
+from unified_clip.parity import engine, outcome
+from unified_clip.parity.workers import memory, pool
 
 CASES = """
     [[gradients]]
@@ -37,7 +38,7 @@ START = """
 import os, sys, time
 import numpy as np
 import unified_clip.numpy as uc
-from unified_clip.parity import worker
+from unified_clip.parity.workers import worker
 right = uc.clip_grad_norm_
 """
 
@@ -60,7 +61,7 @@ class Parity:
         def command(framework: str, python: str) -> list[str]:
             return [sys.executable, "-X", "faulthandler", "-c", f"{START}{code}\nworker.main()", framework]
 
-        self.monkeypatch.setattr(launch, "command", command)
+        self.monkeypatch.setattr(pool, "command", command)
         calls = ", ".join(call % limit for limit in at)
         where, out = suite(self.tmp_path, f"{CASES}calls = [{calls}]", frameworks=NUMPY), self.tmp_path / "out"
         status = cli.main(["parity", "--suite", str(where), "--out", str(out), *options])
@@ -260,15 +261,15 @@ def test_fewer_workers_run_side_by_side_where_there_is_little_memory(
     )
     running, seen = [], []
 
-    def run(worker: Sequence[str], runs: Sequence[launch.Run], *rest: Any) -> Any:
+    def run(worker: Sequence[str], runs: Sequence[pool.Run], *rest: Any) -> Any:
         _, take, _, share = rest
         running.append(worker)
         time.sleep(0.1)
         seen.append((len(running), share))
         running.remove(worker)
-        return launch.Found({(each.mode, each.case.name): take(each, launch.Failure("missing", "")) for each in runs})
+        return pool.Found({(each.mode, each.case.name): take(each, outcome.Failure("missing", "")) for each in runs})
 
-    monkeypatch.setattr(launch, "run", run)
+    monkeypatch.setattr(pool, "run", run)
     for size, at_once, share in (("1 GiB", 1, 2**30), ("2.5 GiB", 1, 5 * 2**29), ("4 GiB", 2, 2**31)):
         assert cli.main([*arguments, "--memory", size]) == 3
         assert max(seen) == (at_once, share)

@@ -10,12 +10,13 @@ import pytest
 from parity_cases import WORKED, case
 
 from unified_clip import cli
-from unified_clip.parity import accept, engine, natives
-from unified_clip.parity import suite as suites
-from unified_clip.parity.compare import Verdict
-from unified_clip.parity.launch import HOST
-from unified_clip.parity.natives import Difference
-from unified_clip.parity.schema import SuiteError
+from unified_clip.parity import engine
+from unified_clip.parity.judge.verdict import Verdict
+from unified_clip.parity.known import measure, update
+from unified_clip.parity.known.measure import Difference
+from unified_clip.parity.modes import HOST
+from unified_clip.parity.suite import load as suites
+from unified_clip.parity.suite.schema import SuiteError
 
 SUITE = """
 [frameworks.numpy]
@@ -102,7 +103,7 @@ def test_init_writes_a_suite_for_the_files_it_is_given_and_overwrites_none(
     assert not Path("parity").exists()
 
 
-@pytest.mark.parametrize("interrupted", ["unified_clip.parity.begin._text", "pathlib.Path.write_text"])
+@pytest.mark.parametrize("interrupted", ["unified_clip.parity.suite.scaffold._text", "pathlib.Path.write_text"])
 def test_init_leaves_no_suite_when_it_is_interrupted(
     interrupted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -162,10 +163,10 @@ def test_init_tells_files_of_one_name_apart_and_writes_where_a_suite_is_read(
 VERSIONS = {"torch": "2.13"}
 
 
-def run(sizes: dict[str, float], known: list[natives.Known] | None) -> engine.Run:
+def run(sizes: dict[str, float], known: list[measure.Known] | None) -> engine.Run:
     """A run in which PyTorch's function differs by these sizes, by the name of the case."""
     rows, found = [], {("torch", name): Difference("torch.norm", "value", size) for name, size in sizes.items()}
-    judgements, wrong, shown = natives.judge(known, found, {"torch": VERSIONS, "jax": {}})
+    judgements, wrong, shown = measure.judge(known, found, {"torch": VERSIONS, "jax": {}})
     for key, difference in found.items():
         one = case(WORKED, "clip_grad_norm_", max_norm=1.0)
         cell = engine.Cell({HOST: Verdict("equal")}, {}, difference, judgements[key], wrong.get(key, ""))
@@ -182,39 +183,39 @@ def test_without_a_list_differences_are_told_and_fail_nothing() -> None:
 
 def test_what_is_accepted_is_known_in_the_next_run(tmp_path: Path) -> None:
     path, sizes = tmp_path / "known.toml", {"one": 0.5, "two": 0.25}
-    assert accept.write(path, run(sizes, [])) == (0, 0, 1)
-    (entry,) = natives.read(path)
+    assert update.write(path, run(sizes, [])) == (0, 0, 1)
+    (entry,) = measure.read(path)
     assert (entry.function, entry.kind, entry.size, entry.cases) == ("torch.norm", "value", 0.5, ["one", "two"])
     assert run(sizes, [entry]).exit_code == 0
-    assert accept.write(path, run(sizes, [entry])) == (1, 0, 0)
+    assert update.write(path, run(sizes, [entry])) == (1, 0, 0)
 
 
 def test_accepting_again_drops_what_is_no_longer_true_and_keeps_words_and_comments(tmp_path: Path) -> None:
     path = tmp_path / "known.toml"
-    accept.write(path, run({"one": 0.5}, []))
+    update.write(path, run({"one": 0.5}, []))
     text = path.read_text(encoding="utf-8").replace('reason = "numbers differ"', 'reason = "float32 # sums"')
     path.write_text(f"# ours\n{text}", encoding="utf-8")
-    assert accept.write(path, run({"one": 0.05}, natives.read(path))) == (0, 1, 1)
+    assert update.write(path, run({"one": 0.05}, measure.read(path))) == (0, 1, 1)
     assert path.read_text(encoding="utf-8").startswith("# ours\n")
-    (entry,) = natives.read(path)
+    (entry,) = measure.read(path)
     assert (entry.size, entry.reason) == (0.05, "float32 # sums")
 
 
 @pytest.mark.parametrize("sizes", [{"one": 2.0, "two": 0.5}, {"one": 2.0, "two": 2.0}])
 def test_a_difference_that_has_grown_is_accepted_too(tmp_path: Path, sizes: dict[str, float]) -> None:
     path = tmp_path / "known.toml"
-    accept.write(path, run({"one": 0.5, "two": 0.5}, []))
-    assert accept.write(path, run(sizes, natives.read(path))) == (0, 1, 1)
-    assert run(sizes, natives.read(path)).exit_code == 0
+    update.write(path, run({"one": 0.5, "two": 0.5}, []))
+    assert update.write(path, run(sizes, measure.read(path))) == (0, 1, 1)
+    assert run(sizes, measure.read(path)).exit_code == 0
 
 
 def test_entries_about_other_versions_stay(tmp_path: Path) -> None:
     path = tmp_path / "known.toml"
-    accept.write(path, run({"one": 0.5}, []))
+    update.write(path, run({"one": 0.5}, []))
     text = path.read_text(encoding="utf-8")
     path.write_text("".join(f'{text}versions = "torch{which}2"\n' for which in (">=", "<")), encoding="utf-8")
-    assert accept.write(path, run({"one": 0.05}, natives.read(path))) == (1, 1, 1)
-    assert [entry.versions for entry in natives.read(path)] == ["torch>=2", "torch<2"]
+    assert update.write(path, run({"one": 0.05}, measure.read(path))) == (1, 1, 1)
+    assert [entry.versions for entry in measure.read(path)] == ["torch>=2", "torch<2"]
 
 
 LISTED = """
@@ -230,11 +231,11 @@ versions = "torch>=2"
 """
 
 
-def renewed(directory: Path, sizes: dict[str, float], *listed: str) -> list[natives.Known]:
+def renewed(directory: Path, sizes: dict[str, float], *listed: str) -> list[measure.Known]:
     """What such entries become where differences are of these sizes; then they are true."""
     path = written(directory, "".join(listed), "known.toml")
-    accept.write(path, run(sizes, natives.read(path)))
-    found = natives.read(path)
+    update.write(path, run(sizes, measure.read(path)))
+    found = measure.read(path)
     assert run(sizes, found).exit_code == 0
     return found
 
@@ -270,20 +271,20 @@ def test_a_size_is_as_exact_as_the_factor_needs(tmp_path: Path) -> None:
 
 def test_of_two_entries_that_say_the_same_one_is_left(tmp_path: Path) -> None:
     path = tmp_path / "known.toml"
-    accept.write(path, run({"one": 0.5}, []))
+    update.write(path, run({"one": 0.5}, []))
     path.write_text(path.read_text(encoding="utf-8") * 2, encoding="utf-8")
-    assert accept.write(path, run({"one": 0.5}, natives.read(path))) == (0, 2, 1)
-    assert run({"one": 0.5}, natives.read(path)).exit_code == 0
+    assert update.write(path, run({"one": 0.5}, measure.read(path))) == (0, 2, 1)
+    assert run({"one": 0.5}, measure.read(path)).exit_code == 0
 
 
 def test_entries_of_frameworks_that_were_not_run_stay(tmp_path: Path) -> None:
     path = tmp_path / "known.toml"
-    accept.write(path, run({"one": 0.5}, []))
+    update.write(path, run({"one": 0.5}, []))
     other = path.read_text(encoding="utf-8").replace('"torch"', '"jax"')
     path.write_text(path.read_text(encoding="utf-8") + other, encoding="utf-8")
-    only_torch = [entry for entry in natives.read(path) if entry.framework == "torch"]
-    assert accept.write(path, run({"two": 0.5}, only_torch)) == (1, 1, 1)
-    assert sorted(entry.framework for entry in natives.read(path)) == ["jax", "torch"]
+    only_torch = [entry for entry in measure.read(path) if entry.framework == "torch"]
+    assert update.write(path, run({"two": 0.5}, only_torch)) == (1, 1, 1)
+    assert sorted(entry.framework for entry in measure.read(path)) == ["jax", "torch"]
 
 
 def test_the_command_accepts_only_where_there_is_a_list(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -12,10 +12,10 @@ from typing import Any, get_args
 import pytest
 from parity_runs import NORM_OFF, run, wrong
 
-from unified_clip.parity import page, recorded_plot, report
-from unified_clip.parity.baseline import Change
-from unified_clip.parity.compare import Kind
-from unified_clip.parity.natives import Judgement
+from unified_clip.parity.judge.verdict import Kind
+from unified_clip.parity.known.measure import Judgement
+from unified_clip.parity.report import build, page, recorded_plot
+from unified_clip.parity.report.baseline import Change
 
 pytestmark = pytest.mark.nightly
 
@@ -35,7 +35,7 @@ RECORD = [
 def failed(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The report of a run in which much is wrong, as it is read from its file."""
     directory = tmp_path_factory.mktemp("failed")
-    report.write(run(directory, wrong), directory)
+    build.write(run(directory, wrong), directory)
     return json.loads((directory / "parity.json").read_text(encoding="utf-8"))
 
 
@@ -46,7 +46,7 @@ def html(failed: Any) -> str:
 
 def test_the_page_is_written_beside_the_others_and_made_of_the_json_alone(failed: Any, tmp_path: Path) -> None:
     again = run(tmp_path, wrong)
-    report.write(again, tmp_path)
+    build.write(again, tmp_path)
     written = (tmp_path / "index.html").read_text(encoding="utf-8")
     assert written == page.render(json.loads((tmp_path / "parity.json").read_text(encoding="utf-8")))
 

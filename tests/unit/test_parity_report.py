@@ -14,9 +14,12 @@ import jsonschema
 import pytest
 from parity_runs import NORM_OFF, as_it_should_be, run, workers, wrong
 
-from unified_clip.parity import engine, launch, published, report, reproduce, suite, text
-from unified_clip.parity.launch import HOST
-from unified_clip.parity.schema import SuiteError
+from unified_clip.parity import engine, reproduce
+from unified_clip.parity.modes import HOST
+from unified_clip.parity.report import build, markdown, model
+from unified_clip.parity.suite import load
+from unified_clip.parity.suite.schema import SuiteError
+from unified_clip.parity.workers import pool
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -41,21 +44,21 @@ def result(data: Any, case: str, framework: str, mode: str) -> Any:
 
 def test_the_published_schema_is_that_of_the_models() -> None:
     held = (DOCS / "parity.schema.json").read_text(encoding="utf-8")
-    assert held == json.dumps(published.json_schema(), indent=1) + "\n", "run what published.py says"
+    assert held == json.dumps(model.json_schema(), indent=1) + "\n", "run what published.py says"
 
 
 @pytest.mark.parametrize("name", ["passed", "failed"])
 def test_reports_fit_the_published_schema_and_hold_nothing_else(name: str, request: pytest.FixtureRequest) -> None:
-    data = json.loads(json.dumps(report.as_data(request.getfixturevalue(name)), allow_nan=False))
+    data = json.loads(json.dumps(build.as_data(request.getfixturevalue(name)), allow_nan=False))
     schema = json.loads((DOCS / "parity.schema.json").read_text(encoding="utf-8"))
     jsonschema.Draft202012Validator.check_schema(schema)
     jsonschema.Draft202012Validator(schema).validate(data)
-    described = published.Report.model_validate(data).model_dump(mode="json", by_alias=True, exclude_unset=True)
+    described = model.Report.model_validate(data).model_dump(mode="json", by_alias=True, exclude_unset=True)
     assert described == data
 
 
 def test_a_difference_has_its_numbers_and_a_result_that_is_equal_none(failed: engine.Run) -> None:
-    data = report.as_data(failed)
+    data = build.as_data(failed)
     details = result(data, NORM_OFF, "torch", HOST)["details"]
     assert (details["stage"], details["gradient"], details["dtype"]) == ("norm", None, "float32")
     assert details["ours"] == {"value": 5.5, "hex": "0x1.6000000000000p+2", "ulps": 47761.0}
@@ -66,8 +69,8 @@ def test_a_difference_has_its_numbers_and_a_result_that_is_equal_none(failed: en
 
 
 def test_the_verdict_is_a_sentence_with_counts(passed: engine.Run, failed: engine.Run) -> None:
-    assert report.verdict(passed) == "PASS: 6 cases on numpy, torch: 18 results of ours are exact."
-    assert report.verdict(failed) == (
+    assert build.verdict(passed) == "PASS: 6 cases on numpy, torch: 18 results of ours are exact."
+    assert build.verdict(failed) == (
         "FAIL: 6 cases on numpy, torch: 1 wrong result of ours, of 18; "
         "1 case where frameworks differ from each other on the host path; "
         "4 results of the frameworks' own functions not as listed; 2 results missing (torch)."
@@ -81,13 +84,13 @@ def test_a_framework_with_an_interpreter_of_its_own_is_run_again_from_the_suite_
     frameworks = "[frameworks.numpy]\n[frameworks.torch]\npython = '../torch/bin/python'"
     made = run(tmp_path, wrong, frameworks=frameworks)
     assert made.elsewhere == ["torch"]
-    again = result(report.as_data(made), NORM_OFF, "torch", HOST)["reproduce"]
+    again = result(build.as_data(made), NORM_OFF, "torch", HOST)["reproduce"]
     assert again.splitlines()[1].startswith(f"print(reproduce.from_suite({str(tmp_path)!r}, {NORM_OFF!r}, 'torch'")
 
 
 def broken_worker(framework: str, python: str = sys.executable) -> list[str]:
     code = "from unified_clip._core import rule; rule.PYTORCH = rule.PADDLE; "
-    return [python, "-c", code + "from unified_clip.parity import worker; worker.main()", framework]
+    return [python, "-c", code + "from unified_clip.parity.workers import worker; worker.main()", framework]
 
 
 @pytest.mark.parametrize(("of", "way"), [("worked example", "literal"), ("many", "from_suite")])
@@ -104,10 +107,10 @@ def test_the_lines_that_reproduce_a_difference_show_its_numbers(
         cases = [{ gradients = ["worked example", "many"], calls = [{ call = "clip_grad_norm_", max_norm = 0.5 }] }]
         """
     )
-    monkeypatch.setattr(launch, "command", broken_worker)
-    made = engine.run(suite.read(tmp_path))
+    monkeypatch.setattr(pool, "command", broken_worker)
+    made = engine.run(load.read(tmp_path))
     assert all(row.cells["numpy"].seconds[HOST] > 0 for row in made.rows)
-    data = report.as_data(made)
+    data = build.as_data(made)
     found = result(data, f"{of}: clip_grad_norm_(max_norm=0.5)", "numpy", HOST)
     assert found["verdict"] == "different"
     assert found["details"]["stage"] == "coefficient"
@@ -126,7 +129,7 @@ def test_the_lines_that_reproduce_a_difference_show_its_numbers(
 def test_everything_that_is_not_as_it_should_be_can_be_reproduced(
     failed: engine.Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    data = report.as_data(failed)
+    data = build.as_data(failed)
     results = [each for case in data["cases"] for modes in case["frameworks"].values() for each in modes.values()]
     wrong_ones = [each for each in results if each["verdict"] != "equal"]
     assert len(wrong_ones) == 7
@@ -165,7 +168,7 @@ CHILDREN = {"testsuites": {"testsuite"}, "testsuite": {"testcase"}, "testcase": 
 
 @pytest.mark.parametrize("name", ["passed", "failed"])
 def test_junit_has_the_form_xunit2(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    report.write(request.getfixturevalue(name), tmp_path)
+    build.write(request.getfixturevalue(name), tmp_path)
     root = ElementTree.parse(tmp_path / "parity.xml").getroot()
     assert root.tag == "testsuites"
     for element in root.iter():
@@ -181,7 +184,7 @@ def test_junit_has_the_form_xunit2(name: str, request: pytest.FixtureRequest, tm
 
 
 def test_a_failure_has_a_message_for_lists_and_the_numbers_in_its_text(failed: engine.Run, tmp_path: Path) -> None:
-    report.write(failed, tmp_path)
+    build.write(failed, tmp_path)
     root = ElementTree.parse(tmp_path / "parity.xml").getroot()
     failure = root.find(f"testsuite[@name='torch, host path']/testcase[@name='{NORM_OFF}']/failure")
     assert failure is not None
@@ -193,7 +196,7 @@ def test_a_failure_has_a_message_for_lists_and_the_numbers_in_its_text(failed: e
 def test_times_are_those_that_the_worker_took(passed: engine.Run, tmp_path: Path) -> None:
     cells = {**passed.rows[0].cells, "numpy": dataclasses.replace(passed.rows[0].cells["numpy"], seconds={HOST: 0.25})}
     slow = dataclasses.replace(passed, rows=[dataclasses.replace(passed.rows[0], cells=cells), *passed.rows[1:]])
-    report.write(slow, tmp_path)
+    build.write(slow, tmp_path)
     root = ElementTree.parse(tmp_path / "parity.xml").getroot()
     assert root[0][0].get("time") == root[0].get("time") == root.get("time") == "0.250"
 
@@ -208,9 +211,9 @@ def test_a_summary_of_thousands_of_cases_is_cut_to_the_size_that_github_takes(fa
         for row in failed.rows
         for number in range(1200)
     ]
-    data = report.as_data(dataclasses.replace(failed, rows=many))
-    whole, cut = text.as_markdown(data, most=10**9), text.as_markdown(data)
-    assert len(whole.encode()) > 1024 * 1024 > text.MOST >= len(cut.encode()) > 0.9 * text.MOST
+    data = build.as_data(dataclasses.replace(failed, rows=many))
+    whole, cut = markdown.as_markdown(data, most=10**9), markdown.as_markdown(data)
+    assert len(whole.encode()) > 1024 * 1024 > markdown.MOST >= len(cut.encode()) > 0.9 * markdown.MOST
     assert cut.startswith("# Parity report\n\nFAIL: 7200 cases on numpy, torch")
     assert "## Versions\n\n- numpy 1.0\n- torch 1.0\n\n## Ours\n" in cut
     said = r"^([^:\n]+): (\d+) lines are left out here; index.html and parity.json have all.\n+"
@@ -223,7 +226,7 @@ def test_a_summary_of_thousands_of_cases_is_cut_to_the_size_that_github_takes(fa
 
 
 def test_what_is_wrong_cannot_break_a_table_or_begin_html(failed: engine.Run) -> None:
-    markdown = text.as_markdown(report.as_data(failed))
-    assert "<script" not in markdown
-    assert "&lt;script>throw Error('case')&lt;/script>: get_total_norm()" in markdown
-    assert "red \\| &lt;/failure>" in markdown
+    text = markdown.as_markdown(build.as_data(failed))
+    assert "<script" not in text
+    assert "&lt;script>throw Error('case')&lt;/script>: get_total_norm()" in text
+    assert "red \\| &lt;/failure>" in text

@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 from parity_cases import suite
 
-from unified_clip.parity import calls, engine, natives
-from unified_clip.parity import suite as suites
-from unified_clip.parity.cases import Case
-from unified_clip.parity.manner import CONTAINERS, Manner, leaves, structure
-from unified_clip.parity.schema import SuiteError
-from unified_clip.parity.suite import Suite
+from unified_clip.parity import engine
+from unified_clip.parity.known import measure
+from unified_clip.parity.suite import load as suites
+from unified_clip.parity.suite import public_calls
+from unified_clip.parity.suite.call_form import CONTAINERS, Manner, leaves, structure
+from unified_clip.parity.suite.cases import Case
+from unified_clip.parity.suite.load import Suite
+from unified_clip.parity.suite.schema import SuiteError
 from unified_clip.tensors.types import Dense, Sparse
 
 SUITE = Path(__file__).parents[2] / "parity"
@@ -33,7 +35,7 @@ def ours() -> Suite:
 
 def test_the_suite_of_this_repository_is_read(ours: Suite) -> None:
     assert len(ours.cases) > 400
-    assert {each.call_name for each in ours.cases} == set(calls.CALLS)
+    assert {each.call_name for each in ours.cases} == set(public_calls.CALLS)
     assert any(isinstance(gradient, Sparse) for each in ours.cases for gradient in each.gradients)
     assert {each.manner.container for each in ours.cases} == set(CONTAINERS)
     assert len(ours.known) >= 30
@@ -372,7 +374,7 @@ def test_a_wrong_list_of_known_differences_is_refused(tmp_path: Path, change: tu
 
 
 def test_every_kind_of_difference_has_words() -> None:
-    assert all(natives.KINDS.values())
+    assert all(measure.KINDS.values())
 
 
 def test_some_of_the_frameworks_are_chosen_with_what_concerns_them() -> None:

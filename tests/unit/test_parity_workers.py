@@ -15,10 +15,12 @@ import numpy as np
 import pytest
 from parity_cases import WORKED, case, dense
 
-from unified_clip.parity import compare, launch, oracle
-from unified_clip.parity.cases import Case
-from unified_clip.parity.compare import Verdict
-from unified_clip.parity.launch import DEVICE, GRAPH, HOST, Failure, Outcome
+from unified_clip.parity.judge import oracle
+from unified_clip.parity.judge.verdict import Verdict, judge
+from unified_clip.parity.modes import DEVICE, GRAPH, HOST
+from unified_clip.parity.outcome import Failure, Outcome
+from unified_clip.parity.suite.cases import Case
+from unified_clip.parity.workers import pool
 
 RANDOM = [dense(0.01 * np.random.default_rng(seed).standard_normal(5000)) for seed in (1, 2)]
 FIRST = case(RANDOM, "clip_grad_norm_", max_norm=0.5, update=True)
@@ -28,20 +30,20 @@ SECOND = case([*WORKED, None], "clip_by_global_norm", clip_norm=5.0)
 def worker(code: str) -> list[str]:
     """The NumPy worker, after some code of the test's."""
     lines = "import os, sys, time\nimport numpy as np\nimport unified_clip.numpy as uc\n"
-    lines += "from unified_clip.parity import worker\nright = uc.clip_grad_norm_\n"
+    lines += "from unified_clip.parity.workers import worker\nright = uc.clip_grad_norm_\n"
     return [sys.executable, "-X", "faulthandler", "-c", f"{lines}{code}\nworker.main()", "numpy"]
 
 
 def run(code: str, mode: str = HOST, timeout: float = 60.0) -> list[Outcome | Failure]:
     """What comes back from such a worker for FIRST and SECOND."""
-    found = launch.run(worker(code), [launch.Run(mode, each) for each in (FIRST, SECOND)], timeout)
+    found = pool.run(worker(code), [pool.Run(mode, each) for each in (FIRST, SECOND)], timeout)
     return [found.results[mode, FIRST.name], found.results[mode, SECOND.name]]
 
 
 def verdicts(code: str) -> list[Verdict]:
     """The verdicts on such a worker."""
     return [
-        compare.judge(each, oracle.expect(each), outcome, HOST)
+        judge(each, oracle.expect(each), outcome, HOST)
         for each, outcome in zip([FIRST, SECOND], run(code), strict=True)
     ]
 
@@ -68,7 +70,7 @@ def clip(grads, max_norm):
 uc.clip_grad_norm_ = clip""",
     "other dtype": "uc.clip_grad_norm_ = lambda grads, max_norm: np.float64(right(grads, max_norm))",
     "no norm": "uc.clip_grad_norm_ = lambda grads, max_norm: right(grads, max_norm) and None",
-    "step too long": "from unified_clip.parity import adapter_numpy\nadapter_numpy.LEARNING_RATE = 0.75",
+    "step too long": "from unified_clip.parity.adapters import numpy as adapter\nadapter.LEARNING_RATE = 0.75",
 }
 
 
@@ -114,7 +116,7 @@ def test_a_worker_that_dies_is_a_verdict_on_one_case(code: str, kind: str, detai
     assert first.kind == kind
     assert detail in first.detail
     assert isinstance(second, Outcome)
-    assert compare.judge(FIRST, oracle.expect(FIRST), first, HOST).kind == kind
+    assert judge(FIRST, oracle.expect(FIRST), first, HOST).kind == kind
 
 
 @pytest.mark.nightly
@@ -134,14 +136,14 @@ def test_a_worker_that_dies_at_its_end_is_a_verdict_too() -> None:
 
 @pytest.mark.parametrize(
     ("fault", "starts"),
-    [("os._exit(3)", 1), ("worker.run_cases = lambda *arguments: os._exit(3)", launch.STARTS)],
+    [("os._exit(3)", 1), ("worker.run_cases = lambda *arguments: os._exit(3)", pool.STARTS)],
     ids=["before the first case", "at every case"],
 )
 def test_a_worker_that_always_dies_is_not_started_for_ever(fault: str, starts: int, tmp_path: Path) -> None:
-    many = [case(WORKED, "clip_by_norm", clip_norm=float(limit)) for limit in range(launch.STARTS + 2)]
+    many = [case(WORKED, "clip_by_norm", clip_norm=float(limit)) for limit in range(pool.STARTS + 2)]
     many = [dataclasses.replace(each, name=str(number)) for number, each in enumerate(many)]
     count = f"open({str(tmp_path / 'starts')!r}, 'a').write('x')"
-    found = launch.run(worker(f"{count}\n{fault}"), [launch.Run(HOST, each) for each in many], 60.0).results
+    found = pool.run(worker(f"{count}\n{fault}"), [pool.Run(HOST, each) for each in many], 60.0).results
     assert [found[HOST, each.name] for each in many] == [
         Failure("crashed", "exit status 3; it wrote nothing to stderr")
     ] * len(many)
@@ -172,7 +174,7 @@ def test_garbage_is_unreadable(code: str, detail: str) -> None:
 
 
 GRAPHS = """
-from unified_clip.parity import adapter_numpy
+from unified_clip.parity.adapters import numpy as adapter_numpy
 calls = []
 def staged(self, mode, function, tensors):
     calls.append(len(tensors))
@@ -233,8 +235,8 @@ NEGATIVE = case([dense([3.0])], "clip_grad_norm_", max_norm=-1.0, raises="ValueE
 )
 def test_an_error_has_to_be_raised_before_anything_is_written(fault: str, detail: str) -> None:
     code = CLIP.format(fault) if fault else ""
-    outcome = launch.run(worker(code), [launch.Run(HOST, NEGATIVE)], 60.0).results[HOST, NEGATIVE.name]
-    verdict = compare.judge(NEGATIVE, oracle.expect(NEGATIVE), outcome, HOST)
+    outcome = pool.run(worker(code), [pool.Run(HOST, NEGATIVE)], 60.0).results[HOST, NEGATIVE.name]
+    verdict = judge(NEGATIVE, oracle.expect(NEGATIVE), outcome, HOST)
     assert (verdict.kind, verdict.detail) == ("different" if fault else "equal", detail)
 
 
@@ -249,8 +251,8 @@ def test_a_warning_has_to_be_given_where_it_is_due_and_only_there(warns: bool) -
     for warned in (True, False):
         clip = "import warnings, unified_clip; warnings.warn('x', unified_clip.ClipWarning); " if warned else ""
         code = CLIP.format(f"{clip}return right(grads, max_norm)")
-        outcome = launch.run(worker(code), [launch.Run(HOST, one)], 60.0).results[HOST, one.name]
-        verdict = compare.judge(one, oracle.expect(one), outcome, HOST)
+        outcome = pool.run(worker(code), [pool.Run(HOST, one)], 60.0).results[HOST, one.name]
+        verdict = judge(one, oracle.expect(one), outcome, HOST)
         assert verdict.kind == ("equal" if warned == warns else "different")
         assert verdict.detail == ("" if warned == warns else "warned" if warned else "gave no ClipWarning")
 
@@ -267,8 +269,8 @@ def clip(grads, clip_norm):
     clipped, norm = right(grads, clip_norm)
     return {returned}, norm
 uc.clip_by_global_norm = clip"""
-    outcome = launch.run(worker(code), [launch.Run(HOST, one)], 60.0).results[HOST, one.name]
-    assert compare.judge(one, oracle.expect(one), outcome, HOST).detail == detail
+    outcome = pool.run(worker(code), [pool.Run(HOST, one)], 60.0).results[HOST, one.name]
+    assert judge(one, oracle.expect(one), outcome, HOST).detail == detail
 
 
 GLOBAL = case([dense([3.0]), dense([4.0])], "clip_by_global_norm", clip_norm=1.0)
@@ -302,8 +304,8 @@ def test_functional_names_leave_their_input_alone(one: Case, code: str, detail: 
     """And share no memory with it; classes return the given object, or a new one."""
     lines = "from unified_clip._ops import kernels\nfrom unified_clip._ops.host import HostPath\n"
     lines += "from unified_clip._core.gradients import SameObjects\nscale = kernels.scale\n"
-    outcome = launch.run(worker(lines + code), [launch.Run(HOST, one)], 60.0).results[HOST, one.name]
-    verdict = compare.judge(one, oracle.expect(one), outcome, HOST)
+    outcome = pool.run(worker(lines + code), [pool.Run(HOST, one)], 60.0).results[HOST, one.name]
+    verdict = judge(one, oracle.expect(one), outcome, HOST)
     assert verdict.kind == "different"
     assert detail in verdict.detail
 
@@ -317,13 +319,13 @@ def test_an_interpreter_of_its_own_finds_this_package_and_nothing_beside_it(tmp_
         f'#!/bin/sh\nls ${{PYTHONPATH%%:*}} > {tmp_path}/seen\nexec {sys.executable} "$@"\n', encoding="utf-8"
     )
     python.chmod(0o755)
-    found = launch.run(launch.command("numpy", str(python)), [launch.Run(HOST, SECOND)], 60.0)
+    found = pool.run(pool.command("numpy", str(python)), [pool.Run(HOST, SECOND)], 60.0)
     assert isinstance(found.results[HOST, SECOND.name], Outcome)
     assert (tmp_path / "seen").read_text(encoding="utf-8") == "unified_clip\n"
 
 
 def test_an_interpreter_that_is_not_there_is_missing(tmp_path: Path) -> None:
-    found = launch.run(launch.command("numpy", str(tmp_path / "python")), [launch.Run(HOST, SECOND)], 60.0)
+    found = pool.run(pool.command("numpy", str(tmp_path / "python")), [pool.Run(HOST, SECOND)], 60.0)
     failure = found.results[HOST, SECOND.name]
     assert isinstance(failure, Failure)
     assert failure.kind == "missing"
@@ -339,7 +341,7 @@ def test_what_a_worker_has_started_is_ended_with_it(tmp_path: Path) -> None:
     python = tmp_path / "python"
     python.write_text(f"#!/bin/sh\nsleep 60 &\necho $! > {tmp_path}/child\nwait\n", encoding="utf-8")
     python.chmod(0o755)
-    found = launch.run(launch.command("numpy", str(python)), [launch.Run(HOST, SECOND)], 1.0)
+    found = pool.run(pool.command("numpy", str(python)), [pool.Run(HOST, SECOND)], 1.0)
     failure = found.results[HOST, SECOND.name]
     assert isinstance(failure, Failure)
     assert failure.kind == "timed out"
@@ -354,7 +356,7 @@ def test_a_worker_ends_when_whoever_started_it_was_killed(tmp_path: Path) -> Non
     job, out = tmp_path / "job", tmp_path / "out"
     job.mkdir()
     out.mkdir()
-    launch.write_job(job, {0: launch.Run(HOST, FIRST)})
+    pool.write_job(job, {0: pool.Run(HOST, FIRST)})
     arguments = [*worker(hangs), str(job), str(out)]
     safe = {**os.environ, "PYTHONSAFEPATH": "1"}  # what is installed is tested
     with subprocess.Popen([sys.executable, "-c", starts, *arguments], env=safe) as process:
@@ -377,22 +379,20 @@ def test_results_that_something_has_cleared_away_are_a_verdict() -> None:
 
 
 def test_workers_end_when_the_run_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch, "STOP", threading.Event())
-    launch.STOP.set()
+    monkeypatch.setattr(pool, "STOP", threading.Event())
+    pool.STOP.set()
     with pytest.raises(KeyboardInterrupt):
         run("time.sleep(60)")
 
 
 def test_progress_is_told_of_every_result() -> None:
     told: list[int] = []
-    launch.run(
-        worker("time.sleep(0.3)"), [launch.Run(HOST, each) for each in (FIRST, SECOND)], 60.0, progress=told.append
-    )
+    pool.run(worker("time.sleep(0.3)"), [pool.Run(HOST, each) for each in (FIRST, SECOND)], 60.0, progress=told.append)
     assert sum(told) == 2
 
 
 def test_one_worker_runs_every_mode() -> None:
     """NumPy's refuses the device path, which ends that mode and not the one before it."""
-    found = launch.run(worker(""), [launch.Run(mode, SECOND) for mode in (HOST, DEVICE)], 60.0).results
+    found = pool.run(worker(""), [pool.Run(mode, SECOND) for mode in (HOST, DEVICE)], 60.0).results
     assert isinstance(found[HOST, SECOND.name], Outcome)
     assert isinstance(found[DEVICE, SECOND.name], Failure)

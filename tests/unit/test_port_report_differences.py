@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from unified_clip.parity import natives
+from unified_clip.parity.known import measure
 from unified_clip.port import differences, names
 
 SUITE = Path(__file__).parents[2] / "parity" / "known.toml"
@@ -91,7 +91,7 @@ def test_what_is_found_in_source_was_measured_or_is_named_here() -> None:
 
 
 def test_every_entry_of_the_suite_is_about_a_function_here() -> None:
-    for known in natives.read(SUITE):
+    for known in measure.read(SUITE):
         assert any(fnmatchcase(function, known.function) for function in differences.MEASURED[known.framework]), known
 
 
@@ -100,7 +100,7 @@ def test_what_is_known_of_a_function_is_what_the_suite_lists_of_it(function: str
     told = {(known.when, known.why, known.kind) for known in differences.of(function)}
     listed = {
         (known.title, known.reason, known.kind)
-        for known in natives.read(SUITE)
+        for known in measure.read(SUITE)
         if known.framework in differences.MEASURED
         and function in differences.MEASURED[known.framework]
         and fnmatchcase(function, known.function)

@@ -14,8 +14,8 @@ from parity_runs import as_it_should_be, run
 from port_sites import as_data, everything
 
 from unified_clip import cli
-from unified_clip.parity import page
-from unified_clip.parity import report as parity_report
+from unified_clip.parity.report import build as parity_report
+from unified_clip.parity.report import page
 from unified_clip.port import report
 from unified_clip.port.sites import Ported
 

@@ -18,7 +18,9 @@ import pytest
 import unified_clip
 from unified_clip import testing
 from unified_clip._install import command
-from unified_clip.parity import cases, launch, one_case
+from unified_clip.parity import single_case
+from unified_clip.parity.suite import cases
+from unified_clip.parity.workers import pool
 from unified_clip.tensors import types
 from unified_clip.testing import assert_clip_parity, assert_gradients_equal
 
@@ -135,12 +137,12 @@ GRADS = {"weight": f32(3, 4), "bias": f32(1, 2), "unused": None}
 def worker(code: str) -> Any:
     """The NumPy worker for any framework, after code of the test's, which has its name."""
     lines = "import sys, numpy as np; framework = sys.argv.pop(1); sys.argv.insert(1, 'numpy')\n"
-    lines += f"import unified_clip.numpy as uc\n{code}\nfrom unified_clip.parity import worker; worker.main()"
+    lines += f"import unified_clip.numpy as uc\n{code}\nfrom unified_clip.parity.workers import worker; worker.main()"
     return lambda framework, python: [sys.executable, "-c", lines, framework]
 
 
 def parity_told(code: str, monkeypatch: pytest.MonkeyPatch, rule: Any = "clip_grad_norm_", **options: Any) -> list[str]:
-    monkeypatch.setattr(launch, "command", worker(code))
+    monkeypatch.setattr(pool, "command", worker(code))
     return clip_parity_told(rule, **({"max_norm": 5.0} | options))
 
 
@@ -204,7 +206,8 @@ def test_a_framework_that_is_not_there_fails_with_what_to_install_or_skips() -> 
 
 def test_a_difference_fails_though_a_framework_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     code = "def absent(): raise ModuleNotFoundError('No module named torch', name='torch')\n"
-    code += "from unified_clip.parity import adapter_numpy\nif framework == 'torch': adapter_numpy.Framework = absent\n"
+    code += "from unified_clip.parity.adapters import numpy as adapter\n"
+    code += "if framework == 'torch': adapter.Framework = absent\n"
     code += WRONG + "    return np.float32(1)\nuc.clip_grad_norm_ = changed"
     lines = parity_told(code, monkeypatch, missing="skip")
     assert [line.partition(":")[0] for line in lines[1:]] == ["numpy", "  first at []"]
@@ -272,7 +275,7 @@ def test_sparse_gradients_are_not_kept_either() -> None:
     rows = types.Dense("float32", np.ones((2, 1), np.float32))
     sparse = types.Sparse(np.array([1, 1], np.int64), rows, (3, 1))
     kept = weakref.ref(sparse)
-    assert one_case.judge(cases.one("embedding", {"rows": sparse}, {"call": "global_norm"}), {}) == ([], [])
+    assert single_case.problems(cases.one("embedding", {"rows": sparse}, {"call": "global_norm"}), {}) == ([], [])
     del sparse
     gc.collect()
     assert kept() is None

@@ -18,9 +18,9 @@ import numpy as np
 import pytest
 
 import unified_clip.numpy
-from unified_clip.parity import invoke
-from unified_clip.parity.adapter_numpy import Framework
-from unified_clip.parity.calls import CALLS
+from unified_clip.parity.adapters.numpy import Framework
+from unified_clip.parity.suite.public_calls import CALLS
+from unified_clip.parity.workers import invoke
 from unified_clip.tensors.types import PARTS, Dense, Gradient, Sparse, encode
 from unified_clip.tensors.ulp import ulps
 

@@ -9,17 +9,19 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from . import compare, launch, memory, natives
-from .baseline import Change
-from .cases import Case
-from .compare import Verdict
-from .details import Details
-from .launch import COMPILED, DEVICE, GRAPH, HOST, IN_GRAPHS, NATIVE, PROCESSES, STATIC, Found
-from .natives import Difference, Judgement, Shown
-from .oracle import Expected
-from .seen import Oracle, Seen, look, numbers
-from .suite import Suite
-from .watch import LOOK_EVERY
+from .judge.judged import Oracle, Seen, look, numbers
+from .judge.oracle import Expected
+from .judge.verdict import STAGES, Verdict
+from .judge.worst_element import Details
+from .known import measure
+from .known.measure import Difference, Judgement, Shown
+from .modes import COMPILED, DEVICE, GRAPH, HOST, IN_GRAPHS, NATIVE, PROCESSES, STATIC
+from .report.baseline import Change
+from .suite.cases import Case
+from .suite.load import Suite
+from .workers import memory, pool
+from .workers.pool import Found
+from .workers.watch import LOOK_EVERY
 
 AT_ONCE = 2
 """Workers that run side by side."""
@@ -72,7 +74,7 @@ class Row:
     def apart(self) -> list[str]:
         """The stages at which ours gave other bits on the host path of one framework than on that of another."""
         found = [cell.digests[HOST] for cell in self.cells.values() if HOST in cell.digests]
-        return [stage for stage in compare.STAGES if len({one.get(stage) for one in found}) > 1]
+        return [stage for stage in STAGES if len({one.get(stage) for one in found}) > 1]
 
 
 @dataclass(frozen=True)
@@ -161,12 +163,12 @@ def _result(future: Future[Found]) -> Found:
     return future.result()
 
 
-def runs(suite: Suite, framework: str) -> list[launch.Run]:
+def runs(suite: Suite, framework: str) -> list[pool.Run]:
     """What a framework's worker has to do, in order."""
     chosen = [case for case in suite.cases if not case.frameworks or framework in case.frameworks]
     table = suite.frameworks[framework]
     return [
-        launch.Run(mode, case)
+        pool.Run(mode, case)
         for mode in table.modes
         for case in chosen
         if not case.modes or mode in case.modes
@@ -188,8 +190,8 @@ def run(suite: Suite, progress: Progress = lambda framework, count: None) -> Run
         framework = suite.frameworks[name]
         chosen = [each for each in runs(suite, name) if each.mode in modes]
         known = [entry for entry in suite.known or [] if entry.framework == name]
-        return launch.run(
-            launch.command(name, framework.python),
+        return pool.run(
+            pool.command(name, framework.python),
             chosen,
             suite.timeout,
             lambda run, outcome: look(run, right(run.case), outcome, framework, known),
@@ -203,10 +205,10 @@ def run(suite: Suite, progress: Progress = lambda framework, count: None) -> Run
         (name, modes) for modes in TOGETHER for name in reversed(list(suite.frameworks)) if _has(suite, name, modes)
     ]
     at_once, share = memory.split(suite.memory, min(AT_ONCE, len(jobs)))
-    launch.STOP.clear()
-    with ThreadPoolExecutor(at_once) as pool:
+    pool.STOP.clear()
+    with ThreadPoolExecutor(at_once) as threads:
         try:
-            pending = [(name, pool.submit(work, name, modes)) for name, modes in jobs]
+            pending = [(name, threads.submit(work, name, modes)) for name, modes in jobs]
             for case in suite.cases:
                 right(case)
             found = {name: Found() for name in suite.frameworks}
@@ -216,8 +218,8 @@ def run(suite: Suite, progress: Progress = lambda framework, count: None) -> Run
                 found[name].versions |= part.versions
                 found[name].printed += part.printed
         except BaseException:
-            launch.STOP.set()  # and not cleared: of an interrupted submit a thread is left that the pool does not know
-            pool.shutdown(cancel_futures=True)
+            pool.STOP.set()  # and not cleared: of an interrupted submit a thread is left that the pool does not know
+            threads.shutdown(cancel_futures=True)
             raise
     versions = {name: version for one in found.values() for name, version in one.versions.items()}
     judged = _judge_natives(suite, found)
@@ -274,7 +276,7 @@ def _judge_natives(suite: Suite, found: Mapping[str, Found]) -> _Judged:
     if known is not None:
         known = [entry for entry in known if NATIVE in suite.frameworks[entry.framework].modes]
     versions = {framework: one.versions for framework, one in found.items()}
-    judgements, wrong, shown = natives.judge(known, differences, versions)
+    judgements, wrong, shown = measure.judge(known, differences, versions)
     return _Judged(differences, judgements, wrong, [each for each in shown if each.known.framework in whole])
 
 

@@ -13,14 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from ..tensors.types import PARTS, Gradient, Sparse
-from . import cases, engine
-from . import suite as suites
-from .cases import Case
-from .launch import HOST, NATIVE
-from .manner import Manner
-from .natives import KINDS, Difference
-from .schema import CasesFile, SuiteError
-from .suite import Framework, Suite
+from . import engine
+from .known.measure import KINDS, Difference
+from .modes import HOST, NATIVE
+from .suite import cases
+from .suite import load as suites
+from .suite.call_form import Manner
+from .suite.cases import Case
+from .suite.load import Framework, Suite
+from .suite.schema import CasesFile, SuiteError
 
 FEW = 16
 """As many numbers are written out."""

@@ -64,7 +64,7 @@ class Known:
     """As the suite's list names it; * stands for anything."""
 
     kind: str
-    """What differs, as in `unified_clip.parity.natives.KINDS`."""
+    """What differs, as in `unified_clip.parity.known.measure.KINDS`."""
 
     size: float | str | None
     """Relative; 'inf' where a result is not finite; None where there is no size."""
@@ -128,17 +128,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _made(path: Path) -> dict[str, Any]:
     from .. import _json
-    from ..parity import natives
+    from ..parity.known import measure
 
-    def entry(known: natives.Known) -> dict[str, Any]:
+    def entry(known: measure.Known) -> dict[str, Any]:
         has_size = known.kind in ("value", "touched")
-        by = natives.share(known.size) if has_size else natives.KINDS[known.kind]
+        by = measure.share(known.size) if has_size else measure.KINDS[known.kind]
         size = known.size if has_size else None
         return asdict(
             Known(known.framework, known.function, known.kind, size, by, known.title, known.reason, known.versions)
         )
 
-    return {"rounding": natives.CLOSE, "known": [_json.plain(entry(each)) for each in natives.read(path)]}
+    return {"rounding": measure.CLOSE, "known": [_json.plain(entry(each)) for each in measure.read(path)]}
 
 
 if __name__ == "__main__":

@@ -147,7 +147,7 @@ def as_json(data: Data) -> str:
 
 
 def _as_html(data: Data) -> str:
-    from ..parity import page
+    from ..parity.report import page
 
     return page.render_ported(data)
 

@@ -11,7 +11,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from .._display import safe
-from ..parity.ported import legend, notes, outcome, spans, whose
+from ..parity.report.ported import legend, notes, outcome, spans, whose
 
 Data = Mapping[str, Any]
 

@@ -1,0 +1,1 @@
+"""One module per framework: its own functions, and what a parity worker needs beside the public names."""

@@ -1,0 +1,86 @@
+"""JAX for the worker. Its own functions are optax's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import sparse
+
+from ...tensors.frameworks.jax import Converter
+from ..outcome import LEARNING_RATE
+from ..suite.call_form import leaves
+from ..workers.invoke import Invocation
+from . import base
+from .base import Native
+
+try:
+    import optax
+except ModuleNotFoundError:
+    optax = None  # then there is nothing to compare ours with
+
+
+class Framework(Converter, base.Adapter):
+    packages = ("jax", "jaxlib", "optax")
+    families = ("tensorflow",)
+
+    def scope(self, dtypes: set[str]) -> AbstractContextManager[Any]:
+        scope: AbstractContextManager[Any] = jax.enable_x64(bool({"float64", "complex128", "int64"} & dtypes))
+        return scope
+
+    def sgd(self, gradients: Sequence[Any]) -> Sequence[Any]:
+        dense = [g.todense() if isinstance(g, sparse.BCOO) else g for g in gradients]
+        weights = [None if g is None else jnp.ones_like(g) for g in dense]
+        if optax is None:
+            return [g if g is None else w - LEARNING_RATE * g for w, g in zip(weights, dense, strict=True)]
+        step = optax.sgd(LEARNING_RATE)
+        updates, _ = step.update(dense, step.init(weights))
+        return list(optax.apply_updates(weights, updates))
+
+    def staged(self, mode: str, function: Callable[[Sequence[Any]], Any], tensors: Sequence[Any]) -> Any:
+        return jax.jit(function)(tensors)
+
+    def has_native(self, run: Invocation) -> bool:
+        return optax is not None and super().has_native(run)
+
+    def native_norm(self, run: Invocation, p: float) -> Native | None:
+        run.calls("optax.tree.norm")
+        return Native(run.native, NATIVES.norm(run.given, p) * 1.0)
+
+    def native_global(self, run: Invocation, limit: float, p: float) -> Native | None:
+        run.calls("optax.clip_by_global_norm")
+        clipped = NATIVES.by_global_norm(run.given, limit)
+        return Native(run.native, NATIVES.norm(run.given, p) * 1.0, list(leaves(clipped)))
+
+    def native_by_value(self, run: Invocation, low: float, high: float) -> Native | None:
+        if low != -high:
+            return None
+        run.calls("optax.clip")
+        return Native(run.native, None, NATIVES.by_value(run.made, high))
+
+
+class Optax:
+    """optax's functions under `jax.jit`, as in a training step: a list of shapes is compiled once, not each shape."""
+
+    def __init__(self) -> None:
+        self.norm = jax.jit(self._norm, static_argnums=1)
+        self.by_global_norm = jax.jit(self._by_global_norm)
+        self.by_value = jax.jit(self._by_value)
+
+    @staticmethod
+    def _norm(tensors: Any, p: float) -> Any:
+        return optax.tree.norm(tensors, ord=p)
+
+    @staticmethod
+    def _by_global_norm(tensors: Any, limit: Any) -> Any:
+        return optax.clip_by_global_norm(limit).update(tensors, optax.EmptyState())[0]
+
+    @staticmethod
+    def _by_value(tensors: Any, limit: Any) -> Any:
+        return optax.clip(limit).update(tensors, optax.EmptyState())[0]
+
+
+NATIVES = Optax()

@@ -1,0 +1,63 @@
+"""PyTorch for workers that hold their tensors together, as DTensors over the processes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+
+from ...tensors.types import Dense, Gradient, Sparse
+from .torch import PATIENCE, Framework
+
+PLAIN_EVERY = 4
+"""The place of a plain tensor in a list; before and behind it are DTensors."""
+
+
+class Sharded(Framework):
+    def __init__(self, size: int) -> None:
+        row = init_device_mesh("cpu", (size,))
+        rows = init_device_mesh("cpu", (size // 2, 2))
+        self._layouts = [
+            (row, [Shard(0)]),
+            (rows, [Shard(0), Shard(-1)]),
+            (rows, [Replicate(), Shard(0)]),
+            (row, [Shard(-1)]),
+            (rows, [Shard(0), Shard(0)]),
+            (row, [Replicate()]),
+        ]
+        self._size = size
+        self._own = torch.distributed.new_group(timeout=PATIENCE * 1.5)  # of what is sent in the cases it knows nothing
+
+    def make_all(self, gradients: Sequence[Gradient]) -> list[Any]:
+        """Each in another layout; which is the first depends on the list."""
+        first = sum(gradient.array.size for gradient in gradients if isinstance(gradient, Dense))
+        return [self._laid_out(number, first, gradient) for number, gradient in enumerate(gradients)]
+
+    def _laid_out(self, number: int, first: int, gradient: Gradient) -> Any:
+        tensor = self.make(gradient)
+        if tensor is None or isinstance(gradient, Sparse) or number % PLAIN_EVERY == PLAIN_EVERY - 1:
+            return tensor
+        mesh, placements = self._layouts[(first + number) % len(self._layouts)]
+        if not tensor.ndim:
+            placements = [Replicate() for _ in placements]
+        return distribute_tensor(tensor, mesh, placements, src_data_rank=None)
+
+    def read(self, tensor: Any) -> Gradient:
+        return super().read(tensor.full_tensor() if isinstance(tensor, DTensor) else tensor)
+
+    def shares_memory(self, a: Any, b: Any) -> bool:
+        return super().shares_memory(*(each.to_local() if isinstance(each, DTensor) else each for each in (a, b)))
+
+    def everywhere(self, told: str) -> Sequence[str]:
+        found = [""] * self._size
+        try:
+            torch.distributed.all_gather_object(found, told, self._own)
+        except RuntimeError as error:
+            raise SystemExit(f"another process has ended, or does not answer: {error}") from None
+        return found
+
+    def _filled(self, like: Any, value: float) -> Any:
+        return torch.full_like(like, value) if isinstance(like, DTensor) else super()._filled(like, value)

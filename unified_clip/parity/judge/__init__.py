@@ -1,0 +1,1 @@
+"""Compare an outcome with the exact result, and find the cause of a difference."""

@@ -1,0 +1,237 @@
+"""What the contract says a case must give, in exact arithmetic: correctly rounded norms, and every element.
+
+It imports nothing of the rule or the kernels that it judges.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property, lru_cache
+
+import numpy as np
+
+from ...tensors import types
+from ...tensors.arithmetic import FORMATS, nearest, nearest_float, power_sum, root, rounded
+from ...tensors.types import Dense, Lazily, Sparse, densify, encode, stage_digests
+from ..outcome import LEARNING_RATE
+from ..suite.cases import Case
+from ..suite.public_calls import Arguments, Call
+
+KEPT = 1 << 20
+"""Elements of a list up to which results are kept; what is right of longer ones is computed when asked for."""
+
+
+@dataclass(frozen=True, eq=False)
+class Expected:
+    """The right result of a case."""
+
+    norm: Dense | None
+    """What the call returns as the norm; None if it returns none."""
+
+    wide_norm: float | None
+    """The exact norm over all gradients in float64, to measure the frameworks' own functions by."""
+
+    gradients: Sequence[Dense | None] | None
+    """The clipped gradients; None for a call that only measures, or raises."""
+
+    update: Sequence[Dense | None] | None = None
+    """Parameters of ones after a step with the clipped gradients; None where the case does not ask for it."""
+
+    @cached_property
+    def digests(self) -> dict[str, str]:
+        """SHA-256 by stage; the coefficient's shows in the tensors'."""
+        return stage_digests(self.norm, self.gradients, self.update)
+
+
+def expect(case: Case) -> Expected:
+    """The right result of a case."""
+    if case.raises:
+        return Expected(None, None, None)
+    gradients = [densify(gradient) for gradient in case.gradients]
+    call, arguments = case.call, case.arguments
+    present = _counted(case)
+    p, dtype = arguments.get("norm_type", 2), norm_dtype(present)
+    measures = call.one_norm and not call.by_value
+    n = counted_norm(case)
+    given = call.given_norm(arguments)
+    returned = n if given is None else given
+    results = None if call.style == "measure" else clipped(case, gradients, n)
+    update = None
+    if case.update and results is not None:
+        update = Lazily(lambda index: stepped(results[index]), len(results))
+    return Expected(
+        norm=encode(np.asarray(nearest_float(returned, dtype)), dtype) if call.returns_norm else None,
+        wide_norm=norm(present, p, "float64") if measures else None,
+        gradients=results,
+        update=update,
+    )
+
+
+def _counted(case: Case) -> list[Dense]:
+    """The gradients that a norm over all of them counts."""
+    manner = case.manner
+    needed = manner.need_clip or [not manner.gradients_for_parameters] * len(case.gradients)
+    counted = [densify(gradient) for gradient, needs in zip(case.gradients, needed, strict=True) if needs]
+    return [gradient for gradient in counted if gradient is not None]
+
+
+def counted_norm(case: Case, shift: int = 0) -> float:
+    """The norm over all gradients that count, moved as `moved` does; NaN for a call that has no such norm."""
+    if not case.call.one_norm or case.call.by_value:
+        return math.nan
+    present = _counted(case)
+    dtype = norm_dtype(present)
+    return moved(norm(present, case.arguments.get("norm_type", 2), dtype), dtype, shift)
+
+
+def moved(n: float, dtype: str, shift: int) -> float:
+    """A norm that is off by as much as the device path allows, up or down: 1 ulp of float32, 1e-12 of float64."""
+    if not shift or not math.isfinite(n):
+        return n
+    if dtype == "float64":
+        return n * (1 + shift * 1e-12)
+    return float(np.nextafter(np.float32(n), np.float32(math.copysign(math.inf, shift))))
+
+
+def stepped(gradient: Dense | None) -> Dense | None:
+    """Parameters of ones after one step with a gradient."""
+    if gradient is None:
+        return None
+    with np.errstate(invalid="ignore"):
+        # The halved gradient is exact, and so is 1 minus it in float64 but for what rounding to float64 loses.
+        values = 1.0 - LEARNING_RATE * gradient.values()
+    return encode(rounded(values, gradient.dtype), gradient.dtype)
+
+
+def norm_dtype(gradients: Sequence[Dense]) -> str:
+    return "float64" if any(gradient.dtype in ("float64", "complex128") for gradient in gradients) else "float32"
+
+
+def norm(gradients: Sequence[Dense], p: float, dtype: str) -> float:
+    """The p-norm over all elements, correctly rounded to `dtype`."""
+    parts = [_part(gradient, p) for gradient in gradients]
+    beyond = [part for part in parts if isinstance(part, float)]
+    if beyond:
+        return math.nan if any(map(math.isnan, beyond)) else math.inf
+    finite = [part for part in parts if isinstance(part, Fraction)]
+    if p == math.inf:
+        return nearest(max(finite, default=Fraction(0)), dtype)
+    return root(sum(finite, Fraction(0)), p, dtype)
+
+
+def forget() -> None:
+    """Let go of the gradients whose sums and dense forms are kept."""
+    _part.cache_clear()
+    types.forget()
+
+
+@lru_cache(maxsize=1024)  # many calls are made on one list, whose tensors are the same objects each time
+def _part(gradient: Dense, p: float) -> Fraction | float:
+    """The sum of |x|**p, for p = inf the greatest |x|; inf or NaN where an element is."""
+    values = gradient.values()
+    if not np.isfinite(values).all():
+        return math.nan if np.isnan(values).any() else math.inf
+    if p == math.inf:
+        return Fraction(float(np.abs(values).max(initial=0.0)))
+    return power_sum(values, p)
+
+
+def clipped(case: Case, gradients: Sequence[Dense | None], n: float, shift: int = 0) -> Sequence[Dense | None]:
+    """The gradients after the call; n is the norm over all of them that count, where the call has one.
+
+    Norms of groups, of single gradients and of slices are measured here, and `moved` by `shift`.
+    """
+    call, manner = case.call, case.manner
+    if manner.gradients_for_parameters:
+        return list(gradients)
+    needed = manner.need_clip or [True] * len(gradients)
+    norms = [n] * len(gradients)
+    if manner.groups:
+        norms = [_group_norm(manner.groups, group, gradients, needed, shift) for group in manner.groups]
+
+    def make(index: int) -> Dense | None:
+        gradient = gradients[index]
+        if gradient is None or not needed[index]:
+            return gradient
+        return _clipped(call, case.arguments, gradient, norms[index], shift)
+
+    results = Lazily(make, len(gradients))
+    return results if is_long(case) else list(results)
+
+
+def is_long(case: Case) -> bool:
+    """Whether results of a case are not kept."""
+    held = (gradient.values if isinstance(gradient, Sparse) else gradient for gradient in case.gradients)
+    return sum(each.array.size for each in held if each is not None) >= KEPT
+
+
+def _group_norm(
+    groups: Sequence[str],
+    name: str,
+    gradients: Sequence[Dense | None],
+    needed: Sequence[bool | int],
+    shift: int,
+) -> float:
+    members = [g for g, group, needs in zip(gradients, groups, needed, strict=True) if group == name and needs]
+    present = [gradient for gradient in members if gradient is not None]
+    return moved(norm(present, 2, norm_dtype(present)), norm_dtype(present), shift)
+
+
+def _clipped(call: Call, arguments: Arguments, gradient: Dense, n: float, shift: int) -> Dense:
+    if call.by_value:
+        return _clamped(gradient, *call.bounds(arguments))
+    limit = call.limit(arguments)
+    if call.one_norm:
+        given = call.given_norm(arguments)
+        if given == limit == 0:
+            return scaled(gradient, 0.0)  # a limit of 0 gives zeros
+        return scaled(gradient, coefficient(call, n if given is None else given, limit))
+    dtype = norm_dtype([gradient])
+    if "axes" not in arguments:
+        return scaled(gradient, coefficient(call, moved(norm([gradient], 2, dtype), dtype, shift), limit))
+    return _by_slices(call, gradient, [axis % len(gradient.shape) for axis in arguments["axes"]], limit, shift)
+
+
+def _by_slices(call: Call, gradient: Dense, axes: Sequence[int], limit: float, shift: int) -> Dense:
+    result = gradient.array.copy()
+    for index in np.ndindex(*(1 if axis in axes else length for axis, length in enumerate(gradient.shape))):
+        where = tuple(slice(None) if axis in axes else index[axis] for axis in range(len(index)))
+        part = Dense(gradient.dtype, gradient.array[where])
+        n = moved(norm([part], 2, norm_dtype([part])), norm_dtype([part]), shift)
+        result[where] = scaled(part, coefficient(call, n, limit)).array
+    return Dense(gradient.dtype, result)
+
+
+def coefficient(call: Call, n: float, limit: float) -> float:
+    """min(1, limit / (n + eps)), each operation in float64."""
+    if limit == math.inf:
+        return 1.0
+    if math.isnan(n) or (n == math.inf and call.infinite_norm_gives_nan):
+        return math.nan
+    if n == math.inf:
+        return 0.0
+    reach = nearest(Fraction(n) + Fraction(call.eps), "float64")
+    return 1.0 if reach <= limit else nearest(Fraction(limit) / Fraction(reach), "float64")
+
+
+def scaled(gradient: Dense, coef: float) -> Dense:
+    """Every element times the coefficient, as section 2 of the contract rounds it."""
+    if coef == 1:
+        return gradient
+    values = gradient.values()
+    with np.errstate(all="ignore"):
+        if FORMATS[gradient.dtype].size == 8:
+            return encode(values * coef, gradient.dtype)  # a multiplication rounds once, says IEEE 754
+        exact = values * nearest_float(coef, "float32")  # 48 bits or fewer, so float64 holds the product
+    return encode(rounded(rounded(exact, "float32"), gradient.dtype), gradient.dtype)
+
+
+def _clamped(gradient: Dense, low: float, high: float) -> Dense:
+    if gradient.dtype == "int64":
+        return Dense("int64", np.clip(gradient.array, int(low), int(high)))
+    low, high = nearest_float(float(low), gradient.dtype), nearest_float(float(high), gradient.dtype)
+    values = gradient.values()
+    return encode(np.where(values < low, low, np.where(values > high, high, values)), gradient.dtype)

@@ -1,0 +1,270 @@
+"""How far results are from what is right.
+
+On the host path, on one process or on several, a result is `equal`, the same bits, or `different`. On the device path,
+and on any of a `norm_type` other than 1, 2 and inf, it may be `close` as well: the norm within the contract's bound,
+and every element exactly what follows from that norm. In a case that is marked `subnormal`, a framework that flushes
+such numbers may be `flushed`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from ...tensors.arithmetic import FORMATS, Float64s
+from ...tensors.types import Dense, Gradient, Sparse, densify, encode
+from ...tensors.ulp import ulps
+from ..modes import EXACT
+from ..outcome import Failure, Outcome
+from ..suite.cases import Case
+from . import oracle
+from .oracle import Expected
+
+NORM_ULPS = 1
+"""How far a float32 norm may be off on the device path."""
+
+NORM_RELATIVE = 1e-12
+"""How far, relatively, a float64 norm may be off on the device path."""
+
+Kind = Literal[
+    "equal", "close", "flushed", "different", "crashed", "timed out", "out of memory", "missing", "unreadable"
+]
+
+STAGES = ("norm", "coefficient", "tensors", "update")
+"""What is compared, each on its own: the norm that is returned, the coefficient that the tensors show, the clipped
+tensors, and the parameters after a step with them."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a comparison came to."""
+
+    kind: Kind
+    ulps: float = 0.0
+    """The greatest distance of any number of a tensor or a norm from the right one."""
+
+    detail: str = ""
+    stages: Mapping[str, float] = field(default_factory=dict)
+    """The distance at each stage that the call has: in ulps, for coefficients relative."""
+
+    cause: str = ""
+    """What a difference comes from, in a word or two (see `diagnose`); '' where it is not known."""
+
+    @property
+    def agrees(self) -> bool:
+        return self.kind in ("equal", "close", "flushed")
+
+    @property
+    def is_failure(self) -> bool:
+        """There is no result."""
+        return not self.agrees and self.kind != "different"
+
+
+def judge(case: Case, expected: Expected, outcome: Outcome | Failure, path: str, *, flushes: bool = False) -> Verdict:
+    """A result of ours against the oracle. `flushes`: the framework's own arithmetic takes subnormal numbers for zero,
+    as the contract allows on the device path."""
+    if isinstance(outcome, Failure):
+        return Verdict(outcome.kind, math.inf, outcome.detail)
+    same = outcome.digests == expected.digests
+    wrong = _wrong_behaviour(case, outcome)
+    if not same and not wrong:
+        wrong = _wrong_forms(expected, outcome)
+    if path in EXACT and not wrong:
+        wrong = _wrong_objects(case, expected, outcome)
+    if wrong:
+        return Verdict("different", math.inf, wrong)
+    stages = _no_distances(case, expected) if same else distances(case, expected, outcome)
+    distance = max((stages[stage] for stage in stages if stage != "coefficient"), default=0.0)
+    if distance == 0:
+        return Verdict("equal", stages=stages)
+    units = {"coefficient": "relatively"}
+    apart = [f"{stage} off by {size:.3g} {units.get(stage, 'ulp')}" for stage, size in stages.items() if size]
+    verdict = Verdict("different", distance, ", ".join(apart), stages)
+    if path in EXACT:
+        close = case.arguments.get("norm_type", 2) not in (1, 2, math.inf) and stages["norm"] <= NORM_ULPS
+        return dataclasses.replace(verdict, kind="close") if close and _follows(case, expected, outcome) else verdict
+    if _norm_is_close(expected, outcome, stages.get("norm", 0.0)) and _follows(case, expected, outcome):
+        return dataclasses.replace(verdict, kind="close")
+    if case.subnormal and flushes and _differs_by_flushing(case, expected, outcome):
+        return dataclasses.replace(verdict, kind="flushed", detail=f"subnormal numbers are flushed: {verdict.detail}")
+    return verdict
+
+
+def _no_distances(case: Case, expected: Expected) -> dict[str, float]:
+    coefficient = [] if case.call.by_value or "tensors" not in expected.digests else ["coefficient"]
+    return {stage: 0.0 for stage in STAGES if stage in [*expected.digests, *coefficient]}
+
+
+def distances(case: Case, expected: Expected, outcome: Outcome) -> dict[str, float]:
+    """How far a result of the right form is from what is right, at each stage that there is."""
+    stages: dict[str, float] = {}
+    if expected.norm is not None:
+        stages["norm"] = ulps([expected.norm], [outcome.norm])
+    if expected.gradients is not None and outcome.gradients is not None:
+        if not case.call.by_value:
+            pairs = zip(*(coefficients(case, side) for side in (expected.gradients, outcome.gradients)), strict=True)
+            stages["coefficient"] = max((relative_error(found, right) for right, found in pairs), default=0.0)
+        stages["tensors"] = ulps(expected.gradients, outcome.gradients)
+    if expected.update is not None and outcome.update is not None:
+        stages["update"] = ulps(expected.update, outcome.update)
+    return stages
+
+
+def coefficients(case: Case, clipped: Sequence[Dense | None]) -> list[float]:
+    """By what each gradient was multiplied, as its greatest finite element shows; 1 where none does."""
+    return [
+        1.0
+        if before is None or after is None
+        else _coefficient(before.values().reshape(-1), after.values().reshape(-1))
+        for before, after in zip(map(densify, case.gradients), clipped, strict=True)
+    ]
+
+
+def _coefficient(before: Float64s, after: Float64s) -> float:
+    magnitudes = np.where(np.isfinite(before), np.abs(before), 0.0)
+    if not magnitudes.any():
+        return 1.0
+    greatest = int(np.argmax(magnitudes))
+    return float(after[greatest] / before[greatest])
+
+
+def _wrong_objects(case: Case, expected: Expected, outcome: Outcome) -> str:
+    """What is wrong with the objects that a class returned: where the coefficient is 1 the given one; '' if nothing."""
+    if case.call.by_value:
+        return ""
+    given, right = map(densify, case.gradients), expected.gradients or []
+    for index, (before, after, same) in enumerate(zip(given, right, outcome.same_objects, strict=False)):
+        if before is after and not same:  # the oracle returns what it is given where the coefficient is 1
+            return f"gradient {index} came back as another object, with a coefficient of 1"
+    return ""
+
+
+def _wrong_behaviour(case: Case, outcome: Outcome) -> str:
+    """What is wrong with an error, a warning or the container that came back; '' if nothing."""
+    if case.raises and not outcome.raised:
+        return f"returned where {case.raises} was due"
+    if case.raises not in outcome.raised if case.raises else outcome.raised:
+        return f"raised {outcome.message}" + (f" where {case.raises} was due" if case.raises else "")
+    if outcome.fault:
+        return f"raised {outcome.message}, and {outcome.fault}" if outcome.raised else outcome.fault
+    if case.warns != outcome.warned:
+        return "warned" if outcome.warned else "gave no ClipWarning"
+    if outcome.structure and outcome.structure != case.manner.structure:
+        return f"returned a {outcome.structure} instead of a {case.manner.structure}"
+    return ""
+
+
+def _tensors(result: Expected | Outcome) -> Iterator[Dense | None]:
+    """The norm and the gradients, one by one: all at once may not fit into memory."""
+    yield result.norm
+    yield from result.gradients or ()
+
+
+def _wrong_forms(expected: Expected, outcome: Outcome) -> str:
+    """What is wrong with the number, the dtypes or the shapes of the tensors of any stage; '' if nothing."""
+    return (
+        _wrong_form("the norm", expected.norm, outcome.norm)
+        or _wrong_list("gradient", expected.gradients or (), outcome.gradients or ())
+        or _wrong_list("parameter", expected.update or (), outcome.update or ())
+    )
+
+
+def _wrong_list(what: str, expected: Sequence[Dense | None], found: Sequence[Dense | None]) -> str:
+    if len(expected) != len(found):
+        return f"{len(found)} {what}s instead of {len(expected)}"
+    pairs = enumerate(zip(expected, found, strict=True))
+    return next(filter(None, (_wrong_form(f"{what} {index}", *pair) for index, pair in pairs)), "")
+
+
+def _wrong_form(what: str, expected: Dense | None, found: Dense | None) -> str:
+    forms = ["None" if tensor is None else f"{tensor.dtype}{list(tensor.shape)}" for tensor in (expected, found)]
+    return "" if forms[0] == forms[1] else f"{what} is {forms[1]} instead of {forms[0]}"
+
+
+# -- the device path
+
+
+def _norm_is_close(expected: Expected, outcome: Outcome, norm_ulps: float) -> bool:
+    if expected.norm is None or outcome.norm is None or expected.norm.dtype == "float32":
+        return norm_ulps <= NORM_ULPS
+    return _close_float64(float(outcome.norm.values()), float(expected.norm.values()))
+
+
+def _follows(case: Case, expected: Expected, outcome: Outcome) -> bool:
+    """Whether every gradient is what a norm that is close enough makes of it.
+
+    It is exactly that where the norm was returned, but for a sparse gradient, whose rows the framework has summed.
+    """
+    if outcome.gradients is None or expected.gradients is None:
+        return True
+    if case.call.by_value:
+        return False
+    given = [densify(gradient) for gradient in case.gradients]
+    if outcome.norm is not None:
+        candidates = [oracle.clipped(case, given, float(outcome.norm.values()))]
+    else:
+        candidates = [oracle.clipped(case, given, oracle.counted_norm(case, shift), shift) for shift in (0, -1, 1)]
+    return all(map(_explained, case.gradients, outcome.gradients, *candidates)) and _update_follows(outcome)
+
+
+def _update_follows(outcome: Outcome) -> bool:
+    """Whether the parameters are what the framework's own clipped gradients make of them."""
+    if outcome.update is None or outcome.gradients is None:
+        return True
+    return ulps([oracle.stepped(gradient) for gradient in outcome.gradients], outcome.update) == 0
+
+
+def _differs_by_flushing(case: Case, expected: Expected, outcome: Outcome) -> bool:
+    """Whether every tensor is right but for subnormal numbers taken for zero: in the result, or in what was given."""
+    given = [_flushed(densify(gradient)) for gradient in case.gradients]
+    from_flushed = oracle.expect(dataclasses.replace(case, gradients=given))
+    return all(
+        any(ulps([_flushed(right)], [_flushed(found)]) <= NORM_ULPS for right in rights)
+        for *rights, found in zip(
+            _tensors(expected),
+            _tensors(from_flushed),
+            _tensors(outcome),
+            strict=True,
+        )
+    )
+
+
+def _flushed(tensor: Dense | None) -> Dense | None:
+    if tensor is None:
+        return None
+    values, smallest = (
+        tensor.values(),
+        2.0 ** FORMATS["float64" if FORMATS[tensor.dtype].size == 8 else "float32"].min_exponent,
+    )
+    return encode(np.where(np.abs(values) < smallest, 0.0, values), tensor.dtype)
+
+
+def _explained(given: Gradient, found: Dense | None, *candidates: Dense | None) -> bool:
+    """Whether every element is that of one of the candidates; a sparse gradient's rows the framework has summed."""
+    if found is None or given is None:
+        return found is None
+    if FORMATS[found.dtype].size == 8:
+        pairs = zip(found.values().flat, *(each.values().flat for each in candidates if each is not None), strict=True)
+        return all(any(_close_float64(value, right) for right in rights) for value, *rights in pairs)
+    if isinstance(given, Sparse):
+        return any(ulps([candidate], [found]) <= NORM_ULPS + 1 for candidate in candidates)  # of the sum, the product
+    hits = [found.bits() == candidate.bits() for candidate in candidates if candidate is not None]
+    return bool(np.logical_or.reduce(hits).all())
+
+
+def _close_float64(found: float, right: float) -> bool:
+    return relative_error(found, right) <= NORM_RELATIVE
+
+
+def relative_error(found: float, right: float) -> float:
+    """|found - right| / |right|; 0 if they are the same, infinities and NaN included."""
+    if found == right or (math.isnan(found) and math.isnan(right)):
+        return 0.0
+    if right == 0 or not (math.isfinite(found) and math.isfinite(right)):
+        return math.inf
+    return abs(found - right) / abs(right)

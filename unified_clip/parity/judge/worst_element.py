@@ -1,0 +1,216 @@
+"""Where a result first parts from what is right, and the numbers there: for people who look into a difference.
+
+It is measured while the tensors are at hand, and only of results that differ, one tensor at a time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from ...tensors import ulp
+from ...tensors.arithmetic import FORMATS, rounded
+from ...tensors.types import PARTS, Dense, Lazily, encode
+from ..modes import HOST, NATIVE
+from ..outcome import Outcome
+from ..suite.cases import Case
+from .oracle import Expected
+from .verdict import STAGES, coefficients
+
+Side = Literal["ours", "native"]
+
+Tensors = Sequence[Dense | None]
+
+
+@dataclass(frozen=True)
+class Number:
+    """What one side has at a place."""
+
+    value: float
+    ulps: float
+    """The distance from what is right, in units in the last place."""
+
+
+@dataclass(frozen=True)
+class Details:
+    """The place of a stage where a result is furthest from what is right."""
+
+    stage: str
+    """The first at which it differs."""
+
+    gradient: int | None
+    """Whose number it is; None for the norm."""
+
+    name: str
+    element: tuple[int, ...]
+    """Its index in the gradient; of a complex one with 0 or 1 for the part at the end."""
+
+    dtype: str
+    """Whose units in the last place count."""
+
+    exact: float
+    """The number that is right, rounded as the contract says."""
+
+    ours: Number | None
+    native: Number | None
+    apart: int
+    """How many numbers differ at this stage."""
+
+    compared: int
+    """Of how many."""
+
+    @property
+    def nearer(self) -> Side | None:
+        """The side that is nearer to what is right; None where both are as near, or there is one only."""
+        if self.ours is None or self.native is None or self.ours.ulps == self.native.ulps:
+            return None
+        return "ours" if self.ours.ulps < self.native.ulps else "native"
+
+    @property
+    def place(self) -> str:
+        """In words."""
+        if self.gradient is None:
+            return "the norm"
+        what = "the coefficient of " if self.stage == "coefficient" else ""
+        called = f" ({self.name})" if self.name and self.name != f"gradient {self.gradient}" else ""
+        index = f", element {list(self.element)}" if self.element else ""
+        return f"{what}gradient {self.gradient}{called}{index}"
+
+    def __str__(self) -> str:
+        lines = [f"begins at the {self.stage}: {self.place}; {self.apart} of {self.compared} differ"]
+        lines.append(f"exact   {self.exact!r:24} {self.exact.hex()}  {self.dtype}")
+        for side, number in (("ours", self.ours), ("native", self.native)):
+            if number:
+                lines.append(f"{side:7} {number.value!r:24} {number.value.hex()}  {number.ulps:.3g} ulp")
+        return "\n".join([*lines, *([f"nearer  {self.nearer}"] if self.nearer else [])])
+
+
+def find(case: Case, right: Expected, outcomes: Mapping[str, Outcome], modes: Iterable[str]) -> dict[str, Details]:
+    """By mode, where the results of these modes differ; nothing where there are no numbers to compare.
+
+    Ours is shown beside the native, and the native beside ours in every mode; beside the native that of the host path.
+    """
+    native = outcomes.get(NATIVE)
+    ours = outcomes.get(HOST) or next((each for mode, each in outcomes.items() if mode != NATIVE), None)
+    found = {
+        mode: _find(case, right, "native", ours, outcomes[mode])
+        if mode == NATIVE
+        else _find(case, right, "ours", outcomes[mode], native)
+        for mode in modes
+    }
+    return {mode: each for mode, each in found.items() if each}
+
+
+class _Place(NamedTuple):
+    tensor: int
+    element: int
+    ulps: float
+    apart: int
+    """How many numbers of the tensor differ."""
+
+
+def _find(case: Case, right: Expected, by: Side, ours: Outcome | None, native: Outcome | None) -> Details | None:
+    for stage in STAGES:
+        exact = _numbers(stage, case, right, right)
+        if exact is None:
+            continue
+        sides = {"ours": _numbers(stage, case, right, ours), "native": _numbers(stage, case, right, native)}
+        places = _places(exact, sides[by] or [])
+        if places:
+            return _details(stage, case, exact, sides["ours"], sides["native"], places)
+    return None
+
+
+def _details(
+    stage: str, case: Case, exact: Tensors, ours: Tensors | None, native: Tensors | None, places: Sequence[_Place]
+) -> Details:
+    index, element, *_ = max(places, key=lambda place: place.ulps)
+    tensor = exact[index]
+    assert tensor is not None
+    dtype = _dtype(case, index) if stage == "coefficient" else tensor.dtype
+    return Details(
+        stage,
+        None if stage == "norm" else index,
+        case.names[index] if case.names and stage != "norm" else "",
+        tuple(map(int, np.unravel_index(element, tensor.array.shape))),
+        dtype,
+        _value(tensor, element),
+        _number(tensor, None if ours is None else ours[index], element, dtype),
+        _number(tensor, None if native is None else native[index], element, dtype),
+        sum(place.apart for place in places),
+        sum(each.array.size for each in exact if each is not None),
+    )
+
+
+def _numbers(stage: str, case: Case, right: Expected, found: Expected | Outcome | None) -> Tensors | None:
+    """What a result has at a stage, in the form of what is right; None where it has nothing that can be compared."""
+    exact, held = _held(stage, right), _held(stage, found)
+    if exact is None or held is None or (stage == "coefficient" and case.call.by_value):
+        return None
+    if [_size(each) for each in exact] != [_size(each) for each in held]:
+        return None
+    if stage == "coefficient":
+        return [Dense("float64", np.array(coefficient)) for coefficient in coefficients(case, held)]
+    return Lazily(lambda index: _like(exact[index], held[index]), len(exact))
+
+
+def _size(tensor: Dense | None) -> int | None:
+    return None if tensor is None else tensor.array.size
+
+
+def _held(stage: str, result: Expected | Outcome | None) -> Tensors | None:
+    if result is None:
+        return None
+    if stage == "norm":
+        return None if result.norm is None else [result.norm]
+    return result.update if stage == "update" else result.gradients
+
+
+def _like(exact: Dense | None, found: Dense | None) -> Dense | None:
+    """A tensor in another's dtype and shape: some natives give a norm in the gradients' own dtype."""
+    if exact is None or found is None:
+        return None
+    if found.dtype != exact.dtype:
+        found = encode(rounded(found.values(), exact.dtype), exact.dtype)
+    return Dense(exact.dtype, found.array.reshape(exact.array.shape))
+
+
+def _places(exact: Tensors, found: Tensors) -> list[_Place]:
+    """Of each tensor that differs, the element that is furthest off."""
+    pairs = enumerate(zip(exact, found, strict=False))
+    places = (_place(index, a, b) for index, (a, b) in pairs if a is not None and b is not None)
+    return [place for place in places if place]
+
+
+def _place(index: int, exact: Dense, found: Dense) -> _Place | None:
+    differ, distances = ulp.differences(exact, found)
+    if not differ.size:
+        return None
+    furthest = int(np.argmax(distances))
+    return _Place(index, int(differ[furthest]), float(distances[furthest]), int(differ.size))
+
+
+def _number(exact: Dense, found: Dense | None, element: int, dtype: str) -> Number | None:
+    if found is None:
+        return None
+    value, right = _value(found, element), _value(exact, element)
+    one, other = (Dense(each.dtype, each.array.reshape(-1)[element : element + 1]) for each in (exact, found))
+    ulps = ulp.ulps([one], [other])
+    if dtype != exact.dtype and math.isfinite(ulps):  # a coefficient, which tensors of this dtype show
+        spacing = 2.0 ** (math.frexp(right)[1] - FORMATS[dtype].precision)
+        ulps = abs(value - right) / spacing if math.isfinite(value) else math.inf
+    return Number(value, ulps)
+
+
+def _value(tensor: Dense, element: int) -> float:
+    return float(Dense(tensor.dtype, tensor.array.reshape(-1)[element : element + 1]).values()[0])
+
+
+def _dtype(case: Case, index: int) -> str:
+    gradient = case.gradients[index]
+    assert gradient is not None
+    return PARTS.get(gradient.dtype, gradient.dtype)

@@ -1,0 +1,161 @@
+"""The page's plots, as SVG that takes its colours from the page: frameworks are told apart by shapes too."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from markupsafe import Markup
+
+from ..modes import NATIVE
+from .svg import LEFT, RIGHT, TOP, WIDTH, figure, line, power_of_ten, tag, text
+
+Data = Mapping[str, Any]
+
+BINS = ["0", "1", "2 to 9", "10s", "100s", *(f"≥ 10{digit}" for digit in "³⁴⁵⁶⁷⁸⁹"), "not finite"]
+"""Of distances in units in the last place."""
+
+SHAPES: Mapping[str, Callable[[float, float], str]] = {
+    "torch": lambda x, y: f"M{x - 3.5:.1f} {y:.1f}a3.5 3.5 0 1 0 7 0a3.5 3.5 0 1 0 -7 0z",
+    "tensorflow": lambda x, y: f"M{x - 3:.1f} {y - 3:.1f}h6v6h-6z",
+    "paddle": lambda x, y: f"M{x:.1f} {y - 4.2:.1f}l4.2 7.4h-8.4z",
+    "jax": lambda x, y: f"M{x:.1f} {y - 4.5:.1f}l4.5 4.5l-4.5 4.5l-4.5 -4.5z",
+}
+"""By framework; PyTorch's for others."""
+
+# -- distances in units in the last place
+
+
+def histogram(data: Data) -> Markup | None:
+    """How many results are how far from the exact ones: a row for each framework, ours and its own functions."""
+    rows = [(name, side, _distances(data, name, side)) for side in ("ours", NATIVE) for name in data["frameworks"]]
+    rows = [(name, side, counts) for name, side, counts in rows if counts]
+    if not rows:
+        return None
+    height, step = 44, (WIDTH - LEFT - RIGHT) / len(BINS)
+    most = max(max(counts.values()) for _, _, counts in rows)
+    children = []
+    for index, (name, side, counts) in enumerate(rows):
+        floor = TOP + 20 + (index + 1) * height + (26 if side == NATIVE else 0)
+        title = name if side == "ours" else data["titles"].get(name, name)
+        if index == 0 or rows[index - 1][1] != side:
+            heading = "ours, in all modes" if side == "ours" else "the frameworks' own"
+            children.append(text(4, floor - height - 4, heading, "start", class_="heading"))
+        children += [text(LEFT - 8, floor - 4, title, "end"), line(LEFT, floor, WIDTH - RIGHT, floor, "axis")]
+        for place, count in sorted(counts.items()):
+            tall = 3 + (height - 24) * math.log(count + 1) / math.log(most + 1)
+            x = LEFT + place * step
+            words = f"{title}, {side}: {count} results, {BINS[place]} ulp"
+            bar = tag("rect", tag("title", words), x=x + 5, y=floor - tall, width=step - 10, height=tall)
+            children += [tag("g", bar, class_=f"bar {name}"), text(x + step / 2, floor - tall - 3, f"{count}")]
+    floor += 16
+    children += [text(LEFT + (place + 0.5) * step, floor, words) for place, words in enumerate(BINS)]
+    children.append(text((LEFT + WIDTH - RIGHT) / 2, floor + 18, "units in the last place from the exact result"))
+    return figure("histogram", "Histogram of the distances from the exact results", int(floor + 26), children)
+
+
+def _distances(data: Data, framework: str, side: str) -> Counter[int]:
+    """How many results there are in each bin."""
+    results = [
+        result
+        for case in data["cases"]
+        for mode, result in case["frameworks"].get(framework, {}).items()
+        if (mode == NATIVE) == (side == NATIVE)
+    ]
+    return Counter(_bin(distance) for result in results if (distance := _distance(result)) is not None)
+
+
+def _distance(result: Data) -> float | None:
+    """In units in the last place, where the result begins to differ; None where there are no numbers to compare."""
+    if result["details"]:
+        side = NATIVE if "function" in result else "ours"
+        return float(result["details"][side]["ulps"])
+    return 0.0 if result["verdict"] in ("equal", "close") else None
+
+
+def _bin(distance: float) -> int:
+    if not math.isfinite(distance):
+        return len(BINS) - 1
+    if distance < 2:
+        return math.ceil(distance)
+    return min(2 + int(math.log10(distance)), len(BINS) - 2)
+
+
+# -- the norms of natives
+
+
+class Point(NamedTuple):
+    framework: str
+    elements: int
+    error: float
+    case: str
+
+
+def norms(data: Data) -> Markup | None:
+    """How far each native's norm is from the exact one, over the number of elements of its list."""
+    points = list(_points(data))
+    if not points:
+        return None
+    height, floor, ceiling = 330, 262, TOP + 26
+    most = max(1, math.ceil(math.log10(max(point.elements for point in points))))
+    low, high = -10, 2
+
+    def x(elements: float) -> float:
+        return LEFT + 12 + (WIDTH - LEFT - RIGHT - 24) * math.log10(elements) / most
+
+    def y(error: float) -> float:
+        if not math.isfinite(error):
+            return TOP + 6
+        power = max(low, min(high, math.log10(error))) if error else low
+        return floor - (floor - ceiling) * (power - low) / (high - low)
+
+    children = [text(LEFT - 8, y(math.inf) + 4, "inf or NaN", "end"), text(LEFT - 8, y(0) + 4, "none", "end")]
+    for power in range(low, high + 1, 2):
+        children.append(line(LEFT, y(10.0**power), WIDTH - RIGHT, y(10.0**power), "axis" if power == low else "grid"))
+        if power > low:
+            children.append(text(LEFT - 8, y(10.0**power) + 4, power_of_ten(power), "end"))
+    for power in range(most + 1):
+        children.append(text(x(10.0**power), floor + 18, power_of_ten(power)))
+    for error, words in ((2.0**-24, "half a unit in the last place of float32"), (1e-5, "above: listed as known")):
+        children.append(line(LEFT, y(error), WIDTH - RIGHT, y(error), "limit"))
+        children.append(text(WIDTH - RIGHT, y(error) - 4, words, "end", class_="note"))
+    children += _marks(points, x, y)
+    children.append(text((LEFT + WIDTH - RIGHT) / 2, floor + 36, "elements of the list"))
+    children += _key(
+        [name for name in data["frameworks"] if any(point.framework == name for point in points)], data, height
+    )
+    words = "Relative error of the norm of each framework's own functions over the number of elements"
+    return figure("norms", words, height, children)
+
+
+def _points(data: Data) -> Iterator[Point]:
+    for case in data["cases"]:
+        for framework, results in case["frameworks"].items():
+            error = results.get(NATIVE, {}).get("norm")
+            if error is not None and case["elements"]:
+                yield Point(framework, case["elements"], float(error), case["name"])
+
+
+def _marks(points: Sequence[Point], x: Callable[[float], float], y: Callable[[float], float]) -> Iterator[Markup]:
+    """A mark for all points that would lie on each other."""
+    places: dict[tuple[str, int, int], list[Point]] = {}
+    for point in points:
+        places.setdefault((point.framework, round(x(point.elements)), round(y(point.error))), []).append(point)
+    for (framework, across, down), found in places.items():
+        first = found[0]
+        more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+        words = f"{framework}: off by {first.error:.2g} for {first.elements} elements: {first.case}{more}"
+        yield tag("path", tag("title", words), d=_shape(framework)(across, down), class_=f"mark {framework}")
+
+
+def _shape(framework: str) -> Callable[[float, float], str]:
+    return SHAPES.get(framework, SHAPES["torch"])
+
+
+def _key(frameworks: Sequence[str], data: Data, height: int) -> Iterator[Markup]:
+    for index, name in enumerate(frameworks):
+        across = LEFT + 12 + index * 150
+        yield tag("path", d=_shape(name)(across, height - 14), class_=f"mark {name}")
+        yield text(across + 10, height - 10, data["titles"].get(name, name), "start")

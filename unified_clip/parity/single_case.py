@@ -1,0 +1,86 @@
+"""One case on several frameworks, without a suite: what `unified_clip.testing` runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from .. import _install
+from ..tensors import diff, live
+from ..tensors.types import Gradient
+from .engine import AT_ONCE
+from .judge import oracle
+from .judge.oracle import Expected
+from .judge.verdict import judge
+from .modes import HOST
+from .outcome import Failure, Outcome
+from .suite import cases
+from .suite.cases import Case
+from .suite.schema import SuiteError
+from .workers import pool
+
+EXACT = "exact arithmetic"
+GIVEN = "gradients"
+
+
+def make(container: Any, call: str, arguments: Mapping[str, Any]) -> Case:
+    """A case from gradients of this process. ValueError: there is no such call, or it does not take these arguments."""
+    plain = {key: value.item() if isinstance(value, np.generic) else value for key, value in arguments.items()}
+    try:
+        return cases.one(GIVEN, live.read(container), {"call": call, **plain})
+    except SuiteError as error:
+        raise ValueError(str(error).removeprefix(GIVEN).removeprefix(", calls 1").lstrip(",: ")) from None
+
+
+def run(case: Case, interpreters: Mapping[str, str], timeout: float) -> dict[str, Outcome | Failure]:
+    """By framework, what came of it on the host path."""
+
+    def work(framework: str, python: str) -> Outcome | Failure:
+        found = pool.run(pool.command(framework, python), [pool.Run(HOST, case)], timeout)
+        outcome: Outcome | Failure = found.results[HOST, case.name]
+        return outcome
+
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        return dict(zip(interpreters, threads.map(work, interpreters, interpreters.values()), strict=True))
+
+
+def problems(case: Case, outcomes: Mapping[str, Outcome | Failure]) -> tuple[list[str], list[str]]:
+    """A line for each framework that is missing, and one or more for each that is otherwise not right."""
+    right = oracle.expect(case)
+    absent, wrong = [], []
+    for framework, outcome in outcomes.items():
+        if isinstance(outcome, Failure) and outcome.kind == "missing":
+            remedy = f"Install it: {_install.command(framework)}. Or name an interpreter that has it."
+            absent.append(f"{framework} is missing: {outcome.detail}. {remedy}")
+        elif text := _wrong(case, right, framework, outcome):
+            wrong.append(text)
+    oracle.forget()
+    return absent, wrong or _apart(case, outcomes)
+
+
+def _wrong(case: Case, right: Expected, framework: str, outcome: Outcome | Failure) -> str:
+    verdict = judge(case, right, outcome, HOST)
+    if verdict.agrees:
+        return ""
+    numbers = ""
+    if isinstance(outcome, Outcome) and verdict.stages:
+        numbers = diff.describe(_named(case, outcome), _named(case, right), (framework, EXACT))
+    return f"{framework}: {numbers or f'{verdict.kind}: {verdict.detail}'}"
+
+
+def _apart(case: Case, outcomes: Mapping[str, Outcome | Failure]) -> list[str]:
+    """Where frameworks that are each right give other bits, as they may for a norm that is not of p 1, 2 or inf."""
+    results = {name: _named(case, outcome) for name, outcome in outcomes.items() if isinstance(outcome, Outcome)}
+    first, *others = results or [""]
+    texts = (diff.describe(results[name], results[first], (name, first)) for name in others)
+    return [text for text in texts if text]
+
+
+def _named(case: Case, result: Expected | Outcome) -> dict[str, Gradient]:
+    """The norm and the clipped gradients by name."""
+    clipped: Sequence[Gradient] = result.gradients or []
+    named: dict[str, Gradient] = {"the norm": result.norm}
+    return named | dict(zip(case.names, clipped, strict=False))

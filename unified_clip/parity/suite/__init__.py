@@ -1,0 +1,1 @@
+"""Suites as data: cases, gradients and known settings, read from TOML files."""

@@ -1,0 +1,295 @@
+"""The cases of a suite are data: TOML files that name lists of gradients (see `lists`) and the calls to make on them.
+
+    [[gradients]]
+    name = "worked example"
+    tensors = [{ values = [3.0, 4.0] }, { values = [1.0, 2.0] }]
+
+    [[cases]]
+    gradients = ["worked example"]
+    calls = [{ call = "clip_grad_norm_", max_norm = 5.0 }, { call = "global_norm" }]
+
+    [[cases]]
+    gradients = ["worked example"]
+    rules = ["clip_grad_norm_", "clip_by_global_norm"]
+    thresholds = [1.0, 5.0]      every rule with each of them
+
+    [[cases]]
+    gradients = ["worked example"]
+    configs = ["../clip.toml"]   clip configurations, relative to this file: see `configured`
+
+An entry of `cases` stands for every one of its calls on every one of its lists of gradients; lists may be named in
+any of the suite's files. It may have, beside the fields of `manner.Manner`,
+
+    dtypes = ["float16"]         repeat it with all gradients rounded to each of these
+    frameworks = ["torch"]       only these
+    modes = ["host", "native"]   only these, of those that the suite has: graphs take a compiler seconds
+    raises = "ValueError"        the call raises this, and leaves the gradients as they are
+    warns = true                 the call gives a ClipWarning
+    update = true                compare an SGD step with the clipped gradients too (float32 and float64)
+    subnormal = true             the result depends on subnormal numbers, which TensorFlow and XLA flush to zero
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...tensors.types import Gradient, Sparse
+from . import from_config
+from .call_form import PLAIN, Manner
+from .gradients import as_dtype
+from .gradients import read as read_list
+from .public_calls import CALLS, Call
+from .schema import REAL, CasesFile, CasesTable, SuiteError, no_such
+
+LONG = 100
+"""Gradients."""
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """One call on one list of gradients."""
+
+    name: str
+    gradients_name: str
+    gradients: Sequence[Gradient]
+    call_name: str
+    arguments: Mapping[str, Any]
+    manner: Manner = PLAIN
+    names: Sequence[str] = ()
+    """What each gradient is called."""
+
+    frameworks: Sequence[str] = ()
+    """Where it is run; everywhere if empty."""
+
+    modes: Sequence[str] = ()
+    """In which modes; in all if empty."""
+
+    raises: str = ""
+    warns: bool = False
+    update: bool = False
+    subnormal: bool = False
+
+    @property
+    def call(self) -> Call:
+        return CALLS[self.call_name]
+
+    @property
+    def rule(self) -> str | None:
+        """The clip in words, without the function's name; None for a call that has no counterpart elsewhere.
+
+        `clip_grad_norm_(max_norm=1.0)` and `clip_by_global_norm(clip_norm=1.0)` have the same rule.
+        """
+        call, arguments = self.call, self.arguments
+        special = {"axes", "use_norm", "total_norm", "error_if_nonfinite"} & arguments.keys()
+        if special or self.raises or self.manner != PLAIN:
+            return None
+        if call.by_value:
+            low, high = call.bounds(arguments)
+            return f"value from {low:g} to {high:g}"
+        p = arguments.get("norm_type", 2)
+        order = "" if p == 2 else f" of order {p:g}"
+        if call.style == "measure":
+            return f"total norm{order}, measured"
+        scope = "total norm" if call.one_norm else "norm of each tensor"
+        return f"{scope}{order}, threshold {call.limit(arguments):.9g}"
+
+    def is_for_graphs(self, left_out: Sequence[str]) -> bool:
+        """Whether a graph can show what is right: not by memory, warnings or values that are not known there.
+
+        `left_out`: see `_is_any`; `long` lists of gradients are what a compiler may need minutes for.
+        """
+        manner = self.manner
+        needs_value = self.raises or self.call.style in ("class", "class in place", "hook")
+        unknown = self._shares_memory or (manner.tensor_arguments and needs_value)
+        told = self.warns or "error_if_nonfinite" in self.arguments
+        return not (unknown or told or self._is_any(left_out))
+
+    def is_for_processes(self, left_out: Sequence[str]) -> bool:
+        """Whether it means something on gradients that several processes hold, each of them a part: slices are
+        refused there, and which memory is shared is not what is asked."""
+        return not (self._shares_memory or "axes" in self.arguments or self._is_any(left_out))
+
+    @property
+    def _shares_memory(self) -> bool:
+        return self.manner.expanded or self.manner.overlapping
+
+    def _is_any(self, kinds: Sequence[str]) -> bool:
+        """Of `sparse`, `in place`, `raises`, `groups`, `hook`, and `long` lists of gradients."""
+        found = {
+            "sparse": any(isinstance(gradient, Sparse) for gradient in self.gradients),
+            "in place": self.call.in_place,
+            "raises": bool(self.raises),
+            "groups": bool(self.manner.groups),
+            "hook": self.call.style == "hook",
+            "long": len(self.gradients) > LONG,
+        }
+        return any(found[kind] for kind in kinds)
+
+
+def build(tables: Sequence[tuple[Path, CasesFile]], pythons: Mapping[str, str]) -> list[Case]:
+    """All cases of a suite's files, in order. `pythons`: by framework the interpreter that can read its files."""
+    lists: dict[str, dict[str, Gradient]] = {}
+    for path, data in tables:
+        for number, table in enumerate(data.gradients, 1):
+            place = f"{path.name}, gradients {number}"
+            if table.name in lists:
+                raise SuiteError(f"{place}: the name {table.name!r} is used twice")
+            lists[table.name] = read_list(table, path.parent, place, pythons)
+    cases: dict[str, Case] = {}
+    for path, data in tables:
+        for number, entry in enumerate(data.cases, 1):
+            place = f"{path.name}, cases {number}"
+            for case in _cases(entry, lists, place, path.parent):
+                if case.name in cases:
+                    raise SuiteError(f"{place}: the case {case.name!r} is there twice")
+                _check(case, place)
+                cases[case.name] = case
+    return list(cases.values())
+
+
+def one(name: str, gradients: Mapping[str, Gradient], call: Mapping[str, Any]) -> Case:
+    """The case of one call on gradients that are at hand, by their names."""
+    table = CasesTable(gradients=[name], calls=[dict(call)])
+    (case,) = _cases(table, {name: gradients}, name, Path())
+    _check(case, name)
+    return case
+
+
+def _cases(
+    table: CasesTable, lists: Mapping[str, Mapping[str, Gradient]], place: str, directory: Path
+) -> Iterator[Case]:
+    calls = [_call(call, f"{place}, calls {number}") for number, call in enumerate(table.calls, 1)]
+    calls += [_call(call, f"{place}, rules") for call in _from_rules(table, place)]
+    for config in table.configs:
+        calls += [
+            _call(call, f"{place}, configs") for call in from_config.calls(directory / config, f"{place}, configs")
+        ]
+    expected = table.model_dump(
+        include={"frameworks", "modes", "raises", "warns", "update", "subnormal"}, exclude_unset=True
+    )
+    manner = Manner.read(table.model_dump(include={each.name for each in dataclasses.fields(Manner)}))
+    for name in table.gradients:
+        if name not in lists:
+            raise SuiteError(f"{place}: there are no gradients named {name!r}; there are {', '.join(lists)}")
+        for dtype in table.dtypes or [""]:
+            title = f"{name} as {dtype}" if dtype else name
+            gradients = list(lists[name].values())
+            if dtype:
+                if not {gradient.dtype for gradient in gradients if gradient is not None} <= REAL:
+                    raise SuiteError(f"{place}: {name!r} has gradients that are not real, and dtypes are for real ones")
+                gradients = [as_dtype(gradient, dtype) for gradient in gradients]
+            for call_name, arguments in calls:
+                written = ", ".join(f"{key}={value}" for key, value in arguments.items())
+                raises = f", raises {table.raises}" if table.raises else ""
+                full_name = f"{title}: {call_name}({written}){manner.describe()}{raises}"
+                yield Case(full_name, title, gradients, call_name, arguments, manner, list(lists[name]), **expected)
+
+
+def _from_rules(table: CasesTable, place: str) -> Iterator[dict[str, Any]]:
+    """Every rule with every threshold; one that only measures has none, and bounds lie around zero."""
+    for name in table.rules:
+        required = CALLS[name].required if name in CALLS else ()
+        if "total_norm" in required:
+            raise SuiteError(f"{place}: {name} needs a total_norm too; write it in calls")
+        if not required:
+            yield {"call": name}
+        for threshold in table.thresholds if required else []:
+            yield {"call": name, **dict(zip(required, [-threshold, threshold][-len(required) :], strict=True))}
+
+
+def _call(table: dict[str, Any], place: str) -> tuple[str, dict[str, Any]]:
+    arguments = dict(table)
+    name = arguments.pop("call", None)
+    if not isinstance(name, str) or name not in CALLS:
+        raise SuiteError(f"{place}, call: it is {name!r}; {no_such('function', str(name), list(CALLS))}")
+    call = CALLS[name]
+    missing = set(call.required) - arguments.keys()
+    known = [*call.required, *call.optional]
+    if unknown := sorted(arguments.keys() - {*known}):  # a key that is misspelt is missing as well
+        raise SuiteError(f"{place}, {name}, {unknown[0]}: {no_such('argument', unknown[0], known)}")
+    if missing:
+        raise SuiteError(f"{place}, {name}: {', '.join(sorted(missing))} is missing; it has {', '.join(known)}")
+    for key, value in arguments.items():
+        numbers = [value] if key != "axes" else value if isinstance(value, list) else [None]
+        kinds = int if key == "axes" else bool if key == "error_if_nonfinite" else (int, float)
+        if not all(_is_number(number, kinds) for number in numbers):
+            raise SuiteError(
+                f"{place}, {name}: {key} is {value!r:.60}; give a number, or for axes a list of whole ones"
+            )
+    return name, arguments
+
+
+def _is_number(value: Any, kinds: Any) -> bool:
+    """Whether it is of a kind: no bool among the numbers, and no whole number that no float can hold."""
+    if isinstance(value, bool) and kinds is not bool:
+        return False
+    return isinstance(value, kinds) and (isinstance(value, float) or abs(value) <= sys.float_info.max)
+
+
+# -- what the oracle and the workers know how to do
+
+
+def _check(case: Case, place: str) -> None:
+    """Refuse what would be compared with something else than is meant."""
+    for wrong, remedy in _unfit(case):
+        if wrong:
+            raise SuiteError(f"{place}, {case.call_name}: {remedy}")
+
+
+def _unfit(case: Case) -> Iterator[tuple[bool, str]]:
+    call, manner, count = case.call, case.manner, len(case.gradients)
+    dtypes = {gradient.dtype for gradient in case.gradients if gradient is not None}
+    yield case.manner.container in ("nested", "tensor") and not count, "this container needs gradients"
+    yield case.manner.container == "tensor" and count != 1, "the container tensor holds one gradient"
+    contained = call.in_place or call.style in ("list", "measure")
+    yield manner.container != "list" and not contained, "its gradients are not passed in a container"
+    for key, values in (("need_clip", manner.need_clip), ("groups", manner.groups)):
+        yield bool(values) and len(values) != count, f"{key} has {len(values)} entries for {count} gradients"
+    yield bool(manner.groups) and call.style != "settings", "groups are for append_gradient_clip_ops"
+    on_parameters = bool(case.frameworks) and set(case.frameworks) <= {"torch", "paddle"}
+    heeds = call.style in ("class", "class in place", "settings") or (call.in_place and on_parameters)
+    yield bool(manner.need_clip) and not heeds, "need_clip is for classes, and in place for frameworks = torch, paddle"
+    listed = set(manner.listed)
+    yield (
+        bool(listed) and (not call.in_place or listed != set(range(count))),
+        ("listed is for names in place, and has every gradient's number"),
+    )
+    yield manner.gradients_for_parameters and call.style != "in place", "gradients_for_parameters is for names in place"
+    shared = manner.expanded or manner.overlapping
+    yield shared and not case.raises, "expanded and overlapping memory is refused: say what it raises"
+    numbers = not {"norm_type", "axes", "error_if_nonfinite"} & case.arguments.keys()
+    yield (
+        manner.tensor_arguments and not (dtypes <= {"float32"} and numbers),
+        ("tensor_arguments are float32, for thresholds of float32 gradients alone"),
+    )
+    yield case.update and not dtypes <= {"float32", "float64"}, "update is for float32 and float64"
+    yield (
+        not case.raises and "int64" in dtypes and case.call_name != "clip_by_value",
+        "int64 is for clip_by_value, or raises",
+    )
+    if not case.raises:
+        yield from _unfit_numbers(case)
+
+
+def _unfit_numbers(case: Case) -> Iterator[tuple[bool, str]]:
+    arguments = case.arguments
+    thresholds = [arguments[key] for key in (*case.call.required, "use_norm", "min") if key in arguments]
+    yield any(math.isnan(value) for value in thresholds), "a threshold is NaN: say what it raises"
+    if case.call.by_value:
+        low, high = case.call.bounds(arguments)
+        yield low > high, "the lower bound is above the upper one: say what it raises"
+    else:
+        yield any(value < 0 for value in thresholds), "a threshold or a norm is negative: say what it raises"
+    p = arguments.get("norm_type", 2)
+    yield not (p == math.inf or 0.01 <= p <= 100), "norm_type is inf, or between 0.01 and 100, or say what it raises"
+    ranks = [len(gradient.shape) for gradient in case.gradients if gradient is not None]
+    axes = arguments.get("axes", [])
+    yield any(not -rank <= axis < rank for axis in axes for rank in ranks), "axes has one that a gradient lacks"
+    twice = any(len({axis % rank for axis in axes}) < len(axes) for rank in ranks if rank)
+    yield twice, "axes names one twice: say what it raises"

@@ -1,0 +1,72 @@
+"""A clip configuration as the calls of a suite: those public names that do what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ...config import schedules
+from ...config.config import ClipConfig
+from ...config.settings import DEFAULT_FAMILY, Settings
+from ...errors import ConfigError
+from .schema import SuiteError
+
+NAMES = {
+    ("global_norm", "pytorch"): ("clip_grad_norm_", "max_norm"),
+    ("global_norm", "tensorflow"): ("clip_by_global_norm", "clip_norm"),
+    ("global_norm", "paddle"): ("GradientClipByGlobalNorm", "clip_norm"),
+    ("norm", "tensorflow"): ("clip_by_norm", "clip_norm"),
+    ("norm", "paddle"): ("GradientClipByNorm", "clip_norm"),
+}
+"""By rule and family, the name and what it calls its threshold."""
+
+
+def calls(path: Path, place: str) -> Iterator[dict[str, Any]]:
+    """The calls that stand for a configuration: one for each threshold that it goes through."""
+    try:
+        config = ClipConfig.load(path)
+    except ConfigError as error:
+        raise SuiteError(f"{place}: {error}") from None
+    if why := _beyond(config):
+        raise SuiteError(f"{place}: {path.name}: no one call does it: {why}")
+    if config.rule == "none":
+        yield {"call": "get_total_norm"}
+    elif config.min is not None:
+        yield {"call": "clip_by_value", "clip_value_min": config.min, "clip_value_max": config.max}
+    else:
+        for limit in _limits(config):
+            yield _call(config, limit)
+
+
+def _call(config: Settings, limit: float) -> dict[str, Any]:
+    if config.rule == "value":
+        return {"call": "clip_grad_value_", "clip_value": limit}
+    name, threshold = NAMES[config.rule, config.family or DEFAULT_FAMILY]
+    order = {"norm_type": config.norm_type} if config.norm_type not in (None, 2.0) else {}
+    return {"call": name, threshold: limit, **order}
+
+
+def _limits(config: Settings) -> list[float]:
+    threshold = config.threshold
+    if isinstance(threshold, schedules.Between):
+        return [threshold.start, threshold.end]
+    if isinstance(threshold, schedules.Piecewise):
+        return list(dict.fromkeys(threshold.values))
+    return [schedules.at(threshold, 0)] if threshold is not None else []
+
+
+def _beyond(config: Settings) -> str:
+    """What the public names have no call for; '' if nothing."""
+    family = config.family or DEFAULT_FAMILY
+    if config.uses_names:
+        return "a suite compares whole lists; leave its patterns and groups out, and choose tensors with only = "
+    if config.nonfinite != "family":
+        return f"nonfinite = {config.nonfinite!r} is for training; leave it out"
+    if config.has_own_eps:
+        return "it has an eps of its own"
+    if config.rule in ("norm", "global_norm") and (config.rule, family) not in NAMES:
+        return f"the family {family!r} has no norm for each tensor; use tensorflow or paddle"
+    if config.norm_type not in (None, 2.0) and NAMES.get((config.rule, family), ("",))[0] != "clip_grad_norm_":
+        return "only PyTorch's global norm has an order other than 2"
+    return ""

@@ -1,0 +1,115 @@
+"""A suite's lists of gradients: literal numbers, random ones in an exactly described way, or what a file holds.
+
+    [[gradients]]
+    name = "worked example"
+    tensors = [{ values = [3.0, 4.0] }, { values = [1.0, 2.0] }]
+
+A list has one of
+
+    file = "gradients.npz"       relative to the suite, in any format that `files` reads; of its tensors all, or with
+                                 only = ["decoder.*"] those whose names match
+    function = "gradients.py:f"  a Python function that returns or yields them (see `files.call`), run by this
+                                 interpreter, or with framework = "torch" by the one that the suite names for that
+    tensors = []                 of which each is one of
+
+    { values = [1.0, "0x1p-149", [70, 0.125]] }     numbers, hexadecimal floats, or [n, x] for n times x; of complex
+                                                    numbers the real and the imaginary parts in turn
+    { random = 7, exponents = [-20, 4] }            see `_random`
+    { none = true }                                 no gradient
+
+with `copies` (how many such tensors), `shape` (default: one axis), `dtype` (default: float32; each number is rounded
+to it once) and, for a sparse gradient, `rows`: the row of `shape` that each row of the values belongs to; rows may
+repeat.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import sys
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...tensors import files
+from ...tensors.arithmetic import FORMATS, Float64s, nearest, nearest_float, rounded
+from ...tensors.types import PARTS, Dense, Gradient, Sparse, UnreadableError, encode
+from .schema import GradientsTable, SuiteError, TensorTable
+
+
+def read(table: GradientsTable, suite: Path, place: str, pythons: Mapping[str, str]) -> dict[str, Gradient]:
+    """The gradients by name. `place`: where the table stands; `pythons`: interpreters by framework."""
+    try:
+        if table.file is not None:
+            return files.read(suite / table.file, files.scratch(), only=table.only, pythons=pythons)
+        if table.function is not None:
+            if table.framework and table.framework not in pythons:
+                raise SuiteError(f"{place}: the suite has no framework {table.framework!r}")
+            python = pythons[table.framework] if table.framework else sys.executable
+            return files.call(table.function, suite, files.scratch(), python=python)
+    except UnreadableError as error:
+        raise SuiteError(f"{place}: {error}") from None
+    gradients: list[Gradient] = []
+    for number, tensor in enumerate(table.tensors or [], 1):
+        try:
+            gradients += [_tensor(tensor)] * tensor.copies
+        except (TypeError, ValueError, OverflowError) as error:
+            raise SuiteError(f"{place}, tensor {number}: {error}") from None
+    return {f"gradient {index}": gradient for index, gradient in enumerate(gradients)}
+
+
+def _tensor(table: TensorTable) -> Gradient:
+    if table.none:
+        return None
+    dtype, shape = table.dtype, table.shape
+    held = shape if shape is None or table.rows is None else [len(table.rows), *shape[1:]]
+    numbers = _random(table, held or []) if table.values is None else _literal(table.values, dtype)
+    parts = [2] if dtype in PARTS else []
+    dense = encode(numbers.reshape([-1, *parts] if held is None else [*held, *parts]), dtype)
+    if table.rows is None or shape is None:
+        return dense
+    return Sparse(np.array(table.rows, np.int64), dense, tuple(shape))
+
+
+def _literal(values: Sequence[Any], dtype: str) -> Float64s:
+    numbers: list[float] = []
+    for value in values:
+        pair = value if isinstance(value, list) else [1, value]
+        if len(pair) != 2 or not isinstance(pair[0], int) or pair[0] < 1:
+            raise ValueError(f"{value} is not [n, x] for n times x, or its n is not 1 or more")
+        count, number = pair
+        read = float.fromhex(number) if isinstance(number, str) else float(number)
+        if dtype == "int64" and (not read.is_integer() or abs(read) > 2**53):
+            raise ValueError(f"{number} is no whole number of at most 2**53")
+        numbers += [nearest_float(read, dtype) if dtype in FORMATS else read] * count
+    return np.array(numbers, np.float64)
+
+
+def _random(table: TensorTable, shape: Sequence[int]) -> Float64s:
+    """Numbers from Python's `random.Random(seed).getrandbits`, the same on every machine and version.
+
+    For each element in turn, with P the significant bits of the dtype and [low, high] the exponents: m of P bits, e
+    of 16 bits and s of 1 bit; the number is (-1)**s * m * 2**(low + e % (high - low + 1) - P), rounded to the dtype.
+    """
+    low, high = table.exponents or (0, 0)
+    bits, precision = random.Random(table.random).getrandbits, FORMATS[table.dtype].precision
+    numbers = []
+    for _ in range(math.prod(shape) * (2 if table.dtype in PARTS else 1)):
+        mantissa, exponent, negative = bits(precision), bits(16), bits(1)
+        exact = mantissa * Fraction(2) ** (low + exponent % (high - low + 1) - precision)
+        numbers.append(nearest(-exact if negative else exact, table.dtype))
+    return np.array(numbers, np.float64)
+
+
+def as_dtype(gradient: Gradient, dtype: str) -> Gradient:
+    """Every element rounded once."""
+    if isinstance(gradient, Sparse):
+        return Sparse(gradient.rows, _dense_as_dtype(gradient.values, dtype), gradient.shape)
+    return None if gradient is None else _dense_as_dtype(gradient, dtype)
+
+
+def _dense_as_dtype(dense: Dense, dtype: str) -> Dense:
+    return encode(rounded(dense.values(), dtype), dtype)

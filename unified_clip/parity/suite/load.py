@@ -1,0 +1,170 @@
+"""A suite is a directory: `suite.toml` says what it consists of.
+
+files = ["cases/*.toml"]           files of cases (see `cases`), relative to the directory; `suite.toml` itself may have
+                                   cases as well
+known = "known.toml"               differences of the natives that are known (see `natives`): every other one fails the
+                                   run, and so does one of these that no longer shows. Without it they are only told
+tolerance = 1e-5                   by how much, relatively, a native's result may be off and still be close; optional
+timeout = 120                      seconds that a worker may take for one result; optional
+memory = "8 GiB"                   what all workers may take together; optional
+
+[frameworks.torch]                 the frameworks to run, in the order of the report
+python = "../paddle/bin/python"    an interpreter of its own, or a virtual environment, relative to the directory;
+                                   optional
+missing = "allowed"                it need not be installed; optional
+modes = ["host", "graph"]          what is run: ours on the host path, on the device path (`device`), inside graphs
+                                   (`graph`, `compiled`, `static`: see `launch.GRAPHS`), on tensors that several
+                                   processes hold (`processes_2`, `processes_4`; of PyTorch), and its own functions
+                                   (`native`); default: host, device, native; of NumPy host
+tolerance = 1e-4                   its own; optional
+left_out = { graph = ["sparse"] }  cases that a mode has not: see `cases.Case.is_for_graphs`; optional
+flushes = true                     its own arithmetic takes subnormal numbers for zero; optional
+title = "PyTorch"                  what tables call it; optional
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..._dispatch import ADAPTERS
+from ..._limits import read_size
+from ..known import measure
+from ..known.measure import CLOSE, Known
+from ..modes import DEVICE, HOST, NATIVE, ON_REQUEST, modes_of
+from . import cases, schema
+from .cases import Case
+from .schema import FrameworkTable, SuiteError
+
+FILE = "suite.toml"
+
+
+@dataclass(frozen=True)
+class Framework:
+    """A framework to run."""
+
+    python: str = sys.executable
+    may_be_missing: bool = False
+    modes: Sequence[str] = (HOST, DEVICE, NATIVE)
+    left_out: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """By mode, the kinds of cases that are not run in it: see `Case.is_for_graphs`."""
+
+    flushes: bool = False
+    title: str = ""
+    tolerance: float = CLOSE
+
+
+@dataclass(frozen=True)
+class Suite:
+    """What to run and what is known of it."""
+
+    cases: Sequence[Case]
+    frameworks: Mapping[str, Framework]
+    known: Sequence[Known] | None = ()
+    """None: differences of the natives are told, and judged by nothing."""
+
+    timeout: float = 120.0
+    memory: int | None = None
+    """Bytes that all workers may take together."""
+    known_file: Path | None = None
+    directory: str = ""
+    """As it was given."""
+
+    without: Sequence[str] = ()
+    """Modes that the suite names and that this run leaves out."""
+
+
+def read(path: Path, *, accepting: bool = False) -> Suite:
+    """The suite in a directory, or in a file of any name. `accepting`: its list of known differences may be missing."""
+    file = path if path.suffix == ".toml" else path / FILE
+    directory = file.parent
+    data = schema.read(file, schema.SuiteFile)
+    files = [path for pattern in data.files for path in _matching(directory, pattern)]
+    frameworks = {name: _framework(table, directory, name, data.tolerance) for name, table in data.frameworks.items()}
+    tables = [(file, data), *((path, schema.read(path, schema.CasesFile)) for path in files)]
+    found = cases.build(tables, {name: framework.python for name, framework in frameworks.items()})
+    if not found:
+        raise SuiteError(f"{file.name}: there are no cases, neither here nor in files = {data.files}")
+    named = {name for case in found for name in case.frameworks}
+    known = None
+    if data.known:
+        known = _known(directory / data.known, accepting)
+    for name in sorted((named | {entry.framework for entry in known or []}) - frameworks.keys()):
+        raise SuiteError(f"{FILE}: there is no framework {name!r}, which a case or a known difference names")
+    most = read_size(data.memory) if data.memory else None
+    known_file = directory / data.known if data.known else None
+    return Suite(found, frameworks, known, data.timeout, most, known_file, str(path))
+
+
+def _matching(directory: Path, pattern: str) -> Sequence[Path]:
+    """The files of cases that a pattern is for: with one that is misspelt, less would be run than is meant."""
+    try:
+        found = sorted(directory.glob(pattern))
+    except (ValueError, NotImplementedError) as error:
+        raise SuiteError(f"{FILE}, files: {pattern!r} is no pattern of files: {error}") from None
+    if not found:
+        raise SuiteError(f"{FILE}, files: there is no file like {pattern!r} in {directory}")
+    return found
+
+
+def _known(file: Path, accepting: bool) -> Sequence[Known]:
+    if file.exists():
+        return measure.read(file)
+    if not accepting:
+        raise SuiteError(f"{file} is not there; `unified-clip parity --accept` writes it")
+    return []
+
+
+def _framework(table: FrameworkTable, directory: Path, name: str, tolerance: float) -> Framework:
+    if name not in ADAPTERS.values():
+        raise SuiteError(f"{FILE}, frameworks: there is no adapter for {name!r}")
+    python = _interpreter(directory / table.python) if table.python else sys.executable
+    left_out: dict[str, Sequence[str]] = dict(table.left_out.items())
+    there = modes_of(name)
+    modes = tuple(table.modes or (mode for mode in there if mode not in ON_REQUEST))
+    if lacking := [mode for mode in modes if mode not in there]:
+        raise SuiteError(f"{FILE}, frameworks {name} modes: it has no mode {lacking[0]!r}; it has {', '.join(there)}")
+    if table.tolerance is not None:
+        tolerance = table.tolerance
+    return Framework(python, table.missing is not None, modes, left_out, table.flushes, table.title or name, tolerance)
+
+
+def _interpreter(path: Path) -> str:
+    """The one at a path, or that of the virtual environment there."""
+    if path.is_dir():
+        path /= "Scripts/python.exe" if sys.platform == "win32" else "bin/python"
+    return str(path.absolute())
+
+
+def only(suite: Suite, names: Sequence[str]) -> Suite:
+    """The suite on some of its frameworks."""
+    unknown = [name for name in names if name not in suite.frameworks]
+    if unknown:
+        raise SuiteError(
+            f"unknown frameworks: {', '.join(map(repr, unknown))}; there are {', '.join(suite.frameworks)}"
+        )
+    frameworks = {name: suite.frameworks[name] for name in dict.fromkeys(names)}
+    known = None if suite.known is None else [entry for entry in suite.known if entry.framework in frameworks]
+    found = [case for case in suite.cases if not case.frameworks or set(case.frameworks) & frameworks.keys()]
+    if not found:
+        raise SuiteError(f"no case of the suite is for {', '.join(frameworks)}")
+    return dataclasses.replace(suite, cases=found, frameworks=frameworks, known=known)
+
+
+def without(suite: Suite, modes: Sequence[str]) -> Suite:
+    """Leave out some modes of a suite. SuiteError: no framework has such a mode, or one would have none left."""
+    there = dict.fromkeys(mode for framework in suite.frameworks.values() for mode in framework.modes)
+    if unknown := [mode for mode in modes if mode not in there]:
+        raise SuiteError(f"--without {unknown[0]}: the suite has no such mode; it has {', '.join(there)}")
+    frameworks = {
+        name: dataclasses.replace(framework, modes=[mode for mode in framework.modes if mode not in modes])
+        for name, framework in suite.frameworks.items()
+    }
+    if empty := [name for name, framework in frameworks.items() if not framework.modes]:
+        raise SuiteError(f"--without {','.join(modes)}: {empty[0]} has no mode left; leave it out with --frameworks")
+    judged = {name for name, framework in frameworks.items() if NATIVE in framework.modes}
+    known = None if suite.known is None else [entry for entry in suite.known if entry.framework in judged]
+    return dataclasses.replace(suite, frameworks=frameworks, known=known, without=list(dict.fromkeys(modes)))

@@ -1,0 +1,117 @@
+"""`unified-clip parity init`: a small suite for the gradients of a repository, to be read and changed."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..._dispatch import ADAPTERS
+from ...tensors import files
+from ...tensors.types import densify
+from ..judge import oracle
+from .load import FILE
+from .schema import SuiteError
+
+PACKAGES = {name: package for package, name in reversed(ADAPTERS.items())}
+"""From a framework to the package whose presence says that it is installed; NumPy comes first."""
+
+RULES = ("clip_grad_norm_", "clip_by_global_norm", "GradientClipByGlobalNorm", "GradientClipByNorm")
+"""One of each family, and one that clips each gradient by its own norm."""
+
+EXAMPLE = """\
+[[gradients]]
+name = "worked example" # in place of `tensors`, a file of your own: file = "gradients.npz"
+tensors = [{ values = [3.0, 4.0] }, { values = [1.0, 2.0] }]
+"""
+
+TEXT = """\
+# What `unified-clip parity` runs: every rule with every threshold on every framework, ours and the framework's own.
+
+# With a list of known differences, every other difference of the frameworks' own functions fails the run, and so does
+# one that no longer shows. `unified-clip parity --accept` writes the list; without it differences are only told.
+# known = "known.toml"
+
+{frameworks}
+{gradients}
+[[cases]]
+gradients = {names}
+rules = {rules}
+thresholds = {thresholds} # {why}
+"""
+
+
+def write(suite: Path, given: Sequence[Path]) -> Path:
+    """Write a suite for these files, or for those that lie here; an example if there are none.
+
+    suite: a directory, for a `suite.toml` in it, or a file of any name that ends in `.toml`, as for `suite.read`.
+    """
+    path = suite if suite.suffix == ".toml" else suite / FILE
+    if path.exists():
+        raise SuiteError(f"{path} is there already; change it, or name another directory with --suite")
+    chosen = list(dict.fromkeys(given)) or sorted(each for each in Path().iterdir() if each.suffix in files.READ_HERE)
+    text = _text(chosen, path.parent)
+    partial = path.with_suffix(".partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            partial.write_text(text, encoding="utf-8")
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)
+    except OSError as error:
+        raise SuiteError(f"{path} cannot be written: {error.strerror}") from None
+    return path
+
+
+def _text(chosen: Sequence[Path], directory: Path) -> str:
+    norms = [_norm(path) for path in chosen] or [30**0.5]
+    names = [path.name for path in chosen] or ["worked example"]
+    if len(set(names)) < len(names):
+        names = [path.as_posix() for path in chosen]
+    thresholds, why = _thresholds(norms)
+    tables = [
+        f"[[gradients]]\nname = {_string(name)}\nfile = {_string(os.path.relpath(path, directory))}\n"
+        for name, path in zip(names, chosen, strict=False)
+    ]
+    return TEXT.format(
+        frameworks="\n".join(map(_framework, PACKAGES)),
+        gradients="\n".join(tables) or EXAMPLE,
+        names=f"[{', '.join(map(_string, names))}]",
+        rules=json.dumps(RULES),
+        thresholds=thresholds,
+        why=f"the norm is {', '.join(f'{norm:.4g}' for norm in norms)}{why}",
+    )
+
+
+def _string(text: str) -> str:
+    """Return text as a string of TOML, which has no DEL and no lone surrogates."""
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        raise SuiteError(f"{text!r} is not UTF-8, and TOML cannot name it; rename the file")
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _thresholds(norms: Sequence[float]) -> tuple[str, str]:
+    """Two of them, and what they do; gradients that are all zero or not all finite have no norm to go by."""
+    usable = [norm for norm in norms if 0 < norm < math.inf]
+    if not usable:
+        return "[1.0, 100.0]", ""
+    return f"[{min(usable) / 2:.3g}, {max(usable) * 2:.3g}]", ": one clips, one does not"
+
+
+def _norm(path: Path) -> float:
+    gradients = [densify(gradient) for gradient in files.read(path, files.scratch()).values()]
+    present = [gradient for gradient in gradients if gradient is not None]
+    return oracle.norm(present, 2, oracle.norm_dtype(present))
+
+
+def _framework(name: str) -> str:
+    if importlib.util.find_spec(PACKAGES[name]):
+        return f"[frameworks.{name}]\n"
+    return (
+        f"# {name} is not installed here. An interpreter that has it, and this package with its extra `cli`:\n"
+        f'# [frameworks.{name}]\n# python = "../{name}/bin/python"\n'
+    )

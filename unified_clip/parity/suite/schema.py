@@ -1,0 +1,229 @@
+"""Models of a suite's TOML files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, TypeVar
+
+from packaging.requirements import InvalidRequirement, Requirement
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from ..._limits import read_size
+from ...config import documents
+from ...config.validation import first_error
+from ...config.validation import no_such as no_such
+from ...errors import ConfigError
+from ...tensors.types import PARTS, STORAGE
+from .call_form import CONTAINERS
+
+
+class SuiteError(Exception):
+    """The suite is wrong: what, and where."""
+
+
+class Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+def _accepted_by(test: Callable[[str], object], remedy: str) -> AfterValidator:
+    def check(text: str) -> str:
+        if not test(text):
+            raise ValueError(remedy)
+        return text
+
+    return AfterValidator(check)
+
+
+def _one_of(*names: str) -> AfterValidator:
+    return _accepted_by(names.__contains__, f"give one of {', '.join(names)}")
+
+
+PYTHON_FUNCTION = _accepted_by(
+    re.compile(r".+\.py:[^:]+").fullmatch, "give a file and its function, as in grads.py:gradients"
+)
+RELATIVE = _accepted_by(
+    re.compile("[^/]").match, "give a pattern of files relative to this directory, as in cases/*.toml"
+)
+Name = Annotated[str, Field(min_length=1)]
+Count = Annotated[int, Field(ge=1)]
+Length = Annotated[int, Field(ge=0)]
+Tolerance = Annotated[float, Field(ge=0, lt=1)]
+Dtype = Annotated[str, _one_of(*STORAGE)]
+REAL = STORAGE.keys() - PARTS.keys() - {"int64"}
+RealDtype = Annotated[str, _one_of(*(name for name in STORAGE if name in REAL))]
+Exponent = Annotated[int, Field(ge=-2000, le=2000)]
+Number = float | int | Name | list[float | int | Name]
+"""A number, a hexadecimal float, or [n, x] for n times x."""
+
+
+class TensorTable(Table):
+    values: list[Number] | None = None
+    random: int | None = None
+    exponents: Annotated[list[Exponent], Field(min_length=2, max_length=2)] | None = None
+    none: Literal[True] | None = None
+    copies: Count = 1
+    shape: list[Length] | None = None
+    dtype: Dtype = "float32"
+    rows: list[Length] | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if sum(source is not None for source in (self.values, self.random, self.none)) != 1:
+            raise ValueError("give one of values, random and none")
+        if self.none and {"shape", "dtype", "rows", "exponents"} & self.model_fields_set:
+            raise ValueError("none has no shape, dtype, rows or exponents")
+        if (self.random is None) != (self.exponents is None) or (self.random is not None and self.shape is None):
+            raise ValueError("random needs exponents and a shape, and exponents are for random")
+        if self.exponents and self.exponents[0] > self.exponents[1]:
+            raise ValueError("exponents has a low one above the high one")
+        if self.dtype == "int64" and self.random is not None:
+            raise ValueError("there are no random int64 numbers")
+        if self.rows is not None and (
+            not self.shape or self.dtype in PARTS or max(self.rows, default=0) >= self.shape[0]
+        ):
+            raise ValueError("rows needs a real dtype and a shape, and every row must be below its first length")
+        return self
+
+
+class GradientsTable(Table):
+    name: Name
+    tensors: list[TensorTable] | None = None
+    file: Name | None = None
+    function: Annotated[str, PYTHON_FUNCTION] | None = None
+    framework: Name | None = None
+    only: list[Name] = []
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if sum(source is not None for source in (self.tensors, self.file, self.function)) != 1:
+            raise ValueError("give one of tensors, file and function")
+        if (self.only and self.file is None) or (self.framework and self.function is None):
+            raise ValueError("only is for a file, and framework for a function")
+        return self
+
+
+Mode = Literal["host", "device", "native", "graph", "compiled", "static", "processes_2", "processes_4"]
+
+
+class CasesTable(Table):
+    gradients: Annotated[list[Name], Field(min_length=1)]
+    calls: list[dict[str, Any]] = []
+    rules: list[Name] = []
+    thresholds: list[Annotated[float, Field(ge=0)] | Length] = []
+    configs: list[Name] = []
+    dtypes: list[RealDtype] | None = None
+    frameworks: list[Name] = []
+    modes: list[Mode] = []
+    raises: str = ""
+    warns: bool = False
+    update: bool = False
+    subnormal: bool = False
+    container: Annotated[str, _one_of(*CONTAINERS)] = "list"
+    listed: list[Length] = []
+    need_clip: list[bool | int] = []
+    groups: list[str] = []
+    transposed: bool = False
+    expanded: bool = False
+    overlapping: bool = False
+    tensor_arguments: bool = False
+    gradients_for_parameters: bool = False
+
+    @model_validator(mode="after")
+    def _some_calls(self) -> Self:
+        if not self.calls and not self.rules and not self.configs:
+            raise ValueError("give calls, rules and thresholds, or configs")
+        if bool(self.rules) != bool(self.thresholds):
+            raise ValueError("rules and thresholds go together")
+        return self
+
+
+class CasesFile(Table):
+    gradients: list[GradientsTable] = []
+    cases: list[CasesTable] = []
+
+
+OnRequest = Literal["graph", "compiled", "static", "processes_2", "processes_4"]
+Kind = Literal["sparse", "in place", "raises", "groups", "hook", "long"]
+
+
+class FrameworkTable(Table):
+    title: Name | None = None
+    python: Name | None = None
+    missing: Literal["allowed"] | None = None
+    modes: Annotated[list[Mode] | None, Field(min_length=1)] = None
+    left_out: dict[OnRequest, list[Kind]] = {}
+    flushes: bool = False
+    tolerance: Tolerance | None = None
+
+
+class SuiteFile(CasesFile):
+    files: list[Annotated[str, RELATIVE]] = []
+    known: Name | None = None
+    timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 120.0
+    tolerance: Tolerance = 1e-5
+    memory: str | None = None
+    frameworks: Annotated[dict[str, FrameworkTable], Field(min_length=1)]
+
+    @field_validator("memory")
+    @classmethod
+    def _amount(cls, text: str | None) -> str | None:
+        if text is not None:
+            read_size(text)
+        return text
+
+
+class KnownTable(Table):
+    framework: Name
+    function: Name
+    kind: Literal["value", "touched", "raises", "returns", "silent", "form"]
+    cases: Annotated[list[Name], Field(min_length=1)]
+    reason: Name
+    title: str = ""
+    size: Annotated[float, Field(gt=0)] | None = None
+    within: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.1
+    versions: str = ""
+
+    @field_validator("versions")
+    @classmethod
+    def _of_a_package(cls, versions: str) -> str:
+        try:
+            required = Requirement(versions)
+        except InvalidRequirement:
+            required = None
+        if required is None or not required.specifier or required.extras or required.marker:
+            raise ValueError("give a package and its versions, as in torch>=2.8,<2.13")
+        return versions
+
+    @model_validator(mode="after")
+    def _sized(self) -> Self:
+        if (self.size is not None) != (self.kind in ("value", "touched")):
+            raise ValueError("value and touched have a size, and nothing else has")
+        return self
+
+
+class KnownFile(Table):
+    known: list[KnownTable] = []
+
+
+Model = TypeVar("Model", bound=Table)
+
+
+def read(path: Path, model: type[Model]) -> Model:
+    """Read a TOML file of a suite.
+
+    Raises:
+        SuiteError: The file cannot be read, or its first error: file, line, key and what to write.
+    """
+    if not path.is_file():
+        raise SuiteError(
+            f"{path} is not a file. Pass the suite's directory with --suite, or write one: unified-clip parity init"
+        )
+    try:
+        document = documents.parse(documents.read_text(path), "toml", path.name)
+        return model.model_validate(document.data)
+    except ConfigError as error:
+        raise SuiteError(str(error)) from None
+    except ValidationError as error:
+        raise SuiteError(str(first_error(error, document, model))) from None

@@ -1,0 +1,270 @@
+"""Make one call as a case describes it, and say what came of it: results, warnings, errors, and what was written."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import repeat
+from typing import Any
+
+import numpy as np
+
+from ...tensors import types
+from ...tensors.arithmetic import nearest_float
+from ...tensors.types import Dense, Gradient, Sparse, densify, encode
+from ..adapters.base import Adapter, Native
+from ..suite.call_form import Manner, leaves, structure
+from ..suite.public_calls import CALLS, Call
+
+
+@dataclass(eq=False)
+class Invocation:
+    """The tensors of a call, in whatever they are passed in."""
+
+    adapter: Adapter
+    call: Call
+    manner: Manner
+    arguments: Mapping[str, Any]
+    made: Sequence[Any]
+    """The gradients: tensors of the framework, and None."""
+
+    native: str = ""
+    """The framework's own function that is being called."""
+
+    kept: dict[str, Any] = field(default_factory=dict)
+    """What is made once, when it is asked for. Not by `cached_property`, whose lock cannot be traced into a graph."""
+
+    def once(self, name: str, make: Callable[[], Any]) -> Any:
+        if name not in self.kept:
+            self.kept[name] = make()
+        return self.kept[name]
+
+    @property
+    def parameters(self) -> Any:
+        """Something to stand for the parameter of each gradient; PyTorch's and Paddle's hold it."""
+        needed = self.manner.need_clip or [True] * len(self.made)
+        return self.once("parameters", lambda: self.adapter.parameters(self.made, needed))
+
+    @property
+    def holders(self) -> Any:
+        """What in-place names take: parameters, or the gradients."""
+        return self.once("holders", lambda: self.adapter.holders(self))
+
+    @property
+    def given_in_place(self) -> Any:
+        gradients = self.manner.gradients_for_parameters
+        return self.once("in place", lambda: self.manner.contain(self.made if gradients else self.holders))
+
+    @property
+    def given(self) -> Any:
+        return self.once("given", lambda: self.manner.contain(self.made))
+
+    @property
+    def pairs(self) -> list[tuple[Any, Any]]:
+        return self.manner.in_order(list(zip(self.parameters, self.made, strict=True)))
+
+    @property
+    def need_clip(self) -> Callable[[Any], bool] | None:
+        """The predicate for a clip; None where the parameters' own attribute says it."""
+        if self.adapter.marks_parameters:
+            return None
+        needed = {id(holder): flag for held in (self.parameters, self.holders) for holder, flag in self._flags(held)}
+        return lambda parameter: bool(needed.get(id(parameter), True))
+
+    def _flags(self, held: Sequence[Any]) -> Iterable[tuple[Any, bool | int]]:
+        return zip(held, self.manner.need_clip, strict=False)
+
+    def calls(self, function: str) -> str:
+        """Note the native that is called next, so that an error can be put down to it."""
+        self.native = function
+        return function
+
+    def now(self) -> Sequence[Any]:
+        """The gradients after a call in place."""
+        if self.adapter.writes:
+            return self.adapter.contents(self.holders)
+        container = self.given_in_place
+        return list(leaves(container)) if isinstance(container, list | dict) else self.holders
+
+
+@dataclass(eq=False)
+class Result:
+    """What came of a call."""
+
+    norm: Any = None
+    gradients: Sequence[Any] | None = None
+    returned: Any = None
+    """The container that came back from a call that is about it."""
+
+    structure: str = ""
+    name: str = ""
+    warned: bool = False
+    raised: list[str] = field(default_factory=list)
+    message: str = ""
+    fault: str = ""
+    """What a call did to tensors that it should not have."""
+
+    same_objects: list[bool] = field(default_factory=list)
+    """Of a class: for each gradient whether the given object came back."""
+
+    update: Sequence[Any] | None = None
+
+
+def make(adapter: Adapter, case: Mapping[str, Any], gradients: Sequence[Gradient]) -> Invocation:
+    """An invocation from a case as the job file has it."""
+    manner = Manner.read(case["manner"])
+    given = adapter.make_all(gradients)
+    if manner.transposed:
+        given = [tensor if tensor is None else adapter.transposed(tensor) for tensor in given]
+    if manner.expanded:
+        given = [tensor if tensor is None else adapter.expanded(tensor) for tensor in given]
+    if manner.overlapping:
+        given = adapter.overlapping(given)
+    arguments = case["arguments"]
+    if manner.tensor_arguments:
+        arguments = {key: adapter.dense(_float32(value)) for key, value in arguments.items()}
+    return Invocation(adapter, CALLS[case["call"]], manner, arguments, given)
+
+
+def ours(invocation: Invocation, function: Callable[..., Any], settings: Any) -> Result:
+    """Our function, from the namespace `settings`."""
+    return observe(lambda: STYLES[invocation.call.style](invocation, function, settings))
+
+
+def look_at(invocation: Invocation, result: Result, given: Sequence[Gradient]) -> None:
+    """Note what a call of ours did to tensors; `given` are the gradients as the case has them."""
+    result.fault = _fault(invocation, result, given)
+    if result.returned is not None:
+        result.structure = structure(result.returned)
+    if invocation.call.style in ("class", "settings") and result.gradients is not None:
+        result.same_objects = [
+            after is before for before, after in zip(invocation.made, result.gradients, strict=False)
+        ]
+
+
+def native(invocation: Invocation) -> Result:
+    """The framework's own function; a result without a name where it has none, or it must not be called."""
+
+    def call() -> Result:
+        adapter = invocation.adapter
+        found: Native | None = adapter.native(invocation) if adapter.has_native(invocation) else None
+        return Result() if found is None else Result(found.norm, found.tensors)
+
+    result = observe(call)
+    result.name = invocation.native
+    return result
+
+
+def _fault(run: Invocation, result: Result, given: Sequence[Gradient]) -> str:
+    """What is wrong with the tensors, but for the numbers: '' if nothing."""
+    if result.raised or not run.call.in_place:
+        found = run.now() if run.call.in_place else run.made
+        if not _same(run, found, given):
+            return "had changed gradients" if result.raised else "changed the gradients it was given"
+    if result.raised or result.gradients is None:
+        return ""
+    kinds = [[isinstance(_read(run, tensor), Sparse) for tensor in side] for side in (run.made, result.gradients)]
+    if len(kinds[0]) == len(kinds[1]) and kinds[0] != kinds[1]:
+        return "returned a dense gradient for a sparse one, or the other way round"
+    if not run.call.in_place and any(map(_another_over_its_memory, repeat(run), run.made, result.gradients)):
+        return "returned memory of a gradient it was given"
+    return ""
+
+
+def _another_over_its_memory(run: Invocation, before: Any, after: Any) -> bool:
+    """A class may return the given object itself, which a functional name may not."""
+    same = after is before and run.call.style in ("class", "settings")
+    return not same and run.adapter.shares_memory(before, after)
+
+
+def _same(run: Invocation, tensors_: Sequence[Any], given: Sequence[Gradient]) -> bool:
+    return types.digest(map(densify, [_read(run, tensor) for tensor in tensors_])) == types.digest(map(densify, given))
+
+
+def _read(run: Invocation, tensor: Any) -> Gradient:
+    return None if tensor is None else run.adapter.read(tensor)
+
+
+def observe(call: Callable[[], Result]) -> Result:
+    """What a call gave, or what it raised, and whether it warned."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            result = call()
+        except Exception as error:
+            names = [kind.__name__ for kind in type(error).__mro__]
+            result = Result(raised=names, message=_first_line(error))
+    result.warned = any(warning.category.__name__ == "ClipWarning" for warning in caught)
+    return result
+
+
+def _first_line(error: Exception) -> str:
+    """What was wrong, without the C++ traces that some frameworks add."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip(" -")]
+    return f"{type(error).__name__}: {lines[0][:300] if lines else ''}"
+
+
+def _float32(value: Any) -> Dense:
+    return encode(np.asarray(nearest_float(float(value), "float32")), "float32")
+
+
+# -- how the names are called
+
+
+def _in_place(run: Invocation, function: Callable[..., Any], settings: Any) -> Result:
+    norm = function(run.given_in_place, **run.arguments)
+    return Result(norm, run.now())
+
+
+def _list(run: Invocation, function: Callable[..., Any], settings: Any) -> Result:
+    clipped, norm = function(run.given, **run.arguments)
+    return Result(norm, list(leaves(clipped)), returned=clipped)
+
+
+def _each(run: Invocation, function: Callable[..., Any], settings: Any) -> Result:
+    return Result(None, [None if tensor is None else function(tensor, **run.arguments) for tensor in run.made])
+
+
+def _measure(run: Invocation, function: Callable[..., Any], settings: Any) -> Result:
+    return Result(function(run.given, **run.arguments))
+
+
+def _class(run: Invocation, function: Callable[..., Any], settings: Any) -> Result:
+    pairs = function(**run.arguments, need_clip=run.need_clip)(run.pairs)
+    return Result(None, [gradient for _, gradient in pairs])
+
+
+def _class_in_place(run: Invocation, function: Callable[..., Any], settings: Any) -> Result:
+    norm = function(**run.arguments, need_clip=run.need_clip).clip_(run.given_in_place)
+    return Result(norm, run.now())
+
+
+def _settings(run: Invocation, function: Callable[..., Any], settings: Any) -> Result:
+    """Clips set for the parameters of each group, or, where there are no groups, the default."""
+    groups = run.manner.groups
+    for name in sorted(set(groups)) or ["default_group"]:
+        clip = settings.GradientClipByGlobalNorm(**run.arguments, group_name=name, need_clip=run.need_clip)
+        members = [parameter for parameter, group in zip(run.parameters, groups, strict=False) if group == name]
+        settings.set_gradient_clip(clip, param_list=members or None)
+    try:
+        return Result(None, [gradient for _, gradient in function(run.pairs)])
+    finally:
+        settings.set_gradient_clip(None)
+
+
+def _hook(run: Invocation, function: Callable[..., Any], settings: Any) -> Result:
+    clip = function(**run.arguments)
+    return Result(None, [None if tensor is None else clip(tensor) for tensor in run.made])
+
+
+STYLES: dict[str, Callable[[Invocation, Callable[..., Any], Any], Result]] = {
+    "in place": _in_place,
+    "list": _list,
+    "each": _each,
+    "measure": _measure,
+    "class": _class,
+    "class in place": _class_in_place,
+    "settings": _settings,
+    "hook": _hook,
+}

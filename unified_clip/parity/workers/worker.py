@@ -1,0 +1,267 @@
+"""Run cases on one framework: `python -X faulthandler -m unified_clip.parity.workers.worker FRAMEWORK JOB OUT`.
+
+JOB is a directory with `job.json` and `gradients.safetensors`; into the directory OUT go `worker.json` as soon as
+the framework is there, and, for run number N, `N.safetensors` and then `N.json`. So what was done remains when a
+run takes the whole process down, and the first one without a result is the one that did.
+
+Where a mode has several processes, this starts the others, with `--mode` and `--rank`; they leave nothing in OUT.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import importlib.metadata
+import json
+import os
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ... import _workers
+from ..._core.containers import Leaf
+from ..._core.ops import Ops
+from ..._core.shards import HERE_OR_TOLD
+from ...tensors import types
+from ...tensors.files import memmap, safetensors
+from ...tensors.types import Dense, Gradient, encode
+from ..adapters.base import Adapter
+from ..modes import DEVICE, EXACT, HOST, IN_GRAPHS, NATIVE, OURS, PROCESSES
+from . import graph_calls, invoke, ranks
+from .invoke import Result
+
+PATHS = {DEVICE: "framework"}
+"""UNIFIED_CLIP_PATH, by mode, where it is set."""
+
+MOST_GRAPHS = 20
+"""For one mode of a framework: a compiler takes seconds for each."""
+
+MOST_WAITING = 1 << 30
+"""Bytes of results that may wait to be taken."""
+
+STARTED_BY = os.getppid()
+
+LOOK_EVERY = 1.0
+"""Seconds between two looks at whether that is still there."""
+
+WIDE = {"float64", "complex128", "int64"}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Run parity cases on one framework.")
+    parser.add_argument("framework")
+    parser.add_argument("job", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--mode", help="make the runs in this mode only, as one of its other processes")
+    parser.add_argument("--rank", type=int, default=0)
+    options = parser.parse_args()
+    _workers.tell_where_on_request()
+    threading.Thread(target=end_when_left_alone, daemon=True).start()
+    warnings.simplefilter("ignore")
+    try:
+        adapter: Adapter = importlib.import_module(f"unified_clip.parity.adapters.{options.framework}").Framework()
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("unified_clip"):
+            raise
+        write_json(options.out / "worker.json", {"missing": str(error)})
+        return
+    namespace = importlib.import_module(f"unified_clip.{options.framework}")
+    ops = importlib.import_module(f"unified_clip._ops.{options.framework}_ops").OPS
+    job = json.loads((options.job / "job.json").read_text(encoding="utf-8"))
+    if options.rank == 0:
+        write_json(options.out / "worker.json", {"versions": dict(versions(adapter.packages))})
+    stored = safetensors.load(options.job / "gradients.safetensors")
+    stored |= {name: memmap.at(**place) for name, place in job["mapped"].items()}
+    job["runs"] = [one for one in job["runs"] if options.mode in (None, one["mode"])]
+    run(adapter, namespace, ops, job, stored, options.out, options.rank)
+
+
+def end_when_left_alone() -> None:
+    """Where whoever started this worker was killed, nobody else would end it if it hangs, nor take what it leaves."""
+    while os.getppid() == STARTED_BY:
+        time.sleep(LOOK_EVERY)
+    os._exit(1)
+
+
+def check_path(adapter: Adapter, ops: Ops, mode: str) -> None:
+    """Refuse to run where a plain tensor does not take the path to be tested: a comparison would prove nothing."""
+    (plain,), on_host = adapter.make_all([encode(np.ones(1), "float32")]), []
+
+    def look(given: Sequence[Any]) -> Sequence[Any]:
+        on_host.append(ops.path(given, differentiable=False).on_host)
+        return given
+
+    if mode in IN_GRAPHS:
+        adapter.staged(mode, look, [plain])
+    elif mode in (HOST, DEVICE):
+        look([plain])
+    elif mode in PROCESSES:
+        leaves = [Leaf(plain, 0)]
+        held = ops.shards(leaves, leaves, HERE_OR_TOLD, differentiable=False)
+        if held is not None:
+            look(held.values)
+    if mode in OURS and set(on_host) != {mode in EXACT}:
+        raise RuntimeError(f"a plain tensor does not take what was to be run: {OURS[mode]}")
+
+
+def versions(packages: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """The versions of those packages that are installed."""
+    for package in packages:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            yield package, importlib.metadata.version(package)
+
+
+def run(
+    adapter: Adapter,
+    namespace: Any,
+    ops: Ops,
+    job: Mapping[str, Any],
+    stored: Mapping[str, Dense],
+    out: Path,
+    rank: int = 0,
+) -> None:
+    """Make every run of a job, in order."""
+
+    def gradients(one: Run) -> list[Gradient]:
+        name = job["cases"][one["case"]]["gradients"]
+        return types.unpack(name, stored, job["gradients"][name])
+
+    def is_alone(one: Run) -> bool:
+        return one["mode"] not in IN_GRAPHS or job["cases"][one["case"]]["raises"]
+
+    for mode, runs in groupby(job["runs"], lambda one: one["mode"]):
+        os.environ["UNIFIED_CLIP_PATH"] = PATHS.get(mode, "")
+        with ranks.among(adapter, mode, rank, out / f"{mode}.meeting") as holding:
+            check_path(holding, ops, mode)
+            for batch in batches(list(runs), is_alone, lambda one: bool(dtypes(gradients(one)) & WIDE)):
+                cases = [(job["cases"][one["case"]], gradients(one)) for one in batch]
+                started = time.perf_counter()
+                results = run_cases(holding, namespace, mode, cases)
+                seconds = (time.perf_counter() - started) / len(batch)
+                if rank == 0:
+                    write_results(out, batch, results, seconds)
+
+
+def write_results(out: Path, batch: Sequence[Run], results: Sequence[Packed], seconds: float) -> None:
+    for one, (result, found) in zip(batch, results, strict=True):
+        wait_for_room(out)
+        safetensors.save(out / f"{one['number']}.safetensors", found)
+        write_json(out / f"{one['number']}.json", {**result, "seconds": seconds})
+
+
+def wait_for_room(out: Path) -> None:
+    """Results that have not been taken yet must not fill the disk."""
+    while sum(map(_size, os.scandir(out))) > MOST_WAITING:
+        time.sleep(0.05)
+
+
+def _size(entry: os.DirEntry[str]) -> int:
+    with contextlib.suppress(FileNotFoundError):  # it has been taken in between
+        return entry.stat().st_size
+    return 0
+
+
+Run = Mapping[str, Any]
+"""Number, mode and case, as the job file has them."""
+
+Job = tuple[Mapping[str, Any], Sequence[Gradient]]
+"""A case as the job file has it, and its gradients."""
+
+Packed = tuple[dict[str, Any], dict[str, Dense]]
+"""A result as JSON, and its tensors."""
+
+
+def run_cases(adapter: Adapter, namespace: Any, mode: str, cases: Sequence[Job]) -> list[Packed]:
+    """The results of cases; those that share a graph one by one where that cannot be made."""
+    try:
+        with adapter.scope({dtype for _, gradients in cases for dtype in dtypes(gradients)}):
+            return list(_run_cases(adapter, namespace, mode, cases))
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}"
+        ranks.check_in_step(adapter, "what cannot be read")
+    if len(cases) == 1:
+        return [({"unreadable": said}, {})]
+    found = [result for case in cases for result in run_cases(adapter, namespace, mode, [case])]
+    if not any("unreadable" in result for result, _ in found):  # the fault is in what they share
+        found[0] = {"unreadable": f"in one graph with {len(cases) - 1} others: {said}"}, {}
+    return found
+
+
+def _run_cases(adapter: Adapter, namespace: Any, mode: str, cases: Sequence[Job]) -> Iterator[Packed]:
+    """By our functions, or by the framework's own."""
+    calls = [
+        (invoke.make(adapter, case, gradients), getattr(namespace, case["call"].removesuffix(".clip_")))
+        for case, gradients in cases
+    ]
+    if mode in IN_GRAPHS and cases[0][0]["raises"]:
+        results = [invoke.observe(lambda: graph_calls.call_all(mode, calls, namespace)[0])]
+    elif mode in IN_GRAPHS:
+        results = graph_calls.call_all(mode, calls, namespace)
+    elif mode == NATIVE:
+        results = [invoke.native(invocation) for invocation, _ in calls]
+    else:
+        results = [invoke.ours(invocation, function, namespace) for invocation, function in calls]
+    for (invocation, _), (case, gradients), result in zip(calls, cases, results, strict=True):
+        ranks.check_in_step(adapter, "".join(result.raised[:1]) or "an end")
+        if mode != NATIVE:
+            invoke.look_at(invocation, result, gradients)
+        if case["update"] and result.gradients is not None:
+            result.update = adapter.sgd(result.gradients)
+        packed, found = pack(adapter, result)
+        packed["fault"] = packed["fault"] or ranks.compare(adapter, packed, found)
+        yield packed, found
+
+
+def dtypes(gradients: Sequence[Gradient]) -> set[str]:
+    return {gradient.dtype for gradient in gradients if gradient is not None}
+
+
+def batches(
+    runs: Sequence[Run], is_alone: Callable[[Run], bool], is_wide: Callable[[Run], bool]
+) -> Iterator[list[Run]]:
+    """Runs of one mode in parts, which share a graph, unless they are run alone; those with 64-bit numbers apart."""
+    yield from ([one] for one in runs if is_alone(one))
+    shared = [one for one in runs if not is_alone(one)]
+    size = max(1, -(-len(shared) // (MOST_GRAPHS - 1)))
+    for wide in (False, True):
+        chosen = [one for one in shared if is_wide(one) == wide]
+        yield from (chosen[start : start + size] for start in range(0, len(chosen), size))
+
+
+def pack(adapter: Adapter, result: Result) -> Packed:
+    """A result as JSON and tensors."""
+    told = ("name", "structure", "warned", "raised", "message", "fault", "same_objects")
+    packed: dict[str, Any] = {key: getattr(result, key) for key in told}
+    found: dict[str, Dense] = {}
+    norm = None if result.norm is None else [result.norm]
+    for part, values in (("norm", norm), ("gradients", result.gradients), ("update", result.update)):
+        if values is not None:
+            read = [None if value is None else adapter.read(value) for value in values]
+            refuse_other_dtypes(read)
+            held, packed[part] = types.pack(part, read)
+            found |= held
+    return packed, found
+
+
+def refuse_other_dtypes(gradients: Sequence[Gradient]) -> None:
+    dtypes = {gradient.dtype for gradient in gradients if gradient is not None}
+    if dtypes - types.STORAGE.keys():
+        raise TypeError(f"the result holds {', '.join(dtypes)}")
+
+
+def write_json(path: Path, data: Any) -> None:
+    """Write a file that is there whole or not at all."""
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps(data), encoding="utf-8")
+    partial.replace(path)
+
+
+if __name__ == "__main__":
+    main()
