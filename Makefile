@@ -45,7 +45,7 @@ lint: $(VENV)/package
 	$(BIN)/mypy
 	$(BIN)/python benchmarks/tables.py --check
 	$(BIN)/python -m unified_clip.config.formats.table --check
-	$(BIN)/python -m unified_clip.port.differences --check
+	$(BIN)/python -m unified_clip.port.report.differences --check
 
 # WITHOUT: modes to leave out.
 parity: $(VENV)/package

@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from unified_clip.port import files
+from unified_clip.port import source_files
 
 PACKAGES = ("torch", "tensorflow", "paddle", "keras", "optax")
 
@@ -25,9 +25,9 @@ def main() -> None:
     options = parser.parse_args()
     total, seconds = 0, 0.0
     for name in options.packages:
-        paths = files.sources(source_of(name))
+        paths = source_files.sources(source_of(name))
         begin = time.perf_counter()
-        ported, unread = files.port_all(paths, options.to)
+        ported, unread = source_files.port_all(paths, options.to)
         took = time.perf_counter() - begin
         verdicts = Counter(site.verdict for each in ported for site in each.sites)
         counts = ", ".join(f"{verdicts[verdict]} {verdict}" for verdict in ("rewritten", "flagged", "left"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from unified_clip.port.sites import Ported
+from unified_clip.port.clip_site import Ported
 
 
 def unless_it_kills(path: Path) -> Ported:

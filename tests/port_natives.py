@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-from unified_clip.port.names import Native, natives
+from unified_clip.port.catalog import Native, natives
 
 PACKAGES = {"tf": "tensorflow"}
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from unified_clip import ClipConfig
-from unified_clip.port import report
-from unified_clip.port.sites import Meaning, Ported, Site, Target, Unread, Verdict
+from unified_clip.port.clip_site import Meaning, Ported, Site, Target, Unread, Verdict
+from unified_clip.port.report import build
 
 TORCH, MINE = "torch.nn.utils.clip_grad_norm_", "unified_clip.torch.clip_grad_norm_"
 
@@ -36,7 +36,7 @@ def site(
 
 
 def as_data(ported: Sequence[Ported], unread: Sequence[Unread] = (), target: Target = "torch", **options: Any) -> Any:
-    return report.as_data(ported, unread, target, False, **options)
+    return build.as_data(ported, unread, target, False, **options)
 
 
 def everything(evil: str = "") -> Any:

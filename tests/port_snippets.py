@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from textwrap import dedent
 
-from unified_clip.port.port import port
-from unified_clip.port.sites import Site, Target
+from unified_clip.port.clip_site import Site, Target
+from unified_clip.port.rewrite import port
 
 PADDLE = """\
 import paddle

@@ -23,7 +23,7 @@ from ._modes import misplaced
 from ._progress import progress
 from .config import commands as config_commands
 from .config import explain_command
-from .port import command as port_command
+from .port import cli as port_command
 
 if TYPE_CHECKING:
     from .parity import engine
@@ -256,7 +256,7 @@ def _parity(options: argparse.Namespace) -> int:
     from .parity import engine
     from .parity.report import baseline, build
     from .parity.suite import load, schema
-    from .port import report as port_report
+    from .port.report import build as port_report
     from .recording import runs
 
     earlier, recorded, ported = None, [], None

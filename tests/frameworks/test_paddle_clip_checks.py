@@ -11,7 +11,7 @@ import pytest
 from paddle.incubate.optimizer import DistributedFusedLamb
 
 import unified_clip.paddle
-from unified_clip.port.names import engines
+from unified_clip.port.catalog import engines
 
 CHECK = re.compile(r"isinstance\(\s*[\w.]*grad_clip,\s*\(?\s*(?:[\w.]+\.)?ClipGradBy")
 

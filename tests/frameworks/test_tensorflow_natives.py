@@ -5,7 +5,7 @@ from __future__ import annotations
 import port_natives
 import tensorflow as tf
 
-from unified_clip.port.names import KERAS_RULES, native
+from unified_clip.port.catalog import KERAS_RULES, native
 
 
 def test_the_functions_that_are_found_are_there_with_the_parameters_that_are_known() -> None:

@@ -9,8 +9,8 @@ import numpy as np
 import toyframe
 
 from ...tensors.frameworks.toy import Converter
-from . import base
 from ..outcome import LEARNING_RATE
+from . import base
 
 
 class Framework(Converter, base.Adapter):

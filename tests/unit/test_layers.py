@@ -13,8 +13,8 @@ FRAMEWORKS = {*ADAPTERS, "keras"}
 NAMESPACES = set(ADAPTERS.values())
 LAYERS = [
     "errors", "_display", "_install", "_json", "_limits", "_markdown", "_safetensors", "_core", "_native", "_ops",
-    "_dispatch", "namespaces", "recording", "package", "suggest", "ownership", "_modes", "config",
-    "monitor", "integrations", "_workers", "_progress", "tensors", "parity", "port", "bench", "cli", "testing",
+    "_dispatch", "namespaces", "recording", "package", "suggest", "ownership", "_modes", "config", "monitor",
+    "integrations", "_workers", "_progress", "tensors", "parity", "verify", "port", "bench", "cli", "testing",
     "pytest_plugin",
 ]  # fmt: skip
 """Each may import from itself and from those before it."""

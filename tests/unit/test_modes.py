@@ -9,7 +9,7 @@ import pytest
 
 from unified_clip import cli
 from unified_clip._modes import is_passed
-from unified_clip.port import command as port_command
+from unified_clip.port import cli as port_command
 
 VERIFY = ["port", "--verify", "old.py:step", "new.py:step", "--weights", "w.npz", "--batches", "b.npz"]
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from port_snippets import PADDLE, ported, with_lines
 
-from unified_clip.port import report
-from unified_clip.port.port import port
+from unified_clip.port.report import build
+from unified_clip.port.rewrite import port
 
 FLUID = """\
 import paddle.fluid as fluid
@@ -178,5 +178,5 @@ def test_what_clipnorm_meant_goes_by_the_version_of_keras(imports: str, argument
 
 def test_a_global_clipnorm_is_not_measured_as_a_function_of_one_tensor() -> None:
     result = port(Path("a.py"), b"from keras.optimizers import Adam\nopt = Adam(lr=0.1, clipnorm=1.0)\n")
-    data = report.as_data([result], [], "torch", False)
+    data = build.as_data([result], [], "torch", False)
     assert data["files"][0]["clips"][0]["measured_as"] == ""

@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from unified_clip.port.module import UnreadableError
-from unified_clip.port.port import port
-from unified_clip.port.sites import Ported, Target
+from unified_clip.port.clip_site import Ported, Target
+from unified_clip.port.rewrite import port
+from unified_clip.port.source.module import UnreadableError
 
 HOME = Path(__file__).parents[1] / "data" / "port"
 FILES: list[dict[str, Any]] = tomllib.loads((HOME / "expected.toml").read_text(encoding="utf-8"))["file"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from port_snippets import ported
 
-from unified_clip.port.names import engines
+from unified_clip.port.catalog import engines
 
 OTHER = "paddle.optimizer.SGD(0.1, parameters=net.parameters(), grad_clip=paddle.nn.ClipGradByGlobalNorm(1.0))"
 MODEL = f"import paddle\nmodel = paddle.Model(net)\nmodel.prepare({OTHER}, loss, None{{}})\n"

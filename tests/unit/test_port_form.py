@@ -11,12 +11,12 @@ from textwrap import dedent
 import libcst as cst
 import pytest
 
-from unified_clip.port.edits import Edits
-from unified_clip.port.module import Module
-from unified_clip.port.names import is_keras_optimizer, may_clip, native, words
-from unified_clip.port.port import port
-from unified_clip.port.rename import is_taken
-from unified_clip.port.sites import Target
+from unified_clip.port.catalog import is_keras_optimizer, may_clip, native, words
+from unified_clip.port.clip_site import Target
+from unified_clip.port.rewrite import port
+from unified_clip.port.rules.rename import is_taken
+from unified_clip.port.source.edits import Edits
+from unified_clip.port.source.module import Module
 
 OURS = "import unified_clip.torch\n"
 

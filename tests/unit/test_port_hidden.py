@@ -9,10 +9,10 @@ import pytest
 from port_snippets import ported, verdicts
 
 from unified_clip import cli
-from unified_clip.port import files
-from unified_clip.port.module import identifiers
-from unified_clip.port.names import may_clip, natives, settings, words
-from unified_clip.port.sites import Target
+from unified_clip.port import source_files
+from unified_clip.port.catalog import may_clip, natives, settings, words
+from unified_clip.port.clip_site import Target
+from unified_clip.port.source.module import identifiers
 
 TAPE_CLIP = """\
 import tensorflow as tf
@@ -257,10 +257,10 @@ def test_a_function_of_a_file_of_the_project_is_found_there(tmp_path: Path) -> N
     (tmp_path / "train").mkdir()
     script = tmp_path / "train" / "main.py"
     script.write_text("from mine.clipping import clip_grad_norm\nclip_grad_norm(p)\n")
-    (result,), _ = files.port_all([script])
+    (result,), _ = source_files.port_all([script])
     assert list(result.sites) == []
     script.write_text("from other.clipping import clip_grad_norm\nclip_grad_norm(p)\n")
-    (result,), _ = files.port_all([script])
+    (result,), _ = source_files.port_all([script])
     assert [site.verdict for site in result.sites] == ["flagged"]
 
 

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from unified_clip import cli
-from unified_clip.port import command, files, report
-from unified_clip.port.sites import Ported
+from unified_clip.port import source_files
+from unified_clip.port.clip_site import Ported
+from unified_clip.port.report import build
 
 CLIP = "import torch\n\ntorch.nn.utils.clip_grad_norm_(parameters, 1.0)\n"
 SLOW = CLIP + "".join(f"def f{number}(a, b):\n    return [a + b * {number} for c in a]\n\n\n" for number in range(1500))
@@ -91,7 +92,7 @@ def test_an_interrupt_while_the_report_is_printed_reports_what_was_written(
 ) -> None:
     for name in ("a.py", "b.py"):
         (tmp_path / name).write_text(CLIP)
-    monkeypatch.setattr(command, "_report", interrupt)
+    monkeypatch.setattr("unified_clip.port.cli._report", interrupt)
     assert cli.main(["port", str(tmp_path), *options]) == 130
     assert capsys.readouterr() == ("", f"unified-clip: interrupted; {message}\n")
     assert ("unified_clip" in (tmp_path / "a.py").read_text()) == bool(options)
@@ -101,16 +102,16 @@ def test_an_interrupt_leaves_the_old_report(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "report.json").write_text("old")
     monkeypatch.setattr(Path, "replace", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        report.write(tmp_path / "report.json", report.as_data([], [], "torch", False))
+        build.write(tmp_path / "report.json", build.as_data([], [], "torch", False))
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"report.json": "old"}
 
 
 def test_a_file_that_did_not_change_does_not_count_as_written(tmp_path: Path) -> None:
     path = tmp_path / "a.py"
     path.write_text(CLIP)
-    assert not files.is_written(Ported(path, b"", b""))
-    assert not files.is_written(Ported(path, CLIP.encode(), b"new"))
-    assert files.is_written(Ported(path, b"old", CLIP.encode()))
+    assert not source_files.is_written(Ported(path, b"", b""))
+    assert not source_files.is_written(Ported(path, CLIP.encode(), b"new"))
+    assert source_files.is_written(Ported(path, b"old", CLIP.encode()))
 
 
 def test_an_interrupt_of_any_command_is_no_traceback(

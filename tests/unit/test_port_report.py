@@ -14,8 +14,9 @@ import pytest
 from port_sites import CLIP, MINE, PADDLE, TORCH, VALUE, as_data, at_run_time, everything, site
 
 from unified_clip import ClipConfig
-from unified_clip.port import names, published, report, report_text
-from unified_clip.port.sites import Meaning, Ported, Unread
+from unified_clip.port import catalog
+from unified_clip.port.clip_site import Meaning, Ported, Unread
+from unified_clip.port.report import build, model, terminal
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -66,7 +67,7 @@ def test_a_threshold_that_is_known_at_run_time_is_named_and_worked_as_1() -> Non
     assert meaning["threshold"] == "args.clip"
     assert "c being args.clip. That" in meaning["sentences"][0]
     assert meaning["worked"][1]["of"] == "gradients of norm 1 (at the threshold)"
-    assert "worked with 1 for args.clip, which is only known at run time:" in report_text.as_text(data)
+    assert "worked with 1 for args.clip, which is only known at run time:" in terminal.as_text(data)
 
 
 def test_bounds_that_are_known_at_run_time_are_both_named() -> None:
@@ -91,13 +92,13 @@ def test_what_clips_no_gradients_gets_nothing_wrong() -> None:
     data = only(site("tensorflow.clip_by_value", VALUE, verdict="left", reason="no gradient"))
     clip = the_clip(data)
     assert (clip["measured_as"], clip["known"], data["known"]) == ("", [], [])
-    assert "does:" not in report_text.as_text(data)
+    assert "does:" not in terminal.as_text(data)
 
 
 def test_what_has_no_meaning_here_is_told_with_its_reason_alone() -> None:
     data = only(site("tensorflow.clip_by_average_norm", None, verdict="flagged", reason="by norm / size"))
     assert (the_clip(data)["meaning"], data["meanings"]) == (None, [])
-    assert "why: by norm / size" in report_text.as_text(data)
+    assert "why: by norm / size" in terminal.as_text(data)
 
 
 # -- counts, and what to do
@@ -132,7 +133,7 @@ def test_the_counts_come_with_what_to_do(
     data = as_data([Ported(Path("a.py"), b"before", after, sites)], **options)
     assert headline in data["headline"]
     assert data["next"] == next_
-    assert report_text.as_text(data).endswith(f"{data['headline']}\n{next_}\n")
+    assert terminal.as_text(data).endswith(f"{data['headline']}\n{next_}\n")
 
 
 REST = "port the rest of the {} code to PyTorch by hand (layers, optimizer, training step)"
@@ -166,7 +167,7 @@ def test_code_around_a_rewritten_clip_is_still_to_be_ported(
 
 
 def test_every_package_whose_clips_are_read_has_a_title_or_is_for_pytorch() -> None:
-    assert report.TITLES.keys() | {"torch", "apex"} == names.FRAMEWORKS
+    assert build.TITLES.keys() | {"torch", "apex"} == catalog.FRAMEWORKS
 
 
 def test_files_in_which_there_is_no_clip_are_counted_and_not_listed() -> None:
@@ -178,7 +179,7 @@ def test_files_in_which_there_is_no_clip_are_counted_and_not_listed() -> None:
 
 
 def test_the_text_has_everything_of_each_clip() -> None:
-    text = report_text.as_text(everything())
+    text = terminal.as_text(everything())
     assert "src/train.py\n  12:4  rewritten  torch.nn.utils.clip_grad_norm_ -> unified_clip.torch.clip" in text
     assert "\n      torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n" in text
     assert "does: One norm n over all gradients" in text
@@ -193,7 +194,7 @@ def test_the_text_has_everything_of_each_clip() -> None:
 
 
 def test_what_was_told_is_referred_to() -> None:
-    text = report_text.as_text(everything())
+    text = terminal.as_text(everything())
     assert text.count("That is PyTorch's rule") == 2  # for 1, and for args.clip
     assert text.count("    does: as at src/train.py:12:4\n") == 1
     assert text.count("    check: the learning rate, since") == 1
@@ -206,25 +207,25 @@ def test_what_was_told_is_referred_to() -> None:
 
 def test_the_text_of_a_thousand_clips_stays_short() -> None:
     sites = [dataclasses.replace(site(TORCH, CLIP, becomes=MINE, after=CLIP), line=line) for line in range(1000)]
-    lines = report_text.as_text(only(*sites)).splitlines()
+    lines = terminal.as_text(only(*sites)).splitlines()
     assert len(lines) < 1000 * 5 + 40
     assert max(map(len, lines)) < 400
 
 
 def test_numbers_in_a_row_are_a_span() -> None:
-    assert report_text.spans([7, 1, 2, 3, 9, 10]) == ["1-3", "7", "9-10"]
+    assert terminal.spans([7, 1, 2, 3, 9, 10]) == ["1-3", "7", "9-10"]
 
 
 def test_a_terminal_gets_colours_and_a_file_none(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    report_text.show(everything())
+    terminal.show(everything())
     plain = capsys.readouterr().out
-    assert plain == report_text.as_text(everything())
+    assert plain == terminal.as_text(everything())
     assert "\x1b" not in plain
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "60")
-    report_text.show(everything())
+    terminal.show(everything())
     coloured = capsys.readouterr().out
     assert "\x1b[1;31mflagged" in coloured
     lines = re.sub(r"\x1b\[[\d;]*m", "", coloured).splitlines()
@@ -237,15 +238,15 @@ def test_a_terminal_gets_colours_and_a_file_none(
 
 
 def test_the_published_schema_is_that_of_the_models() -> None:
-    assert (DOCS / "port.schema.json").read_text(encoding="utf-8") == published.text(), "run what published.py says"
+    assert (DOCS / "port.schema.json").read_text(encoding="utf-8") == model.text(), "run what published.py says"
 
 
 def test_reports_fit_the_published_schema_and_hold_nothing_else() -> None:
     data = everything()
-    schema = json.loads(published.text())
+    schema = json.loads(model.text())
     jsonschema.Draft202012Validator.check_schema(schema)
     jsonschema.validate(data, schema)
-    described = published.Report.model_validate(data).model_dump(mode="json")
+    described = model.Report.model_validate(data).model_dump(mode="json")
     assert described == data
 
 
@@ -261,7 +262,7 @@ def test_what_json_cannot_write_is_a_string() -> None:
 
 @pytest.mark.parametrize("name", ["port.txt", "port.json", "PORT.HTML"])
 def test_a_report_is_written_by_its_suffix(tmp_path: Path, name: str) -> None:
-    report.write(tmp_path / name, everything())
+    build.write(tmp_path / name, everything())
     text = (tmp_path / name).read_text(encoding="utf-8")
     assert text.startswith({"t": "src/train.py", "j": "{", "H": "<!doctype html>"}[name.partition(".")[2][0]])
 
@@ -277,8 +278,8 @@ def test_a_report_is_written_by_its_suffix(tmp_path: Path, name: str) -> None:
 )
 def test_a_report_that_cannot_be_written_is_refused_before_any_work(tmp_path: Path, name: str, said: str) -> None:
     (tmp_path / "a.json").mkdir()
-    with pytest.raises(report.ReportError, match=re.escape(said)):
-        report.writer(tmp_path / name)
+    with pytest.raises(build.ReportError, match=re.escape(said)):
+        build.writer(tmp_path / name)
 
 
 def test_a_file_that_may_not_be_written_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -286,13 +287,13 @@ def test_a_file_that_may_not_be_written_is_refused(tmp_path: Path, monkeypatch: 
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "write_text", refuse)
-    with pytest.raises(report.ReportError, match=r"port\.txt cannot be written: Permission denied; name another file"):
-        report.write(tmp_path / "port.txt", everything())
+    with pytest.raises(build.ReportError, match=r"port\.txt cannot be written: Permission denied; name another file"):
+        build.write(tmp_path / "port.txt", everything())
 
 
 def test_a_report_is_read_as_it_was_written(tmp_path: Path) -> None:
-    report.write(tmp_path / "port.json", everything())
-    assert report.read(tmp_path / "port.json") == everything()
+    build.write(tmp_path / "port.json", everything())
+    assert build.read(tmp_path / "port.json") == everything()
 
 
 @pytest.mark.parametrize(
@@ -307,6 +308,6 @@ def test_a_report_is_read_as_it_was_written(tmp_path: Path) -> None:
 def test_a_file_that_is_no_report_is_refused(tmp_path: Path, text: str | None, said: str) -> None:
     if text is not None:
         (tmp_path / "port.json").write_text(text, encoding="utf-8")
-    with pytest.raises(report.ReportError, match=re.escape(said)) as refused:
-        report.read(tmp_path / "port.json")
+    with pytest.raises(build.ReportError, match=re.escape(said)) as refused:
+        build.read(tmp_path / "port.json")
     assert "give a file that `unified-clip port --report port.json` wrote" in str(refused.value)

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from unified_clip.parity.known import measure
-from unified_clip.port import differences, names
+from unified_clip.port import catalog
+from unified_clip.port.report import differences
 
 SUITE = Path(__file__).parents[2] / "parity" / "known.toml"
 FUNCTIONS = [function for functions in differences.MEASURED.values() for function in functions]
@@ -86,7 +87,7 @@ UNMEASURED = {
 
 
 def test_what_is_found_in_source_was_measured_or_is_named_here() -> None:
-    found = {native.name for native in names.natives().values()}
+    found = {native.name for native in catalog.natives().values()}
     assert {name for name in found if not differences.measured_as(name)} == UNMEASURED
 
 

@@ -16,8 +16,8 @@ from port_sites import as_data, everything
 from unified_clip import cli
 from unified_clip.parity.report import build as parity_report
 from unified_clip.parity.report import page
-from unified_clip.port import report
-from unified_clip.port.sites import Ported
+from unified_clip.port.clip_site import Ported
+from unified_clip.port.report import build
 
 ONE_CASE = """
 [[gradients]]
@@ -104,7 +104,7 @@ def test_the_command_takes_a_report_into_the_page(tmp_path: Path, capsys: pytest
     assert cli.main([*arguments, str(tmp_path / "other.json")]) == 2
     assert "other.json is no report of ported code: target: Field required" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
-    report.write(tmp_path / "port.json", everything())
+    build.write(tmp_path / "port.json", everything())
     assert cli.main([*arguments, str(tmp_path / "port.json")]) == 0
     assert len(rows((tmp_path / "out" / "index.html").read_text(encoding="utf-8"))) == 6
 

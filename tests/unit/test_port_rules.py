@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from port_snippets import KERAS, PADDLE, TAPE, ported, verdicts, with_lines
 
-from unified_clip.port.sites import Target
+from unified_clip.port.clip_site import Target
 
 # -- names
 

@@ -13,13 +13,13 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from unified_clip.port import verify_compare, verify_names, verify_report, verify_settle, verify_tensors
-from unified_clip.port.observe import Native, Seen, _spacing, coefficient, fields
-from unified_clip.port.verify_compare import Row, Verified
-from unified_clip.port.verify_run import Given, Ran, Script
-from unified_clip.recording import compare
+from unified_clip.recording.compare import compare as compare_runs
 from unified_clip.recording.rounding import Distance
 from unified_clip.tensors.types import Dense
+from unified_clip.verify import compare, match_names, normalize, report, step_tensors
+from unified_clip.verify.compare import Row, Verified
+from unified_clip.verify.run import Given, Ran, Script
+from unified_clip.verify.watch.base import Native, Seen, _spacing, coefficient, fields
 
 SCRIPT = Script("old", Path("old.py"), "step", "old.py:step")
 
@@ -49,8 +49,8 @@ def written(path: Path, **changes: Any) -> Path:
 
 @pytest.mark.parametrize(("ulps", "grown"), [(160, True), (161, False)])
 def test_rounding_has_grown_up_to_sixteen_times_what_it_was(tmp_path: Path, ulps: float, grown: bool) -> None:
-    same = compare.compare(*[written(tmp_path / "run.jsonl")] * 2)
-    found = verify_compare._grown([row(1, 10), row(2, ulps)], same, 64)
+    same = compare_runs(*[written(tmp_path / "run.jsonl")] * 2)
+    found = compare._grown([row(1, 10), row(2, ulps)], same, 64)
     assert (found is not None) is grown
 
 
@@ -61,16 +61,16 @@ def test_rounding_has_grown_up_to_sixteen_times_what_it_was(tmp_path: Path, ulps
 def test_clips_are_alike_by_their_rule_norm_and_threshold(
     tmp_path: Path, change: Mapping[str, Any], alike: bool
 ) -> None:
-    found = compare.compare(written(tmp_path / "old.jsonl"), written(tmp_path / "new.jsonl", **change))
+    found = compare_runs(written(tmp_path / "old.jsonl"), written(tmp_path / "new.jsonl", **change))
     (pair,) = found.pairs
-    assert verify_compare._alike(pair) is alike
+    assert compare._alike(pair) is alike
 
 
 def test_norms_are_compared_in_float32_where_only_one_is_in_float64(tmp_path: Path) -> None:
     close = 2.0 * (1 + 2**-40)
     paths = written(tmp_path / "old.jsonl"), written(tmp_path / "new.jsonl", dtype="float64", norm=close)
-    assert compare.compare(*paths).first is None
-    assert compare.compare(paths[1], written(paths[0], dtype="float64")).first is not None
+    assert compare_runs(*paths).first is None
+    assert compare_runs(paths[1], written(paths[0], dtype="float64")).first is not None
 
 
 # -- recordings
@@ -80,7 +80,7 @@ def test_norms_are_compared_in_float32_where_only_one_is_in_float64(tmp_path: Pa
 def test_calls_are_dealt_to_the_steps_only_where_that_is_even(tmp_path: Path, count: int, steps: list[int]) -> None:
     ran = Ran(SCRIPT, [Given({}, None, None)], tmp_path, yields=False)
     lines = [{"step": 0} for _ in range(count)]
-    assert [line["step"] for line in verify_settle._in_steps(lines, ran, 2)] == steps
+    assert [line["step"] for line in normalize._in_steps(lines, ran, 2)] == steps
 
 
 def call(name: str, nan: int | None = 0) -> dict[str, Any]:
@@ -96,12 +96,12 @@ def call(name: str, nan: int | None = 0) -> dict[str, Any]:
     [("ab", [["a", "b"]]), ("aa", [["a"], ["a"]]), ("aba", [["a", "b"], ["a"]])],
 )
 def test_calls_in_a_row_are_one_unless_they_clip_one_gradient_again(names: str, each: list[list[str]]) -> None:
-    assert [list(line["parameters"]) for line in verify_settle._merged([call(name) for name in names])] == each
+    assert [list(line["parameters"]) for line in normalize._merged([call(name) for name in names])] == each
 
 
 @pytest.mark.parametrize(("nan", "expected"), [(2, 3), (None, None)])
 def test_the_count_of_calls_that_are_one_is_known_where_each_is(nan: int | None, expected: int | None) -> None:
-    (line,) = verify_settle._merged([call("a", 1), call("b", nan)])
+    (line,) = normalize._merged([call("a", 1), call("b", nan)])
     assert line["nan"] == expected
     assert line["inf"] == 2
 
@@ -119,7 +119,7 @@ def test_calls_take_the_order_of_others_only_where_no_gradient_is_clipped_twice(
     own: list[str], wanted: list[str], order: list[int]
 ) -> None:
     lines = [{"step": number} for number in range(len(own))]
-    found = verify_settle._in_order(lines, [*map(frozenset, own)], [*map(frozenset, wanted)])
+    found = normalize._in_order(lines, [*map(frozenset, own)], [*map(frozenset, wanted)])
     assert [line["step"] for line in found] == order
 
 
@@ -131,7 +131,7 @@ def test_calls_take_the_order_of_others_only_where_no_gradient_is_clipped_twice(
     [(1.0, 1.00005, True), (1.0, 1.0005, False), (math.nan, math.nan, True), (math.nan, 1.0, False)],
 )
 def test_norms_are_those_of_one_gradient_up_to_rounding(norm: float, wanted: float, same: bool) -> None:
-    assert verify_names._same(norm, wanted) is same
+    assert match_names._same(norm, wanted) is same
 
 
 def test_gradients_that_a_call_has_not_changed_are_not_called_unclipped(tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_gradients_that_a_call_has_not_changed_are_not_called_unclipped(tmp_path
         "parameters": {"0": {"shape": [2], "norm": 5.0}},
     }  # fmt: skip
     for clipped in (False, True):
-        found = verify_names.Known(ran, {}, 1, 1).named({**line, "clipped": clipped}, tmp_path)
+        found = match_names.Known(ran, {}, 1, 1).named({**line, "clipped": clipped}, tmp_path)
         assert found is not None
         assert found.given_unclipped is clipped
 
@@ -152,12 +152,12 @@ def test_gradients_that_a_call_has_not_changed_are_not_called_unclipped(tmp_path
 
 def test_what_is_not_a_number_in_both_is_the_same() -> None:
     values = np.array([1.0, math.nan])
-    assert verify_tensors.apart(values, values.copy(), 1.0) == Distance(0.0, 0.0)
-    assert verify_tensors.apart(values, np.array([1.0, 2.0]), 1.0).ulps == math.inf
+    assert step_tensors.apart(values, values.copy(), 1.0) == Distance(0.0, 0.0)
+    assert step_tensors.apart(values, np.array([1.0, 2.0]), 1.0).ulps == math.inf
 
 
 def test_numbers_beyond_float32_are_measured_by_its_greatest() -> None:
-    assert verify_tensors.apart(np.array([1e300]), np.array([2e300]), 2e300).ulps == 1e300 / 2.0**104
+    assert step_tensors.apart(np.array([1e300]), np.array([2e300]), 2e300).ulps == 1e300 / 2.0**104
 
 
 @pytest.mark.parametrize(
@@ -169,12 +169,12 @@ def test_what_storing_a_parameter_does_not_explain_is_measured_by_the_update(
 ) -> None:
     """An update of 2**-19 to a parameter of 1, of which a unit is 2**-23."""
     update = np.array([2.0**-19])
-    assert verify_tensors.apart(update, update - off * 2.0**-23, 1.0, coarse).ulps == ulps
+    assert step_tensors.apart(update, update - off * 2.0**-23, 1.0, coarse).ulps == ulps
 
 
 def test_an_update_that_is_nearly_the_other_is_measured_by_its_parameter() -> None:
     update = np.array([2.0**-4])
-    assert verify_tensors.apart(update, update * (1 + 2.0**-10), 1.0).ulps == 2.0**9
+    assert step_tensors.apart(update, update * (1 + 2.0**-10), 1.0).ulps == 2.0**9
 
 
 # -- what is printed
@@ -183,7 +183,7 @@ def test_an_update_that_is_nearly_the_other_is_measured_by_its_parameter() -> No
 @pytest.mark.parametrize(("count", "shown"), [(12, 12), (13, 5)])
 def test_a_table_is_shown_whole_up_to_twelve_rows(count: int, shown: int) -> None:
     found = cast(Verified, SimpleNamespace(rows=[row(step + 1, 0) for step in range(count)], max_ulp=0.0))
-    rows = list(verify_report._chosen(found))
+    rows = list(report._chosen(found))
     assert len(rows) == shown
     assert rows.count(None) == (count > 12)
 
@@ -191,18 +191,18 @@ def test_a_table_is_shown_whole_up_to_twelve_rows(count: int, shown: int) -> Non
 @pytest.mark.parametrize(("max_ulp", "told"), [(0, False), (64, True)])
 def test_another_eps_is_told_of_where_the_clips_do_not_part(tmp_path: Path, max_ulp: float, told: bool) -> None:
     new = written(tmp_path / "new.jsonl", eps=1e-6, coef=1 / (2 + 1e-6))
-    clips = compare.compare(written(tmp_path / "old.jsonl"), new, max_ulp=max_ulp)
-    found = verify_report._another_eps(cast(Verified, SimpleNamespace(clips=clips)))
+    clips = compare_runs(written(tmp_path / "old.jsonl"), new, max_ulp=max_ulp)
+    found = report._another_eps(cast(Verified, SimpleNamespace(clips=clips)))
     assert bool(found) is told
 
 
 def test_what_was_compared_at_no_step_is_not_called_the_same() -> None:
-    far = verify_tensors.Far(Distance(0.0, 0.0), "a")
+    far = step_tensors.Far(Distance(0.0, 0.0), "a")
     rows = [row(1, 0), dataclasses.replace(row(2, 0), update=far)]
     found = cast(Verified, SimpleNamespace(rows=rows))
-    assert verify_report._but_for(found) == ", but for the clipped gradients, which were not compared"
+    assert report._but_for(found) == ", but for the clipped gradients, which were not compared"
     found = cast(Verified, SimpleNamespace(rows=[dataclasses.replace(each, tensors=far) for each in rows]))
-    assert verify_report._but_for(found) == ""
+    assert report._but_for(found) == ""
 
 
 # -- watching

@@ -13,12 +13,12 @@ import pytest
 
 import unified_clip
 from unified_clip._safetensors import write
-from unified_clip.port.observe import Native, Observer, Seen, coefficient, documented
-from unified_clip.port.observe_hook import AfterImport
-from unified_clip.port.verify_names import Known
-from unified_clip.port.verify_run import Given, Ran, Script
 from unified_clip.recording import compare, runs
 from unified_clip.tensors.types import Dense
+from unified_clip.verify.match_names import Known
+from unified_clip.verify.run import Given, Ran, Script
+from unified_clip.verify.watch.base import Native, Observer, Seen, coefficient, documented
+from unified_clip.verify.watch.import_hook import AfterImport
 
 VALUES = np.random.default_rng(3).normal(size=500).astype(np.float32)
 

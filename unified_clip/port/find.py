@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from . import hidden, trainers
-from .found import Arguments, Found, Imports
-from .module import Module, Target
-from .names import KERAS_RULES, LIKE_CLIP, METHODS, Engine, Native, is_keras_optimizer, last_names, native
+from . import hidden, trainer_arguments
+from .catalog import KERAS_RULES, LIKE_CLIP, METHODS, Engine, Native, is_keras_optimizer, last_names, native
+from .clip_call import Arguments, Found, Imports
+from .source.module import Module, Target
 
 CHECKS = ("isinstance", "issubclass")
 ENGINES = {"torch", "accelerate", "lightning", "lightning_fabric", "pytorch_lightning", "fairscale"}
@@ -56,19 +56,19 @@ def _at(module: Module, imports: Imports, node: cst.CSTNode) -> Iterator[Found]:
         yield from _method(module, imports, node)
         yield from _of_tensor(module, node)
         yield from hidden.got_by_name(module, node)
-        yield from trainers.in_call(module, imports, node)
+        yield from trainer_arguments.in_call(module, imports, node)
     elif isinstance(node, cst.ClassDef):
-        yield from trainers.derived(module, node)
+        yield from trainer_arguments.derived(module, node)
     elif isinstance(node, cst.AssignTarget):
         if "paddle" in imports.packages and _is_set_false(module, node):
             yield Found(node.target, "need_clip")
         if imports.has_keras:
             yield from _set_limit(module, node.target)
-        yield from trainers.set_on(module, imports, node.target)
+        yield from trainer_arguments.set_on(module, imports, node.target)
     elif isinstance(node, cst.DictElement):
         if imports.has_keras:
             yield from _entry(node, node.key)
-        yield from trainers.entry(imports, node, node.key, node.value)
+        yield from trainer_arguments.entry(imports, node, node.key, node.value)
 
 
 def _entry(node: cst.CSTNode, key: cst.CSTNode) -> Iterator[Found]:

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 
 import libcst as cst
 
-from .found import Found, Imports
-from .gradients import Gradients
-from .module import SELF, Module, Target
-from .names import LIKE_CLIP, METHODS, Native, last_names, native, natives
+from .catalog import LIKE_CLIP, METHODS, Native, last_names, native, natives
+from .clip_call import Found, Imports
+from .source.gradient_flow import Gradients
+from .source.module import SELF, Module, Target
 
 FROM_STAR = "it comes from {} import *; import it by name"
 MAY_BE_FROM_STAR = "its name is not bound in this file and may come from {} import *; import it by name"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import libcst as cst
 
-from .found import Found
-from .module import Module
-from .names import KERAS_RULES
+from .catalog import KERAS_RULES
+from .clip_call import Found
+from .source.module import Module
 
 KERAS_3 = ("keras.ops", "keras.random", "keras.KerasTensor", "keras.Variable", "keras.distribution", "keras.saving")
 """What came with Keras 3."""

@@ -1,0 +1,141 @@
+"""`unified-clip port`."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .._display import complain, safe
+from .._modes import misplaced
+from ..verify import cli
+
+if TYPE_CHECKING:
+    from .clip_site import Ported, Target
+
+DONE, FLAGGED, REFUSED, INTERRUPTED = 0, 1, 2, 130
+
+PORTING = "a PATH to port"
+MODES = {PORTING: ("to", "native", "diff", "write", "force", "report"), "--verify": cli.OPTIONS}
+"""By mode, the options that apply to it alone."""
+
+
+def add_parser(commands: Any) -> None:
+    """Tell the command line of `unified-clip port`. Nothing else is imported before it runs."""
+    port = commands.add_parser(
+        "port",
+        help="rewrite the clipping in training code, and show that it kept its meaning",
+        description="Find every clip of gradients in Python source, say what it does, rewrite what can be rewritten "
+        "with certainty, and flag the rest with the lines to write. Without --write nothing is changed. Exit status: 0 "
+        "every clip that was found is rewritten; 1 some are flagged, or files could not be read; 2 the command is "
+        "wrong. With --verify: 0 the same; 1 they part; 2 a file or the command is wrong; 3 a process crashed or hung.",
+    )
+    port.add_argument("path", type=Path, nargs="?", help="a file, or a directory with all below it")
+    port.add_argument(
+        "--to",
+        choices=("torch", "drop-in"),
+        help="PyTorch (default), or unified_clip's functions in the framework that is there",
+    )
+    port.add_argument("--native", action="store_true", help="write PyTorch's own functions, not ours of the same name")
+    output = port.add_mutually_exclusive_group()
+    output.add_argument("--diff", action="store_true", help="print the changes as a patch, in the place of the report")
+    output.add_argument("--write", action="store_true", help="change the files")
+    output.add_argument("--json", action="store_true", help="print the report as JSON")
+    port.add_argument("--force", action="store_true", help="write over what is not committed in git")
+    port.add_argument("--report", type=Path, metavar="FILE", help="write the report: .json, .txt or .html")
+    cli.add_arguments(port)
+    port.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """What the command does; the exit status."""
+    from .report.build import ReportError
+    from .source_files import PortError
+
+    if problem := _misused(options):
+        return _refuse(problem)
+    if options.verify:
+        return cli.run(options)
+    try:
+        return _port(options)
+    except (PortError, ReportError) as error:
+        return _refuse(str(error))
+
+
+def _misused(options: argparse.Namespace) -> str:
+    """Return why these options cannot be used together; '' if they can."""
+    if options.verify and options.path is not None:
+        return "--verify takes two steps and no PATH. Remove PATH, or remove --verify."
+    if problem := misplaced(options, MODES, "--verify" if options.verify else PORTING):
+        return problem
+    if not options.verify and options.path is None:
+        return "No PATH was given. Pass the file or directory to port, or two steps to run: --verify OLD NEW."
+    if options.native and options.to == "drop-in":
+        return "--native applies to --to torch only. Remove --native, or use --to torch."
+    return misplaced(options, {"--write": ("force",)}, "--write" if options.write else "")
+
+
+def _port(options: argparse.Namespace) -> int:
+    from .._progress import progress
+    from . import source_files
+    from .report import build
+
+    target: Target = options.to or "torch"
+    if options.report:
+        build.writer(options.report)
+    paths = source_files.sources(options.path)
+    ported: list[Ported] = []
+    try:
+        with progress({"files": len(paths)}) as advance:
+            ported, unread = source_files.port_all(paths, target, options.native, lambda count: advance("files", count))
+        changed = [each.path for each in ported if each.is_changed]
+        if options.write:
+            if changed and not options.force:
+                source_files.check_clean(changed)
+            source_files.write(ported)
+        data = build.as_data(ported, unread, target, options.native, written=options.write)
+        _report(options, data, ported)
+    except KeyboardInterrupt:
+        return _interrupted(sum(map(source_files.is_written, ported)) if options.write else 0)
+    flagged = any(site.verdict == "flagged" for each in ported for site in each.sites)
+    return FLAGGED if flagged or unread else DONE
+
+
+def _report(options: argparse.Namespace, data: dict[str, Any], ported: Sequence[Ported]) -> None:
+    """Write the report where the options say, and print it."""
+    from .report import build, terminal
+
+    if options.report:
+        build.write(options.report, data)
+    if options.json:
+        print(build.as_json(data), end="")
+    elif options.diff:
+        lines = (line for each in ported for line in _diff(each))
+        sys.stdout.writelines(safe(line, keep="\t\n") if sys.stdout.isatty() else line for line in lines)
+    else:
+        terminal.show(data)
+
+
+def _interrupted(written: int) -> int:
+    changed = f"{written} file{'s were' if written > 1 else ' was'} changed" if written else "no file was changed"
+    complain(f"interrupted; {changed}")
+    return INTERRUPTED
+
+
+def _diff(ported: Ported) -> list[str]:
+    """The changes of a file, as git writes them."""
+    name = os.path.relpath(ported.path.resolve()).replace(os.sep, "/")
+    if name.startswith(".."):
+        name = ported.path.resolve().as_posix().lstrip("/")
+    before, after = (text.decode("utf-8", "surrogateescape").splitlines(True) for text in (ported.before, ported.after))
+    lines = list(difflib.unified_diff(before, after, f"a/{name}", f"b/{name}"))
+    return [line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines]
+
+
+def _refuse(message: str) -> int:
+    complain(message)
+    return REFUSED

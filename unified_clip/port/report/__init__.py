@@ -1,0 +1,1 @@
+"""A report of ported code: JSON, page and terminal."""

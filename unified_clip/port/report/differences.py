@@ -1,0 +1,145 @@
+"""By how much the frameworks' own functions are off, when and why: what the parity suite measures at every run.
+
+Its list is not installed, so `differences.json` beside this file says the same of it:
+
+    python -m unified_clip.port.report.differences            writes it; with `--check` it exits with 1 if it is stale
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from fnmatch import fnmatchcase
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from .. import catalog
+
+FILE = Path(__file__).with_name("differences.json")
+
+MEASURED = {
+    "torch": (
+        "torch.nn.utils.clip_grad_norm_",
+        "torch.nn.utils.clip_grad_value_",
+        "torch.nn.utils.clip_grads_with_norm_",
+        "torch.nn.utils.get_total_norm",
+    ),
+    "tensorflow": ("tf.clip_by_global_norm", "tf.clip_by_norm", "tf.clip_by_value", "tf.linalg.global_norm"),
+    "paddle": (
+        "paddle.nn.ClipGradByGlobalNorm",
+        "paddle.nn.ClipGradByNorm",
+        "paddle.nn.ClipGradByValue",
+        "paddle.nn.clip.append_gradient_clip_ops",
+        "paddle.nn.utils.clip_grad_norm_",
+        "paddle.nn.utils.clip_grad_value_",
+    ),
+    "jax": ("optax.clip", "optax.clip_by_global_norm", "optax.tree.norm"),
+}
+"""The functions that the suite compares with ours, as its list calls them, by framework."""
+
+COMPUTED_BY = (
+    (r"torch\.nn\.utils\.clip_grad_norm", "torch.nn.utils.clip_grad_norm_"),
+    (r"paddle\.fluid\.(?:clip\.GradientClip|dygraph_grad_clip\.GradClip)By(\w+)", r"paddle.nn.ClipGradBy\1"),
+    (r"paddle\.fluid\.layers\.clip_by_norm", "paddle.nn.ClipGradByNorm"),
+    (r".*\(global_clipnorm=\)", "tf.clip_by_global_norm"),
+    (r".*\(clipnorm=\)", "tf.clip_by_norm"),
+    (r".*\(clipvalue=\)", "tf.clip_by_value"),
+    (r"tf\.contrib\.(?:layers\.optimize_loss|estimator\.clip_gradients_by_norm)", "tf.clip_by_global_norm"),
+    (r"tf_slim\.(?:learning|training)\.\w+", "tf.clip_by_norm"),
+)
+"""What computes by a function that was measured, or is an older one of its kind; `names` has other spellings."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """How a native differs from ours, beyond rounding."""
+
+    framework: str
+    function: str
+    """As the suite's list names it; * stands for anything."""
+
+    kind: str
+    """What differs, as in `unified_clip.parity.known.measure.KINDS`."""
+
+    size: float | str | None
+    """Relative; 'inf' where a result is not finite; None where there is no size."""
+
+    by: str
+    """The size, or what differs where there is none, in words."""
+
+    when: str
+    why: str
+    versions: str
+    """That it is about; '' for all."""
+
+
+def measured_as(name: str) -> str:
+    """The function whose measurements hold for this one; '' where none was measured."""
+    if _is_measured(name):
+        return name
+    native = catalog.native(name)
+    name = native.name if native else name
+    computed = (found.expand(by) for pattern, by in COMPUTED_BY if (found := re.fullmatch(pattern, name)))
+    name = next(computed, name)
+    return name if _is_measured(name) else ""
+
+
+def _is_measured(name: str) -> bool:
+    return any(name in functions for functions in MEASURED.values())
+
+
+def of(function: str) -> list[Known]:
+    """What is known of a function that `measured_as` gave; with sizes first."""
+    (framework,) = (framework for framework, functions in MEASURED.items() if function in functions)
+    found = [each for each in _read()[1] if each.framework == framework and fnmatchcase(function, each.function)]
+    return sorted(found, key=lambda each: each.size is None)
+
+
+def rounding() -> float:
+    """What differs less is rounding, and not listed."""
+    return _read()[0]
+
+
+@cache
+def _read() -> tuple[float, list[Known]]:
+    data = json.loads(FILE.read_text(encoding="utf-8"))
+    return data["rounding"], [Known(**each) for each in data["known"]]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--known", type=Path, default=Path("parity/known.toml"), help="the suite's list")
+    parser.add_argument("--file", type=Path, default=FILE)
+    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if the file is stale")
+    options = parser.parse_args(arguments)
+    new = json.dumps(_made(options.known), indent=1, allow_nan=False) + "\n"
+    if not options.check:
+        options.file.write_text(new, encoding="utf-8")
+    elif options.file.read_text(encoding="utf-8") != new:
+        print(f"{options.file.name} is stale; run python -m unified_clip.port.report.differences", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _made(path: Path) -> dict[str, Any]:
+    from ... import _json
+    from ...parity.known import measure
+
+    def entry(known: measure.Known) -> dict[str, Any]:
+        has_size = known.kind in ("value", "touched")
+        by = measure.share(known.size) if has_size else measure.KINDS[known.kind]
+        size = known.size if has_size else None
+        return asdict(
+            Known(known.framework, known.function, known.kind, size, by, known.title, known.reason, known.versions)
+        )
+
+    return {"rounding": measure.CLOSE, "known": [_json.plain(entry(each)) for each in measure.read(path)]}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,235 @@
+"""What a report of ported code holds, as models: `docs/port.schema.json` is made from them, and every report fits them.
+
+python -m unified_clip.port.report.model > docs/port.schema.json
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from ...config.explain import Outcome
+from ..clip_site import Target, Verdict
+
+VERSION = 1
+
+Real = float | Literal["inf", "-inf", "nan"]
+"""A number; JSON has none that is not finite."""
+
+
+class Model(BaseModel):
+    model_config = ConfigDict(use_attribute_docstrings=True, strict=True)
+
+
+class Worked(Model):
+    """What a clip does to some gradients."""
+
+    of: str
+    """Which they are."""
+
+    outcome: Outcome
+    norm: Real
+    """Of what is counted, before clipping."""
+
+    coef: Real | None
+    """null where the step is skipped, or an error raised; so are the other two."""
+
+    norm_clipped: Real | None
+    results: dict[str, list[Real]] | None
+    """The first elements of the first gradients."""
+
+
+class Meaning(Model):
+    """What clips do, in words and worked."""
+
+    number: int
+    """From 1; clips refer to it."""
+
+    sentences: list[str]
+    threshold: str
+    """The expression of a threshold that is only known at run time, which was worked as 1; else empty."""
+
+    config: dict[str, Any]
+    """The same as a clip configuration (clip_config.schema.json)."""
+
+    worked: list[Worked]
+
+
+class Part(Model):
+    """What two meanings say otherwise."""
+
+    about: str
+    before: str
+    after: str
+
+
+class Compared(Model):
+    """What two meanings do to the same gradients."""
+
+    of: str
+    before: Worked
+    after: Worked
+    distance: Real
+    """The largest difference of an element, relative to the largest element of either result."""
+
+    sentence: str
+
+
+class Comparison(Model):
+    """What was there, and what took its place, where they do not mean the same."""
+
+    number: int
+    """From 1; clips refer to it."""
+
+    before: int
+    """The number of a meaning."""
+
+    after: int
+    differences: list[Part]
+    compared: list[Compared]
+    summary: str
+
+
+class Known(Model):
+    """What a framework's own function does otherwise than unified_clip, beyond rounding."""
+
+    number: int
+    """From 1; clips refer to it."""
+
+    framework: str
+    function: str
+    """As the parity suite's list names it; * stands for anything."""
+
+    kind: str
+    size: Real | None
+    """Of the norm, relative, or of the greatest difference of an element to the greatest element that is right."""
+
+    by: str
+    """The size, or what differs where there is none, in words."""
+
+    when: str
+    why: str
+    versions: str
+    """That it is about; empty for all."""
+
+
+class Clip(Model):
+    """A clip in a file."""
+
+    line: int
+    column: int
+    name: str
+    """In full, by what is imported."""
+
+    text: str
+    """As it is written there, its first line."""
+
+    verdict: Verdict
+    becomes: str
+    """The full name that took its place; empty where nothing did."""
+
+    meaning: int | None
+    """The number of what it does; null where it has no meaning in our terms."""
+
+    becomes_meaning: int | None
+    same: bool | None
+    """Whether both mean the same; null where there are not both."""
+
+    difference: str
+    """What differs from what took its place, in words; empty where nothing did."""
+
+    comparison: int | None
+    """The number of what differs, worked; null where both mean the same, or there are not both."""
+
+    measured_as: str
+    """The function whose known differences hold for it; empty where none was measured, or it clips no gradients."""
+
+    known: list[int]
+    """The numbers of those differences."""
+
+    becomes_known: list[int]
+    """Likewise of what took its place, where that is a framework's own function."""
+
+    reason: str
+    """Why it is flagged or left."""
+
+    suggestion: list[str]
+    """Lines for a person to write."""
+
+    checks: list[str]
+    """What a person should look at."""
+
+
+class File(Model):
+    """A file in which there is a clip."""
+
+    path: str
+    changed: bool
+    """Whether anything in it is rewritten."""
+
+    clips: list[Clip]
+
+
+class Unread(Model):
+    """A file that could not be read."""
+
+    path: str
+    reason: str
+
+
+class Summary(Model):
+    """How many there are."""
+
+    files: int
+    """That were read."""
+
+    changed: int
+    """Of those."""
+
+    clips: int
+    rewritten: int
+    flagged: int
+    left: int
+    unread: int
+
+
+class Report(Model):
+    """What `unified-clip port` found, and what became of it."""
+
+    version: Literal[1]
+    """It changes when something that was there is gone or means something else; keys may be added without that."""
+
+    target: Target
+    native: bool
+    """Whether clips became those of the framework itself."""
+
+    written: bool
+    """Whether the files were changed."""
+
+    headline: str
+    """The counts in a sentence."""
+
+    next: str
+    """What to do now."""
+
+    rounding: Real
+    """What a framework's own function differs by less is not listed."""
+
+    summary: Summary
+    files: list[File]
+    unread: list[Unread]
+    meanings: list[Meaning]
+    comparisons: list[Comparison]
+    known: list[Known]
+
+
+def text() -> str:
+    """As JSON Schema 2020-12."""
+    made = {"$schema": "https://json-schema.org/draft/2020-12/schema", **Report.model_json_schema()}
+    return json.dumps(made | {"title": "unified_clip port report"}, indent=1) + "\n"
+
+
+if __name__ == "__main__":
+    print(text(), end="")

@@ -1,0 +1,1 @@
+"""Rewriting rules: one module per kind of clip."""

@@ -1,0 +1,192 @@
+"""Natives' names replaced by ours: in the imports where that is possible, else where they are used."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any, cast
+
+import libcst as cst
+from libcst.metadata import BaseAssignment, ImportAssignment
+
+from ..clip_call import Found
+from ..source.edits import Edits, ended
+from ..source.module import Module, Target
+
+
+class Renames:
+    """Names that are to become others."""
+
+    def __init__(self, module: Module, edits: Edits) -> None:
+        self._module, self._edits = module, edits
+        self._wanted: dict[cst.CSTNode, tuple[str, str]] = {}
+        self._lines: dict[cst.ImportFrom | cst.Import, dict[str, str]] = {}
+        """By import, the names in it that go, and what is imported in their place, if anything is."""
+
+        self._modules: dict[cst.ImportFrom | cst.Import, str] = {}
+        """By import, where that is imported from."""
+
+        self._beside: list[tuple[cst.CSTNode, str]] = []
+        """Imports, and what of ours is to be imported beside each, unless it is imported for the whole file."""
+
+        self._at_top: set[str] = set()
+
+    def add(self, found: Found, framework: str) -> str:
+        """Have a native become ours; the full name."""
+        assert found.native is not None
+        module = f"unified_clip.{framework}"
+        is_declared = isinstance(self._module.parents[found.node], cst.NameItem)  # global x: its import stays
+        if not is_declared:
+            self._wanted[found.node] = module, found.native.ours
+        self._rename_arguments(found)
+        return f"{module}.{found.native.ours}"
+
+    def _rename_arguments(self, found: Found) -> None:
+        for argument in found.call.args if found.call is not None and found.native is not None else ():
+            new = found.native.renamed.get(argument.keyword.value) if argument.keyword and found.native else None
+            if argument.keyword is not None and new is not None:
+                self._edits.change(argument.keyword, functools.partial(_called, name=new))
+
+    def make(self) -> None:
+        """Hand the changes over."""
+        by_import: dict[ImportAssignment, list[cst.CSTNode]] = {}
+        for node in self._wanted:
+            assignment = self._assignment(node)
+            if assignment is None:
+                self._replace(node)
+            else:
+                by_import.setdefault(assignment, []).append(node)
+        for assignment, nodes in by_import.items():
+            self._by_import(assignment, nodes)
+        for statement, changed in self._lines.items():
+            self._change_import(statement, changed)
+        self._import_ours()
+
+    def _import_ours(self) -> None:
+        """What is imported in a function hides what is imported for the file, all through that function."""
+        for module in self._at_top:
+            self._edits.needs_import(module)
+        for statement, module in self._beside:
+            if self._at_top and self._module.function(statement) is not None:
+                self._edits.needs_import(module)
+            else:
+                self._edits.import_after(statement, module)
+
+    def _assignment(self, node: cst.CSTNode) -> ImportAssignment | None:
+        """The one import that a name comes from, if it can be changed."""
+        scope, first = self._module.scope(node), _first(node)
+        assignments = list(scope[first.value]) if scope is not None and first is not None else []
+        if len(assignments) != 1 or not isinstance(assignments[0], ImportAssignment):
+            return None
+        statement = assignments[0].node
+        if not self._is_own(assignments[0]):
+            return None
+        inside = self._module.enclosing(statement, cst.Try, cst.If)
+        if not isinstance(statement, cst.Import | cst.ImportFrom) or inside is not None:
+            return None
+        return assignments[0] if self._module.stands_alone(statement) else None
+
+    def _by_import(self, assignment: ImportAssignment, nodes: Sequence[cst.CSTNode]) -> None:
+        statement = cast(cst.Import | cst.ImportFrom, assignment.node)
+        alias = next(each for each in statement.names if _bound_name(each) == assignment.name)  # type: ignore[union-attr]
+        reads = {_first(access.node) for access in assignment.references}
+        all_change = reads == {_first(node) for node in nodes}
+        wanted = {self._wanted[node] for node in nodes}
+        if all_change and len(wanted) == 1 and all(isinstance(node, cst.Name) for node in nodes):
+            ((module, name),) = wanted
+            shown = f"{name} as {assignment.name}" if assignment.name != name else name
+            self._lines.setdefault(statement, {})[alias.evaluated_name] = shown
+            self._modules[statement] = module
+            return
+        for node in nodes:
+            self._replace(node)
+        is_dotted = alias.evaluated_name.count(".") + (alias.asname is not None) > 0
+        if all_change and is_dotted and assignment.name not in self._texts:
+            self._lines.setdefault(statement, {})[alias.evaluated_name] = ""
+
+    def _replace(self, node: cst.CSTNode) -> None:
+        module, name = self._wanted[node]
+        self._edits.replace(cast(Target, node), f"{module}.{name}")
+        scope, first = self._module.scope(node), _first(node)
+        assignments = scope[first.value] if scope is not None and first is not None else set()
+        found = [each for each in assignments if isinstance(each, ImportAssignment)]
+        if any(self._is_at_top(each) for each in found) or not found:
+            self._at_top.add(module)
+        else:
+            self._beside += [(each.node, module) for each in found]
+
+    def _is_own(self, assignment: ImportAssignment) -> bool:
+        """Whether an import binds a name where it stands, and not, by `global` or `nonlocal`, further out."""
+        return self._module.scope(assignment.node) is assignment.scope
+
+    @functools.cached_property
+    def _texts(self) -> set[object]:
+        """All texts, which may name what is imported, as in __all__."""
+        return {each.evaluated_value for each in self._module.nodes if isinstance(each, cst.SimpleString)}
+
+    def _is_at_top(self, assignment: ImportAssignment) -> bool:
+        """Whether ours is imported for the whole file where this is used."""
+        statement = assignment.node
+        if not self._is_own(assignment) or not self._module.stands_alone(statement):
+            return True
+        return isinstance(self._module.parents[self._module.parents[statement]], cst.Module)
+
+    def _change_import(self, statement: cst.Import | cst.ImportFrom, changed: dict[str, str]) -> None:
+        """Take names out of an import, and put others after it."""
+        rest = [each for each in statement.names if each.evaluated_name not in changed]  # type: ignore[union-attr]
+
+        def lines(updated: Any) -> Sequence[str]:
+            kept = []
+            if rest:
+                kept = [self._module.tree.code_for_node(_with_names(updated, rest))]
+            new = sorted({name for name in changed.values() if name})
+            return [*kept, *([f"from {self._modules[statement]} import {', '.join(new)}"] if new else [])]
+
+        self._edits.rewrite(statement, lines)
+
+
+def _with_names(statement: Any, names: Sequence[cst.ImportAlias]) -> cst.CSTNode:
+    """An import of fewer names, which stand as they did, and end as they did."""
+    *others, last = names
+    gone = statement.names[-1]
+    if last.evaluated_name == gone.evaluated_name and last.evaluated_alias == gone.evaluated_alias:
+        return cast(cst.CSTNode, statement.with_changes(names=names))
+    between = last.comma.whitespace_after if isinstance(last.comma, cst.Comma) else None
+    if isinstance(gone.comma, cst.Comma):
+        comma = gone.comma.with_changes(whitespace_after=ended(between, gone.comma.whitespace_after))
+        return cast(cst.CSTNode, statement.with_changes(names=[*others, last.with_changes(comma=comma)]))
+    changed = statement.with_changes(names=[*others, last.with_changes(comma=cst.MaybeSentinel.DEFAULT)])
+    if getattr(statement, "rpar", None) is not None:
+        end = ended(between, statement.rpar.whitespace_before)
+        changed = changed.with_changes(rpar=statement.rpar.with_changes(whitespace_before=end))
+    return cast(cst.CSTNode, changed)
+
+
+def is_taken(module: Module) -> bool:
+    """Whether `unified_clip` is something else anywhere in a file: a variable, a parameter, another import."""
+    names = (each for each in module.nodes if isinstance(each, cst.Name) and each.value == "unified_clip")
+    scopes = (module.scope(each) for each in names)
+    return any(not _is_ours(each) for scope in scopes if scope is not None for each in scope["unified_clip"])
+
+
+def _is_ours(assignment: BaseAssignment) -> bool:
+    """Whether what is bound to `unified_clip` is the package."""
+    if not isinstance(assignment, ImportAssignment) or not isinstance(assignment.node, cst.Import):
+        return False
+    bound = [each for each in assignment.node.names if _bound_name(each) == "unified_clip"]
+    return all(each.evaluated_name == "unified_clip" or each.asname is None for each in bound)
+
+
+def _called(updated: cst.Name, name: str) -> cst.Name:
+    return updated.with_changes(value=name)
+
+
+def _first(node: cst.CSTNode) -> cst.Name | None:
+    """The name that a dotted one begins with."""
+    while isinstance(node, cst.Attribute):
+        node = node.value
+    return node if isinstance(node, cst.Name) else None
+
+
+def _bound_name(alias: cst.ImportAlias) -> str:
+    return alias.evaluated_alias or alias.evaluated_name.partition(".")[0]

@@ -1,0 +1,320 @@
+"""Which expressions are gradients: followed from where they come from, by what is assigned, iterated and paired."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import libcst as cst
+
+from ..catalog import HOOK, is_like_gradient, native
+from .module import Binding, Bound, Module, sorted_nodes
+
+SOURCES = {
+    "tensorflow.gradients",
+    "tensorflow.compat.v1.gradients",
+    "torch.autograd.grad",
+    "keras.backend.gradients",
+    "tensorflow.keras.backend.gradients",
+    "jax.grad",
+    "paddle.grad",
+    "paddle.autograd.grad",
+    "paddle.fluid.dygraph.grad",
+    "paddle.fluid.gradients",
+    "paddle.static.gradients",
+}
+"""Functions that compute gradients."""
+
+METHODS = {"gradient", "get_gradients", "get_unscaled_gradients", "aggregate_gradients"}
+"""Methods that return gradients."""
+
+SAME = {
+    "tensorflow.convert_to_tensor",
+    "tensorflow.identity",
+    "tensorflow.cast",
+    "tensorflow.stop_gradient",
+    "tensorflow.check_numerics",
+    "tensorflow.debugging.check_numerics",
+    "tensorflow.compat.v1.check_numerics",
+    "tensorflow.multiply",
+    "tensorflow.divide",
+    "tensorflow.scalar_mul",
+    "horovod.tensorflow.allreduce",
+    "list",
+    "tuple",
+    "reversed",
+    "sorted",
+}
+"""Functions whose result is a gradient, or holds some, if an argument is or does."""
+
+
+@dataclass(frozen=True)
+class Of:
+    """A list, or something else that is iterated, of one kind of things."""
+
+    each: Kind
+
+
+@dataclass(frozen=True)
+class Together:
+    """A tuple."""
+
+    parts: tuple[Kind, ...]
+
+
+Kind = Of | Together | Literal["gradient"] | None
+
+PAIRS = Of(Together(("gradient", None)))
+
+
+class Gradients:
+    """What is a gradient in a file."""
+
+    def __init__(self, module: Module) -> None:
+        self._module = module
+        self._known: dict[object, Kind] = {}
+        self._open: set[object] = set()
+
+    def is_one(self, node: cst.BaseExpression) -> bool:
+        """Whether an expression is a gradient, or a list of them."""
+        kind = self.kind(node)
+        while isinstance(kind, Of):
+            kind = kind.each
+        return kind == "gradient"
+
+    def is_like_one(self, node: cst.BaseExpression) -> bool:
+        """Whether it is called so."""
+        while isinstance(node, cst.Subscript | cst.Call | cst.Attribute):
+            if isinstance(node, cst.Attribute):
+                if is_like_gradient(node.attr.value):
+                    return True
+                node = node.value
+            else:
+                node = node.value if isinstance(node, cst.Subscript) else node.func
+        if not isinstance(node, cst.Name):
+            return False
+        return is_like_gradient(node.value) or self._is_of_likes(node)
+
+    def _is_of_likes(self, node: cst.Name) -> bool:
+        """Whether it is taken, in a loop, from what is called so."""
+        if self._is_given_to_hook(node):
+            return True
+        binding = self._module.binding(node)
+        iterated = [bound.value for bound in binding.bounds if bound.path] if binding is not None else []
+        names = [each for value in iterated if value is not None for each in sorted_nodes(value)]
+        return any(isinstance(each, cst.Name) and is_like_gradient(each.value) for each in names)
+
+    def _is_given_to_hook(self, node: cst.Name) -> bool:
+        """Whether it is the parameter of a hook: p.register_hook(lambda x: ...), or of a function that is one."""
+        function = self._module.function(node)
+        if not isinstance(function, cst.FunctionDef | cst.Lambda):
+            return False
+        parameters = [*function.params.posonly_params, *function.params.params]
+        if node.value not in [each.name.value for each in parameters[-1:]]:
+            return False
+        given = self._hooks
+        return function in given or (isinstance(function, cst.FunctionDef) and function.name.value in given)
+
+    @cached_property
+    def _hooks(self) -> list[object]:
+        """Lambdas, and names of functions, that are registered as hooks of tensors."""
+        calls = [call for call in self._calls if self._module.code(call.func).endswith(f".{HOOK}")]
+        values = [argument.value for call in calls for argument in call.args[:1]]
+        return [each.attr.value if isinstance(each, cst.Attribute) else getattr(each, "value", each) for each in values]
+
+    def is_made_of_one(self, node: cst.CSTNode, seen: set[object] | None = None) -> bool:
+        """Whether there is a gradient anywhere in an expression, or in what the names in it are given.
+
+        `seen`: the names that were looked at.
+        """
+        seen = set() if seen is None else seen
+        for each in sorted_nodes(node):
+            if isinstance(each, cst.Name | cst.Attribute | cst.Call) and holds_gradient(self.kind(each)):
+                return True
+            if isinstance(each, cst.Name) and self._is_given_one(each, seen):
+                return True
+            if isinstance(each, cst.Call) and self._returns_one(each):
+                return True
+        return False
+
+    def _returns_one(self, call: cst.Call) -> bool:
+        """Whether a function of the file, or a method of that name, returns gradients."""
+        name = self._module.code(call.func).rpartition(".")[2]
+        return any(holds_gradient(self.kind(value)) for value in self._returned.get(name, ()))
+
+    @cached_property
+    def _returned(self) -> dict[str, list[cst.BaseExpression]]:
+        """What functions return and yield, by their names."""
+        found: dict[str, list[cst.BaseExpression]] = {}
+        for node in self._module.nodes:
+            if isinstance(node, cst.Return | cst.Yield) and isinstance(node.value, cst.BaseExpression):
+                function = self._module.enclosing(node, cst.FunctionDef)
+                name = function.name.value if isinstance(function, cst.FunctionDef) else ""
+                found.setdefault(name, []).append(node.value)
+        return found
+
+    def _is_given_one(self, name: cst.Name, seen: set[object]) -> bool:
+        binding = self._module.binding(name)
+        if binding is None or binding.key in seen:
+            return False
+        seen.add(binding.key)
+        values = [bound.value for bound in binding.bounds]
+        if None in values:
+            values += self._given_to_parameter(name)
+        return any(self.is_made_of_one(value, seen) for value in values if value is not None)
+
+    def _given_to_parameter(self, name: cst.Name) -> list[cst.BaseExpression | None]:
+        """What a function of the file is called with, and a lambda beside what it is handed on with."""
+        function = self._module.function(name)
+        calls: list[cst.CSTNode] = []
+        if isinstance(function, cst.Lambda):
+            calls = [each for each in list(self._module.around(function))[:2] if isinstance(each, cst.Call)]
+        elif isinstance(function, cst.FunctionDef):
+            calls = [each for each in self._calls if self._module.code(each.func) == function.name.value]
+        found = [argument.value for call in calls if isinstance(call, cst.Call) for argument in call.args]
+        return [each for each in found if each is not function]
+
+    @cached_property
+    def _calls(self) -> list[cst.Call]:
+        return [each for each in self._module.nodes if isinstance(each, cst.Call)]
+
+    def kind(self, node: cst.BaseExpression | None) -> Kind:
+        """What an expression holds."""
+        if isinstance(node, cst.Name):
+            return self._of_binding(self._module.binding(node))
+        if isinstance(node, cst.Attribute):
+            return self._of_attribute(node)
+        if isinstance(node, cst.Call):
+            return self._of_call(node)
+        if isinstance(node, cst.ListComp | cst.GeneratorExp | cst.SetComp):
+            return Of(self.kind(node.elt))
+        if isinstance(node, cst.List | cst.Tuple):
+            return self._of_elements(node)
+        if isinstance(node, cst.Subscript):
+            return element(self.kind(node.value), _index(node))
+        if isinstance(node, cst.IfExp):
+            return self.kind(node.body) or self.kind(node.orelse)
+        if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Multiply | cst.Divide):
+            return self.kind(node.left) or self.kind(node.right)
+        if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Add):
+            both = self.kind(node.left), self.kind(node.right)
+            return both[0] if all(isinstance(each, Of) for each in both) else None
+        return self.kind(node.value) if isinstance(node, cst.NamedExpr) else None
+
+    def _of_attribute(self, node: cst.Attribute) -> Kind:
+        if node.attr.value == "grad":  # of a parameter, and not jax.grad
+            return None if self._module.full_name(node) in SOURCES else "gradient"
+        if node.attr.value == "data":
+            return self.kind(node.value)
+        return self._of_binding(self._module.binding(node))
+
+    def _of_elements(self, node: cst.List | cst.Tuple) -> Kind:
+        kinds = tuple(self.kind(each.value) for each in node.elements)
+        if isinstance(node, cst.Tuple):
+            return Together(kinds)
+        return Of(next((kind for kind in kinds if kind), None))
+
+    def _of_binding(self, binding: Binding | None) -> Kind:
+        if binding is None or binding.key in self._open:
+            return None
+        if binding.key not in self._known:
+            self._open.add(binding.key)
+            found = [self._of_bound(bound) for bound in binding.bounds]
+            found += [Of(self.kind(value)) for value in self._appended(binding)]
+            self._open.discard(binding.key)
+            kind = next((kind for kind in found if holds_gradient(kind)), None)
+            if kind is None and self._open:  # it may be one by what is open, and is asked again
+                return None
+            self._known[binding.key] = kind
+        return self._known[binding.key]
+
+    def _of_bound(self, bound: Bound) -> Kind:
+        kind = self.kind(bound.value)
+        for place in bound.path:
+            kind = element(kind, place)
+        return kind
+
+    def _appended(self, binding: Binding) -> list[cst.BaseExpression]:
+        """What is appended to a list."""
+        found = []
+        for read in binding.reads:
+            method = self._module.parents.get(read)
+            call = self._module.parents.get(method) if method is not None else None
+            if isinstance(method, cst.Attribute) and method.attr.value == "append" and isinstance(call, cst.Call):
+                found += [argument.value for argument in call.args[:1]]
+        return found
+
+    def _of_call(self, node: cst.Call) -> Kind:
+        if isinstance(node.func, cst.Call) and self._module.full_name(node.func.func) == "jax.grad":
+            return "gradient"
+        name = self._module.full_name(node.func) or self._module.code(node.func)
+        arguments = [argument.value for argument in node.args if not argument.star]
+        if name in SOURCES:
+            return Of("gradient") if name != "jax.grad" else None
+        if isinstance(node.func, cst.Attribute):
+            method = node.func.attr.value
+            if method == "compute_gradients":
+                return PAIRS
+            if method in METHODS and (method != "gradient" or self._is_tape(node.func.value)):
+                return "gradient"
+        if name in ("zip", "itertools.zip_longest"):
+            return self._of_zip(node, arguments)
+        if name == "enumerate" and arguments:
+            return Of(Together((None, element(self.kind(arguments[0]), None))))
+        if name == "next" and arguments:
+            return element(self.kind(arguments[0]), None)
+        found = native(name)
+        if found is not None and found.kind in ("functional", "any tensor") and arguments:
+            inner = self.kind(arguments[0])
+            return Together((inner, None)) if found.ours == "clip_by_global_norm" else inner
+        if name in SAME:
+            return next((kind for kind in map(self.kind, arguments) if kind), None)
+        return None
+
+    def _of_zip(self, node: cst.Call, arguments: Sequence[cst.BaseExpression]) -> Kind:
+        if len(node.args) == 1 and node.args[0].star == "*":
+            inner = element(self.kind(node.args[0].value), None)
+            return Together(tuple(Of(part) for part in inner.parts)) if isinstance(inner, Together) else None
+        if len(arguments) != len(node.args):
+            return None
+        return Of(Together(tuple(element(self.kind(each), None) for each in arguments)))
+
+    def _is_tape(self, node: cst.BaseExpression) -> bool:
+        """Whether it is a gradient tape."""
+        if isinstance(node, cst.Name | cst.Attribute):
+            text = self._module.code(node)
+            binding = self._module.binding(node)
+            values = [bound.value for bound in binding.bounds] if binding is not None else []
+            return (
+                any(isinstance(each, cst.Call) and self._makes_tape(each) for each in values) or "tape" in text.lower()
+            )
+        return isinstance(node, cst.Call) and self._makes_tape(node)
+
+    def _makes_tape(self, node: cst.Call) -> bool:
+        return self._module.full_name(node.func).rpartition(".")[2] == "GradientTape"
+
+
+def element(kind: Kind, place: int | None) -> Kind:
+    """A part of what is held: of a tuple the one at a place, else any."""
+    if isinstance(kind, Together):
+        if place is None:
+            return kind.parts[0] if kind.parts and all(part == kind.parts[0] for part in kind.parts) else None
+        return kind.parts[place] if -len(kind.parts) <= place < len(kind.parts) else None
+    return kind.each if isinstance(kind, Of) else kind
+
+
+def holds_gradient(kind: Kind) -> bool:
+    if isinstance(kind, Of):
+        return holds_gradient(kind.each)
+    return any(map(holds_gradient, kind.parts)) if isinstance(kind, Together) else kind == "gradient"
+
+
+def _index(node: cst.Subscript) -> int | None:
+    """The number in brackets; None for anything else."""
+    if len(node.slice) == 1 and isinstance(node.slice[0].slice, cst.Index):
+        value = node.slice[0].slice.value
+        if isinstance(value, cst.Integer):
+            return value.evaluated_value
+    return None

@@ -1,0 +1,127 @@
+"""Limits that a trainer takes as an argument, and clips by itself: `max_grad_norm=`, `gradient_clip_val=`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from .catalog import METHODS, Setting, setting_of, settings
+from .clip_call import Found, Imports
+from .source.module import SELF, Module
+
+NOT_PASSED = "{}= is not passed, and its default is {}: {}"
+NOT_SEEN = "{}= may be set by arguments that cannot be seen, by a file or by the command line: {}"
+
+
+def in_call(module: Module, imports: Imports, call: cst.Call) -> Iterator[Found]:
+    """Yield the limit that a call passes, or one that a trainer has by default."""
+    name = module.full_name(call.func)
+    known = setting_of(name) or setting_of(name.rpartition(".")[0]) or _made(module, imports, call, name)
+    passed = [each for each in call.args if each.keyword is not None]
+    if isinstance(call.func, cst.Attribute) and call.func.attr.value in METHODS:
+        return  # which is found itself
+    for argument in passed:
+        keyword = argument.keyword.value if argument.keyword else ""
+        setting = known if known is not None and known.keyword == keyword else None
+        setting = setting or _setting(imports, keyword, argument.value)
+        if setting is not None and not _is_own_function(module, call):
+            yield Found(argument, f"{name or '?'}({keyword}=)", call=call, unsure=setting.why_not, setting=setting)
+    if known is None or known.keyword in [each.keyword.value for each in passed if each.keyword is not None]:
+        yield from _parsed(module, call)
+        return
+    full_name = f"{name}({known.keyword}=)"
+    is_elsewhere = name in known.elsewhere or name not in known.classes or any(each.star for each in call.args)
+    if is_elsewhere:
+        unsure = NOT_SEEN.format(known.keyword, known.why_not)
+        yield Found(call.func, full_name, call=call, unsure=unsure, setting=known)
+    elif known.default:
+        unsure = NOT_PASSED.format(known.keyword, known.default, known.why_not)
+        yield Found(call.func, full_name, call=call, unsure=unsure, setting=known)
+
+
+def _made(module: Module, imports: Imports, call: cst.Call, name: str) -> Setting | None:
+    """hydra.utils.instantiate(cfg.trainer), in a file that imports the trainer's package."""
+    if not call.args or "trainer" not in module.code(call.args[0].value).lower():
+        return None
+    return next((each for each in settings() if name in each.factories and imports.packages & set(each.packages)), None)
+
+
+def _parsed(module: Module, call: cst.Call) -> Iterator[Found]:
+    """HfArgumentParser((ModelArguments, TrainingArguments))."""
+    if not module.code(call.func).endswith("ArgumentParser"):
+        return
+    for argument in call.args:
+        elements = argument.value.elements if isinstance(argument.value, cst.Tuple | cst.List) else [argument]
+        for each in elements:
+            name = module.full_name(each.value)
+            if (setting := setting_of(name)) is not None:
+                unsure = NOT_SEEN.format(setting.keyword, setting.why_not)
+                yield Found(each.value, f"{name}({setting.keyword}=)", call=call, unsure=unsure, setting=setting)
+
+
+def derived(module: Module, node: cst.ClassDef) -> Iterator[Found]:
+    """Yield class Arguments(TrainingArguments), of which a parser makes an object."""
+    for base in node.bases:
+        name = module.full_name(base.value)
+        setting = setting_of(name)
+        if setting is not None and setting.default:
+            unsure = NOT_SEEN.format(setting.keyword, setting.why_not)
+            yield Found(base.value, f"{name}({setting.keyword}=)", unsure=unsure, setting=setting)
+
+
+def entry(imports: Imports, node: cst.CSTNode, key: cst.CSTNode, value: cst.BaseExpression) -> Iterator[Found]:
+    """Yield {"gradient_clip_val": 0.5}."""
+    if isinstance(key, cst.SimpleString):
+        keyword = str(key.evaluated_value)
+        if (setting := _setting(imports, keyword, value)) is not None:
+            yield Found(node, f"{{{keyword!r}:}}", unsure=setting.why_not, setting=setting)
+
+
+def set_on(module: Module, imports: Imports, target: cst.CSTNode) -> Iterator[Found]:
+    """Yield training_args.max_grad_norm = 1.0, and config["gradient_clipping"] = 1.0."""
+    assign = module.enclosing(target, cst.Assign)
+    value = assign.value if isinstance(assign, cst.Assign) else None
+    if value is None:
+        return
+    if isinstance(target, cst.Subscript) and isinstance(target.slice[0].slice, cst.Index):
+        yield from entry(imports, target, target.slice[0].slice.value, value)
+    elif isinstance(target, cst.Attribute) and module.code(target.value) not in SELF:
+        setting = _setting(imports, target.attr.value, value)
+        if setting is not None:
+            yield Found(target, module.code(target), unsure=setting.why_not, setting=setting)
+
+
+def limit(found: Found) -> cst.BaseExpression | None:
+    """Return the expression of a limit that a setting is given; None where it is not passed."""
+    if isinstance(found.node, cst.Arg | cst.DictElement):
+        return found.node.value
+    return None
+
+
+def is_off(module: Module, found: Found) -> bool:
+    """Return whether a setting is None or 0, which is off."""
+    value = limit(found)
+    return value is not None and (module.code(value) == "None" or module.number(value) == 0)
+
+
+def _setting(imports: Imports, keyword: str, value: cst.BaseExpression) -> Setting | None:
+    """The setting that a keyword is in this file."""
+    for each in settings():
+        is_one = _is_dict(value) if each.in_dict else bool(imports.packages & set(each.packages))
+        if each.keyword == keyword and is_one:
+            return each
+    return None
+
+
+def _is_dict(node: cst.BaseExpression) -> bool:
+    if isinstance(node, cst.Call):
+        return isinstance(node.func, cst.Name) and node.func.value == "dict"
+    return isinstance(node, cst.Dict) and bool(node.elements)
+
+
+def _is_own_function(module: Module, call: cst.Call) -> bool:
+    """Whether a function of the file is called, which does with a limit what is found in it."""
+    own = module.functions
+    name = module.code(call.func)
+    return name in own or (name.startswith(("self.", "cls.")) and name.partition(".")[2] in own)

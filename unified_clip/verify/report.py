@@ -1,0 +1,225 @@
+"""What came of running two training steps: a table, sentences, and JSON."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from .. import _json
+from .._display import cell
+from ..recording import report
+from ..recording.report import UNEXPLAINED
+from ..recording.rounding import Distance
+from ..recording.runs import Line
+from .compare import STAGES, Row, Stage, Verified
+from .run import Script
+from .step_tensors import Far
+
+SHOWN = 12
+"""Rows of a table that is shown whole."""
+
+FIRST = 3
+"""Rows that are shown of a longer one, from the beginning; and where the steps differ, from there."""
+
+WIDE = 200
+"""Columns, where there is no terminal that has fewer."""
+
+VERDICTS = {
+    "": "same",
+    "no clip": "no clip seen",
+    "clip": "another clip",
+    "norm": "norm differs",
+    "coefficient": "coefficient differs",
+    "tensors": "tensors differ",
+    "update": "update differs",
+}
+"""By what differs first."""
+
+WHAT: dict[Stage, str] = {"tensors": "the clipped gradients", "update": "the updates"}
+
+
+def show(found: Verified) -> None:
+    """Print it."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False)
+    table = Table("step", "norm old", "norm new", "coefficient old", "coefficient new", "tensors", "update", "verdict")
+    for row in _chosen(found):
+        table.add_row(*(["..."] * len(table.columns) if row is None else _cells(row, found.max_ulp)))
+    if not console.is_terminal:
+        console.width = WIDE
+    console.print(table)
+    for line in sentences(found):
+        console.print(cell(line), soft_wrap=True)
+
+
+def sentences(found: Verified) -> list[str]:
+    """What is the same, and why not."""
+    runs = ((found.old, found.clips.a), (found.new, found.clips.b))
+    told = [_calls(ran.script, recording.lines) for ran, recording in runs]
+    told += [
+        f"{ran.script} gives gradients that are not clipped; what the clip calls made of them is compared."
+        for ran in found.unclipped
+    ]
+    told += [
+        f"{ran.script} calls {call} {count} times on tensors that are no gradients of a tape; these are not compared."
+        for ran, call, count in found.not_gradients
+    ]
+    told += [*_without_clip(found), *_parts(found), *_another_eps(found)]
+    if found.is_same:
+        allowed = f", up to {found.max_ulp:g} ULP" if found.max_ulp else ""
+        scripts = f"{found.old.script} and {found.new.script}"
+        return [*told, f"Same: {scripts} clip and step alike{allowed}{_but_for(found)}."]
+    return told
+
+
+def _without_clip(found: Verified) -> list[str]:
+    """The steps whose clips were not compared because there were none."""
+    steps = found.without_clip
+    if not steps:
+        return []
+    listed = ", ".join(map(str, steps[:FIRST])) + (", ..." if len(steps) > FIRST else "")
+    return [
+        f"No clip call was seen on either side at {len(steps)} of {len(found.rows)} steps ({listed}): only gradients "
+        "and updates were compared there."
+    ]
+
+
+def _but_for(found: Verified) -> str:
+    """What was compared at no step."""
+    unknown = [what for stage, what in WHAT.items() if all(getattr(row, stage) is None for row in found.rows)]
+    return f", but for {' and '.join(unknown)}, which were not compared" if unknown else ""
+
+
+def _parts(found: Verified) -> list[str]:
+    """How far the two are the same, beginning with what parts first; and why, after that."""
+    why = [f"{found.finding.mistake.capitalize()}: {found.finding.text}."] if found.finding else []
+    clips = report.result(found.clips)
+    stages = sorted(WHAT, key=lambda stage: _until(found, stage))
+    if _until(found, stages[0]) < (found.clips.first.step if found.clips.first else math.inf):
+        first, *rest = (_stage(found, stage) for stage in stages)
+        return [first, *why, *rest, *(line for line in clips if not (why and line == UNEXPLAINED))]
+    if why and UNEXPLAINED in clips:
+        at = clips.index(UNEXPLAINED)
+        clips[at : at + 1], why = why, []
+    return [*clips, *(_stage(found, stage) for stage in WHAT), *why]
+
+
+def _until(found: Verified, stage: Stage) -> float:
+    """The first step at which a stage differs; infinity where it never does."""
+    return min((row.step for row in found.rows if stage in row.apart(found.max_ulp)), default=math.inf)
+
+
+def _another_eps(found: Verified) -> list[str]:
+    """What --max-ulp would hide."""
+    both = [(pair.a.eps, pair.b.eps) for pair in found.clips.pairs]
+    other = [(old, new) for old, new in both if old is not None and new is not None and old != new]
+    if not other or found.clips.first is not None:
+        return []
+    old, new = other[0]
+    return [f"The old adds {old:g} to the norm, and the new {new:g}, which --max-ulp lets pass at these norms."]
+
+
+def _calls(script: Script, lines: Sequence[Line]) -> str:
+    counts = Counter(line.call for line in lines)
+    calls = ", ".join(f"{call} ({count})" for call, count in counts.items())
+    return f"{script.side.capitalize()} is {script}, with the clip calls {calls}."
+
+
+def _stage(found: Verified, stage: Stage) -> str:
+    what = WHAT[stage]
+    known = [(row, far) for row in found.rows if isinstance(far := getattr(row, stage), Far)]
+    if not known:
+        return f"{what.capitalize()} were not compared: the functions do not both give them."
+    differ = [(row, far) for row, far in known if far.distance.ulps > found.max_ulp]
+    if not differ:
+        all_of_them = f"all {len(known)} steps" if len(known) > 1 else "the one step"
+        which = all_of_them if len(known) == len(found.rows) else f"{len(known)} of {len(found.rows)} steps"
+        allowed = f", up to {found.max_ulp:g} ULP" if found.max_ulp else ""
+        return f"{what.capitalize()} are equal in {which}{allowed}."
+    row, far = differ[0]
+    greatest = max(far.distance for _, far in differ)
+    return (
+        f"{what.capitalize()} differ from step {row.step} on, there most in {far.name!r} ({_far(far.distance)}); in "
+        f"all at most by {_far(greatest)}."
+    )
+
+
+def _chosen(found: Verified) -> Iterator[Row | None]:
+    """All rows, or of many the first, those from where the steps differ, and the last; None for what is left out."""
+    rows = found.rows
+    differ = next((index for index, row in enumerate(rows) if row.apart(found.max_ulp)), len(rows))
+    wanted = {*range(FIRST), *range(differ, differ + FIRST), len(rows) - 1}
+    left_out = False
+    for index, row in enumerate(rows):
+        if len(rows) <= SHOWN or index in wanted:
+            yield row
+            left_out = False
+        elif not left_out:
+            yield None
+            left_out = True
+
+
+def _cells(row: Row, max_ulp: float) -> list[str]:
+    apart = row.apart(max_ulp)
+    return [
+        str(row.step),
+        *(_numbers([number for line in lines for number in line.norms()], max) for lines in (row.old, row.new)),
+        *(_numbers([number for line in lines for number in line.coefs()], min) for lines in (row.old, row.new)),
+        *("-" if far is None else _far(far.distance) for far in (row.tensors, row.update)),
+        VERDICTS[apart[0] if apart else "" if row.has_clip else "no clip"],
+    ]
+
+
+def _numbers(numbers: Sequence[float], which: Any) -> str:
+    if not numbers:
+        return "-"
+    if len(numbers) == 1:
+        return f"{numbers[0]:.9g}"
+    return f"{which(numbers):.9g} ({which.__name__} of {len(numbers)})"
+
+
+def _far(distance: Distance) -> str:
+    return "0" if not distance.ulps else f"{distance.ulps:.3g} ULP, {distance.relative:.2g}"
+
+
+def as_data(found: Verified) -> dict[str, Any]:
+    """The same as JSON has it; infinities and NaN are strings."""
+    clips = report.as_data(found.clips)
+    data = {
+        "old": str(found.old.script),
+        "new": str(found.new.script),
+        "same": found.is_same,
+        "max_ulp": found.max_ulp,
+        "steps": [_row_data(row, found.max_ulp) for row in found.rows],
+        "not_gradients": [{"side": ran.script.side, "call": call, "count": n} for ran, call, n in found.not_gradients],
+        "without_clip": found.without_clip,
+        "unclipped": [ran.script.side for ran in found.unclipped],
+        "finding": None if found.finding is None else vars(found.finding),
+        "clips": {key: value for key, value in clips.items() if key not in ("a", "b", "same", "max_ulp")},
+    }
+    plain: dict[str, Any] = _json.plain(data)
+    return plain
+
+
+def _row_data(row: Row, max_ulp: float) -> dict[str, Any]:
+    data: dict[str, Any] = {
+        "step": row.step,
+        "differs": row.apart(max_ulp),
+        "old": [_line_data(line) for line in row.old],
+        "new": [_line_data(line) for line in row.new],
+    }
+    for stage in STAGES:
+        far, distance = getattr(row, stage), row.distance(stage)
+        data[stage] = None
+        if distance is not None:
+            data[stage] = {"ulps": distance.ulps, "relative": distance.relative}
+            data[stage] |= {"parameter": far.name} if isinstance(far, Far) else {}
+    return data
+
+
+def _line_data(line: Line) -> dict[str, Any]:
+    return {"call": line.call, "rule": line.rule, "threshold": line.threshold, "norm": line.norm, "coef": line.coef}

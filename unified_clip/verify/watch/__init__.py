@@ -1,0 +1,1 @@
+"""Watch the frameworks' own clipping functions: one module per framework."""

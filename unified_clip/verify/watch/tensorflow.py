@@ -1,0 +1,188 @@
+"""TensorFlow's own clipping functions, watched, eagerly and in graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+from weakref import WeakValueDictionary
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.framework import op_callbacks
+from tensorflow.python.ops import clip_ops, gradients_util
+
+from ..._ops.tensorflow_ops import is_for_xla
+from ...tensors.files.entries import from_array
+from .base import Native, Observer, Seen, wrap
+
+Describe = Callable[[Sequence[Any]], Native]
+"""A call, from the values of its limits."""
+
+
+ARGUMENTS = ("Placeholder", "PlaceholderWithDefault")
+
+GRADIENTS: WeakValueDictionary[int, Any] = WeakValueDictionary()
+"""By id, the tensors that a tape or `tf.gradients` returned, and the eager ones that were computed from those."""
+
+
+def install(observer: Observer) -> None:
+    wrap([(tf.GradientTape, "gradient")], _marking)
+    wrap([(gradients_util, "_GradientsHelper")], _marking)
+    op_callbacks.add_op_callback(_mark_computed)
+    for name, watched in (
+        ("clip_by_global_norm", _by_global_norm),
+        ("clip_by_norm", _by_norm),
+        ("clip_by_value", _by_value),
+    ):
+        homes = [(clip_ops, name), (tf, name), (tf.compat.v1, name), (tf.compat.v2, name)]
+        wrap(homes, partial(_as_written, watched, observer))
+
+
+def _as_written(watched: Callable[..., Any], observer: Observer, function: Callable[..., Any]) -> Any:
+    """AutoGraph has nothing to convert in it."""
+    return tf.autograph.experimental.do_not_convert(watched(observer, function))
+
+
+def _marking(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Mark what a function returns as gradients."""
+
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        result = function(*args, **kwargs)
+        for each in tf.nest.flatten(result):
+            if each is not None:
+                GRADIENTS[id(_values(each))] = _values(each)
+        return result
+
+    return tf.autograph.experimental.do_not_convert(watched)  # type: ignore[no-any-return]
+
+
+def _mark_computed(
+    op_type: str, inputs: Sequence[Any], attrs: Any, outputs: Sequence[Any], op_name: Any = None, graph: Any = None
+) -> None:
+    """Mark what an eager operation returns, if it takes a gradient: `g / n` is one too. Graphs keep their inputs."""
+    if graph is None and any(map(_is_marked, inputs)):
+        GRADIENTS.update((id(each), each) for each in outputs)
+
+
+def _values(tensor: Any) -> Any:
+    return tensor.values if isinstance(tensor, tf.IndexedSlices) else tensor
+
+
+def _is_marked(tensor: Any) -> bool:
+    return GRADIENTS.get(id(_values(tensor))) is _values(tensor)
+
+
+def from_tape(tensor: Any) -> bool | None:
+    """Return whether a tensor was computed from a gradient that a tape returned.
+
+    None where that is unknown: in a graph that computes no gradients, its arguments may be some.
+    """
+    tensor = _values(tensor)
+    if not tf.is_symbolic_tensor(tensor):
+        return _is_marked(tensor)
+    reached: set[int] = set()
+    left, has_arguments = [tensor], False
+    while left:
+        each = left.pop()
+        if _is_marked(each):
+            return True
+        has_arguments |= each.op.type in ARGUMENTS
+        left += [new for new in each.op.inputs if id(new) not in reached]
+        reached.update(map(id, each.op.inputs))
+    return None if has_arguments and not _computes_gradients(tensor.graph) else False
+
+
+def _computes_gradients(graph: Any) -> bool:
+    return any(tf.is_symbolic_tensor(each) and each.graph is graph for each in list(GRADIENTS.values()))
+
+
+def _by_global_norm(observer: Observer, function: Callable[..., Any]) -> Callable[..., Any]:
+    def watched(t_list: Any, clip_norm: Any, use_norm: Any = None, name: Any = None) -> Any:
+        with observer.outermost() as counts:
+            clipped, norm = function(t_list, clip_norm, use_norm, name)
+            if not counts:
+                return clipped, norm
+            limits = [clip_norm] if use_norm is None else [clip_norm, use_norm]
+            return tell(observer, _describe("tf.clip_by_global_norm", "global"), limits, t_list, clipped), norm
+
+    return watched
+
+
+def _by_norm(observer: Observer, function: Callable[..., Any]) -> Callable[..., Any]:
+    def watched(t: Any, clip_norm: Any, axes: Any = None, name: Any = None) -> Any:
+        with observer.outermost() as counts:
+            clipped = function(t, clip_norm, axes, name)
+            if not counts or axes is not None:
+                return clipped
+            native = _describe("tf.clip_by_norm", "each")
+            return tell(observer, native, [clip_norm], [t], [clipped], is_gradient=partial(from_tape, t))[0]
+
+    return watched
+
+
+def _by_value(observer: Observer, function: Callable[..., Any]) -> Callable[..., Any]:
+    def watched(t: Any, clip_value_min: Any, clip_value_max: Any, name: Any = None) -> Any:
+        with observer.outermost() as counts:
+            clipped = function(t, clip_value_min, clip_value_max, name)
+            if not counts or not _is_floating(clipped):
+                return clipped
+            limits = [clip_value_min, clip_value_max]
+            native = _describe("tf.clip_by_value", "value")
+            return tell(observer, native, limits, [t], [clipped], is_gradient=partial(from_tape, t))[0]
+
+    return watched
+
+
+def _is_floating(tensor: Any) -> bool:
+    return bool(getattr(tensor, "dtype", tf.int32).is_floating)
+
+
+def _describe(name: str, rule: Any) -> Describe:
+    def native(limits: Sequence[Any]) -> Native:
+        numbers = [float(each) if np.ndim(each) == 0 else None for each in limits]
+        if None in numbers:
+            return Native(name, "tensorflow", rule, None)
+        if rule == "value":
+            return Native(name, "tensorflow", rule, (numbers[0], numbers[1]), None, None)  # type: ignore[arg-type]
+        return Native(name, "tensorflow", rule, numbers[0], given_norm=numbers[1] if len(numbers) > 1 else None)
+
+    return native
+
+
+def tell(
+    observer: Observer,
+    describe: Describe,
+    limits: Sequence[Any],
+    before: Sequence[Any],
+    after: Sequence[Any],
+    weights: Sequence[Any] = (),
+    names: Sequence[str] = (),
+    is_gradient: Callable[[], bool | None] = lambda: True,
+) -> list[Any]:
+    """Return `after`. In a graph it waits for the call to be reported whenever the graph runs.
+
+    `is_gradient` is called then, because a graph may compute its gradients after the clip.
+    """
+    places = [index for index, each in enumerate(before) if each is not None]
+    chosen = [[each[index] for index in places] if each else [] for each in (before, after, weights, names)]
+
+    def receive(*values: Any) -> None:
+        count, found = len(places), [from_array(np.array(each)) for each in values[len(limits) :]]
+        seen = Seen(found[:count], found[count : 2 * count], found[2 * count :], chosen[3], is_gradient())
+        observer.see(describe(values[: len(limits)]), seen)
+
+    tensors = [tf.convert_to_tensor(each) for part in chosen[:3] for each in part]
+    given = [tf.convert_to_tensor(each, _dtype(each)) for each in limits]
+    if tf.executing_eagerly():
+        receive(*(each.numpy() for each in (*given, *tensors)))
+        return list(after)
+    if is_for_xla():
+        return list(after)
+    with tf.control_dependencies([tf.numpy_function(receive, [*given, *tensors], [])]):
+        return [None if each is None else tf.nest.map_structure(tf.identity, each) for each in after]
+
+
+def _dtype(limit: Any) -> Any:
+    """A number has to be told as it was given: float64 holds all."""
+    return None if tf.is_tensor(limit) or isinstance(limit, tf.Variable) else tf.float64
