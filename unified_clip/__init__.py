@@ -52,10 +52,10 @@ ClipGradByGlobalNorm = GradientClipByGlobalNorm
 
 
 if TYPE_CHECKING:
-    from .config.config import ClipConfig as ClipConfig
+    from .config.clip_config import ClipConfig as ClipConfig
     from .suggest import suggest_threshold as suggest_threshold
 
-_LATER = {"ClipConfig": "config.config", "suggest_threshold": "suggest"}
+_LATER = {"ClipConfig": "config.clip_config", "suggest_threshold": "suggest"}
 """Names that need the extra `config`, and the modules that have them; not in `__all__`, which is imported whole."""
 
 

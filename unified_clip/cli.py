@@ -21,8 +21,8 @@ from . import _install
 from ._display import complain, safe
 from ._modes import misplaced
 from ._progress import progress
-from .config import commands as config_commands
-from .config import explain_command
+from .config import cli as config_commands
+from .config.explain import cli as explain_command
 from .port import cli as port_command
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from packaging.version import Version
 from unified_clip import ClipConfig
 from unified_clip.config import documents
 from unified_clip.config.formats import FORMATS
-from unified_clip.config.settings import Settings
+from unified_clip.config.schema import Settings
 
 KERAS = FORMATS["keras"]
 GRADS = [np.array([3.0, -4.0], np.float32), np.array([[0.5, 12.0], [0.25, -0.125]], np.float32)]

@@ -11,9 +11,8 @@ from format_samples import DATA
 
 from unified_clip import ClipConfig, ConfigError, NotRepresentableError
 from unified_clip.cli import main
-from unified_clip.config import convert
 from unified_clip.config.documents import KINDS
-from unified_clip.config.formats import FORMATS
+from unified_clip.config.formats import FORMATS, convert
 from unified_clip.config.formats.base import OwnFormat
 
 ZERO = DATA / "deepspeed" / "zero2.json"

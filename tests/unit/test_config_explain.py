@@ -16,13 +16,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unified_clip import ClipConfig, cli
-from unified_clip.config import examples, explain, explain_command, words
+from unified_clip.config.explain import cli as explain_command
+from unified_clip.config.explain import compare, describe, examples
 
 PLAIN = {"rule": "global_norm", "threshold": 1.0}
 
 
 def sentences(**settings: Any) -> str:
-    return " ".join(words.sentences(ClipConfig(**settings)))
+    return " ".join(describe.sentences(ClipConfig(**settings)))
 
 
 @pytest.mark.parametrize(
@@ -65,7 +66,7 @@ def test_a_configuration_is_said_in_words(settings: dict[str, Any], said: list[s
 
 
 def test_numbers_are_worked_below_at_and_above_the_threshold() -> None:
-    found = explain.explain(ClipConfig(rule="global_norm", threshold=2.0, family="paddle"), "a")
+    found = compare.explain(ClipConfig(rule="global_norm", threshold=2.0, family="paddle"), "a")
     assert [each.norm for each in found.worked] == [1.0, 2.0, 20.0]
     assert [round(each.coef, 6) for each in found.worked] == [1.0, 1.0, 0.1]
     assert [round(each.norm_clipped, 6) for each in found.worked] == [1.0, 2.0, 2.0]
@@ -74,7 +75,7 @@ def test_numbers_are_worked_below_at_and_above_the_threshold() -> None:
 
 def test_pytorch_and_tensorflow_differ_by_eps() -> None:
     torch, tensorflow = ClipConfig(**PLAIN), ClipConfig(**PLAIN, family="tensorflow")
-    found = explain.compare(torch, tensorflow, ["PyTorch's", "TensorFlow's"])
+    found = compare.compare(torch, tensorflow, ["PyTorch's", "TensorFlow's"])
     assert not found.same
     assert {each.about for each in found.differences} == {"eps", "a norm that is not finite"}
     below, at, above, infinite = found.compared
@@ -88,7 +89,7 @@ def test_pytorch_and_tensorflow_differ_by_eps() -> None:
 
 
 def test_the_same_said_otherwise_is_the_same() -> None:
-    found = explain.compare(ClipConfig(**PLAIN), ClipConfig(**PLAIN, family="pytorch", eps=1e-6), ["a", "b"])
+    found = compare.compare(ClipConfig(**PLAIN), ClipConfig(**PLAIN, family="pytorch", eps=1e-6), ["a", "b"])
     assert found.same
     assert found.differences == []
     assert found.summary == "They do the same."
@@ -105,7 +106,7 @@ def test_every_difference_is_named() -> None:
         (PLAIN | {"groups": [{"name": "g", "include": ["x"], "threshold": 3.0}]}, "group 'g'"),
         ({"rule": "value", "min": -2.0, "max": 1.0}, "threshold"),
     ):
-        found = explain.compare(a, ClipConfig(**other), ["a", "b"])
+        found = compare.compare(a, ClipConfig(**other), ["a", "b"])
         assert about in [each.about for each in found.differences], about
         assert not found.same
 
@@ -114,9 +115,9 @@ def test_results_that_are_not_finite_are_apart() -> None:
     """An infinite norm: 0 and NaN on the one side, all NaN on the other."""
     gradients = {"w": np.array([np.inf, 1.0], np.float32)}
     a, b = ClipConfig(**PLAIN), ClipConfig(**PLAIN, family="tensorflow")
-    (found,) = explain.compare(a, b, ["a", "b"], gradients).compared
+    (found,) = compare.compare(a, b, ["a", "b"], gradients).compared
     assert found.distance == math.inf
-    assert explain.compare(b, b, ["a", "b"], gradients).compared[0].distance == 0
+    assert compare.compare(b, b, ["a", "b"], gradients).compared[0].distance == 0
 
 
 def head(**said: Any) -> dict[str, Any]:
@@ -170,7 +171,7 @@ NOT_THE_SAME = {
 def test_an_example_shows_what_is_not_the_same(what: str) -> None:
     one, other, about = NOT_THE_SAME[what]
     for a, b in ((one, other), (other, one)):
-        found = explain.compare(ClipConfig(**a), ClipConfig(**b), ["a", "b"])
+        found = compare.compare(ClipConfig(**a), ClipConfig(**b), ["a", "b"])
         assert not found.same
         assert [each.about for each in found.differences] == [about]
         assert max(each.distance for each in found.compared) > 0
@@ -190,14 +191,14 @@ def test_an_example_shows_what_is_not_the_same(what: str) -> None:
 def test_examples_that_come_out_the_same_do_not_hide_a_difference(
     a: dict[str, Any], b: dict[str, Any], told: str
 ) -> None:
-    found = explain.compare(ClipConfig(**a), ClipConfig(**b), ["a", "b"])
+    found = compare.compare(ClipConfig(**a), ClipConfig(**b), ["a", "b"])
     assert max(each.distance for each in found.compared) == 0
     assert found.summary.endswith(f"they come out the same here, and yet the configurations differ: {told}.")
     assert found.summary != "They do the same."
 
 
 def test_a_schedule_that_never_changes_is_a_number() -> None:
-    found = explain.compare(
+    found = compare.compare(
         ClipConfig(**PLAIN), ClipConfig(**PLAIN | {"threshold": {"schedule": "constant", "value": 1}}), ["a", "b"]
     )
     assert (found.same, found.differences) == (True, [])
@@ -206,7 +207,7 @@ def test_a_schedule_that_never_changes_is_a_number() -> None:
 def test_gradients_that_are_given_are_compared_at_later_steps_too() -> None:
     later = PLAIN | {"threshold": {"schedule": "piecewise", "values": [1, 2], "boundaries": [7]}}
     given = {"w": np.array([3.0, 4.0])}
-    found = explain.compare(ClipConfig(**PLAIN), ClipConfig(**later), ["a", "b"], given).compared
+    found = compare.compare(ClipConfig(**PLAIN), ClipConfig(**later), ["a", "b"], given).compared
     assert [(each.of, each.distance > 0) for each in found] == [
         ("the gradients given", False),
         ("the gradients given, at step 7", True),
@@ -242,11 +243,11 @@ def test_labels_are_true(what: str) -> None:
 
 def test_what_is_counted_has_the_norm_of_the_label() -> None:
     excluding = ClipConfig(**PLAIN, exclude=["*.bias"])
-    assert [each.norm for each in explain.explain(excluding, "a").worked] == pytest.approx([0.5, 1.0, 10.0])
+    assert [each.norm for each in compare.explain(excluding, "a").worked] == pytest.approx([0.5, 1.0, 10.0])
 
 
 def test_examples_lie_around_all_thresholds() -> None:
-    found = explain.compare(ClipConfig(**PLAIN), ClipConfig(**PLAIN | {"threshold": 4.0}), ["a", "b"])
+    found = compare.compare(ClipConfig(**PLAIN), ClipConfig(**PLAIN | {"threshold": 4.0}), ["a", "b"])
     assert [each.of for each in found.compared] == [
         "gradients of norm 0.5 (half the smallest threshold)",
         "gradients of norm 1 (at one threshold)",
@@ -258,7 +259,7 @@ def test_examples_lie_around_all_thresholds() -> None:
 
 @pytest.mark.parametrize("threshold", [0.0, "inf", 1e308])
 def test_thresholds_that_nothing_can_be_below_or_above_are_worked_on(threshold: Any) -> None:
-    assert explain.explain(ClipConfig(rule="global_norm", threshold=threshold), "a").worked
+    assert compare.explain(ClipConfig(rule="global_norm", threshold=threshold), "a").worked
 
 
 @pytest.mark.parametrize("pattern", ["head.*", "h?ad", "[abc]ead.*", "head", "*.[!x]ead", "**", "{odd}", "[", "[]]a"])
@@ -274,14 +275,14 @@ def test_many_patterns_are_worked_on() -> None:
 
 def test_distances_are_relative_to_the_largest_element() -> None:
     a, b = ClipConfig(rule="value", threshold=100.0), ClipConfig(rule="value", threshold=75.0)
-    (found,) = explain.compare(a, b, ["a", "b"], {"w": np.array([200.0, 1.0])}).compared
+    (found,) = compare.compare(a, b, ["a", "b"], {"w": np.array([200.0, 1.0])}).compared
     assert found.distance == 0.25
     assert "b lands 0.25 lower" in found.sentence
 
 
 def test_only_the_first_numbers_are_shown() -> None:
     gradients = {name: np.arange(5.0) for name in "abcde"}
-    (worked,) = explain.explain(ClipConfig(rule="none"), "a", gradients).worked
+    (worked,) = compare.explain(ClipConfig(rule="none"), "a", gradients).worked
     assert worked.results == {name: [0.0, 1.0, 2.0] for name in "abc"}
     assert worked.norm_clipped == pytest.approx(math.sqrt(5 * 30))  # of all
 
@@ -290,20 +291,20 @@ def test_skipped_steps_and_errors_are_outcomes() -> None:
     gradients = {"w": np.array([math.nan, 1.0])}
     ways = ("family", "raise", "skip", "zero")
     for way, outcome in zip(ways, ("clipped", "raises", "skipped", "clipped"), strict=True):
-        (worked,) = explain.explain(ClipConfig(**PLAIN, nonfinite=way), "a", gradients).worked
+        (worked,) = compare.explain(ClipConfig(**PLAIN, nonfinite=way), "a", gradients).worked
         assert (worked.outcome, math.isnan(worked.norm)) == (outcome, True)
         assert (worked.results is None) == (outcome != "clipped")
     skip, zero = (ClipConfig(**PLAIN, nonfinite=way) for way in ("skip", "zero"))
-    (found,) = explain.compare(skip, zero, ["a", "b"], gradients).compared
+    (found,) = compare.compare(skip, zero, ["a", "b"], gradients).compared
     assert found.sentence == "the gradients given: a skips the step, b does not"
     assert found.distance == math.inf
-    assert explain.compare(skip, skip, ["a", "b"], gradients).compared[0].distance == 0
+    assert compare.compare(skip, skip, ["a", "b"], gradients).compared[0].distance == 0
 
 
 def test_json_has_words_for_what_is_not_finite() -> None:
     gradients = {"w": np.array([math.inf, 1.0])}
     a, b = ClipConfig(**PLAIN), ClipConfig(**PLAIN, nonfinite="skip")
-    data = json.loads(json.dumps(explain.as_data(explain.compare(a, b, ["a", "b"], gradients)), allow_nan=False))
+    data = json.loads(json.dumps(compare.as_data(compare.compare(a, b, ["a", "b"], gradients)), allow_nan=False))
     (found,) = data["compared"]
     assert (found["a"]["norm"], found["distance"]) == ("inf", "inf")
     assert found["a"]["results"] == {"w": ["nan", 0.0]}
@@ -312,7 +313,7 @@ def test_json_has_words_for_what_is_not_finite() -> None:
 
 @given(st.floats(allow_nan=False, width=64))
 def test_numbers_are_said_so_that_they_can_be_told_apart(value: float) -> None:
-    assert float(words.number(value)) == value
+    assert float(describe.number(value)) == value
 
 
 # -- the command
@@ -392,13 +393,13 @@ def test_worked_norms_are_numbers_that_a_user_writes(
     for each in unchanged:
         assert explain_command._told(each["norm_clipped"]) == explain_command._told(each["norm"])
     if threshold != "inf":
-        assert explain_command._told(found[1]["norm"]) == words.number(float(threshold))
+        assert explain_command._told(found[1]["norm"]) == describe.number(float(threshold))
 
 
 def test_numbers_that_differ_are_not_shown_as_one() -> None:
     single = np.float32(0.5)
     shown = [
-        words.measured(float(each)) for each in (single, np.nextafter(single, 1), 0.5 + 2**-27, math.nan, math.inf)
+        describe.measured(float(each)) for each in (single, np.nextafter(single, 1), 0.5 + 2**-27, math.nan, math.inf)
     ]
     assert shown == ["0.5", "0.50000006", "0.500000007", "nan", "inf"]
 

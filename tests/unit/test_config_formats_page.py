@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from unified_clip.config.formats import FORMATS, table
-from unified_clip.config.formats.known import KNOWN
+from unified_clip.config.formats.unsupported import KNOWN
 
 PAGE = Path(__file__).parents[2] / "docs" / "formats.md"
 

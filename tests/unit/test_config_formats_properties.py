@@ -13,7 +13,7 @@ from packaging.version import Version
 
 from unified_clip import ConfigError, NotRepresentableError
 from unified_clip.config.formats import FORMATS
-from unified_clip.config.settings import Settings
+from unified_clip.config.schema import Settings
 
 NUMBERS = st.one_of(
     st.sampled_from([0.0, 1.0, 0.1, 1e-8, math.inf]), st.floats(0, 1e6), st.floats(0, allow_infinity=False)

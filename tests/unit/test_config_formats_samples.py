@@ -10,7 +10,7 @@ from packaging.version import Version
 
 from unified_clip import ClipConfig, ConfigError
 from unified_clip.config.formats import FORMATS, Format
-from unified_clip.config.settings import Settings
+from unified_clip.config.schema import Settings
 
 each_format = pytest.mark.parametrize("trainer", FORMATS.values(), ids=list(FORMATS))
 each_sample = pytest.mark.parametrize("sample", SAMPLES, ids=str)

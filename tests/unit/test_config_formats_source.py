@@ -8,7 +8,7 @@ import pytest
 from packaging.version import Version
 
 from unified_clip.config.formats import FORMATS, Imported
-from unified_clip.config.settings import Settings
+from unified_clip.config.schema import Settings
 from unified_clip.errors import ConfigError
 
 

@@ -20,7 +20,7 @@ from unified_clip.cli import main
 from unified_clip.config import documents
 from unified_clip.config.formats import FORMATS
 from unified_clip.config.formats.base import OwnFormat
-from unified_clip.config.settings import Group, Settings
+from unified_clip.config.schema import Group, Settings
 
 KINDS = {"toml": tomlkit.dumps, "yaml": yaml.safe_dump, "json": json.dumps}
 ODD_KEYS = ("x[0]", "tagged-union[Constant]", "tagged-union", "function-before[", "constant", "linear", "start")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from unified_clip import ClipConfig
-from unified_clip.config.settings import Settings
+from unified_clip.config.schema import Settings
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "config.md").read_text(encoding="utf-8")

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import unified_clip.config.clip_config
 
-import unified_clip.config.config
 import unified_clip.suggest
 from unified_clip import ClipConfig, monitor
 
@@ -73,7 +73,7 @@ def test_how_often_is_a_whole_number(every: Any) -> None:
         monitor.Monitor(ClipConfig(rule="none"), print, every=every)
 
 
-@pytest.mark.parametrize("module", [monitor, unified_clip.suggest, unified_clip.config.config])
+@pytest.mark.parametrize("module", [monitor, unified_clip.suggest, unified_clip.config.clip_config])
 def test_examples_run(module: Any) -> None:
     result = doctest.testmod(module)
     assert result.attempted >= 3

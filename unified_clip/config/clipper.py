@@ -29,10 +29,10 @@ from .._core.plan import Limit, Outcome, Part
 from .._core.shards import HERE_OR_TOLD, Across
 from ..errors import NothingClippedError
 from . import schedules
-from .last import Last
-from .members import Members
-from .settings import Clipping, Settings
-from .tables import Table
+from .fields import Table
+from .outcome import Last
+from .schema import Clipping, Settings
+from .selection import Members
 
 INSTEAD = "the configuration itself, clip(grads)"
 

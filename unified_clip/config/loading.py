@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from ..errors import ConfigError
 from .documents import Document, shown
-from .settings import VERSION, Settings
+from .schema import VERSION, Settings
 from .validation import first_error
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from .._core.exact import nearest
-from .tables import Count, Length, Limit, Table
+from .fields import Count, Length, Limit, Table
 
 
 class Constant(Table):

@@ -9,8 +9,8 @@ from typing import Any
 from accelerate import Accelerator
 
 from .._core.ops import Tensor
+from ..config.clip_config import ClipConfig
 from ..config.clipper import Clipper
-from ..config.config import ClipConfig
 from . import torch_scaling
 from .torch_engines import check_within_reach
 

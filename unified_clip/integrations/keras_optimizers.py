@@ -14,7 +14,7 @@ from keras import ops
 
 from .._core.containers import Leaf
 from ..config.clipper import WINDOW
-from ..config.settings import Settings
+from ..config.schema import Settings
 from ..errors import ClipWarning
 from ..recording.clip_event import namer
 from . import steps

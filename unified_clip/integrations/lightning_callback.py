@@ -12,8 +12,8 @@ except ImportError:  # the same under its older name
 
 from .. import monitor
 from .._core.shards import Across
+from ..config.clip_config import ClipConfig
 from ..config.clipper import Clipper, Reporting
-from ..config.config import ClipConfig
 from . import torch_scaling
 from .torch_engines import check_within_reach
 from .torch_optimizers import check_not_attached

@@ -13,7 +13,7 @@ from jax.experimental.sparse import BCOO
 from .._core.shards import Across
 from .._ops.jax_ops import OPS
 from ..config.clipper import WINDOW
-from ..config.settings import Settings
+from ..config.schema import Settings
 from . import steps
 from .steps import UNKNOWN, Kept, LastStep
 

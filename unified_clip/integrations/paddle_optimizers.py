@@ -13,7 +13,7 @@ from .._core.plan import IN_GRAPHS
 from .._ops.paddle_classes import OptimizerClip
 from .._ops.paddle_ops import OPS, in_static_mode, in_to_static_mode
 from ..config.clipper import Clipper, Reporting
-from ..config.settings import Settings
+from ..config.schema import Settings
 from .names import check_names
 
 UNMATCHED = "These are Paddle's own names. Pass the model: clip.as_paddle(model)."

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 from .._core.ops import Ops
 from .._core.shards import HERE_OR_TOLD, Across
-from ..config import last
+from ..config import outcome
 from ..config.clipper import Clipper, Traced
-from ..config.settings import Settings
+from ..config.schema import Settings
 
 Array = Any
 """Of whichever framework."""
@@ -38,7 +38,7 @@ class LastStep(NamedTuple):
 
     def metrics(self, prefix: str = "") -> dict[str, float]:
         """What is logged: `grad_norm` (before clipping), `grad_norm_clipped`, `clip_coef`."""
-        return last.metrics(self.norm, self.norm_clipped, self.coef, prefix)
+        return outcome.metrics(self.norm, self.norm_clipped, self.coef, prefix)
 
 
 class Kept(NamedTuple):

@@ -13,8 +13,8 @@ import torch
 from .._core.containers import Leaf
 from .._core.shards import HERE_OR_TOLD, Across
 from .._ops import torch_shards
+from ..config.clip_config import ClipConfig
 from ..config.clipper import Reporting
-from ..config.config import ClipConfig
 from ..recording.clip_event import namer
 from . import torch_scaling
 from .names import check_names

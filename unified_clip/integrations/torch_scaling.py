@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ..config.settings import Settings
+from ..config.schema import Settings
 
 
 def unscaled(scaler: Any, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:

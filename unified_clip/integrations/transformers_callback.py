@@ -9,8 +9,8 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from .. import monitor
 from .._core.shards import Across
+from ..config.clip_config import ClipConfig
 from ..config.clipper import Reporting
-from ..config.config import ClipConfig
 from . import torch_scaling
 from .torch_engines import check_within_reach
 from .torch_optimizers import check_not_attached

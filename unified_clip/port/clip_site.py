@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from ..config.config import ClipConfig
+from ..config.clip_config import ClipConfig
 
 Verdict = Literal["rewritten", "flagged", "left"]
 Target = Literal["torch", "drop-in"]

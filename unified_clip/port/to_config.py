@@ -7,7 +7,7 @@ from typing import Any
 
 import libcst as cst
 
-from ..config.config import ClipConfig
+from ..config.clip_config import ClipConfig
 from ..errors import ConfigError
 from . import keras_versions, trainer_arguments
 from .catalog import Setting

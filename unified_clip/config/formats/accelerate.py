@@ -9,7 +9,7 @@ from packaging.version import Version
 
 from ...errors import ConfigError
 from ..documents import Document
-from ..settings import Settings
+from ..schema import Settings
 from .base import Format, Imported, Key, global_norm, holds, plain_threshold, threshold
 
 DEEPSPEED = ("deepspeed_config", "gradient_clipping")

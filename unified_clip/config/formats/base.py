@@ -15,7 +15,7 @@ from ...errors import ConfigError, NotRepresentableError
 from ..documents import Document
 from ..documents import Key as Part
 from ..schedules import Constant
-from ..settings import DEFAULT_FAMILY, Settings, is_off
+from ..schema import DEFAULT_FAMILY, Settings, is_off
 
 Fate = Literal["imported and exported", "imported", "refused"]
 

@@ -7,7 +7,7 @@ from typing import Any
 from packaging.version import Version
 
 from ..documents import Document
-from ..settings import Settings
+from ..schema import Settings
 from .base import Format, Imported, Key, global_norm, plain_threshold, threshold
 
 CLIPS_BY_DEFAULT = Version("0.19.3")

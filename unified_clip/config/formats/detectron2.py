@@ -10,7 +10,7 @@ from packaging.version import Version
 
 from ...errors import NotRepresentableError
 from ..documents import Document
-from ..settings import Settings, is_off
+from ..schema import Settings, is_off
 from .base import Format, Imported, Key, global_norm, holds, order, plain, plain_threshold, threshold
 
 TABLE = ("SOLVER", "CLIP_GRADIENTS")

@@ -7,7 +7,7 @@ from typing import Any
 from packaging.version import Version
 
 from ..documents import Document
-from ..settings import Settings
+from ..schema import Settings
 from .base import TRAINING_ARGUMENTS, Format, Imported, Key, global_norm, holds, plain_threshold, threshold
 
 NULL_FAILS = Version("5.0.0.dev0")

@@ -9,7 +9,7 @@ from packaging.version import Version
 
 from ..documents import Document
 from ..documents import Key as Part
-from ..settings import Settings
+from ..schema import Settings
 from .base import Format, Imported, Key, finite, global_norm, norm, plain_threshold, threshold, value
 
 NAMES = ("clipnorm", "global_clipnorm", "clipvalue")

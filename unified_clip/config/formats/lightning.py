@@ -13,7 +13,7 @@ from packaging.version import Version
 
 from ..documents import Document
 from ..documents import Key as Part
-from ..settings import Settings
+from ..schema import Settings
 from .base import Format, Imported, Key, global_norm, holds, plain_threshold, threshold
 
 VALUE, ALGORITHM = "gradient_clip_val", "gradient_clip_algorithm"

@@ -7,7 +7,7 @@ from typing import Any
 from packaging.version import Version
 
 from ..documents import Document
-from ..settings import Settings
+from ..schema import Settings
 from .base import Format, Imported, Key, global_norm, holds, plain_threshold, threshold
 
 KEY = "gradient_clipping_threshold"

@@ -11,7 +11,7 @@ from packaging.version import Version
 from ...errors import ConfigError
 from ..documents import Document
 from ..documents import Key as Part
-from ..settings import Settings
+from ..schema import Settings
 from .base import Imported, Key, OwnFormat, global_norm, holds, plain_threshold, threshold
 
 COMMENT = re.compile(r"(^|\s)#.*")

@@ -12,7 +12,7 @@ from packaging.version import Version
 from ...errors import ConfigError, NotRepresentableError
 from ..documents import Document
 from ..documents import Key as Part
-from ..settings import Settings, is_off
+from ..schema import Settings, is_off
 from .base import Imported, Key, OwnFormat, global_norm, holds, order, plain, plain_threshold, threshold
 
 CLIP = ("optim_wrapper", "clip_grad")

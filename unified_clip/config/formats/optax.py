@@ -8,9 +8,9 @@ from typing import Any
 from packaging.version import Version
 
 from ..documents import Document
-from ..settings import Settings
+from ..schema import Settings
 from .base import Imported, Key, OwnFormat, global_norm, plain_threshold, threshold, value
-from .source import Source, parse
+from .python_source import Source, parse
 
 CLIPS = {"clip": "max_delta", "clip_by_global_norm": "max_norm"}
 

@@ -9,7 +9,7 @@ from typing import Any
 from packaging.version import Version
 
 from ..documents import Document
-from ..settings import Settings, is_off
+from ..schema import Settings, is_off
 from .base import (
     Imported,
     Key,
@@ -23,7 +23,7 @@ from .base import (
     plain_threshold,
     threshold,
 )
-from .source import Source, parse
+from .python_source import Source, parse
 
 ARGUMENTS = {
     "ClipGradByGlobalNorm": ("clip_norm", "group_name", "auto_skip_clip"),

@@ -8,7 +8,7 @@ from packaging.version import Version
 
 from ..documents import Document
 from ..documents import Key as Place
-from ..settings import Settings
+from ..schema import Settings
 from .base import Format, Imported, Key, finite, holds, norm, plain_threshold, threshold
 
 PER_TENSOR = "clip_norm is the norm of each tensor, not of all together"

@@ -7,7 +7,7 @@ from typing import Any
 from packaging.version import Version
 
 from ..documents import Document
-from ..settings import Settings
+from ..schema import Settings
 from .base import Format, Imported, Key, check_size, finite, global_norm, plain_threshold, threshold, value
 from .paddle import PER_GROUP
 

@@ -7,7 +7,7 @@ from typing import Any
 from packaging.version import Version
 
 from ..documents import Document
-from ..settings import Settings
+from ..schema import Settings
 from .base import Format, Imported, Key, Zero, finite, global_norm, holds, norm, plain_threshold, threshold
 from .paddleclas import PER_TENSOR
 

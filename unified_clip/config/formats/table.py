@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ... import _markdown
 from . import FORMATS
-from .known import KNOWN
+from .unsupported import KNOWN
 
 BEGIN = "<!-- {}: `python -m unified_clip.config.formats.table` writes this -->"
 END = "<!-- end of {} -->"

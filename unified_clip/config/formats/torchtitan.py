@@ -9,7 +9,7 @@ from packaging.version import Version
 
 from ...errors import ConfigError, NotRepresentableError
 from ..documents import Document
-from ..settings import Settings
+from ..schema import Settings
 from .base import Format, Imported, Key, global_norm, holds, plain_threshold, threshold
 
 KEYS = ("training", "max_norm")

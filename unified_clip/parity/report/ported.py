@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ...config import words
+from ...config.explain import describe
 
 Data = Mapping[str, Any]
 
@@ -18,7 +18,7 @@ def outcome(worked: Data) -> str:
 
 
 def _number(value: float | str) -> str:
-    return value if isinstance(value, str) else words.measured(value)
+    return value if isinstance(value, str) else describe.measured(value)
 
 
 def notes(clip: Data) -> Iterator[tuple[str, list[int]]]:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from ...config import schedules
-from ...config.config import ClipConfig
-from ...config.settings import DEFAULT_FAMILY, Settings
+from ...config.clip_config import ClipConfig
+from ...config.schema import DEFAULT_FAMILY, Settings
 from ...errors import ConfigError
 from .schema import SuiteError
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from ...config import explain, words
+from ...config.explain import compare, describe
 from ..clip_site import Meaning, Ported, Site, Target, Unread, Verdict
 from . import differences
 from .model import VERSION, Report
@@ -200,15 +200,15 @@ class _Tables:
 
 def _meaning(found: Meaning, config: str) -> dict[str, Any]:
     return {
-        "sentences": words.sentences(found.config, found.threshold),
+        "sentences": describe.sentences(found.config, found.threshold),
         "threshold": found.threshold,
         "config": json.loads(config),
-        "worked": explain.as_data(explain.explain(found.config, ""))["worked"],
+        "worked": compare.as_data(compare.explain(found.config, ""))["worked"],
     }
 
 
 def _comparison(before: Meaning, after: Meaning, numbers: Sequence[int | None]) -> dict[str, Any]:
-    data = explain.as_data(explain.compare(before.config, after.config, ("before", "after")))
+    data = compare.as_data(compare.compare(before.config, after.config, ("before", "after")))
     return {
         "before": numbers[0],
         "after": numbers[1],
@@ -266,7 +266,7 @@ def _difference(before: Meaning | None, after: Meaning | None, tables: _Tables, 
     found: str = tables.comparisons.all[comparison - 1]["summary"]
     if before.threshold == after.threshold:
         return found
-    limits = [each.threshold or words.limits(each.config) for each in (before, after)]
+    limits = [each.threshold or describe.limits(each.config) for each in (before, after)]
     return f"The threshold was {limits[0]}, and is {limits[1]}. {found}"
 
 

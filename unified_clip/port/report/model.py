@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from ...config.explain import Outcome
+from ...config.explain.compare import Outcome
 from ..clip_site import Target, Verdict
 
 VERSION = 1

@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import ClipWarning
-from . import schedules, words
-from .members import Members
-from .schedules import Between, Piecewise
-from .settings import Clipping, Settings
+from ...errors import ClipWarning
+from .. import schedules
+from ..schedules import Between, Piecewise
+from ..schema import Clipping, Settings
+from ..selection import Members
+from . import describe
 
 Array = np.ndarray[Any, Any]
 Gradients = Mapping[str, Array]
@@ -70,10 +71,10 @@ class _Measure:
         return [(each * factor).astype(dtype) for each, factor in zip(arrays, factors, strict=True)]
 
     def label(self, share: float) -> str:
-        size = f"{self.limit * share:g}" if share != 1 else words.number(self.limit)
+        size = f"{self.limit * share:g}" if share != 1 else describe.number(self.limit)
         if self.rule == "value":
             return f"gradients whose largest element is {size}"
-        order = "" if self.order == 2 else f" of order {words.number(self.order)}"
+        order = "" if self.order == 2 else f" of order {describe.number(self.order)}"
         return f"tensors of norm {size}{order} each" if self.rule == "norm" else f"gradients of norm {size}{order}"
 
 

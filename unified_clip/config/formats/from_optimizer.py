@@ -7,11 +7,11 @@ from typing import Any
 
 from packaging.version import Version
 
-from ..errors import ConfigError
-from .documents import Document
-from .formats.base import Imported
-from .formats.keras import NAMES, Keras
-from .formats.paddle import ARGUMENTS, PER_GROUP, bounds, settings_of
+from ...errors import ConfigError
+from ..documents import Document
+from .base import Imported
+from .keras import NAMES, Keras
+from .paddle import ARGUMENTS, PER_GROUP, bounds, settings_of
 
 
 def data(optimizer: Any) -> dict[str, Any]:

@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
-from .schedules import Constant, Linear, Piecewise, Schedule
-from .settings import DEFAULT_FAMILY, Clipping, Settings
+from ..schedules import Constant, Linear, Piecewise, Schedule
+from ..schema import DEFAULT_FAMILY, Clipping, Settings
 
 FAMILY_TITLES = {"pytorch": "PyTorch's", "tensorflow": "TensorFlow's", "paddle": "Paddle's"}
 

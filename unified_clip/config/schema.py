@@ -11,8 +11,8 @@ from pydantic import Field, WithJsonSchema, field_validator, model_validator
 from .._core import rule as formula
 from .._core.plan import Part
 from .._core.rule import Family
+from .fields import Bound, Epsilon, Limit, Name, Order, Table, wrong
 from .schedules import Constant, Schedule
-from .tables import Bound, Epsilon, Limit, Name, Order, Table, wrong
 
 VERSION = 1
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from .._core.exact import FORMATS, nearest
 from .._core.ops import Path, Scalar
 from .._core.plan import Outcome, Part
-from .settings import Settings
+from .schema import Settings
 
 
 class PartLast(NamedTuple):

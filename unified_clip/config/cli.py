@@ -35,7 +35,7 @@ def add_parsers(commands: Any) -> None:
 
 def _import(options: argparse.Namespace) -> int:
     from ..errors import ConfigError
-    from . import convert
+    from .formats import convert
 
     try:
         config = convert.read(options.file, options.format)
@@ -55,8 +55,8 @@ def _import(options: argparse.Namespace) -> int:
 
 def _export(options: argparse.Namespace) -> int:
     from ..errors import ConfigError
-    from . import convert
-    from .settings import DEFAULT_FAMILY, FAMILIES
+    from .formats import convert
+    from .schema import DEFAULT_FAMILY, FAMILIES
 
     try:
         config = convert.read(options.clip)

@@ -8,40 +8,41 @@ import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .._display import cell, complain
-from .._limits import LimitError, array_header, check_expanded
-from .._modes import misplaced
-from ..errors import ConfigError
+from ..._display import cell, complain
+from ..._limits import LimitError, array_header, check_expanded
+from ..._modes import misplaced
+from ...errors import ConfigError
 
 if TYPE_CHECKING:
+    from .compare import Comparison, Explanation, Worked
     from .examples import Gradients
-    from .explain import Comparison, Explanation, Worked
 
 
 def add_parser(commands: Any) -> None:
-    explain = commands.add_parser(
+    parser = commands.add_parser(
         "explain",
         help="say what a clip configuration does to a gradient, or how two differ",
         description="Say in plain words what a configuration does, of ours or of any trainer that "
         "`unified-clip config import` knows, with worked numbers; with two, what differs between them and by how much. "
         "Exit status: 0 told, whatever differs; 2 a file or the command is wrong.",
     )
-    explain.add_argument("a", type=Path, metavar="A", help="a configuration")
-    explain.add_argument("b", type=Path, metavar="B", nargs="?", help="another one")
+    parser.add_argument("a", type=Path, metavar="A", help="a configuration")
+    parser.add_argument("b", type=Path, metavar="B", nargs="?", help="another one")
     form = "FORMAT[@VERSION]"
-    explain.add_argument("--from", dest="from_a", metavar=form, help="the format of A (default: told by the file)")
-    explain.add_argument("--from-b", metavar=form, help="the format of B (default: told by the file)")
-    explain.add_argument(
+    parser.add_argument("--from", dest="from_a", metavar=form, help="the format of A (default: told by the file)")
+    parser.add_argument("--from-b", metavar=form, help="the format of B (default: told by the file)")
+    parser.add_argument(
         "--gradients", type=Path, help="an .npz file of gradients to work on (default: examples around the threshold)"
     )
-    explain.add_argument("--step", type=int, default=0, help="for thresholds with a schedule (default: 0)")
-    explain.add_argument("--json", action="store_true", help="print JSON instead of text")
-    explain.set_defaults(run=run)
+    parser.add_argument("--step", type=int, default=0, help="for thresholds with a schedule (default: 0)")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
     """What the command does; the exit status."""
-    from . import convert, explain
+    from ..formats import convert
+    from . import compare
 
     try:
         second = "a second configuration B"
@@ -52,12 +53,12 @@ def run(options: argparse.Namespace) -> int:
         a = convert.read(options.a, options.from_a)
         gradients = _gradients(options.gradients)
         if options.b is None:
-            one = explain.explain(a, options.a.name, gradients, options.step)
+            one = compare.explain(a, options.a.name, gradients, options.step)
             _print(one, options.json)
             return 0
         b = convert.read(options.b, options.from_b)
         names = _names(options.a, options.b)
-        _print(explain.compare(a, b, names, gradients, options.step), options.json)
+        _print(compare.compare(a, b, names, gradients, options.step), options.json)
     except (ConfigError, TypeError, ValueError) as error:
         complain(str(error))
         return 2
@@ -108,11 +109,11 @@ def _gradient(found: Any, name: str) -> Any:
 
 
 def _print(found: Explanation | Comparison, as_json: bool) -> None:
-    from . import explain
+    from . import compare
 
     if as_json:
-        print(json.dumps(explain.as_data(found), indent=1, allow_nan=False))
-    elif isinstance(found, explain.Comparison):
+        print(json.dumps(compare.as_data(found), indent=1, allow_nan=False))
+    elif isinstance(found, compare.Comparison):
         _show_comparison(found)
     else:
         _show(found)
@@ -147,9 +148,9 @@ def _table(worked: list[Worked]) -> Any:
 
 
 def _told(number: float | None) -> str:
-    from . import words
+    from . import describe
 
-    return "" if number is None else words.measured(number)
+    return "" if number is None else describe.measured(number)
 
 
 def _show_comparison(found: Comparison) -> None:

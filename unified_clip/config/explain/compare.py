@@ -10,14 +10,14 @@ from typing import Any, Literal
 
 import numpy as np
 
-from .. import _json
-from .._core.exact import nearest
-from ..errors import ClipWarning, NonFiniteNormError
-from . import examples, words
-from .clipper import Clipper
-from .config import ClipConfig
+from ... import _json
+from ..._core.exact import nearest
+from ...errors import ClipWarning, NonFiniteNormError
+from ..clip_config import ClipConfig
+from ..clipper import Clipper
+from ..schema import DEFAULT_FAMILY
+from . import describe, examples
 from .examples import Array, Example, Gradients
-from .settings import DEFAULT_FAMILY
 
 Outcome = Literal["clipped", "unchanged", "skipped", "raises"]
 OUTCOMES = {"skipped": "skips the step", "raises": "raises an error"}
@@ -112,7 +112,7 @@ def explain(config: ClipConfig, name: str, gradients: Gradients | None = None, s
     """A configuration in words, and worked on given gradients, or on examples below, at and above its threshold."""
     notes = config.provenance.notes if config.provenance else []
     worked = [_work(config, each)[0] for each in _examples([config], gradients, step)]
-    return Explanation(name, words.sentences(config), list(notes), worked)
+    return Explanation(name, describe.sentences(config), list(notes), worked)
 
 
 def compare(
@@ -234,7 +234,7 @@ def _differences(a: ClipConfig, b: ClipConfig) -> list[Difference]:
 
 
 def _group(config: ClipConfig, name: str) -> str:
-    told = (f"{words.listed(g.include, g.exclude)}: {words.rule(g)}" for g in config.groups if g.name == name)
+    told = (f"{describe.listed(g.include, g.exclude)}: {describe.rule(g)}" for g in config.groups if g.name == name)
     return next(told, "no such group")
 
 
@@ -246,11 +246,11 @@ def _aspects(a: ClipConfig, b: ClipConfig) -> list[tuple[str, str, str]]:
 
     return [
         both("rule", lambda c: c.rule),
-        both("threshold", words.limits),
-        both("norm", lambda c: words.order(c) if _has_norm(c) else "none"),
-        both("eps", lambda c: words.number(c.part(1.0).family.eps) if _has_norm(c) else "none"),
-        both("a norm that is not finite", words.nonfinite),
-        both("parameters", lambda c: words.listed(c.include, c.exclude)),
+        both("threshold", describe.limits),
+        both("norm", lambda c: describe.order(c) if _has_norm(c) else "none"),
+        both("eps", lambda c: describe.number(c.part(1.0).family.eps) if _has_norm(c) else "none"),
+        both("a norm that is not finite", describe.nonfinite),
+        both("parameters", lambda c: describe.listed(c.include, c.exclude)),
         both("order of the groups", lambda c: ", ".join(g.name for g in c.groups if g.name in shared)),
     ]
 

@@ -1,6 +1,6 @@
 """The JSON Schema of a configuration, for editors.
 
-python -m unified_clip.config.published > docs/clip_config.schema.json
+python -m unified_clip.config.json_schema > docs/clip_config.schema.json
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import json
 
 from pydantic.json_schema import GenerateJsonSchema
 
-from .settings import VERSION, Settings
+from .schema import VERSION, Settings
 
 
 def text() -> str:

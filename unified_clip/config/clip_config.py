@@ -14,10 +14,11 @@ from .._core import classes
 from .._core.ops import Tensor
 from .._core.shards import Across
 from ..errors import ConfigError
-from . import documents, loading, objects
+from . import documents, loading
 from .clipper import Clipper, Reporting
 from .documents import Document
-from .settings import Settings
+from .formats import from_optimizer
+from .schema import Settings
 from .validation import first_error
 
 
@@ -118,7 +119,7 @@ class ClipConfig(Reporting, Settings):
 
         Source: none, it is our own; docs/formats.md has an example.
         """
-        return cls._of(objects.data(optimizer))
+        return cls._of(from_optimizer.data(optimizer))
 
     @classmethod
     def _of(cls, data: dict[str, Any]) -> Self:
@@ -274,7 +275,7 @@ class ClipConfig(Reporting, Settings):
 
 def _convert() -> Any:
     """The module for trainers' own formats, which imports this one."""
-    return importlib.import_module("unified_clip.config.convert")
+    return importlib.import_module("unified_clip.config.formats.convert")
 
 
 def _integration(module: str) -> Any:

@@ -8,13 +8,13 @@ from pathlib import Path
 
 from packaging.version import Version
 
-from ..errors import ConfigError
-from . import documents, loading
-from .config import ClipConfig
-from .documents import KINDS, Document
-from .formats import FORMATS, Format, placement
-from .formats.base import OwnFormat, holds, parsed_version
-from .settings import Provenance, Settings
+from ...errors import ConfigError
+from .. import documents, loading
+from ..clip_config import ClipConfig
+from ..documents import KINDS, Document
+from ..schema import Provenance, Settings
+from . import FORMATS, Format, placement
+from .base import OwnFormat, holds, parsed_version
 
 OURS = "unified_clip"
 

@@ -13,7 +13,7 @@ from .._core import checks
 from .._core.containers import Leaf
 from .._core.gradients import Gradients, wants_clipping
 from ..recording.clip_event import namer
-from .settings import Settings
+from .schema import Settings
 
 
 class Members:

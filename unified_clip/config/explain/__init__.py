@@ -1,0 +1,1 @@
+"""Explain what a configuration does, or how two differ: `unified-clip explain`."""
