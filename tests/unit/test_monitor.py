@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import unified_clip.config.clip_config
 
+import unified_clip.config.clip_config
 import unified_clip.suggest
 from unified_clip import ClipConfig, monitor
 
