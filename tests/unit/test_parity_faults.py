@@ -157,7 +157,7 @@ FAILURES = {
         "no new result in 2 seconds; it was in clip (<string>, line 8), called by _in_place (invoke.py, line ",
     ),
     "garbage for a result": (
-        "worker.tensor_file.save = lambda path, found: path.write_bytes(b'garbage')",
+        "worker.safetensors.save = lambda path, found: path.write_bytes(b'garbage')",
         "unreadable",
         "what it left cannot be read: UnreadableError: 0.safetensors cannot be read",
     ),

@@ -157,10 +157,10 @@ def test_a_worker_that_always_dies_is_not_started_for_ever(fault: str, starts: i
         ("open(f'{sys.argv[3]}/0.json', 'w').write('garbage')\nos._exit(0)", "JSONDecodeError"),
         ("open(f'{sys.argv[3]}/0.json', 'w').write('[]')\nos._exit(0)", "Error"),
         (
-            "worker.tensor_file.save = lambda path, found: path.write_bytes(b'garbage')",
+            "worker.safetensors.save = lambda path, found: path.write_bytes(b'garbage')",
             "0.safetensors cannot be read",
         ),
-        ("worker.tensor_file.save = lambda path, found: None", "0.safetensors cannot be read"),
+        ("worker.safetensors.save = lambda path, found: None", "0.safetensors cannot be read"),
         ("worker.write_json = lambda path, data: path.write_text('garbage')", "JSONDecodeError"),
         ("worker.versions = lambda packages: []\nworker.run = lambda *arguments: None", "without a result"),
         ("open(f'{sys.argv[3]}/worker.json', 'w').write('garbage')\nos._exit(0)", "worker.json: Expecting value"),

@@ -19,8 +19,8 @@ suite: that would import frameworks."""
 PROCESSES = {"processes_2": 2, "processes_4": 4}
 """Ours on tensors that several processes hold together: how many those are, by mode. One process is the host path."""
 
-DISTRIBUTED = ("torch",)
-"""The frameworks that have these, whose adapters have `joined`."""
+DISTRIBUTED = {"torch": "torch_dtensor"}
+"""By framework that has these modes, the module of `adapters` with its `process_group`."""
 
 EXACT = (HOST, *PROCESSES)
 """Where ours has the same bits on every framework."""

@@ -1,19 +1,18 @@
-"""What the worker needs of a framework, beside the public names it tests. One `adapter_*.py` for each framework."""
+"""What a parity worker needs of a framework beside its public names: `Adapter`, and the calls that it is given."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from ...tensors.frameworks import TensorConverter
 from ...tensors.types import Gradient
-
-if TYPE_CHECKING:
-    from ..workers.invoke import Invocation
+from ..suite.call_form import Manner, leaves
+from ..suite.public_calls import Call
 
 
 class Native(NamedTuple):
@@ -77,13 +76,6 @@ class Adapter(TensorConverter, Protocol):
     def make_all(self, gradients: Sequence[Gradient]) -> list[Any]:
         """The tensors of a call."""
         return [self.make(gradient) for gradient in gradients]
-
-    def joined(self, rank: int, size: int, meeting: Path) -> Any:
-        """A context with an adapter whose tensors so many processes hold together, of which this is one.
-
-        Only called for frameworks that `launch.DISTRIBUTED` names. `meeting`: a file by which they find each other.
-        """
-        raise ValueError("this framework's tensors are held by one process")
 
     def everywhere(self, told: str) -> Sequence[str]:
         """What each of the processes tells; by default there is this one. Ends the process where another has ended."""
@@ -157,3 +149,73 @@ class OnParameters(Adapter):
 
     def contents(self, holders: Sequence[Any]) -> Sequence[Any]:
         return [parameter.grad for parameter in holders]
+
+
+@dataclass(eq=False)
+class Invocation:
+    """One call: its arguments, its tensors, and the container that passes them."""
+
+    adapter: Adapter
+    call: Call
+    manner: Manner
+    arguments: Mapping[str, Any]
+    made: Sequence[Any]
+    """The gradients: tensors of the framework, and None."""
+
+    native: str = ""
+    """The framework's own function that is being called."""
+
+    kept: dict[str, Any] = field(default_factory=dict)
+    """What is made once, when it is asked for. Not by `cached_property`, whose lock cannot be traced into a graph."""
+
+    def once(self, name: str, make: Callable[[], Any]) -> Any:
+        if name not in self.kept:
+            self.kept[name] = make()
+        return self.kept[name]
+
+    @property
+    def parameters(self) -> Any:
+        """Something to stand for the parameter of each gradient; PyTorch's and Paddle's hold it."""
+        needed = self.manner.need_clip or [True] * len(self.made)
+        return self.once("parameters", lambda: self.adapter.parameters(self.made, needed))
+
+    @property
+    def holders(self) -> Any:
+        """What in-place names take: parameters, or the gradients."""
+        return self.once("holders", lambda: self.adapter.holders(self))
+
+    @property
+    def given_in_place(self) -> Any:
+        gradients = self.manner.gradients_for_parameters
+        return self.once("in place", lambda: self.manner.contain(self.made if gradients else self.holders))
+
+    @property
+    def given(self) -> Any:
+        return self.once("given", lambda: self.manner.contain(self.made))
+
+    @property
+    def pairs(self) -> list[tuple[Any, Any]]:
+        return self.manner.in_order(list(zip(self.parameters, self.made, strict=True)))
+
+    @property
+    def need_clip(self) -> Callable[[Any], bool] | None:
+        """The predicate for a clip; None where the parameters' own attribute says it."""
+        if self.adapter.marks_parameters:
+            return None
+        needed = {id(holder): flag for held in (self.parameters, self.holders) for holder, flag in self._flags(held)}
+        return lambda parameter: bool(needed.get(id(parameter), True))
+
+    def _flags(self, held: Sequence[Any]) -> Iterable[tuple[Any, bool | int]]:
+        return zip(held, self.manner.need_clip, strict=False)
+
+    def calls(self, function: str) -> str:
+        """Note the native that is called next, so that an error can be put down to it."""
+        self.native = function
+        return function
+
+    def now(self) -> Sequence[Any]:
+        """The gradients after a call in place."""
+        if self.adapter.writes:
+            return self.adapter.contents(self.holders)
+        container = self.given_in_place
+        return list(leaves(container)) if isinstance(container, list | dict) else self.holders

@@ -13,9 +13,8 @@ from jax.experimental import sparse
 from ...tensors.frameworks.jax import Converter
 from ..outcome import LEARNING_RATE
 from ..suite.call_form import leaves
-from ..workers.invoke import Invocation
 from . import base
-from .base import Native
+from .base import Invocation, Native
 
 try:
     import optax

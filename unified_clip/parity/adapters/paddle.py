@@ -10,9 +10,8 @@ import paddle
 from ...tensors.frameworks.paddle import Converter
 from ..outcome import LEARNING_RATE
 from ..suite.call_form import leaves
-from ..workers.invoke import Invocation
 from . import base
-from .base import Native
+from .base import Invocation, Native
 
 
 class Framework(Converter, base.OnParameters):

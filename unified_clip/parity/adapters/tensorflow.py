@@ -12,9 +12,8 @@ from ...tensors.frameworks.tensorflow import Converter
 from ..modes import COMPILED
 from ..outcome import LEARNING_RATE
 from ..suite.call_form import leaves
-from ..workers.invoke import Invocation
 from . import base
-from .base import Native
+from .base import Invocation, Native
 
 
 class Framework(Converter, base.Adapter):

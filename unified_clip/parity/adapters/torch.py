@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from datetime import timedelta
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -14,12 +11,8 @@ from ...tensors.frameworks.torch import Converter
 from ..modes import COMPILED
 from ..outcome import LEARNING_RATE
 from ..suite.call_form import leaves
-from ..workers.invoke import Invocation
 from . import base
-from .base import Native
-
-PATIENCE = timedelta(minutes=1)
-"""How long a process waits for another."""
+from .base import Invocation, Native
 
 
 class Framework(Converter, base.OnParameters):
@@ -63,16 +56,6 @@ class Framework(Converter, base.OnParameters):
         first, second = (t._values() if t.is_sparse else t for t in (a, b))
         same = first.untyped_storage().data_ptr() == second.untyped_storage().data_ptr()
         return bool(first.numel() and same)
-
-    @contextmanager
-    def joined(self, rank: int, size: int, meeting: Path) -> Iterator[base.Adapter]:
-        from .torch_dtensor import Sharded  # which imports this module
-
-        torch.set_num_threads(1)
-        store = torch.distributed.FileStore(str(meeting), size)
-        torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=PATIENCE)
-        yield Sharded(size)
-        torch.distributed.destroy_process_group()
 
     def staged(self, mode: str, function: Callable[[Sequence[Any]], Any], tensors: Sequence[Any]) -> Any:
         """By `torch.compile`: run operation by operation or, in the mode `compiled`, by its default backend."""

@@ -1,8 +1,11 @@
-"""PyTorch for workers that hold their tensors together, as DTensors over the processes."""
+"""PyTorch for a process group: tensors are DTensors over its ranks."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -10,7 +13,10 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 from ...tensors.types import Dense, Gradient, Sparse
-from .torch import PATIENCE, Framework
+from .torch import Framework
+
+PATIENCE = timedelta(minutes=1)
+"""How long a rank waits for another."""
 
 PLAIN_EVERY = 4
 """The place of a plain tensor in a list; before and behind it are DTensors."""
@@ -61,3 +67,16 @@ class Sharded(Framework):
 
     def _filled(self, like: Any, value: float) -> Any:
         return torch.full_like(like, value) if isinstance(like, DTensor) else super()._filled(like, value)
+
+
+@contextmanager
+def process_group(rank: int, size: int, meeting: Path) -> Iterator[Sharded]:
+    """Join a process group, and yield an adapter whose tensors are DTensors over it.
+
+    meeting: A file that does not exist yet, by which the ranks find each other.
+    """
+    torch.set_num_threads(1)
+    store = torch.distributed.FileStore(str(meeting), size)
+    torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=PATIENCE)
+    yield Sharded(size)
+    torch.distributed.destroy_process_group()

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
 from typing import Any
 
-from .invoke import STYLES, Invocation, Result
+from ..adapters.base import Invocation
+from .invoke import STYLES, Result
 
 Function = Callable[..., Any]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any
@@ -13,79 +13,9 @@ import numpy as np
 from ...tensors import types
 from ...tensors.arithmetic import nearest_float
 from ...tensors.types import Dense, Gradient, Sparse, densify, encode
-from ..adapters.base import Adapter, Native
+from ..adapters.base import Adapter, Invocation, Native
 from ..suite.call_form import Manner, leaves, structure
-from ..suite.public_calls import CALLS, Call
-
-
-@dataclass(eq=False)
-class Invocation:
-    """The tensors of a call, in whatever they are passed in."""
-
-    adapter: Adapter
-    call: Call
-    manner: Manner
-    arguments: Mapping[str, Any]
-    made: Sequence[Any]
-    """The gradients: tensors of the framework, and None."""
-
-    native: str = ""
-    """The framework's own function that is being called."""
-
-    kept: dict[str, Any] = field(default_factory=dict)
-    """What is made once, when it is asked for. Not by `cached_property`, whose lock cannot be traced into a graph."""
-
-    def once(self, name: str, make: Callable[[], Any]) -> Any:
-        if name not in self.kept:
-            self.kept[name] = make()
-        return self.kept[name]
-
-    @property
-    def parameters(self) -> Any:
-        """Something to stand for the parameter of each gradient; PyTorch's and Paddle's hold it."""
-        needed = self.manner.need_clip or [True] * len(self.made)
-        return self.once("parameters", lambda: self.adapter.parameters(self.made, needed))
-
-    @property
-    def holders(self) -> Any:
-        """What in-place names take: parameters, or the gradients."""
-        return self.once("holders", lambda: self.adapter.holders(self))
-
-    @property
-    def given_in_place(self) -> Any:
-        gradients = self.manner.gradients_for_parameters
-        return self.once("in place", lambda: self.manner.contain(self.made if gradients else self.holders))
-
-    @property
-    def given(self) -> Any:
-        return self.once("given", lambda: self.manner.contain(self.made))
-
-    @property
-    def pairs(self) -> list[tuple[Any, Any]]:
-        return self.manner.in_order(list(zip(self.parameters, self.made, strict=True)))
-
-    @property
-    def need_clip(self) -> Callable[[Any], bool] | None:
-        """The predicate for a clip; None where the parameters' own attribute says it."""
-        if self.adapter.marks_parameters:
-            return None
-        needed = {id(holder): flag for held in (self.parameters, self.holders) for holder, flag in self._flags(held)}
-        return lambda parameter: bool(needed.get(id(parameter), True))
-
-    def _flags(self, held: Sequence[Any]) -> Iterable[tuple[Any, bool | int]]:
-        return zip(held, self.manner.need_clip, strict=False)
-
-    def calls(self, function: str) -> str:
-        """Note the native that is called next, so that an error can be put down to it."""
-        self.native = function
-        return function
-
-    def now(self) -> Sequence[Any]:
-        """The gradients after a call in place."""
-        if self.adapter.writes:
-            return self.adapter.contents(self.holders)
-        container = self.given_in_place
-        return list(leaves(container)) if isinstance(container, list | dict) else self.holders
+from ..suite.public_calls import CALLS
 
 
 @dataclass(eq=False)

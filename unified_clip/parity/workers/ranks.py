@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
@@ -13,21 +14,22 @@ from typing import Any
 from ...tensors import types
 from ...tensors.types import Dense
 from ..adapters.base import Adapter
-from ..modes import PROCESSES
+from ..modes import DISTRIBUTED, PROCESSES
 
 
 @contextmanager
-def among(adapter: Adapter, mode: str, rank: int, meeting: Path) -> Iterator[Adapter]:
-    """The adapter to make a mode's runs with: where the mode has several processes, one for those, which are started.
+def process_group(framework: str, adapter: Adapter, mode: str, rank: int, meeting: Path) -> Iterator[Adapter]:
+    """Yield the adapter for a mode. If the mode has several ranks, join their process group; rank 0 starts the others.
 
-    `meeting`: a file that is not there yet, by which they find each other.
+    meeting: A file that does not exist yet, by which the ranks find each other.
     """
     if mode not in PROCESSES:
         yield adapter
         return
     others = [_another(mode, number) for number in range(1, PROCESSES[mode])] if rank == 0 else []
-    with adapter.joined(rank, PROCESSES[mode], meeting) as joined:
-        yield joined
+    module = importlib.import_module(f"unified_clip.parity.adapters.{DISTRIBUTED[framework]}")
+    with module.process_group(rank, PROCESSES[mode], meeting) as sharded:
+        yield sharded
     statuses = [process.wait() for process in others]
     if any(statuses):
         raise SystemExit("not all of the processes ended as they should")

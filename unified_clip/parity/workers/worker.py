@@ -80,7 +80,7 @@ def main() -> None:
     stored = safetensors.load(options.job / "gradients.safetensors")
     stored |= {name: memmap.at(**place) for name, place in job["mapped"].items()}
     job["runs"] = [one for one in job["runs"] if options.mode in (None, one["mode"])]
-    run(adapter, namespace, ops, job, stored, options.out, options.rank)
+    run(options.framework, adapter, namespace, ops, job, stored, options.out, options.rank)
 
 
 def end_when_left_alone() -> None:
@@ -119,6 +119,7 @@ def versions(packages: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def run(
+    framework: str,
     adapter: Adapter,
     namespace: Any,
     ops: Ops,
@@ -138,7 +139,7 @@ def run(
 
     for mode, runs in groupby(job["runs"], lambda one: one["mode"]):
         os.environ["UNIFIED_CLIP_PATH"] = PATHS.get(mode, "")
-        with ranks.among(adapter, mode, rank, out / f"{mode}.meeting") as holding:
+        with ranks.process_group(framework, adapter, mode, rank, out / f"{mode}.meeting") as holding:
             check_path(holding, ops, mode)
             for batch in batches(list(runs), is_alone, lambda one: bool(dtypes(gradients(one)) & WIDE)):
                 cases = [(job["cases"][one["case"]], gradients(one)) for one in batch]
