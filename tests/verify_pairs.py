@@ -1,9 +1,9 @@
-"""Training steps for `unified-clip port --verify`: what its tests have in common."""
+"""Training steps for `unified-clip verify`: what its tests have in common."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -72,12 +72,12 @@ def write_data(directory: Path) -> list[str]:
     return ["--weights", str(directory / "init.npz"), "--batches", str(directory / "batches.npz")]
 
 
-def run(directory: Path, old: str, new: str, *options: str) -> int:
-    """Run the command on two sources of a function `step`."""
+def run(directory: Path, old: str, new: str, *options: str, scripts: Sequence[str] = ()) -> int:
+    """Run the command on two sources of a function `step`, or on `scripts`."""
     (directory / "old.py").write_text(old, encoding="utf-8")
     (directory / "new.py").write_text(new, encoding="utf-8")
-    scripts = [f"{directory / name}:step" for name in ("old.py", "new.py")]
-    return main(["port", "--verify", *scripts, *write_data(directory), *options])
+    scripts = scripts or [f"{directory / name}:step" for name in ("old.py", "new.py")]
+    return main(["verify", *scripts, *write_data(directory), *options])
 
 
 def verified(directory: Path, capsys: pytest.CaptureFixture[str], old: str, new: str, *options: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The command line: `unified-clip parity`, `compare`, `explain`, `port`, `bench`, and `config`."""
+"""The command line: `unified-clip parity`, `compare`, `bench`, `explain`, `config`, `port` and `verify`."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from ._progress import progress
 from .config import cli as config_commands
 from .config.explain import cli as explain_command
 from .port import cli as port_command
+from .verify import cli as verify_command
 
 if TYPE_CHECKING:
     from .parity import engine
@@ -42,6 +43,7 @@ EXTRAS = {
     "bench": ("bench", (*CLI, "matplotlib")),
     "explain": ("cli", CLI),
     "port": ("port", (*CLI, "libcst")),
+    "verify": ("cli", CLI),
     "config": ("config", ("packaging", "pydantic", "tomlkit", "yaml")),
 }
 """By command, the extra that has all it needs, and the modules, most of which are named like their distributions."""
@@ -140,6 +142,7 @@ def _parser() -> argparse.ArgumentParser:
     explain_command.add_parser(commands)
     config_commands.add_parsers(commands)
     port_command.add_parser(commands)
+    verify_command.add_parser(commands)
     return parser
 
 

@@ -1,4 +1,4 @@
-"""`unified-clip port --verify` of Paddle's own clipping, each script in its process, and what it is ported to."""
+"""`unified-clip verify` of Paddle's own clipping, each script in its process, and what it is ported to."""
 
 from __future__ import annotations
 

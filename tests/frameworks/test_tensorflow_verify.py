@@ -1,4 +1,4 @@
-"""`unified-clip port --verify` of TensorFlow's and Keras' own clipping, each script in its process, and its ports."""
+"""`unified-clip verify` of TensorFlow's and Keras' own clipping, each script in its process, and its ports."""
 
 from __future__ import annotations
 

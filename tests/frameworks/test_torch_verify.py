@@ -1,4 +1,4 @@
-"""`unified-clip port --verify` of PyTorch's own functions, each in its process, and what they are ported to."""
+"""`unified-clip verify` of PyTorch's own functions, each in its process, and what they are ported to."""
 
 from __future__ import annotations
 

@@ -17,16 +17,16 @@ VERIFY = ["port", "--verify", "old.py:step", "new.py:step", "--weights", "w.npz"
 @pytest.mark.parametrize(
     ("arguments", "option", "mode"),
     [
-        (["port", "a.py", "--timeout", "5"], "--timeout", "--verify"),
-        (["port", "a.py", "--timeout", "600"], "--timeout", "--verify"),
-        (["port", "a.py", "--max-ulp", "0"], "--max-ulp", "--verify"),
-        (["port", "a.py", "--weights", "w.npz"], "--weights", "--verify"),
-        (["port", "a.py", "--batches", "b.npz"], "--batches", "--verify"),
-        (["port", "a.py", "--steps", "0"], "--steps", "--verify"),
-        (["port", "a.py", "--map", "m.toml"], "--map", "--verify"),
-        (["port", "a.py", "--python-old", "python"], "--python-old", "--verify"),
-        (["port", "a.py", "--python-new", "python"], "--python-new", "--verify"),
-        (["port", "a.py", "--out", "out"], "--out", "--verify"),
+        (["port", "a.py", "--timeout", "5"], "--timeout", "unified-clip verify"),
+        (["port", "a.py", "--timeout", "600"], "--timeout", "unified-clip verify"),
+        (["port", "a.py", "--max-ulp", "0"], "--max-ulp", "unified-clip verify"),
+        (["port", "a.py", "--weights", "w.npz"], "--weights", "unified-clip verify"),
+        (["port", "a.py", "--batches", "b.npz"], "--batches", "unified-clip verify"),
+        (["port", "a.py", "--steps", "0"], "--steps", "unified-clip verify"),
+        (["port", "a.py", "--map", "m.toml"], "--map", "unified-clip verify"),
+        (["port", "a.py", "--python-old", "python"], "--python-old", "unified-clip verify"),
+        (["port", "a.py", "--python-new", "python"], "--python-new", "unified-clip verify"),
+        (["port", "a.py", "--out", "out"], "--out", "unified-clip verify"),
         (["port", "a.py", "--force"], "--force", "--write"),
         (["port", "a.py", "--diff", "--force"], "--force", "--write"),
         ([*VERIFY, "--to", "torch"], "--to", "a PATH to port"),
@@ -66,7 +66,8 @@ def test_an_option_of_another_mode_is_an_error_that_names_both(
 
 def test_several_options_are_named_together(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["port", "a.py", "--steps", "3", "--timeout", "5"]) == 2
-    assert "--steps, --timeout apply to --verify only. Remove them, or use --verify." in capsys.readouterr().err
+    message = "--steps, --timeout apply to unified-clip verify only. Remove them, or use unified-clip verify."
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

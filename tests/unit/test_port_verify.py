@@ -1,8 +1,9 @@
-"""`unified-clip port --verify`: two training steps on the same weights and batches, without a framework."""
+"""`unified-clip verify`: two training steps on the same weights and batches, without a framework."""
 
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from pathlib import Path
 
@@ -227,7 +228,7 @@ def test_recordings_and_tensors_are_kept_on_request(tmp_path: Path, capsys: pyte
     assert len(lines) == STEPS + 1
     assert (out / "new" / f"{STEPS}.safetensors").is_file()
     assert run(tmp_path, GLOBAL, GLOBAL, "--out", str(out)) == 2
-    assert "is there already; name another directory with --out" in capsys.readouterr().err
+    assert "exists already. Remove it, or pass another directory to --out." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -269,7 +270,6 @@ def test_what_a_function_does_wrong_is_refused(
         (["--steps", "0"], "--steps is 0, and "),
         (["--steps", "-1"], "--steps is -1, and "),
         (["--batches", "one.npy"], "--batches one.npy is one array without a name; save it by name"),
-        (["--verify", "both.py:step", "new.py:step"], "both.py imports tensorflow and paddle, which crash in one"),
         (["--max-ulp", "-1"], "--max-ulp is -1.0; it must be 0 or more"),
         (["--timeout", "0"], "--timeout is 0.0; it must be more than 0"),
         (["--weights", "none.npz"], "--weights none.npz: there is no such file"),
@@ -280,8 +280,6 @@ def test_what_a_function_does_wrong_is_refused(
             "the first axis of each array is the step, and all have as many; x has 2, y has 3",
         ),
         (["--python-new", "nowhere"], "nowhere cannot be started"),
-        (["--verify", "step.py", "new.py:step"], "'step.py' names no file and a function in it; write old.py:step"),
-        (["--verify", "gone.py:step", "new.py:step"], "gone.py is no file; name one and a function in it"),
     ],
 )
 def test_what_is_wrong_with_the_command_is_refused(
@@ -289,11 +287,44 @@ def test_what_is_wrong_with_the_command_is_refused(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("names.toml").write_text('v = "w"\n', encoding="utf-8")
-    Path("both.py").write_text("import tensorflow as tf\nfrom paddle import nn\n", encoding="utf-8")
     np.save("one.npy", np.zeros(2))
     np.savez("ragged.npz", x=np.zeros(2), y=np.zeros(3))
     assert run(tmp_path, GLOBAL, GLOBAL, *options) == 2
     assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("old", "message"),
+    [
+        ("step.py", "'step.py' names no file and a function in it; write old.py:step"),
+        ("gone.py:step", "gone.py is no file; name one and a function in it"),
+        ("both.py:step", "both.py imports tensorflow and paddle, which crash in one"),
+    ],
+)
+def test_an_invalid_script_is_rejected(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, old: str, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("both.py").write_text("import tensorflow as tf\nfrom paddle import nn\n", encoding="utf-8")
+    assert run(tmp_path, GLOBAL, GLOBAL, scripts=[old, "new.py:step"]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_port_verify_is_a_deprecated_alias_that_prints_the_new_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from unified_clip.cli import main
+
+    assert run(tmp_path, GLOBAL, EACH, "--json", "--max-ulp", "2", "--steps", "3") == 1
+    expected = capsys.readouterr().out
+    scripts = [f"{tmp_path / name}:step" for name in ("old.py", "new.py")]
+    options = [*verify_pairs.write_data(tmp_path), "--steps", "3", "--max-ulp", "2"]
+    assert main(["port", *options, "--verify", *scripts, "--json"]) == 1
+    out, err = capsys.readouterr()
+    assert out == expected
+    command = err.removeprefix("unified-clip: port --verify is deprecated. Type: unified-clip ")
+    assert main(shlex.split(command)) == 1
+    assert capsys.readouterr() == (expected, "")
 
 
 @pytest.mark.parametrize("option", ["--weights", "--batches"])
@@ -303,8 +334,8 @@ def test_weights_and_batches_are_needed(tmp_path: Path, capsys: pytest.CaptureFi
     (tmp_path / "old.py").write_text(GLOBAL, encoding="utf-8")
     data = verify_pairs.write_data(tmp_path)
     at = data.index(option)
-    assert main(["port", "--verify", *[f"{tmp_path}/old.py:step"] * 2, *data[:at], *data[at + 2 :]]) == 2
-    assert f"--verify needs {option}" in capsys.readouterr().err
+    assert main(["verify", *[f"{tmp_path}/old.py:step"] * 2, *data[:at], *data[at + 2 :]]) == 2
+    assert f"No {option} given. Both steps run on the same weights and batches." in capsys.readouterr().err
 
 
 @pytest.mark.nightly

@@ -1,4 +1,4 @@
-"""The parts of `unified-clip port --verify`: rounding that grows, calls that belong together, and distances."""
+"""The parts of `unified-clip verify`: rounding that grows, calls that belong together, and distances."""
 
 from __future__ import annotations
 

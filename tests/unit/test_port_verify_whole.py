@@ -1,4 +1,4 @@
-"""`unified-clip port --verify` calls nothing the same that it has not compared."""
+"""`unified-clip verify` calls nothing the same that it has not compared."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._display import complain, safe
 from .._modes import misplaced
-from ..verify import cli
+from ..verify import cli as verify_cli
 
 if TYPE_CHECKING:
     from .clip_site import Ported, Target
@@ -20,46 +21,49 @@ if TYPE_CHECKING:
 DONE, FLAGGED, REFUSED, INTERRUPTED = 0, 1, 2, 130
 
 PORTING = "a PATH to port"
-MODES = {PORTING: ("to", "native", "diff", "write", "force", "report"), "--verify": cli.OPTIONS}
-"""By mode, the options that apply to it alone."""
+VERIFYING = "unified-clip verify"
+MODES = {PORTING: ("to", "native", "diff", "write", "force", "report"), VERIFYING: verify_cli.OPTIONS}
+"""By mode, the options that apply to it alone. `--verify` is a deprecated alias of `unified-clip verify`."""
 
 
 def add_parser(commands: Any) -> None:
-    """Tell the command line of `unified-clip port`. Nothing else is imported before it runs."""
+    """Add the command to the command line. It imports its modules when it runs."""
     port = commands.add_parser(
         "port",
-        help="rewrite the clipping in training code, and show that it kept its meaning",
-        description="Find every clip of gradients in Python source, say what it does, rewrite what can be rewritten "
-        "with certainty, and flag the rest with the lines to write. Without --write nothing is changed. Exit status: 0 "
-        "every clip that was found is rewritten; 1 some are flagged, or files could not be read; 2 the command is "
-        "wrong. With --verify: 0 the same; 1 they part; 2 a file or the command is wrong; 3 a process crashed or hung.",
+        help="rewrite gradient clipping in Python source",
+        description="Find every gradient clip in Python source, describe it, rewrite what can be rewritten with "
+        "certainty, and flag the rest with the lines to write. Without --write no file changes. Exit status: 0 every "
+        "clip was rewritten; 1 some clips were flagged, or a file could not be read; 2 the command is invalid.",
     )
-    port.add_argument("path", type=Path, nargs="?", help="a file, or a directory with all below it")
+    port.add_argument("path", type=Path, nargs="?", help="a file, or a directory, which is searched recursively")
     port.add_argument(
         "--to",
         choices=("torch", "drop-in"),
-        help="PyTorch (default), or unified_clip's functions in the framework that is there",
+        help="torch: port to PyTorch (default); drop-in: keep the framework, use unified_clip's functions",
     )
-    port.add_argument("--native", action="store_true", help="write PyTorch's own functions, not ours of the same name")
+    port.add_argument("--native", action="store_true", help="with --to torch: call PyTorch's own functions")
     output = port.add_mutually_exclusive_group()
-    output.add_argument("--diff", action="store_true", help="print the changes as a patch, in the place of the report")
-    output.add_argument("--write", action="store_true", help="change the files")
+    output.add_argument("--diff", action="store_true", help="print the changes as a patch instead of the report")
+    output.add_argument("--write", action="store_true", help="change the files in place")
     output.add_argument("--json", action="store_true", help="print the report as JSON")
-    port.add_argument("--force", action="store_true", help="write over what is not committed in git")
-    port.add_argument("--report", type=Path, metavar="FILE", help="write the report: .json, .txt or .html")
-    cli.add_arguments(port)
+    port.add_argument(
+        "--force", action="store_true", help="with --write: overwrite changes that are not committed in git"
+    )
+    port.add_argument("--report", type=Path, metavar="FILE", help="write the report to a .json, .txt or .html file")
+    port.add_argument("--verify", nargs=2, metavar=("OLD", "NEW"), help="deprecated: use unified-clip verify OLD NEW")
+    verify_cli.add_options(port, hidden=True)
     port.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    """What the command does; the exit status."""
+    """Run the command and return its exit status."""
     from .report.build import ReportError
     from .source_files import PortError
 
     if problem := _misused(options):
         return _refuse(problem)
     if options.verify:
-        return cli.run(options)
+        return _verify(options)
     try:
         return _port(options)
     except (PortError, ReportError) as error:
@@ -70,13 +74,24 @@ def _misused(options: argparse.Namespace) -> str:
     """Return why these options cannot be used together; '' if they can."""
     if options.verify and options.path is not None:
         return "--verify takes two steps and no PATH. Remove PATH, or remove --verify."
-    if problem := misplaced(options, MODES, "--verify" if options.verify else PORTING):
+    if problem := misplaced(options, MODES, VERIFYING if options.verify else PORTING):
         return problem
     if not options.verify and options.path is None:
-        return "No PATH was given. Pass the file or directory to port, or two steps to run: --verify OLD NEW."
+        return "No PATH given. Pass the file or directory to port. To compare two steps: unified-clip verify OLD NEW"
     if options.native and options.to == "drop-in":
         return "--native applies to --to torch only. Remove --native, or use --to torch."
     return misplaced(options, {"--write": ("force",)}, "--write" if options.write else "")
+
+
+def _verify(options: argparse.Namespace) -> int:
+    """Run `unified-clip verify`, and print how to type it."""
+    options.old, options.new = options.verify
+    command = ["unified-clip", "verify", options.old, options.new]
+    for name in verify_cli.OPTIONS:
+        if (value := getattr(options, name)) is not None:
+            command += [f"--{name.replace('_', '-')}", str(value)]
+    complain(f"port --verify is deprecated. Type: {shlex.join([*command, *['--json'] * options.json])}")
+    return verify_cli.run(options)
 
 
 def _port(options: argparse.Namespace) -> int:

@@ -377,7 +377,7 @@ def _grown_rounding(place: Place) -> Finding | None:
         "rounding that has grown",
         f"the difference is {scaled:.3g} ULP of {SIZES[place.first.stage]}, and step {step} had {before:.3g} already. "
         f"Rounding grows like this, by less than {GROWTH} times at once; so does a small difference between the "
-        "optimizers. `unified-clip port --verify` compares the updates too",
+        "optimizers. `unified-clip verify` compares the updates too",
     )
 
 

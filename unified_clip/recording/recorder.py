@@ -24,7 +24,7 @@ SCHEMA = 1
 
 NO_CALLS = (
     "No unified_clip calls were recorded. Framework functions are not recorded: replace them with unified_clip's, "
-    "or use `unified-clip port --verify`."
+    "or use `unified-clip verify`."
 )
 """What a recording without calls means, and what to do."""
 

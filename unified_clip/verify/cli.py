@@ -1,4 +1,4 @@
-"""`unified-clip port --verify old.py:step new.py:step`: its options, and what it does."""
+"""The command `unified-clip verify OLD NEW`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .._display import complain
 
@@ -15,49 +15,67 @@ if TYPE_CHECKING:
     from .compare import Verified
 
 REFUSED, CRASHED, INTERRUPTED = 2, 3, 130
-"""Exit statuses: a file or the command is wrong; a process crashed or hung; somebody ended it."""
+"""Exit statuses for invalid input, for a crashed or hung process, and for Ctrl-C."""
 
 SECONDS = 600.0
 
 OPTIONS = ("weights", "batches", "steps", "map", "python_old", "python_new", "max_ulp", "out", "timeout")
-"""Options that apply to `--verify` alone. None is their default: whether one was passed can then be seen."""
+"""All options except `--json`. Their default is None, so that `unified-clip port` sees which were passed."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `--verify`, but for `--json`, which other forms of the command have too."""
-    group = parser.add_argument_group("running an old and a new training step")
-    group.add_argument("--verify", nargs=2, metavar=("OLD", "NEW"), help="two functions, as in old.py:step new.py:step")
-    group.add_argument("--weights", type=Path, help="the initial weights by name: .npz, .safetensors, .pt, ...")
-    group.add_argument("--batches", type=Path, help="an .npz file of arrays whose first axis is the step")
-    group.add_argument("--steps", type=int, help="take the first so many batches (default: all)")
-    group.add_argument("--map", type=Path, help='a TOML file of "name in the old" = "name in the new"')
+def add_parser(commands: Any) -> None:
+    """Add the command to the command line. It imports its modules when it runs."""
+    verify = commands.add_parser(
+        "verify",
+        help="run an old and a new training step, and compare their clipping",
+        description="Run two training steps on the same weights and batches, each in its own process. Compare norms, "
+        "coefficients, clipped gradients and updates, and explain the first difference. Exit status: 0 same; "
+        "1 different; 2 a file, a function or the command is invalid; 3 a process crashed or hung.",
+    )
     for side in ("old", "new"):
-        group.add_argument(f"--python-{side}", metavar="PYTHON", help=f"the interpreter for the {side} (default: this)")
-    group.add_argument("--max-ulp", type=float, help="up to so many units in the last place are the same (default: 0)")
-    group.add_argument("--out", type=Path, metavar="DIR", help="keep both recordings and the tensors in a directory")
-    group.add_argument("--timeout", type=float, help="seconds for both (default: 600)")
+        verify.add_argument(side, metavar=side.upper(), help=f"the {side} training step, as in {side}.py:step")
+    add_options(verify)
+    verify.add_argument("--json", action="store_true", help="print JSON instead of text")
+    verify.set_defaults(run=run)
+
+
+def add_options(parser: argparse.ArgumentParser, *, hidden: bool = False) -> None:
+    """Add `OPTIONS` to a parser, if `hidden` without help."""
+
+    def add(name: str, description: str, **settings: Any) -> None:
+        parser.add_argument(name, help=argparse.SUPPRESS if hidden else description, **settings)
+
+    add("--weights", "initial weights by name: .npz, .safetensors, .pt, ... (required)", type=Path, metavar="FILE")
+    add("--batches", ".npz file of arrays whose first axis is the step (required)", type=Path, metavar="FILE")
+    add("--steps", "run only the first N batches (default: all)", type=int, metavar="N")
+    add("--map", 'TOML file of parameter names, "old name" = "new name"', type=Path, metavar="FILE")
+    for side in ("old", "new"):
+        add(f"--python-{side}", f"interpreter for {side.upper()} (default: this one)", metavar="PYTHON")
+    add("--max-ulp", "ignore differences of up to N units in the last place (default: 0)", type=float, metavar="N")
+    add("--out", "keep both recordings and all tensors in this directory", type=Path, metavar="DIR")
+    add("--timeout", f"seconds for both processes together (default: {SECONDS:g})", type=float, metavar="SECONDS")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Exit status: 0 the same; 1 they part; 2 a file or the command is wrong; 3 a process crashed or hung."""
+    """Run the command and return its exit status."""
     from ..recording.runs import RunError
     from . import report
     from .run import VerifyError, WorkerError
 
     try:
         with ExitStack() as stack:
-            found = _verify(options, stack)
+            result = _verify(options, stack)
             if options.json:
-                print(json.dumps(report.as_data(found), indent=1, allow_nan=False))
+                print(json.dumps(report.as_data(result), indent=1, allow_nan=False))
             else:
-                report.show(found)
+                report.show(result)
     except (VerifyError, RunError) as error:
         return _end(str(error), REFUSED)
     except WorkerError as error:
         return _end(str(error), CRASHED)
     except KeyboardInterrupt:
         return _end("interrupted; both processes were ended", INTERRUPTED)
-    return 0 if found.is_same else 1
+    return 0 if result.is_same else 1
 
 
 def _verify(options: argparse.Namespace, stack: ExitStack) -> Verified:
@@ -69,18 +87,17 @@ def _verify(options: argparse.Namespace, stack: ExitStack) -> Verified:
 
     for name in ("weights", "batches"):
         if getattr(options, name) is None:
-            raise VerifyError(f"--verify needs --{name}: both functions are run on the same; docs/verify.md says how")
+            raise VerifyError(
+                f"No --{name} given. Both steps run on the same weights and batches. Pass --{name} FILE; see "
+                "docs/verify.md for its format."
+            )
     max_ulp = 0.0 if options.max_ulp is None else options.max_ulp
     timeout = SECONDS if options.timeout is None else options.timeout
     if not max_ulp >= 0:
         raise VerifyError(f"--max-ulp is {max_ulp}; it must be 0 or more")
     if not timeout > 0:
         raise VerifyError(f"--timeout is {timeout}; it must be more than 0")
-    pythons = (options.python_old, options.python_new)
-    scripts = [
-        run.script(side, text, python)
-        for side, text, python in zip(("old", "new"), options.verify, pythons, strict=True)
-    ]
+    scripts = [run.script(side, getattr(options, side), getattr(options, f"python_{side}")) for side in ("old", "new")]
     names = read_names(options.map) if options.map else None
     scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="unified_clip_verify_")))
     (scratch / "weights").mkdir()
@@ -88,9 +105,9 @@ def _verify(options: argparse.Namespace, stack: ExitStack) -> Verified:
     batches = run.read_batches(options.batches, options.steps)
     out = _directory(options.out) if options.out else scratch
     ran = run.run(scripts, weights, batches, out, timeout)
-    held = {name: from_array(each) for name, each in weights.items()}
+    tensors = {name: from_array(array) for name, array in weights.items()}
     steps = len(next(iter(batches.values())))
-    return compare_steps(*ran, weights=held, steps=steps, out=out, names=names, max_ulp=max_ulp)
+    return compare_steps(*ran, weights=tensors, steps=steps, out=out, names=names, max_ulp=max_ulp)
 
 
 def _directory(path: Path) -> Path:
@@ -98,11 +115,11 @@ def _directory(path: Path) -> Path:
 
     for name in ("old", "new", "old.jsonl", "new.jsonl"):
         if (path / name).exists():
-            raise VerifyError(f"{path / name} is there already; name another directory with --out, or remove it")
+            raise VerifyError(f"{path / name} exists already. Remove it, or pass another directory to --out.")
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise VerifyError(f"{path} cannot be written: {error.strerror}; name another directory with --out") from None
+        raise VerifyError(f"{path} cannot be written: {error.strerror}. Pass another directory to --out.") from None
     return path
 
 

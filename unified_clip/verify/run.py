@@ -200,7 +200,7 @@ def _not_installed(script: Script, errors: IO[bytes]) -> str:
     lines = _workers.lines_at_end(errors)
     if script.python == sys.executable or not lines or not lines[-1].startswith("ModuleNotFoundError"):
         return ""
-    return f". Install what the file imports for that interpreter: {script.python} -m {_install.command('port')}"
+    return f". Install what the file imports for that interpreter: {script.python} -m {_install.command('cli')}"
 
 
 def _read(script: Script, out: Path, steps: int) -> Ran:
