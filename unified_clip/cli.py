@@ -48,7 +48,7 @@ EXTRAS = {
 }
 """By command, the extra that has all it needs, and the modules, most of which are named like their distributions."""
 
-WITHOUT_INIT = ("out", "frameworks", "without", "timeout", "memory", "accept", "baseline", "recorded", "ported")
+WITHOUT_INIT = ("out", "frameworks", "without", "timeout", "accept", "baseline", "recorded", "ported")
 """Options of `unified-clip parity` that `init` does not take."""
 
 OUT = Path("report")
@@ -168,13 +168,6 @@ def _parity_parser(commands: Commands) -> None:
         "--timeout", type=_seconds, help="seconds that a worker may take for one result (default: what the suite says)"
     )
     parity.add_argument(
-        "--memory",
-        type=_bytes,
-        metavar="SIZE",
-        help="what all workers may take together, as in 8GiB: fewer run side by side where it is little, and one that "
-        "takes more than its share is ended (default: what the suite says, or no limit)",
-    )
-    parity.add_argument(
         "--accept",
         action="store_true",
         help="take the differences that the frameworks' own functions show into the suite's list of known ones",
@@ -282,8 +275,8 @@ def _parity(options: argparse.Namespace) -> int:
             ported = port_report.read(options.ported)
     except (schema.SuiteError, runs.RunError, port_report.ReportError) as error:
         return _refuse(str(error))
-    given = {name: value for name in ("timeout", "memory") if (value := getattr(options, name)) is not None}
-    found = dataclasses.replace(found, **given)
+    if options.timeout is not None:
+        found = dataclasses.replace(found, timeout=options.timeout)
     if problem := _unwritable(out, "parity.json"):
         return _refuse(problem)
     try:
@@ -351,15 +344,6 @@ def _seconds(text: str) -> float:
     if not 0 < seconds < math.inf:
         raise argparse.ArgumentTypeError(f"{text} is no number of seconds above 0")
     return seconds
-
-
-def _bytes(text: str) -> int:
-    from . import _limits
-
-    try:
-        return _limits.read_size(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _names(text: str) -> list[str]:

@@ -38,7 +38,6 @@ VERIFY = ["port", "--verify", "old.py:step", "new.py:step", "--weights", "w.npz"
         (["parity", "--out", "report", "init"], "--out", "unified-clip parity without init"),
         (["parity", "--frameworks", "numpy", "init"], "--frameworks", "unified-clip parity without init"),
         (["parity", "--timeout", "5", "init"], "--timeout", "unified-clip parity without init"),
-        (["parity", "--memory", "1GiB", "init"], "--memory", "unified-clip parity without init"),
         (["parity", "--accept", "init"], "--accept", "unified-clip parity without init"),
         (["parity", "--baseline", "p.json", "init"], "--baseline", "unified-clip parity without init"),
         (["parity", "--recorded", "r.jsonl", "init"], "--recorded", "unified-clip parity without init"),

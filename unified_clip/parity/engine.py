@@ -19,9 +19,8 @@ from .modes import COMPILED, DEVICE, GRAPH, HOST, IN_GRAPHS, NATIVE, PROCESSES, 
 from .report.baseline import Change
 from .suite.cases import Case
 from .suite.load import Suite
-from .workers import memory, pool
-from .workers.pool import Found
-from .workers.watch import LOOK_EVERY
+from .workers import pool
+from .workers.pool import LOOK_EVERY, Found
 
 AT_ONCE = 2
 """Workers that run side by side."""
@@ -196,7 +195,6 @@ def run(suite: Suite, progress: Progress = lambda framework, count: None) -> Run
             suite.timeout,
             lambda run, outcome: look(run, right(run.case), outcome, framework, known),
             lambda count: progress(name, count),
-            share,
         )
 
     started = datetime.now(UTC)
@@ -204,9 +202,8 @@ def run(suite: Suite, progress: Progress = lambda framework, count: None) -> Run
     jobs = [
         (name, modes) for modes in TOGETHER for name in reversed(list(suite.frameworks)) if _has(suite, name, modes)
     ]
-    at_once, share = memory.split(suite.memory, min(AT_ONCE, len(jobs)))
     pool.STOP.clear()
-    with ThreadPoolExecutor(at_once) as threads:
+    with ThreadPoolExecutor(AT_ONCE) as threads:
         try:
             pending = [(name, threads.submit(work, name, modes)) for name, modes in jobs]
             for case in suite.cases:
@@ -250,8 +247,6 @@ def _notes(suite: Suite, found: Mapping[str, Found]) -> Iterator[str]:
     for framework, one in found.items():
         for line in dict.fromkeys(one.printed):
             yield f"{framework}: its worker printed {line}, which is no result and was ignored."
-    if suite.memory is not None and not memory.IS_WATCHED:
-        yield "The limit of memory was only used to choose how many workers run side by side: it is watched on Linux."
 
 
 @dataclass(frozen=True)

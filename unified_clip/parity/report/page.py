@@ -38,7 +38,7 @@ VERDICTS = {
     "different": "a difference that should not be; of a native one that is not listed, or not as it is listed",
     "crashed": "the worker ended",
     "timed out": "the worker gave nothing for too long",
-    "out of memory": "the worker had too little memory, or took more than its share",
+    "out of memory": "the worker had too little memory",
     "unreadable": "the worker left something else than a result",
     "missing": "the framework is not installed",
 }

@@ -6,7 +6,6 @@ known = "known.toml"               differences of the natives that are known (se
                                    run, and so does one of these that no longer shows. Without it they are only told
 tolerance = 1e-5                   by how much, relatively, a native's result may be off and still be close; optional
 timeout = 120                      seconds that a worker may take for one result; optional
-memory = "8 GiB"                   what all workers may take together; optional
 
 [frameworks.torch]                 the frameworks to run, in the order of the report
 python = "../paddle/bin/python"    an interpreter of its own, or a virtual environment, relative to the directory;
@@ -31,7 +30,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..._dispatch import ADAPTERS
-from ..._limits import read_size
 from ..known import measure
 from ..known.measure import CLOSE, Known
 from ..modes import DEVICE, HOST, NATIVE, ON_REQUEST, modes_of
@@ -67,8 +65,6 @@ class Suite:
     """None: differences of the natives are told, and judged by nothing."""
 
     timeout: float = 120.0
-    memory: int | None = None
-    """Bytes that all workers may take together."""
     known_file: Path | None = None
     directory: str = ""
     """As it was given."""
@@ -94,9 +90,8 @@ def read(path: Path, *, accepting: bool = False) -> Suite:
         known = _known(directory / data.known, accepting)
     for name in sorted((named | {entry.framework for entry in known or []}) - frameworks.keys()):
         raise SuiteError(f"{FILE}: there is no framework {name!r}, which a case or a known difference names")
-    most = read_size(data.memory) if data.memory else None
     known_file = directory / data.known if data.known else None
-    return Suite(found, frameworks, known, data.timeout, most, known_file, str(path))
+    return Suite(found, frameworks, known, data.timeout, known_file, str(path))
 
 
 def _matching(directory: Path, pattern: str) -> Sequence[Path]:

@@ -10,7 +10,6 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 from packaging.requirements import InvalidRequirement, Requirement
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from ..._limits import read_size
 from ...config import documents
 from ...config.validation import first_error
 from ...config.validation import no_such as no_such
@@ -163,15 +162,13 @@ class SuiteFile(CasesFile):
     known: Name | None = None
     timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 120.0
     tolerance: Tolerance = 1e-5
-    memory: str | None = None
+    memory: Any = None
     frameworks: Annotated[dict[str, FrameworkTable], Field(min_length=1)]
 
     @field_validator("memory")
     @classmethod
-    def _amount(cls, text: str | None) -> str | None:
-        if text is not None:
-            read_size(text)
-        return text
+    def _removed(cls, value: Any) -> Any:
+        raise ValueError("this setting was removed. Limit the memory of the command with `ulimit -v` or a cgroup")
 
 
 class KnownTable(Table):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -25,11 +26,18 @@ from ...tensors.files.memmap import place_of
 from ...tensors.types import Dense, UnreadableError, densify
 from ..outcome import Failure, Outcome
 from ..suite.cases import Case
-from .memory import OUT_OF_MEMORY
-from .watch import LOOK_EVERY, Watch
+from .printed import Printed
 
 STARTS = 4
 """How often a worker is started before the remaining cases share the verdict of the last one."""
+
+LOOK_EVERY = 0.1
+"""Seconds between two looks for new results."""
+
+OUT_OF_MEMORY = re.compile(
+    r"MemoryError|bad_alloc|OutOfMemory|ResourceExhausted|RESOURCE_EXHAUSTED|n[o']t allocate memory"
+)
+"""Messages of Python, C++ and the frameworks when memory runs out."""
 
 STOP = threading.Event()
 """Set to end all workers, and not start them again."""
@@ -70,10 +78,8 @@ def run(
     timeout: float,
     take: Take = lambda run, outcome: outcome,
     progress: Callable[[int], Any] = lambda count: None,
-    memory: int | None = None,
 ) -> Found:
-    """All runs on one framework. `timeout`: seconds without a new result; `progress` is told of each batch of them;
-    `memory`: bytes that the worker may take.
+    """All runs on one framework. `timeout`: seconds without a new result; `progress` is told of each batch of them.
 
     Results are taken, and their files deleted, while the worker goes on: all of them may be more than a disk holds.
     """
@@ -82,7 +88,7 @@ def run(
     starts = 0
     while remaining:
         starts += 1
-        failure, started = _start(worker, remaining, timeout, take, progress, Watch(memory), found)
+        failure, started = _start(worker, remaining, timeout, take, progress, found)
         if remaining:
             failure = failure or Failure("unreadable", "the worker ended without a result for this case")
             hopeless = starts == STARTS or not started
@@ -103,7 +109,6 @@ def _start(
     timeout: float,
     take: Take,
     progress: Callable[[int], Any],
-    watch: Watch,
     found: Found,
 ) -> tuple[Failure | None, bool]:
     """Start a worker once; move what it finished from `remaining` to `found`. How it failed; whether it got going."""
@@ -124,10 +129,11 @@ def _start(
             progress(len(numbers))
             return bool(numbers)
 
+        printed = Printed()
         search = _workers.search_path(worker[0], package)
-        failure = _run_once([*worker, str(job), str(out)], search, timeout, collect, watch)
+        failure = _run_once([*worker, str(job), str(out)], search, timeout, collect, printed)
         collect()
-        found.printed += filter(None, [watch.printed])
+        found.printed += filter(None, [printed.first_line])
         start_failure = _read_start(out, found)
         return start_failure or failure, (out / "worker.json").exists() and not start_failure
 
@@ -172,7 +178,7 @@ def write_job(job: Path, runs: Mapping[int, Run]) -> None:
 
 
 def _run_once(
-    arguments: Sequence[str], search: str, timeout: float, collect: Callable[[], bool], watch: Watch
+    arguments: Sequence[str], search: str, timeout: float, collect: Callable[[], bool], printed: Printed
 ) -> Failure | None:
     with tempfile.TemporaryFile() as errors:
         try:
@@ -181,15 +187,13 @@ def _run_once(
             return Failure("missing", f"{arguments[0]} cannot be started: {error.strerror}")
         where = ""
         try:
-            watch.begin(process)
+            printed.begin(process)
             code = _wait(process, timeout, collect)
             if code is None:
                 where = _workers.where_it_is(process, errors)
         finally:
             _workers.end(process)
-            watch.end()
-        if watch.is_over:
-            return Failure("out of memory", watch.told)
+            printed.end()
         if code is None:
             return Failure("timed out", f"no new result in {timeout:g} seconds; {where or _workers.last_lines(errors)}")
         return None if code == 0 else _crashed(code, errors)
