@@ -33,11 +33,11 @@ suite-jax: SETTING = $(if $(NIGHTLY),,JAX_DISABLE_MOST_OPTIMIZATIONS=1)
 suite-%: export UNIFIED_CLIP_NATIVE = 1
 suite-%: $(VENV)/package
 	@echo "== $*"
-	$(SETTING) $(PYTEST) tests/contract tests/frameworks tests/integrations --framework $*
+	$(SETTING) $(PYTEST) tests/contract tests/frameworks tests/distributed tests/integrations --framework $*
 
 suite-unit: $(VENV)/package
 	@echo "== the parts that need no framework"
-	$(PYTEST) tests/unit
+	$(PYTEST) tests/unit tests/docs tests/meta
 
 lint: $(VENV)/package
 	$(BIN)/ruff check .
@@ -99,8 +99,8 @@ kernels-%: PRELOAD = $(shell g++ -print-file-name=$(if $(filter thread,$*),libts
 	$(shell g++ -print-file-name=libstdc++.so)
 kernels-x86-64 kernels-x86-64-v3: FLAGS = -march=$*
 kernels-x86-64 kernels-x86-64-v3: PRELOAD =
-kernels-%: TESTS = $(wildcard tests/unit/test_native*.py)
-kernels-thread: TESTS = tests/unit/test_native.py tests/unit/test_native_lists.py
+kernels-%: TESTS = $(wildcard tests/unit/native/test_*.py)
+kernels-thread: TESTS = tests/unit/native/test_native.py tests/unit/native/test_native_lists.py
 kernels-%: export UNIFIED_CLIP_NATIVE = 1
 kernels-%:
 	@echo "== the kernels' tests, built with $(FLAGS)"
@@ -108,7 +108,7 @@ kernels-%:
 		-C build-dir=build/$@/cmake -C cmake.define.CMAKE_CXX_FLAGS="$(FLAGS) -DCLIP_WIDE=" .
 	LD_PRELOAD="$(PRELOAD)" ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 TSAN_OPTIONS=halt_on_error=1 \
 		PYTHONPATH=build/$@/site $(BIN)/pytest -q -p no:cacheprovider --capture=sys \
-		--deselect tests/unit/test_native_lists.py::test_memory_of_results_is_used_again_and_given_back \
+		--deselect tests/unit/native/test_native_lists.py::test_memory_of_results_is_used_again_and_given_back \
 		$(TESTS) tests/frameworks/test_torch_whole.py --framework torch
 
 # What users get: a source archive, a wheel from it, built in isolation, and tests where there is nothing but NumPy. Without
@@ -121,7 +121,7 @@ wheel-test:
 	UNIFIED_CLIP_NATIVE=1 $(WHEEL)/bin/python -m build --outdir $(WHEEL)/dist .
 	$(WHEEL)/bin/pip install -q --group test $(WHEEL)/dist/*.whl
 	UNIFIED_CLIP_NATIVE=1 $(WHEEL)/bin/pytest -q -p no:cacheprovider --framework numpy \
-		tests/unit/test_native*.py tests/contract
+		tests/unit/native tests/contract
 	CXX=false $(WHEEL)/bin/pip install -q --no-deps --force-reinstall $(WHEEL)/dist/*.tar.gz
 	$(WHEEL)/bin/python -Pc 'import unified_clip; assert not unified_clip.native_available()'
 	! UNIFIED_CLIP_NATIVE=1 CXX=false $(WHEEL)/bin/pip install -q --no-deps --force-reinstall $(WHEEL)/dist/*.tar.gz 2> /dev/null

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
-from kits import KITS, Kit
-from worlds import World
+from support.kits import KITS, Kit
+from support.processes.worlds import World
 
 settings.register_profile(
     "contract", deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
@@ -19,7 +19,9 @@ settings.register_profile(
 settings.register_profile("compiled", settings.get_profile("contract"), max_examples=25)
 settings.register_profile("change", settings.get_profile("contract"), max_examples=25)
 settings.load_profile("contract")
-pytest.register_assert_rewrite("keras_cases", "clip_cases", "page_examples", "verify_pairs")
+pytest.register_assert_rewrite(
+    "support.clip_cases", "support.page_examples", "support.port.verify_pairs", "support.trainers.keras_cases"
+)
 
 NEED_CLI = (
     "contract/test_config.py", "contract/test_known_differences.py", "contract/test_parity_adapter.py",
@@ -27,6 +29,9 @@ NEED_CLI = (
 )  # fmt: skip
 collect_ignore = [] if find_spec("pydantic") else list(NEED_CLI)
 """What needs the extra `cli`."""
+
+OF_ONE_FRAMEWORK = ("frameworks", "distributed", "integrations")
+"""Directories whose files are each for one framework, which their names begin with."""
 
 KIT = pytest.StashKey[Kit]()
 
@@ -51,9 +56,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """`test_torch_*.py` is collected for `--framework torch` only: no other process may import it."""
-    of_one = collection_path.parent.name in ("frameworks", "integrations") and collection_path.name.startswith("test_")
+    name = collection_path.name
+    of_one = collection_path.parent.name in OF_ONE_FRAMEWORK and name.startswith("test_")
     framework = config.getoption("--framework").removesuffix("-x64")
-    return True if of_one and not collection_path.name.startswith(f"test_{framework}_") else None
+    return True if of_one and not name.startswith(f"test_{framework}_") else None
 
 
 @pytest.fixture(scope="session")
@@ -64,7 +70,7 @@ def kit(request: pytest.FixtureRequest) -> Kit:
 @pytest.fixture(scope="session")
 def torch_worlds() -> Iterator[Callable[[int], World]]:
     """So many processes of PyTorch as are asked for, which all tests share: none may end or be left out of step."""
-    import torch_sharded
+    from support.processes import torch_sharded
 
     with torch_sharded.worlds() as of:
         yield of

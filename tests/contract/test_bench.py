@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kits import Kit, in_a_new_process
+from support.kits import Kit, in_a_new_process
 
 from unified_clip.bench import lists, measure, worker
 from unified_clip.bench.measure import Pair

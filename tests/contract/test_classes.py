@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import reference
-from kits import Kit
+from support import reference
+from support.kits import Kit
 
 from unified_clip import ClipWarning
 

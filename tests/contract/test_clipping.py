@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 import pytest
-import reference
-from kits import Kit
+from support import reference
+from support.kits import Kit
 
 EPS = 1e-6
 

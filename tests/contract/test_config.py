@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import reference
 from hypothesis import given
 from hypothesis import strategies as st
-from kits import Kit
+from support import reference
+from support.kits import Kit
 
 import unified_clip
 from unified_clip import ClipConfig, ClipWarning, NonFiniteNormError, monitor

@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 import numpy as np
 import pytest
-from kits import Kit
+from support.kits import Kit
 
 import unified_clip
 

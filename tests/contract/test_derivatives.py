@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import reference
-from kits import Kit
+from support import reference
+from support.kits import Kit
 
 
 @pytest.fixture(autouse=True)

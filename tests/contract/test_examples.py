@@ -7,8 +7,8 @@ import math
 
 import numpy as np
 import pytest
-import reference
-from kits import Kit
+from support import reference
+from support.kits import Kit
 
 
 def test_two_parameters_of_two_elements(kit: Kit) -> None:

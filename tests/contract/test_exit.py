@@ -1,7 +1,7 @@
 """A process may end while a daemon thread clips."""
 
 import pytest
-from kits import Kit, in_a_new_process
+from support.kits import Kit, in_a_new_process
 
 pytestmark = pytest.mark.nightly
 
@@ -11,7 +11,7 @@ import threading
 import time
 
 import numpy as np
-from kits import KITS
+from support.kits import KITS
 
 kit = KITS[{name!r}]()
 gradients = [kit.tensor(np.ones(1 << 20))] * 100

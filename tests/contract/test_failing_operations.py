@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kits import Kit
+from support.kits import Kit
 
 from unified_clip import ClipConfig, PartlyClippedError
 

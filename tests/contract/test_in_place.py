@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from kits import Kit
+from support.kits import Kit
 
 import unified_clip
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from kits import Kit
+from support.kits import Kit
 
 from unified_clip.parity.judge import oracle
 from unified_clip.parity.known import measure

@@ -10,7 +10,7 @@ import pickle
 
 import numpy as np
 import pytest
-from kits import Kit, in_a_new_process
+from support.kits import Kit, in_a_new_process
 
 import unified_clip
 

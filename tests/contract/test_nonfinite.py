@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kits import Kit
+from support.kits import Kit
 
 INF, NAN = math.inf, math.nan
 

@@ -7,10 +7,10 @@ import random
 
 import numpy as np
 import pytest
-import reference
 from hypothesis import given
 from hypothesis import strategies as st
-from kits import Kit
+from support import reference
+from support.kits import Kit
 
 NEAR_A_BOUNDARY = [2.0**24, 2.0**12, 2.0**12] + 70 * [2.0**-3]
 """Just above the middle between two float32: float64 sums give either, depending on the order."""

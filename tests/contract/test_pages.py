@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
-from kits import Kit, in_a_new_process
+from support.kits import Kit, in_a_new_process
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = ("torch", "tensorflow", "paddle", "jax")

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kits import Kit
-from parity_cases import case, dense
+from support.kits import Kit
+from support.parity.cases import case, dense
 
 from unified_clip.parity import outcome
 from unified_clip.parity.adapters.base import Adapter

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from kits import KITS, Kit
+from support.kits import KITS, Kit
 
 README = Path(__file__).parent.parent.parent / "README.md"
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import reference
-from kits import Kit
+from support import reference
+from support.kits import Kit
 
 import unified_clip
 from unified_clip import _safetensors

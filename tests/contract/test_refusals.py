@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from kits import Kit
+from support.kits import Kit
 
 import unified_clip
 

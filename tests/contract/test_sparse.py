@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import reference
 from hypothesis import given
 from hypothesis import strategies as st
-from kits import Kit
+from support import reference
+from support.kits import Kit
 
 ROWS, VALUES, HEIGHT = [1, 1, 2], [[3.0], [4.0], [24.0]], 4
 TOLERANCE = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-22, "float64": 1e-9}

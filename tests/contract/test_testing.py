@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kits import Kit
+from support.kits import Kit
 
 from unified_clip.testing import assert_gradients_equal
 

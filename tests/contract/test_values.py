@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 import pytest
-import reference
-from kits import Kit
+from support import reference
+from support.kits import Kit
 
 VALUES = [-math.inf, -3.0, -1.1, -0.5, -0.0, 0.0, 0.3, 1.1, 2.0, math.inf, math.nan]
 

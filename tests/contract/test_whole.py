@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import reference
-from kits import FLOATING, Kit
+from support import reference
+from support.kits import FLOATING, Kit
 
 import unified_clip
 from unified_clip._core.ops import Ops

@@ -12,7 +12,7 @@ import pytest
 def eager() -> list[Any]:
     """Paddle's eager tensors, made before `static`: in static mode that would end the process."""
     import paddle
-    from paddle_programs import tensor
+    from support.paddle_programs import tensor
 
     return [tensor([3.0, 4.0]), paddle.sparse.sparse_coo_tensor([[1, 1, 2]], tensor([3.0, 4.0, 24.0]), [4])]
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from jax.experimental.sparse import BCOO
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
-from kits import Kit
+from support.kits import Kit
 
 import unified_clip.jax as uc
 

@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import reference
 from jax import lax
-from kits import Kit
-from tiers import nightly
+from support import reference
+from support.kits import Kit
+from support.tiers import nightly
 
 import unified_clip
 import unified_clip.jax as uc

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import port_natives
+from support.port import natives as port_natives
 
 
 def test_the_functions_that_are_found_are_there_with_the_parameters_that_are_known() -> None:

@@ -12,7 +12,7 @@ import optax
 import pytest
 from jax.experimental.sparse import BCOO
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from kits import Kit, in_a_new_process
+from support.kits import Kit, in_a_new_process
 
 import unified_clip
 import unified_clip.jax as uc

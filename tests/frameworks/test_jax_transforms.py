@@ -14,7 +14,7 @@ import numpy as np
 import optax
 import pytest
 from jax.experimental.sparse import BCOO
-from kits import Kit, in_a_new_process
+from support.kits import Kit, in_a_new_process
 
 import unified_clip.jax as uc
 from unified_clip import NonFiniteNormError

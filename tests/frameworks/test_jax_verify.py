@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from verify_pairs import NUMPY, calls, greatest, verified
+from support.port.verify_pairs import NUMPY, calls, greatest, verified
 
 pytest.importorskip("optax")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import port_natives
+from support.port import natives as port_natives
 
 GONE = {"paddle.nn.clip_by_norm", "paddle.nn.ClipGradBase"}
 MODULES = {"paddle.nn.utils.clip_grad_norm_.clip_grad_norm_", "paddle.nn.utils.clip_grad_value_.clip_grad_value_"}

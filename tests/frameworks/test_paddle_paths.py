@@ -12,8 +12,8 @@ from types import SimpleNamespace
 import numpy as np
 import paddle
 import pytest
-from kits import Kit
-from paddle_programs import tensor
+from support.kits import Kit
+from support.paddle_programs import tensor
 
 import unified_clip
 import unified_clip.paddle as uc

@@ -8,7 +8,7 @@ from typing import Any
 
 import paddle
 import pytest
-from paddle_programs import tensor
+from support.paddle_programs import tensor
 
 import unified_clip
 import unified_clip.paddle as uc

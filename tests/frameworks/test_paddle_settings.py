@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import paddle
 import pytest
-import reference
-from kits import Kit, in_a_new_process
-from paddle_programs import tensor
 from sklearn.datasets import load_digits
+from support import reference
+from support.kits import Kit, in_a_new_process
+from support.paddle_programs import tensor
 
 import unified_clip.paddle as uc
 from unified_clip._ops import paddle_classes

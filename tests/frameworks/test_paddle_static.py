@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import paddle
 import pytest
-from kits import Kit
-from paddle_programs import program, tensor
+from support.kits import Kit
+from support.paddle_programs import program, tensor
 
 import unified_clip.paddle as uc
 from unified_clip._ops import paddle_ops

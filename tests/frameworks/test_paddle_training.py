@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import paddle
 import pytest
-from kits import Kit
-from paddle_programs import program, tensor
+from support.kits import Kit
+from support.paddle_programs import program, tensor
 
 import unified_clip.paddle as uc
 

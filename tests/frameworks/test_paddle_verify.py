@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from verify_pairs import NUMPY, TORCH, calls, greatest, mistakes, needs_torch, verified
+from support.port.verify_pairs import NUMPY, TORCH, calls, greatest, mistakes, needs_torch, verified
 
 DYGRAPH = """
 import paddle

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import paddle
 import pytest
-from kits import Kit
+from support.kits import Kit
 
 import unified_clip
 import unified_clip.paddle as uc

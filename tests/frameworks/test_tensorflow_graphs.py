@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from kits import Kit, in_a_new_process
-from tiers import nightly
+from support.kits import Kit, in_a_new_process
+from support.tiers import nightly
 
 import unified_clip.tensorflow as uc
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import port_natives
 import tensorflow as tf
+from support.port import natives as port_natives
 
 from unified_clip.port.catalog import KERAS_RULES, native
 

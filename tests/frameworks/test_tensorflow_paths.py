@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from kits import Kit
+from support.kits import Kit
 
 import unified_clip.tensorflow as uc
 from unified_clip._ops.tensorflow_ops import OPS

@@ -7,7 +7,7 @@ import math
 
 import pytest
 import torch
-from kits import Kit
+from support.kits import Kit
 
 import unified_clip.torch as uc
 

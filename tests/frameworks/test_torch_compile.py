@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from kits import Kit, in_a_new_process
+from support.kits import Kit, in_a_new_process
 from torch._dynamo.testing import CompileCounterWithBackend
 
 import unified_clip.torch as uc

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from kits import Kit
+from support.kits import Kit
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from format_samples import DATA
+from support.config.format_samples import DATA
 
 from unified_clip import ClipConfig
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import port_natives
+from support.port import natives as port_natives
 
 APEX = {"apex.contrib.clip_grad.clip_grad_norm_", "apex.contrib.clip_grad.clip_grad.clip_grad_norm_"}
 """Functions of a package that is not installed."""

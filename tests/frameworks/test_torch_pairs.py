@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import reference
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
-from kits import Kit
+from support import reference
+from support.kits import Kit
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from kits import Kit
+from support.kits import Kit
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_map_only

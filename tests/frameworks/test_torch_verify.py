@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from verify_pairs import NUMPY, TORCH, calls, greatest, mistakes, verified
+from support.port.verify_pairs import NUMPY, TORCH, calls, greatest, mistakes, verified
 
 from unified_clip.cli import main
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from kits import Kit
+from support.kits import Kit
 
 import unified_clip
 import unified_clip.torch as uc

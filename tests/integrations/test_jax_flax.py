@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from clip_cases import LINEAR, assert_told, by_numpy
 from flax import linen, nnx
 from flax.training.train_state import TrainState
+from support.clip_cases import LINEAR, assert_told, by_numpy
 
 from unified_clip import ClipConfig
 from unified_clip.integrations.optax_transforms import last, rate

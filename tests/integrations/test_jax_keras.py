@@ -13,9 +13,9 @@ from pathlib import Path
 
 import keras
 import numpy as np
-from clip_cases import gradients
-from keras_cases import *  # noqa: F403
-from keras_cases import in_graph, variables
+from support.clip_cases import gradients
+from support.trainers.keras_cases import *  # noqa: F403
+from support.trainers.keras_cases import in_graph, variables
 
 import unified_clip
 from unified_clip import ClipConfig

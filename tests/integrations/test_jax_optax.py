@@ -12,7 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from clip_cases import (
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax.experimental.sparse import BCOO
+from support.clip_cases import (
     CONFIGS,
     NONFINITE,
     ONE_OVERFLOWS,
@@ -23,10 +26,7 @@ from clip_cases import (
     gradients,
     overflowing,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from jax.experimental.sparse import BCOO
-from kits import Kit
+from support.kits import Kit
 
 from unified_clip import ClipConfig, NonFiniteNormError
 from unified_clip.integrations import optax_transforms

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from page_examples import examples, printed
+from support.page_examples import examples, printed
 
 pytestmark = pytest.mark.nightly
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import paddle
 import pytest
-from clip_cases import CONFIGS, LINEAR, NONFINITE, SHAPES, STEPS, assert_equal, by_numpy, gradients
-from kits import Kit
+from support.clip_cases import CONFIGS, LINEAR, NONFINITE, SHAPES, STEPS, assert_equal, by_numpy, gradients
+from support.kits import Kit
 
 from unified_clip import ClipConfig, NonFiniteNormError
 from unified_clip.integrations import paddle_optimizers

@@ -13,9 +13,9 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from clip_cases import LINEAR
-from keras_cases import *  # noqa: F403
-from keras_cases import INPUTS, TARGETS, network
+from support.clip_cases import LINEAR
+from support.trainers.keras_cases import *  # noqa: F403
+from support.trainers.keras_cases import INPUTS, TARGETS, network
 
 from unified_clip import ClipConfig
 

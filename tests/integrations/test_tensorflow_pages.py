@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from page_examples import examples, printed
+from support.page_examples import examples, printed
 
 pytestmark = pytest.mark.nightly
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedType
-from torch_training import DATA, RATE, SCALE, Model, batches, config, plain_records, recorded
+from support.trainers.torch_training import DATA, RATE, SCALE, Model, batches, config, plain_records, recorded
 
 from unified_clip import ClipConfig
 from unified_clip.integrations import torch_scaling

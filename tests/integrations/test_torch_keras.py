@@ -8,6 +8,6 @@ import pytest
 
 os.environ["KERAS_BACKEND"] = "torch"
 
-from keras_cases import *  # noqa: F403
+from support.trainers.keras_cases import *  # noqa: F403
 
 pytestmark = pytest.mark.nightly

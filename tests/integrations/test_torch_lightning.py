@@ -15,7 +15,7 @@ import pytest
 import torch
 from lightning.pytorch.plugins.precision import MixedPrecision
 from lightning.pytorch.strategies import DeepSpeedStrategy, XLAStrategy
-from torch_training import DATA, RATE, SCALE, Model, config, plain_records, recorded, rows
+from support.trainers.torch_training import DATA, RATE, SCALE, Model, config, plain_records, recorded, rows
 
 from unified_clip import ClipConfig
 from unified_clip.integrations import lightning_callback

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed
-from torch_training import RATE, SCALE, Model, batches, config, plain_records, recorded
+from support.trainers.torch_training import RATE, SCALE, Model, batches, config, plain_records, recorded
 
 from unified_clip import ClipConfig, ClipWarning
 from unified_clip.errors import NonFiniteNormError

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from torch_training import EXAMPLES, plain_records
+from support.trainers.torch_training import EXAMPLES, plain_records
 
 from unified_clip.integrations import accelerate_clip, torch_optimizers
 

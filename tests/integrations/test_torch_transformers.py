@@ -13,7 +13,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.state import PartialState
 from accelerate.utils import DistributedType
-from torch_training import DATA, RATE, SCALE, Model, batches, config, plain_records, recorded
+from support.trainers.torch_training import DATA, RATE, SCALE, Model, batches, config, plain_records, recorded
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from unified_clip import ClipConfig

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gradient_files import PROGRAMS, START, Found
-from kits import in_a_new_process
+from support.kits import in_a_new_process
+from support.parity.gradient_files import PROGRAMS, START, Found
 
 from unified_clip.tensors import files
 

@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from parity_cases import suite
+from support.parity.cases import suite
 
 from unified_clip import _display, cli
 from unified_clip.parity.workers import pool

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gradient_files import Found, write_safetensors
-from parity_cases import ONE_CASE, suite
+from support.parity.cases import ONE_CASE, suite
+from support.parity.gradient_files import Found, write_safetensors
 
 from unified_clip import _limits, cli
 from unified_clip.parity.report import recorded_plot

@@ -1,0 +1,144 @@
+"""Paddle's fleet: parameters that tensor-parallel, pipeline and sharding processes hold are clipped by one norm."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support import reference
+from support.processes import paddle_sharded
+from support.processes.paddle_sharded import Held
+from support.processes.worlds import World
+
+import unified_clip.numpy as whole
+
+# of two processes each: with four, Paddle's `fleet.init` mostly fails or does not return on the CPU
+DEGREES = {
+    "two parts": {"mp_degree": 2},
+    "two stages": {"pp_degree": 2},
+    "sharding": {"sharding_degree": 2},
+}
+
+
+@pytest.fixture(scope="module")
+def worlds() -> Iterator[Callable[[str], World]]:
+    made: dict[str, World] = {}
+
+    def of(name: str) -> World:
+        if name not in made:
+            degrees = DEGREES[name]
+            made[name] = World(functools.partial(paddle_sharded.start_fleet, **degrees), math.prod(degrees.values()))
+        return made[name]
+
+    yield of
+    for world in made.values():
+        world.close()
+
+
+def gathered(parts: list[Held]) -> list[np.ndarray]:
+    """The whole gradients, from those of the two processes that hold a model in parts."""
+    return [
+        first[0] if first[1] is None else np.concatenate([first[0], second[0]], first[1])
+        for first, second in zip(*parts, strict=True)
+    ]
+
+
+def with_axes(arrays: list[np.ndarray], held: Held) -> Held:
+    return [(array, axis) for array, (_, axis) in zip(arrays, held, strict=True)]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("limit", [1.5, 1e6])
+def test_the_optimizer_of_fleet_clips_by_the_norm_of_the_whole_model(
+    worlds: Callable[[str], World], limit: float, dtype: str
+) -> None:
+    found = worlds("two parts").run(paddle_sharded.fleet_stepped, "GradientClipByGlobalNorm", limit, dtype)
+    before = gathered([each[0] for each in found[:2]])
+    expected = whole.GradientClipByGlobalNorm(limit)([("", array) for array in before])
+    for first in range(0, len(found), 2):
+        after = gathered([with_axes(each[1], each[0]) for each in found[first : first + 2]])
+        for got, (_, wanted) in zip(after, expected, strict=True):
+            np.testing.assert_array_equal(got, wanted, strict=True)
+    assert [calls for _, _, calls in found] == [["all_reduce"]] * 2
+
+
+@pytest.mark.parametrize("group", ["auto", "model"])
+def test_attributes_tell_who_counts_what(worlds: Callable[[str], World], group: str) -> None:
+    found = worlds("two parts").run(paddle_sharded.fleet_clipped, group, 1.5, True)
+    before = gathered([each[1] for each in found[:2]])
+    expected = [array.copy() for array in before]
+    whole.clip_grad_norm_(expected, 1.5)
+    after = gathered([with_axes(each[2], each[1]) for each in found[:2]])
+    for got, wanted in zip(after, expected, strict=True):
+        np.testing.assert_array_equal(got, wanted, strict=True)
+    assert {(norm, *calls) for norm, _, _, calls in found} == {(reference.norm(before), "all_reduce")}
+
+
+def test_parts_are_clipped_by_the_norm_of_the_whole_parameter(worlds: Callable[[str], World]) -> None:
+    found = worlds("two parts").run(paddle_sharded.fleet_stepped, "GradientClipByNorm", 0.5)
+    expected = whole.GradientClipByNorm(0.5)([("", array) for array in gathered([each[0] for each in found])])
+    after = gathered([with_axes(each[1], each[0]) for each in found])
+    for got, (_, wanted) in zip(after, expected, strict=True):
+        np.testing.assert_array_equal(got, wanted, strict=True)
+
+
+def test_a_configuration_clips_by_the_same_norm(worlds: Callable[[str], World]) -> None:
+    for found, expected in worlds("two parts").run(paddle_sharded.fleet_by_config, 1.0):
+        assert found == expected > 1
+
+
+def test_the_process_itself_can_be_asked_for(worlds: Callable[[str], World]) -> None:
+    for norm, before, _, calls in worlds("two parts").run(paddle_sharded.fleet_clipped, None, 1.5, None):
+        assert (norm, calls) == (reference.norm([array for array, _ in before]), [])
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_stages_of_a_pipeline_share_one_norm(worlds: Callable[[str], World], frozen: bool) -> None:
+    """What both have is counted by the first."""
+    first, second = ([np.full(4, each, np.float32) for each in pair] for pair in ((3, 7), (4, 7)))
+    counted = second[:1] if frozen else [*first, second[0]]
+    n = reference.norm(counted)
+    given = [[] if frozen else first, second]
+    for (found, calls), own in zip(worlds("two stages").run(paddle_sharded.stages, frozen), given, strict=True):
+        assert calls == ["all_reduce"]
+        expected, _ = whole.clip_by_global_norm(own, 1.0, n)
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_sharded_optimizers_clip_by_one_norm(worlds: Callable[[str], World]) -> None:
+    found = worlds("sharding").run(paddle_sharded.fleet_stepped, "GradientClipByGlobalNorm", 1.5)
+    assert [calls for _, _, calls in found] == [["all_reduce"]] * 2
+    before = [array for held, _, _ in found for array, _ in held]
+    expected = whole.GradientClipByGlobalNorm(1.5)([("", array) for array in before])
+    for got, (_, wanted) in zip([array for _, after, _ in found for array in after], expected, strict=True):
+        np.testing.assert_array_equal(got, wanted, strict=True)
+
+
+@pytest.mark.parametrize("name", ["clip_grad_value_", "GradientClipByNorm"])
+def test_sharded_gradients_are_not_clipped_one_by_one_before_they_are_added_up(
+    worlds: Callable[[str], World], name: str
+) -> None:
+    for found in worlds("sharding").attempt(paddle_sharded.fleet_in_place, name):
+        assert "none is complete before; give the optimizer grad_clip=" in str(found)
+
+
+def test_norms_of_whole_parameters_are_recorded(worlds: Callable[[str], World], tmp_path: Path) -> None:
+    found = worlds("two parts").run(paddle_sharded.fleet_recorded, str(tmp_path))
+    before = gathered([each[0] for each in found])
+    for _, norm, norms in found:
+        assert norm == reference.norm(before)
+        assert list(norms.values()) == [reference.norm([array]) for array in before]
+
+
+def test_sharded_gradients_are_refused_before_they_are_added_up(worlds: Callable[[str], World]) -> None:
+    for found in worlds("sharding").attempt(paddle_sharded.fleet_clipped, "auto", 1.5, None):
+        assert "none is complete before; give the optimizer grad_clip=" in str(found)
+
+
+def test_paddle_ignores_float64_there(worlds: Callable[[str], World]) -> None:
+    for kept in worlds("two parts").run(paddle_sharded.fleet_by_paddle, 1.0, "float64"):
+        assert all(0.9999 < each < 1 for each in kept)

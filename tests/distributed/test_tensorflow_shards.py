@@ -1,0 +1,197 @@
+"""TensorFlow: gradients added up over replicas have the norm, and are clipped to the bits, of those on one device."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from support import reference
+from support.processes import tensorflow_replicas as replicas
+from support.processes.worlds import World
+from support.tiers import nightly
+
+import unified_clip.numpy as whole
+import unified_clip.tensorflow as uc
+
+LAYOUTS = {"1 replica": (1, 1), "2 replicas": (2, 1), "4 replicas": (4, 1), "2 processes": (0, 2)}
+"""How many replicas a process has, 0 for the one of `MultiWorkerMirroredStrategy`, and how many processes there are."""
+
+Worlds = Callable[[str], World]
+
+layouts = pytest.mark.parametrize("layout", ["2 replicas", "2 processes", *nightly("1 replica", "4 replicas")])
+graphs = pytest.mark.parametrize("graph", [False, True], ids=["eager", "graph"])
+
+
+@pytest.fixture(scope="module")
+def worlds() -> Iterator[Worlds]:
+    made: dict[str, World] = {}
+
+    def of(layout: str) -> World:
+        if layout not in made:
+            each, processes = LAYOUTS[layout]
+            made[layout] = World(functools.partial(replicas.start, each), processes)
+        return made[layout]
+
+    yield of
+    for world in made.values():
+        world.close()
+
+
+def count(layout: str) -> int:
+    return LAYOUTS[layout][0] or LAYOUTS[layout][1]
+
+
+def arrays() -> list[np.ndarray]:
+    random = np.random.default_rng(3)
+    shapes = [(7, 5), (53,), (1, 3), (129, 17), (2, 3, 4)]
+    return [(random.standard_normal(shape) * 3.0**number).astype("float32") for number, shape in enumerate(shapes)]
+
+
+def parts(whole: list[np.ndarray], number: int) -> list[list[np.ndarray]]:
+    """What several replicas have, so that the sum is exact: each element is of one of them."""
+    owners = [np.arange(array.size).reshape(array.shape) % number for array in whole]
+    return [
+        [np.where(owner == rank, array, 0).astype(array.dtype) for array, owner in zip(whole, owners, strict=True)]
+        for rank in range(number)
+    ]
+
+
+BIG = [2.0**24, 2.0**12, 2.0**12]
+COUNTER_EXAMPLE = np.array(BIG + [2.0**-3] * 70, np.float32)
+"""Its norm is just above the middle between two float32, where a float64 sum depends on who adds what."""
+
+
+@graphs
+@pytest.mark.parametrize("p", [2.0, math.inf])
+@layouts
+def test_every_replica_has_the_norm_and_the_gradients_of_one_device(
+    worlds: Worlds, layout: str, p: float, graph: bool
+) -> None:
+    expected = arrays()
+    n = whole.clip_grad_norm_(expected, 1.5, p)
+    assert float(n) == reference.norm(arrays(), p)
+    found = worlds(layout).run(replicas.clipped, parts(arrays(), count(layout)), 1.5, p, graph)
+    each = [replica for process in found for replica in process]
+    assert len(each) == count(layout)
+    for norm, gradients in each:
+        assert norm == n
+        for got, wanted in zip(gradients, expected, strict=True):
+            np.testing.assert_array_equal(got, wanted, strict=True)
+
+
+@graphs
+@layouts
+def test_the_last_bit_does_not_depend_on_who_adds_what(worlds: Worlds, layout: str, graph: bool) -> None:
+    assert reference.norm([COUNTER_EXAMPLE]) == 2.0**24 + 2
+    given = parts([COUNTER_EXAMPLE], count(layout))
+    for process in worlds(layout).run(replicas.clipped, given, 1.0, 2.0, graph):
+        assert [norm for norm, _ in process] == [2.0**24 + 2] * len(process)
+
+
+@graphs
+@layouts
+def test_a_model_after_a_backward_pass(worlds: Worlds, layout: str, graph: bool) -> None:
+    found = worlds(layout).run(replicas.backward, 0.5, graph)
+    each = [replica for process in found for replica in process]
+    for gradients, norm, clipped in each:
+        expected, n = whole.clip_by_global_norm(gradients, 0.5)
+        assert norm == n == reference.norm(gradients)
+        for got, wanted, same in zip(clipped, expected, each[0][2], strict=True):
+            np.testing.assert_array_equal(got, wanted, strict=True)
+            np.testing.assert_array_equal(got, same, strict=True)
+
+
+@layouts
+def test_nothing_is_sent_to_clip(worlds: Worlds, layout: str) -> None:
+    for before, after in worlds(layout).run(replicas.collectives):
+        assert before == after
+        assert (before > 0) == (layout != "1 replica")
+
+
+@graphs
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("layout", ["2 replicas", "2 processes"])
+def test_what_is_not_finite_on_one_replica_is_known_to_all(
+    worlds: Worlds, layout: str, value: float, graph: bool
+) -> None:
+    given = parts(arrays(), 2)
+    given[1][0][3, 2] = value
+    expected = [sum(each) for each in zip(*given, strict=True)]
+    n = whole.clip_grad_norm_(expected, 1.5)
+    for process in worlds(layout).run(replicas.clipped, given, 1.5, 2.0, graph):
+        for norm, gradients in process:
+            np.testing.assert_array_equal([norm, value], [n, value])
+            for got, wanted in zip(gradients, expected, strict=True):
+                np.testing.assert_array_equal(got, wanted, strict=True)
+
+
+def test_gradients_that_are_not_added_up_are_refused_where_that_shows(worlds: Worlds) -> None:
+    (text,) = worlds("2 replicas").run(replicas.refused)
+    assert text.startswith("a PerReplica holds a gradient of each replica, not their sum; clip in the function that")
+
+
+# -- norms in graphs, which a strategy makes sure of
+
+ONE = tf.distribute.OneDeviceStrategy("CPU:0")
+HARD = {
+    "above a middle": COUNTER_EXAMPLE,
+    "on a middle below which is even": np.array([*BIG, 1.0], np.float32),
+    "on a middle below which is odd": np.array([2.0**24 + 2, 2.0**12, 2.0**12, 2.0, 1.0], np.float32),
+    "just above a middle": np.array([*BIG, 1.0, 2.0**-120], np.float32),
+    "just above a middle between very small numbers": np.array([*BIG, 1 + 2.0**-23], np.float32)
+    * np.float32(2.0**-126),
+    "just below a middle": np.array([*BIG, 1 - 2.0**-24, 2.0**-12, 2.0**-12], np.float32),
+    "the largest": np.array([np.finfo(np.float32).max, 2.0**115], np.float32),
+    "between the largest and infinity": np.array([np.finfo(np.float32).max, 2.0**116, 2.0**110], np.float32),
+    "infinite": np.full(4, 3e38, np.float32),
+    "the smallest": np.full(7, 2.0**-126, np.float32),
+    "none": np.zeros(0, np.float32),
+    "zeros": np.zeros(3, np.float32),
+    "16 bits": np.array([2048.0, 64.0, *[2.0**-8] * 70], np.float16),
+    "complex": (COUNTER_EXAMPLE + 1j * COUNTER_EXAMPLE[::-1]).astype(np.complex64),
+    "in two pieces": np.concatenate([np.zeros((1 << 18) - 3, np.float32), COUNTER_EXAMPLE]),
+    "long": np.concatenate([np.full(600_000, 2.0**-9, np.float32), COUNTER_EXAMPLE]),
+}
+
+
+LONG = ("in two pieces", "long")
+
+
+@pytest.mark.parametrize("unknown", [False, True], ids=["length known", "length unknown"])
+@pytest.mark.parametrize("p", [1.0, 2.0])
+@pytest.mark.parametrize("case", [*(case for case in HARD if case not in LONG), *nightly(*LONG)])
+def test_a_graph_rounds_as_the_host_does(case: str, p: float, unknown: bool) -> None:
+    if case == "complex" and p == 1:
+        pytest.skip("magnitudes of complex numbers are rounded themselves")
+    values = HARD[case]
+    shape = [None] if unknown else values.shape
+    norm = tf.function(
+        lambda given: ONE.run(uc.get_total_norm, ([given], p)), [tf.TensorSpec(shape, values.dtype)], autograph=False
+    )
+    assert float(norm(values)) == float(whole.get_total_norm([values], p)) == reference.norm([values], p)
+
+
+def test_a_graph_rounds_any_numbers_as_the_host_does() -> None:
+    norm = tf.function(lambda given: ONE.run(uc.global_norm, ([given],)), [tf.TensorSpec([None])], autograph=False)
+    random = np.random.default_rng(0)
+    for _ in range(300):
+        values = (random.standard_normal(random.integers(1, 400)) * 2.0 ** random.integers(-40, 40)).astype("float32")
+        assert norm(values).numpy() == whole.global_norm([values])
+
+
+@pytest.mark.nightly
+def test_derivatives_are_those_of_the_sum() -> None:
+    @tf.function(autograph=False)
+    def derived(values: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        with tf.GradientTape() as tape:
+            tape.watch(values)
+            norm = ONE.run(uc.global_norm, ([values],))
+        return norm, tape.gradient(norm, values)
+
+    norm, derivative = derived(tf.constant(COUNTER_EXAMPLE))
+    assert float(norm) == 2.0**24 + 2
+    np.testing.assert_allclose(derivative, COUNTER_EXAMPLE / 2.0**24, rtol=1e-6)

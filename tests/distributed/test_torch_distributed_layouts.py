@@ -1,0 +1,70 @@
+"""Every row of PyTorch's table in docs/distributed.md is executed: its code gives the norm of the whole gradients."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support import reference
+from support.processes import torch_sharded_layouts as layouts
+from support.processes.torch_sharded_layouts import LAYOUTS, LIMIT, Piece
+from support.processes.worlds import World
+
+pytestmark = pytest.mark.nightly
+
+PAGE = Path(__file__).parents[2] / "docs" / "distributed.md"
+
+
+def rows() -> list[tuple[str, str]]:
+    """The layouts of the table, and for each its keywords: several rows where a cell has alternatives."""
+    section = PAGE.read_text().partition("### PyTorch\n")[2].partition("\n### ")[0]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if line[:1] == "|"]
+    assert cells[0] == ["layout", "gradients", "keywords"]
+    return [
+        (layout, "" if keywords == "none" else keywords.strip("`"))
+        for layout, _, alternatives in cells[2:]
+        for keywords in re.split(" or (?=`)", alternatives)
+    ]
+
+
+ROWS = rows()
+
+
+def test_every_row_has_a_layout_and_every_layout_a_row() -> None:
+    assert list(dict.fromkeys(layout for layout, _ in ROWS)) == list(LAYOUTS)
+
+
+@pytest.mark.parametrize(("layout", "keywords"), ROWS)
+def test_the_keywords_of_a_row_give_the_norm_of_the_whole_gradients(
+    torch_worlds: Callable[[int], World], layout: str, keywords: str
+) -> None:
+    results = torch_worlds(4).run(layouts.clipped, layout, keywords)
+    whole, before, after = (
+        gathered([piece for result in results for piece in getattr(result, name)])
+        for name in ("whole", "before", "after")
+    )
+    norm = reference.norm(whole.values())
+    assert norm > LIMIT, "there is something to clip"
+    assert [result.norm for result in results] == [norm] * 4
+    coef = reference.coefficient(norm, LIMIT, 1e-6)
+    for name, array in before.items():
+        np.testing.assert_array_equal(after[name], reference.scaled(array, coef), strict=True, err_msg=name)
+
+
+def gathered(pieces: Sequence[Piece]) -> dict[str, np.ndarray]:
+    """The whole gradients. Elements that several ranks have are equal, and no element is missing."""
+    whole = {piece.name: np.full(piece.size, np.nan, np.float32) for piece in pieces}
+    for name, size, at, values in pieces:
+        present = whole[name][at]
+        assert ((present == values) | np.isnan(present)).all(), f"copies of {name}, of {size} elements, differ"
+        whole[name][at] = values
+    assert not any(np.isnan(array).any() for array in whole.values())
+    return whole
+
+
+def test_a_tied_parameter_that_fully_shard_replaced_is_an_error(torch_worlds: Callable[[int], World]) -> None:
+    for message in torch_worlds(4).run(layouts.tied_before_sharding):
+        assert "also_elsewhere[0], of shape [10, 8], is not among the parameters of this call" in message

@@ -1,0 +1,38 @@
+"""The examples in docs/distributed.md run as the page says, and print that."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.processes import torch_sharded_layouts as layouts
+from support.processes.worlds import World
+
+ENDED_BADLY = "terminate called without an active exception"
+"""What PyTorch's own threads may say when a process ends after a backward pass by FSDP2 on a CPU, and abort it."""
+
+PAGE = Path(__file__).parents[2] / "docs" / "distributed.md"
+
+
+@pytest.mark.nightly
+def test_the_example_runs_on_several_processes(tmp_path: Path) -> None:
+    code, printed = re.findall(r"```python\n# train.py(.*?)```\n\n```text\n(.*?)```", PAGE.read_text(), re.DOTALL)[0]
+    (tmp_path / "train.py").write_text(code.partition("\n")[2])
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train.py"]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    for _ in range(4):
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path, check=False)
+        if ENDED_BADLY not in done.stderr:
+            break
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == printed
+
+
+def test_the_example_of_a_tied_embedding_runs_on_two_ranks(torch_worlds: Callable[[int], World]) -> None:
+    code, printed = re.findall(r"```python\n# on each of(.*?)```\n\n```text\n(.*?)```", PAGE.read_text(), re.DOTALL)[0]
+    assert torch_worlds(2).run(layouts.output_of, code.partition("\n")[2]) == [printed] * 2

@@ -1,0 +1,115 @@
+"""PyTorch: the parity suite's modes of several processes, and faults planted in one of them, each under its verdict."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+from support.parity.cases import case, dense
+
+from unified_clip.parity import modes
+from unified_clip.parity.judge import oracle
+from unified_clip.parity.judge.verdict import Verdict, judge
+from unified_clip.parity.modes import PROCESSES
+from unified_clip.parity.suite.cases import Case
+from unified_clip.parity.workers import pool
+
+GRADIENTS = [
+    dense(np.random.default_rng(size).standard_normal((size, 3))) if size else dense(0.5) for size in (5, 1, 7, 0, 2, 4)
+]
+
+FAULTS = """
+import atexit, os
+from unittest import mock
+import torch.distributed as dist
+import unified_clip.torch as uc
+from unified_clip._ops.torch_shards import TorchShards
+from unified_clip.parity.workers import worker
+
+right = uc.clip_grad_norm_
+
+def clip(parameters, max_norm):
+    fault = FAULTS[int(max_norm)]
+    if fault == "copies are counted":
+        with mock.patch.object(TorchShards, "_counts", return_value=True):
+            return right(parameters, max_norm)
+    norm = right(parameters, max_norm)
+    if dist.get_rank() == 1:
+        if fault == "another norm":
+            norm *= 2
+        if fault == "another copy":
+            parameters[3].grad.mul_(2)  # which is plain
+        if fault == "it raises":
+            raise KeyError("planted")
+        if fault == "it ends":
+            os._exit(3)
+        if fault == "it ends badly at last":
+            atexit.register(os._exit, 3)
+    return norm
+
+uc.clip_grad_norm_ = clip
+worker.main()
+"""
+
+KINDS = {
+    "none": ("equal", ""),
+    "copies are counted": ("different", "norm off by"),
+    "another norm": ("different", "came to something else on rank 1 than on rank 0"),
+    "another copy": ("different", "came to something else on rank 1 than on rank 0"),
+    "it raises": ("crashed", "no longer in step: rank 0 came to an end, rank 1 came to KeyError"),
+    "it ends": ("crashed", "exit status 1; its last lines: "),
+    "none again": ("equal", ""),
+    "it ends badly at last": ("crashed", "after the last case: exit status 1"),
+}
+"""By fault of the second process, or of both, the verdict and what its detail has."""
+
+
+def verdicts(worker: list[str], mode: str, cases: list[Case]) -> list[Verdict]:
+    found = pool.run(worker, [pool.Run(mode, each) for each in cases], 120.0).results
+    return [judge(each, oracle.expect(each), found[mode, each.name], mode) for each in cases]
+
+
+@pytest.fixture(scope="module")
+def with_faults() -> dict[str, Verdict]:
+    """The verdict on each of FAULTS: one worker makes all of them, as a suite's cases."""
+    code = f"FAULTS = {list(KINDS)}\n{FAULTS}"
+    cases = [case(GRADIENTS, "clip_grad_norm_", max_norm=float(number)) for number in range(len(KINDS))]
+    return dict(zip(KINDS, verdicts([sys.executable, "-c", code, "torch"], "processes_2", cases), strict=True))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("fault", KINDS)
+def test_a_fault_of_one_process_is_a_verdict_on_its_case(with_faults: dict[str, Verdict], fault: str) -> None:
+    kind, detail = KINDS[fault]
+    assert with_faults[fault].kind == kind
+    assert detail in with_faults[fault].detail
+
+
+@pytest.mark.nightly
+def test_every_process_has_the_bits_of_one() -> None:
+    cases = [
+        case(GRADIENTS, name, **arguments, update=True)
+        for name, arguments in {
+            "clip_grad_norm_": {"max_norm": 1.0},
+            "clip_by_norm": {"clip_norm": 0.5},
+            "GradientClipByGlobalNorm": {"clip_norm": 100.0},
+            "clip_grad_value_": {"clip_value": 0.5},
+        }.items()
+    ]
+    cases.append(case(GRADIENTS, "clip_grad_norm_", max_norm=-1.0, raises="ValueError"))
+    assert [each.kind for each in verdicts(pool.command("torch"), "processes_4", cases)] == ["equal"] * len(cases)
+
+
+@pytest.mark.nightly
+def test_tensors_that_one_process_holds_are_not_taken_for_shared_ones() -> None:
+    code = "from unified_clip.parity.adapters import torch, torch_dtensor\n"
+    code += "from unified_clip.parity.workers import worker\n"
+    code += "torch_dtensor.Sharded.make_all = torch.Framework.make_all\nworker.main()"
+    (verdict,) = verdicts([sys.executable, "-c", code, "torch"], "processes_2", [case(GRADIENTS, "global_norm")])
+    assert (verdict.kind, "does not take what was to be run: 2 processes" in verdict.detail) == ("crashed", True)
+
+
+def test_the_modes_are_of_frameworks_that_have_them() -> None:
+    assert set(PROCESSES) <= set(modes.modes_of("torch"))
+    assert not set(PROCESSES) & set(modes.modes_of("tensorflow"))

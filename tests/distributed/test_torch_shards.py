@@ -1,0 +1,71 @@
+"""PyTorch: gradients that several processes hold have the norm, and are clipped to the bits, of whole ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from support import reference
+from support.processes import torch_sharded
+from support.processes.torch_sharded import PLACEMENTS
+from support.processes.worlds import World
+from support.tiers import nightly
+
+import unified_clip.numpy as whole
+
+SIZES = [1, 2, *nightly(4)]
+
+
+def arrays(dtype: str = "float32") -> list[np.ndarray]:
+    """Sizes that no number of processes divides, one of them with a single row, one empty."""
+    random = np.random.default_rng(3)
+    shapes = [(7, 5), (53,), (1, 3), (129, 17), (2, 3, 4), (0, 4)]
+    return [reference.array(random.standard_normal(shape) * 3.0**number, dtype) for number, shape in enumerate(shapes)]
+
+
+COUNTER_EXAMPLE = np.array([2.0**24, 2.0**12, 2.0**12] + [2.0**-3] * 70, np.float32)
+"""Its norm is just above the middle between two float32, where a float64 sum depends on who adds what."""
+
+
+@pytest.mark.parametrize("p", [1.0, 2.0, math.inf])
+@pytest.mark.parametrize("layout", [*PLACEMENTS, "mixed"])
+@pytest.mark.parametrize("size", SIZES)
+def test_the_norm_and_the_gradients_are_those_of_one_process(
+    torch_worlds: Callable[[int], World], size: int, layout: str, p: float
+) -> None:
+    expected = [array.copy() for array in arrays()]
+    n = whole.clip_grad_norm_(expected, 1.5, p)
+    assert float(n) == reference.norm(arrays(), p)
+    for norm, kind, gradients, _ in torch_worlds(size).run(torch_sharded.clipped, arrays(), layout, p, 1.5):
+        assert (norm, kind) == (float(n), "Tensor torch.float32")
+        for got, wanted in zip(gradients, expected, strict=True):
+            np.testing.assert_array_equal(got, wanted, strict=True)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_last_bit_does_not_depend_on_who_adds_what(torch_worlds: Callable[[int], World], size: int) -> None:
+    assert reference.norm([COUNTER_EXAMPLE]) == 2.0**24 + 2
+    for norm, _, _, calls in torch_worlds(size).run(torch_sharded.clipped, [COUNTER_EXAMPLE], "FSDP", 2.0, 1.0):
+        assert norm == 2.0**24 + 2
+        assert calls == ["all_reduce"] * (0 if size == 1 else 2)  # the first leaves a doubt
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(("small", "norms"), [(70, [2.0**24, 2.0**24]), (100, [2.0**24, 2.0**24 + 2])])
+def test_sums_of_float64_would_be_wrong_and_depend_on_who_adds_what(
+    torch_worlds: Callable[[int], World], small: int, norms: list[float]
+) -> None:
+    """So that the test before sees it if they were."""
+    array = np.array([2.0**24, 2.0**12, 2.0**12] + [2.0**-3] * small, np.float32)
+    assert reference.norm([array]) == 2.0**24 + 2
+    found = [torch_worlds(size).run(torch_sharded.clipped_by_float64_sums, array, "FSDP") for size in (2, 4)]
+    assert found == [[norm] * size for norm, size in zip(norms, (2, 4), strict=True)]
+
+
+def test_a_gradient_that_is_said_to_be_whole_here_has_to_be(torch_worlds: Callable[[int], World]) -> None:
+    own = [np.float32(0.6), np.float32(0.8)]
+    assert torch_worlds(2).run(torch_sharded.clipped_here, "replicated") == [own, own]
+    for found in torch_worlds(2).attempt(torch_sharded.clipped_here, "FSDP"):
+        assert "process_group is None, and the gradient at position 0 is not complete here" in str(found)

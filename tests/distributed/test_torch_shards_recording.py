@@ -1,0 +1,59 @@
+"""PyTorch: what is recorded where several processes hold the gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from support.processes import torch_sharded_training as training
+from support.processes.worlds import World
+
+import unified_clip
+from unified_clip.recording import compare, runs
+
+
+@pytest.fixture(scope="module")
+def world(torch_worlds: Callable[[int], World]) -> World:
+    return torch_worlds(2)
+
+
+@pytest.mark.parametrize("rule", ["global_norm", "norm"])
+def test_a_run_is_that_of_one_process_and_says_how_many_had_it(world: World, tmp_path: Path, rule: str) -> None:
+    config = unified_clip.ClipConfig(rule=rule, threshold=0.05, family="pytorch")
+    model = training.model()
+    config.attach_to(optimizer := torch.optim.SGD(model.parameters(), lr=0.5))
+    with unified_clip.record(tmp_path / "one.jsonl", norms=True, names=model):
+        training.train(model, optimizer)
+    world.run(training.recorded, config, str(tmp_path), True)
+    for rank in (0, 1):
+        run = runs.read(tmp_path / f"rank{rank}.jsonl")
+        assert {(line.ranks, line.rank) for line in run.lines} == {(2, rank)}
+        assert run.lines[0].layout == {"Shard(dim=0) over 0=2": 6}
+        assert not compare.compare(tmp_path / "one.jsonl", tmp_path / f"rank{rank}.jsonl").findings
+        assert run.lines[-1].parameters["0.weight"].shape == (9, 6)
+
+
+def test_one_process_may_record_alone_but_for_norms(world: World, tmp_path: Path) -> None:
+    config = unified_clip.ClipConfig(rule="global_norm", threshold=0.05, family="pytorch")
+    world.run(training.recorded, config, str(tmp_path), False, 0)
+    assert [path.name for path in tmp_path.iterdir()] == ["rank0.jsonl"]
+    for found in world.attempt(training.recorded, config, str(tmp_path / "new"), True, 0):
+        assert "disagree about norms= of unified_clip.record: True on rank 0; False on rank 1" in str(found)
+
+
+def test_norms_that_no_process_knows_are_left_out(world: World, tmp_path: Path) -> None:
+    assert world.run(training.recorded_flat, str(tmp_path)) == [5.0, 5.0]
+    for rank in (0, 1):
+        (line,) = runs.read(tmp_path / f"rank{rank}.jsonl").lines
+        assert (line.norm, line.parameters) == (5.0, {})
+
+
+def test_norms_are_left_out_one_by_one(world: World, tmp_path: Path) -> None:
+    """The processes need not know alike of which."""
+    assert world.run(training.recorded_beside_flat, str(tmp_path)) == [6.0, 6.0]
+    for rank in (0, 1):
+        lines = runs.read(tmp_path / f"rank{rank}.jsonl").lines
+        told = [{name: each.norm for name, each in line.parameters.items()} for line in lines]
+        assert told == [{"a": 4.0}, {"b": 4.0}]

@@ -1,0 +1,138 @@
+"""PyTorch: where one rank rejects a call, or is at another one, all ranks raise, with the reason."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+
+import pytest
+import torch
+from support import reference
+from support.processes import torch_sharded_rejections as rejections
+from support.processes.torch_sharded_rejections import ARRAYS, Attempt
+from support.processes.worlds import World, calls_of
+from support.tiers import nightly
+
+from unified_clip._ops import checksums, torch_sums
+from unified_clip._ops.torch_ops import OPS
+from unified_clip._ops.torch_sums import TorchSums
+
+Worlds = Callable[[int], World]
+
+SOON = 20
+"""Seconds; the process groups of these worlds wait for 60."""
+
+
+@pytest.fixture
+def worlds(torch_worlds: Worlds) -> Worlds:
+    return torch_worlds
+
+
+def check(found: Attempt, message: str) -> None:
+    assert re.search(message, found.error), found.error
+    assert found.seconds < SOON
+
+
+@pytest.mark.parametrize("p", [2.0, 3.0, math.inf])
+@pytest.mark.parametrize(
+    ("how", "reason"),
+    [
+        ("ownership", "LookupError: this parameter is not in the table"),
+        ("dtype", "TypeError: position 1 .*int32"),
+        ("configuration", "TypeError: .*complex64"),
+    ],
+)
+@pytest.mark.parametrize("size", [2, *nightly(4)])
+def test_where_one_rank_rejects_all_raise(worlds: Worlds, size: int, how: str, reason: str, p: float) -> None:
+    found = worlds(size).run(rejections.rejected, how, p)
+    for rank, (first, second) in enumerate(found):
+        check(first, f"^{reason}" if rank == 1 else f"^ValueError: rank 1 rejected this call: {reason}")
+        assert second.norm == reference.norm(ARRAYS), "the ranks are at the same call again"
+
+
+def test_a_rank_does_not_wait_where_no_other_does(worlds: Worlds) -> None:
+    here, there = worlds(2).run(rejections.rejected_alone)
+    assert len(here) == 5
+    for found in here:
+        check(found, "^(TypeError|ValueError): ")
+    assert there == []
+    check(worlds(2).run(rejections.with_terms)[1], "^TypeError: position 1")
+
+
+def test_ranks_at_different_calls_raise_until_they_have_a_new_group(worlds: Worlds) -> None:
+    for first, second, fresh in worlds(2).run(rejections.out_of_step):
+        check(first, "call in its process group: 1 on rank 0; 2 on rank 1.* Restart all ranks from the same checkpoint")
+        check(second, "call in its process group: 2 on rank 0; 3 on rank 1.* also pass a new process group")
+        assert fresh.norm == reference.norm(ARRAYS)
+
+
+def test_the_step_of_a_configuration_is_the_same_on_all_ranks(worlds: Worlds) -> None:
+    for found in worlds(2).run(rejections.of_step, [3, 4]):
+        check(found, "step: 3 on rank 0; 4 on rank 1")
+    assert [found.error for found in worlds(2).run(rejections.of_step, [3, 3])] == ["", ""]
+
+
+@pytest.mark.parametrize("each", [False, True])
+@pytest.mark.parametrize(
+    ("names", "order", "message"),
+    [
+        ([], [0, 1], r"the parameter at position 0: \[7\] on rank 0; \[5, 3\] on rank 1"),
+        (
+            ["a", "b"],
+            [0, 2],
+            r"the parameter at position 0 \(parameter 'a'\): 'a' \[7\] on rank 0; 'b' \[7\] on rank 1",
+        ),
+    ],
+)
+def test_parameters_in_another_order_are_found(
+    worlds: Worlds, names: list[str], order: list[int], message: str, each: bool
+) -> None:
+    for found in worlds(2).run(rejections.in_order, names, each, order):
+        check(found, message)
+
+
+def test_a_shape_that_one_rank_does_not_know_is_not_compared(worlds: Worlds) -> None:
+    for found in worlds(2).run(rejections.without_one, "get_total_norm"):
+        assert found.error == ""
+
+
+def test_no_rank_of_a_mesh_waits_for_those_that_have_raised(worlds: Worlds) -> None:
+    for found in worlds(4).run(rejections.differing_on_two_dimensions):
+        check(found, "threshold: .*2.0 on rank 0")
+
+
+def test_a_rank_without_gradients_is_named_where_elements_are_checked(worlds: Worlds) -> None:
+    message = (
+        r"elements: 29 on rank 0; 0 on rank 1. rank 1 has no gradient for 3 of the parameters \(position 0, position"
+    )
+    for found in worlds(2).run(rejections.counted_without_gradients, True):
+        check(found, message)
+        assert "leave check_numel out" in found.error
+    assert {found.error for found in worlds(2).run(rejections.counted_without_gradients, False)} == {""}
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.randn(2 * checksums.CHUNK + 5), torch.randn(7, 5).T, torch.randn(9, dtype=torch.float64),
+        torch.randn(3).half(), torch.randn(5).bfloat16(), torch.randn(4, dtype=torch.complex64), torch.zeros(0),
+    ],
+)  # fmt: skip
+def test_a_device_computes_the_checksum_of_the_host(tensor: torch.Tensor) -> None:
+    assert TorchSums([tensor]).checksum() == checksums.checksum([OPS.host_view(tensor)])
+
+
+@pytest.mark.parametrize("chunks", [1, torch_sums.ROWS, 2 * torch_sums.ROWS + 1])
+@pytest.mark.parametrize("more", [-1, 0, 1])
+def test_a_device_computes_the_checksum_of_many_chunks(chunks: int, more: int) -> None:
+    tensor = torch.arange(chunks * checksums.CHUNK + more, dtype=torch.float32)
+    assert TorchSums([tensor]).checksum() == checksums.checksum([OPS.host_view(tensor)])
+
+
+def test_a_device_is_waited_for_once_for_the_checksum_of_several_tensors() -> None:
+    tensors = [torch.randn(3), torch.zeros(0), torch.randn(checksums.CHUNK + 1).half()]
+    with calls_of(torch.Tensor, ("tolist", "item", "cpu")) as calls:
+        found = TorchSums(tensors).checksum()
+    assert found == checksums.checksum([OPS.host_view(tensor) for tensor in tensors])
+    assert calls == ["tolist"]

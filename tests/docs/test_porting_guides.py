@@ -1,0 +1,305 @@
+"""The guides in `docs/porting/`: pages show what is in the files, and what the tool and the proof say today.
+
+How far the five pairs agree: while the gradients that go into the clip are the same bits, so are the clip records; that
+is the first step at least, whose sums are exact (`docs/porting/make_data.py`). After it the frameworks add up in orders
+of their own, and the records are those of the other side up to what `unified-clip compare` calls rounding, 64 ULP.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import os
+import re
+import runpy
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from support.port import pages as pages
+from support.port.pages import AFTER, BEFORE, GUIDES, PORTING, PROOF, SAYS, SILENT, WRONG
+
+from unified_clip._workers import CPU_ONLY
+from unified_clip.recording import compare, mistakes
+from unified_clip.tensors.files import safetensors
+
+STEPS = 10
+EXACT = 1
+"""Steps in which every sum is exact, whatever its order."""
+
+NORM = math.ldexp(mistakes.ROUNDING, -23)
+"""How far, relatively, a norm or a coefficient may be from the one on the page: the last bits are the processor's."""
+
+NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[+-]\d+)?")
+
+Bits = list[bytes]
+
+
+class Proof(NamedTuple):
+    """What the proof of a page gave."""
+
+    status: int
+    said: str
+    out: Path
+    """With both recordings, `old.jsonl` and `new.jsonl`, and their gradients."""
+
+
+@pytest.fixture(scope="module")
+def proof(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Proof]:
+    """Run the proof of a page, once."""
+
+    @functools.cache
+    def run(guide: str) -> Proof:
+        out = tmp_path_factory.mktemp(guide)
+        (command,) = pages.of(guide, PROOF, "sh")
+        return Proof(*pages.printed(command, "--out", str(out)), out)
+
+    return run
+
+
+# -- the page and the files
+
+
+@pytest.mark.parametrize("guide", GUIDES)
+def test_the_page_shows_the_whole_files(guide: str) -> None:
+    assert pages.of(guide, BEFORE, "python") == [pages.source(guide, "before.py")]
+    assert pages.of(guide, AFTER, "python") == [pages.source(guide, "after.py")]
+
+
+@pytest.mark.parametrize("guide", GUIDES)
+def test_the_page_ends_with_what_to_look_out_for(guide: str) -> None:
+    *_, (heading, end) = re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", pages.page(guide).read_text("utf-8"), re.M | re.S)
+    assert heading == "What to look out for"
+    points = re.findall(r"^- (.*?)(?=^- |\Z)", end, re.M | re.S)
+    assert len(points) >= 10
+    for word in ("epsilon", "NaN", "scal", "weight_decay", "Adam", "per tensor"):
+        assert any(word in point for point in points)
+
+
+def test_the_index_has_every_guide_and_is_found_from_the_page_about_the_tool() -> None:
+    index = (PORTING / "README.md").read_text(encoding="utf-8")
+    assert re.findall(r"^\| .*\((\w+)\.md\)", index, re.M) == list(GUIDES)
+    assert {path.stem for path in PORTING.glob("*.md")} == {*GUIDES, "README"}
+    assert "(porting/README.md)" in (PORTING.parent / "port.md").read_text(encoding="utf-8")
+
+
+def test_the_data_is_what_its_script_makes() -> None:
+    made = runpy.run_path(str(PORTING / "make_data.py"))
+    source = np.random.default_rng(made["SEED"])
+    for name in ("weights", "batches"):
+        with np.load(PORTING / f"{name}.npz") as stored:
+            wanted = made[name](source)
+            assert list(stored) == list(wanted)
+            for key, array in wanted.items():
+                assert stored[key].dtype == np.float32
+                assert np.array_equal(stored[key], array)
+                assert np.array_equal(array * 8, np.round(array * 8))
+
+
+# -- what the tool says
+
+
+@pytest.mark.parametrize("guide", GUIDES)
+def test_the_page_shows_what_the_tool_prints(guide: str) -> None:
+    (command,) = pages.of(guide, SAYS, "sh")
+    status, said = pages.printed(command)
+    if "--diff" in command:
+        assert (status, pages.of(guide, SAYS, "diff")) == (0, [said])
+    else:
+        assert (status, pages.of(guide, SAYS, "text")) == (1, [pages.flagged(said)])
+
+
+def lines_of_the_tool(guide: str) -> list[str]:
+    """Those that it writes, or says to write; but for those with the framework that is left, which it does not port."""
+    if differences := pages.of(guide, SAYS, "diff"):
+        added = [line[1:].strip() for line in differences[0].splitlines() if re.match(r"\+(?!\+)", line)]
+        return [line for line in added if not re.search(r"\b(paddle|tf)\.", line)]
+    (said,) = pages.of(guide, SAYS, "text")
+    return [line.partition("#")[0].strip() for line in said.partition("write:\n")[2].splitlines()]
+
+
+@pytest.mark.parametrize("guide", GUIDES)
+def test_the_port_has_the_lines_that_the_tool_writes_or_says_to_write_in_their_order(guide: str) -> None:
+    wanted = [line for line in lines_of_the_tool(guide) if not line.startswith("import ")]
+    assert any("clip" in line for line in wanted)
+    written = [line.strip() for line in pages.source(guide, "after.py").splitlines()]
+    places = [written.index(line) for line in wanted]
+    assert places == sorted(places)
+    assert "import unified_clip.torch" in written
+
+
+# -- the proof
+
+
+def rows(text: str) -> list[list[str]]:
+    """The cells of a printed table, with those of its head."""
+    lines = [re.split("[┃│]", line)[1:-1] for line in text.splitlines() if line.startswith(("┃", "│"))]
+    return [[cell.strip() for cell in line] for line in lines]
+
+
+def about(line: str) -> str:
+    """A sentence or a cell without its numbers."""
+    return NUMBER.sub("#", line)
+
+
+def numbers(cell: str) -> list[float]:
+    return [float(each) for each in NUMBER.findall(cell)]
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("guide", GUIDES)
+def test_the_pair_is_the_same_up_to_rounding_and_the_page_shows_the_table(
+    guide: str, proof: Callable[[str], Proof]
+) -> None:
+    command, shown = pages.of(guide, PROOF, "sh")[0], pages.of(guide, PROOF, "text")[0]
+    assert command.split("--max-ulp ")[1].strip() == str(mistakes.ROUNDING)
+    status, said, _ = proof(guide)
+    assert status == 0, said
+    head, *steps = rows(shown)
+    assert [head, len(steps)] == [rows(said)[0], STEPS]
+    for ours, todays in zip(steps, rows(said)[1:], strict=True):
+        step, *exact, tensors, update, verdict = zip(ours, todays, strict=True)
+        assert step[0] == step[1]
+        assert verdict == ("same", "same")
+        for shown_cell, cell in exact:
+            assert about(shown_cell) == about(cell)
+            assert numbers(shown_cell) == pytest.approx(numbers(cell), rel=NORM)
+        assert all(numbers(cell)[0] <= mistakes.ROUNDING for cell in (*tensors, *update))
+    sentences = [line for line in said.splitlines() if line[:1].isalpha()]
+    assert sentences == [line for line in shown.splitlines() if line[:1].isalpha()]
+
+
+def gradients(out: Path, side: str) -> Iterator[Bits]:
+    """The gradients of each step as they were before the clip, whatever their order, names and layout."""
+    for line in (out / side / "recording.jsonl").read_text(encoding="utf-8").splitlines()[1:]:
+        stored = safetensors.load(out / side / json.loads(line)["gradients"])
+        yield sorted(np.sort(each.array, axis=None).tobytes() for each in stored.values())
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("guide", GUIDES)
+def test_clip_records_are_identical_where_the_gradients_are(guide: str, proof: Callable[[str], Proof]) -> None:
+    out = proof(guide).out
+    found = compare.compare(out / "old.jsonl", out / "new.jsonl")
+    alike = [old == new for old, new in zip(gradients(out, "old"), gradients(out, "new"), strict=True)]
+    assert len(found.pairs) == len(alike) == STEPS
+    assert all(alike[:EXACT])
+    for pair in found.pairs[: alike.index(False) if False in alike else STEPS]:
+        for stage in ("gradient", "norm", "coefficient"):
+            compared = list(compare.numbers(pair, stage))
+            assert compared or (stage == "gradient" and pair.a.rule == "each")
+            assert all(a == b for _, a, b in compared)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("guide", GUIDES)
+def test_the_first_difference_is_rounding_and_the_page_explains_it(guide: str, proof: Callable[[str], Proof]) -> None:
+    out = proof(guide).out
+    found = compare.compare(out / "old.jsonl", out / "new.jsonl")
+    assert {each.mistake for each in found.findings} <= {"rounding"}
+    assert found.first is None or (found.first.step > EXACT and found.first.stage in ("weight", "gradient"))
+    where, why, *_ = pages.of(guide, PROOF, "text")[1].splitlines()
+    assert re.match(rf"The runs part at step ({'|'.join(map(str, range(EXACT + 1, STEPS + 1)))}): the norm", where)
+    assert re.match(r"Rounding: the first difference is \d+ ULP", why)
+    explained = pages.page(guide).read_text(encoding="utf-8").partition(why)[2].partition("## ")[0]
+    assert "add up the products of a matrix multiplication in different orders" in " ".join(explained.split())
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("guide", GUIDES)
+def test_some_steps_clip_and_some_do_not(guide: str, proof: Callable[[str], Proof]) -> None:
+    found = compare.compare(proof(guide).out / "old.jsonl", proof(guide).out / "new.jsonl")
+    clipped = [min(pair.b.coefs()) < 1 for pair in found.pairs]
+    assert 2 <= clipped.count(True) <= STEPS - 2
+
+
+# -- wrong ports
+
+MISTAKES = {
+    "paddle_static": "Clipping after the step",
+    "paddle_dygraph": "Per tensor for global",
+    "tensorflow_1": "Missing eps",
+    "tensorflow_2": "The clip does not reach the step",
+    "keras": "Per tensor for global",
+}
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("guide", GUIDES)
+def test_a_wrong_port_is_named_as_the_page_says(guide: str, tmp_path: Path) -> None:
+    status, said = pages.printed(pages.wrong_port(guide, tmp_path))
+    assert status == 1, said
+    (shown,) = pages.of(guide, WRONG, "text")
+    where, why = shown.splitlines()
+    assert "at step 1:" in where or "from step 1 on" in where
+    assert why.startswith(f"{MISTAKES[guide]}: ")
+    assert about(pages.parting(said)) == about(shown)
+
+
+# -- set_gradient_clip
+
+TRAIN = """
+import importlib.util, sys
+import numpy as np
+
+weights, arrays = (dict(np.load(f"{sys.argv[1]}/{name}.npz")) for name in ("weights", "batches"))
+batches = [dict(zip(arrays, values)) for values in zip(*arrays.values())]
+for path in sys.argv[2:]:
+    spec = importlib.util.spec_from_file_location("program", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    for step, (parameters, _) in enumerate(module.step(weights, batches)):
+        np.savez(f"{path}.{step}.npz", **parameters)
+"""
+
+
+def trained(tmp_path: Path, sources: dict[str, str]) -> dict[str, list[dict[str, np.ndarray[Any, Any]]]]:
+    """The parameters after each step of static programs, by name, which are run in one process."""
+    paths = {name: tmp_path / f"{name}.py" for name in sources}
+    for name, path in paths.items():
+        path.write_text(sources[name], encoding="utf-8")
+    environment = os.environ | CPU_ONLY | {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-P", "-c", TRAIN, str(PORTING), *map(str, paths.values())]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    return {name: [dict(np.load(f"{path}.{step}.npz")) for step in range(STEPS)] for name, path in paths.items()}
+
+
+@pytest.mark.nightly
+def test_paddle_ignores_what_set_gradient_clip_sets_and_the_proof_says_so(tmp_path: Path) -> None:
+    path = pages.silent(tmp_path)
+    verify, _ = pages.of("paddle_static", SILENT, "sh")
+    status, said = pages.printed(verify.replace("paddle_static/before.py", str(path)))
+    assert (status, [said.replace(str(path), "paddle_static/before.py")]) == (
+        2,
+        pages.of("paddle_static", SILENT, "text"),
+    )
+
+
+@pytest.mark.nightly
+def test_the_drop_in_clips_what_set_gradient_clip_of_paddle_does_not(tmp_path: Path) -> None:
+    path = pages.silent(tmp_path)
+    ignored = path.read_text(encoding="utf-8")
+    _, port = pages.of("paddle_static", SILENT, "sh")
+    status, difference = pages.printed(port.replace("paddle_static/before.py", str(path)))
+    shown = pages.of("paddle_static", SILENT, "diff")[1]
+    assert (status, difference.replace(str(path).lstrip("/"), "paddle_static/before.py")) == (0, shown)
+    pages.printed(f"unified-clip port {path} --to drop-in --write --force")
+    sources = {
+        "before": pages.source("paddle_static", "before.py"),
+        "ignored": ignored,
+        "dropped_in": path.read_text(encoding="utf-8"),
+    }
+    parameters = trained(tmp_path, sources)
+
+    def apart(name: str) -> list[float]:
+        pairs = zip(parameters["before"], parameters[name], strict=True)
+        return [max(float(np.abs(a[key] - b[key]).max()) for key in a) for a, b in pairs]
+
+    assert all(distance > 0.01 for distance in apart("ignored"))
+    assert all(distance <= math.ldexp(STEPS, -23) for distance in apart("dropped_in"))

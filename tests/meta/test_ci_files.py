@@ -1,0 +1,261 @@
+"""action.yml, docs/gitlab-ci.yml and the page about them: their shell lines run, on a small suite on NumPy."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from support.parity.cases import ONE_CASE, suite
+
+from unified_clip import cli
+
+ROOT = Path(__file__).parents[2]
+ACTION = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
+JOB = yaml.safe_load((ROOT / "docs" / "gitlab-ci.yml").read_text(encoding="utf-8"))["parity"]
+PAGE = (ROOT / "docs" / "ci.md").read_text(encoding="utf-8")
+STEPS = {step.get("name", step.get("uses")): step for step in ACTION["runs"]["steps"]}
+
+RIGHT = "pass"
+WRONG = "import numpy as np, unified_clip.numpy as uc; uc.global_norm = lambda *_: np.float32(6)"
+CLIPS_AT_TWICE = (
+    "import unified_clip.numpy as uc; right = uc.clip_grad_norm_; "
+    "uc.clip_grad_norm_ = lambda grads, limit, *more, **options: right(grads, 2 * limit, *more, **options)"
+)
+CRASHES = "import os; os._exit(7)"
+
+
+class Machine:
+    """What a runner is to the shell lines: a workspace with a suite, and programs on the path. pip only notes its
+    arguments, and `unified-clip` is this package's, whose worker for NumPy runs a line of the test's first."""
+
+    def __init__(self, home: Path) -> None:
+        self.workspace, self.programs = home / "workspace", home / "programs"
+        self.pip, self.output, self.summary = home / "pip", home / "output", home / "summary"
+        for directory in (self.workspace / "parity", self.programs):
+            directory.mkdir(parents=True)
+        suite(self.workspace / "parity", ONE_CASE)
+        self.put("python", f'printf "%s\\n" "$@" > "{self.pip}"')
+        self.behave(RIGHT)
+
+    def put(self, name: str, line: str) -> None:
+        path = self.programs / name
+        path.write_text(f"#!/bin/bash\n{line}\n", encoding="utf-8")
+        path.chmod(0o755)
+
+    def behave(self, code: str, frameworks: Sequence[str] = ()) -> None:
+        """What the worker does first. `frameworks`: for `init` no others are there."""
+        program = self.programs.parent / "program.py"
+        program.write_text(
+            "import sys\nfrom unified_clip import cli\nfrom unified_clip.parity.workers import pool as launch\n"
+            f"code = {code!r} + '\\nfrom unified_clip.parity.workers import worker; worker.main()'\n"
+            "launch.command = lambda framework, python: [python, '-c', code, framework]\n"
+            "from unified_clip.parity.suite import scaffold as begin\n"
+            f"begin.PACKAGES = {{name: name for name in {frameworks!r}}} or begin.PACKAGES\nsys.exit(cli.main())\n",
+            encoding="utf-8",
+        )
+        self.put("unified-clip", f'exec "{sys.executable}" -P "{program}" "$@"')
+
+    def run(self, lines: str, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+        given = {
+            "PATH": f"{self.programs}:{os.environ['PATH']}",
+            "GITHUB_ACTION_PATH": str(ROOT),
+            "GITHUB_OUTPUT": str(self.output),
+            "GITHUB_STEP_SUMMARY": str(self.summary),
+        }
+        return subprocess.run(
+            ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", lines],  # as GitHub does
+            cwd=self.workspace,
+            env={**os.environ, **given, **environment},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    def step(self, name: str, **inputs: str) -> subprocess.CompletedProcess[str]:
+        """A step of the action with these inputs."""
+        values = {key: entry["default"] for key, entry in ACTION["inputs"].items()} | inputs
+        environment = {
+            key: re.sub(r"\$\{\{ inputs\.([\w-]+) \}\}", lambda found: values[found[1]], text)
+            for key, text in STEPS[name]["env"].items()
+        }
+        return self.run(STEPS[name]["run"], environment)
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+SUITE = "Run the suite"
+INSTALL = "Install unified_clip and the frameworks"
+
+
+# -- GitHub
+
+
+def test_the_action_uses_the_inputs_that_it_declares_and_no_others() -> None:
+    used = set(re.findall(r"inputs\.([\w-]+)", (ROOT / "action.yml").read_text(encoding="utf-8")))
+    assert used == set(ACTION["inputs"])
+    assert all({"description", "default"} == entry.keys() for entry in ACTION["inputs"].values())
+    outputs = {name: entry["value"] for name, entry in ACTION["outputs"].items()}
+    assert outputs == {"exit-code": "${{ steps.parity.outputs.exit-code }}"}
+    assert STEPS[SUITE]["id"] == "parity"
+
+
+def test_no_shell_line_has_anything_pasted_into_it() -> None:
+    lines = [step["run"] for step in STEPS.values() if "run" in step]
+    assert len(lines) == 2
+    assert not [each for each in lines if "${{" in each]
+    assert all(step["shell"] == "bash" for step in STEPS.values() if "run" in step)
+
+
+def test_the_report_is_uploaded_whatever_came_of_it() -> None:
+    upload = STEPS["actions/upload-artifact@v4"]
+    assert upload["if"] == "always()"
+    assert upload["with"] == {"name": "${{ inputs.artifact }}", "path": "${{ inputs.out }}"}
+
+
+@pytest.mark.parametrize(("code", "status"), [(RIGHT, 0), (WRONG, 1), (CRASHES, 3)])
+def test_the_summary_is_written_and_the_exit_status_kept(machine: Machine, code: str, status: int) -> None:
+    machine.behave(code)
+    found = machine.step(SUITE)
+    assert found.returncode == status
+    assert machine.output.read_text() == f"exit-code={status}\n"
+    assert machine.summary.read_text() == (machine.workspace / "report" / "parity.md").read_text()
+    assert machine.summary.read_text().startswith("# Parity report\n")
+    assert (machine.workspace / "report" / "parity.xml").exists()
+
+
+def test_a_suite_that_is_wrong_leaves_no_summary_of_an_earlier_run(machine: Machine) -> None:
+    (machine.workspace / "report").mkdir()
+    (machine.workspace / "report" / "parity.md").write_text("earlier")
+    found = machine.step(SUITE, suite="absent")
+    assert found.returncode == 2
+    assert "unified-clip: absent/suite.toml is not a file" in found.stderr
+    assert machine.output.read_text() == "exit-code=2\n"
+    assert machine.summary.read_text() == "unified-clip parity wrote no report: see the log.\n"
+
+
+def test_all_inputs_reach_the_command(machine: Machine) -> None:
+    machine.put("unified-clip", 'printf "%s\\n" "$@"; mkdir -p "a report"; touch "a report/parity.md"')
+    inputs = {"suite": "a suite", "frameworks": "numpy,torch", "out": "a report", "baseline": "old ones.json"}
+    found = machine.step(SUITE, **inputs, **{"extra-args": "--timeout  9"})
+    assert found.stdout.splitlines() == [
+        *("parity", "--timeout", "9", "--suite", "a suite", "--out", "a report"),
+        *("--frameworks", "numpy,torch", "--baseline", "old ones.json"),
+    ]
+    found = machine.step(SUITE, out="a report")
+    assert found.stdout.splitlines() == ["parity", "--suite", "parity", "--out", "a report"]
+
+
+@pytest.mark.parametrize("name", ["suite", "frameworks", "out", "baseline", "extra-args"])
+def test_nothing_in_an_input_is_run(machine: Machine, name: str) -> None:
+    machine.put("unified-clip", "exit 2")
+    machine.step(SUITE, **{name: '"; touch hacked; $(touch hacked) `touch hacked`'})
+    assert not list(machine.workspace.glob("**/hacked"))
+
+
+def test_the_action_installs_its_own_unified_clip_and_what_is_asked_for(machine: Machine) -> None:
+    own = ["-m", "pip", "install", f"{ROOT}[cli]"]
+    assert machine.step(INSTALL).returncode == 0
+    assert machine.pip.read_text().splitlines() == own
+    assert (
+        machine.step(INSTALL, install="-r requirements.txt\n  torch==2.*;touch hacked $(touch hacked)\n").returncode
+        == 0
+    )
+    wanted = ["-r", "requirements.txt", "torch==2.*;touch", "hacked", "$(touch", "hacked)"]
+    assert machine.pip.read_text().splitlines() == own + wanted
+    assert not (machine.workspace / "hacked").exists()
+
+
+# -- GitLab
+
+REPOSITORY = "unified_clip[cli]@git+https://github.com/OWNER/unified_clip"
+
+
+def gitlab(machine: Machine, **variables: str) -> subprocess.CompletedProcess[str]:
+    return machine.run("\n".join(JOB["script"]), JOB["variables"] | variables)
+
+
+@pytest.mark.parametrize(("code", "status"), [(RIGHT, 0), (WRONG, 1)])
+def test_the_gitlab_job_keeps_the_exit_status_and_what_it_collects_is_there(
+    machine: Machine, code: str, status: int
+) -> None:
+    machine.behave(code)
+    assert gitlab(machine).returncode == status
+    assert machine.pip.read_text().split() == ["-m", "pip", "install", REPOSITORY, "torch", "paddlepaddle"]
+    artifacts = JOB["artifacts"]
+    assert artifacts["when"] == "always"
+    for path in (*artifacts["paths"], artifacts["reports"]["junit"]):
+        assert (machine.workspace / path).exists()
+
+
+def test_the_gitlab_job_takes_a_baseline(machine: Machine) -> None:
+    machine.behave(WRONG)
+    assert gitlab(machine).returncode == 1
+    (machine.workspace / "report").rename(machine.workspace / "an earlier one")
+    assert gitlab(machine, BASELINE="an earlier one/parity.json").returncode == 0
+    assert json.loads((machine.workspace / "report" / "parity.json").read_text())["baseline"] == []
+
+
+def test_the_gitlab_job_uses_the_variables_that_it_declares() -> None:
+    lines: list[Any] = JOB["script"]
+    assert set(re.findall(r"\$\{?(\w+)", " ".join(lines))) == set(JOB["variables"])
+
+
+# -- the page
+
+
+def test_the_workflow_on_the_page_gives_the_action_what_it_takes() -> None:
+    (block,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    (step,) = [step for step in yaml.safe_load(block)["jobs"]["parity"]["steps"] if "unified_clip" in step["uses"]]
+    assert step["with"].keys() <= ACTION["inputs"].keys()
+
+
+@pytest.mark.nightly
+def test_the_commands_on_the_page_run_in_a_new_repository(machine: Machine) -> None:
+    shutil.rmtree(machine.workspace / "parity")
+    machine.behave(RIGHT, frameworks=("numpy",))
+    np.savez(machine.workspace / "gradients.npz", weight=np.ones(3, np.float32))
+    git = "git init -q; git config user.name A; git config user.email a@b.c\n"
+    begin, accept, commit, make, take = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
+    assert machine.run(begin, {}).returncode == 0
+    (known,) = [each for each in re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL) if each.startswith("known")]
+    suite_file = machine.workspace / "parity" / "suite.toml"
+    text = suite_file.read_text()
+    assert f"# {known}" in text
+    suite_file.write_text(text.replace(f"# {known}", known))
+    assert machine.run(accept, {}).returncode == 0
+    assert machine.run(git + commit, {}).returncode == 0
+    assert machine.run(make, {}).returncode == 0
+    found = machine.run(take, {})
+    assert found.returncode == 0
+    assert "Against the baseline: nothing changed." in found.stdout
+    tracked = machine.run("git ls-files", {}).stdout.split()
+    files = ["parity/baseline.json", "parity/known.toml", "parity/suite.toml"]
+    assert tracked == [".gitignore", "gradients.npz", *files]
+    machine.behave(CLIPS_AT_TWICE, frameworks=("numpy",))
+    assert machine.run(take, {}).returncode == 1
+
+
+def test_the_exit_statuses_stand_in_one_table() -> None:
+    statuses = [cli.REFUSED, cli.NOT_WHOLE, cli.BROKEN, cli.INTERRUPTED, cli.UNREAD]
+    table = PAGE[PAGE.index("### Exit status") :].partition("\n### ")[0]
+    assert re.findall(r"^\| (\d+) \|", table, re.MULTILINE) == list(map(str, [0, 1, *statuses]))
+    assert "| 130 |" not in (ROOT / "docs" / "parity.md").read_text(encoding="utf-8")
+
+
+def test_what_the_page_links_to_is_there() -> None:
+    linked = re.findall(r"\]\(([\w./-]+)\)", PAGE)
+    assert len(linked) >= 3
+    assert [each for each in linked if not (ROOT / "docs" / each).exists()] == []

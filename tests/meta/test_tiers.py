@@ -1,0 +1,142 @@
+"""Every proof runs in a tier: the table in CONTRIBUTING.md, the Makefile, the test files and the workflows agree."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+TABLE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("## Tiers")[2].partition("\n## ")[0]
+WORKFLOWS = {
+    path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in (ROOT / ".github/workflows").iterdir()
+}
+MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
+FRAMEWORKS = re.findall(r"^FRAMEWORKS := (.*)$", MAKEFILE, re.MULTILINE)[0].split()
+OF_THIS_RUN = ("COVERAGE", "MAKE", "MFLAGS", "NIGHTLY", "UNIFIED_CLIP")
+"""Prefixes of variables that the calling `make` sets. The tests remove them, because they change what `make` prints."""
+
+
+class Proof(NamedTuple):
+    what: str
+    targets: tuple[str, ...]
+    """What `make` runs."""
+
+    tests: tuple[str, ...]
+    """Patterns of the test files."""
+
+    tiers: tuple[str, ...]
+
+
+def proofs() -> list[Proof]:
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in TABLE.splitlines() if line.startswith("| ")
+    ]
+    assert rows[0] == ["proof", "`make`", "tests", "tier"]
+    return [
+        Proof(what, *(tuple(re.findall("`([^`]+)`", cell)) for cell in (targets, tests)), tuple(tier.split(", ")))
+        for what, targets, tests, tier in rows[2:]
+    ]
+
+
+def make(*arguments: str) -> str:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(OF_THIS_RUN)}
+    command = ["make", "--no-print-directory", *arguments]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout
+
+
+def made_by(*goals: str) -> str:
+    """What `make` would run for these goals, those of a recursive make too."""
+    return make("--always-make", "--dry-run", *goals)
+
+
+def test_every_test_file_belongs_to_a_proof() -> None:
+    claimed = {path for proof in proofs() for pattern in proof.tests for path in ROOT.glob(pattern)}
+    assert set(ROOT.glob("tests/**/test_*.py")) - claimed == set()
+
+
+def test_every_file_of_a_framework_is_collected_in_its_suite() -> None:
+    collected = re.compile(rf"test_({'|'.join(FRAMEWORKS)})_\w+\.py")
+    folders = ("frameworks", "distributed", "integrations")
+    files = [path.name for folder in folders for path in ROOT.glob(f"tests/{folder}/test_*.py")]
+    assert files
+    assert [name for name in files if not collected.fullmatch(name)] == []
+
+
+@pytest.mark.parametrize("proof", proofs(), ids=lambda proof: proof.what)
+def test_every_proof_has_files_and_a_command(proof: Proof) -> None:
+    assert proof.targets
+    assert all(list(ROOT.glob(pattern)) for pattern in proof.tests)
+    assert proof.tiers in {("change",), ("nightly",), ("change", "nightly")}
+    made_by(*proof.targets)
+
+
+@pytest.mark.parametrize(
+    ("tier", "goals"), [("change", [".ci/run"]), ("nightly", ["nightly"])], ids=["change", "nightly"]
+)
+def test_a_tier_runs_its_proofs(tier: str, goals: list[str]) -> None:
+    if tier == "change":
+        goals = re.findall(r"^(?:\s*)make ([\w-]+)", (ROOT / ".ci/run").read_text(encoding="utf-8"), re.MULTILINE)
+    recipes, setup = set(made_by(*goals).splitlines()), set(made_by(".venv/package").splitlines())
+    for proof in proofs():
+        for target in proof.targets:
+            own = [line for line in made_by(target).splitlines() if line not in setup]
+            titles = [line for line in own if line.startswith('echo "==')]  # the other lines depend on the tier
+            assert own
+            assert bool(set(titles[:1] or own) & recipes) == (tier in proof.tiers), target
+
+
+def test_the_nightly_tier_runs_what_the_change_tier_leaves_out() -> None:
+    change, nightly = (
+        [line for line in made_by(goal).splitlines() if "/pytest " in line] for goal in ("test", "nightly")
+    )
+    assert all('-m "not nightly"' in line for line in change)
+    assert nightly
+    assert not any("not nightly" in line for line in nightly)
+
+
+@pytest.mark.parametrize(
+    ("suite", "path", "native"),
+    [
+        ("suite-unit", None, "1"),
+        ("suite-torch", None, "1"),
+        ("suite-jax-x64", None, "1"),
+        ("device-torch", "framework", "1"),
+        ("device-jax-x64", "framework", "1"),
+        ("pairs-torch", "pairs", "1"),
+        ("without-numpy", None, "0"),
+        ("without-torch", None, "0"),
+    ],
+)
+def test_a_suite_sets_its_path(suite: str, path: str | None, native: str) -> None:
+    printed = make("--assume-old=.venv/package", "PYTEST=env #", suite)
+    settings = dict(line.split("=", 1) for line in printed.splitlines() if line.startswith("UNIFIED_CLIP"))
+    expected = {"UNIFIED_CLIP_NATIVE": native} | ({"UNIFIED_CLIP_PATH": path} if path else {})
+    assert settings == expected
+
+
+def steps(workflow: dict[Any, Any]) -> list[dict[str, Any]]:
+    return [step for job in workflow["jobs"].values() for step in job.get("steps", [])]
+
+
+def test_workflows_call_targets_that_exist() -> None:
+    called = [line for each in WORKFLOWS.values() for step in steps(each) for line in step.get("run", "").splitlines()]
+    targets = [goal for line in called for goal in re.findall(r'\bmake "?([\w$-]+)', line)]
+    assert sorted(targets) == ["nightly", "test-$FRAMEWORK", "wheel-test"]
+    made_by("nightly", "wheel-test")
+
+
+def test_the_workflow_of_the_change_tier_tests_each_framework_alone() -> None:
+    matrix = WORKFLOWS["ci"]["jobs"]["framework"]["strategy"]["matrix"]["framework"]
+    assert matrix == FRAMEWORKS
+    made_by(*(f"test-{framework}" for framework in matrix))
+
+
+@pytest.mark.parametrize("name", WORKFLOWS)
+def test_no_shell_line_of_a_workflow_has_anything_pasted_into_it(name: str) -> None:
+    assert not [step["run"] for step in steps(WORKFLOWS[name]) if "${{" in step.get("run", "")]

@@ -1,0 +1,74 @@
+"""The sample files of trainers' formats, and what is expected of each: `tests/data/formats/<format>/expected.toml`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import tomlkit
+from packaging.version import Version
+
+from unified_clip.config import documents
+from unified_clip.config.documents import KINDS, Document
+from unified_clip.config.formats import FORMATS, Format, Key
+
+DATA = Path(__file__).parents[2] / "data" / "formats"
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A file, and what reading it gives: settings and notes, or an error."""
+
+    format: Format
+    file: str
+    version: str | None = None
+    rows: list[str] = field(default_factory=list)
+    """The rows of `format.keys` that it shows."""
+
+    settings: dict[str, Any] | None = None
+    notes: list[str] = field(default_factory=list)
+    error: str | None = None
+    told: bool = True
+    """Whether the file itself tells which format it is."""
+
+    @property
+    def path(self) -> Path:
+        return DATA / self.format.name / self.file
+
+    @property
+    def from_(self) -> str:
+        return self.format.name + (f"@{self.version}" if self.version else "")
+
+    def __str__(self) -> str:
+        return f"{self.from_}-{self.file}"
+
+
+def row(key: Key) -> str:
+    """How `expected.toml` names a row: the key, and the versions where it is about some."""
+    return f"{key.key} ({key.versions})" if key.versions else key.key
+
+
+def samples(trainer: Format) -> list[Sample]:
+    expected = tomlkit.parse((DATA / trainer.name / "expected.toml").read_text()).unwrap()
+    return [Sample(trainer, **sample) for sample in expected["sample"]]
+
+
+SAMPLES = [sample for trainer in FORMATS.values() for sample in samples(trainer)]
+
+VERSIONS = sorted(
+    {(each.format.name, each.version or each.format.newest) for each in SAMPLES if not each.error}
+    | {(name, trainer.newest) for name, trainer in FORMATS.items()}
+)
+"""The formats and the versions of them to be tried."""
+
+
+def document(trainer: Format, text: str) -> Document:
+    """What was written as a format's first kind, read."""
+    kind = trainer.kinds[0]
+    return documents.parse(text, kind, "text") if kind in KINDS.values() else trainer.parse(text, "text")
+
+
+def text(trainer: Format, settings: Any, version: str) -> str:
+    data, kind = trainer.write(settings, Version(version)), trainer.kinds[0]
+    return documents.dump(data, kind) if kind in KINDS.values() else trainer.dump(data)

@@ -1,0 +1,400 @@
+"""What the contract's tests need of each framework: make a tensor, read it back, put gradients where they are kept."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from support import reference
+
+FLOATING = ("float16", "bfloat16", "float32", "float64")
+COMPLEX = ("complex64", "complex128")
+INTEGERS = ("int8", "uint8", "int16", "int32", "int64")
+
+
+def in_a_new_process(code: str) -> str:
+    """What code prints in a process that imports from where this one does, and not from the working directory."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONSAFEPATH": "1"}
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, check=True).stdout
+
+
+class Kit:
+    """One framework. This base is NumPy's."""
+
+    name = "numpy"
+    writable = True
+    on_parameters = False
+    floating: tuple[str, ...] = FLOATING
+    complex: tuple[str, ...] = COMPLEX
+    integers: tuple[str, ...] = INTEGERS
+    keeps_subnormals_on_device = True
+    has_sparse = False
+    has_coo = False
+    differentiates = False
+
+    @property
+    def namespace(self) -> ModuleType:
+        return importlib.import_module(f"unified_clip.{self.name}")
+
+    @property
+    def exact(self) -> bool:
+        """Whether results have to be correctly rounded: on the host path."""
+        return not os.environ.get("UNIFIED_CLIP_PATH") or self.name == "numpy"
+
+    # -- tensors
+
+    def tensor(self, values: Any, dtype: str = "float32") -> Any:
+        """A new tensor. `values`: numbers, or a NumPy array."""
+        return self.from_array(reference.array(values, dtype).copy())
+
+    def from_array(self, array: np.ndarray) -> Any:
+        """A tensor with the values, shape and dtype (bfloat16 of ml_dtypes) of an array, which may be kept."""
+        return array
+
+    def array(self, tensor: Any) -> np.ndarray:
+        """The tensor's values, as a NumPy array of the same dtype."""
+        return np.array(tensor)
+
+    def bits(self, tensor: Any) -> bytes:
+        return self.array(tensor).tobytes()
+
+    def dtype(self, tensor: Any) -> str:
+        return self.array(tensor).dtype.name
+
+    # -- where gradients are kept for in-place names
+
+    def in_place(self, gradients: Sequence[Any]) -> list[Any]:
+        """What an in-place name takes: gradients or None, or parameters that hold them."""
+        return [None if gradient is None else self.holder(gradient) for gradient in gradients]
+
+    def holder(self, gradient: Any) -> Any:
+        return gradient
+
+    def kept(self, holders: Sequence[Any]) -> list[Any]:
+        """The gradients in it now."""
+        return [None if holder is None else self.gradient(holder) for holder in holders]
+
+    def gradient(self, holder: Any) -> Any:
+        return holder
+
+    def parameter(self, name: str = "weight") -> Any:
+        """A parameter for (parameter, gradient) pairs; one that may be referred to weakly."""
+        return np.zeros(2)
+
+    # -- sparse gradients and derivatives, where the framework has them
+
+    def sparse(self, rows: Sequence[int], values: Any, height: int, dtype: str = "float32") -> Any:
+        """A sparse gradient of `height` rows, with `values[i]` added to row `rows[i]`."""
+        raise AssertionError(f"{self.name} has no sparse gradients")
+
+    def dense(self, sparse: Any) -> np.ndarray:
+        raise AssertionError(f"{self.name} has no sparse gradients")
+
+    def stored_rows(self, sparse: Any) -> list[int]:
+        raise AssertionError(f"{self.name} has no sparse gradients")
+
+    def coo(self, indices: np.ndarray, values: Any, shape: Sequence[int], dtype: str = "float32") -> Any:
+        """A sparse gradient with `values[i]` added at `indices[:, i]` of the first axes. Only where `has_coo`."""
+        raise AssertionError(f"{self.name} has no sparse gradients with several sparse axes")
+
+    def derivative(self, function: Callable[[Any], Any], at: Any) -> np.ndarray:
+        """The derivative of the sum of function(tensor) at a tensor."""
+        raise AssertionError(f"{self.name} does not differentiate")
+
+    def second_derivative(self, function: Callable[[Any], Any], at: Any, along: Any) -> np.ndarray:
+        """The derivative of that derivative's inner product with `along`."""
+        raise AssertionError(f"{self.name} does not differentiate")
+
+
+class TorchKit(Kit):
+    name = "torch"
+    on_parameters = True
+    has_sparse = True
+    has_coo = True
+    differentiates = True
+
+    def from_array(self, array: np.ndarray) -> Any:
+        import torch
+
+        if array.dtype.name == "bfloat16":
+            return torch.from_numpy(array.view(np.uint16)).view(torch.bfloat16)
+        return torch.from_numpy(array)
+
+    def array(self, tensor: Any) -> np.ndarray:
+        import torch
+
+        tensor = tensor.detach()
+        if tensor.dtype == torch.bfloat16:
+            return tensor.contiguous().view(torch.uint16).numpy().view(reference.NUMPY["bfloat16"]).copy()
+        return tensor.numpy().copy()
+
+    def holder(self, gradient: Any) -> Any:
+        import torch
+
+        parameter = torch.nn.Parameter(torch.zeros(gradient.shape, dtype=gradient.dtype))
+        parameter.grad = gradient
+        return parameter
+
+    def gradient(self, holder: Any) -> Any:
+        return holder.grad
+
+    def parameter(self, name: str = "weight") -> Any:
+        import torch
+
+        return torch.nn.Parameter(torch.zeros(2))
+
+    def sparse(self, rows: Sequence[int], values: Any, height: int, dtype: str = "float32") -> Any:
+        import torch
+
+        stored = self.tensor(values, dtype)
+        shape = (height, *stored.shape[1:])
+        return torch.sparse_coo_tensor(torch.tensor([list(rows)]), stored, shape, check_invariants=True)
+
+    def dense(self, sparse: Any) -> np.ndarray:
+        assert sparse.is_sparse
+        return self.array(sparse.to_dense())
+
+    def stored_rows(self, sparse: Any) -> list[int]:
+        return sparse._indices()[0].tolist()
+
+    def coo(self, indices: np.ndarray, values: Any, shape: Sequence[int], dtype: str = "float32") -> Any:
+        import torch
+
+        stored = self.tensor(values, dtype)
+        return torch.sparse_coo_tensor(torch.from_numpy(indices), stored, tuple(shape), check_invariants=True)
+
+    def derivative(self, function: Callable[[Any], Any], at: Any) -> np.ndarray:
+        point = at.clone().requires_grad_(True)
+        function(point).sum().backward()
+        return self.array(point.grad)
+
+    def second_derivative(self, function: Callable[[Any], Any], at: Any, along: Any) -> np.ndarray:
+        import torch
+
+        point = at.clone().requires_grad_(True)
+        (first,) = torch.autograd.grad(function(point).sum(), point, create_graph=True)
+        if not first.requires_grad:
+            return np.zeros(tuple(at.shape))
+        return self.array(torch.autograd.grad((first * along).sum(), point)[0])
+
+
+class TensorflowKit(Kit):
+    name = "tensorflow"
+    writable = False
+    keeps_subnormals_on_device = False
+    has_sparse = True
+    differentiates = True
+
+    def from_array(self, array: np.ndarray) -> Any:
+        import tensorflow as tf
+
+        return tf.constant(array)
+
+    def array(self, tensor: Any) -> np.ndarray:
+        return np.array(tensor.numpy())
+
+    def parameter(self, name: str = "weight") -> Any:
+        import tensorflow as tf
+
+        return tf.Variable([0.0, 0.0], name=name)
+
+    def sparse(self, rows: Sequence[int], values: Any, height: int, dtype: str = "float32") -> Any:
+        import tensorflow as tf
+
+        stored = self.tensor(values, dtype)
+        return tf.IndexedSlices(stored, tf.constant(rows, tf.int64), tf.constant([height, *stored.shape[1:]]))
+
+    def dense(self, sparse: Any) -> np.ndarray:
+        import tensorflow as tf
+
+        assert isinstance(sparse, tf.IndexedSlices)
+        found = np.zeros(sparse.dense_shape.numpy(), self.dtype(sparse.values))
+        np.add.at(found, sparse.indices.numpy(), self.array(sparse.values))
+        return found
+
+    def stored_rows(self, sparse: Any) -> list[int]:
+        return sparse.indices.numpy().tolist()
+
+    def derivative(self, function: Callable[[Any], Any], at: Any) -> np.ndarray:
+        import tensorflow as tf
+
+        with tf.GradientTape() as tape:
+            tape.watch(at)
+            total = tf.reduce_sum(function(at))
+        return self.array(tape.gradient(total, at))
+
+    def second_derivative(self, function: Callable[[Any], Any], at: Any, along: Any) -> np.ndarray:
+        import tensorflow as tf
+
+        with tf.GradientTape() as outer:
+            outer.watch(at)
+            with tf.GradientTape() as inner:
+                inner.watch(at)
+                total = tf.reduce_sum(function(at))
+            inner_product = tf.reduce_sum(inner.gradient(total, at) * along)
+        return self.array(outer.gradient(inner_product, at, unconnected_gradients="zero"))
+
+
+class PaddleKit(Kit):
+    name = "paddle"
+    on_parameters = True
+    has_sparse = True
+    has_coo = True
+    differentiates = True
+
+    def from_array(self, array: np.ndarray) -> Any:
+        import paddle
+
+        return paddle.to_tensor(array.view(np.uint16) if array.dtype.name == "bfloat16" else array)
+
+    def array(self, tensor: Any) -> np.ndarray:
+        array = np.array(tensor)  # a DenseTensor too, which a static program's scope holds
+        return array.view(reference.NUMPY["bfloat16"]) if array.dtype == np.uint16 else array
+
+    def holder(self, gradient: Any) -> Any:
+        parameter = self.parameter()
+        parameter.grad_ = gradient  # `grad =` copies
+        return parameter
+
+    def gradient(self, holder: Any) -> Any:
+        return holder.grad
+
+    def parameter(self, name: str = "weight") -> Any:
+        import paddle
+
+        return paddle.create_parameter([2], "float32")
+
+    def sparse(self, rows: Sequence[int], values: Any, height: int, dtype: str = "float32") -> Any:
+        """SelectedRows; a backward pass makes them too, but not of every dtype."""
+        import paddle
+
+        kinds = paddle.base.core.VarDesc.VarType
+        stored = self.tensor(values, dtype)
+        sparse = paddle.Tensor(kinds.FP32, [height, *stored.shape[1:]], "", kinds.SELECTED_ROWS, False)
+        selected = sparse.get_selected_rows()
+        selected.set_rows(list(rows))
+        selected.set_height(height)
+        selected.get_tensor()._share_data_with(stored.value().get_tensor())
+        return sparse
+
+    def dense(self, sparse: Any) -> np.ndarray:
+        if not sparse.is_selected_rows():
+            assert sparse.is_sparse_coo()
+            found = np.zeros(sparse.shape, self.dtype(sparse.values()))
+            np.add.at(found, tuple(sparse.indices().numpy()), self.array(sparse.values()))
+            return found
+        values = self.array(sparse._get_tensor_from_selected_rows())
+        found = np.zeros((sparse.get_selected_rows().height(), *values.shape[1:]), values.dtype)
+        np.add.at(found, sparse.rows(), values)
+        return found
+
+    def stored_rows(self, sparse: Any) -> list[int]:
+        return sparse.rows()
+
+    def coo(self, indices: np.ndarray, values: Any, shape: Sequence[int], dtype: str = "float32") -> Any:
+        import paddle
+
+        # sparse_coo_tensor rejects a tensor without elements
+        return paddle._C_ops.sparse_sparse_coo_tensor(
+            self.tensor(values, dtype), paddle.to_tensor(indices), list(shape)
+        )
+
+    def derivative(self, function: Callable[[Any], Any], at: Any) -> np.ndarray:
+        point = at.detach().clone()
+        point.stop_gradient = False
+        function(point).astype("float32").sum().backward()
+        return self.array(point.grad)
+
+    def second_derivative(self, function: Callable[[Any], Any], at: Any, along: Any) -> np.ndarray:
+        import paddle
+
+        point = at.detach().clone()
+        point.stop_gradient = False
+        (first,) = paddle.grad(function(point).sum(), point, create_graph=True)
+        second = None if first.stop_gradient else paddle.grad((first * along).sum(), point, allow_unused=True)[0]
+        return np.zeros(tuple(at.shape)) if second is None else self.array(second)
+
+
+class JaxKit(Kit):
+    name = "jax"
+    writable = False
+    floating = ("float16", "bfloat16", "float32")
+    complex = ("complex64",)
+    integers = ("int8", "uint8", "int16", "int32")
+    keeps_subnormals_on_device = False
+    has_sparse = True
+    has_coo = True
+    differentiates = True
+
+    def __init__(self) -> None:
+        os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=4")  # before JAX is imported
+
+    def from_array(self, array: np.ndarray) -> Any:
+        import jax.numpy as jnp
+
+        return jnp.array(array)
+
+    def sparse(self, rows: Sequence[int], values: Any, height: int, dtype: str = "float32") -> Any:
+        from jax.experimental.sparse import BCOO
+
+        stored = self.tensor(values, dtype)
+        indices = np.array(rows, np.int32).reshape(-1, 1)
+        return BCOO((stored, self.tensor(indices, "int32")), shape=(height, *stored.shape[1:]))
+
+    def dense(self, sparse: Any) -> np.ndarray:
+        return self.array(sparse.todense())
+
+    def stored_rows(self, sparse: Any) -> list[int]:
+        return [row for row in np.asarray(sparse.indices)[:, 0].tolist() if row < sparse.shape[0]]
+
+    def coo(self, indices: np.ndarray, values: Any, shape: Sequence[int], dtype: str = "float32") -> Any:
+        from jax.experimental.sparse import BCOO
+
+        columns = self.tensor(indices.T.astype(np.int32), "int32")
+        return BCOO((self.tensor(values, dtype), columns), shape=tuple(shape))
+
+    def parameter(self, name: str = "weight") -> Any:
+        return self.tensor([0.0, 0.0])
+
+    def derivative(self, function: Callable[[Any], Any], at: Any) -> np.ndarray:
+        import jax
+
+        return self.array(jax.jit(jax.grad(lambda x: function(x).sum()))(at))
+
+    def second_derivative(self, function: Callable[[Any], Any], at: Any, along: Any) -> np.ndarray:
+        import jax
+
+        first = jax.grad(lambda x: function(x).sum())
+        return self.array(jax.jit(jax.grad(lambda x: (first(x) * along).sum()))(at))
+
+
+class JaxX64Kit(JaxKit):
+    """JAX with float64 switched on for the process."""
+
+    floating = FLOATING
+    complex = COMPLEX
+    integers = INTEGERS
+
+    def __init__(self) -> None:
+        super().__init__()
+        import jax
+
+        jax.config.update("jax_enable_x64", True)
+
+
+KITS: dict[str, type[Kit]] = {
+    "numpy": Kit,
+    "tensorflow": TensorflowKit,
+    "torch": TorchKit,
+    "paddle": PaddleKit,
+    "jax": JaxKit,
+    "jax-x64": JaxX64Kit,
+}
+"""By the name given to `pytest --framework`."""

@@ -1,0 +1,36 @@
+"""The examples on the pages of `docs/integrations/`, and what they print."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = re.compile(r"```python\n(.*?)```\n```text\n(.*?)```", re.DOTALL)
+
+
+def examples(page: str) -> list[tuple[str, str]]:
+    """The code of each, and what the page says it prints."""
+    text = (ROOT / "docs" / "integrations" / f"{page}.md").read_text(encoding="utf-8")
+    found = EXAMPLE.findall(text)
+    assert len(found) == text.count("```python") > 0
+    return found
+
+
+def printed(code: str, directory: Path, *, here: bool) -> str:
+    """With `clip.toml` beside it: in this process, which has imported what takes its time, or in one of its own."""
+    (directory / "clip.toml").write_bytes((ROOT / "examples" / "clip.toml").read_bytes())
+    if here:
+        with contextlib.chdir(directory), contextlib.redirect_stdout(io.StringIO()) as out:
+            exec(compile(code, "example", "exec"), {"__name__": "example"})
+        return out.getvalue()
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONSAFEPATH": "1"}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=directory, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout

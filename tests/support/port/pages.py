@@ -1,0 +1,163 @@
+"""The code blocks of the pages in `docs/porting/`. `python tests/support/port/pages.py` writes them."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+PORTING = Path(__file__).parents[3] / "docs" / "porting"
+GUIDES = ("paddle_static", "paddle_dygraph", "tensorflow_1", "tensorflow_2", "keras")
+
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+SECTION = re.compile(r"^## (.*)$", re.MULTILINE)
+
+BEFORE, SAYS, AFTER, PROOF = "Before", "What the tool says", "After", "The proof"
+WRONG = "What it says if the port is wrong"
+SILENT = "If the program has `set_gradient_clip`"
+"""On the page about static programs only."""
+
+PARTS = ("The runs part", "They part", "The clipped gradients differ", "The updates differ")
+"""How a sentence begins that says where two runs part; the next may say why."""
+
+NOT_WHY = (*PARTS, "Unexplained", "Weights", "Gradients' norms", "Norms", "Coefficients")
+
+
+@dataclass(frozen=True)
+class Block:
+    """Code on a page: under which heading, in which language, and where in the text."""
+
+    section: str
+    language: str
+    code: str
+    span: tuple[int, int]
+
+
+def page(guide: str) -> Path:
+    return PORTING / f"{guide}.md"
+
+
+def blocks(guide: str) -> list[Block]:
+    text = page(guide).read_text(encoding="utf-8")
+    headings = [(found.start(), found[1]) for found in SECTION.finditer(text)]
+    found = []
+    for block in BLOCK.finditer(text):
+        section = next(name for start, name in reversed(headings) if start < block.start())
+        found.append(Block(section, block[1], block[2], block.span(2)))
+    return found
+
+
+def of(guide: str, section: str, language: str) -> list[str]:
+    """The blocks of a section in one language."""
+    return [each.code for each in blocks(guide) if (each.section, each.language) == (section, language)]
+
+
+def printed(command: str, *more: str) -> tuple[int, str]:
+    """The exit status of a command of a page, and what it prints, run where the pages are."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path)), "PYTHONSAFEPATH": "1"}
+    environment |= {"PYTHONIOENCODING": "utf-8", "PYTHONDONTWRITEBYTECODE": "1", "KERAS_BACKEND": "tensorflow"}
+    name, *arguments = shlex.split(command.replace("\\\n", " "))
+    assert name == "unified-clip"
+    called = [sys.executable, "-m", "unified_clip", *arguments, *more]
+    done = subprocess.run(called, capture_output=True, encoding="utf-8", env=environment, cwd=PORTING, check=False)
+    return done.returncode, done.stdout + (done.stderr if done.returncode > 1 else "")
+
+
+def flagged(report: str) -> str:
+    """The part of a report that is about the file, without the list of what functions get wrong."""
+    return report.partition("\n\n")[0] + "\n"
+
+
+def parting(said: str) -> str:
+    """Where runs part and why, of what the proof prints: the first two sentences that say so."""
+    lines = said.splitlines()
+    for where, why in itertools.pairwise(lines):
+        if where.startswith(PARTS) and not why.startswith(NOT_WHY):
+            return f"{where}\n{why}\n"
+    raise AssertionError(said)
+
+
+def clipped(said: str) -> str:
+    """Where the clipped gradients part, if they do."""
+    return "".join(line for line in said.splitlines(True) if line.startswith("The clipped gradients differ"))
+
+
+def strict(command: str) -> str:
+    """A command of the proof that allows no difference."""
+    return re.sub(r" --max-ulp \d+", "", command)
+
+
+def changed(code: str, difference: str) -> str:
+    """The code with the lines of a difference in the place of those that it takes away."""
+    lines = difference.splitlines(True)
+    old, new = ("".join(line[1:] for line in lines if line[0] in kinds) for kinds in (" -", " +"))
+    assert code.count(old) == 1, old
+    return code.replace(old, new)
+
+
+def source(guide: str, name: str) -> str:
+    return (PORTING / guide / name).read_text(encoding="utf-8")
+
+
+def wrong_port(guide: str, directory: Path) -> str:
+    """The command that runs the port that is changed as the page says, which is written into a directory."""
+    (difference,) = of(guide, WRONG, "diff")
+    path = directory / "after.py"
+    path.write_text(changed(source(guide, "after.py"), difference), encoding="utf-8")
+    return strict(of(guide, PROOF, "sh")[0]).replace(f"{guide}/after.py", str(path))
+
+
+def silent(directory: Path) -> Path:
+    """The static program whose clip is set as Paddle 1 has it, written into a directory."""
+    path = directory / "before.py"
+    path.write_text(changed(source(GUIDES[0], "before.py"), of(GUIDES[0], SILENT, "diff")[0]), encoding="utf-8")
+    return path
+
+
+# -- writing
+
+
+def contents(guide: str, directory: Path) -> Iterator[tuple[str, str, list[str]]]:
+    """Section, language, and the blocks of the section in that language, as they should be."""
+    yield BEFORE, "python", [source(guide, "before.py")]
+    yield AFTER, "python", [source(guide, "after.py")]
+    for language in ("diff", "text"):
+        if of(guide, SAYS, language):
+            said = printed(of(guide, SAYS, "sh")[0])[1]
+            yield SAYS, language, [said if language == "diff" else flagged(said)]
+    command = of(guide, PROOF, "sh")[0]
+    said = printed(strict(command))[1]
+    yield PROOF, "text", [printed(command)[1], parting(said) + clipped(said)]
+    yield WRONG, "text", [parting(printed(wrong_port(guide, directory))[1])]
+    if guide == GUIDES[0]:
+        path = silent(directory)
+        difference, _ = of(guide, SILENT, "diff")
+        commands = (each.replace(f"{guide}/before.py", str(path)) for each in of(guide, SILENT, "sh"))
+        refused, dropped_in = (printed(each)[1] for each in commands)
+        yield SILENT, "text", [refused.replace(str(path), f"{guide}/before.py")]
+        yield SILENT, "diff", [difference, dropped_in.replace(str(path).lstrip("/"), f"{guide}/before.py")]
+
+
+def write(guide: str, directory: Path) -> None:
+    wanted = {(section, language): codes for section, language, codes in contents(guide, directory)}
+    text = page(guide).read_text(encoding="utf-8")
+    for block in reversed(blocks(guide)):
+        codes = wanted.get((block.section, block.language))
+        if codes:
+            start, end = block.span
+            text = text[:start] + codes.pop() + text[end:]
+    page(guide).write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    import tempfile
+
+    for each in sys.argv[1:] or GUIDES:
+        with tempfile.TemporaryDirectory() as scratch:
+            write(each, Path(scratch))

@@ -1,0 +1,135 @@
+"""What processes of a `World` run: PyTorch's DTensors, and models over several processes."""
+
+from __future__ import annotations
+
+import functools
+import operator
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from support.processes.worlds import World, calls_of, of_any_size
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+
+import unified_clip.torch as uc
+from unified_clip._core.exact import UNIT, Accumulator
+from unified_clip._core.shards import Exchange
+from unified_clip._ops.torch_ops import TorchOps
+
+Layout = list[tuple[str, Any]]
+
+
+def start(rank: int, size: int, meeting: str) -> None:
+    warnings.simplefilter("error")
+    torch.set_num_threads(1)
+    store = dist.FileStore(meeting, size)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=60))
+
+
+def worlds() -> AbstractContextManager[Callable[[int], World]]:
+    """Of any size, each started once."""
+    return of_any_size(start)
+
+
+def counted() -> AbstractContextManager[list[str]]:
+    """The collectives that are called meanwhile."""
+    return calls_of(dist, ("all_reduce", "all_gather", "all_gather_into_tensor", "broadcast", "reduce_scatter_tensor"))
+
+
+def mesh_of(kind: str) -> DeviceMesh:
+    """All processes in a row, or in two rows."""
+    size = dist.get_world_size()
+    shape = (size,) if kind == "row" else (max(size // 2, 1), min(size, 2))
+    return init_device_mesh("cpu", shape, mesh_dim_names=("dp",) if kind == "row" else ("dp", "tp"))
+
+
+# -- gradients with known values on every layout
+
+PLACEMENTS: dict[str, tuple[str, Callable[[int], list[Any]]]] = {
+    "FSDP": ("row", lambda axes: [Shard(0)]),
+    "tensor parallel": ("row", lambda axes: [Shard(axes - 1)]),
+    "replicated": ("row", lambda axes: [Replicate()]),
+    "terms of a sum": ("row", lambda axes: [Partial()]),
+    "HSDP": ("rows", lambda axes: [Replicate(), Shard(0)]),
+    "two dimensions": ("rows", lambda axes: [Shard(0), Shard(axes - 1)]),
+    "one axis twice": ("rows", lambda axes: [Shard(0), Shard(0)]),
+    "sum and shard": ("rows", lambda axes: [Partial(), Shard(0)]),
+}
+"""Kinds of layouts: a mesh, and placements for a tensor with so many axes."""
+
+
+def distributed(array: np.ndarray, mesh: DeviceMesh, placements: Sequence[Any]) -> DTensor:
+    """An array that every process has, as a DTensor; of a sum the first process holds everything."""
+    whole = torch.from_numpy(array.copy())
+    partial = [at for at, placement in enumerate(placements) if placement.is_partial()]
+    cut = [Replicate() if at in partial else placement for at, placement in enumerate(placements)]
+    tensor = distribute_tensor(whole, mesh, cut, src_data_rank=None)
+    if any(mesh.get_local_rank(at) for at in partial):
+        tensor.to_local().zero_()
+    return DTensor.from_local(
+        tensor.to_local(), mesh, placements, run_check=False, shape=whole.shape, stride=whole.stride()
+    )
+
+
+def parameters(arrays: Sequence[np.ndarray], layout: str) -> list[nn.Parameter]:
+    """Parameters with these gradients. "mixed": on several meshes of all processes, and plain."""
+    kinds = ["FSDP", "HSDP", "two dimensions", "plain", "replicated"] if layout == "mixed" else [layout]
+    found = []
+    for number, array in enumerate(arrays):
+        kind = kinds[number % len(kinds)]
+        gradient: Any = torch.from_numpy(array.copy())
+        if kind != "plain":
+            mesh, placements = PLACEMENTS[kind]
+            gradient = distributed(array, mesh_of(mesh), placements(array.ndim))
+        parameter = nn.Parameter(torch.zeros_like(gradient))
+        parameter.grad = gradient
+        found.append(parameter)
+    return found
+
+
+def gathered(tensor: Any) -> np.ndarray:
+    return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).numpy().copy()
+
+
+def clipped(
+    arrays: Sequence[np.ndarray], layout: str, p: float, limit: float, **stated: Any
+) -> tuple[float, str, list[np.ndarray], list[str]]:
+    """The norm and its type, the gradients afterwards, gathered, and which collectives our call made."""
+    given = parameters(arrays, layout)
+    with counted() as calls:
+        norm = uc.clip_grad_norm_(given, limit, p, check_numel=True, **stated)
+    return norm.item(), f"{type(norm).__name__} {norm.dtype}", [gathered(each.grad) for each in given], calls
+
+
+def clipped_by_float64_sums(array: np.ndarray, layout: str) -> float:
+    """The norm, if sums were float64, here and over the processes."""
+
+    def here(ops: TorchOps, tensors: Sequence[torch.Tensor]) -> Any:
+        squares = [value**2 for tensor in tensors for value in tensor.tolist()]
+        total = Accumulator(int(functools.reduce(operator.add, squares) * 2**30))  # one after the other
+        return SimpleNamespace(norm_dtype="float32", power_sum=lambda p, exactly: total)
+
+    def everywhere(exchange: Exchange, own: Accumulator, dtype: str) -> tuple[Accumulator, str]:
+        total = torch.tensor(own.total / 2**30, dtype=torch.float64)
+        dist.all_reduce(total)
+        return Accumulator(int(total.item() * 2**30) << UNIT - 30), dtype
+
+    with mock.patch.object(TorchOps, "measuring", here), mock.patch.object(Exchange, "power_sum", everywhere):
+        return clipped([array], layout, 2.0, 1.0)[0]
+
+
+def clipped_here(layout: str) -> list[float]:
+    """One gradient by its own norm, said to be whole here."""
+    (parameter,) = parameters([np.array([[3.0], [4.0]], np.float32)], layout)
+    uc.GradientClipByNorm(1.0, process_group=None).clip_([parameter])
+    found: list[float] = gathered(parameter.grad).ravel().tolist()
+    return found

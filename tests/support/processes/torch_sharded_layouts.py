@@ -1,0 +1,443 @@
+"""What processes of a `World` run: the layouts of PyTorch's table in docs/distributed.md, on four ranks.
+
+Each makes parameters with gradients on this rank, the names that the table's code uses, and the elements of the whole
+gradients that this rank has. Layouts of Megatron and DeepSpeed are imitated; all others are PyTorch's own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import warnings
+import zlib
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from support.processes import torch_sharded_models as models
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy, fully_shard
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    SequenceParallel,
+    parallelize_module,
+)
+
+import unified_clip.torch as uc
+from unified_clip.ownership import megatron_ownership, mesh_ownership, stage_ownership
+
+WIDTH, HIDDEN, WORDS = 8, 12, 10
+LIMIT = 0.75
+
+
+class Piece(NamedTuple):
+    """Elements of a whole gradient that this rank has."""
+
+    name: str
+    size: int
+    """How many elements the whole gradient has."""
+
+    at: np.ndarray
+    """The index of each element in the flattened whole gradient."""
+
+    values: np.ndarray
+
+
+class Layout(NamedTuple):
+    parameters: Sequence[nn.Parameter]
+    pieces: Callable[[bool], list[Piece]]
+    """Those of the gradients as they are when it is called. Every rank has to call it. True: with the sum of each
+    `Partial` gradient; False: with the term of each rank."""
+
+    names: dict[str, Any] = {}  # noqa: RUF012
+    """What the table's code refers to."""
+
+    has_padding: bool = False
+    """Whether the gradients have more elements than the model."""
+
+
+class Clipped(NamedTuple):
+    norm: float
+    whole: list[Piece]
+    before: list[Piece]
+    """The same, but of `Partial` gradients the term of each rank: that is what is clipped."""
+
+    after: list[Piece]
+
+
+def clipped(layout: str, keywords: str) -> Clipped:
+    """Clip the gradients of a layout by a call with these keywords."""
+    made = LAYOUTS[layout]()
+    whole, before = made.pieces(True), made.pieces(False)
+    names = {"WORLD": dist.group.WORLD, **OWNERSHIP, **made.names}
+    declared = eval(f"dict({keywords})", names)  # code of our own documentation
+    if declared and not made.has_padding:
+        declared["check_numel"] = numel_of(whole)
+    norm = uc.clip_grad_norm_(made.parameters, LIMIT, **declared).item()
+    return Clipped(norm, whole, before, made.pieces(False))
+
+
+OWNERSHIP = {each.__name__: each for each in (mesh_ownership, megatron_ownership, stage_ownership)}
+
+
+def numel_of(pieces: Sequence[Piece]) -> int:
+    """How many elements the whole gradients have, those of other ranks too."""
+    sizes: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(sizes, {piece.name: piece.size for piece in pieces})
+    return sum(functools.reduce(lambda left, right: left | right, sizes).values())
+
+
+def names_of(model: nn.Module) -> dict[str, nn.Parameter]:
+    return dict(model.named_parameters())
+
+
+def whole_gradients(parameters: dict[str, nn.Parameter], are_summed: bool = True) -> list[Piece]:
+    """Of parameters whose gradients are complete here, or DTensors."""
+    found = []
+    for name, parameter in parameters.items():
+        gradient: Any = parameter.grad
+        if not are_summed and models.is_sum(gradient):
+            name, gradient = f"{name}, term of rank {dist.get_rank()}", gradient.to_local()
+        values = (gradient.full_tensor() if isinstance(gradient, DTensor) else gradient).flatten()
+        found.append(Piece(name, values.numel(), np.arange(values.numel()), values.numpy().copy()))
+    return found
+
+
+def of_whole(parameters: dict[str, nn.Parameter], **names: Any) -> Layout:
+    return Layout(list(parameters.values()), functools.partial(whole_gradients, parameters), names)
+
+
+def trained(kind: Callable[[torch.dtype], models.Made], **names: Any) -> Layout:
+    torch.manual_seed(5)
+    return of_whole(kind(torch.float32).parameters, **names)
+
+
+# -- PyTorch's own
+
+
+@functools.cache
+def mesh_of(first: str, second: str) -> DeviceMesh:
+    return init_device_mesh("cpu", (2, 2), mesh_dim_names=(first, second))
+
+
+@functools.cache
+def row(name: str) -> DeviceMesh:
+    return init_device_mesh("cpu", (4,), mesh_dim_names=(name,))
+
+
+class Model(nn.Module):
+    """Two layers to cut, and a norm and a head beside them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(WIDTH, HIDDEN), nn.Linear(HIDDEN, WIDTH)
+        self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WORDS)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.norm(self.down(torch.relu(self.up(x))))).clone()  # FSDP2 warns of results that are views
+
+
+def backward(model: nn.Module, part: int) -> None:
+    """The gradients of a loss over this part of the data."""
+    torch.manual_seed(7 + part)
+    model(torch.randn(4, 4, WIDTH)).square().mean().backward()
+
+
+def tensor_parallel() -> Layout:
+    torch.manual_seed(5)
+    model = parallelize_module(Model(), row("tp"), {"up": ColwiseParallel(), "down": RowwiseParallel()})
+    backward(model, 0)
+    return of_whole(names_of(model))
+
+
+def sequence_parallel() -> Layout:
+    """The norm has a part of each sequence, and so a term of its weight's gradient."""
+    torch.manual_seed(5)
+    plan = {
+        "up": ColwiseParallel(),
+        "down": RowwiseParallel(output_layouts=Shard(1)),
+        "norm": SequenceParallel(),
+        "head": ColwiseParallel(input_layouts=Shard(1), output_layouts=Replicate()),
+    }
+    model = parallelize_module(Model(), row("tp"), plan)
+    backward(model, 0)
+    return of_whole(names_of(model))
+
+
+def context_parallel() -> Layout:
+    """FSDP2 shards over data-parallel and context-parallel ranks alike."""
+    torch.manual_seed(5)
+    model = Model()
+    mesh = mesh_of("dp", "cp")
+    fully_shard(model, mesh=mesh._flatten("dp_cp"))
+    backward(model, dist.get_rank())
+    return of_whole(names_of(model))
+
+
+def experts_of_some() -> Layout:
+    """Experts on the second dimension, with copies along the first, beside FSDP2 on all ranks."""
+    mesh = mesh_of("dp", "ep")
+    experts = {"experts": with_gradient("experts", (4, WIDTH, 3), mesh["ep"], Shard(0))}
+    dense = {"dense": with_gradient("dense", (WIDTH, HIDDEN), row("fsdp"), Shard(0))}
+    return of_whole({**experts, **dense}, mesh=mesh)
+
+
+def with_gradient(name: str, shape: Sequence[int], mesh: DeviceMesh, placement: Any) -> nn.Parameter:
+    """A parameter on a mesh whose gradient has known values."""
+    parameter = nn.Parameter(distribute_tensor(torch.zeros(*shape), mesh, [placement], src_data_rank=None))
+    parameter.grad = distribute_tensor(gradient_of(name, shape), mesh, [placement], src_data_rank=None)
+    return parameter
+
+
+def stages_of_fsdp(is_tied: bool) -> Layout:
+    """FSDP2 modules on the two stages of a pipeline; the last may use the embedding's weight once more."""
+    mesh = mesh_of("pp", "dp")
+    is_first = mesh.get_local_rank("pp") == 0
+    layers: dict[str, nn.Module] = (
+        {"embedding": nn.Embedding(WORDS, WIDTH), "norm": nn.LayerNorm(WIDTH)}
+        if is_first
+        else {"up": nn.Linear(WIDTH, WIDTH), "head": nn.Linear(WIDTH, WORDS, bias=False)}
+    )
+    stage = nn.Sequential(OrderedDict(layers))
+    fully_shard(stage, mesh=mesh["dp"])
+    tied = [stage.get_parameter("head.weight")] if is_tied and not is_first else []
+    parameters = names_of(stage)
+    if tied:
+        parameters["embedding.weight"] = parameters.pop("head.weight")
+    for name, parameter in parameters.items():
+        parameter.grad = distribute_tensor(
+            gradient_of(name, parameter.shape), mesh["dp"], [Shard(0)], src_data_rank=None
+        )
+    return of_whole(parameters, mesh=mesh, tied=tied)
+
+
+def plain_stages(is_tied: bool) -> Layout:
+    """Stages of which the data-parallel ranks have copies."""
+    mesh = mesh_of("pp", "dp")
+    is_first = mesh.get_local_rank("pp") == 0
+    last = "embedding" if is_tied else "head"
+    shapes: dict[str, tuple[int, ...]] = (
+        {"embedding": (WORDS, WIDTH), "first": (WIDTH,)} if is_first else {"last": (HIDDEN,), last: (WORDS, WIDTH)}
+    )
+    parameters = {name: holder(gradient_of(name, shape)) for name, shape in shapes.items()}
+    tied = [parameters["embedding"]] if is_tied and not is_first else []
+    return of_whole(parameters, data_rank=mesh.get_local_rank("dp"), tied=tied)
+
+
+def fsdp1(strategy: ShardingStrategy, **options: Any) -> Layout:
+    torch.manual_seed(5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # FSDP1 is deprecated
+        model = FullyShardedDataParallel(
+            Model(), sharding_strategy=strategy, device_id=torch.device("cpu"), use_orig_params=True, **options
+        )
+    backward(model, dist.get_rank())
+
+    def pieces(are_summed: bool) -> list[Piece]:
+        with (
+            warnings.catch_warnings(),
+            FullyShardedDataParallel.summon_full_params(model, with_grads=True, writeback=False),
+        ):
+            warnings.simplefilter("ignore")
+            return whole_gradients(names_of(model))
+
+    return Layout(list(model.parameters()), pieces, {"model": model})
+
+
+def hybrid_shards() -> Layout:
+    mesh = mesh_of("replicate", "shard")
+    return fsdp1(ShardingStrategy.HYBRID_SHARD, device_mesh=mesh)
+
+
+# -- imitations of Megatron and DeepSpeed, whose gradients are plain tensors
+
+
+def gradient_of(name: str, shape: Sequence[int]) -> Tensor:
+    """The same whole gradient on every rank."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(zlib.crc32(name.encode())))
+
+
+def holder(gradient: Tensor, **attributes: Any) -> nn.Parameter:
+    parameter = nn.Parameter(torch.zeros_like(gradient))
+    parameter.grad = gradient
+    for name, value in attributes.items():
+        setattr(parameter, name, value)
+    return parameter
+
+
+class Cut(NamedTuple):
+    """A part of a parameter: its gradient, and where its elements are in the whole one."""
+
+    name: str
+    size: int
+    at: Tensor
+    gradient: Tensor
+    attributes: dict[str, Any]
+
+    def of(self, part: Any) -> Cut:
+        return self._replace(at=self.at[part], gradient=self.gradient[part])
+
+
+def cut(name: str, shape: Sequence[int], part: Any = ..., **attributes: Any) -> Cut:
+    whole = gradient_of(name, shape)
+    places = torch.arange(whole.numel()).reshape(whole.shape)
+    return Cut(name, whole.numel(), places[part].clone(), whole[part].clone(), attributes)
+
+
+def of_cuts(cuts: Sequence[Cut], **names: Any) -> Layout:
+    parameters = [holder(each.gradient, **each.attributes) for each in cuts]
+
+    def pieces(are_summed: bool) -> list[Piece]:
+        return [
+            Piece(each.name, each.size, each.at.flatten().numpy(), gradient.numpy().flatten().copy())
+            for each, gradient in zip(cuts, (parameter.grad for parameter in parameters), strict=True)
+            if gradient is not None
+        ]
+
+    return Layout(parameters, pieces, names)
+
+
+def flat(cuts: Sequence[Cut], rank: int, size: int) -> list[Cut]:
+    """Megatron's distributed optimizer: gradients end to end in a buffer, of which each of `size` ranks has a range."""
+    total = sum(each.at.numel() for each in cuts)
+    length = -(-total // size)
+    begin, end = rank * length, min((rank + 1) * length, total)
+    found, start = [], 0
+    for each in cuts:
+        stop = start + each.at.numel()
+        low, high = max(begin, start), min(end, stop)
+        if low < high:
+            one = each._replace(at=each.at.flatten(), gradient=each.gradient.flatten())
+            found.append(one.of(slice(low - start, high - start)))
+        start = stop
+    return found
+
+
+def half(rank: int, length: int) -> slice:
+    return slice(rank * length // 2, (rank + 1) * length // 2)
+
+
+def dense(tensor_rank: int) -> list[Cut]:
+    """A column-parallel and a row-parallel weight, and what tensor-parallel ranks have copies of."""
+    part = half(tensor_rank, HIDDEN)
+    return [
+        cut("up.weight", (HIDDEN, WIDTH), part, tensor_model_parallel=True),
+        cut("up.bias", (HIDDEN,), part, tensor_model_parallel=True),
+        cut("down.weight", (WIDTH, HIDDEN), (slice(None), part), tensor_model_parallel=True),
+        cut("down.bias", (WIDTH,), tensor_model_parallel=False),
+        cut("norm.weight", (WIDTH,)),
+    ]
+
+
+def experts(expert_rank: int) -> list[Cut]:
+    return [cut("experts.weight", (4, WIDTH, 3), half(expert_rank, 4), allreduce=False)]
+
+
+def megatron() -> Layout:
+    """Two pipeline stages of two tensor-parallel ranks; the last stage has the embedding once more."""
+    mesh = mesh_of("pp", "tp")
+    stage, rank = mesh.get_coordinate() or (0, 0)
+    part = half(rank, WORDS)
+    embedding = {"tensor_model_parallel": True, "shared": stage == 1}
+    layers = [each._replace(name=f"{stage}.{each.name}", gradient=each.gradient + stage) for each in dense(rank)]
+    cuts = [*layers, cut("embedding", (WORDS, WIDTH), part, **embedding)]
+    return of_cuts(cuts, model_group=dist.group.WORLD, tensor_rank=rank)
+
+
+def megatron_copies() -> Layout:
+    """Two data-parallel copies of two tensor-parallel ranks; experts go by ranks of their own."""
+    data_rank, tensor_rank = mesh_of("dp", "tp").get_coordinate() or (0, 0)
+    cuts = [*dense(tensor_rank), *experts(tensor_rank)]
+    ranks = {"data_rank": data_rank, "tensor_rank": tensor_rank}
+    return of_cuts(cuts, **ranks, expert_tensor_rank=0, expert_data_rank=data_rank)
+
+
+def distributed_optimizer() -> Layout:
+    data_rank, tensor_rank = mesh_of("dp", "tp").get_coordinate() or (0, 0)
+    return of_cuts(flat(dense(tensor_rank), data_rank, 2), tensor_rank=tensor_rank)
+
+
+def distributed_optimizer_of_experts() -> Layout:
+    data_rank, tensor_rank = mesh_of("dp", "tp").get_coordinate() or (0, 0)
+    cuts = [*flat(dense(tensor_rank), data_rank, 2), *flat(experts(tensor_rank), data_rank, 2)]
+    return of_cuts(cuts, tensor_rank=tensor_rank, expert_tensor_rank=0)
+
+
+@functools.cache
+def data_parallel_group() -> Any:
+    """One of two groups, each with a copy of the model."""
+    groups = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    return groups[dist.get_rank() // 2]
+
+
+def zero() -> Layout:
+    """DeepSpeed ZeRO 2 and 3: all gradients end to end, zeros behind them, and an equal part for each rank."""
+    group = data_parallel_group()
+    rank, size = dist.get_rank(group), dist.get_world_size(group)
+    buffer = cut("all", (101,))
+    length = -(-101 // size)
+    part = buffer.of(slice(rank * length, (rank + 1) * length))
+    padded = torch.zeros(length)
+    padded[: part.at.numel()] = part.gradient
+    parameter = holder(padded)
+
+    def pieces(are_summed: bool) -> list[Piece]:
+        assert parameter.grad is not None
+        return [Piece("all", 101, part.at.numpy(), parameter.grad[: part.at.numel()].numpy().copy())]
+
+    return Layout([parameter], pieces, {"data_parallel_group": group}, has_padding=True)
+
+
+LAYOUTS: dict[str, Callable[[], Layout]] = {
+    "`DistributedDataParallel`, DeepSpeed ZeRO 0": lambda: trained(models.data_parallel),
+    "FSDP2, `fully_shard`": lambda: trained(models.fsdp),
+    "HSDP, `fully_shard` on two dimensions": lambda: trained(models.hsdp),
+    "context parallel with FSDP2": context_parallel,
+    "tensor parallel, `parallelize_module`": tensor_parallel,
+    "sequence parallel, `SequenceParallel`": sequence_parallel,
+    "FSDP2 and tensor parallel": lambda: trained(models.tensor_parallel, mesh=models.mesh_of("rows")),
+    "expert parallel with FSDP2 on all ranks": lambda: trained(models.expert_parallel, mesh=models.mesh_of("rows")),
+    "expert parallel on some ranks": experts_of_some,
+    "pipeline stages of FSDP2": lambda: stages_of_fsdp(is_tied=False),
+    "pipeline stages of FSDP2, tied embedding": lambda: stages_of_fsdp(is_tied=True),
+    "pipeline stages": lambda: plain_stages(is_tied=False),
+    "pipeline stages, tied embedding": lambda: plain_stages(is_tied=True),
+    "FSDP1, `FULL_SHARD`": lambda: fsdp1(ShardingStrategy.FULL_SHARD),
+    "FSDP1, `SHARD_GRAD_OP`": lambda: fsdp1(ShardingStrategy.SHARD_GRAD_OP),
+    "FSDP1, `HYBRID_SHARD`": hybrid_shards,
+    "DeepSpeed ZeRO 2 and 3": zero,
+    "Megatron, distributed optimizer": distributed_optimizer,
+    "Megatron, distributed optimizer, experts": distributed_optimizer_of_experts,
+    "Megatron, tensor and pipeline parallel": megatron,
+    "Megatron, tensor and data parallel, experts": megatron_copies,
+}
+"""By the first column of the table."""
+
+
+def tied_before_sharding() -> str:
+    """The error for a parameter that `fully_shard` has replaced, on every rank."""
+    mesh = mesh_of("pp", "dp")
+    stage = nn.Sequential(OrderedDict(head=nn.Linear(WIDTH, WORDS, bias=False)))
+    tied = [stage.head.weight]
+    fully_shard(stage, mesh=mesh["dp"])
+    parameter = stage.get_parameter("head.weight")
+    parameter.grad = distribute_tensor(gradient_of("head", parameter.shape), mesh["dp"], [Shard(0)], src_data_rank=None)
+    try:
+        uc.clip_grad_norm_(stage.parameters(), LIMIT, ownership=mesh_ownership(mesh, "pp", also_elsewhere=tied))
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def output_of(code: str) -> str:
+    """What an example prints on this rank."""
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        exec(compile(code, "example", "exec"), {"__name__": "example"})
+    return out.getvalue()

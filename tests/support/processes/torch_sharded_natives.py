@@ -1,0 +1,27 @@
+"""`parity/sharded_natives.py`, as tests and the processes of a `World` run it."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+NATIVES = Path(__file__).parents[3] / "parity/sharded_natives.py"
+
+
+def script() -> Any:
+    """The module, read once in a process."""
+    if "sharded_natives" not in sys.modules:
+        spec = importlib.util.spec_from_file_location("sharded_natives", NATIVES)
+        assert spec is not None
+        assert spec.loader is not None
+        module = sys.modules["sharded_natives"] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    return sys.modules["sharded_natives"]
+
+
+def measured(scenarios: list[tuple[Any, ...]]) -> dict[tuple[str, str], str]:
+    module = script()
+    found: dict[tuple[str, str], str] = module.measured([module.Scenario(*each) for each in scenarios])
+    return found

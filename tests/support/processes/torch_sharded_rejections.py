@@ -1,0 +1,151 @@
+"""What processes of a `World` run: calls that one rank rejects, or that ranks make at different steps."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+from unittest import mock
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from support.processes.torch_sharded import distributed, mesh_of, parameters
+from torch import nn
+from torch.distributed.tensor import Partial, Shard
+
+import unified_clip.torch as uc
+from unified_clip import ClipConfig
+from unified_clip._ops.torch_shards import TorchGroup
+
+ARRAYS = [np.arange(1, 8, dtype=np.float32), np.full((5, 3), 2, np.float32), np.full(7, 3, np.float32)]
+
+
+class Attempt(NamedTuple):
+    error: str
+    """The exception's type and its message; empty where there was none."""
+
+    seconds: float
+    norm: float | None
+
+
+def attempt(call: Callable[[], Any]) -> Attempt:
+    start = time.monotonic()
+    try:
+        norm = float(call())
+    except Exception as error:
+        return Attempt(f"{type(error).__name__}: {error}", time.monotonic() - start, None)
+    return Attempt("", time.monotonic() - start, norm)
+
+
+# -- one rank rejects the call
+
+
+def raising(parameter: Any) -> bool:
+    raise LookupError("this parameter is not in the table")
+
+
+def by_ownership(p: float) -> Any:
+    given = parameters(ARRAYS, "plain")
+    ownership = raising if dist.get_rank() == 1 else "replicated"
+    return uc.clip_grad_norm_(given, 1.0, p, process_group=dist.group.WORLD, ownership=ownership)
+
+
+def by_dtype(p: float) -> Any:
+    """A list of gradients, one of which is of integers on one rank."""
+    plain = torch.ones(3, dtype=torch.int32 if dist.get_rank() == 1 else torch.float32)
+    return uc.get_total_norm([parameters(ARRAYS[:1], "FSDP")[0].grad, plain], p)
+
+
+def by_configuration(p: float) -> Any:
+    """Clipping by value has no order to go by for complex gradients, which one rank has."""
+    given = parameters(ARRAYS[:1], "FSDP")
+    plain = nn.Parameter(torch.zeros(2, dtype=torch.complex64 if dist.get_rank() == 1 else torch.float32))
+    plain.grad = torch.ones_like(plain)
+    groups = [{"name": "one", "rule": "value", "threshold": 1.0, "include": ["plain"]}]
+    config = ClipConfig(rule="global_norm", threshold=1.0, norm_type=p, family="paddle", groups=groups)
+    return config.clipper(ownership="replicated").clip_({"cut": given[0], "plain": plain})
+
+
+REJECTIONS: dict[str, Callable[[float], Any]] = {
+    "ownership": by_ownership, "dtype": by_dtype, "configuration": by_configuration,
+}  # fmt: skip
+
+
+def rejected(how: str, p: float) -> tuple[Attempt, Attempt]:
+    """What the call raised, and the next one, which no rank rejects."""
+    return attempt(lambda: REJECTIONS[how](p)), attempt(lambda: uc.clip_grad_norm_(parameters(ARRAYS, "FSDP"), 1.0))
+
+
+def rejected_alone() -> list[Attempt]:
+    """Calls that need no other rank, and so must not wait for one; of the first rank alone."""
+    if dist.get_rank():
+        return []
+    cut, integers = parameters(ARRAYS[:1], "FSDP")[0], torch.ones(2, dtype=torch.int32)
+    return [
+        attempt(lambda: uc.clip_by_global_norm([cut.grad, integers], 1.0, use_norm=2.0)[1]),
+        attempt(lambda: uc.clip_grads_with_norm_([cut], -1.0, 2.0)),
+        attempt(lambda: uc.clip_by_value(integers.bool(), -1.0, 1.0)),
+        attempt(lambda: uc.GradientClipByNorm(1.0)([("cut", cut.grad), ("plain", integers)])),
+        attempt(lambda: uc.get_total_norm([torch.ones(2), integers])),
+    ]
+
+
+def with_terms() -> Attempt:
+    """A rank that rejects does not wait where gradients are to be summed first. The others do, so none calls here."""
+    if dist.get_rank() != 1:
+        return Attempt("", 0.0, None)
+    gradient = distributed(ARRAYS[0], mesh_of("row"), [Partial()])
+    return attempt(lambda: uc.get_total_norm([gradient, torch.ones(2, dtype=torch.int32)]))
+
+
+# -- ranks that are not at the same call
+
+
+def out_of_step() -> list[Attempt]:
+    """One rank's first call fails on its way, and is caught. Then come the others' first call, one more, and one in
+    another group."""
+    group, fresh = dist.new_group(), dist.new_group()
+    given = parameters(ARRAYS, "FSDP")
+    if dist.get_rank() == 1:
+        with mock.patch.object(TorchGroup, "total", side_effect=ConnectionError("the network is down")):
+            assert "ConnectionError" in attempt(lambda: uc.clip_grad_norm_(given, 1.0, process_group=group)).error
+    return [
+        attempt(lambda each=each: uc.clip_grad_norm_(given, 1.0, process_group=each)) for each in (group, group, fresh)
+    ]
+
+
+def of_step(steps: Sequence[int]) -> Attempt:
+    clip = ClipConfig(rule="global_norm", threshold=1.0, family="paddle").clipper()
+    return attempt(lambda: clip.clip_(parameters(ARRAYS, "FSDP"), step=steps[dist.get_rank()]))
+
+
+def in_order(names: Sequence[str], each: bool, order: Sequence[int]) -> Attempt:
+    """One rank lists the parameters in another order."""
+    given: Any = parameters([ARRAYS[at] for at in order], "FSDP")
+    given = list(zip(names, given, strict=True)) if names else given
+    if dist.get_rank() == 1:
+        given.reverse()
+    clip = uc.GradientClipByNorm(1.0) if each else uc.GradientClipByGlobalNorm(1.0)
+    return attempt(lambda: clip.clip_(given) or 0.0)
+
+
+def without_one(function: str) -> Attempt:
+    """One rank has a None in the place of a gradient, whose shape it does not know."""
+    gradients = [each.grad for each in parameters(ARRAYS, "FSDP")]
+    if dist.get_rank() == 1:
+        gradients[1] = None
+    return attempt(lambda: getattr(uc, function)(gradients))
+
+
+def differing_on_two_dimensions() -> Attempt:
+    """Thresholds of single gradients, one of which is another, along both dimensions of a mesh."""
+    gradient = distributed(np.ones((4, 4), np.float32), mesh_of("rows"), [Shard(0), Shard(1)])
+    return attempt(lambda: uc.clip_by_norm(gradient, 1.0 + (dist.get_rank() == 0)).full_tensor().sum())
+
+
+def counted_without_gradients(check: bool) -> Attempt:
+    given = parameters(ARRAYS, "FSDP")
+    for parameter in given if dist.get_rank() == 1 else []:
+        parameter.grad = None
+    return attempt(lambda: uc.clip_grad_norm_(given, 1.0, check_numel=check))

@@ -1,0 +1,148 @@
+"""A small model that is trained on one process, or sharded over several, on the same batches."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from support.processes import torch_sharded
+from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.tensor import DTensor
+
+import unified_clip
+import unified_clip.torch as uc
+from unified_clip import ClipConfig
+
+STEPS = 3
+
+
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 4), nn.Tanh(), nn.Linear(4, 1))
+
+
+def train(net: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Every process has the whole batch, so that a mean over 2 or 4 is exact."""
+    for step in range(STEPS):
+        x = torch.randn(8, 6, generator=torch.Generator().manual_seed(step))
+        optimizer.zero_grad()
+        net(x).square().mean().backward()
+        optimizer.step()
+
+
+def sharded(kind: str, config: ClipConfig) -> tuple[Any, list[np.ndarray]]:
+    """The last norm, and the weights after training."""
+    net = model()
+    stated: dict[str, Any] = {"check_numel": True}
+    if kind == "FSDP2":
+        for layer in net:
+            fully_shard(layer)
+        fully_shard(net)
+    else:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # FSDP1 is deprecated
+            net = FullyShardedDataParallel(net, device_id=torch.device("cpu"), use_orig_params=True)
+        numel = sum(parameter.numel() for parameter in model().parameters())
+        stated = {"process_group": dist.group.WORLD, "ownership": "distinct", "check_numel": numel}
+    optimizer = torch.optim.SGD(net.named_parameters(), lr=0.5)
+    handle = config.attach_to(optimizer, **stated)
+    train(net, optimizer)
+    if kind == "FSDP2":
+        weights = [p.full_tensor() if isinstance(p, DTensor) else p for p in net.parameters()]
+    else:
+        with FullyShardedDataParallel.summon_full_params(net):
+            weights = [p.clone() for p in net.parameters()]
+    return handle.last.norm, [weight.detach().numpy().copy() for weight in weights]
+
+
+LIMIT = 1e-3
+
+
+def clipped_flat(use_orig_params: bool, clip: Callable[[list[nn.Parameter]], Any]) -> Any:
+    """FSDP1's gradients, where nobody says whose they are."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # FSDP1 is deprecated
+        net = FullyShardedDataParallel(model(), device_id=torch.device("cpu"), use_orig_params=use_orig_params)
+    net(torch.ones(8, 6)).square().mean().backward()
+    return clip(list(net.parameters()))
+
+
+def in_place(holders: list[nn.Parameter]) -> float:
+    norm: float = unified_clip.clip_grad_norm_(holders, LIMIT).item()
+    return norm
+
+
+def in_pairs(holders: list[nn.Parameter]) -> float:
+    results = uc.GradientClipByGlobalNorm(LIMIT)([(each, each.grad) for each in holders])
+    return uc.global_norm([gradient for _, gradient in results]).item()
+
+
+def each(holders: list[nn.Parameter]) -> float:
+    uc.GradientClipByNorm(LIMIT).clip_(holders)
+    return 1.0
+
+
+def in_two_steps(holders: list[nn.Parameter]) -> tuple[float, float]:
+    """The norm before and after, where only the name that measures is told of the shards."""
+
+    def measured() -> Any:
+        gradients = [each.grad for each in holders]
+        return uc.get_total_norm(gradients, process_group=dist.group.WORLD, ownership="distinct")
+
+    before = measured()
+    uc.clip_grads_with_norm_(holders, LIMIT, before)
+    return before.item(), measured().item()
+
+
+def by_value(holders: list[nn.Parameter]) -> float:
+    uc.clip_grad_value_(holders, LIMIT)
+    uc.GradientClipByValue(LIMIT).clip_(holders)
+    return max(
+        (float(each.grad.abs().max()) for each in holders if each.grad is not None and each.grad.numel()), default=0
+    )
+
+
+def recorded(config: ClipConfig, directory: str, norms: bool, only: int | None = None) -> None:
+    """Train under FSDP2 while all processes record, or one."""
+    net = model()
+    for layer in net:
+        fully_shard(layer)
+    fully_shard(net)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
+    config.attach_to(optimizer)
+    rank = dist.get_rank()
+    path = Path(directory) / f"rank{rank}.jsonl"
+    path.parent.mkdir(exist_ok=True)
+    recording = unified_clip.record(path, norms=norms, names=net) if only in (None, rank) else nullcontext()
+    with recording:
+        train(net, optimizer)
+
+
+def recorded_flat(directory: str) -> float:
+    """The norm of plain parts of a gradient, which do not tell each other's norms."""
+    weight = nn.Parameter(torch.zeros(1))
+    weight.grad = torch.tensor([3.0 + dist.get_rank()])
+    with unified_clip.record(Path(directory) / f"rank{dist.get_rank()}.jsonl", norms=True):
+        norm = unified_clip.clip_grad_norm_([weight], 1.0, process_group=dist.group.WORLD, ownership="distinct")
+    return float(norm)
+
+
+def recorded_beside_flat(directory: str) -> float:
+    """The norm of gradients that all hold together, and of one that the first process has beside them; in two groups,
+    both of which tell what they are."""
+    both = torch_sharded.parameters([np.full((2, 2), 2, np.float32)] * 2, "FSDP")
+    given = dict(zip("ab", both, strict=True))
+    if dist.get_rank() == 0:
+        given["c"] = nn.Parameter(torch.zeros(1))
+        given["c"].grad = torch.tensor([2.0])
+    group = {"name": "a", "include": ["a"], "threshold": 2.0}
+    config = ClipConfig(rule="global_norm", threshold=1.0, groups=[group])
+    with unified_clip.record(Path(directory) / f"rank{dist.get_rank()}.jsonl", norms=True):
+        return float(config.clipper(ownership="distinct").clip_(given))

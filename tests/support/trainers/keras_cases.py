@@ -1,0 +1,443 @@
+"""Optimizers of Keras that clip, whatever the backend: `test_<framework>_keras.py` sets that and takes these tests."""
+
+from __future__ import annotations
+
+import doctest
+import gc
+import json
+import math
+import warnings
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+from support.clip_cases import (
+    CONFIGS,
+    LINEAR,
+    NONFINITE,
+    ONE_OVERFLOWS,
+    SHAPES,
+    STEPS,
+    assert_equal,
+    assert_told,
+    by_numpy,
+    gradients,
+    overflowing,
+)
+from support.kits import Kit
+
+import unified_clip
+from unified_clip import ClipConfig, ClipWarning, NonFiniteNormError
+from unified_clip.integrations import keras_optimizers
+
+BACKEND = keras.backend.backend()
+Apply = Callable[[dict[str, np.ndarray]], None]
+
+
+@pytest.fixture(autouse=True)
+def _eager_is_exact(kit: Kit) -> None:
+    if not kit.exact:
+        pytest.skip("eager calls on the host path are what is compared with")
+
+
+@pytest.fixture(autouse=True)
+def _of_keras_itself() -> Any:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*copy keyword", category=DeprecationWarning)  # its own `numpy()`
+        yield
+
+
+def variables() -> dict[str, Any]:
+    return {name: keras.Variable(np.zeros(shape, "float32"), name=name) for name, shape in SHAPES.items()}
+
+
+def tensor(array: np.ndarray) -> Any:
+    return keras.ops.convert_to_tensor(array)
+
+
+def eager(optimizer: Any, named: dict[str, Any]) -> Apply:
+    return lambda grads: optimizer.apply([tensor(grads[name]) for name in named], list(named.values()))
+
+
+def in_graph(optimizer: Any, named: dict[str, Any], jit_compile: bool = True) -> Apply:
+    """The same in a graph; on PyTorch there is none."""
+    optimizer.build(list(named.values()))
+    if BACKEND == "jax":
+        import jax
+
+        compiled = jax.jit(optimizer.stateless_apply)
+
+        def apply(grads: dict[str, np.ndarray]) -> None:
+            weights = [variable.value for variable in named.values()]
+            state = [variable.value for variable in optimizer.variables]
+            weights, state = compiled(state, [tensor(grads[name]) for name in named], weights)
+            for variable, value in zip([*named.values(), *optimizer.variables], [*weights, *state], strict=True):
+                variable.assign(value)
+
+        return apply
+    if BACKEND == "tensorflow":
+        import tensorflow as tf
+
+        function = tf.function(lambda *grads: optimizer.apply(list(grads)), jit_compile=jit_compile)
+        return lambda grads: function(*(tensor(grads[name]) for name in named))
+    return eager(optimizer, named)
+
+
+WAYS = {"torch": ["eager"], "jax": ["eager", "compiled"], "tensorflow": ["eager", "graph", "compiled"]}[BACKEND]
+
+
+def made(way: str, optimizer: Any, named: dict[str, Any]) -> Apply:
+    return eager(optimizer, named) if way == "eager" else in_graph(optimizer, named, way == "compiled")
+
+
+def values(named: dict[str, Any]) -> dict[str, np.ndarray]:
+    return {name: np.array(variable) for name, variable in named.items()}
+
+
+IN_GRAPHS = ("groups", "values by schedule", "cosine", "a norm for each")
+"""Of the configurations, what graphs are tested with: each takes a second to compile."""
+
+
+@pytest.mark.parametrize(
+    ("case", "way"), [(case, way) for way in WAYS for case in CONFIGS if way == "eager" or case in IN_GRAPHS]
+)
+def test_every_update_is_clipped_as_on_the_host_path(case: str, way: str) -> None:
+    config = ClipConfig(**CONFIGS[case])
+    named, optimizer = variables(), keras.optimizers.SGD(1.0)
+    handle = config.attach_to(optimizer)
+    apply, ulp = made(way, optimizer, named), 0 if way == "eager" else 1
+    for index, step in enumerate(by_numpy(config, gradients())):
+        for variable in named.values():
+            variable.assign(np.zeros(variable.shape, "float32"))
+        apply(step.given)
+        assert_equal({name: -value for name, value in values(named).items()}, step.clipped, ulp)
+        assert_told(handle.last, step, index, ulp)
+    assert handle.step == STEPS
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(("case", "where"), [("zero", "nan_at"), ("values zero", "inf_at"), ("paddle", "inf_at")])
+def test_norms_that_are_not_finite(case: str, where: str, way: str) -> None:
+    config = ClipConfig(**NONFINITE[case])
+    named, optimizer = variables(), keras.optimizers.SGD(1.0)
+    handle = config.attach_to(optimizer)
+    apply = made(way, optimizer, named)
+    (step,) = by_numpy(config, gradients(1, **{where: 0}))
+    apply(step.given)
+    assert_equal({name: -value for name, value in values(named).items()}, step.clipped, 0 if way == "eager" else 1)
+    assert not math.isfinite(handle.last.norm)
+    assert handle.last.clipped
+    if config.nonfinite == "zero":
+        assert (handle.last.norm_clipped, handle.last.coef) == (0.0, 0.0)
+    assert handle.rate == 1.0
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("nonfinite", ["zero", "skip"])
+def test_one_norm_that_is_not_finite_is_enough(nonfinite: str, way: str) -> None:
+    named, optimizer = variables(), keras.optimizers.SGD(1.0, momentum=0.9)
+    handle = ClipConfig(**ONE_OVERFLOWS, nonfinite=nonfinite).attach_to(optimizer)
+    made(way, optimizer, named)(overflowing())
+    assert not any(map(np.any, values(named).values()))
+    assert math.isfinite(handle.last.norm)
+    assert handle.last[2:] == ((None, None, None, True) if nonfinite == "skip" else (0.0, 0.0, True, False))
+
+
+def adam(**options: Any) -> Any:
+    return keras.optimizers.AdamW(0.1, weight_decay=0.1, use_ema=True, **options)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_skipped_step_changes_nothing_but_the_count(way: str) -> None:
+    config = ClipConfig(rule="global_norm", threshold=LINEAR, nonfinite="skip")
+    named, optimizer = variables(), adam()
+    handle = config.attach_to(optimizer)
+    apply = made(way, optimizer, named)
+    for index, grads in enumerate(gradients(4, nan_at=2)):
+        before = values(named | {v.path: v for v in optimizer.variables})
+        apply(grads)
+        after = values(named | {v.path: v for v in optimizer.variables})
+        counts = {
+            f"{optimizer.name}/{name}" for name in ("iteration", "clip_steps", "clip_at", "clip_last", "clip_recent")
+        }
+        changed = {name for name, value in before.items() if not np.array_equal(value, after[name])}
+        if index == 2:
+            assert handle.last.skipped
+            assert (handle.last.norm_clipped, handle.last.coef, handle.last.clipped) == (None, None, None)
+            assert changed <= counts
+        else:
+            assert not handle.last.skipped
+            assert changed > set(named)
+    assert handle.step == 4
+    assert handle.last.norm_clipped == pytest.approx(1.65, rel=1e-5)  # the threshold at step 3: the skipped one counts
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_after_accumulation_it_sees_the_mean_once(way: str) -> None:
+    config = ClipConfig(rule="global_norm", threshold=LINEAR, nonfinite="skip")
+    named, optimizer = variables(), keras.optimizers.SGD(1.0, gradient_accumulation_steps=2)
+    handle = config.attach_to(optimizer)
+    apply = made(way, optimizer, named)
+    given = gradients(6, nan_at=2)
+    means = [{name: (a[name] + b[name]) / 2 for name in a} for a, b in zip(given[::2], given[1::2], strict=True)]
+    wanted = by_numpy(ClipConfig(rule="global_norm", threshold=LINEAR), means)
+    for index, grads in enumerate(given):
+        before = values(named)
+        apply(grads)
+        assert handle.step == (index + 1) // 2
+        if index % 2 and index != 3:
+            assert_told(handle.last, wanted[index // 2], index // 2, ulp=1)
+        else:
+            assert_equal(values(named), before, 0)
+    assert_equal(
+        values(named), {n: -(wanted[0].clipped[n] + wanted[2].clipped[n]) for n in named}, ulp=4
+    )  # NaN left nothing behind
+
+
+def test_while_gradients_accumulate_nothing_is_told_and_nothing_raised(tmp_path: Path) -> None:
+    config = ClipConfig(rule="global_norm", threshold=1.0, nonfinite="raise")
+    named, optimizer = variables(), keras.optimizers.SGD(1.0, gradient_accumulation_steps=3)
+    handle = config.attach_to(optimizer)
+    apply = eager(optimizer, named)
+    with unified_clip.record(tmp_path / "clips.jsonl"):
+        for grads in gradients(5, nan_at=3):  # which the last update would get
+            apply(grads)
+        assert handle.last.step == 0
+        with pytest.raises(NonFiniteNormError, match=r"output.kernel"):
+            apply(gradients(1)[0])
+    lines = map(json.loads, (tmp_path / "clips.jsonl").read_text().splitlines())
+    assert [line["norm"] for line in lines if "norm" in line] == [handle.last.norm]
+
+
+def test_every_optimizer_takes_it() -> None:
+    config = ClipConfig(rule="global_norm", threshold=1.0)
+    grads = gradients(1)[0]
+    kinds = [keras.optimizers.SGD, keras.optimizers.Adam, keras.optimizers.Adagrad, keras.optimizers.Adadelta]
+    kinds += [keras.optimizers.RMSprop, keras.optimizers.Nadam, keras.optimizers.Adamax, keras.optimizers.Adafactor]
+    kinds += [keras.optimizers.Ftrl, keras.optimizers.Lion, keras.optimizers.Lamb, keras.optimizers.AdamW]
+    for kind in kinds:
+        optimizer = kind(0.1)
+        handle = config.attach_to(optimizer)
+        eager(optimizer, variables())(grads)
+        assert handle.last.clipped, kind
+
+
+def network() -> Any:
+    layers = [keras.Input((3,)), keras.layers.Dense(4, "tanh", name="hidden"), keras.layers.Dense(1, name="output")]
+    model = keras.Sequential(layers, name="net")
+    for index, weight in enumerate(model.trainable_variables):
+        weight.assign(np.random.default_rng(index).standard_normal(weight.shape).astype("float32"))
+    return model
+
+
+INPUTS = np.random.default_rng(5).standard_normal((32, 3)).astype("float32")
+TARGETS = 30 * INPUTS.sum(1, keepdims=True)
+FITS = [{"run_eagerly": True}, {"jit_compile": False}, *([{"jit_compile": True}] if BACKEND != "torch" else [])]
+
+
+@pytest.mark.parametrize("options", FITS)
+def test_fit(options: dict[str, Any]) -> None:
+    model, optimizer = network(), keras.optimizers.SGD(0.01)
+    handle = ClipConfig(rule="global_norm", threshold=LINEAR, exclude=["*.bias"]).attach_to(optimizer)
+    model.compile(optimizer, "mse", **options)
+    model.fit(INPUTS, TARGETS, batch_size=8, epochs=2, shuffle=False, verbose=0)
+    last = handle.last
+    assert last.step == 7
+    assert last.norm_clipped == pytest.approx(0.3, rel=1e-5)
+    assert (last.clipped, handle.rate) == (True, 1.0)
+
+
+def test_a_model_may_be_given_whose_variables_have_paths() -> None:
+    model, optimizer = network(), keras.optimizers.SGD(0.01)
+    handle = ClipConfig(rule="global_norm", threshold=0.3, exclude=["*.bias"]).attach_to(optimizer, model)
+    model.compile(optimizer, "mse", run_eagerly=True)
+    model.fit(INPUTS, TARGETS, batch_size=8, shuffle=False, verbose=0)
+    assert handle.last.norm_clipped == pytest.approx(0.3, rel=1e-5)
+
+
+def test_patterns_of_paths_and_of_names_that_are_given() -> None:
+    grads = {"net.hidden.kernel": np.full((3, 4), 5.0, "float32")}
+    for names, exclude in ((None, "net.hidden.kernel"), ({}, "mine")):
+        model, optimizer = network(), keras.optimizers.SGD(1.0)
+        kernel = model.trainable_variables[0]
+        assert kernel.path == "net/hidden/kernel"
+        if names is not None:
+            names = {"mine": kernel}
+        handle = ClipConfig(rule="global_norm", threshold=1.0, exclude=[exclude]).attach_to(optimizer, names)
+        optimizer.build(model.trainable_variables)
+        rest = [tensor(np.full(weight.shape, 2.0, "float32")) for weight in model.trainable_variables[1:]]
+        optimizer.apply([tensor(grads["net.hidden.kernel"]), *rest])
+        assert handle.last.norm == 6.0  # of 9 elements of 2
+
+
+def test_gradients_that_are_missing_are_left_out() -> None:
+    config = ClipConfig(rule="norm", threshold=1.0, exclude=["hidden.bias"])
+    named, optimizer = variables(), keras.optimizers.SGD(1.0)
+    config.attach_to(optimizer)
+    (step,) = by_numpy(config, gradients(1))
+    with pytest.warns(UserWarning, match=r"Gradients do not exist"):
+        optimizer.apply([None, *(tensor(step.given[name]) for name in list(named)[1:])], list(named.values()))
+    got = {name: -value for name, value in values(named).items() if name != "hidden.kernel"}
+    assert_equal(got, {name: step.clipped[name] for name in got}, 0)
+
+
+def test_the_scale_of_a_loss_is_taken_out_first() -> None:
+    config = ClipConfig(rule="global_norm", threshold=1.5)
+    (step,) = by_numpy(config, gradients(1))
+    scaled = {name: grad * 1024 for name, grad in step.given.items()}
+    inner, fixed = keras.optimizers.SGD(1.0), keras.optimizers.SGD(1.0, loss_scale_factor=1024.0)
+    with pytest.raises(TypeError, match=r"a LossScaleOptimizer sees .* attach to its inner_optimizer"):
+        config.attach_to(keras.optimizers.LossScaleOptimizer(inner))
+    outer = keras.optimizers.LossScaleOptimizer(inner, initial_scale=1024.0)
+    for optimizer, handle in ((outer, config.attach_to(inner)), (fixed, config.attach_to(fixed))):
+        in_graph(optimizer, variables())(scaled)  # eagerly, JAX refuses a LossScaleOptimizer
+        assert_told(handle.last, step, 0, ulp=1)
+
+
+def test_what_a_loss_scale_optimizer_leaves_out_is_no_error() -> None:
+    inner, weight = keras.optimizers.SGD(1.0), keras.Variable([0.0, 0.0])
+    handle = ClipConfig(rule="global_norm", threshold=1.0, nonfinite="raise").attach_to(inner)
+    outer = keras.optimizers.LossScaleOptimizer(inner, initial_scale=8.0)
+    outer.build([weight])
+    if BACKEND == "jax":
+        with pytest.raises(TypeError, match="nonfinite = 'raise' cannot raise from inside a graph"):
+            outer.apply([tensor(np.array([np.inf, 8.0], "float32"))])
+        return
+    outer.apply([tensor(np.array([np.inf, 8.0], "float32"))])
+    assert not np.array(weight).any()
+    assert handle.step == 0
+
+
+def test_it_raises_where_it_can() -> None:
+    config = ClipConfig(rule="global_norm", threshold=1.0, nonfinite="raise")
+    (grads,) = gradients(1, nan_at=0)
+    named, optimizer = variables(), keras.optimizers.SGD(1.0)
+    config.attach_to(optimizer)
+    with pytest.raises(NonFiniteNormError, match=r"output.kernel.* holds 1 NaN"):
+        eager(optimizer, named)(grads)
+    assert not any(value.any() for value in values(named).values())
+    if BACKEND != "torch":
+        optimizer = keras.optimizers.SGD(1.0)
+        config.attach_to(optimizer)
+        with pytest.raises(TypeError, match="nonfinite = 'raise' cannot raise from inside a graph; use 'zero'"):
+            in_graph(optimizer, variables())(grads)
+
+
+@pytest.mark.parametrize("own", ["clipnorm", "clipvalue", "global_clipnorm"])
+def test_an_optimizer_that_clips_by_itself_is_refused(own: str) -> None:
+    optimizer = keras.optimizers.SGD(1.0, **{own: 1.0})
+    with pytest.raises(ValueError, match=rf"the optimizer clips by itself \({own} is 1.0\); leave {own} out"):
+        ClipConfig(rule="global_norm", threshold=1.0).attach_to(optimizer)
+
+
+def test_a_second_configuration_is_refused_until_the_first_is_detached() -> None:
+    config, optimizer, named = ClipConfig(rule="value", threshold=0.5), keras.optimizers.SGD(1.0), variables()
+    before = len(optimizer.variables)
+    handle = config.attach_to(optimizer)
+    with pytest.raises(RuntimeError, match="nothing has been clipped yet"):
+        _ = handle.last
+    with pytest.raises(ValueError, match="something is attached to this optimizer already; detach it first"):
+        config.attach_to(optimizer)
+    assert handle.is_attached
+    handle.detach()
+    handle.detach()
+    assert not handle.is_attached
+    assert len(optimizer.variables) == before
+    grads = gradients(1)[0]
+    eager(optimizer, named)(grads)
+    assert_equal({name: -value for name, value in values(named).items()}, grads, 0)
+    with config.attach_to(optimizer) as handle:
+        eager(optimizer, named)(grads)
+    assert not handle.is_attached
+    assert (handle.last.step, handle.step) == (1, 2)
+    eager(optimizer, named)(grads)
+    assert (handle.last.step, handle.step, handle.rate) == (1, 2, 1.0)
+
+
+def test_a_handle_that_is_detached_holds_neither_optimizer_nor_variables() -> None:
+    named, optimizer = variables(), keras.optimizers.SGD(1.0)
+    handle = ClipConfig(rule="global_norm", threshold=1.0).attach_to(optimizer, dict(named))
+    eager(optimizer, named)(gradients(1)[0])
+    handle.detach()
+    alive = [weakref.ref(each) for each in (optimizer, named["hidden.kernel"])]
+    del optimizer, named
+    gc.collect()
+    assert [each() for each in alive] == [None, None]
+    assert handle.last.clipped
+
+
+def test_a_step_that_was_compiled_before_is_told_of() -> None:
+    model, optimizer = network(), keras.optimizers.SGD(0.01)
+    model.compile(optimizer, "mse", jit_compile=False)
+    model.fit(INPUTS[:8], TARGETS[:8], verbose=0)
+    handle = ClipConfig(rule="global_norm", threshold=1.0).attach_to(optimizer)
+    if BACKEND == "tensorflow":
+        with pytest.warns(ClipWarning, match="from step 1 to 2 and nothing was clipped: .* compile the model again"):
+            model.fit(INPUTS[:8], TARGETS[:8], verbose=0)
+        model.compile(optimizer, "mse", jit_compile=False)
+    model.fit(INPUTS[:8], TARGETS[:8], verbose=0)
+    assert handle.last.step == handle.step - 1
+
+
+def test_names_are_of_variables() -> None:
+    config = ClipConfig(rule="global_norm", threshold=1.0)
+    with pytest.raises(TypeError, match="names is a Mean; pass a dict of name to variable, or a list of names"):
+        config.attach_to(keras.optimizers.SGD(1.0), keras.metrics.Mean())
+    with pytest.raises(TypeError, match="names has 'a' for a float, which is no variable of Keras"):
+        config.attach_to(keras.optimizers.SGD(1.0), {"a": 1.0})
+
+
+def test_what_is_no_optimizer_as_this_knows_them_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(TypeError, match=r"a Mean is no keras.optimizers.Optimizer"):
+        keras_optimizers.attach(ClipConfig(rule="none"), keras.metrics.Mean())
+    monkeypatch.delattr(keras.src.optimizers.base_optimizer.BaseOptimizer, "_clip_gradients")
+    message = rf"the optimizers of Keras {keras.__version__} have no _clip_gradients, .* use 3.15"
+    with pytest.raises(TypeError, match=message):
+        ClipConfig(rule="none").attach_to(keras.optimizers.SGD(1.0))
+
+
+def test_what_is_saved_is_what_keras_knows_and_training_goes_on_from_it() -> None:
+    config = ClipConfig(rule="global_norm", threshold=LINEAR)
+    steps = by_numpy(config, gradients())
+
+    def begun() -> tuple[Any, Any, Apply]:
+        optimizer = adam()
+        handle, named = config.attach_to(optimizer), variables()
+        optimizer.build(list(named.values()))
+        return optimizer, handle, eager(optimizer, named)
+
+    optimizer, _, apply = begun()
+    for step in steps[:3]:
+        apply(step.given)
+    saved: dict[str, Any] = {}
+    optimizer.save_own_variables(saved)
+    plain = adam()
+    plain.build(list(variables().values()))
+    plain.load_own_variables(saved)  # Keras warns where the number of variables is another
+    assert [np.array(each).tolist() for each in plain.variables] == [each.tolist() for each in saved.values()]
+
+    optimizer, handle, apply = begun()
+    optimizer.load_own_variables(saved)
+    for step in steps[3:]:
+        apply(step.given)
+        assert (handle.last.norm, handle.last.coef) == (step.norm, np.float32(step.coef))  # of the right thresholds
+    told, rate = handle.last, handle.rate
+    optimizer.load_own_variables(saved)
+    assert (handle.last, handle.rate, handle.step) == (told, rate, 3)
+    handle.detach()
+    optimizer.load_own_variables(saved)  # nothing of ours is among its variables
+    with pytest.warns(UserWarning, match="Skipping variable loading"):
+        optimizer.load_own_variables({"0": 1})
+
+
+def test_the_example_runs() -> None:
+    failed, attempted = doctest.testmod(keras_optimizers)
+    assert attempted
+    assert not failed
+
+
+__all__ = [name for name in dir() if name.startswith("test_")] + ["_eager_is_exact", "_of_keras_itself"]

@@ -1,0 +1,88 @@
+"""What tests of PyTorch's integrations train: the model and the data of `examples/`."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import unified_clip
+from unified_clip import ClipConfig
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+
+
+def _load(name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(f"examples_{name}", EXAMPLES / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+DATA = _load("data")
+RATE = DATA.LEARNING_RATE
+SCALE = 2.0**16
+
+
+def config(**changes: Any) -> ClipConfig:
+    """That of the examples: a schedule, and biases that are left out."""
+    return ClipConfig(**{**ClipConfig.load(EXAMPLES / "clip.toml").data(), **changes})
+
+
+class Model(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden = torch.nn.Linear(DATA.INPUTS, DATA.UNITS)
+        self.output = torch.nn.Linear(DATA.UNITS, 1)
+        self.load_state_dict({name: torch.from_numpy(array.T.copy()) for name, array in DATA.weights().items()})
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.output(torch.tanh(self.hidden(inputs)))
+
+    def loss(self, inputs: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.mse_loss(self(inputs), wanted)
+
+
+def batches() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    for inputs, wanted in DATA.batches():
+        yield torch.from_numpy(inputs), torch.from_numpy(wanted)
+
+
+def rows() -> torch.utils.data.Dataset[Any]:
+    """All of them in order, for loaders that make batches of 8."""
+    inputs, wanted = zip(*batches(), strict=True)
+    return torch.utils.data.TensorDataset(torch.cat(inputs), torch.cat(wanted))
+
+
+def recorded(path: Path, model: torch.nn.Module, train: Callable[[], object]) -> list[dict[str, Any]]:
+    """The records of the clips that training makes, but for how long they took."""
+    with unified_clip.record(path, norms=True, names=model):
+        train()
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()[1:]]
+    return [{name: value for name, value in line.items() if name != "seconds"} for line in lines]
+
+
+def plain_records(path: Path) -> list[dict[str, Any]]:
+    """Those of a plain loop."""
+    model, clip = Model(), config()
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+
+    def train() -> None:
+        for inputs, wanted in batches():
+            optimizer.zero_grad()
+            model.loss(inputs, wanted).backward()
+            clip.clip_(model.named_parameters())
+            optimizer.step()
+
+    found = recorded(path, model, train)
+    assert len(found) == DATA.STEPS
+    assert len({line["threshold"] for line in found}) > 5
+    assert {line["clipped"] for line in found} == {True, False}
+    assert all(set(line["parameters"]) == {"hidden.weight", "output.weight"} for line in found)
+    return found

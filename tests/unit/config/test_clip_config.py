@@ -1,0 +1,405 @@
+"""A clip configuration is read from TOML, YAML and JSON, and what is wrong in one is told: file, line, key, remedy."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unified_clip import ClipConfig, ConfigError
+from unified_clip._install import command
+from unified_clip.config import documents, json_schema
+from unified_clip.config.schema import FAMILIES, Group
+
+DOCS = Path(__file__).parents[3] / "docs"
+
+CLIP = """\
+version = 1
+rule = "global_norm"
+family = "paddle"
+nonfinite = "skip"
+exclude = ["*.bias", "norm.*"]
+
+[threshold]
+schedule = "linear"
+start = 10.0
+end = 1
+steps = 1_000
+
+[[groups]]
+name = "embeddings"
+include = ["embed.*"]
+rule = "norm"
+threshold = 0.1
+norm_type = inf
+
+[[groups]]
+name = "head"
+include = ["head.*"]
+rule = "value"
+min = -1.0
+max = 0.5
+"""
+AS_YAML = """\
+# the same
+version: 1
+rule: global_norm
+family: paddle
+nonfinite: skip
+exclude: ["*.bias", norm.*]
+threshold: {schedule: linear, start: 1e1, end: 1, steps: 1000}
+groups:
+  - name: embeddings
+    include: [embed.*]
+    rule: norm
+    threshold: 1e-1
+    norm_type: .inf
+  - {name: head, include: [head.*], rule: value, min: -1, max: 0.5}
+"""
+AS_JSON = """\
+{"$schema": "clip_config.schema.json",
+ "version": 1, "rule": "global_norm", "family": "paddle", "nonfinite": "skip", "exclude": ["*.bias", "norm.*"],
+ "threshold": {"schedule": "linear", "start": 10, "end": 1.0, "steps": 1000},
+ "groups": [
+   {"name": "embeddings", "include": ["embed.*"], "rule": "norm", "threshold": 0.1, "norm_type": "inf"},
+   {"name": "head", "include": ["head.*"], "rule": "value", "min": -1.0, "max": 0.5}
+ ]}
+"""
+
+
+def write(directory: Path, text: str, kind: str = "toml") -> Path:
+    path = directory / f"clip.{kind}"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("number", [np.float32(1), np.float64(1), np.float16(1), np.int64(1), 1])
+def test_a_scalar_of_numpy_is_a_number(number: Any) -> None:
+    threshold = ClipConfig(rule="global_norm", threshold=number).threshold
+    assert threshold == 1.0
+    assert type(threshold) is float
+
+
+@pytest.mark.parametrize("wrong", [np.bool_(True), np.array(1.0), True, 1j])
+def test_what_is_no_number_is_refused(wrong: Any) -> None:
+    with pytest.raises(ConfigError, match="it is no number"):
+        ClipConfig(rule="global_norm", threshold=wrong)
+
+
+@pytest.mark.parametrize("large", [10**400, -(10**400)])
+def test_an_integer_beyond_all_floats_is_refused(large: int) -> None:
+    with pytest.raises(ConfigError, match="it is a number that is too large"):
+        ClipConfig(rule="value", threshold=large)
+
+
+@pytest.mark.parametrize(("kind", "text"), [("yaml", AS_YAML), ("yml", AS_YAML), ("json", AS_JSON)])
+def test_three_formats_say_the_same(tmp_path: Path, kind: str, text: str) -> None:
+    toml = ClipConfig.load(write(tmp_path, CLIP))
+    assert ClipConfig.load(write(tmp_path, text, kind)) == toml
+    assert toml.groups[0].norm_type == math.inf
+    assert toml.groups[0].family == "paddle"  # which a group takes over
+    assert toml.groups[1].family is None  # and not where there is no norm
+
+
+@pytest.mark.parametrize("kind", ["toml", "yaml", "json"])
+def test_what_is_saved_is_read_again(tmp_path: Path, kind: str) -> None:
+    clip = ClipConfig.loads(CLIP)
+    clip.save(tmp_path / f"clip.{kind}")
+    assert ClipConfig.load(tmp_path / f"clip.{kind}") == clip
+    infinite = ClipConfig(rule="global_norm", threshold=math.inf)
+    assert ClipConfig.loads(infinite.dumps(kind), kind).threshold == math.inf
+
+
+def test_it_can_be_built_in_python() -> None:
+    assert ClipConfig(rule="norm", threshold=np.float32(0.5).item()).threshold == 0.5
+    assert ClipConfig(rule="norm", threshold=1).threshold == 1.0
+    assert ClipConfig(rule="value", threshold=1.0, family=None, eps=None).meaning  # None is as good as nothing
+
+
+# -- what is wrong
+
+DATA = Path(__file__).parents[2] / "data"
+BAD = {
+    each["what"]: (each["text"], each["message"])
+    for each in tomllib.loads((DATA / "bad_configs.toml").read_text(encoding="utf-8"))["bad"]
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_what_is_wrong_is_told_with_its_place_and_the_remedy(tmp_path: Path, what: str) -> None:
+    text, message = BAD[what]
+    with pytest.raises(ConfigError) as told:
+        ClipConfig.load(write(tmp_path, text))
+    assert message in str(told.value)
+    assert str(told.value).startswith("clip.toml")
+    assert not re.search(r"pydantic|function-|tagged-union|Input should", str(told.value))
+
+
+def test_there_are_enough_bad_configurations() -> None:
+    assert len(BAD) >= 40
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "message"),
+    [
+        ("yaml", "rule: norm\nthreshold: -1", "clip.yaml, line 2, threshold: it is -1"),
+        ("yaml", "rule: norm\ngroups:\n - name: a\n   include: [x]\n   threshold: q", "line 5, groups 1, threshold"),
+        ("yaml", "rule: norm\nrule: value", "clip.yaml, line 2: the key 'rule' is there twice; remove one"),
+        ("yaml", "rule: [norm", "clip.yaml, line 1: "),
+        ("yaml", "- rule: norm", "clip.yaml: it holds no table, but [{'rule': 'norm'}]; it needs at least a rule"),
+        ("yaml", "rule: off\n", "line 1, rule: it is False; give 'none'"),
+        ("yaml", "!!python/object:os.system x", "could not determine a constructor"),
+        ("json", '{"rule": "norm",\n "threshold": "x"}', "clip.json, line 2, threshold: it is 'x'"),
+        ("json", '{\n\t"rule": "norm",\n\t"threshold": -2}', "clip.json, line 3, threshold: it is -2"),
+        ("json", '{"rule": "norm", "rule": "none"}', "clip.json, line 1: the key 'rule' is there twice"),
+        ("json", '{"rule": "norm",\n\t"threshold": 1,\n\t"threshold": 2}', "clip.json, line 3: the key 'threshold' is"),
+        ("json", '{"rule": "norm",\n "threshold": ' + "9" * 5000 + "}", "clip.json, line 2: a number has 5000 digits"),
+        ("yaml", "rule: norm\nthreshold: " + "9" * 5000, "clip.yaml, line 2: a number has 5000 digits"),
+        ("yaml", "rule: norm\nthreshold: 0x" + "f" * 5000, "clip.yaml, line 2: a number has 5002 digits"),
+        ("yaml", "rule: norm\nthreshold: 1" + "0" * 399, "line 2, threshold: it is 10"),
+        ("yaml", "rule: norm\nthreshold: !!int x", "clip.yaml, line 2: it cannot be read: invalid literal"),
+        ("yaml", "rule: norm\nthreshold: 2001-99-99", "clip.yaml, line 2: it cannot be read: month must be"),
+        ("yaml", "rule: norm\n? [a]\n: 1", "clip.yaml, line 2: a key is a list or a table; give a string"),
+        ("yaml", "rule: norm\n{a: 1}: 1", "clip.yaml, line 2: a key is a list or a table; give a string"),
+        ("yaml", "rule: norm\n1: 2", "clip.yaml, line 2, 1: the key 1 is not a string; the keys are rule, threshold"),
+        ("yaml", "rule: norm\nthreshold: 1:30", "line 2, threshold: it is '1:30'; it is no number"),
+        ("yaml", "rule: norm\ngroups: &a [*a]", "clip.yaml, line 2: an alias stands within what it means"),
+        ("yaml", "rule: norm\ngroups:\n - {name: a, include: [x]}\n - {name: a, include: [x]}\nthreshold: 1",
+         "clip.yaml, line 4, groups 2, name: two groups are named 'a'"),
+        ("yaml", "rule: none\ngroups:\n - {name: a, include: [x]}\n - {name: b, include: [x], rule: norm}",
+         "clip.yaml, line 4, groups 2: group 'b': rule = 'norm' needs a threshold"),
+        ("toml", "rule = 'none'\n[[groups]]\nname = 'a'\ninclude = ['x']\n[[groups]]\nname = 'a'\ninclude = ['x']",
+         "clip.toml, line 6, groups 2, name: two groups are named 'a'"),
+        ("toml", "rule = 'norm'\nthreshold = " + "9" * 5000, "clip.toml, line 2: a number has 5000 digits"),
+        ("json", '{"rule": "norm", "threshold": "-inf"}', "line 1, threshold: it is '-inf'; a threshold must be 0"),
+        ("json", '{"rule": ', "clip.json, line 1: Expecting value"),
+        ("json", "[" * 100_000, "clip.json: its lists or tables are nested too deep"),
+        ("ini", "rule = norm", "its name ends in none of .toml, .yaml, .yml, .json"),
+    ],
+)  # fmt: skip
+def test_so_it_is_in_yaml_and_json(tmp_path: Path, kind: str, text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        ClipConfig.load(write(tmp_path, text, kind))
+
+
+@pytest.mark.parametrize("top", ["{}", "rule: {}", "<<: {}", "rule: norm\nthreshold: {}", "rule: norm\nx: {}"])
+@pytest.mark.parametrize("seed", ["lol", "&x {a: b}", "z" * 2000])
+def test_aliases_do_not_eat_memory(top: str, seed: str) -> None:
+    """A list of ten of a list of ten of ..., which would have 10**9 elements."""
+    lists = "".join(f"l{i}: &l{i} [{', '.join([f'*l{i - 1}' if i else seed] * 10)}]\n" for i in range(9))
+    lists = lists.replace(f"[{', '.join([seed] * 10)}]", f"[{seed}]")
+    text = f"{lists}{top.format('*l8')}" if top != "{}" else lists
+    with pytest.raises(ConfigError, match="the text, line 1: aliases make it larger than can be meant"):
+        ClipConfig.loads(text, "yaml")
+
+
+def test_aliases_can_be_used() -> None:
+    text = "rule: norm\nthreshold: &t 2.0\ngroups:\n - {name: a, include: [x], threshold: *t}"
+    assert ClipConfig.loads(text, "yaml").groups[0].threshold == 2.0
+
+
+def test_large_values_are_shown_in_part() -> None:
+    with pytest.raises(ConfigError, match=r"threshold: it is 'x.{1,70}; it is no number"):
+        ClipConfig(rule="norm", threshold="x" * 10**7)
+    with pytest.raises(ConfigError, match=r"threshold: it is .{1,80}; it is a number that is too large"):
+        ClipConfig(rule="norm", threshold=10**5000)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("010", 10), ("-010", -10), ("0o10", 8), ("0x10", 16), ("1:30", "1:30"), ("1:30.5", "1:30.5"), ("1_000", 1000),
+        ("1e-6", 1e-6), ("1.5e3", 1500.0), (".5", 0.5), ("-1.", -1.0), ("-.inf", -math.inf), ("+1", 1),
+        ("1.2.3", "1.2.3"), ("-", None), ("a1", "a1"), ("0b1", "0b1"),
+    ],
+)  # fmt: skip
+def test_numbers_in_yaml_are_those_of_yaml_1_2(text: str, value: Any) -> None:
+    found = documents.parse(f"a: {text}" if text != "-" else "a: ~", "yaml", "").data["a"]
+    assert (found, type(found)) == (value, type(value))
+
+
+@pytest.mark.parametrize("kind", ["yml", "xml", ""])
+def test_kinds_that_there_are_not_are_told(kind: str) -> None:
+    message = f"there is no kind '{kind}'; give one of toml, yaml, json"
+    with pytest.raises(ConfigError, match=message):
+        ClipConfig.loads("rule: none", kind)
+    with pytest.raises(ConfigError, match=message):
+        ClipConfig(rule="none").dumps(kind)
+
+
+@pytest.mark.parametrize("kind", ["toml", "yaml", "json"])
+def test_what_is_none_is_left_out(kind: str) -> None:
+    clip = ClipConfig(rule="norm", threshold=1.0, norm_type=None, eps=None,
+                      groups=[{"name": "a", "include": ["x"], "eps": None, "threshold": None}])  # fmt: skip
+    assert ClipConfig.loads(clip.dumps(kind), kind) == clip
+    assert ClipConfig.loads("rule: norm\nthreshold: 1\neps: null", "yaml").dumps(kind)
+
+
+@pytest.mark.parametrize("kind", ["toml", "yaml", "json"])
+def test_bounds_may_be_infinite(kind: str) -> None:
+    clip = ClipConfig(rule="value", min=-math.inf, max=1.0)
+    text = clip.dumps(kind)
+    assert "Infinity" not in text
+    assert ClipConfig.loads(text, kind) == clip
+    if kind == "json":
+        assert json.loads(text)["min"] == "-inf"
+        jsonschema.validate(json.loads(text), json.loads(json_schema.text()))
+
+
+# -- groups
+
+
+def test_a_group_takes_what_it_leaves_out_however_it_is_given() -> None:
+    said = {"name": "a", "include": ["x"], "threshold": 2.0}
+    for group in (said, Group(**said), said | {"rule": None}):
+        clip = ClipConfig(rule="norm", threshold=7, family="paddle", norm_type=1, groups=[group])
+        (found,) = clip.groups
+        assert (found.rule, found.threshold, found.family, found.norm_type) == ("norm", 2.0, "paddle", 1.0)
+    bounds = Group(name="a", include=["x"], min=-1.0, max=1.0)
+    assert ClipConfig(rule="value", threshold=7.0, groups=[bounds]).groups[0].rule == "value"
+    with pytest.raises(ConfigError, match="ClipConfig, groups 1, max: max is for rule = 'value'"):
+        ClipConfig(rule="norm", threshold=7.0, groups=[bounds])
+
+
+@pytest.mark.parametrize(
+    ("own", "family", "eps"),
+    [
+        ({}, "paddle", 0.5),
+        ({"rule": "global_norm", "threshold": 1.0}, "paddle", 0.5),  # the two rules of norms share them
+        ({"family": "pytorch"}, "pytorch", None),  # whose own eps it is then
+        ({"family": "pytorch", "eps": 0.25}, "pytorch", 0.25),
+        ({"rule": "value", "threshold": 1.0}, None, None),
+    ],
+)
+def test_a_family_of_its_own_brings_its_own_eps(own: dict[str, Any], family: str | None, eps: float | None) -> None:
+    group = {"name": "a", "include": ["x"], **own}
+    (found,) = ClipConfig(rule="norm", threshold=7.0, family="paddle", eps=0.5, groups=[group]).groups
+    assert (found.family, found.eps) == (family, eps)
+
+
+def test_the_schema_does_not_say_that_a_group_has_a_rule_of_its_own() -> None:
+    rule = json.loads(json_schema.text())["$defs"]["Group"]["properties"]["rule"]
+    assert rule["default"] is None
+    assert rule["description"] == "as for the configuration; default: the configuration's"
+    group = {"name": "a", "include": ["x"]}
+    jsonschema.validate({"rule": "norm", "threshold": 1, "groups": [group]}, json.loads(json_schema.text()))
+
+
+# -- copies
+
+
+@pytest.mark.parametrize("deep", [False, True])
+def test_a_copy_does_what_it_says(deep: bool) -> None:
+    clip = ClipConfig(rule="global_norm", threshold=1.0)
+    other = clip.model_copy(update={"exclude": ["b"], "threshold": 10.0}, deep=deep)
+    gradients = {"a": np.array([3.0, 4.0]), "b": np.array([99.0])}
+    assert (other.exclude, other.threshold) == (["b"], 10.0)
+    assert other(gradients)["b"] is gradients["b"]
+    assert other.last.norm == 5.0
+    assert clip.model_copy() == copy.copy(clip) == copy.deepcopy(clip) == clip
+    with pytest.raises(ConfigError, match="threshold: it is -1"):
+        clip.model_copy(update={"threshold": -1})
+
+
+def test_files_that_cannot_be_read_are_told(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"absent\.toml cannot be read: No such file"):
+        ClipConfig.load(tmp_path / "absent.toml")
+    (tmp_path / "clip.toml").write_bytes(b"rule = \xff")
+    with pytest.raises(ConfigError, match=r"clip\.toml: byte 7 is no UTF-8"):
+        ClipConfig.load(tmp_path / "clip.toml")
+    (tmp_path / "clip.toml").write_bytes(b"\xef\xbb\xbfrule = 'none'\n")  # a mark that some editors write
+    assert ClipConfig.load(tmp_path / "clip.toml").rule == "none"
+
+
+def test_so_it_is_in_python() -> None:
+    with pytest.raises(ConfigError, match=r"^ClipConfig, threshold: it is -1; a threshold must be 0 or more"):
+        ClipConfig(rule="norm", threshold=-1)
+    with pytest.raises(ConfigError, match=r"^ClipConfig, tresold: there is no such key; did you mean threshold"):
+        ClipConfig(rule="norm", tresold=1)
+    with pytest.raises(ConfigError, match=r"^the text, line 1, rule: "):
+        ClipConfig.loads("rule = 1")
+
+
+@given(st.lists(st.sampled_from(["a", "b.c", "groups", "x y", "1"]), min_size=1, max_size=3, unique=True), st.data())
+def test_lines_are_those_of_the_keys(keys: list[str], data: Any) -> None:
+    """TOML that tomlkit wrote itself, with comments between: the line of each key is where it stands."""
+    wanted = data.draw(st.integers(0, len(keys) - 1))
+    text = "".join(f"# {key}\n{json.dumps(key)} = {index}\n" for index, key in enumerate(keys))
+    document = documents.parse(text, "toml", "a.toml")
+    assert document.line([keys[wanted]]) == 2 * wanted + 2
+    assert document.line([keys[wanted], "absent"]) == 2 * wanted + 2
+    assert document.line(["absent"]) is None
+
+
+# -- the schema
+
+
+def test_the_published_schema_is_that_of_the_code() -> None:
+    assert (DOCS / "clip_config.schema.json").read_text(encoding="utf-8") == json_schema.text()
+
+
+@pytest.mark.parametrize(
+    "text", [CLIP, 'rule = "global_norm"\nthreshold = 1.0', 'rule = "none"', 'rule = "value"\nmin = -1.0\nmax = 2.0']
+)
+def test_good_configurations_hold_to_the_schema(text: str) -> None:
+    schema = json.loads(json_schema.text())
+    jsonschema.Draft202012Validator.check_schema(schema)
+    jsonschema.validate(json.loads(ClipConfig.loads(text).dumps("json")), schema)
+
+
+@pytest.mark.parametrize(
+    "what", ["a misspelt key", "a negative threshold", "an unknown rule", "an order of 0", "no rule"]
+)
+def test_an_editor_with_the_schema_sees_what_is_wrong(what: str) -> None:
+    data = documents.parse(BAD[what][0], "toml", "").data
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(data, json.loads(json_schema.text()))
+
+
+# -- meanings
+
+
+def test_equal_meanings_can_be_said_in_several_ways() -> None:
+    plain = ClipConfig(rule="global_norm", threshold=1.0)
+    assert (
+        plain.meaning == ClipConfig(rule="global_norm", threshold=1.0, family="pytorch", eps=1e-6, norm_type=2).meaning
+    )
+    assert plain.meaning != ClipConfig(rule="global_norm", threshold=1.0, family="paddle").meaning
+    assert ClipConfig(rule="none").meaning == ClipConfig(rule="norm", threshold="inf").meaning
+    assert ClipConfig(rule="value", threshold=1.0).meaning == ClipConfig(rule="value", min=-1.0, max=1.0).meaning
+
+
+def test_every_family_has_its_rules() -> None:
+    assert {family for family, _ in FAMILIES} == {"pytorch", "tensorflow", "paddle"}
+
+
+def test_the_package_does_without_the_extra() -> None:
+    code = (
+        "import sys; sys.modules['pydantic'] = None; import unified_clip\n"
+        "try: unified_clip.ClipConfig\n"
+        "except ModuleNotFoundError as error: print(error)\n"
+        "try: unified_clip.nothing\n"
+        "except AttributeError as error: print(error)\n"
+        "from unified_clip import *\n"
+        "print('ClipConfig' in dir(unified_clip))\n"
+    )
+    printed = subprocess.run(
+        [sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    assert printed == [
+        f"ClipConfig needs pydantic. Install the extra `config`: {command('config')}",
+        "module 'unified_clip' has no attribute 'nothing'",
+        "True",
+    ]

@@ -1,0 +1,307 @@
+"""`ClipConfig.import_from`, `export_to` and `unified-clip config`: which format a file is of, and what is refused."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.config.format_samples import DATA
+
+from unified_clip import ClipConfig, ConfigError, NotRepresentableError
+from unified_clip.cli import main
+from unified_clip.config.documents import KINDS
+from unified_clip.config.formats import FORMATS, convert
+from unified_clip.config.formats.base import OwnFormat
+
+ZERO = DATA / "deepspeed" / "zero2.json"
+Write = Callable[[str, str], Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    def written(name: str, text: str) -> Path:
+        path = tmp_path / name
+        path.write_text(text)
+        return path
+
+    return written
+
+
+# -- which format
+
+
+def test_a_clip_configuration_is_recognised_as_ours(write: Write) -> None:
+    path = write("clip.yaml", "rule: global_norm\nthreshold: 1.0\nexclude: ['*.bias']\n")
+    assert ClipConfig.import_from(path) == ClipConfig.load(path) == ClipConfig.import_from(path, "unified_clip")
+
+
+def samples_that_are_recognised() -> list[Path]:
+    paths = [path for path in sorted(DATA.rglob("*.*")) if path.is_file()]
+    return [path for path in paths if convert.import_advice(path)]
+
+
+def test_loading_a_trainers_own_file_names_the_command_that_imports_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = samples_that_are_recognised()
+    assert {path.parent.name for path in paths} >= {"deepspeed", "lightning", "optax", "megatron"}
+    for path in paths:
+        with pytest.raises(
+            ConfigError, match=r"it is a configuration of .*, not of unified_clip\. Import it: "
+        ) as caught:
+            ClipConfig.load(path)
+        command, _, call = str(caught.value).partition("Import it: ")[2].partition(", or ")
+        out = tmp_path / "clip.toml"
+        arguments = shlex.split(command.replace("clip.toml", shlex.quote(str(out))))
+        status = main(arguments[1:])
+        assert "nothing in it tells" not in capsys.readouterr().err
+        if status == 0:  # others hold what cannot be imported, which the command explains
+            assert ClipConfig.load(out) == eval(call, {"ClipConfig": ClipConfig})
+
+
+def test_loading_a_file_of_two_trainers_names_one_of_them(write: Write) -> None:
+    path = write("train.yaml", "max_grad_norm: 1.0\neval_strategy: steps\ntrainer:\n  max_epochs: 3\n")
+    with pytest.raises(ConfigError, match=r" --from hf --out clip\.toml, or ClipConfig\.import_from\('.*', 'hf'\)$"):
+        ClipConfig.load(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("clip.toml", 'rule = "global_norm"\ngradient_clipping = 1.0\n', "line 2, gradient_clipping: there is no such"),
+        ("clip.toml", "colour = 1\n", "line 1, colour: there is no such key"),
+        ("clip.toml", "colour = \n", "line 1: Invalid value"),
+        ("absent.py", "", "none of .toml"),
+    ],
+)
+def test_loading_another_file_names_its_error(write: Write, name: str, text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        ClipConfig.load(write(name, text))
+    assert "Import it" not in str(caught.value)
+
+
+def test_it_is_exported_as_ours_too(write: Write) -> None:
+    config = ClipConfig(rule="value", min=-1.0, max=2.0)
+    assert ClipConfig.loads(config.export_to("unified_clip")) == config
+
+
+def test_what_is_wrong_with_ours_is_said_with_its_line(write: Write) -> None:
+    with pytest.raises(ConfigError, match=r"^clip\.toml, line 2, treshold: .*did you mean threshold"):
+        ClipConfig.import_from(write("clip.toml", 'rule = "global_norm"\ntreshold = 1.0\n'))
+
+
+def test_an_unknown_format_is_refused_with_those_that_are_known() -> None:
+    for attempt in (
+        lambda: ClipConfig.import_from(ZERO, "fairseq@1"),
+        lambda: ClipConfig(rule="none").export_to("fairseq"),
+    ):
+        with pytest.raises(
+            ConfigError, match=r"^there is no format 'fairseq'; there are deepspeed, hf, .*unified_clip$"
+        ):
+            attempt()
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("a.json", '{"lr": 0.1}'), ("a.toml", ""), ("a.yaml", "- 1"), ("a.sh", "ls")]
+)
+def test_a_file_that_no_format_recognises_is_refused(write: Write, name: str, text: str) -> None:
+    with pytest.raises(
+        ConfigError, match=rf"^{name}: nothing in it tells which format it is; say it with --from .*mmengine"
+    ):
+        ClipConfig.import_from(write(name, text))
+
+
+def test_a_file_that_may_be_of_two_formats_is_refused_with_both(write: Write) -> None:
+    path = write("train.yaml", "max_grad_norm: 1.0\neval_strategy: steps\ntrainer:\n  max_epochs: 3\n")
+    with pytest.raises(ConfigError, match=r"^train\.yaml: it may be hf or lightning; say which: --from hf$"):
+        ClipConfig.import_from(path)
+    assert ClipConfig.import_from(path, "hf").threshold == 1.0
+
+
+@pytest.mark.parametrize("name", ["hf", "torchtitan", "mmengine"])
+def test_a_file_of_a_kind_that_a_format_does_not_have_is_refused(write: Write, name: str) -> None:
+    suffix = {"hf": "toml", "torchtitan": "json", "mmengine": "yaml"}[name]
+    with pytest.raises(ConfigError, match=rf"^train\.{suffix}: {FORMATS[name].title} has files of "):
+        ClipConfig.import_from(write(f"train.{suffix}", ""), name)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_format_with_files_of_its_own_reads_and_writes_them(name: str) -> None:
+    has_own = not set(FORMATS[name].kinds) <= set(KINDS.values())
+    assert isinstance(FORMATS[name], OwnFormat) == has_own
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.json", '{"gradient_clipping": }', r"^a\.json, line 1: "),
+        ("a.py", "optim_wrapper = dict(", r"^a\.py, line 1: it is no Python: "),
+        ("a.yaml", "a: [1", r"^a\.yaml, line 1"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_refused(write: Write, name: str, text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        ClipConfig.import_from(write(name, text), {"json": "deepspeed", "py": "mmengine", "yaml": "hf"}[name[2:]])
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    for from_ in (None, "hf"):
+        with pytest.raises(ConfigError, match="cannot be read: No such file"):
+            ClipConfig.import_from(tmp_path / "a.json", from_)
+
+
+def test_a_version_that_is_none_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^.new. is no version; give one such as"):
+        ClipConfig.import_from(ZERO, "deepspeed@new")
+
+
+def test_a_python_file_is_never_run(write: Write) -> None:
+    path = write("config.py", "raise SystemExit\noptim_wrapper = dict(clip_grad=dict(max_norm=2))\nopen('/nowhere')\n")
+    assert ClipConfig.import_from(path).threshold == 2.0
+
+
+def test_the_version_may_be_given_on_its_own_to_export() -> None:
+    with pytest.raises(NotRepresentableError, match=r"Cannot export to torchtitan: .*0\.3\.0"):
+        ClipConfig(rule="global_norm", threshold=1.0).export_to("torchtitan", "0.3.0")
+    with pytest.raises(NotRepresentableError, match=r"0\.3\.0"):
+        ClipConfig(rule="global_norm", threshold=1.0).export_to("torchtitan@0.3.1")
+
+
+def test_the_same_word_is_another_thing_per_tensor_or_over_all() -> None:
+    """detectron2's norm is Lightning's norm in name only."""
+    config = ClipConfig.import_from(DATA / "detectron2" / "norm.yaml")
+    with pytest.raises(NotRepresentableError, match="Cannot export to Lightning: it does not support the rule 'norm'"):
+        config.export_to("lightning")
+    with pytest.raises(NotRepresentableError, match="its norms are each tensor's own"):
+        ClipConfig.import_from(DATA / "lightning" / "norm.yaml").export_to("detectron2")
+
+
+# -- the command line
+
+
+def test_import_prints_toml_and_says_the_notes_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+    path = DATA / "deepspeed" / "zero2_default.json"
+    assert main(["config", "import", str(path), "--from", "deepspeed@0.19.3"]) == 0
+    out, err = capsys.readouterr()
+    assert ClipConfig.loads(out) == ClipConfig.import_from(path, "deepspeed@0.19.3")
+    assert (
+        err.splitlines()[0]
+        == "note: The file does not set gradient_clipping. By default, DeepSpeed clips at 1.0 since 0.19.3."
+    )
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        (
+            'exclude = ["*.bias"]',
+            "Cannot export to Lightning: it does not support `exclude`. Remove it, or use `ClipCallback`.",
+        ),
+        (
+            'exclude = ["*.bias"]\nnonfinite = "skip"',
+            'Cannot export to Lightning: it does not support `exclude` or `nonfinite = "skip"`. Remove them, or use '
+            "`ClipCallback`.",
+        ),
+    ],
+)
+def test_export_names_every_key_that_the_trainer_does_not_support(
+    keys: str, message: str, write: Write, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write("clip.toml", f'rule = "global_norm"\nthreshold = 1.0\n{keys}\n')
+    assert main(["config", "export", str(path), "--to", "lightning"]) == 2
+    assert capsys.readouterr() == ("", f"unified-clip: {message}\n")
+
+
+@pytest.mark.parametrize("suffix", ["toml", "yaml", "json"])
+def test_import_writes_a_file_that_loads(tmp_path: Path, capsys: pytest.CaptureFixture[str], suffix: str) -> None:
+    out = tmp_path / f"clip.{suffix}"
+    assert main(["config", "import", str(ZERO), "--out", str(out)]) == 0
+    assert capsys.readouterr().out == ""
+    assert ClipConfig.load(out) == ClipConfig.import_from(ZERO)
+
+
+def test_export_prints_what_the_trainer_reads(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write("clip.toml", 'rule = "global_norm"\nthreshold = 0.5\n')
+    assert main(["config", "export", str(path), "--to", "deepspeed@0.19.2"]) == 0
+    assert capsys.readouterr().out == '{\n  "gradient_clipping": 0.5\n}\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "to", "noted"),
+    [
+        ('rule = "global_norm"\nthreshold = 0.5\n', "deepspeed@0.19.2", True),
+        ('rule = "global_norm"\nthreshold = 0.5\nfamily = "pytorch"\n', "deepspeed", False),
+        ('rule = "value"\nthreshold = 0.5\n', "lightning", False),
+        ('rule = "none"\n', "deepspeed", False),
+        ('rule = "global_norm"\nthreshold = 0.5\n', "unified_clip", False),  # which sets none either
+    ],
+)
+def test_export_notes_that_the_default_family_applies(
+    text: str, to: str, noted: bool, write: Write, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["config", "export", str(write("clip.toml", text)), "--to", to]) == 0
+    note = (
+        "note: clip.toml sets no family. Exported with the default, 'pytorch' (eps = 1e-06). "
+        "Set family to choose another.\n"
+    )
+    assert capsys.readouterr().err == (note if noted else "")
+
+
+@pytest.mark.parametrize(
+    ("family", "own"),
+    [
+        ("", "this configuration sets no family, so that the default applies, 'pytorch'"),
+        ('family = "tensorflow"', "this configuration is 'tensorflow'"),
+    ],
+)
+def test_export_to_another_family_names_the_default(
+    family: str, own: str, write: Write, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write("clip.toml", f'rule = "global_norm"\nthreshold = 1.0\n{family}\n')
+    assert main(["config", "export", str(path), "--to", "optax"]) == 2
+    message = f"its rule is that of the family 'paddle', and {own}. Set `family = \"paddle\"`.\n"
+    assert capsys.readouterr().err == f"unified-clip: Cannot export to optax: {message}"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["import", "nowhere.toml"], "cannot be read"),
+        (["import", str(ZERO), "--from", "gin"], "there is no format 'gin'"),
+        (["import", str(ZERO), "--out", "clip.txt"], "its name ends in none of"),
+        (["import", str(ZERO), "--out", "nowhere/clip.toml"], "cannot be written: No such file"),
+        (["export", str(DATA / "timm" / "vit_value.yaml"), "--to", "hf"], "it does not support the rule 'value'"),
+    ],
+)
+def test_what_is_refused_ends_with_2_and_prints_nothing(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["config", *arguments]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert message in err.splitlines()[-1]
+
+
+def test_a_file_of_another_format_is_not_read_as_the_one_that_is_named(tmp_path: Path) -> None:
+    """Or it would be found to say nothing, and defaults would be taken for what it means."""
+    (tmp_path / "clip.yaml").write_text("rule: global_norm\nthreshold: 0.3\n", encoding="utf-8")
+    (tmp_path / "ds.json").write_text('{"train_batch_size": 8, "gradient_clipping": 0.5}', encoding="utf-8")
+    (tmp_path / "ds.yaml").write_text("SOLVER:\n  CLIP_GRADIENTS: {ENABLED: true}\n", encoding="utf-8")
+    with pytest.raises(
+        ConfigError, match=r"clip\.yaml: it looks like unified_clip, and not like hf\. Pass --from unified_clip\."
+    ):
+        ClipConfig.import_from(tmp_path / "clip.yaml", "hf")
+    with pytest.raises(ConfigError, match=r"it looks like deepspeed, and not like keras"):
+        ClipConfig.import_from(tmp_path / "ds.json", "keras@3.15")
+    with pytest.raises(ConfigError, match=r"it looks like detectron2, and not like lightning"):
+        ClipConfig.import_from(tmp_path / "ds.yaml", "lightning")
+
+
+def test_the_file_to_import_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "hf.yaml"
+    path.write_text("max_grad_norm: 0.3\n", encoding="utf-8")
+    assert main(["config", "import", str(path), "--from", "hf", "--out", str(path)]) == 2
+    assert "is the file to import; name another with --out" in capsys.readouterr().err
+    assert path.read_text(encoding="utf-8") == "max_grad_norm: 0.3\n"

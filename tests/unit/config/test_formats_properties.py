@@ -1,0 +1,147 @@
+"""For all settings: what a format writes, it reads with the same meaning; what it cannot say, it refuses to write."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from packaging.version import Version
+from support.config.format_samples import VERSIONS, document, text
+
+from unified_clip import ConfigError, NotRepresentableError
+from unified_clip.config.formats import FORMATS
+from unified_clip.config.schema import Settings
+
+NUMBERS = st.one_of(
+    st.sampled_from([0.0, 1.0, 0.1, 1e-8, math.inf]), st.floats(0, 1e6), st.floats(0, allow_infinity=False)
+)
+SCHEDULES = st.builds(
+    lambda start, end: {"schedule": "linear", "start": start, "end": end, "steps": 10},
+    st.floats(0, 9),
+    st.floats(0, 9),
+)
+
+
+def rarely(**values: Any) -> st.SearchStrategy[dict[str, Any]]:
+    """None of them, or one."""
+    few = [{name: value} for name, choices in values.items() for value in choices]
+    return st.sampled_from([{}] * 3 * len(few) + few)
+
+
+@st.composite
+def of_norms(draw: st.DrawFn) -> dict[str, Any]:
+    rule = draw(st.sampled_from(["global_norm", "norm"]))
+    threshold = draw(st.one_of(*[NUMBERS] * 8, SCHEDULES))
+    family = draw(st.sampled_from([{}, {"family": "pytorch"}, {"family": "tensorflow"}, {"family": "paddle"}]))
+    more = draw(rarely(norm_type=[1, 2, 2.5, math.inf], eps=[0, 1e-6, 1e-3]))
+    return {"rule": rule, "threshold": threshold, **family, **more}
+
+
+@st.composite
+def any_settings(draw: st.DrawFn) -> Settings:
+    values = st.builds(lambda limit: {"rule": "value", "threshold": limit}, NUMBERS)
+    pair = st.lists(st.one_of(st.floats(-9, 9), st.sampled_from([-math.inf, math.inf])), min_size=2, max_size=2)
+    bounds = st.builds(lambda both: {"rule": "value", "min": min(both), "max": max(both)}, pair)
+    rule = draw(st.one_of(of_norms(), of_norms(), of_norms(), values, bounds, st.just({"rule": "none"})))
+    group = {"name": "head", "include": ["head.*"], "rule": "none"}
+    nonfinite = draw(rarely(nonfinite=["raise", "raise", "skip", "zero"]))
+    more = draw(rarely(include=[["body.*"]], exclude=[["*.bias"]], groups=[[group]]))
+    return Settings.model_validate(rule | nonfinite | more)
+
+
+@pytest.mark.parametrize(("name", "version"), VERSIONS)
+@given(any_settings())
+@settings(max_examples=100)
+@example(Settings(rule="none"))
+@example(Settings(rule="global_norm", threshold=0.0))
+@example(Settings(rule="global_norm", threshold=0.0, family="tensorflow"))
+@example(Settings(rule="global_norm", threshold=0.0, family="paddle"))
+@example(Settings(rule="norm", threshold=0.0, family="tensorflow"))
+@example(Settings(rule="norm", threshold=0.0, family="paddle"))
+@example(Settings(rule="value", min=-math.inf, max=math.inf))
+@example(Settings(rule="value", min=-math.inf, max=0.0))
+@example(Settings(rule="value", min=math.inf, max=math.inf))
+def test_what_is_exported_is_imported_with_the_same_meaning(name: str, version: str, wanted: Settings) -> None:
+    trainer = FORMATS[name]
+    written, refusal = "", ""
+    try:
+        written = text(trainer, wanted, version)
+    except NotRepresentableError as error:
+        refusal = str(error)
+    if refusal:
+        assert refusal.startswith(f"Cannot export to {trainer.title}: ")
+        return
+    found = trainer.read(document(trainer, written), Version(version)).settings
+    assert Settings.model_validate(found).meaning == wanted.meaning
+    again = text(trainer, Settings.model_validate(found), version)
+    assert trainer.read(document(trainer, again), Version(version)).settings == found
+
+
+@pytest.mark.parametrize(("name", "version"), VERSIONS)
+@pytest.mark.parametrize(
+    "beyond",
+    [
+        {"nonfinite": "skip"},
+        {"nonfinite": "zero"},
+        {"exclude": ["*.bias"]},
+        {"include": ["body.*"]},
+        {"threshold": {"schedule": "linear", "start": 1.0, "end": 2.0, "steps": 3}},
+        {"groups": [{"name": "head", "include": ["head.*"], "threshold": 5.0}]},
+        {"eps": 0.5},
+    ],
+    ids=lambda beyond: next(iter(beyond)),
+)
+def test_what_no_trainer_can_say_is_refused_with_the_reason(name: str, version: str, beyond: dict[str, Any]) -> None:
+    for rule in ("global_norm", "norm"):
+        with pytest.raises(NotRepresentableError, match=r"^Cannot export to [^:]*: \w+"):
+            FORMATS[name].write(Settings.model_validate({"rule": rule, "threshold": 1.0} | beyond), Version(version))
+
+
+@pytest.mark.parametrize(("name", "version"), VERSIONS)
+@pytest.mark.parametrize("rule", ["global_norm", "norm", "value"])
+@pytest.mark.parametrize("limit", [0.0, 0.5, math.inf])
+@pytest.mark.parametrize("nonfinite", ["family", "raise"])
+def test_a_constant_schedule_is_exported_as_its_number(
+    name: str, version: str, rule: str, limit: float, nonfinite: str
+) -> None:
+    def exported(threshold: Any) -> str:
+        wanted = Settings.model_validate({"rule": rule, "threshold": threshold, "nonfinite": nonfinite})
+        try:
+            return text(FORMATS[name], wanted, version)
+        except NotRepresentableError as error:
+            return str(error)
+
+    assert exported({"schedule": "constant", "value": limit}) == exported(limit)
+
+
+LARGE = "1" + "0" * 400
+
+
+@pytest.mark.parametrize("sign", ["", "-"])
+@pytest.mark.parametrize(
+    ("name", "written"),
+    [
+        ("deepspeed", '{"gradient_clipping": %s}'),
+        ("torchtitan", "[training]\nmax_norm = %s"),
+        ("lightning", "trainer: {gradient_clip_val: %s}"),
+        ("paddledetection", "OptimizerBuilder: {clip_grad_by_value: %s}"),
+        ("paddledetection", "OptimizerBuilder: {clip_grad_by_norm: %s}"),
+        ("detectron2", "SOLVER: {CLIP_GRADIENTS: {ENABLED: true, CLIP_TYPE: norm, NORM_TYPE: %s}}"),
+        ("mmengine", "optim_wrapper = dict(clip_grad=dict(max_norm=%s))"),
+        ("optax", "import optax\noptax.clip(%s)"),
+        ("optax", "import optax\noptax.clip(float(%s))"),
+        ("paddle", "import paddle\npaddle.nn.ClipGradByValue(1.0, %s)"),
+    ],
+)
+def test_an_integer_beyond_all_floats_is_refused(name: str, written: str, sign: str) -> None:
+    trainer = FORMATS[name]
+    with pytest.raises(ConfigError, match=r"it is a number that is too large|a number has 40\d digits"):
+        trainer.read(document(trainer, written % (sign + LARGE)), Version(trainer.newest))
+
+
+def test_a_number_of_thousands_of_digits_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"text, line 1: a number has 5000 digits; give a shorter one"):
+        document(FORMATS["deepspeed"], '{"gradient_clipping": %s}' % ("1" * 5000))

@@ -1,0 +1,80 @@
+"""Every key of every trainer's format, in real files: what is read, what is said aloud, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from packaging.version import Version
+from support.config.format_samples import DATA, SAMPLES, Sample, row, samples
+
+from unified_clip import ClipConfig, ConfigError
+from unified_clip.config.formats import FORMATS, Format
+from unified_clip.config.schema import Settings
+
+each_format = pytest.mark.parametrize("trainer", FORMATS.values(), ids=list(FORMATS))
+each_sample = pytest.mark.parametrize("sample", SAMPLES, ids=str)
+
+
+@each_format
+def test_every_key_has_a_sample(trainer: Format) -> None:
+    shown = {name for sample in samples(trainer) for name in sample.rows}
+    assert shown == {row(key) for key in trainer.keys}, "of tests/data/formats and of the format's keys"
+
+
+@each_format
+def test_every_file_is_expected_to_be_something(trainer: Format) -> None:
+    files = {path.name for path in (DATA / trainer.name).iterdir()} - {"expected.toml"}
+    assert files == {sample.file for sample in samples(trainer)}
+
+
+@each_format
+def test_keys_that_are_refused_are_shown_by_a_refusal_and_others_by_settings(trainer: Format) -> None:
+    for key in trainer.keys:
+        shown = [sample for sample in samples(trainer) if row(key) in sample.rows]
+        assert all((sample.error is not None) == (key.fate == "refused") for sample in shown), key
+
+
+@each_sample
+def test_what_a_sample_says(sample: Sample) -> None:
+    if sample.error is not None:
+        with pytest.raises(ConfigError) as caught:
+            ClipConfig.import_from(sample.path, sample.from_)
+        assert str(caught.value) == sample.error
+        return
+    config = ClipConfig.import_from(sample.path, sample.from_)
+    data = config.data()
+    provenance = data.pop("provenance")
+    assert data == sample.settings
+    assert provenance.pop("version", None) == sample.version
+    assert provenance == {"format": sample.format.name, "file": sample.file, "notes": sample.notes}
+
+
+@each_sample
+def test_a_file_tells_of_which_format_it_is(sample: Sample) -> None:
+    """Of this one, and of no other."""
+    try:
+        config = ClipConfig.import_from(sample.path)
+        told = config.provenance.format if config.provenance else "ours"
+    except ConfigError as error:
+        said = str(error)
+        unknown = "nothing in it tells" in said or "it may be" in said
+        told = "unknown" if unknown else sample.format.name
+    assert told == (sample.format.name if sample.told else "unknown")
+
+
+def is_exported(sample: Sample) -> bool:
+    return {key.fate for key in sample.format.keys if row(key) in sample.rows} == {"imported and exported"}
+
+
+@pytest.mark.parametrize("sample", [each for each in SAMPLES if is_exported(each)], ids=str)
+def test_what_was_imported_is_exported_with_the_same_meaning(sample: Sample, tmp_path: Path) -> None:
+    """Where all of the keys that a sample shows are exported."""
+    config = ClipConfig.import_from(sample.path, sample.from_)
+    written = tmp_path / sample.file
+    kinds = {"json": ".json", "yaml": ".yaml", "toml": ".toml"}
+    written = written.with_suffix(kinds.get(sample.format.kinds[0], written.suffix))
+    written.write_text(config.export_to(sample.format.name, sample.version))
+    version = sample.version or str(Version(sample.format.newest))
+    again = ClipConfig.import_from(written, f"{sample.format.name}@{version}")
+    assert again.meaning == Settings.model_validate(sample.settings).meaning

@@ -1,0 +1,627 @@
+"""What processes tell each other, with threads in their place: one norm, whoever holds what."""
+
+from __future__ import annotations
+
+import copy
+import math
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support import reference
+
+from unified_clip._core import consensus
+from unified_clip._core.consensus import Call, Exchange
+from unified_clip._core.containers import Leaf
+from unified_clip._core.exact import Accumulator
+from unified_clip._core.shards import Across, Alone, Row, SharedPath, each_norm
+from unified_clip._ops import checksums, kernels
+
+LIMIT = 10
+"""Seconds that one may wait for the others."""
+
+
+class Meeting:
+    """Where the members of a group leave what they have."""
+
+    def __init__(self, size: int) -> None:
+        self.left: list[Sequence[int]] = [()] * size
+        self.all_there = threading.Barrier(size, timeout=LIMIT)
+        self.calls = 0
+
+
+class Member:
+    """A `Group` in a thread: what it adds up has to fit int64, and to be of one length everywhere."""
+
+    def __init__(self, meeting: Meeting, rank: int) -> None:
+        self._meeting, self.rank, self.size, self.key = meeting, rank, len(meeting.left), self
+
+    def total(self, numbers: Sequence[int]) -> list[int]:
+        return self._found(numbers, sum)
+
+    def greatest(self, numbers: Sequence[int]) -> list[int]:
+        return self._found(numbers, max)
+
+    def _found(self, numbers: Sequence[int], how: Callable[[Any], int]) -> list[int]:
+        self._meeting.left[self.rank] = numbers
+        self._meeting.calls += self.rank == 0
+        self._meeting.all_there.wait()
+        found = [how(column) for column in zip(*self._meeting.left, strict=True)]
+        assert all(-(2**63) <= number < 2**63 for number in found)
+        self._meeting.all_there.wait()
+        return found
+
+
+class Sums:
+    """`Measuring` of arrays."""
+
+    def __init__(self, arrays: Sequence[np.ndarray]) -> None:
+        self._parts = [(array, array.dtype.name) for array in arrays]
+        self.norm_dtype = reference.norm_dtype(dtype for _, dtype in self._parts)
+
+    def power_sum(self, p: int, exactly: bool) -> Accumulator:
+        return kernels.power_sum(self._parts, p, self.norm_dtype, exactly=exactly)
+
+    def greatest(self, dtype: str) -> float:
+        return kernels.greatest(self._parts, dtype)
+
+    def checksum(self) -> int:
+        return checksums.checksum([array for array, _ in self._parts])
+
+    def relative_sum(self, p: float, top: float) -> tuple[float, float]:
+        return kernels.relative_sum(self._parts, p, top)
+
+    general_root = staticmethod(kernels.general_root)
+
+
+def leaf(position: int) -> Leaf:
+    return Leaf(None, position)
+
+
+class Held:
+    """`Shards`: what one process holds of some gradients."""
+
+    def __init__(self, group: Any, arrays: Sequence[np.ndarray], **told: Any) -> None:
+        self._group, self.values = group, [np.asarray(array) for array in arrays]
+        self.parameters, self.numel = told.get("parameters"), told.get("numel")
+        self._names, self._copies = told.get("names"), told.get("copies", ())
+        self._without = told.get("without", ())
+
+    def labels(self) -> list[tuple[Leaf, str]] | None:
+        return None if self._names is None else [(leaf(at), name) for at, name in enumerate(self._names)]
+
+    def missing(self) -> list[Leaf]:
+        return [leaf(at) for at in self._without]
+
+    def copies(self) -> list[tuple[Leaf, Any]]:
+        return [(leaf(at), self.values[at]) for at in self._copies]
+
+    def group(self) -> Any:
+        return self._group
+
+    def counted(self, indices: Sequence[int]) -> list[Any]:
+        return [self.values[index] for index in indices]
+
+    def rows(self, known_only: bool = False) -> list[Row]:
+        return [
+            Row(index if array.size else None, [self._group], leaf(index), self._names and self._names[index])
+            for index, array in enumerate(self.values)
+        ]
+
+    def whole(self, index: int) -> Any:
+        return self.values[index]
+
+
+def together(size: int, run: Callable[[Member], Any]) -> tuple[list[Any], int]:
+    """What each of so many processes found, and how often they called."""
+    meeting = Meeting(size)
+    with ThreadPoolExecutor(size) as pool:
+        return list(pool.map(lambda rank: run(Member(meeting, rank)), range(size))), meeting.calls
+
+
+def norm_of(group: Any, arrays: Sequence[np.ndarray], p: float, agreed: Any = None, **told: Any) -> tuple[float, str]:
+    local = SimpleNamespace(constant=float, norm_dtype="")
+    held: Any = Held(group, arrays, **told)
+    path = SharedPath(local, held, range(len(arrays)), agreed or {}, Sums, is_first=True)  # type: ignore[arg-type]
+    return path.norm(p), local.norm_dtype
+
+
+def parted(array: np.ndarray, size: int, random: np.random.Generator) -> list[np.ndarray]:
+    """Every element with one process, in any order; some processes have none."""
+    owners = random.integers(0, size, array.size)
+    return [random.permutation(array[owners == rank]) for rank in range(size)]
+
+
+NUMBERS = {
+    "float32": st.floats(width=32, allow_nan=False, allow_infinity=False),
+    "float64": st.floats(allow_nan=False, allow_infinity=False),
+    "complex64": st.complex_numbers(width=64, allow_nan=False, allow_infinity=False),
+    "complex128": st.complex_numbers(allow_nan=False, allow_infinity=False),
+}
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("dtype", NUMBERS)
+@given(data=st.data(), size=st.integers(1, 5), seed=st.integers(0, 2**32))
+@settings(max_examples=60, deadline=None)
+def test_the_norm_does_not_depend_on_who_holds_what(dtype: str, data: Any, size: int, seed: int) -> None:
+    """The largest and the smallest numbers of a dtype are among those."""
+    array = np.array(data.draw(st.lists(NUMBERS[dtype], max_size=40)), dtype)
+    parts = parted(array, size, np.random.default_rng(seed))
+    for p in (1.0, 2.0, math.inf):
+        found, _ = together(size, lambda group, p=p: norm_of(group, [parts[group.rank]], p))
+        assert set(found) == {(reference.norm([array], p), reference.norm_dtype([dtype]))}
+    if array.size and not np.iscomplexobj(array):
+        found, calls = together(size, lambda group: norm_of(group, [parts[group.rank]], 3.0))
+        assert len(set(found)) == 1
+        n = kernels.general_norm([(array, dtype)], 3.0, dtype)
+        assert found[0][0] == pytest.approx(n, rel=1e-15 if dtype == "float64" else 2e-7)
+        assert calls <= 2
+
+
+def test_one_process_with_a_wider_gradient_makes_the_norm_wider() -> None:
+    arrays = [np.array([3.0], np.float32), np.array([1e-12])]
+    for p in (1.0, 2.0, 3.0, math.inf):
+        found, _ = together(2, lambda group, p=p: norm_of(group, [arrays[group.rank]], p))
+        assert {dtype for _, dtype in found} == {"float64"}
+
+
+@pytest.mark.parametrize("p", [1.0, 2.0, 3.0])
+def test_a_norm_may_exceed_the_largest_number_of_its_dtype(p: float) -> None:
+    arrays = [np.full(2, 3e38, np.float32), np.full(2, 3e38, np.float32)]
+    assert together(2, lambda group: norm_of(group, [arrays[group.rank]], p))[0] == [(math.inf, "float32")] * 2
+
+
+@pytest.mark.parametrize(("p", "calls"), [(1.0, 1), (2.0, 1), (math.inf, 1), (3.0, 2)])
+def test_few_calls_are_made(p: float, calls: int) -> None:
+    assert together(3, lambda group: norm_of(group, [np.ones(3, np.float32)], p))[1] == calls
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_a_sum_that_leaves_a_doubt_is_made_again_by_all(size: int) -> None:
+    array = np.array([2.0**24, 2.0**12, 2.0**12] + [2.0**-3] * 70, np.float32)
+    parts = np.array_split(array, size)
+    found, calls = together(size, lambda group: norm_of(group, [parts[group.rank]], 2.0))
+    assert found == [(2.0**24 + 2, "float32")] * size
+    assert calls == 2
+
+
+def test_a_process_alone_has_it_all() -> None:
+    assert norm_of(Alone(), [np.array([3.0, 4.0], np.float32)], 2.0) == (5.0, "float32")
+    assert norm_of(Alone(), [np.array([3.0, 4.0], np.float32)], math.inf) == (4.0, "float32")
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("p", [1.0, 2.0, 3.0, math.inf])
+def test_what_is_not_finite_reaches_all(p: float, value: float) -> None:
+    found, _ = together(3, lambda group: norm_of(group, [np.array([1.0, value if group.rank == 1 else 2.0])], p))
+    assert [str(n) for n, _ in found] == [str(value)] * 3
+
+
+def refused(size: int, run: Callable[[Member], Any]) -> str:
+    """The message that all raise."""
+
+    def message(group: Member) -> str:
+        with pytest.raises(ValueError) as caught:
+            run(group)
+        return str(caught.value)
+
+    (found,) = set(together(size, message)[0])
+    return found
+
+
+@pytest.mark.parametrize("p", [1.0, 2.0, 3.0, math.inf])
+@pytest.mark.parametrize(
+    ("own", "other", "told"),
+    [
+        ({"agreed": {"threshold": 1.0}}, {"agreed": {"threshold": 1.0 + 2**-52}}, "threshold: 1.0000000000000002 on r"),
+        ({"agreed": {"threshold": 1.0}}, {}, "threshold: None on rank 1, 2; 1.0 on rank 0"),
+        ({"agreed": {"error_if_nonfinite": True}}, {"agreed": {"error_if_nonfinite": False}}, "True on rank 0"),
+        ({"parameters": 7}, {"parameters": 8}, "the number of parameters: 8 on rank 1, 2; 7 on rank 0"),
+        ({"parameters": 7}, {}, "the number of parameters: None on rank 1, 2; 7 on rank 0"),
+        ({"numel": 2**40}, {"numel": 2**40 + 1}, f"the number of gradient elements: {2**40 + 1} on rank 1, 2"),
+    ],
+)  # fmt: skip
+def test_what_differs_is_told_with_who_has_what(p: float, own: Any, other: Any, told: str) -> None:
+    array = np.ones(2, np.float32)
+    message = refused(3, lambda group: norm_of(group, [array], p, **(other if group.rank else own)))
+    assert message.startswith("the ranks disagree about ")
+    assert told in message
+
+
+@pytest.mark.parametrize(
+    "orders",
+    [(2.0, math.inf), (math.inf, 2.0), (3.0, 1.0), (None, 2.0), (2.0, None), (None, math.inf), (math.inf, None)],
+)
+@pytest.mark.parametrize("how", [sum, max])
+def test_orders_that_differ_are_found_whatever_is_done_with_the_numbers(
+    orders: Any, how: Any, monkeypatch: Any
+) -> None:
+    """Some add up while others compare, or find norms of single gradients (None); which is done is the transport's
+    choice."""
+
+    def total(member: Member, numbers: Sequence[int]) -> list[int]:
+        return member._found(numbers, how if len(numbers) == 173 else sum)  # the rest is for all alike
+
+    monkeypatch.setattr(Member, "greatest", lambda member, numbers: member._found(numbers, how))
+    monkeypatch.setattr(Member, "total", total)
+    array = np.ones(2, np.float32)
+
+    def run(group: Member) -> Any:
+        p = orders[group.rank > 0]
+        return Exchange(group, Call()).compare() if p is None else norm_of(group, [array], p)
+
+    assert f"norm_type: {orders[1]} on rank 1, 2; {orders[0]} on rank 0" in refused(3, run)
+
+
+@pytest.mark.parametrize("orders", [(1.0, 2.0), (3.0, math.inf), (2.5, 3.0)])
+def test_orders_that_differ_are_found(orders: Any) -> None:
+    array = np.ones(2, np.float32)
+    message = refused(3, lambda group: norm_of(group, [array], orders[group.rank > 0]))
+    assert f"norm_type: {orders[1]} on rank 1, 2; {orders[0]} on rank 0" in message
+
+
+def test_many_processes_are_told_of_in_short() -> None:
+    message = refused(40, lambda group: norm_of(group, [np.ones(1)], 2.0, {"threshold": float(group.rank % 9)}))
+    assert "0.0 on rank 0, 9, 18, 27 and others; 1.0 on rank 1, 10, 19, 28 and others; " in message
+    assert "5.0 on rank" not in message
+    assert len(message) < 500
+
+
+@pytest.mark.parametrize("p", [1.0, 2.0, 3.0, math.inf])
+def test_elements_are_counted(p: float) -> None:
+    parts = np.array_split(np.ones(7), 3)
+    for expected in (7, 8):
+        run = lambda group: norm_of(group, [parts[group.rank]], p, numel=expected)  # noqa: B023, E731
+        if expected == 7:
+            together(3, run)
+        else:
+            assert refused(3, run).startswith("7 gradient elements were counted, and 8 expected")
+
+
+@given(size=st.integers(1, 4), seed=st.integers(0, 2**32))
+@settings(max_examples=30, deadline=None)
+def test_norms_of_single_gradients_are_found_together(size: int, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    doubtful = np.array([2.0**24, 2.0**12, 2.0**12] + [2.0**-3] * 70, np.float32)
+    whole = [random.standard_normal(size * 4).astype(np.float32), doubtful]
+    parts = [np.array_split(array, size) for array in whole]
+
+    def run(group: Member) -> dict[int, float]:
+        return each_norm(Held(group, [cut[group.rank] for cut in parts]), 2, {"threshold": 1.0}, Sums)  # type: ignore[arg-type]
+
+    found, calls = together(size, run)
+    assert found == [{index: reference.norm([array]) for index, array in enumerate(whole)}] * size
+    assert calls == 3  # to compare, to add up, and once more for the second
+
+
+@pytest.mark.parametrize(
+    ("stated", "is_stated"),
+    [
+        ({}, False),
+        ({"process_group": None}, False),
+        ({"check_numel": False}, False),
+        ({"check_numel": True}, True),
+        ({"check_numel": 0}, True),
+        ({"ownership": "distinct"}, True),
+        ({"ownership": bool}, True),
+        ({"process_group": "a group"}, True),
+    ],
+)
+def test_what_says_more_than_the_tensors_is_stated(stated: dict[str, Any], is_stated: bool) -> None:
+    assert Across(**stated).is_stated == is_stated
+
+
+def test_a_statement_that_means_nothing_is_refused() -> None:
+    with pytest.raises(
+        ValueError, match="ownership is 'owned'; it has to be 'replicated', 'distinct', a function of a"
+    ):
+        Across(ownership="owned")
+    with pytest.raises(TypeError, match="check_numel is '5'; it has to be a bool, a whole number, or None"):
+        Across(check_numel="5")  # type: ignore[arg-type]
+    for ownership in ("replicated", "distinct", bool):  # as with a group of all that is not made yet
+        with pytest.raises(ValueError, match=r"process_group is None: .* \(before init_process_group"):
+            Across(process_group=None, ownership=ownership)
+
+
+def test_what_is_stated_is_the_same_in_a_copy() -> None:
+    """Process groups cannot be copied."""
+    stated = Across(process_group=threading.Lock(), ownership="distinct")
+    assert copy.deepcopy(stated) is stated
+
+
+def path_of(group: Any, arrays: Sequence[np.ndarray]) -> SharedPath:
+    local = SimpleNamespace(
+        constant=float,
+        on_host=True,
+        nonfinite_counts=lambda: [(int(np.isnan(each).sum()), int(np.isinf(each).sum())) for each in arrays],
+    )
+    return SharedPath(local, Held(group, arrays), range(len(arrays)), {}, Sums)  # type: ignore[arg-type]
+
+
+def test_who_holds_what_is_not_finite_is_told() -> None:
+    """To those that do not; a process that holds nothing counts too."""
+    values = [np.array([1.0, math.nan, math.inf]), np.array([math.inf]), np.array([1.0])]
+
+    def elsewhere(group: Member) -> list[tuple[str, int, int]]:
+        path = path_of(group, [values[group.rank]] if group.rank < 2 else [])
+        assert path.nonfinite_elsewhere() == [], "nothing is asked before a norm is known"
+        assert math.isnan(path.norm(2.0))
+        return path.nonfinite_elsewhere()
+
+    first, second = ("rank 0", 1, 1), ("rank 1", 0, 1)
+    assert together(3, elsewhere)[0] == [[second], [first], [first, second]]
+
+
+def test_all_else_is_asked_of_what_is_held_here_but_for_slices() -> None:
+    path = path_of(Alone(), [np.ones((2, 2))])
+    assert path.on_host
+    with pytest.raises(ValueError, match="axes cannot be used with a gradient that several processes hold"):
+        path.slice_norms([0])
+
+
+# -- what ranks compare
+
+
+def alike(group: Any, **told: Any) -> tuple[float, str]:
+    return norm_of(group, [np.ones(2, np.float32)], told.pop("p", 2.0), **told)
+
+
+@pytest.mark.parametrize("p", [2.0, math.inf])
+def test_another_parameter_is_named(p: float) -> None:
+    message = refused(3, lambda group: alike(group, p=p, names=["a [2]", "b [3]" if group.rank else "c [3]"]))
+    assert "the parameter at position 1: b [3] on rank 1, 2; c [3] on rank 0" in message
+
+
+@pytest.mark.parametrize("p", [2.0, math.inf])
+def test_only_ranks_that_know_their_parameters_compare_them(p: float) -> None:
+    known = ["a [2]", "b [3]"]
+    found, _ = together(3, lambda group: alike(group, p=p, names=None if group.rank == 1 else known))
+    assert len(set(found)) == 1
+    assert "at position 1" in refused(
+        3, lambda group: alike(group, p=p, names=[known, None, ["a [2]", "b"]][group.rank])
+    )
+    assert len(set(together(2, lambda group: alike(group, p=p))[0])) == 1
+
+
+def of_copies(group: Any, p: float, arrays: Sequence[np.ndarray]) -> tuple[float, str]:
+    """The norm of gradients that each rank has, taken for copies, so that the first counts."""
+    local = SimpleNamespace(constant=float, norm_dtype="")
+    held: Any = Held(group, arrays, copies=range(len(arrays)))
+    held.counted = lambda indices: arrays if group.rank == 0 else []
+    path = SharedPath(local, held, range(len(arrays)), {}, Sums, is_first=True)  # type: ignore[arg-type]
+    return path.norm(p), local.norm_dtype
+
+
+@pytest.mark.parametrize("p", [1.0, 2.0, 3.0, math.inf])
+def test_copies_have_the_same_bits_on_all_ranks(p: float) -> None:
+    found, calls = together(3, lambda group: of_copies(group, p, [np.full(2, 3.0, np.float32)]))
+    assert len(set(found)) == 1
+    assert calls == (2 if p == 3 else 1), "they are compared in the same collective"
+    other = np.nextafter(np.float32(3.0), np.float32(4.0))
+    for at in range(3):
+        run = lambda group: of_copies(group, p, [np.array([3.0, other if group.rank == at else 3.0], np.float32)])  # noqa: B023, E731
+        assert refused(3, run).startswith(
+            "the gradients at position 0 differ between ranks. They were taken for copies"
+        )
+
+
+def test_up_to_four_copies_that_differ_are_named() -> None:
+    message = refused(2, lambda group: of_copies(group, 2.0, [np.full(1, float(group.rank))] * 6))
+    assert message.startswith("the gradients at position 0, position 1, position 2, position 3 and 2 more differ")
+    message = refused(2, lambda group: of_copies(group, 2.0, [np.ones(1)] * (2 - group.rank)))
+    assert message.startswith("the gradients at position 1 differ between ranks. rank 1 has none at position 1. They")
+
+
+def test_copies_that_are_not_numbers_may_have_other_bits() -> None:
+    """Then the norm is NaN on all ranks."""
+    other = np.array([0x7FC00001], np.uint32).view(np.float32)
+    for p in (2.0, math.inf):
+        found, _ = together(
+            2, lambda group, p=p: of_copies(group, p, [other if group.rank else np.full(1, math.nan, np.float32)])
+        )
+        assert all(math.isnan(n) for n, _ in found)
+
+
+@pytest.mark.parametrize("p", [2.0, math.inf])
+def test_copies_that_agree_need_one_checksum_for_all(p: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device waits at each."""
+    computed: list[int] = []
+    checksum = Sums.checksum
+
+    def counting(sums: Sums) -> int:
+        computed.append(len(sums._parts))
+        return checksum(sums)
+
+    monkeypatch.setattr(Sums, "checksum", counting)
+    together(2, lambda group: of_copies(group, p, [np.ones(2, np.float32)] * 5))
+    assert computed == [5, 5]
+
+
+def test_a_checksum_depends_on_every_bit_and_on_the_order() -> None:
+    array = np.random.default_rng(0).standard_normal(3 * checksums.CHUNK // 2).astype(np.float32)
+    found = {checksums.checksum([array])}
+    changes = [-array, array[::-1], np.roll(array, 1), np.roll(array, checksums.CHUNK), array[:-1], np.append(array, 0)]
+    for at in range(32):  # each bit of one number, and of two, where sums would be the same
+        for places in ([5], [5, 9], [checksums.CHUNK + 5, 5]):
+            bits = array.copy().view(np.uint32)
+            bits[places] ^= np.uint32(1 << at)
+            changes.append(bits.view(np.float32))
+    for first, second in ((0, 1), (0, 2), (7, 3 * checksums.CHUNK // 2 - 1)):
+        swapped = array.copy()
+        swapped[[first, second]] = swapped[[second, first]]
+        changes.append(swapped)
+    found |= {checksums.checksum([change]) for change in changes}
+    assert len(found) == 1 + len(changes)
+    assert checksums.checksum([array[:7], array[7:]]) != checksums.checksum([array[:8], array[8:]])
+    assert checksums.checksum([np.zeros(1, np.float16)]) != checksums.checksum([np.zeros(2, np.float16)])
+
+
+def test_the_names_that_were_called_are_told() -> None:
+    def call(group: Member) -> None:
+        name = "clip_by_global_norm" if group.rank else "clip_grad_norm_"
+        Exchange(group, Call({"eps": 1e-6 if group.rank else 0.0}, remarks=lambda: {"function": name})).compare()
+
+    message = refused(3, call)
+    assert "eps: 1e-06 on rank 1, 2; 0.0 on rank 0. rank 1, 2 called clip_by_global_norm, rank 0 called" in message
+
+
+def test_gradients_that_are_missing_are_named_where_elements_are_counted() -> None:
+    def call(group: Member) -> Any:
+        return alike(group, numel=0 if group.rank == 1 else 4, without=range(5) if group.rank == 1 else ())
+
+    message = refused(2, call)
+    assert "the number of gradient elements: 4 on rank 0; 0 on rank 1. rank 1 has no gradient for 5 of the" in message
+    assert (
+        "(position 0, position 1, position 2, ...): set gradients of zeros there, or leave check_numel out" in message
+    )
+
+
+@pytest.mark.parametrize("p", [2.0, math.inf])
+def test_calls_are_counted_by_group_so_that_one_that_failed_alone_is_found(p: float) -> None:
+    def run(group: Member) -> list[str]:
+        found = []
+        if group.rank == 1:
+            with pytest.raises(ConnectionError) as caught:
+                alike(Broken(group), p=p)
+            assert "Rank 1 of 3 waited for the other ranks" in str(caught.value.__notes__)
+        for _ in range(2):
+            with pytest.raises(ValueError) as differing:
+                alike(group, p=p)
+            found.append(str(differing.value))
+        return found
+
+    for first, second in together(3, run)[0]:
+        assert "the number of this call in its process group: 1 on rank 0, 2; 2 on rank 1. A rank skipped a" in first
+        assert "the number of this call in its process group: 2 on rank 0, 2; 3 on rank 1. A rank skipped a" in second
+
+
+class Broken:
+    """A group whose network is down."""
+
+    def __init__(self, group: Member) -> None:
+        self.rank, self.size, self.key = group.rank, group.size, group
+
+    def total(self, numbers: Sequence[int]) -> list[int]:
+        raise ConnectionError("the network is down")
+
+    greatest = total
+
+
+# -- rejections
+
+
+def awaited(group: Any, error: Exception) -> list[str]:
+    """Reject a call that others wait for; the notes that the error has then."""
+    consensus.AWAITED.group = (lambda: group) if group is None or hasattr(group, "rank") else group
+    consensus.send_rejection(error)
+    assert consensus.AWAITED.group is None
+    return list(getattr(error, "__notes__", []))
+
+
+@pytest.mark.parametrize("p", [1.0, 2.0, 3.0, math.inf])
+def test_where_one_rank_rejects_the_others_raise_with_its_reason(p: float) -> None:
+    def run(group: Member) -> str:
+        if group.rank == 1:
+            assert awaited(group, TypeError("no gradient")) == []
+        else:
+            with pytest.raises(ValueError) as caught:
+                alike(group, p=p)
+            assert "rank 1 rejected this call: TypeError: no gradient. Correct it there." in str(caught.value)
+        return str(alike(group, p=p)[0])
+
+    assert len(set(together(3, run)[0])) == 1, "the ranks are at the same call again"
+
+
+def test_all_ranks_may_reject_a_call() -> None:
+    assert together(3, lambda group: awaited(group, TypeError(f"{group.rank}")))[0] == [[]] * 3
+
+
+def test_a_rank_rejects_alone_where_no_other_waits() -> None:
+    assert awaited(None, TypeError()) == []
+    assert awaited(Alone(), TypeError()) == []
+    assert awaited(Broken(Member(Meeting(2), 0)), consensus.undeclared("nothing declares it")) == []
+    consensus.send_rejection(TypeError())  # which nobody waits for
+
+
+@pytest.mark.parametrize("p", [1.0, 2.0, 3.0, math.inf])
+def test_a_rank_that_cannot_measure_can_still_reject(p: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(method: str) -> Callable[..., Any]:
+        own = getattr(Sums, method)
+
+        def call(sums: Sums, *args: Any, **kwargs: Any) -> Any:
+            if any(array.size == 7 for array, _ in sums._parts):
+                raise MemoryError("7 numbers are too many")
+            return own(sums, *args, **kwargs)
+
+        return call
+
+    for method in ("power_sum", "greatest", "relative_sum"):
+        monkeypatch.setattr(Sums, method, failing(method))
+
+    def run(group: Member) -> float:
+        if group.rank == 1:
+            consensus.AWAITED.group = lambda: group
+            with pytest.raises(MemoryError) as caught:
+                norm_of(group, [np.ones(7, np.float32)], p)
+            assert consensus.AWAITED.group is not None, "nothing is sent yet"
+            consensus.send_rejection(caught.value)
+        else:
+            with pytest.raises(ValueError, match="rank 1 rejected this call: MemoryError: 7 numbers"):
+                alike(group, p=p)
+        return alike(group, p=p)[0]
+
+    assert len(set(together(2, run)[0])) == 1
+
+
+def test_a_rejection_that_cannot_be_sent_is_a_note() -> None:
+    (note,) = awaited(Broken(Member(Meeting(2), 0)), TypeError())
+    assert note == "Sending this error to the other ranks failed: ConnectionError: the network is down"
+
+
+def test_an_error_without_a_group_has_no_note_about_the_group() -> None:
+    """FSDP1's parameters without keywords, for example: the error has its own remedy."""
+
+    def find() -> Any:
+        raise ValueError("no tensor shows which ranks have the gradients")
+
+    assert awaited(find, RuntimeError("these are FSDP1 flat parameters")) == []
+
+
+def test_a_rank_that_waits_for_long_with_an_error_logs_it(monkeypatch: Any, caplog: Any) -> None:
+    monkeypatch.setattr(consensus, "PATIENCE", 0.0)
+
+    def slow(numbers: Sequence[int]) -> list[int]:
+        time.sleep(0.2)
+        return list(numbers)
+
+    group = SimpleNamespace(rank=0, size=2, key=threading.Event(), total=slow)
+    awaited(group, TypeError("no gradient"))
+    assert "to raise on all of them: TypeError('no gradient')" in caplog.text
+
+
+def test_norms_of_single_gradients_that_differ_leave_no_rank_waiting() -> None:
+    """The ranks of a mesh of two rows and two columns, along which gradients are spread."""
+    rows, columns = [Meeting(2) for _ in range(2)], [Meeting(2) for _ in range(2)]
+
+    def run(group: Member) -> str:
+        at, to = divmod(group.rank, 2)
+        held = Held(None, [np.ones(2)])
+        groups = [Member(rows[at], to), Member(columns[to], at)]
+        held.rows = lambda known_only=False: [Row(0, groups, leaf(0), "[2]")]  # type: ignore[method-assign]
+        with pytest.raises(ValueError) as caught:
+            each_norm(held, 2, {"threshold": float(group.rank == 0)}, Sums)  # type: ignore[arg-type]
+        return str(caught.value)
+
+    first, second, third, fourth = together(4, run)[0]
+    for message in (first, second):
+        assert message.startswith("the ranks disagree about threshold: 1.0 on rank 0; 0.0 on rank 1")
+    for message in (third, fourth):
+        assert message.startswith("rank 0 rejected this call: ValueError: the ranks disagree about threshold")

@@ -1,0 +1,484 @@
+"""The compiled kernels over arrays with gaps and complex ones, clamping, lists found in one go, memory of results."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+from concurrent.futures import ThreadPoolExecutor
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.kits import in_a_new_process
+
+import unified_clip.numpy as uc
+from unified_clip import _native
+from unified_clip._core.exact import UNIT, nearest
+from unified_clip._core.writes import make_all
+from unified_clip._ops import host, kernels, numpy_ops
+
+if _native.KERNELS is None:
+    pytest.skip("the compiled kernels are not built", allow_module_level=True)
+
+NATIVE: Any = _native.KERNELS
+CODES = {"float16": "e", "float32": "f", "float64": "d"}
+PIECE = 16 * 4096  # numbers from which on several threads share a list
+RNG = np.random.default_rng(7)
+
+
+def gapped(dtype: str) -> dict[str, np.ndarray]:
+    """Views of an array of 3 x 40 x 61 numbers, which is more than a block."""
+    base = RNG.standard_normal((3, 40, 61)).astype(dtype)
+    return {
+        "in a row": base,
+        "transposed": base.transpose(2, 0, 1),
+        "every other": base[:, :, ::2],
+        "a part": base[1:, 3:30, 5:],
+        "backwards": base[::-1, :, ::-1],
+        "repeated": np.broadcast_to(base[:, :1], (3, 40, 61)),
+        "a column": base[0, :, 3],
+        "one number": base[1, 2, 3, ...],
+        "nothing": base[:, :0],
+    }
+
+
+VIEWS = list(gapped("float32"))
+
+
+@pytest.mark.parametrize("p", [1, 2])
+@pytest.mark.parametrize("dtype", CODES)
+@pytest.mark.parametrize("name", VIEWS)
+def test_sums_do_not_depend_on_gaps_and_order(name: str, dtype: str, p: int) -> None:
+    view = gapped(dtype)[name]
+    numbers = [Fraction(float(x)) for x in view.ravel()]
+    text, nan, infinite = NATIVE.power_sum([view], CODES[dtype], p, "exact", 2)
+    assert Fraction(int.from_bytes(text, "little"), 2**UNIT) == sum((abs(x) ** p for x in numbers), Fraction(0))
+    assert not nan
+    assert not infinite
+    assert NATIVE.greatest([view], CODES[dtype], 2) == max(map(abs, numbers), default=0)
+
+
+def lane_of(*arrays: np.ndarray) -> Any:
+    return numpy_ops.GATHERER.of_tensors(list(arrays), False, False)
+
+
+@pytest.mark.parametrize("dtype", CODES)
+def test_each_square_sum_computes_every_dtype_or_rejects_it(dtype: str) -> None:
+    lane = lane_of(np.array([3.0, 4.0], dtype), np.ones(PIECE + 1, dtype))
+    if dtype == "float64":
+        with pytest.raises(ValueError, match="float64 has no block sums"):
+            lane.each_square_sum(2)
+    else:
+        assert lane.each_square_sum(2)[0] == [25.0, PIECE + 1]
+
+
+def test_sums_of_another_order_than_1_and_2_are_rejected() -> None:
+    with pytest.raises(ValueError, match="p is 1 or 2"):
+        lane_of(np.ones(2, np.float32)).power_sum(3, "exact", 1)
+    with pytest.raises(ValueError, match="p is 1 or 2"):
+        NATIVE.power_sum([np.ones(2, np.float32)], "f", 0, "exact", 1)
+
+
+def test_block_sums_of_float64_are_rejected() -> None:
+    with pytest.raises(ValueError, match="float64 has no block sums"):
+        lane_of(np.ones(2)).power_sum(2, "blocks", 1)
+
+
+@pytest.mark.parametrize("dtype", CODES)
+@pytest.mark.parametrize("name", VIEWS)
+def test_what_is_written_goes_where_it_belongs(name: str, dtype: str) -> None:
+    for result_name in VIEWS:
+        view, result = gapped(dtype)[name], gapped(dtype)[result_name]
+        if result.shape != view.shape or result_name == "repeated":
+            continue
+        expected = view * result.dtype.type(0.5)
+        NATIVE.scale([view], [result], CODES[dtype], 0.5, 2)
+        assert np.array_equal(result, expected)
+
+
+def test_numbers_in_the_gaps_stay() -> None:
+    base = np.arange(24, dtype=np.float32).reshape(4, 6)
+    view = base[1:3, ::2]
+    NATIVE.scale([view], [view], "f", 10.0, 1)
+    expected = np.arange(24, dtype=np.float32).reshape(4, 6)
+    expected[1:3, ::2] *= 10
+    assert np.array_equal(base, expected)
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+def test_a_complex_number_is_two_real_ones(dtype: str) -> None:
+    base = (RNG.standard_normal((5, 6)) + 1j * RNG.standard_normal((5, 6))).astype(dtype)
+    for view in (base, base.T, base[::2, 1:4], base[::-1]):
+        real = [Fraction(float(x)) for x in [*view.real.ravel(), *view.imag.ravel()]]
+        text, _, _ = NATIVE.power_sum([view], kernels.CODES[dtype], 2, "exact", 1)
+        assert Fraction(int.from_bytes(text, "little"), 2**UNIT) == sum((x * x for x in real), Fraction(0))
+        result = np.empty_like(view)
+        NATIVE.scale([view], [result], kernels.CODES[dtype], 0.5, 1)
+        assert np.array_equal(result, view / 2)
+
+
+def test_complex_numbers_have_no_order_and_no_sum_of_magnitudes_here() -> None:
+    array = np.ones(2, np.complex64)
+    for refused in (
+        lambda: NATIVE.power_sum([array], "F", 1, "exact", 1),
+        lambda: NATIVE.greatest([array], "F", 1),
+        lambda: NATIVE.clamp([array], [array], "F", [0.0] * 4, [1.0] * 4, 1),
+    ):
+        with pytest.raises(ValueError, match="a code is one of eBfd"):
+            refused()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize(("low", "high"), [(-0.3, 0.7), (0.0, math.inf), (-math.inf, 1e-41), (-7e4, 7e4), (0.1, 0.1)])
+def test_clamping_is_what_numpy_does(dtype: str, low: float, high: float) -> None:
+    numbers = np.concatenate(
+        [RNG.standard_normal(5000), [0.0, -0.0, 1e-41, -1e-41, 65504, -65504, math.inf, -math.inf]]
+    )
+    array = np.concatenate([kernels.encode(numbers.astype(np.float32), dtype).ravel()])
+    array = numbers if dtype == "float64" else array if dtype != "float32" else numbers.astype(np.float32)
+    nan = kernels.encode(np.full(3, np.nan, np.float32), dtype).astype(array.dtype)
+    array = np.concatenate([array, nan])
+    expected, found = np.empty_like(array), np.empty_like(array)
+    kernels.clamp(array, dtype, *(np.asarray(nearest(bound, dtype)) for bound in (low, high)), expected)
+    kernels.clamp_all([array], [dtype], low, high, [found], 2)
+    assert found.tobytes() == expected.tobytes()
+    kernels.clamp_all([array], [dtype], low, high, [array], 2)
+    assert array.tobytes() == expected.tobytes()
+
+
+def test_times_one_changes_no_bit() -> None:
+    signalling = np.array([0x7F800001, 0xFFC12345, 0x80000000, 1], np.uint32).view(np.float32)
+    result = np.zeros_like(signalling)
+    NATIVE.scale([signalling], [result], "f", 1.0, 1)
+    assert result.tobytes() == signalling.tobytes()
+
+
+def test_results_have_to_be_as_long_as_what_they_come_from() -> None:
+    for from_, to in (([np.ones(3)], [np.ones(4)]), ([np.ones((4, 4))[:, ::2]], [np.ones(16)[::4]])):
+        with pytest.raises(ValueError, match="another length than its buffer"):
+            NATIVE.scale(from_, to, "d", 2.0, 1)
+
+
+# -- slices
+
+HALF_WAY = [16777216.0, 5792.0, 84.0, 8.0, 7.0]
+"""Their norm is 2**24 + 1, which lies half-way between two float32."""
+
+
+LOSES = np.zeros(4096, np.float32)
+"""Just above that, by small squares that get lost one after the other in a float64 sum."""
+
+LOSES[0] = 2.0**24
+LOSES[1:7] = [5792, 84, 10, 3, 1, 1]
+LOSES[32::32] = 0.174
+
+
+def slice_norms_one_by_one(view: Any, axes: tuple[int, ...]) -> Any:
+    kept = tuple(axis for axis in range(view.ndim) if axis not in axes)
+    norms = np.empty([view.shape[axis] for axis in kept])
+    for index in np.ndindex(norms.shape):
+        one = np.transpose(view, (*kept, *axes))[index]
+        norms[index] = kernels.exact_norm(kernels.real_parts(one, view.dtype.name, 2), 2, "float32")
+    return np.expand_dims(norms, axes)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("axes", [(), (0,), (1,), (2,), (0, 1), (0, 2), (1, 2), (0, 1, 2)])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "complex64"])
+def test_the_norm_of_each_slice_is_correctly_rounded(dtype: str, axes: tuple[int, ...], threads: int) -> None:
+    base = (
+        RNG.standard_normal((7, 6, 5)) + (1j * RNG.standard_normal((7, 6, 5)) if dtype == "complex64" else 0)
+    ).astype(dtype)
+    for view in (base, base.transpose(2, 0, 1), base[::-1, :, ::2], base[:, 1:4], np.broadcast_to(base[:1], (4, 6, 5))):
+        found = kernels.slice_norms(view, dtype, axes, "float32", threads)
+        np.testing.assert_array_equal(found, slice_norms_one_by_one(view, axes))
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_threads_share_long_slices_and_many(axis: int) -> None:
+    view = RNG.standard_normal((300, 1000)).astype(np.float32)
+    found = kernels.slice_norms(view, "float32", (axis,), "float32", 3)
+    np.testing.assert_array_equal(found, slice_norms_one_by_one(view, (axis,)))
+
+
+def test_the_norm_of_a_slice_half_way_is_rounded_as_the_exact_one() -> None:
+    view = np.array([[*HALF_WAY, 0.0], [*HALF_WAY, 2.0**-10]], np.float32)
+    assert kernels.slice_norms(view, "float32", (1,), "float32").tolist() == [[16777216.0], [16777218.0]]
+    assert kernels.slice_norms(view.T, "float32", (0,), "float32").tolist() == [[16777216.0, 16777218.0]]
+    assert kernels.slice_norms(LOSES[None], "float32", (1,), "float32").tolist() == [[16777218.0]]
+
+
+def test_slices_of_nothing_have_norm_zero() -> None:
+    assert kernels.slice_norms(np.ones((3, 0), np.float32), "float32", (1,), "float32").tolist() == [[0.0]] * 3
+    assert kernels.slice_norms(np.ones((0, 3), np.float32), "float32", (1,), "float32").shape == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("code", "kept", "sums", "message"),
+    [
+        ("d", [True, False], np.zeros(2), "a code is one of eBfF"),
+        ("ff", [True, False], np.zeros(2), "a code is one of eBfF"),
+        ("f", [True], np.zeros(2), "say of each axis"),
+        ("f", [True, False], np.zeros(3), "do not have the size"),
+        ("e", [True, False], np.zeros(2), "do not have the size"),
+    ],
+)
+def test_slices_that_do_not_fit_are_refused(code: str, kept: list[bool], sums: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        NATIVE.slice_sums(np.ones((2, 3), np.float32), code, kept, sums, 1)
+
+
+# -- lists found in one go
+
+
+GATHERER: Any = NATIVE.Gatherer(np.ndarray, None, None, [], ("", True))
+
+
+def test_dense_real_arrays_are_found() -> None:
+    given = [np.ones(3, np.float32), None, np.ones((2, 3)).T, np.array(2, np.float16), np.ones((4, 4, 4))[1]]
+    lane = GATHERER.of_tensors(given, False, True)
+    assert [tensor is array for tensor, array in zip(lane.tensors, given[:1] + given[2:], strict=True)] == [True] * 4
+    assert lane.has_float64
+    assert lane.greatest(1) == 2
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        np.ones((4, 4), np.float32)[:, ::2],
+        np.ones(4, np.float32)[::-1],
+        np.ones(0, np.float32),
+        np.ones(2, np.complex64),
+        np.ones(2, np.int32),
+        np.ones(2, ">f4"),
+        np.ma.masked_array([1.0, 2.0]),
+        np.float32(1.0),
+        1.0,
+        [np.ones(2)],
+    ],
+    ids=["gaps", "backwards", "nothing", "complex", "integers", "byte order", "masked", "scalar", "number", "nested"],
+)
+def test_anything_else_is_for_somebody_who_looks_closer(other: Any) -> None:
+    assert GATHERER.of_tensors([np.ones(2, np.float32), other], False, False) is None
+
+
+def test_arrays_to_be_written_are_each_in_a_place_of_their_own() -> None:
+    base = np.ones(10, np.float32)
+    read_only = np.ones(3)
+    read_only.flags.writeable = False
+    for given in ([base[:6], base[5:]], [base, base], [read_only]):
+        assert GATHERER.of_tensors(given, False, True) is None
+        assert GATHERER.of_tensors(given, False, False) is not None
+    assert GATHERER.of_tensors([base[:5], base[5:]], False, True) is not None
+
+
+def test_each_norm_is_correctly_rounded() -> None:
+    given = [
+        np.array(HALF_WAY, np.float32),
+        np.array([*HALF_WAY, 2.0**-10], np.float32),
+        np.array([3.0, 4.0]),
+        LOSES,
+        RNG.standard_normal(100_000).astype(np.float32),
+        np.array([3e38, 3e38], np.float32),
+        np.array([1e-45], np.float32),
+        np.array([np.nan, 1.0], np.float16),
+        np.array([np.inf, 1.0], np.float16),
+        RNG.standard_normal(100_000),
+    ]
+    path = host.EachPath(numpy_ops.OPS, GATHERER.of_tensors(given, False, False))
+    with path.scope():
+        norms = path.norm(2)
+        expected = [
+            kernels.exact_norm([(a, a.dtype.name)], 2, "float64" if a.dtype == np.float64 else "float32") for a in given
+        ]
+    assert norms[:4].tolist() == [16777216.0, 16777218.0, 5.0, 16777218.0]
+    np.testing.assert_array_equal(norms, expected)
+
+
+def test_each_is_scaled_by_its_own_coefficient() -> None:
+    given = [np.array([3.0, 4.0], np.float32), np.array([0.5]), np.array([6.0, 8.0], np.float16)]
+    path = host.EachPath(numpy_ops.OPS, GATHERER.of_tensors(given, False, True))
+    coefs = np.array([0.5, 1.0, 0.25])
+    scaled = path.scale(coefs)
+    assert scaled[1] is given[1]
+    make_all(path.prepare_scale(coefs))
+    for results in (scaled, given):
+        assert [array.tolist() for array in results] == [[1.5, 2.0], [0.5], [1.5, 2.0]]
+
+
+def test_a_later_version_of_the_exchange_interface_is_left_alone() -> None:
+    class Later:
+        versions = (ctypes.c_uint32 * 64)(2)
+
+    new = ctypes.pythonapi.PyCapsule_New
+    new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+    Later.__dlpack_c_exchange_api__ = new(ctypes.addressof(Later.versions), b"dlpack_exchange_api", None)
+    assert host.gatherer(Later) is None
+    assert host.gatherer(np.ndarray) is not None
+
+
+@pytest.mark.parametrize("dtype", [">f2", ">f4", ">f8", ">c8", ">c16"])
+def test_arrays_in_the_other_byte_order_are_read_and_written_as_they_are(dtype: str) -> None:
+    def given() -> list[Any]:
+        return [np.array([3.0, 4.0], dtype), np.array([0.0], np.float32), np.array([12.0], dtype.lstrip(">"))]
+
+    clipped, norm = uc.clip_by_global_norm(given(), 6.5)
+    written = given()
+    assert norm == uc.clip_grad_norm_(written, 6.5) == uc.get_total_norm(given()) == 13.0
+    for results in (clipped, written):
+        assert [array.dtype for array in results] == [array.dtype for array in given()]
+        np.testing.assert_allclose(np.concatenate([array.real for array in results]), [1.5, 2.0, 0.0, 6.0], rtol=1e-3)
+    np.testing.assert_allclose(uc.clip_by_norm(given()[0], 1.0, axes=0), [0.6, 0.8], rtol=1e-3)
+    assert uc.get_total_norm(given(), "inf") == 12.0
+    if "f" in dtype:
+        assert uc.clip_by_value(given()[0], -1.0, 3.5).tolist() == [3.0, 3.5]
+
+
+def test_an_empty_array_may_be_read_only() -> None:
+    empty, array = np.zeros(0), np.array([3.0, 4.0])
+    empty.flags.writeable = False
+    uc.clip_grad_norm_([array, empty], 1.0)
+    uc.clip_grad_value_([array, empty], 0.7)
+    np.testing.assert_allclose(array, [0.6, 0.7], rtol=1e-5)
+
+
+# -- the memory of results
+
+
+def found(*lengths: int) -> Any:
+    """A lane whose results are capsules; those that nobody takes release what they hold."""
+    return GATHERER.of_tensors([np.ones(n, np.float32) for n in lengths], False, False)
+
+
+def resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+
+def with_nothing_kept() -> int:
+    """The resident memory when the calls before have nothing kept any more."""
+    few = found(2_000_000)
+    for _ in range(12):
+        few.scale(0.5, 2)
+    return resident()
+
+
+needs_proc = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="no /proc here")
+
+
+@needs_proc
+def test_memory_of_results_is_used_again_and_given_back() -> None:
+    lane, size = found(3_000_000, 5, 600_000, 700_000), 17_200_000
+    before = with_nothing_kept()
+    for _ in range(50):
+        lane.scale(0.5, 2)
+    assert resident() - before < 1.5 * size
+    held = [lane.scale(0.5, 2) for _ in range(4)]
+    assert resident() - before > 2.5 * size
+    del held
+    assert with_nothing_kept() - before < 0.5 * size
+
+
+@needs_proc
+def test_a_short_result_that_is_kept_keeps_no_long_one() -> None:
+    lane = found(3_000_000, 5)
+    before = with_nothing_kept()
+    kept = []
+    for _ in range(40):
+        long, short = lane.scale(0.5, 1)
+        kept.append(short)
+        del long
+    assert resident() - before < 10 * 12_000_000
+
+
+def release(capsule: Any) -> None:
+    """What the new owner of a capsule does in the end, without the interpreter lock."""
+    get, rename = ctypes.pythonapi.PyCapsule_GetPointer, ctypes.pythonapi.PyCapsule_SetName
+    get.restype, get.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    rename.argtypes = [ctypes.py_object, ctypes.c_char_p]
+    managed = get(capsule, b"dltensor")
+    rename(capsule, USED)
+    offset = ctypes.sizeof(ctypes.c_void_p) * 7  # past the tensor and the context
+    function = ctypes.c_void_p.from_address(managed + offset).value
+    assert function
+    ctypes.CFUNCTYPE(None, ctypes.c_void_p)(function)(managed)
+
+
+USED = b"used_dltensor"
+
+
+def test_results_may_be_released_by_any_thread() -> None:
+    lane = found(600_000, 700_000, 5)
+
+    def make_and_release(_: int) -> None:
+        for _ in range(50):
+            for capsule in lane.scale(0.5, 1):
+                release(capsule)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(make_and_release, range(4)))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_child_of_fork_makes_results_too() -> None:
+    lane = found(600_000, 700_000)
+    held = lane.scale(0.5, 2)
+    child = os.fork()
+    if not child:
+        del held
+        results = [np.from_dlpack(Exporter(capsule)) for capsule in lane.scale(0.25, 2)]
+        os._exit(0 if all((array == 0.25).all() for array in results) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert all((np.from_dlpack(Exporter(capsule)) == 0.5).all() for capsule in held)
+
+
+class Exporter:
+    """What has a capsule to give."""
+
+    def __init__(self, capsule: Any) -> None:
+        self.capsule = capsule
+
+    def __dlpack__(self, **_: Any) -> Any:
+        return self.capsule
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 1, 0
+
+
+LITTLE_MEMORY = """
+import resource
+import numpy as np
+from unified_clip import _native
+
+gatherer = _native.KERNELS.Gatherer(np.ndarray, None, None, [], ("", True))
+lane = lambda *lengths: gatherer.of_tensors([SOURCE[:n] for n in lengths], False, False)
+SOURCE = np.ones(90_000_000, np.float32)
+pages = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (pages + 450_000_000,) * 2)
+"""
+
+
+@needs_proc
+@pytest.mark.parametrize(
+    "code",
+    [
+        """
+try:
+    lane(*[25_000_000] * 6).scale(0.5, 1)  # 600 MB
+except MemoryError:
+    lane(90_000_000).scale(0.5, 1)  # nothing is lost
+    print("fits")
+""",
+        """
+lane(75_000_000).scale(0.5, 1)
+lane(90_000_000).scale(0.5, 1)  # what is kept makes room
+print("fits")
+""",
+    ],
+    ids=["what was taken is given back", "what is kept makes room"],
+)
+def test_where_memory_is_short(code: str) -> None:
+    assert in_a_new_process(LITTLE_MEMORY + code) == "fits\n"

@@ -1,0 +1,380 @@
+"""`unified-clip parity`: what is run, what is reported, and the exit status."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from support.parity.cases import WORKED, case, suite
+
+import unified_clip
+from unified_clip import cli
+from unified_clip._install import command
+from unified_clip.parity import engine
+from unified_clip.parity.judge.verdict import Verdict
+from unified_clip.parity.known.measure import Difference, Judgement, Known, Shown
+from unified_clip.parity.modes import HOST
+from unified_clip.parity.report import build, markdown
+from unified_clip.parity.suite import load as suites
+from unified_clip.parity.workers import pool
+
+FIRST = case(WORKED, "clip_by_global_norm", clip_norm=5.0)
+
+
+def result(*kinds: str, digests: tuple[str, ...] = ("a", "a"), **fields: Any) -> engine.Run:
+    """A run of one case on two frameworks with these verdicts on the host path."""
+    cells = {
+        name: engine.Cell({HOST: Verdict(kind, detail="why")}, {HOST: {"norm": digest}})  # type: ignore[arg-type]
+        for name, kind, digest in zip(("numpy", "torch"), kinds, digests, strict=True)
+    }
+    return engine.Run(("numpy", "torch"), {}, [engine.Row(FIRST, {"norm": "a"}, cells)], **fields)
+
+
+def with_native(problem: str) -> engine.Run:
+    """The same with a native of PyTorch's that differs."""
+    run = result("equal", "equal")
+    difference = Difference("torch.norm", "value", 0.5, norm=0.5)
+    judgement: Judgement = "different" if problem else "known"
+    cell = dataclasses.replace(run.rows[0].cells["torch"], native=difference, judgement=judgement, problem=problem)
+    return dataclasses.replace(run, rows=[engine.Row(FIRST, {"norm": "a"}, {**run.rows[0].cells, "torch": cell})])
+
+
+KNOWN = Known("torch", "torch.norm", "value", ["*"], "it is so", 0.5)
+
+
+def test_the_exit_status_says_what_happened() -> None:
+    assert result("equal", "equal").exit_code == 0
+    assert result("equal", "close").exit_code == 0
+    assert result("equal", "different").exit_code == 1
+    assert result("equal", "equal", digests=("a", "b")).exit_code == 1
+    assert [result("equal", kind).exit_code for kind in ("crashed", "timed out", "missing", "unreadable")] == [3] * 4
+    assert result("crashed", "different").exit_code == 1
+
+
+def test_frameworks_that_gave_the_same_bits_are_said_to_only_where_two_were_compared() -> None:
+    said = "On the host path all frameworks gave the same bits."
+    alone = result("equal", "missing", may_be_missing=["torch"])
+    natives = dataclasses.replace(with_native(""), rows=[])
+    assert said in markdown.headline(build.as_data(result("equal", "equal")))
+    assert alone.exit_code == 0
+    assert said not in markdown.headline(build.as_data(alone))
+    assert said not in markdown.headline({**build.as_data(natives), "exit_code": 0})
+
+
+def test_a_framework_that_is_missing_is_not_said_to_agree() -> None:
+    run = result("equal", "equal", may_be_missing=["jax"])
+    cells = {**run.rows[0].cells, "jax": engine.Cell({HOST: Verdict("missing")}, {})}
+    run = dataclasses.replace(run, frameworks=("numpy", "torch", "jax"), rows=[engine.Row(FIRST, {}, cells)])
+    first, *others = markdown.headline(build.as_data(run))
+    assert first == "PASS: 1 case on numpy, torch, jax: 2 results of ours are exact, without jax, which may be missing."
+    assert "On the host path numpy, torch gave the same bits." in others
+
+
+def test_a_native_that_differs_fails_unless_it_is_known() -> None:
+    assert with_native("").exit_code == 0
+    assert with_native("nobody knows").exit_code == 1
+
+
+def test_a_list_of_known_differences_that_is_not_true_fails() -> None:
+    assert result("equal", "equal", known=[Shown(KNOWN, ["a"], 0.5)]).exit_code == 0
+    assert result("equal", "equal", known=[Shown(KNOWN, [], 0.0, "it shows nowhere")]).exit_code == 1
+
+
+def test_the_report_says_which_versions_a_known_difference_is_about(tmp_path: Path) -> None:
+    entry = dataclasses.replace(KNOWN, versions="torch>=2.13")
+    build.write(result("equal", "equal", known=[Shown(entry, ["a"], 0.5)]), tmp_path)
+    assert "| it is so (torch>=2.13) |" in (tmp_path / "parity.md").read_text(encoding="utf-8")
+    assert json.loads((tmp_path / "parity.json").read_text(encoding="utf-8"))["known"][0]["versions"] == "torch>=2.13"
+
+
+def test_a_framework_may_be_missing_where_the_suite_says_so() -> None:
+    assert result("equal", "missing", may_be_missing=["torch"]).exit_code == 0
+    assert result("equal", "missing", may_be_missing=["numpy"]).exit_code == 3
+    assert result("equal", "crashed", may_be_missing=["torch"]).exit_code == 3
+
+
+def test_the_report_names_what_is_wrong(tmp_path: Path) -> None:
+    run = result("equal", "different", digests=("a", "b"), known=[Shown(KNOWN, [], 0.0, "it shows nowhere")])
+    build.write(run, tmp_path)
+    markdown = (tmp_path / "parity.md").read_text(encoding="utf-8")
+    assert f"torch, host path, different: {FIRST.name}: why" in markdown
+    assert f"- frameworks differ from each other on the host path: {FIRST.name}: norm" in markdown
+    assert "known difference torch, torch.norm, 'it is so': it shows nowhere" in markdown
+    data = json.loads((tmp_path / "parity.json").read_text(encoding="utf-8"))
+    assert data["cases"][0]["stages_apart"] == ["norm"]
+    assert data["summary"]["host"] == {"numpy": {"equal": 1}, "torch": {"different": 1}}
+    build.write(with_native("nobody knows"), tmp_path)
+    assert f"torch, torch.norm: {FIRST.name}: nobody knows" in (tmp_path / "parity.md").read_text(encoding="utf-8")
+
+
+def test_junit_has_a_failure_an_error_or_a_skip_for_each(tmp_path: Path) -> None:
+    def found(run: engine.Run) -> dict[str, list[str]]:
+        build.write(run, tmp_path)
+        root = ElementTree.parse(tmp_path / "parity.xml").getroot()
+        return {
+            suite.attrib["name"]: [f"{mark.tag}: {mark.get('message')}" for case in suite for mark in case]
+            for suite in root
+        }
+
+    assert found(result("equal", "different"))["torch, host path"] == ["failure: why"]
+    assert found(result("equal", "crashed"))["torch, host path"] == ["error: why"]
+    assert found(result("equal", "missing"))["torch, host path"] == ["error: why"]
+    assert found(result("equal", "missing", may_be_missing=["torch"]))["torch, host path"] == ["skipped: why"]
+    assert found(result("equal", "close", digests=("a", "b"))) == {
+        "numpy, host path": [],
+        "torch, host path": [],
+        "between frameworks, host path": ["failure: other bits: norm"],
+    }
+    assert found(with_native("nobody knows"))["torch, its own functions"] == ["failure: nobody knows"]
+    known = found(result("equal", "equal", known=[Shown(KNOWN, [], 0.0, "it shows nowhere")]))["known differences"]
+    assert known == ["failure: it shows nowhere"]
+
+
+def test_a_workers_colours_do_not_break_the_xml(tmp_path: Path) -> None:
+    run = result("equal", "crashed")
+    coloured = Verdict("crashed", detail="\x1b[31mred\x00")
+    cells = {**run.rows[0].cells, "torch": engine.Cell({HOST: coloured}, {})}
+    build.write(dataclasses.replace(run, rows=[engine.Row(FIRST, {}, cells)]), tmp_path)
+    (error,) = ElementTree.parse(tmp_path / "parity.xml").getroot().iter("error")
+    assert error.get("message") == "\\x1b[31mred\\x00"
+
+
+def test_when_one_worker_is_interrupted_the_others_are_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, ended = threading.Event(), []
+
+    def work(worker: list[str], *_: Any) -> pool.Found:
+        if worker[-1] == "torch":
+            begun.wait(10)
+            raise KeyboardInterrupt
+        begun.set()
+        ended.append(pool.STOP.wait(10))
+        return pool.Found()
+
+    monkeypatch.setattr(pool, "run", work)
+    path = suite(tmp_path, ONE_CASE, frameworks="[frameworks.numpy]\n[frameworks.torch]\nmodes = ['host']")
+    with pytest.raises(KeyboardInterrupt):
+        engine.run(suites.read(path))
+    assert ended == [True]
+    assert pool.STOP.is_set()  # for threads that the interrupt left alone, until the next run
+
+
+def test_a_run_that_compared_nothing_does_not_pass() -> None:
+    assert result("missing", "missing", may_be_missing=["numpy", "torch"]).exit_code == 3
+
+
+def test_a_native_without_a_result_is_a_failure(tmp_path: Path) -> None:
+    run = result("equal", "equal")
+    cell = dataclasses.replace(run.rows[0].cells["torch"], failure=Verdict("crashed", detail="signal 11"))
+    run = dataclasses.replace(run, rows=[engine.Row(FIRST, {}, {**run.rows[0].cells, "torch": cell})])
+    assert run.exit_code == 3
+    build.write(run, tmp_path)
+    assert f"torch, natives, crashed: {FIRST.name}: signal 11" in (tmp_path / "parity.md").read_text(encoding="utf-8")
+
+
+def test_a_difference_of_a_native_alone_fails_too(tmp_path: Path) -> None:
+    where = suite(tmp_path, NEGATIVE, frameworks="[frameworks.torch]\nmodes = ['native']")
+    run = engine.run(suites.read(where))
+    assert run.exit_code == 1
+    assert "it returns where an error is due" in build.problems(run)[0].detail
+    assert [row[1:] for row in markdown.rows(build.as_data(run), markdown.ours)] == [[markdown.NOTHING]]
+
+
+def test_known_differences_are_of_the_versions_that_the_worker_reports(tmp_path: Path) -> None:
+    entry = "[[known]]\nframework = 'torch'\nfunction = '*'\nkind = 'returns'\ncases = ['*']\nreason = 'so'\n"
+    known = f"{entry}versions = 'torch>=2'\n{entry}versions = 'torch<2'\n"
+    where = suite(tmp_path, NEGATIVE, known, frameworks="[frameworks.torch]\nmodes = ['native']")
+    run = engine.run(suites.read(where))
+    assert run.exit_code == 0
+    assert [shown.known.versions for shown in run.known] == ["torch>=2"]
+
+
+def test_a_framework_that_always_crashes_is_a_failure_and_no_difference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "command", lambda framework, python: [python, "-c", "import os; os._exit(3)", framework])
+    known = "[[known]]\nframework = 'torch'\nfunction = '*'\nkind = 'raises'\ncases = ['*']\nreason = 'so'"
+    where = suite(tmp_path, ONE_CASE, known, frameworks="[frameworks.torch]")
+    assert engine.run(suites.read(where)).exit_code == 3
+
+
+def test_junit_counts(tmp_path: Path) -> None:
+    build.write(result("different", "crashed"), tmp_path)
+    root = ElementTree.parse(tmp_path / "parity.xml").getroot()
+    counts = {
+        suite.get("name"): [suite.get(key) for key in ("tests", "failures", "errors", "skipped")] for suite in root
+    }
+    assert counts["numpy, host path"] == ["1", "1", "0", "0"]
+    assert counts["torch, host path"] == ["1", "0", "1", "0"]
+
+
+ONE_CASE = """
+    [[gradients]]
+    name = "worked example"
+    tensors = [{ values = [3.0, 4.0] }, { values = [1.0, 2.0] }, { none = true }]
+    [[cases]]
+    gradients = ["worked example"]
+    calls = [{ call = "clip_grad_norm_", max_norm = 5.0 }]
+"""
+
+NEGATIVE = ONE_CASE.replace("calls = [", "raises = 'ValueError'\ncalls = [").replace("_norm = 5.0", "_norm = -1.0")
+
+
+def test_the_command_runs_numpy_and_torch(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    where = suite(tmp_path, ONE_CASE, frameworks="[frameworks.numpy]\nmodes = ['host']\n[frameworks.torch]")
+    arguments = ["parity", "--suite", str(where), "--frameworks", "numpy,torch"]
+    assert cli.main([*arguments, "--out", str(tmp_path / "out")]) == 0
+    printed = capfd.readouterr().out
+    assert "worked example: clip_grad_norm_(max_norm=5.0)" in printed
+    assert "Host path: 2 of 2 bit-exact (100.0%): numpy 1; torch 1." in printed
+    assert "Device path: 1 of 1 bit-exact (100.0%): torch 1." in printed
+    data = json.loads((tmp_path / "out" / "parity.json").read_text(encoding="utf-8"))
+    (one,) = data["cases"]
+    assert all(one["frameworks"][name]["host"]["sha256"] == one["sha256"] for name in ("numpy", "torch"))
+    assert one["frameworks"]["torch"]["native"]["function"] == "torch.nn.utils.clip_grad_norm_"
+    assert set(data["versions"]) == {"numpy", "torch"}
+
+
+def test_the_page_has_the_plot_of_a_recorded_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with unified_clip.record(tmp_path / "run.jsonl"):
+        for limit in (1.0, math.inf):
+            unified_clip.clip_by_global_norm([np.array([3.0, 4.0], np.float32)], limit)
+    arguments = ["parity", "--suite", str(suite(tmp_path, ONE_CASE)), "--out", str(tmp_path / "out"), "--recorded"]
+    assert cli.main([*arguments, str(tmp_path / "suite.toml")]) == 2
+    assert "suite.toml" in capsys.readouterr().err
+    assert cli.main([*arguments, str(tmp_path / "run.jsonl")]) == 0
+    assert "each step of the recorded run" in (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("clip", "message"),
+    [
+        (lambda: None, "run.jsonl: No unified_clip calls were recorded."),
+        (lambda: unified_clip.clip_by_value(np.array([2.0]), -1.0, 1.0), "run.jsonl: No norm above 0 to plot."),
+    ],
+)
+def test_a_recorded_run_without_norms_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], clip: Callable[[], object], message: str
+) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", unified_clip.ClipWarning)
+        with unified_clip.record(tmp_path / "run.jsonl"):
+            clip()
+    arguments = ["parity", "--suite", str(suite(tmp_path, ONE_CASE)), "--out", str(tmp_path / "out"), "--recorded"]
+    assert cli.main([*arguments, str(tmp_path / "run.jsonl")]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_command_fails_on_a_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = "from unified_clip._core import rule; rule.PYTORCH = rule.PADDLE; "
+    code += "from unified_clip.parity.workers import worker; worker.main()"
+    monkeypatch.setattr(pool, "command", lambda framework, python: [python, "-c", code, framework])
+    arguments = ["parity", "--suite", str(suite(tmp_path, ONE_CASE)), "--out", str(tmp_path / "out")]
+    assert cli.main(arguments) == 1
+
+
+def test_the_report_is_the_same_every_time_but_for_what_it_took(tmp_path: Path) -> None:
+    found = suites.read(suite(tmp_path, ONE_CASE))
+    written = []
+    for name in ("first", "second"):
+        build.write(engine.run(found), tmp_path / name)
+        files = {file.name: file.read_text(encoding="utf-8") for file in (tmp_path / name).iterdir()}
+        files["parity.xml"] = re.sub(' time(stamp)?="[^"]+"', "", files["parity.xml"])
+        written.append(files)
+    assert set(written[0]) == {"index.html", "parity.json", "parity.md", "parity.xml"}
+    assert written[0] == written[1]
+
+
+def test_cases_of_some_frameworks_are_run_on_these_only(tmp_path: Path) -> None:
+    both = ONE_CASE + ONE_CASE.split("[[cases]]")[1].replace("max_norm = 5.0", "max_norm = 4.0").join(["[[cases]]", ""])
+    where = suite(tmp_path, both + "frameworks = ['torch']", frameworks="[frameworks.numpy]\n[frameworks.torch]")
+    found = suites.read(where)
+    assert [len(engine.runs(found, name)) for name in ("numpy", "torch")] == [1, 6]
+
+
+def test_modes_that_are_left_out_are_named_in_every_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    where = str(suite(tmp_path, ONE_CASE, frameworks="[frameworks.torch]"))
+    out = tmp_path / "report"
+    assert cli.main(["parity", "--suite", where, "--out", str(out), "--without", "device,native"]) == 0
+    said = "Not run, by --without: device, native."
+    assert said in capsys.readouterr().out
+    assert said in json.loads((out / "parity.json").read_text(encoding="utf-8"))["notes"]
+    assert all(said in (out / name).read_text(encoding="utf-8") for name in ("parity.md", "index.html"))
+    assert cli.main(["parity", "--suite", where, "--without", "native", "--accept"]) == 2
+    assert "--accept writes the list from a whole run" in capsys.readouterr().err
+
+
+def test_the_command_refuses_what_is_not_there_or_cannot_be_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["parity", "--suite", str(tmp_path / "absent")]) == 2
+    (tmp_path / "file").touch()
+    where = str(suite(tmp_path, ONE_CASE))
+    assert cli.main(["parity", "--suite", where, "--out", str(tmp_path / "file")]) == 2
+    assert cli.main(["parity", "--suite", where, "--frameworks", "caffe"]) == 2
+    printed = capsys.readouterr().err
+    assert all(text in printed for text in ("Pass the suite's directory", "cannot be written", "unknown frameworks"))
+
+
+HANGS = """
+import signal, sys, threading, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has it ignored in the background
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # and nohup this
+# Have another thread take the signals: that does not end a wait of the main thread, nor does one just before it.
+threading.Thread(target=time.sleep, args=[600], daemon=True).start()
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+from unified_clip import cli
+from unified_clip.parity.workers import pool as launch
+launch.command = lambda framework, python: [python, "-c", "import time; time.sleep(600)", framework]
+sys.exit(cli.main(sys.argv[1:]))
+"""
+
+CONVERTED = """
+[frameworks.numpy]
+[[gradients]]
+name = "made"
+function = "grads.py:gradients"
+[[cases]]
+gradients = ["made"]
+rules = ["clip_grad_norm_"]
+thresholds = [1.0]
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has other signals")
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_a_command_that_is_ended_leaves_no_files(tmp_path: Path, name: str) -> None:
+    scratch, out = tmp_path / "scratch", tmp_path / "out"
+    scratch.mkdir()
+    (tmp_path / "suite.toml").write_text(CONVERTED, encoding="utf-8")
+    (tmp_path / "grads.py").write_text("import numpy\ndef gradients(): return numpy.ones(3)", encoding="utf-8")
+    arguments = [sys.executable, "-c", HANGS, "parity", "--suite", str(tmp_path), "--out", str(out)]
+    with subprocess.Popen(arguments, env={**os.environ, "TMPDIR": str(scratch)}) as process:
+        while process.poll() is None and not list(scratch.glob("unified_clip_parity_*/out")):
+            time.sleep(0.05)
+        process.send_signal(getattr(signal, name))
+        assert process.wait(60) == cli.INTERRUPTED
+    assert not [*out.iterdir(), *scratch.iterdir()]
+
+
+def test_the_command_names_the_extra_that_is_not_installed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "rich" else object())
+    assert cli.main(["parity"]) == 2
+    assert f"not installed: rich. Install the extra `cli`: {command('cli')}" in capsys.readouterr().err

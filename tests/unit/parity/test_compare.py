@@ -1,0 +1,320 @@
+"""Ours is judged by the contract, stage by stage; natives by a list of known differences that has to be true."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import tracemalloc
+from typing import Any
+
+import numpy as np
+import pytest
+from support.parity.cases import case, dense
+
+from unified_clip.parity.judge import judged, oracle, worst_element
+from unified_clip.parity.judge.verdict import coefficients, judge
+from unified_clip.parity.known import measure
+from unified_clip.parity.known.measure import Difference, Known
+from unified_clip.parity.modes import DEVICE, HOST
+from unified_clip.parity.outcome import Outcome
+from unified_clip.parity.suite.cases import Case
+from unified_clip.parity.suite.load import Framework
+from unified_clip.parity.workers.pool import Run
+from unified_clip.tensors import ulp
+
+
+def outcome(norm: float | None, *gradients: Any, dtype: str = "float32") -> Outcome:
+    return Outcome(None if norm is None else dense(norm, dtype), [dense(gradient, dtype) for gradient in gradients])
+
+
+def kind_of(one: Case, found: Outcome, framework: str = "torch", path: str = DEVICE) -> str:
+    flushes = framework == "tensorflow"
+    return judge(one, oracle.expect(one), found, path, flushes=flushes).kind
+
+
+def test_ulps_count_the_numbers_between() -> None:
+    def apart(a: float, b: float, dtype: str = "float32") -> float:
+        return ulp.ulps([dense([7.0, a], dtype)], [dense([7.0, b], dtype)])
+
+    assert apart(1.0, 1.0 + 2.0**-23) == 1
+    assert apart(1.0, 1.0 - 2.0**-23) == 2
+    assert apart(0.0, -0.0) == 1
+    assert apart(2.0**-149, -(2.0**-149)) == 3
+    assert apart(1.0, -1.0, "float64") == float(2 * 0x3FF0000000000000 + 1)
+    assert apart(1.0, 1.0078125, "bfloat16") == 1
+    assert apart(math.nan, math.nan) == 0
+    assert apart(math.nan, 1.0) == math.inf
+
+
+def test_on_the_device_path_a_norm_may_be_the_next_number() -> None:
+    one = case([dense([3.0, 4.0])], "clip_by_global_norm", clip_norm=2.5)
+    near, far = 5.0 + 2.0**-21, 5.0 + 2.0**-20
+    follows, above = ([v * float(np.float32(2.5 / n)) for v in (3.0, 4.0)] for n in (near, far))
+    assert kind_of(one, outcome(5.0, [1.5, 2.0])) == "equal"
+    assert kind_of(one, outcome(near, follows)) == "close"
+    assert kind_of(one, outcome(near, follows), path=HOST) == "different"
+    assert kind_of(one, outcome(near, [1.5, 2.0])) == "different"
+    assert kind_of(one, outcome(5.0, follows)) == "different"
+    assert kind_of(one, outcome(far, above)) == "different"
+
+
+def test_on_the_device_path_a_float64_norm_may_be_off_by_1e_12() -> None:
+    one = case([dense([3.0, 4.0], "float64")], "global_norm")
+    near, far = (Outcome(dense(5.0 * (1 + error), "float64")) for error in (9e-13, 1.1e-12))
+    assert [kind_of(one, near), kind_of(one, far)] == ["close", "different"]
+
+
+def test_without_a_returned_norm_gradients_are_what_a_norm_one_ulp_away_makes_of_them() -> None:
+    one = case([dense([3.0, 4.0])], "clip_by_norm", clip_norm=2.5)
+    for n, kind in ((5.0 + 2.0**-21, "close"), (5.0 - 2.0**-21, "close"), (5.0 + 2.0**-20, "different")):
+        coef = float(np.float32(2.5 / n))
+        assert kind_of(one, outcome(None, [3.0 * coef, 4.0 * coef])) == kind
+    half = case([dense([3.0, 4.0], "float16")], "clip_by_norm", clip_norm=0.7)
+    coef = float(np.float32(0.7 / (5.0 * 1.0005)))
+    assert kind_of(half, outcome(None, [3.0 * coef, 4.0 * coef], dtype="float16")) == "different"
+    wide = case([dense([3.0, 4.0], "float64")], "clip_by_norm", clip_norm=2.5)
+    assert kind_of(wide, outcome(None, [1.5 * (1 + 9e-13), 2.0], dtype="float64")) == "close"
+    assert kind_of(wide, outcome(None, [1.5 * (1 + 3e-12), 2.0], dtype="float64")) == "different"
+    by_value = case([dense([3.0, 4.0])], "clip_by_value", clip_value_min=0.0, clip_value_max=2.5)
+    assert kind_of(by_value, outcome(None, [2.5, 2.5 + 2.0**-22])) == "different"
+
+
+def test_only_a_framework_that_flushes_may_flush_and_only_where_marked() -> None:
+    given = [dense([1e-40, 1.0])]
+    marked = case(given, "clip_by_norm", subnormal=True, clip_norm=0.5)
+    flushed = outcome(None, [0.0, 0.5])
+    assert kind_of(marked, flushed, "tensorflow") == "flushed"
+    assert kind_of(marked, flushed, "torch") == "different"
+    assert kind_of(marked, flushed, "tensorflow", HOST) == "different"
+    assert kind_of(dataclasses.replace(marked, subnormal=False), flushed, "tensorflow") == "different"
+    assert kind_of(marked, outcome(None, [0.0, 0.75]), "tensorflow") == "different"
+
+
+def test_a_coefficient_is_what_the_greatest_element_shows() -> None:
+    one = case([dense([3.0, -4.0]), None, dense([0.0, math.inf])], "clip_by_norm", clip_norm=1.0)
+    clipped = [dense([1.5, -1.0]), None, dense([0.0, math.nan])]
+    assert coefficients(one, clipped) == [0.25, 1.0, 1.0]
+
+
+def test_stages_are_compared_apart() -> None:
+    one = case([dense([3.0, 4.0])], "clip_by_global_norm", clip_norm=2.5, update=True)
+    found = dataclasses.replace(outcome(5.0, [1.5, 2.0 + 2.0**-22]), update=[dense([0.25, 0.0])])
+    verdict = judge(one, oracle.expect(one), found, HOST)
+    assert verdict.stages == {"norm": 0.0, "coefficient": 2.0**-23, "tensors": 1.0, "update": 0.0}
+    assert verdict.detail == "coefficient off by 1.19e-07 relatively, tensors off by 1 ulp"
+
+
+@pytest.mark.parametrize(
+    ("update", "detail"),
+    [
+        (None, "0 parameters instead of 1"),
+        ([dense([[0.25, 0.0]])], "parameter 0 is float32[1, 2] instead of float32[2]"),
+    ],
+)
+def test_a_step_that_gives_no_parameters_or_other_shapes_is_different(update: Any, detail: str) -> None:
+    one = case([dense([3.0, 4.0])], "clip_by_global_norm", clip_norm=2.5, update=True)
+    found = dataclasses.replace(outcome(5.0, [1.5, 2.0]), update=update)
+    verdict = judge(one, oracle.expect(one), found, HOST)
+    assert (verdict.kind, verdict.detail) == ("different", detail)
+
+
+@pytest.mark.parametrize(("size", "is_kept"), [(4, True), (1 << 20, False)])
+def test_of_long_lists_verdicts_and_numbers_are_kept_and_no_tensors(size: int, is_kept: bool) -> None:
+    one = case([dense(np.ones(size))], "clip_grad_norm_", max_norm=0.5)
+    right = oracle.expect(one)
+    result = Outcome(dense(1.0), list(right.gradients or ()))
+    found = judged.look(Run(HOST, one), right, result, Framework(), ())
+    assert found.verdict
+    assert found.verdict.kind == "different"
+    assert (found.outcome is result, found.outcome is None) == (is_kept, not is_kept)
+    numbers = judged.numbers(one, right, {HOST: found})[HOST]
+    assert (numbers.stage, numbers.ours and numbers.ours.value) == ("norm", 1.0)
+
+
+def test_long_lists_are_compared_tensor_by_tensor() -> None:
+    one = case([dense(np.full(1 << 15, number)) for number in range(1, 33)], "clip_grad_norm_", max_norm=1.0)
+    right = oracle.expect(one)
+    found = [dense(tensor.values() * (1 + 2.0**-20)) for tensor in right.gradients or () if tensor]
+    result = Outcome(right.norm, [*found])
+    assert oracle.is_long(one)
+    assert right.digests != result.digests
+    tracemalloc.start()
+    try:
+        assert judge(one, right, result, HOST).kind == "different"
+        assert worst_element.find(one, right, {HOST: result}, [HOST])
+        assert tracemalloc.get_traced_memory()[1] < sum(tensor.array.nbytes for tensor in found) / 2
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_step_has_to_follow_from_the_frameworks_own_gradients_on_the_device_path() -> None:
+    one = case([dense([3.0, 4.0])], "clip_by_norm", clip_norm=2.5, update=True)
+    coef = float(np.float32(2.5 / (5.0 - 2.0**-21)))
+    near = outcome(None, [3.0 * coef, 4.0 * coef])
+    follows = [oracle.stepped(gradient) for gradient in near.gradients or []]
+    assert kind_of(one, dataclasses.replace(near, update=follows)) == "close"
+    assert kind_of(one, dataclasses.replace(near, update=[dense([0.5, 0.0])])) == "different"
+
+
+def test_other_orders_may_be_the_next_number_even_on_the_host_path() -> None:
+    one = case([dense([3.0, 4.0, 5.0])], "get_total_norm", norm_type=3)
+    assert kind_of(one, Outcome(dense(6.0)), path=HOST) == "equal"
+    assert kind_of(one, Outcome(dense(6.0 + 2.0**-21)), path=HOST) == "close"
+    assert kind_of(one, Outcome(dense(6.0 + 2.0**-20)), path=HOST) == "different"
+
+
+# -- natives
+
+
+ONE = case([dense([3.0, 4.0]), None], "clip_by_global_norm", clip_norm=2.5)
+
+
+def measured(found: Outcome, one: Case = ONE) -> tuple[str, float]:
+    difference = measure.measure(one, oracle.expect(one), dataclasses.replace(found, name="native"))
+    assert difference is not None
+    assert difference.function == "native"
+    return difference.kind, difference.size
+
+
+def test_a_native_is_measured() -> None:
+    assert measure.measure(ONE, oracle.expect(ONE), Outcome()) is None
+    assert measured(Outcome(dense(5.0), [dense([1.5, 2.0]), None])) == ("", 0.0)
+    assert measured(Outcome(dense(5.0 + 2.0**-21), [dense([1.5, 2.0]), None])) == ("", 0.0)
+    assert measured(Outcome(dense(6.0), [dense([1.5, 1.0]), None])) == ("value", 0.5)
+    assert measured(Outcome(dense(6.0), [dense([1.5, 2.0]), None])) == ("value", 0.2)
+    assert measured(Outcome(dense(math.inf), [dense([math.nan, 2.0]), None])) == ("value", math.inf)
+    assert measured(Outcome(None, [dense([1.5, 2.0]), None])) == ("", 0.0)
+
+
+def test_a_native_that_returns_other_shapes_differs_in_form() -> None:
+    assert measured(Outcome(dense(5.0), [dense([[1.5, 2.0]]), None])) == ("form", 0.0)
+    assert measured(Outcome(dense(5.0), [dense([1.5, 2.0])])) == ("form", 0.0)
+
+
+def test_a_native_that_changes_what_should_be_left_alone_has_touched_it() -> None:
+    below = dataclasses.replace(ONE, arguments={"clip_norm": 7.0})
+    assert measured(Outcome(dense(5.0), [dense([3.0, 4.0]), None]), below) == ("", 0.0)
+    assert measured(Outcome(dense(5.0), [dense([3.0, 4.0 + 2.0**-21]), None]), below) == ("touched", 2.0**-23)
+
+
+def test_a_native_that_raises_returns_or_is_silent_where_ours_does_otherwise() -> None:
+    raised = Outcome(raised=["ValueError"], message="ValueError: so", name="native")
+    refused = dataclasses.replace(ONE, raises="ValueError")
+    warned = dataclasses.replace(ONE, warns=True)
+    right = Outcome(dense(5.0), [dense([1.5, 2.0]), None], name="native")
+    kinds = {}
+    for name, one, found in (
+        ("raises", ONE, raised),
+        ("both raise", refused, raised),
+        ("returns", refused, right),
+        ("silent", warned, right),
+    ):
+        difference = measure.measure(one, oracle.expect(one), found)
+        assert difference is not None
+        kinds[name] = difference.kind
+    assert kinds == {name: "" if name == "both raise" else name for name in kinds}
+
+
+KNOWN = Known("torch", "torch.*", "value", ["long *"], "a short accumulator", 0.1, within=2.0)
+SHOWING = {("torch", "long tensor"): Difference("torch.norm", "value", 0.09)}
+
+
+def judged_as(known: list[Known], found: dict[tuple[str, str], Difference]) -> tuple[dict[str, str], list[str]]:
+    """Judgements by case, and everything that is wrong."""
+    judgements, wrong, shown = measure.judge(known, found, {"torch": {"torch": "2.13.0+cpu"}, "paddle": {}})
+    problems = [*wrong.values(), *(each.problem for each in shown if each.problem)]
+    return {name: judgement for (_, name), judgement in judgements.items()}, problems
+
+
+def test_a_known_difference_is_known() -> None:
+    assert judged_as([KNOWN], SHOWING) == ({"long tensor": "known"}, [])
+
+
+def test_a_difference_that_nobody_knows_is_wrong() -> None:
+    found, problems = judged_as([], SHOWING)
+    assert found == {"long tensor": "different"}
+    assert problems == ["numbers differ, by 0.09, and no known difference says so"]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"framework": "paddle"},
+        {"function": "torch.nn.*"},
+        {"kind": "touched"},
+        {"cases": ["short *"]},
+        {"cases": ["*long"]},
+    ],
+)
+def test_a_known_difference_of_something_else_does_not_count(other: dict[str, Any]) -> None:
+    _, problems = judged_as([dataclasses.replace(KNOWN, **other)], SHOWING)
+    assert problems == ["numbers differ, by 0.09, and no known difference says so", "it shows nowhere"]
+
+
+def test_a_known_difference_that_no_longer_shows_is_wrong() -> None:
+    nothing = {("torch", "long tensor"): Difference("torch.norm")}
+    assert judged_as([KNOWN], nothing) == ({"long tensor": "equal"}, ["it shows nowhere"])
+    patterns = dataclasses.replace(KNOWN, cases=["long *", "wide *"])
+    assert judged_as([patterns], SHOWING)[1] == ["it shows in no case like 'wide *'"]
+
+
+def test_a_size_that_has_grown_or_shrunk_a_lot_is_wrong() -> None:
+    larger = {("torch", "long tensor"): Difference("torch.norm", "value", 0.5)}
+    assert judged_as([KNOWN], larger) == (
+        {"long tensor": "different"},
+        ["numbers differ, by 0.5: more than the 0.1 that is listed"],
+    )
+    smaller = {("torch", "long tensor"): Difference("torch.norm", "value", 0.02)}
+    assert judged_as([KNOWN], smaller)[1] == ["its size is 0.02, less than the 0.1 that is listed"]
+
+
+@pytest.mark.parametrize("versions", ["torch>=2.13", "torch>=2.8,<3", "torch==2.13.*"])
+def test_an_entry_about_the_installed_versions_counts(versions: str) -> None:
+    entry = dataclasses.replace(KNOWN, versions=versions)
+    assert judged_as([entry], SHOWING) == ({"long tensor": "known"}, [])
+    assert judged_as([entry], {})[1] == ["it shows nowhere"]
+
+
+@pytest.mark.parametrize("versions", ["torch<2.13", "torch>2.13", "torch>=2.8,<2.10"])
+def test_an_entry_about_other_versions_covers_nothing_and_need_not_show(versions: str) -> None:
+    entry = dataclasses.replace(KNOWN, versions=versions)
+    assert judged_as([entry], SHOWING)[1] == ["numbers differ, by 0.09, and no known difference says so"]
+    assert judged_as([entry], {})[1] == []
+
+
+def test_an_entry_about_versions_counts_before_they_are_released() -> None:
+    entry = dataclasses.replace(KNOWN, versions="torch>=2.12")
+    assert entry.applies({"torch": "2.13.0.dev20260101"})
+
+
+def test_an_entry_about_versions_of_what_the_worker_does_not_report_is_wrong() -> None:
+    entry = dataclasses.replace(KNOWN, versions="pytorch<2.13")
+    (problem,) = judged_as([entry], SHOWING)[1]
+    assert problem == "it is about versions of pytorch, which the worker of torch does not report"
+
+
+def test_what_two_entries_say_is_wrong() -> None:
+    twice = dataclasses.replace(KNOWN, reason="a long tensor")
+    assert (
+        "2 known differences say so, 'a short accumulator' and 'a long tensor'"
+        in judged_as([KNOWN, twice], SHOWING)[1][0]
+    )
+
+
+def test_rounding_is_close_and_needs_no_entry() -> None:
+    rounding = Difference("torch.norm", norm=1e-7)
+    assert judged_as([], {("torch", "a"): rounding, ("torch", "b"): Difference("torch.norm", norm=0.0)}) == (
+        {"a": "close", "b": "equal"},
+        [],
+    )
+
+
+def test_an_error_is_known_by_the_function_that_raised_it() -> None:
+    raises = dataclasses.replace(KNOWN, kind="raises")
+    assert judged_as([raises], {("torch", "long tensor"): Difference("torch.norm", "raises")}) == (
+        {"long tensor": "known"},
+        [],
+    )
+    assert judged_as([raises], {("torch", "long tensor"): Difference("norm", "raises")})[0] == {
+        "long tensor": "different"
+    }

@@ -1,0 +1,429 @@
+"""A difference is put down to its cause where the numbers show it, and to none where they do not."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from support.parity.cases import case, dense
+from support.parity.faults import Mistake, clipped
+
+from unified_clip.parity.judge import diagnose, oracle
+from unified_clip.parity.judge.verdict import judge
+from unified_clip.parity.known import measure
+from unified_clip.parity.known.measure import Difference
+from unified_clip.parity.modes import DEVICE, HOST
+from unified_clip.parity.outcome import Failure, Outcome
+from unified_clip.parity.suite.cases import Case
+from unified_clip.tensors.types import Dense, Sparse, digest
+
+NAMES = ["embedding", "encoder.weight", "encoder.bias", "head"]
+
+
+def gradients(seed: int = 0, dtype: str = "float32", scale: float = 0.01) -> list[Any]:
+    random = np.random.default_rng(seed)
+    return [dense(scale * random.standard_normal(shape), dtype) for shape in ((40, 25), (25, 40), 30, 2000)]
+
+
+def named(call: str, given: list[Any] | None = None, **arguments: Any) -> Case:
+    return dataclasses.replace(case(given or gradients(), call, **arguments), names=NAMES)
+
+
+GLOBAL = named("clip_grad_norm_", max_norm=0.1)
+NO_NORM = named("GradientClipByGlobalNorm", clip_norm=0.1)
+EACH = named("clip_by_norm", clip_norm=0.1)
+BELOW = named("clip_by_global_norm", clip_norm=9.0)
+VALUE = named("clip_grad_value_", clip_value=0.01)
+
+
+def cause(one: Case, found: Outcome) -> tuple[str, str]:
+    """Kind and sentence; '' for none."""
+    return tuple(diagnose.diagnose(one, oracle.expect(one), found) or ("", ""))  # type: ignore[return-value]
+
+
+def right(one: Case) -> Outcome:
+    expected = oracle.expect(one)
+    return Outcome(expected.norm, None if expected.gradients is None else list(expected.gradients))
+
+
+def changed(one: Case, change: Callable[[list[Any]], Any]) -> Outcome:
+    """The right result, but for its gradients."""
+    found = right(one)
+    tensors = list(found.gradients or [])
+    change(tensors)
+    return dataclasses.replace(found, gradients=tensors)
+
+
+def with_element(tensor: Any, value: float) -> Any:
+    """The tensor with another number as its third."""
+    array = tensor.array.copy()
+    array.reshape(-1)[2] = value
+    return dataclasses.replace(tensor, array=array)
+
+
+MISTAKES = {
+    "eps": (GLOBAL, Mistake(eps=0.0), "eps", "as with eps 0 where 1e-06 is due"),
+    "eps where none is due": (EACH, Mistake(eps=1e-6), "eps", "as with eps 1e-06 where 0 is due"),
+    "not counted": (GLOBAL, Mistake(not_counted=2), "left out", "as when 'encoder.bias' is left out of the norm"),
+    "not counted, and no norm": (NO_NORM, Mistake(not_counted=0), "left out", "'embedding' is left out of the norm"),
+    "dropped": (
+        GLOBAL,
+        Mistake(not_counted=1, not_scaled=1),
+        "left out",
+        "'encoder.weight' came back as given, and the norm leaves out 'encoder.weight'",
+    ),
+    "not scaled": (GLOBAL, Mistake(not_scaled=3), "not scaled", "'head' came back as given, though the norm counts"),
+    "own norms": (GLOBAL, Mistake(own_norms=True), "per tensor", "each tensor is clipped by its own norm, where one"),
+    "one norm": (EACH, Mistake(one_norm=True), "global", "all are clipped by one norm over all, where its own norm"),
+    "float32": (GLOBAL, Mistake(float32=True), "float32", "the squares are added up in float32, one after the other"),
+    "bfloat16": (GLOBAL, Mistake(rounded_to="bfloat16"), "16 bits", "the norm is rounded to bfloat16"),
+    "float16, and no norm": (NO_NORM, Mistake(rounded_to="float16"), "16 bits", "the norm is rounded to float16"),
+    "twice": (GLOBAL, Mistake(times=2), "twice", "as when the coefficient multiplies everything twice"),
+    "not clipped": (NO_NORM, Mistake(times=0), "not clipped", "nothing was clipped"),
+    "threshold": (GLOBAL, Mistake(threshold=2.0), "threshold", "as with a threshold of 0.2 where 0.1 is due"),
+    "threshold of each": (EACH, Mistake(threshold=0.5), "threshold", "a threshold of 0.05 where 0.1 is due"),
+    "threshold, and no norm": (NO_NORM, Mistake(threshold=0.5), "coefficient", "or with a norm that is 2 times as"),
+    "order": (GLOBAL, Mistake(order=math.inf), "norm_type", "as with norm_type inf where 2 is due"),
+}
+"""A case, what a port does wrong there, and the cause that is named."""
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_of_a_port_is_named(name: str) -> None:
+    one, mistake, kind, words = MISTAKES[name]
+    found = cause(one, clipped(one, mistake))
+    assert found[0] == kind
+    assert words in found[1]
+
+
+NAN, INF = math.nan, math.inf
+COEFFICIENT = 0.1 / (oracle.norm(gradients(), 2, "float32") + 1e-6)
+WITH_NAN = [dense([1.0, NAN]), dense([3.0])]
+WITH_INF = [dense([1.0, INF]), dense([3.0])]
+SIGNED = named("clip_by_value", [dense([-0.0, 3.0])], clip_value_min=-1.0, clip_value_max=1.0)
+TWO = named("clip_by_global_norm", [dense([3.0, 4.0]), dense([[6.0], [8.0]])], clip_norm=1.0)
+
+SHOWN = {
+    "swapped": (
+        changed(GLOBAL, lambda t: t.insert(0, t.pop(3))),
+        GLOBAL,
+        "swapped",
+        "the results of 'embedding', 'encoder.weight', 'encoder.bias' and 'head' are in another order",
+    ),
+    "two swapped, of other shapes": (
+        changed(TWO, list.reverse),
+        TWO,
+        "swapped",
+        "the results of 'embedding' and 'encoder.weight' are swapped",
+    ),
+    "nothing came back": (
+        changed(GLOBAL, lambda t: t.__setitem__(1, None)),
+        GLOBAL,
+        "left out",
+        "nothing came back for 'encoder.weight'",
+    ),
+    "fewer came back": (changed(GLOBAL, lambda t: t.pop(2)), GLOBAL, "left out", "came back for 'encoder.bias'"),
+    "zeros": (
+        changed(GLOBAL, lambda t: t.__setitem__(2, dense(np.zeros(30)))),
+        GLOBAL,
+        "not scaled",
+        "zeros came back for 'encoder.bias', though the norm counts",
+    ),
+    "NaN in one": (
+        changed(GLOBAL, lambda t: t.__setitem__(2, with_element(t[2], NAN))),
+        GLOBAL,
+        "NaN",
+        "NaN in 'encoder.bias', where none should be: 1 of the 30 elements of 'encoder.bias', the first at [2]",
+    ),
+    "NaN everywhere": (
+        Outcome(dense(NAN), [dense([NAN, NAN]), dense([[NAN], [NAN]])]),
+        TWO,
+        "NaN",
+        "every element is NaN, and none should be",
+    ),
+    "NaN as the norm": (Outcome(dense(NAN), right(TWO).gradients), TWO, "NaN", "the norm is NaN, and should not be"),
+    "NaN not spread": (
+        Outcome(dense(NAN), WITH_NAN),
+        named("clip_by_global_norm", WITH_NAN, clip_norm=1.0),
+        "NaN",
+        "NaN does not spread to 'embedding' and 'encoder.weight'",
+    ),
+    "another family's infinite norm": (
+        Outcome(dense(INF), [dense([NAN, NAN]), dense([NAN])]),
+        named("clip_grad_norm_", WITH_INF, max_norm=1.0),
+        "inf",
+        "an infinite norm makes every element NaN, where the coefficient is to be 0",
+    ),
+    "an infinite norm that makes zeros": (
+        Outcome(dense(INF), [dense([0.0, NAN]), dense([0.0])]),
+        named("clip_by_global_norm", WITH_INF, clip_norm=1.0),
+        "inf",
+        "an infinite norm gives a coefficient of 0, where every element is to be NaN",
+    ),
+    "a sign of zero": (
+        Outcome(None, [dense([0.0, 1.0])]),
+        SIGNED,
+        "zeros",
+        "zeros of the other sign in 'embedding', and no other difference",
+    ),
+    "touched": (
+        changed(BELOW, lambda t: t.__setitem__(0, oracle.scaled(t[0], 1 - 2.0**-24))),
+        BELOW,
+        "touched",
+        "'embedding' should come back untouched, and changed by up to",
+    ),
+    "overflow": (
+        Outcome(dense(INF)),
+        named("global_norm", [dense([1e20])]),
+        "overflow",
+        "the norm is inf where 1e+20 is due: squares beyond the range of the gradients' dtype",
+    ),
+    "NaN of a norm that overflows": (
+        Outcome(dense(INF), [dense([NAN, NAN]), dense([NAN])]),
+        named("clip_by_global_norm", [dense([1e20, 0.0]), dense([1.0])], clip_norm=1.0),
+        "overflow",
+        "the norm is inf where 1e+20 is due",
+    ),
+    "underflow": (
+        Outcome(dense(0.0)),
+        named("global_norm", [dense([1e-30])]),
+        "underflow",
+        "the norm is 0 where 1e-30 is due: squares too small",
+    ),
+    "infinite elements": (
+        changed(BELOW, lambda t: t.__setitem__(3, with_element(t[3], INF))),
+        BELOW,
+        "overflow",
+        "infinite elements in 'head', where finite ones are due",
+    ),
+    "bounds": (
+        Outcome(None, right(named("clip_grad_value_", clip_value=0.02)).gradients),
+        VALUE,
+        "threshold",
+        "as with bounds of -0.02 and 0.02 where -0.01 and 0.01 are due",
+    ),
+    "bounds of whole numbers": (
+        Outcome(None, [Dense("int64", np.array([-3, 1]))]),
+        named("clip_by_value", [Dense("int64", np.array([-5, 1]))], clip_value_min=-2, clip_value_max=2),
+        "threshold",
+        "as with bounds of -3 and 1 where -2 and 2 are due",
+    ),
+    "a norm that does not show NaN": (
+        Outcome(dense(3.0), [dense([NAN, NAN]), dense([NAN])]),
+        named("clip_by_global_norm", WITH_NAN, clip_norm=1.0),
+        "NaN",
+        "the norm does not show the NaN in the gradients",
+    ),
+    "one of them twice": (
+        changed(GLOBAL, lambda t: t.__setitem__(1, oracle.scaled(t[1], COEFFICIENT))),
+        GLOBAL,
+        "twice",
+        "as when the coefficient multiplies 'encoder.weight' twice",
+    ),
+    "the square of the norm": (
+        Outcome(dense(25.0)),
+        named("global_norm", [dense([3.0, 4.0])]),
+        "norm_type",
+        "as with the norm's square",
+    ),
+    "rows that are not summed": (
+        Outcome(None, [dense([[1.6], [0.0]])]),
+        named("clip_by_norm", [Sparse(np.array([0, 0]), dense([[3.0], [4.0]]), (2, 1))], clip_norm=8 / 7),
+        "rows",
+        "as when rows that are given more than once are not summed for the norm",
+    ),
+    "float32, by other blocks": (
+        Outcome(dense(100.001)),
+        named("global_norm", [dense(np.ones(10000))]),
+        "float32",
+        "the norm is off by 1.0e-05, which adding up 10000 squares in float32 can do (up to 3.0e-04), and nothing else",
+    ),
+    "the greatest of all": (
+        Outcome(dense(2.0)),
+        named("get_total_norm", [dense([1.0, 2.0, 2.0, 0.5])]),
+        "norm_type",
+        "norm_type inf where 2 is due",
+    ),
+    "the norm of each slice": (
+        Outcome(None, [dense([[0.6, 0.0], [0.8, 0.0]])]),
+        named("clip_by_norm", [dense([[3.0, 0.0], [4.0, 0.0]])], clip_norm=1.0, axes=[1]),
+        "per tensor",
+        "each tensor is clipped by its own norm, where the norm of each slice is due",
+    ),
+    "groups that are not heeded": (
+        right(named("GradientClipByGlobalNorm", clip_norm=0.1)),
+        named("append_gradient_clip_ops", manner={"groups": ("a", "a", "b", "b")}, clip_norm=0.1),
+        "global",
+        "all are clipped by one norm over all, where the norm of its group is due",
+    ),
+    "need_clip that is not heeded": (
+        clipped(GLOBAL, Mistake(not_scaled=0)),
+        named("clip_grad_norm_", manner={"need_clip": (False, True, True, True)}, max_norm=0.1),
+        "need_clip",
+        "the norm counts 'embedding', which it should not",
+    ),
+    "a norm that is given and measured": (
+        Outcome(None, right(named("clip_grad_norm_", max_norm=0.1)).gradients),
+        named("clip_grads_with_norm_", max_norm=0.1, total_norm=2.0),
+        "given norm",
+        "as when the norm is measured, where one is given",
+    ),
+}
+"""A result, the case, and the cause that is named."""
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_what_shows_in_a_result_is_named(name: str) -> None:
+    found, one, kind, words = SHOWN[name]
+    diagnosed = cause(one, found)
+    assert diagnosed[0] == kind
+    assert words in diagnosed[1]
+
+
+@pytest.mark.parametrize("one", [GLOBAL, NO_NORM, EACH, BELOW, VALUE, SIGNED, TWO], ids=lambda one: one.call_name)
+def test_no_cause_is_named_where_nothing_differs(one: Case) -> None:
+    assert cause(one, right(one)) == ("", "")
+
+
+def test_no_cause_is_named_that_does_not_fit() -> None:
+    noise = changed(GLOBAL, lambda t: t.__setitem__(1, with_element(t[1], 0.5)))
+    assert cause(GLOBAL, noise) == ("", "")
+
+
+def test_no_cause_is_named_where_two_fit() -> None:
+    """The second is below the threshold: either it was left out, or each was clipped by its own norm."""
+    one = named("GradientClipByGlobalNorm", [dense([3.0, 4.0]), dense([0.5])], clip_norm=1.0)
+    assert cause(one, clipped(one, Mistake(own_norms=True))) == ("", "")
+
+
+def test_one_of_equal_gradients_is_left_out() -> None:
+    one = named("global_norm", [dense([3.0, 4.0]), dense([1.0]), dense([4.0, 3.0])])
+    sentence = "as when one of 'embedding' and 'encoder.bias' is left out of the norm"
+    assert cause(one, Outcome(dense(math.sqrt(26)))) == ("left out", sentence)
+
+
+def test_all_of_one_rank_are_left_out() -> None:
+    n = oracle.norm([g for g in gradients() if len(g.shape) == 2], 2, "float32")
+    sentence = "as when 'encoder.bias' and 'head' are left out of the norm"
+    assert cause(named("global_norm"), Outcome(dense(n))) == ("left out", sentence)
+
+
+def test_a_gradient_too_small_to_tell_from_rounding_is_not_named() -> None:
+    one = named("global_norm", [dense(np.full(3000, 0.3)), dense([0.01])])
+    assert cause(one, Outcome(dense(oracle.norm([one.gradients[0]], 2, "float32")))) == ("", "")  # type: ignore[list-item]
+
+
+def test_frameworks_round_otherwise_and_are_diagnosed_all_the_same() -> None:
+    found = clipped(GLOBAL, Mistake(own_norms=True))
+    rounded = [g and oracle.scaled(g, 1 + 2.0**-23) for g in found.gradients or []]
+    assert cause(GLOBAL, dataclasses.replace(found, gradients=rounded))[0] == "per tensor"
+
+
+def test_a_verdict_has_its_cause() -> None:
+    found, expected = clipped(GLOBAL, Mistake(eps=0.0)), oracle.expect(GLOBAL)
+    verdict = diagnose.explained(judge(GLOBAL, expected, found, HOST), GLOBAL, expected, found)
+    assert (verdict.kind, verdict.cause) == ("different", "eps")
+    assert verdict.detail.startswith("coefficient off by 1.5")
+    assert verdict.detail.endswith("ulp; as with eps 0 where 1e-06 is due")
+    crashed = Failure("crashed", "signal 11")
+    verdict = judge(GLOBAL, expected, crashed, HOST)
+    assert diagnose.explained(verdict, GLOBAL, expected, crashed) == verdict
+
+
+def test_what_is_close_enough_has_no_cause() -> None:
+    n = float(np.nextafter(np.float32(oracle.counted_norm(GLOBAL)), np.float32(9)))
+    near = Outcome(dense(n), list(oracle.clipped(GLOBAL, gradients(), n)))
+    expected = oracle.expect(GLOBAL)
+    verdict = diagnose.explained(judge(GLOBAL, expected, near, DEVICE), GLOBAL, expected, near)
+    assert (verdict.kind, verdict.cause) == ("close", "")
+
+
+def test_a_natives_difference_that_nobody_knows_has_its_cause() -> None:
+    found = dataclasses.replace(clipped(EACH, Mistake(one_norm=True)), name="native")
+    difference = measure.measure(EACH, oracle.expect(EACH), found)
+    assert difference is not None
+    explained = diagnose.native_explained(difference, EACH, oracle.expect(EACH), found)
+    _, wrong, _ = measure.judge([], {("torch", EACH.name): explained}, {"torch": {}})
+    assert wrong["torch", EACH.name].endswith(
+        "and no known difference says so; as when all are clipped by one norm over all, where its own norm is due"
+    )
+    same = Difference("native")
+    assert diagnose.native_explained(same, EACH, oracle.expect(EACH), right(EACH)) is same
+
+
+# -- random faults
+
+CALLS = {
+    "clip_grad_norm_": "max_norm",
+    "clip_by_global_norm": "clip_norm",
+    "GradientClipByGlobalNorm": "clip_norm",
+    "GradientClipByNorm": "clip_norm",
+}
+
+RANDOM_MISTAKES: dict[str, Callable[[Case, int], Mistake]] = {
+    "": lambda one, number: Mistake(),
+    "eps": lambda one, number: Mistake(eps=1e-6 - one.call.eps),
+    "left out": lambda one, number: Mistake(not_counted=number),
+    "not scaled": lambda one, number: Mistake(not_scaled=number),
+    "per tensor": lambda one, number: Mistake(own_norms=True),
+    "global": lambda one, number: Mistake(one_norm=True),
+    "float32": lambda one, number: Mistake(float32=True),
+    "16 bits": lambda one, number: Mistake(rounded_to=("float16", "bfloat16")[number % 2]),
+    "twice": lambda one, number: Mistake(times=2),
+    "not clipped": lambda one, number: Mistake(times=0),
+    "threshold": lambda one, number: Mistake(threshold=(0.5, 0.9, 1.1, 3.0)[number]),
+    "norm_type": lambda one, number: Mistake(order=(1, math.inf)[number % 2]),
+}
+
+
+@st.composite
+def random_cases(draw: st.DrawFn) -> tuple[Case, int]:
+    """A case, and the number of one of its gradients."""
+    random = np.random.default_rng(draw(st.integers(0, 2**32)))
+    dtype = draw(st.sampled_from(["float32", "float32", "float16", "bfloat16", "float64"]))
+    sizes = draw(st.lists(st.integers(1, 300), min_size=1, max_size=4))
+    scale = 10.0 ** draw(st.floats(-3, 2))
+    tensors = [dense(scale * 10 ** random.uniform(-1, 1) * random.standard_normal(size), dtype) for size in sizes]
+    limit = oracle.norm(tensors, 2, "float32") * 10 ** draw(st.floats(-1.5, 0.3))
+    call = draw(st.sampled_from(sorted(CALLS)))
+    return named(call, tensors, **{CALLS[call]: limit}), draw(st.integers(0, len(sizes) - 1))
+
+
+ONE_CLIPPED = [dense(0.01 * np.random.default_rng(13).standard_normal(30)), dense([0.01926432])]
+"""Only the first tensor is clipped at 0.02, so that one coefficient is all there is to tell a cause by."""
+
+COARSE = [dense(np.random.default_rng(8).standard_normal(300), "float16")]
+"""Another eps shows in few elements, and the norm is the right one."""
+
+
+FEW = [dense([-0.0007, 0.1046])]
+"""The root is what rounds most of so short a sum."""
+
+
+@pytest.mark.parametrize("kind", RANDOM_MISTAKES)
+@given(drawn=random_cases())
+@example(drawn=(named("GradientClipByNorm", ONE_CLIPPED, clip_norm=0.02), 0))
+@example(drawn=(named("GradientClipByGlobalNorm", FEW, clip_norm=0.02), 0))
+@example(drawn=(named("clip_grad_norm_", COARSE, max_norm=0.5), 0))
+@settings(max_examples=30)
+def test_a_random_mistake_is_named_as_what_it_is_or_not_at_all(kind: str, drawn: tuple[Case, int]) -> None:
+    one, number = drawn
+    found = clipped(one, RANDOM_MISTAKES[kind](one, number))
+    if judge(one, oracle.expect(one), found, HOST).kind == "equal":
+        assert cause(one, found) == ("", "")
+        return
+    as_given = digest(one.gradients)  # type: ignore[arg-type]
+    facts = {"not clipped"} if digest(found.gradients or []) == as_given else set()
+    if digest(right(one).gradients or []) == as_given:
+        facts.add("touched")
+    if kind == "threshold" and found.norm is None:
+        facts.add("coefficient")  # which it cannot be told from
+    if kind == "left out" and len(one.gradients) == 1:
+        facts.add("underflow")  # as the norm of nothing is
+    assert cause(one, found)[0] in {kind, "", *facts}

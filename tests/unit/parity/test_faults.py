@@ -1,0 +1,260 @@
+"""Every fault that is planted in a worker has a verdict, an exit code, and a sentence that people understand."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.parity.cases import suite
+
+from unified_clip import cli
+from unified_clip.parity import engine
+from unified_clip.parity.workers import pool
+
+CASES = """
+    [[gradients]]
+    name = "small"
+    tensors = [
+        { random = 1, exponents = [-12, -6], shape = [40, 50] },
+        { random = 2, exponents = [-12, -6], shape = [40, 50] },
+        { random = 3, exponents = [-9, -4], shape = [30] },
+    ]
+    [[cases]]
+    gradients = ["small"]
+"""
+
+NUMPY = "[frameworks.numpy]\nmodes = ['host']"
+
+START = """
+import os, sys, time
+import numpy as np
+import unified_clip.numpy as uc
+from unified_clip.parity.workers import worker
+right = uc.clip_grad_norm_
+"""
+
+
+class Parity:
+    """`unified-clip parity` on a NumPy worker in which a fault is planted."""
+
+    def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+        self.tmp_path, self.monkeypatch, self.capfd = tmp_path, monkeypatch, capfd
+
+    def __call__(
+        self,
+        code: str,
+        *options: str,
+        call: str = "{ call = 'clip_grad_norm_', max_norm = %s }",
+        at: Sequence[float] = (0.1,),
+    ) -> tuple[int, list[dict[str, Any]], str]:
+        """The exit code, what parity.json says of the call at each of these limits, and what is printed."""
+
+        def command(framework: str, python: str) -> list[str]:
+            return [sys.executable, "-X", "faulthandler", "-c", f"{START}{code}\nworker.main()", framework]
+
+        self.monkeypatch.setattr(pool, "command", command)
+        calls = ", ".join(call % limit for limit in at)
+        where, out = suite(self.tmp_path, f"{CASES}calls = [{calls}]", frameworks=NUMPY), self.tmp_path / "out"
+        status = cli.main(["parity", "--suite", str(where), "--out", str(out), *options])
+        cases = json.loads((out / "parity.json").read_text(encoding="utf-8"))["cases"]
+        return status, [one["frameworks"]["numpy"]["host"] for one in cases], self.capfd.readouterr().out
+
+
+@pytest.fixture
+def parity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Parity:
+    return Parity(tmp_path, monkeypatch, capfd)
+
+
+def clip(body: str) -> str:
+    """A `clip_grad_norm_` of this kind."""
+    lines = "\n    ".join(body.strip().splitlines())
+    return f"def clip(grads, max_norm):\n    {lines}\nuc.clip_grad_norm_ = clip"
+
+
+DIFFERENCES = {
+    "wrong eps": (
+        "from unified_clip._core import rule\nrule.PYTORCH = rule.PADDLE",
+        "as with eps 0 where 1e-06 is due",
+    ),
+    "one tensor dropped": (
+        clip("return right([grads[0], grads[2]], max_norm)"),
+        "'gradient 1' came back as given, and the norm leaves out 'gradient 1'",
+    ),
+    "one tensor left out of the norm": (
+        clip("return uc.clip_grads_with_norm_(grads, max_norm, n := uc.get_total_norm(grads[:2])) or n"),
+        "as when 'gradient 2' is left out of the norm",
+    ),
+    "float32 accumulation": (
+        clip("""
+n = np.sqrt(sum(np.add.accumulate(g.ravel() * g.ravel())[-1] for g in grads))
+for g in grads:
+    g *= np.float32(max_norm / (n + 1e-6))
+return n"""),
+        "as when the squares are added up in float32, one after the other",
+    ),
+    "swapped parameters": (
+        clip("n = right(grads, max_norm)\ngrads[0][:], grads[1][:] = grads[1].copy(), grads[0].copy()\nreturn n"),
+        "the results of 'gradient 0' and 'gradient 1' are swapped",
+    ),
+    "per tensor for global": (
+        clip("n = uc.get_total_norm(grads)\nfor g in grads:\n    right([g], max_norm)\nreturn n"),
+        "as when each tensor is clipped by its own norm, where one norm over all is due",
+    ),
+    "NaN in one tensor": (
+        clip("n = right(grads, max_norm)\ngrads[1][3, 4] = np.nan\nreturn n"),
+        "NaN in 'gradient 1', where none should be: 1 of the 2000 elements of 'gradient 1', the first at [3, 4]",
+    ),
+    "clipped twice": (
+        clip("n = right(grads, max_norm)\nright(grads, max_norm)\nreturn n"),
+        "as when everything is clipped twice",
+    ),
+    "not clipped": (clip("return uc.get_total_norm(grads)"), "nothing was clipped"),
+    "another threshold": (clip("return right(grads, 2 * max_norm)"), "as with a threshold of 0.2 where 0.1 is due"),
+}
+"""What is planted, and words of the sentence. The verdict is `different`, and the exit code 1."""
+
+
+@pytest.mark.parametrize("fault", DIFFERENCES)
+def test_a_difference_says_what_it_comes_from(parity: Parity, fault: str) -> None:
+    code, words = DIFFERENCES[fault]
+    status, [found], printed = parity(code)
+    assert (status, found["verdict"]) == (1, "different")
+    assert words in found["detail"]
+    assert found["detail"] in printed
+    assert "wrong result of ours" in printed
+
+
+def test_global_for_per_tensor_says_so(parity: Parity) -> None:
+    code = "class Clip(uc.GradientClipByGlobalNorm):\n    pass\nuc.GradientClipByNorm = Clip"
+    status, [found], _ = parity(code, call="{ call = 'GradientClipByNorm', clip_norm = %s }")
+    assert (status, found["verdict"]) == (1, "different")
+    assert "as when all are clipped by one norm over all, where its own norm is due" in found["detail"]
+
+
+FAILURES = {
+    "killed": (
+        clip("os.kill(os.getpid(), 9)"),
+        "crashed",
+        "signal 9 (SIGKILL): ended from outside, often by the kernel for want of memory",
+    ),
+    "crashed": (
+        clip("import ctypes\nctypes.string_at(0)"),
+        "crashed",
+        "signal 11 (SIGSEGV): it used memory that is not its own",
+    ),
+    "hangs": (
+        clip("time.sleep(60)"),
+        "timed out",
+        "no new result in 2 seconds; it was in clip (<string>, line 8), called by _in_place (invoke.py, line ",
+    ),
+    "garbage for a result": (
+        "worker.safetensors.save = lambda path, found: path.write_bytes(b'garbage')",
+        "unreadable",
+        "what it left cannot be read: UnreadableError: 0.safetensors cannot be read",
+    ),
+    "no memory for NumPy": (clip("np.empty(1 << 50)"), "out of memory", "Unable to allocate 8.00 PiB"),
+    "no memory in C++": (
+        clip("import ctypes\nctypes.CDLL('libstdc++.so.6')._Znwm(ctypes.c_size_t(1 << 62))"),
+        "out of memory",
+        "std::bad_alloc; signal 6 (SIGABRT); its last lines: Fatal Python error: Aborted",
+    ),
+    "no memory at the start": ("raise MemoryError", "out of memory", "MemoryError; exit status 1"),
+    "no framework": (
+        "import importlib\nimportlib.import_module = lambda name: exec('raise ModuleNotFoundError(\"No numpy\")')",
+        "missing",
+        "No numpy",
+    ),
+}
+"""What is planted, the verdict, and words of the sentence. The exit code is 3."""
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("fault", FAILURES)
+def test_a_worker_that_fails_says_how(parity: Parity, fault: str) -> None:
+    code, verdict, words = FAILURES[fault]
+    status, [found], printed = parity(code, "--timeout", "2")
+    assert (status, found["verdict"]) == (3, verdict)
+    assert words in found["detail"]
+    assert found["detail"] in printed
+    assert re.search(r"FAIL: .* results? missing \(numpy\)", printed)
+
+
+def test_what_a_worker_prints_is_told_and_changes_nothing(parity: Parity) -> None:
+    garbage = "print('\\n\\x1b[31mgarbage ' + 'x' * 100)\nprint('more\\n' * 100000)"
+    status, [found], printed = parity(garbage)
+    assert (status, found["verdict"]) == (0, "equal")
+    assert f"numpy: its worker printed '\\x1b[31mgarbage {'x' * 67}...', which is no result and was ignored." in printed
+    assert "more" not in printed
+
+
+def test_one_case_that_fails_leaves_the_others_their_results(parity: Parity) -> None:
+    """And a difference counts for more than a failure: exit code 1, not 3."""
+    code = clip("if max_norm == 0.1:\n    os.abort()\nreturn right(grads, max_norm if max_norm == 9 else 0.3)")
+    status, found, _ = parity(code, at=(0.1, 0.2, 9.0))
+    assert (status, [each["verdict"] for each in found]) == (1, ["crashed", "different", "equal"])
+
+
+@pytest.fixture
+def arguments(tmp_path: Path) -> list[str]:
+    """Of a command with which nothing is wrong."""
+    where = suite(tmp_path, f"{CASES}calls = [{{ call = 'global_norm' }}]", frameworks=NUMPY)
+    return ["parity", "--suite", str(where), "--out", str(tmp_path / "out")]
+
+
+def test_a_fault_of_the_command_itself_is_no_difference(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(engine, "run", lambda *given: 1 / 0)
+    assert cli.main(arguments) == 70
+    printed = capsys.readouterr().err
+    assert "ZeroDivisionError" in printed
+    assert "a fault of unified-clip itself" in printed
+
+
+def test_a_report_that_cannot_be_written_is_no_difference(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "out" / "parity.md").mkdir(parents=True)
+    assert cli.main(arguments) == 2
+    assert "out cannot be written: Is a directory; name another directory with --out" in capsys.readouterr().err
+
+
+def test_a_table_that_nobody_reads_is_no_difference(arguments: list[str]) -> None:
+    """As with `unified-clip parity | head -1`."""
+    unread, stdout = os.pipe()
+    os.close(unread)
+    with os.fdopen(stdout, "wb") as pipe:
+        assert (
+            subprocess.run(
+                [sys.executable, "-P", "-m", "unified_clip", *arguments], stdout=pipe, check=False
+            ).returncode
+            == 0
+        )
+
+
+# -- commands that are wrong
+
+
+@pytest.mark.parametrize("seconds", ["-1", "0", "nan", "inf", "soon"])
+def test_a_timeout_that_is_none_is_refused(seconds: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as refused:
+        cli.main(["parity", f"--timeout={seconds}"])
+    assert refused.value.code == 2
+    assert "--timeout" in capsys.readouterr().err
+
+
+def test_a_suite_with_a_memory_limit_names_what_to_use_instead(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = suite(tmp_path, f"{CASES}calls = [{{ call = 'global_norm' }}]", frameworks=f"memory = '8 GiB'\n{NUMPY}")
+    assert cli.main(["parity", "--suite", str(where)]) == 2
+    error = capsys.readouterr().err
+    assert "suite.toml, line 3, memory: " in error
+    assert "Limit the memory of the command with `ulimit -v` or a cgroup" in error

@@ -1,0 +1,285 @@
+"""The parity engine's arithmetic and its oracle are right, and share nothing with what they judge."""
+
+from __future__ import annotations
+
+import ast
+import json
+import math
+from decimal import Context, Decimal, localcontext
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from support.parity.cases import WORKED, case, dense
+
+import unified_clip
+from unified_clip.parity.judge import oracle
+from unified_clip.tensors import arithmetic, types
+from unified_clip.tensors.files import safetensors
+from unified_clip.tensors.types import Dense, Sparse
+
+# -- exact arithmetic
+
+
+@pytest.mark.parametrize(
+    ("square", "degree", "dtype", "root"),
+    [
+        (Fraction(2), 2, "float32", float(np.float32(2**0.5))),
+        (Fraction(2), 2, "float64", 2**0.5),
+        (Fraction(25), 2, "float16", 5.0),
+        (Fraction((2**24 + 1) ** 2), 2, "float32", 2.0**24),
+        (Fraction((2**24 + 1) ** 2) + Fraction(1, 2**300), 2, "float32", 2.0**24 + 2),
+        (Fraction((2**24 + 3) ** 2), 2, "float32", 2.0**24 + 4),
+        (Fraction((2**24 + 3) ** 2) - Fraction(1, 2**300), 2, "float32", 2.0**24 + 2),
+        (Fraction(2**24 + 1), 1, "float32", 2.0**24),
+        (Fraction(1, 2**298), 2, "float32", 2.0**-149),
+        (Fraction(1, 2**300), 2, "float32", 0.0),
+        (Fraction(1, 2**300) + Fraction(1, 2**900), 2, "float32", 2.0**-149),
+        (Fraction(2**128 - 2**103), 1, "float32", math.inf),
+        (Fraction(2**128 - 2**103 - 1), 1, "float32", 2.0**128 - 2.0**104),
+        (Fraction(0), 2, "float32", 0.0),
+    ],
+)
+def test_roots_are_rounded_correctly(square: Fraction, degree: int, dtype: str, root: float) -> None:
+    assert arithmetic.nearest_root(square, degree, dtype) == root
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_rounding_agrees_with_other_implementations(dtype: str) -> None:
+    values = np.random.default_rng(1).standard_normal(4000) * 2.0 ** np.linspace(-160, 130, 4000)
+    with np.errstate(over="ignore"):
+        # float32 first, since ml_dtypes rounds float64 twice.
+        values = np.array([*values.astype(np.float32), 0.0, -0.0, 65520.0, -3e38, math.inf, math.nan])
+        theirs = values.astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype).astype(np.float64)
+    ours = arithmetic.rounded(values, dtype)
+    assert np.array_equal(ours, theirs, equal_nan=True)
+    assert np.array_equal(np.signbit(ours), np.signbit(theirs))
+    assert [arithmetic.nearest_float(float(v), dtype) for v in values[:-1:37]] == ours[:-1:37].tolist()
+
+
+def test_power_sums_are_exact() -> None:
+    values = np.array([2.0**24, -(2.0**12), 1e300, 2.0**-1074])
+    assert arithmetic.power_sum(values, 1) == sum(abs(Fraction(float(v))) for v in values)
+    assert arithmetic.power_sum(values, 2) == sum(Fraction(float(v)) ** 2 for v in values)
+    assert arithmetic.power_sum(np.zeros(0), 2) == 0
+
+
+@pytest.mark.parametrize("p", [1, 2])
+def test_power_sums_of_long_tensors_are_exact(p: int) -> None:
+    greatest = 2 - 2.0**-52  # all bits set
+    count = 3 * arithmetic.CHUNK + 1
+    assert arithmetic.power_sum(np.full((count, 1), -greatest), p) == count * Fraction(greatest) ** p
+    random = np.random.default_rng(2)
+    values = random.standard_normal(3000) * 2.0 ** random.integers(-1074, 1000, 3000)
+    assert arithmetic.power_sum(values, p) == sum(abs(Fraction(value)) ** p for value in values.tolist())
+
+
+def test_powers_other_than_1_and_2_have_60_digits() -> None:
+    total = arithmetic.power_sum(np.array([0.0, 2.0, -3.0]), 2.5)
+    with localcontext(Context(prec=80)):
+        assert abs(total - Fraction(Decimal(32).sqrt() + Decimal(243).sqrt())) < Fraction(1, 10**57)
+    assert arithmetic.power_sum(np.array([2.0, -3.0]), 3) == 35
+    assert arithmetic.root(Fraction(1, 8), 3, "float64") == 0.5
+
+
+def test_products_are_rounded_once() -> None:
+    random = np.random.default_rng(3)
+    values = random.standard_normal(3000) * 2.0 ** random.integers(-1070, 1000, 3000)
+    for dtype, coef in (("float64", 1 / 3), ("float64", 2.0**-60 / 3), ("float32", 1 / 3)):
+        given = dense(values, dtype)
+        factor = Fraction(arithmetic.nearest_float(coef, dtype))
+        with np.errstate(invalid="ignore"):
+            found = oracle.scaled(given, coef).values().tolist()
+        finite = [value for value in given.values().tolist() if math.isfinite(value)]
+        right = [arithmetic.nearest(Fraction(value) * factor, dtype) for value in finite]
+        assert [value for value in found if math.isfinite(value)] == right
+
+
+def test_column_sums_are_rounded_once() -> None:
+    columns = np.array([[2.0**24, 1e30, np.inf], [1.0, 1.0, -np.inf], [2.0**-60, -1e30, 1.0]])
+    assert arithmetic.sum_of_columns(columns, "float32")[:2].tolist() == [2.0**24 + 2, 1.0]
+    assert math.isnan(arithmetic.sum_of_columns(columns, "float32")[2])
+    columns = np.array([[2.0**53, 1e308, -0.0], [1.0, 1e308, -0.0], [2.0**-60, -1e308, -0.0]])
+    assert arithmetic.sum_of_columns(columns, "float64").tolist() == [2.0**53 + 2, 1e308, 0.0]
+    assert arithmetic.sum_of_columns(columns[:, 0], "float64") == 2.0**53 + 2
+
+
+# -- tensors
+
+
+def test_files_keep_every_bit(tmp_path: Path) -> None:
+    gradients = [
+        dense([1.0, -0.0, 3e38], "bfloat16"),
+        None,
+        Sparse(np.array([2, 0, 2]), dense([[1.0], [2.0], [3.0]], "float64"), (4, 1)),
+        dense(5.0, "float16"),
+        dense(np.zeros((0, 3))),
+    ]
+    packed, listing = types.pack("x", gradients)
+    safetensors.save(tmp_path / "a.safetensors", packed)
+    found = types.unpack("x", safetensors.load(tmp_path / "a.safetensors"), json.loads(json.dumps(listing)))
+    assert [type(g) for g in found] == [type(g) for g in gradients]
+    for before, after in zip(gradients, found, strict=True):
+        assert types.digest([types.densify(before)]) == types.digest([types.densify(after)])
+
+
+def test_a_file_of_garbage_is_unreadable(tmp_path: Path) -> None:
+    (tmp_path / "a.safetensors").write_bytes(b"garbage")
+    with pytest.raises(types.UnreadableError, match=r"a\.safetensors cannot be read"):
+        safetensors.load(tmp_path / "a.safetensors")
+
+
+def test_digests_tell_apart_bits_shapes_and_dtypes_but_not_nans() -> None:
+    zeros = [[dense([0.0], dtype)] for dtype in ("float16", "bfloat16")]
+    different = [*zeros, [dense([1.0])], [dense([[1.0]])], [dense([-1.0])], [None], []]
+    assert len({types.digest(each) for each in different}) == len(different)
+    other_nan = Dense("float32", np.array([0xFFC00001], np.uint32).view(np.float32))
+    assert types.digest([other_nan]) == types.digest([dense([math.nan])])
+
+
+def test_repeated_rows_are_summed() -> None:
+    sparse = Sparse(np.array([1, 1, 2, 9]), dense([[3.0], [4.0], [24.0], [1.0]]), (4, 1))
+    found = types.densify(sparse)
+    assert found is not None
+    assert found.values().tolist() == [[0.0], [7.0], [24.0], [0.0]]
+
+
+# -- the oracle
+
+
+JUDGES = (
+    "parity.suite.public_calls", "parity.suite.cases", "parity.suite.call_form", "parity.judge.oracle",
+    "parity.judge.verdict", "parity.known.measure", "parity.outcome",
+    "tensors.arithmetic", "tensors.types", "tensors.ulp",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("module", JUDGES)
+def test_the_oracle_shares_nothing_with_what_it_judges(module: str) -> None:
+    path = Path(unified_clip.__file__).parent.joinpath(*module.split(".")).with_suffix(".py")
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            package = module.split(".")[: -node.level]
+            imported = [*package, *(node.module or "").split(".")]
+            assert imported[0] in ("parity", "tensors"), ast.unparse(node)
+        elif isinstance(node, ast.ImportFrom | ast.Import):
+            assert "unified_clip" not in ast.unparse(node)
+
+
+def expected(gradients: list[Any], call: str, **arguments: Any) -> list[Any]:
+    """The norm and the gradients as lists of numbers."""
+    right = oracle.expect(case(gradients, call, **arguments))
+    norm = None if right.norm is None else float(right.norm.values())
+    return [norm, *([] if right.gradients is None else [g and g.values().tolist() for g in right.gradients])]
+
+
+def float32s(*values: float) -> list[float]:
+    return [float(np.float32(value)) for value in values]
+
+
+def test_the_oracle_knows_the_worked_example() -> None:
+    norm = float(np.float32(5.477226))
+    assert expected(WORKED, "clip_grad_norm_", max_norm=5.0) == [
+        norm, float32s(2.7386122, 3.6514828), float32s(0.9128707, 1.8257414)
+    ]  # fmt: skip
+    assert expected(WORKED, "global_norm") == [norm]
+    assert expected(WORKED, "get_total_norm", norm_type=1) == [10.0]
+    assert expected(WORKED, "get_total_norm", norm_type=math.inf) == [4.0]
+    assert expected([*WORKED, None], "GradientClipByValue", max=3.5, min=1.5) == [None, [3.0, 3.5], [1.5, 2.0], None]
+    assert expected(WORKED, "clip_by_norm", clip_norm=2.5) == [None, [1.5, 2.0], [1.0, 2.0]]
+
+
+def test_the_oracle_knows_bounds() -> None:
+    given = [dense([-3.0, 0.5, 3.0])]
+    assert expected(given, "clip_grad_value_", clip_value=1.0)[1] == [-1.0, 0.5, 1.0]
+    assert expected(given, "GradientClipByValue", max=2.0)[1] == [-2.0, 0.5, 2.0]
+    assert expected(given, "clip_by_value", clip_value_min=0.75, clip_value_max=1.1)[1] == float32s(0.75, 0.75, 1.1)
+
+
+def test_the_oracle_knows_eps_and_the_limit_itself() -> None:
+    given = [dense([3.0, 4.0])]
+    assert expected(given, "clip_by_global_norm", clip_norm=5.0) == [5.0, [3.0, 4.0]]
+    assert expected(given, "clip_grad_norm_", max_norm=5.0)[1] == float32s(2.9999995, 3.9999993)
+    assert expected(given, "clip_grad_norm_", max_norm=5.00001)[1] == [3.0, 4.0]
+    assert expected(given, "clip_by_global_norm", clip_norm=1.0, use_norm=2.0) == [2.0, [1.5, 2.0]]
+    assert expected(given, "clip_by_norm", clip_norm=0.0)[1] == [0.0, 0.0]
+
+
+def test_the_oracle_knows_dtypes() -> None:
+    mixed = [dense([3.0], "float16"), dense([4.0], "float64")]
+    right = oracle.expect(case(mixed, "clip_by_global_norm", clip_norm=0.1))
+    assert right.norm is not None
+    assert right.gradients is not None
+    assert right.norm.dtype == "float64"
+    assert [g and g.dtype for g in right.gradients] == ["float16", "float64"]
+    assert [float(g.values()[0]) for g in right.gradients if g] == [float(np.float16(0.06)), 4.0 * (0.1 / 5.0)]
+    assert oracle.norm([dense([60000.0, 60000.0], "float16")], 2, "float32") == float(np.float32(60000 * 2**0.5))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "gradient", "coef", "product"),
+    [("float16", 1.5517578125, 0.8637508153915405, 1.33984375), ("bfloat16", 1.65625, 0.6344339847564697, 1.046875)],
+)
+def test_the_oracle_rounds_16_bit_products_to_float32_first(
+    dtype: str, gradient: float, coef: float, product: float
+) -> None:
+    given = [dense([gradient], dtype)]
+    assert expected(given, "clip_by_global_norm", clip_norm=coef, use_norm=1.0)[1] == [product]
+    assert arithmetic.nearest(Fraction(gradient) * Fraction(coef), dtype) != product
+
+
+def test_the_oracle_knows_what_is_not_finite() -> None:
+    given = [dense([math.inf, -2.0])]
+    norm, gradient = expected(given, "clip_grad_norm_", max_norm=1.0)
+    assert (norm, math.isnan(gradient[0]), gradient[1]) == (math.inf, True, 0.0)
+    assert math.copysign(1, gradient[1]) == -1
+    assert all(map(math.isnan, expected(given, "clip_by_global_norm", clip_norm=1.0)[1]))
+    assert expected(given, "clip_by_global_norm", clip_norm=math.inf) == [math.inf, [math.inf, -2.0]]
+    assert math.isnan(expected([dense([math.nan, math.inf])], "get_total_norm", norm_type=math.inf)[0])
+    low, high = expected([dense([math.nan, -0.0])], "clip_by_value", clip_value_min=0.0, clip_value_max=1.0)[1]
+    assert math.isnan(low)
+    assert math.copysign(1, high) == -1
+
+
+def test_the_oracle_knows_axes_and_sparse_rows() -> None:
+    rows = [dense([[3.0, 4.0], [0.3, 0.4], [6.0, 8.0]], "float64")]
+    clipped = [[3.0 * 0.2, 4.0 * 0.2], [0.3, 0.4], [6.0 * 0.1, 8.0 * 0.1]]
+    assert expected(rows, "clip_by_norm", clip_norm=1.0, axes=[-1])[1] == clipped
+    sparse = [Sparse(np.array([1, 1, 2]), dense([[3.0], [4.0], [24.0]]), (3, 1))]
+    assert expected(sparse, "clip_by_global_norm", clip_norm=12.5) == [25.0, [[0.0], [3.5], [12.0]]]
+
+
+def test_the_oracle_knows_other_orders() -> None:
+    given = [dense([3.0, 4.0, 5.0], "float64")]
+    assert expected(given, "get_total_norm", norm_type=3) == [6.0]
+    assert expected(given[:1], "get_total_norm", norm_type=0.5)[0] == pytest.approx(
+        (3**0.5 + 2 + 5**0.5) ** 2, rel=1e-15
+    )
+    assert expected([dense([0.0])], "get_total_norm", norm_type=3) == [0.0]
+    assert math.isnan(expected([dense([math.inf, math.nan])], "get_total_norm", norm_type=3)[0])
+
+
+def test_the_oracle_knows_what_is_left_out() -> None:
+    given = [dense([3.0, 4.0]), dense([12.0])]
+    left_out = {"need_clip": (True, 0)}
+    assert expected(given, "clip_by_global_norm", clip_norm=2.5, manner=left_out) == [5.0, [1.5, 2.0], [12.0]]
+    alone = {"gradients_for_parameters": True}
+    assert expected(given, "clip_grad_norm_", max_norm=1.0, manner=alone) == [0.0, [3.0, 4.0], [12.0]]
+    groups = {"groups": ("a", "b")}
+    assert expected(given, "append_gradient_clip_ops", clip_norm=2.5, manner=groups)[1:] == [[1.5, 2.0], [2.5]]
+
+
+def test_the_oracle_knows_a_limit_of_zero() -> None:
+    assert expected([dense([3.0])], "clip_by_global_norm", clip_norm=0.0, use_norm=0.0) == [0.0, [0.0]]
+
+
+def test_the_oracle_knows_a_step() -> None:
+    right = oracle.expect(case([dense([3.0, 4.0]), None], "clip_by_global_norm", clip_norm=2.5, update=True))
+    assert right.update is not None
+    assert [weight and weight.values().tolist() for weight in right.update] == [[0.25, 0.0], None]
+    (tiny,) = oracle.expect(case([dense([2.0**-25 * 1.5])], "clip_by_norm", clip_norm=1.0, update=True)).update or []
+    assert tiny is not None
+    assert tiny.values().tolist() == [1.0]

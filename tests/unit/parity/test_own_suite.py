@@ -1,0 +1,299 @@
+"""A suite of a user's own: one file, of rules and thresholds; the list of known differences is kept by command."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.parity.cases import WORKED, case
+
+from unified_clip import cli
+from unified_clip.parity import engine
+from unified_clip.parity.judge.verdict import Verdict
+from unified_clip.parity.known import measure, update
+from unified_clip.parity.known.measure import Difference
+from unified_clip.parity.modes import HOST
+from unified_clip.parity.suite import load as suites
+from unified_clip.parity.suite.schema import SuiteError
+
+SUITE = """
+[frameworks.numpy]
+
+[[gradients]]
+name = "worked example"
+tensors = [{ values = [3.0, 4.0] }, { values = [1.0, 2.0] }]
+
+[[cases]]
+gradients = ["worked example"]
+"""
+
+
+def written(directory: Path, text: str, name: str = "suite.toml") -> Path:
+    path = directory / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def names(path: Path) -> list[str]:
+    return [case.name.removeprefix("worked example: ") for case in suites.read(path).cases]
+
+
+def test_every_rule_is_run_with_every_threshold(tmp_path: Path) -> None:
+    rules = "rules = ['clip_grad_norm_', 'clip_by_value', 'global_norm']\nthresholds = [0.5, 10]"
+    assert names(written(tmp_path, SUITE + rules)) == [
+        "clip_grad_norm_(max_norm=0.5)",
+        "clip_grad_norm_(max_norm=10)",
+        "clip_by_value(clip_value_min=-0.5, clip_value_max=0.5)",
+        "clip_by_value(clip_value_min=-10, clip_value_max=10)",
+        "global_norm()",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("rules = ['clip_grad_norm_']", "rules and thresholds go together"),
+        ("thresholds = [1.0]", "give calls, rules and thresholds, or configs"),
+        (
+            "rules = ['clip_norm']\nthresholds = [1]",
+            "cases 1, rules, call: it is 'clip_norm'; there is no such function; did you mean clip_by_norm",
+        ),
+        ("rules = ['clip_grads_with_norm_']\nthresholds = [1]", "needs a total_norm too; write it in calls"),
+        ("rules = ['clip_grad_norm_']\nthresholds = [nan]", "thresholds 1: it is nan; give 0 or more$"),
+        ("rules = ['clip_grad_norm_']\nthresholds = [-1.0]", "thresholds 1: it is -1.0; give 0 or more$"),
+        ("rules = ['clip_grad_norm_']\nthresholds = [1.0, 1.0]", "is there twice"),
+    ],
+)
+def test_rules_and_thresholds_that_are_wrong_are_refused(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(SuiteError, match=message):
+        suites.read(written(tmp_path, SUITE + text))
+
+
+RULES = "rules = ['clip_grad_norm_']\nthresholds = [0.5]"
+
+
+def test_a_suite_may_be_a_file_of_any_name(tmp_path: Path) -> None:
+    assert names(written(tmp_path, SUITE + RULES, "clip.toml")) == ["clip_grad_norm_(max_norm=0.5)"]
+
+
+def test_a_tolerance_is_of_the_suite_or_of_a_framework(tmp_path: Path) -> None:
+    text = "tolerance = 1e-3\n[frameworks.torch]\n[frameworks.jax]\ntolerance = 1e-2\n" + SUITE + RULES
+    found = suites.read(written(tmp_path, text)).frameworks
+    assert [found[name].tolerance for name in ("numpy", "torch", "jax")] == [1e-3, 1e-3, 1e-2]
+
+
+# -- a suite that is written
+
+
+def test_init_writes_a_suite_for_the_files_it_is_given_and_overwrites_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, value in (("a.npz", 3.0), ("b.npz", 4.0)):
+        np.savez(name, weight=np.array([value], np.float32))
+    for arguments in (["parity", "init", "--suite", "after"], ["parity", "--suite", "before", "init", "a.npz"]):
+        assert cli.main(arguments) == 0
+        assert cli.main(arguments) == 2
+        assert "is there already; change it, or name another directory" in capfd.readouterr().err
+    both, one = suites.read(Path("after")), suites.read(Path("before"))
+    assert {case.gradients_name for case in both.cases} == {"a.npz", "b.npz"}
+    assert {case.gradients_name for case in one.cases} == {"a.npz"}
+    assert not Path("parity").exists()
+
+
+@pytest.mark.parametrize("interrupted", ["unified_clip.parity.suite.scaffold._text", "pathlib.Path.write_text"])
+def test_init_leaves_no_suite_when_it_is_interrupted(
+    interrupted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def write_half(path: Path, text: str, **_: str) -> None:
+        with path.open("w", encoding="utf-8") as file:
+            file.write(text[:100])
+        raise KeyboardInterrupt
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(interrupted, write_half if interrupted.endswith("write_text") else interrupt)
+    assert cli.main(["parity", "init"]) == 130
+    assert capsys.readouterr().err == "unified-clip: interrupted\n"
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_init_writes_an_example_where_there_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["parity", "init"]) == 0
+    found = suites.read(Path("parity"))
+    assert {case.gradients_name for case in found.cases} == {"worked example"}
+    assert found.known is None
+
+
+@pytest.mark.parametrize("value", [0.0, np.nan, np.inf, 3e38])
+def test_init_writes_a_suite_for_gradients_without_a_norm_to_go_by(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: float
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    np.savez("a.npz", weight=np.full(2, value, np.float32))
+    np.savez("b.npz", weight=np.full(1, 3.0, np.float32))
+    assert cli.main(["parity", "init", "a.npz"]) == 0
+    assert cli.main(["parity", "init", "a.npz", "b.npz", "--suite", "both"]) == 0
+    one, both = suites.read(Path("parity")), suites.read(Path("both"))
+    assert [case.arguments.get("max_norm") for case in one.cases[:2]] == [1.0, 100.0]
+    assert [case.arguments.get("max_norm") for case in both.cases[:2]] == [1.5, 6]
+
+
+def test_init_tells_files_of_one_name_apart_and_writes_where_a_suite_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("a", "b"):
+        Path(name).mkdir()
+        np.savez(f"{name}/g.npz", weight=np.ones(2, np.float32))
+    assert cli.main(["parity", "init", "a/g.npz", "b/g.npz", "a/g.npz", "--suite", "of mine/both.toml"]) == 0
+    assert "unified-clip parity --suite 'of mine/both.toml'" in capsys.readouterr().out
+    found = suites.read(Path("of mine/both.toml"))
+    assert {case.gradients_name for case in found.cases} == {"a/g.npz", "b/g.npz"}
+
+
+# -- the list of known differences
+
+
+VERSIONS = {"torch": "2.13"}
+
+
+def run(sizes: dict[str, float], known: list[measure.Known] | None) -> engine.Run:
+    """A run in which PyTorch's function differs by these sizes, by the name of the case."""
+    rows, found = [], {("torch", name): Difference("torch.norm", "value", size) for name, size in sizes.items()}
+    judgements, wrong, shown = measure.judge(known, found, {"torch": VERSIONS, "jax": {}})
+    for key, difference in found.items():
+        one = case(WORKED, "clip_grad_norm_", max_norm=1.0)
+        cell = engine.Cell({HOST: Verdict("equal")}, {}, difference, judgements[key], wrong.get(key, ""))
+        rows.append(engine.Row(dataclasses.replace(one, name=key[1]), {}, {"torch": cell}))
+    return engine.Run(("torch",), VERSIONS, rows, shown)
+
+
+def test_without_a_list_differences_are_told_and_fail_nothing() -> None:
+    told = run({"one": 0.5}, None)
+    assert told.exit_code == 0
+    assert told.rows[0].cells["torch"].judgement == "different"
+    assert run({"one": 0.5}, []).exit_code == 1
+
+
+def test_what_is_accepted_is_known_in_the_next_run(tmp_path: Path) -> None:
+    path, sizes = tmp_path / "known.toml", {"one": 0.5, "two": 0.25}
+    assert update.write(path, run(sizes, [])) == (0, 0, 1)
+    (entry,) = measure.read(path)
+    assert (entry.function, entry.kind, entry.size, entry.cases) == ("torch.norm", "value", 0.5, ["one", "two"])
+    assert run(sizes, [entry]).exit_code == 0
+    assert update.write(path, run(sizes, [entry])) == (1, 0, 0)
+
+
+def test_accepting_again_drops_what_is_no_longer_true_and_keeps_words_and_comments(tmp_path: Path) -> None:
+    path = tmp_path / "known.toml"
+    update.write(path, run({"one": 0.5}, []))
+    text = path.read_text(encoding="utf-8").replace('reason = "numbers differ"', 'reason = "float32 # sums"')
+    path.write_text(f"# ours\n{text}", encoding="utf-8")
+    assert update.write(path, run({"one": 0.05}, measure.read(path))) == (0, 1, 1)
+    assert path.read_text(encoding="utf-8").startswith("# ours\n")
+    (entry,) = measure.read(path)
+    assert (entry.size, entry.reason) == (0.05, "float32 # sums")
+
+
+@pytest.mark.parametrize("sizes", [{"one": 2.0, "two": 0.5}, {"one": 2.0, "two": 2.0}])
+def test_a_difference_that_has_grown_is_accepted_too(tmp_path: Path, sizes: dict[str, float]) -> None:
+    path = tmp_path / "known.toml"
+    update.write(path, run({"one": 0.5, "two": 0.5}, []))
+    assert update.write(path, run(sizes, measure.read(path))) == (0, 1, 1)
+    assert run(sizes, measure.read(path)).exit_code == 0
+
+
+def test_entries_about_other_versions_stay(tmp_path: Path) -> None:
+    path = tmp_path / "known.toml"
+    update.write(path, run({"one": 0.5}, []))
+    text = path.read_text(encoding="utf-8")
+    path.write_text("".join(f'{text}versions = "torch{which}2"\n' for which in (">=", "<")), encoding="utf-8")
+    assert update.write(path, run({"one": 0.05}, measure.read(path))) == (1, 1, 1)
+    assert [entry.versions for entry in measure.read(path)] == ["torch>=2", "torch<2"]
+
+
+LISTED = """
+[[known]] # ours
+framework = "torch"
+function = "torch.*"
+kind = "value"
+size = 0.5
+within = 4.0
+cases = ["o*", "n*"]
+reason = "float32 sums"
+versions = "torch>=2"
+"""
+
+
+def renewed(directory: Path, sizes: dict[str, float], *listed: str) -> list[measure.Known]:
+    """What such entries become where differences are of these sizes; then they are true."""
+    path = written(directory, "".join(listed), "known.toml")
+    update.write(path, run(sizes, measure.read(path)))
+    found = measure.read(path)
+    assert run(sizes, found).exit_code == 0
+    return found
+
+
+def test_an_entry_that_still_covers_something_keeps_what_else_it_says(tmp_path: Path) -> None:
+    (entry,) = renewed(tmp_path, {"one": 3.0, "other": 2.5}, LISTED)
+    assert (entry.function, entry.size, entry.within, entry.versions) == ("torch.*", 3.0, 4.0, "torch>=2")
+    assert (entry.cases, entry.reason) == (["o*"], "float32 sums")
+    assert (tmp_path / "known.toml").read_text(encoding="utf-8").startswith("\n[[known]] # ours\n")
+
+
+def test_what_an_entry_does_not_cover_has_one_of_its_own(tmp_path: Path) -> None:
+    first, second = renewed(tmp_path, {"one": 3.0, "two": 0.25}, LISTED)
+    assert (first.cases, second.cases) == (["o*"], ["two"])
+    assert (second.function, second.within, second.versions) == ("torch.norm", 1.1, "")
+
+
+def test_of_entries_that_overlap_each_keeps_its_own_cases(tmp_path: Path) -> None:
+    other = LISTED.replace('["o*", "n*"]', '["*e"]').replace("float32", "float16")
+    first, second = renewed(tmp_path, {"one": 0.5, "other": 0.5, "three": 0.5}, LISTED, other)
+    assert (first.cases, second.cases) == (["o*"], ["three"])
+
+
+def test_an_entry_about_versions_that_nobody_reports_is_about_all_of_them(tmp_path: Path) -> None:
+    (entry,) = renewed(tmp_path, {"one": 0.5}, LISTED.replace("torch>=2", "troch>=2"))
+    assert (entry.versions, entry.within) == ("", 4.0)
+
+
+def test_a_size_is_as_exact_as_the_factor_needs(tmp_path: Path) -> None:
+    (entry,) = renewed(tmp_path, {"one": 0.12345}, LISTED.replace("4.0", "1.0"))
+    assert entry.size == 0.12345
+
+
+def test_of_two_entries_that_say_the_same_one_is_left(tmp_path: Path) -> None:
+    path = tmp_path / "known.toml"
+    update.write(path, run({"one": 0.5}, []))
+    path.write_text(path.read_text(encoding="utf-8") * 2, encoding="utf-8")
+    assert update.write(path, run({"one": 0.5}, measure.read(path))) == (0, 2, 1)
+    assert run({"one": 0.5}, measure.read(path)).exit_code == 0
+
+
+def test_entries_of_frameworks_that_were_not_run_stay(tmp_path: Path) -> None:
+    path = tmp_path / "known.toml"
+    update.write(path, run({"one": 0.5}, []))
+    other = path.read_text(encoding="utf-8").replace('"torch"', '"jax"')
+    path.write_text(path.read_text(encoding="utf-8") + other, encoding="utf-8")
+    only_torch = [entry for entry in measure.read(path) if entry.framework == "torch"]
+    assert update.write(path, run({"two": 0.5}, only_torch)) == (1, 1, 1)
+    assert sorted(entry.framework for entry in measure.read(path)) == ["jax", "torch"]
+
+
+def test_the_command_accepts_only_where_there_is_a_list(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path, out = written(tmp_path, SUITE + RULES), str(tmp_path / "out")
+    assert cli.main(["parity", "--suite", str(path), "--accept", "--out", out]) == 2
+    assert 'give it known = "known.toml"' in capfd.readouterr().err
+    written(tmp_path, 'known = "known.toml"\n' + SUITE + RULES)
+    assert cli.main(["parity", "--suite", str(path), "--out", out]) == 2
+    assert "known.toml is not there; `unified-clip parity --accept` writes it" in capfd.readouterr().err
+    assert cli.main(["parity", "--suite", str(path), "--accept", "--out", out]) == 0
+    assert "0 kept, 0 dropped, 0 added" in capfd.readouterr().out
+    assert cli.main(["parity", "--suite", str(path), "--out", out]) == 0

@@ -1,0 +1,232 @@
+"""The files of a report are what those who read them expect: a published schema, xunit2, and a size that CI takes."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import jsonschema
+import pytest
+from support.parity.runs import NORM_OFF, as_it_should_be, run, workers, wrong
+
+from unified_clip.parity import engine, reproduce
+from unified_clip.parity.modes import HOST
+from unified_clip.parity.report import build, markdown, model
+from unified_clip.parity.suite import load
+from unified_clip.parity.suite.schema import SuiteError
+from unified_clip.parity.workers import pool
+
+DOCS = Path(__file__).parents[3] / "docs"
+
+
+@pytest.fixture(scope="module")
+def failed(tmp_path_factory: pytest.TempPathFactory) -> engine.Run:
+    return run(tmp_path_factory.mktemp("failed"), wrong)
+
+
+@pytest.fixture(scope="module")
+def passed(tmp_path_factory: pytest.TempPathFactory) -> engine.Run:
+    return run(tmp_path_factory.mktemp("passed"), as_it_should_be)
+
+
+def result(data: Any, case: str, framework: str, mode: str) -> Any:
+    (found,) = [each for each in data["cases"] if each["name"] == case]
+    return found["frameworks"][framework][mode]
+
+
+# -- JSON
+
+
+def test_the_published_schema_is_that_of_the_models() -> None:
+    held = (DOCS / "parity.schema.json").read_text(encoding="utf-8")
+    assert held == json.dumps(model.json_schema(), indent=1) + "\n", "run what published.py says"
+
+
+@pytest.mark.parametrize("name", ["passed", "failed"])
+def test_reports_fit_the_published_schema_and_hold_nothing_else(name: str, request: pytest.FixtureRequest) -> None:
+    data = json.loads(json.dumps(build.as_data(request.getfixturevalue(name)), allow_nan=False))
+    schema = json.loads((DOCS / "parity.schema.json").read_text(encoding="utf-8"))
+    jsonschema.Draft202012Validator.check_schema(schema)
+    jsonschema.Draft202012Validator(schema).validate(data)
+    described = model.Report.model_validate(data).model_dump(mode="json", by_alias=True, exclude_unset=True)
+    assert described == data
+
+
+def test_a_difference_has_its_numbers_and_a_result_that_is_equal_none(failed: engine.Run) -> None:
+    data = build.as_data(failed)
+    details = result(data, NORM_OFF, "torch", HOST)["details"]
+    assert (details["stage"], details["gradient"], details["dtype"]) == ("norm", None, "float32")
+    assert details["ours"] == {"value": 5.5, "hex": "0x1.6000000000000p+2", "ulps": 47761.0}
+    assert details["native"]["value"] == pytest.approx(1.5 * 30**0.5)
+    assert details["nearer"] == "ours"
+    assert result(data, NORM_OFF, "numpy", HOST)["details"] is None
+    assert result(data, NORM_OFF, "numpy", HOST)["reproduce"] is None
+
+
+def test_the_verdict_is_a_sentence_with_counts(passed: engine.Run, failed: engine.Run) -> None:
+    assert build.verdict(passed) == "PASS: 6 cases on numpy, torch: 18 results of ours are exact."
+    assert build.verdict(failed) == (
+        "FAIL: 6 cases on numpy, torch: 1 wrong result of ours, of 18; "
+        "1 case where frameworks differ from each other on the host path; "
+        "4 results of the frameworks' own functions not as listed; 2 results missing (torch)."
+    )
+
+
+# -- to reproduce a difference
+
+
+def test_a_framework_with_an_interpreter_of_its_own_is_run_again_from_the_suite_that_names_it(tmp_path: Path) -> None:
+    frameworks = "[frameworks.numpy]\n[frameworks.torch]\npython = '../torch/bin/python'"
+    made = run(tmp_path, wrong, frameworks=frameworks)
+    assert made.elsewhere == ["torch"]
+    again = result(build.as_data(made), NORM_OFF, "torch", HOST)["reproduce"]
+    assert again.splitlines()[1].startswith(f"print(reproduce.from_suite({str(tmp_path)!r}, {NORM_OFF!r}, 'torch'")
+
+
+def broken_worker(framework: str, python: str = sys.executable) -> list[str]:
+    code = "from unified_clip._core import rule; rule.PYTORCH = rule.PADDLE; "
+    return [python, "-c", code + "from unified_clip.parity.workers import worker; worker.main()", framework]
+
+
+@pytest.mark.parametrize(("of", "way"), [("worked example", "literal"), ("many", "from_suite")])
+def test_the_lines_that_reproduce_a_difference_show_its_numbers(
+    of: str, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "suite.toml").write_text("files = ['cases.toml']\n[frameworks.numpy]\nmodes = ['host']")
+    (tmp_path / "cases.toml").write_text(
+        """
+        gradients = [
+          { name = "worked example", tensors = [{ values = [3.0, 4.0] }, { none = true }, { values = [[2, 1.5]] }] },
+          { name = "many", tensors = [{ random = 7, exponents = [-2, 1], shape = [40] }] },
+        ]
+        cases = [{ gradients = ["worked example", "many"], calls = [{ call = "clip_grad_norm_", max_norm = 0.5 }] }]
+        """
+    )
+    monkeypatch.setattr(pool, "command", broken_worker)
+    made = engine.run(load.read(tmp_path))
+    assert all(row.cells["numpy"].seconds[HOST] > 0 for row in made.rows)
+    data = build.as_data(made)
+    found = result(data, f"{of}: clip_grad_norm_(max_norm=0.5)", "numpy", HOST)
+    assert found["verdict"] == "different"
+    assert found["details"]["stage"] == "coefficient"
+    assert len(found["reproduce"].splitlines()) <= 5
+    assert f"reproduce.{way}(" in found["reproduce"]
+    exec(found["reproduce"], {})
+    printed = capsys.readouterr().out
+    assert printed.startswith("numpy, host: different: coefficient off by")
+    for side in ("exact", "ours"):
+        assert found["details"][side]["hex"] in printed
+    monkeypatch.undo()
+    exec(found["reproduce"], {})
+    assert capsys.readouterr().out == "numpy, host: equal\n"
+
+
+def test_everything_that_is_not_as_it_should_be_can_be_reproduced(
+    failed: engine.Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = build.as_data(failed)
+    results = [each for case in data["cases"] for modes in case["frameworks"].values() for each in modes.values()]
+    wrong_ones = [each for each in results if each["verdict"] != "equal"]
+    assert len(wrong_ones) == 7
+    for each in wrong_ones:
+        with workers(wrong):
+            exec(each["reproduce"], {})
+        printed = capsys.readouterr().out
+        numbers = each["details"] or {}
+        assert all(numbers[side]["hex"] in printed for side in ("exact", "ours", "native") if numbers.get(side))
+        assert numbers or "crashed: \x1b[31mred" in printed
+
+
+def test_a_case_that_the_suite_does_not_have_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "suite.toml").write_text("files = ['cases.toml']\n[frameworks.numpy]")
+    (tmp_path / "cases.toml").write_text(
+        "gradients = [{ name = 'a', tensors = [] }]\n"
+        "cases = [{ gradients = ['a'], calls = [{ call = 'global_norm' }] }]"
+    )
+    with pytest.raises(SuiteError, match="has no case 'b' for numpy"):
+        reproduce.from_suite(str(tmp_path), "b", "numpy", HOST)
+
+
+# -- JUnit
+
+ATTRIBUTES = {
+    "testsuites": {"name", "time", "tests", "failures", "errors"},
+    "testsuite": {"name", "tests", "failures", "errors", "skipped", "time", "timestamp", "hostname"},
+    "testcase": {"name", "classname", "time"},
+    "failure": {"type", "message"},
+    "error": {"type", "message"},
+    "skipped": {"type", "message"},
+}
+CHILDREN = {"testsuites": {"testsuite"}, "testsuite": {"testcase"}, "testcase": {"failure", "error", "skipped"}}
+"""What Jenkins' junit-10.xsd allows of elements and attributes, as far as reporters agree on them."""
+
+
+@pytest.mark.parametrize("name", ["passed", "failed"])
+def test_junit_has_the_form_xunit2(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    build.write(request.getfixturevalue(name), tmp_path)
+    root = ElementTree.parse(tmp_path / "parity.xml").getroot()
+    assert root.tag == "testsuites"
+    for element in root.iter():
+        assert set(element.attrib) <= ATTRIBUTES[element.tag]
+        assert {child.tag for child in element} <= CHILDREN.get(element.tag, set())
+    for element in [root, *root.iter("testsuite"), *root.iter("testcase")]:
+        assert re.fullmatch(r"[0-9]+\.[0-9]{3}", element.attrib["time"])
+    for each in root:
+        assert re.fullmatch(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d", each.attrib["timestamp"])
+        assert int(each.attrib["tests"]) == len(each) > 0
+    for count, tag in (("tests", "testcase"), ("failures", "failure"), ("errors", "error")):
+        assert int(root.attrib[count]) == len(list(root.iter(tag))) == sum(int(each.attrib[count]) for each in root)
+
+
+def test_a_failure_has_a_message_for_lists_and_the_numbers_in_its_text(failed: engine.Run, tmp_path: Path) -> None:
+    build.write(failed, tmp_path)
+    root = ElementTree.parse(tmp_path / "parity.xml").getroot()
+    failure = root.find(f"testsuite[@name='torch, host path']/testcase[@name='{NORM_OFF}']/failure")
+    assert failure is not None
+    assert failure.get("message") == "norm off by 4.78e+04 ulp; as when the norm is rounded to bfloat16"
+    assert "0x1.6000000000000p+2" in str(failure.text)
+    assert {error.get("message") for error in root.iter("error")} == {"\\x1b[31mred | </failure>\\x00"}
+
+
+def test_times_are_those_that_the_worker_took(passed: engine.Run, tmp_path: Path) -> None:
+    cells = {**passed.rows[0].cells, "numpy": dataclasses.replace(passed.rows[0].cells["numpy"], seconds={HOST: 0.25})}
+    slow = dataclasses.replace(passed, rows=[dataclasses.replace(passed.rows[0], cells=cells), *passed.rows[1:]])
+    build.write(slow, tmp_path)
+    root = ElementTree.parse(tmp_path / "parity.xml").getroot()
+    assert root[0][0].get("time") == root[0].get("time") == root.get("time") == "0.250"
+
+
+# -- Markdown
+
+
+@pytest.mark.nightly
+def test_a_summary_of_thousands_of_cases_is_cut_to_the_size_that_github_takes(failed: engine.Run) -> None:
+    many = [
+        dataclasses.replace(row, case=dataclasses.replace(row.case, name=f"{row.case.name} №{number} é"))
+        for row in failed.rows
+        for number in range(1200)
+    ]
+    data = build.as_data(dataclasses.replace(failed, rows=many))
+    whole, cut = markdown.as_markdown(data, most=10**9), markdown.as_markdown(data)
+    assert len(whole.encode()) > 1024 * 1024 > markdown.MOST >= len(cut.encode()) > 0.9 * markdown.MOST
+    assert cut.startswith("# Parity report\n\nFAIL: 7200 cases on numpy, torch")
+    assert "## Versions\n\n- numpy 1.0\n- torch 1.0\n\n## Ours\n" in cut
+    said = r"^([^:\n]+): (\d+) lines are left out here; index.html and parity.json have all.\n+"
+    left = re.findall(said, cut, re.M)
+    assert [title for title, _ in left] == ["The frameworks' own functions"]
+    kept = re.sub(said, "", cut, flags=re.M)
+    rows = len(re.findall(r"^\| ", whole, re.M)) - len(re.findall(r"^\| ", kept, re.M))
+    assert rows == sum(int(count) for _, count in left)
+    assert "are left out" not in whole
+
+
+def test_what_is_wrong_cannot_break_a_table_or_begin_html(failed: engine.Run) -> None:
+    text = markdown.as_markdown(build.as_data(failed))
+    assert "<script" not in text
+    assert "&lt;script>throw Error('case')&lt;/script>: get_total_norm()" in text
+    assert "red \\| &lt;/failure>" in text

@@ -1,0 +1,551 @@
+"""A suite is data: read as it is described, and refused with the file and the place where it is wrong."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.parity.cases import suite
+
+from unified_clip.parity import engine
+from unified_clip.parity.known import measure
+from unified_clip.parity.suite import load as suites
+from unified_clip.parity.suite import public_calls
+from unified_clip.parity.suite.call_form import CONTAINERS, Manner, leaves, structure
+from unified_clip.parity.suite.cases import Case
+from unified_clip.parity.suite.load import Suite
+from unified_clip.parity.suite.schema import SuiteError
+from unified_clip.tensors.types import Dense, Sparse
+
+SUITE = Path(__file__).parents[3] / "parity"
+
+
+def float32s(*values: float) -> list[float]:
+    return [float(np.float32(value)) for value in values]
+
+
+@pytest.fixture(scope="module")
+def ours() -> Suite:
+    """The suite of this repository."""
+    return suites.read(SUITE)
+
+
+def test_the_suite_of_this_repository_is_read(ours: Suite) -> None:
+    assert len(ours.cases) > 400
+    assert {each.call_name for each in ours.cases} == set(public_calls.CALLS)
+    assert any(isinstance(gradient, Sparse) for each in ours.cases for gradient in each.gradients)
+    assert {each.manner.container for each in ours.cases} == set(CONTAINERS)
+    assert len(ours.known) >= 30
+
+
+@pytest.mark.parametrize(
+    ("framework", "mode"),
+    [
+        ("torch", "compiled"),
+        ("tensorflow", "graph"),
+        ("tensorflow", "compiled"),
+        ("paddle", "static"),
+        ("jax", "compiled"),
+    ],
+)
+def test_what_is_eager_only_shows_no_rule_that_graphs_do_not_show(ours: Suite, framework: str, mode: str) -> None:
+    left_out = ours.frameworks[framework].left_out.get(mode, ())
+    in_graphs = {run.case for run in engine.runs(ours, framework) if run.mode == mode}
+    possible = {each for each in ours.cases if not each.frameworks and each.is_for_graphs(left_out)}
+    for aspect in (rule_of, dtypes_of, lambda each: each.update, lambda each: each.manner.container):
+        assert set(map(aspect, possible)) == set(map(aspect, in_graphs & possible))
+    assert len(in_graphs) < len(possible)
+
+
+def rule_of(case: Case) -> tuple[str, float, bool]:
+    return case.call_name, case.arguments.get("norm_type", 2), bool(case.raises)
+
+
+def dtypes_of(case: Case) -> frozenset[str]:
+    return frozenset(gradient.dtype for gradient in case.gradients if gradient is not None)
+
+
+def test_a_case_is_run_in_the_modes_it_names(tmp_path: Path) -> None:
+    frameworks = "[frameworks.torch]\nmodes = ['host', 'device', 'graph']"
+    where = suite(tmp_path, cases_of(NORM, "modes = ['native', 'device']"), frameworks=frameworks)
+    assert [run.mode for run in engine.runs(suites.read(where), "torch")] == ["device"]
+
+
+PROCESSES = "[frameworks.torch]\nmodes = ['host', 'processes_2']\nleft_out = { processes_2 = ['raises'] }"
+
+
+@pytest.mark.parametrize(
+    ("more", "is_run"),
+    [
+        ("", True),
+        ("warns = true", True),
+        ("axes = [0]", False),
+        ("raises = 'ValueError'", False),
+        ("raises = 'ValueError'\nexpanded = true", False),
+    ],
+)
+def test_what_several_processes_cannot_hold_in_parts_is_left_out(tmp_path: Path, more: str, is_run: bool) -> None:
+    call = f"{{ call = 'clip_by_norm', clip_norm = 1.0{', axes = [0]' if 'axes' in more else ''} }}"
+    more = "" if "axes" in more else more
+    found = suites.read(suite(tmp_path, cases_of(call, more), frameworks=PROCESSES))
+    assert [run.mode for run in engine.runs(found, "torch")] == ["host", *["processes_2"] * is_run]
+
+
+def test_gradients_are_made_as_described(tmp_path: Path) -> None:
+    text = """
+        [[gradients]]
+        name = "a"
+        tensors = [
+          { values = [1.0, "0x1p-149", [2, 0.1]] },
+          { values = [5.0], shape = [], dtype = "float64", copies = 2 },
+          { none = true },
+          { random = 7, exponents = [-2, 1], shape = [2, 2] },
+          { values = [1.0, 2.0], rows = [1, 1], shape = [3, 1] },
+        ]
+        [[cases]]
+        gradients = ["a"]
+        dtypes = ["float32", "bfloat16"]
+        calls = [{ call = "global_norm" }]
+    """
+    plain, short = suites.read(suite(tmp_path, text)).cases
+    assert (plain.name, short.name) == ("a as float32: global_norm()", "a as bfloat16: global_norm()")
+    first, *zero_d, none, made, sparse = plain.gradients
+    assert isinstance(first, Dense)
+    assert first.values().tolist() == [1.0, 2.0**-149, *float32s(0.1, 0.1)]
+    assert [(each.shape, each.dtype) for each in zero_d if isinstance(each, Dense)] == [((), "float32")] * 2
+    assert none is None
+    assert isinstance(made, Dense)
+    assert made.values().tolist() == [
+        [0.6476655006408691, 0.7896469831466675],
+        [-0.1448725461959839, -0.047065019607543945],
+    ]
+    assert isinstance(sparse, Sparse)
+    assert sparse.shape == (3, 1)
+    assert all(gradient is None or gradient.dtype == "bfloat16" for gradient in short.gradients)
+
+
+GRADIENTS = '[[gradients]]\nname = "a"\ntensors = [{ values = [1.0] }]\n'
+
+
+CASES = '[[cases]]\ngradients = ["a"]\ncalls = [{ call = "global_norm" }]\n'
+
+
+def cases_of(call: str, more: str = "") -> str:
+    return f'{GRADIENTS}[[cases]]\ngradients = ["a"]\ncalls = [{call}]\n{more}'
+
+
+NORM = "{ call = 'global_norm' }"
+ONE = cases_of(NORM)
+
+
+def tensor(text: str) -> str:
+    """A suite with one tensor."""
+    return ONE.replace("values = [1.0]", text)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[[", "cases.toml, line 1: "),
+        (GRADIENTS, "there are no cases, neither here nor in files"),
+        (
+            GRADIENTS + "[[cases]]\ngradients = []\ncalls = []",
+            "cases 1, gradients: it is \\[\\]; give at least one entry",
+        ),
+        (cases_of(NORM, "colour = 1"), "line 7, cases 1, colour: there is no such key; there are gradients, calls"),
+        (
+            cases_of("{ call = 'clip_norm' }"),
+            "calls 1, call: it is 'clip_norm'; there is no such function; did you mean clip_by_norm\\?",
+        ),
+        (
+            cases_of("{ call = 'clip_by_norm' }"),
+            "calls 1, clip_by_norm: clip_norm is missing; it has clip_norm, axes",
+        ),
+        (
+            cases_of("{ call = 'clip_by_norm', clip_norm = 1, p = 2 }"),
+            "clip_by_norm, p: there is no such argument; there are clip_norm, axes",
+        ),
+        (cases_of("{ call = 'clip_by_norm', clip_norm = 'one' }"), "clip_norm is 'one'; give a number"),
+        (cases_of(f"{{ call = 'clip_by_norm', clip_norm = {10**309} }}"), "clip_norm is 1000.*; give a number"),
+        (
+            cases_of(NORM, "container = 'set'"),
+            "container: it is 'set'; give one of list, tuple, ",
+        ),
+        (cases_of(NORM, "listed = [1]"), "listed is for names in place"),
+        (cases_of(NORM, "need_clip = [true, true]"), "need_clip has 2 entries for 1 gradients"),
+        (cases_of(NORM, "update = 'false'"), "update: it is 'false'; give true or false"),
+        (cases_of("{ call = 'clip_by_norm', clip_norm = nan }"), "a threshold is NaN: say what it raises"),
+        (cases_of("{ call = 'clip_by_norm', clip_norm = -1.0 }"), "a threshold or a norm is negative: say what it"),
+        (cases_of("{ call = 'clip_by_global_norm', clip_norm = 1, use_norm = -1 }"), "a norm is negative: say what it"),
+        (cases_of("{ call = 'clip_by_value', clip_value_min = 2, clip_value_max = 1 }"), "lower bound is above the"),
+        (cases_of("{ call = 'GradientClipByValue', max = -1.0 }"), "the lower bound is above the upper one"),
+        (cases_of("{ call = 'clip_by_norm', clip_norm = true }"), "clip_norm is True; give a number"),
+        (cases_of(f"{{ call = 'clip_by_norm', clip_norm = 1{'0' * 320} }}"), "clip_norm is 10+; give a number"),
+        (cases_of("{ call = 'clip_by_norm', clip_norm = 1, axes = [0, -1] }"), "axes names one twice"),
+        (cases_of("{ call = 'get_total_norm', norm_type = 1e300 }"), "norm_type is inf, or between"),
+        (cases_of("{ call = 'clip_by_norm', clip_norm = 1, axes = [1] }"), "axes has one that a gradient lacks"),
+        (
+            cases_of("{ call = 'clip_by_norm', clip_norm = 1, axes = 0 }"),
+            "a list of whole ones",
+        ),
+        (cases_of(NORM, "groups = ['a']"), "groups are for append_gradient_clip_ops"),
+        (cases_of("{ call = 'clip_by_norm', clip_norm = 1 }", "container = 'dict'"), "not passed in a container"),
+        (tensor("values = [[-3, 1.0]]"), "n is not 1 or more"),
+        (tensor("values = [[3]]"), "tensor 1: \\[3\\] is not \\[n, x\\]"),
+        (
+            tensor("random = 1, shape = [2], exponents = [-99999999999, 0]"),
+            "exponents 1: it is -99999999999; give -2000 or more",
+        ),
+        (tensor("none = false"), "none: it is False; give true"),
+        (
+            tensor("values = [1], dtype = 'int64'"),
+            "int64 is for",
+        ),
+        (
+            tensor("random = 1, shape = [2], exponents = [3, 2]"),
+            "above the high one",
+        ),
+        (
+            tensor("values = [1.0], copies = -1"),
+            "copies: it is -1; give 1 or more",
+        ),
+        (cases_of(NORM, "frameworks = ['caffe']"), "there is no framework 'caffe'"),
+        (cases_of(NORM, "modes = ['gpu']"), "modes 1: it is 'gpu'; give 'host', 'device',"),
+        (cases_of("{ call = 'global_norm' }, { call = 'global_norm' }"), "is there twice"),
+        (
+            cases_of(NORM, "dtypes = ['int8']"),
+            "dtypes 1: it is 'int8'; give one of float16, ",
+        ),
+        (
+            cases_of(NORM, "dtypes = ['int64']"),
+            "dtypes 1: it is 'int64'; give one of float16, bfloat16, float32, float64$",
+        ),
+        (
+            cases_of(NORM, "dtypes = ['float16']").replace("[1.0]", "[1.0, 2.0], dtype = 'complex64'"),
+            "'a' has gradients that are not real",
+        ),
+        ("a = " + "[" * 100_000, "cases.toml: its lists or tables are nested too deep"),
+        (cases_of("1"), "calls 1: it is 1; give a table"),
+        (ONE.replace('["a"]', '["b"]'), "no gradients named 'b'; there are a"),
+        (GRADIENTS * 2 + CASES, "the name 'a' is used twice"),
+        (
+            tensor("vales = [1.0]"),
+            "cases.toml, line 3, gradients 1, tensors 1, vales: there is no such key; did you mean values\\?",
+        ),
+        (tensor("values = ['one']"), "tensor 1: .*hexadecimal"),
+        (
+            tensor("values = [1.0], shape = [2]"),
+            "tensor 1: cannot reshape",
+        ),
+        (
+            tensor("values = [1.0], dtype = 'int8'"),
+            "dtype: it is 'int8'; give one of float16, ",
+        ),
+        (
+            tensor("values = [1.0], rows = [3], shape = [2, 1]"),
+            "rows needs a real dtype and a shape",
+        ),
+        (ONE.replace("tensors", "file = 'x'\ntensors"), "give one of tensors, file and function"),
+        ("[[gradients]]\nname = 'a'\nfunction = 'x.py'", "function: it is 'x.py'; give a file and its function, as in"),
+        (
+            tensor("values = [true]"),
+            "line 3, gradients 1, tensors 1, values 1: it is True; give a number, a string or a",
+        ),
+        (tensor("values = [1.0, [true, 3]]"), "values 2 1: it is True; give a number or a string"),
+        (
+            '[[gradients]]\nname = "a"\nfile = "absent.safetensors"\n' + CASES,
+            "absent.safetensors: there is no such file",
+        ),
+    ],
+)
+def test_a_wrong_suite_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(SuiteError, match=message) as caught:
+        suites.read(suite(tmp_path, text))
+    assert not re.search(r"pydantic|constrained|function-|Input should|\[key\]", str(caught.value))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "message"),
+    [
+        ("/cases.toml", "line 1, files 1: it is '/cases.toml'; give a pattern of files relative to this directory"),
+        ("case/*.toml", "files: there is no file like 'case/\\*.toml' in "),
+        ("**x", "files: '\\*\\*x' is no pattern of files: "),
+    ],
+)
+def test_files_of_cases_that_are_misspelt_are_refused(tmp_path: Path, pattern: str, message: str) -> None:
+    (tmp_path / "suite.toml").write_text(f"files = ['{pattern}']\n[frameworks.numpy]\n{ONE}", encoding="utf-8")
+    with pytest.raises(SuiteError, match=f"suite.toml, {message}"):
+        suites.read(tmp_path)
+
+
+def test_a_suite_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(
+        SuiteError, match="Pass the suite's directory with --suite, or write one: unified-clip parity init"
+    ):
+        suites.read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("frameworks", "message"),
+    [
+        ("", "suite.toml, frameworks: it is missing"),
+        ("frameworks = {}\ncolour = 1", "suite.toml, line 4, colour: there is no such key"),
+        (
+            "[frameworks.numpy]\nmissing = 'maybe'",
+            "line 4, frameworks.numpy.missing: it is 'maybe'; give 'allowed'",
+        ),
+        (
+            "[frameworks.numpy]\nmodes = ['gpu']",
+            "numpy.modes 1: it is 'gpu'; give 'host', 'device', 'native', 'graph', 'compiled', 'static', ",
+        ),
+        (
+            "[frameworks.numpy]\nleft_out = { graph = ['dense'] }",
+            "numpy.left_out.graph 1: it is 'dense'; give 'sparse', 'in place', 'raises', 'groups', 'hook' or 'long'",
+        ),
+        ("[frameworks.numpy]\nleft_out = { host = [] }", "numpy.left_out.host: it is 'host'; give 'graph'"),
+        ("[frameworks]\nnumpy = 1", "frameworks.numpy: it is 1; give a table"),
+        ("[frameworks.numpy]\nmodes = ['graph']", "frameworks numpy modes: it has no mode 'graph'; it has host$"),
+        ("[frameworks.numpy]\nmodes = ['host', 'device']", "it has no mode 'device'; it has host$"),
+        ("[frameworks.jax]\nmodes = ['static']", "no mode 'static'; it has host, device, native, compiled$"),
+        ("[frameworks.caffe]", "there is no adapter for 'caffe'"),
+        ("timeout = nan\n[frameworks.numpy]", "timeout: it is nan; give a finite number"),
+        ("timeout = -5\n[frameworks.numpy]", "timeout: it is -5; give more than 0"),
+        ("[frameworks.numpy]\nmodes = []", "modes: it is \\[\\]; give at least one entry"),
+        (
+            "[frameworks.numpy]\npyton = 'x'",
+            "suite.toml, line 4, frameworks.numpy.pyton: there is no such key; did you mean python\\?",
+        ),
+    ],
+)
+def test_a_wrong_list_of_frameworks_is_refused(tmp_path: Path, frameworks: str, message: str) -> None:
+    with pytest.raises(SuiteError, match=message) as caught:
+        suites.read(suite(tmp_path, GRADIENTS + CASES, frameworks=frameworks))
+    assert not re.search(r"pydantic|constrained|function-|Input should|\[key\]", str(caught.value))
+
+
+def test_a_framework_may_have_an_interpreter_of_its_own_and_may_be_missing(tmp_path: Path) -> None:
+    frameworks = "[frameworks.numpy]\n[frameworks.torch]\npython = 'env/bin/python'\nmissing = 'allowed'"
+    found = suites.read(suite(tmp_path, GRADIENTS + CASES, frameworks=frameworks)).frameworks
+    assert found["numpy"] == suites.Framework(sys.executable, may_be_missing=False, modes=("host",), title="numpy")
+    assert found["torch"] == suites.Framework(str(tmp_path / "env/bin/python"), may_be_missing=True, title="torch")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="interpreters lie elsewhere")
+def test_an_interpreter_may_be_named_by_its_virtual_environment(tmp_path: Path) -> None:
+    (tmp_path / "env").mkdir()
+    frameworks = "[frameworks.torch]\npython = 'env'"
+    found = suites.read(suite(tmp_path, GRADIENTS + CASES, frameworks=frameworks)).frameworks
+    assert found["torch"].python == str(tmp_path / "env/bin/python")
+
+
+KNOWN = """
+    [[known]]
+    framework = "numpy"
+    function = "f"
+    kind = "value"
+    size = 0.1
+    cases = ["*"]
+    reason = "it is so"
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (('kind = "value"', 'kind = "odd"'), "known.toml, line 5, known 1, kind: it is 'odd'; give 'value', 'touched'"),
+        (("size = 0.1", ""), "known.toml, line 2, known 1: value and touched have a size"),
+        (('kind = "value"', 'kind = "raises"'), "known 1: value and touched have a size, and nothing else has"),
+        (('framework = "numpy"', 'framework = "caffe"'), "there is no framework 'caffe'"),
+        (
+            ("size = 0.1", 'size = 0.1\nversions = "2.1"'),
+            "known 1, versions: it is '2.1'; give a package and its versions",
+        ),
+        (("size = 0.1", 'size = 0.1\nversions = "numpy"'), "known 1, versions: it is 'numpy'; give a package"),
+        (("size = 0.1", 'size = 0.1\nversions = "numpy[x]>2"'), "known 1, versions: .*; give a package"),
+    ],
+)
+def test_a_wrong_list_of_known_differences_is_refused(tmp_path: Path, change: tuple[str, str], message: str) -> None:
+    assert suites.read(suite(tmp_path, GRADIENTS + CASES, KNOWN)).known[0].size == 0.1
+    with pytest.raises(SuiteError, match=message):
+        suites.read(suite(tmp_path, GRADIENTS + CASES, KNOWN.replace(*change)))
+
+
+def test_every_kind_of_difference_has_words() -> None:
+    assert all(measure.KINDS.values())
+
+
+def test_some_of_the_frameworks_are_chosen_with_what_concerns_them() -> None:
+    whole = suites.read(SUITE)
+    found = suites.only(whole, ["torch", "numpy", "torch"])
+    assert list(found.frameworks) == ["torch", "numpy"]
+    assert {entry.framework for entry in found.known} == {"torch"}
+    assert 0 < len(found.cases) < len(whole.cases)
+    with pytest.raises(SuiteError, match="unknown frameworks: 'caffe'; there are numpy, torch"):
+        suites.only(whole, ["caffe"])
+
+
+def test_modes_are_left_out_with_what_concerns_them() -> None:
+    found = suites.without(suites.read(SUITE), ["compiled", "native"])
+    assert {name: list(framework.modes) for name, framework in found.frameworks.items()} == {
+        "numpy": ["host"],
+        "torch": ["host", "processes_2", "processes_4", "device"],
+        "tensorflow": ["host", "device", "graph"],
+        "paddle": ["host", "device", "static"],
+        "jax": ["host", "device"],
+    }
+    assert found.known == []
+
+
+def test_modes_that_cannot_be_left_out_are_rejected() -> None:
+    whole = suites.read(SUITE)
+    with pytest.raises(SuiteError, match="--without compilde: the suite has no such mode; it has host, processes_2"):
+        suites.without(whole, ["host", "compilde"])
+    with pytest.raises(SuiteError, match="--without host: numpy has no mode left; leave it out with --frameworks"):
+        suites.without(whole, ["host"])
+
+
+def test_frameworks_that_no_case_is_for_are_refused(tmp_path: Path) -> None:
+    only_torch = GRADIENTS + CASES.replace("calls =", "frameworks = ['torch']\ncalls =")
+    whole = suites.read(suite(tmp_path, only_torch, frameworks="[frameworks.numpy]\n[frameworks.torch]"))
+    with pytest.raises(SuiteError, match="no case of the suite is for numpy"):
+        suites.only(whole, ["numpy"])
+
+
+def test_recorded_gradients_that_are_not_as_described_are_refused(tmp_path: Path) -> None:
+    from safetensors.numpy import save_file
+
+    rows = {"x.indices": np.array([5]), "x.values": np.ones((1, 2), np.float32)}
+    text = "[[gradients]]\nname = 'a'\nfile = 'a.safetensors'\n" + CASES
+    save_file(rows, tmp_path / "a.safetensors", metadata={"sparse": '{"x": [4, 2]}'})
+    with pytest.raises(SuiteError, match=r"gradients 1: a\.safetensors: 'x' has a row that its shape \[4, 2\] lacks"):
+        suites.read(suite(tmp_path, text))
+
+
+# -- how gradients are passed
+
+
+@pytest.mark.parametrize("container", CONTAINERS)
+def test_a_container_has_the_leaves_that_were_put_into_it(container: str) -> None:
+    held = Manner(container=container).contain([1.0, 2.0, None])
+    if container in ("generator", "dict values"):
+        held = list(held)
+    assert list(leaves(held)) == ([1.0] if container == "tensor" else [1.0, 2.0, None])
+
+
+def test_structures_are_told_apart() -> None:
+    values: dict[str, object] = {
+        "tensor": 1.0,
+        "list": [1.0, None],
+        "dict": {"a": 1.0},
+        "list of pairs": [("a", 1.0)],
+        "dict of list, list of list": {"a": [1.0], "b": [[1.0]]},
+        "tuple": (1.0, 2.0),
+    }
+    assert {name: structure(value) for name, value in values.items()} == {name: name for name in values}
+
+
+def test_repeated_ones_are_the_same_object() -> None:
+    first, second = object(), object()
+    assert Manner(listed=(0, 1, 0)).contain([first, second]) == [first, second, first]
+
+
+def test_a_manner_is_part_of_the_name_of_a_case() -> None:
+    assert Manner().describe() == ""
+    manner = Manner(container="tuple", need_clip=(True, 0), transposed=True)
+    assert manner.describe() == ", as tuple, need clip true 0, transposed"
+
+
+def test_the_suites_of_the_documentation_are_read(tmp_path: Path) -> None:
+    text = (SUITE.parent / "docs" / "parity.md").read_text(encoding="utf-8")
+    own, described, cases_ = (block.split("```")[0] for block in text.split("```toml\n")[1:])
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "suite.toml").write_text(own, encoding="utf-8")
+    np.savez(tmp_path / "gradients.npz", weight=np.ones(2, np.float32))
+    assert len(suites.read(tmp_path / "own").cases) == 2 * 3
+    (tmp_path / "cases").mkdir()
+    for name, content in (("suite.toml", described), ("cases/a.toml", cases_), ("known.toml", "")):
+        (tmp_path / name).write_text(content, encoding="utf-8")
+    found = suites.read(tmp_path)
+    assert list(found.frameworks) == ["numpy", "torch", "tensorflow", "paddle"]
+    assert [case.raises for case in found.cases] == ["", "", "ValueError"]
+
+
+# -- clip configurations
+
+ONE_LIST = "[[gradients]]\nname = 'g'\ntensors = [{ values = [3.0, 4.0] }]\n[[cases]]\ngradients = ['g']\n"
+
+
+@pytest.mark.parametrize(
+    ("config", "wanted"),
+    [
+        ('rule = "global_norm"\nthreshold = 1.0', [("clip_grad_norm_", {"max_norm": 1.0})]),
+        (
+            'rule = "global_norm"\nthreshold = 1.0\nnorm_type = inf',
+            [("clip_grad_norm_", {"max_norm": 1.0, "norm_type": float("inf")})],
+        ),
+        (
+            'rule = "global_norm"\nthreshold = 1.0\nfamily = "tensorflow"\neps = 0.0',
+            [("clip_by_global_norm", {"clip_norm": 1.0})],
+        ),
+        (
+            'rule = "global_norm"\nthreshold = 1.0\nfamily = "paddle"',
+            [("GradientClipByGlobalNorm", {"clip_norm": 1.0})],
+        ),
+        ('rule = "norm"\nthreshold = 1.0\nfamily = "tensorflow"', [("clip_by_norm", {"clip_norm": 1.0})]),
+        ('rule = "norm"\nthreshold = 1.0\nfamily = "paddle"', [("GradientClipByNorm", {"clip_norm": 1.0})]),
+        ('rule = "value"\nthreshold = 0.5', [("clip_grad_value_", {"clip_value": 0.5})]),
+        (
+            'rule = "value"\nmin = -1.0\nmax = 0.5',
+            [("clip_by_value", {"clip_value_min": -1.0, "clip_value_max": 0.5})],
+        ),
+        ('rule = "none"', [("get_total_norm", {})]),
+        (
+            'rule = "value"\nthreshold = { schedule = "cosine", start = 2.0, end = 1.0, steps = 9 }',
+            [("clip_grad_value_", {"clip_value": 2.0}), ("clip_grad_value_", {"clip_value": 1.0})],
+        ),
+        (
+            'rule = "value"\nthreshold = { schedule = "piecewise", values = [2.0, 1.0, 2.0], boundaries = [3, 4] }',
+            [("clip_grad_value_", {"clip_value": 2.0}), ("clip_grad_value_", {"clip_value": 1.0})],
+        ),
+        (
+            'rule = "value"\nthreshold = { schedule = "constant", value = 3.0 }',
+            [("clip_grad_value_", {"clip_value": 3.0})],
+        ),
+    ],
+)
+def test_a_clip_configuration_stands_for_the_calls_that_do_it(
+    tmp_path: Path, config: str, wanted: list[tuple[str, dict[str, float]]]
+) -> None:
+    (tmp_path / "clip.toml").write_text(config, encoding="utf-8")
+    found = suites.read(suite(tmp_path, ONE_LIST + "configs = ['clip.toml']"))
+    assert [(each.call_name, each.arguments) for each in found.cases] == wanted
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (
+            'rule = "norm"\nthreshold = 1.0',
+            "cases 1, configs: clip.toml: no one call does it: the family 'pytorch' has no",
+        ),
+        ('rule = "global_norm"\nthreshold = 1.0\neps = 0.5', "it has an eps of its own"),
+        ('rule = "none"\nexclude = ["*.bias"]', "choose tensors with only ="),
+        ('rule = "none"\nnonfinite = "skip"', "nonfinite = 'skip' is for training"),
+        (
+            'rule = "norm"\nthreshold = 1.0\nfamily = "paddle"\nnorm_type = 1',
+            "only PyTorch's global norm has an order other than 2",
+        ),
+        ("rule = 3", "cases.toml, cases 1, configs: clip.toml, line 1, rule: it is 3"),
+    ],
+)
+def test_a_configuration_that_no_call_does_is_refused(tmp_path: Path, config: str, message: str) -> None:
+    (tmp_path / "clip.toml").write_text(config, encoding="utf-8")
+    with pytest.raises(SuiteError) as told:
+        suites.read(suite(tmp_path, ONE_LIST + "configs = ['clip.toml']"))
+    assert message in str(told.value)
+    (tmp_path / "clip.toml").unlink()
+    with pytest.raises(SuiteError, match=r"clip\.toml cannot be read"):
+        suites.read(tmp_path)

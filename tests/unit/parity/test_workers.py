@@ -1,0 +1,398 @@
+"""No way for a worker to fail is overlooked, and faults planted in ours are found, each under its own verdict."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.parity.cases import WORKED, case, dense
+
+from unified_clip.parity.judge import oracle
+from unified_clip.parity.judge.verdict import Verdict, judge
+from unified_clip.parity.modes import DEVICE, GRAPH, HOST
+from unified_clip.parity.outcome import Failure, Outcome
+from unified_clip.parity.suite.cases import Case
+from unified_clip.parity.workers import pool
+
+RANDOM = [dense(0.01 * np.random.default_rng(seed).standard_normal(5000)) for seed in (1, 2)]
+FIRST = case(RANDOM, "clip_grad_norm_", max_norm=0.5, update=True)
+SECOND = case([*WORKED, None], "clip_by_global_norm", clip_norm=5.0)
+
+
+def worker(code: str) -> list[str]:
+    """The NumPy worker, after some code of the test's."""
+    lines = "import os, sys, time\nimport numpy as np\nimport unified_clip.numpy as uc\n"
+    lines += "from unified_clip.parity.workers import worker\nright = uc.clip_grad_norm_\n"
+    return [sys.executable, "-X", "faulthandler", "-c", f"{lines}{code}\nworker.main()", "numpy"]
+
+
+def run(code: str, mode: str = HOST, timeout: float = 60.0) -> list[Outcome | Failure]:
+    """What comes back from such a worker for FIRST and SECOND."""
+    found = pool.run(worker(code), [pool.Run(mode, each) for each in (FIRST, SECOND)], timeout)
+    return [found.results[mode, FIRST.name], found.results[mode, SECOND.name]]
+
+
+def verdicts(code: str) -> list[Verdict]:
+    """The verdicts on such a worker."""
+    return [
+        judge(each, oracle.expect(each), outcome, HOST)
+        for each, outcome in zip([FIRST, SECOND], run(code), strict=True)
+    ]
+
+
+def test_a_worker_without_a_fault_is_equal() -> None:
+    assert [verdict.kind for verdict in verdicts("")] == ["equal", "equal"]
+
+
+FAULTS = {
+    "wrong eps": "from unified_clip._core import rule\nrule.PYTORCH = rule.PADDLE",
+    "dropped tensor": "uc.clip_grad_norm_ = lambda grads, max_norm: right(grads[:-1], max_norm)",
+    "float32 accumulator": """
+def clip(grads, max_norm):
+    n = np.sqrt(sum(np.add.accumulate(g * g)[-1] for g in grads))
+    for g in grads:
+        g *= np.float32(max_norm / (n + 1e-6))
+    return n
+uc.clip_grad_norm_ = clip""",
+    "swapped results": """
+def clip(grads, max_norm):
+    norm = right(grads, max_norm)
+    grads[0][:], grads[1][:] = grads[1].copy(), grads[0].copy()
+    return norm
+uc.clip_grad_norm_ = clip""",
+    "other dtype": "uc.clip_grad_norm_ = lambda grads, max_norm: np.float64(right(grads, max_norm))",
+    "no norm": "uc.clip_grad_norm_ = lambda grads, max_norm: right(grads, max_norm) and None",
+    "step too long": "from unified_clip.parity.adapters import numpy as adapter\nadapter.LEARNING_RATE = 0.75",
+}
+
+
+SHOWS_AT = {
+    "wrong eps": ["coefficient", "tensors", "update"],
+    "dropped tensor": ["norm", "coefficient", "tensors", "update"],
+    "float32 accumulator": ["norm", "coefficient", "tensors", "update"],
+    "swapped results": ["coefficient", "tensors", "update"],
+    "other dtype": [],
+    "no norm": [],
+    "step too long": ["update"],
+}
+"""The stages at which a fault shows; none where already the form is wrong."""
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_found_at_its_stage(fault: str) -> None:
+    first, second = verdicts(FAULTS[fault])
+    assert (first.kind, second.kind) == ("different", "equal")
+    assert [stage for stage, distance in first.stages.items() if distance] == SHOWS_AT[fault]
+    assert all(stage in first.detail for stage in SHOWS_AT[fault])
+
+
+CLIP = "def clip(grads, max_norm):\n    {}\nuc.clip_grad_norm_ = clip"
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "detail"),
+    [
+        (
+            "os.abort()",
+            "crashed",
+            f"signal {signal.SIGABRT.value} (SIGABRT); its last lines: Fatal Python error: Aborted",
+        ),
+        ("sys.exit('so long')", "crashed", "exit status 1; its last lines: so long"),
+        ("os._exit(0)", "unreadable", "the worker ended without a result"),
+        ("return 'garbage'", "unreadable", "TypeError: the result holds str"),
+    ],
+)
+def test_a_worker_that_dies_is_a_verdict_on_one_case(code: str, kind: str, detail: str) -> None:
+    first, second = run(CLIP.format(code))
+    assert isinstance(first, Failure)
+    assert first.kind == kind
+    assert detail in first.detail
+    assert isinstance(second, Outcome)
+    assert judge(FIRST, oracle.expect(FIRST), first, HOST).kind == kind
+
+
+@pytest.mark.nightly
+def test_a_worker_that_hangs_is_stopped() -> None:
+    first, second = run(CLIP.format("time.sleep(60)"), timeout=4.0)
+    assert isinstance(first, Failure)
+    assert first.kind == "timed out"
+    assert isinstance(second, Outcome)
+
+
+def test_a_worker_that_dies_at_its_end_is_a_verdict_too() -> None:
+    first, second = run("import atexit\natexit.register(os.abort)")
+    assert isinstance(first, Outcome)
+    assert isinstance(second, Failure)
+    assert second.detail.startswith(f"after the last case: signal {signal.SIGABRT.value}")
+
+
+@pytest.mark.parametrize(
+    ("fault", "starts"),
+    [("os._exit(3)", 1), ("worker.run_cases = lambda *arguments: os._exit(3)", pool.STARTS)],
+    ids=["before the first case", "at every case"],
+)
+def test_a_worker_that_always_dies_is_not_started_for_ever(fault: str, starts: int, tmp_path: Path) -> None:
+    many = [case(WORKED, "clip_by_norm", clip_norm=float(limit)) for limit in range(pool.STARTS + 2)]
+    many = [dataclasses.replace(each, name=str(number)) for number, each in enumerate(many)]
+    count = f"open({str(tmp_path / 'starts')!r}, 'a').write('x')"
+    found = pool.run(worker(f"{count}\n{fault}"), [pool.Run(HOST, each) for each in many], 60.0).results
+    assert [found[HOST, each.name] for each in many] == [
+        Failure("crashed", "exit status 3; it wrote nothing to stderr")
+    ] * len(many)
+    assert (tmp_path / "starts").read_text() == "x" * starts
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("code", "detail"),
+    [
+        ("open(f'{sys.argv[3]}/0.json', 'w').write('garbage')\nos._exit(0)", "JSONDecodeError"),
+        ("open(f'{sys.argv[3]}/0.json', 'w').write('[]')\nos._exit(0)", "Error"),
+        (
+            "worker.safetensors.save = lambda path, found: path.write_bytes(b'garbage')",
+            "0.safetensors cannot be read",
+        ),
+        ("worker.safetensors.save = lambda path, found: None", "0.safetensors cannot be read"),
+        ("worker.write_json = lambda path, data: path.write_text('garbage')", "JSONDecodeError"),
+        ("worker.versions = lambda packages: []\nworker.run = lambda *arguments: None", "without a result"),
+        ("open(f'{sys.argv[3]}/worker.json', 'w').write('garbage')\nos._exit(0)", "worker.json: Expecting value"),
+    ],
+)
+def test_garbage_is_unreadable(code: str, detail: str) -> None:
+    first = run(code)[0]
+    assert isinstance(first, Failure)
+    assert first.kind == "unreadable"
+    assert detail in first.detail
+
+
+GRAPHS = """
+from unified_clip.parity.adapters import numpy as adapter_numpy
+calls = []
+def staged(self, mode, function, tensors):
+    calls.append(len(tensors))
+    {}
+    return function(tensors)
+adapter_numpy.Framework.staged = staged
+worker.check_path = lambda adapter, ops, mode: None
+worker.MOST_GRAPHS = 2
+"""
+
+
+def test_a_graph_of_several_cases_that_cannot_be_made_is_a_verdict() -> None:
+    first, second = run(GRAPHS.format("if len(calls) == 1: raise MemoryError('so large')"), GRAPH)
+    assert first == Failure("out of memory", "in one graph with 1 others: MemoryError: so large")
+    assert isinstance(second, Outcome)
+
+
+def test_a_case_that_cannot_be_in_a_graph_is_a_verdict_on_that_case() -> None:
+    first, second = run(
+        GRAPHS.format("if not any(each is None for each in tensors) or len(calls) == 1: raise ValueError('no')"), GRAPH
+    )
+    assert first == Failure("unreadable", "ValueError: no")
+    assert isinstance(second, Outcome)
+
+
+def test_what_a_worker_prints_is_no_result() -> None:
+    assert isinstance(run("print('{\"norm\": garbage')")[0], Outcome)
+
+
+def test_a_framework_that_is_not_installed_is_missing() -> None:
+    code = """
+import importlib
+def absent(name):
+    raise ModuleNotFoundError("No module named 'numpy'", name="numpy")
+importlib.import_module = absent"""
+    assert run(code) == [Failure("missing", "No module named 'numpy'")] * 2
+
+
+def test_a_worker_refuses_to_test_a_path_that_is_not_taken() -> None:
+    first = run("", mode=DEVICE)[0]  # NumPy has the host path only
+    assert isinstance(first, Failure)
+    assert "does not take what was to be run: device path" in first.detail
+
+
+# -- errors and warnings
+
+NEGATIVE = case([dense([3.0])], "clip_grad_norm_", max_norm=-1.0, raises="ValueError")
+
+
+@pytest.mark.parametrize(
+    ("fault", "detail"),
+    [
+        ("", ""),
+        ("return 1.0", "returned where ValueError was due"),
+        ("raise KeyError('negative')", "raised KeyError: 'negative' where ValueError was due"),
+        ("grads[0] *= 0\n    raise ValueError('negative')", "raised ValueError: negative, and had changed gradients"),
+    ],
+)
+def test_an_error_has_to_be_raised_before_anything_is_written(fault: str, detail: str) -> None:
+    code = CLIP.format(fault) if fault else ""
+    outcome = pool.run(worker(code), [pool.Run(HOST, NEGATIVE)], 60.0).results[HOST, NEGATIVE.name]
+    verdict = judge(NEGATIVE, oracle.expect(NEGATIVE), outcome, HOST)
+    assert (verdict.kind, verdict.detail) == ("different" if fault else "equal", detail)
+
+
+def test_an_error_that_is_not_due_is_a_difference() -> None:
+    first, second = verdicts(CLIP.format("raise ValueError('no such\\n\\nthing')"))
+    assert (first.kind, first.detail, second.kind) == ("different", "raised ValueError: no such", "equal")
+
+
+@pytest.mark.parametrize("warns", [True, False])
+def test_a_warning_has_to_be_given_where_it_is_due_and_only_there(warns: bool) -> None:
+    one = case([dense([3.0])], "clip_grad_norm_", max_norm=1.0, warns=warns)
+    for warned in (True, False):
+        clip = "import warnings, unified_clip; warnings.warn('x', unified_clip.ClipWarning); " if warned else ""
+        code = CLIP.format(f"{clip}return right(grads, max_norm)")
+        outcome = pool.run(worker(code), [pool.Run(HOST, one)], 60.0).results[HOST, one.name]
+        verdict = judge(one, oracle.expect(one), outcome, HOST)
+        assert verdict.kind == ("equal" if warned == warns else "different")
+        assert verdict.detail == ("" if warned == warns else "warned" if warned else "gave no ClipWarning")
+
+
+@pytest.mark.parametrize(
+    ("returned", "detail"),
+    [("tuple(clipped)", "returned a tuple instead of a list"), ("clipped[1:]", "1 gradients instead of 2")],
+)
+def test_another_container_or_fewer_gradients_than_are_due_are_a_difference(returned: str, detail: str) -> None:
+    one = case([dense([3.0]), dense([4.0])], "clip_by_global_norm", clip_norm=1.0)
+    code = f"""
+right = uc.clip_by_global_norm
+def clip(grads, clip_norm):
+    clipped, norm = right(grads, clip_norm)
+    return {returned}, norm
+uc.clip_by_global_norm = clip"""
+    outcome = pool.run(worker(code), [pool.Run(HOST, one)], 60.0).results[HOST, one.name]
+    assert judge(one, oracle.expect(one), outcome, HOST).detail == detail
+
+
+GLOBAL = case([dense([3.0]), dense([4.0])], "clip_by_global_norm", clip_norm=1.0)
+BELOW = case([dense([3.0]), dense([4.0])], "clip_by_global_norm", clip_norm=9.0)
+CLASS = case([dense([3.0]), dense([4.0])], "GradientClipByGlobalNorm", clip_norm=9.0)
+
+
+@pytest.mark.parametrize(
+    ("one", "code", "detail"),
+    [
+        (
+            GLOBAL,
+            "kernels.scale = lambda v, d, c, out, t: (scale(v, d, c, out, t), scale(v, d, c, v, t))",
+            "changed the gradients it was given",
+        ),
+        (BELOW, "HostPath.unchanged = lambda self: self._tensors", "returned memory of a gradient"),
+        (
+            CLASS,
+            "SameObjects.leave = lambda self, group, path: self._collect(group, [v[:] for v in path._tensors])",
+            "returned memory of a gradient",
+        ),
+        (
+            CLASS,
+            "SameObjects.leave = lambda self, group, path: self._collect(group, [v.copy() for v in path._tensors])",
+            "gradient 0 came back as another object, with a coefficient of 1",
+        ),
+    ],
+    ids=["written", "shared", "a view", "a copy"],
+)
+def test_functional_names_leave_their_input_alone(one: Case, code: str, detail: str) -> None:
+    """And share no memory with it; classes return the given object, or a new one."""
+    lines = "from unified_clip._ops import kernels\nfrom unified_clip._ops.host import HostPath\n"
+    lines += "from unified_clip._core.gradients import SameObjects\nscale = kernels.scale\n"
+    outcome = pool.run(worker(lines + code), [pool.Run(HOST, one)], 60.0).results[HOST, one.name]
+    verdict = judge(one, oracle.expect(one), outcome, HOST)
+    assert verdict.kind == "different"
+    assert detail in verdict.detail
+
+
+# -- how a worker is started
+
+
+def test_an_interpreter_of_its_own_finds_this_package_and_nothing_beside_it(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text(
+        f'#!/bin/sh\nls ${{PYTHONPATH%%:*}} > {tmp_path}/seen\nexec {sys.executable} "$@"\n', encoding="utf-8"
+    )
+    python.chmod(0o755)
+    found = pool.run(pool.command("numpy", str(python)), [pool.Run(HOST, SECOND)], 60.0)
+    assert isinstance(found.results[HOST, SECOND.name], Outcome)
+    assert (tmp_path / "seen").read_text(encoding="utf-8") == "unified_clip\n"
+
+
+def test_an_interpreter_that_is_not_there_is_missing(tmp_path: Path) -> None:
+    found = pool.run(pool.command("numpy", str(tmp_path / "python")), [pool.Run(HOST, SECOND)], 60.0)
+    failure = found.results[HOST, SECOND.name]
+    assert isinstance(failure, Failure)
+    assert failure.kind == "missing"
+    assert "cannot be started: No such file or directory" in failure.detail
+
+
+def is_running(process: int) -> bool:
+    state = Path(f"/proc/{process}/stat")
+    return state.exists() and state.read_text(encoding="utf-8").split(") ")[1][0] != "Z"
+
+
+def test_what_a_worker_has_started_is_ended_with_it(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\nsleep 60 &\necho $! > {tmp_path}/child\nwait\n", encoding="utf-8")
+    python.chmod(0o755)
+    found = pool.run(pool.command("numpy", str(python)), [pool.Run(HOST, SECOND)], 1.0)
+    failure = found.results[HOST, SECOND.name]
+    assert isinstance(failure, Failure)
+    assert failure.kind == "timed out"
+    child = int((tmp_path / "child").read_text(encoding="utf-8"))
+    assert not is_running(child)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a process has no parent there that it could lose")
+def test_a_worker_ends_when_whoever_started_it_was_killed(tmp_path: Path) -> None:
+    hangs = f"open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))\n{CLIP.format('time.sleep(60)')}"
+    starts = "import subprocess, sys; subprocess.Popen(sys.argv[1:]).wait()"
+    job, out = tmp_path / "job", tmp_path / "out"
+    job.mkdir()
+    out.mkdir()
+    pool.write_job(job, {0: pool.Run(HOST, FIRST)})
+    arguments = [*worker(hangs), str(job), str(out)]
+    safe = {**os.environ, "PYTHONSAFEPATH": "1"}  # what is installed is tested
+    with subprocess.Popen([sys.executable, "-c", starts, *arguments], env=safe) as process:
+        until = time.monotonic() + 60
+        while not (out / "worker.json").exists() and time.monotonic() < until:
+            time.sleep(0.05)
+        process.kill()
+    child = int((tmp_path / "pid").read_text(encoding="utf-8"))
+    until = time.monotonic() + 20
+    while time.monotonic() < until and is_running(child):
+        time.sleep(0.05)
+    assert not is_running(child)
+
+
+def test_results_that_something_has_cleared_away_are_a_verdict() -> None:
+    first, _ = run(CLIP.format("import shutil\n    shutil.rmtree(sys.argv[3])"))
+    assert isinstance(first, Failure)
+    assert first.kind == "crashed"
+    assert "FileNotFoundError" in first.detail
+
+
+def test_workers_end_when_the_run_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "STOP", threading.Event())
+    pool.STOP.set()
+    with pytest.raises(KeyboardInterrupt):
+        run("time.sleep(60)")
+
+
+def test_progress_is_told_of_every_result() -> None:
+    told: list[int] = []
+    pool.run(worker("time.sleep(0.3)"), [pool.Run(HOST, each) for each in (FIRST, SECOND)], 60.0, progress=told.append)
+    assert sum(told) == 2
+
+
+def test_one_worker_runs_every_mode() -> None:
+    """NumPy's refuses the device path, which ends that mode and not the one before it."""
+    found = pool.run(worker(""), [pool.Run(mode, SECOND) for mode in (HOST, DEVICE)], 60.0).results
+    assert isinstance(found[HOST, SECOND.name], Outcome)
+    assert isinstance(found[DEVICE, SECOND.name], Failure)

@@ -1,0 +1,324 @@
+"""Many files at once: which are looked at, that one bad one hurts no other, and that all are written or none."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.port import faults as port_faults
+
+from unified_clip.port import source_files
+from unified_clip.port.clip_site import Ported, Unread
+from unified_clip.port.source_files import PortError
+
+CLIPS = "import torch\n\ntorch.nn.utils.clip_grad_norm_(parameters, 1.0)\n"
+PORTED = "import torch\nimport unified_clip.torch\n\nunified_clip.torch.clip_grad_norm_(parameters, 1.0)\n"
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    for name in ("train.py", "models/net.py", "notes.txt", ".hidden/a.py", "__pycache__/b.py", "env/lib/c.py"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(CLIPS)
+    (tmp_path / "env/pyvenv.cfg").touch()
+    return tmp_path
+
+
+@pytest.fixture
+def git(project: Path) -> Callable[..., str]:
+    def run(*arguments: str) -> str:
+        command = ["git", "-C", str(project), "-c", "user.name=n", "-c", "user.email=e", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+    run("init", "-q")
+    run("add", "train.py", "models")
+    run("commit", "-qm", "all")
+    return run
+
+
+def test_of_a_directory_all_python_files_are_read_but_hidden_ones_and_environments(project: Path) -> None:
+    found = [path.relative_to(project).as_posix() for path in source_files.sources(project)]
+    assert found == ["models/net.py", "train.py"]
+
+
+def test_a_file_is_read_whatever_it_is_called(project: Path) -> None:
+    assert source_files.sources(project / "notes.txt") == [project / "notes.txt"]
+
+
+@pytest.mark.parametrize(("name", "message"), [("none", "there is no such"), ("empty", "there are no Python files")])
+def test_what_is_not_there_is_refused(tmp_path: Path, name: str, message: str) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(PortError, match=message):
+        source_files.sources(tmp_path / name)
+
+
+def test_a_file_that_cannot_be_read_is_told_and_the_others_are_ported(project: Path) -> None:
+    (project / "old.py").write_text("# clip_grad_norm_\nprint 'hello'\n")
+    (project / "bytes.py").write_bytes(b"clip_grad_norm_ = '\xff'\n")
+    (project / "gone.py").symlink_to(project / "nowhere")
+    ported, unread = source_files.port_all(source_files.sources(project))
+    assert [each.path.name for each in ported if each.sites] == ["net.py", "train.py"]
+    reasons = {each.path.name: each.reason for each in unread}
+    assert reasons["old.py"].startswith("line 2: it is Python 2; convert it first")
+    assert "it cannot be read: No such file" in reasons["gone.py"]
+    assert "cannot be decoded" in reasons["bytes.py"]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "(" * 30_000 + ")" * 30_000,
+        "not " * 30_000 + "1",
+        "+".join("1" * 30_000),
+        " and ".join("a" * 30_000),
+        "a" + ".b" * 30_000,
+        "a" + ".b" * 900,
+    ],
+    ids=["parentheses", "not", "sum", "and", "attributes", "fewer attributes"],
+)
+def test_a_file_that_is_nested_too_deep_is_told(tmp_path: Path, code: str) -> None:
+    path = tmp_path / "deep.py"
+    path.write_text(f"import torch\n\ntorch.nn.utils.clip_grad_norm_(parameters, {code})\n")
+    _, (unread,) = source_files.port_all([path])
+    assert unread.reason == "it is nested too deep to be read"
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["-" * 30_000 + "1", "1+" * 30_000 + "1", "a and " * 30_000 + "a", "(" * 300 + ")" * 300, "f" + "(1, 2)" * 30_000],
+    ids=["minus", "sum", "and", "parentheses", "calls"],
+)
+@pytest.mark.parametrize(
+    "first", ["print 'x'", "x = 0777", "type X = int"], ids=["Python 2", "octal of Python 2", "Python 3.12"]
+)
+def test_what_python_cannot_parse_may_be_too_deep_too(tmp_path: Path, first: str, code: str) -> None:
+    path = tmp_path / "deep.py"
+    path.write_text(f"{first}\nx = clip_grad_norm_({code})\n")
+    _, (unread,) = source_files.port_all([path])
+    assert unread.reason == "it is nested too deep to be read"
+
+
+def test_too_many_texts_in_a_row_are_told(tmp_path: Path) -> None:
+    path = tmp_path / "long.py"
+    texts = "    'a'  # one\n" * 5000
+    path.write_text(f"{CLIPS}x = (\n{texts})\n")
+    _, (unread,) = source_files.port_all([path])
+    assert unread.reason == "it is nested too deep to be read"
+
+
+def test_a_file_that_ends_its_process_is_told_and_no_other_is_lost(tmp_path: Path) -> None:
+    paths = [tmp_path / f"{number:03}.py" for number in range(source_files.FEW + 5)]
+    paths[3] = tmp_path / "kills.py"
+    results = list(source_files._mapped(port_faults.unless_it_kills, paths))
+    assert [each.path for each in results] == paths
+    assert [each for each in results if isinstance(each, Unread)] == [
+        Unread(paths[3], "it ends the process that reads it")
+    ]
+
+
+def test_many_files_are_ported_by_several_processes_as_few_are(tmp_path: Path) -> None:
+    counted: list[int] = []
+    for number in range(source_files.FEW + 5):
+        (tmp_path / f"{number:03}.py").write_text(CLIPS)
+    paths = source_files.sources(tmp_path)
+    many, _ = source_files.port_all(paths, advance=counted.append)
+    assert sum(counted) == len(paths)
+    assert many == source_files.port_all(paths[:20])[0] + source_files.port_all(paths[20:])[0]
+    assert {each.after for each in many} == {PORTED.encode()}
+
+
+def test_files_are_written_whole_with_the_mode_that_they_had(project: Path) -> None:
+    script = project / "train.py"
+    script.chmod(0o755)
+    ported, _ = source_files.port_all([script])
+    assert source_files.write(ported) == [script]
+    assert script.read_text() == PORTED
+    assert stat.S_IMODE(script.stat().st_mode) == 0o755
+    assert not [path for path in project.iterdir() if path.name.startswith(".train")]
+
+
+def test_a_link_stays_a_link(project: Path) -> None:
+    link = project / "link.py"
+    link.symlink_to("train.py")
+    source_files.write(source_files.port_all([link])[0])
+    assert link.is_symlink()
+    assert (project / "train.py").read_text() == PORTED
+
+
+def test_nothing_is_written_when_one_file_was_changed_meanwhile(project: Path) -> None:
+    paths = source_files.sources(project)
+    ported, _ = source_files.port_all(paths)
+    paths[-1].write_text("changed = 1\n")
+    with pytest.raises(PortError, match=r"train.py: it was changed by something else"):
+        source_files.write(ported)
+    assert paths[0].read_text() == CLIPS
+    assert [path.name for path in paths[0].parent.iterdir()] == ["net.py"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_nothing_is_written_when_a_directory_cannot_be(project: Path) -> None:
+    ported, _ = source_files.port_all(source_files.sources(project))
+    project.chmod(0o555)
+    with pytest.raises(PortError, match="nothing was changed"):
+        source_files.write(ported)
+    project.chmod(0o755)
+    assert (project / "models/net.py").read_text() == CLIPS
+
+
+def test_nothing_is_written_when_there_is_no_room(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ported, _ = source_files.port_all(source_files.sources(project))
+    beside = source_files._beside
+
+    def fail(path: Path, content: bytes) -> Path:
+        if path.name == "train.py":
+            raise OSError(28, "No space left on device", str(path))
+        return beside(path, content)
+
+    monkeypatch.setattr(source_files, "_beside", fail)
+    with pytest.raises(PortError, match=r"train.py: it cannot be written: No space left on device; nothing"):
+        source_files.write(ported)
+    assert (project / "models/net.py").read_text() == CLIPS
+    assert [path.name for path in (project / "models").iterdir()] == ["net.py"]
+
+
+def test_what_is_committed_may_be_changed(project: Path, git: Callable[..., str]) -> None:
+    source_files.check_clean(source_files.sources(project))
+
+
+def test_what_is_not_committed_is_not_changed(project: Path, git: Callable[..., str]) -> None:
+    (project / "train.py").write_text(CLIPS + "# more\n")
+    with pytest.raises(
+        PortError,
+        match=r"train.py is not committed in git, .* Commit your files, or add --force: git -C \S+ add train.py && ",
+    ):
+        source_files.check_clean(source_files.sources(project))
+    source_files.check_clean([project / "models/net.py"])
+
+
+def test_what_git_does_not_know_is_not_changed(project: Path, git: Callable[..., str]) -> None:
+    (project / "new.py").write_text(CLIPS)
+    with pytest.raises(PortError, match=r"new.py is not committed"):
+        source_files.check_clean(source_files.sources(project))
+
+
+def test_what_git_ignores_is_not_changed(project: Path, git: Callable[..., str]) -> None:
+    (project / ".gitignore").write_text("new.py\n")
+    (project / "new.py").write_text(CLIPS)
+    with pytest.raises(PortError, match=r"new.py is not committed"):
+        source_files.check_clean([project / "new.py"])
+
+
+def test_what_is_only_staged_is_not_changed(project: Path, git: Callable[..., str]) -> None:
+    (project / "train.py").write_text(CLIPS + "# more\n")
+    git("add", "train.py")
+    with pytest.raises(PortError, match=r"train.py is not committed"):
+        source_files.check_clean([project / "train.py"])
+
+
+def test_a_repository_within_another_is_asked_itself(project: Path, git: Callable[..., str]) -> None:
+    inner = project / "inner"
+    inner.mkdir()
+    (inner / "a.py").write_text(CLIPS)
+    within = ["git", "-C", str(inner), "-c", "user.name=n", "-c", "user.email=e"]
+    for arguments in (["init", "-q"], ["add", "."], ["commit", "-qm", "all"]):
+        subprocess.run([*within, *arguments], check=True)
+    source_files.check_clean([inner / "a.py"])
+    (inner / "a.py").write_text(CLIPS + "# more\n")
+    with pytest.raises(PortError, match=r"a.py is not committed"):
+        source_files.check_clean([inner / "a.py"])
+
+
+def test_without_git_nothing_is_changed(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(project))
+    with pytest.raises(PortError, match="git is not installed"):
+        source_files.check_clean(source_files.sources(project))
+
+
+@pytest.mark.parametrize("error", [OSError(1, "Operation not permitted", "net.py"), KeyboardInterrupt()])
+def test_what_was_replaced_is_put_back_when_another_file_cannot_be(
+    project: Path, error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = source_files.sources(project)
+    ported, _ = source_files.port_all(paths)
+    replace, replaced = Path.replace, []
+
+    def fail(made: Path, path: Path) -> Path:
+        replaced.append(path.name)
+        if replaced == ["net.py", "train.py"]:
+            raise error
+        return replace(made, path)
+
+    monkeypatch.setattr(Path, "replace", fail)
+    with pytest.raises(PortError if isinstance(error, OSError) else KeyboardInterrupt):
+        source_files.write(ported)
+    assert replaced[0] == "net.py"
+    assert [path.read_text() for path in paths] == [CLIPS, CLIPS]
+    assert not list(project.rglob(".*.py.*"))
+
+
+def test_an_interrupt_before_anything_is_replaced_leaves_nothing_behind(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ported, _ = source_files.port_all(source_files.sources(project))
+    beside = source_files._beside
+
+    def fail(path: Path, content: bytes) -> Path:
+        if path.name == "train.py":
+            raise KeyboardInterrupt
+        return beside(path, content)
+
+    monkeypatch.setattr(source_files, "_beside", fail)
+    with pytest.raises(KeyboardInterrupt):
+        source_files.write(ported)
+    assert not list(project.rglob(".*.py.*"))
+
+
+def test_a_link_to_a_file_that_is_there_too_is_not_read_twice(project: Path) -> None:
+    (project / "again.py").symlink_to("train.py")
+    assert [path.name for path in source_files.sources(project)] == ["net.py", "train.py"]
+
+
+def test_a_pipe_is_not_read(project: Path) -> None:
+    os.mkfifo(project / "pipe.py")
+    assert "pipe.py" not in [path.name for path in source_files.sources(project)]
+
+
+def test_what_is_in_no_repository_is_not_changed(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(
+        PortError, match=r"net.py is not in a git repository, .* or add --force: git -C \S+/models init$"
+    ):
+        source_files.check_clean(source_files.sources(project))
+    monkeypatch.chdir(project)
+    with pytest.raises(PortError, match=r"train.py is not in a git repository, .* or add --force: git init$"):
+        source_files.check_clean([Path("train.py")])
+
+
+def test_a_repository_without_a_commit_is_named_as_that(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(project)
+    subprocess.run(["git", "init", "-q"], check=True)
+    with pytest.raises(PortError, match=r"The git repository of train.py has no commit yet") as caught:
+        source_files.check_clean([Path("train.py")])
+    advice = str(caught.value).partition("or add --force: ")[2]
+    assert advice == "git add -A && git commit -m 'Before porting'"
+    identity = "GIT_AUTHOR_NAME=n GIT_AUTHOR_EMAIL=e GIT_COMMITTER_NAME=n GIT_COMMITTER_EMAIL=e"
+    subprocess.run(f"export {identity}; {advice}", shell=True, check=True, capture_output=True)
+    source_files.check_clean([Path("train.py")])
+
+
+def test_a_repository_that_git_does_not_read_is_reported_with_its_reason(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(project)
+    (project / ".git").write_text("gitdir: absent\n")
+    with pytest.raises(PortError, match=r"^git cannot read the repository of train.py: fatal: .*absent"):
+        source_files.check_clean([Path("train.py")])
+
+
+def test_files_without_a_clip_hold_no_content(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("x = 1\n")
+    assert source_files.port_all([tmp_path / "a.py"])[0] == [Ported(tmp_path / "a.py", b"", b"")]

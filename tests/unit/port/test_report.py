@@ -1,0 +1,313 @@
+"""The report of ported code: what it says of each clip, once, in text and JSON; where it can be written and read."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from support.port.sites import CLIP, MINE, PADDLE, TORCH, VALUE, as_data, at_run_time, everything, site
+
+from unified_clip import ClipConfig
+from unified_clip.port import catalog
+from unified_clip.port.clip_site import Meaning, Ported, Unread
+from unified_clip.port.report import build, model, terminal
+
+DOCS = Path(__file__).parents[3] / "docs"
+
+
+def only(*sites: Any, **options: Any) -> Any:
+    """The data of a report of one file with these clips."""
+    return as_data([Ported(Path("a.py"), b"before", b"after", sites)], **options)
+
+
+def the_clip(data: Any) -> Any:
+    ((clip,),) = [file["clips"] for file in data["files"]]
+    return clip
+
+
+# -- what is said of a clip
+
+
+def test_a_clip_that_keeps_its_rule_differs_by_rounding_and_by_what_the_native_gets_wrong() -> None:
+    data = only(site(TORCH, CLIP, becomes=MINE, after=CLIP))
+    clip = the_clip(data)
+    assert (clip["same"], clip["comparison"]) == (True, None)
+    assert clip["difference"] == "The same rule, and the same numbers but for rounding."
+    told = {data["known"][number - 1]["when"]: data["known"][number - 1]["by"] for number in clip["known"]}
+    assert told["16-bit gradients: norm and coefficient are rounded to 16 bits"] == "0.34 %"
+    assert told["gradients given instead of parameters: nothing happens, in silence"] == "it gives no warning"
+    assert data["rounding"] == 1e-5
+    assert clip["becomes_known"] == []
+
+
+def test_a_clip_whose_rule_changes_says_what_and_by_how_much_on_examples() -> None:
+    data = only(site("paddle.nn.ClipGradByGlobalNorm", PADDLE, becomes=TORCH, after=CLIP))
+    clip = the_clip(data)
+    assert clip["same"] is False
+    assert "(at the threshold): same total norm; after lands 1e-06 lower" in clip["difference"]
+    (comparison,) = data["comparisons"]
+    assert comparison["differences"] == [{"about": "eps", "before": "0", "after": "1e-06"}]
+    assert (comparison["before"], comparison["after"]) == (clip["meaning"], clip["becomes_meaning"])
+    distances = [each["distance"] for each in comparison["compared"]]
+    assert distances[0] == 0
+    assert distances[1] == pytest.approx(1e-6, rel=0.1)
+    assert clip["becomes_known"]
+
+
+def test_a_threshold_that_is_known_at_run_time_is_named_and_worked_as_1() -> None:
+    data = only(site(TORCH, at_run_time("args.clip"), becomes=MINE, after=at_run_time("args.clip")))
+    assert the_clip(data)["same"] is True
+    (meaning,) = data["meanings"]
+    assert meaning["threshold"] == "args.clip"
+    assert "c being args.clip. That" in meaning["sentences"][0]
+    assert meaning["worked"][1]["of"] == "gradients of norm 1 (at the threshold)"
+    assert "worked with 1 for args.clip, which is only known at run time:" in terminal.as_text(data)
+
+
+def test_bounds_that_are_known_at_run_time_are_both_named() -> None:
+    (meaning,) = only(site("tensorflow.clip_by_value", Meaning(VALUE.config, "low, high")))["meanings"]
+    assert meaning["sentences"][0] == "Every element is moved into [low, high]; NaN stays NaN."
+
+
+@pytest.mark.parametrize(("before", "after"), [("a", "b"), ("a", ""), ("", "b")])
+def test_a_threshold_that_is_another_expression_is_not_the_same(before: str, after: str) -> None:
+    clip = the_clip(only(site(TORCH, at_run_time(before), becomes=MINE, after=at_run_time(after))))
+    assert clip["same"] is False
+    assert f"The threshold was {before or 1}, and is {after or 1}." in clip["difference"]
+
+
+def test_what_was_not_rewritten_has_no_difference() -> None:
+    clip = the_clip(only(site(TORCH, CLIP, verdict="flagged", reason="no step is in sight")))
+    assert (clip["same"], clip["difference"], clip["becomes_meaning"]) == (None, "", None)
+    assert clip["known"]
+
+
+def test_what_clips_no_gradients_gets_nothing_wrong() -> None:
+    data = only(site("tensorflow.clip_by_value", VALUE, verdict="left", reason="no gradient"))
+    clip = the_clip(data)
+    assert (clip["measured_as"], clip["known"], data["known"]) == ("", [], [])
+    assert "does:" not in terminal.as_text(data)
+
+
+def test_what_has_no_meaning_here_is_told_with_its_reason_alone() -> None:
+    data = only(site("tensorflow.clip_by_average_norm", None, verdict="flagged", reason="by norm / size"))
+    assert (the_clip(data)["meaning"], data["meanings"]) == (None, [])
+    assert "why: by norm / size" in terminal.as_text(data)
+
+
+# -- counts, and what to do
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "options", "headline", "next_"),
+    [
+        ([], {}, "1 file read, 0 clips found.", "There is nothing to do."),
+        (["left"], {}, "1 clip found: 0 rewritten, 0 flagged, 1 left.", "There is nothing to do."),
+        (["flagged"], {}, "0 rewritten, 1 flagged", "Next: write by hand what is flagged."),
+        (
+            ["rewritten"], {}, "1 rewritten, 0 flagged",
+            "Next: look at the changes with --diff, and make them with --write.",
+        ),
+        (["rewritten"], {"written": True}, "1 rewritten", "Next: look at what is to be checked, and run the tests."),
+        (
+            ["rewritten", "flagged"], {"written": True}, "2 clips found: 1 rewritten, 1 flagged, 0 left.",
+            "Next: write by hand what is flagged; then look at what is to be checked, and run the tests.",
+        ),
+        (
+            [], {"unread": [Unread(Path("b.py"), "line 1: invalid syntax")]},
+            "0 clips found; 1 file could not be read.", "Next: mend what could not be read.",
+        ),
+    ],
+)  # fmt: skip
+def test_the_counts_come_with_what_to_do(
+    verdicts: list[Any], options: dict[str, Any], headline: str, next_: str
+) -> None:
+    sites = [site(TORCH, CLIP, verdict=verdict) for verdict in verdicts]
+    after = b"after" if "rewritten" in verdicts else b"before"
+    data = as_data([Ported(Path("a.py"), b"before", after, sites)], **options)
+    assert headline in data["headline"]
+    assert data["next"] == next_
+    assert terminal.as_text(data).endswith(f"{data['headline']}\n{next_}\n")
+
+
+REST = "port the rest of the {} code to PyTorch by hand (layers, optimizer, training step)"
+
+
+@pytest.mark.parametrize(
+    ("functions", "options", "next_"),
+    [
+        (
+            ["paddle.nn.utils.clip_grad_norm_"], {"written": True},
+            f"Next: {REST.format('Paddle')}; then look at what is to be checked, and run the tests.",
+        ),
+        (
+            ["keras.optimizers.Adam(clipnorm=)", "tensorflow.clip_by_norm", TORCH], {"written": True},
+            f"Next: {REST.format('Keras and TensorFlow')}; then look at what is to be checked, and run the tests.",
+        ),
+        (
+            ["tensorflow.clip_by_norm"], {},
+            f"Next: look at the changes with --diff, and make them with --write; then {REST.format('TensorFlow')}.",
+        ),
+        (
+            ["paddle.nn.utils.clip_grad_norm_"], {"written": True, "target": "drop-in"},
+            "Next: look at what is to be checked, and run the tests.",
+        ),
+    ],
+)  # fmt: skip
+def test_code_around_a_rewritten_clip_is_still_to_be_ported(
+    functions: list[str], options: dict[str, Any], next_: str
+) -> None:
+    assert only(*(site(name, CLIP, becomes=MINE, after=CLIP) for name in functions), **options)["next"] == next_
+
+
+def test_every_package_whose_clips_are_read_has_a_title_or_is_for_pytorch() -> None:
+    assert build.TITLES.keys() | {"torch", "apex"} == catalog.FRAMEWORKS
+
+
+def test_files_in_which_there_is_no_clip_are_counted_and_not_listed() -> None:
+    data = as_data([Ported(Path("a.py"), b"x", b"x"), Ported(Path("b.py"), b"x", b"x", [site(TORCH, CLIP)])])
+    assert (data["summary"]["files"], [file["path"] for file in data["files"]]) == (2, ["b.py"])
+
+
+# -- text
+
+
+def test_the_text_has_everything_of_each_clip() -> None:
+    text = terminal.as_text(everything())
+    assert "src/train.py\n  12:4  rewritten  torch.nn.utils.clip_grad_norm_ -> unified_clip.torch.clip" in text
+    assert "\n      torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n" in text
+    assert "does: One norm n over all gradients" in text
+    assert "gradients of norm 10 (above the threshold): the norm of all becomes 0.9999999" in text
+    assert "\n          eps: 0 -> 1e-06\n" in text
+    assert (
+        "paddle.fluid.clip.GradientClipByGlobalNorm, measured as paddle.nn.ClipGradByGlobalNorm, gets wrong: [" in text
+    )
+    assert "why: an optimizer's own clip\n" in text
+    assert "write:\n          for each in optimizers:\n              clip.attach_to(each)  # a long line a" in text
+    assert "src/broken.py could not be read: line 3: invalid syntax\n" in text
+
+
+def test_what_was_told_is_referred_to() -> None:
+    text = terminal.as_text(everything())
+    assert text.count("That is PyTorch's rule") == 2  # for 1, and for args.clip
+    assert text.count("    does: as at src/train.py:12:4\n") == 1
+    assert text.count("    check: the learning rate, since") == 1
+    assert text.count("    check: as at src/train.py:12:4\n") == 1
+    assert text.count("    differs: The same rule, and the same numbers but for rounding.\n") == 3  # it is short
+    known = re.findall(r"^  \[\d+\] (.*)$", text, re.MULTILINE)
+    assert known
+    assert len(set(known)) == len(known)
+
+
+def test_the_text_of_a_thousand_clips_stays_short() -> None:
+    sites = [dataclasses.replace(site(TORCH, CLIP, becomes=MINE, after=CLIP), line=line) for line in range(1000)]
+    lines = terminal.as_text(only(*sites)).splitlines()
+    assert len(lines) < 1000 * 5 + 40
+    assert max(map(len, lines)) < 400
+
+
+def test_numbers_in_a_row_are_a_span() -> None:
+    assert terminal.spans([7, 1, 2, 3, 9, 10]) == ["1-3", "7", "9-10"]
+
+
+def test_a_terminal_gets_colours_and_a_file_none(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal.show(everything())
+    plain = capsys.readouterr().out
+    assert plain == terminal.as_text(everything())
+    assert "\x1b" not in plain
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "60")
+    terminal.show(everything())
+    coloured = capsys.readouterr().out
+    assert "\x1b[1;31mflagged" in coloured
+    lines = re.sub(r"\x1b\[[\d;]*m", "", coloured).splitlines()
+    assert "          eps: 0 -> 1e-06" in lines
+    assert sum("a long line " * 11 in line for line in lines) == 1  # code is not broken
+    assert all(len(line) <= 60 for line in lines if "clip_grad_norm_(" not in line and "a long line" not in line)
+
+
+# -- JSON
+
+
+def test_the_published_schema_is_that_of_the_models() -> None:
+    assert (DOCS / "port.schema.json").read_text(encoding="utf-8") == model.text(), "run what published.py says"
+
+
+def test_reports_fit_the_published_schema_and_hold_nothing_else() -> None:
+    data = everything()
+    schema = json.loads(model.text())
+    jsonschema.Draft202012Validator.check_schema(schema)
+    jsonschema.validate(data, schema)
+    described = model.Report.model_validate(data).model_dump(mode="json")
+    assert described == data
+
+
+def test_what_json_cannot_write_is_a_string() -> None:
+    off = Meaning(ClipConfig(rule="global_norm", threshold=math.inf))
+    data = only(site(TORCH, CLIP, becomes=MINE, after=off), site("tensorflow.clip_by_norm", CLIP))
+    assert "inf" in [each["size"] for each in data["known"]]
+    assert json.loads(json.dumps(data, allow_nan=False)) == data
+
+
+# -- files
+
+
+@pytest.mark.parametrize("name", ["port.txt", "port.json", "PORT.HTML"])
+def test_a_report_is_written_by_its_suffix(tmp_path: Path, name: str) -> None:
+    build.write(tmp_path / name, everything())
+    text = (tmp_path / name).read_text(encoding="utf-8")
+    assert text.startswith({"t": "src/train.py", "j": "{", "H": "<!doctype html>"}[name.partition(".")[2][0]])
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("port.md", "a report ends in .txt, .json, .html; name it so"),
+        ("port", "a report ends in .txt, .json, .html"),
+        ("no/such/port.txt", "there is no directory"),
+        ("a.json", "it is a directory; name another file"),
+    ],
+)
+def test_a_report_that_cannot_be_written_is_refused_before_any_work(tmp_path: Path, name: str, said: str) -> None:
+    (tmp_path / "a.json").mkdir()
+    with pytest.raises(build.ReportError, match=re.escape(said)):
+        build.writer(tmp_path / name)
+
+
+def test_a_file_that_may_not_be_written_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "write_text", refuse)
+    with pytest.raises(build.ReportError, match=r"port\.txt cannot be written: Permission denied; name another file"):
+        build.write(tmp_path / "port.txt", everything())
+
+
+def test_a_report_is_read_as_it_was_written(tmp_path: Path) -> None:
+    build.write(tmp_path / "port.json", everything())
+    assert build.read(tmp_path / "port.json") == everything()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "cannot be read: No such file or directory"),
+        ("{", "is no report of ported code: Expecting"),
+        ("[]", "is no report of ported code: Input should be"),
+        ('{"version": 2}', "is no report of ported code: version: Input should be 1"),
+    ],
+)
+def test_a_file_that_is_no_report_is_refused(tmp_path: Path, text: str | None, said: str) -> None:
+    if text is not None:
+        (tmp_path / "port.json").write_text(text, encoding="utf-8")
+    with pytest.raises(build.ReportError, match=re.escape(said)) as refused:
+        build.read(tmp_path / "port.json")
+    assert "give a file that `unified-clip port --report port.json` wrote" in str(refused.value)

@@ -1,0 +1,138 @@
+"""What is known of the frameworks' own functions, in the package: found by any spelling, and as the suite lists it."""
+
+from __future__ import annotations
+
+import json
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import pytest
+
+from unified_clip.parity.known import measure
+from unified_clip.port import catalog
+from unified_clip.port.report import differences
+
+SUITE = Path(__file__).parents[3] / "parity" / "known.toml"
+FUNCTIONS = [function for functions in differences.MEASURED.values() for function in functions]
+
+
+@pytest.mark.parametrize(
+    ("name", "measured"),
+    [
+        *((function, function) for function in FUNCTIONS),
+        ("torch.nn.utils.clip_grad_norm", "torch.nn.utils.clip_grad_norm_"),
+        ("torch.nn.utils.clip_grad.clip_grad_norm", "torch.nn.utils.clip_grad_norm_"),
+        ("torch.nn.utils.clip_grad.clip_grad_norm_", "torch.nn.utils.clip_grad_norm_"),
+        ("tensorflow.clip_by_norm", "tf.clip_by_norm"),
+        ("tensorflow.compat.v1.clip_by_global_norm", "tf.clip_by_global_norm"),
+        ("tensorflow.global_norm", "tf.linalg.global_norm"),
+        ("keras.optimizers.Adam(clipnorm=)", "tf.clip_by_norm"),
+        ("tensorflow.keras.optimizers.SGD(global_clipnorm=)", "tf.clip_by_global_norm"),
+        ("tensorflow.keras.optimizers.legacy.SGD(clipvalue=)", "tf.clip_by_value"),
+        ("tf.contrib.layers.optimize_loss", "tf.clip_by_global_norm"),
+        ("tf.contrib.estimator.clip_gradients_by_norm", "tf.clip_by_global_norm"),
+        ("tf_slim.learning.create_train_op", "tf.clip_by_norm"),
+        ("tf_slim.training.clip_gradient_norms_fn", "tf.clip_by_norm"),
+        ("tf_agents.utils.eager_utils.clip_gradient_norms", "tf.clip_by_norm"),
+        ("paddle.nn.clip.ClipGradByNorm", "paddle.nn.ClipGradByNorm"),
+        ("paddle.fluid.clip.GradientClipByGlobalNorm", "paddle.nn.ClipGradByGlobalNorm"),
+        ("paddle.nn.clip.GradientClipByNorm", "paddle.nn.ClipGradByNorm"),
+        ("paddle.fluid.dygraph_grad_clip.GradClipByValue", "paddle.nn.ClipGradByValue"),
+        ("paddle.fluid.layers.clip_by_norm", "paddle.nn.ClipGradByNorm"),
+        ("paddle.nn.clip.clip_by_norm", "paddle.nn.ClipGradByNorm"),
+    ],
+)
+def test_every_spelling_of_a_function_is_the_one_that_was_measured(name: str, measured: str) -> None:
+    assert differences.measured_as(name) == measured
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "unified_clip.torch.clip_grad_norm_",
+        "accelerate.Accelerator.clip_grad_norm_",
+        "tensorflow.clip_by_average_norm",
+        "paddle.fluid.clip.set_gradient_clip",  # which had an effect, where Paddle's newer one has none
+        "paddle.fluid.clip.ErrorClipByValue",
+        "paddle.nn.clip.ClipGradBase",
+        "optax.adaptive_grad_clip",
+    ],
+)
+def test_what_was_not_measured_is_like_nothing_that_was(name: str) -> None:
+    assert differences.measured_as(name) == ""
+
+
+UNMEASURED = {
+    "Tensor.clamp_",
+    "apex.contrib.clip_grad.clip_grad_norm_",
+    "jax.example_libraries.optimizers.clip_grads",
+    "jax.numpy.clip",
+    "keras.ops.clip",
+    "keras.optimizers.clip_norm",
+    "numpy.clip",
+    "tf.keras.backend.clip",
+    "torch.clamp",
+    "optax.adaptive_grad_clip",
+    "optax.clip_by_block_rms",
+    "optax.per_example_global_norm_clip",
+    "paddle.clip",
+    "paddle.nn.clip.ClipGradBase",
+    "paddle.incubate.distributed.models.moe.ClipGradForMOEByGlobalNorm",
+    "paddle.fluid.clip.ErrorClipByValue",
+    "paddle.fluid.clip.append_gradient_clip_ops",
+    "paddle.fluid.clip.set_gradient_clip",
+    "tf.clip_by_average_norm",
+}
+
+
+def test_what_is_found_in_source_was_measured_or_is_named_here() -> None:
+    found = {native.name for native in catalog.natives().values()}
+    assert {name for name in found if not differences.measured_as(name)} == UNMEASURED
+
+
+def test_every_entry_of_the_suite_is_about_a_function_here() -> None:
+    for known in measure.read(SUITE):
+        assert any(fnmatchcase(function, known.function) for function in differences.MEASURED[known.framework]), known
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_what_is_known_of_a_function_is_what_the_suite_lists_of_it(function: str) -> None:
+    told = {(known.when, known.why, known.kind) for known in differences.of(function)}
+    listed = {
+        (known.title, known.reason, known.kind)
+        for known in measure.read(SUITE)
+        if known.framework in differences.MEASURED
+        and function in differences.MEASURED[known.framework]
+        and fnmatchcase(function, known.function)
+    }
+    assert told == listed
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_what_has_a_size_comes_first(function: str) -> None:
+    sized = [known.size is not None for known in differences.of(function)]
+    assert sized == sorted(sized, reverse=True)
+
+
+def test_sizes_are_in_words() -> None:
+    by = {known.when: (known.size, known.by) for known in differences.of("tf.clip_by_norm")}
+    assert by["an embedding's repeated rows, which are not summed"] == (0.378, "38 %")
+    assert by["gradients below the limit become inf"] == ("inf", "inf or NaN")
+    assert by["gradients below the limit are changed"] == (1.81e-07, "1.8e-07")
+
+
+@pytest.mark.parametrize("function", ["torch.nn.utils.clip_grad_value_", "paddle.nn.ClipGradByValue", "optax.clip"])
+def test_what_takes_no_norm_has_none_that_is_wrong(function: str) -> None:
+    assert not [known.when for known in differences.of(function) if "norm" in known.when.replace("(name", "")]
+
+
+def test_the_file_is_that_of_the_suite(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--known", str(SUITE)]
+    assert differences.main([*arguments, "--check"]) == 0
+    stale = tmp_path / "differences.json"
+    stale.write_text(differences.FILE.read_text(encoding="utf-8").replace("0.34 %", "0.35 %"), encoding="utf-8")
+    assert differences.main([*arguments, "--check", "--file", str(stale)]) == 1
+    assert "differences.json is stale; run python -m" in capsys.readouterr().err
+    assert differences.main([*arguments, "--file", str(stale)]) == 0
+    assert json.loads(stale.read_text(encoding="utf-8")) == json.loads(differences.FILE.read_text(encoding="utf-8"))

@@ -1,0 +1,146 @@
+"""Ported code in the page of a parity report, and in a page of its own."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.parity.cases import suite
+from support.parity.runs import as_it_should_be, run
+from support.port.sites import as_data, everything
+
+from unified_clip import cli
+from unified_clip.parity.report import build as parity_report
+from unified_clip.parity.report import page
+from unified_clip.port.clip_site import Ported
+from unified_clip.port.report import build
+
+ONE_CASE = """
+[[gradients]]
+name = "five"
+tensors = [{ values = [3.0, 4.0] }]
+[[cases]]
+gradients = ["five"]
+calls = [{ call = "get_total_norm" }]
+"""
+NUMPY = "[frameworks.numpy]\nmodes = ['host']"
+
+
+@pytest.fixture(scope="module")
+def parity(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The data of a parity report."""
+    return parity_report.as_data(run(tmp_path_factory.mktemp("parity"), as_it_should_be))
+
+
+def rows(html: str) -> list[str]:
+    body = html.partition('<table class="known" id="clips">')[2].partition("</table></div>")[0]
+    return re.findall(r"<tr><td>.*?</tr>", body, re.DOTALL)
+
+
+def test_the_page_of_a_parity_report_has_a_section_if_a_report_was_given(parity: Any) -> None:
+    html = page.render(parity, ported=everything())
+    assert '<a href="#ported">Ported code</a>' in html
+    assert '<section id="ported"' in html
+    assert "ported" not in page.render(parity).partition("<body>")[2]
+
+
+def test_flagged_clips_come_first_and_left_ones_last(parity: Any) -> None:
+    for html in (page.render(parity, ported=everything()), page.render_ported(everything())):
+        verdicts = re.findall(r'class="chip (\w+)"', "".join(rows(html)))
+        assert verdicts == ["flagged", "rewritten", "rewritten", "rewritten", "rewritten", "left"]
+
+
+def test_a_row_has_all_of_its_clip() -> None:
+    flagged, first, *_ = rows(page.render_ported(everything()))
+    assert "<code>src/old.py:9:4</code>" in flagged
+    assert "an optimizer&#39;s own clip" in flagged
+    assert "<code>for each in optimizers:\n    clip.attach_to(each)  # a long line a" in flagged
+    assert re.search(r"measured as tf.clip_by_norm, gets wrong: <a href=\"#native-\d+\">\d+-\d+</a>", flagged)
+    assert "<code>torch.nn.utils.clip_grad_norm_</code> → <code>unified_clip.torch.clip_grad_norm_</code>" in first
+    assert "The same rule, and the same numbers but for rounding." in first
+    assert "Check: the learning rate" in first
+
+
+def test_every_link_leads_somewhere(parity: Any) -> None:
+    for html in (page.render(parity, ported=everything()), page.render_ported(everything())):
+        assert set(re.findall(r'href="#([^"]+)"', html)) <= set(re.findall(r' id="([^"]+)"', html))
+
+
+def test_the_page_says_what_clips_do_and_what_natives_get_wrong() -> None:
+    html = page.render_ported(everything())
+    assert "c being args.clip. That is PyTorch&#39;s rule" in html
+    assert "Worked with 1 for <code>args.clip</code>" in html
+    assert "<td>the norm of all becomes 0.9999999</td>" in html
+    assert "eps: 0 → 1e-06." in html
+    assert "same total norm; after lands 1e-06 lower</li>" in html
+    assert "16-bit gradients: norm and coefficient are rounded to 16 bits (0.34 %)" in html
+    assert '<b class="problem">src/broken.py</b> could not be read: line 3: invalid syntax' in html
+
+
+def test_nothing_found_is_said(parity: Any) -> None:
+    html = page.render(parity, ported=as_data([Ported(Path("a.py"), b"x", b"x")]))
+    assert "<p>1 file read, 0 clips found. There is nothing to do.</p>" in html
+    assert rows(html) == []
+
+
+def test_the_page_needs_nothing_but_itself() -> None:
+    assert not re.findall(r"""(?:src|href)=["'](?!#|data:,)|url\(|@import|https?:""", page.render_ported(everything()))
+
+
+def test_what_comes_from_source_cannot_become_html() -> None:
+    html = page.render_ported(everything('"><img src=x onerror=alert(1)>'))
+    assert "<img" not in html
+    assert html.count("&lt;img src=x") > 8
+
+
+def test_the_command_takes_a_report_into_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    where = suite(tmp_path, ONE_CASE, frameworks=NUMPY)
+    arguments = ["parity", "--suite", str(where), "--out", str(tmp_path / "out"), "--ported"]
+    (tmp_path / "other.json").write_text(json.dumps({"version": 1}), encoding="utf-8")
+    assert cli.main([*arguments, str(tmp_path / "other.json")]) == 2
+    assert "other.json is no report of ported code: target: Field required" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+    build.write(tmp_path / "port.json", everything())
+    assert cli.main([*arguments, str(tmp_path / "port.json")]) == 0
+    assert len(rows((tmp_path / "out" / "index.html").read_text(encoding="utf-8"))) == 6
+
+
+# -- in a browser
+
+
+@pytest.fixture(params=["alone", "in the parity report"])
+def opened(browser: Any, parity: Any, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Any]:
+    """A page with everything, from the disk; no script of it has failed at the end."""
+    html = page.render_ported(everything()) if request.param == "alone" else page.render(parity, ported=everything())
+    (tmp_path / "index.html").write_text(html, encoding="utf-8")
+    browser.get((tmp_path / "index.html").as_uri())
+    yield browser
+    assert browser.get_log("browser") == []
+
+
+def test_links_lead_to_what_they_name(opened: Any) -> None:
+    (link, *_) = [each for each in opened.find_elements("css selector", "#clips a") if "-" in each.text]
+    link.click()
+    target = opened.execute_script("return document.querySelector(':target').getBoundingClientRect().top")
+    assert 0 <= target < opened.execute_script("return innerHeight")
+
+
+def test_headings_cells_and_regions_have_names(opened: Any) -> None:
+    assert opened.execute_script("return document.querySelectorAll('th:not([scope])').length") == 0
+    unnamed = "return [...document.querySelectorAll('a, pre, [role=region]')].filter((e) => !e.textContent.trim())"
+    assert opened.execute_script(unnamed) == []
+
+
+def test_nothing_is_wider_than_the_screen(opened: Any) -> None:
+    box = "const box = document.querySelector('#clips').parentElement; return box.scrollWidth - box.clientWidth"
+    assert opened.execute_script(box) == 0
+    metrics = {"width": 360, "height": 740, "deviceScaleFactor": 1, "mobile": True}
+    opened.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    try:
+        assert opened.execute_script("return document.documentElement.scrollWidth") <= 360
+    finally:
+        opened.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})

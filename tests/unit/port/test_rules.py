@@ -1,0 +1,372 @@
+"""The rules of docs/port.md about names, meanings, gradients and form: a few lines, and what becomes of them."""
+
+from __future__ import annotations
+
+import pytest
+from support.port.snippets import KERAS, PADDLE, TAPE, ported, verdicts, with_lines
+
+from unified_clip.port.clip_site import Target
+
+# -- names
+
+
+@pytest.mark.parametrize(
+    ("imports", "call", "after"),
+    [
+        ("import torch", "torch.nn.utils.clip_grad_norm_", "unified_clip.torch.clip_grad_norm_"),
+        ("import torch as t", "t.nn.utils.clip_grad_norm_", "unified_clip.torch.clip_grad_norm_"),
+        ("from torch import nn", "nn.utils.clip_grad_norm_", "unified_clip.torch.clip_grad_norm_"),
+        ("import torch.nn.utils as u", "u.clip_grad_norm_", "unified_clip.torch.clip_grad_norm_"),
+        ("import torch\nu = torch.nn.utils", "u.clip_grad_norm_", "unified_clip.torch.clip_grad_norm_"),
+        ("from torch.nn.utils import clip_grad_norm_ as c", "c", "c"),
+        ("from torch.nn.utils.clip_grad import clip_grad_norm_", "clip_grad_norm_", "clip_grad_norm_"),
+    ],
+)
+def test_a_name_is_known_by_what_is_imported(imports: str, call: str, after: str) -> None:
+    text, (site,) = ported(f"{imports}\n{call}(p, 1.0)\n")
+    assert site.verdict == "rewritten"
+    assert text.splitlines()[-1] == f"{after}(p, 1.0)"
+    assert "unified_clip.torch" in text
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from .utils import clip_grad_norm_\nclip_grad_norm_(p, 1.0)\n",
+        "def clip_grad_norm_(p, c): pass\nclip_grad_norm_(p, 1.0)\n",
+        "import numpy as tf\ntf.clip_by_norm(g, 1.0)\n",
+        "def f(tf):\n    tf.clip_by_norm(g, 1.0)\n",
+        "import torch\n# torch.nn.utils.clip_grad_norm_(p, 1.0)\n'torch.nn.utils.clip_grad_norm_'\n",
+    ],
+)
+def test_what_is_called_alike_is_something_else(source: str) -> None:
+    assert ported(source) == (source, [])
+
+
+def test_what_a_module_hands_on_it_hands_on_still() -> None:
+    source = "from torch.nn.utils import clip_grad_norm_\n__all__ = ['clip_grad_norm_']\nclip_grad_norm_(p, 1.0)\n"
+    assert ported(source)[0] == source.replace("torch.nn.utils", "unified_clip.torch")
+
+
+def test_an_import_that_something_else_uses_too_stays() -> None:
+    source = "from torch.nn.utils import clip_grad_norm_\nx = isinstance(f, clip_grad_norm_)\nclip_grad_norm_(p, 1.0)\n"
+    text, _ = ported(source)
+    assert text.startswith("from torch.nn.utils import clip_grad_norm_\n")
+    assert text.endswith("unified_clip.torch.clip_grad_norm_(p, 1.0)\n")
+
+
+def test_where_an_import_may_fail_ours_may_too() -> None:
+    source = """\
+    try:
+        import torch
+    except ImportError:
+        torch = None
+
+    def clip(p):
+        torch.nn.utils.clip_grad_norm_(p, 1.0)
+    """
+    text, _ = ported(source)
+    assert text.startswith(
+        "try:\n    import torch\n    import unified_clip.torch\nexcept ImportError:\n    torch = None\n"
+    )
+
+
+def test_a_name_that_is_something_else_where_an_import_fails_is_flagged() -> None:
+    attempt = "try:\n    from torch.nn.utils import clip_grad_norm_ as c\n"
+    source = attempt + "except ImportError:\n    from mine import c\nc(p, 1.0)\n"
+    assert ported(source)[0] == source
+    assert verdicts(source) == ["flagged"]
+
+
+def test_a_name_that_may_come_from_a_star_is_flagged() -> None:
+    text, (site,) = ported("from torch.nn.utils import *\nclip_grad_norm_(p, 1.0)\n")
+    assert (site.verdict, site.reason) == ("flagged", "it comes from torch.nn.utils import *; import it by name")
+    assert "unified_clip" not in text
+
+
+@pytest.mark.parametrize(
+    ("star", "name"),
+    [
+        ("paddle.fluid", "clip.GradientClipByGlobalNorm(1.0)"),
+        ("tensorflow", "linalg.global_norm(grads)"),
+        ("torch.nn", "utils.clip_grad_norm_(p, 1.0)"),
+    ],
+)
+def test_a_name_of_a_module_that_may_come_from_a_star_is_flagged(star: str, name: str) -> None:
+    _, (site,) = ported(f"from {star} import *\n{name}\n")
+    assert site.reason == f"it comes from {star} import *; import it by name"
+
+
+def test_arguments_get_the_names_that_ours_have() -> None:
+    source = "import paddle.fluid as fluid\nx = fluid.layers.clip_by_norm(x=p.grad, max_norm=1.0)\n"
+    text, _ = ported(source, "drop-in")
+    assert "x = unified_clip.paddle.clip_by_norm(t=p.grad, clip_norm=1.0)" in text
+
+
+def test_arguments_that_have_another_name_and_cannot_be_told_are_flagged() -> None:
+    source = "import paddle.fluid as fluid\nx = fluid.layers.clip_by_norm(p.grad, **kw)\n"
+    assert ported(source, "drop-in")[0] == source
+
+
+def test_an_argument_that_ours_do_not_take_is_flagged() -> None:
+    _, (site,) = ported("import torch\ntorch.nn.utils.clip_grad_norm_(p, 1.0, group=g)\n")
+    assert (site.verdict, site.reason) == ("flagged", "its arguments cannot be told (group=)")
+
+
+def test_a_function_that_the_file_replaces_is_flagged() -> None:
+    source = "import torch\ntorch.nn.utils.clip_grad_norm_ = mine\ntorch.nn.utils.clip_grad_norm_(p, 1.0)\n"
+    assert ported(source)[0] == source
+    assert verdicts(source) == ["flagged"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "setattr(torch.nn.utils, 'clip_grad_norm_', mine)",
+        "monkeypatch.setattr(torch.nn.utils, 'clip_grad_norm_', mine)",
+        "monkeypatch.setattr('torch.nn.utils.clip_grad_norm_', mine)",
+        "mock.patch('torch.nn.utils.clip_grad_norm_').start()",
+        "mock.patch.object(torch.nn.utils, 'clip_grad_norm_').start()",
+        "torch.nn.utils.clip_grad_norm_, x = mine, 1",
+    ],
+)
+def test_a_function_that_the_file_replaces_in_another_way_is_flagged(line: str) -> None:
+    source = f"import torch\n{line}\ntorch.nn.utils.clip_grad_norm_(p, 1.0)\n"
+    assert ported(source)[0] == source
+    assert verdicts(source) == ["flagged"]
+
+
+@pytest.mark.parametrize("package", ["accelerate", "lightning", "pytorch_lightning"])
+def test_an_engines_own_method_is_flagged_where_pytorch_is_not_imported(package: str) -> None:
+    assert verdicts(f"import {package}\nx.clip_grad_norm_(p, 1.0)\n") == ["flagged"]
+
+
+def test_a_module_that_a_text_may_name_is_imported_still() -> None:
+    source = "import torch.nn.utils as u\n__all__ = ['u']\nu.clip_grad_norm_(p, 1.0)\n"
+    assert ported(source)[0].startswith("import torch.nn.utils as u\n")
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("kwargs['clipnorm'] = 1.0", "{'clipnorm':}"),
+        ("model.optimizer.clipnorm = 1.0", "model.optimizer.clipnorm"),
+        ("functools.partial(tf.keras.optimizers.Adam, clipvalue=1.0)", "functools.partial(clipvalue=)"),
+        ("lamb.LAMB(0.1, global_clipnorm=1.0)", "lamb.LAMB(global_clipnorm=)"),
+    ],
+)
+@pytest.mark.parametrize("target", ["torch", "drop-in"])
+def test_a_limit_of_an_optimizer_that_is_not_known_is_flagged(line: str, name: str, target: Target) -> None:
+    source = f"import functools, lamb\nimport tensorflow as tf\n{line}\n"
+    text, (site,) = ported(source, target)
+    assert (text, site.verdict, site.name) == (source, "flagged", name)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ("loss, step, 0.1, 'Adam', clip_gradients=5.0", ["flagged"]),
+        ("loss, step, 0.1, 'Adam', None, None, 5.0", ["flagged"]),
+        ("loss, step, **kw", ["flagged"]),
+        ("*args", ["flagged"]),
+        ("loss, step, 0.1, 'Adam', None, None, None", ["left"]),
+        ("loss, step, 0.1, 'Adam'", []),
+    ],
+)
+def test_a_function_that_clips_if_it_is_told_to_may_be_told_in_any_way(arguments: str, expected: list[str]) -> None:
+    source = f"import tensorflow as tf\ntf.contrib.layers.optimize_loss({arguments})\n"
+    assert verdicts(source, "drop-in") == expected
+
+
+def test_a_limit_that_something_else_keeps_is_no_clip() -> None:
+    assert ported("import tensorflow as tf\nself.clipnorm = args.clipnorm = 1.0\n")[1] == []
+
+
+@pytest.mark.parametrize("line", ["unified_clip = 3", "def f(unified_clip): pass", "import mine as unified_clip"])
+def test_where_the_name_of_ours_is_taken_nothing_is_rewritten(line: str) -> None:
+    source = f"import torch\n{line}\ntorch.nn.utils.clip_grad_norm_(p, 1.0)\n"
+    assert ported(source)[0] == source
+    assert verdicts(source) == ["flagged"]
+
+
+def test_a_name_that_case_binds_is_not_what_is_imported() -> None:
+    source = "import torch\nmatch z:\n    case torch:\n        torch.nn.utils.clip_grad_norm_(p, 1.0)\n"
+    assert ported(source)[0] == source
+
+
+def test_a_limit_that_ours_refuse_is_flagged() -> None:
+    text, (site,) = ported("import torch\ntorch.nn.utils.clip_grad_norm_(p, -1.0)\n")
+    assert site.verdict == "flagged"
+    assert "must be 0 or more" in site.reason
+    assert "unified_clip" not in text
+
+
+# -- meanings
+
+
+@pytest.mark.parametrize(
+    ("call", "rule", "threshold", "family", "expression"),
+    [
+        ("torch.nn.utils.clip_grad_norm_(p, 0.5)", "global_norm", 0.5, "pytorch", ""),
+        ("torch.nn.utils.clip_grad_norm_(p, max_norm=LIMIT)", "global_norm", 2.0, "pytorch", ""),
+        ("torch.nn.utils.clip_grad_norm_(p, float('inf'))", "global_norm", float("inf"), "pytorch", ""),
+        ("torch.nn.utils.clip_grad_norm_(p, args.clip)", "global_norm", 1.0, "pytorch", "args.clip"),
+        ("torch.nn.utils.clip_grad_value_(p, 3)", "value", 3.0, None, ""),
+        ("paddle.nn.ClipGradByNorm(clip_norm=4.)", "norm", 4.0, "paddle", ""),
+        ("tf.clip_by_global_norm(grads, 5e-1)", "global_norm", 0.5, "tensorflow", ""),
+    ],
+)
+def test_what_a_clip_means(call: str, rule: str, threshold: float, family: str | None, expression: str) -> None:
+    _, (site,) = ported(f"import torch, paddle\nimport tensorflow as tf\nLIMIT = 2.0\n{call}\n", "drop-in")
+    assert site.meaning is not None
+    config = site.meaning.config
+    assert (config.rule, config.threshold, config.family, site.meaning.threshold) == (
+        rule,
+        threshold,
+        family,
+        expression,
+    )
+
+
+def test_bounds_are_told_low_and_high() -> None:
+    _, (site,) = ported("import paddle\nclip = paddle.nn.ClipGradByValue(2.0, -1.0)\n", "drop-in")
+    assert site.meaning is not None
+    assert (site.meaning.config.min, site.meaning.config.max) == (-1.0, 2.0)
+
+
+def test_natives_of_pytorch_have_its_rule() -> None:
+    _, (site,) = ported(PADDLE, native=True)
+    assert site.meaning is not None
+    assert site.becomes_meaning is not None
+    assert (site.meaning.config.family, site.becomes_meaning.config.family) == ("paddle", "pytorch")
+
+
+# -- gradients
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "g = tape.gradient(loss, v)",
+        "g = tf.gradients(loss, [v])[0]",
+        "g, _ = optimizer.compute_gradients(loss)[0]",
+        "for g, _ in optimizer.compute_gradients(loss): pass",
+        "gvs = optimizer.compute_gradients(loss)\ngs, vs = zip(*gvs)\ng = gs[0]",
+        "for i, (g, v) in enumerate(gvs2): pass\ngvs2 = list(zip(tape.gradient(loss, w), w))",
+        "gs = []\ngs.append(tape.gradient(loss, v))\ng = gs[-1]",
+        "g = tape.gradient(loss, v) * 0.5",
+        "g = tf.cast(tape.gradient(loss, v), tf.float32)",
+        "g = p.grad",
+    ],
+)
+def test_a_gradient_is_followed_from_where_it_comes(lines: str) -> None:
+    assert verdicts(f"import tensorflow as tf\n{lines}\ng2 = tf.clip_by_norm(g, 1.0)\n", "drop-in") == ["rewritten"]
+
+
+@pytest.mark.parametrize(
+    ("tensor", "verdict"),
+    [
+        ("image", "left"),
+        ("tf.exp(new - old)", "left"),
+        ("image + step * tape.gradient(loss, image)", "flagged"),
+        ("tf.norm(tape.gradient(d, x))", "flagged"),
+        ("-tape.gradient(d, x)", "flagged"),
+        ("v for k, v in dict(zip(names, tape.gradient(d, x))).items()", "flagged"),
+        ("grads", "flagged"),
+        ("self.gradients[0]", "flagged"),
+        ("x for x in grads", "flagged"),
+    ],
+)
+def test_what_is_no_gradient_for_certain_is_not_touched(tensor: str, verdict: str) -> None:
+    tensor, loop, rest = tensor.partition(" for ")
+    source = f"import tensorflow as tf\ny = [tf.clip_by_value({tensor}, -1.0, 1.0){loop}{rest}]\n"
+    assert ported(source, "drop-in")[0] == source
+    assert verdicts(source, "drop-in") == [verdict]
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "list(map(lambda t: tf.clip_by_norm(t, 5.0), tape.gradient(loss, v)))",
+        "tf.nest.map_structure(lambda t: tf.clip_by_norm(t, 5.0), tape.gradient(loss, v))",
+        "[bound(x) for x in tape.gradient(loss, v)]\ndef bound(t):\n    return tf.clip_by_norm(t, 5.0)",
+        "tape.gradient(loss, v)\nz = z + y\nz = tf.clip_by_norm(z, 1.0)",
+    ],
+)
+def test_what_a_gradient_is_handed_to_is_not_left_in_silence(use: str) -> None:
+    assert verdicts(f"import tensorflow as tf\ny = {use}\n", "drop-in") == ["flagged"]
+
+
+@pytest.mark.parametrize(
+    ("function", "call"),
+    [
+        ("def f(x):\n    y = tape.gradient(x, v)\n    return y\n", "f(loss)"),
+        ("class A:\n    def f(self, x):\n        return 0, tape.gradient(x, v)\n", "self.f(loss)[1]"),
+        ("def f(x):\n    yield tape.gradient(x, v)\n", "next(f(loss))"),
+    ],
+)
+def test_a_gradient_that_a_function_returns_is_not_left_in_silence(function: str, call: str) -> None:
+    source = f"import tensorflow as tf\n{function}update = {call}\nx = tf.clip_by_norm(update, 1.0)\n"
+    assert verdicts(source, "drop-in") == ["flagged"]
+
+
+def test_arguments_that_cannot_be_told_may_hold_a_gradient() -> None:
+    _, (site,) = ported("import tensorflow as tf\nx = tf.clip_by_norm(**kw)\n", "drop-in")
+    assert (site.verdict, site.reason) == ("flagged", "its arguments cannot be told (**)")
+
+
+def test_a_function_that_no_gradient_is_handed_to_is_left() -> None:
+    function = "def f(t):\n    return tf.clip_by_value(t, 0, 1)\n"
+    source = f"import tensorflow as tf\n{function}f(image)\ng = tape.gradient(loss, v)\n"
+    assert verdicts(source, "drop-in") == ["left"]
+
+
+# -- form
+
+
+def test_texts_and_comments_in_what_is_written_again_stay_what_they_are() -> None:
+    limit = """cfg[
+            "a  #b",  # the limit
+        ]"""
+    text, _ = ported(with_lines(TAPE, ("loss, variables)", "f(loss,  # a\n        x), variables)")))
+    assert "    f(loss, x).backward()\n" in text
+    assert "# a\n" in text
+    keras, _ = ported(with_lines(KERAS, ("LIMIT", limit)) + "cfg = {}\n")
+    assert 'GradientClipByGlobalNorm(cfg["a  #b",]).clip_(variables)' in keras
+
+
+def test_a_name_that_is_declared_global_is_no_clip() -> None:
+    source = (
+        "from torch.nn.utils import clip_grad_norm_\ndef f(p):\n    global clip_grad_norm_\n    clip_grad_norm_(p, 1)\n"
+    )
+    assert len(ported(source)[1]) == 1
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+@pytest.mark.parametrize("indent", ["    ", "\t"])
+def test_new_lines_look_like_the_others(newline: str, indent: str) -> None:
+    source = PADDLE.replace("    ", indent).replace("\n", newline)
+    text, _ = ported(source)
+    assert f"{newline}{indent * 2}clip.clip_(model.parameters()){newline}" in text
+    assert "\n" not in text.replace(newline, "")
+
+
+@pytest.mark.parametrize("first", ["import torch\n", "import torch; x = 1\n"])
+def test_ours_is_imported_before_it_is_used(first: str) -> None:
+    text, _ = ported(f"{first}torch.nn.utils.clip_grad_norm_(p, 1.0)\nimport json\n")
+    assert text.index("import unified_clip.torch") < text.index("unified_clip.torch.clip")
+
+
+def test_imports_stay_below_what_has_to_come_first() -> None:
+    source = """\
+    \"\"\"Doc.\"\"\"
+    from __future__ import annotations
+    print(keras.optimizers)
+
+    def f(p):
+        import torch
+        torch.nn.utils.clip_grad_norm_(p, 1.0)
+    """
+    text, _ = ported(source)
+    assert text.startswith('"""Doc."""\nfrom __future__ import annotations\nprint')
+    assert "    import torch\n    import unified_clip.torch\n" in text

@@ -1,0 +1,550 @@
+"""The rules of docs/port.md about steps that take PyTorch's shape: a few lines, and what becomes of them."""
+
+from __future__ import annotations
+
+import pytest
+from support.port.snippets import KERAS, PADDLE, TAPE, ported, verdicts, with_lines
+
+# -- Paddle's optimizers
+
+
+def test_the_clip_comes_before_each_step() -> None:
+    text, _ = ported(
+        with_lines(PADDLE, ("        optimizer.step()\n", "        optimizer.step()\n        optimizer.step()\n"))
+    )
+    assert text.count("        clip.clip_(model.parameters())\n        optimizer.step()\n") == 2
+    assert "grad_clip" not in text
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ((("optimizer.step()", "run(optimizer)")), "optimizer is handed on in line 8"),
+        ((("        optimizer.step()\n", "    return optimizer\n")), "optimizer is handed on"),
+        ((("        optimizer.step()", "        pass")), "no step of optimizer is in sight"),
+        ((("optimizer.step()", "x = [optimizer.step() for _ in y]")), "the step in line 8 has no line of its own"),
+        ((("optimizer.step()", "f(x).backward(), optimizer.step()")), "the step in line 8 has no line of its own"),
+        ((("optimizer.step()", "a = 1; optimizer.step()")), "the step in line 8 has no line of its own"),
+        ((("parameters=model.parameters()", "parameters=some")), "whether some holds groups"),
+        ((("ClipGradByNorm(1.0)", "ClipGradByNorm(1.0, need_clip=f)")), "need_clip= is about parameters"),
+        ((("    for batch", "    use(clip)\n    for batch")), "clip is used in another way in line 6"),
+        (
+            (("    for batch", "    optimizer = wrap(optimizer)\n    for batch")),
+            "optimizer is bound to something else, too",
+        ),
+        ((("    for batch", "    clip = make()\n    for batch")), "clip may be something else, too"),
+        ((("import paddle\n", "import paddle\npaddle.enable_static()\n")), "the file builds static programs"),
+        ((("optimizer.step()", "x = optimizer.minimize(loss)")), "what optimizer.minimize() returns is used"),
+        ((("optimizer.step()", "optimizer.minimize(loss, parameters=p)")), "is given more than the loss"),
+        ((("    for batch", "    optimizer._add_param_group(more)\n    for batch")), "gets more parameters in line 6"),
+        ((("optimizer.step()", "optimizer.step(closure)")), "is given what computes the gradients in it"),
+        ((("    clip =", "    global optimizer\n    clip =")), "optimizer is global or nonlocal here"),
+        ((("    optimizer =", "    pass; optimizer =")), "the optimizer has no line of its own"),
+        ((("optimizer.step()", "optimizer.minimize(backward(x))")), "the loss of optimizer.minimize()"),
+    ],
+)
+def test_what_cannot_be_seen_stays_as_it_was(change: tuple[str, str], reason: str) -> None:
+    source = with_lines(PADDLE, change)
+    text, (site,) = ported(source)
+    assert text == source
+    assert site.verdict == "flagged"
+    assert reason in site.reason
+    assert site.suggestion
+
+
+CLASS = """\
+import paddle
+
+class Trainer:
+    def __init__(self, model):
+        self.opt = paddle.optimizer.SGD(parameters=model.parameters(), grad_clip=paddle.nn.ClipGradByNorm(1.0))
+
+    def step(self):
+        self.opt.step()
+"""
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "class Other(Trainer):\n    def twice(self):\n        self.opt.step()\n",
+        "def run(trainer):\n    trainer.opt.step()\n",
+        "def run(trainer):\n    use(trainer.opt)\n",
+        "def run(trainer):\n    getattr(trainer, 'opt').step()\n",
+        "def run(trainer):\n    trainer.opt = None\n",
+        "def run(trainer):\n    setattr(trainer, 'opt', None)\n",
+        "class Other(Trainer):\n    def __init__(self):\n        self.opt = None\n",
+        "class Base:\n    def twice(self):\n        self.opt = None\n        self.opt.step()\n",
+    ],
+)
+def test_a_step_that_may_be_of_the_same_object_is_heeded(more: str) -> None:
+    source = CLASS.replace("class Trainer", "class Trainer(Base)") if "Base" in more else CLASS
+    assert verdicts(source) == ["rewritten"]
+    assert ported(source + more)[0] == source + more
+    assert verdicts(source + more) == ["flagged"]
+
+
+def test_a_class_that_has_its_own_is_another_matter() -> None:
+    other = (
+        "class Other:\n    def __init__(self):\n        self.opt = None\n    def step(self):\n        self.opt.step()\n"
+    )
+    text, _ = ported(CLASS + other)
+    assert text.count("clip_(") == 1
+    assert text.endswith(other)
+
+
+def test_what_else_is_done_with_such_an_attribute_does_not_matter() -> None:
+    assert verdicts(CLASS + "def save(trainer):\n    return trainer.opt.state_dict()\n") == ["rewritten"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("    for batch", "    clip = paddle.nn.ClipGradByNorm(5.0)\n    for batch"),
+        ("    for batch", "    if loader:\n        clip = None\n    for batch"),
+    ],
+)
+def test_a_clip_that_becomes_another_one_keeps_a_name_of_its_own(change: tuple[str, str]) -> None:
+    text, _ = ported(with_lines(PADDLE, change))
+    assert "    optimizer_clip = clip\n    optimizer = " in text
+    assert "optimizer_clip.clip_(model.parameters())" in text
+
+
+def test_a_name_that_is_in_use_is_not_taken() -> None:
+    text, _ = ported(CLASS + "self.opt_clip = optimizer_clip = opt_clip = 7\n")
+    assert "self.opt_clip_ = unified_clip.torch.ClipGradByNorm(1.0)\n" in text
+
+
+def test_parameters_that_may_have_changed_are_the_optimizers() -> None:
+    text, _ = ported(with_lines(PADDLE, ("    for batch", "    model = wrap(model)\n    for batch")))
+    assert 'clip.clip_([parameter for group in optimizer.param_groups for parameter in group["params"]])' in text
+
+
+def test_parameters_of_a_model_that_gets_new_parts_are_the_optimizers() -> None:
+    text, _ = ported(with_lines(PADDLE, ("    for batch", "    model.head = make()\n    for batch")))
+    assert "clip.clip_([parameter for" in text
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "scaler.unscale_(optimizer)\n        if ok:\n            scaler.step(optimizer)",
+        "scaler.unscale_(optimizer)\n        scaler.step(other)\n        scaler.step(optimizer)",
+        "scaler.unscale_(optimizer)\n        schedule.step()\n        scaler.step(optimizer)",
+        "scaler.unscale_(optimizer=optimizer)\n        scaler.step(optimizer)",
+    ],
+)
+def test_an_unscale_on_the_way_to_the_step_is_enough(lines: str) -> None:
+    assert ported(with_lines(PADDLE, ("optimizer.step()", lines)))[0].count("unscale_") == 1
+
+
+def test_an_unscale_of_the_step_before_is_not_enough() -> None:
+    lines = "scaler.unscale_(optimizer)\n        scaler.step(optimizer)\n        scaler.step(optimizer)"
+    assert ported(with_lines(PADDLE, ("optimizer.step()", lines)))[0].count("unscale_") == 2
+
+
+def test_an_unscale_in_some_cases_only_is_not_enough() -> None:
+    change = ("optimizer.step()", "if log:\n            scaler.unscale_(optimizer)\n        scaler.step(optimizer)")
+    assert ported(with_lines(PADDLE, change))[0].count("scaler.unscale_(optimizer)") == 2
+
+
+def test_parameters_out_of_sight_are_those_of_the_optimizer() -> None:
+    source = """\
+    import paddle
+
+    class Trainer:
+        def __init__(self, model):
+            clip = paddle.nn.ClipGradByNorm(1.0)
+            self.optimizer = paddle.optimizer.SGD(parameters=model.parameters(), grad_clip=clip)
+
+        def step(self):
+            self.optimizer.step()
+    """
+    text, _ = ported(source)
+    everything = '[parameter for group in self.optimizer.param_groups for parameter in group["params"]]'
+    assert f"self.optimizer_clip.clip_({everything})\n        self.optimizer.step()\n" in text
+    assert "self.optimizer_clip = clip\n" in text
+
+
+def test_parameters_in_groups_are_clipped_group_by_group() -> None:
+    text, _ = ported(with_lines(PADDLE, ("parameters=model.parameters()", 'parameters=[{"params": a}, {"params": b}]')))
+    assert 'for group in optimizer.param_groups:\n            clip.clip_(group["params"])\n' in text
+
+
+@pytest.mark.parametrize(
+    "groups",
+    [
+        'g = {"params": a}\n    groups = [g]',
+        "g = dict(params=a)\n    groups = [b, g]",
+        'groups = [*[{"params": a}]]',
+        "groups = [dict(params=m.parameters()) for m in model]",
+        'gs = [{"params": a}]\n    groups = [g for g in gs]',
+        'groups = []\n    groups.append({"params": a})',
+        'groups = []\n    groups.extend([{"params": a}])',
+    ],
+)
+def test_groups_are_seen_in_whatever_way_they_are_made(groups: str) -> None:
+    change = ("    optimizer =", f"    b = model.b\n    {groups}\n    optimizer =")
+    text, _ = ported(with_lines(PADDLE, change, ("parameters=model.parameters()", "parameters=groups")))
+    assert 'for group in optimizer.param_groups:\n            clip.clip_(group["params"])\n' in text
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        "[model.weight, model.bias]",
+        "[p for n, p in model.named_parameters() if n]",
+        "[p for p in model.parameters() if p.ndim]",
+        "[model.create_parameter([1])]",
+    ],
+)
+def test_parameters_that_are_no_groups_are_clipped_together(parameters: str) -> None:
+    text, _ = ported(with_lines(PADDLE, ("parameters=model.parameters()", f"parameters={parameters}")))
+    assert "clip.clip_([parameter for" in text
+
+
+@pytest.mark.parametrize("groups", ["[loader]", "[make(x)]", "[x for x in make(y)]", "[groups[0]]"])
+def test_what_may_be_groups_is_flagged(groups: str) -> None:
+    source = with_lines(PADDLE, ("parameters=model.parameters()", f"parameters={groups}"))
+    _, (site,) = ported(source)
+    assert site.verdict == "flagged"
+    assert "holds groups, each with a norm of its own" in site.reason
+
+
+@pytest.mark.parametrize("line", ["model.add_sublayer('x', y)", "model.parts.append(y)", "setattr(model, 'x', y)"])
+def test_parameters_of_a_model_that_gets_layers_by_a_method_are_the_optimizers(line: str) -> None:
+    text, _ = ported(with_lines(PADDLE, ("    for batch", f"    {line}\n    for batch")))
+    assert "clip.clip_([parameter for" in text
+
+
+@pytest.mark.parametrize("method", ["apply_gradients", "apply_optimize"])
+def test_another_method_of_the_optimizer_that_clips_is_heeded(method: str) -> None:
+    source = with_lines(PADDLE, ("    for batch", f"    optimizer.{method}(x)\n    for batch"))
+    text, (site,) = ported(source)
+    assert text == source
+    assert f"optimizer.{method}() in line 6 clips, too" in site.reason
+
+
+def test_who_reads_the_gradients_later_is_told_that_they_are_clipped() -> None:
+    for source in (PADDLE, KERAS):
+        assert any("finds them clipped" in check for check in ported(source)[1][0].checks)
+
+
+def test_who_may_set_no_limit_is_told_what_that_means() -> None:
+    assert "a limit of 0 or None is off in Keras 3, and not here: see that it is neither" in ported(KERAS)[1][0].checks
+    assert "off in Keras" not in str(ported(with_lines(KERAS, ("LIMIT", "1.0")))[1][0].checks)
+
+
+def test_a_scaler_is_unscaled_before_the_clip() -> None:
+    text, _ = ported(with_lines(PADDLE, ("optimizer.step()", "scaler.step(optimizer)")))
+    lines = [line.strip() for line in text.splitlines()][-3:]
+    assert lines == ["scaler.unscale_(optimizer)", "clip.clip_(model.parameters())", "scaler.step(optimizer)"]
+
+
+def test_a_scaler_that_is_unscaled_is_not_again() -> None:
+    text, _ = ported(
+        with_lines(PADDLE, ("optimizer.step()", "scaler.unscale_(optimizer)\n        scaler.step(optimizer)"))
+    )
+    assert text.count("unscale_") == 1
+
+
+def test_natives_take_the_number_where_it_has_a_name_elsewhere() -> None:
+    source = with_lines(PADDLE, ("    clip =", "    limit = 2.5\n    clip ="), ("ByNorm(1.0)", "ByGlobalNorm(limit)"))
+    assert "torch.nn.utils.clip_grad_norm_(model.parameters(), 2.5)" in ported(source, native=True)[0]
+
+
+def test_natives_keep_a_clip_that_something_else_looks_at() -> None:
+    source = with_lines(PADDLE, ("    for batch", "    if clip is not None:\n        pass\n    for batch"))
+    assert ported(source, native=True)[0] == source
+
+
+MADE_TWICE = """\
+import paddle
+
+def train(model, loader, fast):
+    if fast:
+        optimizer = paddle.optimizer.SGD(parameters=model.parameters(), grad_clip=paddle.nn.ClipGradByNorm(1.0))
+    else:
+        optimizer = paddle.optimizer.Adam(parameters=model.parameters(), grad_clip=paddle.nn.ClipGradByNorm(1.0))
+    optimizer.step()
+"""
+
+
+def test_an_optimizer_that_is_made_in_two_ways_has_one_clip_or_is_flagged() -> None:
+    assert verdicts(MADE_TWICE) == ["rewritten", "rewritten"]
+    assert verdicts(MADE_TWICE, native=True) == ["flagged", "flagged"]
+    assert verdicts(MADE_TWICE.replace("1.0", "2.0", 1)) == ["flagged", "flagged"]
+
+
+def test_a_clip_that_is_only_set_in_some_cases_may_be_none() -> None:
+    source = """\
+    import paddle
+
+    class Trainer(Base):
+        def __init__(self, model, limit):
+            if limit:
+                self.clip = paddle.nn.ClipGradByNorm(limit)
+            self.opt = paddle.optimizer.SGD(parameters=model.parameters(), grad_clip=self.clip)
+
+        def step(self):
+            self.opt.step()
+    """
+    assert "if self.opt_clip is not None:" in ported(source)[0] or "if self.clip is not None:" in ported(source)[0]
+
+
+def test_natives_clip_no_parameters_that_paddle_leaves_out() -> None:
+    source = with_lines(PADDLE, ("    for batch", "    model.bias.need_clip = False\n    for batch"))
+    assert ported(source, native=True)[0] == source
+
+
+def test_new_loops_take_no_name_that_is_in_use() -> None:
+    source = with_lines(PADDLE, ("parameters=model.parameters()", 'parameters=[{"params": group}]'))
+    assert "for group_ in optimizer.param_groups:" in ported(source)[0]
+    assert "for parameter_ in model.parameters():" in ported(PADDLE + "parameter = 1\n", native=True)[0]
+
+
+def test_natives_take_the_limit_at_the_step() -> None:
+    text, _ = ported(PADDLE, native=True)
+    assert "for parameter in model.parameters():\n            torch.nn.utils.clip_grad_norm_(parameter, 1.0)\n" in text
+    assert "ClipGradByNorm" not in text
+
+
+@pytest.mark.parametrize(
+    "clip", ["ClipGradByNorm(limit)", "ClipGradByValue(1.0, -2.0)", "ClipGradByNorm(1.0) if limit else None"]
+)
+def test_natives_that_cannot_say_it_leave_it(clip: str) -> None:
+    source = with_lines(PADDLE, ("ClipGradByNorm(1.0)", clip))
+    assert ported(source, native=True)[0] == source
+
+
+# -- steps of TensorFlow
+
+
+def test_a_step_takes_pytorchs_shape() -> None:
+    text, _ = ported(TAPE)
+    assert text.splitlines()[5:] == [
+        "        loss = model(x)",
+        "    optimizer.zero_grad()",
+        "    loss.backward()",
+        "    grads = [variable.grad for variable in variables]",
+        "    grads = [unified_clip.torch.clip_by_norm(g, 1.0) for g in grads]",
+        "    for grad, variable in zip(grads, variables):",
+        "        variable.grad = grad",
+        "    optimizer.step()",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (("    optimizer.apply", "    return optimizer.apply"), "what apply_gradients() returns is kept"),
+        (
+            ("    optimizer.apply_gradients(zip(grads, variables))", "    return grads"),
+            "it is in no step that can be seen",
+        ),
+        (("tape.gradient(loss, variables)", "tape.gradient(loss, variables, f)"), "the gradient has more arguments"),
+        (("zip(grads, variables))", "zip(grads, variables), s)"), "is given more than gradients and variables"),
+        (("    optimizer.apply", "    if x:\n        optimizer.apply"), "are not in one block"),
+        (("    grads = [tf", "    more = tape.gradient(loss, x)\n    grads = [tf"), "there are several gradients"),
+        (("tf.GradientTape()", "tf.GradientTape(persistent=True)"), "there are several gradients"),
+        (("        loss = model(x)", "        loss = optimizer.get_scaled_loss(model(x))"), "the loss is scaled"),
+        (
+            ("import tensorflow as tf\n", "import tensorflow as tf\nimport horovod.tensorflow as hvd\nhvd.init()\n"),
+            "Horovod adds up",
+        ),
+        (
+            ("import tensorflow as tf\n", "import tensorflow as tf\ns = tf.distribute.MirroredStrategy()\n"),
+            "each replica",
+        ),
+    ],
+)
+def test_a_step_that_cannot_take_it_stays(change: tuple[str, str], reason: str) -> None:
+    source = with_lines(TAPE, change)
+    text, (site,) = ported(source)
+    assert text == source
+    assert site.verdict == "flagged"
+    assert reason in site.reason
+
+
+def test_a_step_in_which_one_clip_stays_stays() -> None:
+    source = with_lines(
+        TAPE,
+        ("    optimizer.apply", "    grads = [tf.clip_by_average_norm(g, 1.0) for g in grads]\n    optimizer.apply"),
+    )
+    text, sites = ported(source)
+    assert text == source
+    assert sites[0].reason == "another clip of this step cannot be ported"
+
+
+@pytest.mark.parametrize(
+    "pairs",
+    [
+        "list(zip(grads, variables))",
+        "[(g, v) for g, v in zip(grads, variables)]",
+        "((tf.clip_by_norm(g, 1.0), v) for g, v in zip(grads, variables))",
+        "(g, v) for g, v in zip(grads, variables)",
+        "zip(tf.clip_by_global_norm(grads, 1.0)[0], variables)",
+    ],
+)
+def test_all_gradients_and_variables_may_be_paired_in_many_ways(pairs: str) -> None:
+    assert "flagged" not in verdicts(with_lines(TAPE, ("zip(grads, variables)", pairs)))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("    grads = [tf", "    clipped = [tf"),
+        ("    grads = [tf", "    grads = [g * 0.5 for g in grads]\n    grads = [tf"),
+        ("for g in grads]", "if big(g) else g for g in grads]"),
+        ("for g in grads]", "if big(g) else None for g in grads]"),
+    ],
+)
+def test_natives_clip_what_backward_made_or_nothing(change: tuple[str, str]) -> None:
+    assert verdicts(TAPE, native=True) == ["rewritten"]
+    source = with_lines(TAPE, change)
+    assert ported(source, native=True)[0] == source
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("    grads = [tf", "    raw = grads\n    grads = [tf"),
+        ("    grads = [tf", "    seen.append(grads)\n    grads = [tf"),
+        ("    grads = tape", "    grads = raw = tape"),
+    ],
+)
+def test_natives_clip_no_gradients_that_something_else_has(change: tuple[str, str]) -> None:
+    source = with_lines(TAPE, change)
+    assert verdicts(source) == ["rewritten"]
+    assert ported(source, native=True)[0] == source
+
+
+def test_another_optimizer_of_the_same_name_gets_no_clip() -> None:
+    other = KERAS[KERAS.index("def train") :].replace("(model", "(optimizer, model").replace("train", "other")
+    text, _ = ported(KERAS + "\n" + other)
+    assert text.count("clip_(variables)") == 1
+    assert text.endswith(other)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["optimizer.minimize(f, variables)", "register(optimizer.apply_gradients)", "optimizer.apply(mean(x), y)"],
+)
+def test_an_optimizer_that_steps_in_other_ways_too_keeps_its_clip(line: str) -> None:
+    assert ported(f"{KERAS}\n{line}\n")[0] == f"{KERAS}\n{line}\n"
+
+
+def test_an_optimizer_that_steps_other_variables_too_is_flagged() -> None:
+    other = KERAS[KERAS.index("def train") :].replace("train", "other").replace("variables", "more")
+    assert ported(f"{KERAS}\n{other}")[0] == f"{KERAS}\n{other}"
+
+
+def test_an_optimizer_that_steps_other_variables_elsewhere_without_a_clip_is_flagged() -> None:
+    other = (
+        TAPE[TAPE.index("    with") :]
+        .replace("variables", "more")
+        .replace("    grads = [tf.clip_by_norm(g, 1.0) for g in grads]\n", "")
+    )
+    source = TAPE + other.replace("grads", "rest")
+    assert ported(source)[0] == source
+    assert verdicts(TAPE + other.replace("grads", "rest").replace("optimizer", "second")) == ["rewritten"]
+
+
+def test_two_limits_of_one_optimizer_are_flagged() -> None:
+    assert verdicts(with_lines(KERAS, ("LIMIT", "1.0, clipvalue=0.5"))) == ["flagged", "flagged"]
+
+
+def test_a_limit_that_changes_is_flagged() -> None:
+    source = with_lines(KERAS, ("optimizer = tf", "LIMIT = 1.0\noptimizer = tf")) + "LIMIT = 2.0\n"
+    assert ported(source)[0] == source
+
+
+KERAS_CLASS = """\
+import tensorflow as tf
+
+class Trainer:
+    def __init__(self):
+        self.limit = 1.0
+        self.opt = tf.keras.optimizers.SGD(0.1, global_clipnorm=self.limit)
+
+    def step(self, x, variables):
+        with tf.GradientTape() as tape:
+            loss = self.model(x)
+        self.opt.apply_gradients(zip(tape.gradient(loss, variables), variables))
+"""
+
+
+@pytest.mark.parametrize(
+    "more", ["    def set(self):\n        self.limit = 2.0\n", "def run(trainer):\n    trainer.opt.learning_rate = 1\n"]
+)
+def test_an_optimizers_own_clip_that_other_code_may_change_stays(more: str) -> None:
+    assert verdicts(KERAS_CLASS) == ["rewritten"]
+    assert ported(KERAS_CLASS + more)[0] == KERAS_CLASS + more
+
+
+def test_an_optimizers_own_clip_becomes_a_line_of_its_steps() -> None:
+    text, (site,) = ported(KERAS)
+    assert "SGD(0.1)" in text
+    assert "    unified_clip.torch.GradientClipByGlobalNorm(LIMIT).clip_(variables)\n    optimizer.step()\n" in text
+    assert site.becomes == "unified_clip.torch.GradientClipByGlobalNorm"
+    assert site.becomes_meaning is not None
+    assert site.becomes_meaning.config.family == "paddle"  # which differs where the norm is not finite
+
+
+@pytest.mark.parametrize(
+    ("change", "verdict"),
+    [
+        (("LIMIT", "0"), "flagged"),
+        (("LIMIT", "None"), "left"),
+        (("def train", "model.compile(optimizer)\n\ndef train"), "flagged"),
+        (("optimizer = tf", "optimizer = other = tf"), "flagged"),
+    ],
+)
+def test_an_optimizers_own_clip_that_is_not_in_sight_stays(change: tuple[str, str], verdict: str) -> None:
+    source = with_lines(KERAS, change)
+    assert ported(source)[0] == source
+    assert verdicts(source) == [verdict]
+
+
+@pytest.mark.parametrize(("more", "verdict"), [("", "flagged"), ("keras.ops.mean(x)\n", "rewritten")])
+def test_clipnorm_of_a_keras_that_may_be_old_is_flagged(more: str, verdict: str) -> None:
+    source = with_lines(KERAS, ("tf.keras", "keras"), ("global_clipnorm=LIMIT", "clipnorm=1.0")).replace(
+        "import tensorflow as tf\n", f"import keras\nimport tensorflow as tf\n{more}"
+    )
+    assert verdicts(source) == [verdict]
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (("    grads = [tf", "    optimizer = x\n    grads = [tf"), "the optimizer is chosen after the gradient"),
+        (("optimizer.apply", "next(optimizers).apply"), "the optimizer has no name here"),
+        (("    grads = [tf", "    grads[0] = x\n    grads = [tf"), "what is applied is not"),
+        (("    grads = [tf", "    del grads[0]\n    grads = [tf"), "what is applied is not"),
+        (("    grads = [tf", "    grads.reverse()\n    grads = [tf"), "what is applied is not"),
+        (("zip(grads, variables)", "*[zip(grads, variables)]"), "is given more than gradients and variables"),
+        (("    grads = [tf", "    grads.pop()\n    grads = [tf"), "what is applied is not"),
+        (("        loss = model(x)", "        loss = [model(x)]"), "there are several losses"),
+    ],
+)
+def test_a_step_whose_optimizer_list_or_loss_is_not_one_stays(change: tuple[str, str], reason: str) -> None:
+    source = with_lines(TAPE, change)
+    text, sites = ported(source)
+    assert text == source
+    assert reason in sites[0].reason
+
+
+def test_a_clip_that_another_object_may_read_stays() -> None:
+    source = """\
+    import paddle
+
+    class Trainer:
+        def __init__(self, model):
+            self.clip = paddle.nn.ClipGradByNorm(1.0)
+            self.opt = paddle.optimizer.SGD(parameters=model.parameters(), grad_clip=self.clip)
+
+        def step(self):
+            self.opt.step()
+    """
+    assert verdicts(source) == ["rewritten"]
+    assert verdicts(source + "\n    def use(trainer):\n        return make(grad_clip=trainer.clip)\n") == ["flagged"]

@@ -1,0 +1,373 @@
+"""A user's gradients are read with every bit, and take no memory before they are used."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.kits import in_a_new_process
+from support.parity.gradient_files import (
+    ARRAYS,
+    DENSE,
+    SPARSE,
+    WHOLE,
+    Found,
+    all_bits,
+    bits,
+    converted,
+    example,
+    write_safetensors,
+)
+
+from unified_clip.tensors import files
+from unified_clip.tensors.files import convert_worker, safetensors
+from unified_clip.tensors.files.entries import select
+from unified_clip.tensors.types import Dense, Gradient, Sparse, UnreadableError, from_numpy
+
+# -- every format, every dtype, every bit
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_arrays_of_numpy(tmp_path: Path, read: Callable[..., Found], save: Callable[..., None]) -> None:
+    save(tmp_path / "a.npz", **ARRAYS)
+    found = read(tmp_path / "a.npz")
+    assert all_bits(found) == WHOLE
+    assert list(found) == list(WHOLE)
+
+
+def test_arrays_in_other_orders_of_elements_and_bytes(tmp_path: Path, read: Callable[..., Found]) -> None:
+    columns, swapped = ARRAYS["complex64"].T, ARRAYS["float32"].astype(">f4")
+    np.savez(tmp_path / "a.npz", columns=columns, swapped=swapped)
+    found = read(tmp_path / "a.npz")
+    assert bits(found["columns"]) == bits(from_numpy(np.ascontiguousarray(columns)))
+    assert bits(found["swapped"]) == WHOLE["float32"]
+
+
+def test_safetensors(torch_files: Path, read: Callable[..., Found]) -> None:
+    found = read(torch_files / "torch.safetensors")
+    assert all_bits(found) == {name: whole for name, whole in WHOLE.items() if name != "complex128"}
+    text = (torch_files / "torch.safetensors").read_bytes()[8:].decode(errors="replace")
+    assert list(found) == list(json.JSONDecoder().raw_decode(text)[0])
+
+
+def test_files_of_torch(torch_files: Path, read: Callable[..., Found]) -> None:
+    found = all_bits(read(torch_files / "nested.pt"))
+    assert found.pop("lists.1.0") == bits(Dense("float32", np.ones(1, "f4")))
+    assert found.pop("model.sparse") == bits(SPARSE)
+    assert found == {f"model.{name}": whole for name, whole in WHOLE.items()}
+    assert all_bits(converted(torch_files, "legacy.bin")) == WHOLE
+    assert all_bits(converted(torch_files, "list.pth")) == {
+        "gradient 0": bits(Dense("float32", np.ones(2, "f4"))),
+        "gradient 1": bits(Dense("float32", np.zeros(1, "f4"))),
+    }
+    for name in ("csr.pt", "both.pt"):  # sparse in another way than by rows
+        assert all_bits(converted(torch_files, name)) == {"w": bits(Dense("float32", np.eye(2, dtype="f4")))}
+
+
+def test_files_of_paddle(paddle_files: Path, read: Callable[..., Found]) -> None:
+    found = all_bits(read(paddle_files / "all.pdparams"))
+    assert found.pop("nested.a.0") == WHOLE["float32"]
+    assert found == WHOLE
+    numbers = bits(Dense("float32", np.arange(40000, dtype="f4")))
+    assert all_bits(read(paddle_files / "early.pdparams")) == {"w": WHOLE["float32"], "large": numbers}
+    assert all_bits(read(paddle_files / "large.pdparams")) == {"gradient 0": numbers}
+    assert {name.partition(".")[0] for name in read(paddle_files / "adam.pdopt")} == {"linear_0"}
+
+
+@pytest.mark.nightly
+def test_checkpoints_of_tensorflow(tensorflow_files: Path, read: Callable[..., Found]) -> None:
+    assert all_bits(converted(tensorflow_files, "prefix")) == dict(sorted(WHOLE.items()))
+    found = read(tensorflow_files / "checkpoints", only=["float*"])
+    assert all_bits(found) == {name: WHOLE[name] for name in ("float16", "float32", "float64")}
+
+
+@pytest.mark.parametrize(("name", "source"), [("all-1", "all-1"), ("all-1.index", "all-1"), (".", "")])
+def test_a_checkpoint_is_named_by_its_prefix_its_index_or_its_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, source: str
+) -> None:
+    (tmp_path / "all-1.index").write_text("x")
+    (tmp_path / "checkpoint").write_text("x")
+    asked: list[str] = []
+    monkeypatch.setattr(files, "_convert", lambda *what: asked.extend(what[:2]) or {"a": None})
+    files.read(tmp_path / name, tmp_path)
+    assert asked == ["tensorflow", str(tmp_path / source)]
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("name", "order"), [("model.keras", [0, 1, 2, 3]), ("keras.weights.h5", [0, 1, 2, 3]), ("old.h5", [3, 2, 1, 0])]
+)
+def test_files_of_keras(tensorflow_files: Path, read: Callable[..., Found], name: str, order: list[int]) -> None:
+    weights = list(read(tensorflow_files / "expected.npz").values())
+    found = converted(tensorflow_files, name)
+    model = [each for key, each in found.items() if not key.startswith("optimizer")]
+    assert [bits(each) for each in model] == [bits(weights[index]) for index in order]
+    assert {each.dtype for each in model if each} == {"float32", "bfloat16"}
+
+
+def test_sparse_gradients(
+    tmp_path: Path, paddle_files: Path, tensorflow_files: Path, read: Callable[..., Found]
+) -> None:
+    header = {
+        "__metadata__": {"sparse": '{"w": [5, 4]}'},
+        "w.indices": {"dtype": "I64", "shape": [3], "data_offsets": [0, 24]},
+        "w.values": {"dtype": "F32", "shape": [3, 4], "data_offsets": [24, 72]},
+    }
+    data = SPARSE.rows.tobytes() + SPARSE.values.array.tobytes()
+    assert all_bits(read(write_safetensors(tmp_path / "a.safetensors", header, data))) == {"w": bits(SPARSE)}
+    rows = converted(paddle_files, "paddle_function.py")["rows"]
+    assert bits(rows) == bits(Sparse(np.array([4, 4]), Dense("float32", np.ones((2, 2), "f4")), (5, 2)))
+    table = converted(tensorflow_files, "tensorflow_function.py")["table"]
+    assert bits(table) == bits(Sparse(np.array([1, 1]), Dense("float32", np.ones((2, 3), "f4")), (4, 3)))
+
+
+# -- where they lie
+
+
+def array_of(gradient: Gradient) -> np.memmap[Any, Any]:
+    assert isinstance(gradient, Dense)
+    assert isinstance(gradient.array, np.memmap)
+    return gradient.array
+
+
+def in_its_file(array: np.memmap[Any, Any]) -> bytes:
+    """What lies where an array says that it does."""
+    assert array.filename is not None
+    return Path(array.filename).read_bytes()[array.offset : array.offset + array.nbytes]
+
+
+def test_what_can_be_mapped_stays_where_it_is(tmp_path: Path, paddle_files: Path, read: Callable[..., Found]) -> None:
+    np.savez(tmp_path / "a.npz", **ARRAYS)
+    safetensors.save(tmp_path / "a.safetensors", {"a": DENSE["bfloat16"], "b": DENSE["float64"]})
+    for path in (tmp_path / "a.npz", tmp_path / "a.safetensors", paddle_files / "large.pdparams"):
+        for gradient in read(path).values():
+            if gradient is not None and gradient.shape != (0, 3):
+                array = array_of(gradient)
+                assert Path(str(array.filename)) == path
+                assert in_its_file(array) == array.tobytes()
+                assert not array.flags.writeable
+
+
+def test_what_cannot_is_mapped_in_scratch_space(tmp_path: Path, read: Callable[..., Found]) -> None:
+    np.savez_compressed(tmp_path / "a.npz", a=ARRAYS["float32"], b=ARRAYS["float64"])
+    for gradient in read(tmp_path / "a.npz").values():
+        array = array_of(gradient)
+        assert Path(str(array.filename)).is_relative_to(tmp_path / "scratch")
+        assert in_its_file(array) == array.tobytes()
+        assert not array.flags.writeable
+
+
+LARGE_FILES = """
+import json, os, pickle, resource, struct, sys, zipfile
+from pathlib import Path
+import numpy as np
+from unified_clip.tensors import files
+
+SIZE = 5_000_000_000  # bytes of one tensor: only holes, on a disk
+
+def hole(file):
+    file.seek(SIZE - 8, 1)
+    file.write(np.ones(2, "f4").tobytes())
+
+class Array:
+    def __reduce__(self):
+        make = np._core.multiarray._reconstruct, (np.ndarray, (0,), b"b")
+        return *make, (1, (SIZE // 4,), np.dtype("f4"), False, bytes(100_000))
+
+def entry(start, stop, shape):
+    return {"dtype": "F32", "shape": shape, "data_offsets": [start, stop]}
+
+header = {f"w{i}": entry(4 * i, 4 * i + 4, [1]) for i in range(200)}
+header["large"] = entry(800, 800 + SIZE, [SIZE // 4])
+header["other"] = entry(800 + SIZE, 800 + 2 * SIZE, [2, SIZE // 8])
+text = json.dumps(header).encode()
+with open("a.safetensors", "wb") as file:
+    file.write(struct.pack("<Q", len(text)) + text + bytes(800))
+    hole(file)
+    hole(file)
+
+with zipfile.ZipFile("a.npz", "w") as archive:
+    for name in ("large", "other"):
+        with archive.open(name + ".npy", "w", force_zip64=True) as member:
+            np.lib.format.write_array_header_1_0(member, dict(descr="<f4", fortran_order=False, shape=(SIZE // 4,)))
+            hole(archive.fp)
+            member._file_size += SIZE
+            member._compress_size += SIZE
+
+short = struct.pack("<I", 100_000) + bytes(100_000)
+head, tail = pickle.dumps({"large": Array()}, 4).split(pickle.BINBYTES + short)
+with open("a.pdparams", "wb") as file:
+    file.write(head + pickle.BINBYTES8 + struct.pack("<Q", SIZE))
+    hole(file)
+    file.write(tail)
+
+used = int(Path("/proc/self/status").read_text().partition("VmData:")[2].split()[0]) * 1024
+resource.setrlimit(resource.RLIMIT_DATA, (used + 50_000_000,) * 2)
+resource.setrlimit(resource.RLIMIT_NOFILE, (50, 50))
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+for name in ("a.safetensors", "a.npz", "a.pdparams"):
+    found = files.read(Path(name), Path("."), only=["[lw]*"])
+    array = found["large"].array
+    assert array.nbytes == SIZE and array[0] == 0 and array[-1] == 1, name
+    assert len(found) == (201 if name == "a.safetensors" else 1)
+    assert os.stat(name).st_blocks * 512 < 1_000_000
+assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 30_000, "kilobytes"
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits and measures memory as Linux does")
+def test_a_file_of_10_gb_takes_no_memory(tmp_path: Path) -> None:
+    in_a_new_process(f"import os\nos.chdir({str(tmp_path)!r})\n{LARGE_FILES}")
+
+
+# -- which tensors
+
+
+def test_integers_and_text_are_left_out_but_for_what_is_named_in_full(
+    tmp_path: Path, read: Callable[..., Found]
+) -> None:
+    steps, mask = np.arange(3), np.array([True])
+    np.savez(tmp_path / "a.npz", weight=ARRAYS["float32"], steps=steps, mask=mask, note="text", short=np.int32(1))
+    assert list(read(tmp_path / "a.npz")) == ["weight"]
+    assert list(read(tmp_path / "a.npz", only=["*"])) == ["weight"]
+    assert all_bits(read(tmp_path / "a.npz", only=["steps"])) == {"steps": bits(Dense("int64", steps))}
+    with pytest.raises(UnreadableError, match="'short' has the dtype int32"):
+        read(tmp_path / "a.npz", only=["short"])
+    with pytest.raises(UnreadableError, match=r"a\.npz: it holds no gradients"):
+        read(tmp_path / "a.npz", only=["mas?"])
+
+
+def test_patterns_choose_names(tmp_path: Path, read: Callable[..., Found]) -> None:
+    values = {"encoder/a": np.ones(1), "encoder/b": np.ones(1), "head[0]": np.ones(1), "head": np.ones(1)}
+    np.savez(tmp_path / "a.npz", **values)
+    assert list(read(tmp_path / "a.npz", only=["head", "enc*"])) == ["encoder/a", "encoder/b", "head"]
+    assert list(read(tmp_path / "a.npz", only=["head[0]"])) == ["head[0]"]
+    with pytest.raises(UnreadableError, match=r"only = 'decoder\*' matches no tensor; there are 4, such as 'enc"):
+        read(tmp_path / "a.npz", only=["head", "decoder*"])
+
+
+# -- functions
+
+FUNCTIONS = """
+import numpy as np
+import beside
+
+one, two = np.ones(2, np.float32), np.zeros(1)
+
+def names(): return {"a": one, "b": {"c": [two, 3.0, None]}}
+def pairs(): return [("a", one), ("b", two)]
+def arrays(): return [one, None, two]
+def array(): return one
+def generated():
+    yield "a", one
+    yield two
+def nothing(): return [1.0, None]
+def wrong():
+    yield one
+    raise ValueError("no data")
+def repeated(): return [("a", one), ("a", two)]
+def unheard_of(): import unheard_of
+def leaves(): raise SystemExit
+def hangs():
+    while True: pass
+def kills(): import os, signal; os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.fixture
+def grads(tmp_path: Path) -> Path:
+    (tmp_path / "grads.py").write_text(FUNCTIONS, encoding="utf-8")
+    (tmp_path / "beside.py").touch()
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("function", "names"),
+    [
+        ("names", ["a", "b.c.0"]),
+        ("pairs", ["a", "b"]),
+        ("arrays", ["gradient 0", "gradient 2"]),
+        ("array", ["gradient 0"]),
+        ("generated", ["a", "gradient 1"]),
+    ],
+)
+def test_a_function_may_give_gradients_in_any_form(
+    grads: Path, monkeypatch: pytest.MonkeyPatch, function: str, names: list[str]
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    found = dict(select(convert_worker.from_function(f"{grads / 'grads.py'}:{function}", grads), ()))
+    one, two = Dense("float32", np.ones(2, "f4")), Dense("float64", np.zeros(1))
+    assert list(all_bits(found).items()) == list(zip(names, [bits(one), bits(two)], strict=False))
+
+
+JAX = """
+import os
+import jax, jax.numpy as jnp
+from jax.experimental.sparse import BCOO
+
+os.chdir(os.path.dirname(__file__))
+print("noise")
+rows = BCOO((jnp.ones((2, 3)), jnp.array([[1], [1]])), shape=(4, 3))
+params = {"layer": {"bias": jnp.ones(1), "kernel": jnp.ones((2, 1), jnp.bfloat16)}}
+
+def loss(params):
+    return jnp.sum(jnp.ones((1, 2)) @ params["layer"]["kernel"] + params["layer"]["bias"])
+
+def give():
+    return [("short", jnp.ones(2, jnp.bfloat16)), {"rows": rows, "process": jnp.float32(os.getpid())}]
+"""
+
+
+def test_a_function_runs_in_a_process_of_its_own(tmp_path: Path, read: Callable[..., Found]) -> None:
+    (tmp_path / "grads.py").write_text(JAX + example("JAX"), encoding="utf-8")
+    found = files.call("grads.py:give", tmp_path, tmp_path)
+    assert list(found) == ["short", "rows", "process"]
+    assert bits(found["short"]) == bits(Dense("bfloat16", np.full(2, 0x3F80, "u2")))
+    assert bits(found["rows"]) == bits(Sparse(np.array([1, 1]), Dense("float32", np.ones((2, 3), "f4")), (4, 3)))
+    assert array_of(found["process"]) != os.getpid()
+    saved = read(tmp_path / "gradients.npz")
+    assert {name: (each.dtype, each.shape) for name, each in saved.items() if each} == {
+        "layer.bias": ("float32", (1,)),
+        "layer.kernel": ("bfloat16", (2, 1)),
+    }
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        ("wrong", r"grads\.py: wrong, line 17: ValueError: no data$"),
+        ("absent", r"grads\.py: absent, AttributeError: .* no attribute 'absent'"),
+        ("nothing", r"grads\.py: nothing gives no gradients"),
+        ("repeated", r"grads\.py: 'a' is there twice"),
+        ("unheard_of", r"grads\.py: it imports something, and .* says: No module named 'unheard_of'; name an interpr"),
+        ("leaves", r"grads\.py: the process that reads it left nothing"),
+        ("kills", r"grads\.py: the process that reads it ended: signal 9 \(SIGKILL\)"),
+        ("hangs", r"grads\.py: nothing after 2 seconds"),
+        ("", r"'grads\.py:' names no Python file and a function in it; write grads\.py:gradients"),
+    ],
+)
+def test_a_function_that_gives_no_gradients_is_told(grads: Path, function: str, message: str) -> None:
+    with pytest.raises(UnreadableError, match=message):
+        files.call(f"grads.py:{function}", grads, grads, timeout=2 if function == "hangs" else 60)
+
+
+# -- the page
+
+
+def test_what_the_page_saves_is_read(
+    torch_files: Path, paddle_files: Path, tensorflow_files: Path, read: Callable[..., Found]
+) -> None:
+    assert list(converted(torch_files, "gradients.pt")) == ["weight", "bias"]
+    assert list(read(paddle_files / "gradients.pdparams")) == ["weight", "bias"]
+    assert list(read(tensorflow_files / "gradients.npz")) == ["kernel:0", "bias:0"]
+
+
+def test_the_function_of_the_page_is_read(tmp_path: Path) -> None:
+    (tmp_path / "grads.py").write_text(example("A function"), encoding="utf-8")
+    assert list(files.call("grads.py:gradients", tmp_path, tmp_path)) == ["layer 0", "layer 1", "layer 2"]

@@ -1,0 +1,391 @@
+"""Files that are damaged, or hold what is no gradient, are refused with what to do; nothing in them is run."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import re
+import struct
+import sys
+import tracemalloc
+import zipfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.parity.gradient_files import (
+    Found,
+    converted,
+    refused,
+    write_safetensors,
+)
+
+from unified_clip.tensors.types import UnreadableError, densify
+
+
+def test_an_interpreter_without_the_framework_is_told(tmp_path: Path, read: Callable[..., Found]) -> None:
+    (tmp_path / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\")", encoding="utf-8")
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path}:$PYTHONPATH exec {sys.executable} "$@"\n', encoding="utf-8")
+    python.chmod(0o700)
+    (tmp_path / "a.pt").write_bytes(b"PK")
+    with pytest.raises(
+        UnreadableError,
+        match=rf"a\.pt: PyTorch is needed to read it, and {python} says: No module named 'torch'; name an interpreter"
+        r" that can with python = under \[frameworks\.torch\] in suite\.toml",
+    ):
+        read(tmp_path / "a.pt", pythons={"torch": str(python)})
+    with pytest.raises(UnreadableError, match=r"a\.pt: .*absent cannot be started: No such file"):
+        read(tmp_path / "a.pt", pythons={"torch": str(tmp_path / "absent")})
+
+
+ENTRY = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
+NEXT = {**ENTRY, "data_offsets": [8, 16]}
+
+
+@pytest.mark.parametrize(
+    ("header", "size", "message"),
+    [
+        ({"a": ENTRY}, 7, "it has 7. bytes, and by its header 7.: it was cut short or damaged"),
+        ({"a": ENTRY}, 9, "it was cut short or damaged"),
+        (
+            {"a": ENTRY, "b": {**ENTRY, "data_offsets": [4, 12]}},
+            12,
+            r"'b' has data_offsets \[4, 12\], and the tensor before",
+        ),
+        ({"a": ENTRY, "b": {**ENTRY, "data_offsets": [9, 17]}}, 17, "'b' has data_offsets"),
+        ({"a": {**ENTRY, "data_offsets": [8, 0]}}, 0, "'a' is float32 of shape"),
+        ({"a": {**ENTRY, "shape": [3]}}, 8, r"'a' is float32 of shape \[3\], and has 8 bytes"),
+        ({"a": {**ENTRY, "shape": [0, 2**60]}}, 0, r"'a' has a shape of more than 2\*\*59 elements"),
+        ({"a": {**ENTRY, "shape": [1] * 40}}, 4, "'a' has 40 axes. Reshape it to at most 32 axes"),
+        (
+            {
+                "__metadata__": {"sparse": json.dumps({"x": [10**12, 2]})},
+                "x.indices": {"dtype": "I64", "shape": [1], "data_offsets": [0, 8]},
+                "x.values": {"dtype": "F32", "shape": [1, 2], "data_offsets": [8, 16]},
+            },
+            16,
+            "its tensors take 7.276 TiB, and the limit for this file is 4 GiB. Choose fewer .*MAX_BYTES='8 TiB'",
+        ),
+        ({"__metadata__": {"sparse": "[" * 100_000}}, 0, "sparse in its metadata is no JSON object"),
+        ({"a": {**ENTRY, "shape": [-2]}}, 8, "'a' has no dtype, shape and two data_offsets"),
+        ({"a": {"dtype": "F32"}}, 8, "'a' has no dtype, shape and two data_offsets"),
+        ({"a": 1}, 8, "'a' has no dtype, shape and two data_offsets"),
+        (
+            {"a": {**ENTRY, "dtype": "F8_E4M3"}},
+            8,
+            "'a' has the dtype F8_E4M3, and not float16, .*; choose other tensors",
+        ),
+        (b'{"a": %s, "a": %s}' % (json.dumps(ENTRY).encode(), json.dumps(NEXT).encode()), 16, "'a' is there twice"),
+        (b"[]", 0, "no table of tensors"),
+        (b"{'a'", 0, "its header is no JSON"),
+        (b"[" * 100_000, 0, "its header is no JSON"),
+        ({}, 0, "it holds no gradients"),
+        ({"__metadata__": {"sparse": "{"}}, 0, "sparse in its metadata is no JSON object"),
+        ({"__metadata__": {"sparse": '{"x": 4}'}}, 0, "sparse in its metadata is no JSON object"),
+        (
+            {"__metadata__": {"sparse": '{"x": [4]}'}, "a": ENTRY},
+            8,
+            r"'x' is sparse .* no x\.indices of int64, and x\.values",
+        ),
+        (
+            {"__metadata__": {"sparse": '{"x": [4]}'}, "x.values": ENTRY},
+            8,
+            r"'x' is sparse .* no x\.indices of int64, and x\.values",
+        ),
+    ],
+)
+def test_safetensors_that_are_not_whole(
+    tmp_path: Path, read: Callable[..., Found], header: Any, size: int, message: str
+) -> None:
+    with pytest.raises(UnreadableError, match=rf"^a\.safetensors: .*{message}"):
+        read(write_safetensors(tmp_path / "a.safetensors", header, bytes(size)))
+
+
+@pytest.mark.parametrize(
+    "data", [b"{}", struct.pack("<Q", 100) + b"{}", struct.pack("<Q", 2**63) + b"{}", struct.pack("<Q", 3) + b"{}"]
+)
+def test_safetensors_that_end_in_their_header(tmp_path: Path, read: Callable[..., Found], data: bytes) -> None:
+    (tmp_path / "a.safetensors").write_bytes(data)
+    with pytest.raises(
+        UnreadableError, match=f"it has {len(data)} bytes, and its header .*: it is no safetensors file, or was"
+    ):
+        read(tmp_path / "a.safetensors")
+
+
+def edited_npz(path: Path, edit: Callable[[bytes], bytes], save: Callable[..., None] = np.savez) -> Path:
+    save(path, weight=np.ones(1000, np.float32))
+    path.write_bytes(edit(path.read_bytes()))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("save", "edit", "message"),
+    [
+        (np.savez, lambda data: data[:-30], r"cannot be read: BadZipFile: File is not a zip file"),
+        (np.savez, lambda data: data[1000:], r"cannot be read: .*; save it again"),
+        (
+            np.savez,
+            lambda data: data.replace(b"PK\x01\x02-\x03-", b"PK\x01\x02-\x03c"),
+            "cannot be read: NotImplementedError: zip file version 9.9; save it again",
+        ),
+        (
+            np.savez,
+            lambda data: data.replace(b"(1000,)", b"(True,)"),
+            "'weight' has a shape that is not a list of lengths",
+        ),
+        (np.savez, lambda data: data.replace(b"(1000,)", b"(-100,)"), "'weight' has a shape that is not a list"),
+        (
+            np.savez,
+            lambda data: data.replace(b"(1000,)", b"(9999,)"),
+            "'weight' has 4128 bytes, and its header describes 40124",
+        ),
+        (
+            np.savez,
+            lambda data: data.replace(b"NUMPY\x01", b"NUMPY\x03"),
+            r"'weight' is no array: .*save arrays with np.savez",
+        ),
+        (
+            np.savez,
+            lambda data: data.replace(b"{'descr': '<f4'", b"((((((((((((((("),
+            r"'weight' is no array: .*save arrays with np.savez",
+        ),
+        (np.savez, lambda data: data.replace(b"weight.npy", b"weight.txt"), r"'weight.txt' is no array"),
+        (
+            np.savez_compressed,
+            lambda data: data[:60] + b"\xff" * 9 + data[69:],
+            "cannot be read: error: Error -3 while decompressing",
+        ),
+    ],
+)
+def test_arrays_of_numpy_that_are_not_whole(
+    tmp_path: Path,
+    read: Callable[..., Found],
+    save: Callable[..., None],
+    edit: Callable[[bytes], bytes],
+    message: str,
+) -> None:
+    with pytest.raises(UnreadableError, match=rf"^a\.npz.*{message}"):
+        read(edited_npz(tmp_path / "a.npz", edit, save))
+
+
+def test_python_objects_and_structures_are_refused_where_they_are_chosen(
+    tmp_path: Path, read: Callable[..., Found]
+) -> None:
+    objects, structured = np.array([{}], object), np.zeros(2, [("x", "f4")])
+    np.savez(tmp_path / "a.npz", objects=objects, structured=structured, weight=np.ones(1))
+    assert list(read(tmp_path / "a.npz", only=["weight"])) == ["weight"]
+    for name, dtype in (("objects", "object"), ("structured", "void32")):
+        with pytest.raises(UnreadableError, match=f"'{name}' has the dtype {dtype}, and not float16"):
+            read(tmp_path / "a.npz", only=[name])
+
+
+@pytest.mark.nightly
+def test_a_name_that_is_there_twice_is_refused(tmp_path: Path, torch_files: Path, read: Callable[..., Found]) -> None:
+    np.savez(tmp_path / "a.npz", one=np.ones(1), two=np.ones(1))
+    data = (tmp_path / "a.npz").read_bytes().replace(b"two.npy", b"one.npy")
+    (tmp_path / "a.npz").write_bytes(data)
+    with pytest.raises(UnreadableError, match=r"a\.npz: 'one' is there twice; give each gradient a name of its own"):
+        read(tmp_path / "a.npz")
+    assert "'a.b' is there twice" in refused(torch_files, "twice.pt")
+
+
+def test_an_array_that_expands_to_more_than_it_says_is_not_expanded(
+    tmp_path: Path, read: Callable[..., Found], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(np.lib.format, "read_array", lambda *all, **options: pytest.fail("it was expanded"))
+
+    def save(shape: str, size: int, written: bytes) -> Path:
+        header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}".encode().ljust(117) + b"\n"
+        with zipfile.ZipFile(tmp_path / "a.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("a.npy", b"\x93NUMPY\x01\x00v\x00" + header + written)
+            archive.infolist()[0].file_size += size
+        return tmp_path / "a.npz"
+
+    with pytest.raises(UnreadableError, match="'a' has 10000128 bytes, and its header describes 136"):
+        read(save("(2,)", 0, bytes(10_000_000)))
+    with pytest.raises(UnreadableError, match=r"'a' is said to expand from .* bytes to 4000000000128"):
+        read(save("(1000000000000,)", 4 * 10**12 - 8, bytes(8)))
+
+
+def test_a_header_of_an_array_is_read_only_as_far_as_numpy_reads_it(tmp_path: Path, read: Callable[..., Found]) -> None:
+    size = 50_000_000
+    with zipfile.ZipFile(tmp_path / "a.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a.npy", b"\x93NUMPY\x02\x00" + struct.pack("<I", size) + bytes(size))
+    tracemalloc.start()
+    try:
+        with pytest.raises(UnreadableError, match="'a' is no array: its header has 50000000 bytes"):
+            read(tmp_path / "a.npz")
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 10_000_000
+
+
+def test_a_long_name_is_rejected_in_every_format(tmp_path: Path, read: Callable[..., Found]) -> None:
+    header = {"n" * 10_001: ENTRY}
+    with pytest.raises(UnreadableError, match=r"a name has more than 10000 characters: 'nnn.*Give it a shorter one"):
+        read(write_safetensors(tmp_path / "a.safetensors", header, bytes(8)))
+
+
+def test_arrays_compressed_in_other_ways_are_refused(tmp_path: Path, read: Callable[..., Found]) -> None:
+    np.save(tmp_path / "a.npy", np.ones(2))
+    with zipfile.ZipFile(tmp_path / "a.npz", "w", zipfile.ZIP_BZIP2) as archive:
+        archive.write(tmp_path / "a.npy", "a.npy")
+    with pytest.raises(UnreadableError, match="'a' is encrypted or compressed otherwise"):
+        read(tmp_path / "a.npz")
+
+
+class Runs:
+    """What runs something when it is unpickled."""
+
+    def __init__(self, function: Callable[..., Any], *arguments: Any, state: Any = None) -> None:
+        self.reduced = function, arguments, state
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...], Any]:
+        return self.reduced
+
+
+MADE, MADE_OF, _ = np.ones(2).__reduce__()
+SHORT_OF_BYTES = Runs(MADE, *MADE_OF, state=(1, (3,), np.dtype("f8"), False, bytes(16)))
+
+ENDLESS: list[Any] = []
+ENDLESS.append(ENDLESS)
+
+LAUGHS: list[Any] = [np.ones(2)]
+TUPLES: tuple[Any, ...] = ()
+for _ in range(60):
+    LAUGHS, TUPLES = [LAUGHS, LAUGHS], (TUPLES, TUPLES)
+"""A few hundred bytes that a walk or a hash visits 2**60 times."""
+
+AT_RANK_40 = Runs(MADE, *MADE_OF, state=(1, (1,) * 40, np.dtype("f8"), False, bytes(8)))
+
+COPIES = (
+    b"\x80\x04c_codecs\nencode\nq\x00X\xe8\x03\x00\x00" + b"x" * 1000 + b"\x8c\x06latin1\x86q\x010" + b"h\x00h\x01R" * 9
+)
+"""Encodes one text nine times."""
+
+
+@pytest.mark.parametrize("protocol", [0, 2, 4])
+@pytest.mark.parametrize(
+    ("function", "arguments", "message"),
+    [
+        (os.mkdir, ("{marker}",), "it is a pickle that calls posix.mkdir, which is not done"),
+        (eval, ("__import__('os').mkdir('{marker}')",), "it is no whole pickle: TypeError"),
+        (eval, ("__import__('os').mkdir('{marker}')", {}), "it is no whole pickle: KeyError"),
+        (exec, ("import os; os.mkdir('{marker}')",), "calls (builtins|__builtin__).exec"),
+    ],
+)
+def test_a_pickle_is_not_run(
+    tmp_path: Path,
+    read: Callable[..., Found],
+    function: Callable[..., Any],
+    arguments: Sequence[Any],
+    message: str,
+    protocol: int,
+) -> None:
+    marker, path = tmp_path / "marker", tmp_path / "a.pdparams"
+    given = [each.format(marker=marker) if isinstance(each, str) else each for each in arguments]
+    path.write_bytes(pickle.dumps({"w": np.ones(2), "x": Runs(function, *given)}, protocol))
+    with pytest.raises(UnreadableError, match=rf"^a\.pdparams: .*{message}"):
+        read(path)
+    assert not marker.exists()
+    pickle.loads(path.read_bytes())
+    assert marker.exists()
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (pickle.dumps({"w": np.ones(2)}, 4)[:-20], "it is no whole pickle"),
+        (pickle.dumps({"w": np.ones(50_000)}, 4)[:-20], "it is no whole pickle"),
+        (b"no pickle", "it is no whole pickle"),
+        (pickle.dumps({"w": SHORT_OF_BYTES}, 4), r"an array of float64 and shape \(3,\) has 16 bytes"),
+        (pickle.dumps(ENDLESS, 4), "nested more than 100 deep, or contain themselves. Save a flat dict"),
+        (
+            pickle.dumps(LAUGHS, 4),
+            r"more than 1000\d+ entries. Save a flat dict of tensors, or set UNIFIED_CLIP_MAX_ENT",
+        ),
+        (b"\x80\x04}" + pickle.dumps(TUPLES, 4)[2:-1] + b"K\x01s.", "a dict has a key of type tuple"),
+        (pickle.dumps({"x" * 10_001: np.ones(1)}, 4), "a name has more than 10000 characters: 'xxx"),
+        (pickle.dumps({"w": AT_RANK_40}, 4), "has 40 axes. Reshape it"),
+        (b"\x80\x05\x96" + struct.pack("<Q", 2**40) + b".", "an opcode that paddle.save does not write"),
+        (b"\x80\x04\x8d" + struct.pack("<Q", 2**40) + b".", "it ends early"),
+        (COPIES, "it copies the same data again and again"),
+        (b"\x80\x04c_codecs\nencode\n}b.", "it changes a function"),
+        (pickle.dumps({"w": np.array([{}], object)}, 4), "'w' has the dtype object"),
+        (pickle.dumps({"w": np.ones(2), "UnpackBigParamInfor@@": {}}, 2), "save it with protocol 4"),
+        (pickle.dumps({"LR_Scheduler": {"last_lr": np.float64(0.1)}}, 4), "it holds no gradients"),
+    ],
+)
+def test_pickles_of_paddle_that_are_not_whole(
+    tmp_path: Path, read: Callable[..., Found], data: bytes, message: str
+) -> None:
+    (tmp_path / "a.pdparams").write_bytes(data)
+    with pytest.raises(UnreadableError, match=rf"^a\.pdparams: .*{message}"):
+        read(tmp_path / "a.pdparams")
+
+
+@pytest.mark.nightly
+def test_what_converting_refuses(torch_files: Path, tensorflow_files: Path) -> None:
+    assert refused(torch_files, "evil.pt").startswith("it holds posix.mkdir, and nothing but tensors is unpickled")
+    assert not (torch_files / "run_by_torch").exists()
+    assert "'w' has the dtype float8_e4m3fn" in refused(torch_files, "eight.pt")
+    assert "cut short" in refused(torch_files, "cut.pt")
+    assert "not an sstable" in refused(tensorflow_files, "cut")
+    assert "uncompressed, as model.save writes it" in refused(tensorflow_files, "deflated.keras")
+    assert "'w' is not whole, or in another file" in refused(tensorflow_files, "hollow.h5")
+
+
+def test_a_small_file_that_claims_much_is_not_converted(torch_files: Path, tensorflow_files: Path) -> None:
+    for directory, name in ((torch_files, "stretched.pt"), (tensorflow_files, "vast.h5")):
+        assert "its tensors take 4 TiB, and the limit for this file is 4 GiB" in refused(directory, name)
+    assert "its dicts and lists have more than 100" in refused(torch_files, "laughs.pt")
+
+
+def test_no_file_reads_another_file(tensorflow_files: Path) -> None:
+    assert "'w' has its numbers in another file, 'secret'; save them in this one" in refused(
+        tensorflow_files, "external.h5"
+    )
+    assert "'w' is a link to another file, 'vast.h5'" in refused(tensorflow_files, "linked.h5")
+    message = refused(tensorflow_files, "elsewhere")
+    assert re.search("its file `checkpoint` names .*/prefix, in another directory; name that one", message)
+
+
+def test_compressed_hdf5_is_read_chunk_by_chunk_or_rejected(tensorflow_files: Path) -> None:
+    numbers = np.arange(600, dtype="f4").reshape(30, 20)
+    found = {name: densify(gradient) for name, gradient in converted(tensorflow_files, "packed.h5").items()}
+    for name, expected in {"all": numbers, "pieces": numbers, "as it is": np.array([3, 4], "f4")}.items():
+        gradient = found.pop(name)
+        assert gradient is not None
+        np.testing.assert_array_equal(gradient.array, expected)
+    assert not found
+    assert "'w' has a chunk that expands beyond its size: it is damaged" in refused(tensorflow_files, "bomb.h5")
+    assert "'w' is not whole: chunks of it were not written" in refused(tensorflow_files, "unwritten.h5")
+    assert "'w' is compressed by lzf. Save it with compression='gzip', or" in refused(tensorflow_files, "lzf.h5")
+
+
+def test_what_is_linked_inside_a_file_is_read_once(tensorflow_files: Path) -> None:
+    assert list(converted(tensorflow_files, "loop.h5")) == ["g/w"]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("absent.npz", "there is no such file"),
+        ("empty.npz", "the file is empty"),
+        ("directory.npz", "it is a directory, and no checkpoint of TensorFlow; name a file"),
+        ("notes.txt", r"it ends in none of \.safetensors, \.npz, .*\.pt, .*\.keras, .*; save gradients as docs/"),
+    ],
+)
+def test_what_is_no_file_of_gradients_is_told(
+    tmp_path: Path, read: Callable[..., Found], name: str, message: str
+) -> None:
+    (tmp_path / "empty.npz").touch()
+    (tmp_path / "notes.txt").write_text("x")
+    (tmp_path / "directory.npz").mkdir()
+    with pytest.raises(UnreadableError, match=f"^{name}: {message}"):
+        read(tmp_path / name)

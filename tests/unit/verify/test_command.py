@@ -1,0 +1,480 @@
+"""`unified-clip verify`: two training steps on the same weights and batches, without a framework."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.port import verify_pairs
+from support.port.verify_pairs import BATCHES, NUMPY, STEPS, WEIGHTS, greatest, mistakes, run, verified
+
+GLOBAL = NUMPY.replace("CLIP", "grads, _ = uc.clip_by_global_norm(grads, 0.5)")
+EACH = NUMPY.replace("CLIP", "grads = {name: uc.clip_by_norm(grad, 0.5) for name, grad in grads.items()}")
+EACH_IN_ONE = NUMPY.replace(
+    "CLIP",
+    "grads = dict(zip(grads, [g for _, g in uc.GradientClipByNorm(0.5)(zip(weights.values(), grads.values()))]))",
+)
+
+
+def test_the_same_step_is_the_same_at_every_stage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = verified(tmp_path, capsys, GLOBAL, GLOBAL)
+    assert data["same"]
+    assert [step["step"] for step in data["steps"]] == list(range(1, STEPS + 1))
+    for stage in ("norm", "coefficient", "tensors", "update"):
+        assert greatest(data, stage) == 0
+    assert all(line["coef"] < 1 for step in data["steps"] for line in (*step["old"], *step["new"]))
+
+
+@pytest.mark.parametrize(
+    ("clip", "mistake"),
+    [
+        ("grads = {name: uc.clip_by_norm(grad, 0.5) for name, grad in grads.items()}", "per tensor for global"),
+        ("grads, _ = uc.clip_by_global_norm(grads, 0.25)", "another threshold"),
+        ("uc.clip_grad_norm_(grads, 0.5)", "missing eps"),
+        ("uc.clip_grad_norm_({'weight': grads['weight']}, 0.5)", "a parameter is missing"),
+        ("uc.clip_by_global_norm(grads, 0.5)", "the clip does not reach the step"),
+        ("grads, _ = uc.clip_by_global_norm({n: 2 * g for n, g in grads.items()}, 0.5)", "scaled gradients"),
+    ],
+)
+def test_a_mistake_is_named_at_the_first_step(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], clip: str, mistake: str
+) -> None:
+    data = verified(tmp_path, capsys, GLOBAL, NUMPY.replace("CLIP", clip))
+    assert not data["same"]
+    assert data["steps"][0]["differs"]
+    assert mistake in mistakes(data)
+
+
+@pytest.mark.parametrize(
+    ("line", "mistake", "says"),
+    [
+        ("np.float32(0.125) * grad", "another learning rate", "0.5 times"),
+        ("np.float32(0.25) * grad + np.float32(0.1) * weights[name]", "another optimizer", "weight decay"),
+    ],
+)
+def test_updates_that_differ_where_the_clips_do_not_are_explained(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], line: str, mistake: str, says: str
+) -> None:
+    data = verified(tmp_path, capsys, GLOBAL, GLOBAL.replace("np.float32(0.25) * grad", line))
+    assert data["steps"][0]["differs"] == ["update"]
+    assert data["finding"]["mistake"] == mistake
+    assert says in data["finding"]["text"]
+
+
+def test_steps_without_a_clip_on_either_side_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sometimes = NUMPY.replace("for batch in batches:", "for index, batch in enumerate(batches):").replace(
+        "CLIP", "grads = grads if index % 2 else uc.clip_by_global_norm(grads, 0.5)[0]"
+    )
+    data = verified(tmp_path, capsys, sometimes, sometimes)
+    assert data["same"]
+    assert data["without_clip"] == [2, 4]
+    assert run(tmp_path, sometimes, sometimes) == 0
+    printed = capsys.readouterr().out
+    assert "No clip call was seen on either side at 2 of 4 steps (2, 4): only gradients and updates were" in printed
+    assert [line.split("│")[-2].strip() for line in printed.splitlines() if line.startswith("│")] == [
+        "same", "no clip seen", "same", "no clip seen",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("rate", "same"), [("2.0**-18", True), ("2.0**-17", False), ("0", False)])
+def test_updates_are_not_the_same_by_being_small(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], rate: str, same: bool
+) -> None:
+    """All of them are less than 64 units in the last place of their parameters."""
+    small = GLOBAL.replace("np.float32(0.25)", "np.float32(2.0**-18)")
+    new = GLOBAL.replace("np.float32(0.25)", f"np.float32({rate})")
+    data = verified(tmp_path, capsys, small, new, "--max-ulp", "64")
+    assert data["same"] is same
+    assert [step["differs"] for step in data["steps"]] == [[] if same else ["update"]] * STEPS
+    assert mistakes(data) == ([] if same else ["rounding", "another optimizer"])
+
+
+def test_a_call_for_each_gradient_is_one_that_clips_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = verified(tmp_path, capsys, EACH, EACH_IN_ONE)
+    assert data["same"]
+    assert [len(step["old"][0]["norm"]) for step in data["steps"]] == [2] * STEPS
+
+
+def test_gradients_given_before_clipping_are_replaced_by_what_the_call_made_of_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    raw = (
+        GLOBAL.replace("CLIP", "")
+        .replace("grads, _ =", "raw = grads; grads, _ =")
+        .replace("weights, grads\n", "weights, raw\n")
+    )
+    data = verified(tmp_path, capsys, raw, GLOBAL)
+    assert data["same"]
+    assert data["unclipped"] == ["old"]
+    assert greatest(data, "tensors") == 0
+
+
+def test_gradients_that_are_not_given_are_what_the_call_left(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = verified(tmp_path, capsys, GLOBAL.replace("weights, grads\n", "weights, None\n"), GLOBAL)
+    assert data["same"]
+    assert data["unclipped"] == []
+    assert greatest(data, "tensors") == 0
+
+
+def test_a_function_may_return_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    once = GLOBAL.replace("        yield weights", "    return weights")
+    data = verified(tmp_path, capsys, once, GLOBAL)
+    assert data["same"]
+    assert [step["norm"]["ulps"] for step in data["steps"]] == [0] * STEPS
+    assert [step["update"] is None for step in data["steps"]] == [True] * (STEPS - 1) + [False]
+
+
+def test_calls_between_which_nothing_is_given_are_dealt_evenly_to_the_steps(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = verified(tmp_path, capsys, EACH.replace("        yield weights", "    return weights"), EACH)
+    assert data["same"]
+    assert [len(step["old"][0]["norm"]) for step in data["steps"]] == [2] * STEPS
+
+
+def test_lists_of_norms_are_compared_by_name_and_not_by_order(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    backwards = EACH.replace("for name, grad in grads.items()}", "for name, grad in reversed(grads.items())}")
+    assert verified(tmp_path, capsys, EACH, backwards)["same"]
+    renamed = backwards.replace(
+        "yield weights, grads", "yield tuple({'a': each['weight'], 'b': each['bias']} for each in (weights, grads))"
+    )
+    assert verified(tmp_path, capsys, EACH, renamed)["same"]
+
+
+def test_a_gradient_is_known_by_the_weight_that_came_with_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clip = """
+        clipped = uc.GradientClipByGlobalNorm(0.5)(list(zip(weights.values(), grads.values())))
+        grads = dict(zip(grads, [gradient for _, gradient in clipped]))"""
+    pairs = NUMPY.replace("CLIP", clip).replace("weights, grads\n", "weights, None\n")
+    data = verified(tmp_path, capsys, pairs, GLOBAL)
+    assert data["same"]
+    assert greatest(data, "tensors") == 0
+
+
+def test_tensors_of_one_shape_are_laid_out_as_they_are_most_alike(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    square = "np.outer(np.arange(6), weights['weight'][:, 0])"
+    old, new = (
+        GLOBAL.replace("yield weights,", f"yield {{**weights, 'square': {each}}},") for each in (square, f"{square}.T")
+    )
+    assert verified(tmp_path, capsys, old, new)["same"]
+
+
+@pytest.mark.parametrize(
+    ("by_hand", "same"),
+    [
+        ("norm = np.sqrt(sum((g.astype(float) ** 2).sum() for g in grads.values()))", True),
+        ("norm = np.abs(grads['weight']).max()", False),
+    ],
+)
+def test_a_clip_by_hand_is_known_by_the_gradients_before_and_after(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], by_hand: str, same: bool
+) -> None:
+    clip = f"raw = grads; {by_hand}; grads = {{n: g * np.float32(min(1, 0.5 / norm)) for n, g in grads.items()}}"
+    hand = NUMPY.replace("CLIP", clip).replace("weights, grads\n", "weights, grads, raw\n")
+    data = verified(tmp_path, capsys, hand, GLOBAL, "--max-ulp", "64")
+    assert data["same"] is same
+    assert verify_pairs.calls(data, "old") == {"by hand"}
+    assert {line["rule"] for step in data["steps"] for line in step["old"]} == {"global"}
+
+
+def test_another_eps_is_told_of_where_max_ulp_hides_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(tmp_path, GLOBAL, NUMPY.replace("CLIP", "uc.clip_grad_norm_(grads, 0.5)"), "--max-ulp", "64") == 0
+    assert "The old adds 0 to the norm, and the new 1e-06, which --max-ulp lets pass" in capsys.readouterr().out
+
+
+def test_layouts_and_names_may_differ(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    turned = GLOBAL.replace(
+        "yield weights, grads",
+        "yield tuple({'W': each['weight'].T, 'b': each['bias']} for each in (weights, grads))",
+    )
+    assert verified(tmp_path, capsys, GLOBAL, turned)["same"]
+    (tmp_path / "names.toml").write_text('weight = "W"\nbias = "b"\n', encoding="utf-8")
+    data = verified(tmp_path, capsys, GLOBAL, turned, "--map", str(tmp_path / "names.toml"))
+    assert data["same"]
+    assert greatest(data, "update") == 0
+
+
+def test_fewer_steps_can_be_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert len(verified(tmp_path, capsys, GLOBAL, GLOBAL, "--steps", "2")["steps"]) == 2
+
+
+def test_the_table_has_a_row_for_each_step_and_says_why_they_part(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(tmp_path, GLOBAL, EACH) == 1
+    printed = capsys.readouterr().out
+    assert printed.count("another clip") == STEPS
+    for expected in ("coefficient old", "(max of 2)", "Per tensor for global", "The updates differ from step 1 on"):
+        assert expected in printed
+
+
+def test_recordings_and_tensors_are_kept_on_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "kept"
+    assert run(tmp_path, GLOBAL, GLOBAL, "--out", str(out)) == 0
+    lines = (out / "old.jsonl").read_text(encoding="utf-8").splitlines()
+    assert list(json.loads(lines[1])["parameters"]) == ["weight", "bias"]
+    assert len(lines) == STEPS + 1
+    assert (out / "new" / f"{STEPS}.safetensors").is_file()
+    assert run(tmp_path, GLOBAL, GLOBAL, "--out", str(out)) == 2
+    assert "exists already. Remove it, or pass another directory to --out." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("new", "says"),
+    [
+        ("step = 1", "new.py:step: step is no function, but of the type int; name one"),
+        ("from .beside import step", "imports from its own package (attempted relative import"),
+        ("", "new.py:step: has no function step; name one that it has, as in new.py:step"),
+        ("def step(weights): pass", "step has to take two arguments, weights and batches"),
+        (
+            "def step(weights, batches): return 1",
+            "gave what is of the type int at step 1; give (parameters, gradients)",
+        ),
+        ("def step(weights, batches): return [], {}", "gave parameters of the type list at step 1; give a dict"),
+        (
+            "def step(weights, batches): return {'w': 'x'}, {}",
+            "gave parameters with 'w' of str32 at step 1; give only what",
+        ),
+        ("def step(weights, batches): yield weights, {}", f"yielded 1 time, and there are {STEPS} batches"),
+        (
+            f"def step(weights, batches):\n    for _ in range({STEPS + 1}): yield weights, {{}}",
+            f"yielded {STEPS + 1} times, and there are {STEPS} batches",
+        ),
+        ("def step(weights, batches): return weights, {}", "made no clip call that can be seen"),
+        ("def step(weights, batches): return {}, {}", "gave no parameters at step 1; give a dict of tensors by name"),
+    ],
+)
+def test_what_a_function_does_wrong_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], new: str, says: str
+) -> None:
+    assert run(tmp_path, GLOBAL, new) == 2
+    assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--steps", "9"], "--steps is 9, and "),
+        (["--steps", "0"], "--steps is 0, and "),
+        (["--steps", "-1"], "--steps is -1, and "),
+        (["--batches", "one.npy"], "--batches one.npy is one array without a name; save it by name"),
+        (["--max-ulp", "-1"], "--max-ulp is -1.0; it must be 0 or more"),
+        (["--timeout", "0"], "--timeout is 0.0; it must be more than 0"),
+        (["--weights", "none.npz"], "--weights none.npz: there is no such file"),
+        (["--batches", "none.npz"], "--batches none.npz cannot be read"),
+        (["--map", "names.toml"], "--map has 'v'"),
+        (
+            ["--batches", "ragged.npz"],
+            "the first axis of each array is the step, and all have as many; x has 2, y has 3",
+        ),
+        (["--python-new", "nowhere"], "nowhere cannot be started"),
+    ],
+)
+def test_what_is_wrong_with_the_command_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, options: list[str], says: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("names.toml").write_text('v = "w"\n', encoding="utf-8")
+    np.save("one.npy", np.zeros(2))
+    np.savez("ragged.npz", x=np.zeros(2), y=np.zeros(3))
+    assert run(tmp_path, GLOBAL, GLOBAL, *options) == 2
+    assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("old", "message"),
+    [
+        ("step.py", "'step.py' names no file and a function in it; write old.py:step"),
+        ("gone.py:step", "gone.py is no file; name one and a function in it"),
+        ("both.py:step", "both.py imports tensorflow and paddle, which crash in one"),
+    ],
+)
+def test_an_invalid_script_is_rejected(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, old: str, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("both.py").write_text("import tensorflow as tf\nfrom paddle import nn\n", encoding="utf-8")
+    assert run(tmp_path, GLOBAL, GLOBAL, scripts=[old, "new.py:step"]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_port_verify_is_a_deprecated_alias_that_prints_the_new_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from unified_clip.cli import main
+
+    assert run(tmp_path, GLOBAL, EACH, "--json", "--max-ulp", "2", "--steps", "3") == 1
+    expected = capsys.readouterr().out
+    scripts = [f"{tmp_path / name}:step" for name in ("old.py", "new.py")]
+    options = [*verify_pairs.write_data(tmp_path), "--steps", "3", "--max-ulp", "2"]
+    assert main(["port", *options, "--verify", *scripts, "--json"]) == 1
+    out, err = capsys.readouterr()
+    assert out == expected
+    command = err.removeprefix("unified-clip: port --verify is deprecated. Type: unified-clip ")
+    assert main(shlex.split(command)) == 1
+    assert capsys.readouterr() == (expected, "")
+
+
+@pytest.mark.parametrize("option", ["--weights", "--batches"])
+def test_weights_and_batches_are_needed(tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str) -> None:
+    from unified_clip.cli import main
+
+    (tmp_path / "old.py").write_text(GLOBAL, encoding="utf-8")
+    data = verify_pairs.write_data(tmp_path)
+    at = data.index(option)
+    assert main(["verify", *[f"{tmp_path}/old.py:step"] * 2, *data[:at], *data[at + 2 :]]) == 2
+    assert f"No {option} given. Both steps run on the same weights and batches." in capsys.readouterr().err
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("body", "options", "says"),
+    [
+        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", [], "signal 11 (SIGSEGV)"),
+        ("1 / 0", [], "ZeroDivisionError"),
+        ("import sys; sys.exit(0)", [], "ended its process before it had done its steps"),
+        ("import time; time.sleep(60)", ["--timeout", "8"], "has not ended after 8 seconds; it was in step (new.py"),
+    ],
+)
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no signals")
+def test_a_process_that_crashes_or_hangs_is_told_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], body: str, options: list[str], says: str
+) -> None:
+    assert run(tmp_path, GLOBAL, f"def step(weights, batches):\n    {body}\n", *options) == 3
+    assert says in capsys.readouterr().err
+
+
+def test_the_data_clips_at_every_step() -> None:
+    assert set(WEIGHTS) == {"weight", "bias"}
+    assert all(len(each) == STEPS for each in BATCHES.values())
+
+
+def test_of_many_steps_the_table_shows_the_first_the_last_and_where_they_part(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each batch four times over; the new one's rate changes at the eleventh step."""
+    np.savez(tmp_path / "many.npz", **{name: np.repeat(each, 4, axis=0) for name, each in BATCHES.items()})
+    new = GLOBAL.replace("for batch in batches:", "for number, batch in enumerate(batches):")
+    new = new.replace("np.float32(0.25)", "np.float32(0.25 if number < 10 else 0.5)")
+    assert run(tmp_path, GLOBAL, new, "--batches", str(tmp_path / "many.npz")) == 1
+    printed = capsys.readouterr().out
+    shown = [line.split()[1] for line in printed.splitlines() if line.startswith("│")]
+    assert shown == ["1", "2", "3", "...", "11", "12", "13", "...", "16"]
+    assert "Another learning rate" in printed
+
+
+@pytest.mark.parametrize(("off", "grown"), [("2.0**-18 * 4**number", True), ("(number == 3) * 2.0**-12", False)])
+def test_rounding_that_grows_is_told_from_what_comes_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], off: str, grown: bool
+) -> None:
+    new = GLOBAL.replace("for batch in batches:", "for number, batch in enumerate(batches):")
+    new = new.replace("np.float32(0.25) * grad", f"np.float32(0.25) * grad + weights[name] * np.float32({off})")
+    data = verified(tmp_path, capsys, GLOBAL, new, "--max-ulp", "64")
+    assert not data["same"]
+    assert ("rounding that has grown" in mistakes(data)) is grown
+
+
+@pytest.mark.parametrize("rate", [0.5, 0.125])
+def test_what_parts_first_is_told_first_and_why_after_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], rate: float
+) -> None:
+    """Another rate shows in the update of a step, and in the clips of the next."""
+    assert run(tmp_path, GLOBAL, GLOBAL.replace("np.float32(0.25)", f"np.float32({rate})")) == 1
+    told = [line for line in capsys.readouterr().out.splitlines() if not line.startswith(("│", "┃", "┏", "┡", "└"))]
+    begins = [line.split(":")[0].split(", there")[0] for line in told[2:6]]
+    assert begins == [
+        "The updates differ from step 1 on", "Another learning rate", "The clipped gradients differ from step 2 on",
+        "The runs part at step 2",
+    ]  # fmt: skip
+    assert "Unexplained" not in "".join(told)
+
+
+def test_what_nothing_explains_is_told_to_be_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    new = GLOBAL.replace("grads, _ =", "grads['bias'] = grads['bias'] + np.float32(1); grads, _ =")
+    assert run(tmp_path, GLOBAL, new) == 1
+    assert "Unexplained: " in capsys.readouterr().out
+
+
+def two_calls(order: str, limit: str = "0.5") -> str:
+    """Two pairs of gradients, each clipped by a call."""
+    clip = f"""
+        grads |= {{name + '2': 2 * grad for name, grad in grads.items()}}
+        for name in {order}:
+            grads.update(uc.clip_by_global_norm({{key: grads[key] for key in (name, name + '2')}}, {limit})[0])"""
+    twins = "{name: array.copy() for name, array in weights.items()}"
+    both = f"{twins} | {{name + '2': array.copy() for name, array in weights.items()}}"
+    return NUMPY.replace("CLIP", clip).replace(twins, both)
+
+
+@pytest.mark.parametrize(("limit", "same"), [("0.5", True), ("(0.5 if name == 'bias' else 0.25)", False)])
+def test_calls_of_a_step_that_share_no_parameter_may_come_in_another_order(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], limit: str, same: bool
+) -> None:
+    old, new = two_calls("('weight', 'bias')"), two_calls("('bias', 'weight')", limit)
+    data = verified(tmp_path, capsys, old, new)
+    assert [len(step["new"]) for step in data["steps"]] == [2] * STEPS
+    assert data["same"] is same
+
+
+@pytest.mark.parametrize(
+    ("dtype", "rate", "same"),
+    [("np.float64", "0.25", True), ("np.float16", "0.25", False), ("np.float16", "2**-10", False)],
+)
+def test_another_dtype_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], dtype: str, rate: str, same: bool
+) -> None:
+    old = GLOBAL.replace("np.float32(0.25)", f"np.float32({rate})")
+    new = GLOBAL.replace("array.copy()", f"array.astype({dtype})").replace("np.float32(0.25)", f"{dtype}({rate})")
+    new = new.replace(
+        "gradients(weights, batch)\n", f"gradients(weights, {{n: a.astype({dtype}) for n, a in batch.items()}})\n"
+    )
+    data = verified(tmp_path, capsys, old, new, "--max-ulp", "64")
+    assert data["same"] is same
+    assert data["finding"]["mistake"] == "another dtype"
+    name = dtype.removeprefix("np.")
+    assert data["finding"]["text"].startswith(f"'weight' is float32 in the old and {name} in the new")
+
+
+def test_another_dtype_does_not_explain_what_is_more_than_its_rounding(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new = GLOBAL.replace("array.copy()", "array.astype(np.float64)").replace("np.float32(0.25)", "np.float64(0.5)")
+    assert mistakes(verified(tmp_path, capsys, GLOBAL, new, "--max-ulp", "64")) == ["another learning rate"]
+
+
+def test_a_difference_that_rounding_explains_does_not_hide_another_rate(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new = GLOBAL.replace("np.float32(0.25)", "np.float32(0.5)")
+    new = new.replace("grads, _ =", "grads = {n: np.nextafter(g, np.float32(9)) for n, g in grads.items()}; grads, _ =")
+    assert mistakes(verified(tmp_path, capsys, GLOBAL, new)) == ["rounding", "another learning rate"]
+
+
+def test_integers_are_no_dtype_that_rounds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    whole = GLOBAL.replace("yield weights,", "yield {name: each.astype(int) for name, each in weights.items()},")
+    assert "another dtype" not in mistakes(verified(tmp_path, capsys, GLOBAL, whole))
+
+
+@pytest.mark.parametrize("rounded", ["", "raw = {n: np.nextafter(g, np.float32(9)) for n, g in raw.items()}; "])
+@pytest.mark.parametrize("kept", ["clipped", "raw"])
+def test_gradients_that_are_not_cleared_are_told_from_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], kept: str, rounded: str
+) -> None:
+    clip = f"raw = grads; {rounded}clipped, _ = uc.clip_by_global_norm(raw, 0.5); grads = clipped; kept = {kept}"
+    new = NUMPY.replace("CLIP", clip).replace("    for batch in", "    kept = {}\n    for batch in")
+    added = "grads = gradients(weights, batch); grads = {n: g + kept.get(n, 0) for n, g in grads.items()}"
+    data = verified(tmp_path, capsys, GLOBAL, new.replace("grads = gradients(weights, batch)", added))
+    assert mistakes(data) == [*(["rounding"] if rounded else []), "gradients are not cleared"]
+    assert "at step 2 every gradient of the new is" in data["finding"]["text"]

@@ -1,0 +1,88 @@
+"""`unified-clip verify` calls nothing the same that it has not compared."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.port.verify_pairs import NUMPY, run, verified
+
+GLOBAL = NUMPY.replace("CLIP", "grads, _ = uc.clip_by_global_norm(grads, 0.5)")
+YIELDED = "yield weights, grads"
+
+
+def giving(parameters: str, gradients: str = "None") -> str:
+    return GLOBAL.replace(YIELDED, f"yield {parameters}, {gradients}")
+
+
+@pytest.mark.parametrize(
+    ("new", "says"),
+    [
+        (giving("{'weight': weights['weight']}"), "new.py:step gives nothing that belongs to 'bias' of "),
+        (giving("{**weights, 'bias': weights['bias'][:1]}"), "new.py:step 'bias' in (1,): no order of the axes"),
+        (giving("{'weight': weights['weight'], 'b': weights['bias']}"), "gives nothing that belongs to 'bias' of "),
+        (
+            giving("weights", "{'x.' + name: each for name, each in grads.items()}"),
+            "gives gradients of 'x.bias', 'x.weight' at step 1, which are no parameters that it gives: 'weight'",
+        ),
+        (
+            giving("weights", "grads, {'x': grads['bias']}"),
+            "gives unclipped gradients of 'x' at step 1, which are no parameters",
+        ),
+        (
+            giving("weights", "{**grads, 'weight': grads['weight'].T}"),
+            "gives gradients of 'weight' in the shape (2, 6) at step 1, and the parameter in (6, 2)",
+        ),
+        (
+            giving("(weights if batch is not batches[1] else {'weight': weights['weight']})"),
+            "gives 'bias' at step 2 and not at step 1, or in another shape",
+        ),
+    ],
+)
+def test_what_only_one_gives_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], new: str, says: str
+) -> None:
+    assert run(tmp_path, GLOBAL, new) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_a_weight_that_neither_gives_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one = giving("{'weight': weights['weight']}")
+    assert run(tmp_path, one, one) == 2
+    assert "--weights has 'bias', which neither function gives: " in capsys.readouterr().err
+
+
+def test_a_map_of_tensors_of_other_shapes_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = tmp_path / "names.toml"
+    names.write_text('weight = "bias"\n', encoding="utf-8")
+    assert run(tmp_path, GLOBAL, GLOBAL, "--map", str(names)) == 2
+    assert "gives 'weight' in the shape (6, 2), and " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("missing", "same"), [("bias", False), ("unused", True)])
+def test_a_gradient_that_only_one_gives_is_compared_with_zero(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], missing: str, same: bool
+) -> None:
+    zero = "np.zeros(3, np.float32)"
+    old = giving(f"{{**weights, 'unused': {zero}}}", f"{{**grads, 'unused': {zero}}}")
+    new = old.replace("yield", f"given = {{**grads, 'unused': {zero}}}; given.pop({missing!r}); yield")
+    new = new.replace(f"{{**grads, 'unused': {zero}}}\n", "given\n")
+    data = verified(tmp_path, capsys, old, new)
+    assert data["same"] is same
+    assert [step["differs"] for step in data["steps"]] == [[] if same else ["tensors"]] * 4
+
+
+def test_a_parameter_that_is_not_among_the_weights_is_compared_as_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """There is no step from which it could be known what one has added."""
+    old, new = (
+        GLOBAL.replace(f"        {YIELDED}", f"    return {{**weights, 'scale': np.float32([{scale}])}}, None")
+        for scale in (1, 2)
+    )
+    assert not verified(tmp_path, capsys, old, new)["same"]
+
+
+def test_the_file_sees_its_own_name_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    new = f"import sys\nassert sys.argv == [__file__], sys.argv\n{GLOBAL}"
+    assert verified(tmp_path, capsys, GLOBAL, new)["same"]
