@@ -13,8 +13,8 @@ PACKAGE = Path(unified_clip.__file__).parent
 FRAMEWORKS = {*ADAPTERS, "keras"}
 NAMESPACES = set(ADAPTERS.values())
 LAYERS = [
-    "errors", "_display", "_install", "_json", "_limits", "_markdown", "_safetensors", "_core", "_native", "_ops",
-    "_dispatch", "namespaces", "recording", "suggest", "ownership", "_modes", "config", "package", "monitor",
+    "errors", "_display", "_command", "_install", "_json", "_limits", "_markdown", "_safetensors", "_core", "_native",
+    "_ops", "_dispatch", "namespaces", "recording", "suggest", "ownership", "_modes", "config", "package", "monitor",
     "integrations", "_workers", "_progress", "tensors", "parity", "verify", "port", "bench", "cli", "testing",
     "pytest_plugin",
 ]  # fmt: skip

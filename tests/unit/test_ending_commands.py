@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 import unified_clip
-from unified_clip import cli
+from unified_clip import _command, cli
+from unified_clip.parity import cli as parity_command
 
 COMMAND = [sys.executable, "-P", "-m", "unified_clip"]
 BUFFERED = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
@@ -82,7 +83,7 @@ def test_a_full_disk_is_named(tmp_path: Path) -> None:
         pytest.skip("there is no /dev/full here")
     command = " ".join([*COMMAND, "compare run.jsonl run.jsonl --json > /dev/full"])
     ended = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True, check=False, env=BUFFERED)
-    assert ended.returncode == cli.REFUSED
+    assert ended.returncode == _command.REFUSED
     assert ended.stderr == "unified-clip: standard output cannot be written: No space left on device\n"
 
 
@@ -95,19 +96,19 @@ def test_ctrl_c_ends_a_command_with_one_line_and_status_130(tmp_path: Path, argu
         with (tmp_path / "slow").open("w"):  # opens once the command has begun to read
             running.send_signal(signal.SIGINT)
         _, errors = running.communicate(timeout=60)
-    assert (running.returncode, errors) == (cli.INTERRUPTED, "unified-clip: interrupted\n")
+    assert (running.returncode, errors) == (_command.INTERRUPTED, "unified-clip: interrupted\n")
 
 
 @pytest.mark.parametrize("command", ["parity init", "parity --suite s", "bench", "compare a b"])
 def test_ctrl_c_in_any_command_has_status_130(
     command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def interrupted(_: object) -> int:
+    def interrupted(*_: object, **__: object) -> int:
         raise KeyboardInterrupt
 
-    for name in ("_init", "_parity", "_bench", "_compare"):
-        monkeypatch.setattr(cli, name, interrupted)
-    assert cli.main(command.split()) == cli.INTERRUPTED
+    for module, name in ((parity_command, "run_init"), (parity_command, "run"), (cli, "_bench"), (cli, "_compare")):
+        monkeypatch.setattr(module, name, interrupted)
+    assert cli.main(command.split()) == _command.INTERRUPTED
     assert capsys.readouterr().err == "unified-clip: interrupted\n"
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from unified_clip import cli
 from unified_clip._modes import is_passed
+from unified_clip.parity import cli as parity_command
 from unified_clip.port import cli as port_command
 
 VERIFY = ["port", "--verify", "old.py:step", "new.py:step", "--weights", "w.npz", "--batches", "b.npz"]
@@ -42,6 +43,8 @@ VERIFY = ["port", "--verify", "old.py:step", "new.py:step", "--weights", "w.npz"
         (["parity", "--baseline", "p.json", "init"], "--baseline", "unified-clip parity without init"),
         (["parity", "--recorded", "r.jsonl", "init"], "--recorded", "unified-clip parity without init"),
         (["parity", "--ported", "p.json", "init"], "--ported", "unified-clip parity without init"),
+        (["parity", "init", "--timeout", "5"], "--timeout", "unified-clip parity without init"),
+        (["parity", "init", "a.npz", "--accept"], "--accept", "unified-clip parity without init"),
         (["explain", "clip.toml", "--from-b", "deepspeed"], "--from-b", "a second configuration B"),
     ],
 )
@@ -73,7 +76,7 @@ def test_several_options_are_named_together(capsys: pytest.CaptureFixture[str]) 
     ("command", "modes", "shared"),
     [
         ("port", {name for names in port_command.MODES.values() for name in names}, {"path", "verify", "json"}),
-        ("parity", set(cli.WITHOUT_INIT), {"suite"}),
+        ("parity", {option.removeprefix("--") for option in parity_command.RUN_OPTIONS}, {"suite"}),
     ],
 )
 def test_every_option_has_a_mode_or_is_shared(command: str, modes: set[str], shared: set[str]) -> None:

@@ -1,0 +1,186 @@
+"""The commands `unified-clip parity` and `unified-clip parity init`."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import math
+import shlex
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .._command import interrupted, refuse, unwritable, write_error
+from .._display import complain, safe
+from .._modes import misplaced
+from .._progress import progress
+
+if TYPE_CHECKING:
+    from . import engine
+    from .suite.load import Suite
+
+ReadPorted = Callable[[Path], Mapping[str, Any]]
+
+OUT = Path("report")
+SUITE = Path("parity")
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 < seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds above 0")
+    return seconds
+
+
+RUN_OPTIONS: dict[str, dict[str, Any]] = {
+    "--out": {"type": Path, "help": f"directory for the report (default: {OUT})"},
+    "--frameworks": {"help": "frameworks to run, separated by commas (default: all of the suite)"},
+    "--without": {"metavar": "MODES", "help": "modes to leave out, separated by commas; the report names them"},
+    "--timeout": {"type": _seconds, "help": "seconds that a worker may take for one result (default: the suite's)"},
+    "--accept": {
+        "action": "store_true",
+        "help": "write the differences of the frameworks' own functions into the suite's list of known differences",
+    },
+    "--baseline": {
+        "type": Path,
+        "help": "parity.json of an earlier run: report changes since then. Failures that it already had do not fail "
+        "this run",
+    },
+    "--recorded": {"type": Path, "help": "a recording of unified_clip.record, to plot in the page"},
+    "--ported": {"type": Path, "help": "the JSON report of `unified-clip port`, to show in the page"},
+}
+"""Options of `unified-clip parity` that do not apply to `init`. Their default is None or False."""
+
+
+def add_parser(commands: Any, read_ported: ReadPorted) -> None:
+    """Add both commands to the command line. They import their modules when they run.
+
+    read_ported: Read a report of `unified-clip port`. ValueError: the file is not one.
+    """
+    parity = commands.add_parser(
+        "parity",
+        help="compare the frameworks with each other, with exact arithmetic and with their own functions",
+        description="Run a suite of cases on every framework, each in its own process, and compare the results bit for "
+        "bit. Exit status: 0 pass; 1 unified_clip differs between frameworks or from exact arithmetic, or the list of "
+        "known differences does not match; 2 the suite or the command is invalid, or the report cannot be written; "
+        "3 a framework is missing, crashed, hung or ran out of memory. With --baseline, 1 means a difference that is "
+        "new or larger.",
+    )
+    parity.add_argument("--suite", type=Path, default=SUITE, help=f"directory with suite.toml (default: {SUITE})")
+    for option, settings in RUN_OPTIONS.items():
+        parity.add_argument(option, **settings)
+    parity.set_defaults(run=partial(run, read_ported=read_ported))
+    init = parity.add_subparsers(metavar="init").add_parser("init", help="write a small suite into this repository")
+    init.add_argument("gradients", type=Path, nargs="*", help="files of gradients (default: those in this directory)")
+    init.add_argument(
+        "--suite",
+        type=Path,
+        default=argparse.SUPPRESS,  # a default would replace what was passed before `init`
+        help=f"directory for suite.toml (default: {SUITE})",
+    )
+    for option, settings in RUN_OPTIONS.items():
+        init.add_argument(option, **{**settings, "default": argparse.SUPPRESS, "help": argparse.SUPPRESS})
+    init.set_defaults(run=run_init)
+
+
+def run_init(options: argparse.Namespace) -> int:
+    """Run `unified-clip parity init` and return its exit status."""
+    from ..tensors.types import UnreadableError
+    from .suite import scaffold
+    from .suite.schema import SuiteError
+
+    names = [option.removeprefix("--") for option in RUN_OPTIONS]
+    if problem := misplaced(options, {"unified-clip parity without init": names}, "init"):
+        return refuse(problem)
+    try:
+        path = scaffold.write(options.suite, options.gradients)
+    except (SuiteError, UnreadableError) as error:
+        return refuse(str(error))
+    where = "" if options.suite == SUITE else f" --suite {shlex.quote(str(path))}"
+    print(safe(f"Wrote {path}. Now run: unified-clip parity{where}"))
+    return 0
+
+
+def run(options: argparse.Namespace, read_ported: ReadPorted) -> int:
+    """Run `unified-clip parity` and return its exit status."""
+    from ..recording.runs import RunError
+    from . import engine
+    from .report import baseline, build
+    from .suite.schema import SuiteError
+
+    out = OUT if options.out is None else options.out
+    earlier = None
+    try:
+        suite = _suite(options)
+        if options.baseline:
+            earlier = baseline.read(options.baseline, {case.name for case in suite.cases}, list(suite.frameworks))
+        recorded = _recording(options.recorded) if options.recorded else []
+    except (SuiteError, RunError) as error:
+        return refuse(str(error))
+    try:
+        ported = read_ported(options.ported) if options.ported else None
+    except ValueError as error:
+        return refuse(str(error))
+    if problem := unwritable(out, "parity.json"):
+        return refuse(problem)
+    try:
+        with progress({name: len(engine.runs(suite, name)) for name in suite.frameworks}) as advance:
+            result = engine.run(suite, advance)
+    except KeyboardInterrupt:
+        return interrupted()
+    if earlier is not None:
+        result = dataclasses.replace(result, changes=baseline.changes(earlier, build.as_data(result)))
+    try:
+        build.write(result, out, recorded, ported)
+    except OSError as error:
+        return refuse(write_error(out, error))
+    with suppress(SystemExit):  # rich exits with 1 if nobody reads its output
+        build.show(result, out)
+    if options.accept and suite.known_file:
+        return _accept(result, suite.known_file)
+    return result.exit_code
+
+
+def _suite(options: argparse.Namespace) -> Suite:
+    """Read the suite, with the frameworks, modes and timeout that the options choose. SuiteError: it is invalid."""
+    from .suite import load
+    from .suite.schema import SuiteError
+
+    suite = load.read(options.suite, accepting=options.accept)
+    if options.accept and not suite.known_file:
+        raise SuiteError(f'{options.suite} has no list to write. Add known = "known.toml" to it.')
+    if options.accept and options.without:
+        raise SuiteError("--accept needs a whole run. Remove --without.")
+    if options.frameworks:
+        suite = load.only(suite, options.frameworks.split(","))
+    if options.without:
+        suite = load.without(suite, options.without.split(","))
+    return suite if options.timeout is None else dataclasses.replace(suite, timeout=options.timeout)
+
+
+def _recording(path: Path) -> list[dict[str, Any]]:
+    """Return the lines of a recording. RunError: it has no norm that can be plotted."""
+    from ..recording import runs
+    from .report import recorded_plot
+
+    recording = runs.read(path)
+    runs.check_clipped(recording)
+    lines = [line.model_dump() for line in recording.lines]
+    if recorded_plot.record(lines) is None:
+        raise runs.RunError(f"{path}: No norm above 0 to plot. Clips by value have no total norm. Remove --recorded.")
+    return lines
+
+
+def _accept(result: engine.Run, path: Path) -> int:
+    """Write the list of known differences, unless something else is wrong. Return the exit status."""
+    from .known import update
+
+    if result.ours_differ or result.incomplete:
+        complain(f"nothing was accepted: something else is wrong than {path} is about")
+        return result.exit_code or 1  # a baseline may excuse it, --accept does not
+    changes = update.write(path, result)
+    counts = f"{changes.kept} kept, {changes.dropped} dropped, {changes.added} added"
+    print(safe(f"{path}: {counts}; read it before you commit it."))
+    return 0
