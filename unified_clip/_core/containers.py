@@ -143,8 +143,6 @@ def _check_replaceable(ops: Ops, node: Any, function: str, instead: str, inside_
                 if not isinstance(item, str):
                     _check_replaceable(ops, item, function, instead, True)
     elif not (inside_mutable and (node is None or ops.is_tensor(node))):
-        if other := other_framework(ops, node):
-            raise TypeError(f"{function} was given {of_another(ops, other)}")
         kind = "an iterator" if isinstance(node, Iterator) else f"a {type(node).__name__}"
         raise TypeError(
             f"{function} updates a list or a dict, because tensors of {ops.name} cannot be written in place, and was "
