@@ -166,8 +166,6 @@ class Clipper:
             outcome = self._clip(ops, *quick, step)
             quick[0].finish()
             return outcome.norm
-        if self.settings.nonfinite == "skip" and not ops.gradients_on_parameters:
-            containers.check_replaceable(ops, parameters, "clip_ with nonfinite = 'skip'", "clip(grads)")
         in_place = InPlace(
             ops,
             parameters,
@@ -178,6 +176,8 @@ class Clipper:
             across=self.across,
             measures=True,
         )
+        if self.settings.nonfinite == "skip" and not ops.gradients_on_parameters:
+            containers.check_replaceable(ops, parameters, "clip_ with nonfinite = 'skip'", "clip(grads)")
         outcome = self._clip(ops, in_place, self._members.ranges(in_place), step)
         if outcome.skipped:
             in_place.drop()
