@@ -142,7 +142,7 @@ def _read_ported(path: Path) -> Any:
 def _compare_parser(commands: Commands) -> None:
     compare = commands.add_parser(
         "compare",
-        help="find where two recorded training runs part, and why",
+        help="find the first difference of two recorded training runs, and explain it",
         description="Line up two files that unified_clip.record has written, by step and call, and name the first "
         "step and the first parameter where they part. Exit status: 0 they are the same; 1 they part; 2 a file or the "
         "command is wrong.",
@@ -180,12 +180,12 @@ def _bench_parser(commands: Commands) -> None:
 
 
 def _compare(options: argparse.Namespace) -> int:
-    from .recording import compare, report, runs
+    from .recording import compare, pairing, report, runs
 
     if not options.max_ulp >= 0:
         return refuse(f"--max-ulp is {options.max_ulp}; it must be 0 or more")
     try:
-        names = compare.read_names(options.map) if options.map else None
+        names = pairing.read_names(options.map) if options.map else None
         found = compare.compare(options.a, options.b, names=names, max_ulp=options.max_ulp)
     except runs.RunError as error:
         return refuse(str(error))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from unified_clip._workers import CPU_ONLY
-from unified_clip.recording import compare
+from unified_clip.recording import compare, divergence
 
 PORTED = Path(__file__).parents[1] / "ported"
 EXACT = 1
@@ -36,7 +36,7 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def compared(out: Path, port: str) -> compare.Comparison:
+def compared(out: Path, port: str) -> compare.RecordingComparison:
     return compare.compare(out / "original.jsonl", out / f"{port}.jsonl")
 
 
@@ -48,14 +48,14 @@ def test_records_are_the_same_while_the_gradients_are(out: Path) -> None:
         (
             index
             for index, pair in enumerate(found.pairs)
-            if any(a != b for _, a, b in compare.numbers(pair, "gradient"))
+            if any(a != b for _, a, b in divergence.numbers(pair, "gradient"))
         ),
         len(found.pairs),
     )
     assert apart >= EXACT
     for pair in found.pairs[:apart]:
         for stage in ("weight", "norm", "coefficient"):
-            compared_numbers = list(compare.numbers(pair, stage))
+            compared_numbers = list(divergence.numbers(pair, stage))
             assert compared_numbers
             assert all(a == b for _, a, b in compared_numbers)
 
@@ -63,7 +63,7 @@ def test_records_are_the_same_while_the_gradients_are(out: Path) -> None:
 def test_after_that_they_part_by_rounding_only(out: Path) -> None:
     found = compared(out, "right")
     assert {each.mistake for each in found.findings} <= {"rounding"}
-    assert len(found.partings) <= 1
+    assert len(found.divergences) <= 1
     assert compare.compare(out / "original.jsonl", out / "right.jsonl", max_ulp=64).first is None
 
 
@@ -85,7 +85,7 @@ def test_a_mistake_in_the_port_is_named_at_the_first_step(out: Path, port: str, 
     found = compared(out, port)
     assert found.first is not None
     assert found.first.step == 1
-    assert [each.mistake for each in next(iter(found.partings.values()))] == [mistake]
+    assert [each.mistake for each in next(iter(found.divergences.values()))] == [mistake]
 
 
 def test_clipping_after_the_step_is_blamed_on_the_run_that_does_it(out: Path) -> None:

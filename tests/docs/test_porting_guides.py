@@ -25,14 +25,14 @@ from support.port import pages as pages
 from support.port.pages import AFTER, BEFORE, GUIDES, PORTING, PROOF, SAYS, SILENT, WRONG
 
 from unified_clip._workers import CPU_ONLY
-from unified_clip.recording import compare, mistakes
+from unified_clip.recording import compare, divergence, rounding
 from unified_clip.tensors.files import safetensors
 
 STEPS = 10
 EXACT = 1
 """Steps in which every sum is exact, whatever its order."""
 
-NORM = math.ldexp(mistakes.ROUNDING, -23)
+NORM = math.ldexp(rounding.ROUNDING, -23)
 """How far, relatively, a norm or a coefficient may be from the one on the page: the last bits are the processor's."""
 
 NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[+-]\d+)?")
@@ -157,7 +157,7 @@ def test_the_pair_is_the_same_up_to_rounding_and_the_page_shows_the_table(
     guide: str, proof: Callable[[str], Proof]
 ) -> None:
     command, shown = pages.of(guide, PROOF, "sh")[0], pages.of(guide, PROOF, "text")[0]
-    assert command.split("--max-ulp ")[1].strip() == str(mistakes.ROUNDING)
+    assert command.split("--max-ulp ")[1].strip() == str(rounding.ROUNDING)
     status, said, _ = proof(guide)
     assert status == 0, said
     head, *steps = rows(shown)
@@ -169,7 +169,7 @@ def test_the_pair_is_the_same_up_to_rounding_and_the_page_shows_the_table(
         for shown_cell, cell in exact:
             assert about(shown_cell) == about(cell)
             assert numbers(shown_cell) == pytest.approx(numbers(cell), rel=NORM)
-        assert all(numbers(cell)[0] <= mistakes.ROUNDING for cell in (*tensors, *update))
+        assert all(numbers(cell)[0] <= rounding.ROUNDING for cell in (*tensors, *update))
     sentences = [line for line in said.splitlines() if line[:1].isalpha()]
     assert sentences == [line for line in shown.splitlines() if line[:1].isalpha()]
 
@@ -191,7 +191,7 @@ def test_clip_records_are_identical_where_the_gradients_are(guide: str, proof: C
     assert all(alike[:EXACT])
     for pair in found.pairs[: alike.index(False) if False in alike else STEPS]:
         for stage in ("gradient", "norm", "coefficient"):
-            compared = list(compare.numbers(pair, stage))
+            compared = list(divergence.numbers(pair, stage))
             assert compared or (stage == "gradient" and pair.a.rule == "each")
             assert all(a == b for _, a, b in compared)
 
@@ -204,7 +204,9 @@ def test_the_first_difference_is_rounding_and_the_page_explains_it(guide: str, p
     assert {each.mistake for each in found.findings} <= {"rounding"}
     assert found.first is None or (found.first.step > EXACT and found.first.stage in ("weight", "gradient"))
     where, why, *_ = pages.of(guide, PROOF, "text")[1].splitlines()
-    assert re.match(rf"The runs part at step ({'|'.join(map(str, range(EXACT + 1, STEPS + 1)))}): the norm", where)
+    assert re.match(
+        rf"The runs first differ at step ({'|'.join(map(str, range(EXACT + 1, STEPS + 1)))}): the norm", where
+    )
     assert re.match(r"Rounding: the first difference is \d+ ULP", why)
     explained = pages.page(guide).read_text(encoding="utf-8").partition(why)[2].partition("## ")[0]
     assert "add up the products of a matrix multiplication in different orders" in " ".join(explained.split())

@@ -46,8 +46,8 @@ def test_every_field_is_on_the_page(model: type[runs.Table]) -> None:
 
 
 def test_every_mistake_is_on_the_page() -> None:
-    source = (Path(runs.__file__).parent / "mistakes.py").read_text(encoding="utf-8")
-    mistakes = re.findall(r'return Finding\(\s*"([^"]+)"', source)
+    sources = [path.read_text(encoding="utf-8") for path in (Path(runs.__file__).parent / "causes").glob("*.py")]
+    mistakes = [mistake for source in sources for mistake in re.findall(r'return Finding\(\s*"([^"]+)"', source)]
     assert len(mistakes) >= 10
     for mistake in set(mistakes):
         assert f"| {mistake} |" in PAGE

@@ -18,7 +18,7 @@ import pytest
 
 from unified_clip import ClipConfig
 from unified_clip.config.schedules import at
-from unified_clip.recording import compare, mistakes
+from unified_clip.recording import compare, rounding
 
 pytestmark = pytest.mark.nightly
 
@@ -74,5 +74,5 @@ def test_every_step_has_the_threshold_of_the_file_and_the_coefficient_of_the_rul
 
 @pytest.mark.parametrize("script", [script for script in SCRIPTS if script != "train_keras"])
 def test_the_records_are_those_of_the_other_frameworks(script: str, records: dict[str, Path]) -> None:
-    found = compare.compare(records["train_keras"], records[script], max_ulp=mistakes.ROUNDING)
+    found = compare.compare(records["train_keras"], records[script], max_ulp=rounding.ROUNDING)
     assert found.first is None, found

@@ -1,4 +1,4 @@
-"""What came of comparing two runs: as JSON, and on the terminal."""
+"""The result of comparing two runs, as JSON and on the terminal."""
 
 from __future__ import annotations
 
@@ -7,26 +7,27 @@ from typing import Any
 
 from .. import _json
 from .._display import cell
-from .compare import Agreement, Comparison, Difference
+from .compare import RecordingComparison
+from .divergence import Divergence, StageAgreement
 from .runs import Recording
 
-APART, BEYOND = "The runs part", "They part by more than rounding"
-UNEXPLAINED = "Unexplained: no mistake that is known of ports fits these numbers."
+FIRST, BEYOND = "The runs first differ", "They differ by more than rounding"
+UNEXPLAINED = "Unexplained: no known porting mistake fits these numbers."
 
 
-def as_data(found: Comparison) -> dict[str, Any]:
-    """The comparison as JSON has it; infinities and NaN are strings."""
+def as_data(comparison: RecordingComparison) -> dict[str, Any]:
+    """Return the comparison as JSON data. Infinities and NaN are strings."""
     return {
-        "a": str(found.a.path),
-        "b": str(found.b.path),
-        "same": found.first is None,
-        "calls": [found.a.recorded, found.b.recorded],
-        "compared": len(found.pairs),
-        "torn": [found.a.torn, found.b.torn],
-        "max_ulp": found.max_ulp,
+        "a": str(comparison.a.path),
+        "b": str(comparison.b.path),
+        "same": comparison.first is None,
+        "calls": [comparison.a.recorded, comparison.b.recorded],
+        "compared": len(comparison.pairs),
+        "torn": [comparison.a.torn, comparison.b.torn],
+        "max_ulp": comparison.max_ulp,
         "partings": [
-            {**_difference(each), "findings": [{"mistake": one.mistake, "text": one.text} for one in findings]}
-            for each, findings in found.partings.items()
+            {**_divergence_data(each), "findings": [{"mistake": one.mistake, "text": one.text} for one in findings]}
+            for each, findings in comparison.divergences.items()
         ],
         "agreements": [
             {
@@ -36,28 +37,37 @@ def as_data(found: Comparison) -> dict[str, Any]:
                 "greatest_ulps": _json.plain(each.greatest.ulps),
                 "greatest_relative": _json.plain(each.greatest.relative),
             }
-            for each in found.agreements
+            for each in comparison.agreements
         ],
     }
 
 
-def _difference(first: Difference) -> dict[str, Any]:
-    far = first.distance
+def _divergence_data(divergence: Divergence) -> dict[str, Any]:
+    apart = divergence.distance
     return {
-        "step": first.step,
-        "stage": first.stage,
-        "parameter": first.parameter,
-        "a": _json.plain(first.a),
-        "b": _json.plain(first.b),
-        "ulps": None if far is None else _json.plain(far.ulps),
-        "relative": None if far is None else _json.plain(far.relative),
-        "ulps_at_its_size": None if first.scaled is None else _json.plain(first.scaled),
+        "step": divergence.step,
+        "stage": divergence.stage,
+        "parameter": divergence.parameter,
+        "a": _json.plain(divergence.a),
+        "b": _json.plain(divergence.b),
+        "ulps": None if apart is None else _json.plain(apart.ulps),
+        "relative": None if apart is None else _json.plain(apart.relative),
+        "ulps_at_its_size": None if divergence.scaled is None else _json.plain(divergence.scaled),
     }
 
 
-def lines(found: Comparison) -> list[str]:
-    """The result in a few lines."""
-    return [*map(_about, (found.a, found.b)), *result(found)]
+def show(comparison: RecordingComparison) -> None:
+    """Print the result."""
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    for line in lines(comparison):
+        console.print(cell(line), soft_wrap=True)
+
+
+def lines(comparison: RecordingComparison) -> list[str]:
+    """Return a sentence about each run, and the result."""
+    return [*map(_about, (comparison.a, comparison.b)), *result(comparison)]
 
 
 def _about(run: Recording) -> str:
@@ -65,67 +75,61 @@ def _about(run: Recording) -> str:
     return f"{run.path}: {_counted(run.recorded)}{folded}{', and a torn line' if run.torn else ''}."
 
 
-def result(found: Comparison) -> list[str]:
-    """Where the runs part, why, and how far they are the same."""
-    if found.first is None:
-        return [f"The runs are the same: {_calls(found.pairs)}{_allowed(found)}.", *_unknown_thresholds(found)]
-    about: list[str] = []
-    for number, (difference, findings) in enumerate(found.partings.items()):
-        about.append(f"{BEYOND if number else APART} at step {difference.step}: {_told(difference)}.")
-        told = [f"{each.mistake.capitalize()}: {each.text}." for each in findings] or [UNEXPLAINED]
-        about += [line for line in told if line not in about]
-    if not all(found.partings.values()) and not (found.a.header.norms and found.b.header.norms):
-        about.append("Record both runs with norms=True to see by which parameters they differ.")
-    return [*about, *(_agreed(each, found) for each in found.agreements)]
+def result(comparison: RecordingComparison) -> list[str]:
+    """Return sentences: where the runs differ, why, and how closely each stage agrees."""
+    if comparison.first is None:
+        same = f"The runs are the same: {_calls(comparison.pairs)}{_allowed(comparison)}."
+        return [same, *_unknown_thresholds(comparison)]
+    sentences: list[str] = []
+    for number, (divergence, findings) in enumerate(comparison.divergences.items()):
+        sentences.append(f"{BEYOND if number else FIRST} at step {divergence.step}: {_format_divergence(divergence)}.")
+        explanations = [f"{each.mistake.capitalize()}: {each.text}." for each in findings] or [UNEXPLAINED]
+        sentences += [line for line in explanations if line not in sentences]
+    if not all(comparison.divergences.values()) and not (comparison.a.header.norms and comparison.b.header.norms):
+        sentences.append("Record both runs with norms=True to see by which parameters they differ.")
+    return [*sentences, *(_format_agreement(each, comparison) for each in comparison.agreements)]
 
 
-def _unknown_thresholds(found: Comparison) -> list[str]:
-    """Where thresholds could not be compared."""
-    count = sum(pair.a.rule is not None and None in (pair.a.threshold, pair.b.threshold) for pair in found.pairs)
-    where = f"{count} of {_calls(found.pairs)}"
+def _unknown_thresholds(comparison: RecordingComparison) -> list[str]:
+    pairs = comparison.pairs
+    count = sum(pair.a.rule is not None and None in (pair.a.threshold, pair.b.threshold) for pair in pairs)
+    where = f"{count} of {_calls(pairs)}"
     return [f"Thresholds were not compared in {where}: at least one run did not record a number."] if count else []
 
 
-def _told(first: Difference) -> str:
-    what = {"weight": "the norm of the weight", "gradient": "the norm of the gradient"}.get(first.stage, first.stage)
-    if first.stage == "gradient" and first.parameter is None:
-        alone = [", ".join(map(repr, names)) or "none" for names in (first.a, first.b) if isinstance(names, tuple)]
-        return f"parameters that only one run has: {' and '.join(alone)}"
-    if first.stage in ("calls", "norms"):
-        return f"{first.a} and {first.b} {'clip calls' if first.stage == 'calls' else 'norms'}"
-    whose = f" of {first.parameter!r}" if first.parameter else ""
-    text = f"{what}{whose} is {first.a} and {first.b}"
-    if first.distance is None:
+def _format_divergence(divergence: Divergence) -> str:
+    names = {"weight": "the norm of the weight", "gradient": "the norm of the gradient"}
+    if divergence.stage == "gradient" and divergence.parameter is None:
+        sides = (divergence.a, divergence.b)
+        unmatched = [", ".join(map(repr, side)) or "none" for side in sides if isinstance(side, tuple)]
+        return f"parameters that only one run has: {' and '.join(unmatched)}"
+    if divergence.stage in ("calls", "norms"):
+        return f"{divergence.a} and {divergence.b} {'clip calls' if divergence.stage == 'calls' else 'norms'}"
+    whose = f" of {divergence.parameter!r}" if divergence.parameter else ""
+    text = f"{names.get(divergence.stage, divergence.stage)}{whose} is {divergence.a} and {divergence.b}"
+    if divergence.distance is None:
         return text
-    return f"{text}, {first.distance.ulps:g} ULP or {first.distance.relative:.2g} relatively"
+    return f"{text}, {divergence.distance.ulps:g} ULP or {divergence.distance.relative:.2g} relatively"
 
 
-def _agreed(each: Agreement, found: Comparison) -> str:
-    what = {"weight": "weights", "gradient": "gradients' norms", "norm": "norms", "coefficient": "coefficients"}
-    title = what[each.stage].capitalize()
-    if each.until is None:
-        return f"{title} are equal in all {_calls(found.pairs)} that were compared{_allowed(found)}."
-    begin = found.pairs[0].a.step
-    until = "from the beginning" if each.until == begin else f"from step {each.until} on, and equal before"
-    return f"{title} differ {until}; at most by {each.greatest.ulps:g} ULP, {each.greatest.relative:.2g} relatively."
+def _format_agreement(agreement: StageAgreement, comparison: RecordingComparison) -> str:
+    names = {"weight": "Weights", "gradient": "Gradients' norms", "norm": "Norms", "coefficient": "Coefficients"}
+    name = names[agreement.stage]
+    if agreement.until is None:
+        return f"{name} are equal in all {_calls(comparison.pairs)} that were compared{_allowed(comparison)}."
+    is_first = agreement.until == comparison.pairs[0].a.step
+    since = "the first step" if is_first else f"step {agreement.until}"
+    greatest = agreement.greatest
+    return f"{name} differ from {since} on, by at most {greatest.ulps:g} ULP or {greatest.relative:.2g} relatively."
 
 
-def _calls(counted: Sequence[object]) -> str:
-    return _counted(len(counted))
+def _calls(calls: Sequence[object]) -> str:
+    return _counted(len(calls))
 
 
 def _counted(number: int) -> str:
     return f"{number} call{'s' * (number != 1)}"
 
 
-def _allowed(found: Comparison) -> str:
-    return f", up to {found.max_ulp:g} ULP" if found.max_ulp else ""
-
-
-def show(found: Comparison) -> None:
-    """Print it."""
-    from rich.console import Console
-
-    console = Console(highlight=False)
-    for line in lines(found):
-        console.print(cell(line), soft_wrap=True)
+def _allowed(comparison: RecordingComparison) -> str:
+    return f", up to {comparison.max_ulp:g} ULP" if comparison.max_ulp else ""

@@ -79,7 +79,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _verify(options: argparse.Namespace, stack: ExitStack) -> Verified:
-    from ..recording.compare import read_names
+    from ..recording.pairing import read_names
     from ..tensors.files.entries import from_array
     from . import run
     from .compare import compare_steps

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from ..recording import compare
-from ..recording.compare import Comparison, Finding, Names, Pair
+from ..recording import divergence
+from ..recording.causes.finding import Finding
+from ..recording.compare import RecordingComparison, compare
+from ..recording.pairing import CallPair, Names
 from ..recording.rounding import GROWTH, ROUNDING, Distance, distance
 from ..recording.runs import Line
 from ..tensors.arithmetic import FORMATS
@@ -72,7 +74,7 @@ class Verified:
 
     old: Ran
     new: Ran
-    clips: Comparison
+    clips: RecordingComparison
     rows: Sequence[Row]
     unclipped: Sequence[Ran]
     """Those that gave their gradients as they were before clipping: what the calls made of them was compared."""
@@ -116,7 +118,7 @@ def compare_steps(
     known = {name: other for name, other in beside.names.items() if name in ours and other in theirs}
     called = _called(old.script), _called(new.script)
     called = called if called[0] != called[1] else (old.script.text, new.script.text)
-    clips = compare.compare(settled[0].path, settled[1].path, names=known, max_ulp=max_ulp, called=called)
+    clips = compare(settled[0].path, settled[1].path, names=known, max_ulp=max_ulp, labels=called)
     rows = [_row(step, clips, beside, settled) for step in range(1, steps + 1)]
     unclipped = [ran for ran, each in zip((old, new), settled, strict=True) if each.unclipped]
     finding, rounding = None, all(each.mistake.startswith("rounding") for each in clips.findings)
@@ -162,21 +164,21 @@ def _oriented(old: Ran, new: Ran, names: Names) -> Names:
     )
 
 
-def _row(step: int, clips: Comparison, beside: Beside, settled: Sequence[Settled]) -> Row:
+def _row(step: int, clips: RecordingComparison, beside: Beside, settled: Sequence[Settled]) -> Row:
     old, new = ([line for line in run.lines if line.step == step] for run in (clips.a, clips.b))
     pairs = [pair for pair in clips.pairs if pair.a.step == step]
     norm, coefficient = (
-        max((distance(a, b) for pair in pairs for _, a, b in compare.numbers(pair, stage)), default=None)
-        for stage in compare.NUMBERS[-2:]
+        max((distance(a, b) for pair in pairs for _, a, b in divergence.numbers(pair, stage)), default=None)
+        for stage in divergence.NUMBERS[-2:]
     )
     tensors, update = furthest(beside.gradients(step, settled)), furthest(beside.updates(step))
     alike = len(pairs) == len(old) == len(new) and all(map(_alike, pairs))
     return Row(step, old, new, norm, coefficient, tensors, update, alike)
 
 
-def _alike(pair: Pair) -> bool:
+def _alike(pair: CallPair) -> bool:
     a, b = pair.a, pair.b
-    same_limit = None in (a.threshold, b.threshold) or compare.threshold(a) == compare.threshold(b)
+    same_limit = None in (a.threshold, b.threshold) or divergence.threshold(a) == divergence.threshold(b)
     return a.rule == b.rule and a.norm_type == b.norm_type and same_limit
 
 
@@ -206,9 +208,9 @@ def _explained(rows: Sequence[Row], beside: Beside, max_ulp: float) -> Finding |
     )
 
 
-def _left_over(clips: Comparison, beside: Beside, settled: Sequence[Settled]) -> Finding | None:
+def _left_over(clips: RecordingComparison, beside: Beside, settled: Sequence[Settled]) -> Finding | None:
     """Whether one adds the gradients of a step to those of the step before."""
-    step = next((first.step for first, found in clips.partings.items() if not found), 1)
+    step = next((first.step for first, found in clips.divergences.items() if not found), 1)
     side = beside.left_over(step, settled)
     if side is None:
         return None
@@ -235,7 +237,7 @@ def _other_dtype(beside: Beside, rows: Sequence[Row]) -> Finding | None:
     )
 
 
-def _grown(rows: Sequence[Row], clips: Comparison, max_ulp: float) -> Finding | None:
+def _grown(rows: Sequence[Row], clips: RecordingComparison, max_ulp: float) -> Finding | None:
     """Whether the two have been a little apart before, and not much less."""
     found = [(row.step, row.greatest()) for row in rows if row.apart(max_ulp) and row.clips_alike]
     if clips.first is not None and clips.first.distance is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from ..recording.compare import Names
+from ..recording.pairing import Names
 from .match_names import Parameters
 from .run import Ran, VerifyError
 

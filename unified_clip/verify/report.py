@@ -143,8 +143,8 @@ def _stage(found: Verified, stage: Stage) -> str:
     row, far = differ[0]
     greatest = max(far.distance for _, far in differ)
     return (
-        f"{what.capitalize()} differ from step {row.step} on, there most in {far.name!r} ({_far(far.distance)}); in "
-        f"all at most by {_far(greatest)}."
+        f"{what.capitalize()} differ from step {row.step} on, there most in {far.name!r} ({_far(far.distance)}); "
+        f"overall at most by {_far(greatest)}."
     )
 
 

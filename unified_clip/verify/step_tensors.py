@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..recording import compare
-from ..recording.compare import Names
+from ..recording.pairing import Names, match_parameters
 from ..recording.rounding import Distance
 from ..recording.runs import Parameter
 from ..tensors.arithmetic import FORMATS, Float64s
@@ -62,7 +61,7 @@ class Beside:
         first = 1 if self._in_between else steps
         ours, theirs = (self._values(side, first) for side in (0, 1))
         self._shapes = [{name: each.shape for name, each in values.items()} for values in (ours, theirs)]
-        self.names = compare.matched(_as_parameters(ours), _as_parameters(theirs), names)
+        self.names = match_parameters(_as_parameters(ours), _as_parameters(theirs), names)
         self.axes = {name: _axes(ours[name], theirs[other]) for name, other in self.names.items()}
         """The order of axes in which the new tensor is like the old one; None where its shape does not fit."""
         stored, others = (ran.given[0].parameters for ran in self._runs)

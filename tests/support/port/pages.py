@@ -23,7 +23,7 @@ WRONG = "What it says if the port is wrong"
 SILENT = "If the program has `set_gradient_clip`"
 """On the page about static programs only."""
 
-PARTS = ("The runs part", "They part", "The clipped gradients differ", "The updates differ")
+PARTS = ("The runs first differ", "They differ", "The clipped gradients differ", "The updates differ")
 """How a sentence begins that says where two runs part; the next may say why."""
 
 NOT_WHY = (*PARTS, "Unexplained", "Weights", "Gradients' norms", "Norms", "Coefficients")

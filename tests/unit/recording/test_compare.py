@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from unified_clip import cli
-from unified_clip.recording import compare, report, rounding, runs
-from unified_clip.recording import mistakes as named
+from unified_clip.recording import compare, pairing, report, rounding, runs
+from unified_clip.recording.causes import gradients
 
 HEADER = {"unified_clip": "0.1.0", "schema": 1, "started": "2026-01-01T00:00:00Z", "norms": True}
 NORMS = {"a": 3.0, "b": 4.0, "c": 12.0}
@@ -46,14 +46,16 @@ def written(path: Path, lines: Iterable[dict[str, Any]], header: dict[str, Any] 
 
 
 @pytest.fixture
-def compared(tmp_path: Path) -> Callable[..., compare.Comparison]:
-    def compare_written(a: Iterable[dict[str, Any]], b: Iterable[dict[str, Any]], **options: Any) -> compare.Comparison:
+def compared(tmp_path: Path) -> Callable[..., compare.RecordingComparison]:
+    def compare_written(
+        a: Iterable[dict[str, Any]], b: Iterable[dict[str, Any]], **options: Any
+    ) -> compare.RecordingComparison:
         return compare.compare(written(tmp_path / "a.jsonl", a), written(tmp_path / "b.jsonl", b), **options)
 
     return compare_written
 
 
-def mistakes(found: compare.Comparison) -> list[str]:
+def mistakes(found: compare.RecordingComparison) -> list[str]:
     return [each.mistake for each in found.findings]
 
 
@@ -159,7 +161,7 @@ def test_parameters_are_matched_by_a_map_in_either_direction(compared: Any, tmp_
     crossed = {"a": "y.weight", "b": "x.weight", "c": "z.bias"}
     given = {other: name for name, other in crossed.items()} if reverse else crossed
     (tmp_path / "map.toml").write_text("".join(f'"{name}" = "{other}"\n' for name, other in given.items()))
-    found = compared([line(1)], [renamed(line(1), crossed)], names=compare.read_names(tmp_path / "map.toml"))
+    found = compared([line(1)], [renamed(line(1), crossed)], names=pairing.read_names(tmp_path / "map.toml"))
     assert found.first is None
 
 
@@ -183,7 +185,7 @@ def test_a_map_with_a_name_that_nobody_has_is_refused(compared: Any) -> None:
 def test_a_map_that_is_wrong_is_refused(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "map.toml").write_text(text)
     with pytest.raises(runs.RunError, match=message):
-        compare.read_names(tmp_path / "map.toml")
+        pairing.read_names(tmp_path / "map.toml")
 
 
 # -- how far
@@ -262,7 +264,7 @@ def test_per_group_for_global(compared: Any) -> None:
 def test_a_long_run_of_small_norms_is_looked_through_once() -> None:
     tiny = runs.Line(step=1, call="clip_by_global_norm", rule="global", norm_type=2.0, norm=1e-9, coef=1.0)
     begin = time.process_time()
-    assert named._norms_that_make(5.0, [tiny] * 50_000) == ([], 0)
+    assert gradients._norms_up_to(5.0, [tiny] * 50_000) == ([], 0)
     assert time.process_time() - begin < 2
 
 
@@ -306,7 +308,7 @@ def test_parameters_that_are_swapped(compared: Any) -> None:
     assert "'a' of a.jsonl has the norm of 'b' of b.jsonl (3)" in found.findings[0].text
     assert "--map" not in found.findings[0].text
     by_shape = compared([line(1)], [renamed(line(1, {"a": 4.0, "b": 3.0, "c": 12.0}), OTHER)])
-    assert "matched by shape and order: say with --map" in by_shape.findings[0].text
+    assert "matched by shape and order. If that is wrong, pass their names with --map" in by_shape.findings[0].text
     assert mistakes(compared([line(1)], [line(1, {"a": 4.0, "b": 2.0, "c": 12.0})])) == []
 
 
@@ -377,7 +379,7 @@ def test_a_mistake_behind_a_difference_that_is_rounding(compared: Any) -> None:
     near = {**NORMS, "a": float(np.nextafter(np.float32(3), np.float32(4)))}
     swapped = {"a": 4.0, "b": 3.0, "c": 12.0}
     found = compared([line(1), line(2)], [line(1, near), line(2, swapped)])
-    assert [(first.step, [each.mistake for each in why]) for first, why in found.partings.items()] == [
+    assert [(first.step, [each.mistake for each in why]) for first, why in found.divergences.items()] == [
         (1, ["rounding"]),
         (2, ["swapped parameters"]),
     ]
@@ -392,7 +394,7 @@ def test_what_nothing_explains(compared: Any) -> None:
 def test_another_rule(compared: Any) -> None:
     bounded = {**line(1, rule="value", norm_type=None, norm=None, coef=None), "threshold": [-1.0, 1.0]}
     (finding,) = compared([line(1)], [bounded]).findings
-    assert finding.text == ("a.jsonl clips all gradients by one norm, b.jsonl each number between two bounds")
+    assert finding.text == ("a.jsonl clips all gradients by their total norm, b.jsonl each number between two bounds")
 
 
 def test_a_run_that_is_shorter(compared: Any) -> None:
@@ -517,7 +519,7 @@ def test_a_threshold_of_nan_differs_from_a_number(compared: Any) -> None:
 
 def test_no_norm_is_above_or_below_a_threshold_of_nan(compared: Any) -> None:
     found = compared([with_nan(line(1))], [with_nan(line(1), coef=1.0, clipped=False)])
-    assert {each.stage for each in found.partings} == {"coefficient"}
+    assert {each.stage for each in found.divergences} == {"coefficient"}
     assert not found.findings
 
 
@@ -577,7 +579,7 @@ def test_a_fact_that_differs_is_reported_whatever_differed_before(
     ours = [line(step) for step in range(1, 6)]
     found = compared(ours, [line(1), *(line(step, apart) for step in range(2, 5)), line(5, apart, **changes)])
     assert found.first.step == 2
-    assert [(each.step, each.stage) for each in found.partings][-1] == (5, stage)
+    assert [(each.step, each.stage) for each in found.divergences][-1] == (5, stage)
     assert mistakes(found)[-1] == mistake
     assert "at step 5" in "".join(report.result(found))
 
@@ -585,14 +587,14 @@ def test_a_fact_that_differs_is_reported_whatever_differed_before(
 def test_a_call_more_behind_rounding_is_reported(compared: Any) -> None:
     near = {**NORMS, "a": off(3.0, 10)}
     found = compared([line(1), line(2), line(3)], [line(1, near), line(2, near), line(2, near), line(3, near)])
-    assert [(each.step, each.stage) for each in found.partings][-1] == (2, "calls")
+    assert [(each.step, each.stage) for each in found.divergences][-1] == (2, "calls")
 
 
 def test_of_one_call_only_the_difference_beyond_rounding_is_reported(compared: Any) -> None:
     ours = [line(1), line(2)]
     near, faster = {**NORMS, "a": off(3.0, 10)}, {**WEIGHTS, "a": off(1.0, 3), "c": 3.1}
     found = compared(ours, [line(1, near), line(2, near, weights=faster)])
-    assert [(each.step, each.stage, each.parameter) for each in found.partings] == [
+    assert [(each.step, each.stage, each.parameter) for each in found.divergences] == [
         (1, "gradient", "a"),
         (2, "weight", "c"),
     ]
@@ -632,10 +634,10 @@ def test_the_command_prints_and_exits_by_what_it_found(tmp_path: Path, capsys: p
     assert "The runs are the same: 2 calls." in capsys.readouterr().out
     assert cli.main(["compare", a, b]) == 1
     printed = capsys.readouterr().out
-    assert "The runs part at step 2: threshold is 1.0 and 2.0." in printed
+    assert "The runs first differ at step 2: threshold is 1.0 and 2.0." in printed
     assert "Another threshold: a.jsonl clips at 1.0, b.jsonl at 2.0" in printed
     assert "Norms are equal in all 2 calls that were compared." in printed
-    assert "Coefficients differ from step 2 on, and equal before" in printed
+    assert "Coefficients differ from step 2 on, by at most" in printed
     assert cli.main(["compare", a, b, "--json"]) == 1
     (parted,) = json.loads(capsys.readouterr().out)["partings"]
     assert (parted["step"], parted["stage"], parted["findings"][0]["mistake"]) == (2, "threshold", "another threshold")
@@ -701,5 +703,5 @@ def test_runs_without_norms_say_how_to_see_more(tmp_path: Path, capsys: pytest.C
     b = str(written(tmp_path / "b.jsonl", [line(1, parameters={}, norm=14.0)], plain))
     assert cli.main(["compare", a, b]) == 1
     printed = capsys.readouterr().out
-    assert "Unexplained: no mistake that is known of ports fits these numbers." in printed
+    assert "Unexplained: no known porting mistake fits these numbers." in printed
     assert "Record both runs with norms=True" in printed

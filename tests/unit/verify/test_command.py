@@ -396,7 +396,7 @@ def test_what_parts_first_is_told_first_and_why_after_it(
     begins = [line.split(":")[0].split(", there")[0] for line in told[2:6]]
     assert begins == [
         "The updates differ from step 1 on", "Another learning rate", "The clipped gradients differ from step 2 on",
-        "The runs part at step 2",
+        "The runs first differ at step 2",
     ]  # fmt: skip
     assert "Unexplained" not in "".join(told)
 

@@ -1,0 +1,1 @@
+"""Explain why two recorded runs differ."""

@@ -1,0 +1,108 @@
+"""Mistakes in the sequence of calls: clipping after the step, clipping twice, ending early."""
+
+from __future__ import annotations
+
+from ..divergence import numbers
+from ..pairing import CallPair
+from ..runs import Recording
+from .finding import PRODUCT, DivergencePoint, Finding, call_at, is_close, is_near
+
+DESCENT = 0.1
+"""Relative tolerance of multiples of squared gradients, which are differences of squared float32 norms."""
+
+
+def after_the_step(point: DivergencePoint) -> Finding | None:
+    """Find equal gradients beside weights of which one run's have moved already."""
+    pair = point.pair
+    if pair is None or point.first.stage != "weight":
+        return None
+    gradients = point.gradients()
+    moved = [(name, a, b) for name, a, b in numbers(pair, "weight") if a != b]
+    still = {name for name, a, b in gradients if a == 0}
+    if not gradients or not all(is_near(a, b) for _, a, b in gradients) or still & {name for name, *_ in moved}:
+        return None
+    # A step moves all weights; weights that differ for another reason need not be all.
+    if 2 * len(moved) <= len(gradients) - len(still) or _began_equal(point):
+        return None
+    late = _late_run(point, pair)
+    who = late.name if late else "one of the two (the one whose weights are not those before the step)"
+    name, a, b = moved[0]
+    return Finding(
+        "clipping after the step",
+        f"all {len(gradients)} gradients are equal, so they come from the same weights, but the weights differ when "
+        f"the clip runs ({name!r}: {a:.9g} and {b:.9g}): {who} clips after its optimizer has stepped, so the step "
+        "uses unclipped gradients",
+    )
+
+
+def _began_equal(point: DivergencePoint) -> bool:
+    """Return whether weights were equal at an earlier step: a clip after the step shows at the first step."""
+    return any(a == b and a for pair in point.pairs[: point.index] for _, a, b in numbers(pair, "weight"))
+
+
+def _late_run(point: DivergencePoint, pair: CallPair) -> Recording | None:
+    """Return the run that clips after its step, if the next step of the other decides which one it is.
+
+    The late run has stepped by its gradients, and the other steps by clipped ones. Plain descent by both fits one of
+    the two only. After other optimizers, all weights have to move the same way.
+    """
+    if point.index + 1 >= len(point.pairs) or len(pair.a.coefs()) != 1 or len(pair.b.coefs()) != 1:
+        return None
+    later = {name: (a, b) for name, a, b in numbers(point.pairs[point.index + 1], "weight")}
+    squares = {name: a * a for name, a, _ in point.gradients() if a}
+    weights = [(name, a, b) for name, a, b in numbers(pair, "weight") if name in later and name in squares]
+    if len(weights) < 2:
+        return None
+    b_late = [(a, b, later[name][0], squares[name]) for name, a, b in weights]
+    a_late = [(b, a, later[name][1], squares[name]) for name, a, b in weights]
+    fits = [_is_descent(b_late, pair.a.coefs()[0]), _is_descent(a_late, pair.b.coefs()[0])]
+    if not any(fits):
+        fits = [all((after - now) * (moved - now) > 0 for now, moved, after, _ in each) for each in (b_late, a_late)]
+    return None if fits[0] == fits[1] else point.b if fits[0] else point.a
+
+
+def _is_descent(moves: list[tuple[float, float, float, float]], coef: float) -> bool:
+    """Return whether plain descent moves weights by the gradients, and to their next norm by clipped gradients.
+
+    Then w^2 changes by -2*lr*wg + lr^2*g^2, and by -2*lr*c*wg + lr^2*c^2*g^2. The second change minus c times the first
+    one is lr^2*c*(c - 1) times g^2: the same multiple for every parameter.
+    """
+    multiples = [(after**2 - now**2 - coef * (moved**2 - now**2)) / square for now, moved, after, square in moves]
+    return multiples[0] < 0 and all(is_close(multiple, multiples[0], DESCENT) for multiple in multiples)
+
+
+def twice(point: DivergencePoint) -> Finding | None:
+    clips = [(run, again) for run, _ in point.both_ways() if (again := _clips_again(run, point.index)) is not None]
+    if len(clips) != 1:  # if both runs clip twice, they do not differ in it
+        return None
+    run, (before, coef, after) = clips[0]
+    return Finding(
+        "clipping twice",
+        f"{run.name} clips the same gradients again: their norm was {before:.9g}, times the coefficient {coef:.9g} it "
+        f"is {before * coef:.9g}, and the norm of the next call is {after:.9g}",
+    )
+
+
+def _clips_again(run: Recording, index: int) -> tuple[float, float, float] | None:
+    """Return the previous norm and coefficient and this norm, if the call gets what the previous one clipped."""
+    line, before = call_at(run, index), call_at(run, index - 1)
+    if line is None or before is None or not (before.rule == line.rule == "global" and before.clipped):
+        return None
+    norms = [(before.norms()[0], line.norms()[0])]
+    norms += [
+        (each.norm, line.parameters[name].norm) for name, each in before.parameters.items() if name in line.parameters
+    ]
+    coef = before.coefs()[0]
+    is_same = all(is_close(norm * coef, again, PRODUCT) for norm, again in norms)
+    return (norms[0][0], coef, norms[0][1]) if is_same else None
+
+
+def one_is_shorter(point: DivergencePoint) -> Finding | None:
+    for run, other in point.both_ways():
+        last, extra = call_at(run, point.index - 1), call_at(other, point.index)
+        if len(run.lines) == point.index and last and extra and extra.step > last.step:
+            return Finding(
+                "one run is shorter",
+                f"{run.name} ends after {len(run.lines)} of the {len(other.lines)} calls of {other.name}",
+            )
+    return None

@@ -1,0 +1,192 @@
+"""What differs between the paired calls of two recorded runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from .pairing import CallPair
+from .rounding import ROUNDING, Distance, distance, same, single, ulps_at
+from .runs import Line, root_of_powers
+
+Stage = Literal[
+    "calls", "error", "rule", "norm type", "threshold", "weight", "gradient", "norms", "norm", "coefficient", "clipped"
+]
+"""What differs. "norms" is the number of norms, "clipped" whether gradients were changed."""
+
+NUMBERS: tuple[Stage, ...] = ("weight", "gradient", "norm", "coefficient")
+"""The stages that are numbers, in the order in which one follows from another."""
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """A value that differs between two runs."""
+
+    step: int
+    stage: Stage
+    a: object
+    b: object
+    parameter: str | None = None
+    """Its name in the first run, or its position where no names were recorded."""
+
+    distance: Distance | None = None
+    """None for anything but numbers."""
+
+    scaled: float | None = None
+    """The difference in ULP of the size at which the number was rounded; None for anything but numbers.
+
+    That is the total norm for gradients, and the greatest norm so far for a weight.
+    """
+
+
+@dataclass(frozen=True)
+class StageAgreement:
+    """How closely two runs agree at one stage."""
+
+    stage: Stage
+    compared: int
+    """How many numbers were compared."""
+
+    until: int | None
+    """The first step at which they differ; None if they agree at all steps."""
+
+    greatest: Distance
+
+
+def divergences(pairs: Iterable[CallPair], max_ulp: float) -> Iterator[list[Divergence]]:
+    """Yield what differs in each pair, causes before their consequences."""
+    weights: dict[str | None, float] = {}
+    for pair in pairs:
+        for name, a, b in numbers(pair, "weight"):
+            weights[name] = max(weights.get(name, 0.0), a, b)
+        found = list(_settings(pair))
+        total = max(map(_total_norm, (pair.a, pair.b)))
+        for stage in NUMBERS:
+            if stage == "norm":
+                found += _norm_counts(pair)
+            if stage == "coefficient":
+                found += _effects(pair)
+            for name, a, b in numbers(pair, stage):
+                apart = distance(a, b)
+                if apart.ulps > max_ulp:
+                    scale = {"weight": weights.get(name, 0.0), "coefficient": 0.0}.get(stage, total)
+                    found.append(Divergence(pair.a.step, stage, a, b, name, apart, ulps_at(scale, a, b)))
+            if stage == "gradient":
+                found += _unmatched_parameters(pair)
+        yield found
+
+
+def stage_agreement(stage: Stage, pairs: Iterable[CallPair], max_ulp: float) -> StageAgreement:
+    """Return how closely all pairs agree at a stage."""
+    compared, until, greatest = 0, None, Distance(0.0, 0.0)
+    for pair in pairs:
+        for _, a, b in numbers(pair, stage):
+            apart = distance(a, b)
+            compared += 1
+            greatest = max(greatest, apart)
+            if apart.ulps > max_ulp and until is None:
+                until = pair.a.step
+    return StageAgreement(stage, compared, until, greatest)
+
+
+def numbers(pair: CallPair, stage: Stage) -> Iterator[tuple[str | None, float, float]]:
+    """Yield the numbers of both calls at a stage, with the parameter. Where one call is in float64, both as float32."""
+    for name, a, b in _numbers(pair, stage):
+        yield (name, a, b) if pair.a.dtype == pair.b.dtype else (name, single(a), single(b))
+
+
+def _numbers(pair: CallPair, stage: Stage) -> Iterator[tuple[str | None, float, float]]:
+    a, b = pair.a, pair.b
+    if stage in ("weight", "gradient"):
+        for name, other in pair.names.items() if a.order == b.order else ():
+            if name in a.parameters and other in b.parameters:
+                left, right = a.parameters[name], b.parameters[other]
+                if stage == "gradient":
+                    yield name, left.norm, right.norm
+                elif left.weight is not None and right.weight is not None:
+                    yield name, left.weight, right.weight
+        return
+    if a.rule != b.rule or not same(a.norm_type, b.norm_type):
+        return
+    of_a, of_b = (a.norms(), b.norms()) if stage == "norm" else (a.coefs(), b.coefs())
+    if len(of_a) != len(of_b):
+        return
+    labels: list[str | None] = [None] if len(of_a) == 1 else [f"position {index}" for index in range(len(of_a))]
+    if a.rule == "each" and len(a.parameters) == len(b.parameters) == len(pair.names) == len(of_a):
+        labels = list(a.parameters)  # frameworks list parameters in different orders
+        positions = {name: position for position, name in enumerate(b.parameters)}
+        of_b = [of_b[positions[pair.names[name]]] for name in a.parameters]
+    if stage == "coefficient" and "float64" not in (a.dtype, b.dtype):  # the dtype in which it multiplies gradients
+        of_a, of_b = ([single(coef) for coef in coefs] for coefs in (of_a, of_b))
+    yield from zip(labels, of_a, of_b, strict=True)
+
+
+def threshold(line: Line) -> float | tuple[float, ...] | None:
+    """Return the threshold as float32, unless the norm is float64: a float32 tensor and a number then compare equal."""
+    if line.threshold is None or line.dtype == "float64":
+        return line.threshold
+    return tuple(map(single, line.threshold)) if isinstance(line.threshold, tuple) else single(line.threshold)
+
+
+def _total_norm(line: Line) -> float:
+    """Return the norm over all recorded gradients; 0 if none was recorded."""
+    if line.rule == "global":
+        return line.norms()[0]
+    norms = line.norms() or [parameter.norm for parameter in line.parameters.values()]
+    return root_of_powers(norms, line.order)
+
+
+def _settings(pair: CallPair) -> Iterator[Divergence]:
+    a, b = pair.a, pair.b
+    if bool(a.error) != bool(b.error):
+        yield Divergence(a.step, "error", a.error, b.error)
+    if a.error or b.error:
+        return
+    if a.rule != b.rule:
+        yield Divergence(a.step, "rule", a.rule, b.rule)
+    if not same(a.norm_type, b.norm_type):
+        yield Divergence(a.step, "norm type", a.norm_type, b.norm_type)
+    if None not in (a.threshold, b.threshold) and not same(threshold(a), threshold(b)):
+        yield Divergence(a.step, "threshold", a.threshold, b.threshold)
+
+
+def _norm_counts(pair: CallPair) -> Iterator[Divergence]:
+    counts = [len(line.norms()) for line in (pair.a, pair.b)]
+    if pair.a.rule == pair.b.rule and counts[0] != counts[1]:
+        yield Divergence(pair.a.step, "norms", counts[0], counts[1])
+
+
+def _unmatched_parameters(pair: CallPair) -> Iterator[Divergence]:
+    unmatched = [set(pair.a.parameters) - set(pair.names), set(pair.b.parameters) - set(pair.names.values())]
+    if pair.a.parameters and pair.b.parameters and any(unmatched):
+        yield Divergence(pair.a.step, "gradient", tuple(sorted(unmatched[0])), tuple(sorted(unmatched[1])))
+
+
+def _effects(pair: CallPair) -> Iterator[Divergence]:
+    """Yield a divergence if both norms are on one side of the threshold, and one run only changed its gradients."""
+    above = [_is_above(line) for line in (pair.a, pair.b)]
+    changed = [_is_changed(line) for line in (pair.a, pair.b)]
+    if pair.a.rule != pair.b.rule or not same(threshold(pair.a), threshold(pair.b)) or None in (*above, *changed):
+        return
+    if above[0] == above[1] and changed[0] != changed[1]:
+        yield Divergence(pair.a.step, "clipped", changed[0], changed[1])
+
+
+def _is_above(line: Line) -> bool | None:
+    """Return whether a norm exceeds the threshold; None if that is unknown, or within rounding."""
+    if not isinstance(line.threshold, float) or not line.norms():
+        return None
+    if any(map(math.isnan, (line.threshold, *line.norms()))):
+        return None
+    greatest = max(line.norms())
+    return None if distance(single(greatest), single(line.threshold)).ulps <= ROUNDING else greatest > line.threshold
+
+
+def _is_changed(line: Line) -> bool | None:
+    """Return whether the coefficients change gradients; None if that is unknown, or within rounding."""
+    if not line.coefs() or any(map(math.isnan, line.coefs())):
+        return None
+    least = min(line.coefs())
+    return False if least == 1 else None if distance(single(least), 1.0).ulps <= ROUNDING else True
