@@ -517,11 +517,11 @@ def test_bounds_of_several_dtypes_are_each_their_own(kit: Kit) -> None:
 
 
 @pytest.mark.parametrize("nonfinite", ["raise", "skip"])
-def test_a_tensor_of_another_framework_is_named_with_its_namespace(kit: Kit, nonfinite: str) -> None:
+def test_a_tensor_of_another_framework_is_named(kit: Kit, nonfinite: str) -> None:
     other = "torch" if kit.name == "paddle" else "paddle"
     tensor = type("Tensor", (), {"__module__": f"{other}.base", "shape": [1], "dtype": "float32"})()
     clip = ClipConfig(rule="global_norm", threshold=1.0, nonfinite=nonfinite)
-    with pytest.raises(TypeError, match=rf"position 1 .*is a {other} tensor; call unified_clip\.{other}"):
+    with pytest.raises(TypeError, match=rf"position 1 .*is a {other}.*unified_clip\.{other}"):
         clip.clip_([kit.tensor([1.0]), tensor])
 
 
