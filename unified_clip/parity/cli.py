@@ -35,6 +35,11 @@ def _seconds(text: str) -> float:
 
 
 RUN_OPTIONS: dict[str, dict[str, Any]] = {
+    "--case": {
+        "action": "append",
+        "metavar": "NAME",
+        "help": "run this case only, print its results and write no report; repeat it for several cases",
+    },
     "--out": {"type": Path, "help": f"directory for the report (default: {OUT})"},
     "--frameworks": {"help": "frameworks to run, separated by commas (default: all of the suite)"},
     "--without": {"metavar": "MODES", "help": "modes to leave out, separated by commas; the report names them"},
@@ -52,6 +57,9 @@ RUN_OPTIONS: dict[str, dict[str, Any]] = {
     "--ported": {"type": Path, "help": "the JSON report of `unified-clip port`, to show in the page"},
 }
 """Options of `unified-clip parity` that do not apply to `init`. Their default is None or False."""
+
+WHOLE_RUN = ("out", "accept", "baseline", "recorded", "ported")
+"""Options that do not apply to `--case`."""
 
 
 def add_parser(commands: Any, read_ported: ReadPorted) -> None:
@@ -105,15 +113,47 @@ def run_init(options: argparse.Namespace) -> int:
 
 def run(options: argparse.Namespace, read_ported: ReadPorted) -> int:
     """Run `unified-clip parity` and return its exit status."""
-    from ..recording.runs import RunError
+    from .suite.schema import SuiteError
+
+    whole = "unified-clip parity without --case"
+    if problem := misplaced(options, {whole: WHOLE_RUN}, "--case" if options.case else whole):
+        return refuse(problem)
+    try:
+        suite = _suite(options)
+    except SuiteError as error:
+        return refuse(str(error))
+    return _run_cases(suite) if options.case else _run_suite(suite, options, read_ported)
+
+
+def _run_cases(suite: Suite) -> int:
+    """Run some cases, and print every result. Return the exit status."""
+    from .report import build, case
+
+    try:
+        result = _run(suite)
+    except KeyboardInterrupt:
+        return interrupted()
+    for line in [*case.lines(result), *result.notes, build.verdict(result)]:
+        print(safe(line))
+    return result.exit_code
+
+
+def _run(suite: Suite) -> engine.Run:
     from . import engine
+
+    with progress({name: len(engine.runs(suite, name)) for name in suite.frameworks}) as advance:
+        return engine.run(suite, advance)
+
+
+def _run_suite(suite: Suite, options: argparse.Namespace, read_ported: ReadPorted) -> int:
+    """Run a suite, and write and print its report. Return the exit status."""
+    from ..recording.runs import RunError
     from .report import baseline, build
     from .suite.schema import SuiteError
 
     out = OUT if options.out is None else options.out
     earlier = None
     try:
-        suite = _suite(options)
         if options.baseline:
             earlier = baseline.read(options.baseline, {case.name for case in suite.cases}, list(suite.frameworks))
         recorded = _recording(options.recorded) if options.recorded else []
@@ -126,8 +166,7 @@ def run(options: argparse.Namespace, read_ported: ReadPorted) -> int:
     if problem := unwritable(out, "parity.json"):
         return refuse(problem)
     try:
-        with progress({name: len(engine.runs(suite, name)) for name in suite.frameworks}) as advance:
-            result = engine.run(suite, advance)
+        result = _run(suite)
     except KeyboardInterrupt:
         return interrupted()
     if earlier is not None:
@@ -144,7 +183,11 @@ def run(options: argparse.Namespace, read_ported: ReadPorted) -> int:
 
 
 def _suite(options: argparse.Namespace) -> Suite:
-    """Read the suite, with the frameworks, modes and timeout that the options choose. SuiteError: it is invalid."""
+    """Read the suite, with the frameworks, modes, cases and timeout that the options choose.
+
+    Raises:
+        SuiteError: The suite is invalid, or it does not have what an option names.
+    """
     from .suite import load
     from .suite.schema import SuiteError
 
@@ -157,6 +200,8 @@ def _suite(options: argparse.Namespace) -> Suite:
         suite = load.only(suite, options.frameworks.split(","))
     if options.without:
         suite = load.without(suite, options.without.split(","))
+    if options.case:
+        suite = load.only_cases(suite, options.case)
     return suite if options.timeout is None else dataclasses.replace(suite, timeout=options.timeout)
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -95,9 +94,6 @@ class Run:
 
     changes: Sequence[Change] | None = None
     """Against a baseline, where there is one."""
-
-    elsewhere: Sequence[str] = ()
-    """Frameworks that have an interpreter of their own."""
 
     notes: Sequence[str] = ()
     """What is worth telling, and changes no verdict."""
@@ -232,7 +228,6 @@ def run(suite: Suite, progress: Progress = lambda framework, count: None) -> Run
         titles,
         suite.directory,
         started,
-        elsewhere=[name for name, framework in suite.frameworks.items() if framework.python != sys.executable],
         notes=list(_notes(suite, found)),
     )
 
@@ -272,6 +267,8 @@ def _judge_natives(suite: Suite, found: Mapping[str, Found]) -> _Judged:
         known = [entry for entry in known if NATIVE in suite.frameworks[entry.framework].modes]
     versions = {framework: one.versions for framework, one in found.items()}
     judgements, wrong, shown = measure.judge(known, differences, versions)
+    if suite.chosen_cases:  # an entry may show in the other cases
+        shown = [replace(each, problem="") for each in shown if each.cases]
     return _Judged(differences, judgements, wrong, [each for each in shown if each.known.framework in whole])
 
 

@@ -228,7 +228,7 @@ def test_a_row_opens_with_the_keyboard_and_shows_the_numbers(opened: Any) -> Non
     assert "ours 5.5 0x1.6000000000000p+2 47,761 ulp nearer" in numbers
     (summary, *_) = [each for each in all_of(opened, "tr.more summary") if each.is_displayed()]
     summary.send_keys(ENTER)  # enter
-    assert "reproduce.literal(tensors, case, 'torch', 'host')" in visible(opened, "tr.more pre")[0]
+    assert "--frameworks torch" in visible(opened, "tr.more pre")[0]
     buttons[1].send_keys(" ")
     assert visible(opened, "tr.more .numbers") == []
 

@@ -5,21 +5,17 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-import sys
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import jsonschema
 import pytest
-from support.parity.runs import NORM_OFF, as_it_should_be, run, workers, wrong
+from support.parity.runs import NORM_OFF, as_it_should_be, run, wrong
 
-from unified_clip.parity import engine, reproduce
+from unified_clip.parity import engine
 from unified_clip.parity.modes import HOST
 from unified_clip.parity.report import build, markdown, model
-from unified_clip.parity.suite import load
-from unified_clip.parity.suite.schema import SuiteError
-from unified_clip.parity.workers import pool
 
 DOCS = Path(__file__).parents[3] / "docs"
 
@@ -75,81 +71,6 @@ def test_the_verdict_is_a_sentence_with_counts(passed: engine.Run, failed: engin
         "1 case where frameworks differ from each other on the host path; "
         "4 results of the frameworks' own functions not as listed; 2 results missing (torch)."
     )
-
-
-# -- to reproduce a difference
-
-
-def test_a_framework_with_an_interpreter_of_its_own_is_run_again_from_the_suite_that_names_it(tmp_path: Path) -> None:
-    frameworks = "[frameworks.numpy]\n[frameworks.torch]\npython = '../torch/bin/python'"
-    made = run(tmp_path, wrong, frameworks=frameworks)
-    assert made.elsewhere == ["torch"]
-    again = result(build.as_data(made), NORM_OFF, "torch", HOST)["reproduce"]
-    assert again.splitlines()[1].startswith(f"print(reproduce.from_suite({str(tmp_path)!r}, {NORM_OFF!r}, 'torch'")
-
-
-def broken_worker(framework: str, python: str = sys.executable) -> list[str]:
-    code = "from unified_clip._core import rule; rule.PYTORCH = rule.PADDLE; "
-    return [python, "-c", code + "from unified_clip.parity.workers import worker; worker.main()", framework]
-
-
-@pytest.mark.parametrize(("of", "way"), [("worked example", "literal"), ("many", "from_suite")])
-def test_the_lines_that_reproduce_a_difference_show_its_numbers(
-    of: str, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "suite.toml").write_text("files = ['cases.toml']\n[frameworks.numpy]\nmodes = ['host']")
-    (tmp_path / "cases.toml").write_text(
-        """
-        gradients = [
-          { name = "worked example", tensors = [{ values = [3.0, 4.0] }, { none = true }, { values = [[2, 1.5]] }] },
-          { name = "many", tensors = [{ random = 7, exponents = [-2, 1], shape = [40] }] },
-        ]
-        cases = [{ gradients = ["worked example", "many"], calls = [{ call = "clip_grad_norm_", max_norm = 0.5 }] }]
-        """
-    )
-    monkeypatch.setattr(pool, "command", broken_worker)
-    made = engine.run(load.read(tmp_path))
-    assert all(row.cells["numpy"].seconds[HOST] > 0 for row in made.rows)
-    data = build.as_data(made)
-    found = result(data, f"{of}: clip_grad_norm_(max_norm=0.5)", "numpy", HOST)
-    assert found["verdict"] == "different"
-    assert found["details"]["stage"] == "coefficient"
-    assert len(found["reproduce"].splitlines()) <= 5
-    assert f"reproduce.{way}(" in found["reproduce"]
-    exec(found["reproduce"], {})
-    printed = capsys.readouterr().out
-    assert printed.startswith("numpy, host: different: coefficient off by")
-    for side in ("exact", "ours"):
-        assert found["details"][side]["hex"] in printed
-    monkeypatch.undo()
-    exec(found["reproduce"], {})
-    assert capsys.readouterr().out == "numpy, host: equal\n"
-
-
-def test_everything_that_is_not_as_it_should_be_can_be_reproduced(
-    failed: engine.Run, capsys: pytest.CaptureFixture[str]
-) -> None:
-    data = build.as_data(failed)
-    results = [each for case in data["cases"] for modes in case["frameworks"].values() for each in modes.values()]
-    wrong_ones = [each for each in results if each["verdict"] != "equal"]
-    assert len(wrong_ones) == 7
-    for each in wrong_ones:
-        with workers(wrong):
-            exec(each["reproduce"], {})
-        printed = capsys.readouterr().out
-        numbers = each["details"] or {}
-        assert all(numbers[side]["hex"] in printed for side in ("exact", "ours", "native") if numbers.get(side))
-        assert numbers or "crashed: \x1b[31mred" in printed
-
-
-def test_a_case_that_the_suite_does_not_have_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "suite.toml").write_text("files = ['cases.toml']\n[frameworks.numpy]")
-    (tmp_path / "cases.toml").write_text(
-        "gradients = [{ name = 'a', tensors = [] }]\n"
-        "cases = [{ gradients = ['a'], calls = [{ call = 'global_norm' }] }]"
-    )
-    with pytest.raises(SuiteError, match="has no case 'b' for numpy"):
-        reproduce.from_suite(str(tmp_path), "b", "numpy", HOST)
 
 
 # -- JUnit

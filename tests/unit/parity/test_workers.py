@@ -387,8 +387,10 @@ def test_workers_end_when_the_run_is_interrupted(monkeypatch: pytest.MonkeyPatch
 
 def test_progress_is_told_of_every_result() -> None:
     told: list[int] = []
-    pool.run(worker("time.sleep(0.3)"), [pool.Run(HOST, each) for each in (FIRST, SECOND)], 60.0, progress=told.append)
+    runs = [pool.Run(HOST, each) for each in (FIRST, SECOND)]
+    found = pool.run(worker("time.sleep(0.3)"), runs, 60.0, progress=told.append)
     assert sum(told) == 2
+    assert all(each.seconds > 0 for each in found.results.values())
 
 
 def test_one_worker_runs_every_mode() -> None:

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from ... import _json
-from .. import reproduce
 from ..engine import Cell, Run
 from ..judge.verdict import Verdict
 from ..judge.worst_element import Details, Number
 from ..known.measure import Shown
 from ..modes import NATIVE, OURS
 from ..suite.cases import Case
+from . import case as one_case
 from . import junit, markdown, page
 from .model import SCHEMA
 
@@ -194,7 +194,6 @@ def _count(number: int, what: str) -> str:
 
 def _cell_data(run: Run, case: Case, framework: str, cell: Cell) -> dict[str, Any]:
     data: dict[str, Any] = {}
-    elsewhere = framework in run.elsewhere
 
     def common(mode: str, kind: str | None, detail: str) -> dict[str, Any]:
         again = kind not in ("equal", "close", "missing")
@@ -202,7 +201,7 @@ def _cell_data(run: Run, case: Case, framework: str, cell: Cell) -> dict[str, An
             "verdict": kind,
             "detail": detail,
             "details": _details_data(cell.details.get(mode)),
-            "reproduce": reproduce.code(case, framework, mode, run.suite, elsewhere=elsewhere) if again else None,
+            "reproduce": one_case.command(run.suite, case.name, framework) if again else None,
         }
 
     for path, each in cell.verdicts.items():

@@ -75,7 +75,7 @@ class Result(Model):
     """The numbers; null where nothing differs, or there is nothing to compare."""
 
     reproduce: str | None
-    """Python that runs it again; null where the result is equal or close, or the framework is missing."""
+    """The command that runs the case again; null where the result is equal or close, or the framework is missing."""
 
 
 class Ours(Result):

@@ -24,7 +24,7 @@ from .markdown import size
 
 Data = Mapping[str, Any]
 
-CODE = ("reproduce", "text", "suggestion")
+CODE = ("text", "suggestion")
 """Keys of reports whose values are source code."""
 
 TITLES = {**OURS, NATIVE: "its own functions"}

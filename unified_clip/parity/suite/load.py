@@ -24,6 +24,7 @@ title = "PyTorch"                  what tables call it; optional
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -38,6 +39,9 @@ from .cases import Case
 from .schema import FrameworkTable, SuiteError
 
 FILE = "suite.toml"
+
+MOST_NEAR = 5
+"""Cases that an error about an unknown case lists."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,9 @@ class Suite:
 
     without: Sequence[str] = ()
     """Modes that the suite names and that this run leaves out."""
+
+    chosen_cases: bool = False
+    """Whether `cases` are only some of the suite's. Then no entry of `known` counts as stale."""
 
 
 def read(path: Path, *, accepting: bool = False) -> Suite:
@@ -163,3 +170,16 @@ def without(suite: Suite, modes: Sequence[str]) -> Suite:
     judged = {name for name, framework in frameworks.items() if NATIVE in framework.modes}
     known = None if suite.known is None else [entry for entry in suite.known if entry.framework in judged]
     return dataclasses.replace(suite, frameworks=frameworks, known=known, without=list(dict.fromkeys(modes)))
+
+
+def only_cases(suite: Suite, names: Sequence[str]) -> Suite:
+    """Return the suite with some of its cases. SuiteError: it has no case of that name."""
+    cases = {case.name: case for case in suite.cases}
+    for name in names:
+        if name not in cases:
+            near = difflib.get_close_matches(name, cases, n=MOST_NEAR)
+            near += [other for other in cases if name.casefold() in other.casefold() and other not in near]
+            hint = f"Similar cases: {'; '.join(near[:MOST_NEAR])}" if near else "parity.md lists all cases"
+            raise SuiteError(f"--case: the suite has no case {name!r} on {', '.join(suite.frameworks)}. {hint}")
+    chosen = [cases[name] for name in dict.fromkeys(names)]
+    return dataclasses.replace(suite, cases=chosen, chosen_cases=True)

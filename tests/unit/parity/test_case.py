@@ -1,0 +1,151 @@
+"""`unified-clip parity --case NAME`: one case of a suite, as the report prints it under a difference."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.parity.cases import suite
+from support.parity.runs import CASES, FRAMEWORKS, NORM_OFF, as_it_should_be, run, workers, wrong
+
+from unified_clip import cli
+from unified_clip.parity.modes import HOST, NATIVE
+from unified_clip.parity.report import build, case
+from unified_clip.parity.workers import pool
+
+NUMPY = "[frameworks.numpy]\nmodes = ['host']"
+
+
+def wrong_norm(framework: str, python: str = sys.executable) -> list[str]:
+    """The command line of a worker whose `get_total_norm` returns a norm that is off by one half."""
+    code = "import unified_clip.numpy as uc; right = uc.get_total_norm; uc.get_total_norm = lambda t: right(t) * 1.5; "
+    return [python, "-c", code + "from unified_clip.parity.workers import worker; worker.main()", framework]
+
+
+def results(report: Path) -> list[dict[str, Any]]:
+    cases = json.loads(report.read_text(encoding="utf-8"))["cases"]
+    return [result for each in cases for modes in each["frameworks"].values() for result in modes.values()]
+
+
+def test_the_command_in_the_report_prints_the_numbers_and_the_cause_of_a_difference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = suite(tmp_path, CASES, frameworks=NUMPY)
+    monkeypatch.setattr(pool, "command", wrong_norm)
+    assert cli.main(["parity", "--suite", str(where), "--out", str(tmp_path / "out")]) == 1
+    capsys.readouterr()
+    wrong_results = [each for each in results(tmp_path / "out" / "parity.json") if each["verdict"] != "equal"]
+    assert len(wrong_results) == 2
+    for each in wrong_results:
+        program, *arguments = shlex.split(each["reproduce"])
+        assert program == "unified-clip"
+        assert cli.main(arguments) == 1
+        printed = capsys.readouterr().out
+        assert f"  numpy, host path: different: {each['detail']}\n" in printed
+        assert "begins at the norm" in printed
+        assert all(each["details"][side]["hex"] in printed for side in ("exact", "ours"))
+        assert printed.endswith("FAIL: 1 case on numpy: 1 wrong result of ours, of 1.\n")
+    monkeypatch.undo()
+    assert cli.main(arguments) == 0
+    assert "  numpy, host path: equal\n" in capsys.readouterr().out
+
+
+def test_everything_that_is_not_as_it_should_be_can_be_run_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = build.as_data(run(tmp_path, wrong))
+    found = [result for each in data["cases"] for modes in each["frameworks"].values() for result in modes.values()]
+    wrong_results = [each for each in found if each["verdict"] != "equal"]
+    assert len(wrong_results) == 7
+    for each in wrong_results:
+        with workers(wrong):
+            assert cli.main(shlex.split(each["reproduce"])[1:]) in (1, 3)
+        printed = capsys.readouterr().out
+        numbers = each["details"] or {}
+        assert all(numbers[side]["hex"] in printed for side in ("exact", "ours", "native") if numbers.get(side))
+        assert numbers or "crashed: \\x1b[31mred" in printed
+
+
+def test_several_cases_are_run_and_no_report_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    where = suite(tmp_path, CASES, frameworks=FRAMEWORKS)
+    before = sorted(path.name for path in tmp_path.iterdir())
+    names = [NORM_OFF, "worked example: clip_grad_value_(clip_value=0.25)"]
+    chosen = [argument for name in [*names, NORM_OFF] for argument in ("--case", name)]
+    with workers(as_it_should_be):
+        assert cli.main(["parity", "--suite", str(where), *chosen]) == 0
+    printed = capsys.readouterr().out
+    assert [line for line in printed.splitlines() if line in names] == names
+    assert "PASS: 2 cases on numpy, torch: " in printed
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--case", "worked example: get_total_nrom()"], f"Similar cases: {NORM_OFF}"),
+        (["--case", "GET_total"], f"{NORM_OFF}; <script>throw Error('case')</script>: get_total_norm()"),
+        (["--case", NORM_OFF, "--case", "xyzzy"], "no case 'xyzzy' on numpy, torch. parity.md lists all cases"),
+        (["--frameworks", "numpy", "--case", "a: global_norm()"], "no case 'a: global_norm()' on numpy."),
+    ],
+)
+def test_an_unknown_case_is_an_error_with_similar_names(
+    options: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    only_torch = """
+    [[gradients]]
+    name = "a"
+    tensors = [{ values = [1.0] }]
+    [[cases]]
+    gradients = ["a"]
+    frameworks = ["torch"]
+    calls = [{ call = "global_norm" }]
+    """
+    where = suite(tmp_path, CASES + only_torch, frameworks=FRAMEWORKS)
+    assert cli.main(["parity", "--suite", str(where), *options]) == 2
+    assert words in capsys.readouterr().err
+
+
+KNOWN = """
+[[known]]
+framework = "torch"
+function = "torch.get_total_norm"
+kind = "value"
+size = {size}
+cases = ["worked example: *", "<script>*"]
+reason = "it is half as large again"
+"""
+
+
+@pytest.mark.parametrize(("size", "status"), [(0.5, 0), (0.25, 1)])
+def test_a_known_difference_is_judged_and_its_entry_may_show_in_other_cases(
+    size: float, status: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stale = KNOWN.format(size=0.5).replace("worked example", "another list")
+    where = suite(tmp_path, CASES, KNOWN.format(size=size) + stale, frameworks=FRAMEWORKS)
+
+    def half_as_large_again(framework: str, mode: str, case: Any, right: Any) -> Any:
+        return wrong(framework, mode, case, right) if mode == NATIVE else right
+
+    with workers(half_as_large_again):
+        assert cli.main(["parity", "--suite", str(where), "--case", NORM_OFF]) == status
+    (native,) = re.findall(r"torch, its own function: (.*)", capsys.readouterr().out)
+    verdict = "known: numbers differ" if status == 0 else "different: numbers differ, by 0.5"
+    assert native.startswith(f"torch.get_total_norm: {verdict}")
+    assert native.endswith(": it is half as large again")
+
+
+def test_the_command_names_a_suite_elsewhere_and_quotes_every_name() -> None:
+    name = "it's: a case"
+    assert case.command("parity", name, "jax").startswith("unified-clip parity --case ")
+    command = case.command("my suite", name, "jax")
+    expected = ["unified-clip", "parity", "--suite", "my suite", "--case", name, "--frameworks", "jax"]
+    assert shlex.split(command) == expected
+    assert HOST not in command
