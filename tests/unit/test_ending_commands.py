@@ -14,7 +14,9 @@ import pytest
 
 import unified_clip
 from unified_clip import _command, cli
+from unified_clip.bench import cli as bench_command
 from unified_clip.parity import cli as parity_command
+from unified_clip.recording import cli as compare_command
 
 COMMAND = [sys.executable, "-P", "-m", "unified_clip"]
 BUFFERED = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
@@ -106,8 +108,9 @@ def test_ctrl_c_in_any_command_has_status_130(
     def interrupted(*_: object, **__: object) -> int:
         raise KeyboardInterrupt
 
-    for module, name in ((parity_command, "run_init"), (parity_command, "run"), (cli, "_bench"), (cli, "_compare")):
-        monkeypatch.setattr(module, name, interrupted)
+    monkeypatch.setattr(parity_command, "run_init", interrupted)
+    for module in (parity_command, bench_command, compare_command):
+        monkeypatch.setattr(module, "run", interrupted)
     assert cli.main(command.split()) == _command.INTERRUPTED
     assert capsys.readouterr().err == "unified-clip: interrupted\n"
 

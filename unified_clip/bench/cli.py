@@ -1,0 +1,68 @@
+"""The command `unified-clip bench`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from .._command import interrupted, refuse, unwritable
+
+INCOMPLETE = 3
+"""Exit status if a framework crashed or is missing, or if nothing was measured."""
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command to the command line. It imports its modules when it runs."""
+    bench = commands.add_parser(
+        "bench",
+        help="compare the speed of unified_clip and the frameworks' own functions",
+        description="Measure unified_clip and the frameworks' own functions in turns, one process for each framework. "
+        "Write bench.json, ratios.svg and growth.svg. Exit status: 0 all was measured; 2 the command is invalid; 3 a "
+        "framework crashed, one that you named is missing, or nothing was measured.",
+    )
+    for name in ("frameworks", "lists", "dtypes"):
+        bench.add_argument(f"--{name}", type=_names, metavar="NAMES", help="comma-separated (default: all)")
+    bench.add_argument("--threads", type=int, metavar="N", help="threads of every function (default: 2)")
+    bench.add_argument(
+        "--seconds", type=float, metavar="N", help="time for each measurement, at least 7 repeats (default: 1)"
+    )
+    bench.add_argument(
+        "--growth",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="also measure how the time grows with elements and tensors",
+    )
+    bench.add_argument(
+        "--out", type=Path, default=Path("report/bench"), metavar="DIR", help="output directory (default: report/bench)"
+    )
+    bench.set_defaults(run=run)
+
+
+def _names(text: str) -> list[str]:
+    return list(dict.fromkeys(text.split(",")))
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the command and return its exit status."""
+    from .._progress import progress
+    from . import report
+    from . import run as engine
+
+    names = ("frameworks", "lists", "dtypes", "threads", "seconds", "growth")
+    passed = {name: value for name in names if (value := getattr(options, name)) is not None}
+    try:
+        chosen = engine.Options(**passed)
+    except engine.OptionsError as error:
+        return refuse(str(error))
+    if problem := unwritable(options.out, "bench.json"):
+        return refuse(problem)
+    try:
+        with progress({name: chosen.steps(name) for name in chosen.frameworks}) as advance:
+            data = engine.run(chosen, advance)
+    except KeyboardInterrupt:
+        return interrupted()
+    report.write(data, options.out)
+    report.show(data, options.out)
+    missed = options.frameworks and data["missing"]
+    return INCOMPLETE if data["failed"] or missed or not (data["results"] or data["growth"]) else 0

@@ -1,0 +1,53 @@
+"""The command `unified-clip compare A B`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from .._command import refuse
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command to the command line. It imports its modules when it runs."""
+    compare = commands.add_parser(
+        "compare",
+        help="find the first difference of two recorded runs, and explain it",
+        description="Pair the clip calls of two files that unified_clip.record wrote, by step and order. Report the "
+        "first step and parameter at which they differ, and why. Exit status: 0 same; 1 different; 2 a file or the "
+        "command is invalid.",
+    )
+    for name in ("a", "b"):
+        compare.add_argument(name, metavar=name.upper(), type=Path, help="a recorded run")
+    compare.add_argument(
+        "--map", type=Path, metavar="FILE", help='TOML file of "name in one run" = "name in the other"'
+    )
+    compare.add_argument("--json", action="store_true", help="print JSON instead of text")
+    compare.add_argument(
+        "--max-ulp",
+        type=float,
+        default=0.0,
+        metavar="N",
+        help="ignore differences of up to N units in the last place (default: 0)",
+    )
+    compare.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the command and return its exit status."""
+    from . import compare, pairing, report, runs
+
+    if not options.max_ulp >= 0:
+        return refuse(f"--max-ulp is {options.max_ulp}; it must be 0 or more")
+    try:
+        names = pairing.read_names(options.map) if options.map else None
+        comparison = compare.compare(options.a, options.b, names=names, max_ulp=options.max_ulp)
+    except runs.RunError as error:
+        return refuse(str(error))
+    if options.json:
+        print(json.dumps(report.as_data(comparison), indent=1, allow_nan=False))
+    else:
+        report.show(comparison)
+    return comparison.exit_code
