@@ -10,7 +10,8 @@ import libcst as cst
 from . import hidden, trainer_arguments
 from .catalog import KERAS_RULES, LIKE_CLIP, METHODS, Engine, Native, is_keras_optimizer, last_names, native
 from .clip_call import Arguments, Found, Imports
-from .source.module import Module, Target
+from .source.module import Module
+from .source.syntax_tree import Target
 
 CHECKS = ("isinstance", "issubclass")
 ENGINES = {"torch", "accelerate", "lightning", "lightning_fabric", "pytorch_lightning", "fairscale"}

@@ -10,7 +10,8 @@ import libcst as cst
 from .catalog import LIKE_CLIP, METHODS, Native, last_names, native, natives
 from .clip_call import Found, Imports
 from .source.gradient_flow import Gradients
-from .source.module import SELF, Module, Target
+from .source.module import SELF, Module
+from .source.syntax_tree import Target
 
 FROM_STAR = "it comes from {} import *; import it by name"
 MAY_BE_FROM_STAR = "its name is not bound in this file and may come from {} import *; import it by name"
@@ -67,13 +68,13 @@ def _of_unknown_object(module: Module, node: Target, call: cst.Call | None) -> I
     known = next((each for name, each in natives().items() if name.endswith(f".{node.attr.value}")), None)
     if known is None or known.kind == "any tensor" or not LIKE_CLIP.search(node.attr.value) or owner in SELF:
         return
-    if node.attr.value not in module.functions:
+    if node.attr.value not in module.function_names:
         yield Found(node, module.code(node), None, call, UNKNOWN_OWNER.format(owner))
 
 
 def _of_unknown_package(module: Module, node: Target, names: set[str]) -> Iterator[Found]:
     packages = sorted(name.rpartition(".")[0] for name in names if name and not name.startswith("."))
-    if packages and not packages[0].startswith("unified_clip") and not module.is_beside(packages[0]):
+    if packages and not packages[0].startswith("unified_clip") and not module.is_in_project(packages[0]):
         yield Found(
             node, f"{packages[0]}.{module.code(node).rpartition('.')[2]}", unsure=UNKNOWN_PACKAGE.format(packages[0])
         )
@@ -170,7 +171,7 @@ def _pattern(node: cst.BaseExpression) -> str:
 
 def _said_of(module: Module, call: cst.Call) -> str:
     """The words around a call of getattr: its arguments, what it is assigned to, and the functions that it is in."""
-    outer = [each for each in module.around(call) if isinstance(each, cst.FunctionDef | cst.Assign | cst.Arg)]
+    outer = [each for each in module.ancestors(call) if isinstance(each, cst.FunctionDef | cst.Assign | cst.Arg)]
     words = [module.code(argument) for argument in call.args[1:]]
     for each in outer:
         if isinstance(each, cst.FunctionDef):

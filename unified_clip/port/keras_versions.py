@@ -33,7 +33,7 @@ def is_standalone_clipnorm(module: Module, found: Found) -> bool:
     """Return whether clipnorm= is of standalone Keras, in which it was another limit up to 2.3.1."""
     if not found.name.startswith("keras.") or not found.name.endswith("(clipnorm=)"):
         return False
-    return not any(name.startswith(KERAS_3) for name in module.used)
+    return not any(name.startswith(KERAS_3) for name in module.used_names)
 
 
 def rule(module: Module, found: Found) -> tuple[str, str]:
@@ -42,5 +42,5 @@ def rule(module: Module, found: Found) -> tuple[str, str]:
     if not is_standalone_clipnorm(module, found):
         return KERAS_RULES.get(keyword, ""), "tensorflow"
     given = {each.keyword.value for each in found.call.args if each.keyword} if found.call is not None else set()
-    is_old = bool(given & OLD_ARGUMENTS) or any(name.startswith(KERAS_2) for name in module.used)
+    is_old = bool(given & OLD_ARGUMENTS) or any(name.startswith(KERAS_2) for name in module.used_names)
     return ("global_norm", "paddle") if is_old else ("", "")

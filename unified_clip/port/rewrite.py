@@ -19,7 +19,8 @@ from .rules.rename import Renames, is_taken
 from .rules.tape_rewrite import STEPS_ELSEWHERE, TapePort
 from .source.edits import Edits
 from .source.gradient_flow import Gradients
-from .source.module import Module, identifiers
+from .source.module import Module
+from .source.parse_guard import identifiers
 from .to_config import UnsureError, meaning, of_family
 
 NEED_CLIP = "parameters that Paddle leaves out (need_clip=False) need the attribute need_clip in PyTorch too"
@@ -224,7 +225,7 @@ class _Work:
     @cached_property
     def _engine(self) -> str:
         """Why the clip classes of this file have to stay: it uses an engine that tests for Paddle's own."""
-        used = [engine for engine in engines() if any(map(engine.has, self._module.used))]
+        used = [engine for engine in engines() if any(map(engine.has, self._module.used_names))]
         return next((engine.why_not for engine in used if is_tested(self._module, engine)), "")
 
     # -- to PyTorch

@@ -19,7 +19,7 @@ from pathlib import Path
 from .catalog import words
 from .clip_site import Ported, Target, Unread
 from .rewrite import port
-from .source.module import UnreadableError
+from .source.parse_guard import TOO_DEEP, UnreadableError
 
 SKIPPED = ("__pycache__", "node_modules", "site-packages")
 FEW = 20
@@ -175,7 +175,7 @@ def _port_one(path: Path, target: Target, native: bool) -> Ported | Unread:
     except OSError as error:
         return Unread(path, f"it cannot be read: {error.strerror}")
     except RecursionError:
-        return Unread(path, "it is nested too deep to be read")
+        return Unread(path, TOO_DEEP)
 
 
 # -- writing

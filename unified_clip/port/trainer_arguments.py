@@ -122,6 +122,6 @@ def _is_dict(node: cst.BaseExpression) -> bool:
 
 def _is_own_function(module: Module, call: cst.Call) -> bool:
     """Whether a function of the file is called, which does with a limit what is found in it."""
-    own = module.functions
+    own = module.function_names
     name = module.code(call.func)
     return name in own or (name.startswith(("self.", "cls.")) and name.partition(".")[2] in own)

@@ -21,7 +21,7 @@ import pytest
 
 from unified_clip.port.clip_site import Ported, Target
 from unified_clip.port.rewrite import port
-from unified_clip.port.source.module import UnreadableError
+from unified_clip.port.source.parse_guard import UnreadableError
 
 HOME = Path(__file__).parents[2] / "data" / "port"
 FILES: list[dict[str, Any]] = tomllib.loads((HOME / "expected.toml").read_text(encoding="utf-8"))["file"]

@@ -64,7 +64,7 @@ def test_a_file_that_cannot_be_read_is_told_and_the_others_are_ported(project: P
     ported, unread = source_files.port_all(source_files.sources(project))
     assert [each.path.name for each in ported if each.sites] == ["net.py", "train.py"]
     reasons = {each.path.name: each.reason for each in unread}
-    assert reasons["old.py"].startswith("line 2: it is Python 2; convert it first")
+    assert reasons["old.py"].startswith("Line 2 is Python 2. Convert the file")
     assert "it cannot be read: No such file" in reasons["gone.py"]
     assert "cannot be decoded" in reasons["bytes.py"]
 
@@ -85,7 +85,7 @@ def test_a_file_that_is_nested_too_deep_is_told(tmp_path: Path, code: str) -> No
     path = tmp_path / "deep.py"
     path.write_text(f"import torch\n\ntorch.nn.utils.clip_grad_norm_(parameters, {code})\n")
     _, (unread,) = source_files.port_all([path])
-    assert unread.reason == "it is nested too deep to be read"
+    assert unread.reason == "It is nested too deep to be read."
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_what_python_cannot_parse_may_be_too_deep_too(tmp_path: Path, first: str
     path = tmp_path / "deep.py"
     path.write_text(f"{first}\nx = clip_grad_norm_({code})\n")
     _, (unread,) = source_files.port_all([path])
-    assert unread.reason == "it is nested too deep to be read"
+    assert unread.reason == "It is nested too deep to be read."
 
 
 def test_too_many_texts_in_a_row_are_told(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_too_many_texts_in_a_row_are_told(tmp_path: Path) -> None:
     texts = "    'a'  # one\n" * 5000
     path.write_text(f"{CLIPS}x = (\n{texts})\n")
     _, (unread,) = source_files.port_all([path])
-    assert unread.reason == "it is nested too deep to be read"
+    assert unread.reason == "It is nested too deep to be read."
 
 
 def test_a_file_that_ends_its_process_is_told_and_no_other_is_lost(tmp_path: Path) -> None:

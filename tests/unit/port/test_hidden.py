@@ -12,7 +12,7 @@ from unified_clip import cli
 from unified_clip.port import source_files
 from unified_clip.port.catalog import may_clip, natives, settings, words
 from unified_clip.port.clip_site import Target
-from unified_clip.port.source.module import identifiers
+from unified_clip.port.source.parse_guard import identifiers
 
 TAPE_CLIP = """\
 import tensorflow as tf

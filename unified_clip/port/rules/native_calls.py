@@ -67,7 +67,7 @@ def in_step(module: Module, found: Found, step: TapeStep) -> Statement:
     if (
         len(statement.targets) + len(source.targets) != 2
         or not before == name == module.code(targets[1])
-        or not module.stands_alone(statement)
+        or not module.has_own_line(statement)
     ):
         raise UnsureError(NO_FUNCTION)
     binding = module.binding(targets[1])
@@ -79,7 +79,7 @@ def in_step(module: Module, found: Found, step: TapeStep) -> Statement:
         raise UnsureError(READ_BEFORE.format(read[0]))
     called = function(known.rule)
     if known.rule == "norm":
-        variable = module.free_name("variable")
+        variable = module.unused_name("variable")
         line = f"for {variable} in {step.variables}:\n    {called}({variable}, {limit})"
     else:
         line = f"{norm}{called}({step.variables}, {limit})"
@@ -139,7 +139,7 @@ def of_class(module: Module, source: Source) -> Write:
     known = maker.native
     assert known is not None
     statement = module.small_statement(maker.node)
-    if source.binding is not None and (statement is None or not module.stands_alone(statement)):
+    if source.binding is not None and (statement is None or not module.has_own_line(statement)):
         raise UnsureError("the clip has no line of its own")
     node = _limit(module, maker)
     if module.number(node) is None:
@@ -151,7 +151,7 @@ def of_class(module: Module, source: Source) -> Write:
             raise UnsureError("the clip is looked at elsewhere, too")
     limit = module.code(node) if isinstance(node, cst.Integer | cst.Float) else repr(module.number(node))
     limit = 'float("inf")' if limit == "inf" else limit
-    parameter = module.free_name("parameter")
+    parameter = module.unused_name("parameter")
 
     def write(_: str, parameters: str) -> list[str]:
         if known.rule == "norm":

@@ -11,7 +11,8 @@ import libcst as cst
 
 from ..clip_call import Arguments, Found
 from ..source.edits import Edits
-from ..source.module import Binding, Module, Target, sorted_nodes
+from ..source.module import Binding, Module
+from ..source.syntax_tree import Target, sorted_nodes
 from ..to_config import UnsureError
 
 OPTIMIZERS = re.compile(r"paddle\.(fluid\.|incubate\.)?optimizer\.")
@@ -172,7 +173,7 @@ class Wiring:
                 raise UnsureError(self.reasons[found.node])
             self._check(found)
             makers.append(found)
-        if self._module.elsewhere(binding):
+        if self._module.uses_on_other_objects(binding):
             raise UnsureError(f"{binding.text} may be read or set on such an object elsewhere")
         may_be_none = may_be_none or self._may_be_inherited(binding)
         uses = list(self._uses(binding))
@@ -231,7 +232,7 @@ class Wiring:
         if binding is None:
             raise UnsureError("the optimizer is not put into a variable here, so that its steps cannot be seen")
         statement = self._module.small_statement(call)
-        if statement is None or not self._module.stands_alone(statement):
+        if statement is None or not self._module.has_own_line(statement):
             raise UnsureError("the optimizer has no line of its own")
         if isinstance(target, cst.Name) and self._is_of_another_scope(target):
             raise UnsureError(f"{binding.text} is global or nonlocal here")
@@ -334,7 +335,7 @@ class Wiring:
 
     def _steps(self, binding: Binding) -> list[Step]:
         steps = [step for read in binding.reads if (step := self._step(binding, read)) is not None]
-        for node in self._module.elsewhere(binding):
+        for node in self._module.uses_on_other_objects(binding):
             if isinstance(node, cst.Call) or self._step(binding, node) is not None:
                 line = self._module.position(node)[0]
                 raise UnsureError(f"line {line} may be about {binding.text} of such an object, and make a step")
@@ -389,12 +390,12 @@ class Wiring:
     def _at(self, call: cst.Call, kind: str, line: int) -> Step:
         statement = self._module.small_statement(call)
         alone = self._module.parents[call] is statement  # what else is in the statement may come before the step
-        if statement is None or not alone or not self._module.stands_alone(statement):
+        if statement is None or not alone or not self._module.has_own_line(statement):
             raise UnsureError(f"the step in line {line} has no line of its own, and the clip has to come before it")
         return Step(statement, call, kind)
 
     def _is_static(self) -> bool:
-        used = self._module.used
+        used = self._module.used_names
         in_fluid = any(name.startswith("paddle.fluid.") for name in used)
         eager = any(name.startswith("paddle.fluid.dygraph") for name in used)
         return any(map(STATIC.match, used)) or self._uses_default_program() or (in_fluid and not eager)
@@ -431,10 +432,10 @@ class Writer:
         if not hoist:
             return code
         if isinstance(argument.value, cst.Name | cst.Attribute) and all(
-            self._module.sees(argument.value, step.call) for step in optimizer.steps
+            self._module.has_same_value_at(argument.value, step.call) for step in optimizer.steps
         ):
             return code
-        name = self._module.free_name(f"{optimizer.binding.text}_clip")
+        name = self._module.unused_name(f"{optimizer.binding.text}_clip")
         statement = cast(cst.BaseSmallStatement, self._module.small_statement(argument))
         self._edits.hoist(statement, name, argument.value)
         return name
@@ -443,7 +444,7 @@ class Writer:
         lines = [] if step.kind != "scaler" else list(self._unscaled(step, optimizer))
         who = optimizer.binding.text
         if optimizer.grouped:
-            group = self._module.free_name("group")
+            group = self._module.unused_name("group")
             clips = [f"for {group} in {who}.param_groups:\n    {line}" for line in write(clip, f'{group}["params"]')]
         else:
             clips = write(clip, self._parameters(step, optimizer))
@@ -455,7 +456,7 @@ class Writer:
 
     def _parameters(self, step: Step, optimizer: Optimizer) -> str:
         given = optimizer.parameters
-        fresh = given is not None and _is_fresh(given) and self._module.sees(given, step.call)
+        fresh = given is not None and _is_fresh(given) and self._module.has_same_value_at(given, step.call)
         if given is not None and fresh and not self._has_new_parts(given):
             return self._module.code(given)
         return ALL.format(optimizer.binding.text)
@@ -483,7 +484,7 @@ class Writer:
     def _is_done_before(self, statement: cst.CSTNode, code: str, ends: re.Pattern[str]) -> bool:
         """Whether a line stands before a step, after what ends the step before it, in the same turn of a loop."""
         inner = self._module.parents[statement]
-        for block in self._module.around(inner):
+        for block in self._module.ancestors(inner):
             if isinstance(block, cst.IndentedBlock | cst.Module):
                 lines = list(block.body)
                 for line in reversed(lines[: next(i for i, each in enumerate(lines) if each is inner)]):
@@ -502,7 +503,7 @@ def is_harmless(module: Module, read: cst.CSTNode) -> bool:
     """Return whether something is only named in a type annotation, or printed in a statement of its own."""
     if module.enclosing(read, cst.Annotation) is not None:
         return True
-    outer = [each for each in module.around(read) if isinstance(each, cst.Call)]
+    outer = [each for each in module.ancestors(read) if isinstance(each, cst.Call)]
     names = [module.code(each.func).rpartition(".")[2] for each in outer]
     return bool(outer) and set(names) <= set(LOGS) and isinstance(module.parents[outer[-1]], cst.Expr)
 

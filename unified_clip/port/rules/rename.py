@@ -11,7 +11,8 @@ from libcst.metadata import BaseAssignment, ImportAssignment
 
 from ..clip_call import Found
 from ..source.edits import Edits, ended
-from ..source.module import Module, Target
+from ..source.module import Module
+from ..source.syntax_tree import Target
 
 
 class Renames:
@@ -67,7 +68,7 @@ class Renames:
         for module in self._at_top:
             self._edits.needs_import(module)
         for statement, module in self._beside:
-            if self._at_top and self._module.function(statement) is not None:
+            if self._at_top and self._module.enclosing_function(statement) is not None:
                 self._edits.needs_import(module)
             else:
                 self._edits.import_after(statement, module)
@@ -84,7 +85,7 @@ class Renames:
         inside = self._module.enclosing(statement, cst.Try, cst.If)
         if not isinstance(statement, cst.Import | cst.ImportFrom) or inside is not None:
             return None
-        return assignments[0] if self._module.stands_alone(statement) else None
+        return assignments[0] if self._module.has_own_line(statement) else None
 
     def _by_import(self, assignment: ImportAssignment, nodes: Sequence[cst.CSTNode]) -> None:
         statement = cast(cst.Import | cst.ImportFrom, assignment.node)
@@ -127,7 +128,7 @@ class Renames:
     def _is_at_top(self, assignment: ImportAssignment) -> bool:
         """Whether ours is imported for the whole file where this is used."""
         statement = assignment.node
-        if not self._is_own(assignment) or not self._module.stands_alone(statement):
+        if not self._is_own(assignment) or not self._module.has_own_line(statement):
             return True
         return isinstance(self._module.parents[self._module.parents[statement]], cst.Module)
 

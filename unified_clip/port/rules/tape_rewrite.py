@@ -121,7 +121,7 @@ class TapePort:
         binding = self._module.binding(targets[0].target) if len(targets) == 1 else None
         reads = binding.reads if binding is not None and len(binding.bounds) == 1 else ()
         parts = self._steps.applied_by(binding) if binding is not None else []
-        if binding is not None and self._module.elsewhere(binding):
+        if binding is not None and self._module.uses_on_other_objects(binding):
             raise UnsureError(STEPS_ELSEWHERE)
         given = [each.keyword.value for each in cast(cst.Call, found.call).args if each.keyword is not None]
         if sum(name in KERAS_RULES for name in given) > 1:
@@ -131,7 +131,7 @@ class TapePort:
         if not parts or sum(name in APPLIES for name in names) != len(parts) or set(names) - HARMLESS - set(APPLIES):
             raise UnsureError(STEPS_ELSEWHERE)
         steps = [part.step for part in parts if part.step is not None]
-        if not all(self._module.sees(argument.value, step.apply) for step in steps):
+        if not all(self._module.has_same_value_at(argument.value, step.apply) for step in steps):
             raise UnsureError("its limit cannot be seen at its steps")
         means = self._meanings.get(found)
         if means is None or (not means.threshold and means.config.threshold == 0):
@@ -147,6 +147,6 @@ class TapePort:
             return name, f"{name}({limit}).clip_({step.variables})"
         name = native_calls.function(rule)
         if rule == "norm":
-            variable = self._module.free_name("variable")
+            variable = self._module.unused_name("variable")
             return name, f"for {variable} in {step.variables}:\n    {name}({variable}, {limit})"
         return name, f"{name}({step.variables}, {limit})"

@@ -12,7 +12,8 @@ import libcst as cst
 from ..catalog import native
 from ..source.edits import Edits
 from ..source.gradient_flow import SOURCES, Gradients
-from ..source.module import Binding, Module, Target
+from ..source.module import Binding, Module
+from ..source.syntax_tree import Target
 from ..to_config import UnsureError
 
 SEVERAL_LOSSES = (cst.List, cst.Tuple, cst.Dict, cst.ListComp)
@@ -144,7 +145,7 @@ class Steps:
             raise UnsureError("the loss is scaled; PyTorch's GradScaler has to be unscaled before the clip")
         if self._is_distributed:
             raise UnsureError("each replica clips before gradients are added up; PyTorch's are averaged by backward()")
-        if any(name.startswith("horovod.") for name in self._module.used):
+        if any(name.startswith("horovod.") for name in self._module.used_names):
             raise UnsureError(HOROVOD)
         if any(self._is_persistent(call) for call in calls if self._method(call) == "GradientTape"):
             raise UnsureError(SEVERAL)
@@ -153,7 +154,7 @@ class Steps:
     @cached_property
     def _is_distributed(self) -> bool:
         """Whether a file is about several replicas."""
-        found = [name for name in self._module.used if name.startswith(DISTRIBUTED)]
+        found = [name for name in self._module.used_names if name.startswith(DISTRIBUTED)]
         return any(name.rpartition(".")[2] in REPLICAS for name in found)
 
     def _is_persistent(self, tape: cst.Call) -> bool:
@@ -179,7 +180,7 @@ class Steps:
             raise UnsureError(GRAPH)
         statements = [self._module.small_statement(each) for each in (source, apply)]
         first, last = statements
-        if first is None or last is None or not all(self._module.stands_alone(each) for each in (first, last)):
+        if first is None or last is None or not all(self._module.has_own_line(each) for each in (first, last)):
             raise UnsureError("the gradient and apply_gradients() need lines of their own")
         if not isinstance(last, cst.Expr) or last.value is not apply:
             raise UnsureError(f"what apply_gradients() returns is kept: {GRAPH}")
@@ -325,7 +326,7 @@ class Whole:
 def write(edits: Edits, module: Module, step: TapeStep, clips: Sequence[str] = ()) -> None:
     """The changes. `clips`: lines before the step."""
     body = module.enclosing(step.source, cst.FunctionDef) or module.tree
-    variable, grad = module.free_name("variable", body), module.free_name("grad", body)
+    variable, grad = module.unused_name("variable", body), module.unused_name("grad", body)
     loss = _in_brackets(module, step.loss)
     edits.insert(step.source_statement, [f"{step.optimizer}.zero_grad()", f"{loss}.backward()"])
     edits.replace(step.source, f"[{variable}.grad for {variable} in {step.variables}]")

@@ -8,7 +8,8 @@ from typing import Any
 
 import libcst as cst
 
-from .module import Module, sorted_nodes
+from .module import Module
+from .syntax_tree import sorted_nodes
 
 Change = Callable[[Any], cst.CSTNode]
 
@@ -84,7 +85,9 @@ class Edits(cst.CSTTransformer):
         if not (self._changes or self._removed or self._before or self._instead or self._hoisted or self._after):
             return self._module.content  # LibCST's own has no form feeds
         for node in (*self._changes, *self._removed, *self._instead, *self._hoisted):
-            self._changed.add(next(each for each in self._module.around(node) if isinstance(each, cst.BaseStatement)))
+            self._changed.add(
+                next(each for each in self._module.ancestors(node) if isinstance(each, cst.BaseStatement))
+            )
         tree = self._module.tree.visit(self)
         for name in sorted(self._imports):
             tree = _with_import(tree, name)

@@ -10,7 +10,8 @@ from typing import Literal
 import libcst as cst
 
 from ..catalog import HOOK, is_like_gradient, native
-from .module import Binding, Bound, Module, sorted_nodes
+from .module import Binding, BoundValue, Module
+from .syntax_tree import sorted_nodes
 
 SOURCES = {
     "tensorflow.gradients",
@@ -108,7 +109,7 @@ class Gradients:
 
     def _is_given_to_hook(self, node: cst.Name) -> bool:
         """Whether it is the parameter of a hook: p.register_hook(lambda x: ...), or of a function that is one."""
-        function = self._module.function(node)
+        function = self._module.enclosing_function(node)
         if not isinstance(function, cst.FunctionDef | cst.Lambda):
             return False
         parameters = [*function.params.posonly_params, *function.params.params]
@@ -167,10 +168,10 @@ class Gradients:
 
     def _given_to_parameter(self, name: cst.Name) -> list[cst.BaseExpression | None]:
         """What a function of the file is called with, and a lambda beside what it is handed on with."""
-        function = self._module.function(name)
+        function = self._module.enclosing_function(name)
         calls: list[cst.CSTNode] = []
         if isinstance(function, cst.Lambda):
-            calls = [each for each in list(self._module.around(function))[:2] if isinstance(each, cst.Call)]
+            calls = [each for each in list(self._module.ancestors(function))[:2] if isinstance(each, cst.Call)]
         elif isinstance(function, cst.FunctionDef):
             calls = [each for each in self._calls if self._module.code(each.func) == function.name.value]
         found = [argument.value for call in calls if isinstance(call, cst.Call) for argument in call.args]
@@ -230,7 +231,7 @@ class Gradients:
             self._known[binding.key] = kind
         return self._known[binding.key]
 
-    def _of_bound(self, bound: Bound) -> Kind:
+    def _of_bound(self, bound: BoundValue) -> Kind:
         kind = self.kind(bound.value)
         for place in bound.path:
             kind = element(kind, place)
