@@ -1,0 +1,40 @@
+"""CONTRIBUTING.md names files and folders that exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+SECTION = (
+    (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("## Where things are")[2].partition("\n## ")[0]
+)
+TREE = re.findall(r"^ {4}( *)(\S.*)$", SECTION, re.MULTILINE)
+ROOTS = (ROOT, ROOT / "unified_clip", ROOT / "unified_clip" / "_native")
+
+
+def listed() -> list[Path]:
+    """Return the paths of the tree: each line begins with one or more names, followed by a description."""
+    paths, folders = [], [ROOT]
+    for indent, line in TREE:
+        del folders[len(indent) // 2 + 1 :]
+        names = re.findall(r"(?:^| {1,2})([\w.]+(?:\.py|/))(?= |$)", line.partition("   ")[0])
+        paths += [folders[-1] / name for name in names]
+        folders.append(paths[-1])
+    return paths
+
+
+def test_the_tree_lists_what_there_is() -> None:
+    assert len(listed()) > 40
+    assert [path for path in listed() if not path.exists()] == []
+
+
+def test_every_package_is_in_the_tree() -> None:
+    packages = {path.parent for path in (ROOT / "unified_clip").rglob("__init__.py")}
+    assert packages - set(listed()) == set()
+
+
+def test_the_table_of_changes_names_files_that_exist() -> None:
+    paths = re.findall(r"`((?:[\w<>*.-]+/)*[\w*.-]+\.(?:py|hpp|toml|json|md))`", SECTION)
+    assert len(paths) > 20
+    assert [path for path in paths if not any(list(root.glob(path)) for root in (*ROOTS, *ROOTS[1].rglob("*/")))] == []
