@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from unified_clip.parity.known.measure import share
+from unified_clip.parity.known.entries import size_in_words
 
 ROOT = Path(__file__).parents[1]
 WORDS = {"raises": "raises", "returns": "accepted", "silent": "silent", "form": "yes"}
@@ -89,7 +89,7 @@ def said(entry: Entry) -> str:
     """The size of a difference, or a word."""
     if entry["listed_size"] is None:
         return WORDS[entry["kind"]]
-    return share(float(entry["listed_size"]))
+    return size_in_words(float(entry["listed_size"]))
 
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -10,8 +10,8 @@ import pytest
 from support.kits import Kit
 
 from unified_clip.parity.judge import oracle
-from unified_clip.parity.known import measure
-from unified_clip.parity.known.measure import Difference, Known
+from unified_clip.parity.known import entries, measure
+from unified_clip.parity.known.entries import KnownDifference, NativeDeviation
 from unified_clip.parity.modes import NATIVE
 from unified_clip.parity.suite import load
 from unified_clip.parity.workers import pool
@@ -22,7 +22,7 @@ SUITE = Path(__file__).parents[2] / "parity"
 
 
 @pytest.fixture(scope="module")
-def listed(kit: Kit, request: pytest.FixtureRequest) -> list[Known]:
+def listed(kit: Kit, request: pytest.FixtureRequest) -> list[KnownDifference]:
     if not kit.exact or request.config.getoption("--framework") != kit.name:
         pytest.skip("natives have one path, and are run as they come")
     entries = [entry for entry in load.read(SUITE).known if entry.framework == kit.name]
@@ -34,12 +34,12 @@ def listed(kit: Kit, request: pytest.FixtureRequest) -> list[Known]:
 class Ran(NamedTuple):
     """The differences of the framework's own functions, and the versions that its worker told."""
 
-    found: dict[tuple[str, str], Difference]
+    found: dict[tuple[str, str], NativeDeviation]
     versions: dict[str, dict[str, str]]
 
 
 @pytest.fixture(scope="module")
-def ran(kit: Kit, listed: list[Known]) -> Ran:
+def ran(kit: Kit, listed: list[KnownDifference]) -> Ran:
     """In a process of their own, as in a parity run."""
     chosen = load.only(load.read(SUITE), [kit.name])
     cases = [case for case in chosen.cases if not case.frameworks or kit.name in case.frameworks]
@@ -51,27 +51,27 @@ def ran(kit: Kit, listed: list[Known]) -> Ran:
 
 
 @pytest.fixture(scope="module")
-def known(kit: Kit, listed: list[Known], ran: Ran) -> list[Known]:
+def known(kit: Kit, listed: list[KnownDifference], ran: Ran) -> list[KnownDifference]:
     """What is listed of the versions that are installed."""
     return [entry for entry in listed if entry.applies(ran.versions[kit.name])]
 
 
-def problems(known: list[Known], ran: Ran) -> list[str]:
-    _, wrong, shown = measure.judge(known, ran.found, ran.versions)
+def problems(known: list[KnownDifference], ran: Ran) -> list[str]:
+    _, wrong, shown = entries.judge(known, ran.found, ran.versions)
     return [*wrong.values(), *(each.problem for each in shown if each.problem)]
 
 
-def test_the_list_is_true(known: list[Known], ran: Ran) -> None:
+def test_the_list_is_true(known: list[KnownDifference], ran: Ran) -> None:
     assert problems(known, ran) == []
 
 
-def test_no_entry_can_be_spared(known: list[Known], ran: Ran) -> None:
+def test_no_entry_can_be_spared(known: list[KnownDifference], ran: Ran) -> None:
     for entry in known:
         left = [other for other in known if other is not entry]
         assert any("no known difference says so" in problem for problem in problems(left, ran)), entry.reason
 
 
-def test_an_entry_that_does_not_show_is_wrong(known: list[Known], ran: Ran) -> None:
-    for kind in measure.KINDS:
+def test_an_entry_that_does_not_show_is_wrong(known: list[KnownDifference], ran: Ran) -> None:
+    for kind in entries.KINDS:
         more = dataclasses.replace(known[0], kind=kind, function="*", cases=["four by 32: *"])
         assert "it shows nowhere" in problems([*known, more], ran), kind

@@ -12,8 +12,8 @@ from .judge.judged import Oracle, Seen, look, numbers
 from .judge.oracle import Expected
 from .judge.verdict import STAGES, Verdict
 from .judge.worst_element import Details
-from .known import measure
-from .known.measure import Difference, Judgement, Shown
+from .known import entries
+from .known.entries import Judgement, KnownDifferenceStatus, NativeDeviation
 from .modes import COMPILED, DEVICE, GRAPH, HOST, IN_GRAPHS, NATIVE, PROCESSES, STATIC
 from .report.baseline import Change
 from .suite.cases import Case
@@ -41,7 +41,7 @@ class Cell:
     digests: Mapping[str, Mapping[str, str]]
     """SHA-256 of ours, by path and stage; none where there is no result."""
 
-    native: Difference | None = None
+    native: NativeDeviation | None = None
     judgement: Judgement | None = None
     """Of the native."""
 
@@ -82,7 +82,7 @@ class Run:
     frameworks: Sequence[str]
     versions: dict[str, str]
     rows: list[Row]
-    known: Sequence[Shown] = ()
+    known: Sequence[KnownDifferenceStatus] = ()
     may_be_missing: Sequence[str] = ()
     titles: Mapping[str, str] = field(default_factory=dict)
     """What tables call the frameworks' own functions."""
@@ -246,15 +246,15 @@ def _notes(suite: Suite, found: Mapping[str, Found]) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class _Judged:
-    differences: Mapping[tuple[str, str], Difference]
+    differences: Mapping[tuple[str, str], NativeDeviation]
     judgements: Mapping[tuple[str, str], Judgement]
     wrong: Mapping[tuple[str, str], str]
-    shown: Sequence[Shown]
+    shown: Sequence[KnownDifferenceStatus]
 
 
 def _judge_natives(suite: Suite, found: Mapping[str, Found]) -> _Judged:
     """Of a framework that did not give all its results, the list is not judged: what is missing there could show."""
-    differences: dict[tuple[str, str], Difference] = {}
+    differences: dict[tuple[str, str], NativeDeviation] = {}
     whole = set(found)
     for framework, one in found.items():
         for (_, name), seen in one.results.items():
@@ -266,7 +266,7 @@ def _judge_natives(suite: Suite, found: Mapping[str, Found]) -> _Judged:
     if known is not None:
         known = [entry for entry in known if NATIVE in suite.frameworks[entry.framework].modes]
     versions = {framework: one.versions for framework, one in found.items()}
-    judgements, wrong, shown = measure.judge(known, differences, versions)
+    judgements, wrong, shown = entries.judge(known, differences, versions)
     if suite.chosen_cases:  # an entry may show in the other cases
         shown = [replace(each, problem="") for each in shown if each.cases]
     return _Judged(differences, judgements, wrong, [each for each in shown if each.known.framework in whole])

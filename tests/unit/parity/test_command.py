@@ -27,7 +27,7 @@ from unified_clip import cli
 from unified_clip._install import command
 from unified_clip.parity import engine
 from unified_clip.parity.judge.verdict import Verdict
-from unified_clip.parity.known.measure import Difference, Judgement, Known, Shown
+from unified_clip.parity.known.entries import Judgement, KnownDifference, KnownDifferenceStatus, NativeDeviation
 from unified_clip.parity.modes import HOST
 from unified_clip.parity.report import build, markdown
 from unified_clip.parity.suite import load as suites
@@ -48,13 +48,14 @@ def result(*kinds: str, digests: tuple[str, ...] = ("a", "a"), **fields: Any) ->
 def with_native(problem: str) -> engine.Run:
     """The same with a native of PyTorch's that differs."""
     run = result("equal", "equal")
-    difference = Difference("torch.norm", "value", 0.5, norm=0.5)
+    difference = NativeDeviation("torch.norm", "value", 0.5, norm=0.5)
     judgement: Judgement = "different" if problem else "known"
     cell = dataclasses.replace(run.rows[0].cells["torch"], native=difference, judgement=judgement, problem=problem)
     return dataclasses.replace(run, rows=[engine.Row(FIRST, {"norm": "a"}, {**run.rows[0].cells, "torch": cell})])
 
 
-KNOWN = Known("torch", "torch.norm", "value", ["*"], "it is so", 0.5)
+KNOWN = KnownDifference("torch", "torch.norm", "value", ["*"], "it is so", 0.5)
+STALE = KnownDifferenceStatus(KNOWN, [], 0.0, "it shows nowhere")
 
 
 def test_the_exit_status_says_what_happened() -> None:
@@ -91,13 +92,13 @@ def test_a_native_that_differs_fails_unless_it_is_known() -> None:
 
 
 def test_a_list_of_known_differences_that_is_not_true_fails() -> None:
-    assert result("equal", "equal", known=[Shown(KNOWN, ["a"], 0.5)]).exit_code == 0
-    assert result("equal", "equal", known=[Shown(KNOWN, [], 0.0, "it shows nowhere")]).exit_code == 1
+    assert result("equal", "equal", known=[KnownDifferenceStatus(KNOWN, ["a"], 0.5)]).exit_code == 0
+    assert result("equal", "equal", known=[STALE]).exit_code == 1
 
 
 def test_the_report_says_which_versions_a_known_difference_is_about(tmp_path: Path) -> None:
     entry = dataclasses.replace(KNOWN, versions="torch>=2.13")
-    build.write(result("equal", "equal", known=[Shown(entry, ["a"], 0.5)]), tmp_path)
+    build.write(result("equal", "equal", known=[KnownDifferenceStatus(entry, ["a"], 0.5)]), tmp_path)
     assert "| it is so (torch>=2.13) |" in (tmp_path / "parity.md").read_text(encoding="utf-8")
     assert json.loads((tmp_path / "parity.json").read_text(encoding="utf-8"))["known"][0]["versions"] == "torch>=2.13"
 
@@ -109,7 +110,7 @@ def test_a_framework_may_be_missing_where_the_suite_says_so() -> None:
 
 
 def test_the_report_names_what_is_wrong(tmp_path: Path) -> None:
-    run = result("equal", "different", digests=("a", "b"), known=[Shown(KNOWN, [], 0.0, "it shows nowhere")])
+    run = result("equal", "different", digests=("a", "b"), known=[STALE])
     build.write(run, tmp_path)
     markdown = (tmp_path / "parity.md").read_text(encoding="utf-8")
     assert f"torch, host path, different: {FIRST.name}: why" in markdown
@@ -141,7 +142,7 @@ def test_junit_has_a_failure_an_error_or_a_skip_for_each(tmp_path: Path) -> None
         "between frameworks, host path": ["failure: other bits: norm"],
     }
     assert found(with_native("nobody knows"))["torch, its own functions"] == ["failure: nobody knows"]
-    known = found(result("equal", "equal", known=[Shown(KNOWN, [], 0.0, "it shows nowhere")]))["known differences"]
+    known = found(result("equal", "equal", known=[STALE]))["known differences"]
     assert known == ["failure: it shows nowhere"]
 
 

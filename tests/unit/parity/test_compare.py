@@ -13,8 +13,8 @@ from support.parity.cases import case, dense
 
 from unified_clip.parity.judge import judged, oracle, worst_element
 from unified_clip.parity.judge.verdict import coefficients, judge
-from unified_clip.parity.known import measure
-from unified_clip.parity.known.measure import Difference, Known
+from unified_clip.parity.known import entries, measure
+from unified_clip.parity.known.entries import KnownDifference, NativeDeviation
 from unified_clip.parity.modes import DEVICE, HOST
 from unified_clip.parity.outcome import Outcome
 from unified_clip.parity.suite.cases import Case
@@ -215,13 +215,15 @@ def test_a_native_that_raises_returns_or_is_silent_where_ours_does_otherwise() -
     assert kinds == {name: "" if name == "both raise" else name for name in kinds}
 
 
-KNOWN = Known("torch", "torch.*", "value", ["long *"], "a short accumulator", 0.1, within=2.0)
-SHOWING = {("torch", "long tensor"): Difference("torch.norm", "value", 0.09)}
+KNOWN = KnownDifference("torch", "torch.*", "value", ["long *"], "a short accumulator", 0.1, within=2.0)
+SHOWING = {("torch", "long tensor"): NativeDeviation("torch.norm", "value", 0.09)}
 
 
-def judged_as(known: list[Known], found: dict[tuple[str, str], Difference]) -> tuple[dict[str, str], list[str]]:
+def judged_as(
+    known: list[KnownDifference], found: dict[tuple[str, str], NativeDeviation]
+) -> tuple[dict[str, str], list[str]]:
     """Judgements by case, and everything that is wrong."""
-    judgements, wrong, shown = measure.judge(known, found, {"torch": {"torch": "2.13.0+cpu"}, "paddle": {}})
+    judgements, wrong, shown = entries.judge(known, found, {"torch": {"torch": "2.13.0+cpu"}, "paddle": {}})
     problems = [*wrong.values(), *(each.problem for each in shown if each.problem)]
     return {name: judgement for (_, name), judgement in judgements.items()}, problems
 
@@ -252,19 +254,19 @@ def test_a_known_difference_of_something_else_does_not_count(other: dict[str, An
 
 
 def test_a_known_difference_that_no_longer_shows_is_wrong() -> None:
-    nothing = {("torch", "long tensor"): Difference("torch.norm")}
+    nothing = {("torch", "long tensor"): NativeDeviation("torch.norm")}
     assert judged_as([KNOWN], nothing) == ({"long tensor": "equal"}, ["it shows nowhere"])
     patterns = dataclasses.replace(KNOWN, cases=["long *", "wide *"])
     assert judged_as([patterns], SHOWING)[1] == ["it shows in no case like 'wide *'"]
 
 
 def test_a_size_that_has_grown_or_shrunk_a_lot_is_wrong() -> None:
-    larger = {("torch", "long tensor"): Difference("torch.norm", "value", 0.5)}
+    larger = {("torch", "long tensor"): NativeDeviation("torch.norm", "value", 0.5)}
     assert judged_as([KNOWN], larger) == (
         {"long tensor": "different"},
         ["numbers differ, by 0.5: more than the 0.1 that is listed"],
     )
-    smaller = {("torch", "long tensor"): Difference("torch.norm", "value", 0.02)}
+    smaller = {("torch", "long tensor"): NativeDeviation("torch.norm", "value", 0.02)}
     assert judged_as([KNOWN], smaller)[1] == ["its size is 0.02, less than the 0.1 that is listed"]
 
 
@@ -302,8 +304,8 @@ def test_what_two_entries_say_is_wrong() -> None:
 
 
 def test_rounding_is_close_and_needs_no_entry() -> None:
-    rounding = Difference("torch.norm", norm=1e-7)
-    assert judged_as([], {("torch", "a"): rounding, ("torch", "b"): Difference("torch.norm", norm=0.0)}) == (
+    rounding = NativeDeviation("torch.norm", norm=1e-7)
+    assert judged_as([], {("torch", "a"): rounding, ("torch", "b"): NativeDeviation("torch.norm", norm=0.0)}) == (
         {"a": "close", "b": "equal"},
         [],
     )
@@ -311,10 +313,10 @@ def test_rounding_is_close_and_needs_no_entry() -> None:
 
 def test_an_error_is_known_by_the_function_that_raised_it() -> None:
     raises = dataclasses.replace(KNOWN, kind="raises")
-    assert judged_as([raises], {("torch", "long tensor"): Difference("torch.norm", "raises")}) == (
+    assert judged_as([raises], {("torch", "long tensor"): NativeDeviation("torch.norm", "raises")}) == (
         {"long tensor": "known"},
         [],
     )
-    assert judged_as([raises], {("torch", "long tensor"): Difference("norm", "raises")})[0] == {
+    assert judged_as([raises], {("torch", "long tensor"): NativeDeviation("norm", "raises")})[0] == {
         "long tensor": "different"
     }

@@ -16,8 +16,8 @@ from support.parity.faults import Mistake, clipped
 
 from unified_clip.parity.judge import diagnose, oracle
 from unified_clip.parity.judge.verdict import judge
-from unified_clip.parity.known import measure
-from unified_clip.parity.known.measure import Difference
+from unified_clip.parity.known import entries, measure
+from unified_clip.parity.known.entries import NativeDeviation
 from unified_clip.parity.modes import DEVICE, HOST
 from unified_clip.parity.outcome import Failure, Outcome
 from unified_clip.parity.suite.cases import Case
@@ -349,11 +349,11 @@ def test_a_natives_difference_that_nobody_knows_has_its_cause() -> None:
     difference = measure.measure(EACH, oracle.expect(EACH), found)
     assert difference is not None
     explained = diagnose.native_explained(difference, EACH, oracle.expect(EACH), found)
-    _, wrong, _ = measure.judge([], {("torch", EACH.name): explained}, {"torch": {}})
+    _, wrong, _ = entries.judge([], {("torch", EACH.name): explained}, {"torch": {}})
     assert wrong["torch", EACH.name].endswith(
         "and no known difference says so; as when all are clipped by one norm over all, where its own norm is due"
     )
-    same = Difference("native")
+    same = NativeDeviation("native")
     assert diagnose.native_explained(same, EACH, oracle.expect(EACH), right(EACH)) is same
 
 

@@ -152,7 +152,7 @@ def test_repeated_rows_are_summed() -> None:
 
 JUDGES = (
     "parity.suite.public_calls", "parity.suite.cases", "parity.suite.call_form", "parity.judge.oracle",
-    "parity.judge.verdict", "parity.known.measure", "parity.outcome",
+    "parity.judge.verdict", "parity.known.entries", "parity.known.measure", "parity.outcome",
     "tensors.arithmetic", "tensors.types", "tensors.ulp",
 )  # fmt: skip
 

@@ -12,8 +12,8 @@ from support.parity.cases import WORKED, case
 from unified_clip import cli
 from unified_clip.parity import engine
 from unified_clip.parity.judge.verdict import Verdict
-from unified_clip.parity.known import measure, update
-from unified_clip.parity.known.measure import Difference
+from unified_clip.parity.known import entries, update
+from unified_clip.parity.known.entries import NativeDeviation
 from unified_clip.parity.modes import HOST
 from unified_clip.parity.suite import load as suites
 from unified_clip.parity.suite.schema import SuiteError
@@ -163,10 +163,10 @@ def test_init_tells_files_of_one_name_apart_and_writes_where_a_suite_is_read(
 VERSIONS = {"torch": "2.13"}
 
 
-def run(sizes: dict[str, float], known: list[measure.Known] | None) -> engine.Run:
+def run(sizes: dict[str, float], known: list[entries.KnownDifference] | None) -> engine.Run:
     """A run in which PyTorch's function differs by these sizes, by the name of the case."""
-    rows, found = [], {("torch", name): Difference("torch.norm", "value", size) for name, size in sizes.items()}
-    judgements, wrong, shown = measure.judge(known, found, {"torch": VERSIONS, "jax": {}})
+    rows, found = [], {("torch", name): NativeDeviation("torch.norm", "value", size) for name, size in sizes.items()}
+    judgements, wrong, shown = entries.judge(known, found, {"torch": VERSIONS, "jax": {}})
     for key, difference in found.items():
         one = case(WORKED, "clip_grad_norm_", max_norm=1.0)
         cell = engine.Cell({HOST: Verdict("equal")}, {}, difference, judgements[key], wrong.get(key, ""))
@@ -184,7 +184,7 @@ def test_without_a_list_differences_are_told_and_fail_nothing() -> None:
 def test_what_is_accepted_is_known_in_the_next_run(tmp_path: Path) -> None:
     path, sizes = tmp_path / "known.toml", {"one": 0.5, "two": 0.25}
     assert update.write(path, run(sizes, [])) == (0, 0, 1)
-    (entry,) = measure.read(path)
+    (entry,) = entries.read(path)
     assert (entry.function, entry.kind, entry.size, entry.cases) == ("torch.norm", "value", 0.5, ["one", "two"])
     assert run(sizes, [entry]).exit_code == 0
     assert update.write(path, run(sizes, [entry])) == (1, 0, 0)
@@ -195,9 +195,9 @@ def test_accepting_again_drops_what_is_no_longer_true_and_keeps_words_and_commen
     update.write(path, run({"one": 0.5}, []))
     text = path.read_text(encoding="utf-8").replace('reason = "numbers differ"', 'reason = "float32 # sums"')
     path.write_text(f"# ours\n{text}", encoding="utf-8")
-    assert update.write(path, run({"one": 0.05}, measure.read(path))) == (0, 1, 1)
+    assert update.write(path, run({"one": 0.05}, entries.read(path))) == (0, 1, 1)
     assert path.read_text(encoding="utf-8").startswith("# ours\n")
-    (entry,) = measure.read(path)
+    (entry,) = entries.read(path)
     assert (entry.size, entry.reason) == (0.05, "float32 # sums")
 
 
@@ -205,8 +205,8 @@ def test_accepting_again_drops_what_is_no_longer_true_and_keeps_words_and_commen
 def test_a_difference_that_has_grown_is_accepted_too(tmp_path: Path, sizes: dict[str, float]) -> None:
     path = tmp_path / "known.toml"
     update.write(path, run({"one": 0.5, "two": 0.5}, []))
-    assert update.write(path, run(sizes, measure.read(path))) == (0, 1, 1)
-    assert run(sizes, measure.read(path)).exit_code == 0
+    assert update.write(path, run(sizes, entries.read(path))) == (0, 1, 1)
+    assert run(sizes, entries.read(path)).exit_code == 0
 
 
 def test_entries_about_other_versions_stay(tmp_path: Path) -> None:
@@ -214,8 +214,8 @@ def test_entries_about_other_versions_stay(tmp_path: Path) -> None:
     update.write(path, run({"one": 0.5}, []))
     text = path.read_text(encoding="utf-8")
     path.write_text("".join(f'{text}versions = "torch{which}2"\n' for which in (">=", "<")), encoding="utf-8")
-    assert update.write(path, run({"one": 0.05}, measure.read(path))) == (1, 1, 1)
-    assert [entry.versions for entry in measure.read(path)] == ["torch>=2", "torch<2"]
+    assert update.write(path, run({"one": 0.05}, entries.read(path))) == (1, 1, 1)
+    assert [entry.versions for entry in entries.read(path)] == ["torch>=2", "torch<2"]
 
 
 LISTED = """
@@ -231,11 +231,11 @@ versions = "torch>=2"
 """
 
 
-def renewed(directory: Path, sizes: dict[str, float], *listed: str) -> list[measure.Known]:
+def renewed(directory: Path, sizes: dict[str, float], *listed: str) -> list[entries.KnownDifference]:
     """What such entries become where differences are of these sizes; then they are true."""
     path = written(directory, "".join(listed), "known.toml")
-    update.write(path, run(sizes, measure.read(path)))
-    found = measure.read(path)
+    update.write(path, run(sizes, entries.read(path)))
+    found = entries.read(path)
     assert run(sizes, found).exit_code == 0
     return found
 
@@ -273,8 +273,8 @@ def test_of_two_entries_that_say_the_same_one_is_left(tmp_path: Path) -> None:
     path = tmp_path / "known.toml"
     update.write(path, run({"one": 0.5}, []))
     path.write_text(path.read_text(encoding="utf-8") * 2, encoding="utf-8")
-    assert update.write(path, run({"one": 0.5}, measure.read(path))) == (0, 2, 1)
-    assert run({"one": 0.5}, measure.read(path)).exit_code == 0
+    assert update.write(path, run({"one": 0.5}, entries.read(path))) == (0, 2, 1)
+    assert run({"one": 0.5}, entries.read(path)).exit_code == 0
 
 
 def test_entries_of_frameworks_that_were_not_run_stay(tmp_path: Path) -> None:
@@ -282,15 +282,15 @@ def test_entries_of_frameworks_that_were_not_run_stay(tmp_path: Path) -> None:
     update.write(path, run({"one": 0.5}, []))
     other = path.read_text(encoding="utf-8").replace('"torch"', '"jax"')
     path.write_text(path.read_text(encoding="utf-8") + other, encoding="utf-8")
-    only_torch = [entry for entry in measure.read(path) if entry.framework == "torch"]
+    only_torch = [entry for entry in entries.read(path) if entry.framework == "torch"]
     assert update.write(path, run({"two": 0.5}, only_torch)) == (1, 1, 1)
-    assert sorted(entry.framework for entry in measure.read(path)) == ["jax", "torch"]
+    assert sorted(entry.framework for entry in entries.read(path)) == ["jax", "torch"]
 
 
 def test_the_command_accepts_only_where_there_is_a_list(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     path, out = written(tmp_path, SUITE + RULES), str(tmp_path / "out")
     assert cli.main(["parity", "--suite", str(path), "--accept", "--out", out]) == 2
-    assert 'give it known = "known.toml"' in capfd.readouterr().err
+    assert 'Add known = "known.toml" to it.' in capfd.readouterr().err
     written(tmp_path, 'known = "known.toml"\n' + SUITE + RULES)
     assert cli.main(["parity", "--suite", str(path), "--out", out]) == 2
     assert "known.toml is not there; `unified-clip parity --accept` writes it" in capfd.readouterr().err

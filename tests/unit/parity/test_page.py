@@ -13,7 +13,7 @@ import pytest
 from support.parity.runs import NORM_OFF, run, wrong
 
 from unified_clip.parity.judge.verdict import Kind
-from unified_clip.parity.known.measure import Judgement
+from unified_clip.parity.known.entries import Judgement
 from unified_clip.parity.report import build, page, recorded_plot
 from unified_clip.parity.report.baseline import Change
 

@@ -11,7 +11,7 @@ import pytest
 from support.parity.cases import suite
 
 from unified_clip.parity import engine
-from unified_clip.parity.known import measure
+from unified_clip.parity.known import entries
 from unified_clip.parity.suite import load as suites
 from unified_clip.parity.suite import public_calls
 from unified_clip.parity.suite.call_form import CONTAINERS, Manner, leaves, structure
@@ -374,7 +374,7 @@ def test_a_wrong_list_of_known_differences_is_refused(tmp_path: Path, change: tu
 
 
 def test_every_kind_of_difference_has_words() -> None:
-    assert all(measure.KINDS.values())
+    assert all(entries.KINDS.values())
 
 
 def test_some_of_the_frameworks_are_chosen_with_what_concerns_them() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from unified_clip.parity.known import measure
+from unified_clip.parity.known import entries
 from unified_clip.port import catalog
 from unified_clip.port.report import differences
 
@@ -92,7 +92,7 @@ def test_what_is_found_in_source_was_measured_or_is_named_here() -> None:
 
 
 def test_every_entry_of_the_suite_is_about_a_function_here() -> None:
-    for known in measure.read(SUITE):
+    for known in entries.read(SUITE):
         assert any(fnmatchcase(function, known.function) for function in differences.MEASURED[known.framework]), known
 
 
@@ -101,7 +101,7 @@ def test_what_is_known_of_a_function_is_what_the_suite_lists_of_it(function: str
     told = {(known.when, known.why, known.kind) for known in differences.of(function)}
     listed = {
         (known.title, known.reason, known.kind)
-        for known in measure.read(SUITE)
+        for known in entries.read(SUITE)
         if known.framework in differences.MEASURED
         and function in differences.MEASURED[known.framework]
         and fnmatchcase(function, known.function)

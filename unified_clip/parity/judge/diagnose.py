@@ -18,7 +18,7 @@ import numpy as np
 
 from ...tensors.arithmetic import FORMATS
 from ...tensors.types import digest
-from ..known.measure import Difference
+from ..known.entries import NativeDeviation
 from ..outcome import Failure, Outcome
 from ..suite.cases import Case
 from . import hypotheses
@@ -54,7 +54,7 @@ def explained(verdict: Verdict, case: Case, due: Expected, outcome: Outcome | Fa
     return dataclasses.replace(verdict, cause=cause.kind, detail=f"{verdict.detail}; {cause.sentence}")
 
 
-def native_explained(difference: Difference, case: Case, due: Expected, outcome: Outcome) -> Difference:
+def native_explained(difference: NativeDeviation, case: Case, due: Expected, outcome: Outcome) -> NativeDeviation:
     """The same for a framework's own function."""
     cause = diagnose(case, due, outcome) if difference.kind else None
     return dataclasses.replace(difference, cause=cause.sentence) if cause else difference

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from threading import Lock
 
 from ..known import measure
-from ..known.measure import Difference, Known
+from ..known.entries import KnownDifference, NativeDeviation
 from ..modes import NATIVE
 from ..outcome import Failure, Outcome
 from ..suite.cases import Case
@@ -28,7 +28,7 @@ class Seen:
     """Of ours."""
 
     digests: Mapping[str, str] | None = None
-    difference: Difference | None = None
+    difference: NativeDeviation | None = None
     """Of a native."""
 
     failure: Verdict | None = None
@@ -58,7 +58,9 @@ class Oracle:
             return self._found[case.name]
 
 
-def look(run: Run, right: Expected, outcome: Outcome | Failure, framework: Framework, known: Sequence[Known]) -> Seen:
+def look(
+    run: Run, right: Expected, outcome: Outcome | Failure, framework: Framework, known: Sequence[KnownDifference]
+) -> Seen:
     """Compare a result with what is right. `known`: the differences of the framework's own functions that are."""
     if run.mode == NATIVE:
         seen = _native(run, right, outcome, framework, known)
@@ -83,7 +85,7 @@ def _ours(run: Run, right: Expected, outcome: Outcome | Failure, framework: Fram
 
 
 def _native(
-    run: Run, right: Expected, outcome: Outcome | Failure, framework: Framework, known: Sequence[Known]
+    run: Run, right: Expected, outcome: Outcome | Failure, framework: Framework, known: Sequence[KnownDifference]
 ) -> Seen:
     if isinstance(outcome, Failure):
         return Seen(failure=Verdict(outcome.kind, detail=outcome.detail))

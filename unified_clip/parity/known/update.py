@@ -11,7 +11,7 @@ import tomlkit
 from tomlkit.items import AoT, Table
 
 from ..engine import Run
-from .measure import KINDS, Difference, Known, Shown
+from .entries import KINDS, KnownDifference, KnownDifferenceStatus, NativeDeviation
 
 UNSIZED = ("raises", "returns", "silent", "form")
 
@@ -55,13 +55,13 @@ def write(path: Path, run: Run) -> Changes:
     return Changes(kept, renewed + len(stale), renewed + len(added))
 
 
-def _is(entry: Any, known: Known) -> bool:
+def _is(entry: Any, known: KnownDifference) -> bool:
     names = ("framework", "function", "kind", "cases", "reason")
     same = all(entry[name] == getattr(known, name) for name in names)
     return same and entry.get("versions", "") == known.versions
 
 
-def _is_true(shown: Shown, run: Run) -> bool:
+def _is_true(shown: KnownDifferenceStatus, run: Run) -> bool:
     """Whether an entry shows as it says, and every difference that it covers is as it says."""
     cells = ((row.case.name, row.cells.get(shown.known.framework)) for row in run.rows)
     wrong = ((name, cell.native) for name, cell in cells if cell and cell.native and cell.problem)
@@ -77,7 +77,7 @@ Key = tuple[str, str, str]
 """Framework, function and kind."""
 
 
-def _unlisted(run: Run, untrue: Sequence[Known]) -> dict[Place, Difference]:
+def _unlisted(run: Run, untrue: Sequence[KnownDifference]) -> dict[Place, NativeDeviation]:
     """The differences that no true entry of the list covers."""
     known = [shown.known for shown in run.known if shown.known not in untrue]
     return {
@@ -87,22 +87,22 @@ def _unlisted(run: Run, untrue: Sequence[Known]) -> dict[Place, Difference]:
     }
 
 
-def _by_function(differences: Mapping[Place, Difference]) -> dict[Key, dict[str, Difference]]:
+def _by_function(differences: Mapping[Place, NativeDeviation]) -> dict[Key, dict[str, NativeDeviation]]:
     """By case, for each function and kind."""
-    found: dict[Key, dict[str, Difference]] = {}
+    found: dict[Key, dict[str, NativeDeviation]] = {}
     for (framework, case), difference in differences.items():
         found.setdefault((framework, difference.function, difference.kind), {})[case] = difference
     return found
 
 
-def _differences(run: Run) -> Iterator[tuple[str, str, Difference]]:
+def _differences(run: Run) -> Iterator[tuple[str, str, NativeDeviation]]:
     for row in run.rows:
         for framework, cell in row.cells.items():
             if cell.native and cell.native.kind:
                 yield framework, row.case.name, cell.native
 
 
-def _renew(entry: Table, known: Known, covered: Mapping[Place, Difference], run: Run) -> None:
+def _renew(entry: Table, known: KnownDifference, covered: Mapping[Place, NativeDeviation], run: Run) -> None:
     """Have an entry say what is so now of what it covers, and of nothing else."""
     names = sorted(case for _, case in covered)
     gone = known.unmatched(names)
@@ -120,14 +120,14 @@ def _renew(entry: Table, known: Known, covered: Mapping[Place, Difference], run:
         entry["size"] = _size(covered.values(), known.within)
 
 
-def _size(found: Iterable[Difference], within: float) -> float:
+def _size(found: Iterable[NativeDeviation], within: float) -> float:
     """The greatest, in as many digits as the factor allows."""
     greatest = max(difference.size for difference in found)
     size = float(f"{greatest:.3g}")
     return size if size / within <= greatest <= size * within else greatest
 
 
-def _entry(key: Key, found: dict[str, Difference], old: list[Any]) -> Table:
+def _entry(key: Key, found: dict[str, NativeDeviation], old: list[Any]) -> Table:
     """An entry for these differences, with the words of an old one for the same function and kind."""
     framework, function, kind = key
     same = [entry for entry in old if (entry["framework"], entry["function"], entry["kind"]) == key]
@@ -135,7 +135,7 @@ def _entry(key: Key, found: dict[str, Difference], old: list[Any]) -> Table:
     entry = tomlkit.table()
     entry.update({"framework": framework, "function": function, "kind": kind})
     if kind not in UNSIZED:
-        entry["size"] = _size(found.values(), Known.within)
+        entry["size"] = _size(found.values(), KnownDifference.within)
     entry["cases"] = sorted(found)
     entry.update({"reason": KINDS[kind], **words})
     return entry

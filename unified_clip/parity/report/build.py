@@ -15,7 +15,7 @@ from ... import _json
 from ..engine import Cell, Run
 from ..judge.verdict import Verdict
 from ..judge.worst_element import Details, Number
-from ..known.measure import Shown
+from ..known.entries import KnownDifferenceStatus
 from ..modes import NATIVE, OURS
 from ..suite.cases import Case
 from . import case as one_case
@@ -249,7 +249,7 @@ def _number_data(number: Number | None) -> dict[str, Any] | None:
     return {"value": _json.plain(number.value), "hex": number.value.hex(), "ulps": _json.plain(number.ulps)}
 
 
-def _known_data(shown: Shown) -> dict[str, Any]:
+def _known_data(shown: KnownDifferenceStatus) -> dict[str, Any]:
     known = shown.known
     return {
         "framework": known.framework,

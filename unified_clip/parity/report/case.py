@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator
 
 from ..engine import Cell, Row, Run
-from ..known.measure import KINDS
+from ..known.entries import KINDS
 from ..modes import NATIVE, OURS
 
 

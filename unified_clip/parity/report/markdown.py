@@ -11,7 +11,7 @@ from typing import Any
 
 from ... import _markdown
 from ..._display import cell, safe
-from ..known.measure import KINDS
+from ..known.entries import KINDS
 from ..modes import HOST, NATIVE, OURS
 from . import baseline
 

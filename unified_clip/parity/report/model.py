@@ -14,7 +14,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from ..judge.verdict import Kind
-from ..known.measure import Judgement
+from ..known.entries import Judgement
 
 SCHEMA = 2
 

@@ -16,7 +16,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from ..._display import safe
-from ..known.measure import KINDS
+from ..known.entries import KINDS
 from ..modes import NATIVE, OURS
 from . import baseline, by_rule, plots, recorded_plot
 from . import ported as ported_text

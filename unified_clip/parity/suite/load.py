@@ -2,8 +2,9 @@
 
 files = ["cases/*.toml"]           files of cases (see `cases`), relative to the directory; `suite.toml` itself may have
                                    cases as well
-known = "known.toml"               differences of the natives that are known (see `natives`): every other one fails the
-                                   run, and so does one of these that no longer shows. Without it they are only told
+known = "known.toml"               known differences of the frameworks' own functions (see `known.entries`). Any
+                                   other one fails the run, and so does an entry that does not show. Without a
+                                   list, differences are only reported
 tolerance = 1e-5                   by how much, relatively, a native's result may be off and still be close; optional
 timeout = 120                      seconds that a worker may take for one result; optional
 
@@ -31,12 +32,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..._dispatch import ADAPTERS
-from ..known import measure
-from ..known.measure import CLOSE, Known
+from ..known import entries
+from ..known.entries import KnownDifference
 from ..modes import DEVICE, HOST, NATIVE, ON_REQUEST, modes_of
 from . import cases, schema
 from .cases import Case
-from .schema import FrameworkTable, SuiteError
+from .schema import TOLERANCE, FrameworkTable, SuiteError
 
 FILE = "suite.toml"
 
@@ -56,7 +57,7 @@ class Framework:
 
     flushes: bool = False
     title: str = ""
-    tolerance: float = CLOSE
+    tolerance: float = TOLERANCE
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class Suite:
 
     cases: Sequence[Case]
     frameworks: Mapping[str, Framework]
-    known: Sequence[Known] | None = ()
+    known: Sequence[KnownDifference] | None = ()
     """None: differences of the natives are told, and judged by nothing."""
 
     timeout: float = 120.0
@@ -112,9 +113,9 @@ def _matching(directory: Path, pattern: str) -> Sequence[Path]:
     return found
 
 
-def _known(file: Path, accepting: bool) -> Sequence[Known]:
+def _known(file: Path, accepting: bool) -> Sequence[KnownDifference]:
     if file.exists():
-        return measure.read(file)
+        return entries.read(file)
     if not accepting:
         raise SuiteError(f"{file} is not there; `unified-clip parity --accept` writes it")
     return []

@@ -17,6 +17,9 @@ from ...errors import ConfigError
 from ...tensors.types import PARTS, STORAGE
 from .call_form import CONTAINERS
 
+TOLERANCE = 1e-5
+"""Relative difference of a framework's own function up to which it is rounding, unless a suite sets `tolerance`."""
+
 
 class SuiteError(Exception):
     """The suite is wrong: what, and where."""
@@ -161,7 +164,7 @@ class SuiteFile(CasesFile):
     files: list[Annotated[str, RELATIVE]] = []
     known: Name | None = None
     timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 120.0
-    tolerance: Tolerance = 1e-5
+    tolerance: Tolerance = TOLERANCE
     memory: Any = None
     frameworks: Annotated[dict[str, FrameworkTable], Field(min_length=1)]
 

@@ -64,7 +64,7 @@ class Known:
     """As the suite's list names it; * stands for anything."""
 
     kind: str
-    """What differs, as in `unified_clip.parity.known.measure.KINDS`."""
+    """What differs, as in `unified_clip.parity.known.entries.KINDS`."""
 
     size: float | str | None
     """Relative; 'inf' where a result is not finite; None where there is no size."""
@@ -128,17 +128,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _made(path: Path) -> dict[str, Any]:
     from ... import _json
-    from ...parity.known import measure
+    from ...parity.known import entries
+    from ...parity.suite.schema import TOLERANCE
 
-    def entry(known: measure.Known) -> dict[str, Any]:
+    def entry(known: entries.KnownDifference) -> dict[str, Any]:
         has_size = known.kind in ("value", "touched")
-        by = measure.share(known.size) if has_size else measure.KINDS[known.kind]
+        by = entries.size_in_words(known.size) if has_size else entries.KINDS[known.kind]
         size = known.size if has_size else None
         return asdict(
             Known(known.framework, known.function, known.kind, size, by, known.title, known.reason, known.versions)
         )
 
-    return {"rounding": measure.CLOSE, "known": [_json.plain(entry(each)) for each in measure.read(path)]}
+    return {"rounding": TOLERANCE, "known": [_json.plain(entry(each)) for each in entries.read(path)]}
 
 
 if __name__ == "__main__":
