@@ -19,7 +19,7 @@ from unified_clip.parity.judge import oracle
 from unified_clip.parity.judge.verdict import judge
 from unified_clip.parity.known import measure
 from unified_clip.parity.modes import DEVICE, HOST, IN_GRAPHS, NATIVE
-from unified_clip.parity.outcome import Outcome
+from unified_clip.parity.outcome import CallOutcome
 from unified_clip.parity.suite import load as suites
 from unified_clip.parity.suite.cases import Case
 from unified_clip.parity.suite.public_calls import CALLS
@@ -102,7 +102,7 @@ def test_every_call_is_made(
 
 
 @pytest.mark.parametrize(
-    "manner",
+    "call_form",
     [
         {"container": "nested"},
         {"transposed": True},
@@ -112,11 +112,11 @@ def test_every_call_is_made(
 )
 @pytest.mark.parametrize("name", ["clip_by_global_norm", "GradientClipByGlobalNorm"])
 def test_every_manner_is_heeded(
-    kit: Kit, adapter: Adapter, ours: str, tmp_path: Path, name: str, manner: dict[str, Any]
+    kit: Kit, adapter: Adapter, ours: str, tmp_path: Path, name: str, call_form: dict[str, Any]
 ) -> None:
-    if "need_clip" in manner and name == "clip_by_global_norm":
+    if "need_clip" in call_form and name == "clip_by_global_norm":
         pytest.skip("functional names have no parameters")
-    check(kit, adapter, ours, tmp_path, case(DENSE, name, clip_norm=2.5, manner=manner))
+    check(kit, adapter, ours, tmp_path, case(DENSE, name, clip_norm=2.5, call_form=call_form))
 
 
 def test_an_error_and_what_it_left_are_told(kit: Kit, adapter: Adapter, ours: str, tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_every_call_is_made_inside_graphs(kit: Kit, adapter: Adapter, modes: lis
         for gradients in (DENSE, SPARSE)
         for name in CALLS
     ]
-    cases += [case(DENSE, "clip_by_global_norm", clip_norm=2.5, manner=manner) for manner in GRAPH_MANNERS]
+    cases += [case(DENSE, "clip_by_global_norm", clip_norm=2.5, call_form=call_form) for call_form in GRAPH_MANNERS]
     for mode in modes:
         fit = [one for one in cases if one.is_for_graphs(SUITE.frameworks[kit.name].left_out.get(mode, ()))]
         assert len(fit) > len(CALLS) / 2
@@ -224,18 +224,18 @@ def test_the_path_that_is_taken_is_checked(kit: Kit, adapter: Adapter, ours: str
         worker.check_path(adapter, ops, PATHS[not kit.exact])
 
 
-def run(kit: Kit, adapter: Adapter, one: Case, mode: str, tmp_path: Path) -> Outcome:
+def run(kit: Kit, adapter: Adapter, one: Case, mode: str, tmp_path: Path) -> CallOutcome:
     """The outcome of a case."""
     (outcome,) = outcomes(adapter, kit.namespace, mode, [one], tmp_path)
-    assert isinstance(outcome, Outcome), outcome
+    assert isinstance(outcome, CallOutcome), outcome
     return outcome
 
 
 def outcomes(
     adapter: Adapter, namespace: Any, mode: str, cases: list[Case], tmp_path: Path
-) -> list[Outcome | outcome.Failure]:
+) -> list[CallOutcome | outcome.Failure]:
     """The outcomes of cases that share a graph, by way of the files that the worker reads and writes."""
-    pool.write_job(tmp_path, {number: pool.Run(mode, one) for number, one in enumerate(cases)})
+    pool.write_job(tmp_path, {number: pool.WorkItem(mode, one) for number, one in enumerate(cases)})
     described = json.loads((tmp_path / "job.json").read_text(encoding="utf-8"))["cases"]
     jobs = [(described[one.name], one.gradients) for one in cases]
     for number, (result, found) in enumerate(worker.run_cases(adapter, namespace, mode, jobs)):

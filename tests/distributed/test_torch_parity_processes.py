@@ -66,7 +66,7 @@ KINDS = {
 
 
 def verdicts(worker: list[str], mode: str, cases: list[Case]) -> list[Verdict]:
-    found = pool.run(worker, [pool.Run(mode, each) for each in cases], 120.0).results
+    found = pool.run(worker, [pool.WorkItem(mode, each) for each in cases], 120.0).results
     return [judge(each, oracle.expect(each), found[mode, each.name], mode) for each in cases]
 
 

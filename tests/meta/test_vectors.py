@@ -162,11 +162,11 @@ def failures(path: Path, namespace: Any) -> list[str]:
 def wrong(vector: Mapping[str, Any], namespace: Any) -> str:
     """What is wrong with the result of an implementation; '' if nothing."""
     adapter, expected = Framework(), vector["expected"]
-    manner = {key: vector[key] for key in ("need_clip", "groups") if key in vector}
+    call_form = {key: vector[key] for key in ("need_clip", "groups") if key in vector}
     arguments = {key: argument(value) for key, value in vector["arguments"].items()}
-    case = {"call": vector["call"], "arguments": arguments, "manner": manner}
+    case = {"call": vector["call"], "arguments": arguments, "call_form": call_form}
     run = invoke.make(adapter, case, [read(gradient) for gradient in vector["gradients"]])
-    result = invoke.ours(run, getattr(namespace, vector["call"].removesuffix(".clip_")), namespace)
+    result = invoke.call_unified_clip(run, getattr(namespace, vector["call"].removesuffix(".clip_")), namespace)
     if result.raised or "raises" in expected:
         return "" if expected.get("raises") in result.raised else f"raised {result.raised[:1]}"
     ulps = vector.get("ulps", {"norm": 0, "gradients": 0})

@@ -18,7 +18,7 @@ from .._modes import misplaced
 from .._progress import progress
 
 if TYPE_CHECKING:
-    from . import engine
+    from .results import ParityRun
     from .suite.load import Suite
 
 ReadPorted = Callable[[Path], Mapping[str, Any]]
@@ -138,10 +138,10 @@ def _run_cases(suite: Suite) -> int:
     return result.exit_code
 
 
-def _run(suite: Suite) -> engine.Run:
+def _run(suite: Suite) -> ParityRun:
     from . import engine
 
-    with progress({name: len(engine.runs(suite, name)) for name in suite.frameworks}) as advance:
+    with progress({name: len(engine.work_items(suite, name)) for name in suite.frameworks}) as advance:
         return engine.run(suite, advance)
 
 
@@ -218,7 +218,7 @@ def _recording(path: Path) -> list[dict[str, Any]]:
     return lines
 
 
-def _accept(result: engine.Run, path: Path) -> int:
+def _accept(result: ParityRun, path: Path) -> int:
     """Write the list of known differences, unless something else is wrong. Return the exit status."""
     from .known import update
 

@@ -23,7 +23,7 @@ class Failure:
 
 
 @dataclass(frozen=True, eq=False)
-class Outcome:
+class CallOutcome:
     """What came of a call, tensors as dense ones."""
 
     norm: Dense | None = None

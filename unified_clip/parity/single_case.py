@@ -16,7 +16,7 @@ from .judge import oracle
 from .judge.oracle import Expected
 from .judge.verdict import judge
 from .modes import HOST
-from .outcome import Failure, Outcome
+from .outcome import CallOutcome, Failure
 from .suite import cases
 from .suite.cases import Case
 from .suite.schema import SuiteError
@@ -35,19 +35,19 @@ def make(container: Any, call: str, arguments: Mapping[str, Any]) -> Case:
         raise ValueError(str(error).removeprefix(GIVEN).removeprefix(", calls 1").lstrip(",: ")) from None
 
 
-def run(case: Case, interpreters: Mapping[str, str], timeout: float) -> dict[str, Outcome | Failure]:
+def run(case: Case, interpreters: Mapping[str, str], timeout: float) -> dict[str, CallOutcome | Failure]:
     """By framework, what came of it on the host path."""
 
-    def work(framework: str, python: str) -> Outcome | Failure:
-        found = pool.run(pool.command(framework, python), [pool.Run(HOST, case)], timeout)
-        outcome: Outcome | Failure = found.results[HOST, case.name]
+    def work(framework: str, python: str) -> CallOutcome | Failure:
+        found = pool.run(pool.command(framework, python), [pool.WorkItem(HOST, case)], timeout)
+        outcome: CallOutcome | Failure = found.results[HOST, case.name]
         return outcome
 
     with ThreadPoolExecutor(AT_ONCE) as threads:
         return dict(zip(interpreters, threads.map(work, interpreters, interpreters.values()), strict=True))
 
 
-def problems(case: Case, outcomes: Mapping[str, Outcome | Failure]) -> tuple[list[str], list[str]]:
+def problems(case: Case, outcomes: Mapping[str, CallOutcome | Failure]) -> tuple[list[str], list[str]]:
     """A line for each framework that is missing, and one or more for each that is otherwise not right."""
     right = oracle.expect(case)
     absent, wrong = [], []
@@ -61,25 +61,25 @@ def problems(case: Case, outcomes: Mapping[str, Outcome | Failure]) -> tuple[lis
     return absent, wrong or _apart(case, outcomes)
 
 
-def _wrong(case: Case, right: Expected, framework: str, outcome: Outcome | Failure) -> str:
+def _wrong(case: Case, right: Expected, framework: str, outcome: CallOutcome | Failure) -> str:
     verdict = judge(case, right, outcome, HOST)
     if verdict.agrees:
         return ""
     numbers = ""
-    if isinstance(outcome, Outcome) and verdict.stages:
+    if isinstance(outcome, CallOutcome) and verdict.stages:
         numbers = diff.describe(_named(case, outcome), _named(case, right), (framework, EXACT))
     return f"{framework}: {numbers or f'{verdict.kind}: {verdict.detail}'}"
 
 
-def _apart(case: Case, outcomes: Mapping[str, Outcome | Failure]) -> list[str]:
+def _apart(case: Case, outcomes: Mapping[str, CallOutcome | Failure]) -> list[str]:
     """Where frameworks that are each right give other bits, as they may for a norm that is not of p 1, 2 or inf."""
-    results = {name: _named(case, outcome) for name, outcome in outcomes.items() if isinstance(outcome, Outcome)}
+    results = {name: _named(case, outcome) for name, outcome in outcomes.items() if isinstance(outcome, CallOutcome)}
     first, *others = results or [""]
     texts = (diff.describe(results[name], results[first], (name, first)) for name in others)
     return [text for text in texts if text]
 
 
-def _named(case: Case, result: Expected | Outcome) -> dict[str, Gradient]:
+def _named(case: Case, result: Expected | CallOutcome) -> dict[str, Gradient]:
     """The norm and the clipped gradients by name."""
     clipped: Sequence[Gradient] = result.gradients or []
     named: dict[str, Gradient] = {"the norm": result.norm}

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from unified_clip.parity.suite.call_form import Manner
+from unified_clip.parity.suite.call_form import CallForm
 from unified_clip.parity.suite.cases import Case
 from unified_clip.tensors import arithmetic, types
 from unified_clip.tensors.types import Dense
 
-OPTIONS = ("manner", "frameworks", "raises", "warns", "update", "subnormal")
+OPTIONS = ("call_form", "frameworks", "raises", "warns", "update", "subnormal")
 
 
 def dense(values: Any, dtype: str = "float32") -> Dense:
@@ -24,8 +24,8 @@ def case(gradients: list[Any], call: str, **options: Any) -> Case:
     """A case; what is no option of a case is an argument of the call."""
     arguments = {key: value for key, value in options.items() if key not in OPTIONS}
     chosen = {key: value for key, value in options.items() if key in OPTIONS}
-    if isinstance(chosen.get("manner"), dict):
-        chosen["manner"] = Manner(**chosen["manner"])
+    if isinstance(chosen.get("call_form"), dict):
+        chosen["call_form"] = CallForm(**chosen["call_form"])
     return Case(f"{call} of {gradients} {options}", f"{gradients}", gradients, call, arguments, **chosen)
 
 

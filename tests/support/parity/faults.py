@@ -9,7 +9,7 @@ import numpy as np
 from support.parity.cases import dense
 
 from unified_clip.parity.judge import oracle
-from unified_clip.parity.outcome import Outcome
+from unified_clip.parity.outcome import CallOutcome
 from unified_clip.parity.suite.cases import Case
 from unified_clip.tensors.arithmetic import nearest_float
 from unified_clip.tensors.types import Dense
@@ -33,7 +33,7 @@ class Mistake:
     times: int = 1
 
 
-def clipped(case: Case, mistake: Mistake) -> Outcome:
+def clipped(case: Case, mistake: Mistake) -> CallOutcome:
     """What such a port returns for a case."""
     gradients: Sequence[Dense] = [g for g in case.gradients if isinstance(g, Dense)]
     eps = case.call.eps if mistake.eps is None else mistake.eps
@@ -51,7 +51,7 @@ def clipped(case: Case, mistake: Mistake) -> Outcome:
             gradient = oracle.scaled(gradient, coef)
         found.append(gradient)
     returned = dense(whole, oracle.norm_dtype(gradients)) if case.call.returns_norm else None
-    return Outcome(returned, found)
+    return CallOutcome(returned, found)
 
 
 def norm(gradients: Sequence[Dense], mistake: Mistake) -> float:

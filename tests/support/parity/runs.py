@@ -11,14 +11,14 @@ from unittest import mock
 
 from support.parity.cases import dense, suite
 
-from unified_clip.parity import engine
+from unified_clip.parity import engine, results
 from unified_clip.parity.judge import oracle
 from unified_clip.parity.modes import DEVICE, HOST, NATIVE
-from unified_clip.parity.outcome import Failure, Outcome
+from unified_clip.parity.outcome import CallOutcome, Failure
 from unified_clip.parity.suite import load as suites
 from unified_clip.parity.suite.cases import Case
 from unified_clip.parity.workers import pool
-from unified_clip.parity.workers.pool import Found
+from unified_clip.parity.workers.pool import WorkerResults
 
 FRAMEWORKS = "[frameworks.numpy]\nmodes = ['host']\n[frameworks.torch]\ntitle = 'PyTorch'\n"
 
@@ -38,36 +38,38 @@ CASES = """
     ]
 """
 
-Result = Outcome | Failure
-Wrong = Callable[[str, str, Case, Outcome], Result]
+Result = CallOutcome | Failure
+Wrong = Callable[[str, str, Case, CallOutcome], Result]
 """Framework, mode and case, and the right result of it: the result to give in its place."""
 
 
-def right(case: Case) -> Outcome:
+def right(case: Case) -> CallOutcome:
     """What a worker gives that makes no mistake."""
     expected = oracle.expect(case)
-    return Outcome(expected.norm, expected.gradients, expected.update)
+    return CallOutcome(expected.norm, expected.gradients, expected.update)
 
 
 @contextmanager
 def workers(wrong: Wrong) -> Iterator[None]:
     """Workers that give what is right, made wrong."""
 
-    def give(worker: Sequence[str], runs: Sequence[pool.Run], timeout: float, take: pool.Take, *_: Any) -> Found:
+    def give(
+        worker: Sequence[str], runs: Sequence[pool.WorkItem], timeout: float, take: pool.OnResult, *_: Any
+    ) -> WorkerResults:
         framework = worker[-1]
-        found = Found(versions={framework: "1.0"})
+        found = WorkerResults(versions={framework: "1.0"})
         for mode, case in runs:
             result = wrong(framework, mode, case, right(case))
-            if mode == NATIVE and isinstance(result, Outcome):
+            if mode == NATIVE and isinstance(result, CallOutcome):
                 result = dataclasses.replace(result, name=f"torch.{case.call_name}")
-            found.results[mode, case.name] = take(pool.Run(mode, case), result)
+            found.results[mode, case.name] = take(pool.WorkItem(mode, case), result)
         return found
 
     with mock.patch.object(pool, "run", give):
         yield
 
 
-def run(directory: Path, wrong: Wrong, cases: str = CASES, frameworks: str = FRAMEWORKS) -> engine.Run:
+def run(directory: Path, wrong: Wrong, cases: str = CASES, frameworks: str = FRAMEWORKS) -> results.ParityRun:
     """A run of a suite in this directory, on NumPy and PyTorch."""
     with workers(wrong):
         return engine.run(suites.read(suite(directory, cases, frameworks=frameworks)))
@@ -76,7 +78,7 @@ def run(directory: Path, wrong: Wrong, cases: str = CASES, frameworks: str = FRA
 NORM_OFF = "worked example: get_total_norm()"
 
 
-def wrong(framework: str, mode: str, case: Case, right: Outcome) -> Result:
+def wrong(framework: str, mode: str, case: Case, right: CallOutcome) -> Result:
     """A norm that is off, natives that are off, and a worker that ended while it wrote colours."""
     if mode == NATIVE and right.norm:
         return dataclasses.replace(right, norm=dense(right.norm.values() * 1.5))
@@ -87,5 +89,5 @@ def wrong(framework: str, mode: str, case: Case, right: Outcome) -> Result:
     return right
 
 
-def as_it_should_be(framework: str, mode: str, case: Case, right: Outcome) -> Result:
+def as_it_should_be(framework: str, mode: str, case: Case, right: CallOutcome) -> Result:
     return right

@@ -15,7 +15,7 @@ import pytest
 from support.parity.cases import ONE_CASE, WORKED, case, suite
 
 from unified_clip import cli
-from unified_clip.parity import engine
+from unified_clip.parity import results
 from unified_clip.parity.judge.verdict import Verdict
 from unified_clip.parity.modes import HOST
 from unified_clip.parity.report import baseline
@@ -184,10 +184,10 @@ def test_the_exit_status_is_for_what_is_worse_and_for_frameworks_without_results
     def status(kind: str, *changes: Change) -> list[int]:
         first = case(WORKED, "clip_by_global_norm", clip_norm=5.0)
         cells = {
-            "numpy": engine.Cell({HOST: Verdict("equal")}, {}),
-            "torch": engine.Cell({HOST: Verdict(kind)}, {}),  # type: ignore[arg-type]
+            "numpy": results.FrameworkResult({HOST: Verdict("equal")}, {}),
+            "torch": results.FrameworkResult({HOST: Verdict(kind)}, {}),  # type: ignore[arg-type]
         }
-        run = engine.Run(["numpy", "torch"], {}, [engine.Row(first, {}, cells)])
+        run = results.ParityRun(["numpy", "torch"], {}, [results.CaseResult(first, {}, cells)])
         return [run.exit_code, dataclasses.replace(run, changes=changes).exit_code]
 
     moved = Change("size", "torch", "host path", "one", "", "")

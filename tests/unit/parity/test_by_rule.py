@@ -11,7 +11,7 @@ from support.parity.cases import dense, suite
 from support.parity.runs import Result, as_it_should_be, run
 
 from unified_clip.parity.modes import HOST, NATIVE
-from unified_clip.parity.outcome import Outcome
+from unified_clip.parity.outcome import CallOutcome
 from unified_clip.parity.report import build, by_rule, page
 from unified_clip.parity.suite import load as suites
 from unified_clip.parity.suite.cases import Case
@@ -77,7 +77,7 @@ def test_results_differ_where_the_families_do(tmp_path: Path) -> None:
 
 
 def test_a_wrong_result_on_the_host_path_is_not_called_exact(tmp_path: Path) -> None:
-    def wrong(framework: str, mode: str, case: Case, right: Outcome) -> Result:
+    def wrong(framework: str, mode: str, case: Case, right: CallOutcome) -> Result:
         is_wrong = mode == HOST and framework == "torch" and case.call_name == "clip_by_global_norm"
         return dataclasses.replace(right, norm=dense(7.0)) if is_wrong else right
 
@@ -88,7 +88,7 @@ def test_a_wrong_result_on_the_host_path_is_not_called_exact(tmp_path: Path) -> 
 
 
 def test_functions_of_a_row_have_their_numbers(tmp_path: Path) -> None:
-    def wrong(framework: str, mode: str, case: Case, right: Outcome) -> Result:
+    def wrong(framework: str, mode: str, case: Case, right: CallOutcome) -> Result:
         off = mode == NATIVE and framework == "tensorflow" and right.norm
         return dataclasses.replace(right, norm=dense(right.norm.values() * 1.5)) if off and right.norm else right
 

@@ -25,7 +25,7 @@ from support.parity.cases import WORKED, case, suite
 import unified_clip
 from unified_clip import cli
 from unified_clip._install import command
-from unified_clip.parity import engine
+from unified_clip.parity import engine, results
 from unified_clip.parity.judge.verdict import Verdict
 from unified_clip.parity.known.entries import Judgement, KnownDifference, KnownDifferenceStatus, NativeDeviation
 from unified_clip.parity.modes import HOST
@@ -36,22 +36,26 @@ from unified_clip.parity.workers import pool
 FIRST = case(WORKED, "clip_by_global_norm", clip_norm=5.0)
 
 
-def result(*kinds: str, digests: tuple[str, ...] = ("a", "a"), **fields: Any) -> engine.Run:
+def result(*kinds: str, digests: tuple[str, ...] = ("a", "a"), **fields: Any) -> results.ParityRun:
     """A run of one case on two frameworks with these verdicts on the host path."""
     cells = {
-        name: engine.Cell({HOST: Verdict(kind, detail="why")}, {HOST: {"norm": digest}})  # type: ignore[arg-type]
+        name: results.FrameworkResult({HOST: Verdict(kind, detail="why")}, {HOST: {"norm": digest}})  # type: ignore[arg-type]
         for name, kind, digest in zip(("numpy", "torch"), kinds, digests, strict=True)
     }
-    return engine.Run(("numpy", "torch"), {}, [engine.Row(FIRST, {"norm": "a"}, cells)], **fields)
+    return results.ParityRun(("numpy", "torch"), {}, [results.CaseResult(FIRST, {"norm": "a"}, cells)], **fields)
 
 
-def with_native(problem: str) -> engine.Run:
+def with_native(problem: str) -> results.ParityRun:
     """The same with a native of PyTorch's that differs."""
     run = result("equal", "equal")
     difference = NativeDeviation("torch.norm", "value", 0.5, norm=0.5)
     judgement: Judgement = "different" if problem else "known"
-    cell = dataclasses.replace(run.rows[0].cells["torch"], native=difference, judgement=judgement, problem=problem)
-    return dataclasses.replace(run, rows=[engine.Row(FIRST, {"norm": "a"}, {**run.rows[0].cells, "torch": cell})])
+    cell = dataclasses.replace(
+        run.cases[0].frameworks["torch"], native=difference, judgement=judgement, problem=problem
+    )
+    return dataclasses.replace(
+        run, cases=[results.CaseResult(FIRST, {"norm": "a"}, {**run.cases[0].frameworks, "torch": cell})]
+    )
 
 
 KNOWN = KnownDifference("torch", "torch.norm", "value", ["*"], "it is so", 0.5)
@@ -70,7 +74,7 @@ def test_the_exit_status_says_what_happened() -> None:
 def test_frameworks_that_gave_the_same_bits_are_said_to_only_where_two_were_compared() -> None:
     said = "On the host path all frameworks gave the same bits."
     alone = result("equal", "missing", may_be_missing=["torch"])
-    natives = dataclasses.replace(with_native(""), rows=[])
+    natives = dataclasses.replace(with_native(""), cases=[])
     assert said in markdown.headline(build.as_data(result("equal", "equal")))
     assert alone.exit_code == 0
     assert said not in markdown.headline(build.as_data(alone))
@@ -79,8 +83,8 @@ def test_frameworks_that_gave_the_same_bits_are_said_to_only_where_two_were_comp
 
 def test_a_framework_that_is_missing_is_not_said_to_agree() -> None:
     run = result("equal", "equal", may_be_missing=["jax"])
-    cells = {**run.rows[0].cells, "jax": engine.Cell({HOST: Verdict("missing")}, {})}
-    run = dataclasses.replace(run, frameworks=("numpy", "torch", "jax"), rows=[engine.Row(FIRST, {}, cells)])
+    cells = {**run.cases[0].frameworks, "jax": results.FrameworkResult({HOST: Verdict("missing")}, {})}
+    run = dataclasses.replace(run, frameworks=("numpy", "torch", "jax"), cases=[results.CaseResult(FIRST, {}, cells)])
     first, *others = markdown.headline(build.as_data(run))
     assert first == "PASS: 1 case on numpy, torch, jax: 2 results of ours are exact, without jax, which may be missing."
     assert "On the host path numpy, torch gave the same bits." in others
@@ -124,7 +128,7 @@ def test_the_report_names_what_is_wrong(tmp_path: Path) -> None:
 
 
 def test_junit_has_a_failure_an_error_or_a_skip_for_each(tmp_path: Path) -> None:
-    def found(run: engine.Run) -> dict[str, list[str]]:
+    def found(run: results.ParityRun) -> dict[str, list[str]]:
         build.write(run, tmp_path)
         root = ElementTree.parse(tmp_path / "parity.xml").getroot()
         return {
@@ -149,8 +153,8 @@ def test_junit_has_a_failure_an_error_or_a_skip_for_each(tmp_path: Path) -> None
 def test_a_workers_colours_do_not_break_the_xml(tmp_path: Path) -> None:
     run = result("equal", "crashed")
     coloured = Verdict("crashed", detail="\x1b[31mred\x00")
-    cells = {**run.rows[0].cells, "torch": engine.Cell({HOST: coloured}, {})}
-    build.write(dataclasses.replace(run, rows=[engine.Row(FIRST, {}, cells)]), tmp_path)
+    cells = {**run.cases[0].frameworks, "torch": results.FrameworkResult({HOST: coloured}, {})}
+    build.write(dataclasses.replace(run, cases=[results.CaseResult(FIRST, {}, cells)]), tmp_path)
     (error,) = ElementTree.parse(tmp_path / "parity.xml").getroot().iter("error")
     assert error.get("message") == "\\x1b[31mred\\x00"
 
@@ -158,13 +162,13 @@ def test_a_workers_colours_do_not_break_the_xml(tmp_path: Path) -> None:
 def test_when_one_worker_is_interrupted_the_others_are_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begun, ended = threading.Event(), []
 
-    def work(worker: list[str], *_: Any) -> pool.Found:
+    def work(worker: list[str], *_: Any) -> pool.WorkerResults:
         if worker[-1] == "torch":
             begun.wait(10)
             raise KeyboardInterrupt
         begun.set()
         ended.append(pool.STOP.wait(10))
-        return pool.Found()
+        return pool.WorkerResults()
 
     monkeypatch.setattr(pool, "run", work)
     path = suite(tmp_path, ONE_CASE, frameworks="[frameworks.numpy]\n[frameworks.torch]\nmodes = ['host']")
@@ -180,8 +184,8 @@ def test_a_run_that_compared_nothing_does_not_pass() -> None:
 
 def test_a_native_without_a_result_is_a_failure(tmp_path: Path) -> None:
     run = result("equal", "equal")
-    cell = dataclasses.replace(run.rows[0].cells["torch"], failure=Verdict("crashed", detail="signal 11"))
-    run = dataclasses.replace(run, rows=[engine.Row(FIRST, {}, {**run.rows[0].cells, "torch": cell})])
+    cell = dataclasses.replace(run.cases[0].frameworks["torch"], failure=Verdict("crashed", detail="signal 11"))
+    run = dataclasses.replace(run, cases=[results.CaseResult(FIRST, {}, {**run.cases[0].frameworks, "torch": cell})])
     assert run.exit_code == 3
     build.write(run, tmp_path)
     assert f"torch, natives, crashed: {FIRST.name}: signal 11" in (tmp_path / "parity.md").read_text(encoding="utf-8")
@@ -305,7 +309,7 @@ def test_cases_of_some_frameworks_are_run_on_these_only(tmp_path: Path) -> None:
     both = ONE_CASE + ONE_CASE.split("[[cases]]")[1].replace("max_norm = 5.0", "max_norm = 4.0").join(["[[cases]]", ""])
     where = suite(tmp_path, both + "frameworks = ['torch']", frameworks="[frameworks.numpy]\n[frameworks.torch]")
     found = suites.read(where)
-    assert [len(engine.runs(found, name)) for name in ("numpy", "torch")] == [1, 6]
+    assert [len(engine.work_items(found, name)) for name in ("numpy", "torch")] == [1, 6]
 
 
 def test_modes_that_are_left_out_are_named_in_every_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,18 +16,18 @@ from unified_clip.parity.judge.verdict import coefficients, judge
 from unified_clip.parity.known import entries, measure
 from unified_clip.parity.known.entries import KnownDifference, NativeDeviation
 from unified_clip.parity.modes import DEVICE, HOST
-from unified_clip.parity.outcome import Outcome
+from unified_clip.parity.outcome import CallOutcome
 from unified_clip.parity.suite.cases import Case
 from unified_clip.parity.suite.load import Framework
-from unified_clip.parity.workers.pool import Run
+from unified_clip.parity.workers.pool import WorkItem
 from unified_clip.tensors import ulp
 
 
-def outcome(norm: float | None, *gradients: Any, dtype: str = "float32") -> Outcome:
-    return Outcome(None if norm is None else dense(norm, dtype), [dense(gradient, dtype) for gradient in gradients])
+def outcome(norm: float | None, *gradients: Any, dtype: str = "float32") -> CallOutcome:
+    return CallOutcome(None if norm is None else dense(norm, dtype), [dense(gradient, dtype) for gradient in gradients])
 
 
-def kind_of(one: Case, found: Outcome, framework: str = "torch", path: str = DEVICE) -> str:
+def kind_of(one: Case, found: CallOutcome, framework: str = "torch", path: str = DEVICE) -> str:
     flushes = framework == "tensorflow"
     return judge(one, oracle.expect(one), found, path, flushes=flushes).kind
 
@@ -60,7 +60,7 @@ def test_on_the_device_path_a_norm_may_be_the_next_number() -> None:
 
 def test_on_the_device_path_a_float64_norm_may_be_off_by_1e_12() -> None:
     one = case([dense([3.0, 4.0], "float64")], "global_norm")
-    near, far = (Outcome(dense(5.0 * (1 + error), "float64")) for error in (9e-13, 1.1e-12))
+    near, far = (CallOutcome(dense(5.0 * (1 + error), "float64")) for error in (9e-13, 1.1e-12))
     assert [kind_of(one, near), kind_of(one, far)] == ["close", "different"]
 
 
@@ -122,12 +122,12 @@ def test_a_step_that_gives_no_parameters_or_other_shapes_is_different(update: An
 def test_of_long_lists_verdicts_and_numbers_are_kept_and_no_tensors(size: int, is_kept: bool) -> None:
     one = case([dense(np.ones(size))], "clip_grad_norm_", max_norm=0.5)
     right = oracle.expect(one)
-    result = Outcome(dense(1.0), list(right.gradients or ()))
-    found = judged.look(Run(HOST, one), right, result, Framework(), ())
+    result = CallOutcome(dense(1.0), list(right.gradients or ()))
+    found = judged.judge_result(WorkItem(HOST, one), right, result, Framework(), ())
     assert found.verdict
     assert found.verdict.kind == "different"
     assert (found.outcome is result, found.outcome is None) == (is_kept, not is_kept)
-    numbers = judged.numbers(one, right, {HOST: found})[HOST]
+    numbers = judged.worst_elements(one, right, {HOST: found})[HOST]
     assert (numbers.stage, numbers.ours and numbers.ours.value) == ("norm", 1.0)
 
 
@@ -135,7 +135,7 @@ def test_long_lists_are_compared_tensor_by_tensor() -> None:
     one = case([dense(np.full(1 << 15, number)) for number in range(1, 33)], "clip_grad_norm_", max_norm=1.0)
     right = oracle.expect(one)
     found = [dense(tensor.values() * (1 + 2.0**-20)) for tensor in right.gradients or () if tensor]
-    result = Outcome(right.norm, [*found])
+    result = CallOutcome(right.norm, [*found])
     assert oracle.is_long(one)
     assert right.digests != result.digests
     tracemalloc.start()
@@ -158,9 +158,9 @@ def test_a_step_has_to_follow_from_the_frameworks_own_gradients_on_the_device_pa
 
 def test_other_orders_may_be_the_next_number_even_on_the_host_path() -> None:
     one = case([dense([3.0, 4.0, 5.0])], "get_total_norm", norm_type=3)
-    assert kind_of(one, Outcome(dense(6.0)), path=HOST) == "equal"
-    assert kind_of(one, Outcome(dense(6.0 + 2.0**-21)), path=HOST) == "close"
-    assert kind_of(one, Outcome(dense(6.0 + 2.0**-20)), path=HOST) == "different"
+    assert kind_of(one, CallOutcome(dense(6.0)), path=HOST) == "equal"
+    assert kind_of(one, CallOutcome(dense(6.0 + 2.0**-21)), path=HOST) == "close"
+    assert kind_of(one, CallOutcome(dense(6.0 + 2.0**-20)), path=HOST) == "different"
 
 
 # -- natives
@@ -169,7 +169,7 @@ def test_other_orders_may_be_the_next_number_even_on_the_host_path() -> None:
 ONE = case([dense([3.0, 4.0]), None], "clip_by_global_norm", clip_norm=2.5)
 
 
-def measured(found: Outcome, one: Case = ONE) -> tuple[str, float]:
+def measured(found: CallOutcome, one: Case = ONE) -> tuple[str, float]:
     difference = measure.measure(one, oracle.expect(one), dataclasses.replace(found, name="native"))
     assert difference is not None
     assert difference.function == "native"
@@ -177,31 +177,31 @@ def measured(found: Outcome, one: Case = ONE) -> tuple[str, float]:
 
 
 def test_a_native_is_measured() -> None:
-    assert measure.measure(ONE, oracle.expect(ONE), Outcome()) is None
-    assert measured(Outcome(dense(5.0), [dense([1.5, 2.0]), None])) == ("", 0.0)
-    assert measured(Outcome(dense(5.0 + 2.0**-21), [dense([1.5, 2.0]), None])) == ("", 0.0)
-    assert measured(Outcome(dense(6.0), [dense([1.5, 1.0]), None])) == ("value", 0.5)
-    assert measured(Outcome(dense(6.0), [dense([1.5, 2.0]), None])) == ("value", 0.2)
-    assert measured(Outcome(dense(math.inf), [dense([math.nan, 2.0]), None])) == ("value", math.inf)
-    assert measured(Outcome(None, [dense([1.5, 2.0]), None])) == ("", 0.0)
+    assert measure.measure(ONE, oracle.expect(ONE), CallOutcome()) is None
+    assert measured(CallOutcome(dense(5.0), [dense([1.5, 2.0]), None])) == ("", 0.0)
+    assert measured(CallOutcome(dense(5.0 + 2.0**-21), [dense([1.5, 2.0]), None])) == ("", 0.0)
+    assert measured(CallOutcome(dense(6.0), [dense([1.5, 1.0]), None])) == ("value", 0.5)
+    assert measured(CallOutcome(dense(6.0), [dense([1.5, 2.0]), None])) == ("value", 0.2)
+    assert measured(CallOutcome(dense(math.inf), [dense([math.nan, 2.0]), None])) == ("value", math.inf)
+    assert measured(CallOutcome(None, [dense([1.5, 2.0]), None])) == ("", 0.0)
 
 
 def test_a_native_that_returns_other_shapes_differs_in_form() -> None:
-    assert measured(Outcome(dense(5.0), [dense([[1.5, 2.0]]), None])) == ("form", 0.0)
-    assert measured(Outcome(dense(5.0), [dense([1.5, 2.0])])) == ("form", 0.0)
+    assert measured(CallOutcome(dense(5.0), [dense([[1.5, 2.0]]), None])) == ("form", 0.0)
+    assert measured(CallOutcome(dense(5.0), [dense([1.5, 2.0])])) == ("form", 0.0)
 
 
 def test_a_native_that_changes_what_should_be_left_alone_has_touched_it() -> None:
     below = dataclasses.replace(ONE, arguments={"clip_norm": 7.0})
-    assert measured(Outcome(dense(5.0), [dense([3.0, 4.0]), None]), below) == ("", 0.0)
-    assert measured(Outcome(dense(5.0), [dense([3.0, 4.0 + 2.0**-21]), None]), below) == ("touched", 2.0**-23)
+    assert measured(CallOutcome(dense(5.0), [dense([3.0, 4.0]), None]), below) == ("", 0.0)
+    assert measured(CallOutcome(dense(5.0), [dense([3.0, 4.0 + 2.0**-21]), None]), below) == ("touched", 2.0**-23)
 
 
 def test_a_native_that_raises_returns_or_is_silent_where_ours_does_otherwise() -> None:
-    raised = Outcome(raised=["ValueError"], message="ValueError: so", name="native")
+    raised = CallOutcome(raised=["ValueError"], message="ValueError: so", name="native")
     refused = dataclasses.replace(ONE, raises="ValueError")
     warned = dataclasses.replace(ONE, warns=True)
-    right = Outcome(dense(5.0), [dense([1.5, 2.0]), None], name="native")
+    right = CallOutcome(dense(5.0), [dense([1.5, 2.0]), None], name="native")
     kinds = {}
     for name, one, found in (
         ("raises", ONE, raised),

@@ -11,9 +11,9 @@ from support.parity.cases import case, dense
 from support.parity.runs import right
 
 from unified_clip.parity.judge import oracle, worst_element
-from unified_clip.parity.judge.worst_element import Details
+from unified_clip.parity.judge.worst_element import WorstElement
 from unified_clip.parity.modes import DEVICE, HOST, NATIVE
-from unified_clip.parity.outcome import Outcome
+from unified_clip.parity.outcome import CallOutcome
 from unified_clip.parity.suite.cases import Case
 from unified_clip.tensors.types import Dense
 
@@ -23,11 +23,11 @@ NAMED = dataclasses.replace(CLIPPED, names=["weight", "frozen", "bias"])
 AFTER_ONE = 2.0**-23
 
 
-def find(one: Case, **outcomes: Outcome) -> dict[str, Details]:
+def find(one: Case, **outcomes: CallOutcome) -> dict[str, WorstElement]:
     return worst_element.find(one, oracle.expect(one), outcomes, outcomes)
 
 
-def ours(one: Case, **changed: Any) -> Details:
+def ours(one: Case, **changed: Any) -> WorstElement:
     """Of a result that is right but for what is changed."""
     (found,) = find(one, device=dataclasses.replace(right(one), **changed)).values()
     return found
@@ -94,7 +94,7 @@ def test_nan_is_infinitely_far_from_a_number() -> None:
 
 def test_the_native_is_shown_beside_ours_and_the_nearer_side_is_named() -> None:
     one = case([dense([3.0, 4.0])], "global_norm")
-    near, far = Outcome(dense(5.0 + 2.0**-21)), Outcome(dense(5.0 + 2.0**-20))
+    near, far = CallOutcome(dense(5.0 + 2.0**-21)), CallOutcome(dense(5.0 + 2.0**-20))
     found = find(one, device=near, native=far)[DEVICE]
     assert found.ours == worst_element.Number(5.0 + 2.0**-21, 1.0)
     assert found.native == worst_element.Number(5.0 + 2.0**-20, 2.0)
@@ -107,7 +107,7 @@ def test_the_native_is_shown_beside_ours_and_the_nearer_side_is_named() -> None:
 
 def test_a_norm_in_another_dtype_is_measured_in_that_of_the_right_one() -> None:
     one = case([dense([1.0, 1.0], "bfloat16")], "global_norm")
-    (found,) = find(one, native=Outcome(dense(1.4140625, "bfloat16"))).values()
+    (found,) = find(one, native=CallOutcome(dense(1.4140625, "bfloat16"))).values()
     assert found.dtype == "float32"
     assert found.native is not None
     assert found.native.value == 1.4140625
@@ -115,11 +115,11 @@ def test_a_norm_in_another_dtype_is_measured_in_that_of_the_right_one() -> None:
 
 
 def test_results_of_another_form_have_no_numbers_to_compare() -> None:
-    assert find(CLIPPED, native=Outcome(None, [dense([1.0])])) == {}
+    assert find(CLIPPED, native=CallOutcome(None, [dense([1.0])])) == {}
 
 
 def test_the_numbers_are_printed_in_decimal_and_hex() -> None:
-    text = str(find(case([dense([3.0, 4.0])], "global_norm"), host=Outcome(dense(7.0)))[HOST])
+    text = str(find(case([dense([3.0, 4.0])], "global_norm"), host=CallOutcome(dense(7.0)))[HOST])
     assert text.splitlines() == [
         "begins at the norm: the norm; 1 of 1 differ",
         "exact   5.0                      0x1.4000000000000p+2  float32",

@@ -19,7 +19,7 @@ from unified_clip.parity.judge.verdict import judge
 from unified_clip.parity.known import entries, measure
 from unified_clip.parity.known.entries import NativeDeviation
 from unified_clip.parity.modes import DEVICE, HOST
-from unified_clip.parity.outcome import Failure, Outcome
+from unified_clip.parity.outcome import CallOutcome, Failure
 from unified_clip.parity.suite.cases import Case
 from unified_clip.tensors.types import Dense, Sparse, digest
 
@@ -42,17 +42,17 @@ BELOW = named("clip_by_global_norm", clip_norm=9.0)
 VALUE = named("clip_grad_value_", clip_value=0.01)
 
 
-def cause(one: Case, found: Outcome) -> tuple[str, str]:
+def cause(one: Case, found: CallOutcome) -> tuple[str, str]:
     """Kind and sentence; '' for none."""
     return tuple(diagnose.diagnose(one, oracle.expect(one), found) or ("", ""))  # type: ignore[return-value]
 
 
-def right(one: Case) -> Outcome:
+def right(one: Case) -> CallOutcome:
     expected = oracle.expect(one)
-    return Outcome(expected.norm, None if expected.gradients is None else list(expected.gradients))
+    return CallOutcome(expected.norm, None if expected.gradients is None else list(expected.gradients))
 
 
-def changed(one: Case, change: Callable[[list[Any]], Any]) -> Outcome:
+def changed(one: Case, change: Callable[[list[Any]], Any]) -> CallOutcome:
     """The right result, but for its gradients."""
     found = right(one)
     tensors = list(found.gradients or [])
@@ -142,32 +142,37 @@ SHOWN = {
         "NaN in 'encoder.bias', where none should be: 1 of the 30 elements of 'encoder.bias', the first at [2]",
     ),
     "NaN everywhere": (
-        Outcome(dense(NAN), [dense([NAN, NAN]), dense([[NAN], [NAN]])]),
+        CallOutcome(dense(NAN), [dense([NAN, NAN]), dense([[NAN], [NAN]])]),
         TWO,
         "NaN",
         "every element is NaN, and none should be",
     ),
-    "NaN as the norm": (Outcome(dense(NAN), right(TWO).gradients), TWO, "NaN", "the norm is NaN, and should not be"),
+    "NaN as the norm": (
+        CallOutcome(dense(NAN), right(TWO).gradients),
+        TWO,
+        "NaN",
+        "the norm is NaN, and should not be",
+    ),
     "NaN not spread": (
-        Outcome(dense(NAN), WITH_NAN),
+        CallOutcome(dense(NAN), WITH_NAN),
         named("clip_by_global_norm", WITH_NAN, clip_norm=1.0),
         "NaN",
         "NaN does not spread to 'embedding' and 'encoder.weight'",
     ),
     "another family's infinite norm": (
-        Outcome(dense(INF), [dense([NAN, NAN]), dense([NAN])]),
+        CallOutcome(dense(INF), [dense([NAN, NAN]), dense([NAN])]),
         named("clip_grad_norm_", WITH_INF, max_norm=1.0),
         "inf",
         "an infinite norm makes every element NaN, where the coefficient is to be 0",
     ),
     "an infinite norm that makes zeros": (
-        Outcome(dense(INF), [dense([0.0, NAN]), dense([0.0])]),
+        CallOutcome(dense(INF), [dense([0.0, NAN]), dense([0.0])]),
         named("clip_by_global_norm", WITH_INF, clip_norm=1.0),
         "inf",
         "an infinite norm gives a coefficient of 0, where every element is to be NaN",
     ),
     "a sign of zero": (
-        Outcome(None, [dense([0.0, 1.0])]),
+        CallOutcome(None, [dense([0.0, 1.0])]),
         SIGNED,
         "zeros",
         "zeros of the other sign in 'embedding', and no other difference",
@@ -179,19 +184,19 @@ SHOWN = {
         "'embedding' should come back untouched, and changed by up to",
     ),
     "overflow": (
-        Outcome(dense(INF)),
+        CallOutcome(dense(INF)),
         named("global_norm", [dense([1e20])]),
         "overflow",
         "the norm is inf where 1e+20 is due: squares beyond the range of the gradients' dtype",
     ),
     "NaN of a norm that overflows": (
-        Outcome(dense(INF), [dense([NAN, NAN]), dense([NAN])]),
+        CallOutcome(dense(INF), [dense([NAN, NAN]), dense([NAN])]),
         named("clip_by_global_norm", [dense([1e20, 0.0]), dense([1.0])], clip_norm=1.0),
         "overflow",
         "the norm is inf where 1e+20 is due",
     ),
     "underflow": (
-        Outcome(dense(0.0)),
+        CallOutcome(dense(0.0)),
         named("global_norm", [dense([1e-30])]),
         "underflow",
         "the norm is 0 where 1e-30 is due: squares too small",
@@ -203,19 +208,19 @@ SHOWN = {
         "infinite elements in 'head', where finite ones are due",
     ),
     "bounds": (
-        Outcome(None, right(named("clip_grad_value_", clip_value=0.02)).gradients),
+        CallOutcome(None, right(named("clip_grad_value_", clip_value=0.02)).gradients),
         VALUE,
         "threshold",
         "as with bounds of -0.02 and 0.02 where -0.01 and 0.01 are due",
     ),
     "bounds of whole numbers": (
-        Outcome(None, [Dense("int64", np.array([-3, 1]))]),
+        CallOutcome(None, [Dense("int64", np.array([-3, 1]))]),
         named("clip_by_value", [Dense("int64", np.array([-5, 1]))], clip_value_min=-2, clip_value_max=2),
         "threshold",
         "as with bounds of -3 and 1 where -2 and 2 are due",
     ),
     "a norm that does not show NaN": (
-        Outcome(dense(3.0), [dense([NAN, NAN]), dense([NAN])]),
+        CallOutcome(dense(3.0), [dense([NAN, NAN]), dense([NAN])]),
         named("clip_by_global_norm", WITH_NAN, clip_norm=1.0),
         "NaN",
         "the norm does not show the NaN in the gradients",
@@ -227,49 +232,49 @@ SHOWN = {
         "as when the coefficient multiplies 'encoder.weight' twice",
     ),
     "the square of the norm": (
-        Outcome(dense(25.0)),
+        CallOutcome(dense(25.0)),
         named("global_norm", [dense([3.0, 4.0])]),
         "norm_type",
         "as with the norm's square",
     ),
     "rows that are not summed": (
-        Outcome(None, [dense([[1.6], [0.0]])]),
+        CallOutcome(None, [dense([[1.6], [0.0]])]),
         named("clip_by_norm", [Sparse(np.array([0, 0]), dense([[3.0], [4.0]]), (2, 1))], clip_norm=8 / 7),
         "rows",
         "as when rows that are given more than once are not summed for the norm",
     ),
     "float32, by other blocks": (
-        Outcome(dense(100.001)),
+        CallOutcome(dense(100.001)),
         named("global_norm", [dense(np.ones(10000))]),
         "float32",
         "the norm is off by 1.0e-05, which adding up 10000 squares in float32 can do (up to 3.0e-04), and nothing else",
     ),
     "the greatest of all": (
-        Outcome(dense(2.0)),
+        CallOutcome(dense(2.0)),
         named("get_total_norm", [dense([1.0, 2.0, 2.0, 0.5])]),
         "norm_type",
         "norm_type inf where 2 is due",
     ),
     "the norm of each slice": (
-        Outcome(None, [dense([[0.6, 0.0], [0.8, 0.0]])]),
+        CallOutcome(None, [dense([[0.6, 0.0], [0.8, 0.0]])]),
         named("clip_by_norm", [dense([[3.0, 0.0], [4.0, 0.0]])], clip_norm=1.0, axes=[1]),
         "per tensor",
         "each tensor is clipped by its own norm, where the norm of each slice is due",
     ),
     "groups that are not heeded": (
         right(named("GradientClipByGlobalNorm", clip_norm=0.1)),
-        named("append_gradient_clip_ops", manner={"groups": ("a", "a", "b", "b")}, clip_norm=0.1),
+        named("append_gradient_clip_ops", call_form={"groups": ("a", "a", "b", "b")}, clip_norm=0.1),
         "global",
         "all are clipped by one norm over all, where the norm of its group is due",
     ),
     "need_clip that is not heeded": (
         clipped(GLOBAL, Mistake(not_scaled=0)),
-        named("clip_grad_norm_", manner={"need_clip": (False, True, True, True)}, max_norm=0.1),
+        named("clip_grad_norm_", call_form={"need_clip": (False, True, True, True)}, max_norm=0.1),
         "need_clip",
         "the norm counts 'embedding', which it should not",
     ),
     "a norm that is given and measured": (
-        Outcome(None, right(named("clip_grad_norm_", max_norm=0.1)).gradients),
+        CallOutcome(None, right(named("clip_grad_norm_", max_norm=0.1)).gradients),
         named("clip_grads_with_norm_", max_norm=0.1, total_norm=2.0),
         "given norm",
         "as when the norm is measured, where one is given",
@@ -305,18 +310,18 @@ def test_no_cause_is_named_where_two_fit() -> None:
 def test_one_of_equal_gradients_is_left_out() -> None:
     one = named("global_norm", [dense([3.0, 4.0]), dense([1.0]), dense([4.0, 3.0])])
     sentence = "as when one of 'embedding' and 'encoder.bias' is left out of the norm"
-    assert cause(one, Outcome(dense(math.sqrt(26)))) == ("left out", sentence)
+    assert cause(one, CallOutcome(dense(math.sqrt(26)))) == ("left out", sentence)
 
 
 def test_all_of_one_rank_are_left_out() -> None:
     n = oracle.norm([g for g in gradients() if len(g.shape) == 2], 2, "float32")
     sentence = "as when 'encoder.bias' and 'head' are left out of the norm"
-    assert cause(named("global_norm"), Outcome(dense(n))) == ("left out", sentence)
+    assert cause(named("global_norm"), CallOutcome(dense(n))) == ("left out", sentence)
 
 
 def test_a_gradient_too_small_to_tell_from_rounding_is_not_named() -> None:
     one = named("global_norm", [dense(np.full(3000, 0.3)), dense([0.01])])
-    assert cause(one, Outcome(dense(oracle.norm([one.gradients[0]], 2, "float32")))) == ("", "")  # type: ignore[list-item]
+    assert cause(one, CallOutcome(dense(oracle.norm([one.gradients[0]], 2, "float32")))) == ("", "")  # type: ignore[list-item]
 
 
 def test_frameworks_round_otherwise_and_are_diagnosed_all_the_same() -> None:
@@ -338,7 +343,7 @@ def test_a_verdict_has_its_cause() -> None:
 
 def test_what_is_close_enough_has_no_cause() -> None:
     n = float(np.nextafter(np.float32(oracle.counted_norm(GLOBAL)), np.float32(9)))
-    near = Outcome(dense(n), list(oracle.clipped(GLOBAL, gradients(), n)))
+    near = CallOutcome(dense(n), list(oracle.clipped(GLOBAL, gradients(), n)))
     expected = oracle.expect(GLOBAL)
     verdict = diagnose.explained(judge(GLOBAL, expected, near, DEVICE), GLOBAL, expected, near)
     assert (verdict.kind, verdict.cause) == ("close", "")

@@ -265,11 +265,11 @@ def test_the_oracle_knows_other_orders() -> None:
 def test_the_oracle_knows_what_is_left_out() -> None:
     given = [dense([3.0, 4.0]), dense([12.0])]
     left_out = {"need_clip": (True, 0)}
-    assert expected(given, "clip_by_global_norm", clip_norm=2.5, manner=left_out) == [5.0, [1.5, 2.0], [12.0]]
+    assert expected(given, "clip_by_global_norm", clip_norm=2.5, call_form=left_out) == [5.0, [1.5, 2.0], [12.0]]
     alone = {"gradients_for_parameters": True}
-    assert expected(given, "clip_grad_norm_", max_norm=1.0, manner=alone) == [0.0, [3.0, 4.0], [12.0]]
+    assert expected(given, "clip_grad_norm_", max_norm=1.0, call_form=alone) == [0.0, [3.0, 4.0], [12.0]]
     groups = {"groups": ("a", "b")}
-    assert expected(given, "append_gradient_clip_ops", clip_norm=2.5, manner=groups)[1:] == [[1.5, 2.0], [2.5]]
+    assert expected(given, "append_gradient_clip_ops", clip_norm=2.5, call_form=groups)[1:] == [[1.5, 2.0], [2.5]]
 
 
 def test_the_oracle_knows_a_limit_of_zero() -> None:

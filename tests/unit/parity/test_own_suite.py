@@ -10,7 +10,7 @@ import pytest
 from support.parity.cases import WORKED, case
 
 from unified_clip import cli
-from unified_clip.parity import engine
+from unified_clip.parity import results
 from unified_clip.parity.judge.verdict import Verdict
 from unified_clip.parity.known import entries, update
 from unified_clip.parity.known.entries import NativeDeviation
@@ -163,21 +163,21 @@ def test_init_tells_files_of_one_name_apart_and_writes_where_a_suite_is_read(
 VERSIONS = {"torch": "2.13"}
 
 
-def run(sizes: dict[str, float], known: list[entries.KnownDifference] | None) -> engine.Run:
+def run(sizes: dict[str, float], known: list[entries.KnownDifference] | None) -> results.ParityRun:
     """A run in which PyTorch's function differs by these sizes, by the name of the case."""
     rows, found = [], {("torch", name): NativeDeviation("torch.norm", "value", size) for name, size in sizes.items()}
     judgements, wrong, shown = entries.judge(known, found, {"torch": VERSIONS, "jax": {}})
     for key, difference in found.items():
         one = case(WORKED, "clip_grad_norm_", max_norm=1.0)
-        cell = engine.Cell({HOST: Verdict("equal")}, {}, difference, judgements[key], wrong.get(key, ""))
-        rows.append(engine.Row(dataclasses.replace(one, name=key[1]), {}, {"torch": cell}))
-    return engine.Run(("torch",), VERSIONS, rows, shown)
+        cell = results.FrameworkResult({HOST: Verdict("equal")}, {}, difference, judgements[key], wrong.get(key, ""))
+        rows.append(results.CaseResult(dataclasses.replace(one, name=key[1]), {}, {"torch": cell}))
+    return results.ParityRun(("torch",), VERSIONS, rows, shown)
 
 
 def test_without_a_list_differences_are_told_and_fail_nothing() -> None:
     told = run({"one": 0.5}, None)
     assert told.exit_code == 0
-    assert told.rows[0].cells["torch"].judgement == "different"
+    assert told.cases[0].frameworks["torch"].judgement == "different"
     assert run({"one": 0.5}, []).exit_code == 1
 
 

@@ -13,7 +13,7 @@ import jsonschema
 import pytest
 from support.parity.runs import NORM_OFF, as_it_should_be, run, wrong
 
-from unified_clip.parity import engine
+from unified_clip.parity import results
 from unified_clip.parity.modes import HOST
 from unified_clip.parity.report import build, markdown, model
 
@@ -21,12 +21,12 @@ DOCS = Path(__file__).parents[3] / "docs"
 
 
 @pytest.fixture(scope="module")
-def failed(tmp_path_factory: pytest.TempPathFactory) -> engine.Run:
+def failed(tmp_path_factory: pytest.TempPathFactory) -> results.ParityRun:
     return run(tmp_path_factory.mktemp("failed"), wrong)
 
 
 @pytest.fixture(scope="module")
-def passed(tmp_path_factory: pytest.TempPathFactory) -> engine.Run:
+def passed(tmp_path_factory: pytest.TempPathFactory) -> results.ParityRun:
     return run(tmp_path_factory.mktemp("passed"), as_it_should_be)
 
 
@@ -53,7 +53,7 @@ def test_reports_fit_the_published_schema_and_hold_nothing_else(name: str, reque
     assert described == data
 
 
-def test_a_difference_has_its_numbers_and_a_result_that_is_equal_none(failed: engine.Run) -> None:
+def test_a_difference_has_its_numbers_and_a_result_that_is_equal_none(failed: results.ParityRun) -> None:
     data = build.as_data(failed)
     details = result(data, NORM_OFF, "torch", HOST)["details"]
     assert (details["stage"], details["gradient"], details["dtype"]) == ("norm", None, "float32")
@@ -64,7 +64,7 @@ def test_a_difference_has_its_numbers_and_a_result_that_is_equal_none(failed: en
     assert result(data, NORM_OFF, "numpy", HOST)["reproduce"] is None
 
 
-def test_the_verdict_is_a_sentence_with_counts(passed: engine.Run, failed: engine.Run) -> None:
+def test_the_verdict_is_a_sentence_with_counts(passed: results.ParityRun, failed: results.ParityRun) -> None:
     assert build.verdict(passed) == "PASS: 6 cases on numpy, torch: 18 results of ours are exact."
     assert build.verdict(failed) == (
         "FAIL: 6 cases on numpy, torch: 1 wrong result of ours, of 18; "
@@ -104,7 +104,9 @@ def test_junit_has_the_form_xunit2(name: str, request: pytest.FixtureRequest, tm
         assert int(root.attrib[count]) == len(list(root.iter(tag))) == sum(int(each.attrib[count]) for each in root)
 
 
-def test_a_failure_has_a_message_for_lists_and_the_numbers_in_its_text(failed: engine.Run, tmp_path: Path) -> None:
+def test_a_failure_has_a_message_for_lists_and_the_numbers_in_its_text(
+    failed: results.ParityRun, tmp_path: Path
+) -> None:
     build.write(failed, tmp_path)
     root = ElementTree.parse(tmp_path / "parity.xml").getroot()
     failure = root.find(f"testsuite[@name='torch, host path']/testcase[@name='{NORM_OFF}']/failure")
@@ -114,9 +116,11 @@ def test_a_failure_has_a_message_for_lists_and_the_numbers_in_its_text(failed: e
     assert {error.get("message") for error in root.iter("error")} == {"\\x1b[31mred | </failure>\\x00"}
 
 
-def test_times_are_those_that_the_worker_took(passed: engine.Run, tmp_path: Path) -> None:
-    cells = {**passed.rows[0].cells, "numpy": dataclasses.replace(passed.rows[0].cells["numpy"], seconds={HOST: 0.25})}
-    slow = dataclasses.replace(passed, rows=[dataclasses.replace(passed.rows[0], cells=cells), *passed.rows[1:]])
+def test_times_are_those_that_the_worker_took(passed: results.ParityRun, tmp_path: Path) -> None:
+    first, *others = passed.cases
+    numpy = dataclasses.replace(first.frameworks["numpy"], seconds={HOST: 0.25})
+    frameworks = {**first.frameworks, "numpy": numpy}
+    slow = dataclasses.replace(passed, cases=[dataclasses.replace(first, frameworks=frameworks), *others])
     build.write(slow, tmp_path)
     root = ElementTree.parse(tmp_path / "parity.xml").getroot()
     assert root[0][0].get("time") == root[0].get("time") == root.get("time") == "0.250"
@@ -126,13 +130,13 @@ def test_times_are_those_that_the_worker_took(passed: engine.Run, tmp_path: Path
 
 
 @pytest.mark.nightly
-def test_a_summary_of_thousands_of_cases_is_cut_to_the_size_that_github_takes(failed: engine.Run) -> None:
+def test_a_summary_of_thousands_of_cases_is_cut_to_the_size_that_github_takes(failed: results.ParityRun) -> None:
     many = [
         dataclasses.replace(row, case=dataclasses.replace(row.case, name=f"{row.case.name} №{number} é"))
-        for row in failed.rows
+        for row in failed.cases
         for number in range(1200)
     ]
-    data = build.as_data(dataclasses.replace(failed, rows=many))
+    data = build.as_data(dataclasses.replace(failed, cases=many))
     whole, cut = markdown.as_markdown(data, most=10**9), markdown.as_markdown(data)
     assert len(whole.encode()) > 1024 * 1024 > markdown.MOST >= len(cut.encode()) > 0.9 * markdown.MOST
     assert cut.startswith("# Parity report\n\nFAIL: 7200 cases on numpy, torch")
@@ -146,7 +150,7 @@ def test_a_summary_of_thousands_of_cases_is_cut_to_the_size_that_github_takes(fa
     assert "are left out" not in whole
 
 
-def test_what_is_wrong_cannot_break_a_table_or_begin_html(failed: engine.Run) -> None:
+def test_what_is_wrong_cannot_break_a_table_or_begin_html(failed: results.ParityRun) -> None:
     text = markdown.as_markdown(build.as_data(failed))
     assert "<script" not in text
     assert "&lt;script>throw Error('case')&lt;/script>: get_total_norm()" in text

@@ -14,7 +14,7 @@ from unified_clip.parity import engine
 from unified_clip.parity.known import entries
 from unified_clip.parity.suite import load as suites
 from unified_clip.parity.suite import public_calls
-from unified_clip.parity.suite.call_form import CONTAINERS, Manner, leaves, structure
+from unified_clip.parity.suite.call_form import CONTAINERS, CallForm, leaves, structure
 from unified_clip.parity.suite.cases import Case
 from unified_clip.parity.suite.load import Suite
 from unified_clip.parity.suite.schema import SuiteError
@@ -37,7 +37,7 @@ def test_the_suite_of_this_repository_is_read(ours: Suite) -> None:
     assert len(ours.cases) > 400
     assert {each.call_name for each in ours.cases} == set(public_calls.CALLS)
     assert any(isinstance(gradient, Sparse) for each in ours.cases for gradient in each.gradients)
-    assert {each.manner.container for each in ours.cases} == set(CONTAINERS)
+    assert {each.call_form.container for each in ours.cases} == set(CONTAINERS)
     assert len(ours.known) >= 30
 
 
@@ -53,9 +53,9 @@ def test_the_suite_of_this_repository_is_read(ours: Suite) -> None:
 )
 def test_what_is_eager_only_shows_no_rule_that_graphs_do_not_show(ours: Suite, framework: str, mode: str) -> None:
     left_out = ours.frameworks[framework].left_out.get(mode, ())
-    in_graphs = {run.case for run in engine.runs(ours, framework) if run.mode == mode}
+    in_graphs = {run.case for run in engine.work_items(ours, framework) if run.mode == mode}
     possible = {each for each in ours.cases if not each.frameworks and each.is_for_graphs(left_out)}
-    for aspect in (rule_of, dtypes_of, lambda each: each.update, lambda each: each.manner.container):
+    for aspect in (rule_of, dtypes_of, lambda each: each.update, lambda each: each.call_form.container):
         assert set(map(aspect, possible)) == set(map(aspect, in_graphs & possible))
     assert len(in_graphs) < len(possible)
 
@@ -71,7 +71,7 @@ def dtypes_of(case: Case) -> frozenset[str]:
 def test_a_case_is_run_in_the_modes_it_names(tmp_path: Path) -> None:
     frameworks = "[frameworks.torch]\nmodes = ['host', 'device', 'graph']"
     where = suite(tmp_path, cases_of(NORM, "modes = ['native', 'device']"), frameworks=frameworks)
-    assert [run.mode for run in engine.runs(suites.read(where), "torch")] == ["device"]
+    assert [run.mode for run in engine.work_items(suites.read(where), "torch")] == ["device"]
 
 
 PROCESSES = "[frameworks.torch]\nmodes = ['host', 'processes_2']\nleft_out = { processes_2 = ['raises'] }"
@@ -91,7 +91,7 @@ def test_what_several_processes_cannot_hold_in_parts_is_left_out(tmp_path: Path,
     call = f"{{ call = 'clip_by_norm', clip_norm = 1.0{', axes = [0]' if 'axes' in more else ''} }}"
     more = "" if "axes" in more else more
     found = suites.read(suite(tmp_path, cases_of(call, more), frameworks=PROCESSES))
-    assert [run.mode for run in engine.runs(found, "torch")] == ["host", *["processes_2"] * is_run]
+    assert [run.mode for run in engine.work_items(found, "torch")] == ["host", *["processes_2"] * is_run]
 
 
 def test_gradients_are_made_as_described(tmp_path: Path) -> None:
@@ -429,7 +429,7 @@ def test_recorded_gradients_that_are_not_as_described_are_refused(tmp_path: Path
 
 @pytest.mark.parametrize("container", CONTAINERS)
 def test_a_container_has_the_leaves_that_were_put_into_it(container: str) -> None:
-    held = Manner(container=container).contain([1.0, 2.0, None])
+    held = CallForm(container=container).contain([1.0, 2.0, None])
     if container in ("generator", "dict values"):
         held = list(held)
     assert list(leaves(held)) == ([1.0] if container == "tensor" else [1.0, 2.0, None])
@@ -449,13 +449,13 @@ def test_structures_are_told_apart() -> None:
 
 def test_repeated_ones_are_the_same_object() -> None:
     first, second = object(), object()
-    assert Manner(listed=(0, 1, 0)).contain([first, second]) == [first, second, first]
+    assert CallForm(listed=(0, 1, 0)).contain([first, second]) == [first, second, first]
 
 
 def test_a_manner_is_part_of_the_name_of_a_case() -> None:
-    assert Manner().describe() == ""
-    manner = Manner(container="tuple", need_clip=(True, 0), transposed=True)
-    assert manner.describe() == ", as tuple, need clip true 0, transposed"
+    assert CallForm().describe() == ""
+    call_form = CallForm(container="tuple", need_clip=(True, 0), transposed=True)
+    assert call_form.describe() == ", as tuple, need clip true 0, transposed"
 
 
 def test_the_suites_of_the_documentation_are_read(tmp_path: Path) -> None:

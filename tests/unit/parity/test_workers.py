@@ -18,7 +18,7 @@ from support.parity.cases import WORKED, case, dense
 from unified_clip.parity.judge import oracle
 from unified_clip.parity.judge.verdict import Verdict, judge
 from unified_clip.parity.modes import DEVICE, GRAPH, HOST
-from unified_clip.parity.outcome import Failure, Outcome
+from unified_clip.parity.outcome import CallOutcome, Failure
 from unified_clip.parity.suite.cases import Case
 from unified_clip.parity.workers import pool
 
@@ -34,9 +34,9 @@ def worker(code: str) -> list[str]:
     return [sys.executable, "-X", "faulthandler", "-c", f"{lines}{code}\nworker.main()", "numpy"]
 
 
-def run(code: str, mode: str = HOST, timeout: float = 60.0) -> list[Outcome | Failure]:
+def run(code: str, mode: str = HOST, timeout: float = 60.0) -> list[CallOutcome | Failure]:
     """What comes back from such a worker for FIRST and SECOND."""
-    found = pool.run(worker(code), [pool.Run(mode, each) for each in (FIRST, SECOND)], timeout)
+    found = pool.run(worker(code), [pool.WorkItem(mode, each) for each in (FIRST, SECOND)], timeout)
     return [found.results[mode, FIRST.name], found.results[mode, SECOND.name]]
 
 
@@ -115,7 +115,7 @@ def test_a_worker_that_dies_is_a_verdict_on_one_case(code: str, kind: str, detai
     assert isinstance(first, Failure)
     assert first.kind == kind
     assert detail in first.detail
-    assert isinstance(second, Outcome)
+    assert isinstance(second, CallOutcome)
     assert judge(FIRST, oracle.expect(FIRST), first, HOST).kind == kind
 
 
@@ -124,12 +124,12 @@ def test_a_worker_that_hangs_is_stopped() -> None:
     first, second = run(CLIP.format("time.sleep(60)"), timeout=4.0)
     assert isinstance(first, Failure)
     assert first.kind == "timed out"
-    assert isinstance(second, Outcome)
+    assert isinstance(second, CallOutcome)
 
 
 def test_a_worker_that_dies_at_its_end_is_a_verdict_too() -> None:
     first, second = run("import atexit\natexit.register(os.abort)")
-    assert isinstance(first, Outcome)
+    assert isinstance(first, CallOutcome)
     assert isinstance(second, Failure)
     assert second.detail.startswith(f"after the last case: signal {signal.SIGABRT.value}")
 
@@ -143,7 +143,7 @@ def test_a_worker_that_always_dies_is_not_started_for_ever(fault: str, starts: i
     many = [case(WORKED, "clip_by_norm", clip_norm=float(limit)) for limit in range(pool.STARTS + 2)]
     many = [dataclasses.replace(each, name=str(number)) for number, each in enumerate(many)]
     count = f"open({str(tmp_path / 'starts')!r}, 'a').write('x')"
-    found = pool.run(worker(f"{count}\n{fault}"), [pool.Run(HOST, each) for each in many], 60.0).results
+    found = pool.run(worker(f"{count}\n{fault}"), [pool.WorkItem(HOST, each) for each in many], 60.0).results
     assert [found[HOST, each.name] for each in many] == [
         Failure("crashed", "exit status 3; it wrote nothing to stderr")
     ] * len(many)
@@ -176,11 +176,11 @@ def test_garbage_is_unreadable(code: str, detail: str) -> None:
 GRAPHS = """
 from unified_clip.parity.adapters import numpy as adapter_numpy
 calls = []
-def staged(self, mode, function, tensors):
+def run_in_graph(self, mode, function, tensors):
     calls.append(len(tensors))
     {}
     return function(tensors)
-adapter_numpy.Framework.staged = staged
+adapter_numpy.Framework.run_in_graph = run_in_graph
 worker.check_path = lambda adapter, ops, mode: None
 worker.MOST_GRAPHS = 2
 """
@@ -189,7 +189,7 @@ worker.MOST_GRAPHS = 2
 def test_a_graph_of_several_cases_that_cannot_be_made_is_a_verdict() -> None:
     first, second = run(GRAPHS.format("if len(calls) == 1: raise MemoryError('so large')"), GRAPH)
     assert first == Failure("out of memory", "in one graph with 1 others: MemoryError: so large")
-    assert isinstance(second, Outcome)
+    assert isinstance(second, CallOutcome)
 
 
 def test_a_case_that_cannot_be_in_a_graph_is_a_verdict_on_that_case() -> None:
@@ -197,11 +197,11 @@ def test_a_case_that_cannot_be_in_a_graph_is_a_verdict_on_that_case() -> None:
         GRAPHS.format("if not any(each is None for each in tensors) or len(calls) == 1: raise ValueError('no')"), GRAPH
     )
     assert first == Failure("unreadable", "ValueError: no")
-    assert isinstance(second, Outcome)
+    assert isinstance(second, CallOutcome)
 
 
 def test_what_a_worker_prints_is_no_result() -> None:
-    assert isinstance(run("print('{\"norm\": garbage')")[0], Outcome)
+    assert isinstance(run("print('{\"norm\": garbage')")[0], CallOutcome)
 
 
 def test_a_framework_that_is_not_installed_is_missing() -> None:
@@ -235,7 +235,7 @@ NEGATIVE = case([dense([3.0])], "clip_grad_norm_", max_norm=-1.0, raises="ValueE
 )
 def test_an_error_has_to_be_raised_before_anything_is_written(fault: str, detail: str) -> None:
     code = CLIP.format(fault) if fault else ""
-    outcome = pool.run(worker(code), [pool.Run(HOST, NEGATIVE)], 60.0).results[HOST, NEGATIVE.name]
+    outcome = pool.run(worker(code), [pool.WorkItem(HOST, NEGATIVE)], 60.0).results[HOST, NEGATIVE.name]
     verdict = judge(NEGATIVE, oracle.expect(NEGATIVE), outcome, HOST)
     assert (verdict.kind, verdict.detail) == ("different" if fault else "equal", detail)
 
@@ -251,7 +251,7 @@ def test_a_warning_has_to_be_given_where_it_is_due_and_only_there(warns: bool) -
     for warned in (True, False):
         clip = "import warnings, unified_clip; warnings.warn('x', unified_clip.ClipWarning); " if warned else ""
         code = CLIP.format(f"{clip}return right(grads, max_norm)")
-        outcome = pool.run(worker(code), [pool.Run(HOST, one)], 60.0).results[HOST, one.name]
+        outcome = pool.run(worker(code), [pool.WorkItem(HOST, one)], 60.0).results[HOST, one.name]
         verdict = judge(one, oracle.expect(one), outcome, HOST)
         assert verdict.kind == ("equal" if warned == warns else "different")
         assert verdict.detail == ("" if warned == warns else "warned" if warned else "gave no ClipWarning")
@@ -269,7 +269,7 @@ def clip(grads, clip_norm):
     clipped, norm = right(grads, clip_norm)
     return {returned}, norm
 uc.clip_by_global_norm = clip"""
-    outcome = pool.run(worker(code), [pool.Run(HOST, one)], 60.0).results[HOST, one.name]
+    outcome = pool.run(worker(code), [pool.WorkItem(HOST, one)], 60.0).results[HOST, one.name]
     assert judge(one, oracle.expect(one), outcome, HOST).detail == detail
 
 
@@ -304,7 +304,7 @@ def test_functional_names_leave_their_input_alone(one: Case, code: str, detail: 
     """And share no memory with it; classes return the given object, or a new one."""
     lines = "from unified_clip._ops import kernels\nfrom unified_clip._ops.host import HostPath\n"
     lines += "from unified_clip._core.gradients import SameObjects\nscale = kernels.scale\n"
-    outcome = pool.run(worker(lines + code), [pool.Run(HOST, one)], 60.0).results[HOST, one.name]
+    outcome = pool.run(worker(lines + code), [pool.WorkItem(HOST, one)], 60.0).results[HOST, one.name]
     verdict = judge(one, oracle.expect(one), outcome, HOST)
     assert verdict.kind == "different"
     assert detail in verdict.detail
@@ -319,13 +319,13 @@ def test_an_interpreter_of_its_own_finds_this_package_and_nothing_beside_it(tmp_
         f'#!/bin/sh\nls ${{PYTHONPATH%%:*}} > {tmp_path}/seen\nexec {sys.executable} "$@"\n', encoding="utf-8"
     )
     python.chmod(0o755)
-    found = pool.run(pool.command("numpy", str(python)), [pool.Run(HOST, SECOND)], 60.0)
-    assert isinstance(found.results[HOST, SECOND.name], Outcome)
+    found = pool.run(pool.command("numpy", str(python)), [pool.WorkItem(HOST, SECOND)], 60.0)
+    assert isinstance(found.results[HOST, SECOND.name], CallOutcome)
     assert (tmp_path / "seen").read_text(encoding="utf-8") == "unified_clip\n"
 
 
 def test_an_interpreter_that_is_not_there_is_missing(tmp_path: Path) -> None:
-    found = pool.run(pool.command("numpy", str(tmp_path / "python")), [pool.Run(HOST, SECOND)], 60.0)
+    found = pool.run(pool.command("numpy", str(tmp_path / "python")), [pool.WorkItem(HOST, SECOND)], 60.0)
     failure = found.results[HOST, SECOND.name]
     assert isinstance(failure, Failure)
     assert failure.kind == "missing"
@@ -341,7 +341,7 @@ def test_what_a_worker_has_started_is_ended_with_it(tmp_path: Path) -> None:
     python = tmp_path / "python"
     python.write_text(f"#!/bin/sh\nsleep 60 &\necho $! > {tmp_path}/child\nwait\n", encoding="utf-8")
     python.chmod(0o755)
-    found = pool.run(pool.command("numpy", str(python)), [pool.Run(HOST, SECOND)], 1.0)
+    found = pool.run(pool.command("numpy", str(python)), [pool.WorkItem(HOST, SECOND)], 1.0)
     failure = found.results[HOST, SECOND.name]
     assert isinstance(failure, Failure)
     assert failure.kind == "timed out"
@@ -356,7 +356,7 @@ def test_a_worker_ends_when_whoever_started_it_was_killed(tmp_path: Path) -> Non
     job, out = tmp_path / "job", tmp_path / "out"
     job.mkdir()
     out.mkdir()
-    pool.write_job(job, {0: pool.Run(HOST, FIRST)})
+    pool.write_job(job, {0: pool.WorkItem(HOST, FIRST)})
     arguments = [*worker(hangs), str(job), str(out)]
     safe = {**os.environ, "PYTHONSAFEPATH": "1"}  # what is installed is tested
     with subprocess.Popen([sys.executable, "-c", starts, *arguments], env=safe) as process:
@@ -387,7 +387,7 @@ def test_workers_end_when_the_run_is_interrupted(monkeypatch: pytest.MonkeyPatch
 
 def test_progress_is_told_of_every_result() -> None:
     told: list[int] = []
-    runs = [pool.Run(HOST, each) for each in (FIRST, SECOND)]
+    runs = [pool.WorkItem(HOST, each) for each in (FIRST, SECOND)]
     found = pool.run(worker("time.sleep(0.3)"), runs, 60.0, progress=told.append)
     assert sum(told) == 2
     assert all(each.seconds > 0 for each in found.results.values())
@@ -395,6 +395,6 @@ def test_progress_is_told_of_every_result() -> None:
 
 def test_one_worker_runs_every_mode() -> None:
     """NumPy's refuses the device path, which ends that mode and not the one before it."""
-    found = pool.run(worker(""), [pool.Run(mode, SECOND) for mode in (HOST, DEVICE)], 60.0).results
-    assert isinstance(found[HOST, SECOND.name], Outcome)
+    found = pool.run(worker(""), [pool.WorkItem(mode, SECOND) for mode in (HOST, DEVICE)], 60.0).results
+    assert isinstance(found[HOST, SECOND.name], CallOutcome)
     assert isinstance(found[DEVICE, SECOND.name], Failure)

@@ -11,11 +11,11 @@ import numpy as np
 
 from ...tensors.frameworks import TensorConverter
 from ...tensors.types import Gradient
-from ..suite.call_form import Manner, leaves
+from ..suite.call_form import CallForm, leaves
 from ..suite.public_calls import Call
 
 
-class Native(NamedTuple):
+class NativeResult(NamedTuple):
     """What a framework's own function returned."""
 
     name: str
@@ -41,11 +41,11 @@ class Adapter(TensorConverter, Protocol):
     def sgd(self, gradients: Sequence[Any]) -> Sequence[Any]:
         """Parameters of ones after one step of the framework's SGD with LEARNING_RATE; None for None."""
 
-    def holders(self, invocation: Invocation) -> list[Any]:
+    def in_place_arguments(self, invocation: Invocation) -> list[Any]:
         """What an in-place name takes for each gradient: by default the gradient."""
         return list(invocation.made)
 
-    def contents(self, holders: Sequence[Any]) -> Sequence[Any]:
+    def read_in_place(self, holders: Sequence[Any]) -> Sequence[Any]:
         """The gradients in what `holders` returned; called where `writes`."""
         return holders
 
@@ -77,11 +77,11 @@ class Adapter(TensorConverter, Protocol):
         """The tensors of a call."""
         return [self.make(gradient) for gradient in gradients]
 
-    def everywhere(self, told: str) -> Sequence[str]:
+    def all_gather_text(self, told: str) -> Sequence[str]:
         """What each of the processes tells; by default there is this one. Ends the process where another has ended."""
         return [told]
 
-    def staged(self, mode: str, function: Callable[[Sequence[Any]], Any], tensors: Sequence[Any]) -> Any:
+    def run_in_graph(self, mode: str, function: Callable[[Sequence[Any]], Any], tensors: Sequence[Any]) -> Any:
         """What a function of tensors and None gives inside a graph of this mode: lists, in lists, of them.
 
         The function is called once, to trace it. Only called for modes that `launch.GRAPHS` names.
@@ -89,25 +89,25 @@ class Adapter(TensorConverter, Protocol):
 
     # -- the framework's own functions, named with `run.calls` before they are called; None where there is none like it
 
-    def native_norm(self, run: Invocation, p: float) -> Native | None:
+    def native_norm(self, run: Invocation, p: float) -> NativeResult | None:
         return None
 
-    def native_global(self, run: Invocation, limit: float, p: float) -> Native | None:
+    def native_global(self, run: Invocation, limit: float, p: float) -> NativeResult | None:
         """Clip all by one norm."""
         return None
 
-    def native_given_norm(self, run: Invocation, limit: float, norm: float) -> Native | None:
+    def native_given_norm(self, run: Invocation, limit: float, norm: float) -> NativeResult | None:
         """Clip all by a norm that is given."""
         return None
 
-    def native_by_norm(self, run: Invocation, limit: float, axes: Sequence[int] | None) -> Native | None:
+    def native_by_norm(self, run: Invocation, limit: float, axes: Sequence[int] | None) -> NativeResult | None:
         """Clip each by its own norm."""
         return None
 
-    def native_by_value(self, run: Invocation, low: float, high: float) -> Native | None:
+    def native_by_value(self, run: Invocation, low: float, high: float) -> NativeResult | None:
         return None
 
-    def native_settings(self, run: Invocation, limit: float) -> Native | None:
+    def native_settings(self, run: Invocation, limit: float) -> NativeResult | None:
         """Clip the gradients of each group of parameters by the clip that was set for them."""
         return None
 
@@ -117,7 +117,7 @@ class Adapter(TensorConverter, Protocol):
             return "torch" in self.families or "error_if_nonfinite" not in run.arguments
         return run.call.family in self.families and run.call.style not in ("hook", "class in place")
 
-    def native(self, run: Invocation) -> Native | None:
+    def native(self, run: Invocation) -> NativeResult | None:
         """The native that corresponds to a call of ours, called."""
         call, arguments = run.call, run.arguments
         p, given = arguments.get("norm_type", 2), call.given_norm(arguments)
@@ -141,13 +141,13 @@ class OnParameters(Adapter):
     writes = True
     marks_parameters = True
 
-    def holders(self, invocation: Invocation) -> list[Any]:
+    def in_place_arguments(self, invocation: Invocation) -> list[Any]:
         for parameter, tensor in zip(invocation.parameters, invocation.made, strict=True):
             if tensor is not None:  # which Paddle 3.2 refuses
                 parameter.grad = tensor
         return list(invocation.parameters)
 
-    def contents(self, holders: Sequence[Any]) -> Sequence[Any]:
+    def read_in_place(self, holders: Sequence[Any]) -> Sequence[Any]:
         return [parameter.grad for parameter in holders]
 
 
@@ -157,7 +157,7 @@ class Invocation:
 
     adapter: Adapter
     call: Call
-    manner: Manner
+    call_form: CallForm
     arguments: Mapping[str, Any]
     made: Sequence[Any]
     """The gradients: tensors of the framework, and None."""
@@ -176,37 +176,43 @@ class Invocation:
     @property
     def parameters(self) -> Any:
         """Something to stand for the parameter of each gradient; PyTorch's and Paddle's hold it."""
-        needed = self.manner.need_clip or [True] * len(self.made)
+        needed = self.call_form.need_clip or [True] * len(self.made)
         return self.once("parameters", lambda: self.adapter.parameters(self.made, needed))
 
     @property
-    def holders(self) -> Any:
+    def in_place_arguments(self) -> Any:
         """What in-place names take: parameters, or the gradients."""
-        return self.once("holders", lambda: self.adapter.holders(self))
+        return self.once("holders", lambda: self.adapter.in_place_arguments(self))
 
     @property
     def given_in_place(self) -> Any:
-        gradients = self.manner.gradients_for_parameters
-        return self.once("in place", lambda: self.manner.contain(self.made if gradients else self.holders))
+        gradients = self.call_form.gradients_for_parameters
+        return self.once(
+            "in place", lambda: self.call_form.contain(self.made if gradients else self.in_place_arguments)
+        )
 
     @property
     def given(self) -> Any:
-        return self.once("given", lambda: self.manner.contain(self.made))
+        return self.once("given", lambda: self.call_form.contain(self.made))
 
     @property
     def pairs(self) -> list[tuple[Any, Any]]:
-        return self.manner.in_order(list(zip(self.parameters, self.made, strict=True)))
+        return self.call_form.in_order(list(zip(self.parameters, self.made, strict=True)))
 
     @property
     def need_clip(self) -> Callable[[Any], bool] | None:
         """The predicate for a clip; None where the parameters' own attribute says it."""
         if self.adapter.marks_parameters:
             return None
-        needed = {id(holder): flag for held in (self.parameters, self.holders) for holder, flag in self._flags(held)}
+        needed = {
+            id(holder): flag
+            for held in (self.parameters, self.in_place_arguments)
+            for holder, flag in self._flags(held)
+        }
         return lambda parameter: bool(needed.get(id(parameter), True))
 
     def _flags(self, held: Sequence[Any]) -> Iterable[tuple[Any, bool | int]]:
-        return zip(held, self.manner.need_clip, strict=False)
+        return zip(held, self.call_form.need_clip, strict=False)
 
     def calls(self, function: str) -> str:
         """Note the native that is called next, so that an error can be put down to it."""
@@ -216,6 +222,6 @@ class Invocation:
     def now(self) -> Sequence[Any]:
         """The gradients after a call in place."""
         if self.adapter.writes:
-            return self.adapter.contents(self.holders)
+            return self.adapter.read_in_place(self.in_place_arguments)
         container = self.given_in_place
-        return list(leaves(container)) if isinstance(container, list | dict) else self.holders
+        return list(leaves(container)) if isinstance(container, list | dict) else self.in_place_arguments

@@ -14,7 +14,7 @@ from ...tensors.frameworks.jax import Converter
 from ..outcome import LEARNING_RATE
 from ..suite.call_form import leaves
 from . import base
-from .base import Invocation, Native
+from .base import Invocation, NativeResult
 
 try:
     import optax
@@ -39,26 +39,26 @@ class Framework(Converter, base.Adapter):
         updates, _ = step.update(dense, step.init(weights))
         return list(optax.apply_updates(weights, updates))
 
-    def staged(self, mode: str, function: Callable[[Sequence[Any]], Any], tensors: Sequence[Any]) -> Any:
+    def run_in_graph(self, mode: str, function: Callable[[Sequence[Any]], Any], tensors: Sequence[Any]) -> Any:
         return jax.jit(function)(tensors)
 
     def has_native(self, run: Invocation) -> bool:
         return optax is not None and super().has_native(run)
 
-    def native_norm(self, run: Invocation, p: float) -> Native | None:
+    def native_norm(self, run: Invocation, p: float) -> NativeResult | None:
         run.calls("optax.tree.norm")
-        return Native(run.native, NATIVES.norm(run.given, p) * 1.0)
+        return NativeResult(run.native, NATIVES.norm(run.given, p) * 1.0)
 
-    def native_global(self, run: Invocation, limit: float, p: float) -> Native | None:
+    def native_global(self, run: Invocation, limit: float, p: float) -> NativeResult | None:
         run.calls("optax.clip_by_global_norm")
         clipped = NATIVES.by_global_norm(run.given, limit)
-        return Native(run.native, NATIVES.norm(run.given, p) * 1.0, list(leaves(clipped)))
+        return NativeResult(run.native, NATIVES.norm(run.given, p) * 1.0, list(leaves(clipped)))
 
-    def native_by_value(self, run: Invocation, low: float, high: float) -> Native | None:
+    def native_by_value(self, run: Invocation, low: float, high: float) -> NativeResult | None:
         if low != -high:
             return None
         run.calls("optax.clip")
-        return Native(run.native, None, NATIVES.by_value(run.made, high))
+        return NativeResult(run.native, None, NATIVES.by_value(run.made, high))
 
 
 class Optax:

@@ -11,7 +11,7 @@ from ...tensors.frameworks.paddle import Converter
 from ..outcome import LEARNING_RATE
 from ..suite.call_form import leaves
 from . import base
-from .base import Invocation, Native
+from .base import Invocation, NativeResult
 
 
 class Framework(Converter, base.OnParameters):
@@ -50,13 +50,13 @@ class Framework(Converter, base.OnParameters):
         by_class = run.call.style == "class" and not run.call.by_value
         return (by_class or not sparse) and super().has_native(run)
 
-    def _utils(self, name: str, run: Invocation, *arguments: float) -> Native:
+    def _utils(self, name: str, run: Invocation, *arguments: float) -> NativeResult:
         """A function of paddle.nn.utils."""
         run.calls(f"paddle.nn.utils.{name}")
         norm = getattr(paddle.nn.utils, name)(run.given_in_place, *arguments)
-        return Native(run.native, norm, run.now())
+        return NativeResult(run.native, norm, run.now())
 
-    def staged(self, mode: str, function: Callable[[Sequence[Any]], Any], tensors: Sequence[Any]) -> Any:
+    def run_in_graph(self, mode: str, function: Callable[[Sequence[Any]], Any], tensors: Sequence[Any]) -> Any:
         """In a static program that an Executor runs."""
         fed = {f"gradient {index}": tensor for index, tensor in enumerate(tensors) if tensor is not None}
         paddle.enable_static()
@@ -72,32 +72,32 @@ class Framework(Converter, base.OnParameters):
             paddle.disable_static()
         return _like(found, results)
 
-    def native_norm(self, run: Invocation, p: float) -> Native | None:
+    def native_norm(self, run: Invocation, p: float) -> NativeResult | None:
         strict = bool(run.arguments.get("error_if_nonfinite"))
         return self._utils("clip_grad_norm_", run, float("inf"), float(p), strict)._replace(tensors=None)
 
-    def native_global(self, run: Invocation, limit: float, p: float) -> Native | None:
+    def native_global(self, run: Invocation, limit: float, p: float) -> NativeResult | None:
         if run.call.family == "torch":
             return self._utils("clip_grad_norm_", run, limit, float(p), bool(run.arguments.get("error_if_nonfinite")))
         return self._by_class("ClipGradByGlobalNorm", run, limit)
 
-    def native_by_norm(self, run: Invocation, limit: float, axes: Sequence[int] | None) -> Native | None:
+    def native_by_norm(self, run: Invocation, limit: float, axes: Sequence[int] | None) -> NativeResult | None:
         return self._by_class("ClipGradByNorm", run, limit)
 
-    def native_by_value(self, run: Invocation, low: float, high: float) -> Native | None:
+    def native_by_value(self, run: Invocation, low: float, high: float) -> NativeResult | None:
         if run.call.family == "torch":
             return self._utils("clip_grad_value_", run, high)
         return self._by_class("ClipGradByValue", run, high, low)
 
-    def native_settings(self, run: Invocation, limit: float) -> Native | None:
+    def native_settings(self, run: Invocation, limit: float) -> NativeResult | None:
         run.calls("paddle.nn.clip.append_gradient_clip_ops")
         clipped = paddle.nn.clip.append_gradient_clip_ops(run.pairs)  # set_gradient_clip only asserts here
-        return Native(run.native, None, [gradient for _, gradient in clipped])
+        return NativeResult(run.native, None, [gradient for _, gradient in clipped])
 
-    def _by_class(self, name: str, run: Invocation, *arguments: float) -> Native:
+    def _by_class(self, name: str, run: Invocation, *arguments: float) -> NativeResult:
         run.calls(f"paddle.nn.{name}")
         clip = getattr(paddle.nn, name)(*arguments)
-        return Native(run.native, None, [gradient for _, gradient in clip(run.pairs)])
+        return NativeResult(run.native, None, [gradient for _, gradient in clip(run.pairs)])
 
 
 def _like(found: Any, results: Iterator[Any]) -> Any:

@@ -13,7 +13,7 @@ from ..modes import COMPILED
 from ..outcome import LEARNING_RATE
 from ..suite.call_form import leaves
 from . import base
-from .base import Invocation, Native
+from .base import Invocation, NativeResult
 
 
 class Framework(Converter, base.Adapter):
@@ -29,29 +29,29 @@ class Framework(Converter, base.Adapter):
     def parameters(self, tensors: Sequence[Any], need_clip: Sequence[bool | int]) -> Sequence[Any]:
         return [tf.Variable(0.0) for _ in tensors]
 
-    def staged(self, mode: str, function: Callable[[Sequence[Any]], Any], tensors: Sequence[Any]) -> Any:
+    def run_in_graph(self, mode: str, function: Callable[[Sequence[Any]], Any], tensors: Sequence[Any]) -> Any:
         return tf.function(function, jit_compile=mode == COMPILED, autograph=False)(tensors)
 
-    def native_norm(self, run: Invocation, p: float) -> Native | None:
+    def native_norm(self, run: Invocation, p: float) -> NativeResult | None:
         if p != 2:
             return None
         run.calls("tf.linalg.global_norm")
-        return Native(run.native, tf.linalg.global_norm(run.given))
+        return NativeResult(run.native, tf.linalg.global_norm(run.given))
 
-    def native_global(self, run: Invocation, limit: float, p: float) -> Native | None:
+    def native_global(self, run: Invocation, limit: float, p: float) -> NativeResult | None:
         run.calls("tf.clip_by_global_norm")
         clipped, norm = tf.clip_by_global_norm(run.given, limit)
-        return Native(run.native, norm, list(leaves(clipped)))
+        return NativeResult(run.native, norm, list(leaves(clipped)))
 
-    def native_given_norm(self, run: Invocation, limit: float, norm: float) -> Native | None:
+    def native_given_norm(self, run: Invocation, limit: float, norm: float) -> NativeResult | None:
         run.calls("tf.clip_by_global_norm")
         clipped, _ = tf.clip_by_global_norm(run.given, limit, use_norm=tf.constant(norm))
-        return Native(run.native, None, list(leaves(clipped)))
+        return NativeResult(run.native, None, list(leaves(clipped)))
 
-    def native_by_norm(self, run: Invocation, limit: float, axes: Sequence[int] | None) -> Native | None:
+    def native_by_norm(self, run: Invocation, limit: float, axes: Sequence[int] | None) -> NativeResult | None:
         run.calls("tf.clip_by_norm")
-        return Native(run.native, None, [t if t is None else tf.clip_by_norm(t, limit, axes) for t in run.made])
+        return NativeResult(run.native, None, [t if t is None else tf.clip_by_norm(t, limit, axes) for t in run.made])
 
-    def native_by_value(self, run: Invocation, low: float, high: float) -> Native | None:
+    def native_by_value(self, run: Invocation, low: float, high: float) -> NativeResult | None:
         run.calls("tf.clip_by_value")
-        return Native(run.native, None, [t if t is None else tf.clip_by_value(t, low, high) for t in run.made])
+        return NativeResult(run.native, None, [t if t is None else tf.clip_by_value(t, low, high) for t in run.made])

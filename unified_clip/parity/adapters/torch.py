@@ -12,7 +12,7 @@ from ..modes import COMPILED
 from ..outcome import LEARNING_RATE
 from ..suite.call_form import leaves
 from . import base
-from .base import Invocation, Native
+from .base import Invocation, NativeResult
 
 
 class Framework(Converter, base.OnParameters):
@@ -57,30 +57,30 @@ class Framework(Converter, base.OnParameters):
         same = first.untyped_storage().data_ptr() == second.untyped_storage().data_ptr()
         return bool(first.numel() and same)
 
-    def staged(self, mode: str, function: Callable[[Sequence[Any]], Any], tensors: Sequence[Any]) -> Any:
+    def run_in_graph(self, mode: str, function: Callable[[Sequence[Any]], Any], tensors: Sequence[Any]) -> Any:
         """By `torch.compile`: run operation by operation or, in the mode `compiled`, by its default backend."""
         torch._dynamo.reset()  # it compiles the same lines a few times only
         backend = "inductor" if mode == COMPILED else "aot_eager"
         return torch.compile(function, fullgraph=True, dynamic=False, backend=backend)(tensors)
 
-    def native_norm(self, run: Invocation, p: float) -> Native | None:
+    def native_norm(self, run: Invocation, p: float) -> NativeResult | None:
         strict = bool(run.arguments.get("error_if_nonfinite"))
         present = [tensor for tensor in leaves(run.given) if tensor is not None]
         name = run.calls("torch.nn.utils.get_total_norm")
-        return Native(name, torch.nn.utils.get_total_norm(present, p, strict))
+        return NativeResult(name, torch.nn.utils.get_total_norm(present, p, strict))
 
-    def native_global(self, run: Invocation, limit: float, p: float) -> Native | None:
+    def native_global(self, run: Invocation, limit: float, p: float) -> NativeResult | None:
         strict = bool(run.arguments.get("error_if_nonfinite"))
         name = run.calls("torch.nn.utils.clip_grad_norm_")
         norm = torch.nn.utils.clip_grad_norm_(run.given_in_place, limit, p, strict)
-        return Native(name, norm, run.now())
+        return NativeResult(name, norm, run.now())
 
-    def native_given_norm(self, run: Invocation, limit: float, norm: float) -> Native | None:
+    def native_given_norm(self, run: Invocation, limit: float, norm: float) -> NativeResult | None:
         name = run.calls("torch.nn.utils.clip_grads_with_norm_")
         torch.nn.utils.clip_grads_with_norm_(run.given_in_place, limit, torch.tensor(norm))
-        return Native(name, None, run.now())
+        return NativeResult(name, None, run.now())
 
-    def native_by_value(self, run: Invocation, low: float, high: float) -> Native | None:
+    def native_by_value(self, run: Invocation, low: float, high: float) -> NativeResult | None:
         name = run.calls("torch.nn.utils.clip_grad_value_")
         torch.nn.utils.clip_grad_value_(run.given_in_place, high)
-        return Native(name, None, run.now())
+        return NativeResult(name, None, run.now())

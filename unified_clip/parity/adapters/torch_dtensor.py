@@ -57,7 +57,7 @@ class Sharded(Framework):
     def shares_memory(self, a: Any, b: Any) -> bool:
         return super().shares_memory(*(each.to_local() if isinstance(each, DTensor) else each for each in (a, b)))
 
-    def everywhere(self, told: str) -> Sequence[str]:
+    def all_gather_text(self, told: str) -> Sequence[str]:
         found = [""] * self._size
         try:
             torch.distributed.all_gather_object(found, told, self._own)

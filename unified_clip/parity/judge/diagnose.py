@@ -19,10 +19,10 @@ import numpy as np
 from ...tensors.arithmetic import FORMATS
 from ...tensors.types import digest
 from ..known.entries import NativeDeviation
-from ..outcome import Failure, Outcome
+from ..outcome import CallOutcome, Failure
 from ..suite.cases import Case
 from . import hypotheses
-from .evidence import Evidence
+from .evidence import Observation
 from .hypotheses import Hypothesis
 from .oracle import Expected
 from .traces import EXACT
@@ -44,7 +44,7 @@ class Cause(NamedTuple):
     sentence: str
 
 
-def explained(verdict: Verdict, case: Case, due: Expected, outcome: Outcome | Failure) -> Verdict:
+def explained(verdict: Verdict, case: Case, due: Expected, outcome: CallOutcome | Failure) -> Verdict:
     """The verdict with the cause of a difference, if it is known."""
     if verdict.kind != "different" or isinstance(outcome, Failure):
         return verdict
@@ -54,22 +54,22 @@ def explained(verdict: Verdict, case: Case, due: Expected, outcome: Outcome | Fa
     return dataclasses.replace(verdict, cause=cause.kind, detail=f"{verdict.detail}; {cause.sentence}")
 
 
-def native_explained(difference: NativeDeviation, case: Case, due: Expected, outcome: Outcome) -> NativeDeviation:
+def native_explained(difference: NativeDeviation, case: Case, due: Expected, outcome: CallOutcome) -> NativeDeviation:
     """The same for a framework's own function."""
     cause = diagnose(case, due, outcome) if difference.kind else None
     return dataclasses.replace(difference, cause=cause.sentence) if cause else difference
 
 
-def diagnose(case: Case, due: Expected, found: Outcome) -> Cause | None:
+def diagnose(case: Case, due: Expected, found: CallOutcome) -> Cause | None:
     """The cause of a difference; None for no difference, and where none that is known explains it."""
-    if found.raised or case.raises or case.manner.gradients_for_parameters:
+    if found.raised or case.raises or case.call_form.gradients_for_parameters:
         return None
-    evidence = Evidence(case, due, found)
+    evidence = Observation(case, due, found)
     with np.errstate(all="ignore"):  # what overflows is part of what is looked for
         return next(filter(None, (look(evidence) for look in _looks(evidence))), None)
 
 
-def _looks(evidence: Evidence) -> Iterator[Callable[[Evidence], Cause | None]]:
+def _looks(evidence: Observation) -> Iterator[Callable[[Observation], Cause | None]]:
     """What to look at, one after the other."""
     if evidence.due.gradients and evidence.found.gradients:
         yield from (_moved, _without_result)
@@ -78,20 +78,20 @@ def _looks(evidence: Evidence) -> Iterator[Callable[[Evidence], Cause | None]]:
         yield _by_value if evidence.case.call.by_value else _by_the_rule
 
 
-def _has_form(due: Expected, found: Outcome) -> bool:
+def _has_form(due: Expected, found: CallOutcome) -> bool:
     """Whether there are tensors for tensors, of their dtypes and shapes."""
     forms = [[t and (t.dtype, t.shape) for t in side or []] for side in (due.gradients, found.gradients)]
     return (due.gradients is None) == (found.gradients is None) and forms[0] == forms[1]
 
 
-def _is_due(evidence: Evidence) -> bool:
+def _is_due(evidence: Observation) -> bool:
     return evidence.norm_is_due and all(trace.is_due for trace in evidence.traces.values())
 
 
 # -- what shows in the tensors
 
 
-def _moved(evidence: Evidence) -> Cause | None:
+def _moved(evidence: Observation) -> Cause | None:
     """The right results in another order."""
     sides = [[digest([tensor]) for tensor in side or []] for side in (evidence.due.gradients, evidence.found.gradients)]
     if sorted(sides[0]) != sorted(sides[1]) or not evidence.norm_is_due:
@@ -103,7 +103,7 @@ def _moved(evidence: Evidence) -> Cause | None:
     return Cause("swapped", f"the results of {evidence.named(places)} {what}")
 
 
-def _without_result(evidence: Evidence) -> Cause | None:
+def _without_result(evidence: Observation) -> Cause | None:
     """Gradients for which nothing came back."""
     due, found = evidence.due.gradients or [], evidence.found.gradients or []
     if len(found) == len(due):
@@ -122,7 +122,7 @@ def _taken(digests: list[str], first: str) -> bool:
     return begins
 
 
-def _nan(evidence: Evidence) -> Cause | None:
+def _nan(evidence: Observation) -> Cause | None:
     """NaN where none is due, or none where it is."""
     extra = {number: trace for number, trace in evidence.traces.items() if trace.nan}
     lacking = [number for number, trace in evidence.traces.items() if trace.lacks_nan]
@@ -146,7 +146,7 @@ def _nan(evidence: Evidence) -> Cause | None:
     return Cause("NaN", "the norm does not show the NaN in the gradients") if math.isnan(evidence.due_norm) else None
 
 
-def _beyond_range(evidence: Evidence) -> Cause | None:
+def _beyond_range(evidence: Observation) -> Cause | None:
     """Squares or products too large or too small for the format in which they were computed."""
     norm, due = evidence.norm, evidence.due_norm
     is_narrow = any(gradient is not None and gradient.dtype == "float16" for gradient in evidence.given)
@@ -163,7 +163,7 @@ def _beyond_range(evidence: Evidence) -> Cause | None:
     return None
 
 
-def _zeros(evidence: Evidence) -> Cause | None:
+def _zeros(evidence: Observation) -> Cause | None:
     """Zeros of the other sign, and nothing else."""
     apart = [number for number, trace in evidence.traces.items() if not trace.is_due]
     if not apart or not evidence.norm_is_due:
@@ -173,7 +173,7 @@ def _zeros(evidence: Evidence) -> Cause | None:
     return Cause("zeros", f"zeros of the other sign in {evidence.named(apart)}, and no other difference")
 
 
-def _not_clipped(evidence: Evidence) -> Cause | None:
+def _not_clipped(evidence: Observation) -> Cause | None:
     """Gradients that all came back as they were given, and should not have."""
     as_given = all(trace.is_given for trace in evidence.traces.values())
     if not as_given or evidence.follows or not (evidence.norm in (None, evidence.n) or evidence.norm_is_due):
@@ -184,7 +184,7 @@ def _not_clipped(evidence: Evidence) -> Cause | None:
 # -- clipping by value
 
 
-def _by_value(evidence: Evidence) -> Cause | None:
+def _by_value(evidence: Observation) -> Cause | None:
     low, high = evidence.case.call.bounds(evidence.case.arguments)
     ends = [
         (np.nanmin(f.values()), np.nanmax(f.values())) for *_, f in evidence.sides() if not np.isnan(f.values()).all()
@@ -202,7 +202,7 @@ def _by_value(evidence: Evidence) -> Cause | None:
 # -- clipping by norm
 
 
-def _by_the_rule(evidence: Evidence) -> Cause | None:
+def _by_the_rule(evidence: Observation) -> Cause | None:
     """The only cause that fits; none where two of different kinds do."""
     for slack in (EXACT, CLOSE):
         if _due_fits(evidence, CLEARLY * slack):
@@ -214,7 +214,7 @@ def _by_the_rule(evidence: Evidence) -> Cause | None:
     return Cause(last.kind, last.sentence) if last else _touched(evidence)
 
 
-def fits(evidence: Evidence, hypothesis: Hypothesis, slack: float) -> bool:
+def fits(evidence: Observation, hypothesis: Hypothesis, slack: float) -> bool:
     """Whether the numbers are what a hypothesis gives, and not what is due gives as well."""
     if not _norm_fits(evidence, hypothesis.norms or [evidence.n], slack):
         return False
@@ -227,18 +227,18 @@ def fits(evidence: Evidence, hypothesis: Hypothesis, slack: float) -> bool:
     return all(evidence.traces[number].allows(c, room) for number, c in coefficients if number in evidence.traces)
 
 
-def _due_fits(evidence: Evidence, slack: float) -> bool:
+def _due_fits(evidence: Observation, slack: float) -> bool:
     """Whether what is due explains the numbers, too."""
     norm_fits = evidence.norm is None or _norm_fits(evidence, [evidence.due_norm], slack)
     return norm_fits and all(trace.distance <= slack for trace in evidence.traces.values())
 
 
-def _norm_fits(evidence: Evidence, norms: Sequence[float | None], slack: float) -> bool:
+def _norm_fits(evidence: Observation, norms: Sequence[float | None], slack: float) -> bool:
     norm = evidence.norm
     return norm is None or any(n is not None and abs(n - norm) <= slack * n for n in norms)
 
 
-def _touched(evidence: Evidence) -> Cause | None:
+def _touched(evidence: Observation) -> Cause | None:
     """Gradients within the threshold that were changed a little, and nothing else."""
     wrong = {number: trace for number, trace in evidence.traces.items() if not trace.is_due}
     if not wrong or not all(trace.due_is_given for trace in wrong.values()):

@@ -12,12 +12,12 @@ import numpy as np
 
 from ...tensors.arithmetic import nearest_float
 from ...tensors.types import Dense, densify
-from ..outcome import Outcome
+from ..outcome import CallOutcome
 from ..suite.cases import Case
 from ..suite.public_calls import Call
 from . import oracle
 from .oracle import Expected
-from .traces import EXACT, Trace, look
+from .traces import EXACT, ScalingTrace, trace_scaling
 from .verdict import relative_error
 
 NEAR = 1e-6
@@ -25,12 +25,12 @@ NEAR = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
-class Evidence:
+class Observation:
     """One case, what is due and what was found."""
 
     case: Case
     due: Expected
-    found: Outcome
+    found: CallOutcome
 
     @cached_property
     def given(self) -> list[Dense | None]:
@@ -44,9 +44,9 @@ class Evidence:
                 yield number, given, due, found
 
     @cached_property
-    def traces(self) -> dict[int, Trace]:
+    def traces(self) -> dict[int, ScalingTrace]:
         """What each gradient shows, by its number; none for a call that only measures."""
-        return {number: look(*tensors) for number, *tensors in self.sides()}
+        return {number: trace_scaling(*tensors) for number, *tensors in self.sides()}
 
     @cached_property
     def norm(self) -> float | None:
@@ -77,7 +77,7 @@ class Evidence:
     @cached_property
     def counted(self) -> list[int]:
         """The numbers of the gradients that a norm over all of them counts."""
-        needed = self.case.manner.need_clip or [True] * len(self.given)
+        needed = self.case.call_form.need_clip or [True] * len(self.given)
         return [n for n, (g, needs) in enumerate(zip(self.given, needed, strict=True)) if g is not None and needs]
 
     @property
@@ -130,7 +130,7 @@ class Evidence:
     @cached_property
     def norms(self) -> list[float]:
         """The norm by which each gradient is clipped; that of the whole where it is by slices."""
-        groups = self.case.manner.groups
+        groups = self.case.call_form.groups
         if not self.case.call.one_norm:
             return [self.rounded(self.own_norms.get(number, 0.0)) for number in range(len(self.given))]
         if not groups:

@@ -12,7 +12,7 @@ from ...tensors.arithmetic import FORMATS, nearest_float
 from ...tensors.types import Sparse
 from ..suite.public_calls import PYTORCH_EPS
 from . import accumulation, oracle
-from .evidence import Evidence, combined
+from .evidence import Observation, combined
 
 EPS = (0.0, PYTORCH_EPS, 1e-12, 1e-8, 1e-7, 1e-5)
 """What is added to norms here and there."""
@@ -43,25 +43,25 @@ class Hypothesis(NamedTuple):
     """How far, relatively, coefficients may be off for reasons of their own."""
 
 
-def all_of(evidence: Evidence, slack: float) -> Iterator[Hypothesis]:
+def all_of(evidence: Observation, slack: float) -> Iterator[Hypothesis]:
     """Every mistake that a case allows, the plainest first. Those closer to each other than `slack` are one."""
     if "axes" in evidence.case.arguments:
         yield from _other_norms(evidence)
         return
-    is_whole = evidence.case.call.one_norm and not evidence.case.manner.groups
+    is_whole = evidence.case.call.one_norm and not evidence.case.call_form.groups
     yield from _other_eps(evidence)
     yield from _in_float32(evidence)
     yield from _in_16_bits(evidence)
     yield from _lost(evidence)
     yield from _not_counted(evidence, slack) if is_whole else ()
     yield from _other_norms(evidence)
-    if not evidence.case.manner.groups:
+    if not evidence.case.call_form.groups:
         yield from _other_orders(evidence)
         yield from _unsummed_rows(evidence)
     yield from _twice(evidence)
 
 
-def _other_eps(evidence: Evidence) -> Iterator[Hypothesis]:
+def _other_eps(evidence: Observation) -> Iterator[Hypothesis]:
     due, room = evidence.case.call.eps, accumulation.noise(evidence.count) * evidence.lone_norm
     for eps in EPS:
         if eps != due:
@@ -70,19 +70,19 @@ def _other_eps(evidence: Evidence) -> Iterator[Hypothesis]:
             yield Hypothesis(kind, f"as with eps {eps:g} where {due:g} is due", coefficients)
 
 
-def _other_norms(evidence: Evidence) -> Iterator[Hypothesis]:
+def _other_norms(evidence: Observation) -> Iterator[Hypothesis]:
     """By the norm of each, of all, or the measured one, where another is due."""
-    call, manner = evidence.case.call, evidence.case.manner
+    call, call_form = evidence.case.call, evidence.case.call_form
     is_sliced = "axes" in evidence.case.arguments
     own = [evidence.rounded(evidence.own_norms.get(number, 0.0)) for number in range(len(evidence.given))]
     all_by_one = [evidence.together(evidence.counted)] * len(own)
     due = "one norm over all" if call.one_norm else "its own norm"
-    if manner.groups or is_sliced:
-        due = "the norm of its group" if manner.groups else "the norm of each slice"
+    if call_form.groups or is_sliced:
+        due = "the norm of its group" if call_form.groups else "the norm of each slice"
     others = []
     if is_sliced or _differ(own, evidence.norms):
         others.append(("per tensor", "each tensor is clipped by its own norm", own))
-    if _differ(all_by_one, evidence.norms) and (manner.groups or not call.one_norm):
+    if _differ(all_by_one, evidence.norms) and (call_form.groups or not call.one_norm):
         others.append(("global", "all are clipped by one norm over all", all_by_one))
     for kind, who, norms in others:
         for eps in (call.eps, *EPS):
@@ -94,7 +94,7 @@ def _other_norms(evidence: Evidence) -> Iterator[Hypothesis]:
         yield _by(evidence, "given norm", sentence, all_by_one)
 
 
-def _unsummed_rows(evidence: Evidence) -> Iterator[Hypothesis]:
+def _unsummed_rows(evidence: Observation) -> Iterator[Hypothesis]:
     """Rows of sparse gradients that are given more than once, and enter the norm one by one."""
     sparse = {n: g.values for n, g in enumerate(evidence.case.gradients) if isinstance(g, Sparse)}
     own = evidence.own_norms | {n: oracle.norm([values], evidence.order, "float64") for n, values in sparse.items()}
@@ -111,7 +111,7 @@ def _differ(norms: Sequence[float], others: Sequence[float]) -> bool:
     return any(n and n != other for n, other in zip(norms, others, strict=True))
 
 
-def _lost(evidence: Evidence) -> Iterator[Hypothesis]:
+def _lost(evidence: Observation) -> Iterator[Hypothesis]:
     """Gradients that came back as they were given, or as zeros, while the others were clipped."""
     wrong = {number: trace for number, trace in evidence.traces.items() if not trace.is_due}
     apart = {n: 1.0 if trace.is_given else 0.0 for n, trace in wrong.items() if trace.is_given or trace.is_zero}
@@ -124,13 +124,13 @@ def _lost(evidence: Evidence) -> Iterator[Hypothesis]:
         return [apart.get(number, c) for number, c in enumerate(evidence.coefficients(norms))]
 
     yield Hypothesis("not scaled", f"{what}, though the norm counts {names}", partial(coefficients, evidence.norms))
-    if evidence.case.call.one_norm and not evidence.case.manner.groups:
+    if evidence.case.call.one_norm and not evidence.case.call_form.groups:
         n = evidence.together(number for number in evidence.counted if number not in apart)
         norms = [n] * len(evidence.given)
         yield Hypothesis("left out", f"{what}, and the norm leaves out {names}", partial(coefficients, norms), [n])
 
 
-def _not_counted(evidence: Evidence, slack: float) -> Iterator[Hypothesis]:
+def _not_counted(evidence: Observation, slack: float) -> Iterator[Hypothesis]:
     """One gradient left out of the norm, or all of one rank or dtype, or those counted that should not be."""
     counted, size = evidence.counted, len(evidence.given)
 
@@ -165,10 +165,10 @@ def _not_counted(evidence: Evidence, slack: float) -> Iterator[Hypothesis]:
         yield Hypothesis("need_clip", sentence, partial(evidence.coefficients, [n] * size), [n])
 
 
-def _in_float32(evidence: Evidence) -> Iterator[Hypothesis]:
+def _in_float32(evidence: Observation) -> Iterator[Hypothesis]:
     """Squares added up in float32."""
     call = evidence.case.call
-    if evidence.order != 2 or call.given_norm(evidence.case.arguments) is not None or evidence.case.manner.groups:
+    if evidence.order != 2 or call.given_norm(evidence.case.arguments) is not None or evidence.case.call_form.groups:
         return
     if call.one_norm:
         present = [gradient for number in evidence.counted if (gradient := evidence.given[number]) is not None]
@@ -180,7 +180,7 @@ def _in_float32(evidence: Evidence) -> Iterator[Hypothesis]:
         yield Hypothesis("float32", sentence, partial(evidence.coefficients, norms), returned, IN_FLOAT32)
 
 
-def _in_16_bits(evidence: Evidence) -> Iterator[Hypothesis]:
+def _in_16_bits(evidence: Observation) -> Iterator[Hypothesis]:
     """The norm or the coefficient rounded to 16 bits."""
     for dtype in NARROW:
         precision, norms = FORMATS[dtype].precision, [nearest_float(n, dtype) for n in evidence.norms]
@@ -204,7 +204,7 @@ def _is_held_in(dtype: str, norm: float, due: float | None) -> bool:
     return 0 < abs(norm - due) <= 2.0 ** (3 - FORMATS[dtype].precision) * due
 
 
-def _twice(evidence: Evidence) -> Iterator[Hypothesis]:
+def _twice(evidence: Observation) -> Iterator[Hypothesis]:
     """Multiplied by the coefficient twice, or clipped again."""
     room = max((2.0 ** (1 - FORMATS[trace.dtype].precision) for trace in evidence.traces.values()), default=0.0)
     wrong = [number for number, trace in evidence.traces.items() if not trace.is_due]
@@ -225,7 +225,7 @@ def _twice(evidence: Evidence) -> Iterator[Hypothesis]:
     yield Hypothesis("twice", "as when everything is clipped twice", clipped, room=room)
 
 
-def _other_orders(evidence: Evidence) -> Iterator[Hypothesis]:
+def _other_orders(evidence: Observation) -> Iterator[Hypothesis]:
     """Norms of another order, or without the root."""
     for order in (1.0, 2.0, math.inf):
         if order != evidence.order:
@@ -235,7 +235,7 @@ def _other_orders(evidence: Evidence) -> Iterator[Hypothesis]:
     yield _by(evidence, "norm_type", "as with the norm's square", squares)
 
 
-def _by(evidence: Evidence, kind: str, sentence: str, norms: Sequence[float]) -> Hypothesis:
+def _by(evidence: Observation, kind: str, sentence: str, norms: Sequence[float]) -> Hypothesis:
     """That gradients are clipped by these norms, the first of which is returned."""
     return Hypothesis(kind, sentence, partial(evidence.coefficients, norms), norms[:1])
 
@@ -243,7 +243,7 @@ def _by(evidence: Evidence, kind: str, sentence: str, norms: Sequence[float]) ->
 # -- what is considered where none of these fits
 
 
-def the_rest(evidence: Evidence) -> Iterator[Hypothesis]:
+def the_rest(evidence: Observation) -> Iterator[Hypothesis]:
     """Mistakes that the numbers themselves have to give the size of."""
     if evidence.traces and "axes" not in evidence.case.arguments:
         yield from _other_threshold(evidence)
@@ -258,7 +258,7 @@ def the_rest(evidence: Evidence) -> Iterator[Hypothesis]:
         yield Hypothesis("float32", sentence, coefficients, [norm], IN_FLOAT32)
 
 
-def _other_threshold(evidence: Evidence) -> Iterator[Hypothesis]:
+def _other_threshold(evidence: Observation) -> Iterator[Hypothesis]:
     """The threshold that the most certain coefficient shows."""
     due = evidence.case.call.limit(evidence.case.arguments)
     counted = [(number, evidence.traces[number]) for number in evidence.counted if number in evidence.traces]

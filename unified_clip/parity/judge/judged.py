@@ -1,4 +1,4 @@
-"""What is kept of a result once it has been compared: verdicts and digests, and tensors unless they are long."""
+"""Compare each result with the exact one as soon as it arrives. Keep verdicts and digests, and tensors unless long."""
 
 from __future__ import annotations
 
@@ -10,96 +10,105 @@ from threading import Lock
 from ..known import measure
 from ..known.entries import KnownDifference, NativeDeviation
 from ..modes import NATIVE
-from ..outcome import Failure, Outcome
+from ..outcome import CallOutcome, Failure
 from ..suite.cases import Case
 from ..suite.load import Framework
-from ..workers.pool import Run
+from ..workers.pool import WorkItem
 from . import diagnose, oracle, worst_element
 from .oracle import Expected
 from .verdict import Verdict, judge
-from .worst_element import Details
+from .worst_element import WorstElement
 
 
 @dataclass(frozen=True)
-class Seen:
-    """One result."""
+class JudgedResult:
+    """One result, compared with the exact one."""
 
     verdict: Verdict | None = None
-    """Of ours."""
+    """On unified_clip."""
 
     digests: Mapping[str, str] | None = None
-    difference: NativeDeviation | None = None
-    """Of a native."""
+    deviation: NativeDeviation | None = None
+    """Of a framework's own function."""
 
     failure: Verdict | None = None
-    """There is no result of a native."""
+    """Set if a framework's own function has no result."""
 
     seconds: float | None = None
     differs: bool = False
-    outcome: Outcome | None = None
-    """The result itself, where the list of gradients is not long."""
+    outcome: CallOutcome | None = None
+    """The result itself. None if the list of gradients is long."""
 
-    details: Mapping[str, Details] = field(default_factory=dict)
-    """Where it is: the numbers where the result differs, seen by themselves."""
+    details: Mapping[str, WorstElement] = field(default_factory=dict)
+    """The numbers where a long result differs, by mode."""
 
 
-class Oracle:
-    """What is right, worked out once for each case, by whichever thread asks first."""
+class ExpectedResults:
+    """The exact results, computed once per case by the first thread that asks."""
 
     def __init__(self) -> None:
-        self._found: dict[str, Expected] = {}
+        self._results: dict[str, Expected] = {}
         self._lock = Lock()
 
     def __call__(self, case: Case) -> Expected:
         with self._lock:
-            if case.name not in self._found:
-                self._found[case.name] = oracle.expect(case)
-                _ = self._found[case.name].digests
-            return self._found[case.name]
+            if case.name not in self._results:
+                self._results[case.name] = oracle.expect(case)
+                _ = self._results[case.name].digests
+            return self._results[case.name]
 
 
-def look(
-    run: Run, right: Expected, outcome: Outcome | Failure, framework: Framework, known: Sequence[KnownDifference]
-) -> Seen:
-    """Compare a result with what is right. `known`: the differences of the framework's own functions that are."""
-    if run.mode == NATIVE:
-        seen = _native(run, right, outcome, framework, known)
+def judge_result(
+    item: WorkItem,
+    expected: Expected,
+    outcome: CallOutcome | Failure,
+    framework: Framework,
+    known: Sequence[KnownDifference],
+) -> JudgedResult:
+    """Compare a result with the exact one. No cause is looked for where an entry of `known` covers the difference."""
+    if item.mode == NATIVE:
+        judged = _native(item, expected, outcome, framework, known)
     else:
-        seen = _ours(run, right, outcome, framework)
+        judged = _ours(item, expected, outcome, framework)
     if isinstance(outcome, Failure):
-        return seen
-    seen = dataclasses.replace(seen, seconds=outcome.seconds)
-    if not oracle.is_long(run.case):
-        return dataclasses.replace(seen, outcome=outcome)
-    if seen.differs:
-        return dataclasses.replace(seen, details=worst_element.find(run.case, right, {run.mode: outcome}, [run.mode]))
-    return seen
+        return judged
+    judged = dataclasses.replace(judged, seconds=outcome.seconds)
+    if not oracle.is_long(item.case):
+        return dataclasses.replace(judged, outcome=outcome)
+    if judged.differs:
+        details = worst_element.find(item.case, expected, {item.mode: outcome}, [item.mode])
+        return dataclasses.replace(judged, details=details)
+    return judged
 
 
-def _ours(run: Run, right: Expected, outcome: Outcome | Failure, framework: Framework) -> Seen:
-    verdict = judge(run.case, right, outcome, run.mode, flushes=framework.flushes)
+def _ours(item: WorkItem, expected: Expected, outcome: CallOutcome | Failure, framework: Framework) -> JudgedResult:
+    verdict = judge(item.case, expected, outcome, item.mode, flushes=framework.flushes)
     if isinstance(outcome, Failure):
-        return Seen(verdict)
-    verdict = diagnose.explained(verdict, run.case, right, outcome)
-    return Seen(verdict, outcome.digests, differs=verdict.kind != "equal")
+        return JudgedResult(verdict)
+    verdict = diagnose.explained(verdict, item.case, expected, outcome)
+    return JudgedResult(verdict, outcome.digests, differs=verdict.kind != "equal")
 
 
 def _native(
-    run: Run, right: Expected, outcome: Outcome | Failure, framework: Framework, known: Sequence[KnownDifference]
-) -> Seen:
+    item: WorkItem,
+    expected: Expected,
+    outcome: CallOutcome | Failure,
+    framework: Framework,
+    known: Sequence[KnownDifference],
+) -> JudgedResult:
     if isinstance(outcome, Failure):
-        return Seen(failure=Verdict(outcome.kind, detail=outcome.detail))
-    difference = measure.measure(run.case, right, outcome, framework.tolerance)
-    if difference is None:
-        return Seen()
-    if not any(entry.covers(entry.framework, run.case.name, difference) for entry in known):
-        difference = diagnose.native_explained(difference, run.case, right, outcome)
-    return Seen(difference=difference, differs=bool(difference.kind) or difference.is_rounded)
+        return JudgedResult(failure=Verdict(outcome.kind, detail=outcome.detail))
+    deviation = measure.measure(item.case, expected, outcome, framework.tolerance)
+    if deviation is None:
+        return JudgedResult()
+    if not any(entry.covers(entry.framework, item.case.name, deviation) for entry in known):
+        deviation = diagnose.native_explained(deviation, item.case, expected, outcome)
+    return JudgedResult(deviation=deviation, differs=bool(deviation.kind) or deviation.is_rounded)
 
 
-def numbers(case: Case, right: Expected, seen: Mapping[str, Seen]) -> dict[str, Details]:
-    """By mode, the numbers where a framework's results differ; beside each other, unless the list is long."""
-    outcomes = {mode: each.outcome for mode, each in seen.items() if each.outcome}
-    differing = [mode for mode in outcomes if seen[mode].differs]
-    found = worst_element.find(case, right, outcomes, differing)
-    return found | {mode: each for one in seen.values() for mode, each in one.details.items()}
+def worst_elements(case: Case, expected: Expected, judged: Mapping[str, JudgedResult]) -> dict[str, WorstElement]:
+    """Return, by mode, the numbers where a framework's results differ from the exact ones."""
+    outcomes = {mode: each.outcome for mode, each in judged.items() if each.outcome}
+    differing = [mode for mode in outcomes if judged[mode].differs]
+    found = worst_element.find(case, expected, outcomes, differing)
+    return found | {mode: each for result in judged.values() for mode, each in result.details.items()}

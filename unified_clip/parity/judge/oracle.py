@@ -72,8 +72,8 @@ def expect(case: Case) -> Expected:
 
 def _counted(case: Case) -> list[Dense]:
     """The gradients that a norm over all of them counts."""
-    manner = case.manner
-    needed = manner.need_clip or [not manner.gradients_for_parameters] * len(case.gradients)
+    call_form = case.call_form
+    needed = call_form.need_clip or [not call_form.gradients_for_parameters] * len(case.gradients)
     counted = [densify(gradient) for gradient, needs in zip(case.gradients, needed, strict=True) if needs]
     return [gradient for gradient in counted if gradient is not None]
 
@@ -144,13 +144,13 @@ def clipped(case: Case, gradients: Sequence[Dense | None], n: float, shift: int 
 
     Norms of groups, of single gradients and of slices are measured here, and `moved` by `shift`.
     """
-    call, manner = case.call, case.manner
-    if manner.gradients_for_parameters:
+    call, call_form = case.call, case.call_form
+    if call_form.gradients_for_parameters:
         return list(gradients)
-    needed = manner.need_clip or [True] * len(gradients)
+    needed = call_form.need_clip or [True] * len(gradients)
     norms = [n] * len(gradients)
-    if manner.groups:
-        norms = [_group_norm(manner.groups, group, gradients, needed, shift) for group in manner.groups]
+    if call_form.groups:
+        norms = [_group_norm(call_form.groups, group, gradients, needed, shift) for group in call_form.groups]
 
     def make(index: int) -> Dense | None:
         gradient = gradients[index]

@@ -19,7 +19,7 @@ TWICE_ROUNDED = 2.0**-23
 
 
 @dataclass(frozen=True)
-class Trace:
+class ScalingTrace:
     """A gradient as it was found, beside how it was given and how it is due: in numbers only, for tensors are large."""
 
     dtype: str
@@ -63,11 +63,11 @@ class Trace:
         return self.low - room <= coefficient <= self.high + room
 
 
-def look(given: Dense, due: Dense, found: Dense) -> Trace:
+def trace_scaling(given: Dense, due: Dense, found: Dense) -> ScalingTrace:
     """What a gradient shows; the three are of one form."""
     numbers, right, got = given.values(), due.values(), found.values()
     extra, low, high = np.isnan(got) & ~np.isnan(right), *_multiplied(numbers, got, given.dtype)
-    return Trace(
+    return ScalingTrace(
         dtype=given.dtype,
         is_given=bool(np.array_equal(given.bits(), found.bits())),
         is_due=bool(np.array_equal(due.bits(), found.bits())),

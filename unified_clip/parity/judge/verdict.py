@@ -20,7 +20,7 @@ from ...tensors.arithmetic import FORMATS, Float64s
 from ...tensors.types import Dense, Gradient, Sparse, densify, encode
 from ...tensors.ulp import ulps
 from ..modes import EXACT
-from ..outcome import Failure, Outcome
+from ..outcome import CallOutcome, Failure
 from ..suite.cases import Case
 from . import oracle
 from .oracle import Expected
@@ -65,7 +65,9 @@ class Verdict:
         return not self.agrees and self.kind != "different"
 
 
-def judge(case: Case, expected: Expected, outcome: Outcome | Failure, path: str, *, flushes: bool = False) -> Verdict:
+def judge(
+    case: Case, expected: Expected, outcome: CallOutcome | Failure, path: str, *, flushes: bool = False
+) -> Verdict:
     """A result of ours against the oracle. `flushes`: the framework's own arithmetic takes subnormal numbers for zero,
     as the contract allows on the device path."""
     if isinstance(outcome, Failure):
@@ -100,7 +102,7 @@ def _no_distances(case: Case, expected: Expected) -> dict[str, float]:
     return {stage: 0.0 for stage in STAGES if stage in [*expected.digests, *coefficient]}
 
 
-def distances(case: Case, expected: Expected, outcome: Outcome) -> dict[str, float]:
+def distances(case: Case, expected: Expected, outcome: CallOutcome) -> dict[str, float]:
     """How far a result of the right form is from what is right, at each stage that there is."""
     stages: dict[str, float] = {}
     if expected.norm is not None:
@@ -133,7 +135,7 @@ def _coefficient(before: Float64s, after: Float64s) -> float:
     return float(after[greatest] / before[greatest])
 
 
-def _wrong_objects(case: Case, expected: Expected, outcome: Outcome) -> str:
+def _wrong_objects(case: Case, expected: Expected, outcome: CallOutcome) -> str:
     """What is wrong with the objects that a class returned: where the coefficient is 1 the given one; '' if nothing."""
     if case.call.by_value:
         return ""
@@ -144,7 +146,7 @@ def _wrong_objects(case: Case, expected: Expected, outcome: Outcome) -> str:
     return ""
 
 
-def _wrong_behaviour(case: Case, outcome: Outcome) -> str:
+def _wrong_behaviour(case: Case, outcome: CallOutcome) -> str:
     """What is wrong with an error, a warning or the container that came back; '' if nothing."""
     if case.raises and not outcome.raised:
         return f"returned where {case.raises} was due"
@@ -154,18 +156,18 @@ def _wrong_behaviour(case: Case, outcome: Outcome) -> str:
         return f"raised {outcome.message}, and {outcome.fault}" if outcome.raised else outcome.fault
     if case.warns != outcome.warned:
         return "warned" if outcome.warned else "gave no ClipWarning"
-    if outcome.structure and outcome.structure != case.manner.structure:
-        return f"returned a {outcome.structure} instead of a {case.manner.structure}"
+    if outcome.structure and outcome.structure != case.call_form.structure:
+        return f"returned a {outcome.structure} instead of a {case.call_form.structure}"
     return ""
 
 
-def _tensors(result: Expected | Outcome) -> Iterator[Dense | None]:
+def _tensors(result: Expected | CallOutcome) -> Iterator[Dense | None]:
     """The norm and the gradients, one by one: all at once may not fit into memory."""
     yield result.norm
     yield from result.gradients or ()
 
 
-def _wrong_forms(expected: Expected, outcome: Outcome) -> str:
+def _wrong_forms(expected: Expected, outcome: CallOutcome) -> str:
     """What is wrong with the number, the dtypes or the shapes of the tensors of any stage; '' if nothing."""
     return (
         _wrong_form("the norm", expected.norm, outcome.norm)
@@ -189,13 +191,13 @@ def _wrong_form(what: str, expected: Dense | None, found: Dense | None) -> str:
 # -- the device path
 
 
-def _norm_is_close(expected: Expected, outcome: Outcome, norm_ulps: float) -> bool:
+def _norm_is_close(expected: Expected, outcome: CallOutcome, norm_ulps: float) -> bool:
     if expected.norm is None or outcome.norm is None or expected.norm.dtype == "float32":
         return norm_ulps <= NORM_ULPS
     return _close_float64(float(outcome.norm.values()), float(expected.norm.values()))
 
 
-def _follows(case: Case, expected: Expected, outcome: Outcome) -> bool:
+def _follows(case: Case, expected: Expected, outcome: CallOutcome) -> bool:
     """Whether every gradient is what a norm that is close enough makes of it.
 
     It is exactly that where the norm was returned, but for a sparse gradient, whose rows the framework has summed.
@@ -212,14 +214,14 @@ def _follows(case: Case, expected: Expected, outcome: Outcome) -> bool:
     return all(map(_explained, case.gradients, outcome.gradients, *candidates)) and _update_follows(outcome)
 
 
-def _update_follows(outcome: Outcome) -> bool:
+def _update_follows(outcome: CallOutcome) -> bool:
     """Whether the parameters are what the framework's own clipped gradients make of them."""
     if outcome.update is None or outcome.gradients is None:
         return True
     return ulps([oracle.stepped(gradient) for gradient in outcome.gradients], outcome.update) == 0
 
 
-def _differs_by_flushing(case: Case, expected: Expected, outcome: Outcome) -> bool:
+def _differs_by_flushing(case: Case, expected: Expected, outcome: CallOutcome) -> bool:
     """Whether every tensor is right but for subnormal numbers taken for zero: in the result, or in what was given."""
     given = [_flushed(densify(gradient)) for gradient in case.gradients]
     from_flushed = oracle.expect(dataclasses.replace(case, gradients=given))

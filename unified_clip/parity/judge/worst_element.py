@@ -16,7 +16,7 @@ from ...tensors import ulp
 from ...tensors.arithmetic import FORMATS, rounded
 from ...tensors.types import PARTS, Dense, Lazily, encode
 from ..modes import HOST, NATIVE
-from ..outcome import Outcome
+from ..outcome import CallOutcome
 from ..suite.cases import Case
 from .oracle import Expected
 from .verdict import STAGES, coefficients
@@ -36,7 +36,7 @@ class Number:
 
 
 @dataclass(frozen=True)
-class Details:
+class WorstElement:
     """The place of a stage where a result is furthest from what is right."""
 
     stage: str
@@ -89,7 +89,9 @@ class Details:
         return "\n".join([*lines, *([f"nearer  {self.nearer}"] if self.nearer else [])])
 
 
-def find(case: Case, right: Expected, outcomes: Mapping[str, Outcome], modes: Iterable[str]) -> dict[str, Details]:
+def find(
+    case: Case, right: Expected, outcomes: Mapping[str, CallOutcome], modes: Iterable[str]
+) -> dict[str, WorstElement]:
     """By mode, where the results of these modes differ; nothing where there are no numbers to compare.
 
     Ours is shown beside the native, and the native beside ours in every mode; beside the native that of the host path.
@@ -113,7 +115,9 @@ class _Place(NamedTuple):
     """How many numbers of the tensor differ."""
 
 
-def _find(case: Case, right: Expected, by: Side, ours: Outcome | None, native: Outcome | None) -> Details | None:
+def _find(
+    case: Case, right: Expected, by: Side, ours: CallOutcome | None, native: CallOutcome | None
+) -> WorstElement | None:
     for stage in STAGES:
         exact = _numbers(stage, case, right, right)
         if exact is None:
@@ -127,12 +131,12 @@ def _find(case: Case, right: Expected, by: Side, ours: Outcome | None, native: O
 
 def _details(
     stage: str, case: Case, exact: Tensors, ours: Tensors | None, native: Tensors | None, places: Sequence[_Place]
-) -> Details:
+) -> WorstElement:
     index, element, *_ = max(places, key=lambda place: place.ulps)
     tensor = exact[index]
     assert tensor is not None
     dtype = _dtype(case, index) if stage == "coefficient" else tensor.dtype
-    return Details(
+    return WorstElement(
         stage,
         None if stage == "norm" else index,
         case.names[index] if case.names and stage != "norm" else "",
@@ -146,7 +150,7 @@ def _details(
     )
 
 
-def _numbers(stage: str, case: Case, right: Expected, found: Expected | Outcome | None) -> Tensors | None:
+def _numbers(stage: str, case: Case, right: Expected, found: Expected | CallOutcome | None) -> Tensors | None:
     """What a result has at a stage, in the form of what is right; None where it has nothing that can be compared."""
     exact, held = _held(stage, right), _held(stage, found)
     if exact is None or held is None or (stage == "coefficient" and case.call.by_value):
@@ -162,7 +166,7 @@ def _size(tensor: Dense | None) -> int | None:
     return None if tensor is None else tensor.array.size
 
 
-def _held(stage: str, result: Expected | Outcome | None) -> Tensors | None:
+def _held(stage: str, result: Expected | CallOutcome | None) -> Tensors | None:
     if result is None:
         return None
     if stage == "norm":

@@ -10,13 +10,15 @@ import numpy as np
 from ...tensors.types import Dense, densify
 from ..judge.oracle import Expected
 from ..judge.verdict import relative_error
-from ..outcome import Outcome
+from ..outcome import CallOutcome
 from ..suite.cases import Case
 from ..suite.schema import TOLERANCE
 from .entries import NativeDeviation
 
 
-def measure(case: Case, expected: Expected, outcome: Outcome, tolerance: float = TOLERANCE) -> NativeDeviation | None:
+def measure(
+    case: Case, expected: Expected, outcome: CallOutcome, tolerance: float = TOLERANCE
+) -> NativeDeviation | None:
     """Return how a result deviates from the exact one. None: the framework has no such function.
 
     tolerance: relative differences up to this size are rounding.
@@ -42,7 +44,7 @@ def measure(case: Case, expected: Expected, outcome: Outcome, tolerance: float =
     return NativeDeviation(outcome.name, kind, size if kind else 0.0, norm, gradients)
 
 
-def _touched(case: Case, expected: Expected, outcome: Outcome) -> bool:
+def _touched(case: Case, expected: Expected, outcome: CallOutcome) -> bool:
     """Return whether gradients that should be unchanged came back changed."""
     if expected.gradients is None or outcome.gradients is None:
         return False
@@ -57,7 +59,7 @@ def _touched(case: Case, expected: Expected, outcome: Outcome) -> bool:
     )
 
 
-def _first_numbers(outcome: Outcome) -> str:
+def _first_numbers(outcome: CallOutcome) -> str:
     """Return the first numbers of the first tensors of a result as text."""
     tensors = [outcome.norm, *(outcome.gradients or [])]
     return "; ".join(str(t.values().reshape(-1)[:3].tolist()) for t in tensors[:3] if t is not None)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import tomlkit
 from tomlkit.items import AoT, Table
 
-from ..engine import Run
+from ..results import ParityRun
 from .entries import KINDS, KnownDifference, KnownDifferenceStatus, NativeDeviation
 
 UNSIZED = ("raises", "returns", "silent", "form")
@@ -24,7 +24,7 @@ class Changes(NamedTuple):
     added: int
 
 
-def write(path: Path, run: Run) -> Changes:
+def write(path: Path, run: ParityRun) -> Changes:
     """Drop from a list what is no longer true, and add what it lacks. Comments and the entries that are true stay.
 
     An entry that is no longer true and still covers something is that entry with another size, and its patterns.
@@ -61,9 +61,9 @@ def _is(entry: Any, known: KnownDifference) -> bool:
     return same and entry.get("versions", "") == known.versions
 
 
-def _is_true(shown: KnownDifferenceStatus, run: Run) -> bool:
+def _is_true(shown: KnownDifferenceStatus, run: ParityRun) -> bool:
     """Whether an entry shows as it says, and every difference that it covers is as it says."""
-    cells = ((row.case.name, row.cells.get(shown.known.framework)) for row in run.rows)
+    cells = ((row.case.name, row.frameworks.get(shown.known.framework)) for row in run.cases)
     wrong = ((name, cell.native) for name, cell in cells if cell and cell.native and cell.problem)
     return not shown.problem and not any(
         shown.known.covers(shown.known.framework, name, difference) for name, difference in wrong
@@ -77,7 +77,7 @@ Key = tuple[str, str, str]
 """Framework, function and kind."""
 
 
-def _unlisted(run: Run, untrue: Sequence[KnownDifference]) -> dict[Place, NativeDeviation]:
+def _unlisted(run: ParityRun, untrue: Sequence[KnownDifference]) -> dict[Place, NativeDeviation]:
     """The differences that no true entry of the list covers."""
     known = [shown.known for shown in run.known if shown.known not in untrue]
     return {
@@ -95,14 +95,14 @@ def _by_function(differences: Mapping[Place, NativeDeviation]) -> dict[Key, dict
     return found
 
 
-def _differences(run: Run) -> Iterator[tuple[str, str, NativeDeviation]]:
-    for row in run.rows:
-        for framework, cell in row.cells.items():
+def _differences(run: ParityRun) -> Iterator[tuple[str, str, NativeDeviation]]:
+    for row in run.cases:
+        for framework, cell in row.frameworks.items():
             if cell.native and cell.native.kind:
                 yield framework, row.case.name, cell.native
 
 
-def _renew(entry: Table, known: KnownDifference, covered: Mapping[Place, NativeDeviation], run: Run) -> None:
+def _renew(entry: Table, known: KnownDifference, covered: Mapping[Place, NativeDeviation], run: ParityRun) -> None:
     """Have an entry say what is so now of what it covers, and of nothing else."""
     names = sorted(case for _, case in covered)
     gone = known.unmatched(names)

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from ... import _json
-from ..engine import Cell, Run
 from ..judge.verdict import Verdict
-from ..judge.worst_element import Details, Number
+from ..judge.worst_element import Number, WorstElement
 from ..known.entries import KnownDifferenceStatus
 from ..modes import NATIVE, OURS
+from ..results import FrameworkResult, ParityRun
 from ..suite.cases import Case
 from . import case as one_case
 from . import junit, markdown, page
@@ -24,7 +24,7 @@ from .model import SCHEMA
 
 
 def write(
-    run: Run, out: Path, recorded: Sequence[Mapping[str, Any]] = (), ported: Mapping[str, Any] | None = None
+    run: ParityRun, out: Path, recorded: Sequence[Mapping[str, Any]] = (), ported: Mapping[str, Any] | None = None
 ) -> None:
     """Write index.html, parity.json, parity.md and parity.xml (JUnit) into a directory.
 
@@ -39,12 +39,12 @@ def write(
     (out / "parity.xml").write_bytes(junit.as_xml(run))
 
 
-def show(run: Run, out: Path) -> None:
+def show(run: ParityRun, out: Path) -> None:
     """Print tables, what is wrong, the verdict, and where the report is."""
     markdown.show(as_data(run), out)
 
 
-def as_data(run: Run) -> dict[str, Any]:
+def as_data(run: ParityRun) -> dict[str, Any]:
     """The run as JSON has it (see `published`); infinities and NaN are strings."""
     changes = None if run.changes is None else list(map(dataclasses.asdict, run.changes))
     return {
@@ -68,33 +68,35 @@ def as_data(run: Run) -> dict[str, Any]:
                 "rule": row.case.rule,
                 "elements": _elements(row.case),
                 "sha256": row.digests,
-                "stages_apart": row.apart,
-                "frameworks": {name: _cell_data(run, row.case, name, cell) for name, cell in row.cells.items()},
+                "stages_apart": row.differing_stages,
+                "frameworks": {name: _cell_data(run, row.case, name, cell) for name, cell in row.frameworks.items()},
             }
-            for row in run.rows
+            for row in run.cases
         ],
     }
 
 
-def summary(run: Run) -> dict[str, Any]:
+def summary(run: ParityRun) -> dict[str, Any]:
     """How many cases there are, and on each path and framework how many came out bit for bit, and how else."""
-    agreeing = sum(not row.apart for row in run.rows)
+    agreeing = sum(not row.differing_stages for row in run.cases)
     paths = {path: _counts(run, lambda cell, path=path: _kind(cell, path)) for path in OURS}  # type: ignore[misc]
     natives = _counts(run, lambda cell: cell.judgement)
-    return {"cases": len(run.rows), "cases_where_frameworks_agree": agreeing, **paths, "natives": natives}
+    return {"cases": len(run.cases), "cases_where_frameworks_agree": agreeing, **paths, "natives": natives}
 
 
-def _counts(run: Run, kind: Callable[[Cell], str | None]) -> dict[str, dict[str, int]]:
+def _counts(run: ParityRun, kind: Callable[[FrameworkResult], str | None]) -> dict[str, dict[str, int]]:
     """By framework, how often each kind."""
     counts = {}
     for framework in run.frameworks:
-        kinds = [found for row in run.rows if framework in row.cells and (found := kind(row.cells[framework]))]
+        kinds = [
+            found for row in run.cases if framework in row.frameworks and (found := kind(row.frameworks[framework]))
+        ]
         if kinds:
             counts[framework] = {each: kinds.count(each) for each in sorted(set(kinds))}
     return counts
 
 
-def _kind(cell: Cell, path: str) -> str | None:
+def _kind(cell: FrameworkResult, path: str) -> str | None:
     return cell.verdicts[path].kind if path in cell.verdicts else None
 
 
@@ -112,7 +114,7 @@ class Problem:
     cases: Sequence[str] = ()
 
 
-def problems(run: Run) -> list[Problem]:
+def problems(run: ParityRun) -> list[Problem]:
     """Everything that is not as it should be; one for all the cases that share a reason."""
     found: dict[Problem, list[str]] = {}
     for problem, case in _problems(run):
@@ -125,13 +127,13 @@ def problems(run: Run) -> list[Problem]:
     return [*(dataclasses.replace(problem, cases=names) for problem, names in found.items()), *known]
 
 
-def _problems(run: Run) -> Iterator[tuple[Problem, str]]:
+def _problems(run: ParityRun) -> Iterator[tuple[Problem, str]]:
     """Each as a case shows it, and the case's name."""
-    for row in run.rows:
+    for row in run.cases:
         name = row.case.name
-        if row.apart:
-            yield Problem("frameworks differ from each other on the host path", ", ".join(row.apart)), name
-        for framework, cell in row.cells.items():
+        if row.differing_stages:
+            yield Problem("frameworks differ from each other on the host path", ", ".join(row.differing_stages)), name
+        for framework, cell in row.frameworks.items():
             for path, each in cell.verdicts.items():
                 if _is_wrong(run, framework, each):
                     yield Problem(f"{framework}, {OURS[path]}, {each.kind}", each.detail, framework, path), name
@@ -142,14 +144,14 @@ def _problems(run: Run) -> Iterator[tuple[Problem, str]]:
                 yield Problem(f"{framework}, {cell.native.function}", cell.problem, framework, NATIVE), name
 
 
-def _is_wrong(run: Run, framework: str, each: Verdict) -> bool:
+def _is_wrong(run: ParityRun, framework: str, each: Verdict) -> bool:
     return not each.agrees and not (each.kind == "missing" and framework in run.may_be_missing)
 
 
-def verdict(run: Run) -> str:
+def verdict(run: ParityRun) -> str:
     """The result in a sentence."""
     ours = [each for _, each in run.verdicts()]
-    of = f"{_count(len(run.rows), 'case')} on {', '.join(run.frameworks)}"
+    of = f"{_count(len(run.cases), 'case')} on {', '.join(run.frameworks)}"
     if run.exit_code == 0 and run.differs:
         return f"PASS: {of}: {'; '.join(_failed(run))}: as in the baseline, and no worse."
     if run.exit_code == 0:
@@ -158,7 +160,7 @@ def verdict(run: Run) -> str:
         known = sum(len(shown.cases) for shown in run.known)
         parts = [f"{equal} results of ours are exact"]
         parts += [f"{within} are within the contract"] if within else []
-        told = sum(cell.judgement == "different" for row in run.rows for cell in row.cells.values())
+        told = sum(cell.judgement == "different" for row in run.cases for cell in row.frameworks.values())
         if known or told:
             said = "told, since the suite has no list of known ones" if told else "all known"
             parts.append(f"{_count(known + told, 'difference')} of the frameworks' own functions, {said}")
@@ -168,16 +170,20 @@ def verdict(run: Run) -> str:
     return f"FAIL: {of}: {'; '.join(_failed(run)) or 'nothing was compared'}."
 
 
-def _failed(run: Run) -> Iterator[str]:
+def _failed(run: ParityRun) -> Iterator[str]:
     """What is wrong, counted."""
     ours = [each for _, each in run.verdicts()]
-    cells = [cell for row in run.rows for cell in row.cells.values()]
+    cells = [cell for row in run.cases for cell in row.frameworks.values()]
     every = [*run.verdicts(), *run.failures()]
     lost = sorted({name for name, each in every if each.kind != "different" and _is_wrong(run, name, each)})
     without = sum(each.kind != "different" and _is_wrong(run, name, each) for name, each in every)
     found = (
         (sum(each.kind == "different" for each in ours), "wrong result", f"of ours, of {len(ours)}"),
-        (sum(bool(row.apart) for row in run.rows), "case", "where frameworks differ from each other on the host path"),
+        (
+            sum(bool(row.differing_stages) for row in run.cases),
+            "case",
+            "where frameworks differ from each other on the host path",
+        ),
         (sum(bool(cell.problem) for cell in cells), "result", "of the frameworks' own functions not as listed"),
         (sum(bool(shown.problem) for shown in run.known), "known difference", "not true"),
         (without, "result", f"missing ({', '.join(lost)})"),
@@ -192,7 +198,7 @@ def _count(number: int, what: str) -> str:
 # -- JSON
 
 
-def _cell_data(run: Run, case: Case, framework: str, cell: Cell) -> dict[str, Any]:
+def _cell_data(run: ParityRun, case: Case, framework: str, cell: FrameworkResult) -> dict[str, Any]:
     data: dict[str, Any] = {}
 
     def common(mode: str, kind: str | None, detail: str) -> dict[str, Any]:
@@ -224,7 +230,7 @@ def _cell_data(run: Run, case: Case, framework: str, cell: Cell) -> dict[str, An
     return data
 
 
-def _details_data(details: Details | None) -> dict[str, Any] | None:
+def _details_data(details: WorstElement | None) -> dict[str, Any] | None:
     if details is None:
         return None
     return {

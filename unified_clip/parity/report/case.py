@@ -5,9 +5,9 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
-from ..engine import Cell, Row, Run
 from ..known.entries import KINDS
 from ..modes import NATIVE, OURS
+from ..results import CaseResult, FrameworkResult, ParityRun
 
 
 def command(suite: str, case: str, framework: str) -> str:
@@ -20,22 +20,22 @@ def command(suite: str, case: str, framework: str) -> str:
     return f"unified-clip parity {where}--case {shlex.quote(case)} --frameworks {framework}"
 
 
-def lines(run: Run) -> Iterator[str]:
+def lines(run: ParityRun) -> Iterator[str]:
     """Yield what to print about each case of a run."""
-    for row in run.rows:
+    for row in run.cases:
         yield row.case.name
-        if row.apart:
-            yield f"  frameworks differ from each other on the host path: {', '.join(row.apart)}"
-        for framework, cell in row.cells.items():
+        if row.differing_stages:
+            yield f"  frameworks differ from each other on the host path: {', '.join(row.differing_stages)}"
+        for framework, cell in row.frameworks.items():
             for mode in (*OURS, NATIVE):
                 if result := _result(run, row, framework, mode):
                     yield f"  {framework}, {OURS.get(mode, 'its own function')}: {result}"
                     yield from (f"    {line}" for line in _numbers(cell, mode))
 
 
-def _result(run: Run, row: Row, framework: str, mode: str) -> str:
+def _result(run: ParityRun, row: CaseResult, framework: str, mode: str) -> str:
     """Return a verdict with its detail and its cause; '' if the case was not run in this mode."""
-    cell = row.cells[framework]
+    cell = row.frameworks[framework]
     verdict = cell.failure if mode == NATIVE else cell.verdicts.get(mode)
     if verdict:
         return ": ".join(filter(None, (verdict.kind, verdict.detail)))
@@ -48,6 +48,6 @@ def _result(run: Run, row: Row, framework: str, mode: str) -> str:
     return ": ".join(filter(None, (native.function, cell.judgement, *details, *reasons)))
 
 
-def _numbers(cell: Cell, mode: str) -> list[str]:
+def _numbers(cell: FrameworkResult, mode: str) -> list[str]:
     """Return the numbers where a result is furthest from the exact one; [] if there are none to compare."""
     return str(cell.details[mode]).splitlines() if mode in cell.details else []

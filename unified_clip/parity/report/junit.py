@@ -8,22 +8,24 @@ from collections.abc import Callable
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from ..._display import safe
-from ..engine import Cell, Run
 from ..modes import NATIVE, OURS
+from ..results import FrameworkResult, ParityRun
 from . import baseline
 
 
-def as_xml(run: Run) -> bytes:
+def as_xml(run: ParityRun) -> bytes:
     root = Element("testsuites", name="parity")
     for framework in run.frameworks:
         for path, title in OURS.items():
             _suite(root, run, framework, path, title, lambda cell, path=path: path in cell.verdicts)  # type: ignore[misc]
         _suite(root, run, framework, NATIVE, "its own functions", lambda cell: bool(cell.judgement or cell.failure))
     between = SubElement(root, "testsuite", name="between frameworks, host path")
-    for row in run.rows:
+    for row in run.cases:
         case = _case(between, row.case.name, "between")
-        if row.apart:
-            _fail(case, run, ("", "between frameworks", row.case.name), f"other bits: {', '.join(row.apart)}")
+        if row.differing_stages:
+            _fail(
+                case, run, ("", "between frameworks", row.case.name), f"other bits: {', '.join(row.differing_stages)}"
+            )
     known = SubElement(root, "testsuite", name="known differences")
     for shown in run.known:
         entry = shown.known
@@ -46,11 +48,13 @@ def as_xml(run: Run) -> bytes:
     return text + b"\n"
 
 
-def _suite(root: Element, run: Run, framework: str, mode: str, title: str, holds: Callable[[Cell], bool]) -> None:
+def _suite(
+    root: Element, run: ParityRun, framework: str, mode: str, title: str, holds: Callable[[FrameworkResult], bool]
+) -> None:
     """The cases that a framework has in a mode."""
     suite = SubElement(root, "testsuite", name=f"{framework}, {title}")
-    for row in run.rows:
-        cell = row.cells.get(framework)
+    for row in run.cases:
+        cell = row.frameworks.get(framework)
         if cell is None or not holds(cell):
             continue
         case = _case(suite, row.case.name, f"{framework}.{mode}", cell.seconds.get(mode, 0.0))
@@ -70,7 +74,7 @@ def _case(suite: Element, name: str, group: str, seconds: float = 0.0) -> Elemen
     return SubElement(suite, "testcase", classname=group, name=name, time=f"{seconds:.3f}")
 
 
-def _fail(case: Element, run: Run, key: baseline.Key, message: str, numbers: str = "") -> None:
+def _fail(case: Element, run: ParityRun, key: baseline.Key, message: str, numbers: str = "") -> None:
     """A difference that should not be; one that a baseline excuses is skipped, as the exit status passes over it."""
     if run.changes is None or any(change.worse and change.is_about(key) for change in run.changes):
         _mark(case, "failure", "different", message, numbers)
@@ -91,7 +95,7 @@ def _make_safe(root: Element) -> None:
         element.text = safe(element.text, keep="\n")
 
 
-def _count(suite: Element, run: Run) -> None:
+def _count(suite: Element, run: ParityRun) -> None:
     suite.set("tests", str(len(suite)))
     for attribute, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
         suite.set(attribute, str(sum(case.find(tag) is not None for case in suite)))

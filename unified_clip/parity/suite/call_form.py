@@ -28,7 +28,7 @@ STRUCTURES = {
 
 
 @dataclass(frozen=True)
-class Manner:
+class CallForm:
     """How a call is made. Lists have an entry for each gradient of the case."""
 
     container: str = "list"
@@ -58,7 +58,7 @@ class Manner:
     """In-place names are given the gradients where they take parameters."""
 
     @classmethod
-    def read(cls, table: Mapping[str, Any]) -> Manner:
+    def read(cls, table: Mapping[str, Any]) -> CallForm:
         """From a suite or a job file, which have lists."""
         entries: dict[str, Any] = {
             key: tuple(value) if isinstance(value, list) else value for key, value in table.items()
@@ -78,7 +78,7 @@ class Manner:
         return [items[index] for index in self.listed] if self.listed else list(items)
 
     def describe(self) -> str:
-        """For a case's name; '' for the plain manner."""
+        """For a case's name; '' for the plain call_form."""
         parts = []
         for each in fields(self):
             value = getattr(self, each.name)
@@ -91,7 +91,7 @@ class Manner:
         return "".join(f", {part}" for part in parts)
 
 
-PLAIN = Manner()
+PLAIN = CallForm()
 
 
 def _listing(name: str, values: Sequence[Any]) -> str:

@@ -18,7 +18,7 @@
     configs = ["../clip.toml"]   clip configurations, relative to this file: see `configured`
 
 An entry of `cases` stands for every one of its calls on every one of its lists of gradients; lists may be named in
-any of the suite's files. It may have, beside the fields of `manner.Manner`,
+any of the suite's files. It may have, beside the fields of `call_form.Manner`,
 
     dtypes = ["float16"]         repeat it with all gradients rounded to each of these
     frameworks = ["torch"]       only these
@@ -41,7 +41,7 @@ from typing import Any
 
 from ...tensors.types import Gradient, Sparse
 from . import from_config
-from .call_form import PLAIN, Manner
+from .call_form import PLAIN, CallForm
 from .gradients import as_dtype
 from .gradients import read as read_list
 from .public_calls import CALLS, Call
@@ -60,7 +60,7 @@ class Case:
     gradients: Sequence[Gradient]
     call_name: str
     arguments: Mapping[str, Any]
-    manner: Manner = PLAIN
+    call_form: CallForm = PLAIN
     names: Sequence[str] = ()
     """What each gradient is called."""
 
@@ -87,7 +87,7 @@ class Case:
         """
         call, arguments = self.call, self.arguments
         special = {"axes", "use_norm", "total_norm", "error_if_nonfinite"} & arguments.keys()
-        if special or self.raises or self.manner != PLAIN:
+        if special or self.raises or self.call_form != PLAIN:
             return None
         if call.by_value:
             low, high = call.bounds(arguments)
@@ -104,9 +104,9 @@ class Case:
 
         `left_out`: see `_is_any`; `long` lists of gradients are what a compiler may need minutes for.
         """
-        manner = self.manner
+        call_form = self.call_form
         needs_value = self.raises or self.call.style in ("class", "class in place", "hook")
-        unknown = self._shares_memory or (manner.tensor_arguments and needs_value)
+        unknown = self._shares_memory or (call_form.tensor_arguments and needs_value)
         told = self.warns or "error_if_nonfinite" in self.arguments
         return not (unknown or told or self._is_any(left_out))
 
@@ -117,7 +117,7 @@ class Case:
 
     @property
     def _shares_memory(self) -> bool:
-        return self.manner.expanded or self.manner.overlapping
+        return self.call_form.expanded or self.call_form.overlapping
 
     def _is_any(self, kinds: Sequence[str]) -> bool:
         """Of `sparse`, `in place`, `raises`, `groups`, `hook`, and `long` lists of gradients."""
@@ -125,7 +125,7 @@ class Case:
             "sparse": any(isinstance(gradient, Sparse) for gradient in self.gradients),
             "in place": self.call.in_place,
             "raises": bool(self.raises),
-            "groups": bool(self.manner.groups),
+            "groups": bool(self.call_form.groups),
             "hook": self.call.style == "hook",
             "long": len(self.gradients) > LONG,
         }
@@ -173,7 +173,7 @@ def _cases(
     expected = table.model_dump(
         include={"frameworks", "modes", "raises", "warns", "update", "subnormal"}, exclude_unset=True
     )
-    manner = Manner.read(table.model_dump(include={each.name for each in dataclasses.fields(Manner)}))
+    call_form = CallForm.read(table.model_dump(include={each.name for each in dataclasses.fields(CallForm)}))
     for name in table.gradients:
         if name not in lists:
             raise SuiteError(f"{place}: there are no gradients named {name!r}; there are {', '.join(lists)}")
@@ -187,8 +187,8 @@ def _cases(
             for call_name, arguments in calls:
                 written = ", ".join(f"{key}={value}" for key, value in arguments.items())
                 raises = f", raises {table.raises}" if table.raises else ""
-                full_name = f"{title}: {call_name}({written}){manner.describe()}{raises}"
-                yield Case(full_name, title, gradients, call_name, arguments, manner, list(lists[name]), **expected)
+                full_name = f"{title}: {call_name}({written}){call_form.describe()}{raises}"
+                yield Case(full_name, title, gradients, call_name, arguments, call_form, list(lists[name]), **expected)
 
 
 def _from_rules(table: CasesTable, place: str) -> Iterator[dict[str, Any]]:
@@ -243,29 +243,35 @@ def _check(case: Case, place: str) -> None:
 
 
 def _unfit(case: Case) -> Iterator[tuple[bool, str]]:
-    call, manner, count = case.call, case.manner, len(case.gradients)
+    call, form, count = case.call, case.call_form, len(case.gradients)
     dtypes = {gradient.dtype for gradient in case.gradients if gradient is not None}
-    yield case.manner.container in ("nested", "tensor") and not count, "this container needs gradients"
-    yield case.manner.container == "tensor" and count != 1, "the container tensor holds one gradient"
+    yield case.call_form.container in ("nested", "tensor") and not count, "this container needs gradients"
+    yield case.call_form.container == "tensor" and count != 1, "the container tensor holds one gradient"
     contained = call.in_place or call.style in ("list", "measure")
-    yield manner.container != "list" and not contained, "its gradients are not passed in a container"
-    for key, values in (("need_clip", manner.need_clip), ("groups", manner.groups)):
+    yield form.container != "list" and not contained, "its gradients are not passed in a container"
+    for key, values in (("need_clip", form.need_clip), ("groups", form.groups)):
         yield bool(values) and len(values) != count, f"{key} has {len(values)} entries for {count} gradients"
-    yield bool(manner.groups) and call.style != "settings", "groups are for append_gradient_clip_ops"
+    yield bool(form.groups) and call.style != "settings", "groups are for append_gradient_clip_ops"
     on_parameters = bool(case.frameworks) and set(case.frameworks) <= {"torch", "paddle"}
-    heeds = call.style in ("class", "class in place", "settings") or (call.in_place and on_parameters)
-    yield bool(manner.need_clip) and not heeds, "need_clip is for classes, and in place for frameworks = torch, paddle"
-    listed = set(manner.listed)
+    takes_need_clip = call.style in ("class", "class in place", "settings") or (call.in_place and on_parameters)
+    yield (
+        bool(form.need_clip) and not takes_need_clip,
+        "need_clip is for classes, and in place for frameworks = torch, paddle",
+    )
+    listed = set(form.listed)
     yield (
         bool(listed) and (not call.in_place or listed != set(range(count))),
         ("listed is for names in place, and has every gradient's number"),
     )
-    yield manner.gradients_for_parameters and call.style != "in place", "gradients_for_parameters is for names in place"
-    shared = manner.expanded or manner.overlapping
+    yield (
+        form.gradients_for_parameters and call.style != "in place",
+        "gradients_for_parameters is for names in place",
+    )
+    shared = form.expanded or form.overlapping
     yield shared and not case.raises, "expanded and overlapping memory is refused: say what it raises"
     numbers = not {"norm_type", "axes", "error_if_nonfinite"} & case.arguments.keys()
     yield (
-        manner.tensor_arguments and not (dtypes <= {"float32"} and numbers),
+        form.tensor_arguments and not (dtypes <= {"float32"} and numbers),
         ("tensor_arguments are float32, for thresholds of float32 gradients alone"),
     )
     yield case.update and not dtypes <= {"float32", "float64"}, "update is for float32 and float64"

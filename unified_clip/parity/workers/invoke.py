@@ -13,13 +13,13 @@ import numpy as np
 from ...tensors import types
 from ...tensors.arithmetic import nearest_float
 from ...tensors.types import Dense, Gradient, Sparse, densify, encode
-from ..adapters.base import Adapter, Invocation, Native
-from ..suite.call_form import Manner, leaves, structure
+from ..adapters.base import Adapter, Invocation, NativeResult
+from ..suite.call_form import CallForm, leaves, structure
 from ..suite.public_calls import CALLS
 
 
 @dataclass(eq=False)
-class Result:
+class CallResult:
     """What came of a call."""
 
     norm: Any = None
@@ -43,26 +43,26 @@ class Result:
 
 def make(adapter: Adapter, case: Mapping[str, Any], gradients: Sequence[Gradient]) -> Invocation:
     """An invocation from a case as the job file has it."""
-    manner = Manner.read(case["manner"])
+    call_form = CallForm.read(case["call_form"])
     given = adapter.make_all(gradients)
-    if manner.transposed:
+    if call_form.transposed:
         given = [tensor if tensor is None else adapter.transposed(tensor) for tensor in given]
-    if manner.expanded:
+    if call_form.expanded:
         given = [tensor if tensor is None else adapter.expanded(tensor) for tensor in given]
-    if manner.overlapping:
+    if call_form.overlapping:
         given = adapter.overlapping(given)
     arguments = case["arguments"]
-    if manner.tensor_arguments:
+    if call_form.tensor_arguments:
         arguments = {key: adapter.dense(_float32(value)) for key, value in arguments.items()}
-    return Invocation(adapter, CALLS[case["call"]], manner, arguments, given)
+    return Invocation(adapter, CALLS[case["call"]], call_form, arguments, given)
 
 
-def ours(invocation: Invocation, function: Callable[..., Any], settings: Any) -> Result:
+def call_unified_clip(invocation: Invocation, function: Callable[..., Any], settings: Any) -> CallResult:
     """Our function, from the namespace `settings`."""
     return observe(lambda: STYLES[invocation.call.style](invocation, function, settings))
 
 
-def look_at(invocation: Invocation, result: Result, given: Sequence[Gradient]) -> None:
+def record_effects(invocation: Invocation, result: CallResult, given: Sequence[Gradient]) -> None:
     """Note what a call of ours did to tensors; `given` are the gradients as the case has them."""
     result.fault = _fault(invocation, result, given)
     if result.returned is not None:
@@ -73,20 +73,20 @@ def look_at(invocation: Invocation, result: Result, given: Sequence[Gradient]) -
         ]
 
 
-def native(invocation: Invocation) -> Result:
+def call_native(invocation: Invocation) -> CallResult:
     """The framework's own function; a result without a name where it has none, or it must not be called."""
 
-    def call() -> Result:
+    def call() -> CallResult:
         adapter = invocation.adapter
-        found: Native | None = adapter.native(invocation) if adapter.has_native(invocation) else None
-        return Result() if found is None else Result(found.norm, found.tensors)
+        found: NativeResult | None = adapter.native(invocation) if adapter.has_native(invocation) else None
+        return CallResult() if found is None else CallResult(found.norm, found.tensors)
 
     result = observe(call)
     result.name = invocation.native
     return result
 
 
-def _fault(run: Invocation, result: Result, given: Sequence[Gradient]) -> str:
+def _fault(run: Invocation, result: CallResult, given: Sequence[Gradient]) -> str:
     """What is wrong with the tensors, but for the numbers: '' if nothing."""
     if result.raised or not run.call.in_place:
         found = run.now() if run.call.in_place else run.made
@@ -116,7 +116,7 @@ def _read(run: Invocation, tensor: Any) -> Gradient:
     return None if tensor is None else run.adapter.read(tensor)
 
 
-def observe(call: Callable[[], Result]) -> Result:
+def observe(call: Callable[[], CallResult]) -> CallResult:
     """What a call gave, or what it raised, and whether it warned."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -124,7 +124,7 @@ def observe(call: Callable[[], Result]) -> Result:
             result = call()
         except Exception as error:
             names = [kind.__name__ for kind in type(error).__mro__]
-            result = Result(raised=names, message=_first_line(error))
+            result = CallResult(raised=names, message=_first_line(error))
     result.warned = any(warning.category.__name__ == "ClipWarning" for warning in caught)
     return result
 
@@ -142,53 +142,53 @@ def _float32(value: Any) -> Dense:
 # -- how the names are called
 
 
-def _in_place(run: Invocation, function: Callable[..., Any], settings: Any) -> Result:
+def _in_place(run: Invocation, function: Callable[..., Any], settings: Any) -> CallResult:
     norm = function(run.given_in_place, **run.arguments)
-    return Result(norm, run.now())
+    return CallResult(norm, run.now())
 
 
-def _list(run: Invocation, function: Callable[..., Any], settings: Any) -> Result:
+def _list(run: Invocation, function: Callable[..., Any], settings: Any) -> CallResult:
     clipped, norm = function(run.given, **run.arguments)
-    return Result(norm, list(leaves(clipped)), returned=clipped)
+    return CallResult(norm, list(leaves(clipped)), returned=clipped)
 
 
-def _each(run: Invocation, function: Callable[..., Any], settings: Any) -> Result:
-    return Result(None, [None if tensor is None else function(tensor, **run.arguments) for tensor in run.made])
+def _each(run: Invocation, function: Callable[..., Any], settings: Any) -> CallResult:
+    return CallResult(None, [None if tensor is None else function(tensor, **run.arguments) for tensor in run.made])
 
 
-def _measure(run: Invocation, function: Callable[..., Any], settings: Any) -> Result:
-    return Result(function(run.given, **run.arguments))
+def _measure(run: Invocation, function: Callable[..., Any], settings: Any) -> CallResult:
+    return CallResult(function(run.given, **run.arguments))
 
 
-def _class(run: Invocation, function: Callable[..., Any], settings: Any) -> Result:
+def _class(run: Invocation, function: Callable[..., Any], settings: Any) -> CallResult:
     pairs = function(**run.arguments, need_clip=run.need_clip)(run.pairs)
-    return Result(None, [gradient for _, gradient in pairs])
+    return CallResult(None, [gradient for _, gradient in pairs])
 
 
-def _class_in_place(run: Invocation, function: Callable[..., Any], settings: Any) -> Result:
+def _class_in_place(run: Invocation, function: Callable[..., Any], settings: Any) -> CallResult:
     norm = function(**run.arguments, need_clip=run.need_clip).clip_(run.given_in_place)
-    return Result(norm, run.now())
+    return CallResult(norm, run.now())
 
 
-def _settings(run: Invocation, function: Callable[..., Any], settings: Any) -> Result:
+def _settings(run: Invocation, function: Callable[..., Any], settings: Any) -> CallResult:
     """Clips set for the parameters of each group, or, where there are no groups, the default."""
-    groups = run.manner.groups
+    groups = run.call_form.groups
     for name in sorted(set(groups)) or ["default_group"]:
         clip = settings.GradientClipByGlobalNorm(**run.arguments, group_name=name, need_clip=run.need_clip)
         members = [parameter for parameter, group in zip(run.parameters, groups, strict=False) if group == name]
         settings.set_gradient_clip(clip, param_list=members or None)
     try:
-        return Result(None, [gradient for _, gradient in function(run.pairs)])
+        return CallResult(None, [gradient for _, gradient in function(run.pairs)])
     finally:
         settings.set_gradient_clip(None)
 
 
-def _hook(run: Invocation, function: Callable[..., Any], settings: Any) -> Result:
+def _hook(run: Invocation, function: Callable[..., Any], settings: Any) -> CallResult:
     clip = function(**run.arguments)
-    return Result(None, [None if tensor is None else clip(tensor) for tensor in run.made])
+    return CallResult(None, [None if tensor is None else clip(tensor) for tensor in run.made])
 
 
-STYLES: dict[str, Callable[[Invocation, Callable[..., Any], Any], Result]] = {
+STYLES: dict[str, Callable[[Invocation, Callable[..., Any], Any], CallResult]] = {
     "in place": _in_place,
     "list": _list,
     "each": _each,

@@ -24,7 +24,7 @@ from ...tensors import types
 from ...tensors.files import safetensors
 from ...tensors.files.memmap import place_of
 from ...tensors.types import Dense, UnreadableError, densify
-from ..outcome import Failure, Outcome
+from ..outcome import CallOutcome, Failure
 from ..suite.cases import Case
 from .printed import Printed
 
@@ -43,19 +43,19 @@ STOP = threading.Event()
 """Set to end all workers, and not start them again."""
 
 
-class Run(NamedTuple):
+class WorkItem(NamedTuple):
     """One case in one mode."""
 
     mode: str
     case: Case
 
 
-Take = Callable[[Run, "Outcome | Failure"], Any]
-"""Makes of what came of a run what is kept of it."""
+OnResult = Callable[[WorkItem, CallOutcome | Failure], Any]
+"""Called with each outcome. `WorkerResults` keeps what it returns."""
 
 
 @dataclass(eq=False)
-class Found:
+class WorkerResults:
     """What came of one worker."""
 
     results: dict[tuple[str, str], Any] = field(default_factory=dict)
@@ -74,16 +74,16 @@ def command(framework: str, python: str = sys.executable) -> list[str]:
 
 def run(
     worker: Sequence[str],
-    runs: Sequence[Run],
+    runs: Sequence[WorkItem],
     timeout: float,
-    take: Take = lambda run, outcome: outcome,
+    take: OnResult = lambda run, outcome: outcome,
     progress: Callable[[int], Any] = lambda count: None,
-) -> Found:
+) -> WorkerResults:
     """All runs on one framework. `timeout`: seconds without a new result; `progress` is told of each batch of them.
 
     Results are taken, and their files deleted, while the worker goes on: all of them may be more than a disk holds.
     """
-    found = Found()
+    found = WorkerResults()
     remaining = dict(enumerate(runs))
     starts = 0
     while remaining:
@@ -99,17 +99,17 @@ def run(
     return found
 
 
-def _keep(found: Found, run: Run, outcome: Outcome | Failure, take: Take) -> None:
+def _keep(found: WorkerResults, run: WorkItem, outcome: CallOutcome | Failure, take: OnResult) -> None:
     found.results[run.mode, run.case.name] = take(run, outcome)
 
 
 def _start(
     worker: Sequence[str],
-    remaining: dict[int, Run],
+    remaining: dict[int, WorkItem],
     timeout: float,
-    take: Take,
+    take: OnResult,
     progress: Callable[[int], Any],
-    found: Found,
+    found: WorkerResults,
 ) -> tuple[Failure | None, bool]:
     """Start a worker once; move what it finished from `remaining` to `found`. How it failed; whether it got going."""
     with tempfile.TemporaryDirectory(prefix="unified_clip_parity_") as directory:
@@ -119,7 +119,7 @@ def _start(
         write_job(job, remaining)
 
         def collect() -> bool:
-            """Take what there is; whether there was anything."""
+            """OnResult what there is; whether there was anything."""
             names = _names(out)
             numbers = [number for number in remaining if f"{number}.json" in names]
             for number in numbers:
@@ -146,7 +146,7 @@ def _names(directory: Path) -> set[str]:
         return set()
 
 
-def write_job(job: Path, runs: Mapping[int, Run]) -> None:
+def write_job(job: Path, runs: Mapping[int, WorkItem]) -> None:
     """What the worker reads: runs by their numbers; cases and lists of gradients that they share are stored once.
 
     Gradients that lie in a file are not copied: the worker maps them too.
@@ -166,7 +166,7 @@ def write_job(job: Path, runs: Mapping[int, Run]) -> None:
         cases[case.name] = {
             "call": case.call_name,
             "arguments": case.arguments,
-            "manner": dataclasses.asdict(case.manner),
+            "call_form": dataclasses.asdict(case.call_form),
             "update": case.update,
             "raises": bool(case.raises),
             "gradients": case.gradients_name,
@@ -221,8 +221,8 @@ def _wait(process: subprocess.Popen[bytes], timeout: float, collect: Callable[[]
             return code
 
 
-def _read_start(out: Path, found: Found) -> Failure | None:
-    """Take the versions; a failure if the framework is missing."""
+def _read_start(out: Path, found: WorkerResults) -> Failure | None:
+    """OnResult the versions; a failure if the framework is missing."""
     path = out / "worker.json"
     if not path.exists():
         return None
@@ -236,7 +236,7 @@ def _read_start(out: Path, found: Found) -> Failure | None:
     return None
 
 
-def _read_result(out: Path, number: int) -> Outcome | Failure:
+def _read_result(out: Path, number: int) -> CallOutcome | Failure:
     try:
         data = json.loads((out / f"{number}.json").read_text(encoding="utf-8"))
         if "unreadable" in data:
@@ -248,7 +248,7 @@ def _read_result(out: Path, number: int) -> Outcome | Failure:
             for part in ("norm", "gradients", "update")
             if part in data
         }
-        outcome = Outcome(parts.get("norm", [None])[0], parts.get("gradients"), parts.get("update"), **data)
+        outcome = CallOutcome(parts.get("norm", [None])[0], parts.get("gradients"), parts.get("update"), **data)
         if not isinstance(outcome.raised, list):
             raise TypeError("raised is no list")
         return Failure("out of memory", outcome.message) if OUT_OF_MEMORY.search(outcome.message) else outcome

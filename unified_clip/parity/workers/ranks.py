@@ -36,7 +36,7 @@ def process_group(framework: str, adapter: Adapter, mode: str, rank: int, meetin
 
 
 def _another(mode: str, rank: int) -> subprocess.Popen[bytes]:
-    """This process once more. It does not outlive this one: see `worker.end_when_left_alone`."""
+    """This process once more. It does not outlive this one: see `worker.exit_when_orphaned`."""
     own = sys.orig_argv[1:]
     return subprocess.Popen([sys.executable, *own, "--mode", mode, "--rank", str(rank)], stdin=subprocess.DEVNULL)
 
@@ -55,7 +55,7 @@ def compare(adapter: Adapter, told: Mapping[str, Any], found: Mapping[str, Dense
 
 def _told(adapter: Adapter, come_to: str, own: str) -> list[str]:
     """What each process tells, where all have come to the same."""
-    places, everywhere = zip(*map(json.loads, adapter.everywhere(json.dumps([come_to, own]))), strict=True)
+    places, everywhere = zip(*map(json.loads, adapter.all_gather_text(json.dumps([come_to, own]))), strict=True)
     if len(set(places)) > 1:
         said = ", ".join(f"rank {rank} came to {place}" for rank, place in enumerate(places))
         raise SystemExit(f"the processes are no longer in step: {said}")

@@ -35,7 +35,7 @@ from ...tensors.types import Dense, Gradient, encode
 from ..adapters.base import Adapter
 from ..modes import DEVICE, EXACT, HOST, IN_GRAPHS, NATIVE, OURS, PROCESSES
 from . import graph_calls, invoke, ranks
-from .invoke import Result
+from .invoke import CallResult
 
 PATHS = {DEVICE: "framework"}
 """UNIFIED_CLIP_PATH, by mode, where it is set."""
@@ -63,7 +63,7 @@ def main() -> None:
     parser.add_argument("--rank", type=int, default=0)
     options = parser.parse_args()
     _workers.tell_where_on_request()
-    threading.Thread(target=end_when_left_alone, daemon=True).start()
+    threading.Thread(target=exit_when_orphaned, daemon=True).start()
     warnings.simplefilter("ignore")
     try:
         adapter: Adapter = importlib.import_module(f"unified_clip.parity.adapters.{options.framework}").Framework()
@@ -83,7 +83,7 @@ def main() -> None:
     run(options.framework, adapter, namespace, ops, job, stored, options.out, options.rank)
 
 
-def end_when_left_alone() -> None:
+def exit_when_orphaned() -> None:
     """Where whoever started this worker was killed, nobody else would end it if it hangs, nor take what it leaves."""
     while os.getppid() == STARTED_BY:
         time.sleep(LOOK_EVERY)
@@ -99,7 +99,7 @@ def check_path(adapter: Adapter, ops: Ops, mode: str) -> None:
         return given
 
     if mode in IN_GRAPHS:
-        adapter.staged(mode, look, [plain])
+        adapter.run_in_graph(mode, look, [plain])
     elif mode in (HOST, DEVICE):
         look([plain])
     elif mode in PROCESSES:
@@ -206,13 +206,13 @@ def _run_cases(adapter: Adapter, namespace: Any, mode: str, cases: Sequence[Job]
     elif mode in IN_GRAPHS:
         results = graph_calls.call_all(mode, calls, namespace)
     elif mode == NATIVE:
-        results = [invoke.native(invocation) for invocation, _ in calls]
+        results = [invoke.call_native(invocation) for invocation, _ in calls]
     else:
-        results = [invoke.ours(invocation, function, namespace) for invocation, function in calls]
+        results = [invoke.call_unified_clip(invocation, function, namespace) for invocation, function in calls]
     for (invocation, _), (case, gradients), result in zip(calls, cases, results, strict=True):
         ranks.check_in_step(adapter, "".join(result.raised[:1]) or "an end")
         if mode != NATIVE:
-            invoke.look_at(invocation, result, gradients)
+            invoke.record_effects(invocation, result, gradients)
         if case["update"] and result.gradients is not None:
             result.update = adapter.sgd(result.gradients)
         packed, found = pack(adapter, result)
@@ -236,7 +236,7 @@ def batches(
         yield from (chosen[start : start + size] for start in range(0, len(chosen), size))
 
 
-def pack(adapter: Adapter, result: Result) -> Packed:
+def pack(adapter: Adapter, result: CallResult) -> Packed:
     """A result as JSON and tensors."""
     told = ("name", "structure", "warned", "raised", "message", "fault", "same_objects")
     packed: dict[str, Any] = {key: getattr(result, key) for key in told}
