@@ -35,10 +35,10 @@ def add_parsers(commands: Any) -> None:
 
 def _import(options: argparse.Namespace) -> int:
     from ..errors import ConfigError
-    from .formats import convert
+    from .clip_config import ClipConfig
 
     try:
-        config = convert.read(options.file, options.format)
+        config = ClipConfig.import_from(options.file, options.format)
         _say(config)
         if options.out and options.out.exists() and options.out.samefile(options.file):
             raise ConfigError(f"{options.out} is the file to import; name another with --out")
@@ -55,11 +55,12 @@ def _import(options: argparse.Namespace) -> int:
 
 def _export(options: argparse.Namespace) -> int:
     from ..errors import ConfigError
+    from .clip_config import ClipConfig
     from .formats import convert
     from .schema import DEFAULT_FAMILY, FAMILIES
 
     try:
-        config = convert.read(options.clip)
+        config = ClipConfig.import_from(options.clip)
         text = convert.write(config, options.to)
     except ConfigError as error:
         return _refuse(str(error))

@@ -13,11 +13,9 @@ from pydantic import PrivateAttr, ValidationError
 from .._core import classes
 from .._core.ops import Tensor
 from .._core.shards import Across
-from ..errors import ConfigError
 from . import documents, loading
 from .clipper import Clipper, Reporting
 from .documents import Document
-from .formats import from_optimizer
 from .schema import Settings
 from .validation import first_error
 
@@ -92,12 +90,9 @@ class ClipConfig(Reporting, Settings):
             ConfigError: It cannot be read, or something in it is wrong: file, line, key and what to do. For a trainer's
                 own file the error names the command that imports it.
         """
-        try:
-            return cls._of(loading.checked(documents.read(path)))
-        except ConfigError:
-            if advice := _convert().import_advice(Path(path)):
-                raise ConfigError(advice) from None
-            raise
+        from .formats import convert
+
+        return cls._of(convert.read_own(path))
 
     @classmethod
     def loads(cls, text: str, kind: str = "toml") -> Self:
@@ -119,6 +114,8 @@ class ClipConfig(Reporting, Settings):
 
         Source: none, it is our own; docs/formats.md has an example.
         """
+        from .formats import from_optimizer
+
         return cls._of(from_optimizer.data(optimizer))
 
     @classmethod
@@ -147,7 +144,9 @@ class ClipConfig(Reporting, Settings):
         Raises:
             ConfigError: It cannot be read, its format is not known, or it says what cannot be imported.
         """
-        return cls._of(_convert().read(path, from_).data())
+        from .formats import convert
+
+        return cls._of(convert.read(path, from_))
 
     def export_to(self, name: str, version: str | None = None) -> str:
         """The text that says the same in a trainer's own format, to be put into its configuration.
@@ -160,8 +159,9 @@ class ClipConfig(Reporting, Settings):
             NotRepresentableError: The format does not support it; the message names what, and the remedy.
             ConfigError: There is no such format.
         """
-        text: str = _convert().write(self, name, version)
-        return text
+        from .formats import convert
+
+        return convert.write(self, name, version)
 
     # -- on any framework
 
@@ -271,11 +271,6 @@ class ClipConfig(Reporting, Settings):
                 whole updates (as after `pmean`), or names of axes along which devices have parts; see docs/jax.md.
         """
         return _integration("optax_transforms").transformation(self, optimizer, process_group)
-
-
-def _convert() -> Any:
-    """The module for trainers' own formats, which imports this one."""
-    return importlib.import_module("unified_clip.config.formats.convert")
 
 
 def _integration(module: str) -> Any:

@@ -117,6 +117,6 @@ def test_a_file_that_did_not_change_does_not_count_as_written(tmp_path: Path) ->
 def test_an_interrupt_of_any_command_is_no_traceback(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("unified_clip.config.formats.convert.read", interrupt)
+    monkeypatch.setattr("unified_clip.ClipConfig.import_from", interrupt)
     assert cli.main(["explain", str(tmp_path / "clip.toml")]) == 130
     assert capsys.readouterr() == ("", "unified-clip: interrupted\n")

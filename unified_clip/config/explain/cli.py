@@ -41,7 +41,7 @@ def add_parser(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """What the command does; the exit status."""
-    from ..formats import convert
+    from ..clip_config import ClipConfig
     from . import compare
 
     try:
@@ -50,13 +50,13 @@ def run(options: argparse.Namespace) -> int:
             raise ConfigError(problem)
         if options.step < 0:
             raise ConfigError(f"--step is {options.step}; steps are counted from 0")
-        a = convert.read(options.a, options.from_a)
+        a = ClipConfig.import_from(options.a, options.from_a)
         gradients = _gradients(options.gradients)
         if options.b is None:
             one = compare.explain(a, options.a.name, gradients, options.step)
             _print(one, options.json)
             return 0
-        b = convert.read(options.b, options.from_b)
+        b = ClipConfig.import_from(options.b, options.from_b)
         names = _names(options.a, options.b)
         _print(compare.compare(a, b, names, gradients, options.step), options.json)
     except (ConfigError, TypeError, ValueError) as error:

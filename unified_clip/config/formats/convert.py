@@ -1,16 +1,16 @@
-"""From trainers' own configurations to ours, and back."""
+"""Convert configurations from and to the formats of trainers."""
 
 from __future__ import annotations
 
 import os
 import shlex
 from pathlib import Path
+from typing import Any
 
 from packaging.version import Version
 
 from ...errors import ConfigError
 from .. import documents, loading
-from ..clip_config import ClipConfig
 from ..documents import KINDS, Document
 from ..schema import Provenance, Settings
 from . import FORMATS, Format, placement
@@ -19,34 +19,49 @@ from .base import OwnFormat, holds, parsed_version
 OURS = "unified_clip"
 
 
-def read(path: str | os.PathLike[str], from_: str | None = None) -> ClipConfig:
-    """A configuration of any format that is known, our own included.
+def read(path: str | os.PathLike[str], from_: str | None = None) -> dict[str, Any]:
+    """Return the settings in a file of any supported format, unified_clip's own included, for `ClipConfig`.
 
     Args:
         path: The file.
-        from_: "name" or "name@version". None: told by what is in the file.
+        from_: "name" or "name@version". None: the content decides.
 
     Raises:
-        ConfigError: It cannot be read, its format is not known, or it says what cannot be imported.
+        ConfigError: The file cannot be read, its format is not supported, or it has settings that cannot be imported.
     """
     path = Path(path)
     name, version = _asked(from_) if from_ else (None, None)
     if name == OURS:
-        return ClipConfig.load(path)
+        return read_own(path)
     trainer, document = (FORMATS[name], _document(path, FORMATS[name])) if name else _told(path)
     if name and trainer is not None:
         _check_not_anothers(path, trainer)
     if trainer is None:
-        return ClipConfig(**loading.checked(document))
+        return loading.checked(document)
     unread = placement.check(document, trainer)
     imported = trainer.read(document, version)
     known = {} if version is None else {"version": str(version)}
     provenance = Provenance(format=trainer.name, file=path.name, notes=[*imported.notes, *unread], **known)
-    return ClipConfig(**imported.settings, provenance=provenance.model_dump(exclude_unset=True))
+    return {**imported.settings, "provenance": provenance.model_dump(exclude_unset=True)}
 
 
-def import_advice(path: Path) -> str:
-    """Return which trainers' format a file has, and the command that imports it; '' if it is no trainer's."""
+def read_own(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return the settings in a file of unified_clip's own format.
+
+    Raises:
+        ConfigError: The file cannot be read, or something in it is wrong. For a trainer's file the error names the
+            command that imports it.
+    """
+    try:
+        return loading.checked(documents.read(path))
+    except ConfigError:
+        if advice := _import_advice(Path(path)):
+            raise ConfigError(advice) from None
+        raise
+
+
+def _import_advice(path: Path) -> str:
+    """Return which trainer's format a file has, and the command that imports it; '' if it is no trainer's."""
     try:
         found = [trainer for trainer, _ in _recognising(path)]
     except ConfigError:
