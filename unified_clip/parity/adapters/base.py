@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
@@ -24,204 +24,204 @@ class NativeResult(NamedTuple):
 
 
 class Adapter(TensorConverter, Protocol):
-    """A framework. A new one subclasses this, and names the subclass Framework; what has a body most can keep."""
+    """A framework. Subclass it as `Framework`, and override `sgd` and what the framework does differently."""
 
     packages: Sequence[str] = ()
-    """The distributions whose versions the report names."""
+    """Distributions whose versions go into the report."""
 
     families: Sequence[str] = ()
-    """Whose names its own functions correspond to: see `calls.Call.family`."""
+    """The families of names that its own functions correspond to: see `public_calls.Call.family`."""
 
     writes: bool = False
-    """Whether in-place names write into the tensors; if not, they update the container."""
+    """Whether in-place names write into the tensors. If not, they update the container."""
 
     marks_parameters: bool = False
     """Whether `parameters` sets their attribute `need_clip`."""
 
     def sgd(self, gradients: Sequence[Any]) -> Sequence[Any]:
-        """Parameters of ones after one step of the framework's SGD with LEARNING_RATE; None for None."""
+        """Return parameters of ones after one step of the framework's SGD with LEARNING_RATE; None for None."""
 
     def in_place_arguments(self, invocation: Invocation) -> list[Any]:
-        """What an in-place name takes for each gradient: by default the gradient."""
-        return list(invocation.made)
+        """Return what an in-place name takes for each gradient: by default the gradient."""
+        return list(invocation.gradients)
 
-    def read_in_place(self, holders: Sequence[Any]) -> Sequence[Any]:
-        """The gradients in what `holders` returned; called where `writes`."""
-        return holders
+    def read_in_place(self, arguments: Sequence[Any]) -> Sequence[Any]:
+        """Return the gradients of `in_place_arguments` after the call. Called if `writes`."""
+        return arguments
 
     def parameters(self, tensors: Sequence[Any], need_clip: Sequence[bool | int]) -> Sequence[Any]:
-        """Something to stand for the parameter of each gradient."""
+        """Return a parameter for each gradient."""
         return [np.zeros(1) for _ in tensors]
 
     def transposed(self, tensor: Any) -> Any:
-        """The same tensor with its memory in the order of its transpose, where there is such a thing."""
+        """Return the tensor with its memory in the order of its transpose, if the framework has strides."""
         return tensor
 
     def expanded(self, tensor: Any) -> Any:
-        """A tensor of the same shape whose elements are all in one place; only where there is such a thing."""
+        """Return a tensor of the same shape whose elements share one place, if the framework has strides."""
         return tensor
 
     def overlapping(self, tensors: list[Any]) -> list[Any]:
-        """Tensors of equal elements and one axis that overlap in part; only where there is such a thing."""
+        """Return tensors with one axis that overlap in part, if the framework has views."""
         return tensors
 
     def shares_memory(self, a: Any, b: Any) -> bool:
-        """Whether a write into one of two tensors would show in the other; only asked where `writes`."""
+        """Return whether a write into one of two tensors shows in the other. Called if `writes`."""
         return False
 
     def scope(self, dtypes: set[str]) -> AbstractContextManager[Any]:
-        """Entered around a case whose gradients have these dtypes."""
+        """Return a context for a case whose gradients have these dtypes."""
         return nullcontext()
 
     def make_all(self, gradients: Sequence[Gradient]) -> list[Any]:
-        """The tensors of a call."""
+        """Return the tensors of a call."""
         return [self.make(gradient) for gradient in gradients]
 
-    def all_gather_text(self, told: str) -> Sequence[str]:
-        """What each of the processes tells; by default there is this one. Ends the process where another has ended."""
-        return [told]
+    def all_gather_text(self, text: str) -> Sequence[str]:
+        """Return the text of every rank, by default of this one. Exit if another rank has ended."""
+        return [text]
 
     def run_in_graph(self, mode: str, function: Callable[[Sequence[Any]], Any], tensors: Sequence[Any]) -> Any:
-        """What a function of tensors and None gives inside a graph of this mode: lists, in lists, of them.
+        """Trace a function into a graph of this mode, and run it on tensors and None. Return nested lists of tensors.
 
-        The function is called once, to trace it. Only called for modes that `launch.GRAPHS` names.
+        Called for the modes in `modes.GRAPHS`.
         """
 
-    # -- the framework's own functions, named with `run.calls` before they are called; None where there is none like it
+    # -- The framework's own functions. Call `invocation.set_native` first. None: the framework has no such function.
 
-    def native_norm(self, run: Invocation, p: float) -> NativeResult | None:
+    def native_norm(self, invocation: Invocation, p: float) -> NativeResult | None:
         return None
 
-    def native_global(self, run: Invocation, limit: float, p: float) -> NativeResult | None:
-        """Clip all by one norm."""
+    def native_global(self, invocation: Invocation, threshold: float, p: float) -> NativeResult | None:
+        """Clip by the total norm."""
         return None
 
-    def native_given_norm(self, run: Invocation, limit: float, norm: float) -> NativeResult | None:
-        """Clip all by a norm that is given."""
+    def native_given_norm(self, invocation: Invocation, threshold: float, norm: float) -> NativeResult | None:
+        """Clip by a total norm that the caller passes."""
         return None
 
-    def native_by_norm(self, run: Invocation, limit: float, axes: Sequence[int] | None) -> NativeResult | None:
-        """Clip each by its own norm."""
+    def native_by_norm(
+        self, invocation: Invocation, threshold: float, axes: Sequence[int] | None
+    ) -> NativeResult | None:
+        """Clip per tensor."""
         return None
 
-    def native_by_value(self, run: Invocation, low: float, high: float) -> NativeResult | None:
+    def native_by_value(self, invocation: Invocation, low: float, high: float) -> NativeResult | None:
         return None
 
-    def native_settings(self, run: Invocation, limit: float) -> NativeResult | None:
-        """Clip the gradients of each group of parameters by the clip that was set for them."""
+    def native_settings(self, invocation: Invocation, threshold: float) -> NativeResult | None:
+        """Clip by the clip that is set for each group of parameters."""
         return None
 
-    def has_native(self, run: Invocation) -> bool:
-        """Whether the framework has a function of its own for this call."""
-        if run.call.style == "measure":
-            return "torch" in self.families or "error_if_nonfinite" not in run.arguments
-        return run.call.family in self.families and run.call.style not in ("hook", "class in place")
+    def has_native(self, invocation: Invocation) -> bool:
+        """Return whether the framework has a function of its own for this call."""
+        if invocation.call.style == "measure":
+            return "torch" in self.families or "error_if_nonfinite" not in invocation.arguments
+        return invocation.call.family in self.families and invocation.call.style not in ("hook", "class in place")
 
-    def native(self, run: Invocation) -> NativeResult | None:
-        """The native that corresponds to a call of ours, called."""
-        call, arguments = run.call, run.arguments
-        p, given = arguments.get("norm_type", 2), call.given_norm(arguments)
+    def native(self, invocation: Invocation) -> NativeResult | None:
+        """Call the framework's own function that corresponds to a public call."""
+        call, arguments = invocation.call, invocation.arguments
+        p, total_norm = arguments.get("norm_type", 2), call.given_norm(arguments)
         if call.style == "measure":
-            return self.native_norm(run, p)
+            return self.native_norm(invocation, p)
         if call.by_value:
-            return self.native_by_value(run, *call.bounds(arguments))
-        limit = call.limit(arguments)
+            return self.native_by_value(invocation, *call.bounds(arguments))
+        threshold = call.limit(arguments)
         if call.style == "settings":
-            return self.native_settings(run, limit)
-        if given is not None:
-            return self.native_given_norm(run, limit, given)
+            return self.native_settings(invocation, threshold)
+        if total_norm is not None:
+            return self.native_given_norm(invocation, threshold, total_norm)
         if call.one_norm:
-            return self.native_global(run, limit, p)
-        return self.native_by_norm(run, limit, arguments.get("axes"))
+            return self.native_global(invocation, threshold, p)
+        return self.native_by_norm(invocation, threshold, arguments.get("axes"))
 
 
 class OnParameters(Adapter):
-    """A framework whose parameters carry their gradients in `.grad`, which in-place names write."""
+    """A framework whose parameters have a `.grad`, which in-place names write."""
 
     writes = True
     marks_parameters = True
 
     def in_place_arguments(self, invocation: Invocation) -> list[Any]:
-        for parameter, tensor in zip(invocation.parameters, invocation.made, strict=True):
-            if tensor is not None:  # which Paddle 3.2 refuses
-                parameter.grad = tensor
+        for parameter, gradient in zip(invocation.parameters, invocation.gradients, strict=True):
+            if gradient is not None:  # Paddle 3.2 rejects None
+                parameter.grad = gradient
         return list(invocation.parameters)
 
-    def read_in_place(self, holders: Sequence[Any]) -> Sequence[Any]:
-        return [parameter.grad for parameter in holders]
+    def read_in_place(self, arguments: Sequence[Any]) -> Sequence[Any]:
+        return [parameter.grad for parameter in arguments]
 
 
 @dataclass(eq=False)
 class Invocation:
-    """One call: its arguments, its tensors, and the container that passes them."""
+    """One call: its arguments, its gradients, and the container that passes them."""
 
     adapter: Adapter
     call: Call
     call_form: CallForm
     arguments: Mapping[str, Any]
-    made: Sequence[Any]
-    """The gradients: tensors of the framework, and None."""
+    gradients: Sequence[Any]
+    """Tensors of the framework, and None."""
 
     native: str = ""
-    """The framework's own function that is being called."""
+    """The framework's own function that is called."""
 
-    kept: dict[str, Any] = field(default_factory=dict)
-    """What is made once, when it is asked for. Not by `cached_property`, whose lock cannot be traced into a graph."""
+    cache: dict[str, Any] = field(default_factory=dict)
+    """Values of the properties. `cached_property` has a lock, which cannot be traced into a graph."""
 
     def once(self, name: str, make: Callable[[], Any]) -> Any:
-        if name not in self.kept:
-            self.kept[name] = make()
-        return self.kept[name]
+        if name not in self.cache:
+            self.cache[name] = make()
+        return self.cache[name]
 
     @property
     def parameters(self) -> Any:
-        """Something to stand for the parameter of each gradient; PyTorch's and Paddle's hold it."""
-        needed = self.call_form.need_clip or [True] * len(self.made)
-        return self.once("parameters", lambda: self.adapter.parameters(self.made, needed))
+        """A parameter for each gradient. PyTorch's and Paddle's have the gradient in `.grad`."""
+        needed = self.call_form.need_clip or [True] * len(self.gradients)
+        return self.once("parameters", lambda: self.adapter.parameters(self.gradients, needed))
 
     @property
     def in_place_arguments(self) -> Any:
         """What in-place names take: parameters, or the gradients."""
-        return self.once("holders", lambda: self.adapter.in_place_arguments(self))
+        return self.once("in_place_arguments", lambda: self.adapter.in_place_arguments(self))
 
     @property
-    def given_in_place(self) -> Any:
-        gradients = self.call_form.gradients_for_parameters
-        return self.once(
-            "in place", lambda: self.call_form.contain(self.made if gradients else self.in_place_arguments)
-        )
+    def in_place_container(self) -> Any:
+        """The container that an in-place name is called with."""
+        by_gradients = self.call_form.gradients_for_parameters
+        items = self.gradients if by_gradients else self.in_place_arguments
+        return self.once("in_place_container", lambda: self.call_form.contain(items))
 
     @property
-    def given(self) -> Any:
-        return self.once("given", lambda: self.call_form.contain(self.made))
+    def container(self) -> Any:
+        """The container that a functional name is called with."""
+        return self.once("container", lambda: self.call_form.contain(self.gradients))
 
     @property
-    def pairs(self) -> list[tuple[Any, Any]]:
-        return self.call_form.in_order(list(zip(self.parameters, self.made, strict=True)))
+    def param_grads(self) -> list[tuple[Any, Any]]:
+        return self.call_form.in_order(list(zip(self.parameters, self.gradients, strict=True)))
 
     @property
     def need_clip(self) -> Callable[[Any], bool] | None:
-        """The predicate for a clip; None where the parameters' own attribute says it."""
+        """The predicate for a clip. None if the parameters have an attribute for it."""
         if self.adapter.marks_parameters:
             return None
         needed = {
-            id(holder): flag
-            for held in (self.parameters, self.in_place_arguments)
-            for holder, flag in self._flags(held)
+            id(argument): flag
+            for arguments in (self.parameters, self.in_place_arguments)
+            for argument, flag in zip(arguments, self.call_form.need_clip, strict=False)
         }
         return lambda parameter: bool(needed.get(id(parameter), True))
 
-    def _flags(self, held: Sequence[Any]) -> Iterable[tuple[Any, bool | int]]:
-        return zip(held, self.call_form.need_clip, strict=False)
-
-    def calls(self, function: str) -> str:
-        """Note the native that is called next, so that an error can be put down to it."""
+    def set_native(self, function: str) -> str:
+        """Record the framework's function that is called next: an error is reported under its name."""
         self.native = function
         return function
 
-    def now(self) -> Sequence[Any]:
-        """The gradients after a call in place."""
+    def read_gradients(self) -> Sequence[Any]:
+        """Return the gradients after a call in place."""
         if self.adapter.writes:
             return self.adapter.read_in_place(self.in_place_arguments)
-        container = self.given_in_place
+        container = self.in_place_container
         return list(leaves(container)) if isinstance(container, list | dict) else self.in_place_arguments

@@ -42,23 +42,23 @@ class Framework(Converter, base.Adapter):
     def run_in_graph(self, mode: str, function: Callable[[Sequence[Any]], Any], tensors: Sequence[Any]) -> Any:
         return jax.jit(function)(tensors)
 
-    def has_native(self, run: Invocation) -> bool:
-        return optax is not None and super().has_native(run)
+    def has_native(self, invocation: Invocation) -> bool:
+        return optax is not None and super().has_native(invocation)
 
-    def native_norm(self, run: Invocation, p: float) -> NativeResult | None:
-        run.calls("optax.tree.norm")
-        return NativeResult(run.native, NATIVES.norm(run.given, p) * 1.0)
+    def native_norm(self, invocation: Invocation, p: float) -> NativeResult | None:
+        invocation.set_native("optax.tree.norm")
+        return NativeResult(invocation.native, NATIVES.norm(invocation.container, p) * 1.0)
 
-    def native_global(self, run: Invocation, limit: float, p: float) -> NativeResult | None:
-        run.calls("optax.clip_by_global_norm")
-        clipped = NATIVES.by_global_norm(run.given, limit)
-        return NativeResult(run.native, NATIVES.norm(run.given, p) * 1.0, list(leaves(clipped)))
+    def native_global(self, invocation: Invocation, threshold: float, p: float) -> NativeResult | None:
+        invocation.set_native("optax.clip_by_global_norm")
+        clipped = NATIVES.by_global_norm(invocation.container, threshold)
+        return NativeResult(invocation.native, NATIVES.norm(invocation.container, p) * 1.0, list(leaves(clipped)))
 
-    def native_by_value(self, run: Invocation, low: float, high: float) -> NativeResult | None:
+    def native_by_value(self, invocation: Invocation, low: float, high: float) -> NativeResult | None:
         if low != -high:
             return None
-        run.calls("optax.clip")
-        return NativeResult(run.native, None, NATIVES.by_value(run.made, high))
+        invocation.set_native("optax.clip")
+        return NativeResult(invocation.native, None, NATIVES.by_value(invocation.gradients, high))
 
 
 class Optax:
@@ -74,12 +74,12 @@ class Optax:
         return optax.tree.norm(tensors, ord=p)
 
     @staticmethod
-    def _by_global_norm(tensors: Any, limit: Any) -> Any:
-        return optax.clip_by_global_norm(limit).update(tensors, optax.EmptyState())[0]
+    def _by_global_norm(tensors: Any, threshold: Any) -> Any:
+        return optax.clip_by_global_norm(threshold).update(tensors, optax.EmptyState())[0]
 
     @staticmethod
-    def _by_value(tensors: Any, limit: Any) -> Any:
-        return optax.clip(limit).update(tensors, optax.EmptyState())[0]
+    def _by_value(tensors: Any, threshold: Any) -> Any:
+        return optax.clip(threshold).update(tensors, optax.EmptyState())[0]
 
 
 NATIVES = Optax()

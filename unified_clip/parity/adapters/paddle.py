@@ -44,17 +44,17 @@ class Framework(Converter, base.OnParameters):
             return False
         return bool(a.data_ptr() == b.data_ptr())
 
-    def has_native(self, run: Invocation) -> bool:
+    def has_native(self, invocation: Invocation) -> bool:
         """Not of what reads memory that was never written, and may end the process: SelectedRows, but for classes."""
-        sparse = any(tensor is not None and tensor.is_selected_rows() for tensor in run.made)
-        by_class = run.call.style == "class" and not run.call.by_value
-        return (by_class or not sparse) and super().has_native(run)
+        sparse = any(tensor is not None and tensor.is_selected_rows() for tensor in invocation.gradients)
+        by_class = invocation.call.style == "class" and not invocation.call.by_value
+        return (by_class or not sparse) and super().has_native(invocation)
 
-    def _utils(self, name: str, run: Invocation, *arguments: float) -> NativeResult:
+    def _utils(self, name: str, invocation: Invocation, *arguments: float) -> NativeResult:
         """A function of paddle.nn.utils."""
-        run.calls(f"paddle.nn.utils.{name}")
-        norm = getattr(paddle.nn.utils, name)(run.given_in_place, *arguments)
-        return NativeResult(run.native, norm, run.now())
+        invocation.set_native(f"paddle.nn.utils.{name}")
+        norm = getattr(paddle.nn.utils, name)(invocation.in_place_container, *arguments)
+        return NativeResult(invocation.native, norm, invocation.read_gradients())
 
     def run_in_graph(self, mode: str, function: Callable[[Sequence[Any]], Any], tensors: Sequence[Any]) -> Any:
         """In a static program that an Executor runs."""
@@ -72,32 +72,36 @@ class Framework(Converter, base.OnParameters):
             paddle.disable_static()
         return _like(found, results)
 
-    def native_norm(self, run: Invocation, p: float) -> NativeResult | None:
-        strict = bool(run.arguments.get("error_if_nonfinite"))
-        return self._utils("clip_grad_norm_", run, float("inf"), float(p), strict)._replace(tensors=None)
+    def native_norm(self, invocation: Invocation, p: float) -> NativeResult | None:
+        strict = bool(invocation.arguments.get("error_if_nonfinite"))
+        return self._utils("clip_grad_norm_", invocation, float("inf"), float(p), strict)._replace(tensors=None)
 
-    def native_global(self, run: Invocation, limit: float, p: float) -> NativeResult | None:
-        if run.call.family == "torch":
-            return self._utils("clip_grad_norm_", run, limit, float(p), bool(run.arguments.get("error_if_nonfinite")))
-        return self._by_class("ClipGradByGlobalNorm", run, limit)
+    def native_global(self, invocation: Invocation, threshold: float, p: float) -> NativeResult | None:
+        if invocation.call.family == "torch":
+            return self._utils(
+                "clip_grad_norm_", invocation, threshold, float(p), bool(invocation.arguments.get("error_if_nonfinite"))
+            )
+        return self._by_class("ClipGradByGlobalNorm", invocation, threshold)
 
-    def native_by_norm(self, run: Invocation, limit: float, axes: Sequence[int] | None) -> NativeResult | None:
-        return self._by_class("ClipGradByNorm", run, limit)
+    def native_by_norm(
+        self, invocation: Invocation, threshold: float, axes: Sequence[int] | None
+    ) -> NativeResult | None:
+        return self._by_class("ClipGradByNorm", invocation, threshold)
 
-    def native_by_value(self, run: Invocation, low: float, high: float) -> NativeResult | None:
-        if run.call.family == "torch":
-            return self._utils("clip_grad_value_", run, high)
-        return self._by_class("ClipGradByValue", run, high, low)
+    def native_by_value(self, invocation: Invocation, low: float, high: float) -> NativeResult | None:
+        if invocation.call.family == "torch":
+            return self._utils("clip_grad_value_", invocation, high)
+        return self._by_class("ClipGradByValue", invocation, high, low)
 
-    def native_settings(self, run: Invocation, limit: float) -> NativeResult | None:
-        run.calls("paddle.nn.clip.append_gradient_clip_ops")
-        clipped = paddle.nn.clip.append_gradient_clip_ops(run.pairs)  # set_gradient_clip only asserts here
-        return NativeResult(run.native, None, [gradient for _, gradient in clipped])
+    def native_settings(self, invocation: Invocation, threshold: float) -> NativeResult | None:
+        invocation.set_native("paddle.nn.clip.append_gradient_clip_ops")
+        clipped = paddle.nn.clip.append_gradient_clip_ops(invocation.param_grads)  # set_gradient_clip only asserts here
+        return NativeResult(invocation.native, None, [gradient for _, gradient in clipped])
 
-    def _by_class(self, name: str, run: Invocation, *arguments: float) -> NativeResult:
-        run.calls(f"paddle.nn.{name}")
+    def _by_class(self, name: str, invocation: Invocation, *arguments: float) -> NativeResult:
+        invocation.set_native(f"paddle.nn.{name}")
         clip = getattr(paddle.nn, name)(*arguments)
-        return NativeResult(run.native, None, [gradient for _, gradient in clip(run.pairs)])
+        return NativeResult(invocation.native, None, [gradient for _, gradient in clip(invocation.param_grads)])
 
 
 def _like(found: Any, results: Iterator[Any]) -> Any:

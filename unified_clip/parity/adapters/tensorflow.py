@@ -32,26 +32,34 @@ class Framework(Converter, base.Adapter):
     def run_in_graph(self, mode: str, function: Callable[[Sequence[Any]], Any], tensors: Sequence[Any]) -> Any:
         return tf.function(function, jit_compile=mode == COMPILED, autograph=False)(tensors)
 
-    def native_norm(self, run: Invocation, p: float) -> NativeResult | None:
+    def native_norm(self, invocation: Invocation, p: float) -> NativeResult | None:
         if p != 2:
             return None
-        run.calls("tf.linalg.global_norm")
-        return NativeResult(run.native, tf.linalg.global_norm(run.given))
+        invocation.set_native("tf.linalg.global_norm")
+        return NativeResult(invocation.native, tf.linalg.global_norm(invocation.container))
 
-    def native_global(self, run: Invocation, limit: float, p: float) -> NativeResult | None:
-        run.calls("tf.clip_by_global_norm")
-        clipped, norm = tf.clip_by_global_norm(run.given, limit)
-        return NativeResult(run.native, norm, list(leaves(clipped)))
+    def native_global(self, invocation: Invocation, threshold: float, p: float) -> NativeResult | None:
+        invocation.set_native("tf.clip_by_global_norm")
+        clipped, norm = tf.clip_by_global_norm(invocation.container, threshold)
+        return NativeResult(invocation.native, norm, list(leaves(clipped)))
 
-    def native_given_norm(self, run: Invocation, limit: float, norm: float) -> NativeResult | None:
-        run.calls("tf.clip_by_global_norm")
-        clipped, _ = tf.clip_by_global_norm(run.given, limit, use_norm=tf.constant(norm))
-        return NativeResult(run.native, None, list(leaves(clipped)))
+    def native_given_norm(self, invocation: Invocation, threshold: float, norm: float) -> NativeResult | None:
+        invocation.set_native("tf.clip_by_global_norm")
+        clipped, _ = tf.clip_by_global_norm(invocation.container, threshold, use_norm=tf.constant(norm))
+        return NativeResult(invocation.native, None, list(leaves(clipped)))
 
-    def native_by_norm(self, run: Invocation, limit: float, axes: Sequence[int] | None) -> NativeResult | None:
-        run.calls("tf.clip_by_norm")
-        return NativeResult(run.native, None, [t if t is None else tf.clip_by_norm(t, limit, axes) for t in run.made])
+    def native_by_norm(
+        self, invocation: Invocation, threshold: float, axes: Sequence[int] | None
+    ) -> NativeResult | None:
+        invocation.set_native("tf.clip_by_norm")
+        return NativeResult(
+            invocation.native,
+            None,
+            [t if t is None else tf.clip_by_norm(t, threshold, axes) for t in invocation.gradients],
+        )
 
-    def native_by_value(self, run: Invocation, low: float, high: float) -> NativeResult | None:
-        run.calls("tf.clip_by_value")
-        return NativeResult(run.native, None, [t if t is None else tf.clip_by_value(t, low, high) for t in run.made])
+    def native_by_value(self, invocation: Invocation, low: float, high: float) -> NativeResult | None:
+        invocation.set_native("tf.clip_by_value")
+        return NativeResult(
+            invocation.native, None, [t if t is None else tf.clip_by_value(t, low, high) for t in invocation.gradients]
+        )

@@ -63,24 +63,24 @@ class Framework(Converter, base.OnParameters):
         backend = "inductor" if mode == COMPILED else "aot_eager"
         return torch.compile(function, fullgraph=True, dynamic=False, backend=backend)(tensors)
 
-    def native_norm(self, run: Invocation, p: float) -> NativeResult | None:
-        strict = bool(run.arguments.get("error_if_nonfinite"))
-        present = [tensor for tensor in leaves(run.given) if tensor is not None]
-        name = run.calls("torch.nn.utils.get_total_norm")
+    def native_norm(self, invocation: Invocation, p: float) -> NativeResult | None:
+        strict = bool(invocation.arguments.get("error_if_nonfinite"))
+        present = [tensor for tensor in leaves(invocation.container) if tensor is not None]
+        name = invocation.set_native("torch.nn.utils.get_total_norm")
         return NativeResult(name, torch.nn.utils.get_total_norm(present, p, strict))
 
-    def native_global(self, run: Invocation, limit: float, p: float) -> NativeResult | None:
-        strict = bool(run.arguments.get("error_if_nonfinite"))
-        name = run.calls("torch.nn.utils.clip_grad_norm_")
-        norm = torch.nn.utils.clip_grad_norm_(run.given_in_place, limit, p, strict)
-        return NativeResult(name, norm, run.now())
+    def native_global(self, invocation: Invocation, threshold: float, p: float) -> NativeResult | None:
+        strict = bool(invocation.arguments.get("error_if_nonfinite"))
+        name = invocation.set_native("torch.nn.utils.clip_grad_norm_")
+        norm = torch.nn.utils.clip_grad_norm_(invocation.in_place_container, threshold, p, strict)
+        return NativeResult(name, norm, invocation.read_gradients())
 
-    def native_given_norm(self, run: Invocation, limit: float, norm: float) -> NativeResult | None:
-        name = run.calls("torch.nn.utils.clip_grads_with_norm_")
-        torch.nn.utils.clip_grads_with_norm_(run.given_in_place, limit, torch.tensor(norm))
-        return NativeResult(name, None, run.now())
+    def native_given_norm(self, invocation: Invocation, threshold: float, norm: float) -> NativeResult | None:
+        name = invocation.set_native("torch.nn.utils.clip_grads_with_norm_")
+        torch.nn.utils.clip_grads_with_norm_(invocation.in_place_container, threshold, torch.tensor(norm))
+        return NativeResult(name, None, invocation.read_gradients())
 
-    def native_by_value(self, run: Invocation, low: float, high: float) -> NativeResult | None:
-        name = run.calls("torch.nn.utils.clip_grad_value_")
-        torch.nn.utils.clip_grad_value_(run.given_in_place, high)
-        return NativeResult(name, None, run.now())
+    def native_by_value(self, invocation: Invocation, low: float, high: float) -> NativeResult | None:
+        name = invocation.set_native("torch.nn.utils.clip_grad_value_")
+        torch.nn.utils.clip_grad_value_(invocation.in_place_container, high)
+        return NativeResult(name, None, invocation.read_gradients())

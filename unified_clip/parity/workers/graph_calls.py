@@ -1,4 +1,4 @@
-"""Cases inside graphs: many calls are traced into one graph, which is compiled or built once and run."""
+"""Run cases in graphs. Many calls are traced into one graph, which is compiled once."""
 
 from __future__ import annotations
 
@@ -13,29 +13,33 @@ Function = Callable[..., Any]
 
 
 def call_all(mode: str, calls: Sequence[tuple[Invocation, Function]], namespace: Any) -> list[CallResult]:
-    """What our function gives for each invocation, all of them in one graph."""
-    for run, _ in calls:
-        _ = run.parameters, run.in_place_arguments  # not all frameworks can make them in there
-    ends = list(accumulate((len(run.made) for run, _ in calls), initial=0))
+    """Call a public name for each invocation, all in one graph, and return the results."""
+    for invocation, _ in calls:
+        _ = invocation.parameters, invocation.in_place_arguments  # some frameworks cannot create them in a graph
+    ends = list(accumulate((len(invocation.gradients) for invocation, _ in calls), initial=0))
 
     def traced(tensors: Sequence[Any]) -> list[Any]:
-        found = []
-        for (run, function), (start, end) in zip(calls, pairwise(ends), strict=True):
-            result = STYLES[run.call.style](inside(run, tensors[start:end]), function, namespace)
-            found.append([result.norm, result.gradients])
-        return found
+        results = []
+        for (invocation, function), (start, end) in zip(calls, pairwise(ends), strict=True):
+            symbolic = with_gradients(invocation, tensors[start:end])
+            result = STYLES[invocation.call.style](symbolic, function, namespace)
+            results.append([result.norm, result.gradients])
+        return results
 
     adapter = calls[0][0].adapter
-    returned = adapter.run_in_graph(mode, traced, [tensor for run, _ in calls for tensor in run.made])
-    return [_result(run, *found) for (run, _), found in zip(calls, returned, strict=True)]
+    tensors = [gradient for invocation, _ in calls for gradient in invocation.gradients]
+    returned = adapter.run_in_graph(mode, traced, tensors)
+    return [_result(invocation, *result) for (invocation, _), result in zip(calls, returned, strict=True)]
 
 
-def inside(run: Invocation, tensors: Sequence[Any]) -> Invocation:
-    """The invocation on the tensors that stand for its gradients in a graph."""
-    kept = dict(run.kept) if run.adapter.writes else {"parameters": run.parameters}
-    return Invocation(run.adapter, run.call, run.call_form, run.arguments, tensors, kept=kept)
+def with_gradients(invocation: Invocation, tensors: Sequence[Any]) -> Invocation:
+    """Return the invocation with the tensors of a graph in place of its gradients."""
+    cache = dict(invocation.cache) if invocation.adapter.writes else {"parameters": invocation.parameters}
+    return Invocation(
+        invocation.adapter, invocation.call, invocation.call_form, invocation.arguments, tensors, cache=cache
+    )
 
 
-def _result(run: Invocation, norm: Any, gradients: Sequence[Any] | None) -> CallResult:
-    written = run.call.in_place and run.adapter.writes
-    return CallResult(norm, run.now() if written else gradients)
+def _result(invocation: Invocation, norm: Any, gradients: Sequence[Any] | None) -> CallResult:
+    written = invocation.call.in_place and invocation.adapter.writes
+    return CallResult(norm, invocation.read_gradients() if written else gradients)

@@ -69,7 +69,7 @@ def record_effects(invocation: Invocation, result: CallResult, given: Sequence[G
         result.structure = structure(result.returned)
     if invocation.call.style in ("class", "settings") and result.gradients is not None:
         result.same_objects = [
-            after is before for before, after in zip(invocation.made, result.gradients, strict=False)
+            after is before for before, after in zip(invocation.gradients, result.gradients, strict=False)
         ]
 
 
@@ -89,15 +89,15 @@ def call_native(invocation: Invocation) -> CallResult:
 def _fault(run: Invocation, result: CallResult, given: Sequence[Gradient]) -> str:
     """What is wrong with the tensors, but for the numbers: '' if nothing."""
     if result.raised or not run.call.in_place:
-        found = run.now() if run.call.in_place else run.made
+        found = run.read_gradients() if run.call.in_place else run.gradients
         if not _same(run, found, given):
             return "had changed gradients" if result.raised else "changed the gradients it was given"
     if result.raised or result.gradients is None:
         return ""
-    kinds = [[isinstance(_read(run, tensor), Sparse) for tensor in side] for side in (run.made, result.gradients)]
+    kinds = [[isinstance(_read(run, tensor), Sparse) for tensor in side] for side in (run.gradients, result.gradients)]
     if len(kinds[0]) == len(kinds[1]) and kinds[0] != kinds[1]:
         return "returned a dense gradient for a sparse one, or the other way round"
-    if not run.call.in_place and any(map(_another_over_its_memory, repeat(run), run.made, result.gradients)):
+    if not run.call.in_place and any(map(_another_over_its_memory, repeat(run), run.gradients, result.gradients)):
         return "returned memory of a gradient it was given"
     return ""
 
@@ -143,31 +143,31 @@ def _float32(value: Any) -> Dense:
 
 
 def _in_place(run: Invocation, function: Callable[..., Any], settings: Any) -> CallResult:
-    norm = function(run.given_in_place, **run.arguments)
-    return CallResult(norm, run.now())
+    norm = function(run.in_place_container, **run.arguments)
+    return CallResult(norm, run.read_gradients())
 
 
 def _list(run: Invocation, function: Callable[..., Any], settings: Any) -> CallResult:
-    clipped, norm = function(run.given, **run.arguments)
+    clipped, norm = function(run.container, **run.arguments)
     return CallResult(norm, list(leaves(clipped)), returned=clipped)
 
 
 def _each(run: Invocation, function: Callable[..., Any], settings: Any) -> CallResult:
-    return CallResult(None, [None if tensor is None else function(tensor, **run.arguments) for tensor in run.made])
+    return CallResult(None, [None if tensor is None else function(tensor, **run.arguments) for tensor in run.gradients])
 
 
 def _measure(run: Invocation, function: Callable[..., Any], settings: Any) -> CallResult:
-    return CallResult(function(run.given, **run.arguments))
+    return CallResult(function(run.container, **run.arguments))
 
 
 def _class(run: Invocation, function: Callable[..., Any], settings: Any) -> CallResult:
-    pairs = function(**run.arguments, need_clip=run.need_clip)(run.pairs)
+    pairs = function(**run.arguments, need_clip=run.need_clip)(run.param_grads)
     return CallResult(None, [gradient for _, gradient in pairs])
 
 
 def _class_in_place(run: Invocation, function: Callable[..., Any], settings: Any) -> CallResult:
-    norm = function(**run.arguments, need_clip=run.need_clip).clip_(run.given_in_place)
-    return CallResult(norm, run.now())
+    norm = function(**run.arguments, need_clip=run.need_clip).clip_(run.in_place_container)
+    return CallResult(norm, run.read_gradients())
 
 
 def _settings(run: Invocation, function: Callable[..., Any], settings: Any) -> CallResult:
@@ -178,14 +178,14 @@ def _settings(run: Invocation, function: Callable[..., Any], settings: Any) -> C
         members = [parameter for parameter, group in zip(run.parameters, groups, strict=False) if group == name]
         settings.set_gradient_clip(clip, param_list=members or None)
     try:
-        return CallResult(None, [gradient for _, gradient in function(run.pairs)])
+        return CallResult(None, [gradient for _, gradient in function(run.param_grads)])
     finally:
         settings.set_gradient_clip(None)
 
 
 def _hook(run: Invocation, function: Callable[..., Any], settings: Any) -> CallResult:
     clip = function(**run.arguments)
-    return CallResult(None, [None if tensor is None else clip(tensor) for tensor in run.made])
+    return CallResult(None, [None if tensor is None else clip(tensor) for tensor in run.gradients])
 
 
 STYLES: dict[str, Callable[[Invocation, Callable[..., Any], Any], CallResult]] = {
