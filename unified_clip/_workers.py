@@ -1,6 +1,6 @@
-"""Start a worker process and say how it ended: what the parity suite and the benchmarks have in common.
+"""Run worker processes, and explain how they ended.
 
-Frameworks live apart: importing TensorFlow before Paddle in one process is a segmentation fault.
+Each framework runs in its own process: importing TensorFlow before Paddle in one process is a segmentation fault.
 """
 
 from __future__ import annotations
@@ -12,123 +12,183 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Self
+
+from ._scratch import Scratch
 
 PACKAGE = Path(__file__).parent
 
 CPU_ONLY = {"CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "2"}
-"""Only on the CPU does a tensor take the host path on every framework."""
+"""Tensors take the host path on every framework only on the CPU."""
 
 STDERR_KEPT = 1 << 16
-"""Bytes at the end of what a worker wrote to stderr that are looked at."""
+"""Bytes at the end of a worker's stderr that are read."""
 
 MEANINGS = {
-    "SIGKILL": ": ended from outside, often by the kernel for want of memory",
-    "SIGILL": ": an instruction that this processor does not know",
-    "SIGSEGV": ": it used memory that is not its own",
+    "SIGKILL": ": ended from outside, often by the kernel because memory ran out",
+    "SIGILL": ": an instruction that this processor does not support",
+    "SIGSEGV": ": an access to memory that the process does not own",
 }
-"""What a signal that ends a process commonly means."""
+"""Common reasons of signals."""
 
 FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
 """A call in faulthandler's report."""
 
 CALLS_SHOWN = 3
+LINES_SHOWN = 6
 
 PATIENCE = 1.0
-"""Seconds for a worker that hangs to say where."""
+"""Seconds that a hung worker gets to report its calls."""
+
+POLL_EVERY = 0.1
+"""Seconds between two polls while a worker runs."""
 
 
-def search_path(python: str, directory: Path) -> str:
-    """Where a worker finds this package, and not one that happens to lie in the working directory.
+@dataclass(frozen=True)
+class Exit:
+    """How a worker ended."""
 
-    Another interpreter must not find what else is installed beside it: it gets a directory with nothing else in it.
+    code: int | None
+    """The exit status, negative for a signal; None after a timeout."""
+
+    stderr: Sequence[str]
+    """The last lines of its stderr."""
+
+    calls: str = ""
+    """After a timeout: the calls that the worker was in, if it reported them."""
+
+    def __str__(self) -> str:
+        """Describe the end: the calls or the last lines after a timeout, else the exit status and the last lines."""
+        if self.code is None:
+            return self.calls or self.last_lines
+        status = f"exit status {self.code}"
+        if self.code < 0:
+            name = signal.Signals(-self.code).name
+            status = f"signal {-self.code} ({name}){MEANINGS.get(name, '')}"
+        return f"{status}; {self.last_lines}"
+
+    @property
+    def last_lines(self) -> str:
+        """The last lines of stderr; of a report of faulthandler the first ones, which have the innermost call."""
+        fatal = [number for number, line in enumerate(self.stderr) if line.startswith("Fatal Python error")]
+        lines = self.stderr[fatal[-1] :][:LINES_SHOWN] if fatal else self.stderr[-LINES_SHOWN:]
+        return "its last lines: " + " | ".join(lines) if lines else "it wrote nothing to stderr"
+
+
+class Worker:
+    """A process that imports this package, started at once and ended with the `with` block.
+
+    It runs on the CPU in a session of its own, so that the processes it started end with it.
+
+    Args:
+        arguments: The command line, from the interpreter on.
+        scratch: A directory that the worker uses. It is not removed before the worker ends.
+        stdout: As for `subprocess.Popen`.
+        environment: Variables to add to the environment.
+
+    Raises:
+        OSError: The interpreter cannot be started.
     """
-    if python == sys.executable:
-        return str(PACKAGE.parent)
-    shutil.copytree(PACKAGE, directory / PACKAGE.name, ignore=shutil.ignore_patterns("__pycache__"))
-    return str(directory)
 
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        scratch: Scratch | None = None,
+        stdout: int = subprocess.DEVNULL,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        search = os.pathsep.join([_search_path(arguments[0], scratch), *filter(None, [os.environ.get("PYTHONPATH")])])
+        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # closed by __exit__
+        try:
+            self.process = subprocess.Popen(
+                arguments,
+                env={**os.environ, **CPU_ONLY, **(environment or {}), "PYTHONPATH": search, "PYTHONSAFEPATH": "1"},
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=self._errors,
+                start_new_session=True,
+                pass_fds=[] if scratch is None or scratch.lock is None else [scratch.lock],
+            )
+        except BaseException:
+            self._errors.close()
+            raise
 
-def start(
-    arguments: Sequence[str],
-    search: str,
-    errors: IO[bytes],
-    stdout: int = subprocess.DEVNULL,
-    environment: Mapping[str, str] | None = None,
-) -> subprocess.Popen[bytes]:
-    """A worker that finds this package in the directory `search`, and writes its stderr into a file.
+    def __enter__(self) -> Self:
+        return self
 
-    It has a session of its own, so that what it has started can be ended with it.
-    """
-    search = os.pathsep.join([search, *filter(None, [os.environ.get("PYTHONPATH")])])
-    return subprocess.Popen(
-        arguments,
-        env={**os.environ, **CPU_ONLY, **(environment or {}), "PYTHONPATH": search, "PYTHONSAFEPATH": "1"},
-        stdin=subprocess.DEVNULL,
-        stdout=stdout,
-        stderr=errors,
-        start_new_session=True,
-    )
+    def __exit__(self, *_: object) -> None:
+        self._end()
+        self._errors.close()
 
+    def wait(self, timeout: float, poll: Callable[[], bool] | None = None) -> Exit:
+        """Wait until the worker ends, then end the processes that it started.
 
-def end(process: subprocess.Popen[bytes]) -> None:
-    """End a worker, and what it has started, and wait for that."""
-    stop(process)
-    process.wait()
+        Args:
+            timeout: Seconds after which the worker is ended.
+            poll: Called every `POLL_EVERY` seconds and once after the end. If it returns True, the timeout starts anew.
+        """
+        until = time.monotonic() + timeout
+        while True:
+            code: int | None = None
+            with suppress(subprocess.TimeoutExpired):
+                code = self.process.wait(POLL_EVERY if poll else max(0.0, until - time.monotonic()))
+            if poll is not None and poll():
+                until = time.monotonic() + timeout
+            if code is not None or time.monotonic() >= until:
+                break
+        calls = "" if code is not None else self._calls()
+        self._end()
+        return Exit(code, self._last_lines(), calls)
 
+    def _end(self) -> None:
+        if hasattr(os, "killpg"):
+            with suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.kill()
+        self.process.wait()
 
-def stop(process: subprocess.Popen[bytes]) -> None:
-    """End a worker, and what it has started."""
-    if hasattr(os, "killpg"):
+    def _calls(self) -> str:
+        """Return the calls that a hung worker is in, the innermost first; '' if it does not report them.
+
+        A worker that did not call `report_calls_on_signal` ends.
+        """
+        if not hasattr(os, "killpg"):
+            return ""
+        begin, until = os.fstat(self._errors.fileno()).st_size, time.monotonic() + PATIENCE
+        frames: list[tuple[str, str, str]] = []
         with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-    process.kill()
+            os.killpg(self.process.pid, signal.SIGUSR1)  # the worker may be a script that has started Python
+        while not frames and time.monotonic() < until:
+            time.sleep(PATIENCE / 10)
+            # The worker writes at the file's position: do not move it.
+            frames = FRAME.findall(os.pread(self._errors.fileno(), STDERR_KEPT, begin).decode(errors="replace"))
+        calls = [f"{name} ({Path(file).name}, line {line})" for file, line, name in frames[:CALLS_SHOWN]]
+        return f"it was in {', called by '.join(calls)}" if calls else ""
+
+    def _last_lines(self) -> list[str]:
+        self._errors.seek(max(0, self._errors.seek(0, os.SEEK_END) - STDERR_KEPT))
+        return [line[:300] for line in self._errors.read().decode(errors="replace").splitlines() if line.strip()]
 
 
-def tell_where_on_request() -> None:
-    """To be called in a worker: `where_it_is` asks."""
+def report_calls_on_signal() -> None:
+    """Have this worker write its calls to stderr when `Worker.wait` times out."""
     if hasattr(faulthandler, "register"):
         faulthandler.register(signal.SIGUSR1, all_threads=False)
 
 
-def where_it_is(process: subprocess.Popen[bytes], errors: IO[bytes]) -> str:
-    """The calls that a worker is in, the innermost first, where it tells; then it has to be ended."""
-    if not hasattr(os, "killpg"):
-        return ""
-    begin, until = os.fstat(errors.fileno()).st_size, time.monotonic() + PATIENCE
-    frames: list[tuple[str, str, str]] = []
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGUSR1)  # the worker may be a script that has started Python
-    while not frames and time.monotonic() < until:
-        time.sleep(PATIENCE / 10)
-        # The worker writes where the file's position is: do not move it.
-        frames = FRAME.findall(os.pread(errors.fileno(), STDERR_KEPT, begin).decode(errors="replace"))
-    calls = [f"{name} ({Path(file).name}, line {line})" for file, line, name in frames[:CALLS_SHOWN]]
-    return f"it was in {', called by '.join(calls)}" if calls else ""
+def _search_path(python: str, scratch: Scratch | None) -> str:
+    """Return the directory in which a worker finds this package, whatever the working directory has.
 
-
-def how_it_ended(code: int, errors: IO[bytes]) -> str:
-    """The exit status or the signal, and the last lines."""
-    status = f"exit status {code}"
-    if code < 0:
-        name = signal.Signals(-code).name
-        status = f"signal {-code} ({name}){MEANINGS.get(name, '')}"
-    return f"{status}; {last_lines(errors)}"
-
-
-def lines_at_end(errors: IO[bytes]) -> list[str]:
-    """The lines at the end of what a worker wrote to stderr."""
-    errors.seek(max(0, errors.seek(0, os.SEEK_END) - STDERR_KEPT))
-    return [line[:300] for line in errors.read().decode(errors="replace").splitlines() if line.strip()]
-
-
-def last_lines(errors: IO[bytes], count: int = 6) -> str:
-    """The last of them; of faulthandler's report the beginning, where the innermost call is."""
-    lines = lines_at_end(errors)
-    fatal = [number for number, line in enumerate(lines) if line.startswith("Fatal Python error")]
-    chosen = lines[fatal[-1] :][:count] if fatal else lines[-count:]
-    return "its last lines: " + " | ".join(chosen) if chosen else "it wrote nothing to stderr"
+    Another interpreter must not find the other packages beside it, so it gets a copy in a directory of its own.
+    """
+    if scratch is None or python == sys.executable:
+        return str(PACKAGE.parent)
+    directory = Path(tempfile.mkdtemp(prefix="package_", dir=scratch.path))
+    shutil.copytree(PACKAGE, directory / PACKAGE.name, ignore=shutil.ignore_patterns("__pycache__"))
+    return str(directory)

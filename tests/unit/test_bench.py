@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import signal
+import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -284,6 +287,36 @@ def test_the_exit_status_says_whether_all_was_measured(
     """What is not installed has to be measured only where it was named."""
     monkeypatch.setattr(run, "run", lambda options, progress: DATA | {"limits": []} | change)
     assert cli.main(["bench", "--out", str(tmp_path)]) == status
+
+
+HANGS = """
+import signal, sys, threading, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it in the background
+# Have another thread take the signal: then it does not end a read of the main thread.
+threading.Thread(target=time.sleep, args=[600], daemon=True).start()
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+from unified_clip import cli
+from unified_clip.bench import run
+hang = "import pathlib, sys, time; pathlib.Path(sys.argv[1]).touch(); time.sleep(600)"
+run.command = lambda framework: [sys.executable, "-c", hang, "started"]
+sys.exit(cli.main(["bench", "--frameworks", "numpy", "--out", "out"]))
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has other signals")
+def test_ctrl_c_ends_a_run_whose_worker_prints_nothing(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", HANGS], cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
+        while process.poll() is None and not (tmp_path / "started").exists():
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        try:
+            _, errors = process.communicate(timeout=30)
+        finally:
+            process.kill()
+    assert (process.returncode, errors) == (
+        cli.INTERRUPTED,
+        "unified-clip: interrupted; the workers were ended and no report was written\n",
+    )
 
 
 def test_an_interrupted_run_writes_nothing(

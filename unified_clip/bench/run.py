@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
+import queue
 import subprocess
 import sys
-import tempfile
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import IO, Any
 
 import unified_clip
 
@@ -85,20 +87,29 @@ def run(options: Options, progress: Callable[[str, int], Any] = lambda framework
 
 
 def _work(framework: str, options: Options, take: Callable[[dict[str, Any]], None]) -> str:
-    """Run a worker; how it failed, or ''."""
+    """Run a worker, and take each line that it prints. Return how it failed; '' if it did not."""
     environment = dict.fromkeys(THREADS, str(options.threads))
     arguments = [*command(framework), json.dumps(asdict(options))]
-    with tempfile.TemporaryFile() as errors:
-        process = _workers.start(
-            arguments, str(_workers.PACKAGE.parent), errors, subprocess.PIPE, environment=environment
-        )
-        try:
-            assert process.stdout
-            with process.stdout as lines:
-                for line in lines:
-                    if line.endswith(b"\n"):  # or it died amidst one
-                        take(json.loads(line))
-            code = process.wait()
-        finally:
-            _workers.end(process)
-        return _workers.how_it_ended(code, errors) if code else ""
+    lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+
+    def take_lines() -> bool:
+        while not lines.empty():
+            if (line := lines.get()).endswith(b"\n"):  # a worker that dies may leave a part of one
+                take(json.loads(line))
+        return False
+
+    with _workers.Worker(arguments, stdout=subprocess.PIPE, environment=environment) as worker:
+        assert worker.process.stdout
+        # Reading in the main thread would not end on Ctrl-C while the worker prints nothing.
+        reader = threading.Thread(target=_read_lines, args=[worker.process.stdout, lines], daemon=True)
+        reader.start()
+        end = worker.wait(math.inf, take_lines)
+        reader.join()
+        take_lines()
+    return str(end) if end.code else ""
+
+
+def _read_lines(stdout: IO[bytes], lines: queue.SimpleQueue[bytes]) -> None:
+    with stdout:
+        for line in stdout:
+            lines.put(line)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .._display import complain
+from .._scratch import Scratch
 
 if TYPE_CHECKING:
     from .compare import Verified
@@ -99,7 +99,7 @@ def _verify(options: argparse.Namespace, stack: ExitStack) -> Verified:
         raise VerifyError(f"--timeout is {timeout}; it must be more than 0")
     scripts = [run.script(side, getattr(options, side), getattr(options, f"python_{side}")) for side in ("old", "new")]
     names = read_names(options.map) if options.map else None
-    scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="unified_clip_verify_")))
+    scratch = stack.enter_context(Scratch("verify")).path
     (scratch / "weights").mkdir()
     weights = run.read_weights(options.weights, scratch / "weights")
     batches = run.read_batches(options.batches, options.steps)

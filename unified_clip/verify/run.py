@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import ast
 import json
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from .. import _install, _workers
+from .._scratch import Scratch
 from ..tensors import files
 from ..tensors.files import safetensors
 from ..tensors.types import PARTS, Dense, Gradient, UnreadableError, densify
@@ -159,46 +158,36 @@ def run(scripts: Sequence[Script], weights: Arrays, batches: Arrays, out: Path, 
         WorkerError: A process crashed, or took longer than `timeout` seconds.
     """
     with ExitStack() as stack:
-        job = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="unified_clip_verify_")))
-        np.savez(job / "weights.npz", **weights)  # type: ignore[arg-type]  # names are any strings
-        np.savez(job / "batches.npz", **batches)  # type: ignore[arg-type]
-        started = []
+        scratch = stack.enter_context(Scratch("verify"))
+        np.savez(scratch.path / "weights.npz", **weights)  # type: ignore[arg-type]  # names are any strings
+        np.savez(scratch.path / "batches.npz", **batches)  # type: ignore[arg-type]
+        workers = []
         for each in scripts:
             (out / each.side).mkdir()
-            errors = stack.enter_context(tempfile.TemporaryFile())
-            started.append((each, _start(each, job, out / each.side, errors), errors))
-            stack.callback(_workers.end, started[-1][1])
+            workers.append(stack.enter_context(_start(each, scratch, out / each.side)))
         until = time.monotonic() + timeout
-        for each, process, errors in started:
-            _wait(each, process, errors, until, timeout)
+        for each, worker in zip(scripts, workers, strict=True):
+            end = worker.wait(max(0.0, until - time.monotonic()))
+            if end.code is None:
+                raise WorkerError(f"{each} has not ended after {timeout:g} seconds; {end}; see --timeout")
+            if end.code:
+                raise WorkerError(f"{each} ended with {end}{_not_installed(each, end)}")
     return [_read(each, out / each.side, len(next(iter(batches.values())))) for each in scripts]
 
 
-def _start(script: Script, job: Path, out: Path, errors: IO[bytes]) -> subprocess.Popen[bytes]:
-    search = _workers.search_path(script.python, job / f"package of {script.side}")
-    arguments = [script.python, "-X", "faulthandler", "-m", WORKER, str(script.file), script.name, str(job), str(out)]
+def _start(script: Script, scratch: Scratch, out: Path) -> _workers.Worker:
+    arguments = [script.python, "-X", "faulthandler", "-m", WORKER, str(script.file), script.name]
     try:
-        return _workers.start(arguments, search, errors)
+        return _workers.Worker([*arguments, str(scratch.path), str(out)], scratch)
     except OSError as error:
         raise VerifyError(
             f"{script.python} cannot be started: {error.strerror}; name an interpreter with --python-{script.side}"
         ) from None
 
 
-def _wait(script: Script, process: subprocess.Popen[bytes], errors: IO[bytes], until: float, timeout: float) -> None:
-    try:
-        code = process.wait(max(0.0, until - time.monotonic()))
-    except subprocess.TimeoutExpired:
-        where = _workers.where_it_is(process, errors) or _workers.last_lines(errors)
-        raise WorkerError(f"{script} has not ended after {timeout:g} seconds; {where}; see --timeout") from None
-    if code:
-        raise WorkerError(f"{script} ended with {_workers.how_it_ended(code, errors)}{_not_installed(script, errors)}")
-
-
-def _not_installed(script: Script, errors: IO[bytes]) -> str:
-    """What to do where another interpreter lacks a package: it has its own."""
-    lines = _workers.lines_at_end(errors)
-    if script.python == sys.executable or not lines or not lines[-1].startswith("ModuleNotFoundError"):
+def _not_installed(script: Script, end: _workers.Exit) -> str:
+    """Return the command that installs what another interpreter lacks; '' if it lacks nothing."""
+    if script.python == sys.executable or not end.stderr or not end.stderr[-1].startswith("ModuleNotFoundError"):
         return ""
     return f". Install what the file imports for that interpreter: {script.python} -m {_install.command('cli')}"
 

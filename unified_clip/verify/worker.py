@@ -59,7 +59,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("job", type=Path)
     parser.add_argument("out", type=Path)
     options = parser.parse_args(arguments)
-    _workers.tell_where_on_request()
+    _workers.report_calls_on_signal()
     sys.argv = [str(options.file)]  # what the user's file reads is not ours
     try:
         ended = run(options.file, options.name, options.job, options.out)

@@ -348,7 +348,7 @@ def test_a_function_runs_in_a_process_of_its_own(tmp_path: Path, read: Callable[
         ("unheard_of", r"grads\.py: it imports something, and .* says: No module named 'unheard_of'; name an interpr"),
         ("leaves", r"grads\.py: the process that reads it left nothing"),
         ("kills", r"grads\.py: the process that reads it ended: signal 9 \(SIGKILL\)"),
-        ("hangs", r"grads\.py: nothing after 2 seconds"),
+        ("hangs", r"grads\.py: nothing after 2 seconds; it was in hangs \(grads\.py, line \d+\)"),
         ("", r"'grads\.py:' names no Python file and a function in it; write grads\.py:gradients"),
     ],
 )

@@ -11,15 +11,14 @@ import json
 import re
 import subprocess
 import sys
-import tempfile
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from ... import _workers
+from ..._scratch import Scratch
 from ...tensors import types
 from ...tensors.files import safetensors
 from ...tensors.files.memmap import place_of
@@ -112,8 +111,8 @@ def _start(
     found: WorkerResults,
 ) -> tuple[Failure | None, bool]:
     """Start a worker once; move what it finished from `remaining` to `found`. How it failed; whether it got going."""
-    with tempfile.TemporaryDirectory(prefix="unified_clip_parity_") as directory:
-        job, out, package = Path(directory, "job"), Path(directory, "out"), Path(directory, "package")
+    with Scratch("parity") as scratch:
+        job, out = scratch.path / "job", scratch.path / "out"
         job.mkdir()
         out.mkdir()
         write_job(job, remaining)
@@ -130,8 +129,7 @@ def _start(
             return bool(numbers)
 
         printed = Printed()
-        search = _workers.search_path(worker[0], package)
-        failure = _run_once([*worker, str(job), str(out)], search, timeout, collect, printed)
+        failure = _run_once([*worker, str(job), str(out)], scratch, timeout, collect, printed)
         collect()
         found.printed += filter(None, [printed.first_line])
         start_failure = _read_start(out, found)
@@ -178,47 +176,36 @@ def write_job(job: Path, runs: Mapping[int, WorkItem]) -> None:
 
 
 def _run_once(
-    arguments: Sequence[str], search: str, timeout: float, collect: Callable[[], bool], printed: Printed
+    arguments: Sequence[str], scratch: Scratch, timeout: float, collect: Callable[[], bool], printed: Printed
 ) -> Failure | None:
-    with tempfile.TemporaryFile() as errors:
-        try:
-            process = _workers.start(arguments, search, errors, subprocess.PIPE)
-        except OSError as error:
-            return Failure("missing", f"{arguments[0]} cannot be started: {error.strerror}")
-        where = ""
-        try:
-            printed.begin(process)
-            code = _wait(process, timeout, collect)
-            if code is None:
-                where = _workers.where_it_is(process, errors)
-        finally:
-            _workers.end(process)
-            printed.end()
-        if code is None:
-            return Failure("timed out", f"no new result in {timeout:g} seconds; {where or _workers.last_lines(errors)}")
-        return None if code == 0 else _crashed(code, errors)
+    """Run a worker until it ends, or until `collect` has found no new result for `timeout` seconds."""
 
-
-def _crashed(code: int, errors: IO[bytes]) -> Failure:
-    said = [line for line in _workers.lines_at_end(errors) if OUT_OF_MEMORY.search(line)]
-    ended = _workers.how_it_ended(code, errors)
-    return Failure("out of memory", f"{said[-1].strip()}; {ended}") if said else Failure("crashed", ended)
-
-
-def _wait(process: subprocess.Popen[bytes], timeout: float, collect: Callable[[], bool]) -> int | None:
-    """The exit status; None if there was no new result for too long."""
-    since = time.monotonic()
-    while True:
-        try:
-            code: int | None = process.wait(LOOK_EVERY)
-        except subprocess.TimeoutExpired:
-            code = None
-        if collect():
-            since = time.monotonic()
+    def poll() -> bool:
+        has_results = collect()
         if STOP.is_set():
             raise KeyboardInterrupt
-        if code is not None or time.monotonic() - since > timeout:
-            return code
+        return has_results
+
+    try:
+        started = _workers.Worker(arguments, scratch, subprocess.PIPE)
+    except OSError as error:
+        return Failure("missing", f"{arguments[0]} cannot be started: {error.strerror}")
+    try:
+        with started as worker:
+            printed.begin(worker.process)
+            end = worker.wait(timeout, poll)
+    finally:
+        printed.end()
+    if end.code is None:
+        return Failure("timed out", f"no new result in {timeout:g} seconds; {end}")
+    return None if end.code == 0 else _crashed(end)
+
+
+def _crashed(end: _workers.Exit) -> Failure:
+    out_of_memory = [line for line in end.stderr if OUT_OF_MEMORY.search(line)]
+    if out_of_memory:
+        return Failure("out of memory", f"{out_of_memory[-1].strip()}; {end}")
+    return Failure("crashed", str(end))
 
 
 def _read_start(out: Path, found: WorkerResults) -> Failure | None:

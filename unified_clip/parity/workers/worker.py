@@ -62,7 +62,7 @@ def main() -> None:
     parser.add_argument("--mode", help="make the runs in this mode only, as one of its other processes")
     parser.add_argument("--rank", type=int, default=0)
     options = parser.parse_args()
-    _workers.tell_where_on_request()
+    _workers.report_calls_on_signal()
     threading.Thread(target=exit_when_orphaned, daemon=True).start()
     warnings.simplefilter("ignore")
     try:

@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import atexit
 import json
-import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,6 +21,7 @@ from pathlib import Path
 
 from ... import _workers
 from ..._limits import MAX_SECONDS, LimitError, seconds
+from ..._scratch import Scratch
 from ..types import Gradient, UnreadableError
 from . import memmap, npz, paddle_pickle, safetensors
 from .entries import Item, select
@@ -61,10 +60,10 @@ CONVERT = "unified_clip.tensors.files.convert_worker"
 
 @cache
 def scratch() -> Path:
-    """A directory for what this process converts; it is deleted when the process ends."""
-    directory = tempfile.mkdtemp(prefix="unified_clip_gradients_")
-    atexit.register(shutil.rmtree, directory, ignore_errors=True)
-    return Path(directory)
+    """Return the directory for gradients that this process converts. It is removed when the process ends."""
+    directory = Scratch("gradients")
+    atexit.register(directory.remove)
+    return directory.path
 
 
 def read(
@@ -173,18 +172,11 @@ def _convert(
 
 
 def _run(command: Sequence[str], timeout: float) -> str:
-    """Run a process to a good end. What it last wrote to stderr."""
-    with tempfile.TemporaryDirectory(prefix="unified_clip_parity_") as directory, tempfile.TemporaryFile() as errors:
-        search = _workers.search_path(command[0], Path(directory, "package"))
-        process = _workers.start(command, search, errors)
-        try:
-            code = process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            raise UnreadableError(
-                f"nothing after {timeout:g} seconds; {_workers.last_lines(errors)}. Set {MAX_SECONDS} to wait longer"
-            ) from None
-        finally:
-            _workers.end(process)
-        if code:
-            raise UnreadableError(f"the process that reads it ended: {_workers.how_it_ended(code, errors)}")
-        return _workers.last_lines(errors)
+    """Run a process that has to succeed. Return the last lines of its stderr."""
+    with Scratch("convert") as scratch, _workers.Worker(command, scratch) as worker:
+        end = worker.wait(timeout)
+    if end.code is None:
+        raise UnreadableError(f"nothing after {timeout:g} seconds; {end}. Set {MAX_SECONDS} to wait longer")
+    if end.code:
+        raise UnreadableError(f"the process that reads it ended: {end}")
+    return end.last_lines

@@ -27,6 +27,7 @@ from typing import Any
 
 import numpy as np
 
+from ... import _workers
 from ..._dispatch import adapter_of
 from ..._limits import LimitError, Tree
 from ..frameworks import converter
@@ -57,6 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("only", nargs="*")
     options = parser.parse_args(arguments)
+    _workers.report_calls_on_signal()
     warnings.simplefilter("ignore")
     try:
         items = KINDS[options.kind](options.source, options.out)

@@ -1,0 +1,153 @@
+"""Temporary directories: removed with their process, even after SIGKILL, and never while one uses them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from unified_clip import _scratch
+from unified_clip._workers import Worker
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no flock")
+
+PARENT = """
+import sys, time
+from unified_clip._scratch import Scratch
+from unified_clip._workers import Worker
+scratch = Scratch("test")
+(scratch.path / "data").write_text("x")
+if sys.argv[1:]:
+    Worker([sys.executable, "-c", "import time; time.sleep(600)"], scratch)
+print(scratch.path, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    _scratch._remove_abandoned_once.cache_clear()
+    return tmp_path
+
+
+def started(*arguments: str) -> tuple[subprocess.Popen[str], Path]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", PARENT, *arguments], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert process.stdout
+    return process, Path(process.stdout.readline().strip())
+
+
+@pytest.fixture
+def living(directory: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+    process, path = started()
+    with process:
+        yield process, path
+        process.kill()
+
+
+def test_a_directory_is_removed_with_its_block(directory: Path) -> None:
+    with _scratch.Scratch("test") as scratch:
+        assert scratch.path.is_dir()
+        assert scratch.path.parent == directory
+    assert not list(directory.iterdir())
+
+
+def test_the_directory_of_a_killed_process_is_removed_by_the_next_one(
+    living: tuple[subprocess.Popen[str], Path],
+) -> None:
+    process, path = living
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert (path / "data").exists()
+    with _scratch.Scratch("test") as scratch:
+        assert not path.exists()
+        assert scratch.path.is_dir()
+
+
+def test_the_directory_of_a_living_process_is_kept(living: tuple[subprocess.Popen[str], Path]) -> None:
+    _, path = living
+    with _scratch.Scratch("test"), _scratch.Scratch("test"):
+        assert (path / "data").exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="it finds the worker in /proc")
+def test_the_directory_of_a_killed_process_is_kept_while_its_worker_lives(directory: Path) -> None:
+    process, path = started("with a worker")
+    with process:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        _scratch.remove_abandoned(str(directory))
+        assert (path / "data").exists()
+        for number in _sleeping(path):
+            os.kill(number, signal.SIGKILL)
+        until = time.monotonic() + 10
+        while path.exists() and time.monotonic() < until:
+            _scratch.remove_abandoned(str(directory))
+            time.sleep(0.05)
+        assert not path.exists()
+
+
+def _sleeping(path: Path) -> list[int]:
+    """The processes that have the lock open."""
+    lock = (path / _scratch.LOCK).stat()
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                files = [descriptor.stat() for descriptor in (entry / "fd").iterdir()]
+            except OSError:
+                continue
+            if any((each.st_dev, each.st_ino) == (lock.st_dev, lock.st_ino) for each in files):
+                found.append(int(entry.name))
+    return found
+
+
+def test_other_directories_are_kept(directory: Path) -> None:
+    """Without a lock nobody knows whether a directory is in use; a link leads elsewhere; a lock may be none of ours."""
+    elsewhere = directory / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / _scratch.LOCK).touch()
+    (directory / "unified_clip_verify_without").mkdir()
+    (directory / "unified_clip_verify_link").symlink_to(elsewhere)
+    linked = directory / "unified_clip_verify_linked"
+    linked.mkdir()
+    (linked / _scratch.LOCK).symlink_to(elsewhere / _scratch.LOCK)
+    before = sorted(directory.iterdir())
+    _scratch.remove_abandoned(str(directory))
+    assert sorted(directory.iterdir()) == before
+
+
+def test_the_directory_of_another_user_is_kept(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    abandoned = directory / "unified_clip_verify_abandoned"
+    abandoned.mkdir()
+    (abandoned / _scratch.LOCK).touch()
+    user = os.getuid()
+    monkeypatch.setattr(os, "getuid", lambda: user + 1)
+    _scratch.remove_abandoned(str(directory))
+    assert abandoned.exists()
+    monkeypatch.undo()
+    _scratch.remove_abandoned(str(directory))
+    assert not abandoned.exists()
+
+
+def test_a_file_system_without_locks_is_used_without(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unsupported(*_: object) -> None:
+        raise OSError("No locks available")
+
+    monkeypatch.setattr(_scratch.fcntl, "flock", unsupported)
+    with _scratch.Scratch("test") as scratch:
+        assert scratch.lock is None
+        _scratch.remove_abandoned(str(directory))
+        with Worker([sys.executable, "-c", "pass"], scratch) as worker:
+            assert worker.wait(60).code == 0
+    assert not list(directory.iterdir())

@@ -1,0 +1,88 @@
+"""Temporary directories that are removed even if their process was killed: the next process removes them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Self
+
+fcntl: ModuleType | None
+try:
+    import fcntl
+except ImportError:  # on Windows
+    fcntl = None
+
+PREFIX = "unified_clip_"
+
+LOCK = ".lock"
+"""A file in each directory. The process and its workers hold a lock on it, which ends with them."""
+
+
+class Scratch:
+    """A temporary directory, removed by `remove` or at the end of a `with` block.
+
+    After SIGKILL neither runs. The first directory that a later process of the same user makes removes what was left.
+    """
+
+    def __init__(self, purpose: str) -> None:
+        _remove_abandoned_once(tempfile.gettempdir())
+        self.path = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{purpose}_"))
+        self.lock = _create_lock(self.path)
+        """A descriptor for workers, which then hold the lock too; None if the file system has no locks."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
+
+    def remove(self) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)
+        if self.lock is not None:
+            os.close(self.lock)
+            self.lock = None
+
+
+def remove_abandoned(directory: str) -> None:
+    """Remove the directories of this user in `directory` whose lock nobody holds."""
+    if fcntl is None:
+        return
+    with suppress(OSError), os.scandir(directory) as entries:
+        for entry in entries:
+            if entry.name.startswith(PREFIX) and entry.is_dir(follow_symlinks=False):
+                with suppress(OSError):  # another process is faster, or another user's directory
+                    if entry.stat(follow_symlinks=False).st_uid == os.getuid():
+                        _remove_if_unlocked(Path(entry.path))
+
+
+_remove_abandoned_once = cache(remove_abandoned)
+
+
+def _remove_if_unlocked(path: Path) -> None:
+    """Remove a directory, unless its lock is held or missing: without one nobody knows whether it is in use."""
+    assert fcntl is not None
+    descriptor = os.open(path / LOCK, os.O_RDWR | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(path, ignore_errors=True)
+    finally:
+        os.close(descriptor)
+
+
+def _create_lock(path: Path) -> int | None:
+    """Create and hold the lock of a directory. It gets its name once it is held: nobody finds it without."""
+    if fcntl is None:
+        return None
+    descriptor, name = tempfile.mkstemp(dir=path)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    except OSError:  # not on this file system
+        os.close(descriptor)
+        return None
+    Path(name).rename(path / LOCK)
+    return descriptor
