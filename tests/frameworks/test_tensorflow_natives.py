@@ -5,7 +5,7 @@ from __future__ import annotations
 import tensorflow as tf
 from support.port import natives as port_natives
 
-from unified_clip.port.catalog import KERAS_RULES, native
+from unified_clip.port.catalog import KERAS_RULES, clip_function
 
 
 def test_the_functions_that_are_found_are_there_with_the_parameters_that_are_known() -> None:
@@ -17,7 +17,7 @@ def test_the_functions_that_are_found_are_there_with_the_parameters_that_are_kno
 
 def test_those_of_tensorflow_1_are_there_too() -> None:
     for name in ("clip_by_global_norm", "clip_by_norm", "clip_by_value", "global_norm", "clip_by_average_norm"):
-        found = native(f"tensorflow.compat.v1.{name}")
+        found = clip_function(f"tensorflow.compat.v1.{name}")
         assert found is not None
         assert port_natives.parameters(getattr(tf.compat.v1, name)) == list(found.parameters)
 

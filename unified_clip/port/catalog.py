@@ -1,4 +1,4 @@
-"""The functions and classes that clip, by their full names: `natives.toml`."""
+"""The functions and classes that clip, by their full names: `catalog.toml`."""
 
 from __future__ import annotations
 
@@ -49,15 +49,15 @@ KERAS_RULES = {"clipnorm": "norm", "clipvalue": "value", "global_clipnorm": "glo
 
 
 @dataclass(frozen=True, eq=False)
-class Native:
-    """A function or a class that clips; `natives.toml` says what its fields mean."""
+class ClipFunction:
+    """A function or a class that clips; `catalog.toml` says what its fields mean."""
 
     framework: str
     name: str
     kind: Kind
-    spelled: Sequence[str] = ()
+    aliases: Sequence[str] = ()
     parameters: Sequence[str] = ()
-    ours: str = ""
+    replacement: str = ""
     renamed: Mapping[str, str] = field(default_factory=dict)
     rule: str = ""
     family: str = ""
@@ -74,7 +74,7 @@ class Native:
 
 @dataclass(frozen=True, eq=False)
 class Engine:
-    """An optimizer or engine that tests for Paddle's own clip classes; `natives.toml` explains the fields."""
+    """An optimizer or engine that tests for Paddle's own clip classes; `catalog.toml` explains the fields."""
 
     names: Sequence[str]
     why_not: str
@@ -94,7 +94,7 @@ class Engine:
 
 @dataclass(frozen=True, eq=False)
 class Setting:
-    """A limit that a trainer takes, and clips by itself; `natives.toml` explains the fields."""
+    """A limit that a trainer takes, and clips by itself; `catalog.toml` explains the fields."""
 
     keyword: str
     why_not: str
@@ -116,14 +116,14 @@ class Setting:
 
 @functools.cache
 def _tables() -> dict[str, list[dict[str, Any]]]:
-    return tomllib.loads(resources.files(__package__).joinpath("natives.toml").read_text(encoding="utf-8"))
+    return tomllib.loads(resources.files(__package__).joinpath("catalog.toml").read_text(encoding="utf-8"))
 
 
 @functools.cache
-def natives() -> dict[str, Native]:
+def clip_functions() -> dict[str, ClipFunction]:
     """By every full name."""
-    found = [Native(**table) for table in _tables()["native"]]
-    return {name: native for native in found for name in (native.name, *native.spelled)}
+    found = [ClipFunction(**table) for table in _tables()["function"]]
+    return {name: native for native in found for name in (native.name, *native.aliases)}
 
 
 @functools.cache
@@ -132,13 +132,13 @@ def engines() -> tuple[Engine, ...]:
     return tuple(Engine(**table) for table in _tables()["engine"])
 
 
-def native(full_name: str) -> Native | None:
+def clip_function(full_name: str) -> ClipFunction | None:
     """What a full name stands for, if it clips."""
     for pattern, short in MODULES:
         if match := pattern.match(full_name):
             full_name = short + full_name[match.end() :]
             break
-    return natives().get(full_name)
+    return clip_functions().get(full_name)
 
 
 @functools.cache
@@ -156,7 +156,7 @@ def setting_of(full_name: str) -> Setting | None:
 @functools.cache
 def last_names() -> frozenset[str]:
     """The last parts of all full names."""
-    return frozenset(name.rpartition(".")[2] for name in natives())
+    return frozenset(name.rpartition(".")[2] for name in clip_functions())
 
 
 @functools.cache

@@ -16,7 +16,7 @@ from .._modes import misplaced
 from ..verify import cli as verify_cli
 
 if TYPE_CHECKING:
-    from .clip_site import Ported, Target
+    from .clip_site import PortedFile, Target
 
 DONE, FLAGGED, REFUSED, INTERRUPTED = 0, 1, 2, 130
 
@@ -103,7 +103,7 @@ def _port(options: argparse.Namespace) -> int:
     if options.report:
         build.writer(options.report)
     paths = source_files.sources(options.path)
-    ported: list[Ported] = []
+    ported: list[PortedFile] = []
     try:
         with progress({"files": len(paths)}) as advance:
             ported, unread = source_files.port_all(paths, target, options.native, lambda count: advance("files", count))
@@ -120,7 +120,7 @@ def _port(options: argparse.Namespace) -> int:
     return FLAGGED if flagged or unread else DONE
 
 
-def _report(options: argparse.Namespace, data: dict[str, Any], ported: Sequence[Ported]) -> None:
+def _report(options: argparse.Namespace, data: dict[str, Any], ported: Sequence[PortedFile]) -> None:
     """Write the report where the options say, and print it."""
     from .report import build, terminal
 
@@ -141,7 +141,7 @@ def _interrupted(written: int) -> int:
     return INTERRUPTED
 
 
-def _diff(ported: Ported) -> list[str]:
+def _diff(ported: PortedFile) -> list[str]:
     """The changes of a file, as git writes them."""
     name = os.path.relpath(ported.path.resolve()).replace(os.sep, "/")
     if name.startswith(".."):

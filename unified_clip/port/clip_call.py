@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from .catalog import Native, Setting, last_names
+from .catalog import ClipFunction, Setting, last_names
 from .source.module import Module
 
 CLIPS = {"paddle", "optax"}
@@ -18,14 +18,14 @@ CLAMPS = {"torch", "keras", "tf_keras", "tensorflow", "jax", "numpy"}
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
+class FoundClip:
     """A clip."""
 
     node: cst.CSTNode
     """The name, in full; or an argument, or a call."""
 
     name: str
-    native: Native | None = None
+    function: ClipFunction | None = None
     call: cst.Call | None = None
     """Of the native; None where it is only named."""
 
@@ -44,17 +44,17 @@ class Arguments:
 
     def __init__(self, call: cst.Call, parameters: Sequence[str]) -> None:
         self.given: dict[str, cst.Arg] = {}
-        self.strange: list[str] = []
+        self.unknown: list[str] = []
         """What cannot be told, or is not known."""
 
         for position, argument in enumerate(call.args):
             if argument.star or (argument.keyword is None and position >= len(parameters)):
-                self.strange.append(argument.star or f"argument {position + 1}")
+                self.unknown.append(argument.star or f"argument {position + 1}")
             else:
                 name = argument.keyword.value if argument.keyword else parameters[position]
                 self.given[name] = argument
                 if name not in parameters:
-                    self.strange.append(f"{name}=")
+                    self.unknown.append(f"{name}=")
 
     def value(self, name: str) -> cst.BaseExpression | None:
         """None where it is not given."""

@@ -25,7 +25,7 @@ class Meaning:
 
 
 @dataclass(frozen=True)
-class Site:
+class ClipSite:
     """A clip in a file."""
 
     line: int
@@ -56,15 +56,18 @@ class Site:
     checks: Sequence[str] = ()
     """What a person should look at, also where it is rewritten."""
 
+    rule: str = ""
+    """The rule that decided, as 'need_clip.flag'; '' where none had to."""
+
 
 @dataclass(frozen=True)
-class Ported:
+class PortedFile:
     """A file that was read."""
 
     path: Path
     before: bytes
     after: bytes
-    sites: Sequence[Site] = field(default=())
+    sites: Sequence[ClipSite] = field(default=())
 
     @property
     def is_changed(self) -> bool:
@@ -72,7 +75,7 @@ class Ported:
 
 
 @dataclass(frozen=True)
-class Unread:
+class UnreadableFile:
     """A file that could not be read, and why."""
 
     path: Path

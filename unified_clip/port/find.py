@@ -8,8 +8,17 @@ from collections.abc import Iterator
 import libcst as cst
 
 from . import hidden, trainer_arguments
-from .catalog import KERAS_RULES, LIKE_CLIP, METHODS, Engine, Native, is_keras_optimizer, last_names, native
-from .clip_call import Arguments, Found, Imports
+from .catalog import (
+    KERAS_RULES,
+    LIKE_CLIP,
+    METHODS,
+    ClipFunction,
+    Engine,
+    clip_function,
+    is_keras_optimizer,
+    last_names,
+)
+from .clip_call import Arguments, FoundClip, Imports
 from .source.module import Module
 from .source.syntax_tree import Target
 
@@ -21,20 +30,20 @@ UNKNOWN = "which optimizer this is cannot be seen"
 MADE_OF_DICT = "which optimizer is made of it cannot be seen"
 
 
-def find(module: Module) -> list[Found]:
+def find(module: Module) -> list[FoundClip]:
     """All clips, in order."""
     imports = Imports(module)
     found = [each for node in module.nodes for each in _at(module, imports, node)]
     replaced = set(_replaced(module))
     return [
         dataclasses.replace(each, unsure="the file puts something else in its place")
-        if each.native in replaced
+        if each.function in replaced
         else each
         for each in found
     ]
 
 
-def _replaced(module: Module) -> Iterator[Native]:
+def _replaced(module: Module) -> Iterator[ClipFunction]:
     """What is assigned to, also by name: torch.nn.utils.clip_grad_norm_ = mine."""
     for node in module.nodes:
         name = ""
@@ -44,12 +53,12 @@ def _replaced(module: Module) -> Iterator[Native]:
             texts = [each.value for each in node.args[:2] if isinstance(each.value, cst.SimpleString)]
             owner = [module.full_name(each.value) for each in node.args[:1] if each.value not in texts]
             name = ".".join([*owner, *(str(each.evaluated_value) for each in texts)])
-        known = native(name)
+        known = clip_function(name)
         if known is not None:
             yield known
 
 
-def _at(module: Module, imports: Imports, node: cst.CSTNode) -> Iterator[Found]:
+def _at(module: Module, imports: Imports, node: cst.CSTNode) -> Iterator[FoundClip]:
     if isinstance(node, cst.Name | cst.Attribute):
         yield from _named(module, imports, node)
     elif isinstance(node, cst.Call):
@@ -62,7 +71,7 @@ def _at(module: Module, imports: Imports, node: cst.CSTNode) -> Iterator[Found]:
         yield from trainer_arguments.derived(module, node)
     elif isinstance(node, cst.AssignTarget):
         if "paddle" in imports.packages and _is_set_false(module, node):
-            yield Found(node.target, "need_clip")
+            yield FoundClip(node.target, "need_clip")
         if imports.has_keras:
             yield from _set_limit(module, node.target)
         yield from trainer_arguments.set_on(module, imports, node.target)
@@ -72,23 +81,25 @@ def _at(module: Module, imports: Imports, node: cst.CSTNode) -> Iterator[Found]:
         yield from trainer_arguments.entry(imports, node, node.key, node.value)
 
 
-def _entry(node: cst.CSTNode, key: cst.CSTNode) -> Iterator[Found]:
+def _entry(node: cst.CSTNode, key: cst.CSTNode) -> Iterator[FoundClip]:
     """A limit of Keras in a dict, of which an optimizer may be made."""
     if isinstance(key, cst.SimpleString) and key.evaluated_value in KERAS_RULES:
-        yield Found(node, f"{{{key.evaluated_value!r}:}}", unsure=MADE_OF_DICT)
+        yield FoundClip(node, f"{{{key.evaluated_value!r}:}}", unsure=MADE_OF_DICT)
 
 
-def _set_limit(module: Module, target: cst.CSTNode) -> Iterator[Found]:
+def _set_limit(module: Module, target: cst.CSTNode) -> Iterator[FoundClip]:
     """kwargs["clipnorm"] = 1.0, or optimizer.clipnorm = 1.0."""
     if isinstance(target, cst.Subscript) and isinstance(target.slice[0].slice, cst.Index):
         yield from _entry(target, target.slice[0].slice.value)
     elif isinstance(target, cst.Attribute) and target.attr.value in KERAS_RULES:
         owner = module.code(target.value)
         if "opt" in owner.lower():
-            yield Found(target, f"{owner}.{target.attr.value}", unsure="it is set on the optimizer after it was made")
+            yield FoundClip(
+                target, f"{owner}.{target.attr.value}", unsure="it is set on the optimizer after it was made"
+            )
 
 
-def _named(module: Module, imports: Imports, node: Target) -> Iterator[Found]:
+def _named(module: Module, imports: Imports, node: Target) -> Iterator[FoundClip]:
     last = node.attr.value if isinstance(node, cst.Attribute) else node.value
     parent = module.parents.get(node)
     is_alias = isinstance(node, cst.Name) and last in imports.aliases
@@ -96,7 +107,7 @@ def _named(module: Module, imports: Imports, node: Target) -> Iterator[Found]:
     if not (is_known or LIKE_CLIP.search(last)) or _is_no_read(module, node, parent):
         return
     names = module.full_names(node)
-    found = [native(name) for name in sorted(names)]
+    found = [clip_function(name) for name in sorted(names)]
     known = next((each for each in found if each is not None), None)
     if known is None:
         yield from hidden.named(module, imports, node, names)
@@ -104,16 +115,19 @@ def _named(module: Module, imports: Imports, node: Target) -> Iterator[Found]:
     if last == "clip" and not is_alias and not known.quiet and not imports.has_clip:
         return
     call = parent if isinstance(parent, cst.Call) and parent.func is node else None
-    name = min(filter(native, names), key=lambda name: (not name.endswith(f".{known.ours}"), len(name)))
+    name = min(filter(clip_function, names), key=lambda name: (not name.endswith(f".{known.replacement}"), len(name)))
     if known.needs:
         yield from _by_argument(module, node, known, name)
         return
-    same = all(each is not None and (each.framework, each.ours) == (known.framework, known.ours) for each in found)
+    same = all(
+        each is not None and (each.framework, each.replacement) == (known.framework, known.replacement)
+        for each in found
+    )
     unsure = "" if same else "the name stands for something else too, where another import succeeds"
-    yield Found(node, name, known, call, unsure or _used_as(module, node, known))
+    yield FoundClip(node, name, known, call, unsure or _used_as(module, node, known))
 
 
-def _by_argument(module: Module, node: cst.CSTNode, known: Native, name: str) -> Iterator[Found]:
+def _by_argument(module: Module, node: cst.CSTNode, known: ClipFunction, name: str) -> Iterator[FoundClip]:
     """A function that clips if it is told to: in its call, or in functools.partial."""
     call = module.enclosing(node, cst.Call)
     if not isinstance(call, cst.Call):
@@ -121,9 +135,11 @@ def _by_argument(module: Module, node: cst.CSTNode, known: Native, name: str) ->
     arguments = Arguments(call, known.parameters if call.func is node else ())
     told = arguments.given.get(known.needs)
     if told is not None:
-        yield Found(told, f"{name}({known.needs}=)", known, call)
-    elif any(each.startswith("*") for each in arguments.strange):
-        yield Found(node, f"{name}({known.needs}=)", known, call, f"whether it is given {known.needs}= cannot be seen")
+        yield FoundClip(told, f"{name}({known.needs}=)", known, call)
+    elif any(each.startswith("*") for each in arguments.unknown):
+        yield FoundClip(
+            node, f"{name}({known.needs}=)", known, call, f"whether it is given {known.needs}= cannot be seen"
+        )
 
 
 def _is_no_read(module: Module, node: Target, parent: cst.CSTNode | None) -> bool:
@@ -142,7 +158,7 @@ def _is_no_read(module: Module, node: Target, parent: cst.CSTNode | None) -> boo
     return module.enclosing(node, cst.Import, cst.ImportFrom) is not None
 
 
-def _used_as(module: Module, node: cst.CSTNode, known: Native) -> str:
+def _used_as(module: Module, node: cst.CSTNode, known: ClipFunction) -> str:
     """Why something that is only named cannot be ported."""
     parent = module.parents.get(node)
     outer = module.parents.get(parent) if parent is not None else None
@@ -154,20 +170,20 @@ def _used_as(module: Module, node: cst.CSTNode, known: Native) -> str:
     return ""
 
 
-def _keyword_arguments(module: Module, imports: Imports, call: cst.Call) -> Iterator[Found]:
+def _keyword_arguments(module: Module, imports: Imports, call: cst.Call) -> Iterator[FoundClip]:
     """Clips that are an argument of an optimizer."""
     for argument in call.args:
         keyword = argument.keyword.value if argument.keyword else ""
         if keyword in KERAS_RULES:
             name = module.full_name(call.func)
             if is_keras_optimizer(name):
-                yield Found(argument, f"{name}({keyword}=)", call=call)
+                yield FoundClip(argument, f"{name}({keyword}=)", call=call)
             elif imports.has_keras:
-                yield Found(argument, f"{name or '?'}({keyword}=)", call=call, unsure=UNKNOWN)
+                yield FoundClip(argument, f"{name or '?'}({keyword}=)", call=call, unsure=UNKNOWN)
         elif keyword == "need_clip" and _is_false(argument.value):
             name = module.full_name(call.func) or module.code(call.func)
-            if "paddle" in imports.packages and native(name) is None:
-                yield Found(argument, f"{name}(need_clip=)", call=call)
+            if "paddle" in imports.packages and clip_function(name) is None:
+                yield FoundClip(argument, f"{name}(need_clip=)", call=call)
 
 
 def _is_set_false(module: Module, node: cst.AssignTarget) -> bool:
@@ -181,22 +197,22 @@ def _is_false(node: cst.BaseExpression) -> bool:
     return isinstance(node, cst.Name) and node.value == "False"
 
 
-def _method(module: Module, imports: Imports, call: cst.Call) -> Iterator[Found]:
+def _method(module: Module, imports: Imports, call: cst.Call) -> Iterator[FoundClip]:
     """Engines' own methods."""
     if isinstance(call.func, cst.Attribute) and call.func.attr.value in METHODS and imports.packages & ENGINES:
         names = module.full_names(call.func)
         if names == {""} and not any(hidden.named(module, imports, call.func, names)):
             name = module.code(call.func)
-            yield Found(call, name, call=call, unsure="a method clips what its object holds, in its own way")
+            yield FoundClip(call, name, call=call, unsure="a method clips what its object holds, in its own way")
 
 
-def _of_tensor(module: Module, call: cst.Call) -> Iterator[Found]:
+def _of_tensor(module: Module, call: cst.Call) -> Iterator[FoundClip]:
     """p.grad.clamp_(-1, 1), or another method that clamps a tensor."""
     if not isinstance(call.func, cst.Attribute):
         return
-    known = native(f"Tensor.{call.func.attr.value}")
+    known = clip_function(f"Tensor.{call.func.attr.value}")
     if known is not None and module.full_names(call.func) == {""}:
-        yield Found(call, module.code(call.func), known, call, tensor=call.func.value)
+        yield FoundClip(call, module.code(call.func), known, call, tensor=call.func.value)
 
 
 def is_tested(module: Module, engine: Engine) -> bool:

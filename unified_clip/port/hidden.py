@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 
 import libcst as cst
 
-from .catalog import LIKE_CLIP, METHODS, Native, last_names, native, natives
-from .clip_call import Found, Imports
+from .catalog import LIKE_CLIP, METHODS, ClipFunction, clip_function, clip_functions, last_names
+from .clip_call import FoundClip, Imports
 from .source.gradient_flow import Gradients
 from .source.module import SELF, Module
 from .source.syntax_tree import Target
@@ -31,7 +31,7 @@ OTHER = re.compile(
 """What names of anything else than a clip are called."""
 
 
-def named(module: Module, imports: Imports, node: Target, names: set[str]) -> Iterator[Found]:
+def named(module: Module, imports: Imports, node: Target, names: set[str]) -> Iterator[FoundClip]:
     """Yield a name that is no known clip, and may be one."""
     call = module.parents.get(node)
     code = module.code(node)
@@ -44,59 +44,59 @@ def named(module: Module, imports: Imports, node: Target, names: set[str]) -> It
         yield from _of_unknown_package(module, node, names)
 
 
-def _from_star(module: Module, imports: Imports, node: Target, code: str, call: cst.Call | None) -> Iterator[Found]:
+def _from_star(module: Module, imports: Imports, node: Target, code: str, call: cst.Call | None) -> Iterator[FoundClip]:
     for package in imports.stars:
-        if found := native(f"{package}.{code}"):
-            yield Found(node, f"{package}.{code}", found, None, FROM_STAR.format(package))
+        if found := clip_function(f"{package}.{code}"):
+            yield FoundClip(node, f"{package}.{code}", found, None, FROM_STAR.format(package))
             return
     if not imports.stars or not module.is_unbound(node):
         return
-    known = natives()
+    known = clip_functions()
     full_name = next((name for name in known if name == code or name.endswith(f".{code}")), "")
     specific = "." in code or LIKE_CLIP.search(code)
     if full_name and specific:
-        yield Found(node, code, known[full_name], call, MAY_BE_FROM_STAR.format(imports.stars[-1]))
+        yield FoundClip(node, code, known[full_name], call, MAY_BE_FROM_STAR.format(imports.stars[-1]))
     elif call is not None and LIKE_CLIP.search(code.rpartition(".")[2]):
-        yield Found(node, code, None, call, MAY_BE_FROM_STAR.format(imports.stars[-1]))
+        yield FoundClip(node, code, None, call, MAY_BE_FROM_STAR.format(imports.stars[-1]))
 
 
-def _of_unknown_object(module: Module, node: Target, call: cst.Call | None) -> Iterator[Found]:
+def _of_unknown_object(module: Module, node: Target, call: cst.Call | None) -> Iterator[FoundClip]:
     """Yield a clip of a module that is made when the file runs: import_module("paddle.nn").ClipGradByNorm(1.0)."""
     if call is None or not isinstance(node, cst.Attribute) or node.attr.value in METHODS:
         return
     owner = module.code(node.value)
-    known = next((each for name, each in natives().items() if name.endswith(f".{node.attr.value}")), None)
+    known = next((each for name, each in clip_functions().items() if name.endswith(f".{node.attr.value}")), None)
     if known is None or known.kind == "any tensor" or not LIKE_CLIP.search(node.attr.value) or owner in SELF:
         return
     if node.attr.value not in module.function_names:
-        yield Found(node, module.code(node), None, call, UNKNOWN_OWNER.format(owner))
+        yield FoundClip(node, module.code(node), None, call, UNKNOWN_OWNER.format(owner))
 
 
-def _of_unknown_package(module: Module, node: Target, names: set[str]) -> Iterator[Found]:
+def _of_unknown_package(module: Module, node: Target, names: set[str]) -> Iterator[FoundClip]:
     packages = sorted(name.rpartition(".")[0] for name in names if name and not name.startswith("."))
     if packages and not packages[0].startswith("unified_clip") and not module.is_in_project(packages[0]):
-        yield Found(
+        yield FoundClip(
             node, f"{packages[0]}.{module.code(node).rpartition('.')[2]}", unsure=UNKNOWN_PACKAGE.format(packages[0])
         )
 
 
-def got_by_name(module: Module, call: cst.Call) -> Iterator[Found]:
+def got_by_name(module: Module, call: cst.Call) -> Iterator[FoundClip]:
     """Yield getattr(paddle.nn, name), unless the text rules a clip out."""
     if not isinstance(call.func, cst.Name) or call.func.value != "getattr" or len(call.args) < 2:
         return
     owner = module.full_name(call.args[0].value)
     names = last_names() if owner else ()
-    named = {name: known for name in names if (known := native(f"{owner}.{name}")) is not None}
+    named = {name: known for name in names if (known := clip_function(f"{owner}.{name}")) is not None}
     pattern = _pattern(call.args[1].value)
     clips = [known for name, known in named.items() if re.fullmatch(pattern, name)]
     if not clips:
         return
     said = "clip" in _said_of(module, call).lower()
     if said or _may_be_clip(module, call, clips):
-        yield Found(call, f"getattr({owner}, ...)", call=call, unsure=BY_NAME if said else MAY_BE_CLIP)
+        yield FoundClip(call, f"getattr({owner}, ...)", call=call, unsure=BY_NAME if said else MAY_BE_CLIP)
 
 
-def _may_be_clip(module: Module, call: cst.Call, clips: Sequence[Native]) -> bool:
+def _may_be_clip(module: Module, call: cst.Call, clips: Sequence[ClipFunction]) -> bool:
     """Return whether what getattr returns may be one of some clips, by how it is used.
 
     A function that also serves for other tensors than gradients counts only where it is called with a gradient.
@@ -106,7 +106,7 @@ def _may_be_clip(module: Module, call: cst.Call, clips: Sequence[Native]) -> boo
     if any(each.keyword is not None and "clip" in each.keyword.value for call in calls for each in call.args):
         return True
     tensors = [each.args[0].value for each in calls if each.args]
-    if any(gradients.is_one(tensor) or gradients.is_like_one(tensor) for tensor in tensors):
+    if any(gradients.is_gradient(tensor) or gradients.has_gradient_name(tensor) for tensor in tensors):
         return True
     others = [each for each in clips if each.kind not in ("any tensor", "functional")]
     if not all(any(_accepts(known, each) for known in others) for each in calls):
@@ -125,7 +125,7 @@ def _calls_of(module: Module, call: cst.Call) -> list[cst.Call]:
     return [each for place, each in outer if isinstance(each, cst.Call) and each.func is place]
 
 
-def _accepts(known: Native, call: cst.Call) -> bool:
+def _accepts(known: ClipFunction, call: cst.Call) -> bool:
     """Whether a clip can be called with these arguments. Each takes one at least."""
     if not call.args:
         return False

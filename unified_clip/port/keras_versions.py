@@ -5,7 +5,7 @@ from __future__ import annotations
 import libcst as cst
 
 from .catalog import KERAS_RULES
-from .clip_call import Found
+from .clip_call import FoundClip
 from .source.module import Module
 
 KERAS_3 = ("keras.ops", "keras.random", "keras.KerasTensor", "keras.Variable", "keras.distribution", "keras.saving")
@@ -29,14 +29,14 @@ OLD_ARGUMENTS = {"lr", "decay"}
 """Arguments of optimizers that Keras 3 rejects."""
 
 
-def is_standalone_clipnorm(module: Module, found: Found) -> bool:
+def is_standalone_clipnorm(module: Module, found: FoundClip) -> bool:
     """Return whether clipnorm= is of standalone Keras, in which it was another limit up to 2.3.1."""
     if not found.name.startswith("keras.") or not found.name.endswith("(clipnorm=)"):
         return False
     return not any(name.startswith(KERAS_3) for name in module.used_names)
 
 
-def rule(module: Module, found: Found) -> tuple[str, str]:
+def rule(module: Module, found: FoundClip) -> tuple[str, str]:
     """Return the rule and the family of an optimizer's own limit; '' where the file does not show the version."""
     keyword = found.node.keyword.value if isinstance(found.node, cst.Arg) and found.node.keyword else ""
     if not is_standalone_clipnorm(module, found):

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from .catalog import words
-from .clip_site import Ported, Target, Unread
+from .clip_site import PortedFile, Target, UnreadableFile
 from .rewrite import port
 from .source.parse_guard import TOO_DEEP, UnreadableError
 
@@ -68,7 +68,7 @@ def _is_skipped(folder: Path) -> bool:
 
 def port_all(
     paths: Sequence[Path], target: Target = "torch", native: bool = False, advance: Advance = lambda count: None
-) -> tuple[list[Ported], list[Unread]]:
+) -> tuple[list[PortedFile], list[UnreadableFile]]:
     """Port files, in several processes where they are many; nothing is written.
 
     Returns:
@@ -82,19 +82,21 @@ def port_all(
         for path, result in zip(candidates, results, strict=True):
             found[path] = result
             advance(1)
-    ported = [each for each in found.values() if isinstance(each, Ported)]
-    return ported, [each for each in found.values() if isinstance(each, Unread)]
+    ported = [each for each in found.values() if isinstance(each, PortedFile)]
+    return ported, [each for each in found.values() if isinstance(each, UnreadableFile)]
 
 
-def _looked_into(path: Path) -> Ported | Unread | None:
+def _looked_into(path: Path) -> PortedFile | UnreadableFile | None:
     """A file that holds no clip for certain, or cannot be read; None for any other."""
     try:
-        return None if words().search(path.read_bytes()) else Ported(path, b"", b"")
+        return None if words().search(path.read_bytes()) else PortedFile(path, b"", b"")
     except OSError as error:
-        return Unread(path, f"it cannot be read: {error.strerror}")
+        return UnreadableFile(path, f"it cannot be read: {error.strerror}")
 
 
-def _mapped(work: Callable[[Path], Ported | Unread], paths: Sequence[Path]) -> Generator[Ported | Unread, None, None]:
+def _mapped(
+    work: Callable[[Path], PortedFile | UnreadableFile], paths: Sequence[Path]
+) -> Generator[PortedFile | UnreadableFile, None, None]:
     if len(paths) <= FEW:
         yield from map(work, paths)
         return
@@ -133,17 +135,19 @@ def _without_interrupts() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _started(pool: ProcessPoolExecutor, work: Callable[[Path], Ported | Unread], path: Path) -> Future[Ported | Unread]:
+def _started(
+    pool: ProcessPoolExecutor, work: Callable[[Path], PortedFile | UnreadableFile], path: Path
+) -> Future[PortedFile | UnreadableFile]:
     try:
         with _without_interrupts():
             return pool.submit(work, path)
     except BrokenProcessPool as error:  # already
-        lost: Future[Ported | Unread] = Future()
+        lost: Future[PortedFile | UnreadableFile] = Future()
         lost.set_exception(error)
         return lost
 
 
-def _result(future: Future[Ported | Unread]) -> Ported | Unread | None:
+def _result(future: Future[PortedFile | UnreadableFile]) -> PortedFile | UnreadableFile | None:
     """What came of a file; None where a process ended before."""
     try:
         return future.result()
@@ -152,8 +156,9 @@ def _result(future: Future[Ported | Unread]) -> Ported | Unread | None:
 
 
 def _with_lost(
-    work: Callable[[Path], Ported | Unread], results: Iterator[tuple[Path, Ported | Unread | None]]
-) -> Iterator[Ported | Unread]:
+    work: Callable[[Path], PortedFile | UnreadableFile],
+    results: Iterator[tuple[Path, PortedFile | UnreadableFile | None]],
+) -> Iterator[PortedFile | UnreadableFile]:
     """All results: those that were lost with a process are made one by one, to see which file ends it."""
     with ExitStack() as pools:
         alone = None
@@ -162,20 +167,20 @@ def _with_lost(
                 alone = alone or pools.enter_context(_processes(1))
                 result = _result(_started(alone, work, path))
                 if result is None:
-                    alone, result = None, Unread(path, KILLER)
+                    alone, result = None, UnreadableFile(path, KILLER)
             yield result
 
 
-def _port_one(path: Path, target: Target, native: bool) -> Ported | Unread:
+def _port_one(path: Path, target: Target, native: bool) -> PortedFile | UnreadableFile:
     try:
         ported = port(path, path.read_bytes(), target, native)
-        return ported if ported.sites else Ported(path, b"", b"")
+        return ported if ported.sites else PortedFile(path, b"", b"")
     except UnreadableError as error:
-        return Unread(path, str(error))
+        return UnreadableFile(path, str(error))
     except OSError as error:
-        return Unread(path, f"it cannot be read: {error.strerror}")
+        return UnreadableFile(path, f"it cannot be read: {error.strerror}")
     except RecursionError:
-        return Unread(path, TOO_DEEP)
+        return UnreadableFile(path, TOO_DEEP)
 
 
 # -- writing
@@ -245,7 +250,7 @@ def _git(folder: Path) -> str:
     return "git" if folder == Path.cwd() else f"git -C {shlex.quote(str(folder))}"
 
 
-def write(ported: Sequence[Ported]) -> list[Path]:
+def write(ported: Sequence[PortedFile]) -> list[Path]:
     """Write all files that change, each at once; when one cannot be written, none is.
 
     Returns:
@@ -255,7 +260,7 @@ def write(ported: Sequence[Ported]) -> list[Path]:
     """
     changed = [each for each in ported if each.is_changed]
     made: dict[Path, Path] = {}
-    done: list[Ported] = []
+    done: list[PortedFile] = []
     try:
         for each in changed:
             path = each.path.resolve()
@@ -279,12 +284,12 @@ def write(ported: Sequence[Ported]) -> list[Path]:
     return [each.path for each in changed]
 
 
-def is_written(ported: Ported) -> bool:
+def is_written(ported: PortedFile) -> bool:
     """Return whether a file holds its ported content."""
     return ported.is_changed and ported.path.read_bytes() == ported.after
 
 
-def _put_back(ported: Ported) -> None:
+def _put_back(ported: PortedFile) -> None:
     """Have a file hold what it held."""
     path = ported.path.resolve()
     if path.read_bytes() != ported.before:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import libcst as cst
 
 from . import keras_versions, trainer_arguments
-from .catalog import Native, native
-from .clip_call import Arguments, Found
+from .catalog import ClipFunction, clip_function
+from .clip_call import Arguments, FoundClip
 from .clip_site import Target
 from .source.module import Module
 
@@ -14,7 +14,7 @@ CLASSES = {"norm": "GradientClipByNorm", "global_norm": "GradientClipByGlobalNor
 STEP = ["optimizer.zero_grad()", "loss.backward()"]
 
 
-def lines(module: Module, found: Found, target: Target) -> list[str]:
+def lines(module: Module, found: FoundClip, target: Target) -> list[str]:
     """What does the same as a clip that was found; none where nothing is known to."""
     if found.setting is not None:
         value = trainer_arguments.limit(found)
@@ -24,15 +24,15 @@ def lines(module: Module, found: Found, target: Target) -> list[str]:
     if not rule:
         return []
     if target == "drop-in":
-        if found.native is not None and found.native.lines:
-            return _filled(module, found, found.native)
+        if found.function is not None and found.function.lines:
+            return _filled(module, found, found.function)
         return _configured(rule, family, limits, module, found)
     return [*_scaled(module, found), "import unified_clip.torch", *_in_pytorch(module, rule, family, limits, found)]
 
 
-def scale(module: Module, found: Found) -> str:
+def scale(module: Module, found: FoundClip) -> str:
     """Return the loss scale that a limit is multiplied by, as in clip_norm *= loss_scaling; '' if there is none."""
-    known = found.native
+    known = found.function
     given = Arguments(found.call, known.parameters) if found.call is not None and known is not None else None
     for value in (given.value(name) for name in known.limits) if given is not None and known is not None else ():
         binding = module.binding(value) if value is not None else None
@@ -45,12 +45,12 @@ def scale(module: Module, found: Found) -> str:
     return ""
 
 
-def _scaled(module: Module, found: Found) -> list[str]:
+def _scaled(module: Module, found: FoundClip) -> list[str]:
     factor = scale(module, found)
     return [f"# unscale the gradients before the clip, and do not multiply the limit by {factor}"] if factor else []
 
 
-def _chosen(module: Module, found: Found) -> str:
+def _chosen(module: Module, found: FoundClip) -> str:
     """The parameters that set_gradient_clip(clip, param_list=) is given for a clip; '' for all."""
     if found.call is None:
         return ""
@@ -59,14 +59,14 @@ def _chosen(module: Module, found: Found) -> str:
     for place in [found.call, *(binding.reads if binding is not None else ())]:
         argument = module.parents.get(place)
         call = module.parents.get(argument) if isinstance(argument, cst.Arg) else None
-        known = native(module.full_name(call.func)) if isinstance(call, cst.Call) else None
+        known = clip_function(module.full_name(call.func)) if isinstance(call, cst.Call) else None
         if isinstance(call, cst.Call) and known is not None and "param_list" in known.parameters:
             value = Arguments(call, known.parameters).value("param_list")
             return module.code(value) if value is not None and module.code(value) != "None" else ""
     return ""
 
 
-def _filled(module: Module, found: Found, known: Native) -> list[str]:
+def _filled(module: Module, found: FoundClip, known: ClipFunction) -> list[str]:
     """The lines of a native, with the arguments of the call."""
     given = Arguments(found.call, known.parameters) if found.call is not None else None
     values = {name: given.value(name) if given is not None else None for name in known.parameters}
@@ -74,12 +74,12 @@ def _filled(module: Module, found: Found, known: Native) -> list[str]:
     return [line.format(**codes) for line in known.lines]
 
 
-def _in_pytorch(module: Module, rule: str, family: str, limits: str, found: Found) -> list[str]:
-    if found.native is not None and found.native.kind == "class":
+def _in_pytorch(module: Module, rule: str, family: str, limits: str, found: FoundClip) -> list[str]:
+    if found.function is not None and found.function.kind == "class":
         chosen = _chosen(module, found)
         if chosen:
-            return _by_class(found.native.ours or CLASSES[rule], limits, "parameters", f", of {chosen} only")
-        return _by_class(found.native.ours or CLASSES[rule], limits)
+            return _by_class(found.function.replacement or CLASSES[rule], limits, "parameters", f", of {chosen} only")
+        return _by_class(found.function.replacement or CLASSES[rule], limits)
     if family == "tensorflow" and rule == "global_norm":
         return [
             *STEP,
@@ -101,28 +101,28 @@ def _by_class(name: str, limits: str, parameters: str = "model.parameters()", wh
     ]
 
 
-def _configured(rule: str, family: str, limits: str, module: Module, found: Found) -> list[str]:
+def _configured(rule: str, family: str, limits: str, module: Module, found: FoundClip) -> list[str]:
     shape = "" if rule == "value" else f', family="{family}"'
     config = f'unified_clip.ClipConfig(rule="{rule}", threshold={limits}{shape})'
-    if found.native is not None and found.native.framework == "optax":
+    if found.function is not None and found.function.framework == "optax":
         return ["import unified_clip", f"{config}.as_optax()"]
-    if isinstance(found.node, cst.Arg) and found.native is None:
+    if isinstance(found.node, cst.Arg) and found.function is None:
         keyword = module.code(found.node).partition("=")[0].strip()
         return ["import unified_clip", f"{config}.attach_to({_optimizer(module, found)})  # and no {keyword}="]
     return []
 
 
-def _optimizer(module: Module, found: Found) -> str:
+def _optimizer(module: Module, found: FoundClip) -> str:
     """What an optimizer is called."""
     assign = module.parents[found.call] if found.call is not None else None
     return module.code(assign.targets[0].target) if isinstance(assign, cst.Assign) else "optimizer"
 
 
-def _rule(module: Module, found: Found) -> tuple[str, str, str]:
+def _rule(module: Module, found: FoundClip) -> tuple[str, str, str]:
     """The rule, the family and the code of the limits."""
-    if isinstance(found.node, cst.Arg) and found.native is None:
+    if isinstance(found.node, cst.Arg) and found.function is None:
         return *keras_versions.rule(module, found), module.code(found.node.value)
-    known = found.native
+    known = found.function
     if known is None or not known.rule:
         return "", "", ""
     given = Arguments(found.call, known.parameters) if found.call is not None else None

@@ -11,7 +11,7 @@ from ..config.clip_config import ClipConfig
 from ..errors import ConfigError
 from . import keras_versions, trainer_arguments
 from .catalog import Setting
-from .clip_call import Arguments, Found
+from .clip_call import Arguments, FoundClip
 from .clip_site import Meaning
 from .source.module import Module
 
@@ -20,17 +20,17 @@ class UnsureError(Exception):
     """Why something is left to a person."""
 
 
-def meaning(module: Module, found: Found) -> Meaning | None:
+def meaning(module: Module, found: FoundClip) -> Meaning | None:
     """Of a clip; None where it has none here, or it cannot be seen.
 
     Raises UnsureError where ours refuse such a threshold.
     """
     if found.setting is not None:
         return _of_setting(module, found, found.setting)
-    if isinstance(found.node, cst.Arg) and found.native is None:
+    if isinstance(found.node, cst.Arg) and found.function is None:
         rule, family = keras_versions.rule(module, found)
         return _meaning(module, rule, family, [found.node.value], {}) if rule else None
-    known = found.native
+    known = found.function
     if known is None or not known.rule or found.call is None:
         return None
     arguments = Arguments(found.call, known.parameters)
@@ -46,7 +46,7 @@ def meaning(module: Module, found: Found) -> Meaning | None:
     return _meaning(module, known.rule, known.family, limits, more)
 
 
-def _of_setting(module: Module, found: Found, setting: Setting) -> Meaning | None:
+def _of_setting(module: Module, found: FoundClip, setting: Setting) -> Meaning | None:
     """Of a limit that a trainer takes."""
     value = trainer_arguments.limit(found)
     if value is None and setting.default and isinstance(found.node, cst.Name | cst.Attribute):

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 import libcst as cst
 
 from .catalog import METHODS, Setting, setting_of, settings
-from .clip_call import Found, Imports
+from .clip_call import FoundClip, Imports
 from .source.module import SELF, Module
 
 NOT_PASSED = "{}= is not passed, and its default is {}: {}"
 NOT_SEEN = "{}= may be set by arguments that cannot be seen, by a file or by the command line: {}"
 
 
-def in_call(module: Module, imports: Imports, call: cst.Call) -> Iterator[Found]:
+def in_call(module: Module, imports: Imports, call: cst.Call) -> Iterator[FoundClip]:
     """Yield the limit that a call passes, or one that a trainer has by default."""
     name = module.full_name(call.func)
     known = setting_of(name) or setting_of(name.rpartition(".")[0]) or _made(module, imports, call, name)
@@ -26,7 +26,7 @@ def in_call(module: Module, imports: Imports, call: cst.Call) -> Iterator[Found]
         setting = known if known is not None and known.keyword == keyword else None
         setting = setting or _setting(imports, keyword, argument.value)
         if setting is not None and not _is_own_function(module, call):
-            yield Found(argument, f"{name or '?'}({keyword}=)", call=call, unsure=setting.why_not, setting=setting)
+            yield FoundClip(argument, f"{name or '?'}({keyword}=)", call=call, unsure=setting.why_not, setting=setting)
     if known is None or known.keyword in [each.keyword.value for each in passed if each.keyword is not None]:
         yield from _parsed(module, call)
         return
@@ -34,10 +34,10 @@ def in_call(module: Module, imports: Imports, call: cst.Call) -> Iterator[Found]
     is_elsewhere = name in known.elsewhere or name not in known.classes or any(each.star for each in call.args)
     if is_elsewhere:
         unsure = NOT_SEEN.format(known.keyword, known.why_not)
-        yield Found(call.func, full_name, call=call, unsure=unsure, setting=known)
+        yield FoundClip(call.func, full_name, call=call, unsure=unsure, setting=known)
     elif known.default:
         unsure = NOT_PASSED.format(known.keyword, known.default, known.why_not)
-        yield Found(call.func, full_name, call=call, unsure=unsure, setting=known)
+        yield FoundClip(call.func, full_name, call=call, unsure=unsure, setting=known)
 
 
 def _made(module: Module, imports: Imports, call: cst.Call, name: str) -> Setting | None:
@@ -47,7 +47,7 @@ def _made(module: Module, imports: Imports, call: cst.Call, name: str) -> Settin
     return next((each for each in settings() if name in each.factories and imports.packages & set(each.packages)), None)
 
 
-def _parsed(module: Module, call: cst.Call) -> Iterator[Found]:
+def _parsed(module: Module, call: cst.Call) -> Iterator[FoundClip]:
     """HfArgumentParser((ModelArguments, TrainingArguments))."""
     if not module.code(call.func).endswith("ArgumentParser"):
         return
@@ -57,28 +57,28 @@ def _parsed(module: Module, call: cst.Call) -> Iterator[Found]:
             name = module.full_name(each.value)
             if (setting := setting_of(name)) is not None:
                 unsure = NOT_SEEN.format(setting.keyword, setting.why_not)
-                yield Found(each.value, f"{name}({setting.keyword}=)", call=call, unsure=unsure, setting=setting)
+                yield FoundClip(each.value, f"{name}({setting.keyword}=)", call=call, unsure=unsure, setting=setting)
 
 
-def derived(module: Module, node: cst.ClassDef) -> Iterator[Found]:
+def derived(module: Module, node: cst.ClassDef) -> Iterator[FoundClip]:
     """Yield class Arguments(TrainingArguments), of which a parser makes an object."""
     for base in node.bases:
         name = module.full_name(base.value)
         setting = setting_of(name)
         if setting is not None and setting.default:
             unsure = NOT_SEEN.format(setting.keyword, setting.why_not)
-            yield Found(base.value, f"{name}({setting.keyword}=)", unsure=unsure, setting=setting)
+            yield FoundClip(base.value, f"{name}({setting.keyword}=)", unsure=unsure, setting=setting)
 
 
-def entry(imports: Imports, node: cst.CSTNode, key: cst.CSTNode, value: cst.BaseExpression) -> Iterator[Found]:
+def entry(imports: Imports, node: cst.CSTNode, key: cst.CSTNode, value: cst.BaseExpression) -> Iterator[FoundClip]:
     """Yield {"gradient_clip_val": 0.5}."""
     if isinstance(key, cst.SimpleString):
         keyword = str(key.evaluated_value)
         if (setting := _setting(imports, keyword, value)) is not None:
-            yield Found(node, f"{{{keyword!r}:}}", unsure=setting.why_not, setting=setting)
+            yield FoundClip(node, f"{{{keyword!r}:}}", unsure=setting.why_not, setting=setting)
 
 
-def set_on(module: Module, imports: Imports, target: cst.CSTNode) -> Iterator[Found]:
+def set_on(module: Module, imports: Imports, target: cst.CSTNode) -> Iterator[FoundClip]:
     """Yield training_args.max_grad_norm = 1.0, and config["gradient_clipping"] = 1.0."""
     assign = module.enclosing(target, cst.Assign)
     value = assign.value if isinstance(assign, cst.Assign) else None
@@ -89,17 +89,17 @@ def set_on(module: Module, imports: Imports, target: cst.CSTNode) -> Iterator[Fo
     elif isinstance(target, cst.Attribute) and module.code(target.value) not in SELF:
         setting = _setting(imports, target.attr.value, value)
         if setting is not None:
-            yield Found(target, module.code(target), unsure=setting.why_not, setting=setting)
+            yield FoundClip(target, module.code(target), unsure=setting.why_not, setting=setting)
 
 
-def limit(found: Found) -> cst.BaseExpression | None:
+def limit(found: FoundClip) -> cst.BaseExpression | None:
     """Return the expression of a limit that a setting is given; None where it is not passed."""
     if isinstance(found.node, cst.Arg | cst.DictElement):
         return found.node.value
     return None
 
 
-def is_off(module: Module, found: Found) -> bool:
+def is_off(module: Module, found: FoundClip) -> bool:
     """Return whether a setting is None or 0, which is off."""
     value = limit(found)
     return value is not None and (module.code(value) == "None" or module.number(value) == 0)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from unified_clip.port.clip_site import Ported
+from unified_clip.port.clip_site import PortedFile
 
 
-def unless_it_kills(path: Path) -> Ported:
+def unless_it_kills(path: Path) -> PortedFile:
     if path.name == "kills.py":
         os._exit(1)
-    return Ported(path, b"", b"")
+    return PortedFile(path, b"", b"")

@@ -1,4 +1,4 @@
-"""The frameworks' own functions of unified_clip/port/natives.toml, beside what is installed."""
+"""The frameworks' own functions of unified_clip/port/catalog.toml, beside what is installed."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-from unified_clip.port.catalog import Native, natives
+from unified_clip.port.catalog import ClipFunction, clip_functions
 
 PACKAGES = {"tf": "tensorflow"}
 
 
-def of(framework: str) -> list[tuple[str, Native]]:
+def of(framework: str) -> list[tuple[str, ClipFunction]]:
     """All of a framework, by every name."""
-    return [(name, native) for name, native in natives().items() if native.framework == framework]
+    return [(name, native) for name, native in clip_functions().items() if native.framework == framework]
 
 
 def installed(name: str) -> Any:
@@ -83,8 +83,8 @@ def without_equal(framework: str) -> Iterator[str]:
     """The names that our namespace lacks, or whose arguments it does not take."""
     ours = importlib.import_module(f"unified_clip.{framework}")
     for name, native in of(framework):
-        if native.ours:
-            taken = parameters(getattr(ours, native.ours))
+        if native.replacement:
+            taken = parameters(getattr(ours, native.replacement))
             given = [native.renamed.get(each, each) for each in native.parameters]
             if missing := [each for each in given if each not in taken and each != "name"]:
-                yield f"{name}: {native.ours} does not take {missing}"
+                yield f"{name}: {native.replacement} does not take {missing}"

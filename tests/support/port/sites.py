@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from unified_clip import ClipConfig
-from unified_clip.port.clip_site import Meaning, Ported, Site, Target, Unread, Verdict
+from unified_clip.port.clip_site import ClipSite, Meaning, PortedFile, Target, UnreadableFile, Verdict
 from unified_clip.port.report import build
 
 TORCH, MINE = "torch.nn.utils.clip_grad_norm_", "unified_clip.torch.clip_grad_norm_"
@@ -31,11 +31,13 @@ def site(
     becomes: str = "",
     after: Meaning | None = None,
     **others: Any,
-) -> Site:
-    return Site(line, 4, name, text, verdict, meaning, becomes, after, **others)
+) -> ClipSite:
+    return ClipSite(line, 4, name, text, verdict, meaning, becomes, after, **others)
 
 
-def as_data(ported: Sequence[Ported], unread: Sequence[Unread] = (), target: Target = "torch", **options: Any) -> Any:
+def as_data(
+    ported: Sequence[PortedFile], unread: Sequence[UnreadableFile] = (), target: Target = "torch", **options: Any
+) -> Any:
     return build.as_data(ported, unread, target, False, **options)
 
 
@@ -60,7 +62,7 @@ def everything(evil: str = "") -> Any:
         site("tensorflow.clip_by_value", VALUE, verdict="left", line=10, reason="no gradient"),
     ]
     files = [
-        Ported(Path(f"src/train.py{evil}"), b"before", b"after", train),
-        Ported(Path("src/old.py"), b"before", b"after", old),
+        PortedFile(Path(f"src/train.py{evil}"), b"before", b"after", train),
+        PortedFile(Path("src/old.py"), b"before", b"after", old),
     ]
-    return as_data(files, [Unread(Path(f"src/broken.py{evil}"), f"line 3: invalid syntax{evil}")])
+    return as_data(files, [UnreadableFile(Path(f"src/broken.py{evil}"), f"line 3: invalid syntax{evil}")])

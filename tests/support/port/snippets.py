@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from textwrap import dedent
 
-from unified_clip.port.clip_site import Site, Target
+from unified_clip.port.clip_site import ClipSite, Target
 from unified_clip.port.rewrite import port
 
 PADDLE = """\
@@ -40,7 +40,7 @@ def train(model, x, variables):
 """
 
 
-def ported(source: str, target: Target = "torch", native: bool = False) -> tuple[str, list[Site]]:
+def ported(source: str, target: Target = "torch", native: bool = False) -> tuple[str, list[ClipSite]]:
     result = port(Path("a.py"), dedent(source).encode(), target, native)
     return result.after.decode(), list(result.sites)
 

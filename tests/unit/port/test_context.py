@@ -106,7 +106,7 @@ def test_a_type_annotation_of_a_parameter_is_no_use_of_the_clip() -> None:
     native_sites = ported(source, native=True)[1]
     assert [(site.verdict, site.reason) for site in native_sites][1] == (
         "left",
-        "it is a type annotation, and clips nothing",
+        "It is a type annotation, and clips nothing.",
     )
 
 
@@ -131,7 +131,7 @@ def test_a_scaled_limit_is_to_be_checked_where_it_is_rewritten() -> None:
     )
     (site,) = ported(source)[1]
     assert site.verdict == "rewritten"
-    assert any("multiplied by the loss's scale" in check for check in site.checks)
+    assert any("multiply the threshold by the loss scale" in check for check in site.checks)
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_what_clipnorm_meant_goes_by_the_version_of_keras(imports: str, argument
     assert (site.meaning.config.rule if site.meaning is not None else None) == rule
     assert bool(site.suggestion) == (rule is not None)
     if rule in ("global_norm", None):
-        assert "standalone Keras clips by the global norm up to 2.3.1" in site.reason
+        assert "Standalone Keras clips by the global norm up to 2.3.1" in site.reason
 
 
 def test_a_global_clipnorm_is_not_measured_as_a_function_of_one_tensor() -> None:

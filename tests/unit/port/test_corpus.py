@@ -19,8 +19,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from unified_clip.port.clip_site import Ported, Target
+from unified_clip.port.clip_site import PortedFile, Target
 from unified_clip.port.rewrite import port
+from unified_clip.port.rules.registry import rules
 from unified_clip.port.source.parse_guard import UnreadableError
 
 HOME = Path(__file__).parents[2] / "data" / "port"
@@ -47,7 +48,7 @@ each_file = pytest.mark.parametrize("name", READ)
 
 
 @cache
-def ported(name: str, way: Way) -> Ported:
+def ported(name: str, way: Way) -> PortedFile:
     path = HOME / "sources" / name
     return port(path, path.read_bytes(), way.target, way.native)
 
@@ -118,6 +119,11 @@ def test_what_is_flagged_has_a_reason_and_what_is_rewritten_a_name(name: str, wa
         assert bool(site.becomes) == (site.verdict == "rewritten")
         assert bool(site.reason) == (site.verdict != "rewritten")
         assert site.verdict == "flagged" or not site.suggestion
+
+
+def test_every_rule_decides_about_a_clip_of_the_corpus() -> None:
+    used = {site.rule for way in WAYS for name in READ for site in ported(name, way).sites}
+    assert [rule.name for rule in rules() if rule.name not in used] == []
 
 
 def undefined(folder: Path) -> dict[str, Counter[str]]:

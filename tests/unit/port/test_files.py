@@ -12,7 +12,7 @@ import pytest
 from support.port import faults as port_faults
 
 from unified_clip.port import source_files
-from unified_clip.port.clip_site import Ported, Unread
+from unified_clip.port.clip_site import PortedFile, UnreadableFile
 from unified_clip.port.source_files import PortError
 
 CLIPS = "import torch\n\ntorch.nn.utils.clip_grad_norm_(parameters, 1.0)\n"
@@ -116,8 +116,8 @@ def test_a_file_that_ends_its_process_is_told_and_no_other_is_lost(tmp_path: Pat
     paths[3] = tmp_path / "kills.py"
     results = list(source_files._mapped(port_faults.unless_it_kills, paths))
     assert [each.path for each in results] == paths
-    assert [each for each in results if isinstance(each, Unread)] == [
-        Unread(paths[3], "it ends the process that reads it")
+    assert [each for each in results if isinstance(each, UnreadableFile)] == [
+        UnreadableFile(paths[3], "it ends the process that reads it")
     ]
 
 
@@ -321,4 +321,4 @@ def test_a_repository_that_git_does_not_read_is_reported_with_its_reason(
 
 def test_files_without_a_clip_hold_no_content(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("x = 1\n")
-    assert source_files.port_all([tmp_path / "a.py"])[0] == [Ported(tmp_path / "a.py", b"", b"")]
+    assert source_files.port_all([tmp_path / "a.py"])[0] == [PortedFile(tmp_path / "a.py", b"", b"")]

@@ -11,12 +11,12 @@ from textwrap import dedent
 import libcst as cst
 import pytest
 
-from unified_clip.port.catalog import is_keras_optimizer, may_clip, native, words
+from unified_clip.port.catalog import clip_function, is_keras_optimizer, may_clip, words
 from unified_clip.port.clip_site import Target
 from unified_clip.port.rewrite import port
-from unified_clip.port.rules.rename import is_taken
 from unified_clip.port.source.edits import Edits
 from unified_clip.port.source.module import Module
+from unified_clip.port.source.renames import is_name_taken
 
 OURS = "import unified_clip.torch\n"
 
@@ -150,7 +150,7 @@ def test_an_import_that_shares_its_line_stays_as_it_is() -> None:
     ],
 )
 def test_a_name_that_is_ours_may_be_taken(source: str, taken: bool) -> None:
-    assert is_taken(Module(source.encode())) is taken
+    assert is_name_taken(Module(source.encode())) is taken
 
 
 # -- names
@@ -176,7 +176,7 @@ def test_a_name_that_is_ours_may_be_taken(source: str, taken: bool) -> None:
     ],
 )
 def test_a_function_is_known_by_the_names_of_the_modules_that_it_is_in(name: str, known_as: str) -> None:
-    found = native(name)
+    found = clip_function(name)
     assert found is not None
     assert found.name == known_as
 
@@ -385,7 +385,7 @@ def test_a_comment_beside_an_argument_that_goes_is_not_left_beside_another() -> 
     """
     module, edits = read(source)
     edits.remove_argument(next(each for each in module.nodes if isinstance(each, cst.Arg) and each.keyword))
-    assert edits.made().decode() == "# the limit\noptimizer = SGD(\n    0.1,\n)\n"
+    assert edits.to_bytes().decode() == "# the limit\noptimizer = SGD(\n    0.1,\n)\n"
 
 
 def test_comments_in_the_head_of_a_block_are_above_it() -> None:
@@ -400,7 +400,7 @@ def test_comments_in_the_head_of_a_block_are_above_it() -> None:
     module, edits = read(source)
     edits.replace(next(each for each in module.nodes if isinstance(each, cst.Call)), "g()")
     text = "# above\n# one\n# two\nfor each in g():  # beside\n    pass  # in it\n"
-    assert edits.made().decode() == text
+    assert edits.to_bytes().decode() == text
 
 
 def test_what_is_put_before_a_statement_is_put_there_once() -> None:
@@ -408,7 +408,7 @@ def test_what_is_put_before_a_statement_is_put_there_once() -> None:
     statement = next(each for each in module.nodes if isinstance(each, cst.Pass))
     edits.insert(statement, ["a()", "b()"])
     edits.insert(statement, ["b()", "c()"])
-    assert edits.made().decode() == "a()\nb()\nc()\npass\n"
+    assert edits.to_bytes().decode() == "a()\nb()\nc()\npass\n"
 
 
 def test_a_block_that_becomes_empty_passes() -> None:
@@ -420,4 +420,4 @@ def test_a_block_that_becomes_empty_passes() -> None:
     module, edits = read(source)
     statement = next(each for each in module.nodes if isinstance(each, cst.Import))
     edits.rewrite(statement, lambda _: ())
-    assert edits.made().decode() == "def load():\n    pass\n    # why\n    # here\n"
+    assert edits.to_bytes().decode() == "def load():\n    pass\n    # why\n    # here\n"

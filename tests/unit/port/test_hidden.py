@@ -10,7 +10,7 @@ from support.port.snippets import ported, verdicts
 
 from unified_clip import cli
 from unified_clip.port import source_files
-from unified_clip.port.catalog import may_clip, natives, settings, words
+from unified_clip.port.catalog import clip_functions, may_clip, settings, words
 from unified_clip.port.clip_site import Target
 from unified_clip.port.source.parse_guard import identifiers
 
@@ -186,7 +186,7 @@ def test_no_file_with_a_clip_is_left_out_by_its_text(source: str) -> None:
 
 
 def test_every_name_that_is_found_is_searched_for_in_the_text() -> None:
-    names = [name.rpartition(".")[2] for name in natives()]
+    names = [name.rpartition(".")[2] for name in clip_functions()]
     names += [name for each in settings() for name in (each.keyword, *(n.rpartition(".")[2] for n in each.owners))]
     assert [name for name in names if not words().search(name.encode())] == []
 
@@ -195,7 +195,7 @@ def test_every_name_that_is_found_is_searched_for_in_the_text() -> None:
 def test_a_setting_that_is_off_is_left(value: str) -> None:
     source = f"import lightning as L\nt = L.Trainer(gradient_clip_val={value})\n"
     (site,) = ported(source)[1]
-    assert (site.verdict, site.reason) == ("left", "None and 0 clip nothing")
+    assert (site.verdict, site.reason) == ("left", "None and 0 switch clipping off.")
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from support.port.sites import CLIP, MINE, PADDLE, TORCH, VALUE, as_data, at_run
 
 from unified_clip import ClipConfig
 from unified_clip.port import catalog
-from unified_clip.port.clip_site import Meaning, Ported, Unread
+from unified_clip.port.clip_site import Meaning, PortedFile, UnreadableFile
 from unified_clip.port.report import build, model, terminal
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -23,7 +23,7 @@ DOCS = Path(__file__).parents[3] / "docs"
 
 def only(*sites: Any, **options: Any) -> Any:
     """The data of a report of one file with these clips."""
-    return as_data([Ported(Path("a.py"), b"before", b"after", sites)], **options)
+    return as_data([PortedFile(Path("a.py"), b"before", b"after", sites)], **options)
 
 
 def the_clip(data: Any) -> Any:
@@ -120,7 +120,7 @@ def test_what_has_no_meaning_here_is_told_with_its_reason_alone() -> None:
             "Next: write by hand what is flagged; then look at what is to be checked, and run the tests.",
         ),
         (
-            [], {"unread": [Unread(Path("b.py"), "line 1: invalid syntax")]},
+            [], {"unread": [UnreadableFile(Path("b.py"), "line 1: invalid syntax")]},
             "0 clips found; 1 file could not be read.", "Next: mend what could not be read.",
         ),
     ],
@@ -130,7 +130,7 @@ def test_the_counts_come_with_what_to_do(
 ) -> None:
     sites = [site(TORCH, CLIP, verdict=verdict) for verdict in verdicts]
     after = b"after" if "rewritten" in verdicts else b"before"
-    data = as_data([Ported(Path("a.py"), b"before", after, sites)], **options)
+    data = as_data([PortedFile(Path("a.py"), b"before", after, sites)], **options)
     assert headline in data["headline"]
     assert data["next"] == next_
     assert terminal.as_text(data).endswith(f"{data['headline']}\n{next_}\n")
@@ -171,7 +171,7 @@ def test_every_package_whose_clips_are_read_has_a_title_or_is_for_pytorch() -> N
 
 
 def test_files_in_which_there_is_no_clip_are_counted_and_not_listed() -> None:
-    data = as_data([Ported(Path("a.py"), b"x", b"x"), Ported(Path("b.py"), b"x", b"x", [site(TORCH, CLIP)])])
+    data = as_data([PortedFile(Path("a.py"), b"x", b"x"), PortedFile(Path("b.py"), b"x", b"x", [site(TORCH, CLIP)])])
     assert (data["summary"]["files"], [file["path"] for file in data["files"]]) == (2, ["b.py"])
 
 

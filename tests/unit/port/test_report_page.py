@@ -16,7 +16,7 @@ from support.port.sites import as_data, everything
 from unified_clip import cli
 from unified_clip.parity.report import build as parity_report
 from unified_clip.parity.report import page
-from unified_clip.port.clip_site import Ported
+from unified_clip.port.clip_site import PortedFile
 from unified_clip.port.report import build
 
 ONE_CASE = """
@@ -82,7 +82,7 @@ def test_the_page_says_what_clips_do_and_what_natives_get_wrong() -> None:
 
 
 def test_nothing_found_is_said(parity: Any) -> None:
-    html = page.render(parity, ported=as_data([Ported(Path("a.py"), b"x", b"x")]))
+    html = page.render(parity, ported=as_data([PortedFile(Path("a.py"), b"x", b"x")]))
     assert "<p>1 file read, 0 clips found. There is nothing to do.</p>" in html
     assert rows(html) == []
 

@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from ...config.explain import compare, describe
-from ..clip_site import Meaning, Ported, Site, Target, Unread, Verdict
+from ..clip_site import ClipSite, Meaning, PortedFile, Target, UnreadableFile, Verdict
 from . import differences
 from .model import VERSION, Report
 
@@ -40,7 +40,12 @@ class ReportError(ValueError):
 
 
 def as_data(
-    ported: Sequence[Ported], unread: Sequence[Unread], target: Target, native: bool, *, written: bool = False
+    ported: Sequence[PortedFile],
+    unread: Sequence[UnreadableFile],
+    target: Target,
+    native: bool,
+    *,
+    written: bool = False,
 ) -> dict[str, Any]:
     """What JSON has (see `published`), in which infinities and NaN are strings.
 
@@ -225,7 +230,7 @@ def _sides(found: Mapping[str, Any]) -> dict[str, Any]:
 # -- clips
 
 
-def _clip(site: Site, tables: _Tables) -> dict[str, Any]:
+def _clip(site: ClipSite, tables: _Tables) -> dict[str, Any]:
     before, after = site.meaning, site.becomes_meaning
     is_old_keras = site.name.endswith("(clipnorm=)") and (before is None or before.config.rule != "norm")
     measured = "" if site.verdict == "left" or is_old_keras else differences.measured_as(site.name)
@@ -273,7 +278,7 @@ def _difference(before: Meaning | None, after: Meaning | None, tables: _Tables, 
 # -- all together
 
 
-def _summary(ported: Sequence[Ported], unread: Sequence[Unread]) -> dict[str, int]:
+def _summary(ported: Sequence[PortedFile], unread: Sequence[UnreadableFile]) -> dict[str, int]:
     verdicts = [site.verdict for each in ported for site in each.sites]
     return {
         "files": len(ported),
@@ -307,7 +312,7 @@ def _next(summary: Mapping[str, int], written: bool, left_to_port: Sequence[str]
     return f"Next: {'; then '.join(todo)}." if todo else "There is nothing to do."
 
 
-def _left_to_port(ported: Sequence[Ported], target: Target) -> list[str]:
+def _left_to_port(ported: Sequence[PortedFile], target: Target) -> list[str]:
     """Return the frameworks, other than the target, of the code around the clips that are rewritten."""
     if target != "torch":
         return []

@@ -82,7 +82,7 @@ def measured_as(name: str) -> str:
     """The function whose measurements hold for this one; '' where none was measured."""
     if _is_measured(name):
         return name
-    native = catalog.native(name)
+    native = catalog.clip_function(name)
     name = native.name if native else name
     computed = (found.expand(by) for pattern, by in COMPUTED_BY if (found := re.fullmatch(pattern, name)))
     name = next(computed, name)

@@ -1,433 +1,104 @@
-"""`grad_clip=` of Paddle's optimizers, on its way to PyTorch: the clip comes before each step."""
+"""Clips that optimizers of Paddle take: `Adam(grad_clip=clip)`. In PyTorch, the clip stands before each step."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import cast
 
 import libcst as cst
 
-from ..clip_call import Arguments, Found
+from ..clip_call import FoundClip
+from ..file_rewrite import FileRewrite
 from ..source.edits import Edits
-from ..source.module import Binding, Module
-from ..source.syntax_tree import Target, sorted_nodes
+from ..source.module import Module
+from ..steps.paddle import ClipSource, Optimizer, OptimizerStep, Wiring, is_fresh
 from ..to_config import UnsureError
+from . import native_function
+from .native_function import WriteClip
+from .need_clip import is_need_clip
+from .paddle_class import is_class
+from .registry import Stage, register
 
-OPTIMIZERS = re.compile(r"paddle\.(fluid\.|incubate\.)?optimizer\.")
-STATIC = re.compile(
-    r"paddle\.(enable_static$|static\.(Executor|program_guard|Program|CompiledProgram|data|nn|amp|append_backward|gradients)\b"
-    r"|fluid\.(program_guard|Executor|ParallelExecutor|CompiledProgram|data\b|layers\.data\b|Program))"
-)
-"""Names with which programs are built or run. paddle.static.InputSpec describes inputs of dynamic models too."""
-
-DEFAULT_PROGRAM = re.compile(r"paddle\.(fluid|static)\.default_(main|startup)_program$")
-LOGS = ("print", "repr", "str", "debug", "info", "warning", "warn", "error", "log", "write")
-"""Functions and methods that only print what they are given."""
-
-PARAMETERS = ("parameters", "trainable_parameters", "named_parameters")
-APPLIES = ("apply_gradients", "apply_optimize", "_apply_optimize")
-"""Methods that clip as a step does."""
-
+NEED_CLIP = "Paddle excludes parameters with need_clip=False: set need_clip = False on PyTorch's parameters, too."
+EXCLUDE = "Paddle excludes parameters with need_clip=False: do not pass those to PyTorch's function."
+NEED_CLIP_IGNORED = "PyTorch's functions clip parameters with need_clip=False, too."
+IN_PLACE = "Code that reads or accumulates gradients after the step gets clipped ones. Paddle may clip copies."
+ANNOTATION = "It is a type annotation, and clips nothing."
 NEW_PARTS = ("add_sublayer", "add_parameter", "append", "extend", "insert")
 """Methods that give a model more parameters."""
 
-OUT_OF_REACH = ("need_clip", "group_name", "auto_skip_clip")
 ALL = '[parameter for group in {}.param_groups for parameter in group["params"]]'
 
-Write = Callable[[str, str], list[str]]
-"""Lines that clip, by what the clip and the parameters are called."""
+
+@register(Stage.STEPS, matches=is_class, target="torch")
+def rewrite(file: FileRewrite, clips: Sequence[FoundClip]) -> None:
+    """Rewrite the clips that optimizers take, and rename the classes in type annotations."""
+    makers = [clip for clip in clips if clip.call is not None]
+    if makers:
+        if file.native and any(map(is_need_clip, file.clips)):
+            for clip in makers:
+                file.flag(clip, NEED_CLIP_IGNORED)
+            return
+        _rewrite_steps(file, makers)
+    _rename_annotations(file, makers, [clip for clip in clips if clip.call is None])
+    for clip in clips:
+        file.check(clip, EXCLUDE if file.native else NEED_CLIP, IN_PLACE)
 
 
-@dataclass(frozen=True)
-class Source:
-    """Where a clip is: in a variable, or written where it is used."""
-
-    makers: Sequence[Found]
-    binding: Binding | None
-    uses: Sequence[cst.Arg]
-    """grad_clip= arguments."""
-
-    may_be_none: bool
-
-
-@dataclass(frozen=True)
-class Step:
-    """A statement in which an optimizer steps."""
-
-    statement: cst.BaseSmallStatement
-    call: cst.Call
-    kind: str
-    """step, minimize, or scaler."""
-
-
-@dataclass(frozen=True)
-class Optimizer:
-    """An optimizer that clips, and all that is done with it."""
-
-    binding: Binding
-    arguments: Sequence[cst.Arg]
-    """grad_clip=, in each call that may make it."""
-
-    steps: Sequence[Step]
-    parameters: cst.BaseExpression | None
-    """None where they are not in sight."""
-
-    grouped: bool = False
-
-
-class Wiring:
-    """All optimizers of a file that clip."""
-
-    def __init__(self, module: Module, makers: Sequence[Found]) -> None:
-        self._module = module
-        self._makers = {found.call: found for found in makers if found.call is not None}
-        self._static = self._is_static()
-        self.reasons: dict[cst.CSTNode, str] = {}
-        """Why a maker stays, by its name's node."""
-
-        self.sources: list[Source] = []
-        self.optimizers: dict[object, Optimizer] = {}
-        self.by_argument: dict[cst.Arg, object] = {}
-        self._look(makers)
-
-    def _look(self, makers: Sequence[Found]) -> None:
-        sources: dict[object, Source] = {}
-        for found in makers:
-            try:
-                key, source = self._source(found)
-                for argument in source.uses:
-                    self.by_argument[argument] = self._optimizer_of(argument)
-            except UnsureError as unsure:
-                self.reasons[found.node] = str(unsure)
+def _rewrite_steps(file: FileRewrite, makers: Sequence[FoundClip]) -> None:
+    wiring = Wiring(file.module, makers)
+    writer = Writer(file.module, file.edits, wiring)
+    for source in wiring.sources:
+        try:
+            write_clip = native_function.of_class(file.module, source) if file.native else None
+            writer.write(source, write_clip)
+        except UnsureError as unsure:
+            for maker in source.makers:
+                wiring.reasons[maker.node] = str(unsure)
+            continue
+        for maker in source.makers:
+            if file.native:
+                name = native_function.remove(file.module, file.edits, source, maker)
+                file.rewrite(maker, name, family="pytorch")
             else:
-                sources[key] = source
-        self._drop_what_hangs_together(sources)
-        self.sources = list(sources.values())
+                file.rename(maker, "torch")
+    for maker in makers:
+        if maker.node in wiring.reasons:
+            file.flag(maker, wiring.reasons[maker.node])
 
-    def _drop_what_hangs_together(self, sources: dict[object, Source]) -> None:
-        """A source stays if any of its makers, or of its optimizers' other clips, does."""
-        changed = True
-        while changed:
-            changed = False
-            kept = {argument for source in sources.values() for argument in source.uses}
-            for key, source in list(sources.items()):
-                others = [each for use in source.uses for each in self.optimizers[self.by_argument[use]].arguments]
-                reason = next((self.reasons[each.node] for each in source.makers if each.node in self.reasons), "")
-                if reason or any(other not in kept for other in others):
-                    for maker in source.makers:
-                        self.reasons.setdefault(maker.node, reason or "another clip of this optimizer cannot be ported")
-                    del sources[key]
-                    changed = True
 
-    # -- clips
-
-    def _source(self, found: Found) -> tuple[object, Source]:
-        call = cast(cst.Call, found.call)
-        self._check(found)
-        node, may_be_none = self._whole(call)
-        parent = self._module.parents[node]
-        if isinstance(parent, cst.Arg) and parent.keyword is not None and parent.keyword.value == "grad_clip":
-            return node, Source([found], None, [parent], may_be_none)
-        target = self._target(node)
-        binding = self._module.binding(target) if target is not None else None
-        if binding is None or target is None:
-            raise UnsureError("where it is used cannot be seen from here")
-        return binding.key, self._shared(binding, target)
-
-    def _check(self, found: Found) -> None:
-        call = cast(cst.Call, found.call)
-        arguments = Arguments(call, found.native.parameters if found.native else ())
-        for name in OUT_OF_REACH:
-            if name in arguments.given:
-                raise UnsureError(f"{name}= is about parameters or programs of Paddle")
-        if self._static:
-            raise UnsureError(
-                "the file builds static programs, which are run later, and PyTorch's step is run each time"
-            )
-
-    def _whole(self, call: cst.Call) -> tuple[cst.BaseExpression, bool]:
-        """The expression that a clip is, with `if ... else None` around it."""
-        parent = self._module.parents[call]
-        if isinstance(parent, cst.IfExp) and call is not parent.test:
-            other = parent.orelse if parent.body is call else parent.body
-            if _is_none(other):
-                return parent, True
-        return call, False
-
-    def _shared(self, binding: Binding, target: Target) -> Source:
-        makers, may_be_none = [], False
-        for value in self._values(binding):
-            if _is_none(value):
-                may_be_none = True
-                continue
-            inner = value
-            if isinstance(value, cst.IfExp):
-                may_be_none = True
-                inner = value.orelse if _is_none(value.body) else value.body
-            found = self._makers.get(cast(cst.Call, inner))
-            if found is None:
-                raise UnsureError(f"{binding.text} may be something else, too")
-            if found.node in self.reasons:
-                raise UnsureError(self.reasons[found.node])
-            self._check(found)
-            makers.append(found)
-        if self._module.uses_on_other_objects(binding):
-            raise UnsureError(f"{binding.text} may be read or set on such an object elsewhere")
-        may_be_none = may_be_none or self._may_be_inherited(binding)
-        uses = list(self._uses(binding))
-        if not uses:
-            raise UnsureError(f"no optimizer in sight is given {binding.text} as grad_clip=")
-        return Source(makers, binding, uses, may_be_none)
-
-    def _may_be_inherited(self, binding: Binding) -> bool:
-        """Whether an attribute is only set in some cases, and else is what a class has that is not in sight."""
-        nodes = [bound.node for bound in binding.bounds if bound.node is not None]
-        around = [self._module.enclosing(node, cst.If, cst.FunctionDef, cst.ClassDef) for node in nodes]
-        return "." in binding.text and all(isinstance(each, cst.If) for each in around)
-
-    def _values(self, binding: Binding) -> list[cst.BaseExpression]:
-        if binding.values is None:
-            raise UnsureError(f"{binding.text} may be something else, too")
-        return binding.values
-
-    def _uses(self, binding: Binding) -> Iterator[cst.Arg]:
-        for read in binding.reads:
-            parent = self._module.parents[read]
-            if isinstance(parent, cst.Arg) and parent.keyword is not None and parent.keyword.value == "grad_clip":
-                yield parent
-            elif not self._is_test(read, parent) and not is_harmless(self._module, read):
-                raise UnsureError(f"{binding.text} is used in another way in line {self._module.position(read)[0]}")
-
-    def _is_test(self, read: cst.CSTNode, parent: cst.CSTNode) -> bool:
-        """if clip:, or clip is not None."""
-        return isinstance(parent, cst.If | cst.Comparison) or (isinstance(parent, cst.IfExp) and parent.test is read)
-
-    def _target(self, node: cst.BaseExpression) -> Target | None:
-        """What an expression is assigned to, if that is one variable."""
-        parent = self._module.parents[node]
-        if isinstance(parent, cst.Assign) and len(parent.targets) == 1:
-            target: cst.CSTNode = parent.targets[0].target
-        elif isinstance(parent, cst.AnnAssign):
-            target = parent.target
-        else:
-            return None
-        return target if isinstance(target, cst.Name | cst.Attribute) else None
-
-    # -- optimizers
-
-    def _optimizer_of(self, argument: cst.Arg) -> object:
-        """The key of the optimizer that an argument grad_clip= belongs to."""
-        call = cast(cst.Call, self._module.parents[argument])
-        if isinstance(call.func, cst.Attribute) and call.func.attr.value == "minimize":
-            self.optimizers[argument] = self._given_to_minimize(argument, call, call.func)
-            return argument
-        if not OPTIMIZERS.match(self._module.full_name(call.func)):
-            raise UnsureError(
-                f"it is given to {self._module.code(call.func)}, which is no optimizer of Paddle that is known"
-            )
-        target = self._target(call)
-        binding = self._module.binding(target) if target is not None else None
-        if binding is None:
-            raise UnsureError("the optimizer is not put into a variable here, so that its steps cannot be seen")
-        statement = self._module.small_statement(call)
-        if statement is None or not self._module.has_own_line(statement):
-            raise UnsureError("the optimizer has no line of its own")
-        if isinstance(target, cst.Name) and self._is_of_another_scope(target):
-            raise UnsureError(f"{binding.text} is global or nonlocal here")
-        if binding.key not in self.optimizers:
-            self.optimizers[binding.key] = self._optimizer(binding)
-        return binding.key
-
-    def _is_of_another_scope(self, target: cst.Name) -> bool:
-        """Whether a function says that a name is global or nonlocal."""
-        around = self._module.enclosing(target, cst.FunctionDef)
-        said = sorted_nodes(around) if around is not None else []
-        items = [item for each in said if isinstance(each, cst.Global | cst.Nonlocal) for item in each.names]
-        return any(item.name.value == target.value for item in items)
-
-    def _given_to_minimize(self, argument: cst.Arg, call: cst.Call, method: cst.Attribute) -> Optimizer:
-        """The optimizer of minimize(loss, grad_clip=clip), which clips then."""
-        line = self._module.position(call)[0]
-        binding = self._module.binding(method.value)
-        step = self._at(call, "minimize", line)
-        if len(call.args) > 2:
-            raise UnsureError(f"minimize() in line {line} is given more than the loss and the clip")
-        if binding is None or not isinstance(step.statement, cst.Expr):
-            raise UnsureError(f"what minimize() is called on in line {line}, or where its result goes, cannot be seen")
-        return Optimizer(binding, [argument], [step], None)
-
-    def _optimizer(self, binding: Binding) -> Optimizer:
-        arguments, lists = [], []
-        for value in self._values(binding):
-            if _is_none(value):
-                continue
-            if not isinstance(value, cst.Call) or not OPTIMIZERS.match(self._module.full_name(value.func)):
-                raise UnsureError(f"{binding.text} is bound to something else, too")
-            given = {each.keyword.value: each for each in value.args if each.keyword}
-            fresh = next((each for each in value.args if each.keyword is None and _is_fresh(each.value)), None)
-            parameters = given.get("parameters", given.get("parameter_list", fresh))
-            if "grad_clip" not in given or parameters is None:
-                raise UnsureError(f"{binding.text} may have no grad_clip=, or no parameters=")
-            arguments.append(given["grad_clip"])
-            lists.append(parameters.value)
-        codes = {self._module.code(each.value) for each in arguments}
-        if len(codes) != 1 or len({self._module.code(each) for each in lists}) != 1:
-            raise UnsureError(f"{binding.text} may be made in several ways, with other clips or parameters")
-        grouped = self._is_grouped(lists[0])
-        return Optimizer(binding, arguments, self._steps(binding), lists[0], grouped)
-
-    def _is_grouped(self, node: cst.BaseExpression, depth: int = 0) -> bool:
-        """Whether parameters are given as dicts."""
-        if isinstance(node, cst.List | cst.Tuple):
-            return any(self._is_group(each, depth) for each in node.elements)
-        if isinstance(node, cst.ListComp | cst.GeneratorExp):
-            return self._is_group(node.elt, depth)
-        if isinstance(node, cst.BinaryOperation):
-            return self._is_grouped(node.left, depth) or self._is_grouped(node.right, depth)
-        if isinstance(node, cst.Call):
-            if isinstance(node.func, cst.Attribute) and node.func.attr.value in PARAMETERS:
-                return False
-            if self._module.code(node.func) in ("list", "filter") and node.args:
-                return self._is_grouped(node.args[-1].value, depth)
-        binding = self._module.binding(node) if depth < 5 else None
-        if binding is not None and binding.values is not None and len(binding.values) == 1:
-            added = [self._is_added_grouped(read, depth + 1) for read in binding.reads]
-            return self._is_grouped(binding.values[0], depth + 1) or any(added)
-        raise self._unseen(node)
-
-    def _is_group(self, node: cst.CSTNode, depth: int) -> bool:
-        """Whether an element of a list of parameters is a dict, or holds some."""
-        if isinstance(node, cst.StarredElement):
-            return self._is_grouped(node.value, depth)
-        node = node.value if isinstance(node, cst.Element) else node
-        if isinstance(node, cst.Dict):
-            return True
-        if isinstance(node, cst.Call):
-            name = self._module.code(node.func)
-            if name != "dict" and not name.endswith("create_parameter"):
-                raise self._unseen(node)
-            return name == "dict"
-        binding = self._module.binding(node) if depth < 5 else None
-        if binding is None and isinstance(node, cst.Attribute):
-            return False  # a parameter of a layer
-        if binding is None or any(each.value is None for each in binding.bounds):
-            raise self._unseen(node)
-        values = [(cast(cst.BaseExpression, each.value), each.path) for each in binding.bounds]
-        judged = [(self._is_grouped if path else self._is_group)(value, depth + 1) for value, path in values]
-        return any(judged)
-
-    def _is_added_grouped(self, read: cst.CSTNode, depth: int) -> bool:
-        """Whether a list gets dicts where it is read: groups.append({...})."""
-        method = self._module.parents[read]
-        call = self._module.parents[method]
-        if not isinstance(method, cst.Attribute) or not isinstance(call, cst.Call) or not call.args:
-            return False
-        added = call.args[-1].value
-        if method.attr.value in ("append", "insert"):
-            return self._is_group(added, depth)
-        return method.attr.value == "extend" and self._is_grouped(added, depth)
-
-    def _unseen(self, node: cst.CSTNode) -> UnsureError:
-        code = self._module.code(node)
-        return UnsureError(f"whether {code} holds groups, each with a norm of its own, cannot be seen")
-
-    def _steps(self, binding: Binding) -> list[Step]:
-        steps = [step for read in binding.reads if (step := self._step(binding, read)) is not None]
-        for node in self._module.uses_on_other_objects(binding):
-            if isinstance(node, cst.Call) or self._step(binding, node) is not None:
-                line = self._module.position(node)[0]
-                raise UnsureError(f"line {line} may be about {binding.text} of such an object, and make a step")
-        if not steps:
-            raise UnsureError(f"no step of {binding.text} is in sight")
-        return steps
-
-    def _step(self, binding: Binding, read: cst.CSTNode) -> Step | None:
-        """A step, or None for what does not matter."""
-        parent = self._module.parents[read]
-        line = self._module.position(read)[0]
-        if isinstance(parent, cst.Attribute):
-            return self._method(parent, binding, line)
-        if isinstance(parent, cst.Arg):
-            call = cast(cst.Call, self._module.parents[parent])
-            method = call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
-            owner = self._module.code(call.func.value) if isinstance(call.func, cst.Attribute) else ""
-            if is_harmless(self._module, read):
-                return None
-            if "scaler" in owner.lower() and method in ("step", "unscale_"):
-                return self._at(call, "scaler", line) if method == "step" else None
-            raise UnsureError(
-                f"{binding.text} is handed on in line {line}, where it may make steps that cannot be seen"
-            )
-        if self._is_test(read, parent):
-            return None
-        raise UnsureError(f"{binding.text} is handed on in line {line}, where it may make steps that cannot be seen")
-
-    def _method(self, method: cst.Attribute, binding: Binding, line: int) -> Step | None:
-        name, call = method.attr.value, self._module.parents[method]
-        if name in ("_add_param_group", "add_param_group"):
-            raise UnsureError(f"{binding.text} gets more parameters in line {line}, in a group with a norm of its own")
-        if name in APPLIES:
-            raise UnsureError(f"{binding.text}.{name}() in line {line} clips, too, and PyTorch's optimizers have none")
-        if name not in ("step", "minimize", "_grad_clip"):
-            return None
-        if name == "_grad_clip" or not isinstance(call, cst.Call):
-            raise UnsureError(f"{binding.text}.{name} is used in line {line} without being called")
-        step = self._at(call, name, line)
-        if name == "step" and call.args:
-            raise UnsureError(f"{binding.text}.step() in line {line} is given what computes the gradients in it")
-        if name == "minimize" and not all(isinstance(each.value, Target) for each in call.args):
-            raise UnsureError(f"the loss of {binding.text}.minimize() in line {line} is computed in the call")
-        if name == "minimize" and len(call.args) > 1:
-            raise UnsureError(f"{binding.text}.minimize() in line {line} is given more than the loss")
-        if name == "minimize" and not isinstance(step.statement, cst.Expr):
-            raise UnsureError(
-                f"what {binding.text}.minimize() returns is used in line {line}, and step() returns nothing"
-            )
-        return step
-
-    def _at(self, call: cst.Call, kind: str, line: int) -> Step:
-        statement = self._module.small_statement(call)
-        alone = self._module.parents[call] is statement  # what else is in the statement may come before the step
-        if statement is None or not alone or not self._module.has_own_line(statement):
-            raise UnsureError(f"the step in line {line} has no line of its own, and the clip has to come before it")
-        return Step(statement, call, kind)
-
-    def _is_static(self) -> bool:
-        used = self._module.used_names
-        in_fluid = any(name.startswith("paddle.fluid.") for name in used)
-        eager = any(name.startswith("paddle.fluid.dygraph") for name in used)
-        return any(map(STATIC.match, used)) or self._uses_default_program() or (in_fluid and not eager)
-
-    def _uses_default_program(self) -> bool:
-        """Whether a default program is used for more than its random_seed, which dynamic mode has too."""
-        calls = [each for each in self._module.nodes if isinstance(each, cst.Call)]
-        default = [call for call in calls if DEFAULT_PROGRAM.match(self._module.full_name(call.func))]
-        parents = [self._module.parents[call] for call in default]
-        return any(not isinstance(each, cst.Attribute) or each.attr.value != "random_seed" for each in parents)
+def _rename_annotations(file: FileRewrite, makers: Sequence[FoundClip], named: Sequence[FoundClip]) -> None:
+    """Rename classes in type annotations, if all clips of the file are renamed."""
+    for clip in named:
+        if file.module.enclosing(clip.node, cst.Annotation) is None:
+            continue
+        if file.native:
+            file.leave(clip, ANNOTATION)
+        elif all(file.decisions[maker].verdict == "rewritten" for maker in makers):
+            file.rename(clip, "torch")
 
 
 class Writer:
-    """The changes that put a source's clips before the steps."""
+    """Insert a clip before each step of its optimizers."""
 
     def __init__(self, module: Module, edits: Edits, wiring: Wiring) -> None:
         self._module, self._edits, self._wiring = module, edits, wiring
 
-    def write(self, source: Source, native: Write | None = None) -> None:
-        """Raises UnsureError, before anything is changed."""
+    def write(self, source: ClipSource, write_clip: WriteClip | None = None) -> None:
+        """Insert the lines, by `write_clip` instead of a call of the clip. Raises UnsureError before any change."""
         optimizers = [self._wiring.optimizers[self._wiring.by_argument[each]] for each in source.uses]
-        if native is not None and any(set(each.arguments) - set(source.uses) for each in optimizers):
-            raise UnsureError("the optimizer may have another clip, too")
+        if write_clip is not None and any(set(each.arguments) - set(source.uses) for each in optimizers):
+            raise UnsureError("The optimizer may have another clip, too.")
         for argument in source.uses:
             optimizer = self._wiring.optimizers[self._wiring.by_argument[argument]]
             self._edits.remove_argument(argument)
-            name = self._clip_name(argument, optimizer, hoist=native is None)
+            name = self._clip_name(argument, optimizer, hoist=write_clip is None)
             for step in optimizer.steps:
-                self._put(step, optimizer, name, source.may_be_none, native or _call)
+                self._put(step, optimizer, name, source.may_be_none, write_clip or _call)
 
     def _clip_name(self, argument: cst.Arg, optimizer: Optimizer, hoist: bool) -> str:
-        """What the clip is called at the steps; a name is given where it has none there."""
+        """Return the name of the clip at the steps. A clip without one gets a new variable."""
         code = self._module.code(argument.value)
         if not hoist:
             return code
@@ -440,7 +111,7 @@ class Writer:
         self._edits.hoist(statement, name, argument.value)
         return name
 
-    def _put(self, step: Step, optimizer: Optimizer, clip: str, may_be_none: bool, write: Write) -> None:
+    def _put(self, step: OptimizerStep, optimizer: Optimizer, clip: str, may_be_none: bool, write: WriteClip) -> None:
         lines = [] if step.kind != "scaler" else list(self._unscaled(step, optimizer))
         who = optimizer.binding.text
         if optimizer.grouped:
@@ -454,15 +125,15 @@ class Writer:
         if step.kind == "minimize":
             self._edits.change(step.call, _as_step)
 
-    def _parameters(self, step: Step, optimizer: Optimizer) -> str:
+    def _parameters(self, step: OptimizerStep, optimizer: Optimizer) -> str:
         given = optimizer.parameters
-        fresh = given is not None and _is_fresh(given) and self._module.has_same_value_at(given, step.call)
+        fresh = given is not None and is_fresh(given) and self._module.has_same_value_at(given, step.call)
         if given is not None and fresh and not self._has_new_parts(given):
             return self._module.code(given)
         return ALL.format(optimizer.binding.text)
 
     def _has_new_parts(self, given: cst.BaseExpression) -> bool:
-        """Whether the model gets attributes or layers in the file, and with them perhaps parameters."""
+        """Return whether the file adds attributes or layers, and perhaps parameters, to the model."""
         model = self._module.code(given).removesuffix(".parameters()")
         found = [each.target for each in self._module.nodes if isinstance(each, cst.AssignTarget)]
         calls = [each for each in self._module.nodes if isinstance(each, cst.Call)]
@@ -472,8 +143,8 @@ class Writer:
             return True
         return any(self._module.code(each).startswith(f"{model}.") for each in found)
 
-    def _unscaled(self, step: Step, optimizer: Optimizer) -> Iterator[str]:
-        """scaler.unscale_(optimizer), unless it stands before the step."""
+    def _unscaled(self, step: OptimizerStep, optimizer: Optimizer) -> Iterator[str]:
+        """Yield scaler.unscale_(optimizer), unless it stands before the step."""
         scaler = self._module.code(cast(cst.Attribute, step.call.func).value)
         who = optimizer.binding.text
         code = f"{scaler}.unscale_({who})"
@@ -482,7 +153,7 @@ class Writer:
             yield code
 
     def _is_done_before(self, statement: cst.CSTNode, code: str, ends: re.Pattern[str]) -> bool:
-        """Whether a line stands before a step, after what ends the step before it, in the same turn of a loop."""
+        """Return whether a line stands before a step, after the end of the previous step, in the same iteration."""
         inner = self._module.parents[statement]
         for block in self._module.ancestors(inner):
             if isinstance(block, cst.IndentedBlock | cst.Module):
@@ -499,15 +170,6 @@ class Writer:
         return False
 
 
-def is_harmless(module: Module, read: cst.CSTNode) -> bool:
-    """Return whether something is only named in a type annotation, or printed in a statement of its own."""
-    if module.enclosing(read, cst.Annotation) is not None:
-        return True
-    outer = [each for each in module.ancestors(read) if isinstance(each, cst.Call)]
-    names = [module.code(each.func).rpartition(".")[2] for each in outer]
-    return bool(outer) and set(names) <= set(LOGS) and isinstance(module.parents[outer[-1]], cst.Expr)
-
-
 def _call(clip: str, parameters: str) -> list[str]:
     return [f"{clip}.clip_({parameters})"]
 
@@ -515,12 +177,3 @@ def _call(clip: str, parameters: str) -> list[str]:
 def _as_step(updated: cst.Call) -> cst.Call:
     func = cast(cst.Attribute, updated.func)
     return updated.with_changes(func=func.with_changes(attr=cst.Name("step")), args=[])
-
-
-def _is_fresh(node: cst.BaseExpression) -> bool:
-    """Whether it is model.parameters(), which can be called again."""
-    return isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value == "parameters"
-
-
-def _is_none(node: cst.BaseExpression) -> bool:
-    return isinstance(node, cst.Name) and node.value == "None"

@@ -80,7 +80,7 @@ class Edits(cst.CSTTransformer):
 
     # -- making
 
-    def made(self) -> bytes:
+    def to_bytes(self) -> bytes:
         """The file with all changes."""
         if not (self._changes or self._removed or self._before or self._instead or self._hoisted or self._after):
             return self._module.content  # LibCST's own has no form feeds

@@ -9,7 +9,7 @@ from typing import Literal
 
 import libcst as cst
 
-from ..catalog import HOOK, is_like_gradient, native
+from ..catalog import HOOK, clip_function, is_like_gradient
 from .module import Binding, BoundValue, Module
 from .syntax_tree import sorted_nodes
 
@@ -52,22 +52,22 @@ SAME = {
 
 
 @dataclass(frozen=True)
-class Of:
+class ListOf:
     """A list, or something else that is iterated, of one kind of things."""
 
     each: Kind
 
 
 @dataclass(frozen=True)
-class Together:
+class TupleOf:
     """A tuple."""
 
     parts: tuple[Kind, ...]
 
 
-Kind = Of | Together | Literal["gradient"] | None
+Kind = ListOf | TupleOf | Literal["gradient"] | None
 
-PAIRS = Of(Together(("gradient", None)))
+PAIRS = ListOf(TupleOf(("gradient", None)))
 
 
 class Gradients:
@@ -78,14 +78,14 @@ class Gradients:
         self._known: dict[object, Kind] = {}
         self._open: set[object] = set()
 
-    def is_one(self, node: cst.BaseExpression) -> bool:
+    def is_gradient(self, node: cst.BaseExpression) -> bool:
         """Whether an expression is a gradient, or a list of them."""
         kind = self.kind(node)
-        while isinstance(kind, Of):
+        while isinstance(kind, ListOf):
             kind = kind.each
         return kind == "gradient"
 
-    def is_like_one(self, node: cst.BaseExpression) -> bool:
+    def has_gradient_name(self, node: cst.BaseExpression) -> bool:
         """Whether it is called so."""
         while isinstance(node, cst.Subscript | cst.Call | cst.Attribute):
             if isinstance(node, cst.Attribute):
@@ -125,7 +125,7 @@ class Gradients:
         values = [argument.value for call in calls for argument in call.args[:1]]
         return [each.attr.value if isinstance(each, cst.Attribute) else getattr(each, "value", each) for each in values]
 
-    def is_made_of_one(self, node: cst.CSTNode, seen: set[object] | None = None) -> bool:
+    def contains_gradient(self, node: cst.CSTNode, seen: set[object] | None = None) -> bool:
         """Whether there is a gradient anywhere in an expression, or in what the names in it are given.
 
         `seen`: the names that were looked at.
@@ -164,7 +164,7 @@ class Gradients:
         values = [bound.value for bound in binding.bounds]
         if None in values:
             values += self._given_to_parameter(name)
-        return any(self.is_made_of_one(value, seen) for value in values if value is not None)
+        return any(self.contains_gradient(value, seen) for value in values if value is not None)
 
     def _given_to_parameter(self, name: cst.Name) -> list[cst.BaseExpression | None]:
         """What a function of the file is called with, and a lambda beside what it is handed on with."""
@@ -190,7 +190,7 @@ class Gradients:
         if isinstance(node, cst.Call):
             return self._of_call(node)
         if isinstance(node, cst.ListComp | cst.GeneratorExp | cst.SetComp):
-            return Of(self.kind(node.elt))
+            return ListOf(self.kind(node.elt))
         if isinstance(node, cst.List | cst.Tuple):
             return self._of_elements(node)
         if isinstance(node, cst.Subscript):
@@ -201,7 +201,7 @@ class Gradients:
             return self.kind(node.left) or self.kind(node.right)
         if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Add):
             both = self.kind(node.left), self.kind(node.right)
-            return both[0] if all(isinstance(each, Of) for each in both) else None
+            return both[0] if all(isinstance(each, ListOf) for each in both) else None
         return self.kind(node.value) if isinstance(node, cst.NamedExpr) else None
 
     def _of_attribute(self, node: cst.Attribute) -> Kind:
@@ -214,8 +214,8 @@ class Gradients:
     def _of_elements(self, node: cst.List | cst.Tuple) -> Kind:
         kinds = tuple(self.kind(each.value) for each in node.elements)
         if isinstance(node, cst.Tuple):
-            return Together(kinds)
-        return Of(next((kind for kind in kinds if kind), None))
+            return TupleOf(kinds)
+        return ListOf(next((kind for kind in kinds if kind), None))
 
     def _of_binding(self, binding: Binding | None) -> Kind:
         if binding is None or binding.key in self._open:
@@ -223,7 +223,7 @@ class Gradients:
         if binding.key not in self._known:
             self._open.add(binding.key)
             found = [self._of_bound(bound) for bound in binding.bounds]
-            found += [Of(self.kind(value)) for value in self._appended(binding)]
+            found += [ListOf(self.kind(value)) for value in self._appended(binding)]
             self._open.discard(binding.key)
             kind = next((kind for kind in found if holds_gradient(kind)), None)
             if kind is None and self._open:  # it may be one by what is open, and is asked again
@@ -253,7 +253,7 @@ class Gradients:
         name = self._module.full_name(node.func) or self._module.code(node.func)
         arguments = [argument.value for argument in node.args if not argument.star]
         if name in SOURCES:
-            return Of("gradient") if name != "jax.grad" else None
+            return ListOf("gradient") if name != "jax.grad" else None
         if isinstance(node.func, cst.Attribute):
             method = node.func.attr.value
             if method == "compute_gradients":
@@ -263,13 +263,13 @@ class Gradients:
         if name in ("zip", "itertools.zip_longest"):
             return self._of_zip(node, arguments)
         if name == "enumerate" and arguments:
-            return Of(Together((None, element(self.kind(arguments[0]), None))))
+            return ListOf(TupleOf((None, element(self.kind(arguments[0]), None))))
         if name == "next" and arguments:
             return element(self.kind(arguments[0]), None)
-        found = native(name)
+        found = clip_function(name)
         if found is not None and found.kind in ("functional", "any tensor") and arguments:
             inner = self.kind(arguments[0])
-            return Together((inner, None)) if found.ours == "clip_by_global_norm" else inner
+            return TupleOf((inner, None)) if found.replacement == "clip_by_global_norm" else inner
         if name in SAME:
             return next((kind for kind in map(self.kind, arguments) if kind), None)
         return None
@@ -277,10 +277,10 @@ class Gradients:
     def _of_zip(self, node: cst.Call, arguments: Sequence[cst.BaseExpression]) -> Kind:
         if len(node.args) == 1 and node.args[0].star == "*":
             inner = element(self.kind(node.args[0].value), None)
-            return Together(tuple(Of(part) for part in inner.parts)) if isinstance(inner, Together) else None
+            return TupleOf(tuple(ListOf(part) for part in inner.parts)) if isinstance(inner, TupleOf) else None
         if len(arguments) != len(node.args):
             return None
-        return Of(Together(tuple(element(self.kind(each), None) for each in arguments)))
+        return ListOf(TupleOf(tuple(element(self.kind(each), None) for each in arguments)))
 
     def _is_tape(self, node: cst.BaseExpression) -> bool:
         """Whether it is a gradient tape."""
@@ -299,17 +299,17 @@ class Gradients:
 
 def element(kind: Kind, place: int | None) -> Kind:
     """A part of what is held: of a tuple the one at a place, else any."""
-    if isinstance(kind, Together):
+    if isinstance(kind, TupleOf):
         if place is None:
             return kind.parts[0] if kind.parts and all(part == kind.parts[0] for part in kind.parts) else None
         return kind.parts[place] if -len(kind.parts) <= place < len(kind.parts) else None
-    return kind.each if isinstance(kind, Of) else kind
+    return kind.each if isinstance(kind, ListOf) else kind
 
 
 def holds_gradient(kind: Kind) -> bool:
-    if isinstance(kind, Of):
+    if isinstance(kind, ListOf):
         return holds_gradient(kind.each)
-    return any(map(holds_gradient, kind.parts)) if isinstance(kind, Together) else kind == "gradient"
+    return any(map(holds_gradient, kind.parts)) if isinstance(kind, TupleOf) else kind == "gradient"
 
 
 def _index(node: cst.Subscript) -> int | None:

@@ -1,62 +1,70 @@
-"""PyTorch's own functions in the place of ours: `--native`."""
+"""PyTorch's own functions: `--native`. Steps of Paddle and TensorFlow take theirs from here, too."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import libcst as cst
 
-from ..clip_call import Arguments, Found
+from ..clip_call import Arguments, FoundClip
+from ..file_rewrite import FileRewrite
 from ..source.edits import Edits
 from ..source.module import Module
+from ..steps.paddle import ClipSource
+from ..steps.tape import TapeStep
 from ..to_config import UnsureError
-from .paddle_optimizer import Source, Write
-from .tensorflow_tape import TapeStep
+from .function import is_function
+from .registry import Stage, register
 
 TORCH = "torch.nn.utils"
-CHANGED = "PyTorch's functions clip what backward() made, and these gradients are changed before or after"
-READ_BEFORE = "the gradients are read in line {} before the clip, and PyTorch's functions clip them in place"
-NO_FUNCTION = "PyTorch has no function that returns clipped gradients; clip parameters before the step"
+CHANGED = "PyTorch's functions clip the gradients of backward(), and these are changed before or after the clip."
+READ_BEFORE = "Line {} reads the gradients before the clip, and PyTorch's functions clip them in place."
+NO_FUNCTION = "PyTorch has no function that returns clipped gradients: clip the parameters before the step."
+
+WriteClip = Callable[[str, str], list[str]]
+"""Return the lines that clip, given the names of the clip and of the parameters."""
 
 
-def replace(module: Module, edits: Edits, found: Found, decision: Any) -> None:
-    """A call of a function becomes PyTorch's, where that takes the same arguments."""
-    known = found.native
-    if known is None or (known.name == f"{TORCH}.{known.ours}"):
-        decision.left, decision.reason = True, "it is PyTorch's own"
-    elif known.kind == "in place":
-        name = f"{TORCH}.{known.ours}"
-        edits.replace(found.node, name)  # type: ignore[arg-type]
-        edits.needs_import("torch")
-        decision.becomes = name
-    else:
-        decision.reason = NO_FUNCTION
+@register(Stage.CALLS, matches=is_function, target="torch", native=True)
+def replace(file: FileRewrite, clips: Sequence[FoundClip]) -> None:
+    """Replace a function by PyTorch's, if that takes the same arguments."""
+    for clip in clips:
+        assert clip.function is not None
+        name = f"{TORCH}.{clip.function.replacement}"
+        if clip.function.name == name:
+            file.leave(clip, "It is PyTorch's own.")
+        elif clip.function.kind == "in place":
+            file.edits.replace(clip.node, name)  # type: ignore[arg-type]
+            file.edits.needs_import("torch")
+            file.rewrite(clip, name, family="pytorch")
+        else:
+            file.flag(clip, NO_FUNCTION)
 
 
 @dataclass(frozen=True)
 class Statement:
-    """A statement that clips the gradients of a step, and those that clip its variables in its place."""
+    """A statement that clips the gradients of a step, and the lines that clip the variables instead."""
 
     statement: cst.BaseSmallStatement
     function: str
     lines: list[str]
 
     def write(self, edits: Edits) -> str:
-        """Hand the change over; the function's name."""
+        """Record the change, and return the name of the function."""
         edits.rewrite(self.statement, lambda _: self.lines)
         edits.needs_import("torch")
         return self.function
 
 
-def function(rule: str) -> str:
-    """PyTorch's function for a rule; of a rule for each tensor, to be called for each."""
+def torch_function(rule: str) -> str:
+    """Return PyTorch's function for a rule. For the rule `norm`, call it for each tensor."""
     return f"{TORCH}.clip_grad_{'value' if rule == 'value' else 'norm'}_"
 
 
-def in_step(module: Module, found: Found, step: TapeStep) -> Statement:
-    """What PyTorch's function makes of a clip in a step of TensorFlow. Raises UnsureError."""
-    known, call = found.native, found.call
+def in_step(module: Module, found: FoundClip, step: TapeStep) -> Statement:
+    """Return the lines that replace a clip in a step of TensorFlow. Raises UnsureError."""
+    known, call = found.function, found.call
     statement = module.small_statement(_outermost(module, found))
     source = module.parents[step.source]
     if known is None or call is None or not isinstance(statement, cst.Assign) or not isinstance(source, cst.Assign):
@@ -77,7 +85,7 @@ def in_step(module: Module, found: Found, step: TapeStep) -> Statement:
     read = [place for each in binding.reads if (place := module.position(each)[0]) in between]
     if read:
         raise UnsureError(READ_BEFORE.format(read[0]))
-    called = function(known.rule)
+    called = torch_function(known.rule)
     if known.rule == "norm":
         variable = module.unused_name("variable")
         line = f"for {variable} in {step.variables}:\n    {called}({variable}, {limit})"
@@ -86,8 +94,8 @@ def in_step(module: Module, found: Found, step: TapeStep) -> Statement:
     return Statement(statement, called, [line])
 
 
-def _outermost(module: Module, found: Found) -> cst.CSTNode:
-    """The comprehension that a call is in, or the call."""
+def _outermost(module: Module, found: FoundClip) -> cst.CSTNode:
+    """Return the comprehension around a call, or the call."""
     outer = module.enclosing(found.node, cst.ListComp)
     return outer or found.node
 
@@ -95,7 +103,7 @@ def _outermost(module: Module, found: Found) -> cst.CSTNode:
 def _parts(
     module: Module, value: cst.BaseExpression, target: cst.BaseAssignTargetExpression, call: cst.Call
 ) -> tuple[str, str, str]:
-    """The list that is clipped, the list that comes of it, and where the norm goes."""
+    """Return the name of the list that is clipped, that of the result, and the assignment of the norm."""
     if value is call and isinstance(target, cst.Tuple) and len(target.elements) == 2 and call.args:
         norm = module.code(target.elements[1].value)
         return (
@@ -116,57 +124,61 @@ def _parts(
     raise UnsureError(NO_FUNCTION)
 
 
-def _limit(module: Module, found: Found) -> cst.BaseExpression:
-    """The one limit."""
-    assert found.native is not None
+def _limit(module: Module, found: FoundClip) -> cst.BaseExpression:
+    """Return the expression of the threshold. Raises UnsureError if there are other arguments."""
+    assert found.function is not None
     assert found.call is not None
-    given = Arguments(found.call, found.native.parameters)
-    values = [given.value(name) for name in found.native.limits]
-    if not values or values[0] is None or set(given.given) - {found.native.parameters[0], *found.native.limits, "name"}:
+    given = Arguments(found.call, found.function.parameters)
+    values = [given.value(name) for name in found.function.limits]
+    if (
+        not values
+        or values[0] is None
+        or set(given.given) - {found.function.parameters[0], *found.function.limits, "name"}
+    ):
         raise UnsureError(NO_FUNCTION)
     if len(values) == 2:
         numbers = [None if each is None else module.number(each) for each in values]
         if numbers[0] is None or (values[1] is not None and numbers[1] != -numbers[0]):
-            raise UnsureError("PyTorch's clip_grad_value_ has one bound only, which is the same below and above")
+            raise UnsureError("PyTorch's clip_grad_value_ takes one bound, for both signs.")
     return values[0]
 
 
-def of_class(module: Module, source: Source) -> Write:
-    """What writes the lines that do the same as a clip of Paddle's. Raises UnsureError."""
+def of_class(module: Module, source: ClipSource) -> WriteClip:
+    """Return the writer of lines that replace a clip of Paddle. Raises UnsureError."""
     if source.may_be_none or len(source.makers) != 1:
-        raise UnsureError("it may be None, or one of several")
+        raise UnsureError("It may be None, or one of several clips.")
     (maker,) = source.makers
-    known = maker.native
+    known = maker.function
     assert known is not None
     statement = module.small_statement(maker.node)
     if source.binding is not None and (statement is None or not module.has_own_line(statement)):
-        raise UnsureError("the clip has no line of its own")
+        raise UnsureError("The clip has no line of its own.")
     node = _limit(module, maker)
     if module.number(node) is None:
-        raise UnsureError("its limit is not known before it runs, and PyTorch's functions take it at the step")
+        raise UnsureError("Its threshold is only known at run time, and PyTorch's functions take it at the step.")
 
     if source.binding is not None:
         others = [each for each in source.binding.reads if module.parents[each] not in source.uses]
         if others:
-            raise UnsureError("the clip is looked at elsewhere, too")
+            raise UnsureError("The clip is read elsewhere, too.")
     limit = module.code(node) if isinstance(node, cst.Integer | cst.Float) else repr(module.number(node))
     limit = 'float("inf")' if limit == "inf" else limit
     parameter = module.unused_name("parameter")
 
     def write(_: str, parameters: str) -> list[str]:
         if known.rule == "norm":
-            return [f"for {parameter} in {parameters}:\n    {function(known.rule)}({parameter}, {limit})"]
-        return [f"{function(known.rule)}({parameters}, {limit})"]
+            return [f"for {parameter} in {parameters}:\n    {torch_function(known.rule)}({parameter}, {limit})"]
+        return [f"{torch_function(known.rule)}({parameters}, {limit})"]
 
     return write
 
 
-def remove(module: Module, edits: Edits, source: Source, maker: Found) -> str:
-    """The clip's own statement goes; the name of what takes its place."""
-    assert maker.native is not None
+def remove(module: Module, edits: Edits, source: ClipSource, maker: FoundClip) -> str:
+    """Remove the statement that makes a clip, and return the name of the function that replaces it."""
+    assert maker.function is not None
     if source.binding is not None:
         statement = module.small_statement(maker.node)
         assert statement is not None
         edits.rewrite(statement, lambda _: ())
     edits.needs_import("torch")
-    return function(maker.native.rule)
+    return torch_function(maker.function.rule)

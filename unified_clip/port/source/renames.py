@@ -9,10 +9,9 @@ from typing import Any, cast
 import libcst as cst
 from libcst.metadata import BaseAssignment, ImportAssignment
 
-from ..clip_call import Found
-from ..source.edits import Edits, ended
-from ..source.module import Module
-from ..source.syntax_tree import Target
+from .edits import Edits, ended
+from .module import Module
+from .syntax_tree import Target
 
 
 class Renames:
@@ -32,23 +31,12 @@ class Renames:
 
         self._at_top: set[str] = set()
 
-    def add(self, found: Found, framework: str) -> str:
-        """Have a native become ours; the full name."""
-        assert found.native is not None
-        module = f"unified_clip.{framework}"
-        is_declared = isinstance(self._module.parents[found.node], cst.NameItem)  # global x: its import stays
-        if not is_declared:
-            self._wanted[found.node] = module, found.native.ours
-        self._rename_arguments(found)
-        return f"{module}.{found.native.ours}"
+    def add(self, node: cst.CSTNode, module: str, name: str) -> None:
+        """Let a name become `module.name`."""
+        if not isinstance(self._module.parents[node], cst.NameItem):  # global x: its import stays
+            self._wanted[node] = module, name
 
-    def _rename_arguments(self, found: Found) -> None:
-        for argument in found.call.args if found.call is not None and found.native is not None else ():
-            new = found.native.renamed.get(argument.keyword.value) if argument.keyword and found.native else None
-            if argument.keyword is not None and new is not None:
-                self._edits.change(argument.keyword, functools.partial(_called, name=new))
-
-    def make(self) -> None:
+    def apply(self) -> None:
         """Hand the changes over."""
         by_import: dict[ImportAssignment, list[cst.CSTNode]] = {}
         for node in self._wanted:
@@ -61,9 +49,9 @@ class Renames:
             self._by_import(assignment, nodes)
         for statement, changed in self._lines.items():
             self._change_import(statement, changed)
-        self._import_ours()
+        self._import_replacements()
 
-    def _import_ours(self) -> None:
+    def _import_replacements(self) -> None:
         """What is imported in a function hides what is imported for the file, all through that function."""
         for module in self._at_top:
             self._edits.needs_import(module)
@@ -163,23 +151,19 @@ def _with_names(statement: Any, names: Sequence[cst.ImportAlias]) -> cst.CSTNode
     return cast(cst.CSTNode, changed)
 
 
-def is_taken(module: Module) -> bool:
+def is_name_taken(module: Module) -> bool:
     """Whether `unified_clip` is something else anywhere in a file: a variable, a parameter, another import."""
     names = (each for each in module.nodes if isinstance(each, cst.Name) and each.value == "unified_clip")
     scopes = (module.scope(each) for each in names)
-    return any(not _is_ours(each) for scope in scopes if scope is not None for each in scope["unified_clip"])
+    return any(not _is_unified_clip(each) for scope in scopes if scope is not None for each in scope["unified_clip"])
 
 
-def _is_ours(assignment: BaseAssignment) -> bool:
+def _is_unified_clip(assignment: BaseAssignment) -> bool:
     """Whether what is bound to `unified_clip` is the package."""
     if not isinstance(assignment, ImportAssignment) or not isinstance(assignment.node, cst.Import):
         return False
     bound = [each for each in assignment.node.names if _bound_name(each) == "unified_clip"]
     return all(each.evaluated_name == "unified_clip" or each.asname is None for each in bound)
-
-
-def _called(updated: cst.Name, name: str) -> cst.Name:
-    return updated.with_changes(value=name)
 
 
 def _first(node: cst.CSTNode) -> cst.Name | None:

@@ -1,0 +1,100 @@
+"""A file that is being rewritten: its clips, what rules decided about them, and the changes so far."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import libcst as cst
+
+from .clip_call import FoundClip
+from .clip_site import Meaning, Target, Verdict
+from .source.edits import Edits
+from .source.gradient_flow import Gradients
+from .source.module import Module
+from .source.renames import Renames
+
+
+@dataclass
+class Decision:
+    """What happens to a clip. `verdict` is None until a rule decides."""
+
+    verdict: Verdict | None = None
+    becomes: str = ""
+    family: str = ""
+    """The family of the rule that replaces it; '' for its own."""
+
+    reason: str = ""
+    rule: str = ""
+    """The rule that decided, as 'need_clip.flag'."""
+
+    checks: list[str] = field(default_factory=list)
+
+
+class FileRewrite:
+    """The state that rules read and change."""
+
+    def __init__(self, module: Module, clips: Sequence[FoundClip], target: Target, native: bool) -> None:
+        self.module, self.clips, self.target, self.native = module, clips, target, native
+        self.edits = Edits(module)
+        self.renames = Renames(module, self.edits)
+        self.gradients = Gradients(module)
+        self.meanings: dict[FoundClip, Meaning | None] = {}
+        self.decisions = {clip: Decision() for clip in clips}
+        self.rule = ""
+        """The name of the rule that is applied."""
+
+    def undecided(self) -> list[FoundClip]:
+        """Return the clips that no rule decided about, in order."""
+        return [clip for clip in self.clips if self.decisions[clip].verdict is None]
+
+    def with_verdict(self, verdict: Verdict) -> list[FoundClip]:
+        """Return the clips with a verdict, in order."""
+        return [clip for clip in self.clips if self.decisions[clip].verdict == verdict]
+
+    # -- decisions
+
+    def flag(self, clip: FoundClip, reason: str) -> None:
+        """Leave a clip to the user. `reason`: why it cannot be rewritten."""
+        self._decide(clip, "flagged", reason=reason)
+
+    def leave(self, clip: FoundClip, reason: str) -> None:
+        """Leave a clip unchanged, because nothing has to be ported."""
+        self._decide(clip, "left", reason=reason)
+
+    def rewrite(self, clip: FoundClip, becomes: str, family: str = "") -> None:
+        """Record that a rule rewrote a clip. `becomes`: the full name that replaces it."""
+        self._decide(clip, "rewritten", becomes=becomes, family=family)
+
+    def rename(self, clip: FoundClip, framework: str) -> None:
+        """Replace a function or class by the one of unified_clip, and rename its arguments."""
+        assert clip.function is not None
+        module, name = f"unified_clip.{framework}", clip.function.replacement
+        self.renames.add(clip.node, module, name)
+        for argument in clip.call.args if clip.call is not None else ():
+            keyword = clip.function.renamed.get(argument.keyword.value) if argument.keyword else None
+            if argument.keyword is not None and keyword is not None:
+                self.edits.change(argument.keyword, partial(_with_value, value=keyword))
+        self.rewrite(clip, f"{module}.{name}")
+
+    def check(self, clip: FoundClip, *checks: str) -> None:
+        """Ask the user to check something, if the clip is rewritten."""
+        self.decisions[clip].checks += checks
+
+    def _decide(self, clip: FoundClip, verdict: Verdict, **values: str) -> None:
+        decision = self.decisions[clip]
+        decision.verdict, decision.rule = verdict, self.rule
+        for name, value in values.items():
+            setattr(decision, name, value)
+
+    # -- the result
+
+    def to_bytes(self) -> bytes:
+        """Return the file with all changes."""
+        self.renames.apply()
+        return self.edits.to_bytes()
+
+
+def _with_value(name: cst.Name, value: str) -> cst.Name:
+    return name.with_changes(value=value)

@@ -1,0 +1,97 @@
+"""The registry of rewriting rules. Each module of this package registers the rules for one kind of clip.
+
+To add a rule, add a module here, and nothing else:
+
+    @register(Stage.CALLS, matches=is_program, target="torch")
+    def flag_programs(file: FileRewrite, clips: Sequence[FoundClip]) -> None:
+        for clip in clips:
+            file.flag(clip, "It belongs to a static program of Paddle, ...")
+
+Then add a source with such a clip to tests/data/port. A test fails for a rule that no source needs.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cache
+
+from ..clip_call import FoundClip
+from ..clip_site import Target
+from ..file_rewrite import FileRewrite
+
+
+class Stage(IntEnum):
+    """The order of rules. Rules of one stage match different clips, so that their order does not matter."""
+
+    OFF = 0
+    """Leave trainer settings that switch clipping off."""
+
+    JUDGE = 1
+    """Leave or flag a clip by its own arguments."""
+
+    STEPS = 2
+    """Rewrite clips together with the training steps that they belong to."""
+
+    CALLS = 3
+    """Rewrite or flag each remaining clip by itself."""
+
+
+Matches = Callable[[FoundClip], bool]
+Apply = Callable[[FileRewrite, Sequence[FoundClip]], None]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A function that decides about the undecided clips of a file that it matches."""
+
+    stage: Stage
+    matches: Matches
+    apply: Apply
+    target: Target | None
+    native: bool | None
+
+    @property
+    def name(self) -> str:
+        return f"{self.apply.__module__.rpartition('.')[2]}.{self.apply.__name__}"
+
+    def is_for(self, target: Target, native: bool) -> bool:
+        """Return whether the rule applies to a target of the command."""
+        return self.target in (None, target) and self.native in (None, native)
+
+
+_rules: list[Rule] = []
+
+
+def register(
+    stage: Stage, *, matches: Matches, target: Target | None = None, native: bool | None = None
+) -> Callable[[Apply], Apply]:
+    """Register a rule. `target` and `native`: the only `--to` and `--native` that it applies to; None for all."""
+
+    def decorate(apply: Apply) -> Apply:
+        _rules.append(Rule(stage, matches, apply, target, native))
+        return apply
+
+    return decorate
+
+
+@cache
+def rules() -> Sequence[Rule]:
+    """Import all modules of this package, and return their rules by stage."""
+    package = __name__.rpartition(".")[0]
+    for module in sorted(each.name for each in pkgutil.iter_modules(importlib.import_module(package).__path__)):
+        importlib.import_module(f"{package}.{module}")
+    return sorted(_rules, key=lambda rule: rule.stage)
+
+
+def apply(file: FileRewrite, *stages: Stage) -> None:
+    """Apply the rules of some stages to a file."""
+    for rule in rules():
+        if rule.stage not in stages or not rule.is_for(file.target, file.native):
+            continue
+        if clips := [clip for clip in file.undecided() if rule.matches(clip)]:
+            file.rule = rule.name
+            rule.apply(file, clips)

@@ -1,0 +1,1 @@
+"""Training steps in source: where optimizers step, and what they step."""

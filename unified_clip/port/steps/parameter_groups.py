@@ -1,0 +1,74 @@
+"""Detect parameter groups: `parameters=[{"params": ...}, ...]`, of which Paddle clips each by itself."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import libcst as cst
+
+from ..source.module import Module
+from ..to_config import UnsureError
+
+PARAMETERS = ("parameters", "trainable_parameters", "named_parameters")
+
+
+class ParameterGroups:
+    """Parameter groups in the arguments of optimizers."""
+
+    def __init__(self, module: Module) -> None:
+        self._module = module
+
+    def are_in(self, node: cst.BaseExpression, depth: int = 0) -> bool:
+        """Return whether a list of parameters contains dicts. Raises UnsureError if that cannot be seen."""
+        if isinstance(node, cst.List | cst.Tuple):
+            return any(self._is_group(each, depth) for each in node.elements)
+        if isinstance(node, cst.ListComp | cst.GeneratorExp):
+            return self._is_group(node.elt, depth)
+        if isinstance(node, cst.BinaryOperation):
+            return self.are_in(node.left, depth) or self.are_in(node.right, depth)
+        if isinstance(node, cst.Call):
+            if isinstance(node.func, cst.Attribute) and node.func.attr.value in PARAMETERS:
+                return False
+            if self._module.code(node.func) in ("list", "filter") and node.args:
+                return self.are_in(node.args[-1].value, depth)
+        binding = self._module.binding(node) if depth < 5 else None
+        if binding is not None and binding.values is not None and len(binding.values) == 1:
+            added = [self._adds_group(read, depth + 1) for read in binding.reads]
+            return self.are_in(binding.values[0], depth + 1) or any(added)
+        raise self._unknown(node)
+
+    def _is_group(self, node: cst.CSTNode, depth: int) -> bool:
+        """Return whether an element of a list of parameters is a dict, or contains dicts."""
+        if isinstance(node, cst.StarredElement):
+            return self.are_in(node.value, depth)
+        node = node.value if isinstance(node, cst.Element) else node
+        if isinstance(node, cst.Dict):
+            return True
+        if isinstance(node, cst.Call):
+            name = self._module.code(node.func)
+            if name != "dict" and not name.endswith("create_parameter"):
+                raise self._unknown(node)
+            return name == "dict"
+        binding = self._module.binding(node) if depth < 5 else None
+        if binding is None and isinstance(node, cst.Attribute):
+            return False  # a parameter of a layer
+        if binding is None or any(each.value is None for each in binding.bounds):
+            raise self._unknown(node)
+        values = [(cast(cst.BaseExpression, each.value), each.path) for each in binding.bounds]
+        judged = [(self.are_in if path else self._is_group)(value, depth + 1) for value, path in values]
+        return any(judged)
+
+    def _adds_group(self, read: cst.CSTNode, depth: int) -> bool:
+        """Return whether a list is extended by dicts where it is read: groups.append({...})."""
+        method = self._module.parents[read]
+        call = self._module.parents[method]
+        if not isinstance(method, cst.Attribute) or not isinstance(call, cst.Call) or not call.args:
+            return False
+        added = call.args[-1].value
+        if method.attr.value in ("append", "insert"):
+            return self._is_group(added, depth)
+        return method.attr.value == "extend" and self.are_in(added, depth)
+
+    def _unknown(self, node: cst.CSTNode) -> UnsureError:
+        code = self._module.code(node)
+        return UnsureError(f"whether {code} holds groups, each with a norm of its own, cannot be seen")
