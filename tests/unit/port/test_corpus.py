@@ -1,13 +1,15 @@
 """The corpus of tests/data/port: what is found in each file, what becomes of it, and what is left as it was.
 
-After a change that is meant, `python tests/unit/port/test_corpus.py` writes the expected files anew: read their diff.
+After an intended change, `python tests/unit/port/test_corpus.py` writes the expected patches anew. Read their diff.
 """
 
 from __future__ import annotations
 
 import ast
+import difflib
 import io
 import json
+import shutil
 import subprocess
 import sys
 import tokenize
@@ -70,15 +72,29 @@ def test_what_is_no_python_3_is_refused_with_a_reason(file: dict[str, Any]) -> N
 @each_way
 @each_file
 def test_a_file_becomes_what_is_expected(name: str, way: Way) -> None:
-    expected = HOME / way.name / name
-    result = ported(name, way)
-    assert result.is_changed == expected.exists()
-    assert not expected.exists() or result.after == expected.read_bytes()
+    expected = HOME / way.name / f"{name}.patch"
+    assert patch(ported(name, way)) == (expected.read_bytes() if expected.exists() else b"")
+
+
+@pytest.mark.parametrize("target", ["torch", "drop-in"])
+def test_a_patch_is_stored_for_each_file_with_a_rewritten_clip(target: Target) -> None:
+    rewritten = [f"{name}.patch" for name in READ if any(site[target] == "rewritten" for site in SITES[name])]
+    assert sorted(path.name for path in (HOME / target).iterdir()) == rewritten
+
+
+@each_way
+def test_stored_patches_apply_to_their_sources(way: Way, tmp_path: Path) -> None:
+    shutil.copytree(HOME / "sources", tmp_path, dirs_exist_ok=True)
+    patches = sorted((HOME / way.name).iterdir())
+    for path in patches:
+        subprocess.run(["git", "apply", "--whitespace=nowarn", path], cwd=tmp_path, check=True, capture_output=True)
+    for name in READ:
+        assert (tmp_path / name).read_bytes() == ported(name, way).after
 
 
 @each_way
 def test_no_more_is_expected_than_there_are_files(way: Way) -> None:
-    assert {path.name for path in (HOME / way.name).iterdir()} <= set(READ)
+    assert {path.name for path in (HOME / way.name).iterdir()} <= {f"{name}.patch" for name in READ}
 
 
 @pytest.mark.nightly
@@ -91,9 +107,11 @@ def test_the_result_is_python_and_running_it_again_changes_nothing(name: str, wa
 
 
 @each_way
-def test_no_name_is_undefined_that_was_not_before(way: Way) -> None:
+def test_no_name_is_undefined_that_was_not_before(way: Way, tmp_path: Path) -> None:
+    for name in READ:
+        (tmp_path / name).write_bytes(ported(name, way).after)
     before = undefined(HOME / "sources")
-    after = undefined(HOME / way.name)
+    after = undefined(tmp_path)
     assert {name: found - before[name] for name, found in after.items()} == {name: Counter() for name in after}
 
 
@@ -153,6 +171,14 @@ def comments(source: bytes) -> Counter[str]:
     return Counter(token.string for token in tokens if token.type == tokenize.COMMENT)
 
 
+def patch(result: PortedFile) -> bytes:
+    """Return the change of a file as `git apply` takes it; nothing for a file that does not change."""
+    before, after = (content.splitlines(True) for content in (result.before, result.after))
+    name = result.path.name.encode()
+    lines = difflib.diff_bytes(difflib.unified_diff, before, after, b"a/" + name, b"b/" + name)
+    return b"".join(line if line.endswith(b"\n") else line + b"\n\\ No newline at end of file\n" for line in lines)
+
+
 if __name__ == "__main__":
     for each in WAYS:
         folder = HOME / each.name
@@ -160,6 +186,5 @@ if __name__ == "__main__":
         for old in folder.iterdir():
             old.unlink()
         for file in READ:
-            made = ported(file, each)
-            if made.is_changed:
-                (folder / file).write_bytes(made.after)
+            if content := patch(ported(file, each)):
+                (folder / f"{file}.patch").write_bytes(content)
