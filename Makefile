@@ -44,7 +44,7 @@ lint: $(VENV)/package
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python benchmarks/tables.py --check
-	$(BIN)/python -m unified_clip.config.formats.table --check
+	$(BIN)/python tools/formats_table.py --check
 	$(BIN)/python -m unified_clip.port.report.differences --check
 
 # WITHOUT: modes to leave out.

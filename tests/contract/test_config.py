@@ -225,14 +225,14 @@ def test_a_leading_star_and_dot_stand_for_any_module_or_none(kit: Kit, in_place:
 def test_what_happened_is_printed_with_its_numbers(kit: Kit) -> None:
     clip = ClipConfig(rule="global_norm", threshold=2.5, family="paddle")
     clip([kit.tensor([3.0, 4.0])])
-    assert repr(clip.last) == "Last(step=0, norm=5.0, norm_clipped=2.5, coef=0.5, clipped=True, skipped=False)"
+    assert repr(clip.last) == "ClipOutcome(step=0, norm=5.0, norm_clipped=2.5, coef=0.5, clipped=True, skipped=False)"
     clip = ClipConfig(rule="global_norm", threshold=2.5, nonfinite="skip").clipper(details=True)
     clip([kit.tensor([math.nan, 4.0])])
     assert repr(clip.last).endswith("clipped=None, skipped=True, nan=1)")
     group = {"name": "head", "include": ["head"], "threshold": 1.0}
     clip = ClipConfig(rule="global_norm", threshold=2.5, groups=[group])
     clip({"head": kit.tensor([3.0]), "body": kit.tensor([4.0])})
-    assert "parts={'head': PartLast(rule='global_norm', threshold=1.0, norm=3.0" in repr(clip.last)
+    assert "parts={'head': GroupOutcome(rule='global_norm', threshold=1.0, norm=3.0" in repr(clip.last)
 
 
 def test_patterns_need_names(kit: Kit) -> None:

@@ -29,10 +29,10 @@ from .._core.plan import Limit, Outcome, Part
 from .._core.shards import HERE_OR_TOLD, Across
 from ..errors import NothingClippedError
 from . import schedules
-from .fields import Table
-from .outcome import Last
+from .fields import ConfigModel
+from .outcome import ClipOutcome
 from .schema import Clipping, Settings
-from .selection import Members
+from .selection import ParameterSelection
 
 INSTEAD = "the configuration itself, clip(grads)"
 
@@ -92,11 +92,11 @@ class Clipper:
         resolve: Resolver = _dispatch.resolve,
     ) -> None:
         self.settings, self.details, self.across = settings, details, across
-        self._names, self._resolve, self._members = names, resolve, Members(settings, names, unmatched)
+        self._names, self._resolve, self._selection = names, resolve, ParameterSelection(settings, names, unmatched)
         self._unmatched = unmatched
         self._step = 0
-        self._last: Last | None = None
-        self._recent: deque[Last] = deque(maxlen=WINDOW)
+        self._last: ClipOutcome | None = None
+        self._recent: deque[ClipOutcome] = deque(maxlen=WINDOW)
         self._counting = threading.Lock()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -147,7 +147,7 @@ class Clipper:
                     f"{leaf.place} is a parameter, and gradients are clipped here; pass the gradients, or the "
                     "parameters to clip_"
                 )
-        members = Tree(self._members.arrange(tree.leaves), list)
+        members = Tree(self._selection.group_leaves(tree.leaves), list)
         gradients = GivenObjects(
             ops, members, order=self._needs_order, across=self.across, parameters=tree.leaves, measures=True
         )
@@ -172,13 +172,13 @@ class Clipper:
             "clip_",
             INSTEAD,
             order=self._needs_order,
-            arrange=self._members.arrange,
+            arrange=self._selection.group_leaves,
             across=self.across,
             measures=True,
         )
         if self.settings.nonfinite == "skip" and not ops.gradients_on_parameters:
             containers.check_replaceable(ops, parameters, "clip_ with nonfinite = 'skip'", "clip(grads)")
-        outcome = self._clip(ops, in_place, self._members.ranges(in_place), step)
+        outcome = self._clip(ops, in_place, self._selection.group_ranges(in_place), step)
         if outcome.skipped:
             in_place.drop()
         in_place.finish()
@@ -189,7 +189,7 @@ class Clipper:
         """Clip the gradients of (parameter, gradient) pairs, as optimizers have them."""
         ops, params_grads = self._resolve(params_grads)
         leaves, indices = classes.read_pairs(ops, params_grads)
-        members = Tree(self._members.arrange(leaves), list)
+        members = Tree(self._selection.group_leaves(leaves), list)
         gradients = SameObjects(
             ops, members, order=self._needs_order, across=self.across, parameters=leaves, measures=True
         )
@@ -200,7 +200,7 @@ class Clipper:
     # -- what happened
 
     @property
-    def last(self) -> Last:
+    def last(self) -> ClipOutcome:
         """What happened at the last clip."""
         if self._last is None:
             raise NothingClippedError("nothing has been clipped yet; clip first, then ask for what happened")
@@ -235,7 +235,7 @@ class Clipper:
     def _quick(self, ops: Ops, parameters: Any, step: Step) -> tuple[Whole | InPlace, list[range]] | None:
         """Gradients in place that are found in one go, or need no names; and where each part is among them."""
         by_name = self.settings.uses_names and ops.gradients_on_parameters
-        found = self._members.parameters(parameters) if by_name else None
+        found = self._selection.parameters(parameters) if by_name else None
         if not self._is_simple(step):
             return None
         if not self.settings.uses_names:
@@ -285,7 +285,7 @@ class Clipper:
         self, ops: Ops, leaves: Sequence[Leaf], gradients: Functional, step: Step
     ) -> tuple[list[Any], Outcome]:
         """For all leaves, those that were left out included."""
-        outcome = self._clip(ops, gradients, self._members.ranges(gradients), step)
+        outcome = self._clip(ops, gradients, self._selection.group_ranges(gradients), step)
         if outcome.skipped:
             return [None] * len(leaves), outcome
         found = {leaf.position: leaf.tensor for leaf in leaves}
@@ -307,18 +307,18 @@ class Clipper:
             settings.nonfinite,
             others=others,
             details=self.details,
-            chosen=self._members.patterns,
+            chosen=self._selection.patterns,
             step=step.value if step.is_known else None,
         )
         in_graph = not outcome.path.on_host and outcome.path.in_graph([outcome.n])
-        if in_graph and step.is_counted and any(isinstance(part.threshold, Table) for part in settings.parts):
+        if in_graph and step.is_counted and any(isinstance(part.threshold, ConfigModel) for part in settings.parts):
             raise TypeError(
                 "the threshold has a schedule, and inside a graph calls are not counted; pass step=, a tensor that the "
                 "graph is given, or use the integration with the optimizer"
             )
-        names = [self._members.name(leaf) or str(leaf.position) for leaf in gradients.leaves]
+        names = [self._selection.name(leaf) or str(leaf.position) for leaf in gradients.leaves]
         dtypes = [{ops.dtype(gradients.values[index]) for index in group} for group, _ in used]
-        self._last = Last(outcome, step.value if step.is_known else None, settings, used, names, dtypes)
+        self._last = ClipOutcome(outcome, step.value if step.is_known else None, settings, used, names, dtypes)
         if step.is_known and not in_graph:
             with self._counting:
                 self._recent.append(self._last)
@@ -332,7 +332,7 @@ class Reporting:
     _clipper: Clipper
 
     @property
-    def last(self) -> Last:
+    def last(self) -> ClipOutcome:
         """What happened at the last clip."""
         return self._clipper.last
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSche
 from pydantic_core import PydanticCustomError
 
 
-class Table(BaseModel):
+class ConfigModel(BaseModel):
     """Keys that are not known are refused, and so is a number in quotes."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)

@@ -13,7 +13,7 @@ from .._core.plan import Outcome, Part
 from .schema import Settings
 
 
-class PartLast(NamedTuple):
+class GroupOutcome(NamedTuple):
     """What happened to the gradients of one rule."""
 
     rule: str
@@ -30,7 +30,7 @@ class PartLast(NamedTuple):
     """None where that is not known: bounds that are not symmetric, NaN among values, and a step that was skipped."""
 
 
-class Last:
+class ClipOutcome:
     """What happened at one clip. Reading any number waits for the device that has it, once."""
 
     def __init__(
@@ -59,11 +59,11 @@ class Last:
         try:
             numbers = {"norm": self.norm, "norm_clipped": self.norm_clipped, "coef": self.coef, "clipped": self.clipped}
         except RuntimeError:  # inside a graph, which has no numbers yet
-            return f"Last(step={self.step}, no numbers yet: clipped inside a graph)"
+            return f"ClipOutcome(step={self.step}, no numbers yet: clipped inside a graph)"
         found: dict[str, Any] = {"step": self.step, **numbers, "skipped": self.skipped}
         found |= {name: count for name, count in (("nan", self.nan), ("inf", self.inf)) if count}
         found |= {"parts": self.parts} if len(self._titles) > 1 else {}
-        return f"Last({', '.join(f'{name}={value!r}' for name, value in found.items())})"
+        return f"ClipOutcome({', '.join(f'{name}={value!r}' for name, value in found.items())})"
 
     @property
     def norm(self) -> float:
@@ -99,7 +99,7 @@ class Last:
         return None if None in found and True not in found else any(found)
 
     @cached_property
-    def parts(self) -> dict[str, PartLast]:
+    def parts(self) -> dict[str, GroupOutcome]:
         """What happened to each group, by name, and to the rest, which is named ''."""
         return {title: self._part(index) for index, title in enumerate(self._titles)}
 
@@ -139,15 +139,15 @@ class Last:
         norms = [self.norm, *(n for part in self._found.norms for n, _ in part)]
         return self._nonfinite == "zero" and not all(map(math.isfinite, norms))
 
-    def _part(self, index: int) -> PartLast:
+    def _part(self, index: int) -> GroupOutcome:
         rule, limit, norms = self._named[index], self._limits[index], self._found.norms[index]
         norm = norms[0][0] if self._rules[index] == "global_norm" else None
         if self.skipped:
-            return PartLast(rule, limit, norm, None, None)
+            return GroupOutcome(rule, limit, norm, None, None)
         coefs = [0.0 if self._is_zeroed else coef for _, coef in norms]
         if rule == "value":
-            return PartLast(rule, limit, None, None, self._is_zeroed or self._exceeds(index))
-        return PartLast(rule, limit, norm, _smallest(coefs), any(coef != 1 for coef in coefs))
+            return GroupOutcome(rule, limit, None, None, self._is_zeroed or self._exceeds(index))
+        return GroupOutcome(rule, limit, norm, _smallest(coefs), any(coef != 1 for coef in coefs))
 
     def _exceeds(self, index: int) -> bool | None:
         """Whether any element was moved, as far as the greatest magnitude tells."""

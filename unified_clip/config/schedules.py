@@ -9,17 +9,17 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from .._core.exact import nearest
-from .fields import Count, Length, Limit, Table
+from .fields import ConfigModel, Count, Length, Limit
 
 
-class Constant(Table):
+class Constant(ConfigModel):
     """The same threshold at every step."""
 
     schedule: Literal["constant"]
     value: Limit
 
 
-class Between(Table):
+class Between(ConfigModel):
     """From `start` at step `begin` to `end` so many `steps` later; before and after, those two."""
 
     start: Limit
@@ -46,7 +46,7 @@ class Cosine(Between):
     schedule: Literal["cosine"]
 
 
-class Piecewise(Table):
+class Piecewise(ConfigModel):
     """values[0] before step boundaries[0], then values[1], and so on."""
 
     schedule: Literal["piecewise"]
@@ -72,7 +72,7 @@ Where = Callable[[Any, Any, Any], Any]
 
 def at(threshold: float | Schedule, step: int) -> float:
     """The threshold at a step, counted from 0. What a schedule computes is rounded to float32."""
-    if not isinstance(threshold, Table):
+    if not isinstance(threshold, ConfigModel):
         return float(threshold)
     found = evaluated(threshold, float(step), lambda condition, yes, no: yes if condition else no, math.cos)
     return nearest(found, "float32") if isinstance(threshold, Between) else found

@@ -11,7 +11,7 @@ from pydantic import Field, WithJsonSchema, field_validator, model_validator
 from .._core import rule as formula
 from .._core.plan import Part
 from .._core.rule import Family
-from .fields import Bound, Epsilon, Limit, Name, Order, Table, wrong
+from .fields import Bound, ConfigModel, Epsilon, Limit, Name, Order, wrong
 from .schedules import Constant, Schedule
 
 VERSION = 1
@@ -34,7 +34,7 @@ FAMILIES = {
 Patterns = Annotated[list[Name], Field(min_length=1)]
 
 
-class Clipping(Table):
+class Clipping(ConfigModel):
     """How gradients are clipped."""
 
     rule: Annotated[
@@ -129,7 +129,7 @@ class Group(Clipping):
     ] = None  # type: ignore[assignment]  # until it is part of a configuration
 
 
-class Provenance(Table):
+class Provenance(ConfigModel):
     """Where a configuration was imported from."""
 
     format: Name

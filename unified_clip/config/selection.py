@@ -16,7 +16,7 @@ from ..recording.clip_event import namer
 from .schema import Settings
 
 
-class Members:
+class ParameterSelection:
     """Which part of a configuration a gradient belongs to, by its name."""
 
     def __init__(self, settings: Settings, names: Any, unmatched: str = "") -> None:
@@ -32,7 +32,7 @@ class Members:
         name = self._name_of(leaf)
         return None if name is None else _dotted(name)
 
-    def arrange(self, leaves: Sequence[Leaf]) -> list[Leaf]:
+    def group_leaves(self, leaves: Sequence[Leaf]) -> list[Leaf]:
         """The leaves that take part, those of one part together."""
         wanted = [leaf for leaf in leaves if leaf.tensor is not None and wants_clipping(leaf.parameter)]
         parts = [self._part(leaf) for leaf in wanted]
@@ -62,7 +62,7 @@ class Members:
             self._check_patterns([_dotted(name) for name, _ in pairs])
         return found
 
-    def ranges(self, gradients: Gradients) -> list[range]:
+    def group_ranges(self, gradients: Gradients) -> list[range]:
         """Where the parts are among arranged gradients."""
         if not self._uses_names:
             return [range(len(gradients.values))]

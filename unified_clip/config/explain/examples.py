@@ -17,7 +17,7 @@ from ...errors import ClipWarning
 from .. import schedules
 from ..schedules import Between, Piecewise
 from ..schema import Clipping, Settings
-from ..selection import Members
+from ..selection import ParameterSelection
 from . import describe
 
 Array = np.ndarray[Any, Any]
@@ -213,7 +213,7 @@ def _kin(configs: Sequence[Settings]) -> list[_Kin]:
 def _places(config: Settings, names: Sequence[str]) -> dict[str, int]:
     """Which part of a configuration each name belongs to."""
     with warnings.catch_warnings(action="ignore", category=ClipWarning):  # the names are made up
-        parts = Members(config, None).parameters({name: name for name in names}) or []
+        parts = ParameterSelection(config, None).parameters({name: name for name in names}) or []
     return {name: index for index, part in enumerate(parts[:-1]) for name in part}  # the last are left out
 
 

@@ -1,20 +1,22 @@
-"""The tables in docs/formats.md, from the formats themselves.
+"""Write the tables in docs/formats.md from the formats and from unsupported_settings.toml.
 
-`python -m unified_clip.config.formats.table` writes them; with `--check` it exits with 1 if they are stale.
+`python tools/formats_table.py` writes them. With `--check` it exits with 1 if they are stale.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
-from ... import _markdown
-from . import FORMATS
-from .unsupported import KNOWN
+from unified_clip import _markdown
+from unified_clip.config.formats import FORMATS
 
-BEGIN = "<!-- {}: `python -m unified_clip.config.formats.table` writes this -->"
+UNSUPPORTED = Path(__file__).with_name("unsupported_settings.toml")
+
+BEGIN = "<!-- {}: `python tools/formats_table.py` writes this -->"
 END = "<!-- end of {} -->"
 
 
@@ -34,14 +36,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         new = f"{before}{begin}\n\n{table}\n\n{end}{rest.split(end)[1]}"
     if options.check:
         if new != text:
-            print(f"{options.document.name} is stale; run python -m unified_clip.config.formats.table", file=sys.stderr)
+            print(f"{options.document.name} is stale; run python tools/formats_table.py", file=sys.stderr)
         return int(new != text)
     options.document.write_text(new, encoding="utf-8")
     return 0
 
 
 def files() -> str:
-    """The formats: what they are called, and where it was read what they mean."""
+    """Return a row for each format: its name, its files, and the source of its meaning."""
     kinds = {"python": "Python source", "toml": "TOML", "yaml": "YAML", "json": "JSON"}
     rows = [
         [
@@ -57,7 +59,7 @@ def files() -> str:
 
 
 def keys() -> str:
-    """A row for each key of a format."""
+    """Return a row for each key of a format."""
     rows = [
         [f"`{each.name}`", f"`{key.key}`", key.versions or "all", key.default or "none", key.meaning, key.fate]
         for each in FORMATS.values()
@@ -67,10 +69,17 @@ def keys() -> str:
 
 
 def known() -> str:
-    """A row for each setting that is not imported."""
+    """Return a row for each setting that is not imported."""
+    settings = tomllib.loads(UNSUPPORTED.read_text(encoding="utf-8"))["setting"]
     rows = [
-        [each.trainer, each.key, each.default or "none", each.meaning, each.why or "write it down by hand"]
-        for each in sorted(KNOWN, key=lambda each: each.trainer.lower())
+        [
+            each["trainer"],
+            each["key"],
+            each.get("default", "none"),
+            each["meaning"],
+            each.get("why", "write it by hand"),
+        ]
+        for each in sorted(settings, key=lambda each: each["trainer"].lower())
     ]
     return _markdown.table(["trainer", "setting", "default", "meaning", "why it is not imported"], rows)
 
