@@ -50,7 +50,7 @@ lint: $(VENV)/package
 # WITHOUT: modes to leave out.
 parity: $(VENV)/package
 	$(BIN)/unified-clip parity --out report $(if $(WITHOUT),--without $(WITHOUT))
-	$(BIN)/python parity/native_tables.py --check report/parity.json
+	$(BIN)/python tools/native_tables.py --check report/parity.json
 
 # -- the nightly tier: every proof there is. A release needs it green.
 
@@ -156,11 +156,11 @@ bench-smoke: $(VENV)/package
 
 # The tables in docs/native_differences.md, after a run of the parity suite.
 native-tables: $(VENV)/package
-	$(BIN)/python parity/native_tables.py report/parity.json
+	$(BIN)/python tools/native_tables.py report/parity.json
 
 # New recordings differ from the committed ones in their last bits on other processors.
 record: $(VENV)/package
-	$(BIN)/python parity/record_gradients.py
+	$(BIN)/python tools/record_gradients.py
 
 $(VENV)/package: $(VENV)/requirements $(SOURCES)
 	UNIFIED_CLIP_NATIVE=1 $(BIN)/pip install -q --no-deps --no-build-isolation --force-reinstall .

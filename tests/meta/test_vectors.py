@@ -24,8 +24,8 @@ from unified_clip.parity.workers import invoke
 from unified_clip.tensors.types import PARTS, Dense, Gradient, Sparse, encode
 from unified_clip.tensors.ulp import ulps
 
-PARITY = Path(__file__).parents[2] / "parity"
-VECTORS = PARITY / "vectors"
+ROOT = Path(__file__).parents[2]
+VECTORS = ROOT / "conformance"
 FILES = sorted(path for path in VECTORS.glob("*.json") if path.name != "schema.json")
 SCHEMA = json.loads((VECTORS / "schema.json").read_text(encoding="utf-8"))
 READER = re.findall("```python\n(.*?)```", (VECTORS / "README.md").read_text(encoding="utf-8"), re.DOTALL)[0]
@@ -44,7 +44,7 @@ def every() -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def make_vectors() -> Any:
-    spec = importlib.util.spec_from_file_location("make_vectors", PARITY / "make_vectors.py")
+    spec = importlib.util.spec_from_file_location("make_vectors", ROOT / "tools" / "make_vectors.py")
     assert spec
     assert spec.loader
     module = importlib.util.module_from_spec(spec)
@@ -65,7 +65,7 @@ def test_a_stale_file_is_noticed_and_written_anew(
     stale = tmp_path / "refusals.json"
     stale.write_text((VECTORS / stale.name).read_text(encoding="utf-8").replace("TypeError", "ValueError", 1), "utf-8")
     assert make_vectors.main(["--check", "--vectors", str(tmp_path)]) == 1
-    assert "stale: refusals.json; run parity/make_vectors.py" in capsys.readouterr().err
+    assert "stale: refusals.json; run tools/make_vectors.py" in capsys.readouterr().err
     assert make_vectors.main(["--vectors", str(tmp_path)]) == 0
     assert stale.read_bytes() == (VECTORS / stale.name).read_bytes()
 

@@ -1,4 +1,4 @@
-"""`parity/sharded_natives.py`, as tests and the processes of a `World` run it."""
+"""`tools/sharded_natives.py`, as tests and the processes of a `World` run it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-NATIVES = Path(__file__).parents[3] / "parity/sharded_natives.py"
+NATIVES = Path(__file__).parents[3] / "tools/sharded_natives.py"
 
 
 def script() -> Any:

@@ -1,6 +1,6 @@
 """Write the two tables of docs/native_differences.md from a parity report.
 
-`python parity/native_tables.py report/parity.json` writes them. With `--check` it exits with 1 if one is stale. The
+`python tools/native_tables.py report/parity.json` writes them. With `--check` it exits with 1 if one is stale. The
 sizes come from known.toml, which the run compared with its measurements: every machine writes the same tables.
 """
 

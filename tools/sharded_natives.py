@@ -1,6 +1,6 @@
 """What PyTorch's own norm is over 1, 2 and 4 processes, beside ours.
 
-`python parity/sharded_natives.py` prints a table, in less than a minute.
+`python tools/sharded_natives.py` prints a table, in less than a minute.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The conformance vectors in parity/vectors/, from the cases beside them and the parity engine's oracle.
+"""The conformance vectors in conformance/, from the cases beside them and the parity engine's oracle.
 
-`python parity/make_vectors.py` writes a JSON file for each file of cases; with `--check` it exits with 1 if one is
+`python tools/make_vectors.py` writes a JSON file for each file of cases; with `--check` it exits with 1 if one is
 stale.
 """
 
@@ -21,7 +21,7 @@ from unified_clip.parity.suite import cases, schema
 from unified_clip.parity.suite.cases import Case
 from unified_clip.tensors.types import Gradient, Sparse
 
-VECTORS = Path(__file__).parent / "vectors"
+VECTORS = Path(__file__).parents[1] / "conformance"
 
 NORM_ULPS, GRADIENT_ULPS = 1, 3
 """What norms of orders other than 1, 2 and inf may be off by, and gradients scaled with such a norm."""
@@ -29,7 +29,7 @@ NORM_ULPS, GRADIENT_ULPS = 1, 3
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--vectors", type=Path, default=VECTORS, help="the directory (default: parity/vectors)")
+    parser.add_argument("--vectors", type=Path, default=VECTORS, help="the directory (default: conformance)")
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a file is stale")
     options = parser.parse_args(arguments)
     stale = []
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if not options.check:
                 path.write_text(text, encoding="utf-8")
     if options.check and stale:
-        print(f"stale: {', '.join(stale)}; run parity/make_vectors.py", file=sys.stderr)
+        print(f"stale: {', '.join(stale)}; run tools/make_vectors.py", file=sys.stderr)
     return int(options.check and bool(stale))
 
 

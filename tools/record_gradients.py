@@ -17,7 +17,7 @@ Seeds, thread count and algorithms are fixed, so a second run on one machine giv
 processor or another version of PyTorch may round differently, so the output need not be bit-identical
 everywhere: the committed files are the data, and this script says how they were made.
 
-Usage: python parity/record_gradients.py [--out DIR]
+Usage: python tools/record_gradients.py [--out DIR]
 """
 
 import argparse
@@ -198,7 +198,10 @@ def record(recording: Recording, pixels: Tensor, labels: Tensor, out: Path) -> P
 def main() -> None:
     parser = argparse.ArgumentParser(description="Record the gradients of three small models.")
     parser.add_argument(
-        "--out", type=Path, default=Path(__file__).parent / "data", help="where to write (default: data/ beside this)"
+        "--out",
+        type=Path,
+        default=Path(__file__).parents[1] / "parity" / "data",
+        help="where to write (default: parity/data)",
     )
     out: Path = parser.parse_args().out
     out.mkdir(parents=True, exist_ok=True)
