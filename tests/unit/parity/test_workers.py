@@ -107,7 +107,7 @@ CLIP = "def clip(grads, max_norm):\n    {}\nuc.clip_grad_norm_ = clip"
         ),
         ("sys.exit('so long')", "crashed", "exit status 1; its last lines: so long"),
         ("os._exit(0)", "unreadable", "the worker ended without a result"),
-        ("return 'garbage'", "unreadable", "TypeError: the result holds str"),
+        ("return 'garbage'", "unreadable", "TypeError: the result has the dtype str"),
     ],
 )
 def test_a_worker_that_dies_is_a_verdict_on_one_case(code: str, kind: str, detail: str) -> None:
@@ -216,7 +216,7 @@ importlib.import_module = absent"""
 def test_a_worker_refuses_to_test_a_path_that_is_not_taken() -> None:
     first = run("", mode=DEVICE)[0]  # NumPy has the host path only
     assert isinstance(first, Failure)
-    assert "does not take what was to be run: device path" in first.detail
+    assert "does not take the path to test: device path" in first.detail
 
 
 # -- errors and warnings

@@ -1,4 +1,4 @@
-"""Make one call as a case describes it, and say what came of it: results, warnings, errors, and what was written."""
+"""Make one call as a case describes it. Record its results, warnings and errors, and what it wrote."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from ..suite.public_calls import CALLS
 
 @dataclass(eq=False)
 class CallResult:
-    """What came of a call."""
+    """The result of a call, before it is packed."""
 
     norm: Any = None
     gradients: Sequence[Any] | None = None
     returned: Any = None
-    """The container that came back from a call that is about it."""
+    """The container that the call returned, if its kind is compared."""
 
     structure: str = ""
     name: str = ""
@@ -33,16 +33,16 @@ class CallResult:
     raised: list[str] = field(default_factory=list)
     message: str = ""
     fault: str = ""
-    """What a call did to tensors that it should not have."""
+    """A side effect on tensors that the call must not have; '' for none."""
 
     same_objects: list[bool] = field(default_factory=list)
-    """Of a class: for each gradient whether the given object came back."""
+    """For a class: whether each gradient came back as the same object."""
 
     update: Sequence[Any] | None = None
 
 
 def make(adapter: Adapter, case: Mapping[str, Any], gradients: Sequence[Gradient]) -> Invocation:
-    """An invocation from a case as the job file has it."""
+    """Return the invocation for a case of the job file."""
     call_form = CallForm.read(case["call_form"])
     given = adapter.make_all(gradients)
     if call_form.transposed:
@@ -58,12 +58,12 @@ def make(adapter: Adapter, case: Mapping[str, Any], gradients: Sequence[Gradient
 
 
 def call_unified_clip(invocation: Invocation, function: Callable[..., Any], settings: Any) -> CallResult:
-    """Our function, from the namespace `settings`."""
+    """Call a public name of unified_clip. `settings`: its namespace."""
     return observe(lambda: STYLES[invocation.call.style](invocation, function, settings))
 
 
 def record_effects(invocation: Invocation, result: CallResult, given: Sequence[Gradient]) -> None:
-    """Note what a call of ours did to tensors; `given` are the gradients as the case has them."""
+    """Record what a call of unified_clip did to tensors. `given`: the gradients of the case."""
     result.fault = _fault(invocation, result, given)
     if result.returned is not None:
         result.structure = structure(result.returned)
@@ -74,7 +74,7 @@ def record_effects(invocation: Invocation, result: CallResult, given: Sequence[G
 
 
 def call_native(invocation: Invocation) -> CallResult:
-    """The framework's own function; a result without a name where it has none, or it must not be called."""
+    """Call the framework's own function. The result has no name if there is none, or it must not be called."""
 
     def call() -> CallResult:
         adapter = invocation.adapter
@@ -86,38 +86,45 @@ def call_native(invocation: Invocation) -> CallResult:
     return result
 
 
-def _fault(run: Invocation, result: CallResult, given: Sequence[Gradient]) -> str:
-    """What is wrong with the tensors, but for the numbers: '' if nothing."""
-    if result.raised or not run.call.in_place:
-        found = run.read_gradients() if run.call.in_place else run.gradients
-        if not _same(run, found, given):
+def _fault(invocation: Invocation, result: CallResult, given: Sequence[Gradient]) -> str:
+    """Return what is wrong with the tensors, apart from their numbers; '' if nothing."""
+    if result.raised or not invocation.call.in_place:
+        found = invocation.read_gradients() if invocation.call.in_place else invocation.gradients
+        if not _same(invocation, found, given):
             return "had changed gradients" if result.raised else "changed the gradients it was given"
     if result.raised or result.gradients is None:
         return ""
-    kinds = [[isinstance(_read(run, tensor), Sparse) for tensor in side] for side in (run.gradients, result.gradients)]
+    kinds = [
+        [isinstance(_read(invocation, tensor), Sparse) for tensor in side]
+        for side in (invocation.gradients, result.gradients)
+    ]
     if len(kinds[0]) == len(kinds[1]) and kinds[0] != kinds[1]:
         return "returned a dense gradient for a sparse one, or the other way round"
-    if not run.call.in_place and any(map(_another_over_its_memory, repeat(run), run.gradients, result.gradients)):
+    if not invocation.call.in_place and any(
+        map(_another_over_its_memory, repeat(invocation), invocation.gradients, result.gradients)
+    ):
         return "returned memory of a gradient it was given"
     return ""
 
 
-def _another_over_its_memory(run: Invocation, before: Any, after: Any) -> bool:
-    """A class may return the given object itself, which a functional name may not."""
-    same = after is before and run.call.style in ("class", "settings")
-    return not same and run.adapter.shares_memory(before, after)
+def _another_over_its_memory(invocation: Invocation, before: Any, after: Any) -> bool:
+    """Return whether a result shares memory with a gradient. A class may return the gradient itself."""
+    same = after is before and invocation.call.style in ("class", "settings")
+    return not same and invocation.adapter.shares_memory(before, after)
 
 
-def _same(run: Invocation, tensors_: Sequence[Any], given: Sequence[Gradient]) -> bool:
-    return types.digest(map(densify, [_read(run, tensor) for tensor in tensors_])) == types.digest(map(densify, given))
+def _same(invocation: Invocation, tensors: Sequence[Any], given: Sequence[Gradient]) -> bool:
+    return types.digest(map(densify, [_read(invocation, tensor) for tensor in tensors])) == types.digest(
+        map(densify, given)
+    )
 
 
-def _read(run: Invocation, tensor: Any) -> Gradient:
-    return None if tensor is None else run.adapter.read(tensor)
+def _read(invocation: Invocation, tensor: Any) -> Gradient:
+    return None if tensor is None else invocation.adapter.read(tensor)
 
 
 def observe(call: Callable[[], CallResult]) -> CallResult:
-    """What a call gave, or what it raised, and whether it warned."""
+    """Make a call. Return its result or its exception, and whether it warned."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
@@ -130,7 +137,7 @@ def observe(call: Callable[[], CallResult]) -> CallResult:
 
 
 def _first_line(error: Exception) -> str:
-    """What was wrong, without the C++ traces that some frameworks add."""
+    """Return the first line of an error. Some frameworks add C++ traces."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip(" -")]
     return f"{type(error).__name__}: {lines[0][:300] if lines else ''}"
 
@@ -139,53 +146,57 @@ def _float32(value: Any) -> Dense:
     return encode(np.asarray(nearest_float(float(value), "float32")), "float32")
 
 
-# -- how the names are called
+# -- how to call each kind of public name
 
 
-def _in_place(run: Invocation, function: Callable[..., Any], settings: Any) -> CallResult:
-    norm = function(run.in_place_container, **run.arguments)
-    return CallResult(norm, run.read_gradients())
+def _in_place(invocation: Invocation, function: Callable[..., Any], settings: Any) -> CallResult:
+    norm = function(invocation.in_place_container, **invocation.arguments)
+    return CallResult(norm, invocation.read_gradients())
 
 
-def _list(run: Invocation, function: Callable[..., Any], settings: Any) -> CallResult:
-    clipped, norm = function(run.container, **run.arguments)
+def _list(invocation: Invocation, function: Callable[..., Any], settings: Any) -> CallResult:
+    clipped, norm = function(invocation.container, **invocation.arguments)
     return CallResult(norm, list(leaves(clipped)), returned=clipped)
 
 
-def _each(run: Invocation, function: Callable[..., Any], settings: Any) -> CallResult:
-    return CallResult(None, [None if tensor is None else function(tensor, **run.arguments) for tensor in run.gradients])
+def _each(invocation: Invocation, function: Callable[..., Any], settings: Any) -> CallResult:
+    return CallResult(
+        None, [None if tensor is None else function(tensor, **invocation.arguments) for tensor in invocation.gradients]
+    )
 
 
-def _measure(run: Invocation, function: Callable[..., Any], settings: Any) -> CallResult:
-    return CallResult(function(run.container, **run.arguments))
+def _measure(invocation: Invocation, function: Callable[..., Any], settings: Any) -> CallResult:
+    return CallResult(function(invocation.container, **invocation.arguments))
 
 
-def _class(run: Invocation, function: Callable[..., Any], settings: Any) -> CallResult:
-    pairs = function(**run.arguments, need_clip=run.need_clip)(run.param_grads)
+def _class(invocation: Invocation, function: Callable[..., Any], settings: Any) -> CallResult:
+    pairs = function(**invocation.arguments, need_clip=invocation.need_clip)(invocation.param_grads)
     return CallResult(None, [gradient for _, gradient in pairs])
 
 
-def _class_in_place(run: Invocation, function: Callable[..., Any], settings: Any) -> CallResult:
-    norm = function(**run.arguments, need_clip=run.need_clip).clip_(run.in_place_container)
-    return CallResult(norm, run.read_gradients())
+def _class_in_place(invocation: Invocation, function: Callable[..., Any], settings: Any) -> CallResult:
+    norm = function(**invocation.arguments, need_clip=invocation.need_clip).clip_(invocation.in_place_container)
+    return CallResult(norm, invocation.read_gradients())
 
 
-def _settings(run: Invocation, function: Callable[..., Any], settings: Any) -> CallResult:
-    """Clips set for the parameters of each group, or, where there are no groups, the default."""
-    groups = run.call_form.groups
+def _settings(invocation: Invocation, function: Callable[..., Any], settings: Any) -> CallResult:
+    """Set a clip for the parameters of each group. Without groups, set the default."""
+    groups = invocation.call_form.groups
     for name in sorted(set(groups)) or ["default_group"]:
-        clip = settings.GradientClipByGlobalNorm(**run.arguments, group_name=name, need_clip=run.need_clip)
-        members = [parameter for parameter, group in zip(run.parameters, groups, strict=False) if group == name]
+        clip = settings.GradientClipByGlobalNorm(
+            **invocation.arguments, group_name=name, need_clip=invocation.need_clip
+        )
+        members = [parameter for parameter, group in zip(invocation.parameters, groups, strict=False) if group == name]
         settings.set_gradient_clip(clip, param_list=members or None)
     try:
-        return CallResult(None, [gradient for _, gradient in function(run.param_grads)])
+        return CallResult(None, [gradient for _, gradient in function(invocation.param_grads)])
     finally:
         settings.set_gradient_clip(None)
 
 
-def _hook(run: Invocation, function: Callable[..., Any], settings: Any) -> CallResult:
-    clip = function(**run.arguments)
-    return CallResult(None, [None if tensor is None else clip(tensor) for tensor in run.gradients])
+def _hook(invocation: Invocation, function: Callable[..., Any], settings: Any) -> CallResult:
+    clip = function(**invocation.arguments)
+    return CallResult(None, [None if tensor is None else clip(tensor) for tensor in invocation.gradients])
 
 
 STYLES: dict[str, Callable[[Invocation, Callable[..., Any], Any], CallResult]] = {

@@ -1,6 +1,6 @@
-"""Start a framework's worker, and bring back an outcome for every run, whatever becomes of the process.
+"""Start a framework's worker, and return an outcome for every work item, whatever happens to the process.
 
-A worker that dies, hangs or leaves something unreadable is a verdict on the case it was at; it is started again for the
+If a worker ends, hangs or writes something unreadable, its current case fails. The worker is started again for the
 cases after it.
 """
 
@@ -28,7 +28,7 @@ from ..suite.cases import Case
 from .printed import Printed
 
 STARTS = 4
-"""How often a worker is started before the remaining cases share the verdict of the last one."""
+"""Starts of a worker. After the last one, the remaining cases fail as it did."""
 
 LOOK_EVERY = 0.1
 """Seconds between two looks for new results."""
@@ -39,7 +39,7 @@ OUT_OF_MEMORY = re.compile(
 """Messages of Python, C++ and the frameworks when memory runs out."""
 
 STOP = threading.Event()
-"""Set to end all workers, and not start them again."""
+"""Set it to end all workers, and to start none again."""
 
 
 class WorkItem(NamedTuple):
@@ -55,62 +55,78 @@ OnResult = Callable[[WorkItem, CallOutcome | Failure], Any]
 
 @dataclass(eq=False)
 class WorkerResults:
-    """What came of one worker."""
+    """The results of one worker."""
 
     results: dict[tuple[str, str], Any] = field(default_factory=dict)
-    """What was taken of each run, by mode and case."""
+    """What `OnResult` returned for each item, by mode and case."""
 
     versions: dict[str, str] = field(default_factory=dict)
 
     printed: list[str] = field(default_factory=list)
-    """The first line that the worker printed, each time that it was started and printed any."""
+    """The first line that the worker printed, for each start that printed any."""
 
 
 def command(framework: str, python: str = sys.executable) -> list[str]:
-    """The worker's command line, but for its two directories."""
+    """Return the worker's command line, without its two directories."""
     return [python, "-X", "faulthandler", "-m", "unified_clip.parity.workers.worker", framework]
 
 
 def run(
     worker: Sequence[str],
-    runs: Sequence[WorkItem],
+    items: Sequence[WorkItem],
     timeout: float,
-    take: OnResult = lambda run, outcome: outcome,
+    on_result: OnResult = lambda item, outcome: outcome,
     progress: Callable[[int], Any] = lambda count: None,
 ) -> WorkerResults:
-    """All runs on one framework. `timeout`: seconds without a new result; `progress` is told of each batch of them.
+    """Run all items on one framework.
 
-    Results are taken, and their files deleted, while the worker goes on: all of them may be more than a disk holds.
+    Results are read, and their files deleted, while the worker continues: together they may not fit on a disk.
+
+    Args:
+        worker: Command line, see `command`.
+        items: What to run, in order.
+        timeout: Seconds without a new result after which the worker is ended.
+        on_result: Called with each item and its outcome.
+        progress: Called with the number of new results.
     """
-    found = WorkerResults()
-    remaining = dict(enumerate(runs))
+    results = WorkerResults()
+    remaining = dict(enumerate(items))
     starts = 0
     while remaining:
         starts += 1
-        failure, started = _start(worker, remaining, timeout, take, progress, found)
+        failure, started = _start(worker, remaining, timeout, on_result, progress, results)
         if remaining:
             failure = failure or Failure("unreadable", "the worker ended without a result for this case")
             hopeless = starts == STARTS or not started
             for number in list(remaining) if hopeless else [min(remaining)]:
-                _keep(found, remaining.pop(number), failure, take)
+                _keep(results, remaining.pop(number), failure, on_result)
         elif failure:
-            _keep(found, runs[-1], dataclasses.replace(failure, detail=f"after the last case: {failure.detail}"), take)
-    return found
+            _keep(
+                results,
+                items[-1],
+                dataclasses.replace(failure, detail=f"after the last case: {failure.detail}"),
+                on_result,
+            )
+    return results
 
 
-def _keep(found: WorkerResults, run: WorkItem, outcome: CallOutcome | Failure, take: OnResult) -> None:
-    found.results[run.mode, run.case.name] = take(run, outcome)
+def _keep(results: WorkerResults, item: WorkItem, outcome: CallOutcome | Failure, on_result: OnResult) -> None:
+    results.results[item.mode, item.case.name] = on_result(item, outcome)
 
 
 def _start(
     worker: Sequence[str],
     remaining: dict[int, WorkItem],
     timeout: float,
-    take: OnResult,
+    on_result: OnResult,
     progress: Callable[[int], Any],
-    found: WorkerResults,
+    results: WorkerResults,
 ) -> tuple[Failure | None, bool]:
-    """Start a worker once; move what it finished from `remaining` to `found`. How it failed; whether it got going."""
+    """Start a worker once, and move finished items from `remaining` to `results`.
+
+    Returns:
+        How it failed, and whether it has imported its framework.
+    """
     with Scratch("parity") as scratch:
         job, out = scratch.path / "job", scratch.path / "out"
         job.mkdir()
@@ -118,11 +134,11 @@ def _start(
         write_job(job, remaining)
 
         def collect() -> bool:
-            """OnResult what there is; whether there was anything."""
+            """Read the new results. Return whether there were any."""
             names = _names(out)
             numbers = [number for number in remaining if f"{number}.json" in names]
             for number in numbers:
-                _keep(found, remaining.pop(number), _read_result(out, number), take)
+                _keep(results, remaining.pop(number), _read_result(out, number), on_result)
                 for path in out.glob(f"{number}.*"):
                     path.unlink()
             progress(len(numbers))
@@ -131,29 +147,29 @@ def _start(
         printed = Printed()
         failure = _run_once([*worker, str(job), str(out)], scratch, timeout, collect, printed)
         collect()
-        found.printed += filter(None, [printed.first_line])
-        start_failure = _read_start(out, found)
+        results.printed += filter(None, [printed.first_line])
+        start_failure = _read_start(out, results)
         return start_failure or failure, (out / "worker.json").exists() and not start_failure
 
 
 def _names(directory: Path) -> set[str]:
-    """The files in a directory; none where something has cleared it away, as what keeps /tmp small does."""
+    """Return the files in a directory. None if the system has removed it, as cleaners of /tmp do."""
     try:
         return {path.name for path in directory.iterdir()}
     except FileNotFoundError:
         return set()
 
 
-def write_job(job: Path, runs: Mapping[int, WorkItem]) -> None:
-    """What the worker reads: runs by their numbers; cases and lists of gradients that they share are stored once.
+def write_job(job: Path, items: Mapping[int, WorkItem]) -> None:
+    """Write the files that the worker reads. Items share cases, and cases share lists of gradients.
 
-    Gradients that lie in a file are not copied: the worker maps them too.
+    Gradients that are mapped from a file are not copied: the worker maps them too.
     """
     stored: dict[str, Dense] = {}
     mapped: dict[str, Any] = {}
     listings: dict[str, Any] = {}
     cases: dict[str, Any] = {}
-    for case in {run.case.name: run.case for run in runs.values()}.values():
+    for case in {item.case.name: item.case for item in items.values()}.values():
         if case.gradients_name not in listings:
             packed, listings[case.gradients_name] = types.pack(case.gradients_name, case.gradients)
             for name, tensor in packed.items():
@@ -169,7 +185,7 @@ def write_job(job: Path, runs: Mapping[int, WorkItem]) -> None:
             "raises": bool(case.raises),
             "gradients": case.gradients_name,
         }
-    described = [{"number": number, "mode": run.mode, "case": run.case.name} for number, run in runs.items()]
+    described = [{"number": number, "mode": item.mode, "case": item.case.name} for number, item in items.items()]
     safetensors.save(job / "gradients.safetensors", stored)
     text = json.dumps({"runs": described, "cases": cases, "gradients": listings, "mapped": mapped})
     (job / "job.json").write_text(text, encoding="utf-8")
@@ -208,8 +224,8 @@ def _crashed(end: _workers.Exit) -> Failure:
     return Failure("crashed", str(end))
 
 
-def _read_start(out: Path, found: WorkerResults) -> Failure | None:
-    """OnResult the versions; a failure if the framework is missing."""
+def _read_start(out: Path, results: WorkerResults) -> Failure | None:
+    """Read the versions. Return a failure if the framework is missing."""
     path = out / "worker.json"
     if not path.exists():
         return None
@@ -217,7 +233,7 @@ def _read_start(out: Path, found: WorkerResults) -> Failure | None:
         data = json.loads(path.read_text(encoding="utf-8"))
         if "missing" in data:
             return Failure("missing", str(data["missing"]))
-        found.versions.update(data["versions"])
+        results.versions.update(data["versions"])
     except (ValueError, TypeError, KeyError) as error:
         return Failure("unreadable", f"what it left cannot be read: {path.name}: {error}")
     return None
@@ -227,8 +243,8 @@ def _read_result(out: Path, number: int) -> CallOutcome | Failure:
     try:
         data = json.loads((out / f"{number}.json").read_text(encoding="utf-8"))
         if "unreadable" in data:
-            said = str(data["unreadable"])
-            return Failure("out of memory" if OUT_OF_MEMORY.search(said) else "unreadable", said)
+            message = str(data["unreadable"])
+            return Failure("out of memory" if OUT_OF_MEMORY.search(message) else "unreadable", message)
         stored = safetensors.load(out / f"{number}.safetensors")
         parts = {
             part: [densify(gradient) for gradient in types.unpack(part, stored, data.pop(part))]

@@ -1,4 +1,4 @@
-"""Modes in which several processes hold the gradients: all of them make the same runs in step, and the first tells."""
+"""Modes with several ranks. All ranks run the same cases in step, and rank 0 writes the results."""
 
 from __future__ import annotations
 
@@ -32,31 +32,31 @@ def process_group(framework: str, adapter: Adapter, mode: str, rank: int, meetin
         yield sharded
     statuses = [process.wait() for process in others]
     if any(statuses):
-        raise SystemExit("not all of the processes ended as they should")
+        raise SystemExit("a rank ended with an error")
 
 
 def _another(mode: str, rank: int) -> subprocess.Popen[bytes]:
-    """This process once more. It does not outlive this one: see `worker.exit_when_orphaned`."""
+    """Start this process again, as another rank. It exits when this one does: see `worker.exit_when_orphaned`."""
     own = sys.orig_argv[1:]
     return subprocess.Popen([sys.executable, *own, "--mode", mode, "--rank", str(rank)], stdin=subprocess.DEVNULL)
 
 
-def check_in_step(adapter: Adapter, come_to: str) -> None:
-    """End where another process has come to something else: what they would send each other next would not fit."""
-    _told(adapter, come_to, "")
+def check_in_step(adapter: Adapter, step: str) -> None:
+    """Exit if another rank is at another step: the next messages of the ranks would not match."""
+    _gather(adapter, step, "")
 
 
-def compare(adapter: Adapter, told: Mapping[str, Any], found: Mapping[str, Dense]) -> str:
-    """What is wrong with what the processes have in the end, which has to be the same; '' if nothing."""
-    everywhere = _told(adapter, "a result", f"{types.digest(found.values())}, {told['warned']}")
-    others = [f"rank {rank}" for rank, each in enumerate(everywhere) if each != everywhere[0]]
+def compare(adapter: Adapter, packed: Mapping[str, Any], tensors: Mapping[str, Dense]) -> str:
+    """Return which ranks have another result than rank 0; '' if none has."""
+    results = _gather(adapter, "a result", f"{types.digest(tensors.values())}, {packed['warned']}")
+    others = [f"rank {rank}" for rank, result in enumerate(results) if result != results[0]]
     return f"came to something else on {', '.join(others)} than on rank 0" if others else ""
 
 
-def _told(adapter: Adapter, come_to: str, own: str) -> list[str]:
-    """What each process tells, where all have come to the same."""
-    places, everywhere = zip(*map(json.loads, adapter.all_gather_text(json.dumps([come_to, own]))), strict=True)
-    if len(set(places)) > 1:
-        said = ", ".join(f"rank {rank} came to {place}" for rank, place in enumerate(places))
-        raise SystemExit(f"the processes are no longer in step: {said}")
-    return list(everywhere)
+def _gather(adapter: Adapter, step: str, text: str) -> list[str]:
+    """Return the text of every rank. Exit if the ranks are not at the same step."""
+    steps, texts = zip(*map(json.loads, adapter.all_gather_text(json.dumps([step, text]))), strict=True)
+    if len(set(steps)) > 1:
+        where = ", ".join(f"rank {rank} came to {each}" for rank, each in enumerate(steps))
+        raise SystemExit(f"the processes are no longer in step: {where}")
+    return list(texts)

@@ -1,10 +1,11 @@
 """Run cases on one framework: `python -X faulthandler -m unified_clip.parity.workers.worker FRAMEWORK JOB OUT`.
 
-JOB is a directory with `job.json` and `gradients.safetensors`; into the directory OUT go `worker.json` as soon as
-the framework is there, and, for run number N, `N.safetensors` and then `N.json`. So what was done remains when a
-run takes the whole process down, and the first one without a result is the one that did.
+JOB is a directory with `job.json` and `gradients.safetensors`. Into the directory OUT the worker writes `worker.json`
+once the framework is imported, and for item N `N.safetensors` and then `N.json`. So results remain when an item ends
+the process. The first item without a result is the one that ended it.
 
-Where a mode has several processes, this starts the others, with `--mode` and `--rank`; they leave nothing in OUT.
+If a mode has several ranks, this process is rank 0. It starts the others with `--mode` and `--rank`; they write
+nothing.
 """
 
 from __future__ import annotations
@@ -38,18 +39,18 @@ from . import graph_calls, invoke, ranks
 from .invoke import CallResult
 
 PATHS = {DEVICE: "framework"}
-"""UNIFIED_CLIP_PATH, by mode, where it is set."""
+"""UNIFIED_CLIP_PATH, by mode that sets it."""
 
 MOST_GRAPHS = 20
-"""For one mode of a framework: a compiler takes seconds for each."""
+"""Graphs for one mode of a framework: each takes a compiler seconds."""
 
 MOST_WAITING = 1 << 30
-"""Bytes of results that may wait to be taken."""
+"""Bytes of results that may wait for the parent to read them."""
 
 STARTED_BY = os.getppid()
 
 LOOK_EVERY = 1.0
-"""Seconds between two looks at whether that is still there."""
+"""Seconds between two checks that the parent still runs."""
 
 WIDE = {"float64", "complex128", "int64"}
 
@@ -59,7 +60,7 @@ def main() -> None:
     parser.add_argument("framework")
     parser.add_argument("job", type=Path)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--mode", help="make the runs in this mode only, as one of its other processes")
+    parser.add_argument("--mode", help="run this mode only, as a rank other than 0")
     parser.add_argument("--rank", type=int, default=0)
     options = parser.parse_args()
     _workers.report_calls_on_signal()
@@ -79,19 +80,19 @@ def main() -> None:
         write_json(options.out / "worker.json", {"versions": dict(versions(adapter.packages))})
     stored = safetensors.load(options.job / "gradients.safetensors")
     stored |= {name: memmap.at(**place) for name, place in job["mapped"].items()}
-    job["runs"] = [one for one in job["runs"] if options.mode in (None, one["mode"])]
+    job["runs"] = [item for item in job["runs"] if options.mode in (None, item["mode"])]
     run(options.framework, adapter, namespace, ops, job, stored, options.out, options.rank)
 
 
 def exit_when_orphaned() -> None:
-    """Where whoever started this worker was killed, nobody else would end it if it hangs, nor take what it leaves."""
+    """Exit when the parent is gone: nobody else would end a worker that hangs, or read its results."""
     while os.getppid() == STARTED_BY:
         time.sleep(LOOK_EVERY)
     os._exit(1)
 
 
 def check_path(adapter: Adapter, ops: Ops, mode: str) -> None:
-    """Refuse to run where a plain tensor does not take the path to be tested: a comparison would prove nothing."""
+    """Raise RuntimeError if a plain tensor does not take the path to test: a comparison would prove nothing."""
     (plain,), on_host = adapter.make_all([encode(np.ones(1), "float32")]), []
 
     def look(given: Sequence[Any]) -> Sequence[Any]:
@@ -108,11 +109,11 @@ def check_path(adapter: Adapter, ops: Ops, mode: str) -> None:
         if held is not None:
             look(held.values)
     if mode in OURS and set(on_host) != {mode in EXACT}:
-        raise RuntimeError(f"a plain tensor does not take what was to be run: {OURS[mode]}")
+        raise RuntimeError(f"a plain tensor does not take the path to test: {OURS[mode]}")
 
 
 def versions(packages: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """The versions of those packages that are installed."""
+    """Yield the versions of the packages that are installed."""
     for package in packages:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             yield package, importlib.metadata.version(package)
@@ -128,21 +129,21 @@ def run(
     out: Path,
     rank: int = 0,
 ) -> None:
-    """Make every run of a job, in order."""
+    """Run every item of a job, in order."""
 
-    def gradients(one: Run) -> list[Gradient]:
-        name = job["cases"][one["case"]]["gradients"]
+    def gradients(item: Item) -> list[Gradient]:
+        name = job["cases"][item["case"]]["gradients"]
         return types.unpack(name, stored, job["gradients"][name])
 
-    def is_alone(one: Run) -> bool:
-        return one["mode"] not in IN_GRAPHS or job["cases"][one["case"]]["raises"]
+    def is_alone(item: Item) -> bool:
+        return item["mode"] not in IN_GRAPHS or job["cases"][item["case"]]["raises"]
 
-    for mode, runs in groupby(job["runs"], lambda one: one["mode"]):
+    for mode, runs in groupby(job["runs"], lambda item: item["mode"]):
         os.environ["UNIFIED_CLIP_PATH"] = PATHS.get(mode, "")
         with ranks.process_group(framework, adapter, mode, rank, out / f"{mode}.meeting") as holding:
             check_path(holding, ops, mode)
-            for batch in batches(list(runs), is_alone, lambda one: bool(dtypes(gradients(one)) & WIDE)):
-                cases = [(job["cases"][one["case"]], gradients(one)) for one in batch]
+            for batch in batches(list(runs), is_alone, lambda item: bool(dtypes(gradients(item)) & WIDE)):
+                cases = [(job["cases"][item["case"]], gradients(item)) for item in batch]
                 started = time.perf_counter()
                 results = run_cases(holding, namespace, mode, cases)
                 seconds = (time.perf_counter() - started) / len(batch)
@@ -150,53 +151,53 @@ def run(
                     write_results(out, batch, results, seconds)
 
 
-def write_results(out: Path, batch: Sequence[Run], results: Sequence[Packed], seconds: float) -> None:
-    for one, (result, found) in zip(batch, results, strict=True):
+def write_results(out: Path, batch: Sequence[Item], results: Sequence[Packed], seconds: float) -> None:
+    for item, (result, found) in zip(batch, results, strict=True):
         wait_for_room(out)
-        safetensors.save(out / f"{one['number']}.safetensors", found)
-        write_json(out / f"{one['number']}.json", {**result, "seconds": seconds})
+        safetensors.save(out / f"{item['number']}.safetensors", found)
+        write_json(out / f"{item['number']}.json", {**result, "seconds": seconds})
 
 
 def wait_for_room(out: Path) -> None:
-    """Results that have not been taken yet must not fill the disk."""
+    """Wait until the parent has read enough results: they must not fill the disk."""
     while sum(map(_size, os.scandir(out))) > MOST_WAITING:
         time.sleep(0.05)
 
 
 def _size(entry: os.DirEntry[str]) -> int:
-    with contextlib.suppress(FileNotFoundError):  # it has been taken in between
+    with contextlib.suppress(FileNotFoundError):  # the parent has read it in between
         return entry.stat().st_size
     return 0
 
 
-Run = Mapping[str, Any]
-"""Number, mode and case, as the job file has them."""
+Item = Mapping[str, Any]
+"""Number, mode and case of an item in the job file."""
 
 Job = tuple[Mapping[str, Any], Sequence[Gradient]]
-"""A case as the job file has it, and its gradients."""
+"""A case of the job file, and its gradients."""
 
 Packed = tuple[dict[str, Any], dict[str, Dense]]
 """A result as JSON, and its tensors."""
 
 
 def run_cases(adapter: Adapter, namespace: Any, mode: str, cases: Sequence[Job]) -> list[Packed]:
-    """The results of cases; those that share a graph one by one where that cannot be made."""
+    """Return the results of cases. If they share a graph that cannot be made, run them one by one."""
     try:
         with adapter.scope({dtype for _, gradients in cases for dtype in dtypes(gradients)}):
             return list(_run_cases(adapter, namespace, mode, cases))
     except Exception as error:
-        said = f"{type(error).__name__}: {error}"
+        message = f"{type(error).__name__}: {error}"
         ranks.check_in_step(adapter, "what cannot be read")
     if len(cases) == 1:
-        return [({"unreadable": said}, {})]
+        return [({"unreadable": message}, {})]
     found = [result for case in cases for result in run_cases(adapter, namespace, mode, [case])]
     if not any("unreadable" in result for result, _ in found):  # the fault is in what they share
-        found[0] = {"unreadable": f"in one graph with {len(cases) - 1} others: {said}"}, {}
+        found[0] = {"unreadable": f"in one graph with {len(cases) - 1} others: {message}"}, {}
     return found
 
 
 def _run_cases(adapter: Adapter, namespace: Any, mode: str, cases: Sequence[Job]) -> Iterator[Packed]:
-    """By our functions, or by the framework's own."""
+    """Call the public names of unified_clip, or the framework's own functions."""
     calls = [
         (invoke.make(adapter, case, gradients), getattr(namespace, case["call"].removesuffix(".clip_")))
         for case, gradients in cases
@@ -225,40 +226,40 @@ def dtypes(gradients: Sequence[Gradient]) -> set[str]:
 
 
 def batches(
-    runs: Sequence[Run], is_alone: Callable[[Run], bool], is_wide: Callable[[Run], bool]
-) -> Iterator[list[Run]]:
-    """Runs of one mode in parts, which share a graph, unless they are run alone; those with 64-bit numbers apart."""
-    yield from ([one] for one in runs if is_alone(one))
-    shared = [one for one in runs if not is_alone(one)]
+    runs: Sequence[Item], is_alone: Callable[[Item], bool], is_wide: Callable[[Item], bool]
+) -> Iterator[list[Item]]:
+    """Split the items of one mode into batches that share a graph. Items with 64-bit numbers have their own batches."""
+    yield from ([item] for item in runs if is_alone(item))
+    shared = [item for item in runs if not is_alone(item)]
     size = max(1, -(-len(shared) // (MOST_GRAPHS - 1)))
     for wide in (False, True):
-        chosen = [one for one in shared if is_wide(one) == wide]
+        chosen = [item for item in shared if is_wide(item) == wide]
         yield from (chosen[start : start + size] for start in range(0, len(chosen), size))
 
 
 def pack(adapter: Adapter, result: CallResult) -> Packed:
-    """A result as JSON and tensors."""
-    told = ("name", "structure", "warned", "raised", "message", "fault", "same_objects")
-    packed: dict[str, Any] = {key: getattr(result, key) for key in told}
+    """Return a result as JSON and tensors."""
+    keys = ("name", "structure", "warned", "raised", "message", "fault", "same_objects")
+    packed: dict[str, Any] = {key: getattr(result, key) for key in keys}
     found: dict[str, Dense] = {}
     norm = None if result.norm is None else [result.norm]
     for part, values in (("norm", norm), ("gradients", result.gradients), ("update", result.update)):
         if values is not None:
             read = [None if value is None else adapter.read(value) for value in values]
-            refuse_other_dtypes(read)
+            check_dtypes(read)
             held, packed[part] = types.pack(part, read)
             found |= held
     return packed, found
 
 
-def refuse_other_dtypes(gradients: Sequence[Gradient]) -> None:
+def check_dtypes(gradients: Sequence[Gradient]) -> None:
     dtypes = {gradient.dtype for gradient in gradients if gradient is not None}
     if dtypes - types.STORAGE.keys():
-        raise TypeError(f"the result holds {', '.join(dtypes)}")
+        raise TypeError(f"the result has the dtype {', '.join(dtypes)}")
 
 
 def write_json(path: Path, data: Any) -> None:
-    """Write a file that is there whole or not at all."""
+    """Write a file that is either complete or missing."""
     partial = path.with_suffix(".partial")
     partial.write_text(json.dumps(data), encoding="utf-8")
     partial.replace(path)
