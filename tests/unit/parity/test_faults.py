@@ -142,12 +142,12 @@ FAILURES = {
     "killed": (
         clip("os.kill(os.getpid(), 9)"),
         "crashed",
-        "signal 9 (SIGKILL): ended from outside, often by the kernel for want of memory",
+        "signal 9 (SIGKILL): ended from outside, often by the kernel because memory ran out",
     ),
     "crashed": (
         clip("import ctypes\nctypes.string_at(0)"),
         "crashed",
-        "signal 11 (SIGSEGV): it used memory that is not its own",
+        "signal 11 (SIGSEGV): an access to memory that the process does not own",
     ),
     "hangs": (
         clip("time.sleep(60)"),
