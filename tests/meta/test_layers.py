@@ -14,9 +14,9 @@ FRAMEWORKS = {*ADAPTERS, "keras"}
 NAMESPACES = set(ADAPTERS.values())
 LAYERS = [
     "errors", "_display", "_command", "_install", "_json", "_limits", "_markdown", "_safetensors", "_core", "_native",
-    "_ops", "_dispatch", "namespaces", "recording", "suggest", "ownership", "_modes", "config", "package", "monitor",
-    "integrations", "_scratch", "_workers", "_progress", "tensors", "parity", "verify", "port", "bench", "cli",
-    "testing", "pytest_plugin",
+    "_ops", "_dispatch", "namespaces", "recording", "suggest", "ownership", "_modes", "_static_values", "config",
+    "package", "monitor", "integrations", "_scratch", "_workers", "_progress", "tensors", "parity", "verify", "port",
+    "bench", "cli", "testing", "pytest_plugin",
 ]  # fmt: skip
 """Each may import from itself and from those before it."""
 

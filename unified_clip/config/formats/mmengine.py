@@ -9,6 +9,7 @@ from typing import Any
 
 from packaging.version import Version
 
+from ..._static_values import Target, UnknownValueError, evaluate
 from ...errors import ConfigError, NotRepresentableError
 from ..documents import Document
 from ..documents import Key as Part
@@ -279,22 +280,22 @@ def _source(value: Any) -> str:
 
 
 def _value(node: ast.expr, names: dict[str, Any], keys: tuple[Part, ...], places: dict[tuple[Part, ...], int]) -> Any:
-    """What an expression is, where nothing has to be run for it. Where its keys stand goes into `places`."""
-    if isinstance(node, ast.Constant):
-        return node.value
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        value = _value(node.operand, names, keys, places)
-        return Unread(ast.unparse(node)) if not isinstance(value, int | float) else -value
-    if isinstance(node, ast.Name) and node.id in names:
-        return names[node.id]
+    """Return the value of an expression, and add the lines of its keys to `places`."""
+
+    def value_of(name: Target) -> Any:
+        if isinstance(name, ast.Name) and name.id in names:
+            return names[name.id]
+        raise UnknownValueError(name)
+
     entries = _entries(node)
     if entries is not None:
         for key, value in entries:
             places[*keys, key] = value.lineno
         return {key: _value(value, names, (*keys, key), places) for key, value in entries}
-    if isinstance(node, ast.Call) and ast.unparse(node) in ("float('inf')", "float('Inf')", "float('infinity')"):
-        return float("inf")
-    return Unread(ast.unparse(node))
+    try:
+        return evaluate(node, value_of, lambda _: "")
+    except UnknownValueError:
+        return Unread(ast.unparse(node))
 
 
 def _entries(node: ast.expr) -> list[tuple[str, ast.expr]] | None:

@@ -6,12 +6,15 @@ import ast
 import textwrap
 import warnings
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
+from ..._static_values import Target, UnknownValueError, evaluate
 from ...errors import ConfigError
 from ..documents import Document
 
-INFINITIES = ("math.inf", "numpy.inf", "jax.numpy.inf")
+MAX_ALIASES = 10
+"""How many names that stand for other names are followed."""
 
 
 class Source:
@@ -128,27 +131,21 @@ class Source:
         data = {name: self.constant(value) for name, value in given.items()}
         return Document(f"{self.name}, line {call.lineno}", "", "python", data)
 
-    def constant(self, node: ast.expr, depth: int = 0) -> Any:
-        """The value of a constant, or of a name that is given one once."""
-        if isinstance(node, ast.Constant):
-            return node.value
-        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-            inner = self.constant(node.operand, depth)
-            if isinstance(inner, int | float):
-                return -inner
-        if self.dotted(node) in INFINITIES:
-            return float("inf")
-        if isinstance(node, ast.Call) and self.dotted(node.func) == "float" and len(node.args) == 1:
-            inner = self.constant(node.args[0], depth)
-            spelled = isinstance(inner, str) and inner.strip().lower().lstrip("+-") in ("inf", "infinity")
-            return float(inner) if spelled or isinstance(inner, float) else inner
-        if isinstance(node, ast.Name) and depth < 10:
-            values = self.bound.get(node.id, [])
-            if len(values) == 1 and values[0] is not None:
-                return self.constant(values[0], depth + 1)
-        raise self.wrong(
-            node, f"{ast.unparse(node)} is not known without running it; write the number, or give the name one once"
-        )
+    def constant(self, node: ast.expr) -> Any:
+        """Return the value of a constant, or of a name that is assigned one once."""
+        try:
+            return evaluate(node, partial(self._value_of, depth=0), self.dotted)
+        except UnknownValueError as unknown:
+            raise self.wrong(
+                unknown.node,
+                f"The value of {unknown} is only known at run time. Write the number, or assign it to the name once.",
+            ) from None
+
+    def _value_of(self, node: Target, depth: int) -> Any:
+        values = self.bound.get(node.id, []) if isinstance(node, ast.Name) else []
+        if len(values) != 1 or values[0] is None or depth == MAX_ALIASES:
+            raise UnknownValueError(node)
+        return evaluate(values[0], partial(self._value_of, depth=depth + 1), self.dotted)
 
     def around(self, node: ast.AST) -> Iterator[ast.AST]:
         """What stands around a node, from the inside out."""

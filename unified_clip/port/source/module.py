@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import ast
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import cast
+from typing import Any, cast
 
 import libcst as cst
 from libcst.metadata import Assignment, BaseAssignment, ImportAssignment
 
+from ..._static_values import UnknownValueError, evaluate, is_number
 from .syntax_tree import SyntaxTree, Target, sorted_nodes
 
 SELF = ("self", "cls")
-INFINITIES = ("math.inf", "numpy.inf", "numpy.Inf", "tensorflow.experimental.numpy.inf", "paddle.inf", "torch.inf")
 
 MAX_ALIASES = 10
 """How many names that stand for other names are followed."""
@@ -269,30 +271,30 @@ class Module(SyntaxTree):
 
     # -- numbers
 
-    def number(self, node: cst.BaseExpression, depth: int = 0) -> float | None:
+    def number(self, node: cst.BaseExpression) -> float | None:
         """Return a number, or the value of a name that is bound to one once; None if only running can tell."""
-        if isinstance(node, cst.Integer | cst.Float):
-            return float(node.evaluated_value)
-        if isinstance(node, cst.UnaryOperation) and isinstance(node.operator, cst.Minus):
-            inner = self.number(node.expression, depth)
-            return None if inner is None else -inner
-        if isinstance(node, cst.Call) and len(node.args) == 1 and self.code(node.func) == "float":
-            return self._float(node.args[0].value, depth)
-        if isinstance(node, Target):
-            if self.full_name(node) in INFINITIES:
-                return float("inf")
-            binding = self.binding(node)
-            if binding is not None and binding.values and len(binding.values) == 1 and depth < MAX_ALIASES:
-                return self.number(binding.values[0], depth + 1)
-        return None
+        try:
+            value = self._value(node, 0)
+            return float(value) if is_number(value) else None
+        except (UnknownValueError, SyntaxError, OverflowError):
+            return None
 
-    def _float(self, node: cst.BaseExpression, depth: int) -> float | None:
-        if isinstance(node, cst.SimpleString):
-            try:
-                return float(cast(str, node.evaluated_value))
-            except ValueError:
-                return None
-        return self.number(node, depth)
+    def _value(self, node: cst.BaseExpression, depth: int) -> Any:
+        def target(name: ast.expr) -> Target:
+            targets = (each for each in sorted_nodes(node) if isinstance(each, Target))
+            return next(each for each in targets if ast.unparse(self._expression(each)) == ast.unparse(name))
+
+        def value_of(name: ast.expr) -> Any:
+            binding = self.binding(target(name))
+            if binding is None or not binding.values or len(binding.values) > 1 or depth == MAX_ALIASES:
+                raise UnknownValueError(name)
+            return self._value(binding.values[0], depth + 1)
+
+        return evaluate(self._expression(node), value_of, lambda name: self.full_name(target(name)))
+
+    def _expression(self, node: cst.BaseExpression) -> ast.expr:
+        with warnings.catch_warnings(action="ignore"):
+            return ast.parse(self.code(node), mode="eval").body
 
 
 def _imported_name(assignment: ImportAssignment, name: str, rest: Sequence[str]) -> str:

@@ -1,0 +1,70 @@
+"""Evaluate constants in Python source, without running it."""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Callable
+from typing import Any
+
+INFINITIES = frozenset(
+    {
+        "jax.numpy.inf",
+        "math.inf",
+        "numpy.Inf",
+        "numpy.inf",
+        "paddle.inf",
+        "tensorflow.experimental.numpy.inf",
+        "torch.inf",
+    }
+)
+
+Target = ast.Name | ast.Attribute
+
+
+class UnknownValueError(Exception):
+    """The value of an expression is only known at run time."""
+
+    def __init__(self, node: ast.expr) -> None:
+        super().__init__(ast.unparse(node))
+        self.node = node
+
+
+def evaluate(node: ast.expr, value_of: Callable[[Target], Any], full_name: Callable[[Target], str]) -> Any:
+    """Return the value of a constant, a negative number, `float("inf")`, or a name.
+
+    Args:
+        node: The expression.
+        value_of: Returns the value of a name, or raises UnknownValueError.
+        full_name: Returns what a dotted name stands for, 'numpy.inf'; '' if it is not imported.
+
+    Raises:
+        UnknownValueError: The value is only known at run time.
+    """
+    match node:
+        case ast.Constant(value=value):
+            return value
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            value = evaluate(operand, value_of, full_name)
+            if is_number(value):
+                return -value
+        case ast.Call(func=ast.Name(id="float"), args=[argument], keywords=[]):
+            value = evaluate(argument, value_of, full_name)
+            if is_number(value):
+                return value  # callers report an integer that no float can hold
+            if isinstance(value, str):
+                return _parsed(value, node)
+        case ast.Name() | ast.Attribute():
+            return math.inf if full_name(node) in INFINITIES else value_of(node)
+    raise UnknownValueError(node)
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _parsed(text: str, node: ast.expr) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise UnknownValueError(node) from None
