@@ -37,8 +37,8 @@ def clipped(case: Case, mistake: Mistake) -> CallOutcome:
     """What such a port returns for a case."""
     gradients: Sequence[Dense] = [g for g in case.gradients if isinstance(g, Dense)]
     eps = case.call.eps if mistake.eps is None else mistake.eps
-    limit = case.call.limit(case.arguments) * mistake.threshold
-    by_one = mistake.one_norm or (case.call.one_norm and not mistake.own_norms)
+    limit = case.call.threshold(case.arguments) * mistake.threshold
+    by_one = mistake.one_norm or (case.call.by_total_norm and not mistake.own_norms)
     norms = [norm([g], mistake) for g in gradients]
     counted = [g for number, g in enumerate(gradients) if number != mistake.not_counted]
     whole = norm(counted, mistake)

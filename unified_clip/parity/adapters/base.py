@@ -122,17 +122,17 @@ class Adapter(TensorConverter, Protocol):
     def native(self, invocation: Invocation) -> NativeResult | None:
         """Call the framework's own function that corresponds to a public call."""
         call, arguments = invocation.call, invocation.arguments
-        p, total_norm = arguments.get("norm_type", 2), call.given_norm(arguments)
+        p, total_norm = arguments.get("norm_type", 2), call.passed_norm(arguments)
         if call.style == "measure":
             return self.native_norm(invocation, p)
         if call.by_value:
             return self.native_by_value(invocation, *call.bounds(arguments))
-        threshold = call.limit(arguments)
+        threshold = call.threshold(arguments)
         if call.style == "settings":
             return self.native_settings(invocation, threshold)
         if total_norm is not None:
             return self.native_given_norm(invocation, threshold, total_norm)
-        if call.one_norm:
+        if call.by_total_norm:
             return self.native_global(invocation, threshold, p)
         return self.native_by_norm(invocation, threshold, arguments.get("axes"))
 

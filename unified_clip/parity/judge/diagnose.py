@@ -126,7 +126,7 @@ def _nan(evidence: Observation) -> Cause | None:
     """NaN where none is due, or none where it is."""
     extra = {number: trace for number, trace in evidence.traces.items() if trace.nan}
     lacking = [number for number, trace in evidence.traces.items() if trace.lacks_nan]
-    is_infinite = evidence.case.call.one_norm and not evidence.case.call.by_value and evidence.n == math.inf
+    is_infinite = evidence.case.call.by_total_norm and not evidence.case.call.by_value and evidence.n == math.inf
     if is_infinite and lacking:
         return Cause("inf", "as when an infinite norm gives a coefficient of 0, where every element is to be NaN")
     if lacking:

@@ -109,7 +109,7 @@ class Observation:
 
     def norms_by(self, order: float) -> list[float]:
         """The norms by which gradients would be clipped if they were of this order: of all, or of each."""
-        if self.case.call.one_norm:
+        if self.case.call.by_total_norm:
             return [self.together(self.counted, order)] * len(self.given)
         own = self.norms_of_order(order)
         return [self.rounded(own.get(number, 0.0)) for number in range(len(self.given))]
@@ -120,7 +120,7 @@ class Observation:
     @cached_property
     def n(self) -> float:
         """The norm by which all are clipped: that which was returned, where it can be that of the device path."""
-        given = self.case.call.given_norm(self.case.arguments)
+        given = self.case.call.passed_norm(self.case.arguments)
         if given is not None:
             return given
         measured = self.together(self.counted)
@@ -131,7 +131,7 @@ class Observation:
     def norms(self) -> list[float]:
         """The norm by which each gradient is clipped; that of the whole where it is by slices."""
         groups = self.case.call_form.groups
-        if not self.case.call.one_norm:
+        if not self.case.call.by_total_norm:
             return [self.rounded(self.own_norms.get(number, 0.0)) for number in range(len(self.given))]
         if not groups:
             return [self.n] * len(self.given)
@@ -161,7 +161,7 @@ class Observation:
     ) -> list[float]:
         """What the rule makes of norms, one for each gradient."""
         call = self.case.call if eps is None else dataclasses.replace(self.case.call, eps=eps)
-        threshold = call.limit(self.case.arguments) if limit is None else limit
+        threshold = call.threshold(self.case.arguments) if limit is None else limit
         found = {n: _coefficient(call, n, threshold) for n in set(norms)}
         return [found[n] if number in self.counted_set else 1.0 for number, n in enumerate(norms)]
 

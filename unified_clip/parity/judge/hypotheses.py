@@ -48,7 +48,7 @@ def all_of(evidence: Observation, slack: float) -> Iterator[Hypothesis]:
     if "axes" in evidence.case.arguments:
         yield from _other_norms(evidence)
         return
-    is_whole = evidence.case.call.one_norm and not evidence.case.call_form.groups
+    is_whole = evidence.case.call.by_total_norm and not evidence.case.call_form.groups
     yield from _other_eps(evidence)
     yield from _in_float32(evidence)
     yield from _in_16_bits(evidence)
@@ -76,20 +76,20 @@ def _other_norms(evidence: Observation) -> Iterator[Hypothesis]:
     is_sliced = "axes" in evidence.case.arguments
     own = [evidence.rounded(evidence.own_norms.get(number, 0.0)) for number in range(len(evidence.given))]
     all_by_one = [evidence.together(evidence.counted)] * len(own)
-    due = "one norm over all" if call.one_norm else "its own norm"
+    due = "one norm over all" if call.by_total_norm else "its own norm"
     if call_form.groups or is_sliced:
         due = "the norm of its group" if call_form.groups else "the norm of each slice"
     others = []
     if is_sliced or _differ(own, evidence.norms):
         others.append(("per tensor", "each tensor is clipped by its own norm", own))
-    if _differ(all_by_one, evidence.norms) and (call_form.groups or not call.one_norm):
+    if _differ(all_by_one, evidence.norms) and (call_form.groups or not call.by_total_norm):
         others.append(("global", "all are clipped by one norm over all", all_by_one))
     for kind, who, norms in others:
         for eps in (call.eps, *EPS):
             coefficients = partial(evidence.coefficients, norms, eps=eps)
             yield Hypothesis(kind, f"as when {who}, where {due} is due", coefficients)
             yield Hypothesis(kind, f"as when {who}, where {due} is due", coefficients, norms[-1:])
-    if call.given_norm(evidence.case.arguments) is not None:
+    if call.passed_norm(evidence.case.arguments) is not None:
         sentence = "as when the norm is measured, where one is given"
         yield _by(evidence, "given norm", sentence, all_by_one)
 
@@ -99,7 +99,7 @@ def _unsummed_rows(evidence: Observation) -> Iterator[Hypothesis]:
     sparse = {n: g.values for n, g in enumerate(evidence.case.gradients) if isinstance(g, Sparse)}
     own = evidence.own_norms | {n: oracle.norm([values], evidence.order, "float64") for n, values in sparse.items()}
     norms = [evidence.rounded(own.get(number, 0.0)) for number in range(len(evidence.given))]
-    if evidence.case.call.one_norm:
+    if evidence.case.call.by_total_norm:
         whole = combined([own[number] for number in evidence.counted], evidence.order)
         norms = [evidence.rounded(whole)] * len(norms)
     if sparse and _differ(norms, evidence.norms):
@@ -124,7 +124,7 @@ def _lost(evidence: Observation) -> Iterator[Hypothesis]:
         return [apart.get(number, c) for number, c in enumerate(evidence.coefficients(norms))]
 
     yield Hypothesis("not scaled", f"{what}, though the norm counts {names}", partial(coefficients, evidence.norms))
-    if evidence.case.call.one_norm and not evidence.case.call_form.groups:
+    if evidence.case.call.by_total_norm and not evidence.case.call_form.groups:
         n = evidence.together(number for number in evidence.counted if number not in apart)
         norms = [n] * len(evidence.given)
         yield Hypothesis("left out", f"{what}, and the norm leaves out {names}", partial(coefficients, norms), [n])
@@ -168,9 +168,9 @@ def _not_counted(evidence: Observation, slack: float) -> Iterator[Hypothesis]:
 def _in_float32(evidence: Observation) -> Iterator[Hypothesis]:
     """Squares added up in float32."""
     call = evidence.case.call
-    if evidence.order != 2 or call.given_norm(evidence.case.arguments) is not None or evidence.case.call_form.groups:
+    if evidence.order != 2 or call.passed_norm(evidence.case.arguments) is not None or evidence.case.call_form.groups:
         return
-    if call.one_norm:
+    if call.by_total_norm:
         present = [gradient for number in evidence.counted if (gradient := evidence.given[number]) is not None]
         found = [(way, [n] * len(evidence.given), [n]) for way, n in accumulation.norms(present)]
     else:
@@ -184,7 +184,7 @@ def _in_16_bits(evidence: Observation) -> Iterator[Hypothesis]:
     """The norm or the coefficient rounded to 16 bits."""
     for dtype in NARROW:
         precision, norms = FORMATS[dtype].precision, [nearest_float(n, dtype) for n in evidence.norms]
-        returned, room = norms[:1] if evidence.case.call.one_norm else [], 0.0
+        returned, room = norms[:1] if evidence.case.call.by_total_norm else [], 0.0
         if evidence.norm is not None and _is_held_in(dtype, evidence.norm, evidence.due_norm):
             returned, room = [evidence.norm], 2.0**-precision
             norms = returned * len(norms)
@@ -217,7 +217,7 @@ def _twice(evidence: Observation) -> Iterator[Hypothesis]:
     def clipped() -> list[float]:
         first = evidence.coefficients(evidence.norms)
         own = [c * evidence.own_norms.get(number, 0.0) for number, c in enumerate(first)]
-        norms = [combined(own, evidence.order)] * len(own) if evidence.case.call.one_norm else own
+        norms = [combined(own, evidence.order)] * len(own) if evidence.case.call.by_total_norm else own
         return [a * b for a, b in zip(first, evidence.coefficients(norms), strict=True)]
 
     who = "everything" if len(wrong) == len(evidence.counted) else evidence.named(wrong)
@@ -260,7 +260,7 @@ def the_rest(evidence: Observation) -> Iterator[Hypothesis]:
 
 def _other_threshold(evidence: Observation) -> Iterator[Hypothesis]:
     """The threshold that the most certain coefficient shows."""
-    due = evidence.case.call.limit(evidence.case.arguments)
+    due = evidence.case.call.threshold(evidence.case.arguments)
     counted = [(number, evidence.traces[number]) for number in evidence.counted if number in evidence.traces]
     clipped = {number: (trace.low, trace.high) for number, trace in counted if 0 < trace.high < 1}
     if not clipped:

@@ -54,9 +54,9 @@ def expect(case: Case) -> Expected:
     call, arguments = case.call, case.arguments
     present = _counted(case)
     p, dtype = arguments.get("norm_type", 2), norm_dtype(present)
-    measures = call.one_norm and not call.by_value
+    measures = call.by_total_norm and not call.by_value
     n = counted_norm(case)
-    given = call.given_norm(arguments)
+    given = call.passed_norm(arguments)
     returned = n if given is None else given
     results = None if call.style == "measure" else clipped(case, gradients, n)
     update = None
@@ -80,7 +80,7 @@ def _counted(case: Case) -> list[Dense]:
 
 def counted_norm(case: Case, shift: int = 0) -> float:
     """The norm over all gradients that count, moved as `moved` does; NaN for a call that has no such norm."""
-    if not case.call.one_norm or case.call.by_value:
+    if not case.call.by_total_norm or case.call.by_value:
         return math.nan
     present = _counted(case)
     dtype = norm_dtype(present)
@@ -183,9 +183,9 @@ def _group_norm(
 def _clipped(call: Call, arguments: Arguments, gradient: Dense, n: float, shift: int) -> Dense:
     if call.by_value:
         return _clamped(gradient, *call.bounds(arguments))
-    limit = call.limit(arguments)
-    if call.one_norm:
-        given = call.given_norm(arguments)
+    limit = call.threshold(arguments)
+    if call.by_total_norm:
+        given = call.passed_norm(arguments)
         if given == limit == 0:
             return scaled(gradient, 0.0)  # a limit of 0 gives zeros
         return scaled(gradient, coefficient(call, n if given is None else given, limit))

@@ -1,1 +1,1 @@
-"""Suites as data: cases, gradients and known settings, read from TOML files."""
+"""Suites as data: cases, gradients and frameworks, read from TOML files."""

@@ -1,4 +1,4 @@
-"""How a case passes its gradients, where that is another way than as a plain list of contiguous tensors."""
+"""How a case passes its gradients, unless it passes a list of contiguous tensors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CONTAINERS: dict[str, Callable[[Sequence[Any]], Any]] = {
     "nested": lambda items: {"first": [items[0]], "rest": [list(items[1:])]},
     "tensor": lambda items: items[0],
 }
-"""By the name that a suite uses, what the gradients or the parameters are passed in."""
+"""By name in a suite, the function that puts gradients or parameters into a container."""
 
 STRUCTURES = {
     "dict": "dict",
@@ -24,18 +24,18 @@ STRUCTURES = {
     "named": "list of pairs",
     "tensor": "tensor",
 }
-"""What a functional name returns for a container; a list for those not here."""
+"""The structure that a functional name returns for a container. Others return a list."""
 
 
 @dataclass(frozen=True)
 class CallForm:
-    """How a call is made. Lists have an entry for each gradient of the case."""
+    """How to make a call. Tuples have an entry for each gradient of the case."""
 
     container: str = "list"
     """One of CONTAINERS."""
 
     listed: tuple[int, ...] = ()
-    """The gradients' numbers, in the order in which the container holds them; repeated ones are the same object."""
+    """Indices of the gradients, in the order of the container. A repeated index is the same object."""
 
     need_clip: tuple[bool | int, ...] = ()
 
@@ -43,23 +43,23 @@ class CallForm:
     """The group name of each gradient's parameter."""
 
     transposed: bool = False
-    """The tensors' memory is in the order of their transposes, where the framework has that."""
+    """Whether each tensor's memory is in the order of its transpose, if the framework has strides."""
 
     expanded: bool = False
-    """The tensors' elements are all in one place in memory, where the framework has that."""
+    """Whether the elements of a tensor share one place in memory, if the framework has strides."""
 
     overlapping: bool = False
-    """Each tensor begins one element behind the one before it, in one memory, where the framework has that."""
+    """Whether the tensors overlap in one memory, each one element after the last, if the framework has views."""
 
     tensor_arguments: bool = False
-    """Thresholds are float32 tensors."""
+    """Whether thresholds are float32 tensors."""
 
     gradients_for_parameters: bool = False
-    """In-place names are given the gradients where they take parameters."""
+    """Whether in-place names get the gradients in place of parameters."""
 
     @classmethod
     def read(cls, table: Mapping[str, Any]) -> CallForm:
-        """From a suite or a job file, which have lists."""
+        """Read it from a suite or a job file, which have lists in place of tuples."""
         entries: dict[str, Any] = {
             key: tuple(value) if isinstance(value, list) else value for key, value in table.items()
         }
@@ -70,15 +70,15 @@ class CallForm:
         return STRUCTURES.get(self.container, "list")
 
     def contain(self, items: Sequence[Any]) -> Any:
-        """The items in the container, as they are listed."""
+        """Return a container of the items, in the order of `listed`."""
         return CONTAINERS[self.container](self.in_order(items))
 
     def in_order(self, items: Sequence[Any]) -> list[Any]:
-        """The items as they are listed."""
+        """Return the items in the order of `listed`."""
         return [items[index] for index in self.listed] if self.listed else list(items)
 
     def describe(self) -> str:
-        """For a case's name; '' for the plain call_form."""
+        """Return the part of a case's name; '' for the plain form."""
         parts = []
         for each in fields(self):
             value = getattr(self, each.name)
@@ -99,7 +99,7 @@ def _listing(name: str, values: Sequence[Any]) -> str:
 
 
 def leaves(value: Any) -> Iterator[Any]:
-    """The tensors and None in a container of lists, tuples and dicts, in order."""
+    """Yield the tensors and None in nested lists, tuples and dicts, in order."""
     if isinstance(value, Mapping):
         value = list(value.values())
     if isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], str):
@@ -112,7 +112,7 @@ def leaves(value: Any) -> Iterator[Any]:
 
 
 def structure(value: Any) -> str:
-    """A container's kind, with those of the containers in it: see STRUCTURES."""
+    """Return the kind of a container and of the containers in it: see STRUCTURES."""
     if not isinstance(value, list | tuple | Mapping):
         return "tensor"
     kind, items = type(value).__name__, list(value.values() if isinstance(value, Mapping) else value)

@@ -1,4 +1,4 @@
-"""The cases of a suite are data: TOML files that name lists of gradients (see `lists`) and the calls to make on them.
+"""The cases of a suite: TOML files that name lists of gradients (see `gradients`) and the calls to make on them.
 
     [[gradients]]
     name = "worked example"
@@ -15,17 +15,17 @@
 
     [[cases]]
     gradients = ["worked example"]
-    configs = ["../clip.toml"]   clip configurations, relative to this file: see `configured`
+    configs = ["../clip.toml"]   clip configurations, relative to this file: see `from_config`
 
-An entry of `cases` stands for every one of its calls on every one of its lists of gradients; lists may be named in
-any of the suite's files. It may have, beside the fields of `call_form.Manner`,
+An entry of `cases` makes each of its calls on each of its lists of gradients. The lists may be in any of the suite's
+files. Beside the fields of `call_form.CallForm`, an entry may have
 
-    dtypes = ["float16"]         repeat it with all gradients rounded to each of these
-    frameworks = ["torch"]       only these
-    modes = ["host", "native"]   only these, of those that the suite has: graphs take a compiler seconds
-    raises = "ValueError"        the call raises this, and leaves the gradients as they are
-    warns = true                 the call gives a ClipWarning
-    update = true                compare an SGD step with the clipped gradients too (float32 and float64)
+    dtypes = ["float16"]         repeat the cases with all gradients rounded to each dtype
+    frameworks = ["torch"]       run on these frameworks only
+    modes = ["host", "native"]   run in these modes only: graphs take a compiler seconds
+    raises = "ValueError"        the call raises this, and the gradients stay unchanged
+    warns = true                 the call emits a ClipWarning
+    update = true                also compare an SGD step with the clipped gradients (float32 and float64)
     subnormal = true             the result depends on subnormal numbers, which TensorFlow and XLA flush to zero
 """
 
@@ -62,13 +62,13 @@ class Case:
     arguments: Mapping[str, Any]
     call_form: CallForm = PLAIN
     names: Sequence[str] = ()
-    """What each gradient is called."""
+    """The names of the gradients."""
 
     frameworks: Sequence[str] = ()
-    """Where it is run; everywhere if empty."""
+    """Where it runs; everywhere if empty."""
 
     modes: Sequence[str] = ()
-    """In which modes; in all if empty."""
+    """The modes in which it runs; all if empty."""
 
     raises: str = ""
     warns: bool = False
@@ -81,7 +81,7 @@ class Case:
 
     @property
     def rule(self) -> str | None:
-        """The clip in words, without the function's name; None for a call that has no counterpart elsewhere.
+        """The clip in words, without the function's name. None if other frameworks have no counterpart.
 
         `clip_grad_norm_(max_norm=1.0)` and `clip_by_global_norm(clip_norm=1.0)` have the same rule.
         """
@@ -96,23 +96,22 @@ class Case:
         order = "" if p == 2 else f" of order {p:g}"
         if call.style == "measure":
             return f"total norm{order}, measured"
-        scope = "total norm" if call.one_norm else "norm of each tensor"
-        return f"{scope}{order}, threshold {call.limit(arguments):.9g}"
+        scope = "total norm" if call.by_total_norm else "norm of each tensor"
+        return f"{scope}{order}, threshold {call.threshold(arguments):.9g}"
 
     def is_for_graphs(self, left_out: Sequence[str]) -> bool:
-        """Whether a graph can show what is right: not by memory, warnings or values that are not known there.
+        """Return whether the case makes sense in a graph, which has no memory, warnings or known values.
 
-        `left_out`: see `_is_any`; `long` lists of gradients are what a compiler may need minutes for.
+        left_out: Kinds of cases, see `_is_any`. A compiler may need minutes for `long` lists of gradients.
         """
         call_form = self.call_form
         needs_value = self.raises or self.call.style in ("class", "class in place", "hook")
         unknown = self._shares_memory or (call_form.tensor_arguments and needs_value)
-        told = self.warns or "error_if_nonfinite" in self.arguments
-        return not (unknown or told or self._is_any(left_out))
+        reports = self.warns or "error_if_nonfinite" in self.arguments
+        return not (unknown or reports or self._is_any(left_out))
 
     def is_for_processes(self, left_out: Sequence[str]) -> bool:
-        """Whether it means something on gradients that several processes hold, each of them a part: slices are
-        refused there, and which memory is shared is not what is asked."""
+        """Return whether the case makes sense on shards. `axes` are not supported there, and memory is not compared."""
         return not (self._shares_memory or "axes" in self.arguments or self._is_any(left_out))
 
     @property
@@ -120,7 +119,7 @@ class Case:
         return self.call_form.expanded or self.call_form.overlapping
 
     def _is_any(self, kinds: Sequence[str]) -> bool:
-        """Of `sparse`, `in place`, `raises`, `groups`, `hook`, and `long` lists of gradients."""
+        """Return whether the case is of a kind: `sparse`, `in place`, `raises`, `groups`, `hook` or `long`."""
         found = {
             "sparse": any(isinstance(gradient, Sparse) for gradient in self.gradients),
             "in place": self.call.in_place,
@@ -133,7 +132,7 @@ class Case:
 
 
 def build(tables: Sequence[tuple[Path, CasesFile]], pythons: Mapping[str, str]) -> list[Case]:
-    """All cases of a suite's files, in order. `pythons`: by framework the interpreter that can read its files."""
+    """Return all cases of a suite's files, in order. `pythons`: by framework, the interpreter to read its files."""
     lists: dict[str, dict[str, Gradient]] = {}
     for path, data in tables:
         for number, table in enumerate(data.gradients, 1):
@@ -154,7 +153,7 @@ def build(tables: Sequence[tuple[Path, CasesFile]], pythons: Mapping[str, str]) 
 
 
 def one(name: str, gradients: Mapping[str, Gradient], call: Mapping[str, Any]) -> Case:
-    """The case of one call on gradients that are at hand, by their names."""
+    """Return the case of one call on named gradients."""
     table = CasesTable(gradients=[name], calls=[dict(call)])
     (case,) = _cases(table, {name: gradients}, name, Path())
     _check(case, name)
@@ -192,7 +191,7 @@ def _cases(
 
 
 def _from_rules(table: CasesTable, place: str) -> Iterator[dict[str, Any]]:
-    """Every rule with every threshold; one that only measures has none, and bounds lie around zero."""
+    """Yield every rule with every threshold. Bounds are symmetric. A rule that only measures has no threshold."""
     for name in table.rules:
         required = CALLS[name].required if name in CALLS else ()
         if "total_norm" in required:
@@ -226,17 +225,17 @@ def _call(table: dict[str, Any], place: str) -> tuple[str, dict[str, Any]]:
 
 
 def _is_number(value: Any, kinds: Any) -> bool:
-    """Whether it is of a kind: no bool among the numbers, and no whole number that no float can hold."""
+    """Return whether a value has one of these types. A bool is no number, nor an int that no float can represent."""
     if isinstance(value, bool) and kinds is not bool:
         return False
     return isinstance(value, kinds) and (isinstance(value, float) or abs(value) <= sys.float_info.max)
 
 
-# -- what the oracle and the workers know how to do
+# -- what the oracle and the workers support
 
 
 def _check(case: Case, place: str) -> None:
-    """Refuse what would be compared with something else than is meant."""
+    """Raise SuiteError for a case that the oracle or the workers do not support."""
     for wrong, remedy in _unfit(case):
         if wrong:
             raise SuiteError(f"{place}, {case.call_name}: {remedy}")

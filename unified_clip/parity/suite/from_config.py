@@ -1,4 +1,4 @@
-"""A clip configuration as the calls of a suite: those public names that do what it says."""
+"""A clip configuration as the calls of a suite: the public names that clip as it does."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ NAMES = {
     ("norm", "tensorflow"): ("clip_by_norm", "clip_norm"),
     ("norm", "paddle"): ("GradientClipByNorm", "clip_norm"),
 }
-"""By rule and family, the name and what it calls its threshold."""
+"""By rule and family, the public name and its argument for the threshold."""
 
 
 def calls(path: Path, place: str) -> Iterator[dict[str, Any]]:
-    """The calls that stand for a configuration: one for each threshold that it goes through."""
+    """Yield the calls for a configuration: one for each threshold of its schedule."""
     try:
         config = ClipConfig.load(path)
     except ConfigError as error:
@@ -57,7 +57,7 @@ def _limits(config: Settings) -> list[float]:
 
 
 def _beyond(config: Settings) -> str:
-    """What the public names have no call for; '' if nothing."""
+    """Return what no public name supports; '' if nothing."""
     family = config.family or DEFAULT_FAMILY
     if config.uses_names:
         return "a suite compares whole lists; leave its patterns and groups out, and choose tensors with only = "

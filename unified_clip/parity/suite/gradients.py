@@ -1,4 +1,4 @@
-"""A suite's lists of gradients: literal numbers, random ones in an exactly described way, or what a file holds.
+"""A suite's lists of gradients: literal numbers, random numbers by an exact recipe, or the tensors of a file.
 
     [[gradients]]
     name = "worked example"
@@ -41,7 +41,7 @@ from .schema import GradientsTable, SuiteError, TensorTable
 
 
 def read(table: GradientsTable, suite: Path, place: str, pythons: Mapping[str, str]) -> dict[str, Gradient]:
-    """The gradients by name. `place`: where the table stands; `pythons`: interpreters by framework."""
+    """Return the gradients by name. `place`: the table's, for errors. `pythons`: interpreters by framework."""
     try:
         if table.file is not None:
             return files.read(suite / table.file, files.scratch(), only=table.only, pythons=pythons)
@@ -89,7 +89,7 @@ def _literal(values: Sequence[Any], dtype: str) -> Float64s:
 
 
 def _random(table: TensorTable, shape: Sequence[int]) -> Float64s:
-    """Numbers from Python's `random.Random(seed).getrandbits`, the same on every machine and version.
+    """Return numbers from Python's `random.Random(seed).getrandbits`, which are the same on every machine.
 
     For each element in turn, with P the significant bits of the dtype and [low, high] the exponents: m of P bits, e
     of 16 bits and s of 1 bit; the number is (-1)**s * m * 2**(low + e % (high - low + 1) - P), rounded to the dtype.
@@ -105,7 +105,7 @@ def _random(table: TensorTable, shape: Sequence[int]) -> Float64s:
 
 
 def as_dtype(gradient: Gradient, dtype: str) -> Gradient:
-    """Every element rounded once."""
+    """Round every element once."""
     if isinstance(gradient, Sparse):
         return Sparse(gradient.rows, _dense_as_dtype(gradient.values, dtype), gradient.shape)
     return None if gradient is None else _dense_as_dtype(gradient, dtype)

@@ -1,25 +1,24 @@
-"""A suite is a directory: `suite.toml` says what it consists of.
+"""A suite is a directory. Its `suite.toml` has these settings:
 
-files = ["cases/*.toml"]           files of cases (see `cases`), relative to the directory; `suite.toml` itself may have
-                                   cases as well
+files = ["cases/*.toml"]           files of cases (see `cases`), relative to the directory. `suite.toml` may have cases
+                                   as well
 known = "known.toml"               known differences of the frameworks' own functions (see `known.entries`). Any
                                    other one fails the run, and so does an entry that does not show. Without a
                                    list, differences are only reported
-tolerance = 1e-5                   by how much, relatively, a native's result may be off and still be close; optional
+tolerance = 1e-5                   relative difference of a framework's own function that is rounding; optional
 timeout = 120                      seconds that a worker may take for one result; optional
 
-[frameworks.torch]                 the frameworks to run, in the order of the report
-python = "../paddle/bin/python"    an interpreter of its own, or a virtual environment, relative to the directory;
-                                   optional
-missing = "allowed"                it need not be installed; optional
-modes = ["host", "graph"]          what is run: ours on the host path, on the device path (`device`), inside graphs
-                                   (`graph`, `compiled`, `static`: see `launch.GRAPHS`), on tensors that several
-                                   processes hold (`processes_2`, `processes_4`; of PyTorch), and its own functions
-                                   (`native`); default: host, device, native; of NumPy host
-tolerance = 1e-4                   its own; optional
-left_out = { graph = ["sparse"] }  cases that a mode has not: see `cases.Case.is_for_graphs`; optional
-flushes = true                     its own arithmetic takes subnormal numbers for zero; optional
-title = "PyTorch"                  what tables call it; optional
+[frameworks.torch]                 a framework to run. The report has the same order
+python = "../paddle/bin/python"    its own interpreter, or a virtual environment, relative to the directory; optional
+missing = "allowed"                it may be missing; optional
+modes = ["host", "graph"]          unified_clip on the host path, on the device path (`device`), in graphs (`graph`,
+                                   `compiled`, `static`: see `modes.GRAPHS`), and on shards (`processes_2`,
+                                   `processes_4`, PyTorch only); the framework's own functions (`native`). Default:
+                                   host, device, native; for NumPy host
+tolerance = 1e-4                   its own tolerance; optional
+left_out = { graph = ["sparse"] }  kinds of cases that a mode leaves out: see `cases.Case.is_for_graphs`; optional
+flushes = true                     its own arithmetic flushes subnormal numbers to zero; optional
+title = "PyTorch"                  its name in tables; optional
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ class Framework:
     may_be_missing: bool = False
     modes: Sequence[str] = (HOST, DEVICE, NATIVE)
     left_out: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """By mode, the kinds of cases that are not run in it: see `Case.is_for_graphs`."""
+    """By mode, the kinds of cases that it leaves out: see `Case.is_for_graphs`."""
 
     flushes: bool = False
     title: str = ""
@@ -62,27 +61,27 @@ class Framework:
 
 @dataclass(frozen=True)
 class Suite:
-    """What to run and what is known of it."""
+    """Cases, frameworks, and the list of known differences."""
 
     cases: Sequence[Case]
     frameworks: Mapping[str, Framework]
     known: Sequence[KnownDifference] | None = ()
-    """None: differences of the natives are told, and judged by nothing."""
+    """None: differences of the frameworks' own functions are only reported."""
 
     timeout: float = 120.0
     known_file: Path | None = None
     directory: str = ""
-    """As it was given."""
+    """As the user typed it."""
 
     without: Sequence[str] = ()
-    """Modes that the suite names and that this run leaves out."""
+    """Modes of the suite that this run leaves out."""
 
     chosen_cases: bool = False
     """Whether `cases` are only some of the suite's. Then no entry of `known` counts as stale."""
 
 
 def read(path: Path, *, accepting: bool = False) -> Suite:
-    """The suite in a directory, or in a file of any name. `accepting`: its list of known differences may be missing."""
+    """Read a suite from its directory or its file. `accepting`: its list of known differences may be missing."""
     file = path if path.suffix == ".toml" else path / FILE
     directory = file.parent
     data = schema.read(file, schema.SuiteFile)
@@ -103,7 +102,7 @@ def read(path: Path, *, accepting: bool = False) -> Suite:
 
 
 def _matching(directory: Path, pattern: str) -> Sequence[Path]:
-    """The files of cases that a pattern is for: with one that is misspelt, less would be run than is meant."""
+    """Return the files of a pattern. SuiteError: there are none, as when the pattern is misspelt."""
     try:
         found = sorted(directory.glob(pattern))
     except (ValueError, NotImplementedError) as error:
@@ -136,14 +135,14 @@ def _framework(table: FrameworkTable, directory: Path, name: str, tolerance: flo
 
 
 def _interpreter(path: Path) -> str:
-    """The one at a path, or that of the virtual environment there."""
+    """Return the interpreter at a path, or of the virtual environment there."""
     if path.is_dir():
         path /= "Scripts/python.exe" if sys.platform == "win32" else "bin/python"
     return str(path.absolute())
 
 
 def only(suite: Suite, names: Sequence[str]) -> Suite:
-    """The suite on some of its frameworks."""
+    """Return the suite with some of its frameworks. SuiteError: it has no such framework, or no case for it."""
     unknown = [name for name in names if name not in suite.frameworks]
     if unknown:
         raise SuiteError(
@@ -158,7 +157,7 @@ def only(suite: Suite, names: Sequence[str]) -> Suite:
 
 
 def without(suite: Suite, modes: Sequence[str]) -> Suite:
-    """Leave out some modes of a suite. SuiteError: no framework has such a mode, or one would have none left."""
+    """Return the suite without some modes. SuiteError: no framework has such a mode, or one would have none left."""
     there = dict.fromkeys(mode for framework in suite.frameworks.values() for mode in framework.modes)
     if unknown := [mode for mode in modes if mode not in there]:
         raise SuiteError(f"--without {unknown[0]}: the suite has no such mode; it has {', '.join(there)}")

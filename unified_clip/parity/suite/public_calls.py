@@ -1,4 +1,4 @@
-"""The public names that a case can call: their arguments, how they are called, and what the contract says of them."""
+"""The public names that a case can call: their arguments, how to call them, and what the contract specifies."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ class Call:
     """One public name."""
 
     style: Literal["in place", "list", "each", "measure", "class", "class in place", "settings", "hook"]
-    """How gradients go in and come out: see `invoke.STYLES`."""
+    """How gradients are passed and returned: see `invoke.STYLES`."""
 
     family: Literal["torch", "tensorflow", "paddle"]
-    """Whose name it is: natives are compared with the names of their own family, since the families' rules differ."""
+    """The family of the name. A framework's own functions are compared with names of its family: the rules differ."""
 
     required: tuple[str, ...]
     optional: tuple[str, ...] = ()
 
     eps: float = 0.0
-    """Added to the norm before the threshold is divided by it."""
+    """Added to the norm, by which the threshold is divided."""
 
-    one_norm: bool = True
-    """One norm over all gradients, or one for each."""
+    by_total_norm: bool = True
+    """Whether it clips by the total norm. If not, per tensor."""
 
     by_value: bool = False
 
@@ -38,12 +38,12 @@ class Call:
     def in_place(self) -> bool:
         return self.style in ("in place", "class in place")
 
-    def limit(self, arguments: Arguments) -> float:
-        """The threshold of a call that clips by norm."""
+    def threshold(self, arguments: Arguments) -> float:
+        """Return the threshold of a call that clips by norm."""
         return float(arguments[self.required[0]])
 
-    def given_norm(self, arguments: Arguments) -> float | None:
-        """The norm that the caller gave, to use in place of the measured one."""
+    def passed_norm(self, arguments: Arguments) -> float | None:
+        """Return the norm that the caller passes in place of the measured one."""
         given = arguments.get("total_norm", arguments.get("use_norm"))
         return None if given is None else float(given)
 
@@ -67,16 +67,16 @@ CALLS = {
     "clip_by_global_norm": Call(
         "list", "tensorflow", ("clip_norm",), ("use_norm",), infinite_norm_gives_nan=True, returns_norm=True
     ),
-    "clip_by_norm": Call("each", "tensorflow", ("clip_norm",), ("axes",), one_norm=False),
+    "clip_by_norm": Call("each", "tensorflow", ("clip_norm",), ("axes",), by_total_norm=False),
     "clip_by_value": Call("each", "tensorflow", ("clip_value_min", "clip_value_max"), by_value=True),
     "global_norm": Call("measure", "tensorflow", (), returns_norm=True),
     "GradientClipByGlobalNorm": Call("class", "paddle", ("clip_norm",)),
     "GradientClipByGlobalNorm.clip_": Call("class in place", "paddle", ("clip_norm",), returns_norm=True),
-    "GradientClipByNorm": Call("class", "paddle", ("clip_norm",), one_norm=False),
-    "GradientClipByNorm.clip_": Call("class in place", "paddle", ("clip_norm",), one_norm=False),
+    "GradientClipByNorm": Call("class", "paddle", ("clip_norm",), by_total_norm=False),
+    "GradientClipByNorm.clip_": Call("class in place", "paddle", ("clip_norm",), by_total_norm=False),
     "GradientClipByValue.clip_": Call("class in place", "paddle", ("max",), ("min",), by_value=True),
     "GradientClipByValue": Call("class", "paddle", ("max",), ("min",), by_value=True),
     "append_gradient_clip_ops": Call("settings", "paddle", ("clip_norm",)),
     "ErrorClipByValue": Call("hook", "paddle", ("max",), ("min",), by_value=True),
 }
-"""By name. `append_gradient_clip_ops` stands for `set_gradient_clip` of a GradientClipByGlobalNorm as well."""
+"""By name. `append_gradient_clip_ops` includes `set_gradient_clip` of a GradientClipByGlobalNorm."""

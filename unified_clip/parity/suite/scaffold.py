@@ -1,4 +1,4 @@
-"""`unified-clip parity init`: a small suite for the gradients of a repository, to be read and changed."""
+"""`unified-clip parity init`: write a small suite for the gradients of a repository, to read and change."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from .load import FILE
 from .schema import SuiteError
 
 PACKAGES = {name: package for package, name in reversed(ADAPTERS.items())}
-"""From a framework to the package whose presence says that it is installed; NumPy comes first."""
+"""By framework, NumPy first, the package that is present if it is installed."""
 
 RULES = ("clip_grad_norm_", "clip_by_global_norm", "GradientClipByGlobalNorm", "GradientClipByNorm")
-"""One of each family, and one that clips each gradient by its own norm."""
+"""One of each family, and one that clips per tensor."""
 
 EXAMPLE = """\
 [[gradients]]
@@ -29,10 +29,11 @@ tensors = [{ values = [3.0, 4.0] }, { values = [1.0, 2.0] }]
 """
 
 TEXT = """\
-# What `unified-clip parity` runs: every rule with every threshold on every framework, ours and the framework's own.
+# `unified-clip parity` runs every rule with every threshold on every framework: unified_clip, and the framework's own
+# function.
 
-# With a list of known differences, every other difference of the frameworks' own functions fails the run, and so does
-# one that no longer shows. `unified-clip parity --accept` writes the list; without it differences are only told.
+# With a list of known differences, any other difference of the frameworks' own functions fails the run. So does a stale
+# entry. `unified-clip parity --accept` writes the list. Without a list, differences are only reported.
 # known = "known.toml"
 
 {frameworks}
@@ -45,9 +46,9 @@ thresholds = {thresholds} # {why}
 
 
 def write(suite: Path, given: Sequence[Path]) -> Path:
-    """Write a suite for these files, or for those that lie here; an example if there are none.
+    """Write a suite for these files, by default for those in this directory, or an example if there are none.
 
-    suite: a directory, for a `suite.toml` in it, or a file of any name that ends in `.toml`, as for `suite.read`.
+    suite: A directory, or a file that ends in `.toml`, as for `load.read`.
     """
     path = suite if suite.suffix == ".toml" else suite / FILE
     if path.exists():
@@ -95,7 +96,7 @@ def _string(text: str) -> str:
 
 
 def _thresholds(norms: Sequence[float]) -> tuple[str, str]:
-    """Two of them, and what they do; gradients that are all zero or not all finite have no norm to go by."""
+    """Return two thresholds, and a remark. Gradients that are zero or not finite give no threshold."""
     usable = [norm for norm in norms if 0 < norm < math.inf]
     if not usable:
         return "[1.0, 100.0]", ""
