@@ -1,4 +1,4 @@
-"""What one call returned, or why there is no result."""
+"""The outcome of one call: its result, or why there is none."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from ..tensors import types
 from ..tensors.types import Dense
 
 LEARNING_RATE = 0.5
-"""Of the step that shows a parameter update. A power of two, so that a step rounds once, fused or not."""
+"""Of the SGD step of a parameter update. A power of two, so that the step rounds once, fused or not."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """No result, and why."""
+    """Why there is no result."""
 
     kind: Literal["crashed", "timed out", "out of memory", "missing", "unreadable"]
     detail: str
@@ -24,32 +24,32 @@ class Failure:
 
 @dataclass(frozen=True, eq=False)
 class CallOutcome:
-    """What came of a call, tensors as dense ones."""
+    """The result of a call, with dense tensors."""
 
     norm: Dense | None = None
     gradients: list[Dense | None] | None = None
     update: list[Dense | None] | None = None
-    """Parameters of ones after a step with these gradients: see `adapter.sgd`."""
+    """Parameters of ones after a step with these gradients: see `Adapter.sgd`."""
 
     name: str = ""
-    """The framework's own function; '' where it has none like it."""
+    """The framework's own function; '' if it has none."""
 
     structure: str = ""
     warned: bool = False
     raised: Sequence[str] = ()
-    """The exception's class and its bases."""
+    """The class of the exception, and its bases."""
 
     message: str = ""
     fault: str = ""
-    """What the call did to tensors that it should not have."""
+    """A side effect on tensors that the call must not have; '' for none."""
 
     same_objects: Sequence[bool] = ()
-    """Of a class: for each gradient whether the given object came back."""
+    """For a class: whether each gradient came back as the same object."""
 
     seconds: float = 0.0
-    """That it took; of cases that share a graph, a share of it."""
+    """Duration. Cases that share a graph share its duration."""
 
     @cached_property
     def digests(self) -> dict[str, str]:
-        """SHA-256 by stage; the coefficient's shows in the tensors'."""
+        """SHA-256 by stage. The tensors' digest includes the coefficient."""
         return types.stage_digests(self.norm, self.gradients, self.update)

@@ -1,4 +1,4 @@
-"""One case on several frameworks, without a suite: what `unified_clip.testing` runs."""
+"""Run one case on several frameworks, without a suite, for `unified_clip.testing`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ GIVEN = "gradients"
 
 
 def make(container: Any, call: str, arguments: Mapping[str, Any]) -> Case:
-    """A case from gradients of this process. ValueError: there is no such call, or it does not take these arguments."""
+    """Return a case for gradients in memory. ValueError: there is no such call, or it lacks these arguments."""
     plain = {key: value.item() if isinstance(value, np.generic) else value for key, value in arguments.items()}
     try:
         return cases.one(GIVEN, live.read(container), {"call": call, **plain})
@@ -36,7 +36,7 @@ def make(container: Any, call: str, arguments: Mapping[str, Any]) -> Case:
 
 
 def run(case: Case, interpreters: Mapping[str, str], timeout: float) -> dict[str, CallOutcome | Failure]:
-    """By framework, what came of it on the host path."""
+    """Run a case on the host path of each framework, and return the outcomes."""
 
     def work(framework: str, python: str) -> CallOutcome | Failure:
         found = pool.run(pool.command(framework, python), [pool.WorkItem(HOST, case)], timeout)
@@ -48,7 +48,7 @@ def run(case: Case, interpreters: Mapping[str, str], timeout: float) -> dict[str
 
 
 def problems(case: Case, outcomes: Mapping[str, CallOutcome | Failure]) -> tuple[list[str], list[str]]:
-    """A line for each framework that is missing, and one or more for each that is otherwise not right."""
+    """Return the lines about missing frameworks, and the lines about wrong results."""
     right = oracle.expect(case)
     absent, wrong = [], []
     for framework, outcome in outcomes.items():
@@ -72,7 +72,7 @@ def _wrong(case: Case, right: Expected, framework: str, outcome: CallOutcome | F
 
 
 def _apart(case: Case, outcomes: Mapping[str, CallOutcome | Failure]) -> list[str]:
-    """Where frameworks that are each right give other bits, as they may for a norm that is not of p 1, 2 or inf."""
+    """Return where the bits of correct results differ, as they may for a norm_type other than 1, 2 and inf."""
     results = {name: _named(case, outcome) for name, outcome in outcomes.items() if isinstance(outcome, CallOutcome)}
     first, *others = results or [""]
     texts = (diff.describe(results[name], results[first], (name, first)) for name in others)
@@ -80,7 +80,7 @@ def _apart(case: Case, outcomes: Mapping[str, CallOutcome | Failure]) -> list[st
 
 
 def _named(case: Case, result: Expected | CallOutcome) -> dict[str, Gradient]:
-    """The norm and the clipped gradients by name."""
+    """Return the norm and the clipped gradients by name."""
     clipped: Sequence[Gradient] = result.gradients or []
     named: dict[str, Gradient] = {"the norm": result.norm}
     return named | dict(zip(case.names, clipped, strict=False))

@@ -1,6 +1,6 @@
-"""What the contract says a case must give, in exact arithmetic: correctly rounded norms, and every element.
+"""The exact result of a case, by the contract: correctly rounded norms, and every element.
 
-It imports nothing of the rule or the kernels that it judges.
+It imports nothing from the rule or the kernels that it judges.
 """
 
 from __future__ import annotations
@@ -21,33 +21,33 @@ from ..suite.cases import Case
 from ..suite.public_calls import Arguments, Call
 
 KEPT = 1 << 20
-"""Elements of a list up to which results are kept; what is right of longer ones is computed when asked for."""
+"""Elements of a list up to which results are kept. Longer results are computed when they are needed."""
 
 
 @dataclass(frozen=True, eq=False)
 class Expected:
-    """The right result of a case."""
+    """The exact result of a case."""
 
     norm: Dense | None
-    """What the call returns as the norm; None if it returns none."""
+    """The norm that the call returns. None if it returns none."""
 
     wide_norm: float | None
-    """The exact norm over all gradients in float64, to measure the frameworks' own functions by."""
+    """The total norm in float64, to compare the frameworks' own functions with."""
 
     gradients: Sequence[Dense | None] | None
-    """The clipped gradients; None for a call that only measures, or raises."""
+    """The clipped gradients. None for a call that only measures, or raises."""
 
     update: Sequence[Dense | None] | None = None
-    """Parameters of ones after a step with the clipped gradients; None where the case does not ask for it."""
+    """Parameters of ones after a step with the clipped gradients. None if the case does not ask for it."""
 
     @cached_property
     def digests(self) -> dict[str, str]:
-        """SHA-256 by stage; the coefficient's shows in the tensors'."""
+        """SHA-256 by stage. The tensors' digest includes the coefficient."""
         return stage_digests(self.norm, self.gradients, self.update)
 
 
 def expect(case: Case) -> Expected:
-    """The right result of a case."""
+    """Return the exact result of a case."""
     if case.raises:
         return Expected(None, None, None)
     gradients = [densify(gradient) for gradient in case.gradients]
@@ -56,8 +56,8 @@ def expect(case: Case) -> Expected:
     p, dtype = arguments.get("norm_type", 2), norm_dtype(present)
     measures = call.by_total_norm and not call.by_value
     n = counted_norm(case)
-    given = call.passed_norm(arguments)
-    returned = n if given is None else given
+    passed = call.passed_norm(arguments)
+    returned = n if passed is None else passed
     results = None if call.style == "measure" else clipped(case, gradients, n)
     update = None
     if case.update and results is not None:
@@ -71,7 +71,7 @@ def expect(case: Case) -> Expected:
 
 
 def _counted(case: Case) -> list[Dense]:
-    """The gradients that a norm over all of them counts."""
+    """Return the gradients that the total norm counts."""
     call_form = case.call_form
     needed = call_form.need_clip or [not call_form.gradients_for_parameters] * len(case.gradients)
     counted = [densify(gradient) for gradient, needs in zip(case.gradients, needed, strict=True) if needs]
@@ -79,7 +79,7 @@ def _counted(case: Case) -> list[Dense]:
 
 
 def counted_norm(case: Case, shift: int = 0) -> float:
-    """The norm over all gradients that count, moved as `moved` does; NaN for a call that has no such norm."""
+    """Return the total norm, shifted as by `moved`. NaN for a call without a total norm."""
     if not case.call.by_total_norm or case.call.by_value:
         return math.nan
     present = _counted(case)
@@ -88,7 +88,7 @@ def counted_norm(case: Case, shift: int = 0) -> float:
 
 
 def moved(n: float, dtype: str, shift: int) -> float:
-    """A norm that is off by as much as the device path allows, up or down: 1 ulp of float32, 1e-12 of float64."""
+    """Shift a norm up or down by what the device path allows: 1 ULP for float32, relatively 1e-12 for float64."""
     if not shift or not math.isfinite(n):
         return n
     if dtype == "float64":
@@ -97,7 +97,7 @@ def moved(n: float, dtype: str, shift: int) -> float:
 
 
 def stepped(gradient: Dense | None) -> Dense | None:
-    """Parameters of ones after one step with a gradient."""
+    """Return parameters of ones after one step with a gradient."""
     if gradient is None:
         return None
     with np.errstate(invalid="ignore"):
@@ -111,7 +111,7 @@ def norm_dtype(gradients: Sequence[Dense]) -> str:
 
 
 def norm(gradients: Sequence[Dense], p: float, dtype: str) -> float:
-    """The p-norm over all elements, correctly rounded to `dtype`."""
+    """Return the p-norm over all elements, correctly rounded to `dtype`."""
     parts = [_part(gradient, p) for gradient in gradients]
     beyond = [part for part in parts if isinstance(part, float)]
     if beyond:
@@ -123,14 +123,14 @@ def norm(gradients: Sequence[Dense], p: float, dtype: str) -> float:
 
 
 def forget() -> None:
-    """Let go of the gradients whose sums and dense forms are kept."""
+    """Drop the cached sums and dense forms of gradients."""
     _part.cache_clear()
     types.forget()
 
 
 @lru_cache(maxsize=1024)  # many calls are made on one list, whose tensors are the same objects each time
 def _part(gradient: Dense, p: float) -> Fraction | float:
-    """The sum of |x|**p, for p = inf the greatest |x|; inf or NaN where an element is."""
+    """Return the sum of |x|**p, for p = inf the largest |x|. inf or NaN if an element is."""
     values = gradient.values()
     if not np.isfinite(values).all():
         return math.nan if np.isnan(values).any() else math.inf
@@ -140,9 +140,9 @@ def _part(gradient: Dense, p: float) -> Fraction | float:
 
 
 def clipped(case: Case, gradients: Sequence[Dense | None], n: float, shift: int = 0) -> Sequence[Dense | None]:
-    """The gradients after the call; n is the norm over all of them that count, where the call has one.
+    """Return the gradients after the call. `n`: the total norm, if the call has one.
 
-    Norms of groups, of single gradients and of slices are measured here, and `moved` by `shift`.
+    Norms of groups, of single gradients and of slices are measured here, and shifted by `moved`.
     """
     call, call_form = case.call, case.call_form
     if call_form.gradients_for_parameters:
@@ -163,7 +163,7 @@ def clipped(case: Case, gradients: Sequence[Dense | None], n: float, shift: int 
 
 
 def is_long(case: Case) -> bool:
-    """Whether results of a case are not kept."""
+    """Return whether the results of a case are too long to keep."""
     held = (gradient.values if isinstance(gradient, Sparse) else gradient for gradient in case.gradients)
     return sum(each.array.size for each in held if each is not None) >= KEPT
 
@@ -183,42 +183,42 @@ def _group_norm(
 def _clipped(call: Call, arguments: Arguments, gradient: Dense, n: float, shift: int) -> Dense:
     if call.by_value:
         return _clamped(gradient, *call.bounds(arguments))
-    limit = call.threshold(arguments)
+    threshold = call.threshold(arguments)
     if call.by_total_norm:
-        given = call.passed_norm(arguments)
-        if given == limit == 0:
-            return scaled(gradient, 0.0)  # a limit of 0 gives zeros
-        return scaled(gradient, coefficient(call, n if given is None else given, limit))
+        passed = call.passed_norm(arguments)
+        if passed == threshold == 0:
+            return scaled(gradient, 0.0)  # a threshold of 0 gives zeros
+        return scaled(gradient, coefficient(call, n if passed is None else passed, threshold))
     dtype = norm_dtype([gradient])
     if "axes" not in arguments:
-        return scaled(gradient, coefficient(call, moved(norm([gradient], 2, dtype), dtype, shift), limit))
-    return _by_slices(call, gradient, [axis % len(gradient.shape) for axis in arguments["axes"]], limit, shift)
+        return scaled(gradient, coefficient(call, moved(norm([gradient], 2, dtype), dtype, shift), threshold))
+    return _by_slices(call, gradient, [axis % len(gradient.shape) for axis in arguments["axes"]], threshold, shift)
 
 
-def _by_slices(call: Call, gradient: Dense, axes: Sequence[int], limit: float, shift: int) -> Dense:
+def _by_slices(call: Call, gradient: Dense, axes: Sequence[int], threshold: float, shift: int) -> Dense:
     result = gradient.array.copy()
     for index in np.ndindex(*(1 if axis in axes else length for axis, length in enumerate(gradient.shape))):
         where = tuple(slice(None) if axis in axes else index[axis] for axis in range(len(index)))
         part = Dense(gradient.dtype, gradient.array[where])
         n = moved(norm([part], 2, norm_dtype([part])), norm_dtype([part]), shift)
-        result[where] = scaled(part, coefficient(call, n, limit)).array
+        result[where] = scaled(part, coefficient(call, n, threshold)).array
     return Dense(gradient.dtype, result)
 
 
-def coefficient(call: Call, n: float, limit: float) -> float:
-    """min(1, limit / (n + eps)), each operation in float64."""
-    if limit == math.inf:
+def coefficient(call: Call, n: float, threshold: float) -> float:
+    """Return min(1, threshold / (n + eps)), each operation in float64."""
+    if threshold == math.inf:
         return 1.0
     if math.isnan(n) or (n == math.inf and call.infinite_norm_gives_nan):
         return math.nan
     if n == math.inf:
         return 0.0
-    reach = nearest(Fraction(n) + Fraction(call.eps), "float64")
-    return 1.0 if reach <= limit else nearest(Fraction(limit) / Fraction(reach), "float64")
+    denominator = nearest(Fraction(n) + Fraction(call.eps), "float64")
+    return 1.0 if denominator <= threshold else nearest(Fraction(threshold) / Fraction(denominator), "float64")
 
 
 def scaled(gradient: Dense, coef: float) -> Dense:
-    """Every element times the coefficient, as section 2 of the contract rounds it."""
+    """Multiply every element by the coefficient, rounded as in section 2 of the contract."""
     if coef == 1:
         return gradient
     values = gradient.values()

@@ -1,9 +1,9 @@
-"""How far results are from what is right.
+"""Compare results with the exact ones.
 
-On the host path, on one process or on several, a result is `equal`, the same bits, or `different`. On the device path,
-and on any of a `norm_type` other than 1, 2 and inf, it may be `close` as well: the norm within the contract's bound,
-and every element exactly what follows from that norm. In a case that is marked `subnormal`, a framework that flushes
-such numbers may be `flushed`.
+On the host path, on one rank or several, a result is `equal` (the same bits) or `different`. On the device path, and
+for a `norm_type` other than 1, 2 and inf, it may also be `close`: the norm is within the contract's bound, and every
+element follows exactly from that norm. In a case marked `subnormal`, a framework that flushes such numbers may be
+`flushed`.
 """
 
 from __future__ import annotations
@@ -26,34 +26,34 @@ from . import oracle
 from .oracle import Expected
 
 NORM_ULPS = 1
-"""How far a float32 norm may be off on the device path."""
+"""Allowed error of a float32 norm on the device path."""
 
 NORM_RELATIVE = 1e-12
-"""How far, relatively, a float64 norm may be off on the device path."""
+"""Allowed relative error of a float64 norm on the device path."""
 
 Kind = Literal[
     "equal", "close", "flushed", "different", "crashed", "timed out", "out of memory", "missing", "unreadable"
 ]
 
 STAGES = ("norm", "coefficient", "tensors", "update")
-"""What is compared, each on its own: the norm that is returned, the coefficient that the tensors show, the clipped
-tensors, and the parameters after a step with them."""
+"""Compared one by one: the returned norm, the coefficient of the tensors, the clipped tensors, and the parameters
+after a step with them."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a comparison came to."""
+    """The result of a comparison."""
 
     kind: Kind
     ulps: float = 0.0
-    """The greatest distance of any number of a tensor or a norm from the right one."""
+    """The largest distance of a number from the exact one."""
 
     detail: str = ""
     stages: Mapping[str, float] = field(default_factory=dict)
-    """The distance at each stage that the call has: in ulps, for coefficients relative."""
+    """The distance at each stage of the call: in ULP, for coefficients relative."""
 
     cause: str = ""
-    """What a difference comes from, in a word or two (see `diagnose`); '' where it is not known."""
+    """The cause of a difference in a word or two (see `diagnose`); '' if it is not known."""
 
     @property
     def agrees(self) -> bool:
@@ -61,7 +61,7 @@ class Verdict:
 
     @property
     def is_failure(self) -> bool:
-        """There is no result."""
+        """Whether there is no result."""
         return not self.agrees and self.kind != "different"
 
 
@@ -103,7 +103,7 @@ def _no_distances(case: Case, expected: Expected) -> dict[str, float]:
 
 
 def distances(case: Case, expected: Expected, outcome: CallOutcome) -> dict[str, float]:
-    """How far a result of the right form is from what is right, at each stage that there is."""
+    """Return the distance of a result from the exact one at each stage. Their shapes and dtypes agree."""
     stages: dict[str, float] = {}
     if expected.norm is not None:
         stages["norm"] = ulps([expected.norm], [outcome.norm])
@@ -118,7 +118,7 @@ def distances(case: Case, expected: Expected, outcome: CallOutcome) -> dict[str,
 
 
 def coefficients(case: Case, clipped: Sequence[Dense | None]) -> list[float]:
-    """By what each gradient was multiplied, as its greatest finite element shows; 1 where none does."""
+    """Return the coefficient of each gradient, from its largest finite element. 1 if there is none."""
     return [
         1.0
         if before is None or after is None
@@ -136,7 +136,7 @@ def _coefficient(before: Float64s, after: Float64s) -> float:
 
 
 def _wrong_objects(case: Case, expected: Expected, outcome: CallOutcome) -> str:
-    """What is wrong with the objects that a class returned: where the coefficient is 1 the given one; '' if nothing."""
+    """Return an error if a class returned a new object for a coefficient of 1; '' if it did not."""
     if case.call.by_value:
         return ""
     given, right = map(densify, case.gradients), expected.gradients or []
@@ -147,7 +147,7 @@ def _wrong_objects(case: Case, expected: Expected, outcome: CallOutcome) -> str:
 
 
 def _wrong_behaviour(case: Case, outcome: CallOutcome) -> str:
-    """What is wrong with an error, a warning or the container that came back; '' if nothing."""
+    """Return what is wrong with the exception, the warning or the container; '' if nothing."""
     if case.raises and not outcome.raised:
         return f"returned where {case.raises} was due"
     if case.raises not in outcome.raised if case.raises else outcome.raised:
@@ -162,13 +162,13 @@ def _wrong_behaviour(case: Case, outcome: CallOutcome) -> str:
 
 
 def _tensors(result: Expected | CallOutcome) -> Iterator[Dense | None]:
-    """The norm and the gradients, one by one: all at once may not fit into memory."""
+    """Yield the norm and the gradients one by one: together they may not fit into memory."""
     yield result.norm
     yield from result.gradients or ()
 
 
 def _wrong_forms(expected: Expected, outcome: CallOutcome) -> str:
-    """What is wrong with the number, the dtypes or the shapes of the tensors of any stage; '' if nothing."""
+    """Return what is wrong with the number, the dtypes or the shapes of tensors; '' if nothing."""
     return (
         _wrong_form("the norm", expected.norm, outcome.norm)
         or _wrong_list("gradient", expected.gradients or (), outcome.gradients or ())
@@ -198,9 +198,9 @@ def _norm_is_close(expected: Expected, outcome: CallOutcome, norm_ulps: float) -
 
 
 def _follows(case: Case, expected: Expected, outcome: CallOutcome) -> bool:
-    """Whether every gradient is what a norm that is close enough makes of it.
+    """Return whether every gradient follows from a norm that is close enough.
 
-    It is exactly that where the norm was returned, but for a sparse gradient, whose rows the framework has summed.
+    From a returned norm it follows exactly, except for a sparse gradient, whose rows the framework has summed.
     """
     if outcome.gradients is None or expected.gradients is None:
         return True
@@ -215,14 +215,14 @@ def _follows(case: Case, expected: Expected, outcome: CallOutcome) -> bool:
 
 
 def _update_follows(outcome: CallOutcome) -> bool:
-    """Whether the parameters are what the framework's own clipped gradients make of them."""
+    """Return whether the parameters follow from the clipped gradients."""
     if outcome.update is None or outcome.gradients is None:
         return True
     return ulps([oracle.stepped(gradient) for gradient in outcome.gradients], outcome.update) == 0
 
 
 def _differs_by_flushing(case: Case, expected: Expected, outcome: CallOutcome) -> bool:
-    """Whether every tensor is right but for subnormal numbers taken for zero: in the result, or in what was given."""
+    """Return whether only flushed subnormal numbers differ, in the result or in the gradients."""
     given = [_flushed(densify(gradient)) for gradient in case.gradients]
     from_flushed = oracle.expect(dataclasses.replace(case, gradients=given))
     return all(
@@ -247,7 +247,7 @@ def _flushed(tensor: Dense | None) -> Dense | None:
 
 
 def _explained(given: Gradient, found: Dense | None, *candidates: Dense | None) -> bool:
-    """Whether every element is that of one of the candidates; a sparse gradient's rows the framework has summed."""
+    """Return whether every element is that of a candidate. The framework has summed the rows of a sparse gradient."""
     if found is None or given is None:
         return found is None
     if FORMATS[found.dtype].size == 8:
@@ -264,7 +264,7 @@ def _close_float64(found: float, right: float) -> bool:
 
 
 def relative_error(found: float, right: float) -> float:
-    """|found - right| / |right|; 0 if they are the same, infinities and NaN included."""
+    """Return |found - right| / |right|; 0 if they are equal, or both NaN."""
     if found == right or (math.isnan(found) and math.isnan(right)):
         return 0.0
     if right == 0 or not (math.isfinite(found) and math.isfinite(right)):

@@ -1,6 +1,6 @@
-"""Where a result first parts from what is right, and the numbers there: for people who look into a difference.
+"""Find the element of a result that is furthest from the exact one, at the first stage that differs.
 
-It is measured while the tensors are at hand, and only of results that differ, one tensor at a time.
+This happens while the tensors are in memory, for results that differ, one tensor at a time.
 """
 
 from __future__ import annotations
@@ -28,32 +28,32 @@ Tensors = Sequence[Dense | None]
 
 @dataclass(frozen=True)
 class Number:
-    """What one side has at a place."""
+    """The number of one side."""
 
     value: float
     ulps: float
-    """The distance from what is right, in units in the last place."""
+    """Distance from the exact number, in ULP."""
 
 
 @dataclass(frozen=True)
 class WorstElement:
-    """The place of a stage where a result is furthest from what is right."""
+    """The element of a stage that is furthest from the exact one."""
 
     stage: str
     """The first at which it differs."""
 
     gradient: int | None
-    """Whose number it is; None for the norm."""
+    """Index of the gradient. None for the norm."""
 
     name: str
     element: tuple[int, ...]
-    """Its index in the gradient; of a complex one with 0 or 1 for the part at the end."""
+    """Index in the gradient. A complex gradient has a last index of 0 or 1 for the part."""
 
     dtype: str
-    """Whose units in the last place count."""
+    """The dtype of the ULP."""
 
     exact: float
-    """The number that is right, rounded as the contract says."""
+    """The exact number, rounded as the contract specifies."""
 
     ours: Number | None
     native: Number | None
@@ -61,18 +61,18 @@ class WorstElement:
     """How many numbers differ at this stage."""
 
     compared: int
-    """Of how many."""
+    """How many numbers were compared at this stage."""
 
     @property
     def nearer(self) -> Side | None:
-        """The side that is nearer to what is right; None where both are as near, or there is one only."""
+        """The side that is nearer to the exact number. None if neither is, or there is only one."""
         if self.ours is None or self.native is None or self.ours.ulps == self.native.ulps:
             return None
         return "ours" if self.ours.ulps < self.native.ulps else "native"
 
     @property
     def place(self) -> str:
-        """In words."""
+        """The place in words."""
         if self.gradient is None:
             return "the norm"
         what = "the coefficient of " if self.stage == "coefficient" else ""
@@ -151,7 +151,7 @@ def _details(
 
 
 def _numbers(stage: str, case: Case, right: Expected, found: Expected | CallOutcome | None) -> Tensors | None:
-    """What a result has at a stage, in the form of what is right; None where it has nothing that can be compared."""
+    """Return the tensors of a result at a stage, in the exact result's form. None if there is nothing to compare."""
     exact, held = _held(stage, right), _held(stage, found)
     if exact is None or held is None or (stage == "coefficient" and case.call.by_value):
         return None
@@ -175,7 +175,7 @@ def _held(stage: str, result: Expected | CallOutcome | None) -> Tensors | None:
 
 
 def _like(exact: Dense | None, found: Dense | None) -> Dense | None:
-    """A tensor in another's dtype and shape: some natives give a norm in the gradients' own dtype."""
+    """Return a tensor in another's dtype and shape: some functions return the norm in the gradients' dtype."""
     if exact is None or found is None:
         return None
     if found.dtype != exact.dtype:
@@ -184,7 +184,7 @@ def _like(exact: Dense | None, found: Dense | None) -> Dense | None:
 
 
 def _places(exact: Tensors, found: Tensors) -> list[_Place]:
-    """Of each tensor that differs, the element that is furthest off."""
+    """Return, for each tensor that differs, the element that is furthest off."""
     pairs = enumerate(zip(exact, found, strict=False))
     places = (_place(index, a, b) for index, (a, b) in pairs if a is not None and b is not None)
     return [place for place in places if place]

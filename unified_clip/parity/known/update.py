@@ -1,4 +1,4 @@
-"""Take what the natives do now into a suite's list of known differences: for a person to read, and to commit."""
+"""Update a suite's list of known differences, for a person to read and commit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ UNSIZED = ("raises", "returns", "silent", "form")
 
 
 class Changes(NamedTuple):
-    """How many entries of the list were left as they are, taken out and added."""
+    """How many entries of the list were kept, dropped and added."""
 
     kept: int
     dropped: int
@@ -25,17 +25,17 @@ class Changes(NamedTuple):
 
 
 def write(path: Path, run: ParityRun) -> Changes:
-    """Drop from a list what is no longer true, and add what it lacks. Comments and the entries that are true stay.
+    """Drop stale entries from a list, and add missing ones. Comments and correct entries stay.
 
-    An entry that is no longer true and still covers something is that entry with another size, and its patterns.
+    A stale entry that still covers a difference stays with its new size and the patterns that match.
     """
     document = tomlkit.parse(path.read_text(encoding="utf-8")) if path.exists() else tomlkit.document()
     entries: AoT = document.setdefault("known", tomlkit.aot())
-    untrue = [shown.known for shown in run.known if not _is_true(shown, run)]
-    unlisted = _unlisted(run, untrue)
+    stale_entries = [shown.known for shown in run.known if not _is_correct(shown, run)]
+    unlisted = _unlisted(run, stale_entries)
     renewed, stale = 0, []
     for index, entry in enumerate(entries):
-        if known := next((known for known in untrue if _is(entry, known)), None):
+        if known := next((known for known in stale_entries if _is(entry, known)), None):
             covered = {place: found for place, found in unlisted.items() if known.covers(*place, found)}
             if covered:
                 _renew(entry, known, covered, run)
@@ -61,8 +61,8 @@ def _is(entry: Any, known: KnownDifference) -> bool:
     return same and entry.get("versions", "") == known.versions
 
 
-def _is_true(shown: KnownDifferenceStatus, run: ParityRun) -> bool:
-    """Whether an entry shows as it says, and every difference that it covers is as it says."""
+def _is_correct(shown: KnownDifferenceStatus, run: ParityRun) -> bool:
+    """Return whether an entry and every difference that it covers agree."""
     cells = ((row.case.name, row.frameworks.get(shown.known.framework)) for row in run.cases)
     wrong = ((name, cell.native) for name, cell in cells if cell and cell.native and cell.problem)
     return not shown.problem and not any(
@@ -77,9 +77,9 @@ Key = tuple[str, str, str]
 """Framework, function and kind."""
 
 
-def _unlisted(run: ParityRun, untrue: Sequence[KnownDifference]) -> dict[Place, NativeDeviation]:
-    """The differences that no true entry of the list covers."""
-    known = [shown.known for shown in run.known if shown.known not in untrue]
+def _unlisted(run: ParityRun, stale_entries: Sequence[KnownDifference]) -> dict[Place, NativeDeviation]:
+    """Return the differences that no correct entry of the list covers."""
+    known = [shown.known for shown in run.known if shown.known not in stale_entries]
     return {
         (framework, case): difference
         for framework, case, difference in _differences(run)
@@ -88,7 +88,7 @@ def _unlisted(run: ParityRun, untrue: Sequence[KnownDifference]) -> dict[Place, 
 
 
 def _by_function(differences: Mapping[Place, NativeDeviation]) -> dict[Key, dict[str, NativeDeviation]]:
-    """By case, for each function and kind."""
+    """Group the differences by function and kind."""
     found: dict[Key, dict[str, NativeDeviation]] = {}
     for (framework, case), difference in differences.items():
         found.setdefault((framework, difference.function, difference.kind), {})[case] = difference
@@ -103,7 +103,7 @@ def _differences(run: ParityRun) -> Iterator[tuple[str, str, NativeDeviation]]:
 
 
 def _renew(entry: Table, known: KnownDifference, covered: Mapping[Place, NativeDeviation], run: ParityRun) -> None:
-    """Have an entry say what is so now of what it covers, and of nothing else."""
+    """Update an entry to what it covers now, and to nothing else."""
     names = sorted(case for _, case in covered)
     gone = known.unmatched(names)
     patterns = [pattern for pattern in known.cases if pattern not in gone]
@@ -121,14 +121,14 @@ def _renew(entry: Table, known: KnownDifference, covered: Mapping[Place, NativeD
 
 
 def _size(found: Iterable[NativeDeviation], within: float) -> float:
-    """The greatest, in as many digits as the factor allows."""
+    """Return the largest size, in as many digits as the factor allows."""
     greatest = max(difference.size for difference in found)
     size = float(f"{greatest:.3g}")
     return size if size / within <= greatest <= size * within else greatest
 
 
 def _entry(key: Key, found: dict[str, NativeDeviation], old: list[Any]) -> Table:
-    """An entry for these differences, with the words of an old one for the same function and kind."""
+    """Return an entry for these differences, with title and reason of an old one for the same function and kind."""
     framework, function, kind = key
     same = [entry for entry in old if (entry["framework"], entry["function"], entry["kind"]) == key]
     words = {name: same[0][name] for name in ("title", "reason") if same and name in same[0]}
