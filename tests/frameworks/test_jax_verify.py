@@ -39,6 +39,7 @@ def step(weights, batches):
     ("clip", "ours"),
     [
         ("clip_by_global_norm(0.5)", "grads, _ = uc.clip_by_global_norm(grads, 0.5)"),
+        ("clip_by_global_norm(max_norm=0.5)", "grads, _ = uc.clip_by_global_norm(grads, 0.5)"),
         ("clip(0.25)", "uc.clip_grad_value_(grads, 0.25)"),
     ],
 )

@@ -12,7 +12,7 @@ from typing import Any
 from .._core import checks
 from .._core.containers import Leaf
 from .._core.gradients import Gradients, wants_clipping
-from ..recording.clip_event import namer
+from ..recording.clip_event import make_namer
 from .schema import Settings
 
 
@@ -21,7 +21,7 @@ class ParameterSelection:
 
     def __init__(self, settings: Settings, names: Any, unmatched: str = "") -> None:
         self._uses_names = settings.uses_names
-        self._name_of = namer(names)
+        self._name_of = make_namer(names)
         chosen = [*((group.include, group.exclude) for group in settings.groups), (settings.include, settings.exclude)]
         self._parts = [(_matcher(include), _matcher(exclude)) for include, exclude in chosen]
         self.patterns = [(tuple(include), tuple(exclude)) for include, exclude in chosen]

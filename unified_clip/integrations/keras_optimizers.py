@@ -16,7 +16,7 @@ from .._core.containers import Leaf
 from ..config.clipper import WINDOW
 from ..config.schema import Settings
 from ..errors import ClipWarning
-from ..recording.clip_event import namer
+from ..recording.clip_event import make_namer
 from . import steps
 from .steps import UNKNOWN, Kept, LastStep
 
@@ -118,7 +118,7 @@ class Attached:
         self._settings, self._optimizer = settings, optimizer
         self._began_at = self._ended_at = self.step
         self._skips = settings.nonfinite == "skip"
-        self._name_of = namer(names)
+        self._name_of = make_namer(names)
         self._ops = importlib.import_module(f"unified_clip._ops.{keras.backend.backend()}_ops").OPS
         self._clipper = steps.clipper(settings, self._ops)
         self._clipped: Sequence[Variable] = []
@@ -169,7 +169,7 @@ class Attached:
         for variable in self._own:
             self._optimizer._untrack_variable(variable)
         self._optimizer = None  # and what else holds it or its variables
-        self._originals, self._clipped, self._name_of = {}, [], namer(None)
+        self._originals, self._clipped, self._name_of = {}, [], make_namer(None)
 
     def __enter__(self) -> Self:
         return self

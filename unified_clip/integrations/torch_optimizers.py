@@ -15,7 +15,7 @@ from .._core.shards import HERE_OR_TOLD, Across
 from .._ops import torch_shards
 from ..config.clip_config import ClipConfig
 from ..config.clipper import Reporting
-from ..recording.clip_event import namer
+from ..recording.clip_event import make_namer
 from . import torch_scaling
 from .names import check_names
 
@@ -125,7 +125,7 @@ class Attached(Reporting):
     def _look_up_names(self, optimizer: torch.optim.Optimizer, instead: str) -> None:
         """What patterns go by; again after `add_param_group`."""
         parameters = _parameters(optimizer)
-        name_of = namer(_names_of(optimizer) if self._given is None else self._given)
+        name_of = make_namer(_names_of(optimizer) if self._given is None else self._given)
         for index, parameter in enumerate(parameters if self._config.uses_names else []):
             if name_of(Leaf(parameter, index, parameter=parameter)) is None:
                 raise ValueError(

@@ -1,4 +1,4 @@
-"""What is recorded of one clip: what is known when the rule tells of it, and what arrives later."""
+"""The record of one clip: fields that are known at once, and values that arrive later."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from .._core.watch import Clip
 Namer = Callable[[Leaf], str | None]
 
 
-def namer(names: Any) -> Namer:
-    """What a gradient is called: by what the user gave, else by its own name, if it has one."""
+def make_namer(names: Any) -> Namer:
+    """Return a function that names gradients: by the user's names, else by their own."""
     if names is None:
         return lambda leaf: leaf.name
     if isinstance(names, FunctionType):  # of an integration
@@ -38,17 +38,17 @@ def namer(names: Any) -> Namer:
 
 
 class ByParameter:
-    """Names of parameters: of what a call takes, or of the parameters of a list of gradients, in their order."""
+    """Names a call's parameters, or a list of gradients in the order of its parameters."""
 
     def __init__(self, names: Mapping[str, Any]) -> None:
-        self._names = names  # which holds the parameters, so that ids stay theirs
+        self._names = names  # keeps the parameters alive, so that their ids stay unique
         self._by_id = {id(parameter): name for name, parameter in names.items()}
 
     def __call__(self, leaf: Leaf) -> str | None:
         return self._by_id.get(id(leaf.parameter), leaf.name)
 
     def in_order(self, clip: Clip) -> Sequence[str]:
-        """The names by position, if the call has as many gradients, none with a name, and of the same shapes."""
+        """Return the names by position, if the call has as many unnamed gradients of the same shapes."""
         leaves, shape = clip.gradients.leaves, clip.gradients.ops.shape
         if len(leaves) != len(self._names) or any(self(leaf) is not None for leaf in leaves):
             return []
@@ -67,8 +67,8 @@ def _check_names(names: Sequence[Any]) -> None:
             raise ValueError(f"position {position} of names is {name!r}, which is there already; pass each name once")
 
 
-def called(clip: Clip, name_of: Namer, taken: set[str]) -> dict[str, int]:
-    """The names of a clip's gradients, and their places among the values; no name that the call has `taken` before."""
+def name_gradients(clip: Clip, name_of: Namer, taken: set[str]) -> dict[str, int]:
+    """Return the names of a clip's gradients and their indices among the values, and add the names to `taken`."""
     found: dict[str, int] = {}
     ordered = name_of.in_order(clip) if isinstance(name_of, ByParameter) else []
     for index in clip.group:
@@ -81,8 +81,8 @@ def called(clip: Clip, name_of: Namer, taken: set[str]) -> dict[str, int]:
     return found
 
 
-def copies(clip: Clip, names: Mapping[str, int]) -> dict[str, tuple[str, Any]]:
-    """The gradients as they are now. Complex ones as two real numbers along a last axis; sparse ones are left out."""
+def copy_gradients(clip: Clip, names: Mapping[str, int]) -> dict[str, tuple[str, Any]]:
+    """Copy the gradients. Complex ones get a last axis of two real numbers; sparse ones are left out."""
     ops, found = clip.gradients.ops, {}
     for name, index in names.items():
         value = clip.gradients.values[index]
@@ -95,27 +95,27 @@ def copies(clip: Clip, names: Mapping[str, int]) -> dict[str, tuple[str, Any]]:
     return found
 
 
-class Told:
-    """The fields of a line, but for what follows from `scalars`, whose values arrive later.
+class ClipEvent:
+    """The fields of a line. `resolve` adds those that follow from `scalars`, whose values arrive later.
 
-    After long gradients nothing of this is in a cache: what is recorded of every call takes few steps here.
+    After long gradients nothing of this is in a cache: every call must take few steps here.
     """
 
     def __init__(self, clip: Clip, names: Mapping[str, int] | None) -> None:
-        """`names`: of the gradients whose norms are wanted too."""
-        path, limit = clip.path, clip.threshold
+        """`names`: gradients whose own norms are recorded too."""
+        path, threshold = clip.path, clip.threshold
         self.path: Path | None = path
         self.scalars: list[Scalar] = []
-        self.later: Later | None = None
+        self.deferred: Later | None = None
         self._places: list[tuple[dict[str, Any], str]] = []
         self._measured = clip.measured and clip.n is not None
         self._greatest: dict[str, float] = {}
-        self._limit = math.inf
+        self._bound = math.inf
         self._counts: tuple[int, int] | None = None
         self.fields: dict[str, Any] = {
             "framework": path.framework,
             "rule": clip.rule,
-            "threshold": limit if type(limit) is float else None,
+            "threshold": threshold if type(threshold) is float else None,
             "norm_type": clip.p,
             "eps": clip.eps,
             "dtype": path.norm_dtype,
@@ -129,23 +129,23 @@ class Told:
         if clip.gradients.shards is not None:
             self.fields |= clip.gradients.shards.told()
         if self.in_graph and path.graph_teller() is None:
-            return  # nothing would be told
+            return  # the graph cannot report
         self._put(path, self.fields, "norm", clip.n)
         self._put(path, self.fields, "coef", clip.coef)
-        if type(limit) is not float:
-            self._threshold(path, limit)
+        if type(threshold) is not float:
+            self._put_threshold(path, threshold)
         if names is not None and clip.gradients.shards is not None:
-            self._take_shared(clip, names)
+            self._measure_shared(clip, names)
         elif names is not None:
             self._measure(clip, names)
         if self.scalars and not self.in_graph:
-            self.later = self.path.read_later(self.scalars)
+            self.deferred = self.path.read_later(self.scalars)
         if path.on_host and self._is_finite() is False:
             nan, inf = zip(*path.nonfinite_counts(), strict=True)
             self._counts = sum(nan), sum(inf)
 
-    def take(self, values: Sequence[Any]) -> dict[str, Any]:
-        """The fields, with the scalars' values. A graph gives others each time it is run."""
+    def resolve(self, values: Sequence[Any]) -> dict[str, Any]:
+        """Return the fields with the values of the scalars, which differ each time a graph runs."""
         for (fields, key), value in zip(self._places, values, strict=True):
             fields[key] = value
         fields = self.fields
@@ -155,23 +155,23 @@ class Told:
             fields["norm"], fields["coef"] = _flat(fields["norm"]), _flat(fields["coef"])
             fields["clipped"] = any(coef != 1 for coef in fields["coef"])
         elif self._greatest:
-            fields["clipped"] = self._greatest["norm"] > self._limit
+            fields["clipped"] = self._greatest["norm"] > self._bound
         fields["nan"], fields["inf"] = self._counts or ((0, 0) if self._is_finite() else (None, None))
         return fields
 
     def forget_graph(self) -> None:
-        """Let go of what belongs to a graph, which may end before the recording does."""
+        """Drop references to a graph, which may end before the recording."""
         self.scalars, self.path = [], None
 
-    def _threshold(self, path: Path, limit: Any) -> None:
-        """Of another kind than a float: bounds, or a tensor."""
-        if not isinstance(limit, tuple):
-            self._put(path, self.fields, "threshold", path.constant(limit))
-        elif all(isinstance(bound, int | float) for bound in limit):
-            self.fields["threshold"] = list(map(float, limit))
+    def _put_threshold(self, path: Path, threshold: Any) -> None:
+        """Set a threshold that is no float: bounds, or a tensor."""
+        if not isinstance(threshold, tuple):
+            self._put(path, self.fields, "threshold", path.constant(threshold))
+        elif all(isinstance(bound, int | float) for bound in threshold):
+            self.fields["threshold"] = list(map(float, threshold))
 
     def _measure(self, clip: Clip, names: Mapping[str, int]) -> None:
-        """The norm of each gradient and of its weight, of the order that the call has."""
+        """Measure the norm of each gradient and of its weight, of the call's order."""
         ops, p = clip.gradients.ops, clip.p or 2.0
         self.fields["parameters"] = {}
         for name, index in names.items():
@@ -185,12 +185,14 @@ class Told:
         low, high = self.fields["threshold"] if clip.rule == "value" and self.fields["threshold"] else (0.0, 1.0)
         dtypes = {ops.dtype(value) for value in clip.gradients.values}
         if low == -high and len(dtypes) == 1:
-            self._limit = nearest(high, dtypes.pop())
+            self._bound = nearest(high, dtypes.pop())
             self._put(clip.path, self._greatest, "norm", clip.path.norm(math.inf))
 
-    def _take_shared(self, clip: Clip, names: Mapping[str, int]) -> None:
-        """Norms over all processes, where these have agreed to measure them: with the clip's own. Which are known is
-        each process's own affair; those that are, all their processes measure."""
+    def _measure_shared(self, clip: Clip, names: Mapping[str, int]) -> None:
+        """Set norms over all ranks, if the ranks agreed to measure them with the clip.
+
+        Which gradients are known differs between ranks. A known gradient is measured by all of its ranks.
+        """
         if not clip.measured or clip.p is None or clip.p not in (1, 2):
             return
         norms = clip.gradients.shared_norms(clip.p, known_only=True) or {}
@@ -208,7 +210,7 @@ class Told:
             self._put(path, fields, key, path.norm(p))
 
     def _put(self, path: Path, fields: dict[str, Any], key: str, scalar: Scalar | None) -> None:
-        """Set a field, now or later."""
+        """Set a field, at once or when its value arrives."""
         if type(scalar) is float:
             fields[key] = scalar
         elif scalar is not None and path.on_host:
@@ -219,7 +221,7 @@ class Told:
             self.scalars.append(scalar)
 
     def _is_finite(self) -> bool | None:
-        """Whether every gradient shows to be finite in a norm; None where none was measured."""
+        """Return whether all measured norms are finite; None if none was measured."""
         norm, parameters = self.fields["norm"], self.fields.get("parameters")
         if self._measured and type(norm) is float and not parameters:
             return math.isfinite(norm)
@@ -233,8 +235,8 @@ def _flat(value: Any) -> list[Any]:
     return [item for each in value for item in _flat(each)] if isinstance(value, list) else [value]
 
 
-def merged(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The fields of a call's lines: one for what has a norm in common, and one for all with norms of their own."""
+def merge_groups(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Merge the groups of a call into lines: one for each total norm, and one for all per-tensor norms."""
     lines: list[dict[str, Any]] = []
     for fields in found:
         last = lines[-1] if lines else None

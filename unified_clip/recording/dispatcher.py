@@ -1,4 +1,4 @@
-"""Which call is running in a thread, and who records it."""
+"""Pass each clip call to the recorders that are active."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ NOT_CLIPS = ("get_total_norm", "global_norm", "set_gradient_clip")
 
 
 class Entry(Protocol):
-    """A running call, in one recording."""
+    """A running call in one recording."""
 
     def see(self, clip: Clip) -> None:
-        """What the call is about to clip: not at all, once, or one group after another."""
+        """Receive a clip of the call. A call may have none, one, or one for each group."""
 
     def end(self, seconds: float, error: BaseException | None) -> None:
-        """It took so long, without what recording it did, and raised this."""
+        """Receive the duration of the call, without recording, and its exception."""
 
 
 class Recorder(Protocol):
-    """What is told of every call."""
+    """Receives every clip call."""
 
     norms: bool
-    """Whether the norm of each gradient is wanted."""
+    """Whether it records the norm of each gradient."""
 
     @property
     def in_detail(self) -> bool: ...
@@ -38,12 +38,12 @@ class Recorder(Protocol):
 
     def miss(self, framework: str) -> None: ...
 
-    def let_go(self) -> None:
-        """In a process that was forked: the file, and what was to be written, are its parent's."""
+    def after_fork(self) -> None:
+        """Reset in a forked process: the file and pending lines belong to its parent."""
 
 
 class Call:
-    """A call that is running."""
+    """A running call."""
 
     def __init__(self, name: str, recorders: Sequence[Recorder]) -> None:
         self.entries = [recorder.begin(name) for recorder in recorders]
@@ -52,7 +52,7 @@ class Call:
 
 
 class Dispatcher:
-    """The `watch.Watcher` of the process: tells every recorder."""
+    """The `watch.Watcher` of the process, which passes clips to every recorder."""
 
     def __init__(self) -> None:
         self._recorders: tuple[Recorder, ...] = ()
@@ -73,11 +73,11 @@ class Dispatcher:
             self.norms = any(recorder.norms for recorder in self._recorders)
             watch.watcher = self if self._recorders else None
 
-    def let_go(self) -> None:
-        """In a process that was forked. A lock that another thread of its parent held would stay locked here."""
+    def after_fork(self) -> None:
+        """Reset in a forked process. A lock that another thread of the parent held would stay locked."""
         self._changing = threading.Lock()
         for recorder in self._recorders:
-            recorder.let_go()
+            recorder.after_fork()
         self._change(lambda _: ())
 
     def run(self, body: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
@@ -121,7 +121,7 @@ class Dispatcher:
 
 
 def _name(body: Callable[..., Any], args: Sequence[Any]) -> str:
-    """The public name that was called."""
+    """Return the public name of a call."""
     kind = getattr(args[0], "recorded_as", None) if args else None
     if kind is None:
         return body.__name__
@@ -131,4 +131,4 @@ def _name(body: Callable[..., Any], args: Sequence[Any]) -> str:
 DISPATCHER = Dispatcher()
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=DISPATCHER.let_go)
+    os.register_at_fork(after_in_child=DISPATCHER.after_fork)

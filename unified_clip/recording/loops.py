@@ -11,7 +11,7 @@ from .runs import Line, Recording
 
 
 def fold(a: Recording, b: Recording) -> tuple[Recording, Recording]:
-    """Return both runs, with the loops of either folded where the other has one call for all gradients of a step.
+    """Fold the loops of each run where the other run has one call for all gradients of a step.
 
     A run that counted every call as a step takes the steps of the other, if its calls are exactly as many as the
     gradients there.
@@ -51,41 +51,41 @@ def _fold_step(ours: list[Line], theirs: list[Line]) -> tuple[list[Line], list[L
         for lines, others in (rest, rest[::-1]):
             if _gradients(lines[0]) > 1 and _is_single(others[0]):
                 most = _gradients(lines[0]) if len(lines) > 1 else len(others)
-                count = _alike(others[:most])
-                others[:count] = [_as_one(others[:count])]
+                count = _count_alike(others[:most])
+                others[:count] = [_merge(others[:count])]
         for lines, taken in zip(rest, folded, strict=True):
             taken.append(lines.pop(0))
     return folded[0] + rest[0], folded[1] + rest[1]
 
 
 def _gradients(line: Line) -> int:
-    """How many gradients a call clips, each by itself; 0 where that is another rule or not known."""
+    """Return how many gradients a call clips per tensor; 0 for another rule, or if that is unknown."""
     if line.rule == "value":
         return len(line.parameters)
     return len(line.norms()) if line.rule == "each" else 0
 
 
 def _is_single(line: Line) -> bool:
-    """Whether a call is known to clip one gradient."""
+    """Return whether a call clips one gradient, as far as is known."""
     return _gradients(line) == 1 or (line.rule == "global" and len(line.parameters) == 1)
 
 
-def _alike(lines: Sequence[Line]) -> int:
-    """How many of these calls, from the first on, clip different gradients one by one in the same way."""
+def _count_alike(lines: Sequence[Line]) -> int:
+    """Return how many calls, from the first, clip different single gradients in the same way."""
     names: set[str] = set()
     for count, line in enumerate(lines):
         named = {name for name in line.parameters if not name.isdecimal()}
-        if not _is_single(line) or not same(_manner(line), _manner(lines[0])) or named & names:
+        if not _is_single(line) or not same(_settings(line), _settings(lines[0])) or named & names:
             return count
         names |= named
     return len(lines)
 
 
-def _manner(line: Line) -> tuple[object, ...]:
+def _settings(line: Line) -> tuple[object, ...]:
     return line.call, line.rule, line.threshold, line.norm_type, line.eps, line.dtype, line.watched
 
 
-def _as_one(lines: Sequence[Line]) -> Line:
+def _merge(lines: Sequence[Line]) -> Line:
     if len(lines) == 1:
         return lines[0]
     parameters = {

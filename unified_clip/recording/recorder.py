@@ -15,7 +15,7 @@ from typing import Any, Self
 from .. import _safetensors
 from .._core import checks
 from .._core.watch import Clip
-from .clip_event import ByParameter, Told, called, copies, merged, namer
+from .clip_event import ByParameter, ClipEvent, copy_gradients, make_namer, merge_groups, name_gradients
 from .dispatcher import DISPATCHER
 from .event_file import Lines
 
@@ -26,34 +26,34 @@ NO_CALLS = (
     "No unified_clip calls were recorded. Framework functions are not recorded: replace them with unified_clip's, "
     "or use `unified-clip verify`."
 )
-"""What a recording without calls means, and what to do."""
+"""The message about a recording without calls."""
 
 
 def record(
     path: str | os.PathLike[str], *, norms: bool = False, gradients_every: int | None = None, names: Any = None
 ) -> Recording:
-    """Record every clip call of this process, on any framework: a context manager.
+    """Record every clip call of this process, on any framework, inside a `with` block.
 
-    The file is JSON lines, one for each call; `docs/recording.md` says what they hold. A line is written whole when the
-    call has returned (on a GPU, after a later call, when the norm is there without waiting), so that after a crash
-    every line but the last is readable. The gradients and the results are the same with a recording as without.
+    The file has a line of JSON for each call; `docs/recording.md` lists its fields. A line is written at once when the
+    call returns. On a GPU it is written after a later call, when the norm has arrived. After a crash every line but the
+    last is readable. Recording changes no gradient and no result.
 
     Args:
         path: The file, which must not exist.
-        norms: Record the norm of each gradient by its parameter's name, and of its weight where that is known. It reads
-            all gradients once more.
-        gradients_every: Store the gradients before clipping every so many steps, as safetensors files beside `path`.
-        names: What to call the parameters: a list of names by position, a dict of name to parameter, or a model that
-            has `named_parameters()`. A list of gradients, one for each parameter in order, takes their names. None: the
-            keys of dicts and the names in pairs, Paddle's and TensorFlow's names of parameters, else positions.
+        norms: Record the norm of each gradient by its parameter's name, and of its weight if the call has it. All
+            gradients are read once more.
+        gradients_every: Store the gradients before clipping every N steps, as safetensors files beside `path`.
+        names: Names of the parameters: a list by position, a dict of name to parameter, or a model with
+            `named_parameters()`. A list of gradients, one for each parameter in order, takes their names. None: the
+            keys of dicts, the names in pairs, Paddle's and TensorFlow's parameter names, else positions.
 
     Returns:
-        The recording, to be entered by `with`; its `step` counts calls, or is set by `step =` or `next_step()`.
+        The recording, a context manager. Its `step` counts calls, unless you set it or call `next_step()`.
 
     Raises:
         TypeError: An argument has the wrong type.
-        ValueError: gradients_every is below 1, or a name is there twice.
-        FileExistsError: There is such a file; when entered.
+        ValueError: gradients_every is below 1, or a name is repeated.
+        FileExistsError: The file exists, on entering the `with` block.
 
     Source: none, it is our own.
 
@@ -72,32 +72,32 @@ def record(
 
 
 class Recording:
-    """A run that is recorded; `record` makes it."""
+    """The recording of a run, made by `record`."""
 
     def __init__(self, path: Path, norms: bool, gradients_every: int | None, names: Any) -> None:
         if gradients_every is not None:
             _check_count(gradients_every, "gradients_every")
         self.path, self.norms, self.gradients_every = path, bool(norms), gradients_every
         self.in_detail = self.norms or gradients_every is not None
-        self._name_of = namer(names)
+        self._namer = make_namer(names)
         self._make_locks()
         self._lines: Lines | None = None
         self._step, self._by_calls = 0, True
         self._is_empty = True
-        self._pending: deque[tuple[dict[str, Any], Sequence[Told], dict[str, Any]]] = deque()
+        self._pending: deque[tuple[dict[str, Any], Sequence[ClipEvent], dict[str, Any]]] = deque()
         self._stored: dict[int, int] = {}
         self._waits: set[Callable[[], object]] = set()
         self._warned: set[str] = set()
 
     def _make_locks(self) -> None:
-        self._lock = threading.RLock()  # of the file and the step; graphs that tell something take it
-        self._flushing = threading.RLock()  # taken first; whoever has it may wait for a device
+        self._lock = threading.RLock()  # of the file and the step; graphs that report a call take it
+        self._flushing = threading.RLock()  # taken first; its owner may wait for a device
 
     # -- steps
 
     @property
     def step(self) -> int:
-        """The step of the last call, or the one that was set; 0 before."""
+        """The step of the last call, or the one that you set; 0 before the first."""
         return self._step
 
     @step.setter
@@ -114,11 +114,11 @@ class Recording:
         self._step, self._by_calls = step, False
 
     def next_step(self) -> None:
-        """Begin a step: all calls from here on belong to it. Without this, each call is a step."""
+        """Begin a step, to which all calls from here on belong. Otherwise each call is a step."""
         self.step = self._step + 1
 
     def _take_step(self) -> int:
-        """The step that a call belongs to."""
+        """Return the step of a new call."""
         with self._lock:
             self._step = max(self._step + self._by_calls, 1)
             return self._step
@@ -151,8 +151,8 @@ class Recording:
                 "either: begin to record before the first step."
             )
 
-    def let_go(self) -> None:
-        """In a process that was forked: the file, and what was to be written, are its parent's."""
+    def after_fork(self) -> None:
+        """Reset in a forked process: the file and pending lines belong to its parent."""
         self._make_locks()
         self._pending.clear()
         self._waits.clear()
@@ -171,7 +171,7 @@ class Recording:
         return _Entry(self, call)
 
     def add(self, fields: dict[str, Any], before: dict[str, Any], after: dict[str, Any]) -> None:
-        """A line for a call that is not ours, which was watched, and its gradients by name, as dtypes and arrays."""
+        """Write a line for a watched call, and store its gradients by name, as dtypes and arrays."""
         step = self._take_step()
         fields |= {"gradients": self._store(step, before), "after": self._store(step, after)}
         with self._flushing:
@@ -179,39 +179,43 @@ class Recording:
             self._write([{"step": step, **fields}])
 
     def miss(self, framework: str) -> None:
-        """Say once that something is not recorded."""
-        self._is_empty = False  # but for a gap that has been told of
+        """Warn once that a call is not recorded."""
+        self._is_empty = False  # this warning replaces that of an empty recording
         self._warn(
-            f"a clip call inside a graph of {framework} is not recorded, since that graph cannot tell what it does; "
+            f"a clip call inside a graph of {framework} is not recorded, since that graph cannot report values; "
             "call it outside the graph to record it"
         )
 
-    def _end(self, head: dict[str, Any], told: Sequence[Told], tail: dict[str, Any], is_late: bool) -> None:
-        """Write a call's line, or have it written when its numbers are there."""
+    def _end(self, head: dict[str, Any], events: Sequence[ClipEvent], tail: dict[str, Any], is_deferred: bool) -> None:
+        """Write a call's line, at once or when its numbers have arrived."""
         with self._flushing:
             if self._pending:
                 self._flush()
-            if self._pending or is_late:
-                self._pending.append((head, told, tail))
-            elif len(told) == 1:
-                self._write([{**head, **told[0].take([]), **tail}])
+            if self._pending or is_deferred:
+                self._pending.append((head, events, tail))
+            elif len(events) == 1:
+                self._write([{**head, **events[0].resolve([]), **tail}])
             else:
-                self._write_all(head, [each.take([]) for each in told], tail)
+                self._write_all(head, [each.resolve([]) for each in events], tail)
 
     def _flush(self, wait: bool = False) -> None:
-        """Write what is pending, up to the first line whose numbers are not there."""
-        while self._pending and (wait or all(told.later.ready() for told in self._pending[0][1] if told.later)):
-            head, told, tail = self._pending.popleft()
-            self._write_all(head, [each.take(each.later.values() if each.later else []) for each in told], tail)
+        """Write pending lines, up to the first one whose numbers have not arrived."""
+        while self._pending and (
+            wait or all(event.deferred.ready() for event in self._pending[0][1] if event.deferred)
+        ):
+            head, events, tail = self._pending.popleft()
+            self._write_all(
+                head, [each.resolve(each.deferred.values() if each.deferred else []) for each in events], tail
+            )
 
-    def _have_graph_tell(self, call: str, told: Sequence[Told]) -> None:
-        """Lines to be written whenever the graph runs."""
-        tellers = [each.path.graph_teller() for each in told if each.path is not None]
+    def _report_from_graph(self, call: str, events: Sequence[ClipEvent]) -> None:
+        """Write a call's lines whenever its graph runs."""
+        tellers = [each.path.graph_teller() for each in events if each.path is not None]
         teller = tellers[0]
         if teller is None or None in tellers:
-            self.miss(told[0].fields["framework"])
+            self.miss(events[0].fields["framework"])
             return
-        lengths = [len(each.scalars) for each in told]
+        lengths = [len(each.scalars) for each in events]
 
         def receive(values: Sequence[Any]) -> None:
             rest = iter(values)
@@ -219,23 +223,23 @@ class Recording:
                 if self._lines is None:
                     return
                 parts = [list(itertools.islice(rest, length)) for length in lengths]
-                found = [each.take(part) for each, part in zip(told, parts, strict=True)]
+                found = [each.resolve(part) for each, part in zip(events, parts, strict=True)]
                 self._write_all({"step": self._take_step(), "call": call}, found, {"seconds": None})
 
-        self._waits.add(teller([scalar for each in told for scalar in each.scalars], receive))
-        for each in told:
+        self._waits.add(teller([scalar for each in events for scalar in each.scalars], receive))
+        for each in events:
             each.forget_graph()
 
     def _wait_for_graphs(self) -> None:
-        """Not under a lock: what they tell takes one."""
+        """Wait for the reports of graphs. Hold no lock: the reports take one."""
         for wait in tuple(self._waits):
             wait()
 
-    # -- what is written
+    # -- writing
 
     def _write_all(self, head: dict[str, Any], found: Sequence[dict[str, Any]], tail: dict[str, Any]) -> None:
-        """The lines of a call that may have clipped several groups, or none."""
-        self._write([{**head, **fields, **tail} for fields in merged(found) or [{}]])
+        """Write the lines of a call, which may have clipped several groups or none."""
+        self._write([{**head, **fields, **tail} for fields in merge_groups(found) or [{}]])
 
     def _write(self, lines: Sequence[dict[str, Any]]) -> None:
         with self._lock:
@@ -250,7 +254,7 @@ class Recording:
                 self._warn(f"{self.path} cannot be written any more, and the recording has ended: {error}")
 
     def _store(self, step: int, gradients: dict[str, Any]) -> str | None:
-        """Write gradients into a file of their own; its name, if they could be written."""
+        """Write gradients to a new file. Return its name, or None if they could not be written."""
         with self._lock:
             number = self._stored[step] = self._stored.get(step, 0) + 1
         mark = "" if number == 1 else f".{number}"
@@ -269,13 +273,13 @@ class Recording:
 
 
 class _Entry:
-    """A running call, in a recording."""
+    """A running call in a recording."""
 
     def __init__(self, recording: Recording, call: str) -> None:
         self._recording, self._call = recording, call
         self._step: int | None = None
-        self._told: list[Told] = []
-        self._is_late = False
+        self._events: list[ClipEvent] = []
+        self._is_deferred = False
         self._names: set[str] = set()
         self._gradients: dict[str, Any] = {}
 
@@ -287,34 +291,34 @@ class _Entry:
 
     def see(self, clip: Clip) -> None:
         recording = self._recording
-        names = called(clip, recording._name_of, self._names) if recording.in_detail else {}
-        if isinstance(recording._name_of, ByParameter) and any(map(str.isdecimal, names)):
+        names = name_gradients(clip, recording._namer, self._names) if recording.in_detail else {}
+        if isinstance(recording._namer, ByParameter) and any(map(str.isdecimal, names)):
             recording._warn(
                 f"{self._call} got gradients that names= does not name: neither its parameters, nor one gradient for "
                 "each of them in order. Pass a dict of name to gradient, or (name, gradient) pairs."
             )
-        told = Told(clip, names if recording.norms else None)
-        self._told.append(told)
-        self._is_late = self._is_late or told.later is not None
+        event = ClipEvent(clip, names if recording.norms else None)
+        self._events.append(event)
+        self._is_deferred = self._is_deferred or event.deferred is not None
         if recording.gradients_every is None:
             return
-        if told.in_graph:
-            recording._warn("gradients inside a graph are not stored; clip outside it where gradients_every is wanted")
+        if event.in_graph:
+            recording._warn("gradients inside a graph are not stored; clip outside the graph to store them")
         elif self.step % recording.gradients_every == 0:
-            self._gradients.update(copies(clip, names))
+            self._gradients.update(copy_gradients(clip, names))
 
     def end(self, seconds: float, error: BaseException | None) -> None:
-        recording, told = self._recording, self._told
+        recording, events = self._recording, self._events
         tail: dict[str, Any] = {"seconds": seconds}
         if error is not None:
-            told, self._is_late, tail["error"] = [], False, f"{type(error).__name__}: {error}"
-        elif any(each.in_graph for each in told):
-            recording._have_graph_tell(self._call, told)
+            events, self._is_deferred, tail["error"] = [], False, f"{type(error).__name__}: {error}"
+        elif any(each.in_graph for each in events):
+            recording._report_from_graph(self._call, events)
             return
         if self._gradients:
             tail["gradients"] = recording._store(self.step, self._gradients)
         step = self._step or recording._take_step()
-        recording._end({"step": step, "call": self._call}, told, tail, self._is_late)
+        recording._end({"step": step, "call": self._call}, events, tail, self._is_deferred)
 
 
 def _check_count(value: Any, what: str) -> None:

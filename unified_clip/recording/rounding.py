@@ -1,4 +1,4 @@
-"""How far two recorded numbers are from each other, and whether rounding alone explains it."""
+"""The distance of two recorded numbers, and how much of it rounding explains."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from typing import NamedTuple
 import numpy as np
 
 ROUNDING = 64
-"""Units in the last place by which the same computation may come out on two frameworks."""
+"""ULP by which frameworks may differ in the same computation."""
 
 GROWTH = 16
-"""By what factor a difference may exceed all earlier ones and still come from the same rounding."""
+"""Factor by which a difference may exceed all earlier ones and still be rounding."""
 
 GREATEST = float(np.finfo(np.float32).max)
 
 
 class Distance(NamedTuple):
-    """How far two numbers are from each other."""
+    """The distance of two numbers."""
 
     ulps: float
-    """In units in the last place of float32, or of float64 where either needs it; inf where only one is finite."""
+    """In ULP of float32, or of float64 if either number needs it; inf if only one is finite."""
 
     relative: float
-    """To the greater."""
+    """Relative to the greater number."""
 
 
 def distance(a: float, b: float) -> Distance:
-    """NaN is no distance from NaN."""
+    """Return the distance of two numbers, 0 for two NaN."""
     if a == b or (math.isnan(a) and math.isnan(b)):
         return Distance(0.0, 0.0)
     if not (math.isfinite(a) and math.isfinite(b)):
@@ -47,10 +47,10 @@ def same(left: object, right: object) -> bool:
 
 
 def ulps_at(scale: float, a: float, b: float) -> float:
-    """Return the difference of two numbers in units in the last place of `scale`, the size of what was rounded.
+    """Return the difference of two numbers in ULP of `scale`, the size at which they were rounded.
 
-    A sum is rounded at the size of its terms. Where these cancel, the difference is large beside what is left of them
-    and small beside the terms.
+    A sum is rounded at the size of its terms. If these cancel, the difference is large relative to the sum, and small
+    relative to the terms.
     """
     if a == b or not all(map(math.isfinite, (a, b, scale))) or scale == 0:
         return distance(a, b).ulps
@@ -59,7 +59,7 @@ def ulps_at(scale: float, a: float, b: float) -> float:
 
 
 def single(value: float) -> float:
-    """As float32, if that holds it."""
+    """Return the nearest float32, or the number itself beyond the range of float32."""
     return float(np.float32(value)) if abs(value) <= GREATEST else value
 
 
@@ -68,6 +68,6 @@ def needs_float64(*values: float) -> bool:
 
 
 def _place(value: float, wide: bool) -> int:
-    """The number's place among all of its format, 0 at 0."""
+    """Return the index of a number among all numbers of its format, 0 for 0."""
     bits = int(np.float64(abs(value)).view(np.int64)) if wide else int(np.float32(abs(value)).view(np.int32))
     return bits if value >= 0 else -bits

@@ -1,4 +1,4 @@
-"""Runs that `unified_clip.record` wrote: reading one."""
+"""Read recordings of `unified_clip.record`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from .recorder import NO_CALLS, SCHEMA
 
 
 class RunError(Exception):
-    """A file is no recording, or does not fit: which, where, and why."""
+    """A file is no valid recording, or two recordings cannot be compared."""
 
 
 def _number(value: Any) -> Any:
-    """Numbers that JSON does not have are strings."""
+    """Parse numbers that JSON lacks, which are strings."""
     return float(value) if value in ("nan", "inf", "-inf") else value
 
 
@@ -29,36 +29,36 @@ class Table(BaseModel):
 
 
 class Parameter(Table):
-    """A gradient, as it was before clipping, and its weight at that time."""
+    """A gradient before clipping, and its weight at that time."""
 
     shape: tuple[Annotated[int, Field(ge=0, lt=2**63)] | None, ...] = ()
     norm: Number
-    """Of the order that the call has, 2 for value clipping."""
+    """Of the call's order; the 2-norm for value clipping."""
 
     weight: Number | None = None
-    """The norm of the parameter itself; None where it is not known."""
+    """The norm of the parameter itself; None if it is unknown."""
 
 
 NORMS_OF: dict[str | None, type] = {"global": float, "each": list, "slices": list}
-"""What the norm and the coefficient of a rule are."""
+"""The type of norm and coefficient, by rule."""
 
 
 class Line(Table):
-    """A clip call, or one of several groups that a call clips by norms of their own."""
+    """A clip call, or one of the groups that a call clips separately."""
 
     step: Annotated[int, Field(ge=1, lt=2**63)]
     call: str
-    """The public name that was called."""
+    """The public name of the call."""
 
     framework: str | None = None
     rule: str | None = None
     """"global", "each", "slices" or "value": one norm over all gradients, one for each, one for each slice, none."""
 
     threshold: Number | tuple[Number, Number] | None = None
-    """Of the norm, or the two bounds of a value; None where it is not one number."""
+    """Of the norm, or the two bounds of a value; None if it is not a single number."""
 
     norm_type: Number | None = None
-    """Of the norm; None where there is none."""
+    """Of the norm; None if there is none."""
 
     eps: Number | None = None
     dtype: str = "float32"
@@ -68,31 +68,31 @@ class Line(Table):
     """Before clipping: a number for the rule "global", else a list in the order of the gradients."""
 
     coef: Number | list[Number] | None = None
-    """What gradients were multiplied by, in float64."""
+    """The coefficient of the gradients, in float64."""
 
     clipped: bool | None = None
     nan: int | None = None
     inf: int | None = None
-    """How many elements of all gradients were NaN, and infinite; None where that is not known."""
+    """How many elements were NaN, and infinite; None if that is unknown."""
 
     seconds: Number | None = None
-    """What the call took on the host, recording apart; None inside a graph."""
+    """Duration of the call on the host, without recording; None inside a graph."""
 
     parameters: dict[str, Parameter] = {}
-    """By name; empty where norms were not recorded."""
+    """By name; empty if no norms were recorded."""
 
     gradients: str | None = None
     """The file with the gradients before clipping, beside the recording."""
 
     ranks: int | None = None
     rank: int | None = None
-    """How many processes held the gradients together, and which of them recorded; None where one had all."""
+    """World size and rank, if several ranks own the gradients; else None."""
 
     layout: dict[str, int] = {}
-    """How many gradients were held in which way."""
+    """How many gradients have which layout."""
 
     watched: bool = False
-    """Whether it is a framework's own function: then the coefficient is what its results show, with its rounding."""
+    """Whether it is a framework's own function. Its coefficient is computed from its results, with their rounding."""
 
     error: str | None = None
     """The exception that the call raised; then the other fields are None."""
@@ -110,7 +110,7 @@ class Line(Table):
 
     @property
     def order(self) -> float:
-        """Of the norms of parameters."""
+        """The order of the parameters' norms."""
         return 2.0 if self.norm_type is None else self.norm_type
 
     def norms(self) -> list[float]:
@@ -128,26 +128,26 @@ class Header(Table):
 
 
 class Recording(Table):
-    """A run: `header` says when it was recorded and by which version, `lines` what was clipped, in order."""
+    """A recorded run: `header` has time and version, `lines` the clip calls in order."""
 
     path: Path
     header: Header
     lines: list[Line]
     torn: bool
-    """Whether a last line was left out because the run ended while it was written."""
+    """Whether an incomplete last line was left out: the run ended while it was written."""
 
     name: str
-    """What sentences call it."""
+    """Its name in sentences."""
 
     recorded: int
-    """How many lines the file has; `lines` are fewer where loops were folded."""
+    """How many lines the file has. `lines` has fewer after folding loops."""
 
 
 def read(path: str | Path, name: str | None = None) -> Recording:
-    """Read a run. `name`: what sentences call it; that of the file.
+    """Read a run. `name` is its name in sentences; None: that of the file.
 
     Raises:
-        RunError: The file cannot be read, is no recording, or is one of another version of the format; which line.
+        RunError: The file cannot be read, is no recording, or has another version of the format.
     """
     path = Path(path)
     try:
@@ -201,7 +201,7 @@ def _listed(value: float | list[float] | None) -> list[float]:
 
 
 def root_of_squares(norms: list[float]) -> float:
-    """The 2-norm over gradients with these norms."""
+    """Return the 2-norm over gradients with these norms."""
     return math.hypot(*norms)
 
 
@@ -212,7 +212,7 @@ def root_of_powers(norms: list[float], order: float) -> float:
         return math.hypot(*norms)
     if math.isinf(order) or not 0 < greatest < math.inf:
         return greatest
-    if not order > 0:  # a framework's own function may take other orders
+    if not order > 0:  # a framework's own function may accept other orders
         return math.nan
     try:
         return float(greatest * sum((norm / greatest) ** order for norm in norms) ** (1 / order))

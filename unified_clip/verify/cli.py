@@ -12,7 +12,7 @@ from .._display import complain
 from .._scratch import Scratch
 
 if TYPE_CHECKING:
-    from .compare import Verified
+    from .compare import Verification
 
 REFUSED, CRASHED, INTERRUPTED = 2, 3, 130
 """Exit statuses for invalid input, for a crashed or hung process, and for Ctrl-C."""
@@ -78,7 +78,7 @@ def run(options: argparse.Namespace) -> int:
     return 0 if result.is_same else 1
 
 
-def _verify(options: argparse.Namespace, stack: ExitStack) -> Verified:
+def _verify(options: argparse.Namespace, stack: ExitStack) -> Verification:
     from ..recording.pairing import read_names
     from ..tensors.files.entries import from_array
     from . import run
@@ -97,7 +97,9 @@ def _verify(options: argparse.Namespace, stack: ExitStack) -> Verified:
         raise VerifyError(f"--max-ulp is {max_ulp}; it must be 0 or more")
     if not timeout > 0:
         raise VerifyError(f"--timeout is {timeout}; it must be more than 0")
-    scripts = [run.script(side, getattr(options, side), getattr(options, f"python_{side}")) for side in ("old", "new")]
+    scripts = [
+        run.parse_script(side, getattr(options, side), getattr(options, f"python_{side}")) for side in ("old", "new")
+    ]
     names = read_names(options.map) if options.map else None
     scratch = stack.enter_context(Scratch("verify")).path
     (scratch / "weights").mkdir()

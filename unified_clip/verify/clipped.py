@@ -1,4 +1,4 @@
-"""What a clip call has made of the gradients that a recording has stored."""
+"""Reconstruct the clipped gradients of recorded calls."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ..tensors.files import safetensors
 from ..tensors.types import Dense, encode
 
 Line = dict[str, Any]
-"""As a recording has it, with its gradients by name under `parameters`."""
+"""A line of a recording. `parameters` has its gradients by name."""
 
 
-def clipped(line: Line, directory: Path) -> dict[str, Dense]:
-    """The gradients after a call, by their names in the recording; none where they were not stored."""
+def clipped_gradients(line: Line, directory: Path) -> dict[str, Dense]:
+    """Return the gradients after a call, by their names in the recording; none if they were not stored."""
     if "after" in line:
         return safetensors.load(directory / line["after"])
     if not line.get("gradients"):
@@ -24,19 +24,19 @@ def clipped(line: Line, directory: Path) -> dict[str, Dense]:
     stored = safetensors.load(directory / line["gradients"])
     if line["rule"] == "value" and line["threshold"]:
         return {name: _bounded(each, *line["threshold"]) for name, each in stored.items()}
-    coefs = zip(line["parameters"], each_coefficient(line), strict=False)
+    coefs = zip(line["parameters"], coefficients(line), strict=False)
     return {name: _product(stored[name], coef) for name, coef in coefs if name in stored}
 
 
-def each_coefficient(line: Line) -> list[float]:
-    """One for each gradient of a line, where they have one."""
+def coefficients(line: Line) -> list[float]:
+    """Return the coefficient of each gradient of a line; none if the gradients have none."""
     count = len(line["parameters"])
     coefs = line["coef"] if isinstance(line["coef"], list) else [line["coef"]] * count
     return coefs if len(coefs) == count and line["rule"] in ("global", "each") else []
 
 
 def _product(tensor: Dense, coef: float) -> Dense:
-    """As ours compute it: in float32, but for float64."""
+    """Multiply as unified_clip does: in float32, except for float64."""
     if tensor.dtype == "float64":
         return encode(tensor.values() * coef, tensor.dtype)
     product = (tensor.values() * float(np.float32(coef))).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Two training steps beside each other: what they clipped, by `parity.parting`, and what came of it."""
+"""Compare two training steps: their clip calls, clipped gradients and updates, and why they differ."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ from ..recording.pairing import CallPair, Names
 from ..recording.rounding import GROWTH, ROUNDING, Distance, distance
 from ..recording.runs import Line
 from ..tensors.arithmetic import FORMATS
-from .completeness import refuse_what_changes, refuse_what_is_alone
+from .completeness import reject_changing_outputs, reject_unpaired
 from .match_names import Parameters
-from .normalize import Settled, settle
-from .run import Ran, Script, VerifyError
-from .step_tensors import ALIKE, Beside, Far, coarsest, furthest
+from .normalize import NormalizedRecording, normalize
+from .run import Script, ScriptRun, VerifyError
+from .step_tensors import ALIKE, MaxDistance, StepPairing, coarsest_ulp, max_distance
 
 Stage = Literal["norm", "coefficient", "tensors", "update"]
 
 STAGES: tuple[Stage, ...] = ("norm", "coefficient", "tensors", "update")
-"""In the order in which one follows from another."""
+"""Each follows from those before it."""
 
 
 @dataclass(frozen=True)
-class Row:
-    """A step of both."""
+class StepComparison:
+    """One step of both training steps."""
 
     step: int
     old: Sequence[Line]
     new: Sequence[Line]
     norm: Distance | None
-    """None where there are no two to compare, as of a clip by value; so too below."""
+    """None if there are no two norms to compare, as for a clip by value; likewise below."""
 
     coefficient: Distance | None
-    tensors: Far | None
+    tensors: MaxDistance | None
     """The gradients after clipping."""
 
-    update: Far | None
-    """What the step has added to the parameters."""
+    update: MaxDistance | None
+    """The change of the parameters."""
 
     clips_alike: bool
-    """Whether they clip by the same rule and threshold, in as many calls."""
+    """Whether both clip by the same rule and threshold in as many calls."""
 
     @property
     def has_clip(self) -> bool:
@@ -53,38 +53,38 @@ class Row:
         return bool(self.old or self.new)
 
     def distance(self, stage: Stage) -> Distance | None:
-        found: Distance | Far | None = getattr(self, stage)
-        return found.distance if isinstance(found, Far) else found
+        found: Distance | MaxDistance | None = getattr(self, stage)
+        return found.distance if isinstance(found, MaxDistance) else found
 
     def greatest(self) -> float:
-        """The greatest distance, in ULP."""
-        return max((far.ulps for stage in STAGES if (far := self.distance(stage)) is not None), default=0.0)
+        """Return the greatest distance in ULP."""
+        return max((apart.ulps for stage in STAGES if (apart := self.distance(stage)) is not None), default=0.0)
 
-    def apart(self, max_ulp: float) -> list[str]:
-        """What differs."""
+    def differing(self, max_ulp: float) -> list[str]:
+        """Return the stages that differ."""
         stages: list[str] = [
-            stage for stage in STAGES if (far := self.distance(stage)) is not None and far.ulps > max_ulp
+            stage for stage in STAGES if (apart := self.distance(stage)) is not None and apart.ulps > max_ulp
         ]
         return stages if self.clips_alike else ["clip", *stages]
 
 
 @dataclass(frozen=True)
-class Verified:
-    """Two training steps that were run."""
+class Verification:
+    """The result of `compare_steps`."""
 
-    old: Ran
-    new: Ran
+    old: ScriptRun
+    new: ScriptRun
     clips: RecordingComparison
-    rows: Sequence[Row]
-    unclipped: Sequence[Ran]
-    """Those that gave their gradients as they were before clipping: what the calls made of them was compared."""
+    rows: Sequence[StepComparison]
+    unclipped: Sequence[ScriptRun]
+    """Training steps that yield unclipped gradients. The gradients after their clip calls were compared."""
 
     finding: Finding | None
-    """What explains updates that differ where the clips do not."""
+    """Why updates differ although the clips agree."""
 
     max_ulp: float
-    not_gradients: Sequence[tuple[Ran, str, int]] = ()
-    """Calls that clipped other tensors than gradients, and how many: they are not compared."""
+    not_gradients: Sequence[tuple[ScriptRun, str, int]] = ()
+    """Functions that clipped tensors other than gradients, and how often. These calls are not compared."""
 
     @property
     def without_clip(self) -> list[int]:
@@ -93,65 +93,63 @@ class Verified:
 
     @property
     def is_same(self) -> bool:
-        return self.clips.first is None and not any(row.apart(self.max_ulp) for row in self.rows)
+        return self.clips.first is None and not any(row.differing(self.max_ulp) for row in self.rows)
 
 
 def compare_steps(
-    old: Ran, new: Ran, *, weights: Parameters, steps: int, out: Path, names: Names | None, max_ulp: float
-) -> Verified:
-    """Compare what two functions did. Their recordings are written into `out`, as `old.jsonl` and `new.jsonl`.
+    old: ScriptRun, new: ScriptRun, *, weights: Parameters, steps: int, out: Path, names: Names | None, max_ulp: float
+) -> Verification:
+    """Compare two training steps. Write their recordings to `out` as `old.jsonl` and `new.jsonl`.
 
     Raises:
-        VerifyError: One of them made no clip call that can be seen, there is a name that neither has, or they gave what
-            cannot be compared.
+        VerifyError: No clip call was recorded, `names` has an unknown name, or the outputs cannot be compared.
     """
     for ran in (old, new):
-        refuse_what_changes(ran)
-    beside = Beside(old, new, weights, steps, _oriented(old, new, names or {}))
-    refuse_what_is_alone(old, new, weights, beside.names, beside.axes)
-    settled: list[Settled] = []
-    for ran, mapped in ((old, {}), (new, {theirs: ours for ours, theirs in beside.names.items()})):
-        settled.append(settle(ran, weights, steps, out / f"{ran.script.side}.jsonl", mapped, *settled))
-        if not settled[-1].calls:
+        reject_changing_outputs(ran)
+    pairing = StepPairing(old, new, weights, steps, _oriented(old, new, names or {}))
+    reject_unpaired(old, new, weights, pairing.names, pairing.axes)
+    normalized: list[NormalizedRecording] = []
+    for ran, mapped in ((old, {}), (new, {theirs: ours for ours, theirs in pairing.names.items()})):
+        normalized.append(normalize(ran, weights, steps, out / f"{ran.script.side}.jsonl", mapped, *normalized))
+        if not normalized[-1].calls:
             raise VerifyError(_no_call(ran))
-    ours, theirs = (each.names for each in settled)
-    known = {name: other for name, other in beside.names.items() if name in ours and other in theirs}
+    ours, theirs = (each.names for each in normalized)
+    known = {name: other for name, other in pairing.names.items() if name in ours and other in theirs}
     called = _called(old.script), _called(new.script)
     called = called if called[0] != called[1] else (old.script.text, new.script.text)
-    clips = compare(settled[0].path, settled[1].path, names=known, max_ulp=max_ulp, labels=called)
-    rows = [_row(step, clips, beside, settled) for step in range(1, steps + 1)]
-    unclipped = [ran for ran, each in zip((old, new), settled, strict=True) if each.unclipped]
+    clips = compare(normalized[0].path, normalized[1].path, names=known, max_ulp=max_ulp, labels=called)
+    rows = [_compare_step(step, clips, pairing, normalized) for step in range(1, steps + 1)]
+    unclipped = [ran for ran, each in zip((old, new), normalized, strict=True) if each.unclipped]
     finding, rounding = None, all(each.mistake.startswith("rounding") for each in clips.findings)
     if rounding:
-        finding = _other_dtype(beside, rows) or _left_over(clips, beside, settled)
+        finding = _other_dtype(pairing, rows) or _left_over(clips, pairing, normalized)
     if finding is None and not clips.findings:
         finding = _grown(rows, clips, max_ulp)
     if finding is None and rounding:
-        finding = _explained(rows, beside, max(max_ulp, ROUNDING))
+        finding = _explained(rows, pairing, max(max_ulp, ROUNDING))
     not_gradients = [
         (ran, call, count)
-        for ran, each in zip((old, new), settled, strict=True)
+        for ran, each in zip((old, new), normalized, strict=True)
         for call, count in each.not_gradients.items()
     ]
-    return Verified(old, new, clips, rows, unclipped, finding, max_ulp, not_gradients)
+    return Verification(old, new, clips, rows, unclipped, finding, max_ulp, not_gradients)
 
 
 def _called(script: Script) -> str:
-    """A function, in sentences: without the directories of its file."""
+    """Return the name of a training step in sentences, without directories."""
     return f"{script.file.name}:{script.name}"
 
 
-def _no_call(ran: Ran) -> str:
+def _no_call(ran: ScriptRun) -> str:
     return (
-        f"{ran.script} made no clip call that can be seen: none of unified_clip's, and none of the frameworks' own "
-        "that docs/verify.md lists; none is seen inside torch.compile or with jit_compile=True: switch that off. If it "
-        "clips by hand, give the gradients before clipping as a third dict: "
-        "(parameters, gradients, unclipped)"
+        f"No clip call of {ran.script} was recorded: neither one of unified_clip nor one of the functions that "
+        "docs/verify.md lists. Calls inside torch.compile or jit_compile=True are not recorded: turn these off. If it "
+        "clips without such a function, yield (parameters, gradients, unclipped)."
     )
 
 
-def _oriented(old: Ran, new: Ran, names: Names) -> Names:
-    """A map of names from old to new; it may be given the other way round."""
+def _oriented(old: ScriptRun, new: ScriptRun, names: Names) -> Names:
+    """Return `names` in the direction from old to new."""
     ours, theirs = (set(ran.given[-1].parameters) for ran in (old, new))
     if set(names) <= ours and set(names.values()) <= theirs:
         return names
@@ -159,21 +157,23 @@ def _oriented(old: Ran, new: Ran, names: Names) -> Names:
         return {other: name for name, other in names.items()}
     unknown = [each for each in (*names, *names.values()) if each not in ours | theirs] or list(names)
     raise VerifyError(
-        f"--map has {unknown[0]!r}; a line of it is a name that {old.script} gives, which are "
-        f"{', '.join(sorted(ours))}, and one that {new.script} gives: {', '.join(sorted(theirs))}"
+        f"--map has {unknown[0]!r}. Each line must pair a parameter of {old.script} ({', '.join(sorted(ours))}) with "
+        f"one of {new.script} ({', '.join(sorted(theirs))})."
     )
 
 
-def _row(step: int, clips: RecordingComparison, beside: Beside, settled: Sequence[Settled]) -> Row:
+def _compare_step(
+    step: int, clips: RecordingComparison, pairing: StepPairing, normalized: Sequence[NormalizedRecording]
+) -> StepComparison:
     old, new = ([line for line in run.lines if line.step == step] for run in (clips.a, clips.b))
     pairs = [pair for pair in clips.pairs if pair.a.step == step]
     norm, coefficient = (
         max((distance(a, b) for pair in pairs for _, a, b in divergence.numbers(pair, stage)), default=None)
         for stage in divergence.NUMBERS[-2:]
     )
-    tensors, update = furthest(beside.gradients(step, settled)), furthest(beside.updates(step))
+    tensors, update = max_distance(pairing.gradients(step, normalized)), max_distance(pairing.updates(step))
     alike = len(pairs) == len(old) == len(new) and all(map(_alike, pairs))
-    return Row(step, old, new, norm, coefficient, tensors, update, alike)
+    return StepComparison(step, old, new, norm, coefficient, tensors, update, alike)
 
 
 def _alike(pair: CallPair) -> bool:
@@ -182,78 +182,80 @@ def _alike(pair: CallPair) -> bool:
     return a.rule == b.rule and a.norm_type == b.norm_type and same_limit
 
 
-def _explained(rows: Sequence[Row], beside: Beside, max_ulp: float) -> Finding | None:
-    """Why updates differ, at the first step that they do, if all before them is the same."""
-    row = next((row for row in rows if row.apart(max_ulp)), None)
-    if row is None or row.apart(max_ulp) != ["update"]:
+def _explained(rows: Sequence[StepComparison], pairing: StepPairing, max_ulp: float) -> Finding | None:
+    """Explain updates at the first step at which only they differ."""
+    row = next((row for row in rows if row.differing(max_ulp)), None)
+    if row is None or row.differing(max_ulp) != ["update"]:
         return None
-    ratio = beside.ratio(row.step)
+    ratio = pairing.ratio(row.step)
     if ratio is None or math.isclose(ratio, 1, rel_tol=ALIKE):
         return Finding(
             "another optimizer",
-            "the clipped gradients are the same, and what is made of them is not: look at the optimizer, its rate, "
-            "momentum, weight decay, and what it clips or scales itself",
+            "the clipped gradients are the same, and the updates are not: check the optimizer's learning rate, "
+            "momentum, weight decay, and its own clipping or scaling",
         )
     for side, expected in (("new", [1 / coef for coef in _one(row.new)]), ("old", _one(row.old))):
         if any(math.isclose(ratio, coef, rel_tol=ALIKE) for coef in expected):
             return Finding(
                 "the clip does not reach the step",
-                f"every update of the {side} is by the coefficient of its clip too long: that of gradients which are "
-                "not clipped. It clips after its optimizer has stepped, or steps with others than the clipped",
+                f"every update of the {side} step is that of unclipped gradients: too long by its clip's coefficient. "
+                "It clips after its optimizer has stepped, or steps with other gradients",
             )
     return Finding(
         "another learning rate",
-        f"the clipped gradients are the same, and every update of the new is {ratio:.6g} times that of the old: "
-        "another learning rate, or a scale that is not divided out",
+        f"the clipped gradients are the same, and every update of the new step is {ratio:.6g} times that of the old "
+        "one: another learning rate, or a scale that is not divided out",
     )
 
 
-def _left_over(clips: RecordingComparison, beside: Beside, settled: Sequence[Settled]) -> Finding | None:
-    """Whether one adds the gradients of a step to those of the step before."""
+def _left_over(
+    clips: RecordingComparison, pairing: StepPairing, normalized: Sequence[NormalizedRecording]
+) -> Finding | None:
+    """Find a step that adds its gradients to those of the previous step."""
     step = next((first.step for first, found in clips.divergences.items() if not found), 1)
-    side = beside.left_over(step, settled)
+    side = pairing.left_over(step, normalized)
     if side is None:
         return None
     return Finding(
         "gradients are not cleared",
-        f"at step {step} every gradient of the {side} is the other's and its own of step {step - 1} together: it does "
-        "not set them to zero before the next step",
+        f"at step {step} every gradient of the {side} step is the sum of the other's and its own of step {step - 1}: "
+        "it does not clear them before the next step",
     )
 
 
-def _other_dtype(beside: Beside, rows: Sequence[Row]) -> Finding | None:
-    """Whether they train in different dtypes, and the first step differs by no more than the rounding of those."""
-    if (found := beside.other_dtypes()) is None:
+def _other_dtype(pairing: StepPairing, rows: Sequence[StepComparison]) -> Finding | None:
+    """Find different dtypes, if the first step differs by no more than their rounding."""
+    if (found := pairing.other_dtypes()) is None:
         return None
     name, *dtypes = found
     if not FORMATS.keys() >= set(dtypes):  # integers are cut off, and not rounded
         return None
-    if rows[0].greatest() > ROUNDING * coarsest(dtypes):
+    if rows[0].greatest() > ROUNDING * coarsest_ulp(dtypes):
         return None
     return Finding(
         "another dtype",
-        f"{name!r} is {dtypes[0]} in the old and {dtypes[1]} in the new, and at step {rows[0].step} the two differ by "
-        "no more than these round",
+        f"{name!r} is {dtypes[0]} in the old and {dtypes[1]} in the new, and at step {rows[0].step} both differ by "
+        "no more than the rounding of these dtypes",
     )
 
 
-def _grown(rows: Sequence[Row], clips: RecordingComparison, max_ulp: float) -> Finding | None:
-    """Whether the two have been a little apart before, and not much less."""
-    found = [(row.step, row.greatest()) for row in rows if row.apart(max_ulp) and row.clips_alike]
+def _grown(rows: Sequence[StepComparison], clips: RecordingComparison, max_ulp: float) -> Finding | None:
+    """Find a difference that is little more than one of the steps before."""
+    found = [(row.step, row.greatest()) for row in rows if row.differing(max_ulp) and row.clips_alike]
     if clips.first is not None and clips.first.distance is not None:
         found.append((clips.first.step, clips.first.distance.ulps))
-    step, far = min(found, default=(1, 0.0))
+    step, apart = min(found, default=(1, 0.0))
     before = max((row.greatest() for row in rows if row.step < step), default=0.0)
-    if not 0 < far <= GROWTH * before:
+    if not 0 < apart <= GROWTH * before:
         return None
     return Finding(
         "rounding that has grown",
-        f"before step {step} the two are the same up to {before:.3g} ULP, and not exactly; each step begins with what "
-        "the one before has left, so that rounding grows like this. Compare fewer steps, with --steps, or allow more",
+        f"before step {step} both agree up to {before:.3g} ULP, not exactly. Each step starts from the "
+        "previous one, so rounding grows. Compare fewer steps with --steps, or raise --max-ulp",
     )
 
 
 def _one(lines: Sequence[Line]) -> list[float]:
-    """The coefficient of a step that has one."""
+    """Return the coefficient of a step with a single one; none if it is 0."""
     coefs = [coef for line in lines for coef in line.coefs()]
     return coefs if len(coefs) == 1 and coefs[0] else []

@@ -1,7 +1,7 @@
-"""What the gradients of a clip call are called.
+"""Match the gradients of a clip call to the names that a training step yields.
 
-A recording names them by what the call knew, often by nothing but their position. The functions that are verified give
-parameters and gradients by name: a clipped gradient is known by its norm among those, or its weight among the weights.
+A recording often has positions only. A training step yields parameters and gradients by name. A clipped gradient is
+matched by its norm among the gradients, or by the norm of its weight among the weights.
 """
 
 from __future__ import annotations
@@ -14,37 +14,39 @@ from typing import NamedTuple
 import numpy as np
 
 from ..tensors.types import Dense
-from .clipped import Line, clipped, each_coefficient
-from .run import Ran, at_step
+from .clipped import Line, clipped_gradients, coefficients
+from .run import ScriptRun, output_at
 
 CLOSE = 1e-4
-"""How far, relatively, the norm of a clipped gradient may be from what the coefficient says: it was rounded."""
+"""Relative tolerance of the norm of a clipped gradient, computed from the coefficient."""
 
 Parameters = Mapping[str, Dense]
 
 
-class Named(NamedTuple):
-    """From names in a line to those that are known."""
+class NameMatch(NamedTuple):
+    """Names of the gradients of a line."""
 
     names: Mapping[str, str]
+    """From names in the line to names that the training step yields."""
+
     given_unclipped: bool
-    """Whether the function gave these gradients as they were before this call has clipped them."""
+    """Whether the training step yields these gradients as they were before this call."""
 
 
-class Known:
-    """What is known of the parameters at a step: the gradients that the function gave, and the weights before it."""
+class StepTensors:
+    """The gradients that a training step yields after a step, and the weights before it."""
 
-    def __init__(self, ran: Ran, weights: Parameters, step: int, steps: int) -> None:
-        now, before = at_step(ran, step, steps), at_step(ran, step - 1, steps)
+    def __init__(self, ran: ScriptRun, weights: Parameters, step: int, steps: int) -> None:
+        now, before = output_at(ran, step, steps), output_at(ran, step - 1, steps)
         self.gradients = (now.gradients if now else None) or {}
         self.weights = before.parameters if before else weights if step == 1 else {}
         self._forms = {name: form(each.shape) for name, each in (self.weights or ran.given[-1].parameters).items()}
 
-    def named(self, line: Line, directory: Path) -> Named | None:
-        """None for a function that has clipped what is no gradient."""
+    def match(self, line: Line, directory: Path) -> NameMatch | None:
+        """Match the gradients of a line. Return None if it clipped a tensor that is no gradient."""
         parameters = line.get("parameters") or {}
         if not parameters:
-            return Named({}, False)
+            return NameMatch({}, False)
         before = {name: each["norm"] for name, each in parameters.items()}
         found = _matches(line, self.gradients, _norms_after(line, directory), {})
         given_unclipped = False
@@ -58,17 +60,17 @@ class Known:
         found |= self._of_one_shape(line, found)
         taken = set(found.values())
         found |= {own: f"{own} of the call" for own in parameters if own not in found and own in taken}
-        return Named(found, given_unclipped)
+        return NameMatch(found, given_unclipped)
 
     def _may_be_gradient(self, line: Line) -> bool:
-        """Whether one tensor is a gradient: the watcher knows where it came from, else its shape decides."""
+        """Return whether a single tensor may be a gradient: by its origin if the line has it, else by its shape."""
         if line.get("is_gradient") is not None:
             return bool(line["is_gradient"])
         (parameter,) = line["parameters"].values()
         return form(parameter["shape"]) in self._forms.values() and (line["rule"] != "value" or not self.gradients)
 
     def _of_one_shape(self, line: Line, found: Mapping[str, str]) -> dict[str, str]:
-        """What is not known yet, and has the shape of one parameter only."""
+        """Match gradients whose shape only one parameter has."""
         forms = list(self._forms.values())
         alone = {shape: name for name, shape in self._forms.items() if forms.count(shape) == 1}
         shapes = {own: form(each["shape"]) for own, each in line["parameters"].items() if own not in found}
@@ -81,20 +83,20 @@ class Known:
 
 
 def form(shape: Sequence[int]) -> tuple[int, ...]:
-    """A shape, whatever the order of its axes."""
+    """Return a shape without the order of its axes."""
     return tuple(sorted(shape))
 
 
 def _norms_after(line: Line, directory: Path) -> dict[str, float]:
-    """The norm of each gradient after clipping, by its name in the recording; none where that is not known."""
-    if stored := clipped(line, directory):
+    """Return the norm of each gradient after clipping, by its name in the recording; none if that is unknown."""
+    if stored := clipped_gradients(line, directory):
         return {name: _norm(each, _order(line)) for name, each in stored.items()}
-    pairs = zip(line["parameters"].items(), each_coefficient(line), strict=False)
+    pairs = zip(line["parameters"].items(), coefficients(line), strict=False)
     return {name: parameter["norm"] * coef for (name, parameter), coef in pairs}
 
 
 def _matches(line: Line, source: Parameters, expected: Mapping[str, float], found: Mapping[str, str]) -> dict[str, str]:
-    """The names in `source` of tensors that have the expected norms, each once: of a fitting shape, the nearest."""
+    """Match names to tensors of `source` with the expected norms, each once: equal shapes first, then the nearest."""
     matched: dict[str, str] = {}
     for _, own, name in sorted(_near(line, source, expected), key=lambda pair: pair[0]):
         if own not in {**found, **matched} and name not in {*found.values(), *matched.values()}:
@@ -115,7 +117,7 @@ def _near(
 
 
 def _is_rows(shape: Sequence[int], whole: Sequence[int]) -> bool:
-    """Whether a shape may be that of a sparse gradient's values, of which there are as many as it has rows."""
+    """Return whether a shape may be that of a sparse gradient's values: some rows of the parameter."""
     return len(shape) == len(whole) > 1 and tuple(shape[1:]) == tuple(whole[1:])
 
 

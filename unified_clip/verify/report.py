@@ -13,18 +13,18 @@ from ..recording import report
 from ..recording.report import UNEXPLAINED
 from ..recording.rounding import Distance
 from ..recording.runs import Line
-from .compare import STAGES, Row, Stage, Verified
+from .compare import STAGES, Stage, StepComparison, Verification
 from .run import Script
-from .step_tensors import Far
+from .step_tensors import MaxDistance
 
 SHOWN = 12
-"""Rows of a table that is shown whole."""
+"""Tables with up to this many rows are printed whole."""
 
 FIRST = 3
-"""Rows that are shown of a longer one, from the beginning; and where the steps differ, from there."""
+"""Rows of a longer table that are printed from the start, and from the first difference."""
 
 WIDE = 200
-"""Columns, where there is no terminal that has fewer."""
+"""Columns of the output if it is no terminal."""
 
 VERDICTS = {
     "": "same",
@@ -35,13 +35,13 @@ VERDICTS = {
     "tensors": "tensors differ",
     "update": "update differs",
 }
-"""By what differs first."""
+"""By the stage that differs first."""
 
 WHAT: dict[Stage, str] = {"tensors": "the clipped gradients", "update": "the updates"}
 
 
-def show(found: Verified) -> None:
-    """Print it."""
+def show(found: Verification) -> None:
+    """Print the result."""
     from rich.console import Console
     from rich.table import Table
 
@@ -56,28 +56,28 @@ def show(found: Verified) -> None:
         console.print(cell(line), soft_wrap=True)
 
 
-def sentences(found: Verified) -> list[str]:
-    """What is the same, and why not."""
+def sentences(found: Verification) -> list[str]:
+    """Return sentences: what was compared, what differs, and why."""
     runs = ((found.old, found.clips.a), (found.new, found.clips.b))
-    told = [_calls(ran.script, recording.lines) for ran, recording in runs]
-    told += [
-        f"{ran.script} gives gradients that are not clipped; what the clip calls made of them is compared."
+    lines = [_calls(ran.script, recording.lines) for ran, recording in runs]
+    lines += [
+        f"{ran.script} yields unclipped gradients; the gradients after its clip calls were compared."
         for ran in found.unclipped
     ]
-    told += [
-        f"{ran.script} calls {call} {count} times on tensors that are no gradients of a tape; these are not compared."
+    lines += [
+        f"{ran.script} calls {call} {count} times on tensors that are no gradients; these calls were not compared."
         for ran, call, count in found.not_gradients
     ]
-    told += [*_without_clip(found), *_parts(found), *_another_eps(found)]
+    lines += [*_without_clip(found), *_parts(found), *_another_eps(found)]
     if found.is_same:
         allowed = f", up to {found.max_ulp:g} ULP" if found.max_ulp else ""
         scripts = f"{found.old.script} and {found.new.script}"
-        return [*told, f"Same: {scripts} clip and step alike{allowed}{_but_for(found)}."]
-    return told
+        return [*lines, f"Same: {scripts} clip and step alike{allowed}{_but_for(found)}."]
+    return lines
 
 
-def _without_clip(found: Verified) -> list[str]:
-    """The steps whose clips were not compared because there were none."""
+def _without_clip(found: Verification) -> list[str]:
+    """Report the steps without a clip call on either side."""
     steps = found.without_clip
     if not steps:
         return []
@@ -88,14 +88,14 @@ def _without_clip(found: Verified) -> list[str]:
     ]
 
 
-def _but_for(found: Verified) -> str:
-    """What was compared at no step."""
+def _but_for(found: Verification) -> str:
+    """Return which stages were compared at no step."""
     unknown = [what for stage, what in WHAT.items() if all(getattr(row, stage) is None for row in found.rows)]
     return f", but for {' and '.join(unknown)}, which were not compared" if unknown else ""
 
 
-def _parts(found: Verified) -> list[str]:
-    """How far the two are the same, beginning with what parts first; and why, after that."""
+def _parts(found: Verification) -> list[str]:
+    """How apart the two are the same, beginning with what parts first; and why, after that."""
     why = [f"{found.finding.mistake.capitalize()}: {found.finding.text}."] if found.finding else []
     clips = report.result(found.clips)
     stages = sorted(WHAT, key=lambda stage: _until(found, stage))
@@ -108,19 +108,19 @@ def _parts(found: Verified) -> list[str]:
     return [*clips, *(_stage(found, stage) for stage in WHAT), *why]
 
 
-def _until(found: Verified, stage: Stage) -> float:
-    """The first step at which a stage differs; infinity where it never does."""
-    return min((row.step for row in found.rows if stage in row.apart(found.max_ulp)), default=math.inf)
+def _until(found: Verification, stage: Stage) -> float:
+    """Return the first step at which a stage differs; infinity if it never does."""
+    return min((row.step for row in found.rows if stage in row.differing(found.max_ulp)), default=math.inf)
 
 
-def _another_eps(found: Verified) -> list[str]:
-    """What --max-ulp would hide."""
+def _another_eps(found: Verification) -> list[str]:
+    """Report different eps that --max-ulp hides."""
     both = [(pair.a.eps, pair.b.eps) for pair in found.clips.pairs]
     other = [(old, new) for old, new in both if old is not None and new is not None and old != new]
     if not other or found.clips.first is not None:
         return []
     old, new = other[0]
-    return [f"The old adds {old:g} to the norm, and the new {new:g}, which --max-ulp lets pass at these norms."]
+    return [f"The old step adds {old:g} to the norm, and the new one {new:g}. At these norms, --max-ulp hides it."]
 
 
 def _calls(script: Script, lines: Sequence[Line]) -> str:
@@ -129,29 +129,29 @@ def _calls(script: Script, lines: Sequence[Line]) -> str:
     return f"{script.side.capitalize()} is {script}, with the clip calls {calls}."
 
 
-def _stage(found: Verified, stage: Stage) -> str:
+def _stage(found: Verification, stage: Stage) -> str:
     what = WHAT[stage]
-    known = [(row, far) for row in found.rows if isinstance(far := getattr(row, stage), Far)]
+    known = [(row, apart) for row in found.rows if isinstance(apart := getattr(row, stage), MaxDistance)]
     if not known:
-        return f"{what.capitalize()} were not compared: the functions do not both give them."
-    differ = [(row, far) for row, far in known if far.distance.ulps > found.max_ulp]
+        return f"{what.capitalize()} were not compared: only one step yields them, or neither."
+    differ = [(row, apart) for row, apart in known if apart.distance.ulps > found.max_ulp]
     if not differ:
         all_of_them = f"all {len(known)} steps" if len(known) > 1 else "the one step"
         which = all_of_them if len(known) == len(found.rows) else f"{len(known)} of {len(found.rows)} steps"
         allowed = f", up to {found.max_ulp:g} ULP" if found.max_ulp else ""
         return f"{what.capitalize()} are equal in {which}{allowed}."
-    row, far = differ[0]
-    greatest = max(far.distance for _, far in differ)
+    row, apart = differ[0]
+    greatest = max(apart.distance for _, apart in differ)
     return (
-        f"{what.capitalize()} differ from step {row.step} on, there most in {far.name!r} ({_far(far.distance)}); "
-        f"overall at most by {_far(greatest)}."
+        f"{what.capitalize()} differ from step {row.step} on, there most in {apart.name!r} "
+        f"({_format_distance(apart.distance)}); overall at most by {_format_distance(greatest)}."
     )
 
 
-def _chosen(found: Verified) -> Iterator[Row | None]:
-    """All rows, or of many the first, those from where the steps differ, and the last; None for what is left out."""
+def _chosen(found: Verification) -> Iterator[StepComparison | None]:
+    """Yield the rows to print: all, or the first, those from the first difference, and the last. None: omitted rows."""
     rows = found.rows
-    differ = next((index for index, row in enumerate(rows) if row.apart(found.max_ulp)), len(rows))
+    differ = next((index for index, row in enumerate(rows) if row.differing(found.max_ulp)), len(rows))
     wanted = {*range(FIRST), *range(differ, differ + FIRST), len(rows) - 1}
     left_out = False
     for index, row in enumerate(rows):
@@ -163,14 +163,14 @@ def _chosen(found: Verified) -> Iterator[Row | None]:
             left_out = True
 
 
-def _cells(row: Row, max_ulp: float) -> list[str]:
-    apart = row.apart(max_ulp)
+def _cells(row: StepComparison, max_ulp: float) -> list[str]:
+    differing = row.differing(max_ulp)
     return [
         str(row.step),
         *(_numbers([number for line in lines for number in line.norms()], max) for lines in (row.old, row.new)),
         *(_numbers([number for line in lines for number in line.coefs()], min) for lines in (row.old, row.new)),
-        *("-" if far is None else _far(far.distance) for far in (row.tensors, row.update)),
-        VERDICTS[apart[0] if apart else "" if row.has_clip else "no clip"],
+        *("-" if apart is None else _format_distance(apart.distance) for apart in (row.tensors, row.update)),
+        VERDICTS[differing[0] if differing else "" if row.has_clip else "no clip"],
     ]
 
 
@@ -182,19 +182,19 @@ def _numbers(numbers: Sequence[float], which: Any) -> str:
     return f"{which(numbers):.9g} ({which.__name__} of {len(numbers)})"
 
 
-def _far(distance: Distance) -> str:
+def _format_distance(distance: Distance) -> str:
     return "0" if not distance.ulps else f"{distance.ulps:.3g} ULP, {distance.relative:.2g}"
 
 
-def as_data(found: Verified) -> dict[str, Any]:
-    """The same as JSON has it; infinities and NaN are strings."""
+def as_data(found: Verification) -> dict[str, Any]:
+    """Return the result as JSON data. Infinities and NaN are strings."""
     clips = report.as_data(found.clips)
     data = {
         "old": str(found.old.script),
         "new": str(found.new.script),
         "same": found.is_same,
         "max_ulp": found.max_ulp,
-        "steps": [_row_data(row, found.max_ulp) for row in found.rows],
+        "steps": [_step_data(row, found.max_ulp) for row in found.rows],
         "not_gradients": [{"side": ran.script.side, "call": call, "count": n} for ran, call, n in found.not_gradients],
         "without_clip": found.without_clip,
         "unclipped": [ran.script.side for ran in found.unclipped],
@@ -205,19 +205,19 @@ def as_data(found: Verified) -> dict[str, Any]:
     return plain
 
 
-def _row_data(row: Row, max_ulp: float) -> dict[str, Any]:
+def _step_data(row: StepComparison, max_ulp: float) -> dict[str, Any]:
     data: dict[str, Any] = {
         "step": row.step,
-        "differs": row.apart(max_ulp),
+        "differs": row.differing(max_ulp),
         "old": [_line_data(line) for line in row.old],
         "new": [_line_data(line) for line in row.new],
     }
     for stage in STAGES:
-        far, distance = getattr(row, stage), row.distance(stage)
+        apart, distance = getattr(row, stage), row.distance(stage)
         data[stage] = None
         if distance is not None:
             data[stage] = {"ulps": distance.ulps, "relative": distance.relative}
-            data[stage] |= {"parameter": far.name} if isinstance(far, Far) else {}
+            data[stage] |= {"parameter": apart.name} if isinstance(apart, MaxDistance) else {}
     return data
 
 

@@ -1,4 +1,4 @@
-"""The tensors of two training steps: which belong together, how they are laid out, and how far they are apart."""
+"""Pair the tensors of two training steps, match their layouts, and measure their distances."""
 
 from __future__ import annotations
 
@@ -14,48 +14,48 @@ from ..recording.rounding import Distance
 from ..recording.runs import Parameter
 from ..tensors.arithmetic import FORMATS, Float64s
 from .match_names import Parameters
-from .normalize import Settled
-from .run import Ran, at_step
+from .normalize import NormalizedRecording
+from .run import ScriptRun, output_at
 
 ALIKE = 1e-3
-"""How far, relatively, numbers may be from one multiple of each other: they were rounded."""
+"""Relative tolerance of numbers that are one multiple of each other: they were rounded."""
 
 SINGLE = FORMATS["float32"].precision
 
 STORED = 4
-"""Units in the last place of a parameter by which updates differ where it is stored: both sides round, some twice."""
+"""ULP of a parameter by which stored updates may differ: both sides round, some twice."""
 
 GREATEST = 2.0**127
-"""The power of two from which on float32 has its greatest unit in the last place."""
+"""From this power of two on, float32 has its greatest unit in the last place."""
 
 Values = Mapping[str, Float64s]
 
 
-class Far(NamedTuple):
-    """The greatest distance between tensors, and whose it is."""
+class MaxDistance(NamedTuple):
+    """The greatest distance between paired tensors, and the parameter that has it."""
 
     distance: Distance
     name: str
 
 
-class Two(NamedTuple):
-    """A tensor of both, the new one with its axes in the order of the old one's."""
+class TensorPair(NamedTuple):
+    """A tensor of both training steps. The new one has the axes in the order of the old one."""
 
     name: str
     old: Float64s
     new: Float64s
     scale: float
-    """The greatest number by which they were rounded."""
+    """The greatest number at whose size they were rounded."""
 
-    coarse: float
-    """How many units in the last place of float32 one of the parameter's is."""
+    ulp_scale: float
+    """One ULP of the parameter, in ULP of float32."""
 
 
-class Beside:
-    """What two functions gave."""
+class StepPairing:
+    """Pairs of the tensors that two training steps yield."""
 
-    def __init__(self, old: Ran, new: Ran, weights: Parameters, steps: int, names: Names) -> None:
-        """`names`: from old to new, of those that have others."""
+    def __init__(self, old: ScriptRun, new: ScriptRun, weights: Parameters, steps: int, names: Names) -> None:
+        """`names`: from old to new, for parameters whose names differ."""
         self._runs, self._weights, self._steps = (old, new), weights, steps
         self._in_between = all(ran.yields for ran in self._runs)
         first = 1 if self._in_between else steps
@@ -63,35 +63,37 @@ class Beside:
         self._shapes = [{name: each.shape for name, each in values.items()} for values in (ours, theirs)]
         self.names = match_parameters(_as_parameters(ours), _as_parameters(theirs), names)
         self.axes = {name: _axes(ours[name], theirs[other]) for name, other in self.names.items()}
-        """The order of axes in which the new tensor is like the old one; None where its shape does not fit."""
+        """The order of axes in which the new tensor matches the old one; None if its shape does not fit."""
         stored, others = (ran.given[0].parameters for ran in self._runs)
-        self._coarse = {name: coarsest([stored[name].dtype, others[other].dtype]) for name, other in self.names.items()}
+        self._ulp_scales = {
+            name: coarsest_ulp([stored[name].dtype, others[other].dtype]) for name, other in self.names.items()
+        }
         self._begin = [self._initial(values) for values in (ours, theirs)]
 
-    def gradients(self, step: int, settled: Sequence[Settled]) -> Iterator[Two]:
-        """After clipping: what the functions gave, or else what the clip calls left."""
-        sides, told = [], []
+    def gradients(self, step: int, settled: Sequence[NormalizedRecording]) -> Iterator[TensorPair]:
+        """Pair the gradients after clipping: those that the steps yield, else those after the clip calls."""
+        sides, yielded = [], []
         for ran, each in zip(self._runs, settled, strict=True):
-            given = at_step(ran, step, self._steps)
+            given = output_at(ran, step, self._steps)
             held = given.gradients if given and step not in each.unclipped else None
-            told.append(held is not None)
+            yielded.append(held is not None)
             held = each.clipped.get(step, {}) if held is None else held
             sides.append({name: dense.values() for name, dense in held.items()})
-        if all(told):
-            self._fill(sides)
-        return self._together(sides, sides)
+        if all(yielded):
+            self._add_zeros(sides)
+        return self._pair(sides, sides)
 
-    def _fill(self, sides: Sequence[dict[str, Float64s]]) -> None:
-        """A gradient that only one function gives is none in the other, which changes nothing: zeros."""
+    def _add_zeros(self, sides: Sequence[dict[str, Float64s]]) -> None:
+        """Add zeros for gradients that only one step yields: no gradient changes nothing."""
         both = [pair for pair in self.names.items() if pair[0] in sides[0] or pair[1] in sides[1]]
         for side, names, shapes in zip(sides, zip(*both, strict=True), self._shapes, strict=False):
             for name in names:
                 side.setdefault(name, np.zeros(shapes[name]))
 
-    def updates(self, step: int) -> Iterator[Two]:
-        """What a step has added, or all together where not both tell it of each.
+    def updates(self, step: int) -> Iterator[TensorPair]:
+        """Pair the changes of the parameters in a step, or in all steps if one side yields only once.
 
-        To a parameter that is not among the weights: all that it is.
+        The change of a parameter without an initial weight is its value.
         """
         now = [self._values(side, step) for side in (0, 1)]
         begin = self._begin if step == 1 or not self._in_between else [self._values(side, step - 1) for side in (0, 1)]
@@ -99,49 +101,52 @@ class Beside:
             {name: each - before.get(name, 0.0) for name, each in values.items()}
             for values, before in zip(now, begin, strict=True)
         ]
-        return self._together(added, now)
+        return self._pair(added, now)
 
-    def left_over(self, step: int, settled: Sequence[Settled]) -> str | None:
-        """The side whose gradients are those of the other and, added to them, its own of the step before."""
-        now = list(self._of([each.before.get(step, {}) for each in settled]))
+    def left_over(self, step: int, settled: Sequence[NormalizedRecording]) -> str | None:
+        """Return the side whose gradients are the sum of the other side's and its own of the previous step."""
+        now = list(self._pair_gradients([each.before.get(step, {}) for each in settled]))
         for held in ("clipped", "before"):
-            left = {two.name: two for two in self._of([getattr(each, held).get(step - 1, {}) for each in settled])}
+            left = {
+                pair.name: pair
+                for pair in self._pair_gradients([getattr(each, held).get(step - 1, {}) for each in settled])
+            }
             for side, other in (("old", "new"), ("new", "old")):
                 sums = [
-                    (getattr(two, side), getattr(two, other) + getattr(left[two.name], side))
-                    for two in now
-                    if two.name in left
+                    (getattr(pair, side), getattr(pair, other) + getattr(left[pair.name], side))
+                    for pair in now
+                    if pair.name in left
                 ]
                 if sums and len(sums) == len(now) and all(map(_close, *zip(*sums, strict=True))):
                     return side
         return None
 
-    def _of(self, sides: Sequence[Parameters]) -> Iterator[Two]:
+    def _pair_gradients(self, sides: Sequence[Parameters]) -> Iterator[TensorPair]:
         values = [{name: dense.values() for name, dense in side.items()} for side in sides]
-        return self._together(values, values)
+        return self._pair(values, values)
 
     def other_dtypes(self) -> tuple[str, str, str] | None:
-        """A parameter that has another dtype in the new than in the old, and both; None where there is none."""
+        """Return the first parameter whose dtypes differ, and both; None if there is none."""
         old, new = (ran.given[0].parameters for ran in self._runs)
         pairs = ((name, old[name].dtype, new[other].dtype) for name, other in self.names.items())
         return next((found for found in pairs if found[1] != found[2]), None)
 
     def ratio(self, step: int) -> float | None:
-        """The one number by which the old updates are multiplied to make the new ones, if there is one."""
-        twos = list(self.updates(step))
-        old, new = (np.concatenate([np.ravel(getattr(two, side)) for two in twos]) for side in ("old", "new"))
+        """Return the factor from all old updates to the new ones; None if there is no such factor."""
+        pairs = list(self.updates(step))
+        old, new = (np.concatenate([np.ravel(getattr(pair, side)) for pair in pairs]) for side in ("old", "new"))
         if not np.any(old):
             return None
         ratio = float(old @ new / (old @ old))
-        off = max(float(np.abs(two.new - ratio * two.old).max(initial=0.0)) for two in twos)
+        off = max(float(np.abs(pair.new - ratio * pair.old).max(initial=0.0)) for pair in pairs)
         return ratio if ratio and off <= ALIKE * float(np.abs(new).max()) else None
 
     def _values(self, side: int, step: int) -> dict[str, Float64s]:
-        given = at_step(self._runs[side], step, self._steps)
+        given = output_at(self._runs[side], step, self._steps)
         return {name: each.values() for name, each in given.parameters.items()} if given else {}
 
     def _initial(self, values: Values) -> dict[str, Float64s]:
-        """The weights that the first step began with, laid out like those that it gave, as far as names tell."""
+        """Return the initial weights by the names that the step yields, in the layout of its parameters."""
         others = {**self.names, **{theirs: ours for ours, theirs in self.names.items()}}
         found = {}
         for name, value in values.items():
@@ -151,12 +156,12 @@ class Beside:
                 found[name] = weight.values().transpose(axes)
         return found
 
-    def _together(self, sides: Sequence[Values], scales: Sequence[Values]) -> Iterator[Two]:
+    def _pair(self, sides: Sequence[Values], scales: Sequence[Values]) -> Iterator[TensorPair]:
         for name, other in self.names.items():
             axes = self.axes[name]
             if name in sides[0] and other in sides[1] and axes is not None:
                 scale = max(_greatest(scales[0][name]), _greatest(scales[1][other]))
-                yield Two(name, sides[0][name], sides[1][other].transpose(axes), scale, self._coarse[name])
+                yield TensorPair(name, sides[0][name], sides[1][other].transpose(axes), scale, self._ulp_scales[name])
 
 
 def _as_parameters(values: Values) -> dict[str, Parameter]:
@@ -164,7 +169,7 @@ def _as_parameters(values: Values) -> dict[str, Parameter]:
 
 
 def _axes(ours: Float64s, theirs: Float64s) -> tuple[int, ...] | None:
-    """The order of axes in which the second tensor is most like the first; None where its shape does not fit."""
+    """Return the order of axes in which the second tensor is closest to the first; None if no shape fits."""
     orders = [axes for axes in itertools.permutations(range(theirs.ndim)) if theirs.transpose(axes).shape == ours.shape]
     return min(orders, key=lambda axes: float(np.abs(ours - theirs.transpose(axes)).sum()), default=None)
 
@@ -173,18 +178,17 @@ def _close(ours: Float64s, theirs: Float64s) -> bool:
     return bool(np.abs(ours - theirs).max(initial=0.0) <= ALIKE * _greatest(ours))
 
 
-def furthest(twos: Iterable[Two]) -> Far | None:
-    found = (Far(apart(*two[1:]), two.name) for two in twos)
-    return max(found, key=lambda far: far.distance, default=None)
+def max_distance(pairs: Iterable[TensorPair]) -> MaxDistance | None:
+    found = (MaxDistance(tensor_distance(*pair[1:]), pair.name) for pair in pairs)
+    return max(found, key=lambda each: each.distance, default=None)
 
 
-def apart(ours: Float64s, theirs: Float64s, scale: float, coarse: float = 1.0) -> Distance:
-    """How far two tensors are from each other: the greatest difference of two numbers.
+def tensor_distance(ours: Float64s, theirs: Float64s, scale: float, ulp_scale: float = 1.0) -> Distance:
+    """Return the greatest difference of two tensors, in ULP of float32 and relative to the greatest number.
 
-    In units in the last place of the number `scale`, in float32, and relative to the greatest number: what frameworks
-    round differently are sums, whose error goes by their greatest term, and not by what is left of it. What no rounding
-    makes, as of an update that is another, is in units of the greatest number: small updates are not the same by being
-    small.
+    The ULP is that of the number `scale`: frameworks round sums differently, and the error of a sum depends on its
+    greatest term. A difference above rounding is in ULP of the greatest number instead, so that small updates do not
+    count as the same because they are small.
     """
     differ = (ours != theirs) & ~(np.isnan(ours) & np.isnan(theirs))
     if not differ.any():
@@ -196,18 +200,18 @@ def apart(ours: Float64s, theirs: Float64s, scale: float, coarse: float = 1.0) -
     greatest = float(difference.max())
     own = max(_greatest(ours), _greatest(theirs))
     unit = _unit(scale)
-    if greatest > STORED * unit * coarse and greatest > ALIKE * own:
+    if greatest > STORED * unit * ulp_scale and greatest > ALIKE * own:
         unit = min(unit, _unit(own))
     return Distance(greatest / unit, greatest / own)
 
 
-def coarsest(dtypes: Iterable[str]) -> float:
-    """How many units in the last place of float32 one of the narrowest of these dtypes is; integers are not rounded."""
+def coarsest_ulp(dtypes: Iterable[str]) -> float:
+    """Return one ULP of the narrowest of these dtypes, in ULP of float32. Integers are not rounded."""
     return max((2.0 ** max(0, SINGLE - FORMATS[dtype].precision) for dtype in dtypes if dtype in FORMATS), default=1.0)
 
 
 def _unit(number: float) -> float:
-    """In the last place, in float32."""
+    """Return the ULP of a number in float32."""
     return float(np.spacing(np.float32(min(number, GREATEST))))
 
 

@@ -1,8 +1,12 @@
 """Run a training step and record it: `python -X faulthandler -m unified_clip.verify.worker FILE NAME JOB OUT`.
 
-JOB is a directory with `weights.npz` and `batches.npz`. Into the directory OUT go `recording.jsonl` with the gradients
-beside it, `N.safetensors` with what the function gave the Nth time, and at the end `ended.json`: how often it did, and
-whether it yields, or why it is refused. What the function raises ends the process with its traceback.
+The directory JOB has `weights.npz` and `batches.npz`. The worker writes to the directory OUT:
+
+- `recording.jsonl`, with the gradients beside it;
+- `N.safetensors`, the Nth output of the function;
+- `ended.json` at the end: the number of outputs and whether the function yields, or why it is rejected.
+
+An exception of the function ends the process with its traceback.
 """
 
 from __future__ import annotations
@@ -33,7 +37,7 @@ from .watch.import_hook import AfterImport
 RECORDING, ENDED = "recording.jsonl", "ended.json"
 
 PARTS_GIVEN = ("parameters", "gradients", "unclipped")
-"""What the function gives after a step; the last two may be missing."""
+"""The parts of an output. The last two are optional."""
 
 WATCHED = {
     "torch": ("torch", "install"),
@@ -43,13 +47,13 @@ WATCHED = {
     "unified_clip.paddle": ("paddle", "install_ours"),
     "optax": ("optax", "install"),
 }
-"""From a module to what has its functions watched: a module of `watch`, and a function of it."""
+"""From a module to the module of `watch`, and its function, that watch it."""
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 
 
-class RefusedError(Exception):
-    """The function, or what it gives, does not have the form that `docs/verify.md` says: what, and what to do."""
+class InvalidStepError(Exception):
+    """The function or its output does not have the form of `docs/verify.md`."""
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -60,16 +64,16 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("out", type=Path)
     options = parser.parse_args(arguments)
     _workers.report_calls_on_signal()
-    sys.argv = [str(options.file)]  # what the user's file reads is not ours
+    sys.argv = [str(options.file)]  # the user's file must not see our arguments
     try:
         ended = run(options.file, options.name, options.job, options.out)
-    except RefusedError as error:
-        ended = {"refused": str(error)}
+    except InvalidStepError as error:
+        ended = {"invalid": str(error)}
     (options.out / ENDED).write_text(json.dumps(ended), encoding="utf-8")
 
 
 def run(file: Path, name: str, job: Path, out: Path) -> dict[str, Any]:
-    """How often the function gave its parameters, and whether it yields them."""
+    """Return the number of outputs, and whether the function yields them."""
     weights, batches = read_job(job)
     recording = unified_clip.record(out / RECORDING, norms=True, gradients_every=1)
     observer = Observer(recording)
@@ -81,7 +85,7 @@ def run(file: Path, name: str, job: Path, out: Path) -> dict[str, Any]:
         warnings.filterwarnings("ignore", ".*No unified_clip calls were recorded", unified_clip.ClipWarning)
         found = function(weights, batches)
         yields = inspect.isgenerator(found)
-        for given, values in enumerate(_steps(found, recording) if yields else [found], start=1):
+        for given, values in enumerate(_yielded(found, recording) if yields else [found], start=1):
             observer.wait()
             _store(out / f"{given}.safetensors", given, values)
         observer.wait()
@@ -89,7 +93,7 @@ def run(file: Path, name: str, job: Path, out: Path) -> dict[str, Any]:
 
 
 def read_job(job: Path) -> tuple[Arrays, list[Arrays]]:
-    """The weights, and a dict for each step."""
+    """Return the weights, and the batch of each step."""
     with np.load(job / "weights.npz") as weights, np.load(job / "batches.npz") as batches:
         stacked = dict(batches)
         count = len(next(iter(stacked.values())))
@@ -106,25 +110,25 @@ def _function(file: Path, name: str) -> Callable[..., Any]:
     except ImportError as error:
         if "relative import" not in str(error):
             raise
-        raise RefusedError(
-            f"imports from its own package ({error}), and is run as a file of none: import that by its full name, with "
-            "the directory that the package lies in on PYTHONPATH"
+        raise InvalidStepError(
+            f"has a relative import ({error}), but runs as a single file. Import the module by its full name, and add "
+            "the parent directory of its package to PYTHONPATH."
         ) from None
     except AttributeError as error:
         if error.name != name:
             raise
-        raise RefusedError(f"has no function {name}; name one that it has, as in {file.name}:step") from None
+        raise InvalidStepError(f"has no function {name}. Pass one that it has, as in {file.name}:step.") from None
     if not callable(function):
-        raise RefusedError(f"{name} is no function, but of the type {type(function).__name__}; name one")
+        raise InvalidStepError(f"{name} has the type {type(function).__name__}. Pass the name of a function.")
     try:
         inspect.signature(function).bind({}, [])
     except TypeError as error:
-        raise RefusedError(f"{name} has to take two arguments, weights and batches: {error}") from None
+        raise InvalidStepError(f"{name} must accept two arguments, weights and batches: {error}") from None
     return function
 
 
-def _steps(found: Iterator[Any], recording: Recording) -> Iterator[Any]:
-    """What a generator yields after each step, each of which is one of the recording."""
+def _yielded(found: Iterator[Any], recording: Recording) -> Iterator[Any]:
+    """Yield the outputs of a generator. Each of its steps is a step of the recording."""
     recording.next_step()
     for values in found:
         yield values
@@ -133,35 +137,39 @@ def _steps(found: Iterator[Any], recording: Recording) -> Iterator[Any]:
 
 def _store(path: Path, step: int, values: Any) -> None:
     if not isinstance(values, tuple | list) or not 1 <= len(values) <= len(PARTS_GIVEN):
-        raise RefusedError(
-            f"gave what is of the type {type(values).__name__} at step {step}; give (parameters, gradients), two dicts "
-            "of tensors by name"
+        raise InvalidStepError(
+            f"yielded an output of type {type(values).__name__} at step {step}. "
+            "Yield (parameters, gradients), two dicts of tensors by name."
         )
     stored: dict[str, tuple[str, Any]] = {}
-    for part, held in zip(PARTS_GIVEN, values, strict=False):
-        if held is None and part != "parameters":
+    for part, tensors in zip(PARTS_GIVEN, values, strict=False):
+        if tensors is None and part != "parameters":
             continue
-        if not isinstance(held, Mapping):
-            raise RefusedError(
-                f"gave {part} of the type {type(held).__name__} at step {step}; give a dict of tensors by name"
+        if not isinstance(tensors, Mapping):
+            raise InvalidStepError(
+                f"yielded {part} of type {type(tensors).__name__} at step {step}. Yield a dict of tensors by name."
             )
-        if part == "parameters" and not held:
-            raise RefusedError(f"gave no parameters at step {step}; give a dict of tensors by name")
-        stored |= {f"{part}/{name}": _dense(part, name, step, each) for name, each in held.items() if each is not None}
+        if part == "parameters" and not tensors:
+            raise InvalidStepError(f"yielded no parameters at step {step}. Yield a dict of tensors by name.")
+        stored |= {
+            f"{part}/{name}": _dense(part, name, step, each) for name, each in tensors.items() if each is not None
+        }
     _safetensors.write_at_once(path, stored)
 
 
 def _dense(part: str, name: Any, step: int, tensor: Any) -> tuple[str, Any]:
-    """As `_safetensors.write` takes it."""
+    """Return a tensor as `_safetensors.write` accepts it."""
     try:
-        held = densify(read_tensor(str(name), np.asarray(tensor) if adapter_of(type(tensor)) is None else tensor))
+        tensors = densify(read_tensor(str(name), np.asarray(tensor) if adapter_of(type(tensor)) is None else tensor))
     except (UnreadableError, ValueError, TypeError, KeyError) as error:
-        raise RefusedError(f"gave {part} with {name!r} at step {step}, which is no tensor: {error}") from None
-    assert held is not None
-    dtype = PARTS.get(held.dtype, held.dtype)
+        raise InvalidStepError(f"yielded {name!r} in {part} at step {step}, which is no tensor: {error}") from None
+    assert tensors is not None
+    dtype = PARTS.get(tensors.dtype, tensors.dtype)
     if dtype not in _safetensors.CODES:
-        raise RefusedError(f"gave {part} with {name!r} of {held.dtype} at step {step}; give only what is trained")
-    return dtype, held.array
+        raise InvalidStepError(
+            f"yielded {name!r} in {part} at step {step} as {tensors.dtype}. Yield only trained tensors."
+        )
+    return dtype, tensors.array
 
 
 if __name__ == "__main__":

@@ -103,7 +103,7 @@ def test_steps_do_not_go_back_and_are_not_begun_late(path: Path) -> None:
 
 def test_a_file_holds_one_run(path: Path) -> None:
     path.write_text("mine")
-    with pytest.raises(FileExistsError, match="is there already, and a file holds one run"), unified_clip.record(path):
+    with pytest.raises(FileExistsError, match="exists already, and a file has one run"), unified_clip.record(path):
         pass
     assert path.read_text() == "mine"
     assert watch.watcher is None

@@ -191,7 +191,7 @@ def test_a_clip_by_hand_is_known_by_the_gradients_before_and_after(
 
 def test_another_eps_is_told_of_where_max_ulp_hides_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(tmp_path, GLOBAL, NUMPY.replace("CLIP", "uc.clip_grad_norm_(grads, 0.5)"), "--max-ulp", "64") == 0
-    assert "The old adds 0 to the norm, and the new 1e-06, which --max-ulp lets pass" in capsys.readouterr().out
+    assert "The old step adds 0 to the norm, and the new one 1e-06. At these norms, --max-ulp hides it." in capsys.readouterr().out
 
 
 def test_layouts_and_names_may_differ(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -234,26 +234,32 @@ def test_recordings_and_tensors_are_kept_on_request(tmp_path: Path, capsys: pyte
 @pytest.mark.parametrize(
     ("new", "says"),
     [
-        ("step = 1", "new.py:step: step is no function, but of the type int; name one"),
-        ("from .beside import step", "imports from its own package (attempted relative import"),
-        ("", "new.py:step: has no function step; name one that it has, as in new.py:step"),
-        ("def step(weights): pass", "step has to take two arguments, weights and batches"),
+        ("step = 1", "new.py:step: step has the type int. Pass the name of a function."),
+        ("from .beside import step", "has a relative import (attempted relative import"),
+        ("", "new.py:step: has no function step. Pass one that it has, as in new.py:step"),
+        ("def step(weights): pass", "step must accept two arguments, weights and batches"),
         (
             "def step(weights, batches): return 1",
-            "gave what is of the type int at step 1; give (parameters, gradients)",
+            "yielded an output of type int at step 1. Yield (parameters, gradients)",
         ),
-        ("def step(weights, batches): return [], {}", "gave parameters of the type list at step 1; give a dict"),
+        ("def step(weights, batches): return [], {}", "yielded parameters of type list at step 1. Yield a dict"),
         (
             "def step(weights, batches): return {'w': 'x'}, {}",
-            "gave parameters with 'w' of str32 at step 1; give only what",
+            "yielded 'w' in parameters at step 1 as str32. Yield only trained",
         ),
-        ("def step(weights, batches): yield weights, {}", f"yielded 1 time, and there are {STEPS} batches"),
+        ("def step(weights, batches): yield weights, {}", f"yielded 1 time for {STEPS} batches"),
         (
             f"def step(weights, batches):\n    for _ in range({STEPS + 1}): yield weights, {{}}",
-            f"yielded {STEPS + 1} times, and there are {STEPS} batches",
+            f"yielded {STEPS + 1} times for {STEPS} batches",
         ),
-        ("def step(weights, batches): return weights, {}", "made no clip call that can be seen"),
-        ("def step(weights, batches): return {}, {}", "gave no parameters at step 1; give a dict of tensors by name"),
+        (
+            "def step(weights, batches): return weights, {}",
+            "was recorded: neither one of unified_clip nor one of the functions",
+        ),
+        (
+            "def step(weights, batches): return {}, {}",
+            "yielded no parameters at step 1. Yield a dict of tensors by name",
+        ),
     ],
 )
 def test_what_a_function_does_wrong_is_refused(
@@ -266,10 +272,10 @@ def test_what_a_function_does_wrong_is_refused(
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (["--steps", "9"], "--steps is 9, and "),
-        (["--steps", "0"], "--steps is 0, and "),
-        (["--steps", "-1"], "--steps is -1, and "),
-        (["--batches", "one.npy"], "--batches one.npy is one array without a name; save it by name"),
+        (["--steps", "9"], "--steps is 9; "),
+        (["--steps", "0"], "--steps is 0; "),
+        (["--steps", "-1"], "--steps is -1; "),
+        (["--batches", "one.npy"], "--batches one.npy is one array without a name. Save arrays by name"),
         (["--max-ulp", "-1"], "--max-ulp is -1.0; it must be 0 or more"),
         (["--timeout", "0"], "--timeout is 0.0; it must be more than 0"),
         (["--weights", "none.npz"], "--weights none.npz: there is no such file"),
@@ -277,7 +283,7 @@ def test_what_a_function_does_wrong_is_refused(
         (["--map", "names.toml"], "--map has 'v'"),
         (
             ["--batches", "ragged.npz"],
-            "the first axis of each array is the step, and all have as many; x has 2, y has 3",
+            "the first axis of every array must have one entry per step; x has 2, y has 3",
         ),
         (["--python-new", "nowhere"], "nowhere cannot be started"),
     ],
@@ -296,8 +302,8 @@ def test_what_is_wrong_with_the_command_is_refused(
 @pytest.mark.parametrize(
     ("old", "message"),
     [
-        ("step.py", "'step.py' names no file and a function in it; write old.py:step"),
-        ("gone.py:step", "gone.py is no file; name one and a function in it"),
+        ("step.py", "'step.py' names no file and function. Type it as old.py:step."),
+        ("gone.py:step", "gone.py does not exist. Pass a file and a function in it"),
         ("both.py:step", "both.py imports tensorflow and paddle, which crash in one"),
     ],
 )
@@ -344,7 +350,7 @@ def test_weights_and_batches_are_needed(tmp_path: Path, capsys: pytest.CaptureFi
     [
         ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", [], "signal 11 (SIGSEGV)"),
         ("1 / 0", [], "ZeroDivisionError"),
-        ("import sys; sys.exit(0)", [], "ended its process before it had done its steps"),
+        ("import sys; sys.exit(0)", [], "ended its process before its last step"),
         ("import time; time.sleep(60)", ["--timeout", "8"], "has not ended after 8 seconds; it was in step (new.py"),
     ],
 )
@@ -477,4 +483,4 @@ def test_gradients_that_are_not_cleared_are_told_from_others(
     added = "grads = gradients(weights, batch); grads = {n: g + kept.get(n, 0) for n, g in grads.items()}"
     data = verified(tmp_path, capsys, GLOBAL, new.replace("grads = gradients(weights, batch)", added))
     assert mistakes(data) == [*(["rounding"] if rounded else []), "gradients are not cleared"]
-    assert "at step 2 every gradient of the new is" in data["finding"]["text"]
+    assert "at step 2 every gradient of the new step is" in data["finding"]["text"]

@@ -17,9 +17,9 @@ from unified_clip.recording.compare import compare as compare_runs
 from unified_clip.recording.rounding import Distance
 from unified_clip.tensors.types import Dense
 from unified_clip.verify import compare, match_names, normalize, report, step_tensors
-from unified_clip.verify.compare import Row, Verified
-from unified_clip.verify.run import Given, Ran, Script
-from unified_clip.verify.watch.base import Native, Seen, _spacing, coefficient, fields
+from unified_clip.verify.compare import StepComparison, Verification
+from unified_clip.verify.run import Script, ScriptRun, StepOutput
+from unified_clip.verify.watch.base import NativeCall, ObservedTensors, _spacing, coefficient, fields
 
 SCRIPT = Script("old", Path("old.py"), "step", "old.py:step")
 
@@ -28,9 +28,9 @@ def dense(*values: float) -> Dense:
     return Dense("float32", np.array(values, np.float32))
 
 
-def row(step: int, ulps: float) -> Row:
+def row(step: int, ulps: float) -> StepComparison:
     """A step whose clips are the same and whose norms are so far apart."""
-    return Row(step, [], [], Distance(ulps, 0.0), None, None, None, True)
+    return StepComparison(step, [], [], Distance(ulps, 0.0), None, None, None, True)
 
 
 def written(path: Path, **changes: Any) -> Path:
@@ -78,9 +78,9 @@ def test_norms_are_compared_in_float32_where_only_one_is_in_float64(tmp_path: Pa
 
 @pytest.mark.parametrize(("count", "steps"), [(4, [1, 1, 2, 2]), (3, [0, 0, 0])])
 def test_calls_are_dealt_to_the_steps_only_where_that_is_even(tmp_path: Path, count: int, steps: list[int]) -> None:
-    ran = Ran(SCRIPT, [Given({}, None, None)], tmp_path, yields=False)
+    ran = ScriptRun(SCRIPT, [StepOutput({}, None, None)], tmp_path, yields=False)
     lines = [{"step": 0} for _ in range(count)]
-    assert [line["step"] for line in normalize._in_steps(lines, ran, 2)] == steps
+    assert [line["step"] for line in normalize._distribute_over_steps(lines, ran, 2)] == steps
 
 
 def call(name: str, nan: int | None = 0) -> dict[str, Any]:
@@ -96,12 +96,12 @@ def call(name: str, nan: int | None = 0) -> dict[str, Any]:
     [("ab", [["a", "b"]]), ("aa", [["a"], ["a"]]), ("aba", [["a", "b"], ["a"]])],
 )
 def test_calls_in_a_row_are_one_unless_they_clip_one_gradient_again(names: str, each: list[list[str]]) -> None:
-    assert [list(line["parameters"]) for line in normalize._merged([call(name) for name in names])] == each
+    assert [list(line["parameters"]) for line in normalize._merge_calls([call(name) for name in names])] == each
 
 
 @pytest.mark.parametrize(("nan", "expected"), [(2, 3), (None, None)])
 def test_the_count_of_calls_that_are_one_is_known_where_each_is(nan: int | None, expected: int | None) -> None:
-    (line,) = normalize._merged([call("a", 1), call("b", nan)])
+    (line,) = normalize._merge_calls([call("a", 1), call("b", nan)])
     assert line["nan"] == expected
     assert line["inf"] == 2
 
@@ -119,7 +119,7 @@ def test_calls_take_the_order_of_others_only_where_no_gradient_is_clipped_twice(
     own: list[str], wanted: list[str], order: list[int]
 ) -> None:
     lines = [{"step": number} for number in range(len(own))]
-    found = normalize._in_order(lines, [*map(frozenset, own)], [*map(frozenset, wanted)])
+    found = normalize._in_order_of(lines, [*map(frozenset, own)], [*map(frozenset, wanted)])
     assert [line["step"] for line in found] == order
 
 
@@ -136,13 +136,13 @@ def test_norms_are_those_of_one_gradient_up_to_rounding(norm: float, wanted: flo
 
 def test_gradients_that_a_call_has_not_changed_are_not_called_unclipped(tmp_path: Path) -> None:
     gradients = {"a": dense(3.0, 4.0)}
-    ran = Ran(SCRIPT, [Given(gradients, gradients, None)], tmp_path, yields=True)
+    ran = ScriptRun(SCRIPT, [StepOutput(gradients, gradients, None)], tmp_path, yields=True)
     line = {
         "rule": "value", "threshold": None, "norm_type": None, "coef": None, "clipped": False,
         "parameters": {"0": {"shape": [2], "norm": 5.0}},
     }  # fmt: skip
     for clipped in (False, True):
-        found = match_names.Known(ran, {}, 1, 1).named({**line, "clipped": clipped}, tmp_path)
+        found = match_names.StepTensors(ran, {}, 1, 1).match({**line, "clipped": clipped}, tmp_path)
         assert found is not None
         assert found.given_unclipped is clipped
 
@@ -152,12 +152,12 @@ def test_gradients_that_a_call_has_not_changed_are_not_called_unclipped(tmp_path
 
 def test_what_is_not_a_number_in_both_is_the_same() -> None:
     values = np.array([1.0, math.nan])
-    assert step_tensors.apart(values, values.copy(), 1.0) == Distance(0.0, 0.0)
-    assert step_tensors.apart(values, np.array([1.0, 2.0]), 1.0).ulps == math.inf
+    assert step_tensors.tensor_distance(values, values.copy(), 1.0) == Distance(0.0, 0.0)
+    assert step_tensors.tensor_distance(values, np.array([1.0, 2.0]), 1.0).ulps == math.inf
 
 
 def test_numbers_beyond_float32_are_measured_by_its_greatest() -> None:
-    assert step_tensors.apart(np.array([1e300]), np.array([2e300]), 2e300).ulps == 1e300 / 2.0**104
+    assert step_tensors.tensor_distance(np.array([1e300]), np.array([2e300]), 2e300).ulps == 1e300 / 2.0**104
 
 
 @pytest.mark.parametrize(
@@ -169,12 +169,12 @@ def test_what_storing_a_parameter_does_not_explain_is_measured_by_the_update(
 ) -> None:
     """An update of 2**-19 to a parameter of 1, of which a unit is 2**-23."""
     update = np.array([2.0**-19])
-    assert step_tensors.apart(update, update - off * 2.0**-23, 1.0, coarse).ulps == ulps
+    assert step_tensors.tensor_distance(update, update - off * 2.0**-23, 1.0, coarse).ulps == ulps
 
 
 def test_an_update_that_is_nearly_the_other_is_measured_by_its_parameter() -> None:
     update = np.array([2.0**-4])
-    assert step_tensors.apart(update, update * (1 + 2.0**-10), 1.0).ulps == 2.0**9
+    assert step_tensors.tensor_distance(update, update * (1 + 2.0**-10), 1.0).ulps == 2.0**9
 
 
 # -- what is printed
@@ -182,7 +182,7 @@ def test_an_update_that_is_nearly_the_other_is_measured_by_its_parameter() -> No
 
 @pytest.mark.parametrize(("count", "shown"), [(12, 12), (13, 5)])
 def test_a_table_is_shown_whole_up_to_twelve_rows(count: int, shown: int) -> None:
-    found = cast(Verified, SimpleNamespace(rows=[row(step + 1, 0) for step in range(count)], max_ulp=0.0))
+    found = cast(Verification, SimpleNamespace(rows=[row(step + 1, 0) for step in range(count)], max_ulp=0.0))
     rows = list(report._chosen(found))
     assert len(rows) == shown
     assert rows.count(None) == (count > 12)
@@ -192,16 +192,16 @@ def test_a_table_is_shown_whole_up_to_twelve_rows(count: int, shown: int) -> Non
 def test_another_eps_is_told_of_where_the_clips_do_not_part(tmp_path: Path, max_ulp: float, told: bool) -> None:
     new = written(tmp_path / "new.jsonl", eps=1e-6, coef=1 / (2 + 1e-6))
     clips = compare_runs(written(tmp_path / "old.jsonl"), new, max_ulp=max_ulp)
-    found = report._another_eps(cast(Verified, SimpleNamespace(clips=clips)))
+    found = report._another_eps(cast(Verification, SimpleNamespace(clips=clips)))
     assert bool(found) is told
 
 
 def test_what_was_compared_at_no_step_is_not_called_the_same() -> None:
-    far = step_tensors.Far(Distance(0.0, 0.0), "a")
+    far = step_tensors.MaxDistance(Distance(0.0, 0.0), "a")
     rows = [row(1, 0), dataclasses.replace(row(2, 0), update=far)]
-    found = cast(Verified, SimpleNamespace(rows=rows))
+    found = cast(Verification, SimpleNamespace(rows=rows))
     assert report._but_for(found) == ", but for the clipped gradients, which were not compared"
-    found = cast(Verified, SimpleNamespace(rows=[dataclasses.replace(each, tensors=far) for each in rows]))
+    found = cast(Verification, SimpleNamespace(rows=[dataclasses.replace(each, tensors=far) for each in rows]))
     assert report._but_for(found) == ""
 
 
@@ -211,7 +211,7 @@ def test_what_was_compared_at_no_step_is_not_called_the_same() -> None:
 def test_what_is_not_finite_is_counted_by_its_kind() -> None:
     before = [dense(math.nan, math.inf, math.nan), dense(1.0)]
     with np.errstate(invalid="ignore"):
-        line = fields(Native("clip", "torch", "value", (-1.0, 1.0)), Seen(before, before))
+        line = fields(NativeCall("clip", "torch", "value", (-1.0, 1.0)), ObservedTensors(before, before))
     assert (line["nan"], line["inf"]) == (2, 1)
 
 

@@ -15,9 +15,9 @@ import unified_clip
 from unified_clip._safetensors import write
 from unified_clip.recording import compare, runs
 from unified_clip.tensors.types import Dense
-from unified_clip.verify.match_names import Known
-from unified_clip.verify.run import Given, Ran, Script
-from unified_clip.verify.watch.base import Native, Observer, Seen, coefficient, documented
+from unified_clip.verify.match_names import StepTensors
+from unified_clip.verify.run import Script, ScriptRun, StepOutput
+from unified_clip.verify.watch.base import NativeCall, ObservedTensors, Observer, coefficient, coefficient_by_formula
 from unified_clip.verify.watch.import_hook import AfterImport
 
 VALUES = np.random.default_rng(3).normal(size=500).astype(np.float32)
@@ -80,17 +80,17 @@ def test_what_is_left_as_it_was_has_the_coefficient_1() -> None:
 
 @pytest.mark.parametrize(("n", "expected"), [(0.5, 1.0), (2.0, 1 / (2 + 1e-6)), (np.nan, np.nan)])
 def test_the_formula_adds_eps_to_the_norm(n: float, expected: float) -> None:
-    native = Native("clip", "torch", "global", 1.0, 2.0, 1e-6)
-    assert documented(native, n) == pytest.approx(expected, rel=1e-15, nan_ok=True)
+    native = NativeCall("clip", "torch", "global", 1.0, 2.0, 1e-6)
+    assert coefficient_by_formula(native, n) == pytest.approx(expected, rel=1e-15, nan_ok=True)
 
 
 def test_a_watched_call_is_a_line_of_the_recording(tmp_path: Path) -> None:
     before = [dense(np.array([3.0, 4.0])), dense(np.array([[12.0]]))]
     after = [scaled(each, 1 / 13) for each in before]
-    native = Native("framework.clip", "framework", "global", 1.0, 2.0, 0.0)
+    native = NativeCall("framework.clip", "framework", "global", 1.0, 2.0, 0.0)
     with unified_clip.record(tmp_path / "run.jsonl", norms=True) as run:
         run.next_step()
-        Observer(run).see(native, Seen(before, after, [before[0], None], ["a", "b"]))
+        Observer(run).record(native, ObservedTensors(before, after, [before[0], None], ["a", "b"]))
     (line,) = runs.read(tmp_path / "run.jsonl").lines
     assert (line.step, line.call, line.rule, line.norm, line.coef) == (1, "framework.clip", "global", 13.0, 1 / 13)
     assert line.watched
@@ -103,9 +103,9 @@ def test_a_watched_call_is_a_line_of_the_recording(tmp_path: Path) -> None:
 
 def test_each_norm_and_coefficient_is_told_of_a_clip_of_each(tmp_path: Path) -> None:
     before = [dense(np.array([3.0, 4.0])), dense(np.array([0.5]))]
-    native = Native("framework.clip", "framework", "each", 1.0, 2.0, 0.0)
+    native = NativeCall("framework.clip", "framework", "each", 1.0, 2.0, 0.0)
     with unified_clip.record(tmp_path / "run.jsonl") as run:
-        Observer(run).see(native, Seen(before, [scaled(before[0], 0.2), before[1]]))
+        Observer(run).record(native, ObservedTensors(before, [scaled(before[0], 0.2), before[1]]))
     (line,) = runs.read(tmp_path / "run.jsonl").lines
     assert (line.norm, line.coef) == ([5.0, 0.5], [0.2, 1.0])
 
@@ -115,7 +115,7 @@ def test_a_call_that_was_given_no_gradient_is_not_recorded(tmp_path: Path) -> No
         pytest.warns(unified_clip.ClipWarning, match="No unified_clip calls were recorded"),
         unified_clip.record(tmp_path / "r") as run,
     ):
-        Observer(run).see(Native("clip", "torch", "global", 1.0), Seen([], []))
+        Observer(run).record(NativeCall("clip", "torch", "global", 1.0), ObservedTensors([], []))
     assert runs.read(tmp_path / "r").lines == []
 
 
@@ -189,11 +189,11 @@ def test_an_action_follows_the_import_of_a_module_that_was_only_looked_for_befor
 Arrays = dict[str, np.ndarray]
 
 
-def known(tmp_path: Path, parameters: Arrays, gradients: Arrays, weights: Arrays | None = None) -> Known:
+def known(tmp_path: Path, parameters: Arrays, gradients: Arrays, weights: Arrays | None = None) -> StepTensors:
     """After the first step of a function that began with these weights and gave the others."""
     held = [{name: dense(each) for name, each in part.items()} for part in (parameters, gradients, weights or {})]
     script = Script("old", tmp_path / "old.py", "step", "old.py:step")
-    return Known(Ran(script, [Given(held[0], held[1], None)], tmp_path, True), held[2], 1, 1)
+    return StepTensors(ScriptRun(script, [StepOutput(held[0], held[1], None)], tmp_path, True), held[2], 1, 1)
 
 
 def test_gradients_of_one_norm_are_told_apart_by_their_shapes(tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def test_gradients_of_one_norm_are_told_apart_by_their_shapes(tmp_path: Path) ->
         "rule": "global", "norm_type": 2.0, "coef": 0.5, "clipped": True,
         "parameters": {"0": {"shape": [2], "norm": 10.0}, "1": {"shape": [1, 2], "norm": 10.0}},
     }  # fmt: skip
-    found = known(tmp_path, gradients, gradients).named(line, tmp_path)
+    found = known(tmp_path, gradients, gradients).match(line, tmp_path)
     assert found is not None
     assert found.names == {"0": "a", "1": "b"}
 
@@ -213,7 +213,7 @@ def test_a_sparse_gradient_is_known_by_its_norm_though_it_has_fewer_rows(tmp_pat
         "rule": "global", "norm_type": 2.0, "coef": 1.0, "clipped": False,
         "parameters": {"0": {"shape": [2, 2], "norm": 5.0}, "1": {"shape": [1, 2], "norm": 5.0}},
     }  # fmt: skip
-    found = known(tmp_path, gradients, gradients).named(line, tmp_path)
+    found = known(tmp_path, gradients, gradients).match(line, tmp_path)
     assert found is not None
     assert found.names == {"0": "e", "1": "w"}
 
@@ -224,7 +224,7 @@ def test_a_gradient_that_is_not_given_is_known_by_its_weight(tmp_path: Path) -> 
         "rule": "global", "norm_type": 2.0, "coef": 0.5, "clipped": True,
         "parameters": {str(n): {"shape": [2], "norm": 1.0, "weight": weight} for n, weight in enumerate((10.0, 5.0))},
     }  # fmt: skip
-    found = known(tmp_path, weights, {}, weights).named(line, tmp_path)
+    found = known(tmp_path, weights, {}, weights).match(line, tmp_path)
     assert found is not None
     assert found.names == {"0": "b", "1": "a"}
     assert not found.given_unclipped
@@ -249,7 +249,7 @@ def test_a_function_that_clips_any_tensor_counts_where_it_clips_a_gradient(
         "parameters": {"0": {"shape": shape, "norm": 20.0}},
     }  # fmt: skip
     of_two = {"a": np.array([3.0, 4.0])}
-    assert (known(tmp_path, of_two, of_two).named(line, tmp_path) is not None) is counts
+    assert (known(tmp_path, of_two, of_two).match(line, tmp_path) is not None) is counts
 
 
 # -- comparing

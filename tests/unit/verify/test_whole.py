@@ -18,24 +18,24 @@ def giving(parameters: str, gradients: str = "None") -> str:
 @pytest.mark.parametrize(
     ("new", "says"),
     [
-        (giving("{'weight': weights['weight']}"), "new.py:step gives nothing that belongs to 'bias' of "),
-        (giving("{**weights, 'bias': weights['bias'][:1]}"), "new.py:step 'bias' in (1,): no order of the axes"),
-        (giving("{'weight': weights['weight'], 'b': weights['bias']}"), "gives nothing that belongs to 'bias' of "),
+        (giving("{'weight': weights['weight']}"), "new.py:step yields no parameter that matches 'bias' of "),
+        (giving("{**weights, 'bias': weights['bias'][:1]}"), "new.py:step 'bias' in (1,). No order of axes"),
+        (giving("{'weight': weights['weight'], 'b': weights['bias']}"), "yields no parameter that matches 'bias' of "),
         (
             giving("weights", "{'x.' + name: each for name, each in grads.items()}"),
-            "gives gradients of 'x.bias', 'x.weight' at step 1, which are no parameters that it gives: 'weight'",
+            "yields gradients of 'x.bias', 'x.weight' at step 1, but no such parameters. Its parameters are 'weight'",
         ),
         (
             giving("weights", "grads, {'x': grads['bias']}"),
-            "gives unclipped gradients of 'x' at step 1, which are no parameters",
+            "yields unclipped gradients of 'x' at step 1, but no such parameters",
         ),
         (
             giving("weights", "{**grads, 'weight': grads['weight'].T}"),
-            "gives gradients of 'weight' in the shape (2, 6) at step 1, and the parameter in (6, 2)",
+            "yields gradients of 'weight' in the shape (2, 6) at step 1, and the parameter in (6, 2)",
         ),
         (
             giving("(weights if batch is not batches[1] else {'weight': weights['weight']})"),
-            "gives 'bias' at step 2 and not at step 1, or in another shape",
+            "yields 'bias' at step 2 but not at step 1, or in another shape",
         ),
     ],
 )
@@ -49,14 +49,14 @@ def test_what_only_one_gives_is_refused(
 def test_a_weight_that_neither_gives_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     one = giving("{'weight': weights['weight']}")
     assert run(tmp_path, one, one) == 2
-    assert "--weights has 'bias', which neither function gives: " in capsys.readouterr().err
+    assert "--weights has 'bias', which neither function yields, so" in capsys.readouterr().err
 
 
 def test_a_map_of_tensors_of_other_shapes_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = tmp_path / "names.toml"
     names.write_text('weight = "bias"\n', encoding="utf-8")
     assert run(tmp_path, GLOBAL, GLOBAL, "--map", str(names)) == 2
-    assert "gives 'weight' in the shape (6, 2), and " in capsys.readouterr().err
+    assert "yields 'weight' in the shape (6, 2), and " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("missing", "same"), [("bias", False), ("unused", True)])

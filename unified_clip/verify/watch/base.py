@@ -1,7 +1,7 @@
-"""Watch the frameworks' own clipping functions, which `unified_clip.record` does not see, and record what they do.
+"""Record the frameworks' own clipping functions, which `unified_clip.record` does not record.
 
-They are only looked at: what went in, and what came out. A line says the exact norm of what went in, and by what it was
-really multiplied, which is not always what the function's formula says.
+The functions run unchanged. A line has the exact norm of their inputs, and the coefficient computed from inputs and
+results, which is not always that of the function's formula.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from ...tensors.arithmetic import FORMATS, Float64s
 from ...tensors.types import PARTS, Dense
 
 SLACK = 2.0**-50
-"""How far, relatively, a bound on a coefficient may be from its exact place: it is computed in float64."""
+"""Relative tolerance of a bound on a coefficient, which is computed in float64."""
 
 ROUNDINGS = (0.5, 1.5, 2.5)
-"""Units in the last place that a product may be off by: functions that multiply and divide round more than once."""
+"""ULP by which a product may be off: functions that multiply and divide round more than once."""
 
 
 @dataclass(frozen=True)
-class Native:
-    """A call of a framework's own function, and what its documentation says that it does."""
+class NativeCall:
+    """A call of a framework's own function, as the function is documented."""
 
     name: str
     framework: str
@@ -42,30 +42,30 @@ class Native:
     threshold: float | tuple[float, float] | None
     norm_type: float | None = 2.0
     eps: float | None = 0.0
-    """What the formula adds to the norm."""
+    """Added to the norm by the formula."""
 
     given_norm: float | None = None
-    """That the caller has handed over, to be taken for the norm of the gradients."""
+    """The norm that the caller passed in place of the norm of the gradients."""
 
 
 @dataclass(frozen=True)
-class Seen:
-    """Tensors that a call has clipped; those that it was given as None are left out."""
+class ObservedTensors:
+    """The tensors that a call clipped. Entries that are None are left out."""
 
     before: Sequence[Dense]
     after: Sequence[Dense]
     weights: Sequence[Dense | None] = ()
-    """The parameter of each, where the call knows it."""
+    """The parameter of each gradient, if the call has it."""
 
     names: Sequence[str] = ()
-    """The framework's own; none: positions."""
+    """The framework's names. Empty: positions are the names."""
 
     is_gradient: bool | None = True
-    """False for a function that clips any tensor, and was given another one than a gradient; None: not known."""
+    """False if the function accepts any tensor and got one that is no gradient; None if that is unknown."""
 
 
 class Observer:
-    """Writes into a recording what a framework's function did."""
+    """Writes the calls of frameworks' functions to a recording."""
 
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
@@ -74,7 +74,7 @@ class Observer:
 
     @contextmanager
     def outermost(self) -> Iterator[bool]:
-        """Around a call: whether it is in no other that is counted, of a framework or of ours."""
+        """Enter a call. Yield whether it is outermost: calls inside a recorded call are part of it."""
         if getattr(self._thread, "inside", False) or DISPATCHER.is_running:
             yield False
             return
@@ -85,7 +85,7 @@ class Observer:
             self._thread.inside = False
 
     def wait_with(self, wait: Callable[[], object]) -> None:
-        """How to wait for graphs that have been started to tell what they did."""
+        """Add a function that waits until started graphs have reported their calls."""
         if wait not in self._waits:
             self._waits.append(wait)
 
@@ -93,81 +93,83 @@ class Observer:
         for wait in self._waits:
             wait()
 
-    def see(self, native: Native, seen: Seen) -> None:
-        """Record a call. One that clipped nothing is not recorded."""
-        if seen.before:
-            self._recording.add(fields(native, seen), *(_stored(seen, each) for each in (seen.before, seen.after)))
+    def record(self, call: NativeCall, observed: ObservedTensors) -> None:
+        """Record a call, unless it got no gradient."""
+        if observed.before:
+            self._recording.add(
+                fields(call, observed), *(_stored(observed, each) for each in (observed.before, observed.after))
+            )
 
 
-def fields(native: Native, seen: Seen) -> dict[str, Any]:
-    """What a line of a recording says of a call."""
-    p = native.norm_type or 2.0
-    norms = [norm([each], p) for each in seen.before]
+def fields(call: NativeCall, observed: ObservedTensors) -> dict[str, Any]:
+    """Return the line of a recording for a call."""
+    p = call.norm_type or 2.0
+    norms = [exact_norm([each], p) for each in observed.before]
     found: dict[str, Any] = {
-        "call": native.name,
-        "framework": native.framework,
+        "call": call.name,
+        "framework": call.framework,
         "watched": True,
-        "is_gradient": seen.is_gradient,
-        "rule": native.rule,
-        "threshold": list(native.threshold) if isinstance(native.threshold, tuple) else native.threshold,
-        "norm_type": native.norm_type,
-        "eps": native.eps,
-        "dtype": "float64" if any(each.dtype in ("float64", "complex128") for each in seen.before) else "float32",
+        "is_gradient": observed.is_gradient,
+        "rule": call.rule,
+        "threshold": list(call.threshold) if isinstance(call.threshold, tuple) else call.threshold,
+        "norm_type": call.norm_type,
+        "eps": call.eps,
+        "dtype": "float64" if any(each.dtype in ("float64", "complex128") for each in observed.before) else "float32",
         "norm": None,
         "coef": None,
-        "clipped": any((a.bits() != b.bits()).any() for a, b in zip(seen.before, seen.after, strict=True)),
-        "nan": sum(int(np.isnan(each.values()).sum()) for each in seen.before),
-        "inf": sum(int(np.isinf(each.values()).sum()) for each in seen.before),
+        "clipped": any((a.bits() != b.bits()).any() for a, b in zip(observed.before, observed.after, strict=True)),
+        "nan": sum(int(np.isnan(each.values()).sum()) for each in observed.before),
+        "inf": sum(int(np.isinf(each.values()).sum()) for each in observed.before),
         "seconds": None,
         "parameters": {},
     }
-    if native.rule == "global":
-        found["norm"] = norm(seen.before, p) if native.given_norm is None else native.given_norm
-        found["coef"] = coefficient(seen.before, seen.after, documented(native, found["norm"]))
-    elif native.rule == "each":
+    if call.rule == "global":
+        found["norm"] = exact_norm(observed.before, p) if call.given_norm is None else call.given_norm
+        found["coef"] = coefficient(observed.before, observed.after, coefficient_by_formula(call, found["norm"]))
+    elif call.rule == "each":
         found["norm"] = norms
-        pairs = zip(seen.before, seen.after, norms, strict=True)
-        found["coef"] = [coefficient([a], [b], documented(native, n)) for a, b, n in pairs]
-    for index, (name, each) in enumerate(_named(seen, seen.before).items()):
+        pairs = zip(observed.before, observed.after, norms, strict=True)
+        found["coef"] = [coefficient([a], [b], coefficient_by_formula(call, n)) for a, b, n in pairs]
+    for index, (name, each) in enumerate(_named(observed, observed.before).items()):
         parameter = found["parameters"][name] = {"shape": list(each.shape), "norm": norms[index]}
-        if seen.weights and (weight := seen.weights[index]) is not None:
-            parameter["weight"] = norm([weight], p)
+        if observed.weights and (weight := observed.weights[index]) is not None:
+            parameter["weight"] = exact_norm([weight], p)
     return found
 
 
-def _named(seen: Seen, tensors: Sequence[Dense]) -> dict[str, Dense]:
-    names = seen.names or [str(index) for index in range(len(tensors))]
+def _named(observed: ObservedTensors, tensors: Sequence[Dense]) -> dict[str, Dense]:
+    names = observed.names or [str(index) for index in range(len(tensors))]
     return dict(zip(names, tensors, strict=True))
 
 
-def _stored(seen: Seen, tensors: Sequence[Dense]) -> dict[str, tuple[str, npt.NDArray[Any]]]:
-    """As `_safetensors.write` takes them."""
-    return {name: (PARTS.get(each.dtype, each.dtype), each.array) for name, each in _named(seen, tensors).items()}
+def _stored(observed: ObservedTensors, tensors: Sequence[Dense]) -> dict[str, tuple[str, npt.NDArray[Any]]]:
+    """Return tensors as `_safetensors.write` accepts them."""
+    return {name: (PARTS.get(each.dtype, each.dtype), each.array) for name, each in _named(observed, tensors).items()}
 
 
-def norm(tensors: Sequence[Dense], p: float) -> float:
-    """Correctly rounded, as ours are."""
+def exact_norm(tensors: Sequence[Dense], p: float) -> float:
+    """Return the correctly rounded norm."""
     return float(unified_clip.get_total_norm([array_of(each) for each in tensors], p))
 
 
 def array_of(tensor: Dense) -> npt.NDArray[Any]:
-    """As NumPy has it; bfloat16, which NumPy has not, as the same numbers in float32."""
+    """Return a NumPy array; for bfloat16, which NumPy lacks, the same numbers in float32."""
     return tensor.values().astype(np.float32) if tensor.dtype == "bfloat16" else tensor.array
 
 
-def documented(native: Native, n: float) -> float:
-    """The coefficient that a function's formula gives for the exact norm."""
-    if not isinstance(native.threshold, float) or math.isnan(n):
+def coefficient_by_formula(call: NativeCall, n: float) -> float:
+    """Return the coefficient of the function's formula for a norm."""
+    if not isinstance(call.threshold, float) or math.isnan(n):
         return math.nan
-    total = n + (native.eps or 0.0)
-    return 1.0 if total <= native.threshold else native.threshold / total
+    total = n + (call.eps or 0.0)
+    return 1.0 if total <= call.threshold else call.threshold / total
 
 
 def coefficient(before: Sequence[Dense], after: Sequence[Dense], formula: float) -> float:
-    """By what numbers were multiplied, in float32 unless they are float64.
+    """Return the coefficient that turned `before` into `after`, in float32 unless they are float64.
 
-    Every number tells an interval, of the coefficients with which its product rounds to what came out. Of those in all
-    intervals it is the formula's, if that is among them, else the one that is nearest to it. NaN: no one number.
+    Each element bounds the coefficient: the interval of factors that round to the observed result. The coefficient is
+    that of the formula, if it is in all intervals, else the nearest one that is. NaN if there is none.
     """
     pairs = list(zip(before, after, strict=True))
     if all((a.bits() == b.bits()).all() for a, b in pairs):
@@ -183,7 +185,7 @@ def coefficient(before: Sequence[Dense], after: Sequence[Dense], formula: float)
 
 
 def _bounds(before: Dense, after: Dense, off: float) -> tuple[float, float]:
-    """The least and the greatest coefficient that each number of a tensor allows."""
+    """Return the least and the greatest coefficient that all elements of a tensor allow."""
     given, got = np.abs(before.values()).reshape(-1), np.abs(after.values()).reshape(-1)
     usable = np.isfinite(given) & np.isfinite(got) & (given > 0)
     given, got = given[usable], got[usable]
@@ -196,7 +198,7 @@ def _bounds(before: Dense, after: Dense, off: float) -> tuple[float, float]:
 
 
 def _spacing(values: Float64s, dtype: str) -> Float64s:
-    """A unit in the last place of each number."""
+    """Return one ULP of each number."""
     target = FORMATS[dtype]
     exponents = np.frexp(values)[1] - 1
     spacing: Float64s = np.ldexp(1.0, np.maximum(exponents, target.min_exponent) - target.precision + 1)
@@ -206,18 +208,15 @@ def _spacing(values: Float64s, dtype: str) -> Float64s:
 def _nearest_within(formula: float, low: float, high: float, *, wide: bool) -> float:
     if wide:
         return min(max(formula, low), high) if math.isfinite(formula) else (low + high) / 2
-    if low <= np.float32(formula) <= high:  # so the formula is what it did; as ours have it, in float64
+    if low <= np.float32(formula) <= high:  # the function followed its formula; unified_clip records float64
         return formula
     middle = np.float32(min(max(formula, low), high) if math.isfinite(formula) else (low + high) / 2)
     candidates = [middle, np.nextafter(middle, np.float32(0)), np.nextafter(middle, np.float32(math.inf))]
     return float(next((each for each in candidates if low <= each <= high), middle))
 
 
-# -- what frameworks have in common
-
-
 def wrap(holders: Sequence[tuple[Any, str]], wrapper: Callable[[Any], Any]) -> None:
-    """Put a wrapper in the place of a function, under every name that it has."""
+    """Replace a function by a wrapper under all of its names."""
     holder, name = holders[0]
     wrapped = functools.wraps(getattr(holder, name))(wrapper(getattr(holder, name)))
     for holder, name in holders:

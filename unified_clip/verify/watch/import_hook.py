@@ -1,4 +1,4 @@
-"""Have something done when a module has been imported, without importing it."""
+"""Run an action when a module is imported, without importing it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from types import ModuleType
 
 
 class AfterImport(MetaPathFinder):
-    """The first finder of all: it leaves finding to the others, and comes back when the module is there."""
+    """A finder before all others. They find the module, and its loader then runs the action."""
 
     def __init__(self, actions: Mapping[str, Callable[[], None]]) -> None:
-        """`actions`: by the name of a module that is not imported yet."""
+        """`actions`: by the name of a module that is not yet imported."""
         self._actions = dict(actions)
         self._finding: set[str] = set()
 

@@ -1,4 +1,4 @@
-"""How a clip on JAX tells what it did: at once, or whenever what is being traced is run."""
+"""Report calls on JAX, at once or whenever a traced function runs."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ import jax
 import numpy as np
 
 from ...tensors.files.entries import from_array
-from .base import Native, Observer, Seen
+from .base import NativeCall, ObservedTensors, Observer
 
 
-def tell(
+def report_call(
     observer: Observer,
-    describe: Callable[[Any], Native],
-    limit: Any,
+    describe: Callable[[Any], NativeCall],
+    threshold: Any,
     before: Sequence[Any],
     after: Sequence[Any],
     weights: Sequence[Any] = (),
     names: Sequence[str] = (),
 ) -> None:
-    """`describe`: the call, from the value of its limit. There are no None among the tensors."""
+    """Report a call. `describe` returns it for the value of its threshold. No tensor may be None."""
     observer.wait_with(jax.effects_barrier)
     count = len(before)
 
     def receive(given: Any, *values: Any) -> None:
         found = [from_array(np.asarray(each)) for each in values]
-        seen = Seen(found[:count], found[count : 2 * count], found[2 * count :], names)
-        observer.see(describe(given), seen)
+        observed = ObservedTensors(found[:count], found[count : 2 * count], found[2 * count :], names)
+        observer.record(describe(given), observed)
 
     arrays = [*before, *after, *weights]
-    if isinstance(limit, jax.Array):
-        jax.debug.callback(receive, limit, *arrays)
-    else:  # as it was given, and not as float32
-        jax.debug.callback(lambda *values: receive(limit, *values), *arrays)
+    if isinstance(threshold, jax.Array):
+        jax.debug.callback(receive, threshold, *arrays)
+    else:  # as passed, not as float32
+        jax.debug.callback(lambda *values: receive(threshold, *values), *arrays)

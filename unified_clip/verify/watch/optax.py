@@ -1,7 +1,8 @@
-"""optax's own clipping transformations, watched, also inside what JAX compiles."""
+"""Watch optax's own clipping transformations, compiled by JAX or not."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -9,8 +10,8 @@ import jax
 import numpy as np
 import optax
 
-from .base import Native, Observer, wrap
-from .jax import tell
+from .base import NativeCall, Observer, wrap
+from .jax import report_call
 
 WATCHED = ("clip_by_global_norm", "clip")
 
@@ -21,17 +22,26 @@ def install(observer: Observer) -> None:
 
 
 def _watched(observer: Observer, make: Callable[..., Any]) -> Callable[..., Any]:
-    def watched(limit: Any) -> Any:
-        transformation = make(limit)
+    signature = inspect.signature(make)
+
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        transformation = make(*args, **kwargs)
+        (threshold,) = signature.bind(*args, **kwargs).arguments.values()
 
         def update(updates: Any, state: Any, params: Any = None) -> Any:
-            with observer.outermost() as counts:
+            with observer.outermost() as is_outermost:
                 clipped, state = transformation.update(updates, state, params)
-                if counts:
+                if is_outermost:
                     leaves, weights = jax.tree.leaves(updates), jax.tree.leaves(params)
                     held = weights if len(weights) == len(leaves) else []
-                    tell(
-                        observer, _native(make.__name__), limit, leaves, jax.tree.leaves(clipped), held, _names(updates)
+                    report_call(
+                        observer,
+                        _describe_call(make.__name__),
+                        threshold,
+                        leaves,
+                        jax.tree.leaves(clipped),
+                        held,
+                        _names(updates),
                     )
                 return clipped, state
 
@@ -44,11 +54,13 @@ def _names(tree: Any) -> list[str]:
     return [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
 
 
-def _native(name: str) -> Callable[[Any], Native]:
-    def native(given: Any) -> Native:
-        limit = float(given) if np.ndim(given) == 0 else None
+def _describe_call(name: str) -> Callable[[Any], NativeCall]:
+    def call(given: Any) -> NativeCall:
+        threshold = float(given) if np.ndim(given) == 0 else None
         if name == "clip":
-            return Native("optax.clip", "jax", "value", None if limit is None else (-limit, limit), None, None)
-        return Native(f"optax.{name}", "jax", "global", limit)
+            return NativeCall(
+                "optax.clip", "jax", "value", None if threshold is None else (-threshold, threshold), None, None
+            )
+        return NativeCall(f"optax.{name}", "jax", "global", threshold)
 
-    return native
+    return call

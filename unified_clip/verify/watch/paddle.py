@@ -1,4 +1,4 @@
-"""Paddle's own clipping, watched: its classes, in dygraph and in static programs, and its functions."""
+"""Watch Paddle's own clipping: its classes in dygraph and static programs, and its functions."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ import paddle
 from ...tensors.files.entries import from_array
 from ...tensors.frameworks.paddle import Converter
 from ...tensors.types import Dense, densify
-from .base import Native, Observer, Seen, wrap
+from .base import NativeCall, ObservedTensors, Observer, wrap
 
 EPS = 1e-6
-"""Of `clip_grad_norm_`; the classes add nothing to the norm."""
+"""Of `clip_grad_norm_`. The classes add nothing."""
 
 
 class InProgram(NamedTuple):
-    """A clip that was built into a static program."""
+    """A clip in a static program."""
 
-    native: Native
+    call: NativeCall
     names: Sequence[str]
     before: Sequence[Any]
     after: Sequence[Any]
@@ -40,7 +40,7 @@ def install(observer: Observer) -> None:
 
 
 def install_ours(observer: Observer) -> None:
-    """Ours are recorded but in static programs."""
+    """Watch unified_clip's classes in static programs, where they are not recorded otherwise."""
     import unified_clip.paddle as ours
 
     for kind in (ours.GradientClipByGlobalNorm, ours.GradientClipByNorm, ours.GradientClipByValue):
@@ -49,17 +49,17 @@ def install_ours(observer: Observer) -> None:
 
 def _class(observer: Observer, function: Callable[..., Any]) -> Any:
     def watched(self: Any, params_grads: Any) -> Any:
-        with observer.outermost() as counts:
-            if not counts:
+        with observer.outermost() as is_outermost:
+            if not is_outermost:
                 return function(self, params_grads)
-            native = _native(self, f"paddle.nn.{type(self).__name__}")
+            call = _describe_call(self, f"paddle.nn.{type(self).__name__}")
             if not paddle.in_dynamic_mode():
-                return _built(native, self, params_grads, function)
+                return _built(call, self, params_grads, function)
             pairs = _counted(params_grads)
             before, weights = [_read(g) for _, g in pairs], [_read(p) for p, _ in pairs]
             result = function(self, params_grads)
             after, names = [_read(g) for g in _of(result, pairs)], [p.name for p, _ in pairs]
-            observer.see(native, Seen(before, after, weights, names))
+            observer.record(call, ObservedTensors(before, after, weights, names))
             return result
 
     return watched
@@ -67,46 +67,46 @@ def _class(observer: Observer, function: Callable[..., Any]) -> Any:
 
 def _class_of_ours(observer: Observer, function: Callable[..., Any]) -> Any:
     def watched(self: Any, params_grads: Any) -> Any:
-        with observer.outermost() as counts:
-            if not counts or paddle.in_dynamic_mode():
+        with observer.outermost() as is_outermost:
+            if not is_outermost or paddle.in_dynamic_mode():
                 return function(self, params_grads)
-            return _built(_native(self, type(self).__name__), self, list(params_grads), function)
+            return _built(_describe_call(self, type(self).__name__), self, list(params_grads), function)
 
     return watched
 
 
-def _built(native: Native, clip: Any, params_grads: Any, function: Callable[..., Any]) -> Any:
-    """A clip is built into a program; executors tell what it does."""
+def _built(call: NativeCall, clip: Any, params_grads: Any, function: Callable[..., Any]) -> Any:
+    """Add a clip to a program. Executors report it."""
     pairs = _counted(params_grads)
     result = function(clip, params_grads)
-    built = InProgram(native, [p.name for p, _ in pairs], [g for _, g in pairs], _of(result, pairs))
+    built = InProgram(call, [p.name for p, _ in pairs], [g for _, g in pairs], _of(result, pairs))
     PROGRAMS.setdefault(paddle.static.default_main_program(), []).append(built)
     return result
 
 
 def _counted(params_grads: Any) -> list[tuple[Any, Any]]:
-    """The pairs that take part in a clip."""
+    """Return the pairs that a clip counts."""
     return [(p, g) for p, g in params_grads if g is not None and getattr(p, "need_clip", True) is not False]
 
 
 def _of(result: Any, pairs: Sequence[tuple[Any, Any]]) -> list[Any]:
-    """The clipped gradients of these parameters."""
+    """Return the clipped gradients of these parameters."""
     clipped = {p.name: g for p, g in result}
     return [clipped[p.name] for p, _ in pairs]
 
 
-def _native(clip: Any, name: str) -> Native:
+def _describe_call(clip: Any, name: str) -> NativeCall:
     if hasattr(clip, "max"):
-        return Native(name, "paddle", "value", (float(clip.min), float(clip.max)), None, None)
-    return Native(name, "paddle", "global" if "GlobalNorm" in name else "each", float(clip.clip_norm))
+        return NativeCall(name, "paddle", "value", (float(clip.min), float(clip.max)), None, None)
+    return NativeCall(name, "paddle", "global" if "GlobalNorm" in name else "each", float(clip.clip_norm))
 
 
 def _function(observer: Observer, function: Callable[..., Any]) -> Callable[..., Any]:
     signature = inspect.signature(function)
 
     def watched(*args: Any, **kwargs: Any) -> Any:
-        with observer.outermost() as counts:
-            if not counts:
+        with observer.outermost() as is_outermost:
+            if not is_outermost:
                 return function(*args, **kwargs)
             bound = signature.bind(*args, **kwargs)
             given = bound.arguments["parameters"]
@@ -115,22 +115,26 @@ def _function(observer: Observer, function: Callable[..., Any]) -> Callable[...,
             before, weights = [_read(p.grad) for p in held], [_read(p) for p in held]
             result = function(*bound.args, **bound.kwargs)
             after, names = [_read(p.grad) for p in held], [p.name for p in held]
-            observer.see(_of_function(function.__name__, bound.arguments), Seen(before, after, weights, names))
+            observer.record(
+                _of_function(function.__name__, bound.arguments), ObservedTensors(before, after, weights, names)
+            )
             return result
 
     return watched
 
 
-def _of_function(name: str, arguments: dict[str, Any]) -> Native:
+def _of_function(name: str, arguments: dict[str, Any]) -> NativeCall:
     name = f"paddle.nn.utils.{name}"
     if "clip_value" in arguments:
-        limit = float(arguments["clip_value"])
-        return Native(name, "paddle", "value", (-limit, limit), None, None)
-    return Native(name, "paddle", "global", float(arguments["max_norm"]), float(arguments.get("norm_type", 2.0)), EPS)
+        threshold = float(arguments["clip_value"])
+        return NativeCall(name, "paddle", "value", (-threshold, threshold), None, None)
+    return NativeCall(
+        name, "paddle", "global", float(arguments["max_norm"]), float(arguments.get("norm_type", 2.0)), EPS
+    )
 
 
 def _run(observer: Observer, function: Callable[..., Any]) -> Any:
-    """An executor also fetches what the clips of its program were given, and what they made of it."""
+    """Have an executor also fetch the gradients before and after the clips of its program."""
 
     @functools.wraps(function)
     def run(self: Any, program: Any = None, feed: Any = None, fetch_list: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -144,14 +148,14 @@ def _run(observer: Observer, function: Callable[..., Any]) -> Any:
         values = iter([from_array(np.array(each)) for each in fetched[len(wanted) :]])
         for clip, held in zip(clips, weights, strict=True):
             before, after = ([next(values) for _ in clip.names] for _ in range(2))
-            observer.see(clip.native, Seen(before, after, held, clip.names))
+            observer.record(clip.call, ObservedTensors(before, after, held, clip.names))
         return fetched[: len(wanted)]
 
     return run
 
 
 def _weights(clip: InProgram) -> list[Dense | None]:
-    """The parameters of a program, before it runs."""
+    """Return the parameters of a program before it runs."""
     found = [paddle.static.global_scope().find_var(name) for name in clip.names]
     return [None if each is None else from_array(np.array(each.get_tensor())) for each in found]
 

@@ -1,4 +1,4 @@
-"""TensorFlow's own clipping functions, watched, eagerly and in graphs."""
+"""Watch TensorFlow's own clipping functions, eagerly and in graphs."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from tensorflow.python.ops import clip_ops, gradients_util
 
 from ..._ops.tensorflow_ops import is_for_xla
 from ...tensors.files.entries import from_array
-from .base import Native, Observer, Seen, wrap
+from .base import NativeCall, ObservedTensors, Observer, wrap
 
-Describe = Callable[[Sequence[Any]], Native]
-"""A call, from the values of its limits."""
+Describe = Callable[[Sequence[Any]], NativeCall]
+"""Returns a call for the values of its thresholds."""
 
 
 ARGUMENTS = ("Placeholder", "PlaceholderWithDefault")
@@ -40,12 +40,12 @@ def install(observer: Observer) -> None:
 
 
 def _as_written(watched: Callable[..., Any], observer: Observer, function: Callable[..., Any]) -> Any:
-    """AutoGraph has nothing to convert in it."""
+    """Keep AutoGraph from converting the wrapper."""
     return tf.autograph.experimental.do_not_convert(watched(observer, function))
 
 
 def _marking(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Mark what a function returns as gradients."""
+    """Mark the tensors that a function returns as gradients."""
 
     def watched(*args: Any, **kwargs: Any) -> Any:
         result = function(*args, **kwargs)
@@ -60,7 +60,7 @@ def _marking(function: Callable[..., Any]) -> Callable[..., Any]:
 def _mark_computed(
     op_type: str, inputs: Sequence[Any], attrs: Any, outputs: Sequence[Any], op_name: Any = None, graph: Any = None
 ) -> None:
-    """Mark what an eager operation returns, if it takes a gradient: `g / n` is one too. Graphs keep their inputs."""
+    """Mark the results of an eager operation on a gradient: `g / n` is one too. Graphs keep their inputs."""
     if graph is None and any(map(_is_marked, inputs)):
         GRADIENTS.update((id(each), each) for each in outputs)
 
@@ -99,37 +99,39 @@ def _computes_gradients(graph: Any) -> bool:
 
 def _by_global_norm(observer: Observer, function: Callable[..., Any]) -> Callable[..., Any]:
     def watched(t_list: Any, clip_norm: Any, use_norm: Any = None, name: Any = None) -> Any:
-        with observer.outermost() as counts:
+        with observer.outermost() as is_outermost:
             clipped, norm = function(t_list, clip_norm, use_norm, name)
-            if not counts:
+            if not is_outermost:
                 return clipped, norm
-            limits = [clip_norm] if use_norm is None else [clip_norm, use_norm]
-            return tell(observer, _describe("tf.clip_by_global_norm", "global"), limits, t_list, clipped), norm
+            thresholds = [clip_norm] if use_norm is None else [clip_norm, use_norm]
+            return report_call(
+                observer, _describe("tf.clip_by_global_norm", "global"), thresholds, t_list, clipped
+            ), norm
 
     return watched
 
 
 def _by_norm(observer: Observer, function: Callable[..., Any]) -> Callable[..., Any]:
     def watched(t: Any, clip_norm: Any, axes: Any = None, name: Any = None) -> Any:
-        with observer.outermost() as counts:
+        with observer.outermost() as is_outermost:
             clipped = function(t, clip_norm, axes, name)
-            if not counts or axes is not None:
+            if not is_outermost or axes is not None:
                 return clipped
-            native = _describe("tf.clip_by_norm", "each")
-            return tell(observer, native, [clip_norm], [t], [clipped], is_gradient=partial(from_tape, t))[0]
+            call = _describe("tf.clip_by_norm", "each")
+            return report_call(observer, call, [clip_norm], [t], [clipped], is_gradient=partial(from_tape, t))[0]
 
     return watched
 
 
 def _by_value(observer: Observer, function: Callable[..., Any]) -> Callable[..., Any]:
     def watched(t: Any, clip_value_min: Any, clip_value_max: Any, name: Any = None) -> Any:
-        with observer.outermost() as counts:
+        with observer.outermost() as is_outermost:
             clipped = function(t, clip_value_min, clip_value_max, name)
-            if not counts or not _is_floating(clipped):
+            if not is_outermost or not _is_floating(clipped):
                 return clipped
-            limits = [clip_value_min, clip_value_max]
-            native = _describe("tf.clip_by_value", "value")
-            return tell(observer, native, limits, [t], [clipped], is_gradient=partial(from_tape, t))[0]
+            thresholds = [clip_value_min, clip_value_max]
+            call = _describe("tf.clip_by_value", "value")
+            return report_call(observer, call, thresholds, [t], [clipped], is_gradient=partial(from_tape, t))[0]
 
     return watched
 
@@ -139,21 +141,21 @@ def _is_floating(tensor: Any) -> bool:
 
 
 def _describe(name: str, rule: Any) -> Describe:
-    def native(limits: Sequence[Any]) -> Native:
-        numbers = [float(each) if np.ndim(each) == 0 else None for each in limits]
+    def call(thresholds: Sequence[Any]) -> NativeCall:
+        numbers = [float(each) if np.ndim(each) == 0 else None for each in thresholds]
         if None in numbers:
-            return Native(name, "tensorflow", rule, None)
+            return NativeCall(name, "tensorflow", rule, None)
         if rule == "value":
-            return Native(name, "tensorflow", rule, (numbers[0], numbers[1]), None, None)  # type: ignore[arg-type]
-        return Native(name, "tensorflow", rule, numbers[0], given_norm=numbers[1] if len(numbers) > 1 else None)
+            return NativeCall(name, "tensorflow", rule, (numbers[0], numbers[1]), None, None)  # type: ignore[arg-type]
+        return NativeCall(name, "tensorflow", rule, numbers[0], given_norm=numbers[1] if len(numbers) > 1 else None)
 
-    return native
+    return call
 
 
-def tell(
+def report_call(
     observer: Observer,
     describe: Describe,
-    limits: Sequence[Any],
+    thresholds: Sequence[Any],
     before: Sequence[Any],
     after: Sequence[Any],
     weights: Sequence[Any] = (),
@@ -168,12 +170,14 @@ def tell(
     chosen = [[each[index] for index in places] if each else [] for each in (before, after, weights, names)]
 
     def receive(*values: Any) -> None:
-        count, found = len(places), [from_array(np.array(each)) for each in values[len(limits) :]]
-        seen = Seen(found[:count], found[count : 2 * count], found[2 * count :], chosen[3], is_gradient())
-        observer.see(describe(values[: len(limits)]), seen)
+        count, found = len(places), [from_array(np.array(each)) for each in values[len(thresholds) :]]
+        observed = ObservedTensors(
+            found[:count], found[count : 2 * count], found[2 * count :], chosen[3], is_gradient()
+        )
+        observer.record(describe(values[: len(thresholds)]), observed)
 
     tensors = [tf.convert_to_tensor(each) for part in chosen[:3] for each in part]
-    given = [tf.convert_to_tensor(each, _dtype(each)) for each in limits]
+    given = [tf.convert_to_tensor(each, _dtype(each)) for each in thresholds]
     if tf.executing_eagerly():
         receive(*(each.numpy() for each in (*given, *tensors)))
         return list(after)
@@ -183,6 +187,6 @@ def tell(
         return [None if each is None else tf.nest.map_structure(tf.identity, each) for each in after]
 
 
-def _dtype(limit: Any) -> Any:
-    """A number has to be told as it was given: float64 holds all."""
-    return None if tf.is_tensor(limit) or isinstance(limit, tf.Variable) else tf.float64
+def _dtype(threshold: Any) -> Any:
+    """Return float64 for numbers, which represents all of them exactly."""
+    return None if tf.is_tensor(threshold) or isinstance(threshold, tf.Variable) else tf.float64
