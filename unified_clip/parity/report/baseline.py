@@ -1,7 +1,6 @@
-"""What changed against an earlier parity.json, so that an upgrade of a framework shows what moved, and only that.
+"""Compare a report with an earlier parity.json, the baseline.
 
-A baseline excuses the differences that it has: with one, only what is new or worse makes a run fail. It excuses no
-framework that gave no result, for there is nothing to compare.
+Failures that the baseline already had do not fail the run. Only new or larger ones do, and missing results.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ Data = Mapping[str, Any]
 """A report as parity.json has it."""
 
 FACTOR = 1.1
-"""By which a distance has to grow or shrink to be another size, as in a list of known differences."""
+"""Factor by which a distance must grow or shrink to be another size, as in a list of known differences."""
 
 KINDS = {
     "new": "new",
@@ -37,23 +36,23 @@ ADVICE = "make one with this version: unified-clip parity --out DIRECTORY"
 
 @dataclass(frozen=True)
 class Change:
-    """Something that is otherwise than in the baseline."""
+    """A change since the baseline."""
 
     kind: Literal["new", "gone", "verdict", "size", "numbers", "version"]
     framework: str
-    """Or the package whose version it is; '' for what is about all of them."""
+    """Or the package, for a version. '' if the change is about all frameworks."""
 
     what: str
-    """The mode of ours, the framework's own function, or the known difference."""
+    """The mode of unified_clip, the framework's own function, or the known difference."""
 
     case: str
     before: str
     after: str
     worse: bool = False
-    """A difference that should not be, and was not there, or was smaller."""
+    """Whether the change is a failure that is new, or was smaller."""
 
     def is_about(self, key: Key) -> bool:
-        """Of known differences that read the same, whichever."""
+        """Return whether the change is about this key. Known differences with the same text share a key."""
         framework, what, case = key
         return (self.framework, self.case) == (framework, case) and self.what.startswith(what)
 
@@ -62,21 +61,21 @@ class Change:
 class _Result:
     verdict: str
     text: str
-    """The verdict and the size."""
+    """The verdict with the size."""
 
     size: float = 0.0
     numbers: Any = None
-    """What is another where the numbers are."""
+    """Equal in both reports if the numbers are."""
 
     wrong: bool = False
 
 
 Key = tuple[str, str, str]
-"""Framework, what and case, as a change has them."""
+"""`framework`, `what` and `case` of a change."""
 
 
 def read(path: Path, cases: Collection[str], frameworks: Collection[str]) -> Data:
-    """An earlier report on some of these cases and frameworks. SuiteError: it is none."""
+    """Read an earlier report with some of these cases and frameworks. SuiteError: the file is not one."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
         schema = data.get("schema")
@@ -100,7 +99,7 @@ def read(path: Path, cases: Collection[str], frameworks: Collection[str]) -> Dat
 
 
 def changes(old: Data, new: Data) -> list[Change]:
-    """What is otherwise in a report than in an earlier one, what is worse first."""
+    """Return the changes between two reports, new failures first."""
     found = [*_changed_parts(old, new), *_versions(old["versions"], new["versions"])]
     before, after = _results(old), _results(new)
     alone = {(change.framework, change.case) for change in found if change.kind in ("new", "gone")}
@@ -113,7 +112,7 @@ def changes(old: Data, new: Data) -> list[Change]:
 
 
 def _changed_parts(old: Data, new: Data) -> Iterator[Change]:
-    """Whole frameworks and cases that are new or gone; what is right of them is not told one by one."""
+    """Yield frameworks and cases that are new or gone as a whole."""
     sides = [(data["frameworks"], [case["name"] for case in data["cases"]]) for data in (old, new)]
     (old_frameworks, old_cases), (new_frameworks, new_cases) = sides
     yield from (Change("gone", name, "", "", "", "") for name in old_frameworks if name not in set(new_frameworks))
@@ -143,7 +142,7 @@ def _change(key: Key, old: _Result | None, new: _Result | None) -> Change | None
     return Change("numbers", *key, old.text, new.text) if old.numbers != new.numbers else None
 
 
-# -- what a report says, one by one
+# -- the results of a report, one by one
 
 
 def _results(data: Data) -> dict[Key, _Result]:
@@ -183,7 +182,7 @@ def _native(data: Data) -> _Result:
 
 
 def _known(entries: Iterable[Data]) -> dict[Key, _Result]:
-    """The list of known differences; of entries that read the same the second is another one."""
+    """Return the list of known differences. Entries with the same text are numbered."""
     found: dict[Key, _Result] = {}
     count: Counter[str] = Counter()
     for entry in entries:
@@ -198,13 +197,13 @@ def _known(entries: Iterable[Data]) -> dict[Key, _Result]:
     return found
 
 
-# -- for reading
+# -- tables
 
 HEADER = ["", "what", "change", "before", "now", "cases"]
 
 
 def rows(found: Sequence[Data]) -> list[list[str]]:
-    """A line for all changes (as parity.json has them) that are alike, of which the first case is shown."""
+    """Return the rows of a table. Changes that are alike share a row with the first case."""
     groups: dict[tuple[Any, ...], list[Data]] = {}
     for change in found:
         verdicts = [change[side].partition(",")[0] for side in ("before", "after")]
@@ -221,7 +220,7 @@ def _row(group: Sequence[Data]) -> list[str]:
 
 
 def headline(found: Sequence[Data]) -> str:
-    """What came of the comparison, in a sentence."""
+    """Return the result of the comparison in a sentence."""
     worse = sum(change["worse"] for change in found)
-    told = f"{len(found)} changes, {worse} of them for the worse" if found else "nothing changed"
-    return f"Against the baseline: {told}."
+    counts = f"{len(found)} changes, {worse} of them for the worse" if found else "nothing changed"
+    return f"Against the baseline: {counts}."

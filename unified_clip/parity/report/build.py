@@ -1,5 +1,7 @@
-"""What came of a run, as files: a page for the browser, JSON, Markdown and JUnit XML. They say nothing of time but for
-the last, so that the same results give the same bytes."""
+"""Write the report of a run: a page for the browser, JSON, Markdown and JUnit XML.
+
+Only the JUnit XML has times, so the same results give the same bytes in the other files.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +30,8 @@ def write(
 ) -> None:
     """Write index.html, parity.json, parity.md and parity.xml (JUnit) into a directory.
 
-    recorded: the lines of a recorded training run, to be plotted in the page.
-    ported: the report of `unified-clip port`, to be shown in the page.
+    recorded: The lines of a recorded training run, for a plot in the page.
+    ported: The report of `unified-clip port`, for a section of the page.
     """
     out.mkdir(parents=True, exist_ok=True)
     data = as_data(run)
@@ -40,12 +42,12 @@ def write(
 
 
 def show(run: ParityRun, out: Path) -> None:
-    """Print tables, what is wrong, the verdict, and where the report is."""
+    """Print tables, problems, the verdict, and the path of the report."""
     markdown.show(as_data(run), out)
 
 
 def as_data(run: ParityRun) -> dict[str, Any]:
-    """The run as JSON has it (see `published`); infinities and NaN are strings."""
+    """Return the run as parity.json has it (see `model`). Infinities and NaN are strings."""
     changes = None if run.changes is None else list(map(dataclasses.asdict, run.changes))
     return {
         "schema": SCHEMA,
@@ -77,7 +79,7 @@ def as_data(run: ParityRun) -> dict[str, Any]:
 
 
 def summary(run: ParityRun) -> dict[str, Any]:
-    """How many cases there are, and on each path and framework how many came out bit for bit, and how else."""
+    """Return the number of cases, and how often each verdict occurs, by mode and framework."""
     agreeing = sum(not row.differing_stages for row in run.cases)
     paths = {path: _counts(run, lambda cell, path=path: _kind(cell, path)) for path in OURS}  # type: ignore[misc]
     natives = _counts(run, lambda cell: cell.judgement)
@@ -85,7 +87,7 @@ def summary(run: ParityRun) -> dict[str, Any]:
 
 
 def _counts(run: ParityRun, kind: Callable[[FrameworkResult], str | None]) -> dict[str, dict[str, int]]:
-    """By framework, how often each kind."""
+    """Return how often each verdict occurs, by framework."""
     counts = {}
     for framework in run.frameworks:
         kinds = [
@@ -100,12 +102,12 @@ def _kind(cell: FrameworkResult, path: str) -> str | None:
     return cell.verdicts[path].kind if path in cell.verdicts else None
 
 
-# -- what is wrong
+# -- problems
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Something that is not as it should be, and the cases that show it."""
+    """Something that fails the run, and the cases that show it."""
 
     what: str
     detail: str
@@ -115,7 +117,7 @@ class Problem:
 
 
 def problems(run: ParityRun) -> list[Problem]:
-    """Everything that is not as it should be; one for all the cases that share a reason."""
+    """Return everything that fails the run. Cases with the same reason share a problem."""
     found: dict[Problem, list[str]] = {}
     for problem, case in _problems(run):
         found.setdefault(problem, []).append(case)
@@ -128,7 +130,7 @@ def problems(run: ParityRun) -> list[Problem]:
 
 
 def _problems(run: ParityRun) -> Iterator[tuple[Problem, str]]:
-    """Each as a case shows it, and the case's name."""
+    """Yield each problem with the name of a case that shows it."""
     for row in run.cases:
         name = row.case.name
         if row.differing_stages:
@@ -149,7 +151,7 @@ def _is_wrong(run: ParityRun, framework: str, each: Verdict) -> bool:
 
 
 def verdict(run: ParityRun) -> str:
-    """The result in a sentence."""
+    """Return the result in a sentence."""
     ours = [each for _, each in run.verdicts()]
     of = f"{_count(len(run.cases), 'case')} on {', '.join(run.frameworks)}"
     if run.exit_code == 0 and run.differs:
@@ -171,7 +173,7 @@ def verdict(run: ParityRun) -> str:
 
 
 def _failed(run: ParityRun) -> Iterator[str]:
-    """What is wrong, counted."""
+    """Yield the counts of what fails the run."""
     ours = [each for _, each in run.verdicts()]
     cells = [cell for row in run.cases for cell in row.frameworks.values()]
     every = [*run.verdicts(), *run.failures()]

@@ -1,7 +1,7 @@
 """The report's rows by rule: the same clip of the same gradients, by each framework's own function.
 
-A case belongs to one function name, so `clip_grad_norm_` and `clip_by_global_norm` are different cases. Somebody who
-ports code asks how they compare: here they share a row.
+A case belongs to one public name, so `clip_grad_norm_` and `clip_by_global_norm` are different cases. Here they share a
+row, for people who port code and ask how they compare.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..modes import HOST, NATIVE
 Data = Mapping[str, Any]
 
 LAST_STAGES = ("tensors", "norm")
-"""The stage that holds a clip's result, and that of a call that only measures."""
+"""The last stage of a clip, and of a call that only measures."""
 
 
 class Function(NamedTuple):
@@ -27,7 +27,7 @@ class Function(NamedTuple):
     norm: Any
     gradients: Any
     kind: str
-    """A key of `natives.KINDS`; empty where it does not differ."""
+    """A key of `known.entries.KINDS`; '' if it does not differ."""
 
     case: str
 
@@ -41,7 +41,7 @@ class Row:
     cases: Sequence[Data]
 
     def functions(self, framework: str) -> list[Function]:
-        """The framework's own functions, without those that gave no result."""
+        """Return the framework's own functions that have a result."""
         found: dict[tuple[Any, ...], Function] = {}
         for case in self.cases:
             native = case["frameworks"].get(framework, {}).get(NATIVE)

@@ -1,5 +1,6 @@
-"""A run as JUnit XML of the form xunit2, which CI systems show: a test suite for each framework and mode, and a test
-case for each case. Jenkins' junit-10.xsd says which attributes there are; GitLab and GitHub's reporters read the same.
+"""The report as JUnit XML (xunit2) for CI systems: a test suite for each framework and mode, a test case for each case.
+
+Jenkins' junit-10.xsd lists the attributes. GitLab and GitHub's reporters read the same.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def as_xml(run: ParityRun) -> bytes:
 def _suite(
     root: Element, run: ParityRun, framework: str, mode: str, title: str, holds: Callable[[FrameworkResult], bool]
 ) -> None:
-    """The cases that a framework has in a mode."""
+    """Add the cases of a framework in a mode."""
     suite = SubElement(root, "testsuite", name=f"{framework}, {title}")
     for row in run.cases:
         cell = row.frameworks.get(framework)
@@ -75,7 +76,7 @@ def _case(suite: Element, name: str, group: str, seconds: float = 0.0) -> Elemen
 
 
 def _fail(case: Element, run: ParityRun, key: baseline.Key, message: str, numbers: str = "") -> None:
-    """A difference that should not be; one that a baseline excuses is skipped, as the exit status passes over it."""
+    """Add a failure. If the baseline already had it, it is skipped: it does not change the exit status."""
     if run.changes is None or any(change.worse and change.is_about(key) for change in run.changes):
         _mark(case, "failure", "different", message, numbers)
     else:
@@ -83,13 +84,13 @@ def _fail(case: Element, run: ParityRun, key: baseline.Key, message: str, number
 
 
 def _mark(case: Element, tag: str, kind: str, message: str, numbers: str = "") -> None:
-    """The message is shown in lists, and the text, which has the numbers too, where one case is looked at."""
+    """Add a mark. Reporters show the message in lists, and the text, with the numbers, for one case."""
     mark = SubElement(case, tag, type=kind, message=message)
     mark.text = "\n".join([safe(message), *numbers.splitlines()])
 
 
 def _make_safe(root: Element) -> None:
-    """Escape what XML does not allow, and what would not show."""
+    """Escape characters that XML does not allow, and invisible ones."""
     for element in root.iter():
         element.attrib.update(safe(element.attrib))
         element.text = safe(element.text, keep="\n")

@@ -1,7 +1,4 @@
-"""A report as Markdown, for the summary that a CI system shows of a job, and as tables on the terminal.
-
-Both are made of what parity.json holds.
-"""
+"""The report as Markdown, for the summary of a CI job, and as tables on the terminal, both from parity.json's data."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ Data = Mapping[str, Any]
 NOTHING = "-"
 
 MOST = 1_000_000
-"""Bytes of the Markdown. GitHub refuses more than 1024 KiB from one step, which may write other text too."""
+"""Bytes of the Markdown. GitHub rejects more than 1024 KiB from one step, which may write other text too."""
 
 LEGEND = (
     "Ours against the exact oracle: `equal` is the same bits, else the verdict and the greatest distance in units in "
@@ -35,7 +32,7 @@ KNOWN_HEADER = ["framework", "function", "what differs", "size", "cases", "why"]
 
 
 def headline(data: Data) -> list[str]:
-    """The result in a few lines, the verdict first."""
+    """Return the result in a few lines, the verdict first."""
     counts = data["summary"]
     lines = [data["verdict"]]
     for path, title in OURS.items():
@@ -70,7 +67,7 @@ def _total(kinds: Mapping[str, int]) -> int:
 
 
 def problem_lines(data: Data) -> list[str]:
-    """A line for everything that is not as it should be."""
+    """Return a line for each problem."""
     return [": ".join(filter(None, (each["what"], _where(each["cases"]), each["detail"]))) for each in data["problems"]]
 
 
@@ -79,7 +76,7 @@ def _where(names: Sequence[str]) -> str:
 
 
 def known_rows(data: Data) -> list[list[str]]:
-    """Framework, function, what differs, by how much, in how many cases, why, in which versions if not in all."""
+    """Return a row for each known difference, see KNOWN_HEADER."""
     return [
         [
             each["framework"],
@@ -93,12 +90,12 @@ def known_rows(data: Data) -> list[list[str]]:
     ]
 
 
-def rows(data: Data, said: Callable[[Data], str]) -> list[list[str]]:
-    """A row for each case, with what is said of each framework."""
+def rows(data: Data, text: Callable[[Data], str]) -> list[list[str]]:
+    """Return a row for each case, with the text of each framework."""
     return [
         [
             case["name"],
-            *(said(case["frameworks"][each]) if each in case["frameworks"] else NOTHING for each in data["frameworks"]),
+            *(text(case["frameworks"][each]) if each in case["frameworks"] else NOTHING for each in data["frameworks"]),
         ]
         for case in data["cases"]
     ]
@@ -132,7 +129,7 @@ def native(results: Data) -> str:
 
 
 def size(value: float | str | None) -> str:
-    """A relative size, short."""
+    """Return a relative size as short text."""
     if value is None or isinstance(value, str):
         return value or NOTHING
     return "0" if value == 0 else f"{value:.1e}"
@@ -142,7 +139,7 @@ def size(value: float | str | None) -> str:
 
 
 def as_markdown(data: Data, most: int = MOST) -> str:
-    """The report for reading, in at most so many bytes: what does not fit is left out, and the text says so."""
+    """Return the report in at most `most` bytes. The text names the tables that were cut."""
     data = safe(data)
     header = ["case", *data["frameworks"]]
     versions = [f"- {name} {version}" for name, version in data["versions"].items()]
@@ -181,7 +178,7 @@ def _fitting(lines: Sequence[str], room: int) -> Iterator[str]:
 
 
 def show(data: Data, out: Path) -> None:
-    """Print tables, of a baseline only what changed, what is wrong, the headline, and where the report is."""
+    """Print tables (with a baseline only the changes), problems, the headline, and the path of the report."""
     from rich.console import Console
     from rich.table import Table
 

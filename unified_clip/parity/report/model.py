@@ -1,6 +1,6 @@
-"""What parity.json holds, as models: `docs/parity.schema.json` is made from them, and every report fits them.
+"""The models of parity.json, from which `docs/parity.schema.json` is made.
 
-A later version may have more keys; one that has fewer, or other ones, has another number in `schema`.
+A later version may add keys. If a key is removed or changes its meaning, `schema` has another number.
 
     python -m unified_clip.parity.report.model > docs/parity.schema.json
 """

@@ -1,4 +1,4 @@
-"""The report as one page for the browser, which needs nothing but itself: made of what parity.json holds.
+"""The report as one self-contained HTML page, from parity.json's data.
 
 python -m unified_clip.parity.report.page report/parity.json > index.html
 """
@@ -28,7 +28,7 @@ CODE = ("text", "suggestion")
 """Keys of reports whose values are source code."""
 
 TITLES = {**OURS, NATIVE: "its own functions"}
-"""Of modes."""
+"""The names of modes."""
 
 VERDICTS = {
     "equal": "the same bits as exact arithmetic; of a native the same numbers",
@@ -42,7 +42,7 @@ VERDICTS = {
     "unreadable": "the worker left something else than a result",
     "missing": "the framework is not installed",
 }
-"""From the best to the worst, and what they mean."""
+"""The verdicts from best to worst, and their meanings."""
 
 
 class Column(NamedTuple):
@@ -54,7 +54,7 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True)
 class Row:
-    """A case, and what the page shows of it."""
+    """A case in the page."""
 
     number: int
     case: Data
@@ -66,7 +66,7 @@ class Row:
 
     @property
     def shown(self) -> list[tuple[int, Column, Data]]:
-        """The results that there is something to say of, and the numbers of their columns, from 1."""
+        """Results that are not equal, with the numbers of their columns, from 1."""
         pairs = zip(self.columns, self.cells, strict=True)
         found = [(number, column, cell) for number, (column, cell) in enumerate(pairs, 1) if cell]
         return [each for each in found if each[2]["verdict"] != "equal"]
@@ -74,13 +74,13 @@ class Row:
 
 @dataclass(frozen=True)
 class View:
-    """What the template asks of the report."""
+    """The report for the template."""
 
     data: Data
 
     @cached_property
     def columns(self) -> list[Column]:
-        """The modes of each framework that anything was run in."""
+        """The modes of each framework that ran."""
         cases = self.data["cases"]
         run = {(name, mode) for case in cases for name, modes in case["frameworks"].items() for mode in modes}
         return [Column(name, mode) for name in self.data["frameworks"] for mode in TITLES if (name, mode) in run]
@@ -91,12 +91,12 @@ class View:
 
     @cached_property
     def numbers(self) -> dict[str, int]:
-        """Of rows, by the case's name."""
+        """The numbers of rows, by case name."""
         return {row.case["name"]: row.number for row in self.rows}
 
     @cached_property
     def verdicts(self) -> list[str]:
-        """Those that there are, in order."""
+        """The verdicts that occur, in order."""
         found = {cell["verdict"] for row in self.rows for cell in row.cells if cell}
         return [verdict for verdict in VERDICTS if verdict in found]
 
@@ -104,14 +104,14 @@ class View:
         return [column.mode for column in self.columns if column.framework == framework]
 
     def counts(self, column: Column) -> list[tuple[str, int]]:
-        """How often each verdict."""
+        """Return how often each verdict occurs."""
         number = self.columns.index(column)
         found = Counter(cell["verdict"] for row in self.rows if (cell := row.cells[number]))
         return [(verdict, found[verdict]) for verdict in VERDICTS if found[verdict]]
 
     @cached_property
     def natives(self) -> list[str]:
-        """The frameworks whose own functions were run."""
+        """The frameworks whose own functions ran."""
         return [name for name in self.data["frameworks"] if NATIVE in self.modes(name)]
 
     @cached_property
@@ -123,11 +123,11 @@ class View:
         return {(each["framework"], case): each["reason"] for each in self.data["known"] for case in each["cases"]}
 
     def reason(self, framework: str, case: str) -> str:
-        """Why a native differs, if that is known."""
+        """Return the reason of a known difference, else ''."""
         return self._reasons.get((framework, case), "")
 
     def result(self, problem: Data) -> Data | None:
-        """The first that shows a problem."""
+        """Return the first result that shows a problem."""
         if not problem["framework"]:
             return None
         found: Data = self.data["cases"][self.numbers[problem["cases"][0]] - 1]["frameworks"]
@@ -135,14 +135,14 @@ class View:
         return result
 
     @property
-    def told(self) -> list[str]:
-        """What is said below the verdict."""
+    def notes(self) -> list[str]:
+        """The lines below the verdict."""
         changes = self.data["baseline"]
         return [*([] if changes is None else [baseline.headline(changes)]), *self.data["notes"]]
 
     @property
     def changes(self) -> list[list[str]]:
-        """Since the baseline."""
+        """The changes since the baseline."""
         return baseline.rows(self.data["baseline"] or [])
 
     @property
@@ -151,8 +151,11 @@ class View:
 
 
 def render(data: Data, record: Sequence[Data] = (), ported: Data | None = None) -> str:
-    """The page. `record`: the lines of a recorded training run, whose norms are plotted too; `ported`: the report of
-    `unified-clip port`."""
+    """Return the page.
+
+    record: The lines of a recorded training run, for a plot.
+    ported: The report of `unified-clip port`, for a section.
+    """
     data, ported = safe(data, code=CODE), safe(ported, code=CODE)
     environment = _environment()
     environment.filters |= {"ulps": _ulps, "breakable": _breakable}
@@ -173,7 +176,7 @@ def render(data: Data, record: Sequence[Data] = (), ported: Data | None = None) 
 
 
 def render_ported(ported: Data) -> str:
-    """A page of a report of `unified-clip port` alone."""
+    """Return a page with a report of `unified-clip port` alone."""
     return _environment().get_template("ported_page.html").render(ported=safe(ported, code=CODE))
 
 
@@ -190,19 +193,19 @@ def _environment() -> Environment:
 
 
 def _ulps(distance: float | str) -> str:
-    """In words; inf is the distance from what is no number."""
+    """Return a distance as text. inf is the distance from NaN."""
     if isinstance(distance, str):
         return "no number"
     return f"{distance:.3g} ulp" if not 10 <= distance < 1e9 else f"{distance:,.0f} ulp"
 
 
 def _breakable(name: str) -> Markup:
-    """A name that may be broken after a dot, a comma and an underscore."""
+    """Return a name that may wrap after a dot, a comma and an underscore."""
     return Markup(re.sub(r"([._,])", r"\1<wbr>", str(escape(name))))
 
 
 def _plots(data: Data, record: Sequence[Data]) -> Iterator[tuple[str, str, Any]]:
-    """Title, what is to be seen, and the plot."""
+    """Yield the plots with title and description."""
     found = (
         (
             "How far results are from the exact ones",

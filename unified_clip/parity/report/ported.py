@@ -1,4 +1,4 @@
-"""How a report of ported code is told, in the page and as text."""
+"""Words of a report of ported code, for the page and the terminal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Data = Mapping[str, Any]
 
 
 def outcome(worked: Data) -> str:
-    """What became of some gradients, in a few words."""
+    """Return the outcome for some gradients in a few words."""
     if worked["norm_clipped"] is None or worked["outcome"] == "unchanged":
         return str(worked["outcome"])
     return f"the norm of all becomes {_number(worked['norm_clipped'])}"
@@ -22,7 +22,7 @@ def _number(value: float | str) -> str:
 
 
 def notes(clip: Data) -> Iterator[tuple[str, list[int]]]:
-    """Functions that get something wrong, and the numbers of what."""
+    """Yield functions with known differences, and the numbers of those."""
     name, measured = clip["name"], clip["measured_as"]
     if clip["known"]:
         is_other = name.rpartition(".")[2] != measured.rpartition(".")[2]
@@ -32,7 +32,7 @@ def notes(clip: Data) -> Iterator[tuple[str, list[int]]]:
 
 
 def spans(numbers: Sequence[int]) -> list[str]:
-    """1, 2, 3 and 7 as '1-3' and '7'."""
+    """Return 1, 2, 3 and 7 as '1-3' and '7'."""
     runs: list[list[int]] = []
     for number in sorted(numbers):
         if runs and runs[-1][-1] == number - 1:
@@ -43,7 +43,7 @@ def spans(numbers: Sequence[int]) -> list[str]:
 
 
 def legend(data: Data) -> str:
-    """What the sizes of known differences are."""
+    """Return the legend for the sizes of known differences."""
     return (
         "Sizes are relative: of the norm, or of the greatest difference of an element to the greatest element that is "
         f"right. What differs by less than {data['rounding']:g} is rounding, and not listed."
@@ -51,5 +51,5 @@ def legend(data: Data) -> str:
 
 
 def whose(known: Data) -> str:
-    """The functions that a known difference is about."""
+    """Return the functions that a known difference is about."""
     return f"all of {known['framework']}'s" if known["function"] == "*" else str(known["function"])
