@@ -61,7 +61,7 @@ def files() -> str:
 def keys() -> str:
     """Return a row for each key of a format."""
     rows = [
-        [f"`{each.name}`", f"`{key.key}`", key.versions or "all", key.default or "none", key.meaning, key.fate]
+        [f"`{each.name}`", f"`{key.key}`", key.versions or "all", key.default or "none", key.meaning, key.support]
         for each in FORMATS.values()
         for key in each.keys
     ]

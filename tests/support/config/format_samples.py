@@ -11,7 +11,7 @@ from packaging.version import Version
 
 from unified_clip.config import documents
 from unified_clip.config.documents import KINDS, Document
-from unified_clip.config.formats import FORMATS, Format, Key
+from unified_clip.config.formats import FORMATS, Format, FormatKey
 
 DATA = Path(__file__).parents[2] / "data" / "formats"
 
@@ -44,7 +44,7 @@ class Sample:
         return f"{self.from_}-{self.file}"
 
 
-def row(key: Key) -> str:
+def row(key: FormatKey) -> str:
     """How `expected.toml` names a row: the key, and the versions where it is about some."""
     return f"{key.key} ({key.versions})" if key.versions else key.key
 

@@ -32,9 +32,9 @@ MISPLACED = [
         "trainer.gradient_clip_val",
     ),
     ("timm", "a.yaml", "clip_mode: norm\noptim:\n  clip_grad: 1.0\n", 3, "Move it to clip_grad."),
-    ("timm", "a.yaml", "opt: sgd\nmax_grad_norm: 1.0\n", 2, "Set clip_grad,"),
-    ("deepspeed", "a.json", '{"fp16": {},\n"max_grad_norm": 0.3}', 2, "Set gradient_clipping,"),
-    ("hf", "a.yaml", "output_dir: x\ngradient_clipping: 1.0\n", 2, "Set max_grad_norm,"),
+    ("timm", "a.yaml", "opt: sgd\nmax_grad_norm: 1.0\n", 2, "Set clip_grad instead"),
+    ("deepspeed", "a.json", '{"fp16": {},\n"max_grad_norm": 0.3}', 2, "Set gradient_clipping instead"),
+    ("hf", "a.yaml", "output_dir: x\ngradient_clipping: 1.0\n", 2, "Set max_grad_norm instead"),
     (
         "hf",
         "a.yaml",

@@ -32,7 +32,7 @@ def test_every_file_is_expected_to_be_something(trainer: Format) -> None:
 def test_keys_that_are_refused_are_shown_by_a_refusal_and_others_by_settings(trainer: Format) -> None:
     for key in trainer.keys:
         shown = [sample for sample in samples(trainer) if row(key) in sample.rows]
-        assert all((sample.error is not None) == (key.fate == "refused") for sample in shown), key
+        assert all((sample.error is not None) == (key.support == "rejected") for sample in shown), key
 
 
 @each_sample
@@ -57,14 +57,14 @@ def test_a_file_tells_of_which_format_it_is(sample: Sample) -> None:
         config = ClipConfig.import_from(sample.path)
         told = config.provenance.format if config.provenance else "ours"
     except ConfigError as error:
-        said = str(error)
-        unknown = "nothing in it tells" in said or "it may be" in said
+        message = str(error)
+        unknown = "cannot infer the format" in message or "Choose one, such as" in message
         told = "unknown" if unknown else sample.format.name
     assert told == (sample.format.name if sample.told else "unknown")
 
 
 def is_exported(sample: Sample) -> bool:
-    return {key.fate for key in sample.format.keys if row(key) in sample.rows} == {"imported and exported"}
+    return {key.support for key in sample.format.keys if row(key) in sample.rows} == {"imported and exported"}
 
 
 @pytest.mark.parametrize("sample", [each for each in SAMPLES if is_exported(each)], ids=str)

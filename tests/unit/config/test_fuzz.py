@@ -181,5 +181,5 @@ def test_what_is_rejected_is_rejected_with_its_line(
 def test_a_keras_configuration_that_is_no_table_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "adam.json"
     path.write_text('{"class_name": "Adam",\n"config": "auto"}', encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"^adam\.json, line 2, config: it is 'auto'; it should be a table"):
+    with pytest.raises(ConfigError, match=r"^adam\.json, line 2, config: 'auto' is not a table"):
         ClipConfig.import_from(path, "keras@3.15.1")

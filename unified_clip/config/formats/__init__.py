@@ -1,7 +1,7 @@
-"""Trainers' own formats: one file for each, and a line in `FORMATS`."""
+"""The formats of trainers. A new one is a module and a line in `FORMATS`."""
 
 from .accelerate import Accelerate
-from .base import Format, Imported, Key
+from .base import Format, FormatKey, Imported
 from .deepspeed import DeepSpeed
 from .detectron2 import Detectron2
 from .hf import HuggingFace
@@ -19,11 +19,11 @@ from .paddleocr import PaddleOCR
 from .timm import Timm
 from .torchtitan import TorchTitan
 
-__all__ = ["FORMATS", "Format", "Imported", "Key"]
+__all__ = ["FORMATS", "Format", "FormatKey", "Imported"]
 
 FORMATS: dict[str, Format] = {
-    each.name: each
-    for each in (
+    trainer.name: trainer
+    for trainer in (
         DeepSpeed(),
         HuggingFace(),
         Accelerate(),

@@ -1,4 +1,4 @@
-"""What a trainer's own format is: which of its keys say how gradients are clipped, and what they mean."""
+"""The base of the formats: read a trainer's clip keys, and write them."""
 
 from __future__ import annotations
 
@@ -12,91 +12,90 @@ from typing import Any, ClassVar, Literal, NamedTuple
 from packaging.version import InvalidVersion, Version
 
 from ...errors import ConfigError, NotRepresentableError
-from ..documents import Document
-from ..documents import Key as Part
+from ..documents import Document, Key
 from ..schedules import Constant
 from ..schema import DEFAULT_FAMILY, Settings, is_off
 
-Fate = Literal["imported and exported", "imported", "refused"]
+Support = Literal["imported and exported", "imported", "rejected"]
 
 
-class Key(NamedTuple):
-    """A row of the table in the documentation."""
+class FormatKey(NamedTuple):
+    """A row of the table in docs/formats.md."""
 
     key: str
     versions: str
-    """Of the trainer; '' for all that are known."""
+    """Versions of the trainer. '' for all."""
 
     default: str
     meaning: str
-    fate: Fate = "imported and exported"
+    support: Support = "imported and exported"
 
 
 @dataclass
 class Imported:
-    """A configuration that was read from a trainer's own."""
+    """The settings read from a trainer's configuration."""
 
     settings: dict[str, Any]
     notes: list[str] = field(default_factory=list)
-    """What has to be said aloud: where a word means something else than one may think, or a default was filled in."""
+    """Notes for the user: a default that applies, or a word with an unexpected meaning."""
 
 
 class Format(ABC):
     """One trainer's format."""
 
     name: ClassVar[str]
-    """As it is named on the command line."""
+    """The name on the command line."""
 
     title: ClassVar[str]
     kinds: ClassVar[tuple[str, ...]]
-    """What its files are: toml, yaml, json, or a kind of its own (`OwnFormat`); the first is what is written."""
+    """File kinds: toml, yaml, json, or one of `OwnFormat`. Exports use the first."""
 
-    keys: ClassVar[Sequence[Key]]
+    keys: ClassVar[Sequence[FormatKey]]
     source: ClassVar[str]
-    """Where the trainer says so: a file of its source, or a page of its documentation."""
+    """The files of the trainer's source that define the keys."""
 
     newest: ClassVar[str]
-    """The release that was read; what is exported is for it, unless a version is given."""
+    """The release that the source was read from. The default for exports."""
 
     needs_version: ClassVar[str] = ""
-    """Why the meaning cannot be known without the trainer's version, where that is so."""
+    """Why the meaning depends on the trainer's version. '' if it does not."""
 
     clip_keys: ClassVar[Sequence[tuple[str, ...]]] = ()
-    """Where the trainer reads its clip keys: paths, in which "*" is any key; the first is where one belongs."""
+    """The paths where the trainer reads its clip keys. "*" is any key. Errors name the first one."""
 
     foreign_keys: ClassVar[Sequence[tuple[str, ...]]] = ()
-    """Places of clip keys that belong elsewhere, and about which `read` has an error or a note of its own."""
+    """Paths of other clip keys, for which `read` has its own error or note."""
 
     mode_keys: ClassVar[Set[str]] = frozenset()
-    """Last parts of `clip_keys` that choose a rule, and set no limit."""
+    """Last parts of `clip_keys` that choose a rule, not a threshold."""
 
     vocabulary: ClassVar[Set[str]] = frozenset()
-    """Further keys at the top of its files, which other trainers have too."""
+    """More top-level keys of its files. Other trainers may have them too."""
 
-    def places(self, document: Document) -> Sequence[tuple[Part, ...]]:
-        """`clip_keys`, where they do not depend on the file."""
+    def places(self, document: Document) -> Sequence[tuple[Key, ...]]:
+        """Return `clip_keys`, or the paths that apply to this file."""
         return self.clip_keys
 
     instead: ClassVar[str] = ""
-    """What clips as a whole configuration in this trainer, for messages."""
+    """The object of unified_clip that clips by a whole configuration in this trainer, for messages."""
 
     @abstractmethod
     def recognises(self, document: Document) -> bool:
-        """Whether a file looks like this format's: it has a key that only this format has."""
+        """Return whether a file has a key that only this format has."""
 
     @abstractmethod
     def read(self, document: Document, version: Version | None) -> Imported:
-        """What a file says. Raises ConfigError where it says what cannot be imported, with the reason."""
+        """Return the settings in a file. Raise ConfigError if one cannot be imported."""
 
     @abstractmethod
     def write(self, settings: Settings, version: Version) -> Any:
-        """The same as data for `kinds[0]`. Raises NotRepresentableError where the format does not support it."""
+        """Return settings as data for `kinds[0]`. Raise NotRepresentableError if the format does not support them."""
 
     def version(self, version: Version | None, document: Document) -> Version:
-        """The version, where the meaning depends on it."""
+        """Return the version. Raise ConfigError if there is none, since the meaning depends on it."""
         if version is None:
             raise ConfigError(
-                f"{document.name}: {self.needs_version}; say which version it is for: --from {self.name}@{self.newest}"
+                f"{document.name}: {self.needs_version}. Pass the version: --from {self.name}@{self.newest}"
             )
         return version
 
@@ -130,40 +129,40 @@ TRAINING_ARGUMENTS = frozenset(
         "bf16",
     }
 )
-"""Fields of TrainingArguments, which Hugging Face and PaddleNLP have both."""
+"""Fields of TrainingArguments that Hugging Face and PaddleNLP share."""
 
 
 class OwnFormat(Format):
-    """A format whose files are of a kind of its own, those of other kinds beside them."""
+    """A format with a file kind of its own, beside any of TOML, YAML and JSON."""
 
     @abstractmethod
     def parse(self, text: str, name: str) -> Document:
-        """A file of that kind."""
+        """Read a text of that kind."""
 
     @abstractmethod
     def dump(self, data: Any) -> str:
-        """What `write` returned, as text of that kind."""
+        """Return the result of `write` as text of that kind."""
 
 
-def parsed_version(text: str | None) -> Version | None:
+def parse_version(text: str | None) -> Version | None:
     if text is None:
         return None
     try:
         return Version(text)
     except InvalidVersion:
-        raise ConfigError(f"{text!r} is no version; give one such as 1.2.3") from None
+        raise ConfigError(f"{text!r} is not a version. Pass one such as 1.2.3.") from None
 
 
-# -- reading a number that is a threshold
+# -- reading
 
 Zero = Literal["off", "zeros", "error"]
-"""What the trainer does with 0: it switches clipping off, makes all gradients 0, or fails."""
+"""The trainer's meaning of 0: clipping is off, all gradients become 0, or training fails."""
 
 Negative = Literal["off", "error"]
-"""With a negative number: "error" also where it would change the sign of every gradient."""
+"""The same of a negative number. "error" also if it would change the sign of every gradient."""
 
 
-def threshold(
+def read_threshold(
     document: Document,
     keys: Sequence[str | int],
     default: Any,
@@ -172,7 +171,7 @@ def threshold(
     negative: Negative = "error",
     null: Literal["off", "error"] = "off",
 ) -> float | None:
-    """The threshold at a path of keys; None where it switches clipping off."""
+    """Return the threshold at a path of keys; None if it switches clipping off."""
     value = document.get(*keys, default=default)
     if value is None and null == "off":
         return None
@@ -180,142 +179,143 @@ def threshold(
         value = math.inf
     check_size(document, keys, value)
     if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
-        raise document.wrong(keys, f"it is {value!r:.60}, which is no threshold; give a number")
+        raise document.wrong(keys, f"{value!r:.60} is not a threshold. Set a number.")
     if value == 0 and zero != "zeros":
         if zero == "error":
-            raise document.wrong(keys, "it is 0, with which training fails there; remove it, or give a number above 0")
+            raise document.wrong(keys, "training fails with 0. Remove the key, or set a number above 0.")
         return None
     if value < 0:
         if negative == "error":
-            raise document.wrong(
-                keys, f"it is {value:g}, which is an error there, or changes the sign of gradients; give 0 or more"
-            )
+            raise document.wrong(keys, f"{value:g} fails in training or flips the sign of gradients. Set 0 or more.")
         return None
     return float(value)
 
 
-def order(document: Document, keys: Sequence[str]) -> float:
-    """The order of a norm at a path of keys, 2 where it is not there."""
+def read_norm_type(document: Document, keys: Sequence[str]) -> float:
+    """Return the norm type at a path of keys; 2 if the file does not set it."""
     value = document.get(*keys, default=2.0)
     if isinstance(value, str) and value.lower() == "inf":
         value = math.inf
     check_size(document, keys, value)
     if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-        raise document.wrong(keys, f"it is {value!r:.60}, which is no order of a norm; give a number above 0, or inf")
+        raise document.wrong(keys, f"{value!r:.60} is not a norm type. Set a number above 0, or inf.")
     return float(value)
 
 
 def check_size(document: Document, keys: Sequence[str | int], value: Any) -> None:
-    """Files have integers of any size. Raises ConfigError where one is beyond all floats."""
+    """Raise ConfigError if an integer is larger than any float."""
     if isinstance(value, int) and abs(value) > sys.float_info.max:
-        raise document.wrong(keys, "it is a number that is too large; give one that a float can hold, or inf")
+        raise document.wrong(keys, "the number is too large for a float. Set a smaller one, or inf.")
 
 
-def holds(document: Document, *keys: str | int) -> bool:
-    """Whether a path of keys is there, whatever else a file is."""
-    found = document.data
+def has_key(document: Document, *keys: str | int) -> bool:
+    """Return whether a file has a path of keys."""
+    table = document.data
     try:
         for key in keys:
-            found = found[key]
+            table = table[key]
     except (LookupError, TypeError):
         return False
     return True
 
 
-def global_norm(limit: float | None, family: str, norm_type: float | None = None) -> dict[str, Any]:
-    """Settings of one norm over all gradients, or of none."""
+def global_norm_settings(limit: float | None, family: str, norm_type: float | None = None) -> dict[str, Any]:
+    """Return settings that clip by the total norm, or not at all."""
     if limit is None:
         return {"rule": "none"}
-    order = {} if norm_type in (None, 2.0) else {"norm_type": norm_type}
-    return {"rule": "global_norm", "threshold": limit, "family": family, **order}
+    norm_types = {} if norm_type in (None, 2.0) else {"norm_type": norm_type}
+    return {"rule": "global_norm", "threshold": limit, "family": family, **norm_types}
 
 
-def norm(limit: float | None, family: str) -> dict[str, Any]:
-    """Settings of a norm for each tensor, or of none."""
+def norm_settings(limit: float | None, family: str) -> dict[str, Any]:
+    """Return settings that clip per tensor, or not at all."""
     return {"rule": "none"} if limit is None else {"rule": "norm", "threshold": limit, "family": family}
 
 
-def value(limit: float | None) -> dict[str, Any]:
-    """Settings of a bound for each element, or of none."""
+def value_settings(limit: float | None) -> dict[str, Any]:
+    """Return settings that clip each element, or nothing."""
     return {"rule": "none"} if limit is None else {"rule": "value", "threshold": limit}
 
 
-def finite(document: Document, keys: Sequence[str | int], limit: float | None) -> float | None:
-    """A threshold for a trainer where an infinite one makes gradients NaN."""
+def require_finite(document: Document, keys: Sequence[str | int], limit: float | None) -> float | None:
+    """Return a threshold. Raise ConfigError if it is infinite, for trainers where that makes gradients NaN."""
     if limit == math.inf:
-        raise document.wrong(keys, "it is inf, which makes gradients NaN there; remove it to clip nothing")
+        raise document.wrong(keys, "inf makes gradients NaN in training. Remove the key to clip nothing.")
     return limit
 
 
 # -- writing
 
 
-def plain(settings: Settings) -> Settings:
-    """The same with a number where the schedule is constant."""
+def with_plain_threshold(settings: Settings) -> Settings:
+    """Replace a constant schedule by its number."""
     if isinstance(settings.threshold, Constant):
         return settings.model_copy(update={"threshold": settings.threshold.value})
     return settings
 
 
-def plain_threshold(
+def exported_threshold(
     settings: Settings,
     trainer: Format,
     *,
     rules: Sequence[str],
     family: str | None,
     zero: Zero,
-    orders: bool = False,
+    norm_types: bool = False,
     nonfinite: Sequence[str] = ("family",),
 ) -> float | None:
-    """The threshold of settings that are a rule and a number, and nothing else; None where nothing is clipped.
+    """Return the threshold to export; None if nothing is clipped. Raise NotRepresentableError for other settings.
 
-    `rules`: those that the format has. `family`: whose rule its norms are. `zero`: what 0 means there. `orders`:
-    whether it has other norms than that of order 2. `nonfinite`: what it can do when the norm is not finite.
+    Args:
+        rules: The rules of the format.
+        family: The family of its norms.
+        zero: Its meaning of 0.
+        norm_types: Whether it supports norm types other than 2.
+        nonfinite: The values of `nonfinite` that it supports.
     """
-    settings = plain(settings)
-    why = _by_key(settings, trainer, nonfinite) or _beyond(settings, rules, family, orders)
-    if not why and zero != "zeros" and settings.threshold == 0:
-        why = {
-            "off": "a threshold of 0 switches clipping off there, and here it makes all gradients 0.",
+    settings = with_plain_threshold(settings)
+    problem = _unsupported_keys(settings, trainer, nonfinite) or _unsupported_rule(settings, rules, family, norm_types)
+    if not problem and zero != "zeros" and settings.threshold == 0:
+        problem = {
+            "off": "there, a threshold of 0 switches clipping off. In unified_clip it makes all gradients 0.",
             "error": "training fails there with a threshold of 0.",
         }[zero]
-    if why:
-        raise NotRepresentableError(f"Cannot export to {trainer.title}: {why}")
+    if problem:
+        raise NotRepresentableError(f"Cannot export to {trainer.title}: {problem}")
     return None if is_off(settings) else settings.threshold  # type: ignore[return-value]
 
 
-def _by_key(settings: Settings, trainer: Format, nonfinite: Sequence[str]) -> str:
-    """Which keys of a configuration no number in a trainer's can replace, and what to do; '' if none is there."""
+def _unsupported_keys(settings: Settings, trainer: Format, nonfinite: Sequence[str]) -> str:
+    """Return an error for keys that no trainer's number replaces; '' if there are none."""
     keys = [key for key in ("include", "exclude", "groups") if getattr(settings, key) not in ([], ["*"])]
     unsupported = [f"`{key}`" for key in keys]
     if settings.nonfinite not in nonfinite:
         unsupported.append(f'`nonfinite = "{settings.nonfinite}"`')
     if not unsupported:
         return ""
-    what = " or ".join(unsupported)
     instead = f", or use {trainer.instead}" if trainer.instead else ""
-    return f"it does not support {what}. Remove {'it' if len(unsupported) == 1 else 'them'}{instead}."
+    pronoun = "it" if len(unsupported) == 1 else "them"
+    return f"it does not support {' or '.join(unsupported)}. Remove {pronoun}{instead}."
 
 
-def _beyond(settings: Settings, rules: Sequence[str], family: str | None, orders: bool) -> str:
-    """Why a number in a trainer's configuration cannot replace this one, and what to do; '' if it can."""
+def _unsupported_rule(settings: Settings, rules: Sequence[str], family: str | None, norm_types: bool) -> str:
+    """Return an error for a rule or threshold that the format does not support; '' if it does."""
     if is_off(settings):
         return ""
     if settings.rule not in rules:
-        return f"it does not support the rule {settings.rule!r}, but {' and '.join(rules)}."
+        return f"it does not support the rule {settings.rule!r}, only {' and '.join(rules)}."
     if settings.min is not None:
-        return "it does not support `min` and `max`. Give a threshold, for bounds of -threshold and threshold."
+        return "it does not support `min` and `max`. Set `threshold`, for bounds of -threshold and threshold."
     if not isinstance(settings.threshold, float):
-        return "it does not support a threshold with a schedule. Give a number."
+        return "it does not support a schedule. Set `threshold` to a number."
     if settings.rule == "value":
         return ""
-    if not orders and settings.norm_type not in (None, 2.0):
-        return f"it does not support `norm_type = {settings.norm_type:g}`, but only 2."
+    if not norm_types and settings.norm_type not in (None, 2.0):
+        return f"it does not support `norm_type = {settings.norm_type:g}`, only 2."
     if family and (settings.family or DEFAULT_FAMILY) != family:
-        own = f"this configuration is {settings.family!r}"
-        if settings.family is None:
-            own = f"this configuration sets no family, so that the default applies, {DEFAULT_FAMILY!r}"
-        return f'its rule is that of the family {family!r}, and {own}. Set `family = "{family}"`.'
+        default = "" if settings.family else ", the default"
+        own = f"This configuration's family is {settings.family or DEFAULT_FAMILY!r}{default}"
+        return f'its family is {family!r}. {own}. Set `family = "{family}"`.'
     if settings.has_own_eps:
         return f"it does not support `eps = {settings.eps:g}`. Remove `eps`."
     return ""

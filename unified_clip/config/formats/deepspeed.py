@@ -8,16 +8,16 @@ from packaging.version import Version
 
 from ..documents import Document
 from ..schema import Settings
-from .base import Format, Imported, Key, global_norm, plain_threshold, threshold
+from .base import Format, FormatKey, Imported, exported_threshold, global_norm_settings, read_threshold
 
 CLIPS_BY_DEFAULT = Version("0.19.3")
-"""Before it, nothing was clipped unless the key said so."""
+"""Earlier versions clip only if the file sets the key."""
 
-FP16 = "with fp16, DeepSpeed skips the steps whose norm is not finite"
-BF16_CHECKED = "with bf16.check_grad_overflow, DeepSpeed skips the steps whose norm is not finite"
+FP16 = "With fp16, DeepSpeed skips steps whose norm is not finite."
+BF16_CHECKED = "With bf16.check_grad_overflow, DeepSpeed skips steps whose norm is not finite."
 BF16 = (
-    "with bf16, DeepSpeed skips the steps whose norm is not finite only where bf16.check_grad_overflow is true, which "
-    "it is not by default, and not in every version; otherwise such a norm leaves gradients as they are"
+    "With bf16, DeepSpeed skips steps whose norm is not finite only if bf16.check_grad_overflow is true. It is false "
+    "by default, and some versions do not have it. Otherwise, such a norm leaves gradients unchanged."
 )
 
 
@@ -43,13 +43,13 @@ class DeepSpeed(Format):
             "activation_checkpointing",
         }
     )
-    needs_version = "without gradient_clipping, DeepSpeed clips nothing before 0.19.3 and at 1.0 from then on"
+    needs_version = "without gradient_clipping, DeepSpeed clips nothing before 0.19.3, and at 1.0 since"
     keys = (
-        Key("gradient_clipping", "below 0.19.3", "0.0", "the global norm, PyTorch's rule; 0 or less: off"),
-        Key("gradient_clipping", "0.19.3 and later", "1.0", "the same"),
-        Key("gradient_clipping: auto", "", "", "whatever HF's max_grad_norm is: import that", "refused"),
-        Key("gradient_clipping: null", "", "", "training fails: null is compared with 0", "refused"),
-        Key("optimizer.params.max_grad_norm", "", "", "DeepSpeed itself refuses it", "refused"),
+        FormatKey("gradient_clipping", "below 0.19.3", "0.0", "the global norm, PyTorch's rule; 0 or less: off"),
+        FormatKey("gradient_clipping", "0.19.3 and later", "1.0", "the same"),
+        FormatKey("gradient_clipping: auto", "", "", "HF's max_grad_norm applies: import that", "rejected"),
+        FormatKey("gradient_clipping: null", "", "", "training fails: null is compared with 0", "rejected"),
+        FormatKey("optimizer.params.max_grad_norm", "", "", "DeepSpeed rejects it", "rejected"),
     )
 
     def recognises(self, document: Document) -> bool:
@@ -60,32 +60,30 @@ class DeepSpeed(Format):
         notes = []
         if document.get("gradient_clipping") == "auto":
             raise document.wrong(
-                ["gradient_clipping"], "'auto' is filled in from max_grad_norm of HF's TrainingArguments; import those"
+                ["gradient_clipping"], "'auto' stands for max_grad_norm of HF's TrainingArguments. Import those."
             )
         if document.get("optimizer", "params", "max_grad_norm") is not None:
             raise document.wrong(
-                ["optimizer", "params", "max_grad_norm"], "DeepSpeed refuses it; write gradient_clipping instead"
+                ["optimizer", "params", "max_grad_norm"], "DeepSpeed rejects this key. Set gradient_clipping instead."
             )
         if document.get("gradient_clipping", default=0.0) is None:
-            raise document.wrong(
-                ["gradient_clipping"], "it is null, with which training fails: it is compared with 0; write 0 for off"
-            )
+            raise document.wrong(["gradient_clipping"], "training fails with null. Set 0 to clip nothing.")
         default = 0.0
         if "gradient_clipping" not in document.data and self.version(version, document) >= CLIPS_BY_DEFAULT:
             default = 1.0
             notes.append("The file does not set gradient_clipping. By default, DeepSpeed clips at 1.0 since 0.19.3.")
-        limit = threshold(document, ["gradient_clipping"], default, zero="off", negative="off")
+        limit = read_threshold(document, ["gradient_clipping"], default, zero="off", negative="off")
         if limit is not None:
             notes += _skips(document)
-        return Imported(global_norm(limit, "pytorch"), notes)
+        return Imported(global_norm_settings(limit, "pytorch"), notes)
 
     def write(self, settings: Settings, version: Version) -> Any:
-        limit = plain_threshold(settings, self, rules=["global_norm"], family="pytorch", zero="off")
+        limit = exported_threshold(settings, self, rules=["global_norm"], family="pytorch", zero="off")
         return {"gradient_clipping": limit or 0.0}
 
 
 def _skips(document: Document) -> list[str]:
-    """What becomes of steps whose norm is not finite, by the precision that the file chooses; both if it does not."""
+    """Return notes on steps whose norm is not finite, for the precision in the file, or for both precisions."""
     if document.get("fp16", "enabled") is True:
         return [FP16]
     for name in ("bf16", "bfloat16"):

@@ -1,4 +1,4 @@
-"""What an optimizer that exists clips: `ClipConfig.of`. Imports no framework."""
+"""Read the clip settings of an optimizer, for `ClipConfig.of`. Imports no framework."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from ...errors import ConfigError
 from ..documents import Document
 from .base import Imported
 from .keras import NAMES, Keras
-from .paddle import ARGUMENTS, PER_GROUP, bounds, settings_of
+from .paddle import ARGUMENTS, PER_GROUP, bounds_settings, settings_of
 
 
 def data(optimizer: Any) -> dict[str, Any]:
-    """The settings of an optimizer's own clipping, as data; `ClipConfig.of` says what it raises."""
+    """Return the settings of an optimizer's own clipping. `ClipConfig.of` lists the errors."""
     modules = [base.__module__ for base in type(optimizer).__mro__]
     packages = {module.partition(".")[0] for module in modules}
     for package, read in (("keras", _keras), ("tf_keras", _keras), ("paddle", _paddle)):
         if package in packages:
-            found = read(optimizer, sys.modules[package].__version__)
+            imported = read(optimizer, sys.modules[package].__version__)
             source = {"format": "keras" if read is _keras else "paddle", "version": sys.modules[package].__version__}
-            return {**found.settings, "provenance": {**source, "notes": found.notes}}
-    raise TypeError(f"a {type(optimizer).__module__}.{type(optimizer).__qualname__} {_why_not(packages)}")
+            return {**imported.settings, "provenance": {**source, "notes": imported.notes}}
+    raise TypeError(f"{type(optimizer).__module__}.{type(optimizer).__qualname__} {_advice(packages)}")
 
 
-def _why_not(packages: set[str]) -> str:
+def _advice(packages: set[str]) -> str:
     if "torch" in packages:
-        return "does not clip by itself: PyTorch's training loops do; import the trainer's configuration"
+        return "does not clip: PyTorch's training loops do. Import the trainer's configuration."
     if "optax" in packages:
-        return "keeps what it clips to itself; import the source that builds it: --from optax"
-    return "is no optimizer of Keras or Paddle, which hold what they clip"
+        return "does not expose its clip settings. Import the source that builds it with --from optax."
+    return "is not an optimizer of Keras or Paddle. Pass one of these."
 
 
 def _keras(optimizer: Any, version: str) -> Imported:
@@ -43,35 +43,40 @@ def _keras(optimizer: Any, version: str) -> Imported:
 
 def _paddle(optimizer: Any, _: str) -> Imported:
     if not hasattr(optimizer, "_grad_clip"):
-        raise TypeError(f"a {type(optimizer).__name__} is no optimizer of Paddle, which holds a grad_clip")
+        raise TypeError(f"{type(optimizer).__name__} is not an optimizer of Paddle. Pass one.")
     clip = optimizer._grad_clip
     groups = [group for group in optimizer._param_groups or [] if isinstance(group, dict)]
     if any(group.get("grad_clip", clip) is not clip for group in groups):
-        raise ConfigError(f"{type(optimizer).__name__}: its groups of parameters have a grad_clip each; say those here")
+        raise ConfigError(
+            f"{type(optimizer).__name__}: its groups of parameters have different grad_clips. Write them as `groups` "
+            "of a clip configuration."
+        )
     if clip is None:
         return Imported({"rule": "none"})
     notes = [PER_GROUP] if len(groups) > 1 else []
-    parameters = [each for group in groups for each in group["params"]] or optimizer._parameter_list or []
-    if left_out := sum(not getattr(each, "need_clip", True) for each in parameters):
-        notes.append(f"Paddle leaves out {left_out} of the parameters, whose need_clip is False; name them in exclude")
+    parameters = [tensor for group in groups for tensor in group["params"]] or optimizer._parameter_list or []
+    if excluded := sum(not getattr(parameter, "need_clip", True) for parameter in parameters):
+        notes.append(f"Paddle does not clip {excluded} parameters with need_clip=False. Name them in `exclude`.")
     return Imported(_settings(clip, type(optimizer).__name__), notes)
 
 
 def _settings(clip: Any, owner: str) -> dict[str, Any]:
-    """What a clip of Paddle's does, or one of `unified_clip.paddle`."""
+    """Return the settings of a clip object of Paddle or of `unified_clip.paddle`."""
     kind = type(clip)
     package = kind.__module__.partition(".")[0]
     if package not in ("paddle", "unified_clip") or kind.__name__ not in ARGUMENTS:
         raise ConfigError(
-            f"{owner}: its grad_clip is a {kind.__module__}.{kind.__qualname__}, whose rule is not known; say it here"
+            f"{owner}: the rule of its grad_clip, a {kind.__module__}.{kind.__qualname__}, is not supported. Write a "
+            "clip configuration."
         )
     if getattr(clip, "need_clip", None) is not None:
-        raise ConfigError(f"{owner}: need_clip of its grad_clip is a function, which cannot be read; name parameters")
-    name, given = kind.__name__, {key: getattr(clip, key) for key in ARGUMENTS[kind.__name__] if hasattr(clip, key)}
-    arguments = Document(f"{owner}, {name}", "", "python", given)
+        raise ConfigError(f"{owner}: cannot read need_clip of its grad_clip, a function. Name parameters in `exclude`.")
+    name = kind.__name__
+    values = {key: getattr(clip, key) for key in ARGUMENTS[name] if hasattr(clip, key)}
+    arguments = Document(f"{owner}, {name}", "", "python", values)
     if package == "paddle":
         return settings_of(name, arguments)
     if name.endswith("Value"):
-        return bounds(arguments, "max", "min")
+        return bounds_settings(arguments, "max", "min")
     rule = "global_norm" if name.endswith("GlobalNorm") else "norm"
     return {"rule": rule, "threshold": clip.clip_norm, "family": "paddle"}

@@ -8,12 +8,21 @@ from packaging.version import Version
 
 from ..documents import Document
 from ..schema import Settings
-from .base import TRAINING_ARGUMENTS, Format, Imported, Key, global_norm, holds, plain_threshold, threshold
+from .base import (
+    TRAINING_ARGUMENTS,
+    Format,
+    FormatKey,
+    Imported,
+    exported_threshold,
+    global_norm_settings,
+    has_key,
+    read_threshold,
+)
 
 NULL_FAILS = Version("5.0.0.dev0")
-"""From then on null is compared with 0, which is an error; before it switched clipping off."""
+"""Since this version training fails with null. Earlier, null switched clipping off."""
 
-ITS_OWN = (
+UNIQUE_KEYS = (
     "accelerator_config",
     "activation_checkpointing",
     "dataloader_pin_memory",
@@ -26,11 +35,11 @@ ITS_OWN = (
     "tf32",
     "torch_compile",
 )
-"""Keys that no trainer has that took its names over, PaddleNLP's above all."""
+"""Keys that PaddleNLP and other trainers did not copy from TrainingArguments."""
 
 PRIVATE = ("noise_multiplier", "target_epsilon")
 
-STEPS_EARLY = "optim: lomo, adalomo, ..._layerwise"
+LAYERWISE = "optim: lomo, adalomo, ..._layerwise"
 
 
 class HuggingFace(Format):
@@ -43,26 +52,26 @@ class HuggingFace(Format):
     clip_keys = (("max_grad_norm",),)
     foreign_keys = (("deepspeed", "gradient_clipping"),)
     vocabulary = TRAINING_ARGUMENTS
-    needs_version = "max_grad_norm is null, which switches clipping off in transformers 4 and is an error in 5"
+    needs_version = "max_grad_norm = null switches clipping off in transformers 4, and fails in 5"
     keys = (
-        Key("max_grad_norm", "", "1.0", "the global norm, PyTorch's rule; 0 or less: off"),
-        Key("max_grad_norm: null", "below 5", "", "off", "imported"),
-        Key("max_grad_norm: null", "5 and later", "", "training fails: null is compared with 0", "refused"),
-        Key(", ".join(PRIVATE), "", "", "of opacus: max_grad_norm is then for each example (privacy)", "refused"),
-        Key("deepspeed", "", "", "DeepSpeed clips, by its own configuration: import that", "refused"),
-        Key("deepspeed: {gradient_clipping: auto}", "", "", "DeepSpeed clips at max_grad_norm", "imported"),
-        Key(
-            STEPS_EARLY,
+        FormatKey("max_grad_norm", "", "1.0", "the global norm, PyTorch's rule; 0 or less: off"),
+        FormatKey("max_grad_norm: null", "below 5", "", "off", "imported"),
+        FormatKey("max_grad_norm: null", "5 and later", "", "training fails: null is compared with 0", "rejected"),
+        FormatKey(", ".join(PRIVATE), "", "", "of opacus: max_grad_norm is then per example (privacy)", "rejected"),
+        FormatKey("deepspeed", "", "", "DeepSpeed clips, by its own configuration: import that", "rejected"),
+        FormatKey("deepspeed: {gradient_clipping: auto}", "", "", "DeepSpeed clips at max_grad_norm", "imported"),
+        FormatKey(
+            LAYERWISE,
             "",
             "",
-            "makes its steps during backward, before Trainer clips, which then does nothing",
-            "refused",
+            "steps during backward, before Trainer clips; clipping has no effect",
+            "rejected",
         ),
-        Key("optim: adafactor", "", "", "clips its update by its RMS too; that is not imported, but said", "imported"),
+        FormatKey("optim: adafactor", "", "", "clips its update by its RMS too; not imported, with a note", "imported"),
     )
 
     def recognises(self, document: Document) -> bool:
-        return any(holds(document, key) for key in ITS_OWN)
+        return any(has_key(document, key) for key in UNIQUE_KEYS)
 
     def read(self, document: Document, version: Version | None) -> Imported:
         notes = []
@@ -70,36 +79,36 @@ class HuggingFace(Format):
             if document.get(name) is not None:
                 raise document.wrong(
                     [name],
-                    "it is of opacus, whose max_grad_norm bounds the gradient of each example; that is no rule here",
+                    "this is a key of opacus. Its max_grad_norm clips the gradient of each example, which is not "
+                    "supported.",
                 )
-        given = document.get("max_grad_norm", default=1.0)
-        if given is None and self.version(version, document) >= NULL_FAILS:
-            raise document.wrong(["max_grad_norm"], "it is null, with which training fails since 5; write 0 for off")
-        if not holds(document, "max_grad_norm"):
+        max_norm = document.get("max_grad_norm", default=1.0)
+        if max_norm is None and self.version(version, document) >= NULL_FAILS:
+            raise document.wrong(["max_grad_norm"], "training fails with null since 5. Set 0 to clip nothing.")
+        if not has_key(document, "max_grad_norm"):
             notes.append("The file does not set max_grad_norm. By default, Trainer clips at 1.0.")
-        limit = threshold(document, ["max_grad_norm"], 1.0, zero="off", negative="off")
+        limit = read_threshold(document, ["max_grad_norm"], 1.0, zero="off", negative="off")
         if deepspeed := document.get("deepspeed"):
             if not isinstance(deepspeed, dict) or deepspeed.get("gradient_clipping") != "auto":
                 raise document.wrong(
                     ["deepspeed"],
-                    "DeepSpeed clips by its own configuration, and max_grad_norm counts only where that says "
-                    'gradient_clipping = "auto"; import DeepSpeed\'s configuration',
+                    "DeepSpeed clips by its own configuration. It uses max_grad_norm only with "
+                    'gradient_clipping = "auto". Import DeepSpeed\'s configuration.',
                 )
-            notes.append("DeepSpeed clips, and its gradient_clipping is filled in from max_grad_norm")
+            notes.append("DeepSpeed clips, and takes gradient_clipping from max_grad_norm.")
         optimizer = str(document.get("optim"))
         if optimizer in ("lomo", "adalomo") or optimizer.endswith("_layerwise"):
             raise document.wrong(
                 ["optim"],
-                f"{optimizer} makes its steps during backward, before Trainer clips, so max_grad_norm does nothing; "
-                'write a configuration with rule = "none"',
+                f"{optimizer} steps during backward, before Trainer clips. max_grad_norm has no effect. Write a "
+                'clip configuration with rule = "none".',
             )
         if optimizer == "adafactor":
             notes.append(
-                "optim is adafactor, which clips its update by its RMS too; that is no clipping of gradients, and was "
-                "not imported"
+                "adafactor also clips its update by its RMS. That does not clip gradients. It is not imported."
             )
-        return Imported(global_norm(limit, "pytorch"), notes)
+        return Imported(global_norm_settings(limit, "pytorch"), notes)
 
     def write(self, settings: Settings, version: Version) -> Any:
-        limit = plain_threshold(settings, self, rules=["global_norm"], family="pytorch", zero="off")
+        limit = exported_threshold(settings, self, rules=["global_norm"], family="pytorch", zero="off")
         return {"max_grad_norm": limit or 0.0}

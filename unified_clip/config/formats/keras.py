@@ -7,18 +7,27 @@ from typing import Any, Literal
 
 from packaging.version import Version
 
-from ..documents import Document
-from ..documents import Key as Part
+from ..documents import Document, Key
 from ..schema import Settings
-from .base import Format, Imported, Key, finite, global_norm, norm, plain_threshold, threshold, value
+from .base import (
+    Format,
+    FormatKey,
+    Imported,
+    exported_threshold,
+    global_norm_settings,
+    norm_settings,
+    read_threshold,
+    require_finite,
+    value_settings,
+)
 
 NAMES = ("clipnorm", "global_clipnorm", "clipvalue")
 
 TF_KERAS = Version("2.4")
-"""From which on Keras is TensorFlow's; before, it was a package of its own with a `clipnorm` over all gradients."""
+"""Since this version Keras is part of TensorFlow. Earlier it was standalone, and `clipnorm` was the global norm."""
 
 NO_ZERO = Version("2.11")
-"""From which on 0 switches clipping off."""
+"""Since this version 0 switches clipping off."""
 
 Era = Literal["standalone", "tf.keras", "keras 3"]
 
@@ -33,25 +42,25 @@ class Keras(Format):
     clip_keys = tuple((name,) for name in NAMES)
     vocabulary = frozenset({"learning_rate", "class_name", "config", "name", "optimizer", "compile_config"})
     needs_version = (
-        "clipnorm is one norm over all gradients in Keras 2.3.1 and before, and that of each tensor in tf.keras and "
-        "Keras 3; and 0 makes gradients 0 before 2.11, and is off from then on (tf.keras of TensorFlow 2.0 to 2.3 "
-        "counts as keras@2.4)"
+        "the meaning depends on the version. Up to Keras 2.3.1, clipnorm is the global norm; in tf.keras and Keras 3 "
+        "it is per tensor. Before 2.11, 0 makes gradients 0; since then it clips nothing. For tf.keras of TensorFlow "
+        "2.0 to 2.3, pass keras@2.4"
     )
     keys = (
-        Key("clipnorm", "2.0 to 2.3.1", "absent", "the global norm, with eps = 0; 0 or less: off"),
-        Key("clipnorm", "tf.keras to 2.10", "null", "each tensor by its own norm; 0: all gradients become 0"),
-        Key("clipnorm", "2.11 and later", "null", "each tensor by its own norm; 0 or less: off"),
-        Key("global_clipnorm", "tf.keras to 2.10", "null", "the global norm; 0: all gradients become 0"),
-        Key("global_clipnorm", "2.11 and later", "null", "the global norm, TensorFlow's rule; 0 or less: off"),
-        Key("clipvalue", "2.0 to 2.3.1", "absent", "each element; 0 or less: off"),
-        Key("clipvalue", "tf.keras to 2.10", "null", "each element; 0: all gradients become 0"),
-        Key("clipvalue", "2.11 and later", "null", "each element; 0 or less: off"),
-        Key("global_clipnorm", "2.0 to 2.3.1", "", "is not known there", "refused"),
-        Key("optimizer_specs.[].optimizer", "", "", "several optimizers, each with its own", "refused"),
-        Key("two of them", "", "", "refused by Keras 3; before, both clip or one wins", "refused"),
+        FormatKey("clipnorm", "2.0 to 2.3.1", "absent", "the global norm, with eps = 0; 0 or less: off"),
+        FormatKey("clipnorm", "tf.keras to 2.10", "null", "each tensor by its own norm; 0: all gradients become 0"),
+        FormatKey("clipnorm", "2.11 and later", "null", "each tensor by its own norm; 0 or less: off"),
+        FormatKey("global_clipnorm", "tf.keras to 2.10", "null", "the global norm; 0: all gradients become 0"),
+        FormatKey("global_clipnorm", "2.11 and later", "null", "the global norm, TensorFlow's rule; 0 or less: off"),
+        FormatKey("clipvalue", "2.0 to 2.3.1", "absent", "each element; 0 or less: off"),
+        FormatKey("clipvalue", "tf.keras to 2.10", "null", "each element; 0: all gradients become 0"),
+        FormatKey("clipvalue", "2.11 and later", "null", "each element; 0 or less: off"),
+        FormatKey("global_clipnorm", "2.0 to 2.3.1", "", "does not exist there", "rejected"),
+        FormatKey("optimizer_specs.[].optimizer", "", "", "several optimizers, each with its own", "rejected"),
+        FormatKey("two of them", "", "", "rejected by Keras 3; before, both clip or one wins", "rejected"),
     )
 
-    def places(self, document: Document) -> Sequence[tuple[Part, ...]]:
+    def places(self, document: Document) -> Sequence[tuple[Key, ...]]:
         place = _place(document)
         inner = document.get(*place)
         wrapped = [key for key, value in inner.items() if _clips(value)] if isinstance(inner, dict) else []
@@ -67,49 +76,55 @@ class Keras(Format):
         place = _place(document)
         config = document.get(*place)
         if not isinstance(config, dict):
-            raise document.wrong(place, f"it is {config!r:.60}; it should be a table with the optimizer's arguments")
+            raise document.wrong(place, f"{config!r:.60} is not a table. Set the optimizer's arguments here.")
         for name, nested in config.items():
             if _clips(nested):
                 raise document.wrong(
                     [*place, name],
-                    "there are optimizers in it, each with a clip of its own; write a configuration for each, and "
-                    "attach it to that optimizer",
+                    "several optimizers clip by their own keys. Write a clip configuration for each, and attach it to "
+                    "its optimizer.",
                 )
-        given = [name for name in NAMES if document.get(*place, name) is not None]
-        if len(given) > 1:
+        names = [name for name in NAMES if document.get(*place, name) is not None]
+        if len(names) > 1:
             raise document.wrong(
-                [*place, given[1]], f"{given[0]} is there too, and what both do depends on Keras; leave one of them"
+                [*place, names[1]],
+                f"the file sets {names[0]} too. The effect of both depends on the Keras version. Remove one.",
             )
-        if not given:
+        if not names:
             unset = config.keys().isdisjoint(NAMES)
             note = f"The file does not set {', '.join(NAMES)}. By default, Keras clips nothing."
             return Imported({"rule": "none"}, [note] if unset else [])
-        keys = [*place, given[0]]
-        if given[0] == "global_clipnorm" and version and self._era(document, place, version) == "standalone":
-            raise document.wrong(keys, "Keras before 2.4 does not have it; write clipnorm, which is the same there")
+        (name,) = names
+        keys = [*place, name]
+        if name == "global_clipnorm" and version and self._era(document, place, version) == "standalone":
+            raise document.wrong(
+                keys, "Keras before 2.4 does not have this key. Set clipnorm, which is the same there."
+            )
         era: Era = "keras 3"
-        if given[0] == "clipnorm" or not _is_above_0(document.get(*keys)):
+        if name == "clipnorm" or not _is_above_0(document.get(*keys)):
             era = self._era(document, place, version)
-        limit = threshold(
+        limit = read_threshold(
             document,
             keys,
             None,
             zero="zeros" if era == "tf.keras" else "off",
             negative="error" if era == "tf.keras" else "off",
         )
-        if given[0] == "clipvalue":
-            return Imported(value(limit))
-        limit = finite(document, keys, limit)
-        if given[0] == "global_clipnorm":
-            return Imported(global_norm(limit, "tensorflow"))
+        if name == "clipvalue":
+            return Imported(value_settings(limit))
+        limit = require_finite(document, keys, limit)
+        if name == "global_clipnorm":
+            return Imported(global_norm_settings(limit, "tensorflow"))
         told = (
             "one norm over all gradients; from 2.4 on it is" if era == "standalone" else "not over all gradients, but"
         )
         notes = [] if limit is None else [f"clipnorm of this Keras is {told} that of each tensor"]
-        return Imported(global_norm(limit, "paddle") if era == "standalone" else norm(limit, "tensorflow"), notes)
+        return Imported(
+            global_norm_settings(limit, "paddle") if era == "standalone" else norm_settings(limit, "tensorflow"), notes
+        )
 
     def _era(self, document: Document, place: list[str], version: Version | None) -> Era:
-        """Which Keras has written it, which newer ones tell."""
+        """Return which Keras wrote the file. Newer versions mark their files."""
         config, wrapper = document.get(*place), document.get(*place[:-1])
         legacy = config.get("is_legacy_optimizer")
         if legacy is not None:
@@ -121,7 +136,7 @@ class Keras(Format):
 
     def write(self, settings: Settings, version: Version) -> Any:
         old = version < TF_KERAS
-        limit = plain_threshold(
+        limit = exported_threshold(
             settings,
             self,
             rules=["global_norm", "value"] if old else ["norm", "global_norm", "value"],
@@ -135,21 +150,21 @@ class Keras(Format):
 
 
 def _place(document: Document) -> list[str]:
-    """Where the configuration stands: all of the file, or what wraps it.
+    """Return the path of the optimizer's configuration, which other tables may wrap.
 
-    `keras.optimizers.serialize` wraps it, `model.get_compile_config()` that, and the config.json of a .keras file both;
-    an optimizer that scales the loss wraps another.
+    `keras.optimizers.serialize`, `model.get_compile_config()` and the config.json of a .keras file each add a table. An
+    optimizer that scales the loss wraps another.
     """
     place: list[str] = []
     for keys in (["compile_config"], ["optimizer"], ["config"], ["inner_optimizer", "config"]):
-        found = document.get(*place)
-        if isinstance(found, dict) and keys[0] in found:
+        table = document.get(*place)
+        if isinstance(table, dict) and keys[0] in table:
             place += keys
     return place
 
 
 def _clips(nested: Any) -> bool:
-    """Whether a clip stands anywhere inside."""
+    """Return whether a nested value sets a clip key."""
     if isinstance(nested, list):
         return any(map(_clips, nested))
     if not isinstance(nested, dict):
@@ -157,5 +172,5 @@ def _clips(nested: Any) -> bool:
     return any(nested.get(name) is not None for name in NAMES) or any(map(_clips, nested.values()))
 
 
-def _is_above_0(found: Any) -> bool:
-    return isinstance(found, int | float) and found > 0
+def _is_above_0(limit: Any) -> bool:
+    return isinstance(limit, int | float) and limit > 0

@@ -8,7 +8,7 @@ from packaging.version import Version
 
 from ..documents import Document
 from ..schema import Settings
-from .base import Format, Imported, Key, global_norm, holds, plain_threshold, threshold
+from .base import Format, FormatKey, Imported, exported_threshold, global_norm_settings, has_key, read_threshold
 
 KEY = "gradient_clipping_threshold"
 BASE = "base.yml"
@@ -35,13 +35,13 @@ class MaxText(Format):
         }
     )
     keys = (
-        Key(KEY, "", "1.0", "the global norm, optax's rule (eps = 0); 0: off"),
-        Key(
+        FormatKey(KEY, "", "1.0", "the global norm, optax's rule (eps = 0); 0: off"),
+        FormatKey(
             f"no {KEY}, but a base_config that is not base.yml",
             "",
             "dpo.yml 10.0, rl.yml 0.1",
-            "what that file says",
-            "refused",
+            "that file sets it",
+            "rejected",
         ),
     )
 
@@ -51,13 +51,15 @@ class MaxText(Format):
 
     def read(self, document: Document, version: Version | None) -> Imported:
         notes = []
-        if not holds(document, KEY):
+        if not has_key(document, KEY):
             base = str(document.get("base_config", default=BASE))
             if base.rpartition("/")[2] != BASE:
-                raise document.wrong(["base_config"], f"{KEY} is not here, but may be in {base}; import that")
+                raise document.wrong(["base_config"], f"the file does not set {KEY}, and {base} may. Import {base}.")
             notes.append(f"The file does not set {KEY}. By default, MaxText clips at 1.0.")
-        return Imported(global_norm(threshold(document, [KEY], 1.0, zero="off", null="error"), "paddle"), notes)
+        return Imported(
+            global_norm_settings(read_threshold(document, [KEY], 1.0, zero="off", null="error"), "paddle"), notes
+        )
 
     def write(self, settings: Settings, version: Version) -> Any:
-        limit = plain_threshold(settings, self, rules=["global_norm"], family="paddle", zero="off")
+        limit = exported_threshold(settings, self, rules=["global_norm"], family="paddle", zero="off")
         return {KEY: limit or 0.0}

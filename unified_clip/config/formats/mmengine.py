@@ -11,10 +11,19 @@ from packaging.version import Version
 
 from ..._static_values import Target, UnknownValueError, evaluate
 from ...errors import ConfigError, NotRepresentableError
-from ..documents import Document
-from ..documents import Key as Part
+from ..documents import Document, Key
 from ..schema import Settings, is_off
-from .base import Imported, Key, OwnFormat, global_norm, holds, order, plain, plain_threshold, threshold
+from .base import (
+    FormatKey,
+    Imported,
+    OwnFormat,
+    exported_threshold,
+    global_norm_settings,
+    has_key,
+    read_norm_type,
+    read_threshold,
+    with_plain_threshold,
+)
 
 CLIP = ("optim_wrapper", "clip_grad")
 OLD = ("optimizer_config", "grad_clip")
@@ -60,21 +69,21 @@ class MMEngine(OwnFormat):
         }
     )
     keys = (
-        Key("optim_wrapper.clip_grad", "", "None", "None: off; an empty dict is an error"),
-        Key("optim_wrapper.clip_grad.type: norm", "", "norm", "the global norm, PyTorch's rule"),
-        Key("optim_wrapper.clip_grad.type: value", "", "", "each element"),
-        Key("optim_wrapper.clip_grad.max_norm", "", "", "the threshold of norm; 0: zeros"),
-        Key("optim_wrapper.clip_grad.clip_value", "", "", "the threshold of value; 0: zeros"),
-        Key("optim_wrapper.clip_grad.norm_type", "", "2", "the order of the norm, inf too"),
-        Key("optim_wrapper.clip_grad.error_if_nonfinite", "", "False", 'True is nonfinite = "raise"'),
-        Key("optim_wrapper.NAME.clip_grad", "", "", "several optimizers, each with its own", "refused"),
-        Key("optimizer_config.grad_clip", "", "", "of mmcv 1; mmengine does not read it", "refused"),
-        Key("_base_", "", "", "other files, which are not read: what is not here may be there", "refused"),
-        Key("_delete_: True", "", "", "nothing of _base_ is taken over", "imported"),
+        FormatKey("optim_wrapper.clip_grad", "", "None", "None: off; an empty dict is an error"),
+        FormatKey("optim_wrapper.clip_grad.type: norm", "", "norm", "the global norm, PyTorch's rule"),
+        FormatKey("optim_wrapper.clip_grad.type: value", "", "", "each element"),
+        FormatKey("optim_wrapper.clip_grad.max_norm", "", "", "the threshold of norm; 0: zeros"),
+        FormatKey("optim_wrapper.clip_grad.clip_value", "", "", "the threshold of value; 0: zeros"),
+        FormatKey("optim_wrapper.clip_grad.norm_type", "", "2", "the order of the norm, inf too"),
+        FormatKey("optim_wrapper.clip_grad.error_if_nonfinite", "", "False", 'True is nonfinite = "raise"'),
+        FormatKey("optim_wrapper.NAME.clip_grad", "", "", "several optimizers, each with its own", "rejected"),
+        FormatKey("optimizer_config.grad_clip", "", "", "of mmcv 1; mmengine does not read it", "rejected"),
+        FormatKey("_base_", "", "", "other files, which are not read: what is not here may be there", "rejected"),
+        FormatKey("_delete_: True", "", "", "nothing of _base_ is taken over", "imported"),
     )
 
     def recognises(self, document: Document) -> bool:
-        return holds(document, "optim_wrapper") or holds(document, "optimizer_config")
+        return has_key(document, "optim_wrapper") or has_key(document, "optimizer_config")
 
     # -- reading
 
@@ -86,7 +95,7 @@ class MMEngine(OwnFormat):
             line = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
             raise ConfigError(f"{name}{line}: it is no Python: {error}") from None
         found: dict[str, Any] = {}
-        places: dict[tuple[Part, ...], int] = {}
+        places: dict[tuple[Key, ...], int] = {}
         for statement in tree.body:
             if _reads_base(statement):
                 found["_base_"] = Unread(ast.unparse(statement.body))  # type: ignore[attr-defined]
@@ -100,7 +109,7 @@ class MMEngine(OwnFormat):
         return Document(name, text, "python", found, places)
 
     def read(self, document: Document, version: Version | None) -> Imported:
-        if not holds(document, *CLIP):
+        if not has_key(document, *CLIP):
             return self._without(document)
         clip = document.get(*CLIP)
         if clip is None:
@@ -111,7 +120,7 @@ class MMEngine(OwnFormat):
                 [*CLIP, unread[0]], f"it is {clip[unread[0]]!r:.60}, which only running the file could tell; {WHOLE}"
             )
         notes = []
-        if holds(document, "_base_") and not _replaces(document, *CLIP):
+        if has_key(document, "_base_") and not _replaces(document, *CLIP):
             notes.append("the file has a _base_, which was not read: it may set further keys of clip_grad")
         known = {"norm": {"max_norm", "norm_type", "error_if_nonfinite", "foreach"}, "value": {"clip_value", "foreach"}}
         kind = clip.get("type", "norm")
@@ -120,12 +129,12 @@ class MMEngine(OwnFormat):
         if unknown := sorted(clip.keys() - known[kind] - {"type", "_delete_"}):
             raise document.wrong([*CLIP, unknown[0]], f"clip_grad of type {kind!r} does not take it; remove it")
         key = [*CLIP, "max_norm" if kind == "norm" else "clip_value"]
-        if not holds(document, *key):
+        if not has_key(document, *key):
             raise document.wrong(CLIP, f"it lacks {key[-1]}, which type {kind!r} needs")
-        limit = threshold(document, key, None, zero="zeros", null="error")
+        limit = read_threshold(document, key, None, zero="zeros", null="error")
         if kind == "value":
             return Imported({"rule": "value", "threshold": limit}, notes)
-        settings = global_norm(limit, "pytorch", order(document, [*CLIP, "norm_type"]))
+        settings = global_norm_settings(limit, "pytorch", read_norm_type(document, [*CLIP, "norm_type"]))
         return Imported(settings | ({"nonfinite": "raise"} if clip.get("error_if_nonfinite") else {}), notes)
 
     def _without(self, document: Document) -> Imported:
@@ -135,9 +144,9 @@ class MMEngine(OwnFormat):
                 raise document.wrong(
                     [name], f"it is {document.get(name)!r:.60}, which only running the file tells; {WHOLE}"
                 )
-        if holds(document, "_base_") and not _replaces(document, CLIP[0]):
+        if has_key(document, "_base_") and not _replaces(document, CLIP[0]):
             raise document.wrong(["_base_"], f"clip_grad may be set there, and that is not read; {WHOLE}")
-        if holds(document, *OLD):
+        if has_key(document, *OLD):
             raise document.wrong(
                 OLD, "it is of mmcv 1, and mmengine does not read it; write optim_wrapper = dict(clip_grad=...)"
             )
@@ -166,14 +175,14 @@ class MMEngine(OwnFormat):
     # -- writing
 
     def write(self, settings: Settings, version: Version) -> Any:
-        settings = plain(settings)
-        limit = plain_threshold(
+        settings = with_plain_threshold(settings)
+        limit = exported_threshold(
             settings,
             self,
             rules=["global_norm", "value"],
             family="pytorch",
             zero="zeros",
-            orders=True,
+            norm_types=True,
             nonfinite=["family", "raise"],
         )
         raises = settings.nonfinite == "raise"
@@ -198,7 +207,7 @@ class MMEngine(OwnFormat):
 def _replaces(document: Document, *keys: str) -> bool:
     """Whether a dict, or one that it is in, takes nothing over from the same dict in `_base_`."""
     places = [keys[:end] for end in range(1, len(keys) + 1)]
-    said = [document.get(*place, "_delete_") for place in places if holds(document, *place, "_delete_")]
+    said = [document.get(*place, "_delete_") for place in places if has_key(document, *place, "_delete_")]
     return any(each and not isinstance(each, Unread) for each in said)
 
 
@@ -279,7 +288,7 @@ def _source(value: Any) -> str:
     return f"float('{value}')" if value == float("inf") else repr(value)
 
 
-def _value(node: ast.expr, names: dict[str, Any], keys: tuple[Part, ...], places: dict[tuple[Part, ...], int]) -> Any:
+def _value(node: ast.expr, names: dict[str, Any], keys: tuple[Key, ...], places: dict[tuple[Key, ...], int]) -> Any:
     """Return the value of an expression, and add the lines of its keys to `places`."""
 
     def value_of(name: Target) -> Any:

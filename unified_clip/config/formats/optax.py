@@ -9,32 +9,41 @@ from packaging.version import Version
 
 from ..documents import Document
 from ..schema import Settings
-from .base import Imported, Key, OwnFormat, global_norm, plain_threshold, threshold, value
+from .base import (
+    FormatKey,
+    Imported,
+    OwnFormat,
+    exported_threshold,
+    global_norm_settings,
+    read_threshold,
+    value_settings,
+)
 from .python_source import Source, parse
 
 CLIPS = {"clip": "max_delta", "clip_by_global_norm": "max_norm"}
 
-PRIVACY = "clips the gradient of each example, for differential privacy; that is not the gradient's norm"
-REFUSED = {
-    "clip_by_block_rms": "clips each tensor by its root mean square, which is no rule here",
-    "adaptive_grad_clip": "clips by the ratio of gradient to parameter (AGC), which is no rule here",
+PRIVACY = "clips the gradient of each example, for differential privacy. This is not supported."
+ANY_PYTREE = "clips any pytree, not always gradients. Set the threshold in a clip configuration."
+REJECTED = {
+    "clip_by_block_rms": "clips each tensor by its root mean square. This is not supported.",
+    "adaptive_grad_clip": "clips by the ratio of gradient to parameter (AGC). This is not supported.",
     "per_example_global_norm_clip": PRIVACY,
     "per_example_layer_norm_clip": PRIVACY,
     "differentially_private_aggregate": PRIVACY,
     "dpsgd": PRIVACY,
-    "tree.clip": "is a function of any pytree; what it is applied to cannot be told",
-    "tree_utils.tree_clip": "is a function of any pytree; what it is applied to cannot be told",
+    "tree.clip": ANY_PYTREE,
+    "tree_utils.tree_clip": ANY_PYTREE,
 }
 
 WRAPPERS = {
-    "MultiSteps": "it is inside optax.MultiSteps, so that the mean of the accumulated gradients is clipped",
-    "apply_if_finite": "it is inside optax.apply_if_finite, which skips steps whose updates are not finite",
+    "MultiSteps": "The clip is inside optax.MultiSteps. It clips the mean of the accumulated gradients.",
+    "apply_if_finite": "The clip is inside optax.apply_if_finite, which skips steps whose updates are not finite.",
 }
 
 CHAINS = ("chain", "named_chain")
 ADDS_AFTER = ("append", "extend")
 PASSES_ON = (ast.Starred, ast.IfExp, ast.keyword, ast.Lambda, ast.Call)
-UNTOLD = "where in optax.chain it stands cannot be told; write it there, first"
+UNKNOWN_PLACE = "cannot infer the place of the clip in optax.chain. Write it as the first argument of optax.chain."
 
 
 class Optax(OwnFormat):
@@ -45,15 +54,15 @@ class Optax(OwnFormat):
     newest = "0.2.8"
     instead = "`ClipConfig.as_optax`"
     keys = (
-        Key("clip_by_global_norm(max_norm)", "", "", "the global norm, with eps = 0; 0: all gradients become 0"),
-        Key("clip(max_delta)", "", "", "each element; 0: all gradients become 0"),
-        Key("a clip after another transformation", "", "", "clips updates, not gradients", "refused"),
-        Key("clip_by_block_rms", "", "", "each tensor by its root mean square", "refused"),
-        Key("adaptive_grad_clip", "", "", "by the ratio of gradient to parameter (AGC)", "refused"),
-        Key("per_example_global_norm_clip", "", "", "each example's gradient (privacy)", "refused"),
-        Key("per_example_layer_norm_clip", "", "", "each example's gradient (privacy)", "refused"),
-        Key("differentially_private_aggregate, dpsgd", "", "", "each example's gradient (privacy)", "refused"),
-        Key("tree.clip", "", "", "a function of any pytree", "refused"),
+        FormatKey("clip_by_global_norm(max_norm)", "", "", "the global norm, with eps = 0; 0: all gradients become 0"),
+        FormatKey("clip(max_delta)", "", "", "each element; 0: all gradients become 0"),
+        FormatKey("a clip after another transformation", "", "", "clips updates, not gradients", "rejected"),
+        FormatKey("clip_by_block_rms", "", "", "each tensor by its root mean square", "rejected"),
+        FormatKey("adaptive_grad_clip", "", "", "by the ratio of gradient to parameter (AGC)", "rejected"),
+        FormatKey("per_example_global_norm_clip", "", "", "each example's gradient (privacy)", "rejected"),
+        FormatKey("per_example_layer_norm_clip", "", "", "each example's gradient (privacy)", "rejected"),
+        FormatKey("differentially_private_aggregate, dpsgd", "", "", "each example's gradient (privacy)", "rejected"),
+        FormatKey("tree.clip", "", "", "a function of any pytree", "rejected"),
     )
 
     def parse(self, text: str, name: str) -> Document:
@@ -64,34 +73,34 @@ class Optax(OwnFormat):
 
     def read(self, document: Document, version: Version | None) -> Imported:
         source: Source = document.data
-        found = [(short(name), node) for name, node in source.named("optax")]
-        for name, node in found:
-            if name in REFUSED:
-                raise source.wrong(node, f"optax.{name} {REFUSED[name]}")
-        clips = [(name, source.call(node)) for name, node in found if name in CLIPS]
+        names = [(short(name), node) for name, node in source.named("optax")]
+        for name, node in names:
+            if name in REJECTED:
+                raise source.wrong(node, f"optax.{name} {REJECTED[name]}")
+        clips = [(name, source.call(node)) for name, node in names if name in CLIPS]
         if len(clips) > 1:
             lines = ", ".join(str(call.lineno) for _, call in clips)
-            raise source.wrong(clips[1][1], f"it clips in several places (lines {lines}); leave one of them")
+            raise source.wrong(clips[1][1], f"the file clips in several places (lines {lines}). Keep one of them.")
         notes = [
-            "optax.adafactor clips its update by root mean square too; that is not imported"
-            for name, _ in found
+            "optax.adafactor also clips its update by root mean square. That is not imported."
+            for name, _ in names
             if name == "adafactor"
         ][:1]
         if not clips:
-            return Imported({"rule": "none"}, ["there is no clipping by optax in it", *notes])
+            return Imported({"rule": "none"}, ["The file does not clip by optax.", *notes])
         ((name, call),) = clips
         notes += _First(source).notes(call)
         arguments = source.arguments(call, [CLIPS[name]])
         if not arguments.data:
-            raise source.wrong(call, f"optax.{name} has no default; give {CLIPS[name]}")
+            raise source.wrong(call, f"optax.{name} has no default. Pass {CLIPS[name]}.")
         if arguments.data[CLIPS[name]] is None:
-            raise arguments.wrong([CLIPS[name]], "it is None, with which training fails there; give a number")
-        limit = threshold(arguments, [CLIPS[name]], None, zero="zeros")
-        return Imported(value(limit) if name == "clip" else global_norm(limit, "paddle"), notes)
+            raise arguments.wrong([CLIPS[name]], "training fails with None. Pass a number.")
+        limit = read_threshold(arguments, [CLIPS[name]], None, zero="zeros")
+        return Imported(value_settings(limit) if name == "clip" else global_norm_settings(limit, "paddle"), notes)
 
     def write(self, settings: Settings, version: Version) -> Any:
         rules = ["global_norm", "value"]
-        limit = plain_threshold(settings, self, rules=rules, family="paddle", zero="zeros")
+        limit = exported_threshold(settings, self, rules=rules, family="paddle", zero="zeros")
         if limit is None:
             return "optax.identity()"
         return f"optax.clip_by_global_norm({limit!r})" if settings.rule == "global_norm" else f"optax.clip({limit!r})"
@@ -101,25 +110,25 @@ class Optax(OwnFormat):
 
 
 def short(name: str) -> str:
-    """clip of transforms.clip, _src.clipping.clip and contrib.clip."""
+    """Return the last part of a name: clip for transforms.clip, _src.clipping.clip and contrib.clip."""
     return name if name.startswith(("tree.", "tree_utils.")) else name.rpartition(".")[2]
 
 
 class _First:
-    """Whether a transformation sees the gradients before any other does."""
+    """Check that the clip is the first transformation of the gradients."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
-        self.seen: set[ast.AST] = set()
+        self.visited: set[ast.AST] = set()
 
     def notes(self, node: ast.AST, alone: bool = True) -> list[str]:
-        """What has to be said of where it stands. Raises ConfigError where it is not first.
+        """Return notes on the place of a clip. Raise ConfigError if it is not first.
 
-        `alone`: whether it has not become a part of optax.chain yet, so that its place has to be known.
+        `alone`: the clip is not yet an argument of optax.chain, so that its place is still open.
         """
-        if node in self.seen:
+        if node in self.visited:
             return []
-        self.seen.add(node)
+        self.visited.add(node)
         notes = self.source.conditions(node)
         inner = node
         for outer in self.source.around(node):
@@ -137,7 +146,7 @@ class _First:
             elif isinstance(outer, ast.Expr) or not alone:
                 return notes
             elif not isinstance(outer, PASSES_ON):
-                raise self.source.wrong(node, UNTOLD)
+                raise self.source.wrong(node, UNKNOWN_PLACE)
             inner = outer
         return notes
 
@@ -149,18 +158,18 @@ class _First:
         elif name in WRAPPERS:
             return [WRAPPERS[name]]
         elif name:
-            raise self.source.wrong(node, f"it is inside optax.{name}, where it is not clipping of all gradients")
-        elif alone or any(self._transforms(each) for each in [*call.args, *call.keywords] if each is not inner):
-            raise self.source.wrong(node, UNTOLD)
+            raise self.source.wrong(node, f"the clip is inside optax.{name}, so that it does not clip all gradients.")
+        elif alone or any(self._transforms(other) for other in [*call.args, *call.keywords] if other is not inner):
+            raise self.source.wrong(node, UNKNOWN_PLACE)
         return []
 
     def _transforms(self, argument: ast.AST) -> bool:
-        """Whether an argument is another optimizer, or a name for one."""
-        names = [each.id for each in ast.walk(argument) if isinstance(each, ast.Name)]
+        """Return whether an argument is another optimizer, or a name for one."""
+        names = [name.id for name in ast.walk(argument) if isinstance(name, ast.Name)]
         values = [value for name in names for value in self.source.bound.get(name, []) if value is not None]
-        called = [each.func for value in [argument, *values] for each in ast.walk(value) if isinstance(each, ast.Call)]
-        found = [name for name in map(self.source.dotted, called) if name.startswith("optax.")]
-        return any("schedule" not in name for name in found)
+        called = [call.func for value in [argument, *values] for call in ast.walk(value) if isinstance(call, ast.Call)]
+        functions = [name for name in map(self.source.dotted, called) if name.startswith("optax.")]
+        return any("schedule" not in name for name in functions)
 
     def _nothing_before(self, node: ast.AST, parts: list[ast.expr], inner: ast.AST) -> None:
         for part in parts:
@@ -169,17 +178,17 @@ class _First:
             if not (isinstance(part, ast.Constant) and isinstance(part.value, str)):
                 raise self.source.wrong(
                     node,
-                    f"it stands after {ast.unparse(part):.60}, so that it clips updates, which are not the gradients "
-                    "any more; put it first in optax.chain",
+                    f"the clip comes after {ast.unparse(part):.60}, so that it clips updates, not gradients. Put it "
+                    "first in optax.chain.",
                 )
 
     def _uses(self, statement: ast.Assign | ast.AnnAssign | ast.Return) -> list[ast.AST]:
-        """Where the result of a statement is used: loads of its name, or calls of its function."""
+        """Return the uses of a statement's result: loads of its name, or calls of its function."""
         source = self.source
         function = self._function(statement)
         if isinstance(statement, ast.Return):
             loads = self._loads({function.name}) if isinstance(function, ast.FunctionDef) else []
-            calls = [(each, source.parents[each]) for each in loads]
+            calls = [(load, source.parents[load]) for load in loads]
             return [call if isinstance(call, ast.Call) and call.func is load else load for load, call in calls]
         targets = list(statement.targets if isinstance(statement, ast.Assign) else [statement.target])
         names: set[str] = set()
@@ -189,22 +198,24 @@ class _First:
             elif isinstance(target, ast.Name | ast.Attribute):
                 names.add(target.id if isinstance(target, ast.Name) else target.attr)
             else:
-                raise source.wrong(statement, UNTOLD)
+                raise source.wrong(statement, UNKNOWN_PLACE)
         after = statement.end_lineno or statement.lineno
-        return [each for each in self._loads(names) if each.lineno > after or self._function(each) is not function]
+        return [load for load in self._loads(names) if load.lineno > after or self._function(load) is not function]
 
     def _function(self, node: ast.AST) -> ast.AST | None:
         functions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
-        return next((each for each in self.source.around(node) if isinstance(each, functions)), None)
+        return next((outer for outer in self.source.around(node) if isinstance(outer, functions)), None)
 
     def _loads(self, names: set[str]) -> list[ast.Name | ast.Attribute]:
-        """Of names, and of attributes with such names, but of those of modules."""
-        found: list[ast.Name | ast.Attribute] = []
+        """Return loads of names, and of attributes with these names, except attributes of modules."""
+        loads: list[ast.Name | ast.Attribute] = []
         for node in self.source.nodes:
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id in names:
-                found.append(node)
+                loads.append(node)
             elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load) and node.attr in names:
-                root = next(each for each in ast.walk(node) if not isinstance(each, ast.Attribute | ast.expr_context))
+                root = next(
+                    inner for inner in ast.walk(node) if not isinstance(inner, ast.Attribute | ast.expr_context)
+                )
                 if not (isinstance(root, ast.Name) and root.id in self.source.imports):
-                    found.append(node)
-        return found
+                    loads.append(node)
+        return loads

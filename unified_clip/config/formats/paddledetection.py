@@ -8,7 +8,17 @@ from packaging.version import Version
 
 from ..documents import Document
 from ..schema import Settings
-from .base import Format, Imported, Key, check_size, finite, global_norm, plain_threshold, threshold, value
+from .base import (
+    Format,
+    FormatKey,
+    Imported,
+    check_size,
+    exported_threshold,
+    global_norm_settings,
+    read_threshold,
+    require_finite,
+    value_settings,
+)
 from .paddle import PER_GROUP
 
 BUILDER = "OptimizerBuilder"
@@ -26,54 +36,62 @@ class PaddleDetection(Format):
         {"_BASE_", "LearningRate", "architecture", "TrainReader", "epoch", "metric", "snapshot_epoch"}
     )
     keys = (
-        Key(f"{BUILDER}.{NORM}", "", "null", "the global norm, whatever the name says; 0: all gradients become 0"),
-        Key(f"{BUILDER}.{VALUE}", "", "null", "each element; of a negative number, the magnitude counts"),
-        Key("both of them", "", "", "the norm wins there", "refused"),
-        Key(
-            "one of them, with the optimizer AdamWDL", "", "", "it is built without, and nothing is clipped", "refused"
+        FormatKey(
+            f"{BUILDER}.{NORM}", "", "null", "the global norm, whatever the name says; 0: all gradients become 0"
         ),
-        Key(f"{BUILDER}.optimizer.{NORM}, {VALUE}", "", "", "no optimizer has such an argument", "refused"),
+        FormatKey(f"{BUILDER}.{VALUE}", "", "null", "each element; of a negative number, the magnitude counts"),
+        FormatKey("both of them", "", "", "the norm wins there", "rejected"),
+        FormatKey(
+            "one of them, with the optimizer AdamWDL",
+            "",
+            "",
+            "AdamWDL is built without it: nothing is clipped",
+            "rejected",
+        ),
+        FormatKey(f"{BUILDER}.optimizer.{NORM}, {VALUE}", "", "", "no optimizer has such an argument", "rejected"),
     )
 
     def recognises(self, document: Document) -> bool:
         return document.kind == "yaml" and isinstance(document.data, dict) and BUILDER in document.data
 
     def read(self, document: Document, version: Version | None) -> Imported:
-        given = [name for name in (NORM, VALUE) if document.get(BUILDER, name) is not None]
+        names = [name for name in (NORM, VALUE) if document.get(BUILDER, name) is not None]
         for name in (NORM, VALUE):
             if document.get(BUILDER, "optimizer", name) is not None:
-                raise document.wrong([BUILDER, "optimizer", name], f"it has to stand in {BUILDER} itself")
-        if len(given) > 1:
+                raise document.wrong(
+                    [BUILDER, "optimizer", name], f"no optimizer has this argument. Move it to {BUILDER}."
+                )
+        if len(names) > 1:
             raise document.wrong(
-                [BUILDER, VALUE], f"{NORM} is there too, and PaddleDetection leaves {VALUE} out; remove one of them"
+                [BUILDER, VALUE], f"the file sets {NORM} too, and PaddleDetection ignores {VALUE}. Remove one of them."
             )
-        if not given:
+        if not names:
             if document.get("_BASE_") and any(name not in (document.get(BUILDER) or {}) for name in (NORM, VALUE)):
-                raise document.wrong(["_BASE_"], f"{NORM} and {VALUE} are not here, but may be there; import that file")
+                raise document.wrong(["_BASE_"], f"the _BASE_ files may set {NORM} or {VALUE}. Import them instead.")
             unset = [name for name in (NORM, VALUE) if name not in (document.get(BUILDER) or {})]
             note = f"The file does not set {' or '.join(unset)}. By default, PaddleDetection clips nothing."
             return Imported({"rule": "none"}, [note] if unset else [])
         if document.get(BUILDER, "optimizer", "type") == "AdamWDL":
             raise document.wrong(
-                [BUILDER, given[0]], "PaddleDetection builds AdamWDL without it, so that nothing is clipped; remove it"
+                [BUILDER, names[0]], "PaddleDetection builds AdamWDL without this clip. Nothing is clipped. Remove it."
             )
         notes = [PER_GROUP] if document.get(BUILDER, "optimizer", "param_groups") else []
-        keys = [BUILDER, given[0]]
-        if given == [VALUE]:
-            return Imported(value(_magnitude(document, keys)), notes)
-        limit = finite(document, keys, threshold(document, keys, None, zero="zeros"))
-        return Imported(global_norm(limit, "paddle"), [f"{NORM} is one norm over all gradients", *notes])
+        keys = [BUILDER, names[0]]
+        if names == [VALUE]:
+            return Imported(value_settings(_magnitude(document, keys)), notes)
+        limit = require_finite(document, keys, read_threshold(document, keys, None, zero="zeros"))
+        return Imported(global_norm_settings(limit, "paddle"), [f"{NORM} clips by the total norm.", *notes])
 
     def write(self, settings: Settings, version: Version) -> Any:
         rules = ["global_norm", "value"]
-        limit = plain_threshold(settings, self, rules=rules, family="paddle", zero="zeros")
-        chosen = {} if limit is None else {NORM if settings.rule == "global_norm" else VALUE: limit}
-        return {BUILDER: {NORM: None, VALUE: None} | chosen}
+        limit = exported_threshold(settings, self, rules=rules, family="paddle", zero="zeros")
+        limits = {} if limit is None else {NORM if settings.rule == "global_norm" else VALUE: limit}
+        return {BUILDER: {NORM: None, VALUE: None} | limits}
 
 
 def _magnitude(document: Document, keys: list[str]) -> float | None:
-    found = document.get(*keys)
-    check_size(document, keys, found)
-    if isinstance(found, int | float) and found < 0:
-        return -float(found)
-    return threshold(document, keys, None, zero="zeros")
+    limit = document.get(*keys)
+    check_size(document, keys, limit)
+    if isinstance(limit, int | float) and limit < 0:
+        return -float(limit)
+    return read_threshold(document, keys, None, zero="zeros")

@@ -8,10 +8,20 @@ from packaging.version import Version
 
 from ..documents import Document
 from ..schema import Settings
-from .base import TRAINING_ARGUMENTS, Format, Imported, Key, finite, global_norm, holds, plain_threshold, threshold
+from .base import (
+    TRAINING_ARGUMENTS,
+    Format,
+    FormatKey,
+    Imported,
+    exported_threshold,
+    global_norm_settings,
+    has_key,
+    read_threshold,
+    require_finite,
+)
 
 KEY = "max_grad_norm"
-OWN = {
+UNIQUE_KEYS = {
     "tensor_parallel_degree",
     "pipeline_parallel_degree",
     "pipeline_parallel_config",
@@ -21,9 +31,9 @@ OWN = {
     "sharding_parallel_config",
     "unified_checkpoint",
 }
-"""Keys that HF's TrainingArguments, which have `max_grad_norm` too, do not have."""
+"""Keys that HF's TrainingArguments do not have. They have `max_grad_norm` too."""
 
-PROMPT = f"PaddleNLP's prompt_trainer does not test whether {KEY} is above 0: with 0 it makes all gradients 0"
+PROMPT = f"PaddleNLP's prompt_trainer does not check that {KEY} is above 0. With 0, it makes all gradients 0."
 
 
 class PaddleNLP(Format):
@@ -34,20 +44,22 @@ class PaddleNLP(Format):
     newest = "2.8.1"
     clip_keys = ((KEY,),)
     vocabulary = TRAINING_ARGUMENTS
-    keys = (Key(KEY, "", "1.0", "the global norm, Paddle's rule; 0 or less: off, but not in prompt_trainer"),)
+    keys = (FormatKey(KEY, "", "1.0", "the global norm, Paddle's rule; 0 or less: off, but not in prompt_trainer"),)
 
     def recognises(self, document: Document) -> bool:
-        return isinstance(document.data, dict) and not OWN.isdisjoint(document.data)
+        return isinstance(document.data, dict) and not UNIQUE_KEYS.isdisjoint(document.data)
 
     def read(self, document: Document, version: Version | None) -> Imported:
         notes = []
-        if not holds(document, KEY):
+        if not has_key(document, KEY):
             notes.append(f"The file does not set {KEY}. By default, PaddleNLP clips at 1.0.")
-        limit = finite(document, [KEY], threshold(document, [KEY], 1.0, zero="off", negative="off", null="error"))
+        limit = require_finite(
+            document, [KEY], read_threshold(document, [KEY], 1.0, zero="off", negative="off", null="error")
+        )
         if limit is None:
             notes.append(PROMPT)
-        return Imported(global_norm(limit, "paddle"), notes)
+        return Imported(global_norm_settings(limit, "paddle"), notes)
 
     def write(self, settings: Settings, version: Version) -> Any:
-        limit = plain_threshold(settings, self, rules=["global_norm"], family="paddle", zero="off")
+        limit = exported_threshold(settings, self, rules=["global_norm"], family="paddle", zero="off")
         return {KEY: limit or 0.0}

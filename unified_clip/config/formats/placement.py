@@ -1,4 +1,4 @@
-"""Find clip keys that stand where their trainer does not read them."""
+"""Find clip keys in places where their trainer does not read them."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ LOOKALIKE = re.compile(
 """Names of clip keys in any trainer, in lower case and without punctuation."""
 
 SWITCHES = ("clip", "clipping", "clipgrad", "clipgradient", "clipgradients")
-"""How the names of keys end that switch clipping on."""
+"""Last parts of keys that switch clipping on."""
 
 
 def check(document: Document, trainer: Format) -> list[str]:
-    """Return a note for each clip key that the trainer does not read, where it has one that it does read.
+    """Return a note for each clip key that the trainer ignores, if the file also sets one that it reads.
 
     Raises:
         ConfigError: The file sets no clip key where the trainer reads it, but one elsewhere; or the file has none of
@@ -55,13 +55,13 @@ def check(document: Document, trainer: Format) -> list[str]:
     if not trainer.recognises(document) and trainer.vocabulary.isdisjoint(keys):
         raise ConfigError(
             f"{document.name}: it has no key of {trainer.title}, so its default cannot be assumed. "
-            f"Pass a whole configuration of {trainer.title}, or set {_shown(places[0])}."
+            f"Pass a whole configuration of {trainer.title}, or set {_format_place(places[0])}."
         )
     return []
 
 
 def _entries(data: Any, places: Sequence[Path], path: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """Every key of every table with its value, but for those inside a place where the trainer reads its clip keys."""
+    """Yield each key of each table with its value. Skip tables at a place of the trainer's clip keys."""
     items = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
     for key, value in items:
         inner = (*path, key)
@@ -76,30 +76,30 @@ def _matches(path: Path, place: Path) -> bool:
 
 
 def _is_clip_key(path: Path, value: Any, places: Sequence[Path]) -> bool:
-    """Whether a key is one of the trainer's clip keys, or is called like another's and is neither null nor false."""
-    name = _plain(path[-1])
-    if any(name == _plain(place[-1]) for place in places):
+    """Return whether a key is named like a clip key: of this trainer, or of another and neither null nor false."""
+    name = _normalized(path[-1])
+    if any(name == _normalized(place[-1]) for place in places):
         return True
     if value is None or value is False or (value is True and not name.endswith(SWITCHES)):
         return False
     return LOOKALIKE.fullmatch(name) is not None
 
 
-def _plain(key: Key) -> str:
+def _normalized(key: Key) -> str:
     return re.sub(r"[\W_]", "", str(key)).lower()
 
 
-def _shown(place: Path) -> str:
+def _format_place(place: Path) -> str:
     return dotted([key for key in place if key != ANY])
 
 
 def _misplaced(document: Document, trainer: Format, path: Path, places: Sequence[Path]) -> ConfigError:
-    own = [place for place in places if _plain(place[-1]) == _plain(path[-1])]
-    if own:
-        return document.wrong(path, f"{trainer.title} does not read this key here. Move it to {_shown(own[0])}.")
-    return document.wrong(
-        path, f"{trainer.title} has no such key. Set {_shown(places[0])}, where it reads how gradients are clipped."
-    )
+    targets = [place for place in places if _normalized(place[-1]) == _normalized(path[-1])]
+    if targets:
+        return document.wrong(
+            path, f"{trainer.title} does not read this key here. Move it to {_format_place(targets[0])}."
+        )
+    return document.wrong(path, f"{trainer.title} has no such key. Set {_format_place(places[0])} instead.")
 
 
 def _note(document: Document, path: Path) -> str:

@@ -8,9 +8,9 @@ from packaging.version import Version
 
 from ..documents import Document
 from ..schema import Settings
-from .base import Format, Imported, Key, global_norm, holds, plain_threshold, threshold
+from .base import Format, FormatKey, Imported, exported_threshold, global_norm_settings, has_key, read_threshold
 
-ITS_OWN = (
+UNIQUE_KEYS = (
     "aug_repeats",
     "bce_loss",
     "clip_mode",
@@ -58,37 +58,38 @@ class Timm(Format):
         }
     )
     keys = (
-        Key("clip_grad", "", "null", "the threshold; only null is off, and 0 makes all gradients 0"),
-        Key("clip_mode: norm", "", "norm", "the global norm, PyTorch's rule"),
-        Key("clip_mode: value", "", "", "each element"),
-        Key("clip_mode: agc", "", "", "adaptive clipping, by the norm of the parameters", "refused"),
-        Key("opt: lamb", "", "", "Lamb itself clips the global norm at 1.0 again: not imported, but said", "imported"),
+        FormatKey("clip_grad", "", "null", "the threshold; only null is off, and 0 makes all gradients 0"),
+        FormatKey("clip_mode: norm", "", "norm", "the global norm, PyTorch's rule"),
+        FormatKey("clip_mode: value", "", "", "each element"),
+        FormatKey("clip_mode: agc", "", "", "adaptive clipping, by the norm of the parameters", "rejected"),
+        FormatKey(
+            "opt: lamb", "", "", "Lamb clips the global norm at 1.0 again: not imported, with a note", "imported"
+        ),
     )
 
     def recognises(self, document: Document) -> bool:
-        return any(holds(document, key) for key in ITS_OWN)
+        return any(has_key(document, key) for key in UNIQUE_KEYS)
 
     def read(self, document: Document, version: Version | None) -> Imported:
         notes = self._second_clip(document)
-        if not holds(document, "clip_grad"):
+        if not has_key(document, "clip_grad"):
             notes.append("The file does not set clip_grad. By default, timm clips nothing.")
-        limit = threshold(document, ["clip_grad"], None, zero="zeros")
+        limit = read_threshold(document, ["clip_grad"], None, zero="zeros")
         if limit is None:
             return Imported({"rule": "none"}, notes)
         if limit == 0:
-            notes.append("clip_grad is 0, which makes all gradients 0; null switches clipping off")
+            notes.append("clip_grad = 0 makes all gradients 0. null switches clipping off.")
         mode = document.get("clip_mode", default="norm")
         if mode == "agc":
             raise document.wrong(
                 ["clip_mode"],
-                "adaptive clipping goes by the norms of the parameters and leaves the last two alone, which is no rule "
-                "of a clip configuration; use timm's own",
+                "adaptive clipping (AGC) uses the norms of the parameters. This is not supported. Use timm's function.",
             )
         if mode == "value":
             return Imported({"rule": "value", "threshold": limit}, notes)
         if mode != "norm":
-            raise document.wrong(["clip_mode"], f"it is {mode!r:.60}; timm knows norm, value and agc")
-        return Imported(global_norm(limit, "pytorch"), notes)
+            raise document.wrong(["clip_mode"], f"{mode!r:.60} is not a mode of timm. Set norm or value.")
+        return Imported(global_norm_settings(limit, "pytorch"), notes)
 
     def _second_clip(self, document: Document) -> list[str]:
         optimizer = str(document.get("opt", default="sgd"))
@@ -96,12 +97,12 @@ class Timm(Format):
         if "lamb" not in optimizer.lower() or limit is None:
             return []
         return [
-            f"opt is {optimizer}, which clips the global norm at {limit} once more inside step(); that was not "
-            "imported, and goes with opt_kwargs: {max_grad_norm: null}"
+            f"{optimizer} clips the global norm at {limit} again inside step(). That is not imported. "
+            "opt_kwargs: {max_grad_norm: null} switches it off."
         ]
 
     def write(self, settings: Settings, version: Version) -> Any:
-        limit = plain_threshold(settings, self, rules=["global_norm", "value"], family="pytorch", zero="zeros")
+        limit = exported_threshold(settings, self, rules=["global_norm", "value"], family="pytorch", zero="zeros")
         if limit is None:
             return {"clip_grad": None}
         return {"clip_grad": limit, "clip_mode": "value" if settings.rule == "value" else "norm"}

@@ -10,11 +10,11 @@ from packaging.version import Version
 from ...errors import ConfigError, NotRepresentableError
 from ..documents import Document
 from ..schema import Settings
-from .base import Format, Imported, Key, global_norm, holds, plain_threshold, threshold
+from .base import Format, FormatKey, Imported, exported_threshold, global_norm_settings, has_key, read_threshold
 
 KEYS = ("training", "max_norm")
 NO_FILES = Version("0.3.0")
-NO_TOML = "torchtitan reads no TOML since 0.3.0, but Python's configurations"
+NO_TOML = "since 0.3.0, torchtitan reads configurations in Python, not TOML"
 
 
 class TorchTitan(Format):
@@ -43,8 +43,10 @@ class TorchTitan(Format):
         }
     )
     keys = (
-        Key("training.max_norm", "below 0.3.0", "1.0", "the global norm, PyTorch's rule; inf: off; 0: zeros"),
-        Key("training.max_norm", "0.3.0 and later", "1.0", "the same, but set in Python or as an argument", "refused"),
+        FormatKey("training.max_norm", "below 0.3.0", "1.0", "the global norm, PyTorch's rule; inf: off; 0: zeros"),
+        FormatKey(
+            "training.max_norm", "0.3.0 and later", "1.0", "the same, but set in Python or as an argument", "rejected"
+        ),
     )
 
     def recognises(self, document: Document) -> bool:
@@ -54,21 +56,21 @@ class TorchTitan(Format):
             ("parallelism", "data_parallel_shard_degree"),
             ("job", "dump_folder"),
         ]
-        return any(holds(document, *keys) for keys in own)
+        return any(has_key(document, *keys) for keys in own)
 
     def read(self, document: Document, version: Version | None) -> Imported:
         if version is not None and version >= NO_FILES:
-            raise ConfigError(f"{document.name}: {NO_TOML}; give --from torchtitan@{self.newest} if this file is older")
+            raise ConfigError(f"{document.name}: {NO_TOML}. For an older file, pass --from torchtitan@{self.newest}.")
         notes = []
-        if not holds(document, *KEYS):
+        if not has_key(document, *KEYS):
             notes.append("The file does not set max_norm. By default, torchtitan clips at 1.0.")
-        limit = threshold(document, KEYS, 1.0, zero="zeros")
+        limit = read_threshold(document, KEYS, 1.0, zero="zeros")
         if limit == 0:
-            notes.append("max_norm is 0, which makes all gradients 0; inf switches clipping off")
-        return Imported(global_norm(limit, "pytorch"), notes)
+            notes.append("max_norm = 0 makes all gradients 0. inf switches clipping off.")
+        return Imported(global_norm_settings(limit, "pytorch"), notes)
 
     def write(self, settings: Settings, version: Version) -> Any:
         if version >= NO_FILES:
             raise NotRepresentableError(f"Cannot export to {self.title}: {NO_TOML}. Pass --training.max_norm.")
-        limit = plain_threshold(settings, self, rules=["global_norm"], family="pytorch", zero="zeros")
+        limit = exported_threshold(settings, self, rules=["global_norm"], family="pytorch", zero="zeros")
         return {"training": {"max_norm": math.inf if limit is None else limit}}
