@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -48,6 +49,9 @@ PATIENCE = 1.0
 
 POLL_EVERY = 0.1
 """Seconds between two polls while a worker runs."""
+
+PARENT_CHECK = 1.0
+"""Seconds between two checks of a worker that its parent still runs."""
 
 
 @dataclass(frozen=True)
@@ -156,7 +160,7 @@ class Worker:
     def _calls(self) -> str:
         """Return the calls that a hung worker is in, the innermost first; '' if it does not report them.
 
-        A worker that did not call `report_calls_on_signal` ends.
+        A worker that did not call `prepare` ends.
         """
         if not hasattr(os, "killpg"):
             return ""
@@ -176,10 +180,18 @@ class Worker:
         return [line[:300] for line in self._errors.read().decode(errors="replace").splitlines() if line.strip()]
 
 
-def report_calls_on_signal() -> None:
-    """Have this worker write its calls to stderr when `Worker.wait` times out."""
+def prepare() -> None:
+    """Prepare this worker: it reports its calls when `Worker.wait` times out, and exits if its parent was killed."""
     if hasattr(faulthandler, "register"):
         faulthandler.register(signal.SIGUSR1, all_threads=False)
+    threading.Thread(target=_exit_when_orphaned, args=[os.getppid()], daemon=True).start()
+
+
+def _exit_when_orphaned(parent: int) -> None:
+    """Exit when the parent has ended: nobody else would end a worker that hangs."""
+    while os.getppid() == parent:
+        time.sleep(PARENT_CHECK)
+    os._exit(1)
 
 
 def _search_path(python: str, scratch: Scratch | None) -> str:

@@ -151,3 +151,35 @@ def test_a_file_system_without_locks_is_used_without(directory: Path, monkeypatc
         with Worker([sys.executable, "-c", "pass"], scratch) as worker:
             assert worker.wait(60).code == 0
     assert not list(directory.iterdir())
+
+
+ORPHANED = """
+import sys, time
+from pathlib import Path
+from unified_clip import _workers
+_workers.prepare()
+Path(sys.argv[1]).touch()
+time.sleep(600)
+"""
+
+STARTS = """
+import sys
+from unified_clip._scratch import Scratch
+from unified_clip._workers import Worker
+scratch = Scratch("test")
+with Worker([sys.executable, "-c", sys.argv[1], sys.argv[2]], scratch) as worker:
+    worker.wait(600)
+"""
+
+
+def test_a_prepared_worker_ends_after_its_killed_parent_and_its_directory_goes(directory: Path) -> None:
+    started = directory / "started"
+    with subprocess.Popen([sys.executable, "-c", STARTS, ORPHANED, str(started)]) as process:
+        while process.poll() is None and not started.exists():
+            time.sleep(0.05)
+        process.kill()
+    until = time.monotonic() + 20
+    while list(directory.glob("unified_clip_*")) and time.monotonic() < until:
+        _scratch.remove_abandoned(str(directory))
+        time.sleep(0.05)
+    assert not list(directory.glob("unified_clip_*"))

@@ -17,6 +17,7 @@ from typing import Any
 
 import unified_clip
 
+from .. import _workers
 from . import lists, measure
 from .pairs import FRAMEWORKS, MOST_COMPILED, Framework, Pairs
 
@@ -100,4 +101,5 @@ def one_point(framework: Framework, shapes: Any, job: Mapping[str, Any]) -> dict
 
 
 if __name__ == "__main__":
+    _workers.prepare()
     main()

@@ -63,7 +63,6 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("job", type=Path)
     parser.add_argument("out", type=Path)
     options = parser.parse_args(arguments)
-    _workers.report_calls_on_signal()
     sys.argv = [str(options.file)]  # the user's file must not see our arguments
     try:
         ended = run(options.file, options.name, options.job, options.out)
@@ -173,4 +172,5 @@ def _dense(part: str, name: Any, step: int, tensor: Any) -> tuple[str, Any]:
 
 
 if __name__ == "__main__":
+    _workers.prepare()
     main()

@@ -36,7 +36,7 @@ def process_group(framework: str, adapter: Adapter, mode: str, rank: int, meetin
 
 
 def _another(mode: str, rank: int) -> subprocess.Popen[bytes]:
-    """Start this process again, as another rank. It exits when this one does: see `worker.exit_when_orphaned`."""
+    """Start this process again, as another rank. It exits when this one does: see `_workers.prepare`."""
     own = sys.orig_argv[1:]
     return subprocess.Popen([sys.executable, *own, "--mode", mode, "--rank", str(rank)], stdin=subprocess.DEVNULL)
 

@@ -16,7 +16,6 @@ import importlib
 import importlib.metadata
 import json
 import os
-import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -47,11 +46,6 @@ MOST_GRAPHS = 20
 MOST_WAITING = 1 << 30
 """Bytes of results that may wait for the parent to read them."""
 
-STARTED_BY = os.getppid()
-
-LOOK_EVERY = 1.0
-"""Seconds between two checks that the parent still runs."""
-
 WIDE = {"float64", "complex128", "int64"}
 
 
@@ -63,8 +57,7 @@ def main() -> None:
     parser.add_argument("--mode", help="run this mode only, as a rank other than 0")
     parser.add_argument("--rank", type=int, default=0)
     options = parser.parse_args()
-    _workers.report_calls_on_signal()
-    threading.Thread(target=exit_when_orphaned, daemon=True).start()
+    _workers.prepare()
     warnings.simplefilter("ignore")
     try:
         adapter: Adapter = importlib.import_module(f"unified_clip.parity.adapters.{options.framework}").Framework()
@@ -82,13 +75,6 @@ def main() -> None:
     stored |= {name: memmap.at(**place) for name, place in job["mapped"].items()}
     job["runs"] = [item for item in job["runs"] if options.mode in (None, item["mode"])]
     run(options.framework, adapter, namespace, ops, job, stored, options.out, options.rank)
-
-
-def exit_when_orphaned() -> None:
-    """Exit when the parent is gone: nobody else would end a worker that hangs, or read its results."""
-    while os.getppid() == STARTED_BY:
-        time.sleep(LOOK_EVERY)
-    os._exit(1)
 
 
 def check_path(adapter: Adapter, ops: Ops, mode: str) -> None:

@@ -58,7 +58,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("only", nargs="*")
     options = parser.parse_args(arguments)
-    _workers.report_calls_on_signal()
     warnings.simplefilter("ignore")
     try:
         items = KINDS[options.kind](options.source, options.out)
@@ -263,4 +262,5 @@ def read_tensor(name: str, tensor: Any) -> Dense | Sparse:
 KINDS = {"torch": from_torch, "tensorflow": from_tensorflow, "keras": from_keras, "function": from_function}
 
 if __name__ == "__main__":
+    _workers.prepare()
     main()
