@@ -1,4 +1,4 @@
-"""The functions and classes that clip, by their full names: `catalog.toml`."""
+"""The functions, classes and settings that clip, from `catalog.toml`, and the names that find them."""
 
 from __future__ import annotations
 
@@ -19,38 +19,38 @@ MODULES = (
         "optax.",
     ),
 )
-"""Other names for whole modules."""
+"""Aliases of whole modules."""
 
 KERAS = re.compile(r"(tensorflow\.(compat\.v[12]\.|python\.)?)?(tf_)?keras\.(\w+\.)*optimizers\.")
-"""Where optimizers of Keras come from."""
+"""Modules of Keras optimizers."""
 
 FRAMEWORKS = {"torch", "paddle", "tensorflow", "keras", "tf_keras", "jax", "optax", "apex", "tf_slim", "tf_agents"}
-"""Packages of functions that clip."""
+"""Packages with functions that clip."""
 
 LIKE_CLIP = re.compile(r"(?i)clip_?(by_)?(the_)?(grad|global_?norm)|grad(ient)?s?_?clip")
-"""What functions that clip gradients are called."""
+"""Names of functions that clip gradients."""
 
 LIKE_GRADIENT = re.compile(r"_?(d?g|gvs?|(\w+_)?(grads?|gradients?|gvs|grads_and_vars|grad_and_vars)(_\w+)?)s?\Z")
-"""What gradients are called."""
+"""Names of gradients."""
 
 NO_GRADIENTS = {"stop_gradient", "no_grad", "enable_grad", "requires_grad", "requires_grad_", "set_grad_enabled"}
-"""Names that match LIKE_GRADIENT, and are switches."""
+"""Names that match LIKE_GRADIENT but are switches."""
 
 CLAMPS = {"clip", "clip_", "clamp", "clamp_"}
-"""Functions and methods that clamp anything."""
+"""Functions and methods that clamp any tensor."""
 
 HOOK = "register_hook"
 """The method of tensors that calls a function with their gradient."""
 
 METHODS = ("clip_grad_norm_", "clip_grad_value_", "clip_gradients", "clip_grad_norm", "clip_grad_by_norm")
-"""Of engines, which clip what they hold."""
+"""Methods of engines that clip the engine's own parameters."""
 
 KERAS_RULES = {"clipnorm": "norm", "clipvalue": "value", "global_clipnorm": "global_norm"}
 
 
 @dataclass(frozen=True, eq=False)
 class ClipFunction:
-    """A function or a class that clips; `catalog.toml` says what its fields mean."""
+    """A function or a class that clips; `catalog.toml` explains the fields."""
 
     framework: str
     name: str
@@ -63,10 +63,10 @@ class ClipFunction:
     family: str = ""
     limits: Sequence[str] = ()
     needs: str = ""
-    """It clips only where it is given this argument."""
+    """It clips only with this argument."""
 
     quiet: bool = False
-    """It clamps anything, and is reported only where it may clip a gradient."""
+    """It clamps any tensor, and is reported only if it may clip a gradient."""
 
     why_not: str = ""
     lines: Sequence[str] = ()
@@ -83,18 +83,18 @@ class Engine:
     """The method that takes `argument`."""
 
     position: int = 0
-    """Where `argument` is among the positional arguments of `method`."""
+    """The position of `argument` among the positional arguments of `method`."""
 
     harmless: Sequence[str] = ()
 
     def has(self, full_name: str) -> bool:
-        """Return whether a full name is one of the engine, or below it."""
+        """Return whether a full name belongs to the engine."""
         return any(full_name == name or full_name.startswith(f"{name}.") for name in self.names)
 
 
 @dataclass(frozen=True, eq=False)
 class Setting:
-    """A limit that a trainer takes, and clips by itself; `catalog.toml` explains the fields."""
+    """A limit of a trainer that clips by itself; `catalog.toml` explains the fields."""
 
     keyword: str
     why_not: str
@@ -110,7 +110,7 @@ class Setting:
 
     @property
     def owners(self) -> Sequence[str]:
-        """Full names of all that takes or reads it."""
+        """Full names of the classes and functions that take or read it."""
         return (*self.classes, *self.elsewhere, *self.factories)
 
 
@@ -121,19 +121,19 @@ def _tables() -> dict[str, list[dict[str, Any]]]:
 
 @functools.cache
 def clip_functions() -> dict[str, ClipFunction]:
-    """By every full name."""
-    found = [ClipFunction(**table) for table in _tables()["function"]]
-    return {name: native for native in found for name in (native.name, *native.aliases)}
+    """Return functions and classes by every full name."""
+    functions = [ClipFunction(**table) for table in _tables()["function"]]
+    return {name: function for function in functions for name in (function.name, *function.aliases)}
 
 
 @functools.cache
 def engines() -> tuple[Engine, ...]:
-    """Return what tests for Paddle's own clip classes."""
+    """Return the engines that test for Paddle's own clip classes."""
     return tuple(Engine(**table) for table in _tables()["engine"])
 
 
 def clip_function(full_name: str) -> ClipFunction | None:
-    """What a full name stands for, if it clips."""
+    """Return the function or class of a full name; None if it does not clip."""
     for pattern, short in MODULES:
         if match := pattern.match(full_name):
             full_name = short + full_name[match.end() :]
@@ -155,13 +155,13 @@ def setting_of(full_name: str) -> Setting | None:
 
 @functools.cache
 def last_names() -> frozenset[str]:
-    """The last parts of all full names."""
+    """Return the last parts of all full names."""
     return frozenset(name.rpartition(".")[2] for name in clip_functions())
 
 
 @functools.cache
 def _clues() -> str:
-    """A pattern of what stands in every name that `find` reports, whatever is imported."""
+    """Return a pattern that matches in every name that `find` reports."""
     owners = [name.rpartition(".")[2] for each in settings() for name in each.owners]
     keywords = [each.keyword for each in settings()]
     names = {*last_names(), *KERAS_RULES, *METHODS, *owners, *keywords}
@@ -172,7 +172,7 @@ def _clues() -> str:
 
 @functools.cache
 def words() -> re.Pattern[bytes]:
-    """Return what every file with a clip contains, in code or in texts that name an attribute."""
+    """Return a pattern that matches in every file with a clip."""
     packages = "|".join(sorted(FRAMEWORKS))
     in_file = rf"(?s:\A(?=.*\b(?:{packages})\b).*?getattr\(\s*\w[\w.]*\s*,\s*(?![\"'][^\"']*[\"']\s*[,)]))"
     return re.compile(f"{_clues()}|{in_file}".encode())
@@ -186,7 +186,7 @@ def _clues_in_names() -> frozenset[str]:
 
 @functools.cache
 def _owners() -> frozenset[tuple[str, str]]:
-    """The package and the last part of the name of all that takes or reads a trainer's limit."""
+    """Return package and last part of every name that takes or reads a trainer's limit."""
     names = [name for each in settings() for name in each.owners]
     return frozenset((name.partition(".")[0], name.rpartition(".")[2]) for name in names)
 
@@ -205,7 +205,7 @@ def may_clip(identifiers: set[str]) -> bool:
 
 
 def is_like_gradient(name: str) -> bool:
-    """Return whether a name is one that gradients have."""
+    """Return whether a name is typical of gradients."""
     return LIKE_GRADIENT.match(name) is not None and name not in NO_GRADIENTS
 
 

@@ -1,4 +1,4 @@
-"""A clip that was found, the arguments of a call, and the imports of a file."""
+"""Clips found in a file, arguments of calls, and imports."""
 
 from __future__ import annotations
 
@@ -11,41 +11,41 @@ from .catalog import ClipFunction, Setting, last_names
 from .source.module import Module
 
 CLIPS = {"paddle", "optax"}
-"""Packages with a clip of gradients that is called no more than clip."""
+"""Packages in which a function named `clip` clips gradients."""
 
 CLAMPS = {"torch", "keras", "tf_keras", "tensorflow", "jax", "numpy"}
-"""Packages whose clip clamps anything."""
+"""Packages in which `clip` clamps any tensor."""
 
 
 @dataclass(frozen=True, eq=False)
 class FoundClip:
-    """A clip."""
+    """A clip in a file."""
 
     node: cst.CSTNode
-    """The name, in full; or an argument, or a call."""
+    """The name as a whole, an argument, or a call."""
 
     name: str
     function: ClipFunction | None = None
     call: cst.Call | None = None
-    """Of the native; None where it is only named."""
+    """The call of the function; None where it is only named."""
 
     unsure: str = ""
-    """Why it cannot be ported, where that is clear from the beginning."""
+    """Why it cannot be ported, if finding it already shows that."""
 
     tensor: cst.BaseExpression | None = None
-    """What a method of a tensor clips."""
+    """The tensor, for a method of one."""
 
     setting: Setting | None = None
-    """Of a trainer, which clips by itself."""
+    """The setting of a trainer that clips by itself."""
 
 
 class Arguments:
-    """The arguments of a call, by the names of parameters."""
+    """The arguments of a call by parameter name."""
 
     def __init__(self, call: cst.Call, parameters: Sequence[str]) -> None:
         self.given: dict[str, cst.Arg] = {}
         self.unknown: list[str] = []
-        """What cannot be told, or is not known."""
+        """Starred and unknown arguments, as written."""
 
         for position, argument in enumerate(call.args):
             if argument.star or (argument.keyword is None and position >= len(parameters)):
@@ -57,20 +57,20 @@ class Arguments:
                     self.unknown.append(f"{name}=")
 
     def value(self, name: str) -> cst.BaseExpression | None:
-        """None where it is not given."""
+        """Return the value of an argument; None if it is not passed."""
         return self.given[name].value if name in self.given else None
 
 
 class Imports:
-    """What a file imports."""
+    """The imports of a file."""
 
     def __init__(self, module: Module) -> None:
         self.packages: set[str] = set()
         self.aliases: set[str] = set()
-        """Names that may stand for something that clips."""
+        """Imported names that may stand for a clip."""
 
         self.stars: list[str] = []
-        """Modules of which all names are imported, with the dots of relative ones."""
+        """Modules of `import *`, with the dots of relative ones."""
 
         for node in module.nodes:
             if isinstance(node, cst.Import):
@@ -86,7 +86,7 @@ class Imports:
 
     @property
     def has_clip(self) -> bool:
-        """Whether something is imported whose function is called no more than clip."""
+        """Whether a package is imported in which `clip` clips gradients."""
         return bool(self.packages & CLIPS)
 
     @property

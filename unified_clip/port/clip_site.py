@@ -1,4 +1,4 @@
-"""What was found in source: a clip, what it means, and what became of it."""
+"""Results: each clip in a file, its meaning, and what happened to it."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Meaning:
     """What a clip does."""
 
     config: ClipConfig
-    """With a threshold of 1 where that is only known at run time."""
+    """The threshold is 1 if it is only known at run time."""
 
     threshold: str = ""
-    """The expression, where the threshold is only known at run time ('low, high' of bounds); else ''."""
+    """The expression of a threshold that is only known at run time ('low, high' for bounds); else ''."""
 
 
 @dataclass(frozen=True)
@@ -31,33 +31,32 @@ class ClipSite:
     line: int
     column: int
     name: str
-    """In full, by what is imported: 'paddle.nn.ClipGradByGlobalNorm'; of an optimizer's argument
-    'keras.optimizers.Adam(clipnorm=)'."""
+    """The full name, 'paddle.nn.ClipGradByGlobalNorm', or the argument, 'keras.optimizers.Adam(clipnorm=)'."""
 
     text: str
-    """As it is written there, its first line."""
+    """The first line of its source."""
 
     verdict: Verdict
     meaning: Meaning | None = None
-    """None where it has none in our terms."""
+    """None if no configuration has the same meaning."""
 
     becomes: str = ""
-    """The full name that took its place; '' where nothing did."""
+    """The full name that replaces it; '' if nothing does."""
 
     becomes_meaning: Meaning | None = None
-    """Of what took its place."""
+    """The meaning of the replacement."""
 
     reason: str = ""
     """Why it is flagged or left."""
 
     suggestion: Sequence[str] = ()
-    """Lines for a person to write."""
+    """Lines that the user should write."""
 
     checks: Sequence[str] = ()
-    """What a person should look at, also where it is rewritten."""
+    """What the user should check after the rewrite."""
 
     rule: str = ""
-    """The rule that decided, as 'need_clip.flag'; '' where none had to."""
+    """The rule that decided, as 'need_clip.flag'; '' if none was needed."""
 
 
 @dataclass(frozen=True)

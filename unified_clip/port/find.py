@@ -1,4 +1,4 @@
-"""The clips in a file, and what is said of them before anything is decided."""
+"""Find the clips in a file."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from .source.syntax_tree import Target
 
 CHECKS = ("isinstance", "issubclass")
 ENGINES = {"torch", "accelerate", "lightning", "lightning_fabric", "pytorch_lightning", "fairscale"}
-"""Packages with engines that clip, or are used beside them."""
+"""Packages with engines that clip, and packages used together with them."""
 
-UNKNOWN = "which optimizer this is cannot be seen"
-MADE_OF_DICT = "which optimizer is made of it cannot be seen"
+UNKNOWN = "Which optimizer this is cannot be seen."
+MADE_OF_DICT = "Which optimizer takes it cannot be seen."
 
 
 def find(module: Module) -> list[FoundClip]:
-    """All clips, in order."""
+    """Return all clips, in order."""
     imports = Imports(module)
     found = [each for node in module.nodes for each in _at(module, imports, node)]
     replaced = set(_replaced(module))
     return [
-        dataclasses.replace(each, unsure="the file puts something else in its place")
+        dataclasses.replace(each, unsure="The file assigns something else to its name.")
         if each.function in replaced
         else each
         for each in found
@@ -44,7 +44,7 @@ def find(module: Module) -> list[FoundClip]:
 
 
 def _replaced(module: Module) -> Iterator[ClipFunction]:
-    """What is assigned to, also by name: torch.nn.utils.clip_grad_norm_ = mine."""
+    """Yield the functions that the file replaces: torch.nn.utils.clip_grad_norm_ = mine."""
     for node in module.nodes:
         name = ""
         if isinstance(node, cst.Attribute) and node.attr.value in last_names() and module.is_target(node):
@@ -82,21 +82,19 @@ def _at(module: Module, imports: Imports, node: cst.CSTNode) -> Iterator[FoundCl
 
 
 def _entry(node: cst.CSTNode, key: cst.CSTNode) -> Iterator[FoundClip]:
-    """A limit of Keras in a dict, of which an optimizer may be made."""
+    """Yield a limit of Keras in a dict, which an optimizer may take."""
     if isinstance(key, cst.SimpleString) and key.evaluated_value in KERAS_RULES:
         yield FoundClip(node, f"{{{key.evaluated_value!r}:}}", unsure=MADE_OF_DICT)
 
 
 def _set_limit(module: Module, target: cst.CSTNode) -> Iterator[FoundClip]:
-    """kwargs["clipnorm"] = 1.0, or optimizer.clipnorm = 1.0."""
+    """Yield kwargs["clipnorm"] = 1.0, and optimizer.clipnorm = 1.0."""
     if isinstance(target, cst.Subscript) and isinstance(target.slice[0].slice, cst.Index):
         yield from _entry(target, target.slice[0].slice.value)
     elif isinstance(target, cst.Attribute) and target.attr.value in KERAS_RULES:
         owner = module.code(target.value)
         if "opt" in owner.lower():
-            yield FoundClip(
-                target, f"{owner}.{target.attr.value}", unsure="it is set on the optimizer after it was made"
-            )
+            yield FoundClip(target, f"{owner}.{target.attr.value}", unsure="It is set after the optimizer was created.")
 
 
 def _named(module: Module, imports: Imports, node: Target) -> Iterator[FoundClip]:
@@ -123,12 +121,12 @@ def _named(module: Module, imports: Imports, node: Target) -> Iterator[FoundClip
         each is not None and (each.framework, each.replacement) == (known.framework, known.replacement)
         for each in found
     )
-    unsure = "" if same else "the name stands for something else too, where another import succeeds"
+    unsure = "" if same else "Its name stands for another function, too, if another import succeeds."
     yield FoundClip(node, name, known, call, unsure or _used_as(module, node, known))
 
 
 def _by_argument(module: Module, node: cst.CSTNode, known: ClipFunction, name: str) -> Iterator[FoundClip]:
-    """A function that clips if it is told to: in its call, or in functools.partial."""
+    """Yield a function that clips only with an argument, in its call or in functools.partial."""
     call = module.enclosing(node, cst.Call)
     if not isinstance(call, cst.Call):
         return
@@ -138,12 +136,12 @@ def _by_argument(module: Module, node: cst.CSTNode, known: ClipFunction, name: s
         yield FoundClip(told, f"{name}({known.needs}=)", known, call)
     elif any(each.startswith("*") for each in arguments.unknown):
         yield FoundClip(
-            node, f"{name}({known.needs}=)", known, call, f"whether it is given {known.needs}= cannot be seen"
+            node, f"{name}({known.needs}=)", known, call, f"Whether {known.needs}= is passed cannot be seen."
         )
 
 
 def _is_no_read(module: Module, node: Target, parent: cst.CSTNode | None) -> bool:
-    """Whether it is part of a longer name, what an argument is called, or where something is bound."""
+    """Return whether a name is part of a longer one, a keyword, or a target of an assignment."""
     if isinstance(parent, cst.Attribute):
         return parent.attr is node
     if isinstance(parent, cst.Arg) and parent.keyword is node:
@@ -159,19 +157,19 @@ def _is_no_read(module: Module, node: Target, parent: cst.CSTNode | None) -> boo
 
 
 def _used_as(module: Module, node: cst.CSTNode, known: ClipFunction) -> str:
-    """Why something that is only named cannot be ported."""
+    """Return why a function or class that is only named cannot be ported; '' if it can."""
     parent = module.parents.get(node)
     outer = module.parents.get(parent) if parent is not None else None
     if isinstance(outer, cst.ClassDef) and isinstance(parent, cst.Arg) and parent in outer.bases:
-        return f"a class is made of {known.name}, which may do anything"
+        return f"A class is derived from {known.name}, and may change what it does."
     checks = module.enclosing(node, cst.Call)
     if isinstance(checks, cst.Call) and checks.func is not node and module.code(checks.func) in CHECKS:
-        return "what other files make is tested here: port them together"
+        return "A test here expects what other files create: port them together."
     return ""
 
 
 def _keyword_arguments(module: Module, imports: Imports, call: cst.Call) -> Iterator[FoundClip]:
-    """Clips that are an argument of an optimizer."""
+    """Yield clips that are an argument of an optimizer."""
     for argument in call.args:
         keyword = argument.keyword.value if argument.keyword else ""
         if keyword in KERAS_RULES:
@@ -187,7 +185,7 @@ def _keyword_arguments(module: Module, imports: Imports, call: cst.Call) -> Iter
 
 
 def _is_set_false(module: Module, node: cst.AssignTarget) -> bool:
-    """parameter.need_clip = False"""
+    """Return whether a statement is parameter.need_clip = False."""
     assign = module.parents[node]
     is_attribute = isinstance(node.target, cst.Attribute) and node.target.attr.value == "need_clip"
     return is_attribute and isinstance(assign, cst.Assign) and _is_false(assign.value)
@@ -198,16 +196,16 @@ def _is_false(node: cst.BaseExpression) -> bool:
 
 
 def _method(module: Module, imports: Imports, call: cst.Call) -> Iterator[FoundClip]:
-    """Engines' own methods."""
+    """Yield methods of engines that clip."""
     if isinstance(call.func, cst.Attribute) and call.func.attr.value in METHODS and imports.packages & ENGINES:
         names = module.full_names(call.func)
         if names == {""} and not any(hidden.named(module, imports, call.func, names)):
             name = module.code(call.func)
-            yield FoundClip(call, name, call=call, unsure="a method clips what its object holds, in its own way")
+            yield FoundClip(call, name, call=call, unsure="A method of an engine clips the engine's own parameters.")
 
 
 def _of_tensor(module: Module, call: cst.Call) -> Iterator[FoundClip]:
-    """p.grad.clamp_(-1, 1), or another method that clamps a tensor."""
+    """Yield p.grad.clamp_(-1, 1), and other methods that clamp a tensor."""
     if not isinstance(call.func, cst.Attribute):
         return
     known = clip_function(f"Tensor.{call.func.attr.value}")
@@ -216,7 +214,7 @@ def _of_tensor(module: Module, call: cst.Call) -> Iterator[FoundClip]:
 
 
 def is_tested(module: Module, engine: Engine) -> bool:
-    """Return whether an engine that a file uses may test the class of a clip."""
+    """Return whether an engine that the file uses may test the class of a clip."""
     if not engine.argument:
         return True
     values = [_passed(call, engine) for call in module.nodes if isinstance(call, cst.Call)]
@@ -224,7 +222,7 @@ def is_tested(module: Module, engine: Engine) -> bool:
 
 
 def _passed(call: cst.Call, engine: Engine) -> cst.BaseExpression | None:
-    """The value of an engine's argument in a call; None where it is not passed."""
+    """Return the value of an engine's argument in a call; None if it is not passed."""
     keywords = [each.value for each in call.args if each.keyword is not None and each.keyword.value == engine.argument]
     if keywords or not isinstance(call.func, cst.Attribute) or call.func.attr.value != engine.method:
         return keywords[0] if keywords else None
@@ -232,7 +230,7 @@ def _passed(call: cst.Call, engine: Engine) -> cst.BaseExpression | None:
 
 
 def _constant(node: cst.BaseExpression) -> str:
-    """The text of a string or a name, of a dict that of its entry "level"; '' of any other expression."""
+    """Return the text of a string, a name, or the entry "level" of a dict; '' for any other expression."""
     if isinstance(node, cst.SimpleString):
         return str(node.evaluated_value)
     if isinstance(node, cst.Dict):

@@ -1,4 +1,4 @@
-"""Names behind which a clip may be hidden: of `import *`, of `getattr`, and of packages that are not known."""
+"""Find names that may stand for a clip: from `import *`, from `getattr`, and from unknown packages."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from .source.gradient_flow import Gradients
 from .source.module import SELF, Module
 from .source.syntax_tree import Target
 
-FROM_STAR = "it comes from {} import *; import it by name"
-MAY_BE_FROM_STAR = "its name is not bound in this file and may come from {} import *; import it by name"
-BY_NAME = "which one it is shows only when it runs; write the name"
-MAY_BE_CLIP = "it is a clip if the name is that of one, which shows only when it runs; write the name"
-UNKNOWN_OWNER = "it is called like a clip of gradients, and what {} is cannot be seen"
-UNKNOWN_PACKAGE = "it is called like a clip of gradients, and comes from {}, which this command does not know"
+FROM_STAR = "It comes from {} import *. Import it by name."
+MAY_BE_FROM_STAR = "Its name is not bound in this file and may come from {} import *. Import it by name."
+BY_NAME = "Which function getattr returns is only known at run time. Write its name."
+MAY_BE_CLIP = "getattr may return a clip, which is only known at run time. Write the name."
+UNKNOWN_OWNER = "Its name is that of a gradient clip, but what {} is cannot be seen."
+UNKNOWN_PACKAGE = "Its name is that of a gradient clip, but it comes from {}, which this command does not support."
 
 LAYERS = re.compile(
     r"(?i)(?<![a-z])(act|activations?|nonlinearity|(norm_)?layers?|conv|pool|pooling|pad|padding|rnn)(?![a-z])"
 )
-"""What names of layers and activations are called, and functions that make them."""
+"""Names of layers and activations, and of functions that create them."""
 
 OTHER = re.compile(
     r"(?i)(?<![a-z])(dtype|device|cell|loss|criterion|initializer|optimizer|optim|opt|scheduler|schedule)(?![a-z])"
 )
-"""What names of anything else than a clip are called."""
+"""Names of other things than clips."""
 
 
 def named(module: Module, imports: Imports, node: Target, names: set[str]) -> Iterator[FoundClip]:
-    """Yield a name that is no known clip, and may be one."""
+    """Yield a name that may stand for a clip."""
     call = module.parents.get(node)
     code = module.code(node)
     if not isinstance(call, cst.Call) or call.func is not node:
@@ -61,7 +61,7 @@ def _from_star(module: Module, imports: Imports, node: Target, code: str, call: 
 
 
 def _of_unknown_object(module: Module, node: Target, call: cst.Call | None) -> Iterator[FoundClip]:
-    """Yield a clip of a module that is made when the file runs: import_module("paddle.nn").ClipGradByNorm(1.0)."""
+    """Yield a clip of a module that is imported at run time: import_module("paddle.nn").ClipGradByNorm(1.0)."""
     if call is None or not isinstance(node, cst.Attribute) or node.attr.value in METHODS:
         return
     owner = module.code(node.value)
@@ -81,7 +81,7 @@ def _of_unknown_package(module: Module, node: Target, names: set[str]) -> Iterat
 
 
 def got_by_name(module: Module, call: cst.Call) -> Iterator[FoundClip]:
-    """Yield getattr(paddle.nn, name), unless the text rules a clip out."""
+    """Yield getattr(paddle.nn, name), unless the name cannot be that of a clip."""
     if not isinstance(call.func, cst.Name) or call.func.value != "getattr" or len(call.args) < 2:
         return
     owner = module.full_name(call.args[0].value)
@@ -91,13 +91,13 @@ def got_by_name(module: Module, call: cst.Call) -> Iterator[FoundClip]:
     clips = [known for name, known in named.items() if re.fullmatch(pattern, name)]
     if not clips:
         return
-    said = "clip" in _said_of(module, call).lower()
+    said = "clip" in _words_around(module, call).lower()
     if said or _may_be_clip(module, call, clips):
         yield FoundClip(call, f"getattr({owner}, ...)", call=call, unsure=BY_NAME if said else MAY_BE_CLIP)
 
 
 def _may_be_clip(module: Module, call: cst.Call, clips: Sequence[ClipFunction]) -> bool:
-    """Return whether what getattr returns may be one of some clips, by how it is used.
+    """Return whether getattr may return one of some clips, judged by how the result is used.
 
     A function that also serves for other tensors than gradients counts only where it is called with a gradient.
     """
@@ -115,7 +115,7 @@ def _may_be_clip(module: Module, call: cst.Call, clips: Sequence[ClipFunction]) 
 
 
 def _calls_of(module: Module, call: cst.Call) -> list[cst.Call]:
-    """The calls of what getattr returns: at once, or by the name that it is bound to."""
+    """Return the calls of what getattr returns, directly or through a variable."""
     parent = module.parents[call]
     places: list[cst.CSTNode] = [call]
     if isinstance(parent, cst.Assign):
@@ -126,7 +126,7 @@ def _calls_of(module: Module, call: cst.Call) -> list[cst.Call]:
 
 
 def _accepts(known: ClipFunction, call: cst.Call) -> bool:
-    """Whether a clip can be called with these arguments. Each takes one at least."""
+    """Return whether a clip accepts these arguments. Every clip takes at least one."""
     if not call.args:
         return False
     names = {*known.parameters, *known.renamed}
@@ -135,14 +135,14 @@ def _accepts(known: ClipFunction, call: cst.Call) -> bool:
 
 
 def _is_in_layer(module: Module, call: cst.Call) -> bool:
-    """Whether a layer of Paddle is being defined, which makes no optimizer."""
+    """Return whether a call is inside a layer of Paddle, which creates no optimizer."""
     outer = module.enclosing(call, cst.ClassDef)
     bases = outer.bases if isinstance(outer, cst.ClassDef) else ()
     return any(module.code(base.value).endswith("Layer") for base in bases)
 
 
 def _is_named_otherwise(module: Module, call: cst.Call) -> bool:
-    """Whether the name that getattr looks up is called after something else than a clip, as cfg["act"] is.
+    """Return whether getattr looks up a name that belongs to something other than a clip, as cfg["act"].
 
     Only the last part counts: `opt.type` is an option.
     """
@@ -158,7 +158,7 @@ def _is_named_otherwise(module: Module, call: cst.Call) -> bool:
 
 
 def _pattern(node: cst.BaseExpression) -> str:
-    """A pattern of the texts that an expression may be."""
+    """Return a pattern of the texts that an expression can have."""
     if isinstance(node, cst.SimpleString):
         return re.escape(str(node.evaluated_value))
     if isinstance(node, cst.FormattedString):
@@ -169,8 +169,8 @@ def _pattern(node: cst.BaseExpression) -> str:
     return ".*"
 
 
-def _said_of(module: Module, call: cst.Call) -> str:
-    """The words around a call of getattr: its arguments, what it is assigned to, and the functions that it is in."""
+def _words_around(module: Module, call: cst.Call) -> str:
+    """Return the words around a call of getattr: arguments, assigned names and enclosing functions."""
     outer = [each for each in module.ancestors(call) if isinstance(each, cst.FunctionDef | cst.Assign | cst.Arg)]
     words = [module.code(argument) for argument in call.args[1:]]
     for each in outer:

@@ -1,4 +1,4 @@
-"""What an optimizer's own limit meant in the Keras that a file is written for."""
+"""Tell apart the versions of Keras by what a file uses: limits of optimizers changed their meaning."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .clip_call import FoundClip
 from .source.module import Module
 
 KERAS_3 = ("keras.ops", "keras.random", "keras.KerasTensor", "keras.Variable", "keras.distribution", "keras.saving")
-"""What came with Keras 3."""
+"""Names that exist only from Keras 3."""
 
 KERAS_2 = (
     "keras.backend.tensorflow_backend",
@@ -23,21 +23,21 @@ KERAS_2 = (
     "tensorflow.contrib",
     "tensorflow.placeholder",
 )
-"""What went with Keras 2.4 and TensorFlow 2."""
+"""Names that Keras 2.4 and TensorFlow 2 removed."""
 
 OLD_ARGUMENTS = {"lr", "decay"}
 """Arguments of optimizers that Keras 3 rejects."""
 
 
 def is_standalone_clipnorm(module: Module, found: FoundClip) -> bool:
-    """Return whether clipnorm= is of standalone Keras, in which it was another limit up to 2.3.1."""
+    """Return whether clipnorm= belongs to standalone Keras, where it changed its meaning after 2.3.1."""
     if not found.name.startswith("keras.") or not found.name.endswith("(clipnorm=)"):
         return False
     return not any(name.startswith(KERAS_3) for name in module.used_names)
 
 
 def rule(module: Module, found: FoundClip) -> tuple[str, str]:
-    """Return the rule and the family of an optimizer's own limit; '' where the file does not show the version."""
+    """Return rule and family of an optimizer's limit; '' if the version cannot be seen."""
     keyword = found.node.keyword.value if isinstance(found.node, cst.Arg) and found.node.keyword else ""
     if not is_standalone_clipnorm(module, found):
         return KERAS_RULES.get(keyword, ""), "tensorflow"

@@ -1,4 +1,4 @@
-"""Many files: found, ported side by side, and written all or none."""
+"""Port many files in parallel, and write all of them or none."""
 
 from __future__ import annotations
 
@@ -23,32 +23,32 @@ from .source.parse_guard import TOO_DEEP, UnreadableError
 
 SKIPPED = ("__pycache__", "node_modules", "site-packages")
 FEW = 20
-"""So many files are ported faster than processes start."""
+"""Up to this many files are ported in this process: starting others takes longer."""
 
-KILLER = "it ends the process that reads it"
+KILLER = "Reading it crashes the process."
 
 Advance = Callable[[int], None]
 
 
 class PortError(Exception):
-    """The command cannot do what it was asked: why, and what to do."""
+    """Files cannot be ported or written. The message says why, and what to do."""
 
 
 def sources(path: Path) -> list[Path]:
-    """A file, or all Python files below a directory, in order, each once; not those of virtual environments and hidden
-    ones.
+    """Return a file, or all Python files below a directory, in order, each once. Virtual environments and hidden
+    directories are skipped.
 
     Raises PortError.
     """
     if path.suffix == ".ipynb" and path.is_file():
-        raise PortError(f"{path}: notebooks are not read. Convert it first: jupyter nbconvert --to script {path.name}")
+        raise PortError(f"{path}: notebooks are not supported. Convert it: jupyter nbconvert --to script {path.name}")
     if path.is_file():
         return [path]
     if not path.is_dir():
-        raise PortError(f"{path}: there is no such file or directory")
+        raise PortError(f"{path}: no such file or directory")
     found = {each.resolve(): each for each in sorted(_below(path), key=lambda each: (not each.is_symlink(), each))}
     if not found:
-        raise PortError(f"{path}: there are no Python files in it")
+        raise PortError(f"{path}: it contains no Python files")
     return sorted(found.values())
 
 
@@ -59,7 +59,7 @@ def _below(root: Path) -> Iterator[Path]:
         found = (here / name for name in names if name.endswith(".py"))
         yield from (
             path for path in found if path.is_file() or not path.exists()
-        )  # what is no file, as a pipe, is not read
+        )  # pipes are skipped, broken links are not
 
 
 def _is_skipped(folder: Path) -> bool:
@@ -69,11 +69,10 @@ def _is_skipped(folder: Path) -> bool:
 def port_all(
     paths: Sequence[Path], target: Target = "torch", native: bool = False, advance: Advance = lambda count: None
 ) -> tuple[list[PortedFile], list[UnreadableFile]]:
-    """Port files, in several processes where they are many; nothing is written.
+    """Port files, many of them in several processes. Nothing is written.
 
     Returns:
-        The files that were read, and those that could not be, in order. The content of those without a clip is left
-        out.
+        The files that were read, and the unreadable ones, in order. Files without a clip come without their content.
     """
     found = {path: _looked_into(path) for path in paths}
     candidates = [path for path, result in found.items() if result is None]
@@ -87,11 +86,11 @@ def port_all(
 
 
 def _looked_into(path: Path) -> PortedFile | UnreadableFile | None:
-    """A file that holds no clip for certain, or cannot be read; None for any other."""
+    """Return the result of a file that contains no clip or is unreadable; None for a file to port."""
     try:
         return None if words().search(path.read_bytes()) else PortedFile(path, b"", b"")
     except OSError as error:
-        return UnreadableFile(path, f"it cannot be read: {error.strerror}")
+        return UnreadableFile(path, f"It cannot be read: {error.strerror}.")
 
 
 def _mapped(
@@ -148,7 +147,7 @@ def _started(
 
 
 def _result(future: Future[PortedFile | UnreadableFile]) -> PortedFile | UnreadableFile | None:
-    """What came of a file; None where a process ended before."""
+    """Return the result of a file; None if its process crashed."""
     try:
         return future.result()
     except BrokenProcessPool:
@@ -159,7 +158,7 @@ def _with_lost(
     work: Callable[[Path], PortedFile | UnreadableFile],
     results: Iterator[tuple[Path, PortedFile | UnreadableFile | None]],
 ) -> Iterator[PortedFile | UnreadableFile]:
-    """All results: those that were lost with a process are made one by one, to see which file ends it."""
+    """Yield all results. Port files lost with a process one by one, to find the file that crashes it."""
     with ExitStack() as pools:
         alone = None
         for path, result in results:
@@ -178,7 +177,7 @@ def _port_one(path: Path, target: Target, native: bool) -> PortedFile | Unreadab
     except UnreadableError as error:
         return UnreadableFile(path, str(error))
     except OSError as error:
-        return UnreadableFile(path, f"it cannot be read: {error.strerror}")
+        return UnreadableFile(path, f"It cannot be read: {error.strerror}.")
     except RecursionError:
         return UnreadableFile(path, TOO_DEEP)
 
@@ -251,10 +250,10 @@ def _git(folder: Path) -> str:
 
 
 def write(ported: Sequence[PortedFile]) -> list[Path]:
-    """Write all files that change, each at once; when one cannot be written, none is.
+    """Write all changed files, each atomically. If one cannot be written, none is.
 
     Returns:
-        Those that were written.
+        The files that were written.
 
     Raises PortError: nothing was changed.
     """
@@ -265,7 +264,7 @@ def write(ported: Sequence[PortedFile]) -> list[Path]:
         for each in changed:
             path = each.path.resolve()
             if path.read_bytes() != each.before:
-                raise PortError(f"{each.path}: it was changed by something else meanwhile; run the command again")
+                raise PortError(f"{each.path}: another program changed it. Run the command again.")
             made[path] = _beside(path, each.after)
         for each in changed:
             path = each.path.resolve()
@@ -276,7 +275,7 @@ def write(ported: Sequence[PortedFile]) -> list[Path]:
         for each in done:
             _put_back(each)
         if isinstance(error, OSError):
-            raise PortError(f"{error.filename}: it cannot be written: {error.strerror}; nothing was changed") from None
+            raise PortError(f"{error.filename}: it cannot be written: {error.strerror}. Nothing was changed.") from None
         raise
     finally:
         for left in made.values():
@@ -290,14 +289,14 @@ def is_written(ported: PortedFile) -> bool:
 
 
 def _put_back(ported: PortedFile) -> None:
-    """Have a file hold what it held."""
+    """Restore the content of a file."""
     path = ported.path.resolve()
     if path.read_bytes() != ported.before:
         _beside(path, ported.before).replace(path)
 
 
 def _beside(path: Path, content: bytes) -> Path:
-    """A file with this content and the same mode, in the same directory."""
+    """Create a file with this content and the same mode in the same directory."""
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
         made = Path(file.name)
         try:

@@ -1,4 +1,4 @@
-"""The lines that a person should write where nothing is rewritten."""
+"""Suggest lines for clips that are flagged."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STEP = ["optimizer.zero_grad()", "loss.backward()"]
 
 
 def lines(module: Module, found: FoundClip, target: Target) -> list[str]:
-    """What does the same as a clip that was found; none where nothing is known to."""
+    """Return lines that do the same as a clip; none if there are no such lines."""
     if found.setting is not None:
         value = trainer_arguments.limit(found)
         code = module.code(value) if value is not None else found.setting.default or "threshold"
@@ -31,7 +31,7 @@ def lines(module: Module, found: FoundClip, target: Target) -> list[str]:
 
 
 def scale(module: Module, found: FoundClip) -> str:
-    """Return the loss scale that a limit is multiplied by, as in clip_norm *= loss_scaling; '' if there is none."""
+    """Return the loss scale in clip_norm *= loss_scale; '' if there is none."""
     known = found.function
     given = Arguments(found.call, known.parameters) if found.call is not None and known is not None else None
     for value in (given.value(name) for name in known.limits) if given is not None and known is not None else ():
@@ -51,7 +51,7 @@ def _scaled(module: Module, found: FoundClip) -> list[str]:
 
 
 def _chosen(module: Module, found: FoundClip) -> str:
-    """The parameters that set_gradient_clip(clip, param_list=) is given for a clip; '' for all."""
+    """Return the parameters that set_gradient_clip(clip, param_list=) receives; '' for all."""
     if found.call is None:
         return ""
     assign = module.parents[found.call]
@@ -67,7 +67,7 @@ def _chosen(module: Module, found: FoundClip) -> str:
 
 
 def _filled(module: Module, found: FoundClip, known: ClipFunction) -> list[str]:
-    """The lines of a native, with the arguments of the call."""
+    """Return the lines of a function, filled with the arguments of the call."""
     given = Arguments(found.call, known.parameters) if found.call is not None else None
     values = {name: given.value(name) if given is not None else None for name in known.parameters}
     codes = {name: module.code(value) if value is not None else name for name, value in values.items()}
@@ -113,13 +113,13 @@ def _configured(rule: str, family: str, limits: str, module: Module, found: Foun
 
 
 def _optimizer(module: Module, found: FoundClip) -> str:
-    """What an optimizer is called."""
+    """Return the name of the optimizer."""
     assign = module.parents[found.call] if found.call is not None else None
     return module.code(assign.targets[0].target) if isinstance(assign, cst.Assign) else "optimizer"
 
 
 def _rule(module: Module, found: FoundClip) -> tuple[str, str, str]:
-    """The rule, the family and the code of the limits."""
+    """Return rule, family and the source of the limits."""
     if isinstance(found.node, cst.Arg) and found.function is None:
         return *keras_versions.rule(module, found), module.code(found.node.value)
     known = found.function

@@ -1,4 +1,4 @@
-"""What a clip in source means, as a configuration."""
+"""Express a clip in source as a configuration."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from .source.module import Module
 
 
 class UnsureError(Exception):
-    """Why something is left to a person."""
+    """A clip cannot be rewritten for certain. The message says why."""
 
 
 def meaning(module: Module, found: FoundClip) -> Meaning | None:
-    """Of a clip; None where it has none here, or it cannot be seen.
+    """Return the meaning of a clip; None if no configuration has it, or it cannot be seen.
 
-    Raises UnsureError where ours refuse such a threshold.
+    Raises UnsureError if unified_clip rejects the threshold.
     """
     if found.setting is not None:
         return _of_setting(module, found, found.setting)
@@ -47,7 +47,7 @@ def meaning(module: Module, found: FoundClip) -> Meaning | None:
 
 
 def _of_setting(module: Module, found: FoundClip, setting: Setting) -> Meaning | None:
-    """Of a limit that a trainer takes."""
+    """Return the meaning of a trainer's limit."""
     value = trainer_arguments.limit(found)
     if value is None and setting.default and isinstance(found.node, cst.Name | cst.Attribute):
         value = cst.parse_expression(setting.default)
@@ -75,12 +75,12 @@ def _meaning(
     try:
         config = ClipConfig(rule=rule, **threshold, **shape, **more)
     except ConfigError as error:
-        raise UnsureError(f"ours refuse it: {error}") from None
+        raise UnsureError(f"unified_clip rejects its threshold: {error}") from None
     return Meaning(config, unknown)
 
 
 def of_family(found: Meaning | None, family: str) -> Meaning | None:
-    """The same rule as another family has it; '' for its own."""
+    """Return the same rule in another family; '' keeps its own."""
     if found is None or not family or found.config.rule == "value":
         return found
     return Meaning(found.config.model_copy(update={"family": family}), found.threshold)

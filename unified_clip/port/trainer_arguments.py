@@ -1,4 +1,4 @@
-"""Limits that a trainer takes as an argument, and clips by itself: `max_grad_norm=`, `gradient_clip_val=`."""
+"""Find limits of trainers that clip by themselves: `max_grad_norm=`, `gradient_clip_val=`."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from .catalog import METHODS, Setting, setting_of, settings
 from .clip_call import FoundClip, Imports
 from .source.module import SELF, Module
 
-NOT_PASSED = "{}= is not passed, and its default is {}: {}"
-NOT_SEEN = "{}= may be set by arguments that cannot be seen, by a file or by the command line: {}"
+NOT_PASSED = "{}= is not passed, so its default of {} applies. {}"
+NOT_SEEN = "{}= may be set by a file, the command line, or arguments that cannot be seen. {}"
 
 
 def in_call(module: Module, imports: Imports, call: cst.Call) -> Iterator[FoundClip]:
-    """Yield the limit that a call passes, or one that a trainer has by default."""
+    """Yield the limit that a call passes, or the default of the trainer."""
     name = module.full_name(call.func)
     known = setting_of(name) or setting_of(name.rpartition(".")[0]) or _made(module, imports, call, name)
     passed = [each for each in call.args if each.keyword is not None]
     if isinstance(call.func, cst.Attribute) and call.func.attr.value in METHODS:
-        return  # which is found itself
+        return  # found as a method
     for argument in passed:
         keyword = argument.keyword.value if argument.keyword else ""
         setting = known if known is not None and known.keyword == keyword else None
@@ -41,14 +41,14 @@ def in_call(module: Module, imports: Imports, call: cst.Call) -> Iterator[FoundC
 
 
 def _made(module: Module, imports: Imports, call: cst.Call, name: str) -> Setting | None:
-    """hydra.utils.instantiate(cfg.trainer), in a file that imports the trainer's package."""
+    """Return the setting of hydra.utils.instantiate(cfg.trainer), if the file imports the trainer's package."""
     if not call.args or "trainer" not in module.code(call.args[0].value).lower():
         return None
     return next((each for each in settings() if name in each.factories and imports.packages & set(each.packages)), None)
 
 
 def _parsed(module: Module, call: cst.Call) -> Iterator[FoundClip]:
-    """HfArgumentParser((ModelArguments, TrainingArguments))."""
+    """Yield the setting of HfArgumentParser((ModelArguments, TrainingArguments))."""
     if not module.code(call.func).endswith("ArgumentParser"):
         return
     for argument in call.args:
@@ -61,7 +61,7 @@ def _parsed(module: Module, call: cst.Call) -> Iterator[FoundClip]:
 
 
 def derived(module: Module, node: cst.ClassDef) -> Iterator[FoundClip]:
-    """Yield class Arguments(TrainingArguments), of which a parser makes an object."""
+    """Yield class Arguments(TrainingArguments), which a parser fills."""
     for base in node.bases:
         name = module.full_name(base.value)
         setting = setting_of(name)
@@ -93,20 +93,20 @@ def set_on(module: Module, imports: Imports, target: cst.CSTNode) -> Iterator[Fo
 
 
 def limit(found: FoundClip) -> cst.BaseExpression | None:
-    """Return the expression of a limit that a setting is given; None where it is not passed."""
+    """Return the expression of a limit; None if it is not passed."""
     if isinstance(found.node, cst.Arg | cst.DictElement):
         return found.node.value
     return None
 
 
 def is_off(module: Module, found: FoundClip) -> bool:
-    """Return whether a setting is None or 0, which is off."""
+    """Return whether a setting is None or 0, which switches clipping off."""
     value = limit(found)
     return value is not None and (module.code(value) == "None" or module.number(value) == 0)
 
 
 def _setting(imports: Imports, keyword: str, value: cst.BaseExpression) -> Setting | None:
-    """The setting that a keyword is in this file."""
+    """Return the setting of a keyword in this file."""
     for each in settings():
         is_one = _is_dict(value) if each.in_dict else bool(imports.packages & set(each.packages))
         if each.keyword == keyword and is_one:
@@ -121,7 +121,7 @@ def _is_dict(node: cst.BaseExpression) -> bool:
 
 
 def _is_own_function(module: Module, call: cst.Call) -> bool:
-    """Whether a function of the file is called, which does with a limit what is found in it."""
+    """Return whether a call is of a function of the file, whose own clips are found."""
     own = module.function_names
     name = module.code(call.func)
     return name in own or (name.startswith(("self.", "cls.")) and name.partition(".")[2] in own)

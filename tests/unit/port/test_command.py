@@ -154,7 +154,7 @@ def test_a_notebook_is_rejected_with_the_command_that_converts_it(run: Run) -> N
     ("arguments", "message"),
     [
         ([], "Pass the file or directory to port"),
-        (["nowhere"], "nowhere: there is no such file or directory"),
+        (["nowhere"], "nowhere: no such file or directory"),
         (["a.py", "--native", "--to", "drop-in"], "--native applies to --to torch only"),
         (["a.py", "--verify", "old.py:step", "new.py:step"], "Remove PATH, or remove --verify"),
     ],

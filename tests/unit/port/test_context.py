@@ -52,7 +52,7 @@ def test_what_dynamic_mode_has_too_builds_no_program(line: str) -> None:
 )
 def test_what_builds_or_runs_a_program_does(line: str) -> None:
     _, (site,) = ported(FLUID.format(line))
-    assert site.reason.startswith("the file builds static programs")
+    assert site.reason.startswith("The file builds static programs")
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_what_is_printed_is_not_used(line: str) -> None:
 def test_what_is_handed_on_may_be_used(line: str) -> None:
     _, (site,) = ported(with_lines(PADDLE, ("    for batch", f"    {line}\n    for batch")))
     assert site.verdict == "flagged"
-    assert "clip is used in another way in line 6" in site.reason
+    assert "Line 6 uses clip in another way" in site.reason
 
 
 @pytest.mark.parametrize("annotation", ["paddle.nn.ClipGradByNorm", "Optional[paddle.nn.ClipGradByNorm]"])

@@ -50,7 +50,7 @@ def test_a_file_is_read_whatever_it_is_called(project: Path) -> None:
     assert source_files.sources(project / "notes.txt") == [project / "notes.txt"]
 
 
-@pytest.mark.parametrize(("name", "message"), [("none", "there is no such"), ("empty", "there are no Python files")])
+@pytest.mark.parametrize(("name", "message"), [("none", "no such file"), ("empty", "contains no Python files")])
 def test_what_is_not_there_is_refused(tmp_path: Path, name: str, message: str) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(PortError, match=message):
@@ -65,7 +65,7 @@ def test_a_file_that_cannot_be_read_is_told_and_the_others_are_ported(project: P
     assert [each.path.name for each in ported if each.sites] == ["net.py", "train.py"]
     reasons = {each.path.name: each.reason for each in unread}
     assert reasons["old.py"].startswith("Line 2 is Python 2. Convert the file")
-    assert "it cannot be read: No such file" in reasons["gone.py"]
+    assert "It cannot be read: No such file" in reasons["gone.py"]
     assert "cannot be decoded" in reasons["bytes.py"]
 
 
@@ -117,7 +117,7 @@ def test_a_file_that_ends_its_process_is_told_and_no_other_is_lost(tmp_path: Pat
     results = list(source_files._mapped(port_faults.unless_it_kills, paths))
     assert [each.path for each in results] == paths
     assert [each for each in results if isinstance(each, UnreadableFile)] == [
-        UnreadableFile(paths[3], "it ends the process that reads it")
+        UnreadableFile(paths[3], "Reading it crashes the process.")
     ]
 
 
@@ -154,7 +154,7 @@ def test_nothing_is_written_when_one_file_was_changed_meanwhile(project: Path) -
     paths = source_files.sources(project)
     ported, _ = source_files.port_all(paths)
     paths[-1].write_text("changed = 1\n")
-    with pytest.raises(PortError, match=r"train.py: it was changed by something else"):
+    with pytest.raises(PortError, match=r"train.py: another program changed it"):
         source_files.write(ported)
     assert paths[0].read_text() == CLIPS
     assert [path.name for path in paths[0].parent.iterdir()] == ["net.py"]
@@ -180,7 +180,7 @@ def test_nothing_is_written_when_there_is_no_room(project: Path, monkeypatch: py
         return beside(path, content)
 
     monkeypatch.setattr(source_files, "_beside", fail)
-    with pytest.raises(PortError, match=r"train.py: it cannot be written: No space left on device; nothing"):
+    with pytest.raises(PortError, match=r"train.py: it cannot be written: No space left on device. Nothing"):
         source_files.write(ported)
     assert (project / "models/net.py").read_text() == CLIPS
     assert [path.name for path in (project / "models").iterdir()] == ["net.py"]

@@ -21,28 +21,31 @@ def test_the_clip_comes_before_each_step() -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ((("optimizer.step()", "run(optimizer)")), "optimizer is handed on in line 8"),
-        ((("        optimizer.step()\n", "    return optimizer\n")), "optimizer is handed on"),
-        ((("        optimizer.step()", "        pass")), "no step of optimizer is in sight"),
-        ((("optimizer.step()", "x = [optimizer.step() for _ in y]")), "the step in line 8 has no line of its own"),
-        ((("optimizer.step()", "f(x).backward(), optimizer.step()")), "the step in line 8 has no line of its own"),
-        ((("optimizer.step()", "a = 1; optimizer.step()")), "the step in line 8 has no line of its own"),
-        ((("parameters=model.parameters()", "parameters=some")), "whether some holds groups"),
-        ((("ClipGradByNorm(1.0)", "ClipGradByNorm(1.0, need_clip=f)")), "need_clip= is about parameters"),
-        ((("    for batch", "    use(clip)\n    for batch")), "clip is used in another way in line 6"),
+        ((("optimizer.step()", "run(optimizer)")), "Line 8 passes optimizer on"),
+        ((("        optimizer.step()\n", "    return optimizer\n")), "passes optimizer on"),
+        ((("        optimizer.step()", "        pass")), "No step of optimizer is in this file"),
+        ((("optimizer.step()", "x = [optimizer.step() for _ in y]")), "The step in line 8 has no line of its own"),
+        ((("optimizer.step()", "f(x).backward(), optimizer.step()")), "The step in line 8 has no line of its own"),
+        ((("optimizer.step()", "a = 1; optimizer.step()")), "The step in line 8 has no line of its own"),
+        ((("parameters=model.parameters()", "parameters=some")), "some may contain parameter groups"),
+        ((("ClipGradByNorm(1.0)", "ClipGradByNorm(1.0, need_clip=f)")), "need_clip= selects parameters"),
+        ((("    for batch", "    use(clip)\n    for batch")), "Line 6 uses clip in another way"),
         (
             (("    for batch", "    optimizer = wrap(optimizer)\n    for batch")),
-            "optimizer is bound to something else, too",
+            "optimizer may also be something else",
         ),
-        ((("    for batch", "    clip = make()\n    for batch")), "clip may be something else, too"),
-        ((("import paddle\n", "import paddle\npaddle.enable_static()\n")), "the file builds static programs"),
-        ((("optimizer.step()", "x = optimizer.minimize(loss)")), "what optimizer.minimize() returns is used"),
-        ((("optimizer.step()", "optimizer.minimize(loss, parameters=p)")), "is given more than the loss"),
-        ((("    for batch", "    optimizer._add_param_group(more)\n    for batch")), "gets more parameters in line 6"),
-        ((("optimizer.step()", "optimizer.step(closure)")), "is given what computes the gradients in it"),
+        ((("    for batch", "    clip = make()\n    for batch")), "clip may also be something else"),
+        ((("import paddle\n", "import paddle\npaddle.enable_static()\n")), "The file builds static programs"),
+        ((("optimizer.step()", "x = optimizer.minimize(loss)")), "uses the result of optimizer.minimize()"),
+        ((("optimizer.step()", "optimizer.minimize(loss, parameters=p)")), "takes more than the loss"),
+        (
+            (("    for batch", "    optimizer._add_param_group(more)\n    for batch")),
+            "Line 6 adds parameters to optimizer",
+        ),
+        ((("optimizer.step()", "optimizer.step(closure)")), "takes a closure that computes the gradients"),
         ((("    clip =", "    global optimizer\n    clip =")), "optimizer is global or nonlocal here"),
-        ((("    optimizer =", "    pass; optimizer =")), "the optimizer has no line of its own"),
-        ((("optimizer.step()", "optimizer.minimize(backward(x))")), "the loss of optimizer.minimize()"),
+        ((("    optimizer =", "    pass; optimizer =")), "The optimizer has no line of its own."),
+        ((("optimizer.step()", "optimizer.minimize(backward(x))")), "The loss of optimizer.minimize()"),
     ],
 )
 def test_what_cannot_be_seen_stays_as_it_was(change: tuple[str, str], reason: str) -> None:
@@ -210,7 +213,7 @@ def test_what_may_be_groups_is_flagged(groups: str) -> None:
     source = with_lines(PADDLE, ("parameters=model.parameters()", f"parameters={groups}"))
     _, (site,) = ported(source)
     assert site.verdict == "flagged"
-    assert "holds groups, each with a norm of its own" in site.reason
+    assert "may contain parameter groups, each with a norm of its own" in site.reason
 
 
 @pytest.mark.parametrize("line", ["model.add_sublayer('x', y)", "model.parts.append(y)", "setattr(model, 'x', y)"])
@@ -339,24 +342,24 @@ def test_a_step_takes_pytorchs_shape() -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (("    optimizer.apply", "    return optimizer.apply"), "what apply_gradients() returns is kept"),
+        (("    optimizer.apply", "    return optimizer.apply"), "The result of apply_gradients() is used"),
         (
             ("    optimizer.apply_gradients(zip(grads, variables))", "    return grads"),
             "It belongs to no step",
         ),
-        (("tape.gradient(loss, variables)", "tape.gradient(loss, variables, f)"), "the gradient has more arguments"),
-        (("zip(grads, variables))", "zip(grads, variables), s)"), "is given more than gradients and variables"),
+        (("tape.gradient(loss, variables)", "tape.gradient(loss, variables, f)"), "The gradient has more arguments"),
+        (("zip(grads, variables))", "zip(grads, variables), s)"), "takes more than gradients and variables"),
         (("    optimizer.apply", "    if x:\n        optimizer.apply"), "are not in one block"),
-        (("    grads = [tf", "    more = tape.gradient(loss, x)\n    grads = [tf"), "there are several gradients"),
-        (("tf.GradientTape()", "tf.GradientTape(persistent=True)"), "there are several gradients"),
-        (("        loss = model(x)", "        loss = optimizer.get_scaled_loss(model(x))"), "the loss is scaled"),
+        (("    grads = [tf", "    more = tape.gradient(loss, x)\n    grads = [tf"), "Several gradients are computed"),
+        (("tf.GradientTape()", "tf.GradientTape(persistent=True)"), "Several gradients are computed"),
+        (("        loss = model(x)", "        loss = optimizer.get_scaled_loss(model(x))"), "The loss is scaled"),
         (
             ("import tensorflow as tf\n", "import tensorflow as tf\nimport horovod.tensorflow as hvd\nhvd.init()\n"),
-            "Horovod adds up",
+            "Horovod averages",
         ),
         (
             ("import tensorflow as tf\n", "import tensorflow as tf\ns = tf.distribute.MirroredStrategy()\n"),
-            "each replica",
+            "Each replica",
         ),
     ],
 )
@@ -519,14 +522,14 @@ def test_clipnorm_of_a_keras_that_may_be_old_is_flagged(more: str, verdict: str)
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (("    grads = [tf", "    optimizer = x\n    grads = [tf"), "the optimizer is chosen after the gradient"),
-        (("optimizer.apply", "next(optimizers).apply"), "the optimizer has no name here"),
-        (("    grads = [tf", "    grads[0] = x\n    grads = [tf"), "what is applied is not"),
-        (("    grads = [tf", "    del grads[0]\n    grads = [tf"), "what is applied is not"),
-        (("    grads = [tf", "    grads.reverse()\n    grads = [tf"), "what is applied is not"),
-        (("zip(grads, variables)", "*[zip(grads, variables)]"), "is given more than gradients and variables"),
-        (("    grads = [tf", "    grads.pop()\n    grads = [tf"), "what is applied is not"),
-        (("        loss = model(x)", "        loss = [model(x)]"), "there are several losses"),
+        (("    grads = [tf", "    optimizer = x\n    grads = [tf"), "The optimizer is chosen after the gradient."),
+        (("optimizer.apply", "next(optimizers).apply"), "The optimizer has no name here."),
+        (("    grads = [tf", "    grads[0] = x\n    grads = [tf"), "The step may not apply all gradients"),
+        (("    grads = [tf", "    del grads[0]\n    grads = [tf"), "The step may not apply all gradients"),
+        (("    grads = [tf", "    grads.reverse()\n    grads = [tf"), "The step may not apply all gradients"),
+        (("zip(grads, variables)", "*[zip(grads, variables)]"), "takes more than gradients and variables"),
+        (("    grads = [tf", "    grads.pop()\n    grads = [tf"), "The step may not apply all gradients"),
+        (("        loss = model(x)", "        loss = [model(x)]"), "There are several losses"),
     ],
 )
 def test_a_step_whose_optimizer_list_or_loss_is_not_one_stays(change: tuple[str, str], reason: str) -> None:

@@ -1,4 +1,4 @@
-"""Which expressions are gradients: followed from where they come from, by what is assigned, iterated and paired."""
+"""Trace gradients through a file: from the call that computes them, over assignments, loops and pairs."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ SAME = {
     "reversed",
     "sorted",
 }
-"""Functions whose result is a gradient, or holds some, if an argument is or does."""
+"""Functions that return gradients if an argument is, or contains, gradients."""
 
 
 @dataclass(frozen=True)
 class ListOf:
-    """A list, or something else that is iterated, of one kind of things."""
+    """A list, or another iterable, whose elements are of one kind."""
 
     each: Kind
 
@@ -71,7 +71,7 @@ PAIRS = ListOf(TupleOf(("gradient", None)))
 
 
 class Gradients:
-    """What is a gradient in a file."""
+    """The gradients in a file."""
 
     def __init__(self, module: Module) -> None:
         self._module = module
@@ -79,14 +79,14 @@ class Gradients:
         self._open: set[object] = set()
 
     def is_gradient(self, node: cst.BaseExpression) -> bool:
-        """Whether an expression is a gradient, or a list of them."""
+        """Return whether an expression is a gradient, or a list of them."""
         kind = self.kind(node)
         while isinstance(kind, ListOf):
             kind = kind.each
         return kind == "gradient"
 
     def has_gradient_name(self, node: cst.BaseExpression) -> bool:
-        """Whether it is called so."""
+        """Return whether an expression has the name of a gradient."""
         while isinstance(node, cst.Subscript | cst.Call | cst.Attribute):
             if isinstance(node, cst.Attribute):
                 if is_like_gradient(node.attr.value):
@@ -96,19 +96,19 @@ class Gradients:
                 node = node.value if isinstance(node, cst.Subscript) else node.func
         if not isinstance(node, cst.Name):
             return False
-        return is_like_gradient(node.value) or self._is_of_likes(node)
+        return is_like_gradient(node.value) or self._comes_from_gradient_name(node)
 
-    def _is_of_likes(self, node: cst.Name) -> bool:
-        """Whether it is taken, in a loop, from what is called so."""
-        if self._is_given_to_hook(node):
+    def _comes_from_gradient_name(self, node: cst.Name) -> bool:
+        """Return whether a name comes, in a loop or a hook, from something with the name of gradients."""
+        if self._is_hook_parameter(node):
             return True
         binding = self._module.binding(node)
         iterated = [bound.value for bound in binding.bounds if bound.path] if binding is not None else []
         names = [each for value in iterated if value is not None for each in sorted_nodes(value)]
         return any(isinstance(each, cst.Name) and is_like_gradient(each.value) for each in names)
 
-    def _is_given_to_hook(self, node: cst.Name) -> bool:
-        """Whether it is the parameter of a hook: p.register_hook(lambda x: ...), or of a function that is one."""
+    def _is_hook_parameter(self, node: cst.Name) -> bool:
+        """Return whether a name is the parameter of a hook: p.register_hook(lambda x: ...)."""
         function = self._module.enclosing_function(node)
         if not isinstance(function, cst.FunctionDef | cst.Lambda):
             return False
@@ -120,34 +120,34 @@ class Gradients:
 
     @cached_property
     def _hooks(self) -> list[object]:
-        """Lambdas, and names of functions, that are registered as hooks of tensors."""
+        """Lambdas and names of functions that are registered as hooks of tensors."""
         calls = [call for call in self._calls if self._module.code(call.func).endswith(f".{HOOK}")]
         values = [argument.value for call in calls for argument in call.args[:1]]
         return [each.attr.value if isinstance(each, cst.Attribute) else getattr(each, "value", each) for each in values]
 
     def contains_gradient(self, node: cst.CSTNode, seen: set[object] | None = None) -> bool:
-        """Whether there is a gradient anywhere in an expression, or in what the names in it are given.
+        """Return whether an expression, or a value of a name in it, contains a gradient.
 
-        `seen`: the names that were looked at.
+        `seen`: the names that are done.
         """
         seen = set() if seen is None else seen
         for each in sorted_nodes(node):
-            if isinstance(each, cst.Name | cst.Attribute | cst.Call) and holds_gradient(self.kind(each)):
+            if isinstance(each, cst.Name | cst.Attribute | cst.Call) and has_gradient(self.kind(each)):
                 return True
-            if isinstance(each, cst.Name) and self._is_given_one(each, seen):
+            if isinstance(each, cst.Name) and self._is_bound_to_gradient(each, seen):
                 return True
             if isinstance(each, cst.Call) and self._returns_one(each):
                 return True
         return False
 
     def _returns_one(self, call: cst.Call) -> bool:
-        """Whether a function of the file, or a method of that name, returns gradients."""
+        """Return whether a function of the file, or a method of that name, returns gradients."""
         name = self._module.code(call.func).rpartition(".")[2]
-        return any(holds_gradient(self.kind(value)) for value in self._returned.get(name, ()))
+        return any(has_gradient(self.kind(value)) for value in self._returned.get(name, ()))
 
     @cached_property
     def _returned(self) -> dict[str, list[cst.BaseExpression]]:
-        """What functions return and yield, by their names."""
+        """Values that functions return and yield, by name of the function."""
         found: dict[str, list[cst.BaseExpression]] = {}
         for node in self._module.nodes:
             if isinstance(node, cst.Return | cst.Yield) and isinstance(node.value, cst.BaseExpression):
@@ -156,18 +156,18 @@ class Gradients:
                 found.setdefault(name, []).append(node.value)
         return found
 
-    def _is_given_one(self, name: cst.Name, seen: set[object]) -> bool:
+    def _is_bound_to_gradient(self, name: cst.Name, seen: set[object]) -> bool:
         binding = self._module.binding(name)
         if binding is None or binding.key in seen:
             return False
         seen.add(binding.key)
         values = [bound.value for bound in binding.bounds]
         if None in values:
-            values += self._given_to_parameter(name)
+            values += self._arguments_of_parameter(name)
         return any(self.contains_gradient(value, seen) for value in values if value is not None)
 
-    def _given_to_parameter(self, name: cst.Name) -> list[cst.BaseExpression | None]:
-        """What a function of the file is called with, and a lambda beside what it is handed on with."""
+    def _arguments_of_parameter(self, name: cst.Name) -> list[cst.BaseExpression | None]:
+        """Return the arguments of calls of a function, or the arguments beside a lambda."""
         function = self._module.enclosing_function(name)
         calls: list[cst.CSTNode] = []
         if isinstance(function, cst.Lambda):
@@ -182,7 +182,7 @@ class Gradients:
         return [each for each in self._module.nodes if isinstance(each, cst.Call)]
 
     def kind(self, node: cst.BaseExpression | None) -> Kind:
-        """What an expression holds."""
+        """Return what an expression contains."""
         if isinstance(node, cst.Name):
             return self._of_binding(self._module.binding(node))
         if isinstance(node, cst.Attribute):
@@ -205,7 +205,7 @@ class Gradients:
         return self.kind(node.value) if isinstance(node, cst.NamedExpr) else None
 
     def _of_attribute(self, node: cst.Attribute) -> Kind:
-        if node.attr.value == "grad":  # of a parameter, and not jax.grad
+        if node.attr.value == "grad":  # the attribute of a parameter, not jax.grad
             return None if self._module.full_name(node) in SOURCES else "gradient"
         if node.attr.value == "data":
             return self.kind(node.value)
@@ -225,8 +225,8 @@ class Gradients:
             found = [self._of_bound(bound) for bound in binding.bounds]
             found += [ListOf(self.kind(value)) for value in self._appended(binding)]
             self._open.discard(binding.key)
-            kind = next((kind for kind in found if holds_gradient(kind)), None)
-            if kind is None and self._open:  # it may be one by what is open, and is asked again
+            kind = next((kind for kind in found if has_gradient(kind)), None)
+            if kind is None and self._open:  # it may depend on a binding that is open: ask again later
                 return None
             self._known[binding.key] = kind
         return self._known[binding.key]
@@ -238,7 +238,7 @@ class Gradients:
         return kind
 
     def _appended(self, binding: Binding) -> list[cst.BaseExpression]:
-        """What is appended to a list."""
+        """Return the values that are appended to a list."""
         found = []
         for read in binding.reads:
             method = self._module.parents.get(read)
@@ -283,7 +283,7 @@ class Gradients:
         return ListOf(TupleOf(tuple(element(self.kind(each), None) for each in arguments)))
 
     def _is_tape(self, node: cst.BaseExpression) -> bool:
-        """Whether it is a gradient tape."""
+        """Return whether an expression is a gradient tape."""
         if isinstance(node, cst.Name | cst.Attribute):
             text = self._module.code(node)
             binding = self._module.binding(node)
@@ -298,7 +298,7 @@ class Gradients:
 
 
 def element(kind: Kind, place: int | None) -> Kind:
-    """A part of what is held: of a tuple the one at a place, else any."""
+    """Return the kind of an element: of a tuple the one at a position, else any."""
     if isinstance(kind, TupleOf):
         if place is None:
             return kind.parts[0] if kind.parts and all(part == kind.parts[0] for part in kind.parts) else None
@@ -306,14 +306,14 @@ def element(kind: Kind, place: int | None) -> Kind:
     return kind.each if isinstance(kind, ListOf) else kind
 
 
-def holds_gradient(kind: Kind) -> bool:
+def has_gradient(kind: Kind) -> bool:
     if isinstance(kind, ListOf):
-        return holds_gradient(kind.each)
-    return any(map(holds_gradient, kind.parts)) if isinstance(kind, TupleOf) else kind == "gradient"
+        return has_gradient(kind.each)
+    return any(map(has_gradient, kind.parts)) if isinstance(kind, TupleOf) else kind == "gradient"
 
 
 def _index(node: cst.Subscript) -> int | None:
-    """The number in brackets; None for anything else."""
+    """Return the number in brackets; None for anything else."""
     if len(node.slice) == 1 and isinstance(node.slice[0].slice, cst.Index):
         value = node.slice[0].slice.value
         if isinstance(value, cst.Integer):

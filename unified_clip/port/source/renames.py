@@ -1,4 +1,4 @@
-"""Natives' names replaced by ours: in the imports where that is possible, else where they are used."""
+"""Rename imported functions: in the imports where that is possible, else at each use."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from .syntax_tree import Target
 
 
 class Renames:
-    """Names that are to become others."""
+    """The names of a file that are replaced."""
 
     def __init__(self, module: Module, edits: Edits) -> None:
         self._module, self._edits = module, edits
         self._wanted: dict[cst.CSTNode, tuple[str, str]] = {}
         self._lines: dict[cst.ImportFrom | cst.Import, dict[str, str]] = {}
-        """By import, the names in it that go, and what is imported in their place, if anything is."""
+        """By import, the removed names, and the import that replaces each; '' for none."""
 
         self._modules: dict[cst.ImportFrom | cst.Import, str] = {}
-        """By import, where that is imported from."""
+        """By import, the module that replaces its module."""
 
         self._beside: list[tuple[cst.CSTNode, str]] = []
-        """Imports, and what of ours is to be imported beside each, unless it is imported for the whole file."""
+        """Imports, and the module to import after each, unless the whole file imports it."""
 
         self._at_top: set[str] = set()
 
@@ -37,7 +37,7 @@ class Renames:
             self._wanted[node] = module, name
 
     def apply(self) -> None:
-        """Hand the changes over."""
+        """Record the changes of all names."""
         by_import: dict[ImportAssignment, list[cst.CSTNode]] = {}
         for node in self._wanted:
             assignment = self._assignment(node)
@@ -52,7 +52,7 @@ class Renames:
         self._import_replacements()
 
     def _import_replacements(self) -> None:
-        """What is imported in a function hides what is imported for the file, all through that function."""
+        """Add imports. An import in a function hides that of the file in the whole function."""
         for module in self._at_top:
             self._edits.needs_import(module)
         for statement, module in self._beside:
@@ -62,7 +62,7 @@ class Renames:
                 self._edits.import_after(statement, module)
 
     def _assignment(self, node: cst.CSTNode) -> ImportAssignment | None:
-        """The one import that a name comes from, if it can be changed."""
+        """Return the only import of a name, if it can be changed; else None."""
         scope, first = self._module.scope(node), _first(node)
         assignments = list(scope[first.value]) if scope is not None and first is not None else []
         if len(assignments) != 1 or not isinstance(assignments[0], ImportAssignment):
@@ -105,23 +105,23 @@ class Renames:
             self._beside += [(each.node, module) for each in found]
 
     def _is_own(self, assignment: ImportAssignment) -> bool:
-        """Whether an import binds a name where it stands, and not, by `global` or `nonlocal`, further out."""
+        """Return whether an import binds its name in its own scope, without `global` or `nonlocal`."""
         return self._module.scope(assignment.node) is assignment.scope
 
     @functools.cached_property
     def _texts(self) -> set[object]:
-        """All texts, which may name what is imported, as in __all__."""
+        """All strings, which may name an import, as in __all__."""
         return {each.evaluated_value for each in self._module.nodes if isinstance(each, cst.SimpleString)}
 
     def _is_at_top(self, assignment: ImportAssignment) -> bool:
-        """Whether ours is imported for the whole file where this is used."""
+        """Return whether the replacement has to be imported for the whole file."""
         statement = assignment.node
         if not self._is_own(assignment) or not self._module.has_own_line(statement):
             return True
         return isinstance(self._module.parents[self._module.parents[statement]], cst.Module)
 
     def _change_import(self, statement: cst.Import | cst.ImportFrom, changed: dict[str, str]) -> None:
-        """Take names out of an import, and put others after it."""
+        """Remove names from an import, and add an import of others after it."""
         rest = [each for each in statement.names if each.evaluated_name not in changed]  # type: ignore[union-attr]
 
         def lines(updated: Any) -> Sequence[str]:
@@ -135,7 +135,7 @@ class Renames:
 
 
 def _with_names(statement: Any, names: Sequence[cst.ImportAlias]) -> cst.CSTNode:
-    """An import of fewer names, which stand as they did, and end as they did."""
+    """Return an import of fewer names with the same formatting."""
     *others, last = names
     gone = statement.names[-1]
     if last.evaluated_name == gone.evaluated_name and last.evaluated_alias == gone.evaluated_alias:
@@ -152,14 +152,14 @@ def _with_names(statement: Any, names: Sequence[cst.ImportAlias]) -> cst.CSTNode
 
 
 def is_name_taken(module: Module) -> bool:
-    """Whether `unified_clip` is something else anywhere in a file: a variable, a parameter, another import."""
+    """Return whether a file binds `unified_clip` to something else: a variable, a parameter, another import."""
     names = (each for each in module.nodes if isinstance(each, cst.Name) and each.value == "unified_clip")
     scopes = (module.scope(each) for each in names)
     return any(not _is_unified_clip(each) for scope in scopes if scope is not None for each in scope["unified_clip"])
 
 
 def _is_unified_clip(assignment: BaseAssignment) -> bool:
-    """Whether what is bound to `unified_clip` is the package."""
+    """Return whether an assignment binds the package."""
     if not isinstance(assignment, ImportAssignment) or not isinstance(assignment.node, cst.Import):
         return False
     bound = [each for each in assignment.node.names if _bound_name(each) == "unified_clip"]
@@ -167,7 +167,7 @@ def _is_unified_clip(assignment: BaseAssignment) -> bool:
 
 
 def _first(node: cst.CSTNode) -> cst.Name | None:
-    """The name that a dotted one begins with."""
+    """Return the first part of a dotted name."""
     while isinstance(node, cst.Attribute):
         node = node.value
     return node if isinstance(node, cst.Name) else None

@@ -44,7 +44,10 @@ class SyntaxTree:
         self._wrapper = metadata.MetadataWrapper(self.tree, unsafe_skip_copy=True)
         self.parents: dict[cst.CSTNode, cst.CSTNode] = {}
         self.nodes = sorted_nodes(self.tree, self.parents)
-        """All nodes but white space and comments, in the order of the text."""
+        """All nodes but white space and comments, in the order of the text.
+
+        LibCST's ParentNodeProvider takes 20 times as long.
+        """
 
     @cached_property
     def _scopes(self) -> dict[cst.CSTNode, Scope | None]:

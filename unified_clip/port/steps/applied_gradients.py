@@ -15,14 +15,14 @@ CHANGES = ("append", "pop", "insert", "extend", "remove", "clear", "sort", "reve
 
 
 class AppliedGradients:
-    """Whether lists hold all gradients of a source, in order, each with its variable."""
+    """Judge whether expressions contain all gradients of a call, in order, each with its variable."""
 
     def __init__(self, module: Module, source: cst.Call, variables: str) -> None:
         self._module, self._source, self._variables = module, source, variables
         self._open: set[object] = set()
 
     def is_applied(self, apply: cst.Call) -> bool:
-        """Whether all are applied, and to the variables that they are of."""
+        """Return whether a call applies all gradients, each to its own variable."""
         arguments = [argument.value for argument in apply.args]
         if len(arguments) == 2:
             return self._is_list(arguments[0]) and self._module.code(arguments[1]) == self._variables
@@ -59,7 +59,7 @@ class AppliedGradients:
         return is_list and self._is_list(cast(cst.Call, node).args[0].value)
 
     def _is_clipped(self, node: cst.BaseExpression) -> bool:
-        """Whether it is clip_by_global_norm of all."""
+        """Return whether an expression is clip_by_global_norm of all gradients."""
         found = clip_function(self._module.full_name(node.func)) if isinstance(node, cst.Call) else None
         return (
             found is not None
@@ -68,7 +68,7 @@ class AppliedGradients:
         )
 
     def _is_changed(self, binding: Binding) -> bool:
-        """Whether elements of a list are assigned, or come and go."""
+        """Return whether elements of a list are assigned, added or removed."""
         for read in binding.reads:
             outer = self._module.parents[read]
             if isinstance(outer, cst.Attribute) and outer.attr.value in CHANGES:
@@ -79,7 +79,7 @@ class AppliedGradients:
         return False
 
     def _all_values(self, node: cst.Name, judge: Callable[[cst.BaseExpression], bool]) -> bool:
-        """Whether all that a name is given is so; what it is given from itself is."""
+        """Return whether `judge` accepts all values of a name. A name that is open is accepted."""
         binding = self._module.binding(node)
         if binding is None or self._is_changed(binding):
             return False

@@ -71,4 +71,4 @@ class ParameterGroups:
 
     def _unknown(self, node: cst.CSTNode) -> UnsureError:
         code = self._module.code(node)
-        return UnsureError(f"whether {code} holds groups, each with a norm of its own, cannot be seen")
+        return UnsureError(f"{code} may contain parameter groups, each with a norm of its own.")
