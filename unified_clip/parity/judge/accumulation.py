@@ -1,4 +1,4 @@
-"""Norms as they come out where squares are added up in float32: what a port or a framework may do, and ours never."""
+"""Norms with squares accumulated in float32: ports and frameworks may compute these, unified_clip never does."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WAYS: dict[str, Callable[[Float32s], np.float32]] = {
 
 
 def norms(gradients: Sequence[Dense]) -> Iterator[tuple[str, float]]:
-    """How the squares of all gradients are added up, and the norm that this gives."""
+    """Yield each way to accumulate the squares of all gradients, with its norm."""
     if not gradients:
         return
     for way, add in WAYS.items():
@@ -30,13 +30,13 @@ def norms(gradients: Sequence[Dense]) -> Iterator[tuple[str, float]]:
 
 
 def own_norms(gradients: Sequence[Dense | None]) -> Iterator[tuple[str, list[float]]]:
-    """The same for the norm of each gradient."""
+    """Yield each way to accumulate the squares per tensor, with the norms."""
     for way, add in WAYS.items():
         yield way, [0.0 if gradient is None else float(np.sqrt(add(_squares(gradient)))) for gradient in gradients]
 
 
 def _running(gradients: Sequence[Dense]) -> np.float32:
-    """One sum that goes on from gradient to gradient."""
+    """Return a single running sum over all gradients."""
     total = np.float32(0)
     for gradient in gradients:
         total = np.add.accumulate(np.append(total, _squares(gradient)))[-1]
@@ -44,17 +44,17 @@ def _running(gradients: Sequence[Dense]) -> np.float32:
 
 
 def _squares(gradient: Dense) -> Float32s:
-    """Of the elements, and a zero, so that there is something to add up."""
+    """Return the squares of the elements, and a zero, so that the array is not empty."""
     numbers = np.append(gradient.values(), 0.0).astype(np.float32)
     squares: Float32s = numbers * numbers
     return squares
 
 
 def bound(count: int) -> float:
-    """How far, relatively, a norm may be off at most for as many squares: half as far as their sum."""
+    """Return the largest possible relative error of the norm of `count` squares: half that of their sum."""
     return count * 2.0**-25
 
 
 def noise(count: int) -> float:
-    """How far it commonly is off at most, since roundings go both ways; the root's is one of them."""
+    """Return the usual largest relative error: roundings go both ways. The root is one of them."""
     return 2.0**-24 * (1 + math.sqrt(count))

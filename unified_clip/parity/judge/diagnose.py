@@ -1,10 +1,9 @@
-"""Why a result differs from what is due: causes that are known, each tried on the numbers.
+"""Find the cause of a difference: test known mistakes on the numbers.
 
-What shows in the tensors themselves comes first: results in another order, NaN, zeros, what came back untouched. Then
-the rule is computed otherwise (`hypotheses`), and a cause is named if its norm is the one that was returned and its
-coefficients can have made every element: bit for bit if one does so, else within `CLOSE`, as frameworks' own functions
-round. A cause that explains no more than what is due does is none. Where none fits, or two of different kinds do, none
-is named.
+Mistakes that show in the tensors come first: results in another order, NaN, zeros, unchanged gradients. Then the rule
+is computed with each mistake of `hypotheses`. A mistake is the cause if it gives the returned norm and its coefficients
+explain every element: bit for bit, or else within `CLOSE`, as frameworks' own functions round. The correct rule must
+not explain the numbers as well. If no mistake fits, or two of different kinds do, the cause is unknown.
 """
 
 from __future__ import annotations
@@ -29,23 +28,23 @@ from .traces import EXACT
 from .verdict import Verdict
 
 CLOSE = 2.0**-20
-"""Relative: what a few roundings to float32 come to."""
+"""Relative error of a few roundings to float32."""
 
 CLEARLY = 8
-"""How many times farther what is due has to be than a cause that is named."""
+"""Factor by which the correct rule must fit worse than the cause."""
 
 
 class Cause(NamedTuple):
-    """What a difference comes from."""
+    """The cause of a difference."""
 
     kind: str
-    """In a word or two, always the same."""
+    """A word or two, the same for all causes of a kind."""
 
     sentence: str
 
 
 def explained(verdict: Verdict, case: Case, due: Expected, outcome: CallOutcome | Failure) -> Verdict:
-    """The verdict with the cause of a difference, if it is known."""
+    """Return the verdict with the cause of the difference, if it is known."""
     if verdict.kind != "different" or isinstance(outcome, Failure):
         return verdict
     cause = diagnose(case, due, outcome)
@@ -55,13 +54,13 @@ def explained(verdict: Verdict, case: Case, due: Expected, outcome: CallOutcome 
 
 
 def native_explained(difference: NativeDeviation, case: Case, due: Expected, outcome: CallOutcome) -> NativeDeviation:
-    """The same for a framework's own function."""
+    """Return the deviation of a framework's own function with its cause, if it is known."""
     cause = diagnose(case, due, outcome) if difference.kind else None
     return dataclasses.replace(difference, cause=cause.sentence) if cause else difference
 
 
 def diagnose(case: Case, due: Expected, found: CallOutcome) -> Cause | None:
-    """The cause of a difference; None for no difference, and where none that is known explains it."""
+    """Return the cause of a difference. None if nothing differs, or the cause is not known."""
     if found.raised or case.raises or case.call_form.gradients_for_parameters:
         return None
     evidence = Observation(case, due, found)
@@ -70,7 +69,7 @@ def diagnose(case: Case, due: Expected, found: CallOutcome) -> Cause | None:
 
 
 def _looks(evidence: Observation) -> Iterator[Callable[[Observation], Cause | None]]:
-    """What to look at, one after the other."""
+    """Yield the checks, in order."""
     if evidence.due.gradients and evidence.found.gradients:
         yield from (_moved, _without_result)
     if _has_form(evidence.due, evidence.found) and not _is_due(evidence):
@@ -79,7 +78,7 @@ def _looks(evidence: Observation) -> Iterator[Callable[[Observation], Cause | No
 
 
 def _has_form(due: Expected, found: CallOutcome) -> bool:
-    """Whether there are tensors for tensors, of their dtypes and shapes."""
+    """Return whether the number, dtypes and shapes of the tensors are as expected."""
     forms = [[t and (t.dtype, t.shape) for t in side or []] for side in (due.gradients, found.gradients)]
     return (due.gradients is None) == (found.gradients is None) and forms[0] == forms[1]
 
@@ -92,7 +91,7 @@ def _is_due(evidence: Observation) -> bool:
 
 
 def _moved(evidence: Observation) -> Cause | None:
-    """The right results in another order."""
+    """Check for correct results in another order."""
     sides = [[digest([tensor]) for tensor in side or []] for side in (evidence.due.gradients, evidence.found.gradients)]
     if sorted(sides[0]) != sorted(sides[1]) or not evidence.norm_is_due:
         return None
@@ -104,7 +103,7 @@ def _moved(evidence: Observation) -> Cause | None:
 
 
 def _without_result(evidence: Observation) -> Cause | None:
-    """Gradients for which nothing came back."""
+    """Check for gradients without a result."""
     due, found = evidence.due.gradients or [], evidence.found.gradients or []
     if len(found) == len(due):
         lost = [number for number, (a, b) in enumerate(zip(due, found, strict=True)) if a is not None and b is None]
@@ -116,14 +115,14 @@ def _without_result(evidence: Observation) -> Cause | None:
 
 
 def _taken(digests: list[str], first: str) -> bool:
-    """Whether a list begins so; then that is removed."""
+    """Return whether a list starts with a digest, and remove it."""
     begins = digests[:1] == [first]
     del digests[: int(begins)]
     return begins
 
 
 def _nan(evidence: Observation) -> Cause | None:
-    """NaN where none is due, or none where it is."""
+    """Check for unexpected and for missing NaN."""
     extra = {number: trace for number, trace in evidence.traces.items() if trace.nan}
     lacking = [number for number, trace in evidence.traces.items() if trace.lacks_nan]
     is_infinite = evidence.case.call.by_total_norm and not evidence.case.call.by_value and evidence.n == math.inf
@@ -147,7 +146,7 @@ def _nan(evidence: Observation) -> Cause | None:
 
 
 def _beyond_range(evidence: Observation) -> Cause | None:
-    """Squares or products too large or too small for the format in which they were computed."""
+    """Check for squares or products outside the range of the format that they were computed in."""
     norm, due = evidence.norm, evidence.due_norm
     is_narrow = any(gradient is not None and gradient.dtype == "float16" for gradient in evidence.given)
     narrowest = FORMATS["float16" if is_narrow else "float32"]
@@ -164,7 +163,7 @@ def _beyond_range(evidence: Observation) -> Cause | None:
 
 
 def _zeros(evidence: Observation) -> Cause | None:
-    """Zeros of the other sign, and nothing else."""
+    """Check for zeros of the other sign, and no other difference."""
     apart = [number for number, trace in evidence.traces.items() if not trace.is_due]
     if not apart or not evidence.norm_is_due:
         return None
@@ -174,7 +173,7 @@ def _zeros(evidence: Observation) -> Cause | None:
 
 
 def _not_clipped(evidence: Observation) -> Cause | None:
-    """Gradients that all came back as they were given, and should not have."""
+    """Check for gradients that are all unchanged, and should not be."""
     as_given = all(trace.is_given for trace in evidence.traces.values())
     if not as_given or evidence.follows or not (evidence.norm in (None, evidence.n) or evidence.norm_is_due):
         return None
@@ -203,7 +202,7 @@ def _by_value(evidence: Observation) -> Cause | None:
 
 
 def _by_the_rule(evidence: Observation) -> Cause | None:
-    """The only cause that fits; none where two of different kinds do."""
+    """Return the only kind of mistake that fits."""
     for slack in (EXACT, CLOSE):
         if _due_fits(evidence, CLEARLY * slack):
             break
@@ -215,7 +214,7 @@ def _by_the_rule(evidence: Observation) -> Cause | None:
 
 
 def fits(evidence: Observation, hypothesis: Hypothesis, slack: float) -> bool:
-    """Whether the numbers are what a hypothesis gives, and not what is due gives as well."""
+    """Return whether a hypothesis explains the numbers, and the correct rule does not."""
     if not _norm_fits(evidence, hypothesis.norms or [evidence.n], slack):
         return False
     by_norm = [n for n in hypothesis.norms if n != evidence.due_norm]
@@ -228,7 +227,7 @@ def fits(evidence: Observation, hypothesis: Hypothesis, slack: float) -> bool:
 
 
 def _due_fits(evidence: Observation, slack: float) -> bool:
-    """Whether what is due explains the numbers, too."""
+    """Return whether the correct rule explains the numbers."""
     norm_fits = evidence.norm is None or _norm_fits(evidence, [evidence.due_norm], slack)
     return norm_fits and all(trace.distance <= slack for trace in evidence.traces.values())
 
@@ -239,7 +238,7 @@ def _norm_fits(evidence: Observation, norms: Sequence[float | None], slack: floa
 
 
 def _touched(evidence: Observation) -> Cause | None:
-    """Gradients within the threshold that were changed a little, and nothing else."""
+    """Check for gradients within the threshold that changed a little, and no other difference."""
     wrong = {number: trace for number, trace in evidence.traces.items() if not trace.is_due}
     if not wrong or not all(trace.due_is_given for trace in wrong.values()):
         return None

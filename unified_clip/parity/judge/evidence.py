@@ -1,4 +1,4 @@
-"""A result that differs, beside what is due: what a cause is tried on."""
+"""A result that differs, with the case and the exact result: the input of `diagnose`."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from .traces import EXACT, ScalingTrace, trace_scaling
 from .verdict import relative_error
 
 NEAR = 1e-6
-"""A norm that differs less, relatively, can be that of the device path: the coefficient follows from it."""
+"""Relative difference up to which a norm may be the device path's. The coefficient follows from it."""
 
 
 @dataclass(frozen=True, eq=False)
 class Observation:
-    """One case, what is due and what was found."""
+    """A case, its exact result (`due`) and the result that differs (`found`)."""
 
     case: Case
     due: Expected
@@ -37,7 +37,7 @@ class Observation:
         return [densify(gradient) for gradient in self.case.gradients]
 
     def sides(self) -> Iterator[tuple[int, Dense, Dense, Dense]]:
-        """The number of each gradient, and how it was given, is due and was found."""
+        """Yield the index of each gradient, with the gradient before the call, as expected, and after the call."""
         sides = zip(self.given, self.due.gradients or [], self.found.gradients or [], strict=False)
         for number, (given, due, found) in enumerate(sides):
             if given is not None and due is not None and found is not None:
@@ -45,18 +45,18 @@ class Observation:
 
     @cached_property
     def traces(self) -> dict[int, ScalingTrace]:
-        """What each gradient shows, by its number; none for a call that only measures."""
+        """By index, how each gradient was scaled. Empty for a call that only measures."""
         return {number: trace_scaling(*tensors) for number, *tensors in self.sides()}
 
     @cached_property
     def norm(self) -> float | None:
-        """The norm that was returned, where one is due."""
+        """The returned norm, if the call returns one."""
         returned = self.found.norm
         return float(returned.values().reshape(())) if self.due.norm and returned and returned.array.size == 1 else None
 
     @property
     def norm_is_due(self) -> bool:
-        """Whether the norm is right, or none was returned."""
+        """Whether the norm is correct, or none was returned."""
         norm, due = self.norm, self.due_norm
         return norm is None or due is None or norm == due or (math.isnan(norm) and math.isnan(due))
 
@@ -65,24 +65,24 @@ class Observation:
         return None if self.due.norm is None else float(self.due.norm.values())
 
     def named(self, numbers: Iterable[int]) -> str:
-        """What gradients are called, the first three of them."""
+        """Return the names of gradients, at most three of them."""
         called = self.case.names or [f"gradient {number}" for number in range(len(self.given))]
         names = [repr(called[number]) for number in numbers]
         if len(names) > 4:
             names[3:] = [f"{len(names) - 3} others"]
         return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
-    # -- norms and coefficients, as the oracle has them
+    # -- norms and coefficients, by the oracle
 
     @cached_property
     def counted(self) -> list[int]:
-        """The numbers of the gradients that a norm over all of them counts."""
+        """The indices of the gradients that the total norm counts."""
         needed = self.case.call_form.need_clip or [True] * len(self.given)
         return [n for n, (g, needs) in enumerate(zip(self.given, needed, strict=True)) if g is not None and needs]
 
     @property
     def count(self) -> int:
-        """How many numbers are counted."""
+        """The number of elements that the total norm counts."""
         return sum(gradient.array.size for n in self.counted if (gradient := self.given[n]) is not None)
 
     @property
@@ -103,12 +103,12 @@ class Observation:
         return {n: oracle.norm([g], order, "float64") for n, g in enumerate(self.given) if g is not None}
 
     def together(self, numbers: Iterable[int], order: float | None = None) -> float:
-        """The norm over some of the gradients, put together of their own ones."""
+        """Return the norm over some gradients, from the norms of each."""
         own = self.own_norms if order is None else self.norms_of_order(order)
         return self.rounded(combined([own[number] for number in numbers], order or self.order))
 
     def norms_by(self, order: float) -> list[float]:
-        """The norms by which gradients would be clipped if they were of this order: of all, or of each."""
+        """Return the norms of this order by which gradients would be clipped: total, or per tensor."""
         if self.case.call.by_total_norm:
             return [self.together(self.counted, order)] * len(self.given)
         own = self.norms_of_order(order)
@@ -119,7 +119,7 @@ class Observation:
 
     @cached_property
     def n(self) -> float:
-        """The norm by which all are clipped: that which was returned, where it can be that of the device path."""
+        """The total norm that clips: the returned one, if it may be the device path's."""
         given = self.case.call.passed_norm(self.case.arguments)
         if given is not None:
             return given
@@ -129,7 +129,7 @@ class Observation:
 
     @cached_property
     def norms(self) -> list[float]:
-        """The norm by which each gradient is clipped; that of the whole where it is by slices."""
+        """The norm that clips each gradient. For slices, that of the whole gradient."""
         groups = self.case.call_form.groups
         if not self.case.call.by_total_norm:
             return [self.rounded(self.own_norms.get(number, 0.0)) for number in range(len(self.given))]
@@ -139,16 +139,16 @@ class Observation:
 
     @cached_property
     def lone_norm(self) -> float:
-        """The only norm by which anything is scaled, or should be, where none is returned; else 0.
+        """The only norm that scales anything, if no norm is returned; else 0.
 
-        Then one coefficient is all there is to tell a cause by.
+        Then one coefficient is the only evidence for a cause.
         """
         scaled = {self.norms[n] for n, trace in self.traces.items() if not (trace.is_given and trace.due_is_given)}
         return scaled.pop() if self.norm is None and len(scaled) == 1 else 0.0
 
     @cached_property
     def follows(self) -> bool:
-        """Whether all is right but for the norm that was returned: gradients are what it makes of them."""
+        """Whether the gradients follow from the returned norm, so that only the norm is wrong."""
         if all(trace.is_due for trace in self.traces.values()):
             return True
         if self.case.call.by_value or "axes" in self.case.arguments:
@@ -159,7 +159,7 @@ class Observation:
     def coefficients(
         self, norms: Sequence[float], *, eps: float | None = None, limit: float | None = None
     ) -> list[float]:
-        """What the rule makes of norms, one for each gradient."""
+        """Return the coefficient of each gradient, from these norms."""
         call = self.case.call if eps is None else dataclasses.replace(self.case.call, eps=eps)
         threshold = call.threshold(self.case.arguments) if limit is None else limit
         found = {n: _coefficient(call, n, threshold) for n in set(norms)}
@@ -175,7 +175,7 @@ def _coefficient(call: Call, n: float, limit: float) -> float:
 
 
 def combined(norms: Sequence[float], order: float) -> float:
-    """The norm of a list from those of its parts."""
+    """Return the norm of a list from the norms of its parts."""
     greatest = max(norms, default=0.0)
     if order == math.inf or greatest == 0 or not np.isfinite(norms).all():
         return math.nan if any(map(math.isnan, norms)) else greatest

@@ -1,4 +1,4 @@
-"""The rule computed otherwise than is due: for each known mistake, the norm and the coefficients that it gives."""
+"""Known mistakes in the rule, and the norm and the coefficients that each one gives."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ from . import accumulation, oracle
 from .evidence import Observation, combined
 
 EPS = (0.0, PYTORCH_EPS, 1e-12, 1e-8, 1e-7, 1e-5)
-"""What is added to norms here and there."""
+"""Values of eps in common use."""
 
 NARROW = ("bfloat16", "float16")
-"""The coarser first: what is one of its numbers is mostly one of the other's too."""
+"""The coarser dtype first: most of its numbers are also numbers of the other."""
 
 IN_FLOAT32 = 2.0**-22
-"""How far, relatively, a coefficient may be off that is computed in float32."""
+"""Relative error of a coefficient that is computed in float32."""
 
 Coefficients = Callable[[], Sequence[float]]
 
 
 class Hypothesis(NamedTuple):
-    """What a mistake gives."""
+    """The norm and the coefficients of a mistake."""
 
     kind: str
-    """'' for what the numbers cannot tell from another mistake."""
+    """'' if the numbers cannot distinguish it from another mistake."""
 
     sentence: str
     coefficients: Coefficients
     """For each gradient."""
 
     norms: Sequence[float] = ()
-    """One of which is returned; none where it is the right one."""
+    """The possible returned norms. Empty if the correct norm is returned."""
 
     room: float = 0.0
-    """How far, relatively, coefficients may be off for reasons of their own."""
+    """Relative error of the coefficients that the mistake itself allows."""
 
 
 def all_of(evidence: Observation, slack: float) -> Iterator[Hypothesis]:
-    """Every mistake that a case allows, the plainest first. Those closer to each other than `slack` are one."""
+    """Yield every possible mistake for a case, the simplest first. Mistakes closer than `slack` are merged."""
     if "axes" in evidence.case.arguments:
         yield from _other_norms(evidence)
         return
@@ -71,7 +71,7 @@ def _other_eps(evidence: Observation) -> Iterator[Hypothesis]:
 
 
 def _other_norms(evidence: Observation) -> Iterator[Hypothesis]:
-    """By the norm of each, of all, or the measured one, where another is due."""
+    """Yield clips by a wrong norm: per tensor, total, or measured."""
     call, call_form = evidence.case.call, evidence.case.call_form
     is_sliced = "axes" in evidence.case.arguments
     own = [evidence.rounded(evidence.own_norms.get(number, 0.0)) for number in range(len(evidence.given))]
@@ -95,7 +95,7 @@ def _other_norms(evidence: Observation) -> Iterator[Hypothesis]:
 
 
 def _unsummed_rows(evidence: Observation) -> Iterator[Hypothesis]:
-    """Rows of sparse gradients that are given more than once, and enter the norm one by one."""
+    """Yield norms that count repeated rows of sparse gradients one by one."""
     sparse = {n: g.values for n, g in enumerate(evidence.case.gradients) if isinstance(g, Sparse)}
     own = evidence.own_norms | {n: oracle.norm([values], evidence.order, "float64") for n, values in sparse.items()}
     norms = [evidence.rounded(own.get(number, 0.0)) for number in range(len(evidence.given))]
@@ -107,12 +107,12 @@ def _unsummed_rows(evidence: Observation) -> Iterator[Hypothesis]:
 
 
 def _differ(norms: Sequence[float], others: Sequence[float]) -> bool:
-    """Whether tensors that are not zero are clipped by other norms."""
+    """Return whether tensors that are not zero have other norms."""
     return any(n and n != other for n, other in zip(norms, others, strict=True))
 
 
 def _lost(evidence: Observation) -> Iterator[Hypothesis]:
-    """Gradients that came back as they were given, or as zeros, while the others were clipped."""
+    """Yield mistakes by which some gradients are unchanged or zero, and the others clipped."""
     wrong = {number: trace for number, trace in evidence.traces.items() if not trace.is_due}
     apart = {n: 1.0 if trace.is_given else 0.0 for n, trace in wrong.items() if trace.is_given or trace.is_zero}
     if not apart:
@@ -131,7 +131,7 @@ def _lost(evidence: Observation) -> Iterator[Hypothesis]:
 
 
 def _not_counted(evidence: Observation, slack: float) -> Iterator[Hypothesis]:
-    """One gradient left out of the norm, or all of one rank or dtype, or those counted that should not be."""
+    """Yield norms that leave out one gradient, or all of one rank or dtype, or count too many."""
     counted, size = evidence.counted, len(evidence.given)
 
     def hypothesis(n: float, who: str) -> Hypothesis:
@@ -166,7 +166,7 @@ def _not_counted(evidence: Observation, slack: float) -> Iterator[Hypothesis]:
 
 
 def _in_float32(evidence: Observation) -> Iterator[Hypothesis]:
-    """Squares added up in float32."""
+    """Yield squares accumulated in float32."""
     call = evidence.case.call
     if evidence.order != 2 or call.passed_norm(evidence.case.arguments) is not None or evidence.case.call_form.groups:
         return
@@ -181,7 +181,7 @@ def _in_float32(evidence: Observation) -> Iterator[Hypothesis]:
 
 
 def _in_16_bits(evidence: Observation) -> Iterator[Hypothesis]:
-    """The norm or the coefficient rounded to 16 bits."""
+    """Yield a norm or a coefficient rounded to 16 bits."""
     for dtype in NARROW:
         precision, norms = FORMATS[dtype].precision, [nearest_float(n, dtype) for n in evidence.norms]
         returned, room = norms[:1] if evidence.case.call.by_total_norm else [], 0.0
@@ -198,14 +198,14 @@ def _in_16_bits(evidence: Observation) -> Iterator[Hypothesis]:
 
 
 def _is_held_in(dtype: str, norm: float, due: float | None) -> bool:
-    """Whether a norm is one of 16 bits, and not far from the right one, which is not."""
+    """Return whether a norm is a number of 16 bits near the correct one, which is not."""
     if due is None or norm != nearest_float(norm, dtype):
         return False
     return 0 < abs(norm - due) <= 2.0 ** (3 - FORMATS[dtype].precision) * due
 
 
 def _twice(evidence: Observation) -> Iterator[Hypothesis]:
-    """Multiplied by the coefficient twice, or clipped again."""
+    """Yield gradients that are scaled twice, or clipped twice."""
     room = max((2.0 ** (1 - FORMATS[trace.dtype].precision) for trace in evidence.traces.values()), default=0.0)
     wrong = [number for number, trace in evidence.traces.items() if not trace.is_due]
     if not wrong:
@@ -226,7 +226,7 @@ def _twice(evidence: Observation) -> Iterator[Hypothesis]:
 
 
 def _other_orders(evidence: Observation) -> Iterator[Hypothesis]:
-    """Norms of another order, or without the root."""
+    """Yield norms of another order, or without the root."""
     for order in (1.0, 2.0, math.inf):
         if order != evidence.order:
             sentence = f"as with norm_type {order:g} where {evidence.order:g} is due"
@@ -236,15 +236,15 @@ def _other_orders(evidence: Observation) -> Iterator[Hypothesis]:
 
 
 def _by(evidence: Observation, kind: str, sentence: str, norms: Sequence[float]) -> Hypothesis:
-    """That gradients are clipped by these norms, the first of which is returned."""
+    """Return the hypothesis that these norms clip, and that the first is returned."""
     return Hypothesis(kind, sentence, partial(evidence.coefficients, norms), norms[:1])
 
 
-# -- what is considered where none of these fits
+# -- tried if none of these fits
 
 
 def the_rest(evidence: Observation) -> Iterator[Hypothesis]:
-    """Mistakes that the numbers themselves have to give the size of."""
+    """Yield mistakes whose size is computed from the numbers."""
     if evidence.traces and "axes" not in evidence.case.arguments:
         yield from _other_threshold(evidence)
     norm, due = evidence.norm, evidence.due_norm
@@ -259,7 +259,7 @@ def the_rest(evidence: Observation) -> Iterator[Hypothesis]:
 
 
 def _other_threshold(evidence: Observation) -> Iterator[Hypothesis]:
-    """The threshold that the most certain coefficient shows."""
+    """Yield the threshold that follows from the narrowest interval of coefficients."""
     due = evidence.case.call.threshold(evidence.case.arguments)
     counted = [(number, evidence.traces[number]) for number in evidence.counted if number in evidence.traces]
     clipped = {number: (trace.low, trace.high) for number, trace in counted if 0 < trace.high < 1}

@@ -1,4 +1,4 @@
-"""What a clipped gradient shows of how it was made, tensor by tensor: by what it was multiplied, and where NaN is."""
+"""How each gradient was scaled: the interval of possible coefficients, and NaN, infinities and zeros."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ...tensors.arithmetic import FORMATS, Float64s
 from ...tensors.types import Dense
 
 EXACT = 2.0**-46
-"""What the division that finds a coefficient loses."""
+"""Relative error of the division that computes a coefficient."""
 
 TWICE_ROUNDED = 2.0**-23
 """A product of 16-bit numbers is rounded to float32 before it is rounded to 16 bits."""
@@ -20,40 +20,40 @@ TWICE_ROUNDED = 2.0**-23
 
 @dataclass(frozen=True)
 class ScalingTrace:
-    """A gradient as it was found, beside how it was given and how it is due: in numbers only, for tensors are large."""
+    """A clipped gradient, compared with its input and the expected one. It keeps no tensors, which are large."""
 
     dtype: str
     is_given: bool
-    """It came back bit for bit."""
+    """It is unchanged, bit for bit."""
 
     is_due: bool
     due_is_given: bool
 
     distance: float
-    """The greatest difference from what is due, relative to its greatest element."""
+    """The largest difference from the expected gradient, relative to its largest element."""
 
     size: int
     nan: int
-    """Elements that are NaN and should not be."""
+    """Number of elements with an unexpected NaN."""
 
     first_nan: Sequence[int]
     is_nan: bool
-    """All of it."""
+    """All elements are NaN."""
 
     lacks_nan: bool
     is_infinite: bool
-    """Some elements are infinite, and finite ones are due."""
+    """Some elements are infinite, and should be finite."""
 
     is_zero: bool
-    """Nothing is left of a gradient that was not zero."""
+    """All elements are zero, and were not before the call."""
 
     low: float
     high: float
-    """The least and the greatest number by which all finite elements can have been multiplied and rounded once: (inf,
-    -inf) where there is none, (-inf, inf) where there is no element to tell."""
+    """The interval of coefficients whose products round to all finite elements. (inf, -inf) if there is none,
+    (-inf, inf) if no element bounds it."""
 
     def allows(self, coefficient: float, slack: float) -> bool:
-        """Whether it can have been multiplied by a number that is off by no more than `slack`, relatively."""
+        """Return whether a coefficient is in the interval, up to a relative error of `slack`."""
         if coefficient == 1 and slack <= EXACT:
             return self.is_given
         size = FORMATS[self.dtype].size
@@ -64,7 +64,7 @@ class ScalingTrace:
 
 
 def trace_scaling(given: Dense, due: Dense, found: Dense) -> ScalingTrace:
-    """What a gradient shows; the three are of one form."""
+    """Return how a gradient was scaled. The three tensors have one shape and dtype."""
     numbers, right, got = given.values(), due.values(), found.values()
     extra, low, high = np.isnan(got) & ~np.isnan(right), *_multiplied(numbers, got, given.dtype)
     return ScalingTrace(
@@ -103,7 +103,7 @@ def _multiplied(given: Float64s, found: Float64s, dtype: str) -> tuple[float, fl
 
 
 def _half_steps(values: Float64s, dtype: str) -> Float64s:
-    """Half the distance of each number of a dtype to the next; all of a subnormal one, which may be a flushed one."""
+    """Return half the distance of each number to the next. A subnormal number may be a flushed one."""
     target, smallest = FORMATS[dtype], FORMATS["float64" if FORMATS[dtype].size == 8 else "float32"].min_exponent
     _, exponents = np.frexp(values)
     steps = np.ldexp(1.0, np.maximum(exponents - 1, target.min_exponent) - target.precision)
