@@ -40,84 +40,84 @@ VERDICTS = {
 WHAT: dict[Stage, str] = {"tensors": "the clipped gradients", "update": "the updates"}
 
 
-def show(found: Verification) -> None:
+def show(result: Verification) -> None:
     """Print the result."""
     from rich.console import Console
     from rich.table import Table
 
     console = Console(highlight=False)
     table = Table("step", "norm old", "norm new", "coefficient old", "coefficient new", "tensors", "update", "verdict")
-    for row in _chosen(found):
-        table.add_row(*(["..."] * len(table.columns) if row is None else _cells(row, found.max_ulp)))
+    for row in _rows_to_print(result):
+        table.add_row(*(["..."] * len(table.columns) if row is None else _cells(row, result.max_ulp)))
     if not console.is_terminal:
         console.width = WIDE
     console.print(table)
-    for line in sentences(found):
+    for line in sentences(result):
         console.print(cell(line), soft_wrap=True)
 
 
-def sentences(found: Verification) -> list[str]:
+def sentences(result: Verification) -> list[str]:
     """Return sentences: what was compared, what differs, and why."""
-    runs = ((found.old, found.clips.a), (found.new, found.clips.b))
+    runs = ((result.old, result.clips.a), (result.new, result.clips.b))
     lines = [_calls(ran.script, recording.lines) for ran, recording in runs]
     lines += [
         f"{ran.script} yields unclipped gradients; the gradients after its clip calls were compared."
-        for ran in found.unclipped
+        for ran in result.unclipped
     ]
     lines += [
         f"{ran.script} calls {call} {count} times on tensors that are no gradients; these calls were not compared."
-        for ran, call, count in found.not_gradients
+        for ran, call, count in result.not_gradients
     ]
-    lines += [*_without_clip(found), *_parts(found), *_another_eps(found)]
-    if found.is_same:
-        allowed = f", up to {found.max_ulp:g} ULP" if found.max_ulp else ""
-        scripts = f"{found.old.script} and {found.new.script}"
-        return [*lines, f"Same: {scripts} clip and step alike{allowed}{_but_for(found)}."]
+    lines += [*_without_clip(result), *_stages(result), *_another_eps(result)]
+    if result.is_same:
+        allowed = f", up to {result.max_ulp:g} ULP" if result.max_ulp else ""
+        scripts = f"{result.old.script} and {result.new.script}"
+        return [*lines, f"Same: {scripts} clip and step alike{allowed}{_uncompared(result)}."]
     return lines
 
 
-def _without_clip(found: Verification) -> list[str]:
+def _without_clip(result: Verification) -> list[str]:
     """Report the steps without a clip call on either side."""
-    steps = found.without_clip
+    steps = result.without_clip
     if not steps:
         return []
     listed = ", ".join(map(str, steps[:FIRST])) + (", ..." if len(steps) > FIRST else "")
     return [
-        f"No clip call was seen on either side at {len(steps)} of {len(found.rows)} steps ({listed}): only gradients "
+        f"No clip call was seen on either side at {len(steps)} of {len(result.rows)} steps ({listed}): only gradients "
         "and updates were compared there."
     ]
 
 
-def _but_for(found: Verification) -> str:
+def _uncompared(result: Verification) -> str:
     """Return which stages were compared at no step."""
-    unknown = [what for stage, what in WHAT.items() if all(getattr(row, stage) is None for row in found.rows)]
+    unknown = [what for stage, what in WHAT.items() if all(getattr(row, stage) is None for row in result.rows)]
     return f", but for {' and '.join(unknown)}, which were not compared" if unknown else ""
 
 
-def _parts(found: Verification) -> list[str]:
-    """How apart the two are the same, beginning with what parts first; and why, after that."""
-    why = [f"{found.finding.mistake.capitalize()}: {found.finding.text}."] if found.finding else []
-    clips = report.result(found.clips)
-    stages = sorted(WHAT, key=lambda stage: _until(found, stage))
-    if _until(found, stages[0]) < (found.clips.first.step if found.clips.first else math.inf):
-        first, *rest = (_stage(found, stage) for stage in stages)
+def _stages(result: Verification) -> list[str]:
+    """Report every stage, the one that differs first at the start, followed by the explanation."""
+    why = [f"{result.finding.mistake.capitalize()}: {result.finding.text}."] if result.finding else []
+    clips = report.result(result.clips)
+    stages = sorted(WHAT, key=lambda stage: _first_difference(result, stage))
+    if _first_difference(result, stages[0]) < (result.clips.first.step if result.clips.first else math.inf):
+        first, *rest = (_format_stage(result, stage) for stage in stages)
         return [first, *why, *rest, *(line for line in clips if not (why and line == UNEXPLAINED))]
     if why and UNEXPLAINED in clips:
         at = clips.index(UNEXPLAINED)
         clips[at : at + 1], why = why, []
-    return [*clips, *(_stage(found, stage) for stage in WHAT), *why]
+    return [*clips, *(_format_stage(result, stage) for stage in WHAT), *why]
 
 
-def _until(found: Verification, stage: Stage) -> float:
+def _first_difference(result: Verification, stage: Stage) -> float:
     """Return the first step at which a stage differs; infinity if it never does."""
-    return min((row.step for row in found.rows if stage in row.differing(found.max_ulp)), default=math.inf)
+    return min((row.step for row in result.rows if stage in row.differing(result.max_ulp)), default=math.inf)
 
 
-def _another_eps(found: Verification) -> list[str]:
+def _another_eps(result: Verification) -> list[str]:
     """Report different eps that --max-ulp hides."""
-    both = [(pair.a.eps, pair.b.eps) for pair in found.clips.pairs]
+    both = [(pair.a.eps, pair.b.eps) for pair in result.clips.pairs]
     other = [(old, new) for old, new in both if old is not None and new is not None and old != new]
-    if not other or found.clips.first is not None:
+    if not other or result.clips.first is not None:
         return []
     old, new = other[0]
     return [f"The old step adds {old:g} to the norm, and the new one {new:g}. At these norms, --max-ulp hides it."]
@@ -129,16 +129,16 @@ def _calls(script: Script, lines: Sequence[Line]) -> str:
     return f"{script.side.capitalize()} is {script}, with the clip calls {calls}."
 
 
-def _stage(found: Verification, stage: Stage) -> str:
+def _format_stage(result: Verification, stage: Stage) -> str:
     what = WHAT[stage]
-    known = [(row, apart) for row in found.rows if isinstance(apart := getattr(row, stage), MaxDistance)]
+    known = [(row, apart) for row in result.rows if isinstance(apart := getattr(row, stage), MaxDistance)]
     if not known:
         return f"{what.capitalize()} were not compared: only one step yields them, or neither."
-    differ = [(row, apart) for row, apart in known if apart.distance.ulps > found.max_ulp]
+    differ = [(row, apart) for row, apart in known if apart.distance.ulps > result.max_ulp]
     if not differ:
         all_of_them = f"all {len(known)} steps" if len(known) > 1 else "the one step"
-        which = all_of_them if len(known) == len(found.rows) else f"{len(known)} of {len(found.rows)} steps"
-        allowed = f", up to {found.max_ulp:g} ULP" if found.max_ulp else ""
+        which = all_of_them if len(known) == len(result.rows) else f"{len(known)} of {len(result.rows)} steps"
+        allowed = f", up to {result.max_ulp:g} ULP" if result.max_ulp else ""
         return f"{what.capitalize()} are equal in {which}{allowed}."
     row, apart = differ[0]
     greatest = max(apart.distance for _, apart in differ)
@@ -148,10 +148,10 @@ def _stage(found: Verification, stage: Stage) -> str:
     )
 
 
-def _chosen(found: Verification) -> Iterator[StepComparison | None]:
+def _rows_to_print(result: Verification) -> Iterator[StepComparison | None]:
     """Yield the rows to print: all, or the first, those from the first difference, and the last. None: omitted rows."""
-    rows = found.rows
-    differ = next((index for index, row in enumerate(rows) if row.differing(found.max_ulp)), len(rows))
+    rows = result.rows
+    differ = next((index for index, row in enumerate(rows) if row.differing(result.max_ulp)), len(rows))
     wanted = {*range(FIRST), *range(differ, differ + FIRST), len(rows) - 1}
     left_out = False
     for index, row in enumerate(rows):
@@ -186,19 +186,19 @@ def _format_distance(distance: Distance) -> str:
     return "0" if not distance.ulps else f"{distance.ulps:.3g} ULP, {distance.relative:.2g}"
 
 
-def as_data(found: Verification) -> dict[str, Any]:
+def as_data(result: Verification) -> dict[str, Any]:
     """Return the result as JSON data. Infinities and NaN are strings."""
-    clips = report.as_data(found.clips)
+    clips = report.as_data(result.clips)
     data = {
-        "old": str(found.old.script),
-        "new": str(found.new.script),
-        "same": found.is_same,
-        "max_ulp": found.max_ulp,
-        "steps": [_step_data(row, found.max_ulp) for row in found.rows],
-        "not_gradients": [{"side": ran.script.side, "call": call, "count": n} for ran, call, n in found.not_gradients],
-        "without_clip": found.without_clip,
-        "unclipped": [ran.script.side for ran in found.unclipped],
-        "finding": None if found.finding is None else vars(found.finding),
+        "old": str(result.old.script),
+        "new": str(result.new.script),
+        "same": result.is_same,
+        "max_ulp": result.max_ulp,
+        "steps": [_step_data(row, result.max_ulp) for row in result.rows],
+        "not_gradients": [{"side": ran.script.side, "call": call, "count": n} for ran, call, n in result.not_gradients],
+        "without_clip": result.without_clip,
+        "unclipped": [ran.script.side for ran in result.unclipped],
+        "finding": None if result.finding is None else vars(result.finding),
         "clips": {key: value for key, value in clips.items() if key not in ("a", "b", "same", "max_ulp")},
     }
     plain: dict[str, Any] = _json.plain(data)

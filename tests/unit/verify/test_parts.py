@@ -183,7 +183,7 @@ def test_an_update_that_is_nearly_the_other_is_measured_by_its_parameter() -> No
 @pytest.mark.parametrize(("count", "shown"), [(12, 12), (13, 5)])
 def test_a_table_is_shown_whole_up_to_twelve_rows(count: int, shown: int) -> None:
     found = cast(Verification, SimpleNamespace(rows=[row(step + 1, 0) for step in range(count)], max_ulp=0.0))
-    rows = list(report._chosen(found))
+    rows = list(report._rows_to_print(found))
     assert len(rows) == shown
     assert rows.count(None) == (count > 12)
 
@@ -200,9 +200,9 @@ def test_what_was_compared_at_no_step_is_not_called_the_same() -> None:
     far = step_tensors.MaxDistance(Distance(0.0, 0.0), "a")
     rows = [row(1, 0), dataclasses.replace(row(2, 0), update=far)]
     found = cast(Verification, SimpleNamespace(rows=rows))
-    assert report._but_for(found) == ", but for the clipped gradients, which were not compared"
+    assert report._uncompared(found) == ", but for the clipped gradients, which were not compared"
     found = cast(Verification, SimpleNamespace(rows=[dataclasses.replace(each, tensors=far) for each in rows]))
-    assert report._but_for(found) == ""
+    assert report._uncompared(found) == ""
 
 
 # -- watching
