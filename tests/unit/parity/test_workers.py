@@ -398,3 +398,9 @@ def test_one_worker_runs_every_mode() -> None:
     found = pool.run(worker(""), [pool.WorkItem(mode, SECOND) for mode in (HOST, DEVICE)], 60.0).results
     assert isinstance(found[HOST, SECOND.name], CallOutcome)
     assert isinstance(found[DEVICE, SECOND.name], Failure)
+
+
+def test_errors_have_no_addresses() -> None:
+    code = "def raising(grads, max_norm): raise TypeError(f'no gradient: {object()}')\nuc.clip_grad_norm_ = raising"
+    outcome = pool.run(worker(code), [pool.WorkItem(HOST, NEGATIVE)], 60.0).results[HOST, NEGATIVE.name]
+    assert outcome.message == "TypeError: no gradient: <object object>"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,10 @@ from ...tensors.types import Dense, Gradient, Sparse, densify, encode
 from ..adapters.base import Adapter, Invocation, NativeResult
 from ..suite.call_form import CallForm, leaves, structure
 from ..suite.public_calls import CALLS
+
+
+ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+"""In the representation of an object. It differs from run to run, and reports of equal runs are equal."""
 
 
 @dataclass(eq=False)
@@ -137,9 +142,9 @@ def observe(call: Callable[[], CallResult]) -> CallResult:
 
 
 def _first_line(error: Exception) -> str:
-    """Return the first line of an error. Some frameworks add C++ traces."""
+    """Return the first line of an error, without addresses. Some frameworks add C++ traces."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip(" -")]
-    return f"{type(error).__name__}: {lines[0][:300] if lines else ''}"
+    return f"{type(error).__name__}: {ADDRESS.sub('', lines[0])[:300] if lines else ''}"
 
 
 def _float32(value: Any) -> Dense:
