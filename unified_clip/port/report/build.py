@@ -1,4 +1,4 @@
-"""What was found in source and what became of it, for people and programs: text, JSON and a page for the browser."""
+"""Build the report of ported code, and write it as JSON, text or HTML."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ TITLES = {
     "tf_keras": "Keras",
     "tf_slim": "TensorFlow",
 }
-"""Packages of frameworks other than PyTorch, as texts name them."""
+"""Names of frameworks other than PyTorch, by package."""
 
 
 class ReportError(ValueError):
-    """A report cannot be written there, or a file is none: which, why, and what to do."""
+    """A report cannot be written or read. The message says why, and what to do."""
 
 
 def as_data(
@@ -47,7 +47,7 @@ def as_data(
     *,
     written: bool = False,
 ) -> dict[str, Any]:
-    """What JSON has (see `published`), in which infinities and NaN are strings.
+    """Return the report as JSON data (see `model`). Infinities and NaN are strings.
 
     written: whether the files were changed.
     """
@@ -83,10 +83,10 @@ def as_data(
 
 
 def writer(path: Path) -> Callable[[Data], str]:
-    """What makes the text of a report, by the suffix of its file: to be asked before any work is done.
+    """Return the function that formats a report for a file, by suffix. Call it before any other work.
 
     Raises:
-        ReportError: There is no such kind of report, or no such directory.
+        ReportError: The suffix or the directory does not exist.
     """
     made = WRITERS.get(path.suffix.lower())
     if made is None:
@@ -101,7 +101,7 @@ def write(path: Path, data: Data) -> None:
     """Write a report: .txt, .json or .html.
 
     Raises:
-        ReportError: There is no such kind of report, or it cannot be written there.
+        ReportError: The suffix is unknown, or the file cannot be written.
     """
     text = writer(path)(data)
     try:
@@ -111,7 +111,7 @@ def write(path: Path, data: Data) -> None:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Write a file whole: an interrupt leaves the old file, or none."""
+    """Write a file atomically: an interrupt leaves the old file, or none."""
     new = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         new.write_text(text, encoding="utf-8")
@@ -121,10 +121,10 @@ def _replace(path: Path, text: str) -> None:
 
 
 def read(path: Path) -> Any:
-    """A report that was written as JSON.
+    """Read a report that was written as JSON.
 
     Raises:
-        ReportError: It cannot be read, or is no such report.
+        ReportError: The file cannot be read, or is no report of ported code.
     """
     remedy = "give a file that `unified-clip port --report port.json` wrote"
     try:
@@ -160,11 +160,11 @@ def _as_html(data: Data) -> str:
 WRITERS: Mapping[str, Callable[[Data], str]] = {".txt": _as_text, ".json": as_json, ".html": _as_html}
 
 
-# -- what is told once
+# -- shared entries
 
 
 class _Once:
-    """What many clips share, numbered from 1."""
+    """Entries that clips share, numbered from 1."""
 
     def __init__(self) -> None:
         self._found: dict[Any, dict[str, Any]] = {}
@@ -181,7 +181,7 @@ class _Once:
 
 
 class _Tables:
-    """What clips refer to by number."""
+    """The tables that clips refer to by number."""
 
     def __init__(self) -> None:
         self.meanings, self.comparisons, self.known = _Once(), _Once(), _Once()
@@ -197,7 +197,7 @@ class _Tables:
         return self.comparisons.number(numbers, lambda: _comparison(before, after, numbers))
 
     def known_of(self, function: str) -> list[int]:
-        """The numbers of what is known of a function that was measured."""
+        """Return the numbers of the known differences of a measured function."""
         if not function:
             return []
         return [self.known.number(each, partial(asdict, each)) for each in differences.of(function)]
@@ -275,7 +275,7 @@ def _difference(before: Meaning | None, after: Meaning | None, tables: _Tables, 
     return f"The threshold was {limits[0]}, and is {limits[1]}. {found}"
 
 
-# -- all together
+# -- summary
 
 
 def _summary(ported: Sequence[PortedFile], unread: Sequence[UnreadableFile]) -> dict[str, int]:

@@ -1,6 +1,6 @@
-"""By how much the frameworks' own functions are off, when and why: what the parity suite measures at every run.
+"""Known differences of the frameworks' own functions, measured by the parity suite.
 
-Its list is not installed, so `differences.json` beside this file says the same of it:
+The suite's list is not installed, so `differences.json` beside this file repeats it:
 
     python -m unified_clip.port.report.differences            writes it; with `--check` it exits with 1 if it is stale
 """
@@ -40,7 +40,7 @@ MEASURED = {
     ),
     "jax": ("optax.clip", "optax.clip_by_global_norm", "optax.tree.norm"),
 }
-"""The functions that the suite compares with ours, as its list calls them, by framework."""
+"""By framework, the functions that the suite measures, named as in its list."""
 
 COMPUTED_BY = (
     (r"torch\.nn\.utils\.clip_grad_norm", "torch.nn.utils.clip_grad_norm_"),
@@ -52,34 +52,34 @@ COMPUTED_BY = (
     (r"tf\.contrib\.(?:layers\.optimize_loss|estimator\.clip_gradients_by_norm)", "tf.clip_by_global_norm"),
     (r"tf_slim\.(?:learning|training)\.\w+", "tf.clip_by_norm"),
 )
-"""What computes by a function that was measured, or is an older one of its kind; `names` has other spellings."""
+"""Names, and the measured function that does the same. `catalog.toml` has their aliases."""
 
 
 @dataclass(frozen=True)
-class Known:
-    """How a native differs from ours, beyond rounding."""
+class KnownDifferenceSummary:
+    """A known difference between a framework's function and unified_clip, beyond rounding."""
 
     framework: str
     function: str
-    """As the suite's list names it; * stands for anything."""
+    """The name in the suite's list; * matches anything."""
 
     kind: str
     """What differs, as in `unified_clip.parity.known.entries.KINDS`."""
 
     size: float | str | None
-    """Relative; 'inf' where a result is not finite; None where there is no size."""
+    """Relative; 'inf' if a result is not finite; None if there is no size."""
 
     by: str
-    """The size, or what differs where there is none, in words."""
+    """The size in words, or else what differs."""
 
     when: str
     why: str
     versions: str
-    """That it is about; '' for all."""
+    """Affected versions; '' for all."""
 
 
 def measured_as(name: str) -> str:
-    """The function whose measurements hold for this one; '' where none was measured."""
+    """Return the function whose measurements apply to this one; '' if none was measured."""
     if _is_measured(name):
         return name
     native = catalog.clip_function(name)
@@ -93,22 +93,22 @@ def _is_measured(name: str) -> bool:
     return any(name in functions for functions in MEASURED.values())
 
 
-def of(function: str) -> list[Known]:
-    """What is known of a function that `measured_as` gave; with sizes first."""
+def of(function: str) -> list[KnownDifferenceSummary]:
+    """Return the known differences of a function that `measured_as` returned, those with a size first."""
     (framework,) = (framework for framework, functions in MEASURED.items() if function in functions)
     found = [each for each in _read()[1] if each.framework == framework and fnmatchcase(function, each.function)]
     return sorted(found, key=lambda each: each.size is None)
 
 
 def rounding() -> float:
-    """What differs less is rounding, and not listed."""
+    """Return the relative size below which a difference is rounding, and not listed."""
     return _read()[0]
 
 
 @cache
-def _read() -> tuple[float, list[Known]]:
+def _read() -> tuple[float, list[KnownDifferenceSummary]]:
     data = json.loads(FILE.read_text(encoding="utf-8"))
-    return data["rounding"], [Known(**each) for each in data["known"]]
+    return data["rounding"], [KnownDifferenceSummary(**each) for each in data["known"]]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -136,7 +136,9 @@ def _made(path: Path) -> dict[str, Any]:
         by = entries.size_in_words(known.size) if has_size else entries.KINDS[known.kind]
         size = known.size if has_size else None
         return asdict(
-            Known(known.framework, known.function, known.kind, size, by, known.title, known.reason, known.versions)
+            KnownDifferenceSummary(
+                known.framework, known.function, known.kind, size, by, known.title, known.reason, known.versions
+            )
         )
 
     return {"rounding": TOLERANCE, "known": [_json.plain(entry(each)) for each in entries.read(path)]}

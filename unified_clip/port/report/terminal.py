@@ -1,4 +1,4 @@
-"""A report of ported code as text: in colour on a terminal, plain elsewhere. What was told is not told again."""
+"""A report of ported code as text, in colour on a terminal. Long text that repeats is replaced by a reference."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from ...parity.report.ported import legend, notes, outcome, spans, whose
 Data = Mapping[str, Any]
 
 SHORT = 80
-"""What is no longer than this is told again, rather than where it was told."""
+"""Text up to this length is repeated. Longer text is replaced by a reference."""
 
 NUMBERS = ("value", "touched")
-"""Kinds of known differences that are told one by one: in these, numbers differ."""
+"""Kinds of known differences in which numbers differ. These are listed one by one."""
 
 STYLES = {"rewritten": "green", "flagged": "bold red", "left": "dim"}
-"""Of verdicts."""
+"""Colours of verdicts."""
 
 
 class Line(NamedTuple):
-    """A line, which a terminal may break, unless it is code."""
+    """A line. A terminal may break it, unless it is code."""
 
     indent: int
     text: Text
@@ -34,12 +34,12 @@ class Line(NamedTuple):
 
 
 def show(data: Data) -> None:
-    """Print it."""
+    """Print a report."""
     _print(data, Console(highlight=False))
 
 
 def as_text(data: Data) -> str:
-    """The same without colours."""
+    """Return a report without colours."""
     written = io.StringIO()
     _print(data, Console(file=written, highlight=False, force_terminal=False, no_color=True))
     return written.getvalue()
@@ -80,7 +80,7 @@ def _others(data: Data) -> Iterator[Line]:
 
 
 def _left(clips: Sequence[Data]) -> Iterator[Line]:
-    """All that is left for one reason, in one line."""
+    """Yield one line for all clips that are left for the same reason."""
     lines: dict[str, list[int]] = {}
     for clip in clips:
         if clip["verdict"] == "left":
@@ -98,22 +98,22 @@ def _clip(data: Data, clip: Data, place: str, told: dict[str, str]) -> Iterator[
     yield Line(6, Text(clip["text"], "dim"), is_code=True)
     if clip["meaning"]:
         meaning = data["meanings"][clip["meaning"] - 1]
-        yield from _told("does", " ".join(meaning["sentences"]), place, told, _worked(meaning))
+        yield from _once("does", " ".join(meaning["sentences"]), place, told, _worked(meaning))
     if clip["difference"]:
-        yield from _told("differs", clip["difference"], place, told, _compared(data, clip))
+        yield from _once("differs", clip["difference"], place, told, _compared(data, clip))
     for function, numbers in notes(clip):
         yield Line(6, Text.assemble((f"what {function} gets wrong: ", "bold"), f"[{', '.join(spans(numbers))}]"))
     if clip["reason"]:
-        yield from _told("why", clip["reason"], place, told)
+        yield from _once("why", clip["reason"], place, told)
     if clip["suggestion"]:
         yield Line(6, Text("write:", "bold"))
         yield from (Line(10, Text(line, "cyan"), is_code=True) for line in clip["suggestion"])
     for check in clip["checks"]:
-        yield from _told("check", check, place, told)
+        yield from _once("check", check, place, told)
 
 
-def _told(label: str, text: str, place: str, told: dict[str, str], more: Sequence[str] = ()) -> Iterator[Line]:
-    """In full the first time, and then, if it is long, where that was."""
+def _once(label: str, text: str, place: str, told: dict[str, str], more: Sequence[str] = ()) -> Iterator[Line]:
+    """Yield a text in full the first time, and then, if it is long, a reference to it."""
     first = told.setdefault(f"{label}: {text}", place)
     said = text if first == place or len(text) <= SHORT else f"as at {first}"
     yield Line(6, Text.assemble((f"{label}: ", "bold"), said))
