@@ -18,7 +18,6 @@ from ..adapters.base import Adapter, Invocation, NativeResult
 from ..suite.call_form import CallForm, leaves, structure
 from ..suite.public_calls import CALLS
 
-
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 """In the representation of an object. It differs from run to run, and reports of equal runs are equal."""
 
