@@ -364,7 +364,7 @@ def test_a_schedule_goes_from_its_start_to_its_end(
     schedule = kind(
         schedule=kind.model_fields["schedule"].annotation.__args__[0], start=start, end=end, steps=steps, begin=begin
     )
-    found = schedules.at(schedule, step)
+    found = schedules.threshold_at(schedule, step)
     ends = float(np.float32(start)), float(np.float32(end))
     assert min(ends) <= found <= max(ends)
     if step <= begin:

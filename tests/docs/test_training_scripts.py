@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from unified_clip import ClipConfig
-from unified_clip.config.schedules import at
+from unified_clip.config.schedules import threshold_at
 from unified_clip.recording import compare, rounding
 
 pytestmark = pytest.mark.nightly
@@ -63,7 +63,7 @@ def test_every_step_has_the_threshold_of_the_file_and_the_coefficient_of_the_rul
     found = lines(records[script])
     assert [line["step"] for line in found] == list(range(1, 21))
     for line in found:
-        assert line["threshold"] == at(config.threshold, line["step"] - 1)
+        assert line["threshold"] == threshold_at(config.threshold, line["step"] - 1)
         assert (line["norm_type"], line["eps"], line["dtype"]) == (2.0, 1e-6, "float32")
         assert line["coef"] == min(1.0, line["threshold"] / (line["norm"] + 1e-6))
         assert line["clipped"] == (line["coef"] < 1)

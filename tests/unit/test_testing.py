@@ -226,11 +226,11 @@ def test_rules_are_named_by_strings_functions_or_classes() -> None:
         (
             "clip_grad_norm_",
             {"max_norm": 1.0, "clip_norm": 1.0},
-            "clip_norm: there is no such argument; there are max_norm",
+            "clip_norm: there is no such argument. Use one of max_norm",
         ),
         ("clip_grad_norm_", {"max_norm": "1"}, "give a number"),
         ("clip_grad_norm_", {"max_norm": math.nan}, "^clip_grad_norm_: a threshold is NaN"),
-        ("native_available", {}, "^call: .* there is no such function; there are clip_grad_norm_"),
+        ("native_available", {}, "^call: .* there is no such function. Use one of clip_grad_norm_"),
         (np.clip, {}, "is not unified_clip's"),
         ("clip_grad_norm_", {"max_norm": 1.0, "frameworks": ["caffe"]}, "there is no framework 'caffe'"),
         ("clip_grad_norm_", {"max_norm": 1.0, "frameworks": []}, "no framework is named"),

@@ -9,28 +9,30 @@ from typing import Any
 
 from .._display import complain, safe
 
-DONE, REFUSED = 0, 2
+DONE, FAILED = 0, 2
 
 
 def add_parsers(commands: Any) -> None:
-    """Tell the command line of `unified-clip config`. Nothing else is imported before it runs."""
+    """Add the `config` command to a parser. Its modules are imported when it runs."""
     config = commands.add_parser(
         "config",
-        help="read a trainer's own clip settings, or write them",
-        description="Exit status: 0 done; 2 a file or the command is wrong, or the format does not support it.",
+        help="import a trainer's clip settings, or export to them",
+        description="Exit status: 0 success; 2 a file or the command is wrong, or the format does not support it.",
     )
-    each = config.add_subparsers(required=True, metavar="import|export")
-    into = each.add_parser("import", help="a trainer's configuration to a clip configuration")
-    into.add_argument("file", type=Path, help="the trainer's configuration")
-    into.add_argument(
-        "--from", dest="format", metavar="FORMAT[@VERSION]", help="what it is of (default: told by the file)"
+    actions = config.add_subparsers(required=True, metavar="import|export")
+    import_ = actions.add_parser("import", help="convert a trainer's configuration to a clip configuration")
+    import_.add_argument("file", type=Path, help="the trainer's configuration")
+    import_.add_argument(
+        "--from", dest="format", metavar="FORMAT[@VERSION]", help="its format (default: inferred from the file)"
     )
-    into.add_argument("--out", type=Path, help="a .toml, .yaml or .json to write (default: TOML to standard output)")
-    into.set_defaults(run=_import)
-    out = each.add_parser("export", help="a clip configuration to a trainer's configuration, on standard output")
-    out.add_argument("clip", type=Path, help="the clip configuration, or a trainer's")
-    out.add_argument("--to", required=True, metavar="FORMAT[@VERSION]", help="what to write (default: newest version)")
-    out.set_defaults(run=_export)
+    import_.add_argument("--out", type=Path, help="the .toml, .yaml or .json to write (default: print TOML)")
+    import_.set_defaults(run=_import)
+    export = actions.add_parser("export", help="print a clip configuration as a trainer's configuration")
+    export.add_argument("clip", type=Path, help="the clip configuration, or a trainer's")
+    export.add_argument(
+        "--to", required=True, metavar="FORMAT[@VERSION]", help="the trainer's format (default: newest version)"
+    )
+    export.set_defaults(run=_export)
 
 
 def _import(options: argparse.Namespace) -> int:
@@ -39,17 +41,17 @@ def _import(options: argparse.Namespace) -> int:
 
     try:
         config = ClipConfig.import_from(options.file, options.format)
-        _say(config)
+        _print_notes(config)
         if options.out and options.out.exists() and options.out.samefile(options.file):
-            raise ConfigError(f"{options.out} is the file to import; name another with --out")
+            raise ConfigError(f"{options.out} is the file to import. Pass another one with --out.")
         if options.out:
             config.save(options.out)
         else:
             print(config.dumps(), end="")
     except ConfigError as error:
-        return _refuse(str(error))
+        return _fail(str(error))
     except OSError as error:
-        return _refuse(f"{options.out} cannot be written: {error.strerror}")
+        return _fail(f"cannot write {options.out}: {error.strerror}")
     return DONE
 
 
@@ -63,8 +65,8 @@ def _export(options: argparse.Namespace) -> int:
         config = ClipConfig.import_from(options.clip)
         text = convert.write(config, options.to)
     except ConfigError as error:
-        return _refuse(str(error))
-    _say(config)
+        return _fail(str(error))
+    _print_notes(config)
     if config.uses_default_family and options.to.partition("@")[0] != convert.OURS:
         default = f"{DEFAULT_FAMILY!r} (eps = {FAMILIES[DEFAULT_FAMILY, 'global_norm'].eps:g})"
         _note(
@@ -74,7 +76,7 @@ def _export(options: argparse.Namespace) -> int:
     return DONE
 
 
-def _say(config: Any) -> None:
+def _print_notes(config: Any) -> None:
     for note in config.provenance.notes if config.provenance else ():
         _note(note)
 
@@ -83,6 +85,6 @@ def _note(text: str) -> None:
     print(f"note: {safe(text)}", file=sys.stderr)
 
 
-def _refuse(message: str) -> int:
+def _fail(message: str) -> int:
     complain(message)
-    return REFUSED
+    return FAILED

@@ -97,7 +97,7 @@ class ClipConfig(Reporting, Settings):
     @classmethod
     def loads(cls, text: str, kind: str = "toml") -> Self:
         """The same of a text. `kind`: toml, yaml or json."""
-        return cls._of(loading.checked(documents.parse(text, kind, "the text")))
+        return cls._of(loading.validated(documents.parse(text, kind, "the text")))
 
     @classmethod
     def of(cls, optimizer: Any) -> Self:

@@ -363,12 +363,12 @@ def _limit(part: Clipping, step: Any) -> Limit:
     if threshold is None:
         return float("inf")
     if isinstance(step, int):
-        return schedules.at(threshold, step)
+        return schedules.threshold_at(threshold, step)
     if isinstance(threshold, float):
         return threshold
 
     def limit(path: Path) -> Scalar:
-        found = schedules.evaluated(threshold, path.constant(step), path.where, path.cosine, path.constant)
-        return path.single(found) if isinstance(threshold, schedules.Between) else found
+        found = schedules.evaluate(threshold, path.constant(step), path.where, path.cosine, path.constant)
+        return path.single(found) if isinstance(threshold, schedules.Ramp) else found
 
     return limit

@@ -1,4 +1,4 @@
-"""Files of TOML, YAML and JSON as data, with the lines where keys stand, for messages; and the way back."""
+"""Read and write TOML, YAML and JSON, with the lines of keys for messages."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ from ..errors import ConfigError
 KINDS = {".toml": "toml", ".yaml": "yaml", ".yml": "yaml", ".json": "json"}
 
 Key = str | int
-"""Of a table, or the index in a list."""
+"""A key of a table, or an index of a list."""
 
 
 @dataclass(frozen=True)
 class Document:
-    """A file, or a text, that has been read."""
+    """A parsed file or text."""
 
     name: str
-    """For messages."""
+    """The name in messages."""
 
     text: str
     kind: str
-    """toml, yaml or json; of formats that are none of them, what the format says."""
+    """toml, yaml, json, or a kind of a trainer's format."""
 
     data: Any
     places: Mapping[tuple[Key, ...], int] = field(default_factory=dict)
-    """The lines of a kind that a format reads by itself."""
+    """Lines of keys, for other kinds than toml, yaml and json."""
 
     def line(self, keys: Sequence[Key]) -> int | None:
-        """Where a key stands, or the table that it would stand in; None where the format does not tell."""
+        """Return the line of a key, or else of its table; None if it is unknown."""
         find = {"toml": _toml_line, "yaml": _yaml_line, "json": _yaml_line}.get(self.kind)
         for length in range(len(keys), 0, -1):
             line = find(self.text, keys[:length]) if find else self.places.get(tuple(keys[:length]))
@@ -52,39 +52,39 @@ class Document:
         return None
 
     def wrong(self, keys: Sequence[Key], message: str) -> ConfigError:
-        """An error that says where."""
+        """Return an error with the name, the line and the key."""
         line = self.line(keys)
         places = [self.name, f"line {line}" if line else "", dotted(keys)]
         return ConfigError(f"{', '.join(filter(None, places))}: {message}")
 
     def get(self, *keys: Key, default: Any = None) -> Any:
-        """The value at a path of keys; the default where it, or a table on the way, is not there."""
-        found = self.data
+        """Return the value at a path of keys, or the default if it or a table of the path is missing."""
+        value = self.data
         for index, key in enumerate(keys):
-            if found is None:
+            if value is None:
                 return default
-            if isinstance(found, list) and isinstance(key, int):
-                found = found[key]
+            if isinstance(value, list) and isinstance(key, int):
+                value = value[key]
                 continue
-            if not isinstance(found, dict):
-                raise self.wrong(keys[:index], f"it is {shown(found)}; it should be a table with {key!r} in it")
-            if key not in found:
+            if not isinstance(value, dict):
+                raise self.wrong(keys[:index], f"it is {format_value(value)}. Give a table with {key!r}.")
+            if key not in value:
                 return default
-            found = found[key]
-        return found
+            value = value[key]
+        return value
 
 
 def read(path: str | os.PathLike[str]) -> Document:
-    """A TOML, YAML or JSON file, told by its name."""
+    """Read a TOML, YAML or JSON file. Its suffix decides which."""
     path = Path(path)
     kind = kind_of(path)
     return parse(read_text(path), kind, path.name)
 
 
 def kind_of(path: Path) -> str:
-    """toml, yaml or json, by the name."""
+    """Return toml, yaml or json, by the suffix."""
     if path.suffix.lower() not in KINDS:
-        raise ConfigError(f"{path}: its name ends in none of {', '.join(KINDS)}, so its format is not known; rename it")
+        raise ConfigError(f"{path}: the suffix is not one of {', '.join(KINDS)}. Rename the file.")
     return KINDS[path.suffix.lower()]
 
 
@@ -92,13 +92,13 @@ def read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8-sig")
     except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: byte {error.start} is no UTF-8; save the file as UTF-8") from None
+        raise ConfigError(f"{path}: byte {error.start} is not UTF-8. Save the file as UTF-8.") from None
 
 
 def parse(text: str, kind: str, name: str) -> Document:
-    """A text as data."""
+    """Parse a text."""
     _check_kind(kind)
     try:
         data = {"toml": _toml, "yaml": _yaml, "json": _json}[kind](text)
@@ -114,22 +114,22 @@ def parse(text: str, kind: str, name: str) -> Document:
         raise ConfigError(f"{name}: {error}") from None
     except json.JSONDecodeError as error:
         raise ConfigError(f"{name}, line {error.lineno}: {error.msg}") from None
-    except _LongError as error:
+    except _LongNumberError as error:
         lines = text[: text.index(str(error))].count("\n")
         raise ConfigError(
-            f"{name}, line {lines + 1}: a number has {len(str(error))} digits; give a shorter one"
+            f"{name}, line {lines + 1}: a number has {len(str(error))} digits. Give a shorter one."
         ) from None
     except RecursionError:
-        raise ConfigError(f"{name}: its lists or tables are nested too deep") from None
-    except _TwiceError as error:
-        found = _twice_line(text)
-        place = f"{name}, line {found}" if found else name
-        raise ConfigError(f"{place}: the key {error} is there twice; remove one") from None
+        raise ConfigError(f"{name}: lists or tables are nested too deep.") from None
+    except _DuplicateKeyError as error:
+        line_number = _duplicate_line(text)
+        place = f"{name}, line {line_number}" if line_number else name
+        raise ConfigError(f"{place}: the key {error} occurs twice. Remove one.") from None
     return Document(name, text, kind, {} if data is None else data)
 
 
 def dump(data: Any, kind: str) -> str:
-    """Data as text."""
+    """Return data as text."""
     _check_kind(kind)
     if kind == "toml":
         return tomlkit.dumps(data)
@@ -138,8 +138,8 @@ def dump(data: Any, kind: str) -> str:
     return json.dumps(plain(data), indent=2, ensure_ascii=False) + "\n"
 
 
-def shown(value: Any) -> str:
-    """A value in a message: not all of it, however large it is."""
+def format_value(value: Any) -> str:
+    """Return a value as text for messages, abridged."""
     try:
         return f"{_SHORT.repr(value):.60}"
     except ValueError:  # whole numbers of thousands of digits
@@ -152,25 +152,25 @@ _SHORT.maxstring = _SHORT.maxother = 60
 
 def _check_kind(kind: str) -> None:
     if kind not in KINDS.values():
-        raise ConfigError(f"there is no kind {kind!r}; give one of {', '.join(dict.fromkeys(KINDS.values()))}")
+        raise ConfigError(f"{kind!r} is not a kind of file. Pass one of {', '.join(dict.fromkeys(KINDS.values()))}.")
 
 
 # -- reading
 
 
-class _TwiceError(Exception):
-    """A key that is there twice, of which JSON keeps the last."""
+class _DuplicateKeyError(Exception):
+    """A key that occurs twice. `json` keeps the last."""
 
 
-class _LongError(Exception):
-    """A number that is longer than any."""
+class _LongNumberError(Exception):
+    """A number with too many digits."""
 
 
-DIGITS = 400
-"""Of a whole number; no float has more."""
+MAX_DIGITS = 400
+"""The limit for whole numbers. No float has more digits."""
 
-SPARE = 100_000
-"""How much larger than ten times its text data may be, which aliases of YAML can make as large as they like."""
+ALIAS_ALLOWANCE = 100_000
+"""YAML data, with aliases written out, may have ten times the characters of its text, and this many more."""
 
 INT, FLOAT = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
 
@@ -180,12 +180,12 @@ def _toml(text: str) -> Any:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError:
         raise
-    except ValueError:  # of int, which reads no more than 4300 digits
-        raise _LongError(max(re.findall(r"[0-9_]+", text), key=len)) from None
+    except ValueError:  # int() reads at most 4300 digits
+        raise _LongNumberError(max(re.findall(r"[0-9_]+", text), key=len)) from None
 
 
 def _toml_error(error: tomllib.TOMLDecodeError, text: str) -> str:
-    """The line and the message. tomllib has the line of a key that is there twice, and tomlkit its name."""
+    """Return the line and the message. For a duplicate key, tomllib has the line and tomlkit the name."""
     message, _, place = str(error).rpartition(" (at ")
     at = re.match(r"line (\d+)", place)  # else the end of the document
     line = int(at[1]) if at else text.rstrip().count("\n") + 1
@@ -193,14 +193,14 @@ def _toml_error(error: tomllib.TOMLDecodeError, text: str) -> str:
         tomlkit.parse(text)
     except (tomlkit.exceptions.TOMLKitError, ValueError, RecursionError) as same:
         if repeated := re.match(r"Key .* already exists", str(same)):
-            message = f"{repeated[0]}; remove one"
+            message = f"{repeated[0]}. Remove one."
     return f"line {line}: {message}"
 
 
 class _Yaml(yaml.SafeLoader):
-    """YAML 1.2, as far as numbers go: PyYAML reads 1.1, where 1e-6 is a string, 010 is 8 and 1:30 is 90.
+    """Read numbers as YAML 1.2 does, and reject duplicate keys.
 
-    It also lets a key be there twice.
+    PyYAML reads YAML 1.1, where 1e-6 is a string, 010 is 8 and 1:30 is 90.
     """
 
     yaml_implicit_resolvers = {
@@ -209,27 +209,27 @@ class _Yaml(yaml.SafeLoader):
     }
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen = set()
+        names = set()
         for key, _ in node.value:
             if key.tag != "tag:yaml.org,2002:merge":
                 if not isinstance(key, yaml.ScalarNode):
-                    raise _marked("a key is a list or a table; give a string", key)
+                    raise _marked("a key is a list or a table. Give a string.", key)
                 name = self.construct_object(key, deep=True)
-                if name in seen:
-                    raise _marked(f"the key {shown(name)} is there twice; remove one", key)
-                seen.add(name)
+                if name in names:
+                    raise _marked(f"the key {format_value(name)} occurs twice. Remove one.", key)
+                names.add(name)
         return super().construct_mapping(node, deep)
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:
-            return super().construct_object(node, deep=True)  # else PyYAML fills a table later, out of this try
-        except (ValueError, LookupError, AttributeError) as error:  # of Python, for what says !!int, !!bool, ...
-            raise _marked(f"it cannot be read: {error}", node) from None
+            return super().construct_object(node, deep=True)  # else PyYAML fills tables later, outside this try
+        except (ValueError, LookupError, AttributeError) as error:  # from values with !!int, !!bool, ...
+            raise _marked(f"cannot read this value: {error}", node) from None
 
     def whole_number(self, node: yaml.ScalarNode) -> int:
         digits = str(self.construct_scalar(node)).replace("_", "")
-        if len(digits) > DIGITS:
-            raise _marked(f"a number has {len(digits)} digits; give a shorter one", node)
+        if len(digits) > MAX_DIGITS:
+            raise _marked(f"a number has {len(digits)} digits. Give a shorter one.", node)
         return int(digits, {"0o": 8, "0x": 16}.get(digits[:2], 10))
 
 
@@ -238,7 +238,7 @@ def _marked(problem: str, node: yaml.Node) -> yaml.MarkedYAMLError:
 
 
 def _without_tag(loader: yaml.SafeLoader, _: str, node: yaml.Node) -> Any:
-    """PaddleDetection's !LinearWarmup and the like, which are classes there, are the data that they hold."""
+    """Read a value and ignore its tag, such as the class !LinearWarmup in PaddleDetection."""
     if isinstance(node, yaml.MappingNode):
         return loader.construct_mapping(node, deep=True)
     if isinstance(node, yaml.SequenceNode):
@@ -262,50 +262,50 @@ def _yaml(text: str) -> Any:
         node = loader.get_single_node()
         if node is None:
             return None
-        if _size(node, {}) > SPARE + 10 * len(text):
-            raise _marked("aliases make it larger than can be meant; write it out", node)
+        if _size(node, {}) > ALIAS_ALLOWANCE + 10 * len(text):
+            raise _marked("aliases make the file too large. Write the values out.", node)
         return loader.construct_document(node)
     finally:
         loader.dispose()
 
 
-def _size(node: yaml.Node, known: dict[int, int | None]) -> int:
-    """How many characters it would have with its aliases written out."""
-    size = known.setdefault(id(node), None)
+def _size(node: yaml.Node, sizes: dict[int, int | None]) -> int:
+    """Return the number of characters of a node with its aliases written out. `sizes` has earlier results."""
+    size = sizes.setdefault(id(node), None)
     if size is None and not isinstance(node, yaml.ScalarNode):
         inner = itertools.chain.from_iterable(node.value) if isinstance(node, yaml.MappingNode) else node.value
         size = 1
-        for each in inner:
-            if known.get(id(each), 0) is None:
-                raise _marked("an alias stands within what it means; write it out", node)
-            size += _size(each, known)
+        for child in inner:
+            if sizes.get(id(child), 0) is None:
+                raise _marked("an alias refers to a value that contains it. Write the value out.", node)
+            size += _size(child, sizes)
     elif size is None:
         size = 1 + len(node.value)
-    known[id(node)] = size
+    sizes[id(node)] = size
     return size
 
 
 def _json(text: str) -> Any:
-    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
-            names = [name for name, _ in pairs]
-            raise _TwiceError(repr(next(name for name in names if names.count(name) > 1)))
-        return found
+    def unique_table(items: list[tuple[str, Any]]) -> dict[str, Any]:
+        table = dict(items)
+        if len(table) < len(items):
+            names = [name for name, _ in items]
+            raise _DuplicateKeyError(repr(next(name for name in names if names.count(name) > 1)))
+        return table
 
-    def short(digits: str) -> int:
-        if len(digits) > DIGITS:
-            raise _LongError(digits)
+    def short_int(digits: str) -> int:
+        if len(digits) > MAX_DIGITS:
+            raise _LongNumberError(digits)
         return int(digits)
 
-    return json.loads(text, object_pairs_hook=once, parse_int=short)
+    return json.loads(text, object_pairs_hook=unique_table, parse_int=short_int)
 
 
 # -- lines
 
 
 def _toml_line(text: str, keys: Sequence[Key]) -> int | None:
-    """tomlkit keeps what it read as it was: a mark set at the key shows on its line."""
+    """Return the line of a key: mark the key in tomlkit's document, and find the mark in its text."""
     mark = "unified_clip_was_here"
     try:
         document = tomlkit.parse(text)
@@ -319,16 +319,16 @@ def _toml_line(text: str, keys: Sequence[Key]) -> int | None:
             item.comment(mark)
         elif not is_table or isinstance(item, tomlkit.items.InlineTable):
             table[keys[-1]] = mark
-        before, found, _ = tomlkit.dumps(document).partition(mark)
+        before, match, _ = tomlkit.dumps(document).partition(mark)
     except (LookupError, TypeError, AttributeError, tomlkit.exceptions.TOMLKitError):
         return None
-    if not found and first is not None:  # a table without a header of its own stands where its first key does
+    if not match and first is not None:  # a table without a header: the line of its first key
         return _toml_line(text, [*keys, first])
-    return before.count("\n") + 1 if found else None
+    return before.count("\n") + 1 if match else None
 
 
 def _yaml_line(text: str, keys: Sequence[Key]) -> int | None:
-    """JSON too, which is YAML but for tabs."""
+    """Return the line of a key in YAML, or in JSON, which is YAML except for tabs."""
     try:
         node = yaml.compose(text.replace("\t", " "), yaml.SafeLoader)
     except (yaml.YAMLError, RecursionError):
@@ -339,17 +339,17 @@ def _yaml_line(text: str, keys: Sequence[Key]) -> int | None:
             node = node.value[key]
             line = node.start_mark.line
         elif isinstance(node, yaml.MappingNode):
-            found = [pair for pair in node.value if pair[0].value == key]
-            if not found:
+            entries = [entry for entry in node.value if entry[0].value == key]
+            if not entries:
                 return None
-            line, node = found[0][0].start_mark.line, found[0][1]
+            line, node = entries[0][0].start_mark.line, entries[0][1]
         else:
             return None
     return None if line is None else line + 1
 
 
-def _twice_line(text: str) -> int | None:
-    """Where JSON has a key twice; its reader does not tell, and YAML's does."""
+def _duplicate_line(text: str) -> int | None:
+    """Return the line of a duplicate key in JSON, by the YAML reader: `json` reports no line."""
     try:
         _yaml(text.replace("\t", " "))
     except yaml.MarkedYAMLError as error:
@@ -360,7 +360,7 @@ def _twice_line(text: str) -> int | None:
 
 
 def dotted(keys: Sequence[Key]) -> str:
-    """threshold.start; an entry of a list counted from 1: groups 2, threshold."""
+    """Return a path of keys as text: threshold.start. List entries count from 1: groups 2, threshold."""
     text = ""
     for key in keys:
         text += (

@@ -1,4 +1,4 @@
-"""What the tables of a configuration consist of."""
+"""The types of keys in a configuration."""
 
 from __future__ import annotations
 
@@ -12,31 +12,30 @@ from pydantic_core import PydanticCustomError
 
 
 class ConfigModel(BaseModel):
-    """Keys that are not known are refused, and so is a number in quotes."""
+    """A table. It rejects unknown keys, and numbers in quotes."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     def data(self) -> dict[str, Any]:
-        """What was given, as plain data; None says nothing."""
+        """Return the keys that were set, as plain data. None counts as not set."""
         return self.model_dump(exclude_unset=True, exclude_none=True)
 
 
-def wrong(keys: Sequence[str | int], message: str) -> PydanticCustomError:
-    """An error about a whole model, with the place that it is about."""
+def located_error(keys: Sequence[str | int], message: str) -> PydanticCustomError:
+    """Return an error of a whole model that concerns one place."""
     return PydanticCustomError("whole", "{message}", {"keys": list(keys), "message": message})
 
 
 def _number(value: Any) -> float:
-    """inf may be a string, since JSON has no other way to write it; NumPy's scalars are numbers too."""
+    """Return a number. Accept inf as a string, for JSON, and NumPy's scalars."""
     if isinstance(value, str) and value in ("inf", "-inf"):
         return float(value)
     if isinstance(value, bool) or not isinstance(value, Real):
-        remedy = "write it without quotes" if _reads_as_number(value) else "give a number"
-        raise ValueError(f"it is no number; {remedy}")
+        raise ValueError("write it without quotes" if _reads_as_number(value) else "give a number")
     try:
         return float(value)
     except OverflowError:
-        raise ValueError("it is a number that is too large; give one that a float can hold, or inf") from None
+        raise ValueError("this is too large for a float. Give a smaller number, or inf") from None
 
 
 def _reads_as_number(value: Any) -> bool:
@@ -46,44 +45,44 @@ def _reads_as_number(value: Any) -> bool:
         return False
 
 
-def _limit(value: Any) -> float:
+def _threshold(value: Any) -> float:
     number = _number(value)
     if not number >= 0:
-        raise ValueError("a threshold must be 0 or more, or inf, which clips nothing and only measures")
+        raise ValueError("give 0 or more, or inf to only measure")
     return number
 
 
-def _order(value: Any) -> float:
+def _norm_type(value: Any) -> float:
     number = _number(value)
     if not number > 0:
-        raise ValueError("the order of a norm must be above 0, or inf")
+        raise ValueError("give a number above 0, or inf")
     return number
 
 
-def _small(value: Any) -> float:
+def _epsilon(value: Any) -> float:
     number = _number(value)
     if not 0 <= number < math.inf:
-        raise ValueError("it must be 0 or more, and finite")
+        raise ValueError("give a finite number of 0 or more")
     return number
 
 
 def _bound(value: Any) -> float:
     number = _number(value)
     if math.isnan(number):
-        raise ValueError("a bound cannot be NaN")
+        raise ValueError("give a number other than NaN")
     return number
 
 
-def _like(test: Any, *strings: str, **schema: Any) -> Any:
-    """A number that a test accepts, or inf in quotes."""
+def _number_field(check: Any, *strings: str, **schema: Any) -> Any:
+    """Return the type of a number that `check` accepts, or inf in quotes."""
     forms = [{"type": "number", **schema}, *({"const": string} for string in ("inf", *strings))]
-    return Annotated[float, BeforeValidator(test), WithJsonSchema({"anyOf": forms})]
+    return Annotated[float, BeforeValidator(check), WithJsonSchema({"anyOf": forms})]
 
 
-Limit = _like(_limit, minimum=0)
-Order = _like(_order, exclusiveMinimum=0)
-Bound = _like(_bound, "-inf")
-Epsilon = Annotated[float, BeforeValidator(_small), WithJsonSchema({"type": "number", "minimum": 0})]
+Threshold = _number_field(_threshold, minimum=0)
+NormType = _number_field(_norm_type, exclusiveMinimum=0)
+Bound = _number_field(_bound, "-inf")
+Epsilon = Annotated[float, BeforeValidator(_epsilon), WithJsonSchema({"type": "number", "minimum": 0})]
 Count = Annotated[int, Field(ge=1)]
 Length = Annotated[int, Field(ge=0)]
 Name = Annotated[str, Field(min_length=1)]

@@ -13,7 +13,7 @@ from .schema import VERSION, Settings
 
 
 def text() -> str:
-    """The schema."""
+    """Return the schema as JSON."""
     schema = Settings.model_json_schema()
     schema = {
         "$schema": GenerateJsonSchema.schema_dialect,

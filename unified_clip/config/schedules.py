@@ -1,4 +1,4 @@
-"""Thresholds that change from step to step."""
+"""Schedules: thresholds that change with the step."""
 
 from __future__ import annotations
 
@@ -9,39 +9,39 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from .._core.exact import nearest
-from .fields import ConfigModel, Count, Length, Limit
+from .fields import ConfigModel, Count, Length, Threshold
 
 
 class Constant(ConfigModel):
     """The same threshold at every step."""
 
     schedule: Literal["constant"]
-    value: Limit
+    value: Threshold
 
 
-class Between(ConfigModel):
-    """From `start` at step `begin` to `end` so many `steps` later; before and after, those two."""
+class Ramp(ConfigModel):
+    """From `start` at step `begin` to `end` after `steps` more steps. Constant before and after."""
 
-    start: Limit
-    end: Limit
+    start: Threshold
+    end: Threshold
     steps: Count
     begin: Length = 0
 
     @model_validator(mode="after")
     def _finite(self) -> Self:
         if not math.isfinite(self.start) or not math.isfinite(self.end):
-            raise ValueError("start and end must be finite; there is no way from or to inf")
+            raise ValueError("start and end must be finite.")
         return self
 
 
-class Linear(Between):
-    """In a straight line."""
+class Linear(Ramp):
+    """Along a straight line."""
 
     schedule: Literal["linear"]
 
 
-class Cosine(Between):
-    """Along half a cosine (Loshchilov and Hutter, "SGDR", 2017, have it for learning rates)."""
+class Cosine(Ramp):
+    """Along half a cosine, as Loshchilov and Hutter ("SGDR", 2017) do for learning rates."""
 
     schedule: Literal["cosine"]
 
@@ -50,18 +50,18 @@ class Piecewise(ConfigModel):
     """values[0] before step boundaries[0], then values[1], and so on."""
 
     schedule: Literal["piecewise"]
-    values: Annotated[list[Limit], Field(min_length=1)]
+    values: Annotated[list[Threshold], Field(min_length=1)]
     boundaries: list[Count]
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
         if len(self.values) != len(self.boundaries) + 1:
             raise ValueError(
-                f"there are {len(self.values)} values and {len(self.boundaries)} boundaries; give one value more than "
-                "boundaries"
+                f"there are {len(self.values)} values and {len(self.boundaries)} boundaries. Give one value more than "
+                "boundaries."
             )
         if sorted(set(self.boundaries)) != self.boundaries:
-            raise ValueError("boundaries must grow from one to the next")
+            raise ValueError("boundaries must increase.")
         return self
 
 
@@ -70,26 +70,26 @@ Schedule = Annotated[Constant | Linear | Cosine | Piecewise, Field(discriminator
 Where = Callable[[Any, Any, Any], Any]
 
 
-def at(threshold: float | Schedule, step: int) -> float:
-    """The threshold at a step, counted from 0. What a schedule computes is rounded to float32."""
+def threshold_at(threshold: float | Schedule, step: int) -> float:
+    """Return the threshold at a step, counted from 0. Ramps are rounded to float32."""
     if not isinstance(threshold, ConfigModel):
         return float(threshold)
-    found = evaluated(threshold, float(step), lambda condition, yes, no: yes if condition else no, math.cos)
-    return nearest(found, "float32") if isinstance(threshold, Between) else found
+    result = evaluate(threshold, float(step), lambda condition, yes, no: yes if condition else no, math.cos)
+    return nearest(result, "float32") if isinstance(threshold, Ramp) else result
 
 
-def evaluated(schedule: Schedule, step: Any, where: Where, cosine: Callable[[Any], Any], number: Any = float) -> Any:
-    """The same over whatever kind of numbers a step is of: `number` makes one, and the result is not rounded."""
+def evaluate(schedule: Schedule, step: Any, where: Where, cosine: Callable[[Any], Any], number: Any = float) -> Any:
+    """Return the threshold in the number type of `step`, not rounded. `number` converts a float to this type."""
     if isinstance(schedule, Constant):
         return number(schedule.value)
     if isinstance(schedule, Piecewise):
-        found = number(schedule.values[-1])
+        result = number(schedule.values[-1])
         for boundary, value in reversed(list(zip(schedule.boundaries, schedule.values, strict=False))):
-            found = where(step < number(boundary), number(value), found)
-        return found
+            result = where(step < number(boundary), number(value), result)
+        return result
     zero, steps, begin = number(0), number(schedule.steps), number(schedule.begin)
     done = where(step > begin, where(step - begin < steps, step - begin, steps), zero)
-    # Nothing here cancels, and nothing is divided: compilers divide in another way, and would find other bits.
+    # No cancellation and no division: compilers divide differently, which would change bits.
     if isinstance(schedule, Cosine):
         quarter = number(math.pi / 2 / schedule.steps)
         parts = [cosine(share * quarter) for share in (done, steps - done)]

@@ -1,4 +1,4 @@
-"""What a clip configuration may say, and what it means: the schema, version 1."""
+"""The schema of a clip configuration, version 1."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pydantic import Field, WithJsonSchema, field_validator, model_validator
 from .._core import rule as formula
 from .._core.plan import Part
 from .._core.rule import Family
-from .fields import Bound, ConfigModel, Epsilon, Limit, Name, Order, wrong
+from .fields import Bound, ConfigModel, Epsilon, Name, NormType, Threshold, located_error
 from .schedules import Constant, Schedule
 
 VERSION = 1
@@ -35,7 +35,7 @@ Patterns = Annotated[list[Name], Field(min_length=1)]
 
 
 class Clipping(ConfigModel):
-    """How gradients are clipped."""
+    """A rule and its numbers."""
 
     rule: Annotated[
         Rule,
@@ -45,20 +45,22 @@ class Clipping(ConfigModel):
         ),
     ]
     threshold: Annotated[
-        Limit | Schedule | None,
+        Threshold | Schedule | None,
         Field(
             description="the largest norm, or, for the rule value, the largest magnitude; a number, 0 or more, or a "
             "table with a schedule"
         ),
     ] = None
-    min: Annotated[Bound | None, Field(description="for the rule value, in the place of a threshold")] = None
-    max: Annotated[Bound | None, Field(description="for the rule value, in the place of a threshold")] = None
-    norm_type: Annotated[Order | None, Field(description="the order of the norm, above 0, or inf; default: 2")] = None
+    min: Annotated[Bound | None, Field(description="for the rule value, instead of a threshold")] = None
+    max: Annotated[Bound | None, Field(description="for the rule value, instead of a threshold")] = None
+    norm_type: Annotated[NormType | None, Field(description="the order p of the norm, above 0, or inf; default: 2")] = (
+        None
+    )
     family: Annotated[
         FamilyName | None,
         Field(
-            description="whose rule it is where they differ: eps (PyTorch's is 1e-6, the others' 0), and what "
-            "becomes of gradients whose norm is infinite; default: pytorch"
+            description="the framework whose rule applies. Families differ in eps (PyTorch's is 1e-6, the others' 0) "
+            "and in gradients whose norm is infinite; default: pytorch"
         ),
     ] = None
     eps: Annotated[Epsilon | None, Field(description="added to the norm; default: the family's")] = None
@@ -66,40 +68,38 @@ class Clipping(ConfigModel):
     @field_validator("threshold")
     @classmethod
     def _number(cls, threshold: Any) -> Any:
-        """A schedule that never changes is its number."""
+        """Replace a constant schedule by its number."""
         return threshold.value if isinstance(threshold, Constant) else threshold
 
     @model_validator(mode="after")
     def _means_something(self) -> Self:
-        if "rule" not in self.model_fields_set:  # a group by itself, which a configuration checks
+        if "rule" not in self.model_fields_set:  # a group before it inherits the rule
             return self
-        given = {name for name in self.model_fields_set if getattr(self, name) is not None}
-        bounds = sorted({"min", "max"} & given)
-        norms = sorted({"norm_type", "family", "eps"} & given)
+        keys = {name for name in self.model_fields_set if getattr(self, name) is not None}
+        bounds = sorted({"min", "max"} & keys)
+        norms = sorted({"norm_type", "family", "eps"} & keys)
         if self.rule in ("none", "value") and norms:
-            raise ValueError(f"{norms[0]} is about norms, and rule = {self.rule!r} has none; leave it out")
-        if self.rule == "none" and (bounds or "threshold" in given):
-            raise ValueError(f"{(bounds or ['threshold'])[0]} has no meaning with rule = 'none'; leave it out")
+            raise ValueError(f"{norms[0]} does not apply to rule = {self.rule!r}, which uses no norm. Remove it.")
+        if self.rule == "none" and (bounds or "threshold" in keys):
+            raise ValueError(f"{(bounds or ['threshold'])[0]} does not apply to rule = 'none'. Remove it.")
         if self.rule != "value" and bounds:
-            raise ValueError(f"{bounds[0]} is for rule = 'value'; with rule = {self.rule!r} give threshold")
-        if bounds and "threshold" in given:
-            raise ValueError("threshold and min and max say the same twice; give threshold, or min and max")
+            raise ValueError(f"{bounds[0]} applies to rule = 'value' only. Give threshold instead.")
+        if bounds and "threshold" in keys:
+            raise ValueError("threshold excludes min and max. Give threshold, or min and max.")
         if len(bounds) == 1:
-            raise ValueError(
-                f"{bounds[0]} stands alone; give both min and max, or threshold for -threshold to threshold"
-            )
+            raise ValueError(f"{bounds[0]} is not enough. Give min and max, or threshold for -threshold to threshold.")
         if self.min is not None and self.max is not None and self.min > self.max:
-            raise ValueError(f"min ({self.min:g}) is above max ({self.max:g})")
+            raise ValueError(f"min ({self.min:g}) is above max ({self.max:g}). Swap them.")
         return self
 
     @property
     def has_own_eps(self) -> bool:
-        """Whether it adds something else to the norm than its family does."""
+        """Return whether eps differs from the family's."""
         family = FAMILIES.get((self.family or DEFAULT_FAMILY, self.rule))
         return self.eps is not None and family is not None and self.eps != family.eps
 
     def part(self, limit: Any) -> Part:
-        """The same for the core. `limit`: the threshold of this step."""
+        """Return the rule for the core. `limit`: the threshold of this step."""
         if self.rule == "value":
             if self.min is not None and self.max is not None:
                 return Part("value", formula.PADDLE, bounds=(self.min, self.max))
@@ -115,7 +115,7 @@ class Clipping(ConfigModel):
 
 
 class Group(Clipping):
-    """Parameters that are clipped on their own. What it leaves out, the configuration says."""
+    """Parameters with their own rule. Keys that a group does not set come from the configuration."""
 
     name: Name
     include: Patterns
@@ -141,7 +141,7 @@ class Provenance(ConfigModel):
 class Settings(Clipping):
     """A clip configuration as data."""
 
-    version: Annotated[Literal[1], Field(description="of this schema")] = 1
+    version: Annotated[Literal[1], Field(description="the version of this schema")] = 1
     nonfinite: Annotated[
         Nonfinite,
         Field(
@@ -157,21 +157,21 @@ class Settings(Clipping):
     @model_validator(mode="before")
     @classmethod
     def _inherit(cls, data: Any) -> Any:
-        """Groups take what they leave out from the configuration, before they are checked."""
+        """Add keys of the configuration to its groups, before validation."""
         if not isinstance(data, dict) or not isinstance(data.get("groups"), list):
             return data
         groups = [group.data() if isinstance(group, Group) else group for group in data["groups"]]
-        return {**data, "groups": [_inherited(each, data) if isinstance(each, dict) else each for each in groups]}
+        return {**data, "groups": [_inherited(group, data) if isinstance(group, dict) else group for group in groups]}
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
-        for keys, place, each in self._all():
-            if each.rule in ("norm", "global_norm", "value") and each.threshold is None and each.min is None:
-                raise wrong(keys, f"{place}rule = {each.rule!r} needs a threshold")
+        for keys, place, part in self._all():
+            if part.rule in ("norm", "global_norm", "value") and part.threshold is None and part.min is None:
+                raise located_error(keys, f"{place}rule = {part.rule!r} needs a threshold. Give one.")
         names = [group.name for group in self.groups]
         for index, name in enumerate(names):
             if name in names[:index]:
-                raise wrong(["groups", index, "name"], f"two groups are named {name!r}; give each a name of its own")
+                raise located_error(["groups", index, "name"], f"two groups are named {name!r}. Rename one.")
         return self
 
     def _all(self) -> Iterator[tuple[list[str | int], str, Clipping]]:
@@ -181,21 +181,21 @@ class Settings(Clipping):
 
     @property
     def parts(self) -> list[Clipping]:
-        """The groups, then all the rest."""
+        """Return the groups, then the configuration itself for all other parameters."""
         return [*self.groups, self]
 
     @property
     def meaning(self) -> Any:
-        """Equal for two configurations that do the same, however they say it."""
+        """Return a value that is equal for two configurations with the same effect."""
         parts = [
             Part("global_norm", formula.PADDLE) if is_off(part) else part.part(part.threshold) for part in self.parts
         ]
-        chosen = [(group.include, group.exclude) for group in self.groups]
-        return self.nonfinite, [*chosen, (self.include, self.exclude)], parts
+        patterns = [(group.include, group.exclude) for group in self.groups]
+        return self.nonfinite, [*patterns, (self.include, self.exclude)], parts
 
     @property
     def uses_default_family(self) -> bool:
-        """Whether a norm is clipped by the default family's rule because none is set."""
+        """Return whether the default family applies to a norm, since none is set."""
         return any(part.family is None and part.rule in ("norm", "global_norm") for part in self.parts)
 
     @property
@@ -207,7 +207,7 @@ INHERITED = ("rule", "threshold", "min", "max", "norm_type", "family", "eps")
 
 
 def _inherited(group: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
-    """A group's own rule takes nothing over that belongs to another rule, and its family no other's eps."""
+    """Add inherited keys to a group. Its own rule inherits no keys of another rule, and its own family no eps."""
     own = {key: value for key, value in group.items() if value is not None}
     rule = own.get("rule", settings.get("rule"))
     names: tuple[str, ...] = INHERITED
@@ -216,10 +216,10 @@ def _inherited(group: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any
         names = ("family", "eps") if of_norms else ()
     elif {"threshold", "min", "max"} & own.keys():
         names = ("rule", "norm_type", "family", "eps")
-    left = [name for name in names if name in settings and not (name == "eps" and "family" in own)]
-    return {name: settings[name] for name in left} | own
+    missing = [name for name in names if name in settings and not (name == "eps" and "family" in own)]
+    return {name: settings[name] for name in missing} | own
 
 
 def is_off(settings: Clipping) -> bool:
-    """Whether nothing is ever clipped."""
+    """Return whether the settings clip nothing."""
     return settings.rule == "none" or settings.threshold == math.inf

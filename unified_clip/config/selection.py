@@ -1,4 +1,4 @@
-"""Which part of a configuration a gradient belongs to, by its name."""
+"""Assign gradients to the parts of a configuration, by name."""
 
 from __future__ import annotations
 
@@ -17,15 +17,18 @@ from .schema import Settings
 
 
 class ParameterSelection:
-    """Which part of a configuration a gradient belongs to, by its name."""
+    """Assign gradients to the parts of a configuration (its groups and the rest), by name."""
 
     def __init__(self, settings: Settings, names: Any, unmatched: str = "") -> None:
         self._uses_names = settings.uses_names
         self._name_of = make_namer(names)
-        chosen = [*((group.include, group.exclude) for group in settings.groups), (settings.include, settings.exclude)]
-        self._parts = [(_matcher(include), _matcher(exclude)) for include, exclude in chosen]
-        self.patterns = [(tuple(include), tuple(exclude)) for include, exclude in chosen]
-        self._known: dict[str, int | None] = {}
+        patterns = [
+            *((group.include, group.exclude) for group in settings.groups),
+            (settings.include, settings.exclude),
+        ]
+        self.patterns = [(tuple(include), tuple(exclude)) for include, exclude in patterns]
+        self._parts = [(_matcher(include), _matcher(exclude)) for include, exclude in self.patterns]
+        self._part_by_name: dict[str, int | None] = {}
         self._checked, self._unmatched = False, unmatched
 
     def name(self, leaf: Leaf) -> str | None:
@@ -33,37 +36,37 @@ class ParameterSelection:
         return None if name is None else _dotted(name)
 
     def group_leaves(self, leaves: Sequence[Leaf]) -> list[Leaf]:
-        """The leaves that take part, those of one part together."""
-        wanted = [leaf for leaf in leaves if leaf.tensor is not None and wants_clipping(leaf.parameter)]
-        parts = [self._part(leaf) for leaf in wanted]
-        if self._uses_names and wanted and not self._checked:
+        """Return the included leaves, sorted by part."""
+        gradients = [leaf for leaf in leaves if leaf.tensor is not None and wants_clipping(leaf.parameter)]
+        parts = [self._part(leaf) for leaf in gradients]
+        if self._uses_names and gradients and not self._checked:
             self._check_patterns([self.name(leaf) or "" for leaf in leaves])
-        taken = [(part, leaf) for part, leaf in zip(parts, wanted, strict=True) if part is not None]
-        return [leaf._replace(name=self.name(leaf)) for _, leaf in sorted(taken, key=lambda each: each[0])]
+        included = [(part, leaf) for part, leaf in zip(parts, gradients, strict=True) if part is not None]
+        return [leaf._replace(name=self.name(leaf)) for _, leaf in sorted(included, key=lambda item: item[0])]
 
     def parameters(self, parameters: Any) -> list[list[Any]] | None:
-        """The parameters of each part, and last those left out, where they come with their names: a dict, or pairs.
+        """Return the parameters of each part, and last the excluded ones; None unless given with names.
 
-        One that comes twice belongs where its first name says.
+        Names come from a dict or from (name, parameter) tuples. A parameter with several names uses its first one.
         """
-        pairs = list(parameters.items()) if type(parameters) is dict else parameters
-        if type(pairs) is not list or not all(
-            type(each) is tuple and len(each) == 2 and type(each[0]) is str for each in pairs
+        named = list(parameters.items()) if type(parameters) is dict else parameters
+        if type(named) is not list or not all(
+            type(item) is tuple and len(item) == 2 and type(item[0]) is str for item in named
         ):
             return None
         first: dict[int, tuple[str, Any]] = {}
-        for name, parameter in pairs:
+        for name, parameter in named:
             first.setdefault(id(parameter), (_dotted(name), parameter))
-        found: list[list[Any]] = [[] for _ in (*self._parts, "left out")]
+        parts: list[list[Any]] = [[] for _ in (*self._parts, "excluded")]
         for name, parameter in first.values():
             part = self._part_of(name)
-            found[-1 if part is None else part].append(parameter)
+            parts[-1 if part is None else part].append(parameter)
         if first and not self._checked:
-            self._check_patterns([_dotted(name) for name, _ in pairs])
-        return found
+            self._check_patterns([_dotted(name) for name, _ in named])
+        return parts
 
     def group_ranges(self, gradients: Gradients) -> list[range]:
-        """Where the parts are among arranged gradients."""
+        """Return the range of each part among gradients in the order of `group_leaves`."""
         if not self._uses_names:
             return [range(len(gradients.values))]
         members = Counter(self._part(leaf) for leaf in gradients.leaves)
@@ -76,15 +79,15 @@ class ParameterSelection:
         name = self.name(leaf)
         if name is None:
             raise TypeError(
-                f"{leaf.place} has no name, and the configuration chooses parameters by name. Pass "
+                f"{leaf.place} has no name, and the configuration selects parameters by name. Pass "
                 "model.named_parameters(), a dict, (name, gradient) pairs, or names=."
             )
         return self._part_of(name)
 
     def _part_of(self, name: str) -> int | None:
-        if name not in self._known:
-            self._known[name] = self._find(name)
-        return self._known[name]
+        if name not in self._part_by_name:
+            self._part_by_name[name] = self._find(name)
+        return self._part_by_name[name]
 
     def _find(self, name: str) -> int | None:
         for index, (include, exclude) in enumerate(self._parts):

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 from ..errors import ConfigError
-from .documents import Document, Key, shown
+from .documents import Document, Key, format_value
 
 TYPES = {
     "string_type": "a string",
@@ -45,12 +45,12 @@ def first_error(error: ValidationError, document: Document, model: type[BaseMode
 
     An unknown key comes first: a key that is misspelt is missing as well.
     """
-    placed = [(_keys(each, document.data, model), each) for each in error.errors()]
-    # Of the types that a value may have, the one that got furthest is meant.
-    deepest = [(keys, each) for keys, each in placed if not any(_is_inside(other, keys) for other, _ in placed)]
-    deepest.sort(key=lambda found: found[1]["type"] != "extra_forbidden")
+    errors = [(_keys(entry, document.data, model), entry) for entry in error.errors()]
+    # If a value has several types, report the type whose error is deepest.
+    deepest = [(keys, entry) for keys, entry in errors if not any(_is_inside(inner, keys) for inner, _ in errors)]
+    deepest.sort(key=lambda item: item[1]["type"] != "extra_forbidden")
     place = deepest[0][0]
-    keys, message = _described(place, [each for keys, each in deepest if keys == place], document.data, model)
+    keys, message = _described(place, [entry for keys, entry in deepest if keys == place], document.data, model)
     return document.wrong(keys, message)
 
 
@@ -62,15 +62,15 @@ def _described(keys: list[Key], errors: Sequence[Any], data: Any, model: type[Ba
     """Return the place and the message of errors that concern one value."""
     error = _closest(errors)
     if error["type"] in TYPES:
-        expected = list(dict.fromkeys(TYPES[each["type"]] for each in errors if each["type"] in TYPES))
+        expected = list(dict.fromkeys(TYPES[entry["type"]] for entry in errors if entry["type"] in TYPES))
         if "a number" in expected and "a whole number" in expected:
             expected.remove("a whole number")
-        return keys, f"it is {shown(error['input'])}; give {_either(expected)}"
+        return keys, f"it is {format_value(error['input'])}. Give {_either(expected)}."
     kind, message = error["type"], error["msg"].removeprefix("Value error, ")
-    given = f"it is {shown(error['input'])}"
+    value = f"it is {format_value(error['input'])}"
     if kind == "invalid_key":
         names = ", ".join(_known(keys, data, model))
-        return [*keys[:-1], str(keys[-1])], f"the key {keys[-1]!r} is not a string; the keys are {names}"
+        return [*keys[:-1], str(keys[-1])], f"the key {keys[-1]!r} is not a string. Use one of {names}."
     if kind == "extra_forbidden":
         return keys, no_such("key", str(keys[-1]), _known(keys, data, model))
     if kind == "whole":
@@ -79,45 +79,47 @@ def _described(keys: list[Key], errors: Sequence[Any], data: Any, model: type[Ba
         return keys, "it is missing"
     if kind in TAGS:
         schedules = [name for table in _types(keys, data, model) for name in _tags(table).get("schedule", ())]
-        return [*keys, "schedule"], f"give one of {', '.join(schedules)}"
+        return [*keys, "schedule"], f"give one of {', '.join(schedules)}."
     if kind == "value_error":
         named = message.split(maxsplit=1)[0].rstrip(",:")
         if isinstance(error["input"], dict):
             return [*keys, named] if named in error["input"] else keys, message
-        return keys, message if message.startswith(shown(error["input"])) else f"{given}; {message}"
-    return keys, f"{given}; {_remedy(error)}"
+        stop = "" if message.endswith(".") else "."
+        is_whole = message.startswith(format_value(error["input"]))
+        return keys, message if is_whole else f"{value}. {message[0].upper()}{message[1:]}{stop}"
+    return keys, f"{value}. {_remedy(error)}"
 
 
 def _closest(errors: Sequence[Any]) -> Any:
-    """Return the error of the type that the value is closest to, of several types that it may have."""
+    """Return the error of the type that is closest to the value."""
     if isinstance(errors[0]["input"], dict):
-        tagged = [each for each in errors if each["type"] in TAGS]
-        return tagged[0] if tagged else max(errors, key=lambda each: len(each["loc"]))
-    return next((each for each in errors if each["type"] not in {*TYPES, *TAGS}), errors[0])
+        tagged = [entry for entry in errors if entry["type"] in TAGS]
+        return tagged[0] if tagged else max(errors, key=lambda entry: len(entry["loc"]))
+    return next((entry for entry in errors if entry["type"] not in {*TYPES, *TAGS}), errors[0])
 
 
 def _remedy(error: Any) -> str:
     kind, context = error["type"], error.get("ctx", {})
     if kind == "literal_error":
-        return f"give {'true' if context['expected'] == 'True' else context['expected']}"
+        return f"Give {'true' if context['expected'] == 'True' else context['expected']}."
     if kind in LIMITS:
         number = context.get("max_length" if kind == "too_long" else "min_length")
         entries = "one entry" if number == 1 else f"{number} entries"
-        return f"give {LIMITS[kind].format(**context, entries=entries)}"
+        return f"Give {LIMITS[kind].format(**context, entries=entries)}."
     return str(error["msg"])
 
 
 def _either(names: Sequence[str]) -> str:
     """Return "a, b or c"."""
-    *others, last = names
-    return f"{', '.join(others)} or {last}" if others else last
+    *first, last = names
+    return f"{', '.join(first)} or {last}" if first else last
 
 
 def no_such(kind: str, name: str, known: Sequence[str]) -> str:
     """Return the message about an unknown name: the closest known one, or else all of them."""
     close = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
-    return f"there is no such {kind}; {hint}"
+    hint = f"Did you mean {close[0]}?" if close else f"Use one of {', '.join(known)}."
+    return f"there is no such {kind}. {hint}"
 
 
 # -- places in a model
@@ -145,27 +147,27 @@ def _types(keys: Sequence[Key], data: Any, model: type[BaseModel]) -> list[Any]:
 
 
 def _known(keys: Sequence[Key], data: Any, model: type[BaseModel]) -> list[str]:
-    """Return the keys of the table in which a key stands."""
+    """Return the possible keys of the table that has a key."""
     table = data
     for key in keys[:-1]:
         table = _value(table, key)
-    tables = [each for each in _types(keys[:-1], data, model) if _is_table(each) and _fits(each, table)]
-    return list(dict.fromkeys(name for each in tables for name in each.model_fields))
+    tables = [type_ for type_ in _types(keys[:-1], data, model) if _is_table(type_) and _fits(type_, table)]
+    return list(dict.fromkeys(name for type_ in tables for name in type_.model_fields))
 
 
 def _inside(types: Sequence[Any], key: Key, data: Any) -> list[Any] | None:
     """Return the types of the value at a key; None if no value has this key."""
-    found: list[Any] = []
+    inner: list[Any] = []
     is_key = isinstance(key, int) or (isinstance(data, dict) and key in data)
-    for each in types:
-        if get_origin(each) is list and isinstance(key, int):
-            found += _members(get_args(each)[0])
-        elif get_origin(each) is dict and is_key:
-            found += _members(get_args(each)[1])
-        elif _is_table(each) and key in each.model_fields and _fits(each, data):
-            found += _members(each.model_fields[key].annotation)
+    for type_ in types:
+        if get_origin(type_) is list and isinstance(key, int):
+            inner += _members(get_args(type_)[0])
+        elif get_origin(type_) is dict and is_key:
+            inner += _members(get_args(type_)[1])
+        elif _is_table(type_) and key in type_.model_fields and _fits(type_, data):
+            inner += _members(type_.model_fields[key].annotation)
             is_key = True
-    return found if is_key else None
+    return inner if is_key else None
 
 
 def _members(annotation: Any) -> list[Any]:
@@ -173,7 +175,7 @@ def _members(annotation: Any) -> list[Any]:
     if get_origin(annotation) is Annotated:
         return _members(get_args(annotation)[0])
     if get_origin(annotation) in (Union, UnionType):
-        return [member for each in get_args(annotation) for member in _members(each)]
+        return [member for type_ in get_args(annotation) for member in _members(type_)]
     return [annotation]
 
 
@@ -192,8 +194,8 @@ def _tags(table: Any) -> dict[str, tuple[Any, ...]]:
 
 
 def _fits(table: Any, data: Any) -> bool:
-    given = data if isinstance(data, dict) else {}
-    return all(str(given.get(name, allowed[0])) == allowed[0] for name, allowed in _tags(table).items())
+    values = data if isinstance(data, dict) else {}
+    return all(str(values.get(name, allowed[0])) == allowed[0] for name, allowed in _tags(table).items())
 
 
 def _value(data: Any, key: Key) -> Any:

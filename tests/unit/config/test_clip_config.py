@@ -94,13 +94,13 @@ def test_a_scalar_of_numpy_is_a_number(number: Any) -> None:
 
 @pytest.mark.parametrize("wrong", [np.bool_(True), np.array(1.0), True, 1j])
 def test_what_is_no_number_is_refused(wrong: Any) -> None:
-    with pytest.raises(ConfigError, match="it is no number"):
+    with pytest.raises(ConfigError, match="Give a number"):
         ClipConfig(rule="global_norm", threshold=wrong)
 
 
 @pytest.mark.parametrize("large", [10**400, -(10**400)])
 def test_an_integer_beyond_all_floats_is_refused(large: int) -> None:
-    with pytest.raises(ConfigError, match="it is a number that is too large"):
+    with pytest.raises(ConfigError, match="too large for a float"):
         ClipConfig(rule="value", threshold=large)
 
 
@@ -156,26 +156,26 @@ def test_there_are_enough_bad_configurations() -> None:
     [
         ("yaml", "rule: norm\nthreshold: -1", "clip.yaml, line 2, threshold: it is -1"),
         ("yaml", "rule: norm\ngroups:\n - name: a\n   include: [x]\n   threshold: q", "line 5, groups 1, threshold"),
-        ("yaml", "rule: norm\nrule: value", "clip.yaml, line 2: the key 'rule' is there twice; remove one"),
+        ("yaml", "rule: norm\nrule: value", "clip.yaml, line 2: the key 'rule' occurs twice. Remove one"),
         ("yaml", "rule: [norm", "clip.yaml, line 1: "),
-        ("yaml", "- rule: norm", "clip.yaml: it holds no table, but [{'rule': 'norm'}]; it needs at least a rule"),
-        ("yaml", "rule: off\n", "line 1, rule: it is False; give 'none'"),
+        ("yaml", "- rule: norm", "clip.yaml: it is [{'rule': 'norm'}]. Give a table with at least a rule"),
+        ("yaml", "rule: off\n", "line 1, rule: it is False. Give 'none'"),
         ("yaml", "!!python/object:os.system x", "could not determine a constructor"),
         ("json", '{"rule": "norm",\n "threshold": "x"}', "clip.json, line 2, threshold: it is 'x'"),
         ("json", '{\n\t"rule": "norm",\n\t"threshold": -2}', "clip.json, line 3, threshold: it is -2"),
-        ("json", '{"rule": "norm", "rule": "none"}', "clip.json, line 1: the key 'rule' is there twice"),
-        ("json", '{"rule": "norm",\n\t"threshold": 1,\n\t"threshold": 2}', "clip.json, line 3: the key 'threshold' is"),
+        ("json", '{"rule": "norm", "rule": "none"}', "clip.json, line 1: the key 'rule' occurs twice"),
+        ("json", '{"rule": "norm",\n\t"threshold": 1,\n\t"threshold": 2}', "clip.json, line 3: the key 'threshold'"),
         ("json", '{"rule": "norm",\n "threshold": ' + "9" * 5000 + "}", "clip.json, line 2: a number has 5000 digits"),
         ("yaml", "rule: norm\nthreshold: " + "9" * 5000, "clip.yaml, line 2: a number has 5000 digits"),
         ("yaml", "rule: norm\nthreshold: 0x" + "f" * 5000, "clip.yaml, line 2: a number has 5002 digits"),
         ("yaml", "rule: norm\nthreshold: 1" + "0" * 399, "line 2, threshold: it is 10"),
-        ("yaml", "rule: norm\nthreshold: !!int x", "clip.yaml, line 2: it cannot be read: invalid literal"),
-        ("yaml", "rule: norm\nthreshold: 2001-99-99", "clip.yaml, line 2: it cannot be read: month must be"),
-        ("yaml", "rule: norm\n? [a]\n: 1", "clip.yaml, line 2: a key is a list or a table; give a string"),
-        ("yaml", "rule: norm\n{a: 1}: 1", "clip.yaml, line 2: a key is a list or a table; give a string"),
-        ("yaml", "rule: norm\n1: 2", "clip.yaml, line 2, 1: the key 1 is not a string; the keys are rule, threshold"),
-        ("yaml", "rule: norm\nthreshold: 1:30", "line 2, threshold: it is '1:30'; it is no number"),
-        ("yaml", "rule: norm\ngroups: &a [*a]", "clip.yaml, line 2: an alias stands within what it means"),
+        ("yaml", "rule: norm\nthreshold: !!int x", "clip.yaml, line 2: cannot read this value: invalid literal"),
+        ("yaml", "rule: norm\nthreshold: 2001-99-99", "clip.yaml, line 2: cannot read this value: month must be"),
+        ("yaml", "rule: norm\n? [a]\n: 1", "clip.yaml, line 2: a key is a list or a table. Give a string"),
+        ("yaml", "rule: norm\n{a: 1}: 1", "clip.yaml, line 2: a key is a list or a table. Give a string"),
+        ("yaml", "rule: norm\n1: 2", "clip.yaml, line 2, 1: the key 1 is not a string. Use one of rule, threshold"),
+        ("yaml", "rule: norm\nthreshold: 1:30", "line 2, threshold: it is '1:30'. Give a number"),
+        ("yaml", "rule: norm\ngroups: &a [*a]", "clip.yaml, line 2: an alias refers to a value that contains it"),
         ("yaml", "rule: norm\ngroups:\n - {name: a, include: [x]}\n - {name: a, include: [x]}\nthreshold: 1",
          "clip.yaml, line 4, groups 2, name: two groups are named 'a'"),
         ("yaml", "rule: none\ngroups:\n - {name: a, include: [x]}\n - {name: b, include: [x], rule: norm}",
@@ -183,10 +183,10 @@ def test_there_are_enough_bad_configurations() -> None:
         ("toml", "rule = 'none'\n[[groups]]\nname = 'a'\ninclude = ['x']\n[[groups]]\nname = 'a'\ninclude = ['x']",
          "clip.toml, line 6, groups 2, name: two groups are named 'a'"),
         ("toml", "rule = 'norm'\nthreshold = " + "9" * 5000, "clip.toml, line 2: a number has 5000 digits"),
-        ("json", '{"rule": "norm", "threshold": "-inf"}', "line 1, threshold: it is '-inf'; a threshold must be 0"),
+        ("json", '{"rule": "norm", "threshold": "-inf"}', "line 1, threshold: it is '-inf'. Give 0 or more"),
         ("json", '{"rule": ', "clip.json, line 1: Expecting value"),
-        ("json", "[" * 100_000, "clip.json: its lists or tables are nested too deep"),
-        ("ini", "rule = norm", "its name ends in none of .toml, .yaml, .yml, .json"),
+        ("json", "[" * 100_000, "clip.json: lists or tables are nested too deep"),
+        ("ini", "rule = norm", "the suffix is not one of .toml, .yaml, .yml, .json"),
     ],
 )  # fmt: skip
 def test_so_it_is_in_yaml_and_json(tmp_path: Path, kind: str, text: str, message: str) -> None:
@@ -201,7 +201,7 @@ def test_aliases_do_not_eat_memory(top: str, seed: str) -> None:
     lists = "".join(f"l{i}: &l{i} [{', '.join([f'*l{i - 1}' if i else seed] * 10)}]\n" for i in range(9))
     lists = lists.replace(f"[{', '.join([seed] * 10)}]", f"[{seed}]")
     text = f"{lists}{top.format('*l8')}" if top != "{}" else lists
-    with pytest.raises(ConfigError, match="the text, line 1: aliases make it larger than can be meant"):
+    with pytest.raises(ConfigError, match="the text, line 1: aliases make the file too large"):
         ClipConfig.loads(text, "yaml")
 
 
@@ -211,9 +211,9 @@ def test_aliases_can_be_used() -> None:
 
 
 def test_large_values_are_shown_in_part() -> None:
-    with pytest.raises(ConfigError, match=r"threshold: it is 'x.{1,70}; it is no number"):
+    with pytest.raises(ConfigError, match=r"threshold: it is 'x.{1,70}. Give a number"):
         ClipConfig(rule="norm", threshold="x" * 10**7)
-    with pytest.raises(ConfigError, match=r"threshold: it is .{1,80}; it is a number that is too large"):
+    with pytest.raises(ConfigError, match=r"threshold: it is .{1,80}. This is too large"):
         ClipConfig(rule="norm", threshold=10**5000)
 
 
@@ -232,7 +232,7 @@ def test_numbers_in_yaml_are_those_of_yaml_1_2(text: str, value: Any) -> None:
 
 @pytest.mark.parametrize("kind", ["yml", "xml", ""])
 def test_kinds_that_there_are_not_are_told(kind: str) -> None:
-    message = f"there is no kind '{kind}'; give one of toml, yaml, json"
+    message = f"'{kind}' is not a kind of file. Pass one of toml, yaml, json"
     with pytest.raises(ConfigError, match=message):
         ClipConfig.loads("rule: none", kind)
     with pytest.raises(ConfigError, match=message):
@@ -269,7 +269,7 @@ def test_a_group_takes_what_it_leaves_out_however_it_is_given() -> None:
         assert (found.rule, found.threshold, found.family, found.norm_type) == ("norm", 2.0, "paddle", 1.0)
     bounds = Group(name="a", include=["x"], min=-1.0, max=1.0)
     assert ClipConfig(rule="value", threshold=7.0, groups=[bounds]).groups[0].rule == "value"
-    with pytest.raises(ConfigError, match="ClipConfig, groups 1, max: max is for rule = 'value'"):
+    with pytest.raises(ConfigError, match="ClipConfig, groups 1, max: max applies to rule = 'value' only"):
         ClipConfig(rule="norm", threshold=7.0, groups=[bounds])
 
 
@@ -314,19 +314,19 @@ def test_a_copy_does_what_it_says(deep: bool) -> None:
 
 
 def test_files_that_cannot_be_read_are_told(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"absent\.toml cannot be read: No such file"):
+    with pytest.raises(ConfigError, match=r"cannot read .*absent\.toml: No such file"):
         ClipConfig.load(tmp_path / "absent.toml")
     (tmp_path / "clip.toml").write_bytes(b"rule = \xff")
-    with pytest.raises(ConfigError, match=r"clip\.toml: byte 7 is no UTF-8"):
+    with pytest.raises(ConfigError, match=r"clip\.toml: byte 7 is not UTF-8"):
         ClipConfig.load(tmp_path / "clip.toml")
     (tmp_path / "clip.toml").write_bytes(b"\xef\xbb\xbfrule = 'none'\n")  # a mark that some editors write
     assert ClipConfig.load(tmp_path / "clip.toml").rule == "none"
 
 
 def test_so_it_is_in_python() -> None:
-    with pytest.raises(ConfigError, match=r"^ClipConfig, threshold: it is -1; a threshold must be 0 or more"):
+    with pytest.raises(ConfigError, match=r"^ClipConfig, threshold: it is -1. Give 0 or more"):
         ClipConfig(rule="norm", threshold=-1)
-    with pytest.raises(ConfigError, match=r"^ClipConfig, tresold: there is no such key; did you mean threshold"):
+    with pytest.raises(ConfigError, match=r"^ClipConfig, tresold: there is no such key. Did you mean threshold"):
         ClipConfig(rule="norm", tresold=1)
     with pytest.raises(ConfigError, match=r"^the text, line 1, rule: "):
         ClipConfig.loads("rule = 1")

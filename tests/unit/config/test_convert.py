@@ -71,7 +71,7 @@ def test_loading_a_file_of_two_trainers_names_one_of_them(write: Write) -> None:
         ("clip.toml", 'rule = "global_norm"\ngradient_clipping = 1.0\n', "line 2, gradient_clipping: there is no such"),
         ("clip.toml", "colour = 1\n", "line 1, colour: there is no such key"),
         ("clip.toml", "colour = \n", "line 1: Invalid value"),
-        ("absent.py", "", "none of .toml"),
+        ("absent.py", "", "is not one of .toml"),
     ],
 )
 def test_loading_another_file_names_its_error(write: Write, name: str, text: str, message: str) -> None:
@@ -86,7 +86,7 @@ def test_it_is_exported_as_ours_too(write: Write) -> None:
 
 
 def test_what_is_wrong_with_ours_is_said_with_its_line(write: Write) -> None:
-    with pytest.raises(ConfigError, match=r"^clip\.toml, line 2, treshold: .*did you mean threshold"):
+    with pytest.raises(ConfigError, match=r"^clip\.toml, line 2, treshold: .*Did you mean threshold"):
         ClipConfig.import_from(write("clip.toml", 'rule = "global_norm"\ntreshold = 1.0\n'))
 
 
@@ -144,7 +144,7 @@ def test_a_file_that_cannot_be_read_is_refused(write: Write, name: str, text: st
 
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
     for from_ in (None, "hf"):
-        with pytest.raises(ConfigError, match="cannot be read: No such file"):
+        with pytest.raises(ConfigError, match=r"cannot read .*: No such file"):
             ClipConfig.import_from(tmp_path / "a.json", from_)
 
 
@@ -264,10 +264,10 @@ def test_export_to_another_family_names_the_default(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["import", "nowhere.toml"], "cannot be read"),
+        (["import", "nowhere.toml"], "cannot read nowhere.toml"),
         (["import", str(ZERO), "--from", "gin"], "'gin' is not a format"),
-        (["import", str(ZERO), "--out", "clip.txt"], "its name ends in none of"),
-        (["import", str(ZERO), "--out", "nowhere/clip.toml"], "cannot be written: No such file"),
+        (["import", str(ZERO), "--out", "clip.txt"], "the suffix is not one of"),
+        (["import", str(ZERO), "--out", "nowhere/clip.toml"], "cannot write nowhere/clip.toml: No such file"),
         (["export", str(DATA / "timm" / "vit_value.yaml"), "--to", "hf"], "it does not support the rule 'value'"),
     ],
 )
@@ -299,5 +299,5 @@ def test_the_file_to_import_is_not_overwritten(tmp_path: Path, capsys: pytest.Ca
     path = tmp_path / "hf.yaml"
     path.write_text("max_grad_norm: 0.3\n", encoding="utf-8")
     assert main(["config", "import", str(path), "--from", "hf", "--out", str(path)]) == 2
-    assert "is the file to import; name another with --out" in capsys.readouterr().err
+    assert "is the file to import. Pass another one with --out." in capsys.readouterr().err
     assert path.read_text(encoding="utf-8") == "max_grad_norm: 0.3\n"

@@ -438,8 +438,8 @@ def test_the_command_reads_no_header_beyond_the_limit(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["absent.toml"], "absent.toml cannot be read"),
-        (["a.toml", "absent.json"], "absent.json cannot be read"),
+        (["absent.toml"], "cannot read absent.toml"),
+        (["a.toml", "absent.json"], "cannot read absent.json"),
         (["a.toml", "--gradients", "a.toml"], "a.toml: no gradients can be read: it is no .npz file"),
         (["a.toml", "--gradients", "none.npz"], "none.npz: no gradients can be read: it holds none"),
         (["a.toml", "--gradients", "one.npy"], "one.npy: no gradients can be read: it is no .npz file"),

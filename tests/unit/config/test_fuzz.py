@@ -50,7 +50,7 @@ def test_an_unknown_key_of_any_spelling_is_named_with_its_place(
     table[key] = 1
     with pytest.raises(ConfigError) as caught:
         ClipConfig.loads(KINDS[kind](data), kind)
-    assert re.match(rf"the text, line \d+, {re.escape(named + key)}: there is no such key; ", str(caught.value))
+    assert re.match(rf"the text, line \d+, {re.escape(named + key)}: there is no such key. ", str(caught.value))
 
 
 NUMBERS = st.sampled_from(

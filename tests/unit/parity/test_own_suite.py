@@ -58,11 +58,11 @@ def test_every_rule_is_run_with_every_threshold(tmp_path: Path) -> None:
         ("thresholds = [1.0]", "give calls, rules and thresholds, or configs"),
         (
             "rules = ['clip_norm']\nthresholds = [1]",
-            "cases 1, rules, call: it is 'clip_norm'; there is no such function; did you mean clip_by_norm",
+            "cases 1, rules, call: 'clip_norm': there is no such function. Did you mean clip_by_norm",
         ),
         ("rules = ['clip_grads_with_norm_']\nthresholds = [1]", "needs a total_norm too; write it in calls"),
-        ("rules = ['clip_grad_norm_']\nthresholds = [nan]", "thresholds 1: it is nan; give 0 or more$"),
-        ("rules = ['clip_grad_norm_']\nthresholds = [-1.0]", "thresholds 1: it is -1.0; give 0 or more$"),
+        ("rules = ['clip_grad_norm_']\nthresholds = [nan]", "thresholds 1: it is nan. Give 0 or more.$"),
+        ("rules = ['clip_grad_norm_']\nthresholds = [-1.0]", "thresholds 1: it is -1.0. Give 0 or more.$"),
         ("rules = ['clip_grad_norm_']\nthresholds = [1.0, 1.0]", "is there twice"),
     ],
 )

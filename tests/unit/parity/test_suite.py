@@ -153,12 +153,12 @@ def tensor(text: str) -> str:
         (GRADIENTS, "there are no cases, neither here nor in files"),
         (
             GRADIENTS + "[[cases]]\ngradients = []\ncalls = []",
-            "cases 1, gradients: it is \\[\\]; give at least one entry",
+            "cases 1, gradients: it is \\[\\]. Give at least one entry",
         ),
-        (cases_of(NORM, "colour = 1"), "line 7, cases 1, colour: there is no such key; there are gradients, calls"),
+        (cases_of(NORM, "colour = 1"), "line 7, cases 1, colour: there is no such key. Use one of gradients, calls"),
         (
             cases_of("{ call = 'clip_norm' }"),
-            "calls 1, call: it is 'clip_norm'; there is no such function; did you mean clip_by_norm\\?",
+            "calls 1, call: 'clip_norm': there is no such function. Did you mean clip_by_norm\\?",
         ),
         (
             cases_of("{ call = 'clip_by_norm' }"),
@@ -166,17 +166,17 @@ def tensor(text: str) -> str:
         ),
         (
             cases_of("{ call = 'clip_by_norm', clip_norm = 1, p = 2 }"),
-            "clip_by_norm, p: there is no such argument; there are clip_norm, axes",
+            "clip_by_norm, p: there is no such argument. Use one of clip_norm, axes",
         ),
         (cases_of("{ call = 'clip_by_norm', clip_norm = 'one' }"), "clip_norm is 'one'; give a number"),
         (cases_of(f"{{ call = 'clip_by_norm', clip_norm = {10**309} }}"), "clip_norm is 1000.*; give a number"),
         (
             cases_of(NORM, "container = 'set'"),
-            "container: it is 'set'; give one of list, tuple, ",
+            "container: it is 'set'. Give one of list, tuple, ",
         ),
         (cases_of(NORM, "listed = [1]"), "listed is for names in place"),
         (cases_of(NORM, "need_clip = [true, true]"), "need_clip has 2 entries for 1 gradients"),
-        (cases_of(NORM, "update = 'false'"), "update: it is 'false'; give true or false"),
+        (cases_of(NORM, "update = 'false'"), "update: it is 'false'. Give true or false"),
         (cases_of("{ call = 'clip_by_norm', clip_norm = nan }"), "a threshold is NaN: say what it raises"),
         (cases_of("{ call = 'clip_by_norm', clip_norm = -1.0 }"), "a threshold or a norm is negative: say what it"),
         (cases_of("{ call = 'clip_by_global_norm', clip_norm = 1, use_norm = -1 }"), "a norm is negative: say what it"),
@@ -197,9 +197,9 @@ def tensor(text: str) -> str:
         (tensor("values = [[3]]"), "tensor 1: \\[3\\] is not \\[n, x\\]"),
         (
             tensor("random = 1, shape = [2], exponents = [-99999999999, 0]"),
-            "exponents 1: it is -99999999999; give -2000 or more",
+            "exponents 1: it is -99999999999. Give -2000 or more",
         ),
-        (tensor("none = false"), "none: it is False; give true"),
+        (tensor("none = false"), "none: it is False. Give true"),
         (
             tensor("values = [1], dtype = 'int64'"),
             "int64 is for",
@@ -210,30 +210,30 @@ def tensor(text: str) -> str:
         ),
         (
             tensor("values = [1.0], copies = -1"),
-            "copies: it is -1; give 1 or more",
+            "copies: it is -1. Give 1 or more",
         ),
         (cases_of(NORM, "frameworks = ['caffe']"), "there is no framework 'caffe'"),
-        (cases_of(NORM, "modes = ['gpu']"), "modes 1: it is 'gpu'; give 'host', 'device',"),
+        (cases_of(NORM, "modes = ['gpu']"), "modes 1: it is 'gpu'. Give 'host', 'device',"),
         (cases_of("{ call = 'global_norm' }, { call = 'global_norm' }"), "is there twice"),
         (
             cases_of(NORM, "dtypes = ['int8']"),
-            "dtypes 1: it is 'int8'; give one of float16, ",
+            "dtypes 1: it is 'int8'. Give one of float16, ",
         ),
         (
             cases_of(NORM, "dtypes = ['int64']"),
-            "dtypes 1: it is 'int64'; give one of float16, bfloat16, float32, float64$",
+            "dtypes 1: it is 'int64'. Give one of float16, bfloat16, float32, float64.$",
         ),
         (
             cases_of(NORM, "dtypes = ['float16']").replace("[1.0]", "[1.0, 2.0], dtype = 'complex64'"),
             "'a' has gradients that are not real",
         ),
-        ("a = " + "[" * 100_000, "cases.toml: its lists or tables are nested too deep"),
-        (cases_of("1"), "calls 1: it is 1; give a table"),
+        ("a = " + "[" * 100_000, "cases.toml: lists or tables are nested too deep"),
+        (cases_of("1"), "calls 1: it is 1. Give a table"),
         (ONE.replace('["a"]', '["b"]'), "no gradients named 'b'; there are a"),
         (GRADIENTS * 2 + CASES, "the name 'a' is used twice"),
         (
             tensor("vales = [1.0]"),
-            "cases.toml, line 3, gradients 1, tensors 1, vales: there is no such key; did you mean values\\?",
+            "cases.toml, line 3, gradients 1, tensors 1, vales: there is no such key. Did you mean values\\?",
         ),
         (tensor("values = ['one']"), "tensor 1: .*hexadecimal"),
         (
@@ -242,19 +242,19 @@ def tensor(text: str) -> str:
         ),
         (
             tensor("values = [1.0], dtype = 'int8'"),
-            "dtype: it is 'int8'; give one of float16, ",
+            "dtype: it is 'int8'. Give one of float16, ",
         ),
         (
             tensor("values = [1.0], rows = [3], shape = [2, 1]"),
             "rows needs a real dtype and a shape",
         ),
         (ONE.replace("tensors", "file = 'x'\ntensors"), "give one of tensors, file and function"),
-        ("[[gradients]]\nname = 'a'\nfunction = 'x.py'", "function: it is 'x.py'; give a file and its function, as in"),
+        ("[[gradients]]\nname = 'a'\nfunction = 'x.py'", "function: it is 'x.py'. Give a file and its function, as in"),
         (
             tensor("values = [true]"),
-            "line 3, gradients 1, tensors 1, values 1: it is True; give a number, a string or a",
+            "line 3, gradients 1, tensors 1, values 1: it is True. Give a number, a string or a",
         ),
-        (tensor("values = [1.0, [true, 3]]"), "values 2 1: it is True; give a number or a string"),
+        (tensor("values = [1.0, [true, 3]]"), "values 2 1: it is True. Give a number or a string"),
         (
             '[[gradients]]\nname = "a"\nfile = "absent.safetensors"\n' + CASES,
             "absent.safetensors: there is no such file",
@@ -270,7 +270,7 @@ def test_a_wrong_suite_is_refused(tmp_path: Path, text: str, message: str) -> No
 @pytest.mark.parametrize(
     ("pattern", "message"),
     [
-        ("/cases.toml", "line 1, files 1: it is '/cases.toml'; give a pattern of files relative to this directory"),
+        ("/cases.toml", "line 1, files 1: it is '/cases.toml'. Give a pattern of files relative to this directory"),
         ("case/*.toml", "files: there is no file like 'case/\\*.toml' in "),
         ("**x", "files: '\\*\\*x' is no pattern of files: "),
     ],
@@ -295,28 +295,28 @@ def test_a_suite_that_is_not_there_is_refused(tmp_path: Path) -> None:
         ("frameworks = {}\ncolour = 1", "suite.toml, line 4, colour: there is no such key"),
         (
             "[frameworks.numpy]\nmissing = 'maybe'",
-            "line 4, frameworks.numpy.missing: it is 'maybe'; give 'allowed'",
+            "line 4, frameworks.numpy.missing: it is 'maybe'. Give 'allowed'",
         ),
         (
             "[frameworks.numpy]\nmodes = ['gpu']",
-            "numpy.modes 1: it is 'gpu'; give 'host', 'device', 'native', 'graph', 'compiled', 'static', ",
+            "numpy.modes 1: it is 'gpu'. Give 'host', 'device', 'native', 'graph', 'compiled', 'static', ",
         ),
         (
             "[frameworks.numpy]\nleft_out = { graph = ['dense'] }",
-            "numpy.left_out.graph 1: it is 'dense'; give 'sparse', 'in place', 'raises', 'groups', 'hook' or 'long'",
+            "numpy.left_out.graph 1: it is 'dense'. Give 'sparse', 'in place', 'raises', 'groups', 'hook' or 'long'",
         ),
-        ("[frameworks.numpy]\nleft_out = { host = [] }", "numpy.left_out.host: it is 'host'; give 'graph'"),
-        ("[frameworks]\nnumpy = 1", "frameworks.numpy: it is 1; give a table"),
+        ("[frameworks.numpy]\nleft_out = { host = [] }", "numpy.left_out.host: it is 'host'. Give 'graph'"),
+        ("[frameworks]\nnumpy = 1", "frameworks.numpy: it is 1. Give a table"),
         ("[frameworks.numpy]\nmodes = ['graph']", "frameworks numpy modes: it has no mode 'graph'; it has host$"),
         ("[frameworks.numpy]\nmodes = ['host', 'device']", "it has no mode 'device'; it has host$"),
         ("[frameworks.jax]\nmodes = ['static']", "no mode 'static'; it has host, device, native, compiled$"),
         ("[frameworks.caffe]", "there is no adapter for 'caffe'"),
-        ("timeout = nan\n[frameworks.numpy]", "timeout: it is nan; give a finite number"),
-        ("timeout = -5\n[frameworks.numpy]", "timeout: it is -5; give more than 0"),
-        ("[frameworks.numpy]\nmodes = []", "modes: it is \\[\\]; give at least one entry"),
+        ("timeout = nan\n[frameworks.numpy]", "timeout: it is nan. Give a finite number"),
+        ("timeout = -5\n[frameworks.numpy]", "timeout: it is -5. Give more than 0"),
+        ("[frameworks.numpy]\nmodes = []", "modes: it is \\[\\]. Give at least one entry"),
         (
             "[frameworks.numpy]\npyton = 'x'",
-            "suite.toml, line 4, frameworks.numpy.pyton: there is no such key; did you mean python\\?",
+            "suite.toml, line 4, frameworks.numpy.pyton: there is no such key. Did you mean python\\?",
         ),
     ],
 )
@@ -355,16 +355,16 @@ KNOWN = """
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (('kind = "value"', 'kind = "odd"'), "known.toml, line 5, known 1, kind: it is 'odd'; give 'value', 'touched'"),
+        (('kind = "value"', 'kind = "odd"'), "known.toml, line 5, known 1, kind: it is 'odd'. Give 'value', 'touched'"),
         (("size = 0.1", ""), "known.toml, line 2, known 1: value and touched have a size"),
         (('kind = "value"', 'kind = "raises"'), "known 1: value and touched have a size, and nothing else has"),
         (('framework = "numpy"', 'framework = "caffe"'), "there is no framework 'caffe'"),
         (
             ("size = 0.1", 'size = 0.1\nversions = "2.1"'),
-            "known 1, versions: it is '2.1'; give a package and its versions",
+            "known 1, versions: it is '2.1'. Give a package and its versions",
         ),
-        (("size = 0.1", 'size = 0.1\nversions = "numpy"'), "known 1, versions: it is 'numpy'; give a package"),
-        (("size = 0.1", 'size = 0.1\nversions = "numpy[x]>2"'), "known 1, versions: .*; give a package"),
+        (("size = 0.1", 'size = 0.1\nversions = "numpy"'), "known 1, versions: it is 'numpy'. Give a package"),
+        (("size = 0.1", 'size = 0.1\nversions = "numpy[x]>2"'), "known 1, versions: .*. Give a package"),
     ],
 )
 def test_a_wrong_list_of_known_differences_is_refused(tmp_path: Path, change: tuple[str, str], message: str) -> None:
@@ -547,5 +547,5 @@ def test_a_configuration_that_no_call_does_is_refused(tmp_path: Path, config: st
         suites.read(suite(tmp_path, ONE_LIST + "configs = ['clip.toml']"))
     assert message in str(told.value)
     (tmp_path / "clip.toml").unlink()
-    with pytest.raises(SuiteError, match=r"clip\.toml cannot be read"):
+    with pytest.raises(SuiteError, match=r"cannot read .*clip\.toml"):
         suites.read(tmp_path)

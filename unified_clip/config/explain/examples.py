@@ -15,7 +15,7 @@ import numpy as np
 
 from ...errors import ClipWarning
 from .. import schedules
-from ..schedules import Between, Piecewise
+from ..schedules import Piecewise, Ramp
 from ..schema import Clipping, Settings
 from ..selection import ParameterSelection
 from . import describe
@@ -154,7 +154,7 @@ def _measures(rule: Clipping, step: int) -> Iterator[_Measure]:
     if rule.min is not None and rule.max is not None:
         limits = [abs(rule.min), abs(rule.max)]
     else:
-        limits = [schedules.at(rule.threshold, step)] if rule.threshold is not None else []
+        limits = [schedules.threshold_at(rule.threshold, step)] if rule.threshold is not None else []
     order = math.inf if rule.rule == "value" else rule.norm_type or 2.0
     yield from (_Measure(rule.rule, order, limit) for limit in limits if 0 < limit < math.inf)
 
@@ -169,7 +169,7 @@ def _later_steps(rules: Sequence[Clipping | None], step: int) -> list[int]:
         return []
     found = set()
     for each in thresholds:
-        if isinstance(each, Between):
+        if isinstance(each, Ramp):
             found |= {each.begin, each.begin + each.steps // 4, each.begin + each.steps}
         elif isinstance(each, Piecewise):
             found |= {0, *each.boundaries}

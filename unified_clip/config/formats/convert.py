@@ -37,7 +37,7 @@ def read(path: str | os.PathLike[str], from_: str | None = None) -> dict[str, An
     if name and trainer is not None:
         _check_format(path, trainer)
     if trainer is None:
-        return loading.checked(document)
+        return loading.validated(document)
     unread = placement.check(document, trainer)
     imported = trainer.read(document, version)
     versions = {} if version is None else {"version": str(version)}
@@ -53,7 +53,7 @@ def read_own(path: str | os.PathLike[str]) -> dict[str, Any]:
             command that imports it.
     """
     try:
-        return loading.checked(documents.read(path))
+        return loading.validated(documents.read(path))
     except ConfigError:
         if advice := _import_advice(Path(path)):
             raise ConfigError(advice) from None

@@ -206,7 +206,7 @@ def _call(table: dict[str, Any], place: str) -> tuple[str, dict[str, Any]]:
     arguments = dict(table)
     name = arguments.pop("call", None)
     if not isinstance(name, str) or name not in CALLS:
-        raise SuiteError(f"{place}, call: it is {name!r}; {no_such('function', str(name), list(CALLS))}")
+        raise SuiteError(f"{place}, call: {name!r}: {no_such('function', str(name), list(CALLS))}")
     call = CALLS[name]
     missing = set(call.required) - arguments.keys()
     known = [*call.required, *call.optional]

@@ -49,11 +49,11 @@ def _call(config: Settings, limit: float) -> dict[str, Any]:
 
 def _limits(config: Settings) -> list[float]:
     threshold = config.threshold
-    if isinstance(threshold, schedules.Between):
+    if isinstance(threshold, schedules.Ramp):
         return [threshold.start, threshold.end]
     if isinstance(threshold, schedules.Piecewise):
         return list(dict.fromkeys(threshold.values))
-    return [schedules.at(threshold, 0)] if threshold is not None else []
+    return [schedules.threshold_at(threshold, 0)] if threshold is not None else []
 
 
 def _beyond(config: Settings) -> str:
