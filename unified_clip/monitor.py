@@ -1,4 +1,4 @@
-"""What happened at each clip, for TensorBoard, MLflow and Weights & Biases."""
+"""Log clip metrics to TensorBoard, MLflow and Weights & Biases."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ class Clipped(Protocol):
 
 
 def metrics(clip: Clipped, prefix: str = "") -> dict[str, float]:
-    """What is logged of the last clip, by the names that trainers use.
+    """Return the metrics of the last clip, by the names that trainers use.
 
     Args:
-        clip: A `ClipConfig`, a clipper, or the handle of an integration, that has clipped.
-        prefix: Before each name, such as "train/".
+        clip: A `ClipConfig`, a clipper, or the handle of an integration, after a clip.
+        prefix: The prefix of each name, such as "train/".
 
     Returns:
-        `grad_norm`: the total norm before clipping; `grad_norm_clipped`: after it, where that follows from what was
-        measured; `clip_coef`: the smallest coefficient; `clip_rate`: the share of the last 100 clips that changed
-        a gradient. Reading them waits for the device that has them.
+        `grad_norm`: the total norm before clipping. `grad_norm_clipped`: the total norm after it, if it follows from
+        measured norms. `clip_coef`: the smallest coefficient. `clip_rate`: the share of the last 100 clips that changed
+        a gradient. This waits for the device.
 
-    Source: none, it is our own; `grad_norm` is the norm before clipping in HF Transformers and torchtitan too.
+    Source: unified_clip; `grad_norm` is the norm before clipping in HF Transformers and torchtitan too.
 
     Example:
         >>> import numpy as np
@@ -48,18 +48,18 @@ def metrics(clip: Clipped, prefix: str = "") -> dict[str, float]:
 
 
 class Monitor:
-    """Logs the last clip every so many steps: call it after each step.
+    """Log the metrics of the last clip at every n-th call. Call it after each step.
 
     Args:
-        clip: What clips.
-        log: Takes a dict of numbers by name, and the step.
-        every: How many calls there are to one that logs. Only that one waits for a device.
-        prefix: Before each name.
+        clip: A `ClipConfig`, a clipper, or the handle of an integration.
+        log: A function of a dict of numbers by name, and the step.
+        every: The number of calls per log. Only a call that logs waits for a device.
+        prefix: The prefix of each name.
 
     Raises:
         ValueError: every is below 1.
 
-    Source: none, it is our own.
+    Source: unified_clip.
 
     Example:
         >>> import numpy as np
@@ -75,20 +75,20 @@ class Monitor:
 
     def __init__(self, clip: Clipped, log: Log, *, every: int = 1, prefix: str = "") -> None:
         if not isinstance(every, int) or isinstance(every, bool) or every < 1:
-            raise ValueError(f"every is {every!r}; give a whole number of 1 or more")
+            raise ValueError(f"every is {every!r}. Pass a whole number of 1 or more.")
         self._clip, self._log, self._every, self._prefix = clip, log, every, prefix
         self._calls = 0
 
     def __call__(self, step: int | None = None) -> None:
-        """Log, if it is time and anything has been clipped. `step`: to log it under; None: calls are counted."""
+        """Log at every n-th call, once gradients have been clipped. `step`: the logged step; None: count calls."""
         if self._calls % self._every == 0:
-            with suppress(NothingClippedError):  # while gradients accumulate, say
+            with suppress(NothingClippedError):  # such as while gradients accumulate
                 self._log(metrics(self._clip, self._prefix), self._calls if step is None else step)
         self._calls += 1
 
 
 def tensorboard(clip: Clipped, writer: Any, *, every: int = 1, prefix: str = "train/") -> Monitor:
-    """A `Monitor` for a `SummaryWriter` (of torch.utils.tensorboard or tensorboardX): its `add_scalar` is called."""
+    """Return a `Monitor` that calls `add_scalar` of a `SummaryWriter` (torch.utils.tensorboard or tensorboardX)."""
 
     def log(numbers: dict[str, float], step: int) -> None:
         for name, value in numbers.items():
@@ -98,10 +98,10 @@ def tensorboard(clip: Clipped, writer: Any, *, every: int = 1, prefix: str = "tr
 
 
 def mlflow(clip: Clipped, module: Any, *, every: int = 1, prefix: str = "train/") -> Monitor:
-    """A `Monitor` for MLflow: pass the module `mlflow`, whose `log_metrics` is called in the run that is active."""
+    """Return a `Monitor` for MLflow. Pass the module `mlflow`: it calls `log_metrics` in the active run."""
     return Monitor(clip, lambda numbers, step: module.log_metrics(numbers, step=step), every=every, prefix=prefix)
 
 
 def wandb(clip: Clipped, run: Any, *, every: int = 1, prefix: str = "train/") -> Monitor:
-    """A `Monitor` for Weights & Biases: pass the run that `wandb.init()` returned, whose `log` is called."""
+    """Return a `Monitor` for Weights & Biases. Pass the run from `wandb.init()`: it calls its `log`."""
     return Monitor(clip, lambda numbers, step: run.log(numbers, step=step), every=every, prefix=prefix)

@@ -1,4 +1,4 @@
-"""`unified_clip.suggest_threshold`: a threshold from the norms of a run that was recorded."""
+"""`unified_clip.suggest_threshold`: suggest a threshold from recorded norms."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from typing import Any
 from . import _install
 from .recording.recorder import NO_CALLS, SCHEMA
 
-FEWEST = 20
-"""Of fewer norms no percentile means much."""
+MIN_NORMS = 20
+"""The fewest norms for a useful percentile."""
 
 
 @dataclass(frozen=True)
 class Suggestion:
-    """A threshold, and the norms that it comes from."""
+    """A threshold, and the norms behind it."""
 
     threshold: float
-    """In the gradients' own unit; three significant digits."""
+    """In the unit of the gradients, with three significant digits."""
 
     percentile: float
     clipped: float
-    """The share of the recorded steps that it would have clipped, from 0 to 1."""
+    """The share of the recorded steps above the threshold, from 0 to 1."""
 
     norms: Sequence[float]
-    """The finite ones, in the order of the steps."""
+    """The finite norms, in the order of the steps."""
 
     not_finite: int
-    """How many were left out."""
+    """The number of other norms."""
 
     def __str__(self) -> str:
         left_out = f"; {self.not_finite} that were NaN or infinite left out" if self.not_finite else ""
@@ -42,10 +42,10 @@ class Suggestion:
         )
 
     def plot(self, path: str | os.PathLike[str]) -> None:
-        """Write a plot of the norms and the threshold, in a format that the file's name tells (.svg, .png, .pdf).
+        """Write a plot of the norms and the threshold. The suffix sets the format (.svg, .png, .pdf).
 
         Raises:
-            ModuleNotFoundError: matplotlib is not installed; the message has the command that installs it.
+            ModuleNotFoundError: matplotlib is not installed. The message has the command that installs it.
         """
         try:
             from matplotlib.figure import Figure
@@ -73,27 +73,26 @@ class Suggestion:
 
 
 def suggest_threshold(records: Any, percentile: float = 90.0, *, skip: int = 0) -> Suggestion:
-    """Propose a threshold that leaves most steps alone: a percentile of the total norms of a run.
+    """Suggest a threshold that clips only rare large steps: a percentile of the total norms of a run.
 
-    Training that is clipped at a norm that most steps stay below is stopped from its rare large steps only. Record some
-    hundred steps without clipping (a threshold of inf measures), or with a threshold well above what is usual: norms
-    that were recorded while most steps were clipped belong to that training, and not to yours without it.
+    Record a few hundred steps without clipping (a threshold of inf only measures), or with a threshold well above the
+    usual norms. Norms of steps that were clipped belong to another training than the one without clipping.
 
     Args:
-        records: A file that `unified_clip.record` has written, or norms: numbers, or what `last` said of each clip.
-        percentile: How many of a hundred steps are to be left alone, more than 0 and up to 100.
-        skip: How many of the first norms to leave out, since the first steps of a training are unlike the rest.
+        records: A file from `unified_clip.record`, or norms: numbers, or the `last` of each clip.
+        percentile: The percentage of steps to leave unchanged, above 0 and up to 100.
+        skip: The number of first norms to ignore, since the first steps of a training differ from the rest.
 
     Returns:
-        A `Suggestion`, with a `threshold` in the gradients' own unit, what it would have clipped, and `plot(path)`.
+        A `Suggestion` with `threshold`, `clipped` (the share above it) and `plot(path)`.
 
     Raises:
-        TypeError: records hold something else than norms.
-        ValueError: percentile is out of range; fewer than 20 finite norms are left; the file is no recording, or has no
+        TypeError: records has other values than norms.
+        ValueError: percentile is out of range, fewer than 20 norms are finite, or the file is not a recording with
             total norms.
 
-    Source: the nearest-rank percentile; Seetharaman et al., "AutoClip: Adaptive gradient clipping for source separation
-    networks", 2020, choose it so.
+    Source: the nearest-rank percentile, as in Seetharaman et al., "AutoClip: Adaptive gradient clipping for source
+    separation networks", 2020.
 
     Example:
         >>> import unified_clip
@@ -102,23 +101,23 @@ def suggest_threshold(records: Any, percentile: float = 90.0, *, skip: int = 0) 
         (1.0, 0.05)
     """
     if isinstance(percentile, bool) or not isinstance(percentile, int | float) or not 0 < percentile <= 100:
-        raise ValueError(f"percentile is {percentile!r}; give a number above 0 and up to 100")
+        raise ValueError(f"percentile is {percentile!r}. Pass a number above 0 and up to 100.")
     if isinstance(skip, bool) or not isinstance(skip, int) or skip < 0:
-        raise ValueError(f"skip is {skip!r}; give a whole number of 0 or more")
-    found = list(_norms(records))[skip:]
-    finite = [norm for norm in found if math.isfinite(norm)]
-    if len(finite) < FEWEST:
+        raise ValueError(f"skip is {skip!r}. Pass a whole number of 0 or more.")
+    norms = list(_norms(records))[skip:]
+    finite = [norm for norm in norms if math.isfinite(norm)]
+    if len(finite) < MIN_NORMS:
         raise ValueError(
-            f"there are {len(finite)} finite norms, and {FEWEST} are the fewest to go by; record more steps"
+            f"there are {len(finite)} finite norms, and at least {MIN_NORMS} are needed. Record more steps."
         )
     nearest = sorted(finite)[max(1, math.ceil(percentile / 100 * len(finite))) - 1]
     threshold = _above(nearest)
     clipped = sum(norm > threshold for norm in finite) / len(finite)
-    return Suggestion(threshold, float(percentile), clipped, finite, len(found) - len(finite))
+    return Suggestion(threshold, float(percentile), clipped, finite, len(norms) - len(finite))
 
 
 def _above(norm: float) -> float:
-    """Three significant digits, and not less than the norm."""
+    """Round a norm up to three significant digits."""
     if norm == 0:
         return 0.0
     near = float(f"{norm:.3g}")
@@ -130,34 +129,34 @@ def _norms(records: Any) -> Iterator[float]:
         yield from _recorded(Path(records))
         return
     if not isinstance(records, Iterable):
-        raise TypeError(f"records is a {type(records).__name__}; pass a recorded file, or norms")
-    for index, each in enumerate(records):
-        norm = getattr(each, "norm", each)
+        raise TypeError(f"records is a {type(records).__name__}. Pass a recorded file, or norms.")
+    for index, record in enumerate(records):
+        norm = getattr(record, "norm", record)
         if isinstance(norm, bool) or (not isinstance(norm, int | float) and not hasattr(norm, "__float__")):
             raise TypeError(
-                f"position {index} of records is a {type(each).__name__}; pass numbers, or what `last` says"
+                f"position {index} of records is a {type(record).__name__}. Pass numbers, or the `last` of clips."
             )
         yield float(norm)
 
 
 def _recorded(path: Path) -> Iterator[float]:
-    """One for each step that measured: several norms of a step are one over all."""
+    """Yield the total norm of each step. Several norms of a step are combined."""
     by_step: dict[int, list[float]] = {}
     try:
         header, *lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] or [{}]
         if header.get("schema") != SCHEMA or "unified_clip" not in header:
-            raise ValueError(f"its first line has no header of schema {SCHEMA}")
+            raise ValueError(f"the first line is not a header of schema {SCHEMA}")
         for line in lines:
             if line.get("norm") is not None:
                 by_step.setdefault(line["step"], []).extend(_flat(line["norm"]))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path} is no recording of unified_clip.record: {error}") from None
+        raise ValueError(f"{path} is not a recording of unified_clip.record: {error}") from None
     if not lines:
         raise ValueError(f"{path}: {NO_CALLS}")
     if not by_step:
         raise ValueError(
-            f"{path}: None of the {len(lines)} recorded calls has a total norm. Clips by value have none, nor have "
-            "calls without gradients. Record clips by norm: clip_grad_norm_ with a threshold of inf measures only."
+            f"{path}: None of the {len(lines)} recorded calls has a total norm. Clips by value and calls without "
+            "gradients have none. Record clips by norm: clip_grad_norm_ with a threshold of inf only measures."
         )
     yield from (math.hypot(*norms) for norms in by_step.values())
 

@@ -80,13 +80,13 @@ def test_it_is_plotted(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ((NORMS[:19],), ValueError, "there are 19 finite norms, and 20 are the fewest"),
+        ((NORMS[:19],), ValueError, "there are 19 finite norms, and at least 20 are needed"),
         (([math.nan] * 30,), ValueError, "there are 0 finite norms"),
-        ((NORMS, 0), ValueError, "percentile is 0; give a number above 0 and up to 100"),
+        ((NORMS, 0), ValueError, "percentile is 0. Pass a number above 0 and up to 100"),
         ((NORMS, 101.0), ValueError, r"percentile is 101\.0"),
         ((NORMS, "90"), ValueError, "percentile is '90'"),
-        ((5.0,), TypeError, "records is a float; pass a recorded file, or norms"),
-        ((["a"] * 30,), TypeError, "position 0 of records is a str; pass numbers"),
+        ((5.0,), TypeError, "records is a float. Pass a recorded file, or norms"),
+        ((["a"] * 30,), TypeError, "position 0 of records is a str. Pass numbers"),
     ],
 )
 def test_what_is_wrong_is_told(arguments: tuple[object, ...], error: type[Exception], message: str) -> None:
@@ -102,7 +102,7 @@ def test_what_is_wrong_is_told(arguments: tuple[object, ...], error: type[Except
         (lambda: None, "run.jsonl: No unified_clip calls were recorded. Framework functions are not recorded"),
         (
             lambda: unified_clip.clip_by_value(np.array([2.0]), -1.0, 1.0),
-            "run.jsonl: None of the 1 recorded calls has a total norm. Clips by value have none",
+            "run.jsonl: None of the 1 recorded calls has a total norm. Clips by value and calls",
         ),
     ],
 )
@@ -119,14 +119,14 @@ def test_a_recording_without_total_norms_is_refused(tmp_path: Path, clip: Callab
 def test_a_file_without_the_header_of_a_recording_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "a.jsonl").write_text(text, encoding="utf-8")
     with pytest.raises(
-        ValueError, match=r"a\.jsonl is no recording of unified_clip\.record: its first line has no header"
+        ValueError, match=r"a\.jsonl is not a recording of unified_clip\.record: the first line is not a header"
     ):
         suggest_threshold(tmp_path / "a.jsonl")
 
 
 def test_a_file_that_is_no_recording_is_told(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text("{}\nnot json", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"a\.jsonl is no recording of unified_clip\.record"):
+    with pytest.raises(ValueError, match=r"a\.jsonl is not a recording of unified_clip\.record"):
         suggest_threshold(tmp_path / "a.jsonl")
 
 

@@ -21,28 +21,28 @@ from .validation import first_error
 
 
 class ClipConfig(Reporting, Settings):
-    """How gradients are clipped: read from a file, or built here; it works on every framework.
+    """A clip configuration, from a file or from arguments, for every framework.
 
     Args:
-        rule: "none" (only measure), "value" (each element), "norm" (each tensor by its own norm) or "global_norm" (all
-            by one norm).
-        threshold: The largest norm, or, for "value", the largest magnitude: 0 or more, in the gradients' own unit; inf
-            only measures. Or a table with a schedule.
-        min, max: Bounds for "value", in the place of a threshold.
+        rule: "none" (only measure), "value" (clip each element), "norm" (per tensor) or "global_norm" (by the total
+            norm).
+        threshold: The largest norm, or, for "value", the largest magnitude. A number of 0 or more, or a table with a
+            schedule. inf only measures.
+        min, max: Bounds for "value", instead of a threshold.
         norm_type: The order p of the norm: any p > 0, or inf. Default: 2.
-        family: Whose rule it is where they differ: "pytorch" (the default; eps is 1e-6), "tensorflow" (a global norm
-            that is not finite makes everything NaN) or "paddle".
+        family: The framework whose rule applies: "pytorch" (the default; eps is 1e-6), "tensorflow" (a global norm
+            that is not finite makes all gradients NaN) or "paddle".
         eps: Added to the norm. Default: the family's.
-        nonfinite: When the total norm is NaN or infinite: "family" (as the family has it), "raise", "skip" (the
-            gradients are taken away, so that the optimizer makes no step) or "zero".
-        include, exclude: Patterns of names of parameters ("*.bias"): what is not included, or excluded, is neither
-            counted nor clipped.
-        groups: Tables of parameters with a rule of their own: a name, patterns, and what differs.
+        nonfinite: The action when the total norm is NaN or infinite: "family" (the family's rule), "raise", "skip"
+            (remove the gradients, so that the optimizer makes no step) or "zero".
+        include, exclude: Patterns of parameter names ("*.bias"). Other parameters are not clipped, and not part of the
+            norm.
+        groups: Tables of parameters with their own rule: a name, patterns, and the keys that differ.
 
     Raises:
-        ConfigError: Something in it is wrong; the message says what, where, and what to do.
+        ConfigError: A key or value is wrong. The message has the place and the remedy.
 
-    Source: none, it is our own; docs/config.md has the whole of it.
+    Source: unified_clip; docs/config.md describes every key.
 
     Example:
         >>> import numpy as np
@@ -79,7 +79,7 @@ class ClipConfig(Reporting, Settings):
         return type(self)(**self.data())
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """Another, changed, checked as any other: what a configuration does is found when it is made."""
+        """Return a changed copy, validated like any other."""
         return type(self)(**{**self.data(), **(update or {})})
 
     @classmethod
@@ -87,8 +87,8 @@ class ClipConfig(Reporting, Settings):
         """Read a TOML, YAML or JSON file.
 
         Raises:
-            ConfigError: It cannot be read, or something in it is wrong: file, line, key and what to do. For a trainer's
-                own file the error names the command that imports it.
+            ConfigError: The file cannot be read, or a key is wrong. The message has the file, the line and the key. For
+                a trainer's file it has the command that imports it.
         """
         from .formats import convert
 
@@ -96,23 +96,23 @@ class ClipConfig(Reporting, Settings):
 
     @classmethod
     def loads(cls, text: str, kind: str = "toml") -> Self:
-        """The same of a text. `kind`: toml, yaml or json."""
+        """Read a text. `kind`: toml, yaml or json."""
         return cls._of(loading.validated(documents.parse(text, kind, "the text")))
 
     @classmethod
     def of(cls, optimizer: Any) -> Self:
-        """What an optimizer clips by itself: Keras' `clipnorm`, `global_clipnorm` or `clipvalue`, Paddle's `grad_clip`.
+        """Import an optimizer's clipping: Keras' `clipnorm`, `global_clipnorm` or `clipvalue`, Paddle's `grad_clip`.
 
-        What has to be said of it is in `provenance.notes`.
+        Notes for the user are in `provenance.notes`.
 
         Args:
             optimizer: A `keras.optimizers.Optimizer` or a `paddle.optimizer.Optimizer`.
 
         Raises:
-            TypeError: It is neither; PyTorch's and optax's do not tell what they clip.
-            ConfigError: It clips as cannot be said here: by a class of its own, or groups of parameters differently.
+            TypeError: It is neither. Optimizers of PyTorch and optax do not expose clip settings.
+            ConfigError: Its clipping is not supported: a custom class, or different clips for groups of parameters.
 
-        Source: none, it is our own; docs/formats.md has an example.
+        Source: unified_clip; docs/formats.md has an example.
         """
         from .formats import from_optimizer
 
@@ -123,7 +123,7 @@ class ClipConfig(Reporting, Settings):
         return cls(**data)
 
     def dumps(self, kind: str = "toml") -> str:
-        """As text that `loads` reads. `kind`: toml, yaml or json."""
+        """Return text that `loads` reads. `kind`: toml, yaml or json."""
         return documents.dump({"version": self.version, **self.data()}, kind)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -135,28 +135,28 @@ class ClipConfig(Reporting, Settings):
 
     @classmethod
     def import_from(cls, path: str | os.PathLike[str], from_: str | None = None) -> Self:
-        """Read a trainer's own configuration. What has to be said aloud of it is in `provenance.notes`.
+        """Import a trainer's configuration. Notes for the user are in `provenance.notes`.
 
         Args:
-            path: Such as DeepSpeed's JSON.
-            from_: "name" or "name@version" of the format. None: told by what is in the file.
+            path: The file, such as DeepSpeed's JSON.
+            from_: "name" or "name@version" of the format. None: infer it from the file.
 
         Raises:
-            ConfigError: It cannot be read, its format is not known, or it says what cannot be imported.
+            ConfigError: The file cannot be read, its format is not supported, or it has settings that are not.
         """
         from .formats import convert
 
         return cls._of(convert.read(path, from_))
 
     def export_to(self, name: str, version: str | None = None) -> str:
-        """The text that says the same in a trainer's own format, to be put into its configuration.
+        """Return this configuration as text in a trainer's format, for the trainer's configuration.
 
         Args:
-            name: Of the format, "name" or "name@version".
-            version: Of the trainer. Default: the newest that is known.
+            name: "name" or "name@version" of the format.
+            version: The version of the trainer. Default: the newest supported one.
 
         Raises:
-            NotRepresentableError: The format does not support it; the message names what, and the remedy.
+            NotRepresentableError: The format does not support a setting. The message names it, and the remedy.
             ConfigError: There is no such format.
         """
         from .formats import convert
@@ -174,39 +174,39 @@ class ClipConfig(Reporting, Settings):
         ownership: Any = None,
         check_numel: bool | int | None = None,
     ) -> Clipper:
-        """The same at work on a model of its own: it counts its own steps, and knows what its parameters are called.
+        """Return a clipper for one model, with its own step counter and parameter names.
 
         Args:
             names: A list of names by position, a dict of name to parameter, or a model with `named_parameters()`.
-            details: Measure the norm of every gradient too, for `last.parameters`; it reads all gradients once more.
-            process_group: Where several processes hold the gradients: as for `clip_grad_norm_`.
-            ownership: The same.
-            check_numel: The same.
+            details: Measure the norm of every gradient too, for `last.parameters`. This reads all gradients again.
+            process_group: The ranks that share the gradients, as for `clip_grad_norm_`.
+            ownership: As for `clip_grad_norm_`.
+            check_numel: As for `clip_grad_norm_`.
         """
         return Clipper(self, names, details=details, across=Across(process_group, ownership, check_numel))
 
     def __call__(self, grads: Any, *, step: Any = None) -> Any:
-        """Clip gradients: any container of tensors and None; new ones are returned in such another.
+        """Clip gradients in any container of tensors and None. Return the same kind of container.
 
-        A gradient that is left alone is the object that was given. Where the step is skipped, each is None.
+        Unchanged gradients are returned as the same objects. If the step is skipped, all results are None.
 
         Args:
             grads: Gradients of any framework.
-            step: For a threshold with a schedule: a whole number, or a tensor of one. None: calls are counted.
+            step: The step for a schedule: a whole number, or a tensor of one. None: count calls.
         """
         return self._clipper(grads, step=step)
 
     def clip_(self, parameters: Any, *, step: Any = None) -> Tensor:
-        """Clip in place, as `clip_grad_norm_` does; the total norm before clipping is returned."""
+        """Clip in place, as `clip_grad_norm_` does. Return the total norm before clipping."""
         return self._clipper.clip_(parameters, step=step)
 
     def pairs(self, params_grads: Iterable[Any], *, step: Any = None) -> classes.Pairs:
-        """Clip the gradients of (parameter, gradient) pairs; a list of pairs is returned."""
+        """Clip the gradients of (parameter, gradient) tuples. Return a list of tuples."""
         return self._clipper.pairs(params_grads, step=step)
 
     @property
     def step(self) -> int:
-        """The step of the next clip, counted from 0."""
+        """Return the step of the next clip, counted from 0."""
         return self._clipper.step
 
     # -- where optimizers clip
@@ -220,35 +220,36 @@ class ClipConfig(Reporting, Settings):
         ownership: Any = None,
         check_numel: bool | int | None = None,
     ) -> Any:
-        """Have an optimizer of PyTorch or Keras clip before every step it makes.
+        """Make an optimizer of PyTorch or Keras clip before each of its steps.
 
         Args:
             optimizer: A `torch.optim.Optimizer` or a `keras.optimizers.Optimizer`.
             names: The model, or a dict of name to parameter. On PyTorch, patterns need it unless the optimizer was
                 built from `named_parameters()`. On Keras a variable's name is its path, with dots.
-            process_group: For PyTorch, where several processes hold the gradients: as for `clip_grad_norm_`.
-            ownership: The same.
-            check_numel: The same.
+            process_group: For PyTorch: the ranks that share the gradients, as for `clip_grad_norm_`.
+            ownership: As for `clip_grad_norm_`.
+            check_numel: As for `clip_grad_norm_`.
 
         Returns:
-            A handle, and a context manager: `detach()` ends it, `is_attached` says whether it has not ended, `last` and
-            `rate` what happened, and `step` the step of the next clip.
+            A handle and context manager with `detach()`, `is_attached`, `last`, `rate` and `step`.
 
         Raises:
-            TypeError: It is no such optimizer.
-            ValueError: A configuration is attached to it already, or it clips by itself; or the configuration chooses
-                parameters by name, and they have none.
+            TypeError: It is not an optimizer of PyTorch or Keras.
+            ValueError: A configuration is already attached, or the optimizer clips by itself. Or the configuration
+                selects parameters by name, and they have none.
         """
         across = Across(process_group, ownership, check_numel)
         packages = {base.__module__.partition(".")[0] for base in type(optimizer).__mro__}
         if "torch" in packages:
             return _integration("torch_optimizers").attach(self, optimizer, names, across)
         if across.is_stated:
-            raise TypeError("process_group, ownership and check_numel are for optimizers of PyTorch; leave them out")
+            raise TypeError(
+                "process_group, ownership and check_numel apply to optimizers of PyTorch only. Remove them."
+            )
         if "keras" in packages:
             return _integration("keras_optimizers").attach(self, optimizer, names)
         raise TypeError(
-            f"a {type(optimizer).__module__}.{type(optimizer).__qualname__} is no optimizer of PyTorch or Keras. For "
+            f"{type(optimizer).__module__}.{type(optimizer).__qualname__} is not an optimizer of PyTorch or Keras. For "
             "Paddle, pass grad_clip=clip.as_paddle(model) to the optimizer. For optax, chain clip.as_optax()."
         )
 
@@ -262,17 +263,17 @@ class ClipConfig(Reporting, Settings):
         return _integration("paddle_optimizers").grad_clip(self, names)
 
     def as_optax(self, optimizer: Any = None, *, process_group: Any = "auto") -> Any:
-        """An `optax.GradientTransformation` that clips, whose state holds the step and what happened at the last one.
+        """Return an `optax.GradientTransformation` that clips. Its state has the step and the last outcome.
 
         Args:
-            optimizer: The transformation that is to follow. With nonfinite = "skip" it is needed: where a step is
-                skipped, its state stays as it was. None: put the result into `optax.chain` before the optimizer.
-            process_group: Inside `pmap` and the like, where arrays do not tell who has what: None where each device has
-                whole updates (as after `pmean`), or names of axes along which devices have parts; see docs/jax.md.
+            optimizer: The next transformation. Required with nonfinite = "skip", which leaves its state unchanged when
+                a step is skipped. None: put the result into `optax.chain` before the optimizer.
+            process_group: For `pmap` and similar, where arrays carry no sharding. None if each device has complete
+                updates (as after `pmean`), or the names of axes along which updates are sharded; see docs/jax.md.
         """
         return _integration("optax_transforms").transformation(self, optimizer, process_group)
 
 
 def _integration(module: str) -> Any:
-    """A layer above, which imports a framework."""
+    """Import a module of `unified_clip.integrations`, which imports a framework."""
     return importlib.import_module(f"unified_clip.integrations.{module}")

@@ -1,4 +1,4 @@
-"""A configuration at work: which gradient is clipped by what, at which step, and what happened."""
+"""Clip the gradients of one model by a configuration, count steps, and keep the last outcome."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ from .selection import ParameterSelection
 INSTEAD = "the configuration itself, clip(grads)"
 
 WINDOW = 100
-"""Over how many of the last clips a rate is taken."""
+"""The number of clips in a rate."""
 
 
 class Traced(NamedTuple):
-    """Clipped gradients, and what happened, as 0-d tensors of their framework."""
+    """Clipped gradients, and the outcome as 0-d tensors of their framework."""
 
     gradients: Any
     norm: Tensor
@@ -49,17 +49,17 @@ class Traced(NamedTuple):
     """The smallest."""
 
     finite: Tensor
-    """1 where the total norm and those of all parts are finite, else 0."""
+    """1 if the total norm and the norms of all parts are finite, else 0."""
 
 
 class Step(NamedTuple):
     """The step of a call."""
 
     value: Any
-    """A whole number, or a tensor that only a graph knows."""
+    """A whole number, or a tensor of a compiled graph."""
 
     is_counted: bool
-    """Whether nobody said which, so that calls are counted."""
+    """Whether it is the clipper's own count of calls."""
 
     @property
     def is_known(self) -> bool:
@@ -67,16 +67,16 @@ class Step(NamedTuple):
 
 
 class Clipper:
-    """A configuration at work on one model.
+    """Clip the gradients of one model by a configuration.
 
     Args:
-        settings: What to do.
-        names: What to call the parameters, for patterns: a list of names by position, a dict of name to parameter, or a
-            model that has `named_parameters()`. None: the keys of dicts and the names in pairs, TensorFlow's and
+        settings: The configuration.
+        names: Parameter names for patterns: a list of names by position, a dict of name to parameter, or a model with
+            `named_parameters()`. None: the keys of dicts, the names in (name, gradient) tuples, or TensorFlow's and
             Paddle's names of parameters.
-        details: Measure the norm of every gradient too, for `last.parameters`; it reads all gradients once more.
-        across: What is stated about the processes that hold the gradients.
-        unmatched: What to do about a pattern that matches no name, as the end of an error. "": a warning instead.
+        details: Measure the norm of every gradient too, for `last.parameters`. This reads all gradients again.
+        across: The declared process group and ownership.
+        unmatched: The remedy in the error about a pattern that matches no name. "": warn instead.
     """
 
     recorded_as = "ClipConfig"
@@ -100,37 +100,37 @@ class Clipper:
         self._counting = threading.Lock()
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy goes on at the same step, and knows of nothing that has happened."""
-        given = {"settings": self.settings, "names": self._names, "details": self.details, "across": self.across}
-        given["unmatched"] = self._unmatched
-        return {"given": given, "step": self._step}
+        """Return the arguments and the step. A copy continues at this step, without the last outcome."""
+        arguments = {"settings": self.settings, "names": self._names, "details": self.details, "across": self.across}
+        arguments["unmatched"] = self._unmatched
+        return {"arguments": arguments, "step": self._step}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(**state["given"])  # type: ignore[misc]
+        self.__init__(**state["arguments"])  # type: ignore[misc]
         self._step = state["step"]
 
     # -- clipping
 
     @public
     def __call__(self, grads: Any, *, step: Any = None) -> Any:
-        """Clip gradients: a list, a dict or any container of tensors and None; new ones are returned in such another.
+        """Clip gradients in any container of tensors and None. Return the same kind of container.
 
-        A gradient that is left alone is the object that was given. Where the step is skipped, each is None.
+        Unchanged gradients are returned as the same objects. If the step is skipped, all results are None.
         """
-        return self._called(grads, step)[0]
+        return self._clip_container(grads, step)[0]
 
     @public
     def traced(self, grads: Any, *, step: Any = None) -> Traced:
-        """The same, and what happened as tensors, for whoever keeps that in the state of an optimizer, graphs included.
+        """Clip gradients, and return the outcome as tensors, for the state of an optimizer, eager or in a graph.
 
-        `step` may be a tensor that only a graph knows.
+        `step` may be a tensor of the graph.
         """
-        result, outcome = self._called(grads, step)
+        result, outcome = self._clip_container(grads, step)
         return Traced(result, outcome.norm, plan.smallest_coefficient(outcome), plan.all_finite(outcome))
 
-    def _called(self, grads: Any, step: Any) -> tuple[Any, Outcome]:
+    def _clip_container(self, grads: Any, step: Any) -> tuple[Any, Outcome]:
         ops, grads = self._resolve(grads)
-        step = self._known(ops, step)
+        step = self._resolve_step(ops, step)
         is_plain = self._is_simple(step) and not (
             self.settings.uses_names or self._needs_order or self.across.is_stated
         )
@@ -144,8 +144,8 @@ class Clipper:
         for leaf in tree.leaves:
             if ops.is_parameter(leaf.tensor):
                 raise TypeError(
-                    f"{leaf.place} is a parameter, and gradients are clipped here; pass the gradients, or the "
-                    "parameters to clip_"
+                    f"{leaf.place} is a parameter, and this function takes gradients. Pass gradients, or pass the "
+                    "parameters to clip_."
                 )
         members = Tree(self._selection.group_leaves(tree.leaves), list)
         gradients = GivenObjects(
@@ -158,7 +158,7 @@ class Clipper:
     def clip_(self, parameters: Any, *, step: Any = None) -> Tensor:
         """Clip in place, as `clip_grad_norm_` does, and return the total norm before clipping."""
         ops, parameters = self._resolve(parameters)
-        step = self._known(ops, step)
+        step = self._resolve_step(ops, step)
         if isinstance(parameters, Iterator):
             parameters = list(parameters) or iter(())
         quick = self._quick(ops, parameters, step)
@@ -186,54 +186,53 @@ class Clipper:
 
     @public
     def pairs(self, params_grads: Iterable[Any], *, step: Any = None) -> classes.Pairs:
-        """Clip the gradients of (parameter, gradient) pairs, as optimizers have them."""
+        """Clip the gradients of (parameter, gradient) tuples, as in optimizers."""
         ops, params_grads = self._resolve(params_grads)
         leaves, indices = classes.read_pairs(ops, params_grads)
         members = Tree(self._selection.group_leaves(leaves), list)
         gradients = SameObjects(
             ops, members, order=self._needs_order, across=self.across, parameters=leaves, measures=True
         )
-        results, _ = self._results(ops, leaves, gradients, self._known(ops, step))
+        results, _ = self._results(ops, leaves, gradients, self._resolve_step(ops, step))
         pairs = [(leaf.parameter, result) for leaf, result in zip(leaves, results, strict=True)]
         return [(b, a) if index else (a, b) for index, (a, b) in zip(indices, pairs, strict=True)]
 
-    # -- what happened
+    # -- outcomes
 
     @property
     def last(self) -> ClipOutcome:
-        """What happened at the last clip."""
+        """Return the outcome of the last clip."""
         if self._last is None:
-            raise NothingClippedError("nothing has been clipped yet; clip first, then ask for what happened")
+            raise NothingClippedError("nothing has been clipped yet. Clip first.")
         return self._last
 
     @property
     def rate(self) -> float | None:
-        """The share of the last 100 clips (or fewer) that changed a gradient; None where that is known of none."""
+        """Return the share of the last 100 clips (or fewer) that changed a gradient; None if it is unknown for all."""
         with self._counting:
             recent = tuple(self._recent)
-        known = [last.clipped for last in recent]
-        clipped = [each for each in known if each is not None]
+        clipped = [outcome.clipped for outcome in recent if outcome.clipped is not None]
         return sum(clipped) / len(clipped) if clipped else None
 
     @property
     def step(self) -> int:
-        """How many steps have been made, which is the step of the next clip: thresholds may depend on it."""
+        """Return the step of the next clip, counted from 0."""
         return self._step
 
     @step.setter
     def step(self, step: int) -> None:
         self._step = _checked_step(step)
 
-    # -- how
+    # -- implementation
 
     def _is_simple(self, step: Step) -> bool:
-        """Whether nothing has to be known of any one gradient but its name."""
+        """Return whether clipping needs no leaf of a single gradient except for its name."""
         nonfinite, parts = self.settings.nonfinite, self.settings.parts
-        apart = any(p.rule == "norm" and (p.norm_type not in (None, 2.0) or nonfinite == "zero") for p in parts)
-        return step.is_known and not self.details and not apart and nonfinite in ("family", "zero")
+        needs_leaves = any(p.rule == "norm" and (p.norm_type not in (None, 2.0) or nonfinite == "zero") for p in parts)
+        return step.is_known and not self.details and not needs_leaves and nonfinite in ("family", "zero")
 
     def _quick(self, ops: Ops, parameters: Any, step: Step) -> tuple[Whole | InPlace, list[range]] | None:
-        """Gradients in place that are found in one go, or need no names; and where each part is among them."""
+        """Return gradients for clipping in place and the range of each part; None if that needs single leaves."""
         by_name = self.settings.uses_names and ops.gradients_on_parameters
         found = self._selection.parameters(parameters) if by_name else None
         if not self._is_simple(step):
@@ -252,22 +251,22 @@ class Clipper:
             return gradients, [range(len(gradients.values))]
         if found is None or self.across.is_stated:
             return None
-        *listed, left_out = found  # which may tell of other processes all the same
-        whole = None if ops.tell_shards(left_out) else ops.whole_of_parameters([p for part in listed for p in part])
+        *listed, excluded = found
+        whole = None if ops.tell_shards(excluded) else ops.whole_of_parameters([p for part in listed for p in part])
         if whole is None:
             return None
-        lengths = [sum(ops.gradient_of(each) is not None for each in part) for part in listed]
+        lengths = [sum(ops.gradient_of(parameter) is not None for parameter in part) for part in listed]
         ends = list(itertools.accumulate(lengths))
         ranges = [range(end - length, end) for length, end in zip(lengths, ends, strict=True)]
         return (Whole(whole), ranges) if ends[-1] == len(whole.tensors) else None
 
     @property
     def _needs_order(self) -> bool:
-        """Whether all gradients are clipped by value, so that none may be complex."""
+        """Return whether all gradients are clipped by value, which rejects complex ones."""
         return all(part.rule == "value" for part in self.settings.parts)
 
-    def _known(self, ops: Ops, step: Any) -> Step:
-        """The step, as a number where it is known."""
+    def _resolve_step(self, ops: Ops, step: Any) -> Step:
+        """Return the step, as a number unless it is a tensor of a graph."""
         entry.leave(
             "a clip configuration counts its steps; clip outside the graph, or by a function of unified_clip.torch"
         )
@@ -276,22 +275,22 @@ class Clipper:
         if not ops.is_tensor(step):
             return Step(_checked_step(step), False)
         if ops.shape(ops.adopt(step)) not in ((), (1,)):
-            raise ValueError("step is a tensor of several elements, or of none; pass one whole number")
+            raise ValueError("step is a tensor that does not have exactly one element. Pass one whole number.")
         value = ops.read(ops.adopt(step))
-        known = int(value) if value is not None and math.isfinite(value) and value == int(value) else value
-        return Step(step if value is None else _checked_step(known), False)
+        number = int(value) if value is not None and math.isfinite(value) and value == int(value) else value
+        return Step(step if value is None else _checked_step(number), False)
 
     def _results(
         self, ops: Ops, leaves: Sequence[Leaf], gradients: Functional, step: Step
     ) -> tuple[list[Any], Outcome]:
-        """For all leaves, those that were left out included."""
+        """Return a result for each leaf, excluded ones too, and the outcome."""
         outcome = self._clip(ops, gradients, self._selection.group_ranges(gradients), step)
         if outcome.skipped:
             return [None] * len(leaves), outcome
-        found = {leaf.position: leaf.tensor for leaf in leaves}
+        results = {leaf.position: leaf.tensor for leaf in leaves}
         members = gradients.tree.leaves
-        found.update(zip((leaf.position for leaf in members), gradients.result(), strict=True))
-        return [found[leaf.position] for leaf in leaves], outcome
+        results.update(zip((leaf.position for leaf in members), gradients.result(), strict=True))
+        return [results[leaf.position] for leaf in leaves], outcome
 
     def _clip(self, ops: Ops, gradients: Gradients, ranges: Sequence[range], step: Step) -> Outcome:
         settings = self.settings
@@ -313,8 +312,8 @@ class Clipper:
         in_graph = not outcome.path.on_host and outcome.path.in_graph([outcome.n])
         if in_graph and step.is_counted and any(isinstance(part.threshold, ConfigModel) for part in settings.parts):
             raise TypeError(
-                "the threshold has a schedule, and inside a graph calls are not counted; pass step=, a tensor that the "
-                "graph is given, or use the integration with the optimizer"
+                "the threshold has a schedule, and inside a graph calls are not counted. Pass step=, a tensor argument "
+                "of the graph, or use the integration with the optimizer."
             )
         names = [self._selection.name(leaf) or str(leaf.position) for leaf in gradients.leaves]
         dtypes = [{ops.dtype(gradients.values[index]) for index in group} for group, _ in used]
@@ -327,38 +326,38 @@ class Clipper:
 
 
 class Reporting:
-    """What has a clipper says what happened, as the clipper does."""
+    """Properties of an object with a clipper: the clipper's last outcome and rate."""
 
     _clipper: Clipper
 
     @property
     def last(self) -> ClipOutcome:
-        """What happened at the last clip."""
+        """Return the outcome of the last clip."""
         return self._clipper.last
 
     @property
     def rate(self) -> float | None:
-        """The share of the last 100 clips (or fewer) that changed a gradient; None where that is known of none."""
+        """Return the share of the last 100 clips (or fewer) that changed a gradient; None if it is unknown for all."""
         return self._clipper.rate
 
 
 def _checked_step(step: Any) -> int:
     if not isinstance(step, int) or isinstance(step, bool):
-        raise TypeError(f"step is {step!r}; pass a whole number, or a tensor of one")
+        raise TypeError(f"step is {step!r}. Pass a whole number, or a tensor of one.")
     if step < 0:
-        raise ValueError(f"step is {step}; steps are counted from 0")
+        raise ValueError(f"step is {step}. Steps count from 0.")
     return step
 
 
 def _check_order(ops: Ops, gradients: Gradients, parts: Sequence[tuple[range, Part]]) -> None:
-    """Complex gradients have none, and cannot be clipped by value."""
+    """Raise TypeError for complex gradients that are clipped by value: they have no order."""
     for group, part in parts:
         for leaf in gradients.leaves[group.start : group.stop] if part.kind == "value" else ():
             checks.gradient_dtype(ops.dtype(leaf.tensor), leaf, order=True)
 
 
 def _limit(part: Clipping, step: Any) -> Limit:
-    """A threshold at a step; where only a graph knows the step, how to find it."""
+    """Return the threshold at a step; for a step of a graph, a function that computes it there."""
     threshold = part.threshold
     if threshold is None:
         return float("inf")
@@ -368,7 +367,7 @@ def _limit(part: Clipping, step: Any) -> Limit:
         return threshold
 
     def limit(path: Path) -> Scalar:
-        found = schedules.evaluate(threshold, path.constant(step), path.where, path.cosine, path.constant)
-        return path.single(found) if isinstance(threshold, schedules.Ramp) else found
+        result = schedules.evaluate(threshold, path.constant(step), path.where, path.cosine, path.constant)
+        return path.single(result) if isinstance(threshold, schedules.Ramp) else result
 
     return limit
