@@ -1,4 +1,4 @@
-"""What happened at a clip, read from its device only when somebody asks."""
+"""The outcome of a clip. Numbers are read from the device on first use."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from .schema import Settings
 
 
 class GroupOutcome(NamedTuple):
-    """What happened to the gradients of one rule."""
+    """The outcome for one group of a configuration, or for the rest."""
 
     rule: str
     threshold: float | None
-    """None where there is none, where it is two bounds, and where only a graph knows the step."""
+    """None without a threshold, with two different bounds, and for a step of a graph."""
 
     norm: float | None
     """Before clipping; None for `value`, and for `norm`, which measures each gradient."""
 
     coef: float | None
-    """What the gradients were multiplied by; of the rule `norm` the smallest; None where nothing is multiplied."""
+    """The factor of the gradients, or the smallest factor for `norm`. None if nothing is multiplied."""
 
     clipped: bool | None
-    """None where that is not known: bounds that are not symmetric, NaN among values, and a step that was skipped."""
+    """Whether a gradient changed. None if unknown: asymmetric bounds, NaN among values, or a skipped step."""
 
 
 class ClipOutcome:
-    """What happened at one clip. Reading any number waits for the device that has it, once."""
+    """The outcome of one clip. The first number that is read waits for the device."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class ClipOutcome:
         self._orders = [part.p for _, part in parts]
         self._dtypes = dtypes
         self._names = [names[found.group.start] for found in outcome.each]
-        self._reading = _Reading(outcome)
+        self._reading = _DeferredNumbers(outcome)
 
     def __repr__(self) -> str:
         try:
@@ -67,80 +67,78 @@ class ClipOutcome:
 
     @property
     def norm(self) -> float:
-        """The total norm before clipping, over all gradients that take part; of order 2 but for one global norm."""
-        n: float = self._found.total
+        """Return the total norm before clipping, over all included gradients. A 2-norm, except with one global norm."""
+        n: float = self._numbers.total
         return n
 
     @property
     def norm_clipped(self) -> float | None:
-        """The total norm after it; None where it follows from no number that was measured, as with values."""
+        """Return the total norm after clipping; None if it does not follow from measured norms, as for values."""
         if self.skipped:
             return None
         if self._is_zeroed:
             return 0.0
         if self._rules == ["global_norm"]:
-            ((_, coef),) = self._found.norms[0]
+            ((_, coef),) = self._numbers.norms[0]
             return self.norm * coef
-        squares = [(n * c) ** 2 for norms in self._found.norms for n, c in norms]
+        squares = [(n * c) ** 2 for norms in self._numbers.norms for n, c in norms]
         known = all(rule in ("norm", "global_norm") for rule in self._rules) and set(self._orders) == {2.0}
         return math.sqrt(math.fsum(squares)) if known and all(map(math.isfinite, squares)) else None
 
     @property
     def coef(self) -> float | None:
-        """The smallest coefficient that gradients were multiplied by, in float64; 1 where none was, None where the step
-        was skipped."""
+        """Return the smallest coefficient, in float64; 1 if nothing was multiplied, None if the step was skipped."""
         coefs = [part.coef for part in self.parts.values() if part.coef is not None]
         return None if self.skipped else _smallest(coefs)
 
     @property
     def clipped(self) -> bool | None:
-        """Whether any gradient was changed; None where that is not known, and where the step was skipped."""
+        """Return whether any gradient changed; None if this is unknown or the step was skipped."""
         found = [part.clipped for part in self.parts.values()]
         return None if None in found and True not in found else any(found)
 
     @cached_property
     def parts(self) -> dict[str, GroupOutcome]:
-        """What happened to each group, by name, and to the rest, which is named ''."""
+        """Return the outcome of each group by name. The rest has the name ''."""
         return {title: self._part(index) for index, title in enumerate(self._titles)}
 
     @property
     def parameters(self) -> dict[str, float]:
-        """The norms of single gradients by name, the largest first; empty unless `details` were asked for."""
-        found = zip(self._names, self._found.each, strict=True)
-        return dict(sorted(found, key=lambda each: -math.inf if math.isnan(each[1]) else -each[1]))
+        """Return the norms of single gradients by name, largest first; empty without `details`."""
+        norms = zip(self._names, self._numbers.each, strict=True)
+        return dict(sorted(norms, key=lambda item: -math.inf if math.isnan(item[1]) else -item[1]))
 
     @property
     def nan(self) -> int | None:
-        """How many NaN there were; None where the norm is not finite, if the gradients were not in the CPU's memory and
-        no details were asked for."""
+        """Return the number of NaN; None if the norm is not finite, off the CPU and without `details`."""
         return self._count(0)
 
     @property
     def inf(self) -> int | None:
-        """How many infinities there were, as for `nan`."""
+        """Return the number of infinities, as for `nan`."""
         return self._count(1)
 
     def metrics(self, prefix: str = "") -> dict[str, float]:
-        """What is logged: `grad_norm` (before clipping), `grad_norm_clipped`, `clip_coef`."""
+        """Return `grad_norm` (before clipping), `grad_norm_clipped` and `clip_coef`, for logs."""
         return metrics(self.norm, self.norm_clipped, self.coef, prefix)
 
     @property
-    def _found(self) -> _Found:
+    def _numbers(self) -> _Numbers:
         return self._reading.values
 
     def _count(self, index: int) -> int | None:
-        if self._found.counts is not None:
-            return int(self._found.counts[index])
+        if self._numbers.counts is not None:
+            return int(self._numbers.counts[index])
         return 0 if math.isfinite(self.norm) else None
 
     @property
     def _is_zeroed(self) -> bool:
-        """Whether all gradients became 0, since a norm was not finite."""
-        norms = [self.norm, *(n for part in self._found.norms for n, _ in part)]
+        """Return whether all gradients became 0 because a norm was not finite."""
+        norms = [self.norm, *(n for part in self._numbers.norms for n, _ in part)]
         return self._nonfinite == "zero" and not all(map(math.isfinite, norms))
 
     def _part(self, index: int) -> GroupOutcome:
-        rule, limit, norms = self._named[index], self._limits[index], self._found.norms[index]
+        rule, limit, norms = self._named[index], self._limits[index], self._numbers.norms[index]
         norm = norms[0][0] if self._rules[index] == "global_norm" else None
         if self.skipped:
             return GroupOutcome(rule, limit, norm, None, None)
@@ -150,8 +148,8 @@ class ClipOutcome:
         return GroupOutcome(rule, limit, norm, _smallest(coefs), any(coef != 1 for coef in coefs))
 
     def _exceeds(self, index: int) -> bool | None:
-        """Whether any element was moved, as far as the greatest magnitude tells."""
-        greatest, limit = self._found.greatest[index], self._limits[index]
+        """Return whether the largest magnitude exceeds the threshold; None if this is unknown."""
+        greatest, limit = self._numbers.greatest[index], self._limits[index]
         if greatest is None or limit is None or math.isnan(greatest):
             return None
         bounds = [nearest(limit, dtype) for dtype in self._dtypes[index] if dtype in FORMATS] or [limit]
@@ -161,7 +159,7 @@ class ClipOutcome:
 
 
 def metrics(norm: float, norm_clipped: float | None, coef: float | None, prefix: str) -> dict[str, float]:
-    """The numbers that are known, by the names under which they are logged."""
+    """Return the numbers other than None by their names in logs."""
     found = {"grad_norm": norm, "grad_norm_clipped": norm_clipped, "clip_coef": coef}
     return {prefix + name: value for name, value in found.items() if value is not None}
 
@@ -171,26 +169,26 @@ def _smallest(coefs: Sequence[float]) -> float:
 
 
 def _limit(part: Part) -> float | None:
-    """A threshold that is known; of bounds around zero too."""
+    """Return the threshold, or that of symmetric bounds; None for others, and for a threshold of a graph."""
     if part.bounds is not None:
         return part.bounds[1] if part.bounds[0] == -part.bounds[1] else None
     return None if callable(part.limit) else part.limit
 
 
-class _Found(NamedTuple):
-    """The numbers, when they are there."""
+class _Numbers(NamedTuple):
+    """The numbers of an outcome, on the host."""
 
     total: float
     norms: list[list[tuple[float, float]]]
-    """Of each part, norms and their coefficients."""
+    """Norms and their coefficients, by part."""
 
     greatest: list[float | None]
     each: list[float]
     counts: list[float] | None
 
 
-class _Reading:
-    """Scalars on their way to the host: nothing else of an outcome is kept, which holds the gradients."""
+class _DeferredNumbers:
+    """Deferred scalars. Keeps no reference to the outcome, which refers to the gradients."""
 
     def __init__(self, outcome: Outcome) -> None:
         self._late: list[tuple[Path, Scalar]] = []
@@ -216,7 +214,7 @@ class _Reading:
         self._late = []
 
     def _take(self, path: Path, scalar: Scalar) -> Any:
-        """A number, or a function of those that arrive later."""
+        """Return a number, or a function of the deferred ones."""
         if isinstance(scalar, float):
             return float(scalar)  # and not a NumPy scalar
         if path.on_host:
@@ -227,7 +225,7 @@ class _Reading:
         return lambda values: values[index]
 
     @cached_property
-    def values(self) -> _Found:
+    def values(self) -> _Numbers:
         if self._in_graph:
             raise RuntimeError(
                 "the last clip was made inside a graph, which has no numbers yet; return the norm from the graph, clip "
@@ -241,7 +239,7 @@ class _Reading:
             return value(late) if callable(value) else value
 
         norms = [[pair for n, coef in part for pair in _pairs(known(n), known(coef))] for part in self._norms]
-        return _Found(
+        return _Numbers(
             known(self._total),
             norms,
             list(map(known, self._greatest)),

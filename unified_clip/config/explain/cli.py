@@ -21,26 +21,26 @@ if TYPE_CHECKING:
 def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "explain",
-        help="say what a clip configuration does to a gradient, or how two differ",
-        description="Say in plain words what a configuration does, of ours or of any trainer that "
-        "`unified-clip config import` knows, with worked numbers; with two, what differs between them and by how much. "
-        "Exit status: 0 told, whatever differs; 2 a file or the command is wrong.",
+        help="explain what a clip configuration does to a gradient, or how two differ",
+        description="Explain a clip configuration, or a trainer's configuration that `unified-clip config import` "
+        "reads, with example numbers. With two, print what differs and by how much. "
+        "Exit status: 0 success, even if they differ; 2 a file or the command is wrong.",
     )
     parser.add_argument("a", type=Path, metavar="A", help="a configuration")
     parser.add_argument("b", type=Path, metavar="B", nargs="?", help="another one")
     form = "FORMAT[@VERSION]"
-    parser.add_argument("--from", dest="from_a", metavar=form, help="the format of A (default: told by the file)")
-    parser.add_argument("--from-b", metavar=form, help="the format of B (default: told by the file)")
+    parser.add_argument("--from", dest="from_a", metavar=form, help="the format of A (default: inferred from the file)")
+    parser.add_argument("--from-b", metavar=form, help="the format of B (default: inferred from the file)")
     parser.add_argument(
-        "--gradients", type=Path, help="an .npz file of gradients to work on (default: examples around the threshold)"
+        "--gradients", type=Path, help="an .npz file of gradients to clip (default: examples around the threshold)"
     )
-    parser.add_argument("--step", type=int, default=0, help="for thresholds with a schedule (default: 0)")
+    parser.add_argument("--step", type=int, default=0, help="the step for a schedule (default: 0)")
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    """What the command does; the exit status."""
+    """Run the command. Return the exit status."""
     from ..clip_config import ClipConfig
     from . import compare
 
@@ -49,12 +49,11 @@ def run(options: argparse.Namespace) -> int:
         if problem := misplaced(options, {second: ("from_b",)}, second if options.b is not None else ""):
             raise ConfigError(problem)
         if options.step < 0:
-            raise ConfigError(f"--step is {options.step}; steps are counted from 0")
+            raise ConfigError(f"--step is {options.step}. Steps count from 0.")
         a = ClipConfig.import_from(options.a, options.from_a)
         gradients = _gradients(options.gradients)
         if options.b is None:
-            one = compare.explain(a, options.a.name, gradients, options.step)
-            _print(one, options.json)
+            _print(compare.explain(a, options.a.name, gradients, options.step), options.json)
             return 0
         b = ClipConfig.import_from(options.b, options.from_b)
         names = _names(options.a, options.b)
@@ -142,12 +141,12 @@ def _table(worked: list[Worked]) -> Any:
         becomes = "; ".join(
             f"{name} {' '.join(f'{x:.6g}' for x in values)}" for name, values in (each.results or {}).items()
         )
-        coef, after = _told(each.coef), _told(each.norm_clipped)
-        table.add_row(cell(each.of), _told(each.norm), coef, after, cell(becomes or each.outcome), style=style)
+        coef, after = _format_number(each.coef), _format_number(each.norm_clipped)
+        table.add_row(cell(each.of), _format_number(each.norm), coef, after, cell(becomes or each.outcome), style=style)
     return table
 
 
-def _told(number: float | None) -> str:
+def _format_number(number: float | None) -> str:
     from . import describe
 
     return "" if number is None else describe.measured(number)
@@ -169,8 +168,8 @@ def _show_comparison(found: Comparison) -> None:
         console.print(table)
     table = Table("worked on", "norms", "norms after", "apart")
     for both in found.compared:
-        norms = f"{_told(both.a.norm)} / {_told(both.b.norm)}"
-        after = " / ".join(_told(each.norm_clipped) or each.outcome for each in (both.a, both.b))
+        norms = f"{_format_number(both.a.norm)} / {_format_number(both.b.norm)}"
+        after = " / ".join(_format_number(each.norm_clipped) or each.outcome for each in (both.a, both.b))
         apart = cell("identical", style="green") if both.distance == 0 else cell(f"{both.distance:.2g}", style="red")
         table.add_row(cell(both.of), norms, after, apart)
     console.print(table)

@@ -1,4 +1,4 @@
-"""What one configuration does, with worked numbers, and how two differ: `unified-clip explain`."""
+"""Explain a configuration with example numbers, or compare two: `unified-clip explain`."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ OUTCOMES = {"skipped": "skips the step", "raises": "raises an error"}
 
 @dataclass(frozen=True)
 class Worked:
-    """What a configuration does to some gradients."""
+    """The effect of a configuration on an example."""
 
     of: str
     outcome: Outcome
     norm: float
-    """Of what is counted, before clipping."""
+    """The total norm before clipping, over included gradients."""
 
     coef: float | None
-    """None where the step is skipped, or an error raised; so are the other two."""
+    """None if the step is skipped or an error is raised, like the next two."""
 
     norm_clipped: float | None
-    """Of order 2, measured on the results, with what is not counted, in the dtype of norms."""
+    """The 2-norm of all results, excluded gradients too, in the dtype of norms."""
 
     results: dict[str, list[float]] | None
     """The first elements of the first gradients."""
@@ -44,7 +44,7 @@ class Worked:
 
 @dataclass(frozen=True)
 class Explanation:
-    """One configuration in words and numbers."""
+    """A configuration in words and numbers."""
 
     name: str
     sentences: list[str]
@@ -54,7 +54,7 @@ class Explanation:
 
 @dataclass(frozen=True)
 class Difference:
-    """What two configurations say otherwise."""
+    """A setting that differs between two configurations."""
 
     about: str
     a: str
@@ -63,7 +63,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Compared:
-    """What two configurations do to the same gradients."""
+    """The effects of two configurations on the same example."""
 
     of: str
     a: Worked
@@ -81,14 +81,14 @@ class Comparison:
     a: Explanation
     b: Explanation
     same: bool
-    """Whether they do the same to any gradients."""
+    """Whether both have the same effect on all gradients."""
 
     differences: list[Difference]
     compared: list[Compared]
 
     @property
     def summary(self) -> str:
-        """In one line."""
+        """Return the comparison in one line."""
         if self.same:
             return "They do the same."
         found = [each.sentence for each in self.compared]
@@ -99,7 +99,7 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """The same beside a table of `compared`, without its rows."""
+        """Return the last line below a table of `compared`."""
         if self.same:
             return "They do the same."
         differing = sum(each.distance != 0 for each in self.compared)
@@ -109,7 +109,7 @@ class Comparison:
 
 
 def explain(config: ClipConfig, name: str, gradients: Gradients | None = None, step: int = 0) -> Explanation:
-    """A configuration in words, and worked on given gradients, or on examples below, at and above its threshold."""
+    """Explain a configuration in words, and by its effect on gradients or on examples around its threshold."""
     notes = config.provenance.notes if config.provenance else []
     worked = [_work(config, each)[0] for each in _examples([config], gradients, step)]
     return Explanation(name, describe.sentences(config), list(notes), worked)
@@ -118,17 +118,14 @@ def explain(config: ClipConfig, name: str, gradients: Gradients | None = None, s
 def compare(
     a: ClipConfig, b: ClipConfig, names: Sequence[str], gradients: Gradients | None = None, step: int = 0
 ) -> Comparison:
-    """What differs between two configurations, and how much, on given gradients or on examples.
-
-    Where schedules differ, at the steps where they begin and end too.
-    """
+    """Compare two configurations, on gradients or on examples; at the start and end of different schedules too."""
     explained = [explain(config, name, gradients, step) for config, name in zip((a, b), names, strict=True)]
     compared = [_compare(a, b, each, names) for each in _examples([a, b], gradients, step)]
     return Comparison(explained[0], explained[1], a.meaning == b.meaning, _differences(a, b), compared)
 
 
 def as_data(found: Explanation | Comparison) -> dict[str, Any]:
-    """For JSON, which has no NaN and no infinities: those are strings."""
+    """Return data for JSON, with NaN and infinities as strings."""
     data = asdict(found)
     if isinstance(found, Comparison):
         data["summary"] = found.summary
@@ -150,7 +147,7 @@ def _examples(configs: Sequence[ClipConfig], gradients: Gradients | None, step: 
 
 
 def _work(config: ClipConfig, example: Example) -> tuple[Worked, list[Array]]:
-    """What became of an example, and the results; none where there is none."""
+    """Clip an example. Return its effect and the results; [] if the step is skipped or raises."""
     clipper, gradients = Clipper(config), dict(example.gradients)
     with warnings.catch_warnings(action="ignore", category=ClipWarning):  # examples have names of their own
         try:
@@ -181,7 +178,7 @@ def _compare(a: ClipConfig, b: ClipConfig, example: Example, names: Sequence[str
 
 
 def _distance(a: Sequence[Array], b: Sequence[Array]) -> float:
-    """0 for the same numbers; inf where one is not finite and the other something else."""
+    """Return the largest relative difference; 0 for equal numbers, inf if nonfinite elements differ."""
     if all(np.array_equal(x, y, equal_nan=True) for x, y in zip(a, b, strict=True)):
         return 0.0
     apart = _greatest([_wide(x) - _wide(y) for x, y in zip(a, b, strict=True)])
@@ -192,7 +189,7 @@ def _distance(a: Sequence[Array], b: Sequence[Array]) -> float:
 
 
 def _greatest(arrays: Sequence[Array]) -> float:
-    """The largest magnitude; NaN if there is any."""
+    """Return the largest magnitude; NaN if there is one."""
     return float(np.max([np.abs(array).max() for array in arrays if array.size], initial=0.0))
 
 

@@ -1,4 +1,4 @@
-"""What a configuration does to a gradient, in plain words."""
+"""Describe the effect of a configuration in words."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FAMILY_TITLES = {"pytorch": "PyTorch's", "tensorflow": "TensorFlow's", "paddle":
 
 
 def sentences(settings: Settings, limit: str = "") -> list[str]:
-    """One thought each. `limit`: what to call the threshold, or both bounds, where no number is known."""
+    """Return sentences about a configuration. `limit`: the name of an unknown threshold, or of both bounds."""
     found = [f"The group {group.name!r}, parameters named {listed(group.include, group.exclude)}: {rule(group)}"
              for group in settings.groups]  # fmt: skip
     everyone = settings.include == ["*"] and not settings.exclude
@@ -28,7 +28,7 @@ def sentences(settings: Settings, limit: str = "") -> list[str]:
 
 
 def rule(clipping: Clipping, limit: str = "") -> str:
-    """What it does to its gradients."""
+    """Return a sentence about a rule."""
     if clipping.rule == "none":
         return "nothing is clipped; the norm is measured."
     if clipping.rule == "value":
@@ -51,7 +51,7 @@ def rule(clipping: Clipping, limit: str = "") -> str:
 
 
 def number(value: float) -> str:
-    """As short as it can be said, and no other number."""
+    """Return the shortest text of a number that reads as the same number."""
     short = f"{value:g}"
     return short if float(short) == value else repr(value)
 
@@ -80,14 +80,14 @@ def threshold(clipping: Clipping) -> str:
 
 
 def limits(clipping: Clipping) -> str:
-    """The threshold, or the bounds in its place."""
+    """Return the threshold or the bounds as text."""
     if clipping.min is None or clipping.max is None:
         return threshold(clipping)
     return f"{number(clipping.min)} to {number(clipping.max)}"
 
 
 def schedule(found: Schedule) -> str:
-    """How a threshold changes."""
+    """Return a schedule as text."""
     if isinstance(found, Constant):
         return f"{number(found.value)}"
     if isinstance(found, Piecewise):
@@ -102,7 +102,7 @@ def schedule(found: Schedule) -> str:
 
 
 def nonfinite(settings: Settings) -> str:
-    """What happens to a step whose norm is not finite."""
+    """Return a sentence about steps whose norm is not finite."""
     if settings.nonfinite == "raise":
         return "If the total norm is NaN or infinite, an error is raised and nothing is changed."
     if settings.nonfinite == "skip":
@@ -117,7 +117,7 @@ def nonfinite(settings: Settings) -> str:
 
 
 def listed(include: list[str], exclude: list[str]) -> str:
-    """Patterns of names."""
+    """Return patterns of names as text."""
     but = f", but not {' or '.join(exclude)}" if exclude else ""
     return f"{' or '.join(include)}{but}"
 

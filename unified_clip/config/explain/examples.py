@@ -1,4 +1,4 @@
-"""Gradients that show what configurations do, and where they part."""
+"""Choose example gradients that show the effect of configurations, and their differences."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ Array = np.ndarray[Any, Any]
 Gradients = Mapping[str, Array]
 
 NAMES = ("dense.weight", "dense.bias", "conv.weight", "conv.bias")
-"""For configurations whose patterns name no other."""
+"""Parameter names for configurations without patterns."""
 
 STANDINS = ("weight", "bias")
-"""For what a pattern leaves open."""
+"""Texts for wildcards of patterns."""
 
 PAIRED = 30
-"""Of so many patterns each is tried with each other, for a name that both match."""
+"""The limit of patterns that are combined in pairs, for a name that both match."""
 
 
 @dataclass(frozen=True)
 class Example:
-    """Gradients, and what to call them."""
+    """Gradients with a description."""
 
     of: str
     gradients: Gradients
@@ -44,23 +44,23 @@ class Example:
 
 @dataclass(frozen=True)
 class _Kin:
-    """Names of parameters that each of the configurations treats alike, and the rules that hold for them."""
+    """Parameter names that a configuration treats alike, for each configuration, and their rules."""
 
     names: Sequence[str]
     rules: Sequence[Clipping | None]
-    """One for each configuration; None where they are neither counted nor clipped."""
+    """One rule per configuration; None if the names are excluded."""
 
 
 @dataclass(frozen=True)
 class _Measure:
-    """What a rule holds to a limit."""
+    """A rule's norm and its threshold."""
 
     rule: str
     order: float
     limit: float
 
     def scaled(self, arrays: Sequence[Array], share: float) -> list[Array] | None:
-        """The arrays made so large that what is held to the limit is this share of it; None where no float is."""
+        """Scale arrays so that their norm is this share of the threshold; None if floats cannot represent it."""
         wanted = self.limit * share
         of_all = norm_of(arrays, self.order)
         sizes = [norm_of([each], self.order) if self.rule == "norm" else of_all for each in arrays]
@@ -79,7 +79,7 @@ class _Measure:
 
 
 def examples(configs: Sequence[Settings], step: int) -> list[Example]:
-    """Around the thresholds of each rule, on names that fall under it; and where configurations differ, more."""
+    """Return examples around the thresholds of each rule, and more where configurations differ."""
     kin = _kin(configs)
     several = len(kin) > 1
     found: list[Example] = []
@@ -102,13 +102,13 @@ def examples(configs: Sequence[Settings], step: int) -> list[Example]:
 
 
 def steps(configs: Sequence[Settings], step: int) -> list[int]:
-    """The step, and those at which thresholds may part."""
+    """Return the step, and the steps at which thresholds may differ."""
     rules = itertools.zip_longest(*(each.parts for each in configs))
     return [step, *dict.fromkeys(later for each in rules for later in _later_steps(each, step))]
 
 
 def norm_of(arrays: Sequence[Array], order: float) -> float:
-    """The norm over all elements; order inf: the largest magnitude. It neither overflows nor underflows on the way."""
+    """Return the norm over all elements, without overflow or underflow of intermediate results."""
     flat = np.concatenate([np.abs(each).astype(np.float64).ravel() for each in arrays] or [np.zeros(0)])
     largest = float(flat.max(initial=0.0))
     if not 0 < largest < math.inf or order == math.inf:
@@ -121,7 +121,7 @@ def norm_of(arrays: Sequence[Array], order: float) -> float:
 
 
 def _around(kin: _Kin, step: int) -> Iterator[tuple[str, Gradients]]:
-    """Below, at and above the thresholds."""
+    """Yield examples below, at and above the thresholds."""
     shape = _shape(kin)
     measures = sorted({m for rule in kin.rules if rule for m in _measures(rule, step)}, key=lambda m: m.limit)
     one = len(measures) == 1
@@ -143,7 +143,7 @@ def _around(kin: _Kin, step: int) -> Iterator[tuple[str, Gradients]]:
 
 
 def _shape(kin: _Kin) -> list[Array]:
-    """Of norm 13; for bounds with both signs."""
+    """Return arrays of norm 13, with both signs for bounds."""
     last = [12.0, -12.0] if any(rule and rule.rule == "value" for rule in kin.rules) else [12.0]
     return [np.array([3.0, 4.0]), np.array(last)] if len(kin.names) > 1 else [np.array([3.0, 4.0, *last])]
 
@@ -159,11 +159,11 @@ def _measures(rule: Clipping, step: int) -> Iterator[_Measure]:
     yield from (_Measure(rule.rule, order, limit) for limit in limits if 0 < limit < math.inf)
 
 
-# -- where configurations part
+# -- differences
 
 
 def _later_steps(rules: Sequence[Clipping | None], step: int) -> list[int]:
-    """Where a schedule begins, is on its way and ends, if it is not that of the other configuration."""
+    """Return steps at the start, inside and at the end of schedules that differ."""
     thresholds = [rule.threshold if rule else None for rule in rules]
     if len(thresholds) < 2 or all(each == thresholds[0] for each in thresholds):
         return []
@@ -194,7 +194,7 @@ def _with_infinity(gradients: Gradients) -> Gradients:
 
 
 def _kin(configs: Sequence[Settings]) -> list[_Kin]:
-    """Names for each rule, and for each pair of rules that two configurations have for the same name."""
+    """Return names for each combination of rules that the configurations apply to the same name."""
     names = list(dict.fromkeys(_candidates([pattern for each in configs for pattern in _patterns(each)])))
     places = [_places(config, names) for config in configs]
     found: dict[tuple[int | None, ...], list[str]] = {}
@@ -211,7 +211,7 @@ def _kin(configs: Sequence[Settings]) -> list[_Kin]:
 
 
 def _places(config: Settings, names: Sequence[str]) -> dict[str, int]:
-    """Which part of a configuration each name belongs to."""
+    """Return the index of the part of a configuration for each name."""
     with warnings.catch_warnings(action="ignore", category=ClipWarning):  # the names are made up
         parts = ParameterSelection(config, None).parameters({name: name for name in names}) or []
     return {name: index for index, part in enumerate(parts[:-1]) for name in part}  # the last are left out
@@ -238,6 +238,6 @@ def _candidates(patterns: Sequence[str]) -> Iterator[str]:
 
 
 def _matching(pattern: str, standin: str) -> str:
-    """A name that a pattern matches."""
+    """Return a name that a pattern matches."""
     text = re.sub(r"\[(!?)(.)[^]]*\]", lambda found: "_" if found[1] else found[2], pattern)
     return text.replace("*", standin).replace("?", "x")
