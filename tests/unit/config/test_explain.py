@@ -391,9 +391,9 @@ def test_worked_norms_are_numbers_that_a_user_writes(
     unchanged = [each for each in found if each["outcome"] == "unchanged"]
     assert unchanged
     for each in unchanged:
-        assert explain_command._told(each["norm_clipped"]) == explain_command._told(each["norm"])
+        assert explain_command._format_number(each["norm_clipped"]) == explain_command._format_number(each["norm"])
     if threshold != "inf":
-        assert explain_command._told(found[1]["norm"]) == describe.number(float(threshold))
+        assert explain_command._format_number(found[1]["norm"]) == describe.number(float(threshold))
 
 
 def test_numbers_that_differ_are_not_shown_as_one() -> None:
@@ -447,7 +447,7 @@ def test_the_command_reads_no_header_beyond_the_limit(
         (["a.toml", "--gradients", "torn.npz"], "torn.npz: no gradients can be read"),
         (["a.toml", "--gradients", "objects.npz"], "objects.npz: no gradients can be read: 'w': Object arrays"),
         (["a.toml", "--gradients", "whole.npz"], "'w' is of int64, and gradients are floats"),
-        (["a.toml", "--step", "-1"], "--step is -1; steps are counted from 0"),
+        (["a.toml", "--step", "-1"], "--step is -1. Steps count from 0"),
     ],
 )
 def test_the_command_tells_what_is_wrong(
