@@ -12,7 +12,7 @@ import pytest
 from unified_clip._workers import CPU_ONLY
 from unified_clip.recording import compare, divergence
 
-PORTED = Path(__file__).parents[1] / "ported"
+PORTED = Path(__file__).parents[1] / "support" / "ported"
 EXACT = 1
 """Steps in which every sum of the two runs is exact, whatever its order: see `ported/setting.py`."""
 

@@ -143,5 +143,5 @@ def test_an_integer_beyond_all_floats_is_refused(name: str, written: str, sign: 
 
 
 def test_a_number_of_thousands_of_digits_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"text, line 1: a number has 5000 digits; give a shorter one"):
+    with pytest.raises(ConfigError, match=r"text, line 1: a number has 5000 digits. Give a shorter one"):
         document(FORMATS["deepspeed"], '{"gradient_clipping": %s}' % ("1" * 5000))

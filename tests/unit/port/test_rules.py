@@ -197,7 +197,7 @@ def test_a_name_that_case_binds_is_not_what_is_imported() -> None:
 def test_a_limit_that_ours_refuse_is_flagged() -> None:
     text, (site,) = ported("import torch\ntorch.nn.utils.clip_grad_norm_(p, -1.0)\n")
     assert site.verdict == "flagged"
-    assert "must be 0 or more" in site.reason
+    assert "Give 0 or more" in site.reason
     assert "unified_clip" not in text
 
 
