@@ -61,7 +61,7 @@ def test_it_is_said_that_paddle_clips_each_group_by_itself() -> None:
     config = ClipConfig.of(optimizer(paddle.nn.ClipGradByGlobalNorm(1.0), groups))
     assert config.provenance is not None
     assert config.provenance.notes == [
-        "Paddle clips each group of parameters by itself, so that a global norm is one for each group"
+        "Paddle clips each group of parameters on its own. A global norm is one per group."
     ]
     assert (config.provenance.format, config.provenance.version) == ("paddle", paddle.__version__)
 
@@ -74,7 +74,7 @@ def test_it_is_said_that_parameters_are_left_out(grouped: bool) -> None:
     config = ClipConfig.of(optimizer(paddle.nn.ClipGradByGlobalNorm(1.0), parameters))
     assert config.provenance is not None
     assert config.provenance.notes == [
-        "Paddle leaves out 1 of the parameters, whose need_clip is False; name them in exclude"
+        "Paddle does not clip 1 parameters with need_clip=False. Name them in `exclude`."
     ]
 
 
