@@ -411,11 +411,16 @@ FEW = [dense([-0.0007, 0.1046])]
 """The root is what rounds most of so short a sum."""
 
 
+LONE = [dense([-0.002481], "float16")]
+"""Clipped once or twice by a coefficient just below 1, it moves by one unit in the last place."""
+
+
 @pytest.mark.parametrize("kind", RANDOM_MISTAKES)
 @given(drawn=random_cases())
 @example(drawn=(named("GradientClipByNorm", ONE_CLIPPED, clip_norm=0.02), 0))
 @example(drawn=(named("GradientClipByGlobalNorm", FEW, clip_norm=0.02), 0))
 @example(drawn=(named("clip_grad_norm_", COARSE, max_norm=0.5), 0))
+@example(drawn=(named("clip_grad_norm_", LONE, max_norm=0.0024814605712890625), 0))
 @settings(max_examples=30)
 def test_a_random_mistake_is_named_as_what_it_is_or_not_at_all(kind: str, drawn: tuple[Case, int]) -> None:
     one, number = drawn

@@ -209,17 +209,24 @@ def _by_the_rule(evidence: Observation) -> Cause | None:
         if found := [each for each in hypotheses.all_of(evidence, slack) if fits(evidence, each, slack)]:
             alone = len({each.kind for each in found}) == 1 and found[0].kind
             return Cause(found[0].kind, found[0].sentence) if alone else None
+        if any(explains(evidence, each, slack) for each in hypotheses.all_of(evidence, slack) if each.room):
+            return _touched(evidence)  # rounding hides whether it is this one, or the correct rule
     last = next((each for each in hypotheses.the_rest(evidence) if fits(evidence, each, EXACT)), None)
     return Cause(last.kind, last.sentence) if last else _touched(evidence)
 
 
 def fits(evidence: Observation, hypothesis: Hypothesis, slack: float) -> bool:
     """Return whether a hypothesis explains the numbers, and the correct rule does not."""
-    if not _norm_fits(evidence, hypothesis.norms or [evidence.n], slack):
-        return False
     by_norm = [n for n in hypothesis.norms if n != evidence.due_norm]
     is_shown_by_norm = not evidence.norm_is_due and bool(by_norm) and _norm_fits(evidence, by_norm, slack)
     if not is_shown_by_norm and (evidence.follows or _due_fits(evidence, CLEARLY * hypothesis.room)):
+        return False
+    return explains(evidence, hypothesis, slack)
+
+
+def explains(evidence: Observation, hypothesis: Hypothesis, slack: float) -> bool:
+    """Return whether a hypothesis explains the numbers. The correct rule may explain them too."""
+    if not _norm_fits(evidence, hypothesis.norms or [evidence.n], slack):
         return False
     coefficients = enumerate(hypothesis.coefficients() if evidence.traces else [])
     room = max(slack, hypothesis.room)
