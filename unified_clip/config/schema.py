@@ -87,7 +87,8 @@ class Clipping(ConfigModel):
         if bounds and "threshold" in keys:
             raise ValueError("threshold excludes min and max. Give threshold, or min and max.")
         if len(bounds) == 1:
-            raise ValueError(f"{bounds[0]} is not enough. Give min and max, or threshold for -threshold to threshold.")
+            other = "max" if bounds == ["min"] else "min"
+            raise ValueError(f"{bounds[0]} needs {other}. Give both, or give threshold for -threshold to threshold.")
         if self.min is not None and self.max is not None and self.min > self.max:
             raise ValueError(f"min ({self.min:g}) is above max ({self.max:g}). Swap them.")
         return self

@@ -48,7 +48,7 @@ class ByParameter:
         return self._by_id.get(id(leaf.parameter), leaf.name)
 
     def in_order(self, clip: Clip) -> Sequence[str]:
-        """Return the names by position, if the call has as many unnamed gradients of the same shapes."""
+        """Return the parameters' names in order if no gradient has a name and number and shapes agree; else []."""
         leaves, shape = clip.gradients.leaves, clip.gradients.ops.shape
         if len(leaves) != len(self._names) or any(self(leaf) is not None for leaf in leaves):
             return []

@@ -12,15 +12,15 @@ from .causes.finding import DivergencePoint, Finding
 from .divergence import NUMBERS, Divergence, StageAgreement, divergences, stage_agreement
 from .pairing import CallPair, Names, pair_calls
 from .rounding import GROWTH, ROUNDING
-from .runs import Recording, RunError, check_clipped, read
+from .runs import RecordedRun, RunError, check_clipped, read
 
 
 @dataclass(frozen=True)
 class RecordingComparison:
     """The result of `compare`."""
 
-    a: Recording
-    b: Recording
+    a: RecordedRun
+    b: RecordedRun
     max_ulp: float
     pairs: Sequence[CallPair]
     divergences: Mapping[Divergence, Sequence[Finding]]
@@ -90,7 +90,7 @@ def compare(
     return RecordingComparison(left, right, max_ulp, pairs, explained, agreements)
 
 
-def _to_report(a: Recording, b: Recording, pairs: list[CallPair], max_ulp: float) -> list[tuple[Divergence, int]]:
+def _to_report(a: RecordedRun, b: RecordedRun, pairs: list[CallPair], max_ulp: float) -> list[tuple[Divergence, int]]:
     """Return the divergences to report, with the positions of their pairs."""
     numeric: dict[str, tuple[Divergence, int]] = {}
     settings: dict[str, tuple[Divergence, int]] = {}
@@ -115,7 +115,7 @@ def _to_report(a: Recording, b: Recording, pairs: list[CallPair], max_ulp: float
     return [(chosen[index], index) for index in sorted(chosen)]
 
 
-def _unequal_lengths(a: Recording, b: Recording, pairs: list[CallPair]) -> Divergence | None:
+def _unequal_lengths(a: RecordedRun, b: RecordedRun, pairs: list[CallPair]) -> Divergence | None:
     """Return the first step at which the runs have different numbers of calls."""
     rest = [line.step for run in (a, b) for line in run.lines[len(pairs) : len(pairs) + 1]]
     if not rest:

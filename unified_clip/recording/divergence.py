@@ -9,7 +9,7 @@ from typing import Literal
 
 from .pairing import CallPair
 from .rounding import ROUNDING, Distance, distance, same, single, ulps_at
-from .runs import Line, root_of_powers
+from .runs import RecordedCall, root_of_powers
 
 Stage = Literal[
     "calls", "error", "rule", "norm type", "threshold", "weight", "gradient", "norms", "norm", "coefficient", "clipped"
@@ -123,14 +123,14 @@ def _numbers(pair: CallPair, stage: Stage) -> Iterator[tuple[str | None, float, 
     yield from zip(labels, of_a, of_b, strict=True)
 
 
-def threshold(line: Line) -> float | tuple[float, ...] | None:
+def threshold(line: RecordedCall) -> float | tuple[float, ...] | None:
     """Return the threshold as float32, unless the norm is float64: a float32 tensor and a number then compare equal."""
     if line.threshold is None or line.dtype == "float64":
         return line.threshold
     return tuple(map(single, line.threshold)) if isinstance(line.threshold, tuple) else single(line.threshold)
 
 
-def _total_norm(line: Line) -> float:
+def _total_norm(line: RecordedCall) -> float:
     """Return the norm over all recorded gradients; 0 if none was recorded."""
     if line.rule == "global":
         return line.norms()[0]
@@ -174,7 +174,7 @@ def _effects(pair: CallPair) -> Iterator[Divergence]:
         yield Divergence(pair.a.step, "clipped", changed[0], changed[1])
 
 
-def _is_above(line: Line) -> bool | None:
+def _is_above(line: RecordedCall) -> bool | None:
     """Return whether a norm exceeds the threshold; None if that is unknown, or within rounding."""
     if not isinstance(line.threshold, float) or not line.norms():
         return None
@@ -184,7 +184,7 @@ def _is_above(line: Line) -> bool | None:
     return None if distance(single(greatest), single(line.threshold)).ulps <= ROUNDING else greatest > line.threshold
 
 
-def _is_changed(line: Line) -> bool | None:
+def _is_changed(line: RecordedCall) -> bool | None:
     """Return whether the coefficients change gradients; None if that is unknown, or within rounding."""
     if not line.coefs() or any(map(math.isnan, line.coefs())):
         return None

@@ -11,8 +11,8 @@ from typing import Any
 encode = json.JSONEncoder().encode
 
 
-class Lines:
-    """A new file. It must not exist."""
+class EventFile:
+    """Writer of event files. The file must not exist."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

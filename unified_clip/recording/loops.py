@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from .rounding import same
-from .runs import Line, Recording
+from .runs import RecordedCall, RecordedRun
 
 
-def fold(a: Recording, b: Recording) -> tuple[Recording, Recording]:
+def fold(a: RecordedRun, b: RecordedRun) -> tuple[RecordedRun, RecordedRun]:
     """Fold the loops of each run where the other run has one call for all gradients of a step.
 
     A run that counted every call as a step takes the steps of the other, if its calls are exactly as many as the
@@ -23,15 +23,15 @@ def fold(a: Recording, b: Recording) -> tuple[Recording, Recording]:
     return _with_lines(a, ours), _with_lines(b, theirs)
 
 
-def _by_step(lines: Sequence[Line]) -> Any:
+def _by_step(lines: Sequence[RecordedCall]) -> Any:
     return itertools.groupby(lines, key=lambda line: line.step)
 
 
-def _with_lines(run: Recording, steps: dict[int, list[Line]]) -> Recording:
+def _with_lines(run: RecordedRun, steps: dict[int, list[RecordedCall]]) -> RecordedRun:
     return run.model_copy(update={"lines": list(itertools.chain.from_iterable(steps.values()))})
 
 
-def _in_steps_of(other: Recording, run: Recording) -> Recording:
+def _in_steps_of(other: RecordedRun, run: RecordedRun) -> RecordedRun:
     counts = [_gradients(line) for line in other.lines]
     counted_by_calls = [line.step for line in run.lines] == list(range(1, len(run.lines) + 1))
     if not (counted_by_calls and all(count > 1 for count in counts) and sum(counts) == len(run.lines)):
@@ -43,9 +43,9 @@ def _in_steps_of(other: Recording, run: Recording) -> Recording:
     return run.model_copy(update={"lines": lines})
 
 
-def _fold_step(ours: list[Line], theirs: list[Line]) -> tuple[list[Line], list[Line]]:
+def _fold_step(ours: list[RecordedCall], theirs: list[RecordedCall]) -> tuple[list[RecordedCall], list[RecordedCall]]:
     """Fold the calls of one step."""
-    folded: tuple[list[Line], list[Line]] = ([], [])
+    folded: tuple[list[RecordedCall], list[RecordedCall]] = ([], [])
     rest = (list(ours), list(theirs))
     while all(rest):
         for lines, others in (rest, rest[::-1]):
@@ -58,19 +58,19 @@ def _fold_step(ours: list[Line], theirs: list[Line]) -> tuple[list[Line], list[L
     return folded[0] + rest[0], folded[1] + rest[1]
 
 
-def _gradients(line: Line) -> int:
+def _gradients(line: RecordedCall) -> int:
     """Return how many gradients a call clips per tensor; 0 for another rule, or if that is unknown."""
     if line.rule == "value":
         return len(line.parameters)
     return len(line.norms()) if line.rule == "each" else 0
 
 
-def _is_single(line: Line) -> bool:
+def _is_single(line: RecordedCall) -> bool:
     """Return whether a call clips one gradient, as far as is known."""
     return _gradients(line) == 1 or (line.rule == "global" and len(line.parameters) == 1)
 
 
-def _count_alike(lines: Sequence[Line]) -> int:
+def _count_alike(lines: Sequence[RecordedCall]) -> int:
     """Return how many calls, from the first, clip different single gradients in the same way."""
     names: set[str] = set()
     for count, line in enumerate(lines):
@@ -81,11 +81,11 @@ def _count_alike(lines: Sequence[Line]) -> int:
     return len(lines)
 
 
-def _settings(line: Line) -> tuple[object, ...]:
+def _settings(line: RecordedCall) -> tuple[object, ...]:
     return line.call, line.rule, line.threshold, line.norm_type, line.eps, line.dtype, line.watched
 
 
-def _merge(lines: Sequence[Line]) -> Line:
+def _merge(lines: Sequence[RecordedCall]) -> RecordedCall:
     if len(lines) == 1:
         return lines[0]
     parameters = {

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from .runs import Line, Parameter, Recording, RunError
+from .runs import Parameter, RecordedCall, RecordedRun, RunError
 
 Names = Mapping[str, str]
 """From a parameter's name in one run to its name in the other."""
@@ -18,8 +18,8 @@ Names = Mapping[str, str]
 class CallPair:
     """A call of each run, of the same step and at the same position in it."""
 
-    a: Line
-    b: Line
+    a: RecordedCall
+    b: RecordedCall
     names: Names
     """Parameters that both calls have, from the name in `a` to the name in `b`."""
 
@@ -27,7 +27,7 @@ class CallPair:
     """The position of both calls in their runs."""
 
 
-def pair_calls(a: Recording, b: Recording, names: Names) -> list[CallPair]:
+def pair_calls(a: RecordedRun, b: RecordedRun, names: Names) -> list[CallPair]:
     """Pair the calls of two runs in order, up to the first two whose steps differ.
 
     Args:
@@ -79,7 +79,7 @@ def match_parameters(a: Mapping[str, Parameter], b: Mapping[str, Parameter], nam
     return given | {name: by_shape[shape].pop(0) for name, shape in rest.items() if by_shape.get(shape)}
 
 
-def _pairs(a: Recording, b: Recording, names: Names) -> Iterator[CallPair]:
+def _pairs(a: RecordedRun, b: RecordedRun, names: Names) -> Iterator[CallPair]:
     for index, (left, right) in enumerate(zip(a.lines, b.lines, strict=False)):
         if left.step != right.step:
             return
@@ -91,7 +91,7 @@ def _sorted_shape(parameter: Parameter) -> tuple[str, ...]:
     return tuple(sorted(map(str, parameter.shape)))
 
 
-def _from_a_to_b(a: Recording, b: Recording, names: Names) -> Names:
+def _from_a_to_b(a: RecordedRun, b: RecordedRun, names: Names) -> Names:
     """Return `names` in the direction from `a` to `b`."""
     in_a, in_b = ({name for line in run.lines for name in line.parameters} for run in (a, b))
     unknown = [[name for name in keys if name not in run] for keys, run in ((names, in_a), (names.values(), in_b))]

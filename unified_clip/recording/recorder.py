@@ -17,7 +17,7 @@ from .._core import checks
 from .._core.watch import Clip
 from .clip_event import ByParameter, ClipEvent, copy_gradients, make_namer, merge_groups, name_gradients
 from .dispatcher import DISPATCHER
-from .event_file import Lines
+from .event_file import EventFile
 
 SCHEMA = 1
 """The version of the file's format."""
@@ -81,7 +81,7 @@ class Recording:
         self.in_detail = self.norms or gradients_every is not None
         self._namer = make_namer(names)
         self._make_locks()
-        self._lines: Lines | None = None
+        self._lines: EventFile | None = None
         self._step, self._by_calls = 0, True
         self._is_empty = True
         self._pending: deque[tuple[dict[str, Any], Sequence[ClipEvent], dict[str, Any]]] = deque()
@@ -126,7 +126,7 @@ class Recording:
     # -- the context
 
     def __enter__(self) -> Self:
-        self._lines = Lines(self.path)
+        self._lines = EventFile(self.path)
         self._lines.write(
             {
                 "unified_clip": sys.modules["unified_clip"].__version__,

@@ -9,7 +9,7 @@ from .. import _json
 from .._display import cell
 from .compare import RecordingComparison
 from .divergence import Divergence, StageAgreement
-from .runs import Recording
+from .runs import RecordedRun
 
 FIRST, BEYOND = "The runs first differ", "They differ by more than rounding"
 UNEXPLAINED = "Unexplained: no known porting mistake fits these numbers."
@@ -70,7 +70,7 @@ def lines(comparison: RecordingComparison) -> list[str]:
     return [*map(_about, (comparison.a, comparison.b)), *result(comparison)]
 
 
-def _about(run: Recording) -> str:
+def _about(run: RecordedRun) -> str:
     folded = f" that clip one gradient each, compared as {_calls(run.lines)}" if run.recorded > len(run.lines) else ""
     return f"{run.path}: {_counted(run.recorded)}{folded}{', and a torn line' if run.torn else ''}."
 

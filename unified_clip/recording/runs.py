@@ -43,7 +43,7 @@ NORMS_OF: dict[str | None, type] = {"global": float, "each": list, "slices": lis
 """The type of norm and coefficient, by rule."""
 
 
-class Line(Table):
+class RecordedCall(Table):
     """A clip call, or one of the groups that a call clips separately."""
 
     step: Annotated[int, Field(ge=1, lt=2**63)]
@@ -127,12 +127,12 @@ class Header(Table):
     norms: bool = False
 
 
-class Recording(Table):
+class RecordedRun(Table):
     """A recorded run: `header` has time and version, `lines` the clip calls in order."""
 
     path: Path
     header: Header
-    lines: list[Line]
+    lines: list[RecordedCall]
     torn: bool
     """Whether an incomplete last line was left out: the run ended while it was written."""
 
@@ -143,7 +143,7 @@ class Recording(Table):
     """How many lines the file has. `lines` has fewer after folding loops."""
 
 
-def read(path: str | Path, name: str | None = None) -> Recording:
+def read(path: str | Path, name: str | None = None) -> RecordedRun:
     """Read a run. `name` is its name in sentences; None: that of the file.
 
     Raises:
@@ -163,13 +163,13 @@ def read(path: str | Path, name: str | None = None) -> Recording:
     header = _parsed(path, 1, first, Header)
     if header.schema_ != SCHEMA:
         raise RunError(f"{path} has schema {header.schema_}, and this version of unified_clip reads {SCHEMA}")
-    found = [_parsed(path, number, line, Line) for number, line in enumerate(lines, start=2)]
-    return Recording(
+    found = [_parsed(path, number, line, RecordedCall) for number, line in enumerate(lines, start=2)]
+    return RecordedRun(
         path=path, header=header, lines=found, torn=bool(torn), name=name or path.name, recorded=len(found)
     )
 
 
-def check_clipped(run: Recording) -> None:
+def check_clipped(run: RecordedRun) -> None:
     """Reject a run of which no call clipped a gradient: nothing in it can be compared or plotted."""
     if any(line.rule is not None for line in run.lines):
         return

@@ -13,7 +13,7 @@ from ..recording.causes.finding import Finding
 from ..recording.compare import RecordingComparison, compare
 from ..recording.pairing import CallPair, Names
 from ..recording.rounding import GROWTH, ROUNDING, Distance, distance
-from ..recording.runs import Line
+from ..recording.runs import RecordedCall
 from ..tensors.arithmetic import FORMATS
 from .completeness import reject_changing_outputs, reject_unpaired
 from .match_names import Parameters
@@ -32,8 +32,8 @@ class StepComparison:
     """One step of both training steps."""
 
     step: int
-    old: Sequence[Line]
-    new: Sequence[Line]
+    old: Sequence[RecordedCall]
+    new: Sequence[RecordedCall]
     norm: Distance | None
     """None if there are no two norms to compare, as for a clip by value; likewise below."""
 
@@ -255,7 +255,7 @@ def _grown(rows: Sequence[StepComparison], clips: RecordingComparison, max_ulp: 
     )
 
 
-def _one(lines: Sequence[Line]) -> list[float]:
+def _one(lines: Sequence[RecordedCall]) -> list[float]:
     """Return the coefficient of a step with a single one; none if it is 0."""
     coefs = [coef for line in lines for coef in line.coefs()]
     return coefs if len(coefs) == 1 and coefs[0] else []

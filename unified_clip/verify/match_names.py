@@ -40,7 +40,9 @@ class StepTensors:
         now, before = output_at(ran, step, steps), output_at(ran, step - 1, steps)
         self.gradients = (now.gradients if now else None) or {}
         self.weights = before.parameters if before else weights if step == 1 else {}
-        self._forms = {name: form(each.shape) for name, each in (self.weights or ran.given[-1].parameters).items()}
+        self._forms = {
+            name: sorted_shape(each.shape) for name, each in (self.weights or ran.given[-1].parameters).items()
+        }
 
     def match(self, line: Line, directory: Path) -> NameMatch | None:
         """Match the gradients of a line. Return None if it clipped a tensor that is no gradient."""
@@ -67,13 +69,15 @@ class StepTensors:
         if line.get("is_gradient") is not None:
             return bool(line["is_gradient"])
         (parameter,) = line["parameters"].values()
-        return form(parameter["shape"]) in self._forms.values() and (line["rule"] != "value" or not self.gradients)
+        return sorted_shape(parameter["shape"]) in self._forms.values() and (
+            line["rule"] != "value" or not self.gradients
+        )
 
     def _of_one_shape(self, line: Line, found: Mapping[str, str]) -> dict[str, str]:
         """Match gradients whose shape only one parameter has."""
         forms = list(self._forms.values())
         alone = {shape: name for name, shape in self._forms.items() if forms.count(shape) == 1}
-        shapes = {own: form(each["shape"]) for own, each in line["parameters"].items() if own not in found}
+        shapes = {own: sorted_shape(each["shape"]) for own, each in line["parameters"].items() if own not in found}
         taken, wanted = set(found.values()), list(shapes.values())
         return {
             own: alone[shape]
@@ -82,7 +86,7 @@ class StepTensors:
         }
 
 
-def form(shape: Sequence[int]) -> tuple[int, ...]:
+def sorted_shape(shape: Sequence[int]) -> tuple[int, ...]:
     """Return a shape without the order of its axes."""
     return tuple(sorted(shape))
 
@@ -111,7 +115,7 @@ def _near(
         norm = _norm(tensor, _order(line))
         for own, wanted in expected.items():
             shape = line["parameters"][own]["shape"]
-            whole = form(shape) == form(tensor.shape)
+            whole = sorted_shape(shape) == sorted_shape(tensor.shape)
             if _same(norm, wanted) and (whole or _is_rows(shape, tensor.shape)):
                 yield (not whole, 0.0 if norm == wanted else abs(norm - wanted)), own, name
 

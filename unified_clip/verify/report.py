@@ -12,7 +12,7 @@ from .._display import cell
 from ..recording import report
 from ..recording.report import UNEXPLAINED
 from ..recording.rounding import Distance
-from ..recording.runs import Line
+from ..recording.runs import RecordedCall
 from .compare import STAGES, Stage, StepComparison, Verification
 from .run import Script
 from .step_tensors import MaxDistance
@@ -123,7 +123,7 @@ def _another_eps(result: Verification) -> list[str]:
     return [f"The old step adds {old:g} to the norm, and the new one {new:g}. At these norms, --max-ulp hides it."]
 
 
-def _calls(script: Script, lines: Sequence[Line]) -> str:
+def _calls(script: Script, lines: Sequence[RecordedCall]) -> str:
     counts = Counter(line.call for line in lines)
     calls = ", ".join(f"{call} ({count})" for call, count in counts.items())
     return f"{script.side.capitalize()} is {script}, with the clip calls {calls}."
@@ -221,5 +221,5 @@ def _step_data(row: StepComparison, max_ulp: float) -> dict[str, Any]:
     return data
 
 
-def _line_data(line: Line) -> dict[str, Any]:
+def _line_data(line: RecordedCall) -> dict[str, Any]:
     return {"call": line.call, "rule": line.rule, "threshold": line.threshold, "norm": line.norm, "coef": line.coef}

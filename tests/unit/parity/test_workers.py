@@ -216,7 +216,7 @@ importlib.import_module = absent"""
 def test_a_worker_refuses_to_test_a_path_that_is_not_taken() -> None:
     first = run("", mode=DEVICE)[0]  # NumPy has the host path only
     assert isinstance(first, Failure)
-    assert "does not take the path to test: device path" in first.detail
+    assert "did not take the expected path (device path)" in first.detail
 
 
 # -- errors and warnings

@@ -262,7 +262,7 @@ def test_per_group_for_global(compared: Any) -> None:
 
 
 def test_a_long_run_of_small_norms_is_looked_through_once() -> None:
-    tiny = runs.Line(step=1, call="clip_by_global_norm", rule="global", norm_type=2.0, norm=1e-9, coef=1.0)
+    tiny = runs.RecordedCall(step=1, call="clip_by_global_norm", rule="global", norm_type=2.0, norm=1e-9, coef=1.0)
     begin = time.process_time()
     assert gradients._norms_up_to(5.0, [tiny] * 50_000) == ([], 0)
     assert time.process_time() - begin < 2

@@ -18,7 +18,7 @@ MAX_ALIASES = 10
 
 
 class Source:
-    """A file, or an expression: what its names stand for, and what stands around what."""
+    """Parsed Python source, a file or an expression, with the bindings of names and the parents of nodes."""
 
     def __init__(self, text: str, name: str) -> None:
         self.name = name

@@ -30,7 +30,7 @@ def norms(gradients: Sequence[Dense]) -> Iterator[tuple[str, float]]:
 
 
 def own_norms(gradients: Sequence[Dense | None]) -> Iterator[tuple[str, list[float]]]:
-    """Yield each way to accumulate the squares per tensor, with the norms."""
+    """For each way to add squares in float32, yield its name and the norm of each gradient."""
     for way, add in WAYS.items():
         yield way, [0.0 if gradient is None else float(np.sqrt(add(_squares(gradient)))) for gradient in gradients]
 

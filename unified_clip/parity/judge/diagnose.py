@@ -211,7 +211,7 @@ def _by_the_rule(evidence: Observation) -> Cause | None:
             return Cause(found[0].kind, found[0].sentence) if alone else None
         if any(explains(evidence, each, slack) for each in hypotheses.all_of(evidence, slack) if each.room):
             return _touched(evidence)  # rounding hides whether it is this one, or the correct rule
-    last = next((each for each in hypotheses.the_rest(evidence) if fits(evidence, each, EXACT)), None)
+    last = next((each for each in hypotheses.computed_hypotheses(evidence) if fits(evidence, each, EXACT)), None)
     return Cause(last.kind, last.sentence) if last else _touched(evidence)
 
 

@@ -243,7 +243,7 @@ def _by(evidence: Observation, kind: str, sentence: str, norms: Sequence[float])
 # -- tried if none of these fits
 
 
-def the_rest(evidence: Observation) -> Iterator[Hypothesis]:
+def computed_hypotheses(evidence: Observation) -> Iterator[Hypothesis]:
     """Yield mistakes whose size is computed from the numbers."""
     if evidence.traces and "axes" not in evidence.case.arguments:
         yield from _other_threshold(evidence)

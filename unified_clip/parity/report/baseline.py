@@ -203,7 +203,7 @@ HEADER = ["", "what", "change", "before", "now", "cases"]
 
 
 def rows(found: Sequence[Data]) -> list[list[str]]:
-    """Return the rows of a table. Changes that are alike share a row with the first case."""
+    """Return a table row for each group of similar changes. A row names the first case of its group."""
     groups: dict[tuple[Any, ...], list[Data]] = {}
     for change in found:
         verdicts = [change[side].partition(",")[0] for side in ("before", "after")]

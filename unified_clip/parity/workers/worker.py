@@ -95,7 +95,10 @@ def check_path(adapter: Adapter, ops: Ops, mode: str) -> None:
         if held is not None:
             look(held.values)
     if mode in OURS and set(on_host) != {mode in EXACT}:
-        raise RuntimeError(f"a plain tensor does not take the path to test: {OURS[mode]}")
+        raise RuntimeError(
+            f"mode {mode!r}: a tensor did not take the expected path ({OURS[mode]}). "
+            "The comparison would prove nothing. Check UNIFIED_CLIP_PATH."
+        )
 
 
 def versions(packages: Sequence[str]) -> Iterator[tuple[str, str]]:

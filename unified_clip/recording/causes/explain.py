@@ -39,4 +39,4 @@ def explain(point: DivergencePoint) -> list[Finding]:
     exclusive = (finding for check in EXCLUSIVE if (finding := check(point)) is not None)
     independent = (finding for check in INDEPENDENT if (finding := check(point)) is not None)
     found = [*itertools.islice(exclusive, 1), *independent]
-    return found or [finding for finding in [rounding_error.that_has_grown(point)] if finding is not None]
+    return found or [finding for finding in [rounding_error.grown_rounding(point)] if finding is not None]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ..divergence import Divergence, numbers
 from ..pairing import CallPair
 from ..rounding import distance
-from ..runs import Line, Recording
+from ..runs import RecordedCall, RecordedRun
 
 NEAR = 4
 """Norms are equal up to this many units in the last place: sums and frameworks round."""
@@ -30,8 +30,8 @@ class Finding:
 class DivergencePoint:
     """A divergence, and where it is in two runs."""
 
-    a: Recording
-    b: Recording
+    a: RecordedRun
+    b: RecordedRun
     pairs: Sequence[CallPair]
     index: int
     """The position of the pair; after the last one if a run has a call more than the other."""
@@ -42,7 +42,7 @@ class DivergencePoint:
     def pair(self) -> CallPair | None:
         return self.pairs[self.index] if self.index < len(self.pairs) else None
 
-    def both_ways(self) -> Iterator[tuple[Recording, Recording]]:
+    def both_ways(self) -> Iterator[tuple[RecordedRun, RecordedRun]]:
         yield self.a, self.b
         yield self.b, self.a
 
@@ -56,7 +56,7 @@ class DivergencePoint:
         return [(name or "the gradient", a, b) for name, a, b in norms]
 
 
-def call_at(run: Recording, index: int) -> Line | None:
+def call_at(run: RecordedRun, index: int) -> RecordedCall | None:
     """Return a call of a run; None outside of it."""
     return run.lines[index] if 0 <= index < len(run.lines) else None
 

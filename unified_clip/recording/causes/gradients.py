@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from ..pairing import Names
-from ..runs import Line, root_of_squares
+from ..runs import RecordedCall, root_of_squares
 from .finding import PRODUCT, DivergencePoint, Finding, call_at, is_close, is_near, listed
 
 
@@ -27,7 +27,7 @@ def not_finite_in_one(point: DivergencePoint) -> Finding | None:
     return None
 
 
-def _norms(line: Line) -> list[float]:
+def _norms(line: RecordedCall) -> list[float]:
     return line.norms() or [parameter.norm for parameter in line.parameters.values()]
 
 
@@ -50,7 +50,7 @@ def per_tensor(point: DivergencePoint) -> Finding | None:
     return None
 
 
-def _norms_up_to(total: float, lines: Sequence[Line]) -> tuple[list[float], int]:
+def _norms_up_to(total: float, lines: Sequence[RecordedCall]) -> tuple[list[float], int]:
     """Return the norms of consecutive calls until they combine to `total`, and the number of these calls."""
     norms: list[float] = []
     combined = 0.0
@@ -81,7 +81,7 @@ def missing(point: DivergencePoint) -> Finding | None:
     return None
 
 
-def _left_out(line: Line, fewer: Line, names: Names) -> list[str]:
+def _left_out(line: RecordedCall, fewer: RecordedCall, names: Names) -> list[str]:
     """Return the parameters that `fewer` lacks, if all others have equal norms; else none."""
     if not 0 < len(fewer.parameters) < len(line.parameters):
         return []

@@ -41,7 +41,7 @@ def of_a_sum(point: DivergencePoint) -> Finding | None:
     )
 
 
-def that_has_grown(point: DivergencePoint) -> Finding | None:
+def grown_rounding(point: DivergencePoint) -> Finding | None:
     """Find a difference above rounding and less than `GROWTH` times an earlier one."""
     scaled = point.first.scaled
     if scaled is None or not ROUNDING < scaled < math.inf or point.first.stage == "coefficient":

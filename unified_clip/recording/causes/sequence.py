@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..divergence import numbers
 from ..pairing import CallPair
-from ..runs import Recording
+from ..runs import RecordedRun
 from .finding import PRODUCT, DivergencePoint, Finding, call_at, is_close, is_near
 
 DESCENT = 0.1
@@ -40,7 +40,7 @@ def _began_equal(point: DivergencePoint) -> bool:
     return any(a == b and a for pair in point.pairs[: point.index] for _, a, b in numbers(pair, "weight"))
 
 
-def _late_run(point: DivergencePoint, pair: CallPair) -> Recording | None:
+def _late_run(point: DivergencePoint, pair: CallPair) -> RecordedRun | None:
     """Return the run that clips after its step, if the next step of the other decides which one it is.
 
     The late run has stepped by its gradients, and the other steps by clipped ones. Plain descent by both fits one of
@@ -83,7 +83,7 @@ def twice(point: DivergencePoint) -> Finding | None:
     )
 
 
-def _clips_again(run: Recording, index: int) -> tuple[float, float, float] | None:
+def _clips_again(run: RecordedRun, index: int) -> tuple[float, float, float] | None:
     """Return the previous norm and coefficient and this norm, if the call gets what the previous one clipped."""
     line, before = call_at(run, index), call_at(run, index - 1)
     if line is None or before is None or not (before.rule == line.rule == "global" and before.clipped):

@@ -7,7 +7,7 @@ import math
 from ..divergence import numbers, threshold
 from ..pairing import CallPair
 from ..rounding import same
-from ..runs import Line
+from ..runs import RecordedCall
 from .finding import NEAR, PRODUCT, DivergencePoint, Finding, is_close, is_near
 
 EXACT = 1e-13
@@ -83,7 +83,7 @@ def other_eps(point: DivergencePoint) -> Finding | None:
     )
 
 
-def _eps_of(line: Line) -> float | None:
+def _eps_of(line: RecordedCall) -> float | None:
     """Return the eps that explains the coefficients. A watched function rounds, so only its own eps can."""
     return next((eps for eps in ([line.eps] if line.watched else EPS) if is_by_formula(line, eps)), None)
 
@@ -108,7 +108,7 @@ def norms_are_equal(pair: CallPair) -> bool:
     return bool(norms) and all(is_near(a, b) for _, a, b in norms)
 
 
-def is_by_formula(line: Line, eps: float | None = None, relative: float | None = None) -> bool:
+def is_by_formula(line: RecordedCall, eps: float | None = None, relative: float | None = None) -> bool:
     """Return whether the coefficients follow from the norms and the threshold.
 
     Args:

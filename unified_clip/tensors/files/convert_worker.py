@@ -245,7 +245,11 @@ def _is_tensor(value: Any) -> bool:
 
 
 def read_tensor(name: str, tensor: Any) -> Dense | Sparse:
-    """The bytes of a tensor of any framework."""
+    """Return the bytes of a tensor of any framework.
+
+    Raises:
+        UnreadableError: The tensor cannot be read.
+    """
     framework = adapter_of(type(tensor))
     if framework == "numpy":
         return from_array(np.asarray(tensor))

@@ -68,7 +68,10 @@ def _header(file: IO[bytes]) -> Header:
 
 
 def _check_size(name: str, info: zipfile.ZipInfo, header: Header) -> None:
-    """Before anything is expanded. Of Python objects, which are refused, nothing is known."""
+    """Reject a member whose size contradicts its header, before it is expanded.
+
+    The size of Python objects is unknown. They are rejected elsewhere.
+    """
     size = header.length + math.prod(header.shape) * header.dtype.itemsize
     if info.file_size != size and not header.dtype.hasobject:
         raise UnreadableError(
