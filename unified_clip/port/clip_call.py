@@ -19,7 +19,7 @@ CLAMPS = {"torch", "keras", "tf_keras", "tensorflow", "jax", "numpy"}
 
 @dataclass(frozen=True, eq=False)
 class FoundClip:
-    """A clip in a file."""
+    """A clip that was found in source, before any decision about it."""
 
     node: cst.CSTNode
     """The name as a whole, an argument, or a call."""

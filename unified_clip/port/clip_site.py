@@ -26,7 +26,7 @@ class Meaning:
 
 @dataclass(frozen=True)
 class ClipSite:
-    """A clip in a file."""
+    """The decision about a clip in source: what it means, its verdict, and its replacement."""
 
     line: int
     column: int

@@ -35,11 +35,11 @@ FORMATS = {
     "complex64": Format(24, -126, 127, 4),
     "complex128": Format(53, -1022, 1023, 8),
 }
-"""Of complex numbers that of their parts."""
+"""Formats by dtype. A complex dtype has the format of its parts."""
 
 
 def nearest_root(square: Fraction, degree: int, dtype: str) -> float:
-    """The number of `dtype` nearest to the root of a fraction of 0 or more (degree 1 or 2), ties to even."""
+    """Return the number of `dtype` nearest to the root of a fraction of 0 or more (degree 1 or 2), ties to even."""
     if square == 0:
         return 0.0
     target = FORMATS[dtype]
@@ -55,26 +55,26 @@ def nearest_root(square: Fraction, degree: int, dtype: str) -> float:
 
 
 def nearest(value: Fraction, dtype: str) -> float:
-    """The number of `dtype` nearest to a fraction, ties to even. Zero comes without a sign."""
+    """Return the number of `dtype` nearest to a fraction, ties to even. Zero has no sign."""
     magnitude = nearest_root(abs(value), 1, dtype)
     return -magnitude if value < 0 else magnitude
 
 
 def nearest_float(value: float, dtype: str) -> float:
-    """A float rounded once to `dtype`; what is not finite, and the sign of a zero, stay."""
+    """Round a float once to `dtype`. NaN, infinities and the sign of a zero stay."""
     if not math.isfinite(value):
         return value
     return math.copysign(nearest(Fraction(value), dtype), value)
 
 
 def _exponent(value: Fraction) -> int:
-    """The e with 2**e <= value < 2**(e + 1)."""
+    """Return the e with 2**e <= value < 2**(e + 1)."""
     guess = value.numerator.bit_length() - value.denominator.bit_length()
     return guess if Fraction(2) ** guess <= value else guess - 1
 
 
 def rounded(values: Float64s, dtype: str) -> Float64s:
-    """Every element rounded once to `dtype`, ties to even, and held in float64."""
+    """Round every element once to `dtype`, ties to even. Return float64."""
     target = FORMATS[dtype]
     if target.size == 8:
         return values
@@ -90,7 +90,7 @@ def rounded(values: Float64s, dtype: str) -> Float64s:
 
 
 def power_sum(values: Float64s, p: float) -> Fraction:
-    """The sum of |x|**p of finite values: exact for p = 1 and p = 2, to 60 digits for others."""
+    """Return the sum of |x|**p of finite values: exact for p = 1 and p = 2, to 60 digits for others."""
     flat = np.abs(values.reshape(-1))
     if p not in (1, 2):
         return _sum_to_60_digits(flat, p)
@@ -106,7 +106,7 @@ CHUNK = 1 << 15
 
 
 def _exact_sum(magnitudes: Float64s, p: int) -> Fraction:
-    """The limbs of all numbers with the same exponent are added together."""
+    """Add the limbs of all numbers with the same exponent together."""
     fractions, exponents = np.frexp(magnitudes)
     first, rest = _split(fractions)
     second, rest = _split(rest)
@@ -122,14 +122,14 @@ def _exact_sum(magnitudes: Float64s, p: int) -> Fraction:
 
 
 def _split(fractions: Float64s) -> tuple[Float64s, Float64s]:
-    """The first bits of numbers below 1 as whole numbers, and the other bits as numbers below 1."""
+    """Return the first bits of numbers below 1 as whole numbers, and the other bits as numbers below 1."""
     shifted = np.ldexp(fractions, LIMB)
     whole = np.floor(shifted)
     return whole, shifted - whole
 
 
 def root(total: Fraction, p: float, dtype: str) -> float:
-    """The number of `dtype` nearest to total**(1 / p), ties to even; for p other than 1 and 2 from 60 digits."""
+    """Return the number of `dtype` nearest to total**(1 / p), ties to even. If p is not 1 or 2, from 60 digits."""
     if p in (1, 2):
         return nearest_root(total, int(p), dtype)
     with _sixty_digits():
@@ -150,7 +150,7 @@ def _sixty_digits() -> AbstractContextManager[Context]:
 
 
 def sum_of_columns(values: Float64s, dtype: str) -> Float64s:
-    """The sums over the first axis, each exact and then rounded once to `dtype`; what is not finite as IEEE has it."""
+    """Sum over the first axis exactly, and round once to `dtype`. NaN and infinities follow IEEE 754."""
     total, inexact = np.zeros(values.shape[1:]), np.zeros(values.shape[1:], bool)
     with np.errstate(all="ignore"):
         for row in values:

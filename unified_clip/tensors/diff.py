@@ -13,14 +13,14 @@ from .types import PARTS, Dense, Gradient, densify
 from .ulp import differences
 
 Sides = tuple[str, str]
-"""What messages call the two lists."""
+"""Names of the two lists in messages."""
 
 MOST_TENSORS = 5
-"""That are described; of the others the number is told."""
+"""Differences to describe. The others are counted."""
 
 
 def describe(ours: Mapping[str, Gradient], theirs: Mapping[str, Gradient], sides: Sides, max_ulp: float = 0) -> str:
-    """The differences of more than `max_ulp` between gradients, by name; '' if there are none.
+    """Return the differences of more than `max_ulp` between gradients, by name; '' if there are none.
 
     Sparse gradients are compared by the dense ones that they stand for.
     """
@@ -33,7 +33,7 @@ def describe(ours: Mapping[str, Gradient], theirs: Mapping[str, Gradient], sides
 
 
 def hexadecimal(value: float) -> str:
-    """As `float.hex`, without zeros at the end."""
+    """Format as `float.hex` does, without trailing zeros."""
     return re.sub(r"\.?0+p", "p", value.hex())
 
 
@@ -84,7 +84,7 @@ def _apart(distance: float) -> str:
 
 
 def _number(tensor: Dense, position: int) -> str:
-    """In decimal, as short as tells it from others of its dtype, and in hexadecimal."""
+    """Format in decimal, in the fewest digits that are unique in the dtype, and in hexadecimal."""
     if tensor.dtype == "int64":
         return str(tensor.array.reshape(-1)[position])
     value = float(tensor.values().reshape(-1)[position])

@@ -15,7 +15,11 @@ from .types import STORAGE, Gradient
 
 
 def read(container: Any) -> dict[str, Gradient]:
-    """By name, or by position where they have none. TypeError: something in it is no gradient."""
+    """Return the gradients in a container by name, or by position if they have no names.
+
+    Raises:
+        TypeError: The container has something that is not a gradient.
+    """
     ops, container = _dispatch.resolve(container)
     tensors = converter(ops.name)
     leaves = containers.flatten(ops, container).leaves
@@ -23,7 +27,7 @@ def read(container: Any) -> dict[str, Gradient]:
 
 
 def _names(leaves: Sequence[Leaf]) -> list[str]:
-    """What each is called; of those with one name the second has a (2)."""
+    """Return a name for each leaf. The second of two equal names gets a (2)."""
     names: dict[str, None] = {}
     for leaf in leaves:
         name = leaf.name or f"gradient {leaf.position}"

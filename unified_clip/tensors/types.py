@@ -23,11 +23,11 @@ STORAGE = {
 """From a dtype's name to NumPy's dtype for its memory."""
 
 PARTS = {"complex64": "float32", "complex128": "float64"}
-"""From a complex dtype's name to that of its parts."""
+"""From the name of a complex dtype to the name of its parts' dtype."""
 
 
 class UnreadableError(Exception):
-    """A file that does not hold what it should."""
+    """A file is damaged, or has an unexpected content."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,13 +42,13 @@ class Dense:
         return self.array.shape[:-1] if self.dtype in PARTS else self.array.shape
 
     def values(self) -> Float64s:
-        """The numbers, in float64, which holds all of them exactly."""
+        """Return the numbers in float64, which is exact for all dtypes."""
         if self.dtype != "bfloat16":
             return self.array.astype(np.float64)
         return (self.array.astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
 
     def bits(self) -> npt.NDArray[Any]:
-        """The bit patterns as unsigned integers; every NaN as the same one, since frameworks choose them freely."""
+        """Return the bit patterns as unsigned integers. All NaN are equal: frameworks choose their bits freely."""
         bits = np.ascontiguousarray(self.array).view(f"u{self.array.itemsize}").reshape(self.array.shape)
         is_nan = np.isnan(self.values() if self.dtype == "bfloat16" else self.array)
         if not is_nan.any():
@@ -92,7 +92,7 @@ def from_numpy(array: npt.NDArray[Any]) -> Dense:
 
 
 def encode(values: Float64s, dtype: str) -> Dense:
-    """Numbers that `dtype` can hold (see `arithmetic.rounded`), as its bits."""
+    """Return numbers as a tensor of `dtype`, which must represent them exactly (see `arithmetic.rounded`)."""
     if dtype != "bfloat16":
         return Dense(dtype, values.astype(STORAGE[dtype]))
     bits = np.asarray(values.astype(np.float32)).view(np.uint32) >> np.uint32(16)
@@ -100,12 +100,12 @@ def encode(values: Float64s, dtype: str) -> Dense:
 
 
 def densify(gradient: Gradient) -> Dense | None:
-    """A gradient with repeated rows summed, each sum rounded once, and the absent rows zero."""
+    """Return a dense gradient: sum repeated rows, round each sum once, and fill absent rows with zeros."""
     return _densified(gradient) if isinstance(gradient, Sparse) else gradient
 
 
 def forget() -> None:
-    """Let go of the sparse gradients that were made dense."""
+    """Clear the cache of densified gradients."""
     _densified.cache_clear()
 
 
@@ -122,7 +122,7 @@ def _densified(gradient: Sparse) -> Dense:
 
 
 def digest(tensors: Iterable[Dense | None]) -> str:
-    """SHA-256 over dtypes, shapes and bits."""
+    """Return the SHA-256 of dtypes, shapes and bits."""
     found = hashlib.sha256()
     for tensor in tensors:
         found.update(f"{tensor.dtype}{tensor.shape};".encode() if tensor else b"None;")
@@ -133,13 +133,13 @@ def digest(tensors: Iterable[Dense | None]) -> str:
 def stage_digests(
     norm: Dense | None, gradients: Sequence[Dense | None] | None, update: Sequence[Dense | None] | None
 ) -> dict[str, str]:
-    """Those of the parts of a result that there are."""
+    """Return the digest of each stage that a result has."""
     stages = {"norm": None if norm is None else [norm], "tensors": gradients, "update": update}
     return {stage: digest(held) for stage, held in stages.items() if held is not None}
 
 
 class Lazily(Sequence[Dense | None]):
-    """Tensors that are made when they are asked for, and again each time: all of them may not fit into memory."""
+    """A sequence that makes a tensor at each access: all of them may not fit into memory."""
 
     def __init__(self, make: Callable[[int], Dense | None], count: int) -> None:
         self._make, self._count = make, count
@@ -163,11 +163,11 @@ class Lazily(Sequence[Dense | None]):
 
 
 Listing = list[Any]
-"""A list of gradients in JSON: for each None, the dtype of a dense one, or the shape of a sparse one."""
+"""A list of gradients in JSON: None, the dtype of a dense gradient, or the shape of a sparse one."""
 
 
 def pack(prefix: str, gradients: Sequence[Gradient]) -> tuple[dict[str, Dense], Listing]:
-    """Gradients as named tensors for a file, and the listing by which `unpack` finds them again."""
+    """Return gradients as named tensors for a file, and the listing from which `unpack` restores them."""
     tensors: dict[str, Dense] = {}
     listing: Listing = []
     for index, gradient in enumerate(gradients):
@@ -184,7 +184,7 @@ def pack(prefix: str, gradients: Sequence[Gradient]) -> tuple[dict[str, Dense], 
 
 
 def unpack(prefix: str, tensors: Mapping[str, Dense], listing: Listing) -> list[Gradient]:
-    """The inverse of `pack`."""
+    """Return the gradients that `pack` packed."""
     gradients: list[Gradient] = []
     for index, entry in enumerate(listing):
         name = f"{prefix}.{index}"

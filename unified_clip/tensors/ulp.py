@@ -15,7 +15,7 @@ Bits = npt.NDArray[np.unsignedinteger]
 
 
 def ulps(ours: Sequence[Dense | None], theirs: Sequence[Dense | None]) -> float:
-    """The greatest distance between two lists of tensors of one form: see `differences`."""
+    """Return the greatest distance in ULP between two lists of tensors of the same shapes: see `differences`."""
     pairs = zip(ours, theirs, strict=True)
     return max((_furthest(a, b) for a, b in pairs if a is not None and b is not None), default=0.0)
 
@@ -25,7 +25,7 @@ def _furthest(ours: Dense, theirs: Dense) -> float:
 
 
 def differences(ours: Dense, theirs: Dense) -> tuple[npt.NDArray[np.intp], Float64s]:
-    """Which numbers of two tensors of one form differ, in the order of memory, and how far each two are apart in ulps.
+    """Return the indices of numbers that differ, in memory order, and their distances in ULP.
 
     Any NaN equals any NaN; a NaN is infinitely far from a number; the two zeros are 1 apart.
     """
@@ -40,12 +40,12 @@ def differences(ours: Dense, theirs: Dense) -> tuple[npt.NDArray[np.intp], Float
 
 
 def steps(a: Bits, b: Bits, *, whole: bool = False) -> Float64s:
-    """How many numbers apart are those that bits stand for: neighbours 1. `whole`: they stand for integers."""
+    """Return the distance in ULP between the numbers of two bit patterns. `whole`: the bits are integers."""
     a, b = _ordered(a, whole=whole), _ordered(b, whole=whole)
     return np.where(a > b, a - b, b - a).astype(np.float64)
 
 
 def _ordered(bits: Bits, *, whole: bool) -> Bits:
-    """Integers in the order of the numbers that bits stand for."""
+    """Map bit patterns to integers in the order of their numbers."""
     sign = bits.dtype.type(1 << (8 * bits.itemsize - 1))
     return bits ^ sign if whole else np.where(bits & sign, ~bits, bits ^ sign)

@@ -42,10 +42,10 @@ CONVERTED = {
     ".keras": "keras",
     ".index": "tensorflow",
 }
-"""From a suffix to what `convert` calls it."""
+"""From a suffix to the kind of file that `convert_worker` converts."""
 
 FRAMEWORKS = {"torch": "torch", "tensorflow": "tensorflow", "keras": "tensorflow"}
-"""From there to the framework whose interpreter converts it."""
+"""From a kind to the framework whose interpreter converts it."""
 
 NEEDED = {
     "torch": "PyTorch is needed to read it",
@@ -53,7 +53,7 @@ NEEDED = {
     "keras": "h5py, which comes with TensorFlow, is needed to read it",
     "function": "it imports something",
 }
-"""What a process that converts may lack."""
+"""By kind, the message for an interpreter that lacks a package."""
 
 CONVERT = "unified_clip.tensors.files.convert_worker"
 
@@ -74,7 +74,7 @@ def read(
     pythons: Mapping[str, str] = {},
     timeout: float | None = None,
 ) -> dict[str, Gradient]:
-    """The gradients in a file, by name: in the order of the file, or sorted, of TensorFlow and Keras.
+    """Return the gradients in a file by name, in the order of the file. Those of TensorFlow and Keras are sorted.
 
     Their arrays are read-only `np.memmap`s (plain where there are no elements), contiguous, but not always aligned.
 
@@ -107,7 +107,7 @@ def read(
 def call(
     spec: str, directory: Path, scratch: Path, *, python: str = sys.executable, timeout: float | None = None
 ) -> dict[str, Gradient]:
-    """What a Python function returns or yields: tensors of any framework, (name, tensor) pairs, or dicts of them.
+    """Call a Python function that returns or yields tensors of any framework, (name, tensor) pairs, or dicts of them.
 
     spec: a file, relative to `directory`, and the name of a function without parameters: `grads.py:gradients`.
     python: the interpreter that runs it, in a process of its own, on the CPU. The rest as for `read`.
@@ -126,7 +126,7 @@ def call(
 
 
 def _kind(path: Path) -> tuple[Path, str]:
-    """What has to be read, and how: a suffix of READ_HERE, or what `convert` calls it."""
+    """Return the file to read and its kind: a suffix of READ_HERE, or a kind of `convert_worker`."""
     if path.is_dir():
         if not (path / "checkpoint").is_file():
             raise UnreadableError("it is a directory, and no checkpoint of TensorFlow; name a file")
@@ -149,7 +149,7 @@ def _kind(path: Path) -> tuple[Path, str]:
 def _convert(
     kind: str, source: str, scratch: Path, python: str, timeout: float | None, only: Sequence[str] = ()
 ) -> dict[str, Gradient]:
-    """Have a process convert something, and map what it wrote."""
+    """Convert a source in a process of its own, and map the tensors that it wrote."""
     timeout = timeout or seconds()
     out = Path(tempfile.mkdtemp(dir=scratch))
     remedy = (

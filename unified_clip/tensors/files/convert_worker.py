@@ -36,7 +36,7 @@ from .entries import Item, flatten, from_array, name_of, select
 from .memmap import FAILED, write
 
 VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
-"""What TensorFlow adds to the names of variables."""
+"""Suffix that TensorFlow adds to the names of variables."""
 
 WEIGHTS = "model.weights.h5"
 """In a `.keras` file."""
@@ -153,7 +153,7 @@ def _datasets(group: Any, h5py: Any, seen: set[Any], tree: Tree, prefix: str = "
 
 
 def _extract(source: str, out: Path) -> Path:
-    """HDF5 cannot be read inside a zip. Keras stores it as it is, so that it cannot be longer than the zip."""
+    """Extract the HDF5 file from a `.keras` zip. Keras stores it uncompressed, so it cannot be longer than the zip."""
     with zipfile.ZipFile(source) as archive:
         if WEIGHTS not in archive.namelist() or archive.getinfo(WEIGHTS).compress_type != zipfile.ZIP_STORED:
             raise UnreadableError(f"it does not hold {WEIGHTS}, uncompressed, as model.save writes it")
@@ -200,7 +200,7 @@ def _check_chunks(name: str, dataset: Any) -> None:
 
 
 def from_function(source: str, out: Path) -> Iterator[Item]:
-    """`source` is a Python file and, behind a colon, the name of a function in it."""
+    """Call `source`, written as FILE:FUNCTION, and yield its tensors."""
     path, _, name = source.rpartition(":")
     for key, tensor in _called(Path(path), name):
         gradient = read_tensor(key, tensor)
@@ -212,7 +212,7 @@ def _same(gradient: Dense | Sparse) -> Dense | Sparse:
 
 
 def _called(path: Path, name: str) -> Iterator[tuple[str, Any]]:
-    """What the function gives, by name. What it raises is told with its place."""
+    """Yield the tensors of a function by name. An error names the line that raised it."""
     try:
         found = function_in(path, name)()
         if _is_tensor(found) or isinstance(found, Mapping):

@@ -14,7 +14,7 @@ from ..._limits import Tree, check_expanded, check_name, check_shape
 from ..types import PARTS, STORAGE, Dense, Gradient, Sparse, UnreadableError, from_numpy
 
 NO_GRADIENTS = ("bool", "int", "uint", "str", "bytes")
-"""How the names of dtypes begin that are left out: counters, masks, text."""
+"""Prefixes of the dtypes that are not gradients: counters, masks, text."""
 
 
 class Item(NamedTuple):
@@ -22,12 +22,12 @@ class Item(NamedTuple):
 
     name: str
     dtype: str
-    """NumPy's name for it, or that of ml_dtypes."""
+    """Name in NumPy, or in ml_dtypes."""
 
     get: Callable[[], Gradient]
 
     shape: Sequence[int] = ()
-    """Of a sparse tensor, that of the dense one."""
+    """For a sparse tensor, the shape of the dense one."""
 
 
 def select(items: Iterable[Item], only: Sequence[str], file_size: int | None = None) -> Iterator[tuple[str, Gradient]]:
@@ -86,7 +86,7 @@ def twice(name: str) -> UnreadableError:
 
 
 def _check_rows(name: str, gradient: Sparse) -> None:
-    """Refuse what is not one row of values for each row that is named."""
+    """Reject a sparse tensor that does not have one row of values for each row index."""
     rows, values, shape = gradient.rows, gradient.values, gradient.shape
     if rows.ndim != 1 or not shape or values.shape != (len(rows), *shape[1:]):
         raise UnreadableError(
@@ -123,12 +123,12 @@ def flatten(
 
 
 def name_of(dtype: np.dtype[Any]) -> str:
-    """Two bytes that NumPy knows nothing about are what np.savez and HDF5 make of the bfloat16 of ml_dtypes."""
+    """Return the name of a dtype. np.savez and HDF5 store the bfloat16 of ml_dtypes as two untyped bytes."""
     return "bfloat16" if dtype.name == "void16" and dtype.names is None else dtype.name
 
 
 def from_array(array: npt.NDArray[Any]) -> Dense:
-    """An array, of any byte order, as a tensor in new memory."""
+    """Return an array of any byte order as a tensor in new memory."""
     if name_of(array.dtype) == "bfloat16":
         return Dense("bfloat16", np.array(array.view(np.uint16)))
     return from_numpy(array.astype(array.dtype.newbyteorder("="), copy=False))

@@ -28,12 +28,12 @@ ALIGNMENT = 64
 
 
 def open_map(path: Path) -> Raw:
-    """One map for all of a file, since each keeps a file descriptor open."""
+    """Map a whole file once, since each map keeps a file descriptor open."""
     return np.memmap(path, np.uint8, "r")
 
 
 def dense(raw: Raw, dtype: str, shape: Sequence[int], start: int) -> Dense:
-    """The tensor that begins at a byte of a mapped file; the array's `filename` and `offset` say where that is."""
+    """Return the tensor that begins at a byte of a mapped file. The array has the place as `filename` and `offset`."""
     whole = (*shape, 2) if dtype in PARTS else tuple(shape)
     size = math.prod(whole) * np.dtype(STORAGE[dtype]).itemsize
     array = raw[start : start + size].view(STORAGE[dtype]).reshape(whole)
@@ -43,7 +43,7 @@ def dense(raw: Raw, dtype: str, shape: Sequence[int], start: int) -> Dense:
 
 
 def place_of(tensor: Dense) -> dict[str, Any] | None:
-    """Where a tensor lies, for another process to find it with `at`; None if it is in no file."""
+    """Return the place of a tensor, for another process to map it with `at`; None if it is in no file."""
     array = tensor.array
     if not isinstance(array, np.memmap) or array.filename is None or not array.flags.c_contiguous:
         return None  # what NumPy computes from a map is of its type too, without a file
@@ -51,7 +51,7 @@ def place_of(tensor: Dense) -> dict[str, Any] | None:
 
 
 def at(file: str, **place: Any) -> Dense:
-    """The tensor at a place that `place_of` told."""
+    """Return the tensor at a place that `place_of` returned."""
     return dense(_shared_map(file), **place)
 
 
@@ -61,7 +61,7 @@ def _shared_map(file: str) -> Raw:
 
 
 def keep(found: Iterable[tuple[str, Gradient]], directory: Path) -> dict[str, Gradient]:
-    """Gradients by name, all of them mapped: those that are not yet are written into the directory."""
+    """Return gradients by name, all of them mapped. Write those that are in memory into the directory first."""
     kept: dict[str, Gradient] = {}
 
     def unmapped() -> Iterator[tuple[str, Gradient]]:
@@ -103,7 +103,7 @@ def _write(file: IO[bytes], tensor: Dense) -> dict[str, Any]:
 
 
 def load(directory: Path) -> dict[str, Gradient]:
-    """What was written into a directory, mapped."""
+    """Map the gradients that were written into a directory."""
     index: Mapping[str, Any] = json.loads((directory / INDEX).read_text(encoding="utf-8"))
     raw = open_map(directory / TENSORS)
     return {name: _load(raw, entry) for name, entry in index.items()}

@@ -19,29 +19,29 @@ from .entries import Item, from_array, name_of
 from .memmap import Raw, dense, open_map
 
 MOST = 1032
-"""How many bytes deflate can make of one."""
+"""The most bytes that deflate can expand one byte to."""
 
 LOCAL_HEADER = 30
 """Bytes before a member's name, which ends with the lengths of the name and of what follows it, of two bytes each."""
 
 READ_HEADER = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-"""By the version of an array's header; later ones are for structured arrays."""
+"""Readers by the version of an array's header. Later versions are for structured arrays."""
 
 
 class Header(NamedTuple):
-    """What an array begins with."""
+    """The header of an array."""
 
     shape: tuple[int, ...]
     in_columns: bool
-    """Whether it lies in Fortran's order."""
+    """Whether the array is in Fortran's order."""
 
     dtype: np.dtype[Any]
     length: int
-    """Of the header, in bytes."""
+    """Length of the header in bytes."""
 
 
 def items(path: Path) -> Iterator[Item]:
-    """The arrays of a file, in its order."""
+    """Yield the arrays of a file, in its order."""
     raw = open_map(path)
     archive = zipfile.ZipFile(path)  # open for as long as the items are used
     for info in archive.infolist():
@@ -91,7 +91,7 @@ def _read(raw: Raw, archive: zipfile.ZipFile, info: zipfile.ZipInfo, header: Hea
 
 
 def _start(raw: Raw, info: zipfile.ZipInfo) -> int:
-    """The byte where a member begins: its local header may be longer than what the zip's directory has of it."""
+    """Return the byte where a member begins. Its local header may be longer than its entry in the zip's directory."""
     local = raw[info.header_offset : info.header_offset + LOCAL_HEADER]
     name, extra = local[-4:].view("<u2").tolist()
     return int(info.header_offset + LOCAL_HEADER + name + extra)

@@ -46,7 +46,7 @@ SLICED = "UnpackBigParamInfor@@"
 
 
 class Dtype:
-    """Stands for np.dtype. Paddle has no uint16: those are the bits of bfloat16."""
+    """Stand-in for np.dtype. Paddle has no uint16: these are the bits of bfloat16."""
 
     def __init__(self, code: str, *flags: bool) -> None:
         if not isinstance(code, str) or len(code) > LONGEST_CODE:
@@ -58,7 +58,7 @@ class Dtype:
 
 
 class Array:
-    """Stands for np.ndarray."""
+    """Stand-in for np.ndarray."""
 
     def __init__(self, *empty: Any) -> None:
         """As `_reconstruct` is called, before the pickle says what is in the array."""
@@ -78,24 +78,24 @@ class Array:
 
 
 def _encode(text: str, encoding: str) -> bytes:
-    """How protocol 2 writes bytes."""
+    """Stand-in for the call by which protocol 2 writes bytes."""
     return text.encode("latin1")
 
 
 def _value(name: str, values: Mapping[str, Any]) -> Any:
-    """Paddle writes a dense tensor as a call of `eval` with a name and a dict."""
+    """Stand-in for `eval`, which Paddle calls with a name and a dict for a dense tensor."""
     if not isinstance(name, str):
         raise TypeError("it calls eval with something else than a name")
     return values[name]
 
 
 def _tensor(named: tuple[str, Any]) -> Any:
-    """And a tensor as one of `tuple`, with its name and an array."""
+    """Stand-in for `tuple`, which Paddle calls with the name of a tensor and an array."""
     return named[1]
 
 
 def _ordered(pairs: Sequence[tuple[Any, Any]] = ()) -> dict[Any, Any]:
-    """Stands for OrderedDict. Python 2 passes the entries as a list."""
+    """Stand-in for OrderedDict. Python 2 passes the entries as a list."""
     return {key: value for key, value in pairs if isinstance(key, PLAIN)}
 
 
@@ -110,13 +110,13 @@ STAND_INS: Mapping[tuple[str, str], Any] = {
     ("_codecs", "encode"): _encode,
     ("collections", "OrderedDict"): _ordered,
 }
-"""By module, in today's spelling, and name."""
+"""Stand-ins by module, in today's spelling, and name."""
 
 OTHER_SPELLINGS = {"__builtin__": "builtins", "numpy._core.multiarray": "numpy.core.multiarray"}
 
 
 class Whole:
-    """Stands for a file, and reads either all the bytes that are asked for or none."""
+    """Stand-in for a file. It reads all the requested bytes or none."""
 
     def __init__(self, file: IO[bytes], size: int) -> None:
         self.file, self.size = file, size
@@ -138,7 +138,7 @@ class Unpickler(_Unpickler):  # type: ignore[misc]
         super().__init__(Whole(file, len(raw)))
         self.file, self.raw = file, raw
         self.passed = 0
-        """Characters and entries that calls were given. They copy these."""
+        """Number of characters and entries passed to calls, which copy them."""
 
     def find_class(self, module: str, name: str) -> Any:
         try:
@@ -199,7 +199,7 @@ class Unpickler(_Unpickler):  # type: ignore[misc]
                 raise ValueError(f"a dict has a key of type {type(key).__name__}; save a dict with names as keys")
 
     def load_empty_set(self) -> None:
-        """A set holds no tensors, since these have no hash."""
+        """Push None: tensors have no hash, so a set cannot contain them."""
         self.append(None)
 
     def load_additems(self) -> None:
@@ -229,7 +229,7 @@ class Unpickler(_Unpickler):  # type: ignore[misc]
 
 
 def items(path: Path) -> Iterator[Item]:
-    """The arrays in a file, in its order."""
+    """Yield the arrays in a file, in its order."""
     raw = open_map(path)
     try:
         with path.open("rb") as file:

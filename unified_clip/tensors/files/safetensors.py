@@ -32,11 +32,11 @@ DTYPES = {
     "C64": "complex64", "BOOL": "bool", "I8": "int8", "I16": "int16", "I32": "int32",
     "U8": "uint8", "U16": "uint16", "U32": "uint32", "U64": "uint64",
 }  # fmt: skip
-"""From the format's code to a dtype's name; those that are not here keep their code."""
+"""From the format's code to the name of a dtype. Other codes stay as they are."""
 
 
 class Entry(NamedTuple):
-    """What the header says of a tensor."""
+    """The entry of a tensor in the header."""
 
     dtype: str
     shape: Sequence[int]
@@ -46,7 +46,7 @@ class Entry(NamedTuple):
 
 
 def items(path: Path) -> Iterator[Item]:
-    """The gradients of a file, in the order of its header."""
+    """Yield the gradients of a file, in the order of its header."""
     raw = open_map(path)
     header, start = _header(raw)
     sparse = _sparse_shapes(header.pop("__metadata__", {}))
@@ -65,12 +65,12 @@ def items(path: Path) -> Iterator[Item]:
 
 
 def save(path: Path, tensors: Mapping[str, Dense]) -> None:
-    """Write a file; the same tensors give the same bytes."""
+    """Write a file. The same tensors give the same bytes."""
     _safetensors.write(path, {name: (tensor.dtype, tensor.array) for name, tensor in tensors.items()})
 
 
 def load(path: Path) -> dict[str, Dense]:
-    """The tensors of a file by name; those of a small one are read, since each map keeps a file descriptor open."""
+    """Return the tensors of a file by name. A small file is read, since each map keeps a file descriptor open."""
     try:
         raw = np.fromfile(path, np.uint8) if path.stat().st_size < SMALL else open_map(path)
         header, start = _header(raw)
@@ -88,7 +88,7 @@ def _sparse(raw: Raw, rows: Entry, values: Entry, shape: Sequence[int]) -> Spars
 
 
 def _header(raw: Raw) -> tuple[dict[str, Any], int]:
-    """The header, and the byte where the tensors begin."""
+    """Return the header, and the byte where the tensors begin."""
     length = int.from_bytes(raw[:8].tobytes(), "little")
     if len(raw) < 8 or length > min(LONGEST_HEADER, len(raw) - 8):
         raise UnreadableError(
@@ -125,7 +125,7 @@ def _sparse_shapes(metadata: Any) -> dict[str, Sequence[int]]:
 
 
 def _entries(header: Mapping[str, Any], first: int, size: int) -> dict[str, Entry]:
-    """The header's entries, checked to cover the rest of a file of this size, each byte once."""
+    """Return the entries of the header. Check that they cover the rest of a file of this size, each byte once."""
     entries = {name: _entry(name, entry, first) for name, entry in header.items()}
     end = first
     for name, entry in sorted(entries.items(), key=lambda each: (each[1].start, each[1].stop)):
