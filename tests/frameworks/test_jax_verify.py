@@ -1,4 +1,4 @@
-"""`unified-clip verify` of optax's own clipping, each script in its process, and what it is ported to."""
+"""`unified-clip verify` compares a step that uses optax's own clipping with its port to unified_clip."""
 
 from __future__ import annotations
 

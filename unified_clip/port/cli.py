@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .._command import INTERRUPTED, refuse
 from .._display import complain, safe
 from .._modes import misplaced
 from ..verify import cli as verify_cli
@@ -18,7 +19,7 @@ from ..verify import cli as verify_cli
 if TYPE_CHECKING:
     from .clip_site import PortedFile, Target
 
-DONE, FLAGGED, REFUSED, INTERRUPTED = 0, 1, 2, 130
+DONE, FLAGGED = 0, 1
 
 PORTING = "a PATH to port"
 VERIFYING = "unified-clip verify"
@@ -61,13 +62,13 @@ def run(options: argparse.Namespace) -> int:
     from .source_files import PortError
 
     if problem := _misused(options):
-        return _refuse(problem)
+        return refuse(problem)
     if options.verify:
         return _verify(options)
     try:
         return _port(options)
     except (PortError, ReportError) as error:
-        return _refuse(str(error))
+        return refuse(str(error))
 
 
 def _misused(options: argparse.Namespace) -> str:
@@ -149,8 +150,3 @@ def _diff(ported: PortedFile) -> list[str]:
     before, after = (text.decode("utf-8", "surrogateescape").splitlines(True) for text in (ported.before, ported.after))
     lines = list(difflib.unified_diff(before, after, f"a/{name}", f"b/{name}"))
     return [line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines]
-
-
-def _refuse(message: str) -> int:
-    complain(message)
-    return REFUSED

@@ -8,14 +8,15 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .._command import INTERRUPTED, REFUSED
 from .._display import complain
 from .._scratch import Scratch
 
 if TYPE_CHECKING:
     from .compare import Verification
 
-REFUSED, CRASHED, INTERRUPTED = 2, 3, 130
-"""Exit statuses for invalid input, for a crashed or hung process, and for Ctrl-C."""
+CRASHED = 3
+"""Exit status for a crashed or hung process."""
 
 SECONDS = 600.0
 

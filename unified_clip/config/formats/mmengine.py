@@ -78,7 +78,13 @@ class MMEngine(OwnFormat):
         FormatKey("optim_wrapper.clip_grad.error_if_nonfinite", "", "False", 'True is nonfinite = "raise"'),
         FormatKey("optim_wrapper.NAME.clip_grad", "", "", "several optimizers, each with its own", "rejected"),
         FormatKey("optimizer_config.grad_clip", "", "", "of mmcv 1; mmengine does not read it", "rejected"),
-        FormatKey("_base_", "", "", "other files, which are not read: what is not here may be there", "rejected"),
+        FormatKey(
+            "_base_",
+            "",
+            "",
+            "other files. Not read: settings there are missing",
+            "rejected",
+        ),
         FormatKey("_delete_: True", "", "", "nothing of _base_ is taken over", "imported"),
     )
 
