@@ -45,7 +45,7 @@ lint: $(VENV)/package
 	$(BIN)/mypy
 	$(BIN)/python benchmarks/tables.py --check
 	$(BIN)/python tools/formats_table.py --check
-	$(BIN)/python -m unified_clip.port.report.differences --check
+	$(BIN)/python tools/port_differences.py --check
 
 # WITHOUT: modes to leave out.
 parity: $(VENV)/package

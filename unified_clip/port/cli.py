@@ -18,6 +18,7 @@ from ..verify import cli as verify_cli
 
 if TYPE_CHECKING:
     from .clip_site import PortedFile, Target
+    from .report.model import Report
 
 DONE, FLAGGED = 0, 1
 
@@ -107,33 +108,33 @@ def _port(options: argparse.Namespace) -> int:
     ported: list[PortedFile] = []
     try:
         with progress({"files": len(paths)}) as advance:
-            ported, unread = source_files.port_all(paths, target, options.native, lambda count: advance("files", count))
-        changed = [each.path for each in ported if each.is_changed]
+            ported, unreadable = source_files.port_all(
+                paths, target, options.native, lambda count: advance("files", count)
+            )
         if options.write:
-            if changed and not options.force:
-                source_files.check_clean(changed)
+            if not options.force:
+                source_files.check_clean([file.path for file in ported if file.is_changed])
             source_files.write(ported)
-        data = build.as_data(ported, unread, target, options.native, written=options.write)
-        _report(options, data, ported)
+        report = build.build_report(ported, unreadable, target, options.native, written=options.write)
+        if options.report:
+            build.write(options.report, report)
+        _print(options, report, ported)
     except KeyboardInterrupt:
         return _interrupted(sum(map(source_files.is_written, ported)) if options.write else 0)
-    flagged = any(site.verdict == "flagged" for each in ported for site in each.sites)
-    return FLAGGED if flagged or unread else DONE
+    return FLAGGED if report.summary.flagged or report.summary.unread else DONE
 
 
-def _report(options: argparse.Namespace, data: dict[str, Any], ported: Sequence[PortedFile]) -> None:
-    """Write the report where the options say, and print it."""
+def _print(options: argparse.Namespace, report: Report, ported: Sequence[PortedFile]) -> None:
+    """Print the report as JSON or text, or the changes as a patch."""
     from .report import build, terminal
 
-    if options.report:
-        build.write(options.report, data)
     if options.json:
-        print(build.as_json(data), end="")
+        print(build.as_json(report), end="")
     elif options.diff:
-        lines = (line for each in ported for line in _diff(each))
+        lines = (line for file in ported for line in _diff(file))
         sys.stdout.writelines(safe(line, keep="\t\n") if sys.stdout.isatty() else line for line in lines)
     else:
-        terminal.show(data)
+        terminal.show(report)
 
 
 def _interrupted(written: int) -> int:
@@ -143,7 +144,7 @@ def _interrupted(written: int) -> int:
 
 
 def _diff(ported: PortedFile) -> list[str]:
-    """The changes of a file, as git writes them."""
+    """Return the changes of a file, as git writes them."""
     name = os.path.relpath(ported.path.resolve()).replace(os.sep, "/")
     if name.startswith(".."):
         name = ported.path.resolve().as_posix().lstrip("/")

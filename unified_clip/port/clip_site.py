@@ -1,4 +1,4 @@
-"""Results: each clip in a file, its meaning, and what happened to it."""
+"""Results: each clip in a file, its meaning, and its replacement."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Meaning:
     """The expression of a threshold that is only known at run time ('low, high' for bounds); else ''."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class ClipSite:
-    """The decision about a clip in source: what it means, its verdict, and its replacement."""
+    """A clip in source: what it means, its verdict, and its replacement. Rules fill it in."""
 
     line: int
     column: int
@@ -36,7 +36,9 @@ class ClipSite:
     text: str
     """The first line of its source."""
 
-    verdict: Verdict
+    verdict: Verdict | None = None
+    """None until a rule decides."""
+
     meaning: Meaning | None = None
     """None if no configuration has the same meaning."""
 
@@ -52,7 +54,7 @@ class ClipSite:
     suggestion: Sequence[str] = ()
     """Lines that the user should write."""
 
-    checks: Sequence[str] = ()
+    checks: list[str] = field(default_factory=list)
     """What the user should check after the rewrite."""
 
     rule: str = ""
@@ -66,7 +68,7 @@ class PortedFile:
     path: Path
     before: bytes
     after: bytes
-    sites: Sequence[ClipSite] = field(default=())
+    sites: Sequence[ClipSite] = ()
 
     @property
     def is_changed(self) -> bool:

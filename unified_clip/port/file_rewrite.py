@@ -3,33 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from functools import partial
 
 import libcst as cst
 
 from .clip_call import FoundClip
-from .clip_site import Meaning, Target, Verdict
+from .clip_site import ClipSite, Target, Verdict
 from .source.edits import Edits
 from .source.gradient_flow import Gradients
 from .source.module import Module
 from .source.renames import Renames
-
-
-@dataclass
-class Decision:
-    """What happens to a clip. `verdict` is None until a rule decides."""
-
-    verdict: Verdict | None = None
-    becomes: str = ""
-    family: str = ""
-    """The family of the rule that replaces it; '' for its own."""
-
-    reason: str = ""
-    rule: str = ""
-    """The rule that decided, as 'need_clip.flag'."""
-
-    checks: list[str] = field(default_factory=list)
+from .to_config import of_family
 
 
 class FileRewrite:
@@ -40,32 +24,40 @@ class FileRewrite:
         self.edits = Edits(module)
         self.renames = Renames(module, self.edits)
         self.gradients = Gradients(module)
-        self.meanings: dict[FoundClip, Meaning | None] = {}
-        self.decisions = {clip: Decision() for clip in clips}
+        self.sites = {clip: self._site(clip) for clip in clips}
         self.rule = ""
         """The name of the rule that is applied."""
 
+    def _site(self, clip: FoundClip) -> ClipSite:
+        line, column = self.module.position(clip.node)
+        return ClipSite(line, column, clip.name, self.module.line(line))
+
     def undecided(self) -> list[FoundClip]:
         """Return the clips that no rule decided about, in order."""
-        return [clip for clip in self.clips if self.decisions[clip].verdict is None]
+        return self.with_verdict(None)
 
-    def with_verdict(self, verdict: Verdict) -> list[FoundClip]:
+    def with_verdict(self, verdict: Verdict | None) -> list[FoundClip]:
         """Return the clips with a verdict, in order."""
-        return [clip for clip in self.clips if self.decisions[clip].verdict == verdict]
+        return [clip for clip in self.clips if self.sites[clip].verdict == verdict]
 
     # -- decisions
 
     def flag(self, clip: FoundClip, reason: str) -> None:
         """Leave a clip to the user. `reason`: why it cannot be rewritten."""
-        self._decide(clip, "flagged", reason=reason)
+        self._decide(clip, "flagged", reason)
 
     def leave(self, clip: FoundClip, reason: str) -> None:
         """Leave a clip unchanged, because nothing has to be ported."""
-        self._decide(clip, "left", reason=reason)
+        self._decide(clip, "left", reason)
 
     def rewrite(self, clip: FoundClip, becomes: str, family: str = "") -> None:
-        """Record that a rule rewrote a clip. `becomes`: the full name that replaces it."""
-        self._decide(clip, "rewritten", becomes=becomes, family=family)
+        """Record that a rule rewrote a clip.
+
+        becomes: The full name that replaces it.
+        family: The family of the rule that replaces it; '' for its own.
+        """
+        site = self._decide(clip, "rewritten")
+        site.becomes, site.becomes_meaning = becomes, of_family(site.meaning, family)
 
     def rename(self, clip: FoundClip, framework: str) -> None:
         """Replace a function or class by the one of unified_clip, and rename its arguments."""
@@ -80,13 +72,12 @@ class FileRewrite:
 
     def check(self, clip: FoundClip, *checks: str) -> None:
         """Ask the user to check something, if the clip is rewritten."""
-        self.decisions[clip].checks += checks
+        self.sites[clip].checks += checks
 
-    def _decide(self, clip: FoundClip, verdict: Verdict, **values: str) -> None:
-        decision = self.decisions[clip]
-        decision.verdict, decision.rule = verdict, self.rule
-        for name, value in values.items():
-            setattr(decision, name, value)
+    def _decide(self, clip: FoundClip, verdict: Verdict, reason: str = "") -> ClipSite:
+        site = self.sites[clip]
+        site.verdict, site.reason, site.rule = verdict, reason, self.rule
+        return site
 
     # -- the result
 

@@ -15,7 +15,7 @@ from .rules.registry import Stage
 from .source.module import Module
 from .source.parse_guard import identifiers
 from .source.renames import is_name_taken
-from .to_config import UnsureError, meaning, of_family
+from .to_config import UnsureError, meaning
 
 NAME_TAKEN = "In this file, the name unified_clip stands for something else."
 SCALED_THRESHOLD = "Do not multiply the threshold by the loss scale: gradients are unscaled before the clip."
@@ -43,7 +43,7 @@ def port(path: Path, content: bytes, target: Target = "torch", native: bool = Fa
     if not clips:
         return PortedFile(path, content, content)
     file = rewrite(module, clips, target, native)
-    sites = sorted((_site(file, clip) for clip in _reported(file)), key=lambda site: (site.line, site.column))
+    sites = sorted((_completed(file, clip) for clip in _reported(file)), key=lambda site: (site.line, site.column))
     return PortedFile(path, content, file.to_bytes(), sites)
 
 
@@ -62,7 +62,7 @@ def _read_thresholds(file: FileRewrite) -> None:
     for clip in file.undecided():
         reason = NAME_TAKEN if is_taken else clip.unsure
         try:
-            file.meanings[clip] = meaning(file.module, clip)
+            file.sites[clip].meaning = meaning(file.module, clip)
         except UnsureError as unsure:
             reason = reason or str(unsure)
         if reason:
@@ -75,27 +75,13 @@ def _reported(file: FileRewrite) -> list[FoundClip]:
     return [clip for clip in file.clips if clip not in left]
 
 
-def _site(file: FileRewrite, clip: FoundClip) -> ClipSite:
-    """Describe a clip and what happened to it."""
-    decision = file.decisions[clip]
-    assert decision.verdict is not None
-    is_rewritten, is_flagged = decision.verdict == "rewritten", decision.verdict == "flagged"
-    line, column = file.module.position(clip.node)
-    before = file.meanings.get(clip)
-    checks = list(decision.checks)
-    if suggest.scale(file.module, clip) or (before is not None and "scal" in before.threshold):
-        checks.append(SCALED_THRESHOLD)
-    return ClipSite(
-        line=line,
-        column=column,
-        name=clip.name,
-        text=file.module.line(line),
-        verdict=decision.verdict,
-        meaning=before,
-        becomes=decision.becomes,
-        becomes_meaning=of_family(before, decision.family) if is_rewritten else None,
-        reason=decision.reason,
-        suggestion=suggest.lines(file.module, clip, file.target) if is_flagged else (),
-        checks=checks if is_rewritten and file.target == "torch" else (),
-        rule=decision.rule,
-    )
+def _completed(file: FileRewrite, clip: FoundClip) -> ClipSite:
+    """Return the site of a clip with suggestions and checks."""
+    site = file.sites[clip]
+    if site.verdict == "flagged":
+        site.suggestion = suggest.lines(file.module, clip, file.target)
+    if site.verdict != "rewritten" or file.target != "torch":
+        site.checks = []
+    elif suggest.scale(file.module, clip) or (site.meaning is not None and "scal" in site.meaning.threshold):
+        site.checks.append(SCALED_THRESHOLD)
+    return site

@@ -9,6 +9,7 @@ from typing import Any
 from unified_clip import ClipConfig
 from unified_clip.port.clip_site import ClipSite, Meaning, PortedFile, Target, UnreadableFile, Verdict
 from unified_clip.port.report import build
+from unified_clip.port.report.model import Report
 
 TORCH, MINE = "torch.nn.utils.clip_grad_norm_", "unified_clip.torch.clip_grad_norm_"
 
@@ -35,13 +36,13 @@ def site(
     return ClipSite(line, 4, name, text, verdict, meaning, becomes, after, **others)
 
 
-def as_data(
+def report_of(
     ported: Sequence[PortedFile], unread: Sequence[UnreadableFile] = (), target: Target = "torch", **options: Any
-) -> Any:
-    return build.as_data(ported, unread, target, False, **options)
+) -> Report:
+    return build.build_report(ported, unread, target, False, **options)
 
 
-def everything(evil: str = "") -> Any:
+def everything(evil: str = "") -> Report:
     """A report in which there is something of each kind. `evil`: to be in every text that comes from source."""
     rate = "the learning rate, since this step is made once for all gradients, and the old one once for each" + evil
     train = [
@@ -65,4 +66,4 @@ def everything(evil: str = "") -> Any:
         PortedFile(Path(f"src/train.py{evil}"), b"before", b"after", train),
         PortedFile(Path("src/old.py"), b"before", b"after", old),
     ]
-    return as_data(files, [UnreadableFile(Path(f"src/broken.py{evil}"), f"line 3: invalid syntax{evil}")])
+    return report_of(files, [UnreadableFile(Path(f"src/broken.py{evil}"), f"line 3: invalid syntax{evil}")])

@@ -11,7 +11,7 @@ from typing import Any
 
 import jsonschema
 import pytest
-from support.port.sites import CLIP, MINE, PADDLE, TORCH, VALUE, as_data, at_run_time, everything, site
+from support.port.sites import CLIP, MINE, PADDLE, TORCH, VALUE, at_run_time, everything, report_of, site
 
 from unified_clip import ClipConfig
 from unified_clip.port import catalog
@@ -23,11 +23,11 @@ DOCS = Path(__file__).parents[3] / "docs"
 
 def only(*sites: Any, **options: Any) -> Any:
     """The data of a report of one file with these clips."""
-    return as_data([PortedFile(Path("a.py"), b"before", b"after", sites)], **options)
+    return report_of([PortedFile(Path("a.py"), b"before", b"after", sites)], **options)
 
 
 def the_clip(data: Any) -> Any:
-    ((clip,),) = [file["clips"] for file in data["files"]]
+    ((clip,),) = [file.clips for file in data.files]
     return clip
 
 
@@ -37,67 +37,67 @@ def the_clip(data: Any) -> Any:
 def test_a_clip_that_keeps_its_rule_differs_by_rounding_and_by_what_the_native_gets_wrong() -> None:
     data = only(site(TORCH, CLIP, becomes=MINE, after=CLIP))
     clip = the_clip(data)
-    assert (clip["same"], clip["comparison"]) == (True, None)
-    assert clip["difference"] == "The same rule, and the same numbers but for rounding."
-    told = {data["known"][number - 1]["when"]: data["known"][number - 1]["by"] for number in clip["known"]}
+    assert (clip.same, clip.comparison) == (True, None)
+    assert clip.difference == "The same rule, and the same numbers but for rounding."
+    told = {data.known[number - 1].when: data.known[number - 1].by for number in clip.known}
     assert told["16-bit gradients: norm and coefficient are rounded to 16 bits"] == "0.34 %"
     assert told["gradients given instead of parameters: nothing happens, in silence"] == "it gives no warning"
-    assert data["rounding"] == 1e-5
-    assert clip["becomes_known"] == []
+    assert data.rounding == 1e-5
+    assert clip.becomes_known == []
 
 
 def test_a_clip_whose_rule_changes_says_what_and_by_how_much_on_examples() -> None:
     data = only(site("paddle.nn.ClipGradByGlobalNorm", PADDLE, becomes=TORCH, after=CLIP))
     clip = the_clip(data)
-    assert clip["same"] is False
-    assert "(at the threshold): same total norm; after lands 1e-06 lower" in clip["difference"]
-    (comparison,) = data["comparisons"]
-    assert comparison["differences"] == [{"about": "eps", "before": "0", "after": "1e-06"}]
-    assert (comparison["before"], comparison["after"]) == (clip["meaning"], clip["becomes_meaning"])
-    distances = [each["distance"] for each in comparison["compared"]]
+    assert clip.same is False
+    assert "(at the threshold): same total norm; after lands 1e-06 lower" in clip.difference
+    (comparison,) = data.comparisons
+    assert comparison.differences == [model.SettingDifference(about="eps", before="0", after="1e-06")]
+    assert (comparison.before, comparison.after) == (clip.meaning, clip.becomes_meaning)
+    distances = [each.distance for each in comparison.compared]
     assert distances[0] == 0
     assert distances[1] == pytest.approx(1e-6, rel=0.1)
-    assert clip["becomes_known"]
+    assert clip.becomes_known
 
 
 def test_a_threshold_that_is_known_at_run_time_is_named_and_worked_as_1() -> None:
     data = only(site(TORCH, at_run_time("args.clip"), becomes=MINE, after=at_run_time("args.clip")))
-    assert the_clip(data)["same"] is True
-    (meaning,) = data["meanings"]
-    assert meaning["threshold"] == "args.clip"
-    assert "c being args.clip. That" in meaning["sentences"][0]
-    assert meaning["worked"][1]["of"] == "gradients of norm 1 (at the threshold)"
+    assert the_clip(data).same is True
+    (meaning,) = data.meanings
+    assert meaning.threshold == "args.clip"
+    assert "c being args.clip. That" in meaning.sentences[0]
+    assert meaning.worked[1].of == "gradients of norm 1 (at the threshold)"
     assert "worked with 1 for args.clip, which is only known at run time:" in terminal.as_text(data)
 
 
 def test_bounds_that_are_known_at_run_time_are_both_named() -> None:
-    (meaning,) = only(site("tensorflow.clip_by_value", Meaning(VALUE.config, "low, high")))["meanings"]
-    assert meaning["sentences"][0] == "Every element is moved into [low, high]; NaN stays NaN."
+    (meaning,) = only(site("tensorflow.clip_by_value", Meaning(VALUE.config, "low, high"))).meanings
+    assert meaning.sentences[0] == "Every element is moved into [low, high]; NaN stays NaN."
 
 
 @pytest.mark.parametrize(("before", "after"), [("a", "b"), ("a", ""), ("", "b")])
 def test_a_threshold_that_is_another_expression_is_not_the_same(before: str, after: str) -> None:
     clip = the_clip(only(site(TORCH, at_run_time(before), becomes=MINE, after=at_run_time(after))))
-    assert clip["same"] is False
-    assert f"The threshold was {before or 1}, and is {after or 1}." in clip["difference"]
+    assert clip.same is False
+    assert f"The threshold was {before or 1}, and is {after or 1}." in clip.difference
 
 
 def test_what_was_not_rewritten_has_no_difference() -> None:
     clip = the_clip(only(site(TORCH, CLIP, verdict="flagged", reason="no step is in sight")))
-    assert (clip["same"], clip["difference"], clip["becomes_meaning"]) == (None, "", None)
-    assert clip["known"]
+    assert (clip.same, clip.difference, clip.becomes_meaning) == (None, "", None)
+    assert clip.known
 
 
 def test_what_clips_no_gradients_gets_nothing_wrong() -> None:
     data = only(site("tensorflow.clip_by_value", VALUE, verdict="left", reason="no gradient"))
     clip = the_clip(data)
-    assert (clip["measured_as"], clip["known"], data["known"]) == ("", [], [])
+    assert (clip.measured_as, clip.known, data.known) == ("", [], [])
     assert "does:" not in terminal.as_text(data)
 
 
 def test_what_has_no_meaning_here_is_told_with_its_reason_alone() -> None:
     data = only(site("tensorflow.clip_by_average_norm", None, verdict="flagged", reason="by norm / size"))
-    assert (the_clip(data)["meaning"], data["meanings"]) == (None, [])
+    assert (the_clip(data).meaning, data.meanings) == (None, [])
     assert "why: by norm / size" in terminal.as_text(data)
 
 
@@ -130,10 +130,10 @@ def test_the_counts_come_with_what_to_do(
 ) -> None:
     sites = [site(TORCH, CLIP, verdict=verdict) for verdict in verdicts]
     after = b"after" if "rewritten" in verdicts else b"before"
-    data = as_data([PortedFile(Path("a.py"), b"before", after, sites)], **options)
-    assert headline in data["headline"]
-    assert data["next"] == next_
-    assert terminal.as_text(data).endswith(f"{data['headline']}\n{next_}\n")
+    data = report_of([PortedFile(Path("a.py"), b"before", after, sites)], **options)
+    assert headline in data.headline
+    assert data.next == next_
+    assert terminal.as_text(data).endswith(f"{data.headline}\n{next_}\n")
 
 
 REST = "port the rest of the {} code to PyTorch by hand (layers, optimizer, training step)"
@@ -163,7 +163,7 @@ REST = "port the rest of the {} code to PyTorch by hand (layers, optimizer, trai
 def test_code_around_a_rewritten_clip_is_still_to_be_ported(
     functions: list[str], options: dict[str, Any], next_: str
 ) -> None:
-    assert only(*(site(name, CLIP, becomes=MINE, after=CLIP) for name in functions), **options)["next"] == next_
+    assert only(*(site(name, CLIP, becomes=MINE, after=CLIP) for name in functions), **options).next == next_
 
 
 def test_every_package_whose_clips_are_read_has_a_title_or_is_for_pytorch() -> None:
@@ -171,8 +171,8 @@ def test_every_package_whose_clips_are_read_has_a_title_or_is_for_pytorch() -> N
 
 
 def test_files_in_which_there_is_no_clip_are_counted_and_not_listed() -> None:
-    data = as_data([PortedFile(Path("a.py"), b"x", b"x"), PortedFile(Path("b.py"), b"x", b"x", [site(TORCH, CLIP)])])
-    assert (data["summary"]["files"], [file["path"] for file in data["files"]]) == (2, ["b.py"])
+    data = report_of([PortedFile(Path("a.py"), b"x", b"x"), PortedFile(Path("b.py"), b"x", b"x", [site(TORCH, CLIP)])])
+    assert (data.summary.files, [file.path for file in data.files]) == (2, ["b.py"])
 
 
 # -- text
@@ -213,7 +213,7 @@ def test_the_text_of_a_thousand_clips_stays_short() -> None:
 
 
 def test_numbers_in_a_row_are_a_span() -> None:
-    assert terminal.spans([7, 1, 2, 3, 9, 10]) == ["1-3", "7", "9-10"]
+    assert model.spans([7, 1, 2, 3, 9, 10]) == ["1-3", "7", "9-10"]
 
 
 def test_a_terminal_gets_colours_and_a_file_none(
@@ -238,23 +238,20 @@ def test_a_terminal_gets_colours_and_a_file_none(
 
 
 def test_the_published_schema_is_that_of_the_models() -> None:
-    assert (DOCS / "port.schema.json").read_text(encoding="utf-8") == model.text(), "run what published.py says"
+    assert (DOCS / "port.schema.json").read_text(encoding="utf-8") == model.text(), "run model.py"
 
 
 def test_reports_fit_the_published_schema_and_hold_nothing_else() -> None:
-    data = everything()
     schema = json.loads(model.text())
     jsonschema.Draft202012Validator.check_schema(schema)
-    jsonschema.validate(data, schema)
-    described = model.Report.model_validate(data).model_dump(mode="json")
-    assert described == data
+    jsonschema.validate(json.loads(build.as_json(everything())), schema)
 
 
 def test_what_json_cannot_write_is_a_string() -> None:
     off = Meaning(ClipConfig(rule="global_norm", threshold=math.inf))
     data = only(site(TORCH, CLIP, becomes=MINE, after=off), site("tensorflow.clip_by_norm", CLIP))
-    assert "inf" in [each["size"] for each in data["known"]]
-    assert json.loads(json.dumps(data, allow_nan=False)) == data
+    assert "inf" in [each.size for each in data.known]
+    assert model.Report.model_validate_json(build.as_json(data)) == data
 
 
 # -- files
@@ -270,10 +267,10 @@ def test_a_report_is_written_by_its_suffix(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("port.md", "a report ends in .txt, .json, .html; name it so"),
+        ("port.md", "a report ends in .txt, .json, .html. Rename it."),
         ("port", "a report ends in .txt, .json, .html"),
-        ("no/such/port.txt", "there is no directory"),
-        ("a.json", "it is a directory; name another file"),
+        ("no/such/port.txt", "There is no directory"),
+        ("a.json", "It is a directory. Pass another file."),
     ],
 )
 def test_a_report_that_cannot_be_written_is_refused_before_any_work(tmp_path: Path, name: str, said: str) -> None:
@@ -287,7 +284,7 @@ def test_a_file_that_may_not_be_written_is_refused(tmp_path: Path, monkeypatch: 
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "write_text", refuse)
-    with pytest.raises(build.ReportError, match=r"port\.txt cannot be written: Permission denied; name another file"):
+    with pytest.raises(build.ReportError, match=r"port\.txt cannot be written: Permission denied\. Pass another file"):
         build.write(tmp_path / "port.txt", everything())
 
 
@@ -300,7 +297,7 @@ def test_a_report_is_read_as_it_was_written(tmp_path: Path) -> None:
     ("text", "said"),
     [
         (None, "cannot be read: No such file or directory"),
-        ("{", "is no report of ported code: Expecting"),
+        ("{", "is no report of ported code: Invalid JSON"),
         ("[]", "is no report of ported code: Input should be"),
         ('{"version": 2}', "is no report of ported code: version: Input should be 1"),
     ],
@@ -310,4 +307,4 @@ def test_a_file_that_is_no_report_is_refused(tmp_path: Path, text: str | None, s
         (tmp_path / "port.json").write_text(text, encoding="utf-8")
     with pytest.raises(build.ReportError, match=re.escape(said)) as refused:
         build.read(tmp_path / "port.json")
-    assert "give a file that `unified-clip port --report port.json` wrote" in str(refused.value)
+    assert "Pass a file that `unified-clip port --report port.json` wrote" in str(refused.value)

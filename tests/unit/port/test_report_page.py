@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from support.parity.cases import suite
 from support.parity.runs import as_it_should_be, run
-from support.port.sites import as_data, everything
+from support.port.sites import everything, report_of
 
 from unified_clip import cli
 from unified_clip.parity.report import build as parity_report
@@ -82,7 +82,7 @@ def test_the_page_says_what_clips_do_and_what_natives_get_wrong() -> None:
 
 
 def test_nothing_found_is_said(parity: Any) -> None:
-    html = page.render(parity, ported=as_data([PortedFile(Path("a.py"), b"x", b"x")]))
+    html = page.render(parity, ported=report_of([PortedFile(Path("a.py"), b"x", b"x")]))
     assert "<p>1 file read, 0 clips found. There is nothing to do.</p>" in html
     assert rows(html) == []
 

@@ -308,6 +308,13 @@ def test_new_loops_take_no_name_that_is_in_use() -> None:
     assert "for parameter_ in model.parameters():" in ported(PADDLE + "parameter = 1\n", native=True)[0]
 
 
+def test_natives_clip_each_tensor_of_each_parameter_group() -> None:
+    groups = with_lines(PADDLE, ("parameters=model.parameters()", 'parameters=[{"params": model.parameters()}]'))
+    text, _ = ported(groups, native=True)
+    loops = '{0}for group in optimizer.param_groups:\n{0}    for parameter in group["params"]:\n'.format(" " * 8)
+    assert loops + " " * 16 + "torch.nn.utils.clip_grad_norm_(parameter, 1.0)\n" in text
+
+
 def test_natives_take_the_limit_at_the_step() -> None:
     text, _ = ported(PADDLE, native=True)
     assert "for parameter in model.parameters():\n            torch.nn.utils.clip_grad_norm_(parameter, 1.0)\n" in text

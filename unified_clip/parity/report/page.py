@@ -19,7 +19,6 @@ from ..._display import safe
 from ..known.entries import KINDS
 from ..modes import NATIVE, OURS
 from . import baseline, by_rule, plots, recorded_plot
-from . import ported as ported_text
 from .markdown import size
 
 Data = Mapping[str, Any]
@@ -150,13 +149,13 @@ class View:
         return bool(self.data["exit_code"] == 0)
 
 
-def render(data: Data, record: Sequence[Data] = (), ported: Data | None = None) -> str:
+def render(data: Data, record: Sequence[Data] = (), ported: Any = None) -> str:
     """Return the page.
 
     record: The lines of a recorded training run, for a plot.
     ported: The report of `unified-clip port`, for a section.
     """
-    data, ported = safe(data, code=CODE), safe(ported, code=CODE)
+    data = safe(data, code=CODE)
     environment = _environment()
     environment.filters |= {"ulps": _ulps, "breakable": _breakable}
     view = View(data)
@@ -170,26 +169,24 @@ def render(data: Data, record: Sequence[Data] = (), ported: Data | None = None) 
         native=NATIVE,
         size=size,
         plots=list(_plots(data, record)),
-        ported=ported,
+        ported=ported and ported.escaped(),
     )
     return page
 
 
-def render_ported(ported: Data) -> str:
+def render_ported(ported: Any) -> str:
     """Return a page with a report of `unified-clip port` alone."""
-    return _environment().get_template("ported_page.html").render(ported=safe(ported, code=CODE))
+    return _environment().get_template("ported_page.html").render(ported=ported.escaped())
 
 
 def _environment() -> Environment:
-    found = Environment(
+    return Environment(
         loader=PackageLoader("unified_clip.parity.report", "web"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    found.globals["ported_text"] = ported_text
-    return found
 
 
 def _ulps(distance: float | str) -> str:

@@ -1,4 +1,4 @@
-"""What a report of ported code holds, as models: `docs/port.schema.json` is made from them, and every report fits them.
+"""The report of `unified-clip port`. JSON, HTML and the terminal are views of these models.
 
 python -m unified_clip.port.report.model > docs/port.schema.json
 """
@@ -6,14 +6,15 @@ python -m unified_clip.port.report.model > docs/port.schema.json
 from __future__ import annotations
 
 import json
-from typing import Any, Literal
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict
 
+from ..._display import safe
+from ...config.explain import describe
 from ...config.explain.compare import Outcome
 from ..clip_site import Target, Verdict
-
-VERSION = 1
 
 Real = float | Literal["inf", "-inf", "nan"]
 """A number; JSON has none that is not finite."""
@@ -23,7 +24,7 @@ class Model(BaseModel):
     model_config = ConfigDict(use_attribute_docstrings=True, strict=True)
 
 
-class Worked(Model):
+class WorkedExample(Model):
     """What a clip does to some gradients."""
 
     of: str
@@ -40,8 +41,16 @@ class Worked(Model):
     results: dict[str, list[Real]] | None
     """The first elements of the first gradients."""
 
+    @property
+    def result(self) -> str:
+        """The outcome in a few words."""
+        if self.norm_clipped is None or self.outcome == "unchanged":
+            return self.outcome
+        norm = self.norm_clipped
+        return f"the norm of all becomes {norm if isinstance(norm, str) else describe.measured(norm)}"
 
-class Meaning(Model):
+
+class ClipMeaning(Model):
     """What clips do, in words and worked."""
 
     number: int
@@ -54,10 +63,10 @@ class Meaning(Model):
     config: dict[str, Any]
     """The same as a clip configuration (clip_config.schema.json)."""
 
-    worked: list[Worked]
+    worked: list[WorkedExample]
 
 
-class Part(Model):
+class SettingDifference(Model):
     """What two meanings say otherwise."""
 
     about: str
@@ -65,19 +74,19 @@ class Part(Model):
     after: str
 
 
-class Compared(Model):
+class ComparedExample(Model):
     """What two meanings do to the same gradients."""
 
     of: str
-    before: Worked
-    after: Worked
+    before: WorkedExample
+    after: WorkedExample
     distance: Real
     """The largest difference of an element, relative to the largest element of either result."""
 
     sentence: str
 
 
-class Comparison(Model):
+class MeaningComparison(Model):
     """What was there, and what took its place, where they do not mean the same."""
 
     number: int
@@ -87,12 +96,12 @@ class Comparison(Model):
     """The number of a meaning."""
 
     after: int
-    differences: list[Part]
-    compared: list[Compared]
+    differences: list[SettingDifference]
+    compared: list[ComparedExample]
     summary: str
 
 
-class Known(Model):
+class KnownDifferenceSummary(Model):
     """What a framework's own function does otherwise than unified_clip, beyond rounding."""
 
     number: int
@@ -114,8 +123,13 @@ class Known(Model):
     versions: str
     """That it is about; empty for all."""
 
+    @property
+    def owner(self) -> str:
+        """The function, or all functions of the framework."""
+        return f"all of {self.framework}'s" if self.function == "*" else self.function
 
-class Clip(Model):
+
+class ReportedClip(Model):
     """A clip in a file."""
 
     line: int
@@ -161,25 +175,34 @@ class Clip(Model):
     checks: list[str]
     """What a person should look at."""
 
+    @property
+    def notes(self) -> Iterator[tuple[str, list[str]]]:
+        """Functions with known differences, and the numbers of those as spans."""
+        if self.known:
+            is_other = self.name.rpartition(".")[2] != self.measured_as.rpartition(".")[2]
+            yield f"{self.name}, measured as {self.measured_as}," if is_other else self.name, spans(self.known)
+        if self.becomes_known:
+            yield self.becomes, spans(self.becomes_known)
 
-class File(Model):
+
+class ReportedFile(Model):
     """A file in which there is a clip."""
 
     path: str
     changed: bool
     """Whether anything in it is rewritten."""
 
-    clips: list[Clip]
+    clips: list[ReportedClip]
 
 
-class Unread(Model):
+class UnreadFile(Model):
     """A file that could not be read."""
 
     path: str
     reason: str
 
 
-class Summary(Model):
+class Counts(Model):
     """How many there are."""
 
     files: int
@@ -217,18 +240,41 @@ class Report(Model):
     rounding: Real
     """What a framework's own function differs by less is not listed."""
 
-    summary: Summary
-    files: list[File]
-    unread: list[Unread]
-    meanings: list[Meaning]
-    comparisons: list[Comparison]
-    known: list[Known]
+    summary: Counts
+    files: list[ReportedFile]
+    unread: list[UnreadFile]
+    meanings: list[ClipMeaning]
+    comparisons: list[MeaningComparison]
+    known: list[KnownDifferenceSummary]
+
+    @property
+    def legend(self) -> str:
+        """The legend for the sizes of known differences."""
+        return (
+            "Sizes are relative: of the norm, or of the greatest difference of an element to the greatest element that "
+            f"is right. What differs by less than {self.rounding:g} is rounding, and not listed."
+        )
+
+    def escaped(self) -> Self:
+        """Return the report with control characters escaped, for display."""
+        return self.model_validate(safe(self.model_dump(), code=("text", "suggestion")))
+
+
+def spans(numbers: Sequence[int]) -> list[str]:
+    """Return 1, 2, 3 and 7 as '1-3' and '7'."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and runs[-1][-1] == number - 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return [f"{run[0]}" if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
 
 
 def text() -> str:
-    """As JSON Schema 2020-12."""
-    made = {"$schema": "https://json-schema.org/draft/2020-12/schema", **Report.model_json_schema()}
-    return json.dumps(made | {"title": "unified_clip port report"}, indent=1) + "\n"
+    """Return the JSON Schema 2020-12 of reports."""
+    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **Report.model_json_schema()}
+    return json.dumps(schema | {"title": "unified_clip port report"}, indent=1) + "\n"
 
 
 if __name__ == "__main__":

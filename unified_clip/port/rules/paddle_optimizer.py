@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from textwrap import indent
 from typing import cast
 
 import libcst as cst
@@ -75,7 +76,7 @@ def _rename_annotations(file: FileRewrite, makers: Sequence[FoundClip], named: S
             continue
         if file.native:
             file.leave(clip, ANNOTATION)
-        elif all(file.decisions[maker].verdict == "rewritten" for maker in makers):
+        elif all(file.sites[maker].verdict == "rewritten" for maker in makers):
             file.rename(clip, "torch")
 
 
@@ -113,14 +114,13 @@ class Writer:
 
     def _put(self, step: OptimizerStep, optimizer: Optimizer, clip: str, may_be_none: bool, write: WriteClip) -> None:
         lines = [] if step.kind != "scaler" else list(self._unscaled(step, optimizer))
-        who = optimizer.binding.text
         if optimizer.grouped:
             group = self._module.unused_name("group")
-            clips = [f"for {group} in {who}.param_groups:\n    {line}" for line in write(clip, f'{group}["params"]')]
+            clips = _block(f"for {group} in {optimizer.binding.text}.param_groups", write(clip, f'{group}["params"]'))
         else:
             clips = write(clip, self._parameters(step, optimizer))
         if may_be_none:
-            clips = [f"if {clip} is not None:\n" + "\n".join(f"    {x}" for x in each.splitlines()) for each in clips]
+            clips = _block(f"if {clip} is not None", clips)
         self._edits.insert(step.statement, [*lines, *clips])
         if step.kind == "minimize":
             self._edits.change(step.call, _as_step)
@@ -168,6 +168,11 @@ class Writer:
                 return False
             inner = block if isinstance(block, cst.BaseStatement) else inner
         return False
+
+
+def _block(header: str, lines: Sequence[str]) -> list[str]:
+    """Return a compound statement."""
+    return ["\n".join([f"{header}:", indent("\n".join(lines), "    ")])]
 
 
 def _call(clip: str, parameters: str) -> list[str]:

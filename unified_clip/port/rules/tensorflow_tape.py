@@ -56,7 +56,7 @@ def rewrite(file: FileRewrite, clips: Sequence[FoundClip]) -> None:
         file.check(clip, ONE_NUMBER)
         if is_of_keras(clip):
             file.check(clip, IN_PLACE)
-            means = file.meanings.get(clip)
+            means = file.sites[clip].meaning
             if means is not None and means.threshold:
                 file.check(clip, OFF_WHEN_RUN)
 
@@ -162,7 +162,7 @@ class TapeRewrite:
         steps = [each.step for each in ranges if each.step is not None]
         if not all(self._module.has_same_value_at(argument.value, step.apply) for step in steps):
             raise UnsureError(THRESHOLD_UNSEEN)
-        means = self._file.meanings.get(clip)
+        means = self._file.sites[clip].meaning
         if means is None or (not means.threshold and means.config.threshold == 0):
             raise UnsureError(ZERO)
         return ranges

@@ -1,0 +1,54 @@
+"""Write unified_clip/port/report/differences.json from the parity suite's list of known differences.
+
+`python tools/port_differences.py` writes it. With `--check` it exits with 1 if the file is stale.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from unified_clip import _json
+from unified_clip.parity.known import entries
+from unified_clip.parity.suite.schema import TOLERANCE
+
+FILE = Path(__file__).parents[1] / "unified_clip" / "port" / "report" / "differences.json"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--known", type=Path, default=Path("parity/known.toml"), help="the suite's list")
+    parser.add_argument("--file", type=Path, default=FILE)
+    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if the file is stale")
+    options = parser.parse_args(arguments)
+    data = {"rounding": TOLERANCE, "known": [_json.plain(entry(known)) for known in entries.read(options.known)]}
+    text = json.dumps(data, indent=1, allow_nan=False) + "\n"
+    if not options.check:
+        options.file.write_text(text, encoding="utf-8")
+    elif options.file.read_text(encoding="utf-8") != text:
+        print(f"{options.file.name} is stale. Run: python tools/port_differences.py", file=sys.stderr)
+        return 1
+    return 0
+
+
+def entry(known: entries.KnownDifference) -> dict[str, Any]:
+    """Return the fields of a `KnownDifferenceSummary`."""
+    has_size = known.kind in ("value", "touched")
+    return {
+        "framework": known.framework,
+        "function": known.function,
+        "kind": known.kind,
+        "size": known.size if has_size else None,
+        "by": entries.size_in_words(known.size) if has_size else entries.KINDS[known.kind],
+        "when": known.title,
+        "why": known.reason,
+        "versions": known.versions,
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())
