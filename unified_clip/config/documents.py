@@ -73,6 +73,16 @@ class Document:
             value = value[key]
         return value
 
+    def has(self, *keys: Key) -> bool:
+        """Return whether there is a value at a path of keys, null included."""
+        table = self.data
+        try:
+            for key in keys:
+                table = table[key]
+        except (LookupError, TypeError):
+            return False
+        return True
+
 
 def read(path: str | os.PathLike[str]) -> Document:
     """Read a TOML, YAML or JSON file. Its suffix decides which."""

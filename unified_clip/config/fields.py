@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from numbers import Real
 from typing import Annotated, Any
 
@@ -45,44 +45,25 @@ def _reads_as_number(value: Any) -> bool:
         return False
 
 
-def _threshold(value: Any) -> float:
-    number = _number(value)
-    if not number >= 0:
-        raise ValueError("give 0 or more, or inf to only measure")
-    return number
+def _number_field(
+    accepts: Callable[[float], bool], remedy: str, strings: Sequence[str] = ("inf",), **schema: Any
+) -> Any:
+    """Return the type of a number. `strings`: the infinities that JSON files give in quotes."""
+
+    def checked(value: Any) -> float:
+        number = _number(value)
+        if not accepts(number):
+            raise ValueError(remedy)
+        return number
+
+    forms = [{"type": "number", **schema}, *({"const": string} for string in strings)]
+    return Annotated[float, BeforeValidator(checked), WithJsonSchema({"anyOf": forms} if strings else forms[0])]
 
 
-def _norm_type(value: Any) -> float:
-    number = _number(value)
-    if not number > 0:
-        raise ValueError("give a number above 0, or inf")
-    return number
-
-
-def _epsilon(value: Any) -> float:
-    number = _number(value)
-    if not 0 <= number < math.inf:
-        raise ValueError("give a finite number of 0 or more")
-    return number
-
-
-def _bound(value: Any) -> float:
-    number = _number(value)
-    if math.isnan(number):
-        raise ValueError("give a number other than NaN")
-    return number
-
-
-def _number_field(check: Any, *strings: str, **schema: Any) -> Any:
-    """Return the type of a number that `check` accepts, or inf in quotes."""
-    forms = [{"type": "number", **schema}, *({"const": string} for string in ("inf", *strings))]
-    return Annotated[float, BeforeValidator(check), WithJsonSchema({"anyOf": forms})]
-
-
-Threshold = _number_field(_threshold, minimum=0)
-NormType = _number_field(_norm_type, exclusiveMinimum=0)
-Bound = _number_field(_bound, "-inf")
-Epsilon = Annotated[float, BeforeValidator(_epsilon), WithJsonSchema({"type": "number", "minimum": 0})]
+Threshold = _number_field(lambda number: number >= 0, "give 0 or more, or inf to only measure", minimum=0)
+NormType = _number_field(lambda number: number > 0, "give a number above 0, or inf", exclusiveMinimum=0)
+Bound = _number_field(lambda number: not math.isnan(number), "give a number other than NaN", ("inf", "-inf"))
+Epsilon = _number_field(lambda number: 0 <= number < math.inf, "give a finite number of 0 or more", (), minimum=0)
 Count = Annotated[int, Field(ge=1)]
 Length = Annotated[int, Field(ge=0)]
 Name = Annotated[str, Field(min_length=1)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import Field, WithJsonSchema, field_validator, model_validator
@@ -37,33 +36,24 @@ Patterns = Annotated[list[Name], Field(min_length=1)]
 class Clipping(ConfigModel):
     """A rule and its numbers."""
 
-    rule: Annotated[
-        Rule,
-        Field(
-            description="none: only measure; value: each element; norm: each tensor by its own norm; global_norm: "
-            "all by one norm"
-        ),
-    ]
-    threshold: Annotated[
-        Threshold | Schedule | None,
-        Field(
-            description="the largest norm, or, for the rule value, the largest magnitude; a number, 0 or more, or a "
-            "table with a schedule"
-        ),
-    ] = None
-    min: Annotated[Bound | None, Field(description="for the rule value, instead of a threshold")] = None
-    max: Annotated[Bound | None, Field(description="for the rule value, instead of a threshold")] = None
-    norm_type: Annotated[NormType | None, Field(description="the order p of the norm, above 0, or inf; default: 2")] = (
-        None
+    rule: Rule = Field(
+        description="none: only measure; value: each element; norm: each tensor by its own norm; global_norm: all by "
+        "one norm"
     )
-    family: Annotated[
-        FamilyName | None,
-        Field(
-            description="the framework whose rule applies. Families differ in eps (PyTorch's is 1e-6, the others' 0) "
-            "and in gradients whose norm is infinite; default: pytorch"
-        ),
-    ] = None
-    eps: Annotated[Epsilon | None, Field(description="added to the norm; default: the family's")] = None
+    threshold: Threshold | Schedule | None = Field(
+        default=None,
+        description="the largest norm, or, for the rule value, the largest magnitude; a number, 0 or more, or a table "
+        "with a schedule",
+    )
+    min: Bound | None = Field(default=None, description="for the rule value, instead of a threshold")
+    max: Bound | None = Field(default=None, description="for the rule value, instead of a threshold")
+    norm_type: NormType | None = Field(default=None, description="the order p of the norm, above 0, or inf; default: 2")
+    family: FamilyName | None = Field(
+        default=None,
+        description="the framework whose rule applies. Families differ in eps (PyTorch's is 1e-6, the others' 0) and "
+        "in gradients whose norm is infinite; default: pytorch",
+    )
+    eps: Epsilon | None = Field(default=None, description="added to the norm; default: the family's")
 
     @field_validator("threshold")
     @classmethod
@@ -142,17 +132,15 @@ class Provenance(ConfigModel):
 class Settings(Clipping):
     """A clip configuration as data."""
 
-    version: Annotated[Literal[1], Field(description="the version of this schema")] = 1
-    nonfinite: Annotated[
-        Nonfinite,
-        Field(
-            description="when the total norm is NaN or infinite: as the family has it; raise an error; skip the step; "
-            "make all gradients zero"
-        ),
-    ] = "family"
-    include: Annotated[Patterns, Field(description="patterns of the names of parameters that take part")] = ["*"]
-    exclude: Annotated[list[Name], Field(description="patterns of those that are neither counted nor clipped")] = []
-    groups: Annotated[list[Group], Field(description="parameters with a rule of their own")] = []
+    version: Literal[1] = Field(default=1, description="the version of this schema")
+    nonfinite: Nonfinite = Field(
+        default="family",
+        description="when the total norm is NaN or infinite: as the family has it; raise an error; skip the step; make "
+        "all gradients zero",
+    )
+    include: Patterns = Field(default=["*"], description="patterns of the names of parameters that take part")
+    exclude: list[Name] = Field(default=[], description="patterns of those that are neither counted nor clipped")
+    groups: list[Group] = Field(default=[], description="parameters with a rule of their own")
     provenance: Provenance | None = None
 
     @model_validator(mode="before")
@@ -166,19 +154,17 @@ class Settings(Clipping):
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
-        for keys, place, part in self._all():
-            if part.rule in ("norm", "global_norm", "value") and part.threshold is None and part.min is None:
+        parts: list[Clipping] = [self, *self.groups]
+        for index, part in enumerate(parts):
+            if part.rule != "none" and part.threshold is None and part.min is None:
+                place = f"group {part.name!r}: " if isinstance(part, Group) else ""
+                keys: list[str | int] = ["groups", index - 1] if place else ["rule"]
                 raise located_error(keys, f"{place}rule = {part.rule!r} needs a threshold. Give one.")
         names = [group.name for group in self.groups]
         for index, name in enumerate(names):
             if name in names[:index]:
                 raise located_error(["groups", index, "name"], f"two groups are named {name!r}. Rename one.")
         return self
-
-    def _all(self) -> Iterator[tuple[list[str | int], str, Clipping]]:
-        yield ["rule"], "", self
-        for index, group in enumerate(self.groups):
-            yield ["groups", index], f"group {group.name!r}: ", group
 
     @property
     def parts(self) -> list[Clipping]:

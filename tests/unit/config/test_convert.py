@@ -133,7 +133,7 @@ def test_a_format_with_files_of_its_own_reads_and_writes_them(name: str) -> None
     ("name", "text", "message"),
     [
         ("a.json", '{"gradient_clipping": }', r"^a\.json, line 1: "),
-        ("a.py", "optim_wrapper = dict(", r"^a\.py, line 1: it is no Python: "),
+        ("a.py", "optim_wrapper = dict(", r"^a\.py, line 1: this is not Python: "),
         ("a.yaml", "a: [1", r"^a\.yaml, line 1"),
     ],
 )

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import struct
+import subprocess
+import sys
 import tracemalloc
 import zipfile
 from pathlib import Path
@@ -255,6 +258,22 @@ def test_examples_lie_around_all_thresholds() -> None:
         "gradients of norm 40 (ten times the largest threshold)",
     ]
     assert [each.distance for each in found.compared] == pytest.approx([0, 1e-6, 0.75, 0.75], rel=1e-1)
+
+
+def test_examples_have_the_same_order_in_every_process() -> None:
+    code = (
+        "from unified_clip import ClipConfig; from unified_clip.config.explain import examples\n"
+        "rules = [('global_norm', {}), ('norm', {}), ('norm', {'norm_type': 1}), ('value', {})]\n"
+        "configs = [ClipConfig(rule=rule, threshold=1.0, **more) for rule, more in rules]\n"
+        "print([example.of for example in examples.examples(configs, 0)])"
+    )
+    orders = {
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={**os.environ, **seed}
+        ).stdout
+        for seed in ({"PYTHONHASHSEED": "1"}, {"PYTHONHASHSEED": "2"}, {"PYTHONHASHSEED": "3"})
+    }
+    assert len(orders) == 1
 
 
 @pytest.mark.parametrize("threshold", [0.0, "inf", 1e308])

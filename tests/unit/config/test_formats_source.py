@@ -40,16 +40,19 @@ def test_paddle_s_clip_by_value_has_bounds(bounds: dict[str, float], text: str) 
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("import optax\nopt = optax.chain(", "line 2: it is no Python"),
-        ("from optax import *\nclip(1.0)", "line 1: what optax has under which name cannot be told"),
-        ("import optax\ngetattr(optax, 'clip')(1.0)", "line 2: getattr(optax, 'clip') cannot be read"),
+        ("import optax\nopt = optax.chain(", "line 2: this is not Python"),
+        ("from optax import *\nclip(1.0)", "line 1: cannot infer the names that this imports from optax"),
+        ("import optax\ngetattr(optax, 'clip')(1.0)", "line 2: getattr(optax, 'clip') is only known at run time"),
         ("import optax\noptax.clip_by_global_norm()", "line 2: optax.clip_by_global_norm has no default"),
         ("import optax\noptax.clip_by_global_norm(None)", "line 2, max_norm: training fails with None"),
         ("import optax\noptax.clip_by_global_norm('1.0')", "line 2, max_norm: '1.0' is not a threshold"),
         ("import optax\noptax.clip_by_global_norm(True)", "line 2, max_norm: True is not a threshold"),
-        ("import optax\noptax.clip_by_global_norm(norm=1.0)", "has an argument that is not known: norm"),
-        ("import optax\noptax.clip_by_global_norm(**args)", "has an argument that is not known: **"),
-        ("import optax\noptax.clip_by_global_norm(*args)", "cannot be told; give max_norm"),
+        ("import optax\noptax.clip_by_global_norm(norm=1.0)", "has an unknown argument: norm"),
+        ("import optax\noptax.clip_by_global_norm(**args)", "has an unknown argument: **"),
+        (
+            "import optax\noptax.clip_by_global_norm(*args)",
+            "cannot infer the arguments of optax.clip_by_global_norm(*args). Pass max_norm.",
+        ),
         ("import optax\nc = 1.0\nc = 2.0\noptax.clip(c)", "line 4: The value of c is only known at run time"),
         ("import optax\ndef f(c=1.0):\n  return optax.clip(c)", "line 3: The value of c is only known at run time"),
         (
@@ -205,7 +208,9 @@ def test_source_is_never_run(tmp_path: Path) -> None:
     ],
 )
 def test_what_changes_a_configuration_of_mmengine_and_is_not_understood_is_refused(more: str) -> None:
-    with pytest.raises(ConfigError, match=r"train.py, line \d, optim_wrapper(.generator)?: it is .*; import the whole"):
+    with pytest.raises(
+        ConfigError, match=r"train.py, line \d, optim_wrapper(.generator)?: the value of .* Import the whole"
+    ):
         read("mmengine", f"optim_wrapper = dict(optimizer=dict(lr=0.1))\n{more}\n")
 
 
@@ -248,5 +253,5 @@ def test_a_statement_of_mmengine_that_only_assigns_is_read(text: str) -> None:
 @pytest.mark.parametrize("deletes", ["False", "0", "flag()"])
 def test_mmengine_takes_over_what_is_not_deleted(deletes: str) -> None:
     text = f"_base_ = ['a.py']\noptim_wrapper = dict(_delete_={deletes}, optimizer=dict(lr=0.1))"
-    with pytest.raises(ConfigError, match="_base_: clip_grad may be set there"):
+    with pytest.raises(ConfigError, match="_base_: the _base_ files may set clip_grad"):
         read("mmengine", text)

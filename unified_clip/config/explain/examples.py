@@ -123,7 +123,8 @@ def norm_of(arrays: Sequence[Array], order: float) -> float:
 def _around(kin: _Kin, step: int) -> Iterator[tuple[str, Gradients]]:
     """Yield examples below, at and above the thresholds."""
     shape = _shape(kin)
-    measures = sorted({m for rule in kin.rules if rule for m in _measures(rule, step)}, key=lambda m: m.limit)
+    every = dict.fromkeys(measure for rule in kin.rules if rule for measure in _measures(rule, step))
+    measures = sorted(every, key=lambda measure: measure.limit)
     one = len(measures) == 1
     told = {
         0.5: "below the threshold" if one else "half the smallest threshold",

@@ -1,23 +1,19 @@
-"""The formats of trainers. A new one is a module and a line in `FORMATS`."""
+"""The formats of trainers. A new one is a module in `trainers` and a line in `FORMATS`."""
 
-from .accelerate import Accelerate
 from .base import Format, FormatKey, Imported
-from .deepspeed import DeepSpeed
-from .detectron2 import Detectron2
-from .hf import HuggingFace
-from .keras import Keras
-from .lightning import Lightning
-from .maxtext import MaxText
-from .megatron import Megatron
-from .mmengine import MMEngine
-from .optax import Optax
-from .paddle import Paddle
-from .paddleclas import PaddleClas
-from .paddledetection import PaddleDetection
-from .paddlenlp import PaddleNLP
-from .paddleocr import PaddleOCR
-from .timm import Timm
-from .torchtitan import TorchTitan
+from .trainers.deepspeed import DeepSpeed
+from .trainers.detectron2 import Detectron2
+from .trainers.huggingface import Accelerate, HuggingFace
+from .trainers.keras import Keras
+from .trainers.lightning import Lightning
+from .trainers.maxtext import MaxText
+from .trainers.megatron import Megatron
+from .trainers.mmengine import MMEngine
+from .trainers.optax import Optax
+from .trainers.paddle import Paddle
+from .trainers.paddle_trainers import PaddleClas, PaddleDetection, PaddleNLP, PaddleOCR
+from .trainers.timm import Timm
+from .trainers.torchtitan import TorchTitan
 
 __all__ = ["FORMATS", "Format", "FormatKey", "Imported"]
 

@@ -7,28 +7,45 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from packaging.version import InvalidVersion, Version
 
 from ...errors import ConfigError, NotRepresentableError
 from ..documents import Document, Key
-from ..schedules import Constant
-from ..schema import DEFAULT_FAMILY, Settings, is_off
+from ..schema import DEFAULT_FAMILY, FamilyName, Rule, Settings, is_off
 
 Support = Literal["imported and exported", "imported", "rejected"]
+
+Zero = Literal["off", "zeros", "error"]
+"""The trainer's meaning of 0: clipping is off, all gradients become 0, or training fails."""
 
 
 class FormatKey(NamedTuple):
     """A row of the table in docs/formats.md."""
 
     key: str
-    versions: str
+    meaning: str
+    default: str = ""
+    versions: str = ""
     """Versions of the trainer. '' for all."""
 
-    default: str
-    meaning: str
     support: Support = "imported and exported"
+
+
+imported_key = partial(FormatKey, support="imported")
+rejected_key = partial(FormatKey, support="rejected")
+
+
+def words(text: str) -> frozenset[str]:
+    """Return the words of a text, for class attributes of formats."""
+    return frozenset(text.split())
+
+
+def paths(text: str) -> tuple[tuple[str, ...], ...]:
+    """Return paths of keys from a text such as "trainer.gradient_clip_val fit.trainer"."""
+    return tuple(tuple(path.split(".")) for path in text.split())
 
 
 @dataclass
@@ -60,6 +77,14 @@ class Format(ABC):
     needs_version: ClassVar[str] = ""
     """Why the meaning depends on the trainer's version. '' if it does not."""
 
+    instead: ClassVar[str] = ""
+    """The object of unified_clip that clips by a whole configuration in this trainer, for messages."""
+
+    # -- where the trainer reads its keys
+
+    own_keys: ClassVar[Sequence[tuple[str, ...]]] = ()
+    """Paths of keys that only this trainer has. One of them is enough to recognise a file."""
+
     clip_keys: ClassVar[Sequence[tuple[str, ...]]] = ()
     """The paths where the trainer reads its clip keys. "*" is any key. Errors name the first one."""
 
@@ -72,16 +97,24 @@ class Format(ABC):
     vocabulary: ClassVar[Set[str]] = frozenset()
     """More top-level keys of its files. Other trainers may have them too."""
 
+    # -- what the trainer's clipping does
+
+    rules: ClassVar[Sequence[Rule]] = ("global_norm",)
+    family: ClassVar[FamilyName] = "pytorch"
+    zero: ClassVar[Zero] = "off"
+    norm_types: ClassVar[bool] = False
+    """Whether it supports norm types other than 2."""
+
+    nonfinite: ClassVar[Sequence[str]] = ("family",)
+    """The values of `nonfinite` that it supports."""
+
     def places(self, document: Document) -> Sequence[tuple[Key, ...]]:
         """Return `clip_keys`, or the paths that apply to this file."""
         return self.clip_keys
 
-    instead: ClassVar[str] = ""
-    """The object of unified_clip that clips by a whole configuration in this trainer, for messages."""
-
-    @abstractmethod
     def recognises(self, document: Document) -> bool:
         """Return whether a file has a key that only this format has."""
+        return any(document.has(*path) for path in self.own_keys)
 
     @abstractmethod
     def read(self, document: Document, version: Version | None) -> Imported:
@@ -99,37 +132,119 @@ class Format(ABC):
             )
         return version
 
+    def settings(
+        self, rule: Rule, threshold: float | None, norm_type: float = 2.0, family: FamilyName | None = None
+    ) -> dict[str, Any]:
+        """Return settings with a rule, or with the rule none if the threshold is None."""
+        if threshold is None:
+            return {"rule": "none"}
+        norm = {} if rule == "value" else {"family": family or self.family}
+        return {"rule": rule, "threshold": threshold, **norm, **({} if norm_type == 2 else {"norm_type": norm_type})}
 
-TRAINING_ARGUMENTS = frozenset(
-    {
-        "output_dir",
-        "per_device_train_batch_size",
-        "per_device_eval_batch_size",
-        "gradient_accumulation_steps",
-        "num_train_epochs",
-        "lr_scheduler_type",
-        "warmup_ratio",
-        "warmup_steps",
-        "logging_steps",
-        "logging_dir",
-        "save_steps",
-        "save_strategy",
-        "save_total_limit",
-        "evaluation_strategy",
-        "eval_steps",
-        "weight_decay",
-        "adam_beta1",
-        "adam_epsilon",
-        "report_to",
-        "optim",
-        "do_train",
-        "do_eval",
-        "remove_unused_columns",
-        "fp16",
-        "bf16",
-    }
-)
-"""Fields of TrainingArguments that Hugging Face and PaddleNLP share."""
+    # -- reading
+
+    def read_threshold(
+        self,
+        document: Document,
+        keys: Sequence[Key],
+        default: Any = None,
+        *,
+        zero: Zero | None = None,
+        negative: Literal["off", "error"] | None = None,
+        null: Literal["off", "error"] = "off",
+        infinite: Literal["off", "error"] = "off",
+    ) -> float | None:
+        """Return the threshold at a path of keys; None if it switches clipping off.
+
+        Args:
+            document: The file.
+            keys: The path.
+            default: The threshold of a file without the key.
+            zero: The meaning of 0. Default: the format's.
+            negative: The meaning of a number below 0. Default: off if 0 is off, else an error.
+            null: The meaning of null.
+            infinite: "error" if inf makes gradients NaN.
+        """
+        value, zero = document.get(*keys, default=default), zero or self.zero
+        if value is None and null == "off":
+            return None
+        if isinstance(value, str) and value.lower() in ("inf", "infinity", ".inf"):
+            value = math.inf
+        check_size(document, keys, value)
+        if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+            raise document.wrong(keys, f"{value!r:.60} is not a threshold. Set a number.")
+        if value == 0 and zero == "error":
+            raise document.wrong(keys, "training fails with 0. Remove the key, or set a number above 0.")
+        if value < 0 and (negative or zero) != "off":
+            raise document.wrong(keys, f"{value:g} fails in training or flips the sign of gradients. Set 0 or more.")
+        if value < 0 or (value == 0 and zero == "off"):
+            return None
+        if value == math.inf and infinite == "error":
+            raise document.wrong(keys, "inf makes gradients NaN in training. Remove the key to clip nothing.")
+        return float(value)
+
+    # -- writing
+
+    def export_threshold(
+        self,
+        settings: Settings,
+        *,
+        rules: Sequence[Rule] = (),
+        family: FamilyName | None = None,
+        zero: Zero | None = None,
+    ) -> float | None:
+        """Return the threshold to export; None if nothing is clipped.
+
+        `rules`, `family` and `zero` default to the format's.
+
+        Raises:
+            NotRepresentableError: The format does not support a setting.
+        """
+        rules, family, zero = rules or self.rules, family or self.family, zero or self.zero
+        problem = self._unsupported_keys(settings) or self._unsupported_rule(settings, rules, family)
+        if not problem and zero != "zeros" and settings.threshold == 0:
+            problem = {
+                "off": "there, a threshold of 0 switches clipping off. In unified_clip it makes all gradients 0.",
+                "error": "training fails there with a threshold of 0.",
+            }[zero]
+        if problem:
+            raise self.not_exported(problem)
+        return None if is_off(settings) else settings.threshold  # type: ignore[return-value]
+
+    def not_exported(self, problem: str) -> NotRepresentableError:
+        return NotRepresentableError(f"Cannot export to {self.title}: {problem}")
+
+    def _unsupported_keys(self, settings: Settings) -> str:
+        """Return an error for keys that no trainer's number replaces; '' if there are none."""
+        keys = [key for key in ("include", "exclude", "groups") if getattr(settings, key) not in ([], ["*"])]
+        unsupported = [f"`{key}`" for key in keys]
+        if settings.nonfinite not in self.nonfinite:
+            unsupported.append(f'`nonfinite = "{settings.nonfinite}"`')
+        if not unsupported:
+            return ""
+        instead = f", or use {self.instead}" if self.instead else ""
+        pronoun = "it" if len(unsupported) == 1 else "them"
+        return f"it does not support {' or '.join(unsupported)}. Remove {pronoun}{instead}."
+
+    def _unsupported_rule(self, settings: Settings, rules: Sequence[Rule], family: FamilyName) -> str:
+        """Return an error for a rule or threshold that the format does not support; '' if it does."""
+        if is_off(settings):
+            return ""
+        if settings.rule not in rules:
+            return f"it does not support the rule {settings.rule!r}, only {' and '.join(rules)}."
+        if settings.min is not None:
+            return "it does not support `min` and `max`. Set `threshold`, for bounds of -threshold and threshold."
+        if not isinstance(settings.threshold, float):
+            return "it does not support a schedule. Set `threshold` to a number."
+        if settings.rule == "value":
+            return ""
+        if not self.norm_types and settings.norm_type not in (None, 2.0):
+            return f"it does not support `norm_type = {settings.norm_type:g}`, only 2."
+        if (settings.family or DEFAULT_FAMILY) != family:
+            default = "" if settings.family else ", the default"
+            own = f"This configuration's family is {settings.family or DEFAULT_FAMILY!r}{default}"
+            return f'its family is {family!r}. {own}. Set `family = "{family}"`.'
+        return f"it does not support `eps = {settings.eps:g}`. Remove `eps`." if settings.has_own_eps else ""
 
 
 class OwnFormat(Format):
@@ -153,42 +268,9 @@ def parse_version(text: str | None) -> Version | None:
         raise ConfigError(f"{text!r} is not a version. Pass one such as 1.2.3.") from None
 
 
-# -- reading
-
-Zero = Literal["off", "zeros", "error"]
-"""The trainer's meaning of 0: clipping is off, all gradients become 0, or training fails."""
-
-Negative = Literal["off", "error"]
-"""The same of a negative number. "error" also if it would change the sign of every gradient."""
-
-
-def read_threshold(
-    document: Document,
-    keys: Sequence[str | int],
-    default: Any,
-    *,
-    zero: Zero,
-    negative: Negative = "error",
-    null: Literal["off", "error"] = "off",
-) -> float | None:
-    """Return the threshold at a path of keys; None if it switches clipping off."""
-    value = document.get(*keys, default=default)
-    if value is None and null == "off":
-        return None
-    if isinstance(value, str) and value.lower() in ("inf", "infinity", ".inf"):
-        value = math.inf
-    check_size(document, keys, value)
-    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
-        raise document.wrong(keys, f"{value!r:.60} is not a threshold. Set a number.")
-    if value == 0 and zero != "zeros":
-        if zero == "error":
-            raise document.wrong(keys, "training fails with 0. Remove the key, or set a number above 0.")
-        return None
-    if value < 0:
-        if negative == "error":
-            raise document.wrong(keys, f"{value:g} fails in training or flips the sign of gradients. Set 0 or more.")
-        return None
-    return float(value)
+def default_note(document: Document, keys: Sequence[Key], effect: str) -> list[str]:
+    """Return a note on the trainer's default if the file does not set a key; [] if it does."""
+    return [] if document.has(*keys) else [f"The file does not set {keys[-1]}. By default, {effect}."]
 
 
 def read_norm_type(document: Document, keys: Sequence[str]) -> float:
@@ -202,120 +284,7 @@ def read_norm_type(document: Document, keys: Sequence[str]) -> float:
     return float(value)
 
 
-def check_size(document: Document, keys: Sequence[str | int], value: Any) -> None:
+def check_size(document: Document, keys: Sequence[Key], value: Any) -> None:
     """Raise ConfigError if an integer is larger than any float."""
     if isinstance(value, int) and abs(value) > sys.float_info.max:
         raise document.wrong(keys, "the number is too large for a float. Set a smaller one, or inf.")
-
-
-def has_key(document: Document, *keys: str | int) -> bool:
-    """Return whether a file has a path of keys."""
-    table = document.data
-    try:
-        for key in keys:
-            table = table[key]
-    except (LookupError, TypeError):
-        return False
-    return True
-
-
-def global_norm_settings(limit: float | None, family: str, norm_type: float | None = None) -> dict[str, Any]:
-    """Return settings that clip by the total norm, or not at all."""
-    if limit is None:
-        return {"rule": "none"}
-    norm_types = {} if norm_type in (None, 2.0) else {"norm_type": norm_type}
-    return {"rule": "global_norm", "threshold": limit, "family": family, **norm_types}
-
-
-def norm_settings(limit: float | None, family: str) -> dict[str, Any]:
-    """Return settings that clip per tensor, or not at all."""
-    return {"rule": "none"} if limit is None else {"rule": "norm", "threshold": limit, "family": family}
-
-
-def value_settings(limit: float | None) -> dict[str, Any]:
-    """Return settings that clip each element, or nothing."""
-    return {"rule": "none"} if limit is None else {"rule": "value", "threshold": limit}
-
-
-def require_finite(document: Document, keys: Sequence[str | int], limit: float | None) -> float | None:
-    """Return a threshold. Raise ConfigError if it is infinite, for trainers where that makes gradients NaN."""
-    if limit == math.inf:
-        raise document.wrong(keys, "inf makes gradients NaN in training. Remove the key to clip nothing.")
-    return limit
-
-
-# -- writing
-
-
-def with_plain_threshold(settings: Settings) -> Settings:
-    """Replace a constant schedule by its number."""
-    if isinstance(settings.threshold, Constant):
-        return settings.model_copy(update={"threshold": settings.threshold.value})
-    return settings
-
-
-def exported_threshold(
-    settings: Settings,
-    trainer: Format,
-    *,
-    rules: Sequence[str],
-    family: str | None,
-    zero: Zero,
-    norm_types: bool = False,
-    nonfinite: Sequence[str] = ("family",),
-) -> float | None:
-    """Return the threshold to export; None if nothing is clipped. Raise NotRepresentableError for other settings.
-
-    Args:
-        rules: The rules of the format.
-        family: The family of its norms.
-        zero: Its meaning of 0.
-        norm_types: Whether it supports norm types other than 2.
-        nonfinite: The values of `nonfinite` that it supports.
-    """
-    settings = with_plain_threshold(settings)
-    problem = _unsupported_keys(settings, trainer, nonfinite) or _unsupported_rule(settings, rules, family, norm_types)
-    if not problem and zero != "zeros" and settings.threshold == 0:
-        problem = {
-            "off": "there, a threshold of 0 switches clipping off. In unified_clip it makes all gradients 0.",
-            "error": "training fails there with a threshold of 0.",
-        }[zero]
-    if problem:
-        raise NotRepresentableError(f"Cannot export to {trainer.title}: {problem}")
-    return None if is_off(settings) else settings.threshold  # type: ignore[return-value]
-
-
-def _unsupported_keys(settings: Settings, trainer: Format, nonfinite: Sequence[str]) -> str:
-    """Return an error for keys that no trainer's number replaces; '' if there are none."""
-    keys = [key for key in ("include", "exclude", "groups") if getattr(settings, key) not in ([], ["*"])]
-    unsupported = [f"`{key}`" for key in keys]
-    if settings.nonfinite not in nonfinite:
-        unsupported.append(f'`nonfinite = "{settings.nonfinite}"`')
-    if not unsupported:
-        return ""
-    instead = f", or use {trainer.instead}" if trainer.instead else ""
-    pronoun = "it" if len(unsupported) == 1 else "them"
-    return f"it does not support {' or '.join(unsupported)}. Remove {pronoun}{instead}."
-
-
-def _unsupported_rule(settings: Settings, rules: Sequence[str], family: str | None, norm_types: bool) -> str:
-    """Return an error for a rule or threshold that the format does not support; '' if it does."""
-    if is_off(settings):
-        return ""
-    if settings.rule not in rules:
-        return f"it does not support the rule {settings.rule!r}, only {' and '.join(rules)}."
-    if settings.min is not None:
-        return "it does not support `min` and `max`. Set `threshold`, for bounds of -threshold and threshold."
-    if not isinstance(settings.threshold, float):
-        return "it does not support a schedule. Set `threshold` to a number."
-    if settings.rule == "value":
-        return ""
-    if not norm_types and settings.norm_type not in (None, 2.0):
-        return f"it does not support `norm_type = {settings.norm_type:g}`, only 2."
-    if family and (settings.family or DEFAULT_FAMILY) != family:
-        default = "" if settings.family else ", the default"
-        own = f"This configuration's family is {settings.family or DEFAULT_FAMILY!r}{default}"
-        return f'its family is {family!r}. {own}. Set `family = "{family}"`.'
-    if settings.has_own_eps:
-        return f"it does not support `eps = {settings.eps:g}`. Remove `eps`."
-    return ""

@@ -14,7 +14,7 @@ from .. import documents, loading
 from ..documents import KINDS, Document
 from ..schema import Provenance, Settings
 from . import FORMATS, Format, placement
-from .base import OwnFormat, has_key, parse_version
+from .base import OwnFormat, parse_version
 
 OURS = "unified_clip"
 
@@ -142,7 +142,7 @@ def _recognising(path: Path) -> list[tuple[Format | None, Document]]:
     kind, text = KINDS.get(path.suffix.lower()), documents.read_text(path)
     if kind is not None:
         document = documents.parse(text, kind, path.name)
-        ours: list[Format | None] = [None] if has_key(document, "rule") else []
+        ours: list[Format | None] = [None] if document.has("rule") else []
         trainers = [trainer for trainer in FORMATS.values() if kind in trainer.kinds and trainer.recognises(document)]
         return [(candidate, document) for candidate in [*ours, *trainers]]
     candidates: list[tuple[Format | None, Document]] = []

@@ -10,8 +10,8 @@ from packaging.version import Version
 from ...errors import ConfigError
 from ..documents import Document
 from .base import Imported
-from .keras import NAMES, Keras
-from .paddle import ARGUMENTS, PER_GROUP, bounds_settings, settings_of
+from .trainers.keras import NAMES, Keras
+from .trainers.paddle import ARGUMENTS, PER_GROUP, Paddle
 
 
 def data(optimizer: Any) -> dict[str, Any]:
@@ -75,8 +75,7 @@ def _settings(clip: Any, owner: str) -> dict[str, Any]:
     values = {key: getattr(clip, key) for key in ARGUMENTS[name] if hasattr(clip, key)}
     arguments = Document(f"{owner}, {name}", "", "python", values)
     if package == "paddle":
-        return settings_of(name, arguments)
+        return Paddle().settings_of(name, arguments)
     if name.endswith("Value"):
-        return bounds_settings(arguments, "max", "min")
-    rule = "global_norm" if name.endswith("GlobalNorm") else "norm"
-    return {"rule": rule, "threshold": clip.clip_norm, "family": "paddle"}
+        return Paddle().bounds(arguments, "max", "min")
+    return Paddle().settings("global_norm" if name.endswith("GlobalNorm") else "norm", clip.clip_norm)

@@ -7,21 +7,12 @@ from typing import Any, Literal
 
 from packaging.version import Version
 
-from ..documents import Document, Key
-from ..schema import Settings
-from .base import (
-    Format,
-    FormatKey,
-    Imported,
-    exported_threshold,
-    global_norm_settings,
-    norm_settings,
-    read_threshold,
-    require_finite,
-    value_settings,
-)
+from ...documents import Document, Key
+from ...schema import Rule, Settings
+from ..base import Format, FormatKey, Imported, Zero, paths, rejected_key, words
 
-NAMES = ("clipnorm", "global_clipnorm", "clipvalue")
+KEYS: dict[Rule, str] = {"norm": "clipnorm", "global_norm": "global_clipnorm", "value": "clipvalue"}
+NAMES = tuple(KEYS.values())
 
 TF_KERAS = Version("2.4")
 """Since this version Keras is part of TensorFlow. Earlier it was standalone, and `clipnorm` was the global norm."""
@@ -39,25 +30,27 @@ class Keras(Format):
     source = "keras/src/optimizers/base_optimizer.py; 2.3.1: keras/optimizers.py"
     newest = "3.15.1"
     instead = "`ClipConfig.attach_to`"
-    clip_keys = tuple((name,) for name in NAMES)
-    vocabulary = frozenset({"learning_rate", "class_name", "config", "name", "optimizer", "compile_config"})
+    clip_keys = paths(" ".join(NAMES))
+    vocabulary = words("learning_rate class_name config name optimizer compile_config")
+    rules = tuple(KEYS)
+    family = "tensorflow"
     needs_version = (
         "the meaning depends on the version. Up to Keras 2.3.1, clipnorm is the global norm; in tf.keras and Keras 3 "
         "it is per tensor. Before 2.11, 0 makes gradients 0; since then it clips nothing. For tf.keras of TensorFlow "
         "2.0 to 2.3, pass keras@2.4"
     )
     keys = (
-        FormatKey("clipnorm", "2.0 to 2.3.1", "absent", "the global norm, with eps = 0; 0 or less: off"),
-        FormatKey("clipnorm", "tf.keras to 2.10", "null", "each tensor by its own norm; 0: all gradients become 0"),
-        FormatKey("clipnorm", "2.11 and later", "null", "each tensor by its own norm; 0 or less: off"),
-        FormatKey("global_clipnorm", "tf.keras to 2.10", "null", "the global norm; 0: all gradients become 0"),
-        FormatKey("global_clipnorm", "2.11 and later", "null", "the global norm, TensorFlow's rule; 0 or less: off"),
-        FormatKey("clipvalue", "2.0 to 2.3.1", "absent", "each element; 0 or less: off"),
-        FormatKey("clipvalue", "tf.keras to 2.10", "null", "each element; 0: all gradients become 0"),
-        FormatKey("clipvalue", "2.11 and later", "null", "each element; 0 or less: off"),
-        FormatKey("global_clipnorm", "2.0 to 2.3.1", "", "does not exist there", "rejected"),
-        FormatKey("optimizer_specs.[].optimizer", "", "", "several optimizers, each with its own", "rejected"),
-        FormatKey("two of them", "", "", "rejected by Keras 3; before, both clip or one wins", "rejected"),
+        FormatKey("clipnorm", "the global norm, with eps = 0; 0 or less: off", "absent", "2.0 to 2.3.1"),
+        FormatKey("clipnorm", "each tensor by its own norm; 0: all gradients become 0", "null", "tf.keras to 2.10"),
+        FormatKey("clipnorm", "each tensor by its own norm; 0 or less: off", "null", "2.11 and later"),
+        FormatKey("global_clipnorm", "the global norm; 0: all gradients become 0", "null", "tf.keras to 2.10"),
+        FormatKey("global_clipnorm", "the global norm, TensorFlow's rule; 0 or less: off", "null", "2.11 and later"),
+        FormatKey("clipvalue", "each element; 0 or less: off", "absent", "2.0 to 2.3.1"),
+        FormatKey("clipvalue", "each element; 0: all gradients become 0", "null", "tf.keras to 2.10"),
+        FormatKey("clipvalue", "each element; 0 or less: off", "null", "2.11 and later"),
+        rejected_key("global_clipnorm", "does not exist there", versions="2.0 to 2.3.1"),
+        rejected_key("optimizer_specs.[].optimizer", "several optimizers, each with its own"),
+        rejected_key("two of them", "rejected by Keras 3; before, both clip or one wins"),
     )
 
     def places(self, document: Document) -> Sequence[tuple[Key, ...]]:
@@ -103,25 +96,17 @@ class Keras(Format):
         era: Era = "keras 3"
         if name == "clipnorm" or not _is_above_0(document.get(*keys)):
             era = self._era(document, place, version)
-        limit = read_threshold(
-            document,
-            keys,
-            None,
-            zero="zeros" if era == "tf.keras" else "off",
-            negative="error" if era == "tf.keras" else "off",
-        )
-        if name == "clipvalue":
-            return Imported(value_settings(limit))
-        limit = require_finite(document, keys, limit)
-        if name == "global_clipnorm":
-            return Imported(global_norm_settings(limit, "tensorflow"))
-        told = (
-            "one norm over all gradients; from 2.4 on it is" if era == "standalone" else "not over all gradients, but"
-        )
-        notes = [] if limit is None else [f"clipnorm of this Keras is {told} that of each tensor"]
-        return Imported(
-            global_norm_settings(limit, "paddle") if era == "standalone" else norm_settings(limit, "tensorflow"), notes
-        )
+        zero: Zero = "zeros" if era == "tf.keras" else "off"
+        limit = self.read_threshold(document, keys, zero=zero, infinite="off" if name == "clipvalue" else "error")
+        if name != "clipnorm":
+            return Imported(self.settings("value" if name == "clipvalue" else "global_norm", limit))
+        if era == "standalone":
+            settings = self.settings("global_norm", limit, family="paddle")
+            note = "clipnorm of this Keras is one norm over all gradients; from 2.4 on it is that of each tensor"
+        else:
+            settings = self.settings("norm", limit)
+            note = "clipnorm of this Keras is not over all gradients, but that of each tensor"
+        return Imported(settings, [] if limit is None else [note])
 
     def _era(self, document: Document, place: list[str], version: Version | None) -> Era:
         """Return which Keras wrote the file. Newer versions mark their files."""
@@ -135,18 +120,11 @@ class Keras(Format):
         return "standalone" if version < TF_KERAS else "tf.keras" if version < NO_ZERO else "keras 3"
 
     def write(self, settings: Settings, version: Version) -> Any:
-        old = version < TF_KERAS
-        limit = exported_threshold(
-            settings,
-            self,
-            rules=["global_norm", "value"] if old else ["norm", "global_norm", "value"],
-            family="paddle" if old else "tensorflow",
-            zero="zeros" if TF_KERAS <= version < NO_ZERO else "off",
-        )
-        name = {"global_norm": "clipnorm" if old else "global_clipnorm", "norm": "clipnorm", "value": "clipvalue"}
-        if old:
-            return {name.get(settings.rule, "clipnorm"): limit or 0.0}
-        return dict.fromkeys(NAMES) | ({} if limit is None else {name[settings.rule]: limit})
+        if version < TF_KERAS:
+            limit = self.export_threshold(settings, rules=["global_norm", "value"], family="paddle", zero="off")
+            return {"clipvalue" if settings.rule == "value" else "clipnorm": limit or 0.0}
+        limit = self.export_threshold(settings, zero="zeros" if version < NO_ZERO else "off")
+        return dict.fromkeys(NAMES) | ({} if limit is None else {KEYS[settings.rule]: limit})
 
 
 def _place(document: Document) -> list[str]:

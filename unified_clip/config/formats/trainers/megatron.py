@@ -8,10 +8,10 @@ from typing import Any
 
 from packaging.version import Version
 
-from ...errors import ConfigError
-from ..documents import Document, Key
-from ..schema import Settings
-from .base import FormatKey, Imported, OwnFormat, exported_threshold, global_norm_settings, has_key, read_threshold
+from ....errors import ConfigError
+from ...documents import Document, Key
+from ...schema import Settings
+from ..base import FormatKey, Imported, OwnFormat, imported_key, paths, words
 
 COMMENT = re.compile(r"(^|\s)#.*")
 OPTION = re.compile(r"--([a-zA-Z][\w-]*)(?:=(.*))?", re.DOTALL)
@@ -24,46 +24,30 @@ class Megatron(OwnFormat):
     kinds = ("args", "yaml")
     source = "megatron/training/arguments.py, megatron/core/optimizer/clip_grads.py"
     newest = "0.16.1"
-    clip_keys = (("clip-grad",), ("clip_grad",))
-    vocabulary = frozenset(
-        {
-            "num-layers",
-            "hidden-size",
-            "num-attention-heads",
-            "seq-length",
-            "global-batch-size",
-            "train-iters",
-            "train-samples",
-            "lr",
-            "pipeline-model-parallel-size",
-            "bf16",
-            "fp16",
-            "tokenizer-type",
-            "lr-decay-style",
-            "weight-decay",
-            "micro_batch_size",
-            "language_model",
-            "model_parallel",
-        }
-    )
+    own_keys = paths("clip-grad micro-batch-size tensor-model-parallel-size use-distributed-optimizer")
+    clip_keys = paths("clip-grad clip_grad")
+    vocabulary = words("""
+        num-layers hidden-size num-attention-heads seq-length global-batch-size train-iters train-samples lr
+        pipeline-model-parallel-size bf16 fp16 tokenizer-type lr-decay-style weight-decay
+        micro_batch_size language_model model_parallel
+    """)
     keys = (
-        FormatKey("--clip-grad", "", "1.0", "the global norm over all ranks, PyTorch's rule; 0 or less: off"),
-        FormatKey("clip_grad, in YAML", "", "none: training fails without it", "the same", "imported"),
+        FormatKey("--clip-grad", "the global norm over all ranks, PyTorch's rule; 0 or less: off", "1.0"),
+        imported_key("clip_grad, in YAML", "the same", "none: training fails without it"),
     )
 
     def places(self, document: Document) -> Sequence[tuple[Key, ...]]:
         return self.clip_keys[:1] if document.kind == "args" else self.clip_keys[1:]
 
     def recognises(self, document: Document) -> bool:
-        own = ("clip_grad", "micro_batch_size", "tensor_model_parallel_size", "use_distributed_optimizer")
         if document.kind == "args":
-            return any(has_key(document, key.replace("_", "-")) for key in own)
-        return has_key(document, "clip_grad") and has_key(document, "micro_batch_size")
+            return super().recognises(document)
+        return document.has("clip_grad") and document.has("micro_batch_size")
 
     def parse(self, text: str, name: str) -> Document:
         """Read the value of each `--option`; a list if it occurs several times."""
         options: dict[str, list[Any]] = {}
-        places: dict[tuple[str | int, ...], int] = {}
+        places: dict[tuple[Key, ...], int] = {}
         values: list[Any] = []
         for line, word in _words(text):
             if match := OPTION.fullmatch(word):
@@ -76,23 +60,23 @@ class Megatron(OwnFormat):
         return Document(name, text, "args", data, places)
 
     def read(self, document: Document, version: Version | None) -> Imported:
+        is_script = document.kind == "args"
+        key = "clip-grad" if is_script else "clip_grad"
         notes = []
-        key = "clip-grad" if document.kind == "args" else "clip_grad"
-        if not has_key(document, key):
-            if document.kind != "args":
+        if not document.has(key):
+            if not is_script:
                 raise ConfigError(
                     f"{document.name}: clip_grad is missing. With a YAML file, Megatron-LM has no defaults. Set "
                     "clip_grad, such as clip_grad: 1.0."
                 )
             notes.append("The file does not set --clip-grad. By default, Megatron-LM clips at 1.0.")
-        limit = read_threshold(document, [key], 1.0, zero="off", negative="off", null="error")
-        fp16 = has_key(document, "fp16") if document.kind == "args" else document.get("model_parallel", "fp16")
-        if fp16:
+        limit = self.read_threshold(document, [key], 1.0, null="error")
+        if document.has("fp16") if is_script else document.get("model_parallel", "fp16"):
             notes.append("With fp16, Megatron-LM skips steps whose gradients are not finite.")
-        return Imported(global_norm_settings(limit, "pytorch"), notes)
+        return Imported(self.settings("global_norm", limit), notes)
 
     def write(self, settings: Settings, version: Version) -> Any:
-        return exported_threshold(settings, self, rules=["global_norm"], family="pytorch", zero="off") or 0.0
+        return self.export_threshold(settings) or 0.0
 
     def dump(self, data: Any) -> str:
         return f"--clip-grad {data!r}\n"

@@ -8,20 +8,9 @@ from typing import Any
 
 from packaging.version import Version
 
-from ...errors import NotRepresentableError
-from ..documents import Document
-from ..schema import Settings, is_off
-from .base import (
-    Format,
-    FormatKey,
-    Imported,
-    exported_threshold,
-    global_norm_settings,
-    has_key,
-    read_norm_type,
-    read_threshold,
-    with_plain_threshold,
-)
+from ...documents import Document
+from ...schema import Settings, is_off
+from ..base import Format, FormatKey, Imported, imported_key, paths, read_norm_type, rejected_key, words
 
 TABLE = ("SOLVER", "CLIP_GRADIENTS")
 DEFAULTS = {"ENABLED": False, "CLIP_TYPE": "value", "CLIP_VALUE": 1.0, "NORM_TYPE": 2.0}
@@ -33,28 +22,26 @@ class Detectron2(Format):
     kinds = ("yaml",)
     source = "detectron2/config/defaults.py, detectron2/solver/build.py"
     newest = "0.6"
-    clip_keys = ((*TABLE,), *((*TABLE, name) for name in ("CLIP_VALUE", "CLIP_TYPE")))
-    vocabulary = frozenset({"SOLVER", "MODEL", "DATASETS", "DATALOADER", "INPUT", "TEST", "_BASE_", "OUTPUT_DIR"})
+    own_keys = paths("SOLVER.CLIP_GRADIENTS SOLVER.IMS_PER_BATCH")
+    clip_keys = paths("SOLVER.CLIP_GRADIENTS SOLVER.CLIP_GRADIENTS.CLIP_VALUE SOLVER.CLIP_GRADIENTS.CLIP_TYPE")
+    vocabulary = words("SOLVER MODEL DATASETS DATALOADER INPUT TEST _BASE_ OUTPUT_DIR")
+    rules = ("norm", "value")
+    zero = "zeros"
+    norm_types = True
     keys = (
-        FormatKey("SOLVER.CLIP_GRADIENTS.ENABLED", "", "False", "whether anything is clipped"),
-        FormatKey("SOLVER.CLIP_GRADIENTS.CLIP_TYPE: value", "", "value", "each element"),
-        FormatKey("SOLVER.CLIP_GRADIENTS.CLIP_TYPE: norm", "", "", "each tensor by its own norm, PyTorch's rule"),
-        FormatKey(
+        FormatKey("SOLVER.CLIP_GRADIENTS.ENABLED", "whether anything is clipped", "False"),
+        FormatKey("SOLVER.CLIP_GRADIENTS.CLIP_TYPE: value", "each element", "value"),
+        FormatKey("SOLVER.CLIP_GRADIENTS.CLIP_TYPE: norm", "each tensor by its own norm, PyTorch's rule"),
+        imported_key(
             "SOLVER.CLIP_GRADIENTS.CLIP_TYPE: full_model",
-            "",
-            "",
             "the global 2-norm, PyTorch's rule; in projects such as Mask2Former, not in detectron2 itself",
-            "imported",
         ),
-        FormatKey("SOLVER.CLIP_GRADIENTS.CLIP_VALUE", "", "1.0", "the threshold; 0: zeros, or off with full_model"),
+        FormatKey("SOLVER.CLIP_GRADIENTS.CLIP_VALUE", "the threshold; 0: zeros, or off with full_model", "1.0"),
         FormatKey(
-            "SOLVER.CLIP_GRADIENTS.NORM_TYPE", "", "2.0", "the norm type of norm, .inf too; full_model ignores it"
+            "SOLVER.CLIP_GRADIENTS.NORM_TYPE", "the norm type of norm, .inf too; full_model ignores it", default="2.0"
         ),
-        FormatKey("_BASE_", "", "", "another file, which is not read and may set missing keys", "rejected"),
+        rejected_key("_BASE_", "another file, which is not read and may set missing keys"),
     )
-
-    def recognises(self, document: Document) -> bool:
-        return has_key(document, *TABLE) or (has_key(document, "SOLVER", "IMS_PER_BATCH"))
 
     def read(self, document: Document, version: Version | None) -> Imported:
         notes: list[str] = []
@@ -64,20 +51,19 @@ class Detectron2(Format):
         self._value(document, "CLIP_VALUE", notes)
         keys = [*TABLE, "CLIP_VALUE"]
         if kind == "full_model":
-            limit = read_threshold(document, keys, 1.0, zero="off", negative="off", null="error")
+            limit = self.read_threshold(document, keys, 1.0, zero="off", null="error")
             notes.append(
                 "CLIP_TYPE full_model comes from projects such as Mask2Former, not from detectron2. Its norm type is 2."
             )
-            return Imported(global_norm_settings(limit, "pytorch"), notes)
-        limit = read_threshold(document, keys, 1.0, zero="zeros", null="error")
+            return Imported(self.settings("global_norm", limit), notes)
+        limit = self.read_threshold(document, keys, 1.0, null="error")
         if kind == "value":
-            return Imported({"rule": "value", "threshold": limit}, notes)
+            return Imported(self.settings("value", limit), notes)
         if kind != "norm":
             raise document.wrong([*TABLE, "CLIP_TYPE"], f"{kind!r:.60} is not a type of detectron2. Set value or norm.")
         self._value(document, "NORM_TYPE", notes)
         notes.append("CLIP_TYPE norm is per tensor: each gradient is clipped by its own norm.")
-        settings = global_norm_settings(limit, "pytorch", read_norm_type(document, [*TABLE, "NORM_TYPE"]))
-        return Imported({**settings, "rule": "norm"}, notes)
+        return Imported(self.settings("norm", limit, read_norm_type(document, [*TABLE, "NORM_TYPE"])), notes)
 
     def _is_enabled(self, document: Document, notes: list[str]) -> bool:
         """Return ENABLED. yacs evaluates strings as Python."""
@@ -98,7 +84,7 @@ class Detectron2(Format):
 
     def _value(self, document: Document, key: str, notes: list[str]) -> Any:
         """Return the value of a key, or its default with a note."""
-        if has_key(document, *TABLE, key):
+        if document.has(*TABLE, key):
             return document.get(*TABLE, key)
         if base := document.get("_BASE_"):
             raise document.wrong(
@@ -110,21 +96,13 @@ class Detectron2(Format):
         return DEFAULTS[key]
 
     def write(self, settings: Settings, version: Version) -> Any:
-        settings = with_plain_threshold(settings)
         if settings.rule == "global_norm" and not is_off(settings):
-            raise NotRepresentableError(
-                f"Cannot export to {self.title}: it clips by norm per tensor only. If your project adds "
-                "`CLIP_TYPE: full_model`, as Mask2Former does, write that by hand."
+            raise self.not_exported(
+                "it clips by norm per tensor only. If your project adds `CLIP_TYPE: full_model`, as Mask2Former does, "
+                "write that by hand."
             )
-        limit = exported_threshold(
-            settings, self, rules=["norm", "value"], family="pytorch", zero="zeros", norm_types=True
-        )
-        if limit is None:
-            return {"SOLVER": {"CLIP_GRADIENTS": {"ENABLED": False}}}
-        table = {
-            "ENABLED": True,
-            "CLIP_TYPE": settings.rule,
-            "CLIP_VALUE": limit,
-            "NORM_TYPE": settings.norm_type or 2.0,
-        }
+        limit = self.export_threshold(settings)
+        table: dict[str, Any] = {"ENABLED": limit is not None}
+        if limit is not None:
+            table |= {"CLIP_TYPE": settings.rule, "CLIP_VALUE": limit, "NORM_TYPE": settings.norm_type or 2.0}
         return {"SOLVER": {"CLIP_GRADIENTS": table}}

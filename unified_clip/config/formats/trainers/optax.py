@@ -7,18 +7,10 @@ from typing import Any
 
 from packaging.version import Version
 
-from ..documents import Document
-from ..schema import Settings
-from .base import (
-    FormatKey,
-    Imported,
-    OwnFormat,
-    exported_threshold,
-    global_norm_settings,
-    read_threshold,
-    value_settings,
-)
-from .python_source import Source, parse
+from ...documents import Document
+from ...schema import Settings
+from ..base import FormatKey, Imported, rejected_key
+from ..python_source import PythonFormat, Source
 
 CLIPS = {"clip": "max_delta", "clip_by_global_norm": "max_norm"}
 
@@ -46,30 +38,27 @@ PASSES_ON = (ast.Starred, ast.IfExp, ast.keyword, ast.Lambda, ast.Call)
 UNKNOWN_PLACE = "cannot infer the place of the clip in optax.chain. Write it as the first argument of optax.chain."
 
 
-class Optax(OwnFormat):
+class Optax(PythonFormat):
     name = "optax"
     title = "optax"
-    kinds = ("python",)
+    package = "optax"
     source = "optax/transforms/_clipping.py"
     newest = "0.2.8"
     instead = "`ClipConfig.as_optax`"
+    rules = ("global_norm", "value")
+    family = "paddle"
+    zero = "zeros"
     keys = (
-        FormatKey("clip_by_global_norm(max_norm)", "", "", "the global norm, with eps = 0; 0: all gradients become 0"),
-        FormatKey("clip(max_delta)", "", "", "each element; 0: all gradients become 0"),
-        FormatKey("a clip after another transformation", "", "", "clips updates, not gradients", "rejected"),
-        FormatKey("clip_by_block_rms", "", "", "each tensor by its root mean square", "rejected"),
-        FormatKey("adaptive_grad_clip", "", "", "by the ratio of gradient to parameter (AGC)", "rejected"),
-        FormatKey("per_example_global_norm_clip", "", "", "each example's gradient (privacy)", "rejected"),
-        FormatKey("per_example_layer_norm_clip", "", "", "each example's gradient (privacy)", "rejected"),
-        FormatKey("differentially_private_aggregate, dpsgd", "", "", "each example's gradient (privacy)", "rejected"),
-        FormatKey("tree.clip", "", "", "a function of any pytree", "rejected"),
+        FormatKey("clip_by_global_norm(max_norm)", "the global norm, with eps = 0; 0: all gradients become 0"),
+        FormatKey("clip(max_delta)", "each element; 0: all gradients become 0"),
+        rejected_key("a clip after another transformation", "clips updates, not gradients"),
+        rejected_key("clip_by_block_rms", "each tensor by its root mean square"),
+        rejected_key("adaptive_grad_clip", "by the ratio of gradient to parameter (AGC)"),
+        rejected_key("per_example_global_norm_clip", "each example's gradient (privacy)"),
+        rejected_key("per_example_layer_norm_clip", "each example's gradient (privacy)"),
+        rejected_key("differentially_private_aggregate, dpsgd", "each example's gradient (privacy)"),
+        rejected_key("tree.clip", "a function of any pytree"),
     )
-
-    def parse(self, text: str, name: str) -> Document:
-        return parse(text, name)
-
-    def recognises(self, document: Document) -> bool:
-        return isinstance(document.data, Source) and document.data.uses("optax")
 
     def read(self, document: Document, version: Version | None) -> Imported:
         source: Source = document.data
@@ -77,30 +66,26 @@ class Optax(OwnFormat):
         for name, node in names:
             if name in REJECTED:
                 raise source.wrong(node, f"optax.{name} {REJECTED[name]}")
-        clips = [(name, source.call(node)) for name, node in names if name in CLIPS]
-        if len(clips) > 1:
-            lines = ", ".join(str(call.lineno) for _, call in clips)
-            raise source.wrong(clips[1][1], f"the file clips in several places (lines {lines}). Keep one of them.")
+        found = source.only([(name, source.call(node)) for name, node in names if name in CLIPS])
         notes = [
             "optax.adafactor also clips its update by root mean square. That is not imported."
             for name, _ in names
             if name == "adafactor"
         ][:1]
-        if not clips:
+        if found is None:
             return Imported({"rule": "none"}, ["The file does not clip by optax.", *notes])
-        ((name, call),) = clips
+        name, call = found
         notes += _First(source).notes(call)
         arguments = source.arguments(call, [CLIPS[name]])
         if not arguments.data:
             raise source.wrong(call, f"optax.{name} has no default. Pass {CLIPS[name]}.")
         if arguments.data[CLIPS[name]] is None:
             raise arguments.wrong([CLIPS[name]], "training fails with None. Pass a number.")
-        limit = read_threshold(arguments, [CLIPS[name]], None, zero="zeros")
-        return Imported(value_settings(limit) if name == "clip" else global_norm_settings(limit, "paddle"), notes)
+        limit = self.read_threshold(arguments, [CLIPS[name]])
+        return Imported(self.settings("value" if name == "clip" else "global_norm", limit), notes)
 
     def write(self, settings: Settings, version: Version) -> Any:
-        rules = ["global_norm", "value"]
-        limit = exported_threshold(settings, self, rules=rules, family="paddle", zero="zeros")
+        limit = self.export_threshold(settings)
         if limit is None:
             return "optax.identity()"
         return f"optax.clip_by_global_norm({limit!r})" if settings.rule == "global_norm" else f"optax.clip({limit!r})"

@@ -1,0 +1,77 @@
+"""DeepSpeed's JSON: `gradient_clipping`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from packaging.version import Version
+
+from ...documents import Document
+from ...schema import Settings
+from ..base import Format, FormatKey, Imported, paths, rejected_key, words
+
+KEY = "gradient_clipping"
+ARGUMENT = ("optimizer", "params", "max_grad_norm")
+
+CLIPS_BY_DEFAULT = Version("0.19.3")
+"""Earlier versions clip only if the file sets the key."""
+
+SKIPS = "DeepSpeed skips steps whose norm is not finite"
+FP16 = f"With fp16, {SKIPS}."
+BF16_CHECKED = f"With bf16.check_grad_overflow, {SKIPS}."
+BF16 = (
+    f"With bf16, {SKIPS} only if bf16.check_grad_overflow is true. It is false by default, and some versions do not "
+    "have it. Otherwise, such a norm leaves gradients unchanged."
+)
+
+
+class DeepSpeed(Format):
+    name = "deepspeed"
+    title = "DeepSpeed"
+    kinds = ("json",)
+    source = "deepspeed/runtime/constants.py, deepspeed/runtime/zero/stage_1_and_2.py"
+    newest = "0.19.6"
+    own_keys = paths("gradient_clipping zero_optimization train_micro_batch_size_per_gpu")
+    clip_keys = paths(KEY)
+    foreign_keys = (ARGUMENT,)
+    vocabulary = words("""
+        train_batch_size optimizer scheduler fp16 bf16 bfloat16 amp steps_per_print wall_clock_breakdown
+        activation_checkpointing
+    """)
+    needs_version = "without gradient_clipping, DeepSpeed clips nothing before 0.19.3, and at 1.0 since"
+    keys = (
+        FormatKey(KEY, "the global norm, PyTorch's rule; 0 or less: off", "0.0", "below 0.19.3"),
+        FormatKey(KEY, "the same", "1.0", "0.19.3 and later"),
+        rejected_key("gradient_clipping: auto", "HF's max_grad_norm applies: import that"),
+        rejected_key("gradient_clipping: null", "training fails: null is compared with 0"),
+        rejected_key("optimizer.params.max_grad_norm", "DeepSpeed rejects it"),
+    )
+
+    def read(self, document: Document, version: Version | None) -> Imported:
+        default, notes = 0.0, []
+        if document.get(KEY) == "auto":
+            raise document.wrong([KEY], "'auto' stands for max_grad_norm of HF's TrainingArguments. Import those.")
+        if document.get(*ARGUMENT) is not None:
+            raise document.wrong(ARGUMENT, "DeepSpeed rejects this key. Set gradient_clipping instead.")
+        if document.get(KEY, default=0.0) is None:
+            raise document.wrong([KEY], "training fails with null. Set 0 to clip nothing.")
+        if not document.has(KEY) and self.version(version, document) >= CLIPS_BY_DEFAULT:
+            default = 1.0
+            notes.append("The file does not set gradient_clipping. By default, DeepSpeed clips at 1.0 since 0.19.3.")
+        limit = self.read_threshold(document, [KEY], default)
+        if limit is not None:
+            notes += _skips(document)
+        return Imported(self.settings("global_norm", limit), notes)
+
+    def write(self, settings: Settings, version: Version) -> Any:
+        return {KEY: self.export_threshold(settings) or 0.0}
+
+
+def _skips(document: Document) -> list[str]:
+    """Return notes on steps whose norm is not finite, for the precision in the file, or for both precisions."""
+    if document.get("fp16", "enabled") is True:
+        return [FP16]
+    for name in ("bf16", "bfloat16"):
+        if document.get(name, "enabled") is True:
+            return [BF16_CHECKED if document.get(name, "check_grad_overflow") is True else BF16]
+    return [FP16, BF16]

@@ -1,0 +1,165 @@
+"""Hugging Face: `max_grad_norm` of TrainingArguments, and Accelerate's YAML for DeepSpeed and Megatron-LM."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from packaging.version import Version
+
+from ....errors import ConfigError
+from ...documents import Document
+from ...schema import Settings
+from ..base import Format, FormatKey, Imported, default_note, imported_key, paths, rejected_key, words
+
+TRAINING_ARGUMENTS = words("""
+    output_dir per_device_train_batch_size per_device_eval_batch_size gradient_accumulation_steps num_train_epochs
+    lr_scheduler_type warmup_ratio warmup_steps logging_steps logging_dir save_steps save_strategy save_total_limit
+    evaluation_strategy eval_steps weight_decay adam_beta1 adam_epsilon report_to optim do_train do_eval
+    remove_unused_columns fp16 bf16
+""")
+"""Fields of TrainingArguments that Hugging Face and PaddleNLP share."""
+
+NULL_FAILS = Version("5.0.0.dev0")
+"""Since this version training fails with null. Earlier, null switched clipping off."""
+
+PRIVATE = ("noise_multiplier", "target_epsilon")
+
+
+class HuggingFace(Format):
+    name = "hf"
+    title = "Hugging Face's TrainingArguments"
+    kinds = ("yaml", "json")
+    source = "transformers: src/transformers/training_args.py, src/transformers/trainer.py"
+    newest = "5.23.0"
+    instead = "`ClipCallback`"
+    own_keys = paths("""
+        accelerator_config activation_checkpointing dataloader_pin_memory ddp_find_unused_parameters deepspeed
+        eval_strategy fsdp gradient_checkpointing push_to_hub tf32 torch_compile
+    """)
+    clip_keys = paths("max_grad_norm")
+    foreign_keys = paths("deepspeed.gradient_clipping")
+    vocabulary = TRAINING_ARGUMENTS
+    needs_version = "max_grad_norm = null switches clipping off in transformers 4, and fails in 5"
+    keys = (
+        FormatKey("max_grad_norm", "the global norm, PyTorch's rule; 0 or less: off", "1.0"),
+        imported_key("max_grad_norm: null", "off", versions="below 5"),
+        rejected_key("max_grad_norm: null", "training fails: null is compared with 0", versions="5 and later"),
+        rejected_key(", ".join(PRIVATE), "of opacus: max_grad_norm is then per example (privacy)"),
+        rejected_key("deepspeed", "DeepSpeed clips, by its own configuration: import that"),
+        imported_key("deepspeed: {gradient_clipping: auto}", "DeepSpeed clips at max_grad_norm"),
+        rejected_key(
+            "optim: lomo, adalomo, ..._layerwise", "steps during backward, before Trainer clips; clipping has no effect"
+        ),
+        imported_key("optim: adafactor", "clips its update by its RMS too; not imported, with a note"),
+    )
+
+    def read(self, document: Document, version: Version | None) -> Imported:
+        for name in PRIVATE:
+            if document.get(name) is not None:
+                raise document.wrong(
+                    [name],
+                    "this is a key of opacus. Its max_grad_norm clips the gradient of each example, which is not "
+                    "supported.",
+                )
+        max_norm = document.get("max_grad_norm", default=1.0)
+        if max_norm is None and self.version(version, document) >= NULL_FAILS:
+            raise document.wrong(["max_grad_norm"], "training fails with null since 5. Set 0 to clip nothing.")
+        notes = default_note(document, ["max_grad_norm"], "Trainer clips at 1.0")
+        limit = self.read_threshold(document, ["max_grad_norm"], 1.0)
+        if deepspeed := document.get("deepspeed"):
+            if not isinstance(deepspeed, dict) or deepspeed.get("gradient_clipping") != "auto":
+                raise document.wrong(
+                    ["deepspeed"],
+                    "DeepSpeed clips by its own configuration. It uses max_grad_norm only with "
+                    'gradient_clipping = "auto". Import DeepSpeed\'s configuration.',
+                )
+            notes.append("DeepSpeed clips, and takes gradient_clipping from max_grad_norm.")
+        optimizer = str(document.get("optim"))
+        if optimizer in ("lomo", "adalomo") or optimizer.endswith("_layerwise"):
+            raise document.wrong(
+                ["optim"],
+                f"{optimizer} steps during backward, before Trainer clips. max_grad_norm has no effect. Write a "
+                'clip configuration with rule = "none".',
+            )
+        if optimizer == "adafactor":
+            notes.append(
+                "adafactor also clips its update by its RMS. That does not clip gradients. It is not imported."
+            )
+        return Imported(self.settings("global_norm", limit), notes)
+
+    def write(self, settings: Settings, version: Version) -> Any:
+        return {"max_grad_norm": self.export_threshold(settings) or 0.0}
+
+
+DEEPSPEED = ("deepspeed_config", "gradient_clipping")
+MEGATRON = ("megatron_lm_config", "megatron_lm_gradient_clipping")
+FILE = ("deepspeed_config", "deepspeed_config_file")
+
+
+class Accelerate(Format):
+    """Accelerate clips for DeepSpeed and Megatron-LM only. In other modes the training script clips."""
+
+    name = "accelerate"
+    title = "Accelerate"
+    kinds = ("yaml", "json")
+    source = "accelerate: src/accelerate/utils/dataclasses.py, src/accelerate/accelerator.py"
+    newest = "1.15.0"
+    instead = "`clip_` of `unified_clip.integrations.accelerate_clip`"
+    own_keys = paths("compute_environment distributed_type deepspeed_config megatron_lm_config fsdp_config")
+    clip_keys = (DEEPSPEED, MEGATRON)
+    keys = (
+        FormatKey(
+            ".".join(DEEPSPEED),
+            "the global norm, PyTorch's rule; auto: 1.0, or max_grad_norm under HF's Trainer; below 0: off",
+            "auto",
+        ),
+        rejected_key("deepspeed_config.gradient_clipping: 0", "is not passed on: DeepSpeed's default applies"),
+        rejected_key(".".join(FILE), "DeepSpeed's file sets it: import that file"),
+        imported_key(".".join(MEGATRON), "the global norm, PyTorch's rule; 0 or less: off", "1.0"),
+        rejected_key("distributed_type: others", "the script clips; no key sets it"),
+    )
+
+    def recognises(self, document: Document) -> bool:
+        return super().recognises(document) and not document.has("per_device_train_batch_size")
+
+    def read(self, document: Document, version: Version | None) -> Imported:
+        kind = document.get("distributed_type", default="DEEPSPEED" if document.has("deepspeed_config") else "NO")
+        if kind == "MEGATRON_LM":
+            limit = self.read_threshold(document, MEGATRON, 1.0, null="error")
+            notes = default_note(document, MEGATRON, "Accelerate sets 1.0 for Megatron-LM")
+            return Imported(self.settings("global_norm", limit), notes)
+        if kind != "DEEPSPEED":
+            raise ConfigError(
+                f"{document.name}: with distributed_type {kind!r}, Accelerate has no clip key. The script calls "
+                "accelerator.clip_grad_norm_(parameters, max_norm). Write a clip configuration with this max_norm as "
+                "the threshold."
+            )
+        if file := document.get(*FILE):
+            raise document.wrong(
+                FILE, f"DeepSpeed reads its clip keys in {file}. Import that file with --from deepspeed."
+            )
+        return self._deepspeed(document)
+
+    def _deepspeed(self, document: Document) -> Imported:
+        limit, notes = document.get(*DEEPSPEED), []
+        if limit == 0:
+            raise document.wrong(
+                DEEPSPEED,
+                "Accelerate does not pass 0 on. DeepSpeed then clips nothing before 0.19.3, and at 1.0 since. Set "
+                ".inf to clip nothing.",
+            )
+        if limit in (None, "auto"):
+            limit = 1.0
+            notes.append(
+                "The file does not set gradient_clipping, or sets auto. Accelerate then uses 1.0. Under HF's Trainer, "
+                "max_grad_norm applies: import that instead."
+            )
+        else:
+            limit = self.read_threshold(document, DEEPSPEED)
+        notes.append("Under DeepSpeed, accelerator.clip_grad_norm_ ignores max_norm and does not clip.")
+        return Imported(self.settings("global_norm", limit), notes)
+
+    def write(self, settings: Settings, version: Version) -> Any:
+        limit = self.export_threshold(settings)
+        return {"distributed_type": "DEEPSPEED", DEEPSPEED[0]: {DEEPSPEED[1]: math.inf if limit is None else limit}}

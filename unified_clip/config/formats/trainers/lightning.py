@@ -1,0 +1,100 @@
+"""LightningCLI's YAML: `trainer.gradient_clip_val` and `trainer.gradient_clip_algorithm`.
+
+Hydra's configuration of a Trainer (`_target_: lightning.pytorch.Trainer`) has the same keys at its top level.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from packaging.version import Version
+
+from ...documents import Document, Key
+from ...schema import Settings
+from ..base import Format, FormatKey, Imported, default_note, imported_key, paths, rejected_key, words
+
+VALUE, ALGORITHM = "gradient_clip_val", "gradient_clip_algorithm"
+
+HYDRA_TRAINER = re.compile(r"(lightning|pytorch_lightning|pl)(\.\w+)*\.Trainer")
+"""The class in Hydra's `_target_`."""
+
+
+class Lightning(Format):
+    name = "lightning"
+    title = "Lightning"
+    kinds = ("yaml", "json")
+    source = "lightning: src/lightning/pytorch/plugins/precision/precision.py, src/lightning/pytorch/strategies"
+    newest = "2.6.6"
+    instead = "`ClipCallback`"
+    own_keys = tuple(
+        (*place, key)
+        for place in (("trainer",), ("fit", "trainer"))
+        for key in (VALUE, "max_epochs", "max_steps", "accelerator", "fast_dev_run", "limit_train_batches")
+    )
+    clip_keys = paths(f"trainer.{VALUE} trainer.{ALGORITHM} fit.trainer.{VALUE} fit.trainer.{ALGORITHM}")
+    mode_keys = words(ALGORITHM)
+    vocabulary = words("trainer fit seed_everything ckpt_path")
+    rules = ("global_norm", "value")
+    keys = (
+        FormatKey("trainer.gradient_clip_val", "the threshold, for each optimizer; null, 0 or less: off", "null"),
+        FormatKey("trainer.gradient_clip_algorithm: norm", "the global norm, PyTorch's rule", "norm"),
+        FormatKey("trainer.gradient_clip_algorithm: value", "each element"),
+        imported_key("fit.trainer", "the same, for the subcommand fit"),
+        rejected_key("trainer.strategy: fsdp, with norm", "Lightning rejects it"),
+        rejected_key("trainer.strategy: deepspeed, with value", "Lightning rejects it"),
+    )
+
+    def places(self, document: Document) -> Sequence[tuple[Key, ...]]:
+        return ((VALUE,), (ALGORITHM,)) if _is_hydra_trainer(document) else self.clip_keys
+
+    def recognises(self, document: Document) -> bool:
+        return _is_hydra_trainer(document) or super().recognises(document)
+
+    def read(self, document: Document, version: Version | None) -> Imported:
+        place = _trainer(document)
+        notes = default_note(document, [*place, VALUE], "Lightning clips nothing")
+        limit = self.read_threshold(document, [*place, VALUE])
+        algorithm = document.get(*place, ALGORITHM)
+        name = "norm" if algorithm is None else str(algorithm).lower()
+        if name not in ("norm", "value"):
+            raise document.wrong(
+                [*place, ALGORITHM], f"{algorithm!r:.60} is not an algorithm of Lightning. Set norm or value."
+            )
+        if limit is not None:
+            self._check_strategy(document, place, name)
+            notes.append("Lightning clips per optimizer. With several, attach the configuration to each.")
+        return Imported(self.settings("value" if name == "value" else "global_norm", limit), notes)
+
+    def _check_strategy(self, document: Document, place: list[str], algorithm: str) -> None:
+        strategy = document.get(*place, "strategy", default="auto")
+        if isinstance(strategy, dict):
+            strategy = strategy.get("class_path", "")
+        if {"norm": "fsdp", "value": "deepspeed"}[algorithm] in str(strategy).lower():
+            raise document.wrong(
+                [*place, "strategy"],
+                f"Lightning rejects gradient_clip_algorithm = {algorithm!r} with {strategy}. Change one of them.",
+            )
+
+    def write(self, settings: Settings, version: Version) -> Any:
+        limit = self.export_threshold(settings)
+        mode = {} if limit is None else {ALGORITHM: "value" if settings.rule == "value" else "norm"}
+        return {"trainer": {VALUE: limit, **mode}}
+
+
+def _is_hydra_trainer(document: Document) -> bool:
+    target = document.get("_target_") if document.has("_target_") else None
+    return isinstance(target, str) and HYDRA_TRAINER.fullmatch(target) is not None
+
+
+def _trainer(document: Document) -> list[str]:
+    """Return the path of the trainer's table. A file may have one per subcommand; only fit clips."""
+    if _is_hydra_trainer(document):
+        return []
+    document.get("fit", "trainer", VALUE)  # raises unless they are tables
+    if not document.has("fit", "trainer"):
+        return ["trainer"]
+    if document.has("trainer"):
+        raise document.wrong(["trainer"], "the file sets fit.trainer too. Remove one of them.")
+    return ["fit", "trainer"]

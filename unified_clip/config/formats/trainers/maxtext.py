@@ -1,0 +1,45 @@
+"""MaxText's YAML: `gradient_clipping_threshold`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from packaging.version import Version
+
+from ...documents import Document
+from ...schema import Settings
+from ..base import Format, FormatKey, Imported, default_note, paths, rejected_key, words
+
+KEY = "gradient_clipping_threshold"
+BASE = "base.yml"
+
+
+class MaxText(Format):
+    name = "maxtext"
+    title = "MaxText"
+    kinds = ("yaml",)
+    source = "src/maxtext/configs/base.yml, configs/types.py, utils/maxtext_utils.py"
+    newest = "2025.8.22"
+    own_keys = paths(f"{KEY} base_config base_emb_dim base_num_decoder_layers ici_fsdp_parallelism")
+    clip_keys = paths(KEY)
+    vocabulary = words("""
+        base_output_directory per_device_batch_size dataset_path dataset_type model_name run_name steps hardware
+        enable_checkpointing
+    """)
+    family = "paddle"
+    keys = (
+        FormatKey(KEY, "the global norm, optax's rule (eps = 0); 0: off", "1.0"),
+        rejected_key(
+            f"no {KEY}, but a base_config that is not base.yml", "that file sets it", "dpo.yml 10.0, rl.yml 0.1"
+        ),
+    )
+
+    def read(self, document: Document, version: Version | None) -> Imported:
+        base = str(document.get("base_config", default=BASE))
+        if not document.has(KEY) and base.rpartition("/")[2] != BASE:
+            raise document.wrong(["base_config"], f"the file does not set {KEY}, and {base} may. Import {base}.")
+        limit = self.read_threshold(document, [KEY], 1.0, negative="error", null="error")
+        return Imported(self.settings("global_norm", limit), default_note(document, [KEY], "MaxText clips at 1.0"))
+
+    def write(self, settings: Settings, version: Version) -> Any:
+        return {KEY: self.export_threshold(settings) or 0.0}

@@ -1,0 +1,199 @@
+"""Paddle in Python source: `paddle.nn.ClipGradByGlobalNorm(clip_norm=1.0)`."""
+
+from __future__ import annotations
+
+import ast
+import math
+from typing import Any
+
+from packaging.version import Version
+
+from ...documents import Document
+from ...schema import Rule, Settings, is_off
+from ..base import FormatKey, Imported, Zero, check_size, imported_key, rejected_key
+from ..python_source import PythonFormat, Source
+
+ARGUMENTS = {
+    "ClipGradByGlobalNorm": ("clip_norm", "group_name", "auto_skip_clip"),
+    "GradientClipByGlobalNorm": ("clip_norm", "group_name"),
+    "GradClipByGlobalNorm": ("max_global_norm",),
+    "ClipGradByNorm": ("clip_norm",),
+    "GradientClipByNorm": ("clip_norm",),
+    "GradClipByNorm": ("clip_norm",),
+    "ClipGradByValue": ("max", "min"),
+    "GradientClipByValue": ("max", "min"),
+    "GradClipByValue": ("max_value", "min_value"),
+}
+"""Arguments by class: ClipGradBy* in Paddle 2 and 3, GradientClipBy* and (dygraph) GradClipBy* in 1.x."""
+
+REJECTED = {
+    "clip_grad_norm_": "clips only the parameters in its call. Write a clip configuration with rule = 'global_norm' "
+    "and family = 'pytorch'.",
+    "clip_grad_value_": "clips only the parameters in its call. Write a clip configuration with rule = 'value'.",
+    "ErrorClipByValue": "clips the gradients of intermediate results, not of parameters. This is not supported.",
+    "append_gradient_clip_ops": "applies clips from elsewhere. Import the file that sets them.",
+    "clip_by_norm": "clips any tensor, not always gradients. Set the threshold in a clip configuration.",
+}
+
+PER_GROUP = "Paddle clips each group of parameters on its own. A global norm is one per group."
+
+
+def zero_of(rule: Rule) -> Zero:
+    """Return the meaning of a threshold of 0, with which `ClipGradByNorm` fails."""
+    return "error" if rule == "norm" else "zeros"
+
+
+class Paddle(PythonFormat):
+    name = "paddle"
+    title = "Paddle"
+    package = "paddle"
+    source = "python/paddle/nn/clip.py"
+    newest = "3.3.1"
+    instead = "`ClipConfig.as_paddle`"
+    rules = ("global_norm", "norm", "value")
+    family = "paddle"
+    zero = "zeros"
+    keys = (
+        FormatKey(
+            "ClipGradByGlobalNorm(clip_norm)", "the global norm; 0: all gradients become 0", versions="2.0 and later"
+        ),
+        FormatKey("ClipGradByNorm(clip_norm)", "each tensor by its own norm; 0 or less: fails", "", "2.0 and later"),
+        FormatKey("ClipGradByValue(max, min)", "each element, between min and max", "min: -max", "2.0 and later"),
+        rejected_key("ClipGradByGlobalNorm(group_name, auto_skip_clip)", "other norms in static programs"),
+        imported_key("fluid.clip.GradientClipByGlobalNorm(clip_norm)", "as ClipGradByGlobalNorm", versions="1.x"),
+        imported_key("fluid.clip.GradientClipByNorm(clip_norm)", "as ClipGradByNorm", versions="1.x"),
+        imported_key("fluid.clip.GradientClipByValue(max, min)", "as ClipGradByValue", "min: -max", "1.x"),
+        imported_key("GradClipByGlobalNorm(max_global_norm)", "as ClipGradByGlobalNorm", versions="1.6, 1.7"),
+        imported_key("GradClipByNorm(clip_norm)", "as ClipGradByNorm", versions="1.6, 1.7"),
+        imported_key("GradClipByValue(max_value, min_value)", "as ClipGradByValue", versions="1.6, 1.7"),
+        imported_key("set_gradient_clip(clip)", "the default for all parameters of a program", versions="1.x"),
+        rejected_key("set_gradient_clip(clip)", "has no effect there", versions="2.0 and later"),
+        rejected_key("parameters=[{params, grad_clip}]", "a clip for one group of parameters"),
+        rejected_key("need_clip=", "excludes parameters that the source does not name"),
+        rejected_key("ParamAttr(gradient_clip=)", "a clip for some parameters", versions="1.x"),
+        rejected_key("nn.utils.clip_grad_norm_, clip_grad_value_", "PyTorch's rule, for the call's parameters"),
+        rejected_key("ErrorClipByValue", "the gradients of intermediate results"),
+        rejected_key("clip_by_norm", "any tensor"),
+        rejected_key("append_gradient_clip_ops", "applies clips from elsewhere", versions="1.x"),
+    )
+
+    def read(self, document: Document, version: Version | None) -> Imported:
+        source: Source = document.data
+        notes, clips = [], []
+        for path, named in source.named("paddle"):
+            name = path.rpartition(".")[2]
+            if name in REJECTED:
+                raise source.wrong(named, f"{name} {REJECTED[name]}")
+            if name in ARGUMENTS:
+                clips.append((name, source.call(named)))
+            if name == "set_gradient_clip":
+                notes += _check_set_gradient_clip(source, source.call(named), version)
+        for keyword in [*_keywords(source, "need_clip"), *_keywords(source, "gradient_clip")]:
+            raise source.wrong(
+                keyword,
+                f"{keyword.arg} concerns parameters whose names are not in the source. Remove it, and name them in "
+                "`exclude`.",
+            )
+        _check_groups(source)
+        for node in source.nodes:
+            if isinstance(node, ast.Attribute) and node.attr in ARGUMENTS and not _is_imported(source, node):
+                raise source.wrong(node, f"cannot infer whether {ast.unparse(node)} is Paddle's. Import it by name.")
+        found = source.only(clips)
+        if found is None:
+            return Imported({"rule": "none"}, ["The file does not clip by Paddle."])
+        name, call = found
+        notes += source.conditions(call)
+        if any(_has_groups(keyword.value) for keyword in _keywords(source, "parameters")):
+            notes.append(PER_GROUP)
+        return Imported(self.settings_of(name, source.arguments(call, ARGUMENTS[name])), notes)
+
+    def settings_of(self, name: str, arguments: Document) -> dict[str, Any]:
+        """Return the settings of a Paddle class with these arguments."""
+        key, *more = ARGUMENTS[name]
+        data = arguments.data
+        if data.get(key) is None:
+            raise arguments.wrong([key], f"{name} has no default for {key}. Pass a number.")
+        if name.endswith("Value"):
+            return self.bounds(arguments, key, more[0])
+        if data.get("group_name") not in (None, "default_group") or data.get("auto_skip_clip"):
+            raise arguments.wrong([], "group_name and auto_skip_clip change clipping in static programs. Remove them.")
+        rule: Rule = "global_norm" if name.endswith("GlobalNorm") else "norm"
+        return self.settings(rule, self.read_threshold(arguments, [key], zero=zero_of(rule), infinite="error"))
+
+    def bounds(self, arguments: Document, high_key: str, low_key: str) -> dict[str, Any]:
+        """Return the settings of a clip by value with these bounds."""
+        high, low = arguments.data[high_key], arguments.data.get(low_key)
+        if low is None:
+            return self.settings("value", self.read_threshold(arguments, [high_key], zero="error"))
+        for key, bound in ((high_key, high), (low_key, low)):
+            check_size(arguments, [key], bound)
+            if isinstance(bound, bool) or not isinstance(bound, int | float) or math.isnan(bound):
+                raise arguments.wrong([key], f"{bound!r:.60} is not a bound. Pass a number.")
+        if low > high:
+            raise arguments.wrong([low_key], f"{low_key} ({low:g}) is above {high_key} ({high:g}).")
+        if low == -high and not math.isinf(high):
+            return self.settings("value", float(high))
+        return {"rule": "value", "min": float(low), "max": float(high)}
+
+    def write(self, settings: Settings, version: Version) -> Any:
+        if settings.rule == "value" and not is_off(settings):
+            return self._value(settings)
+        limit = self.export_threshold(settings, zero=zero_of(settings.rule))
+        if limit is None:
+            return "None"
+        name = "ClipGradByGlobalNorm" if settings.rule == "global_norm" else "ClipGradByNorm"
+        return f"paddle.nn.{name}(clip_norm={limit!r})"
+
+    def _value(self, settings: Settings) -> str:
+        """Return a clip by value. Paddle supports `min` and `max`."""
+        has_bounds = settings.min is not None
+        one = settings.model_copy(update={"min": None, "max": None, "threshold": 1.0}) if has_bounds else settings
+        limit = self.export_threshold(one)
+        high = float(settings.max if has_bounds else limit)  # type: ignore[arg-type]
+        low = float(settings.min if has_bounds else -high)  # type: ignore[arg-type]
+        if low == -high and 0 < high < math.inf:
+            return f"paddle.nn.ClipGradByValue(max={high!r})"
+        return f"paddle.nn.ClipGradByValue(max={_literal(high)}, min={_literal(low)})"
+
+    def dump(self, data: Any) -> str:
+        return f"import paddle\n\ngrad_clip = {data}\n"
+
+
+def _literal(bound: float) -> str:
+    return f'float("{bound}")' if math.isinf(bound) else repr(bound)
+
+
+def _keywords(source: Source, name: str) -> list[ast.keyword]:
+    return [node for node in source.nodes if isinstance(node, ast.keyword) and node.arg == name]
+
+
+def _is_imported(source: Source, node: ast.Attribute) -> bool:
+    return source.dotted(node).partition(".")[0] in {module.partition(".")[0] for module in source.imports.values()}
+
+
+def _check_groups(source: Source) -> None:
+    """Raise ConfigError if a group of parameters has its own grad_clip."""
+    for node in source.nodes:
+        keys: list[Any] = []
+        if isinstance(node, ast.Dict):
+            keys = [getattr(key, "value", None) for key in node.keys]
+        elif isinstance(node, ast.Call) and source.dotted(node.func) == "dict":
+            keys = [keyword.arg for keyword in node.keywords]
+        elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
+            keys = ["params", getattr(node.slice, "value", None)]
+        if "params" in keys and "grad_clip" in keys:
+            raise source.wrong(node, "grad_clip belongs to one group of parameters here. Pass it to the optimizer.")
+
+
+def _has_groups(parameters: ast.expr) -> bool:
+    return isinstance(parameters, ast.List) and sum(isinstance(entry, ast.Dict) for entry in parameters.elts) > 1
+
+
+def _check_set_gradient_clip(source: Source, call: ast.Call, version: Version | None) -> list[str]:
+    if version is not None and version >= Version("2"):
+        raise source.wrong(call, "set_gradient_clip has no effect since Paddle 2.0. Pass the clip as grad_clip=.")
+    if len(call.args) > 1 or (call.keywords and {keyword.arg for keyword in call.keywords} - {"clip"}):
+        raise source.wrong(
+            call, "this clip applies to some parameters, or to one program, only. Pass the clip as grad_clip=."
+        )
+    return ["set_gradient_clip applies to static programs of Paddle 1.x only. An optimizer's grad_clip= overrides it."]

@@ -1,0 +1,68 @@
+"""The YAML of timm's train.py: `clip_grad` and `clip_mode`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from packaging.version import Version
+
+from ...documents import Document
+from ...schema import Settings
+from ..base import Format, FormatKey, Imported, default_note, imported_key, paths, rejected_key, words
+
+
+class Timm(Format):
+    name = "timm"
+    title = "timm"
+    kinds = ("yaml",)
+    source = "timm: train.py, timm/utils/clip_grad.py, timm/optim/lamb.py"
+    newest = "1.0.31"
+    own_keys = paths("aug_repeats bce_loss clip_mode crop_pct model_ema_decay opt_betas opt_kwargs remode reprob")
+    clip_keys = paths("clip_grad clip_mode")
+    mode_keys = words("clip_mode")
+    foreign_keys = paths("opt_kwargs.max_grad_norm")
+    vocabulary = words("""
+        model opt opt_eps sched lr epochs batch_size warmup_epochs warmup_lr min_lr decay_epochs cooldown_epochs
+        drop_path mixup cutmix smoothing amp aa model_ema num_classes weight_decay
+    """)
+    rules = ("global_norm", "value")
+    zero = "zeros"
+    keys = (
+        FormatKey("clip_grad", "the threshold; only null is off, and 0 makes all gradients 0", "null"),
+        FormatKey("clip_mode: norm", "the global norm, PyTorch's rule", "norm"),
+        FormatKey("clip_mode: value", "each element"),
+        rejected_key("clip_mode: agc", "adaptive clipping, by the norm of the parameters"),
+        imported_key("opt: lamb", "Lamb clips the global norm at 1.0 again: not imported, with a note"),
+    )
+
+    def read(self, document: Document, version: Version | None) -> Imported:
+        notes = self._second_clip(document) + default_note(document, ["clip_grad"], "timm clips nothing")
+        limit = self.read_threshold(document, ["clip_grad"])
+        if limit is None:
+            return Imported({"rule": "none"}, notes)
+        if limit == 0:
+            notes.append("clip_grad = 0 makes all gradients 0. null switches clipping off.")
+        mode = document.get("clip_mode", default="norm")
+        if mode == "agc":
+            raise document.wrong(
+                ["clip_mode"],
+                "adaptive clipping (AGC) uses the norms of the parameters. This is not supported. Use timm's function.",
+            )
+        if mode not in ("norm", "value"):
+            raise document.wrong(["clip_mode"], f"{mode!r:.60} is not a mode of timm. Set norm or value.")
+        return Imported(self.settings("value" if mode == "value" else "global_norm", limit), notes)
+
+    def _second_clip(self, document: Document) -> list[str]:
+        optimizer = str(document.get("opt", default="sgd"))
+        limit = document.get("opt_kwargs", "max_grad_norm", default=1.0)
+        if "lamb" not in optimizer.lower() or limit is None:
+            return []
+        return [
+            f"{optimizer} clips the global norm at {limit} again inside step(). That is not imported. "
+            "opt_kwargs: {max_grad_norm: null} switches it off."
+        ]
+
+    def write(self, settings: Settings, version: Version) -> Any:
+        limit = self.export_threshold(settings)
+        mode = {} if limit is None else {"clip_mode": "value" if settings.rule == "value" else "norm"}
+        return {"clip_grad": limit, **mode}

@@ -1,0 +1,53 @@
+"""torchtitan's TOML: `max_norm` in `[training]`."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from packaging.version import Version
+
+from ....errors import ConfigError
+from ...documents import Document
+from ...schema import Settings
+from ..base import Format, FormatKey, Imported, default_note, paths, rejected_key, words
+
+KEYS = ("training", "max_norm")
+NO_FILES = Version("0.3.0")
+NO_TOML = "since 0.3.0, torchtitan reads configurations in Python, not TOML"
+
+
+class TorchTitan(Format):
+    name = "torchtitan"
+    title = "torchtitan"
+    kinds = ("toml",)
+    source = "torchtitan/config/job_config.py, torchtitan/distributed/utils.py"
+    newest = "0.2.0"  # of those that read files
+    own_keys = paths(
+        "training.max_norm training.local_batch_size parallelism.data_parallel_shard_degree job.dump_folder"
+    )
+    clip_keys = (KEYS,)
+    vocabulary = words("""
+        job profiling metrics model optimizer lr_scheduler training parallelism checkpoint activation_checkpoint float8
+        experimental comm compile
+    """)
+    zero = "zeros"
+    keys = (
+        FormatKey("training.max_norm", "the global norm, PyTorch's rule; inf: off; 0: zeros", "1.0", "below 0.3.0"),
+        rejected_key("training.max_norm", "the same, but set in Python or as an argument", "1.0", "0.3.0 and later"),
+    )
+
+    def read(self, document: Document, version: Version | None) -> Imported:
+        if version is not None and version >= NO_FILES:
+            raise ConfigError(f"{document.name}: {NO_TOML}. For an older file, pass --from torchtitan@{self.newest}.")
+        limit = self.read_threshold(document, KEYS, 1.0)
+        notes = default_note(document, KEYS, "torchtitan clips at 1.0")
+        if limit == 0:
+            notes.append("max_norm = 0 makes all gradients 0. inf switches clipping off.")
+        return Imported(self.settings("global_norm", limit), notes)
+
+    def write(self, settings: Settings, version: Version) -> Any:
+        if version >= NO_FILES:
+            raise self.not_exported(f"{NO_TOML}. Pass --training.max_norm.")
+        limit = self.export_threshold(settings)
+        return {"training": {"max_norm": math.inf if limit is None else limit}}
