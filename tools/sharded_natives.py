@@ -20,8 +20,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 import unified_clip.torch as uc
-from unified_clip.parity.judge import oracle
 from unified_clip.parity.judge.verdict import relative_error
+from unified_clip.tensors.norms import exact_norm
 from unified_clip.tensors.types import encode, from_numpy
 from unified_clip.tensors.ulp import ulps
 
@@ -140,7 +140,7 @@ def said(scenario: Scenario, gradients: Sequence[torch.Tensor], norm: Callable[.
     except RuntimeError as error:
         line = str(error).splitlines()[0].split(", ")[0]
         return "waits until the group's timeout" if "imed out" in line or "closed by peer" in line else f"`{line}`"
-    exact = oracle.norm([from_numpy(array) for array in scenario.arrays], scenario.p, "float32")
+    exact = exact_norm([from_numpy(array) for array in scenario.arrays], scenario.p, "float32")
     distance = ulps([encode(np.asarray(exact), "float32")], [from_numpy(found.numpy())])
     if np.isnan(exact) and distance:
         return f"{found.item():g} in place of NaN"

@@ -62,7 +62,7 @@ def test_records_are_the_same_while_the_gradients_are(out: Path) -> None:
 
 def test_after_that_they_part_by_rounding_only(out: Path) -> None:
     found = compared(out, "right")
-    assert {each.mistake for each in found.findings} <= {"rounding"}
+    assert {each.kind for each in found.findings} <= {"rounding"}
     assert len(found.divergences) <= 1
     assert compare.compare(out / "original.jsonl", out / "right.jsonl", max_ulp=64).first is None
 
@@ -72,12 +72,12 @@ def test_after_that_they_part_by_rounding_only(out: Path) -> None:
     [
         ("per tensor", "per tensor for global"),
         ("a call for each", "per tensor for global"),
-        ("eps", "missing eps"),
+        ("eps", "another eps"),
         ("late", "clipping after the step"),
-        ("twice", "clipping twice"),
+        ("twice", "clipped twice"),
         ("threshold", "another threshold"),
         ("norm type", "another norm type"),
-        ("missing", "a parameter is missing"),
+        ("missing", "left out"),
         ("sum", "scaled gradients"),
     ],
 )
@@ -85,9 +85,9 @@ def test_a_mistake_in_the_port_is_named_at_the_first_step(out: Path, port: str, 
     found = compared(out, port)
     assert found.first is not None
     assert found.first.step == 1
-    assert [each.mistake for each in next(iter(found.divergences.values()))] == [mistake]
+    assert [each.kind for each in next(iter(found.divergences.values()))] == [mistake]
 
 
 def test_clipping_after_the_step_is_blamed_on_the_run_that_does_it(out: Path) -> None:
     (finding,) = compared(out, "late").findings
-    assert "late.jsonl clips after its optimizer has stepped" in finding.text
+    assert "late.jsonl clips after its optimizer has stepped" in finding.sentence

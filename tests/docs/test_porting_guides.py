@@ -201,7 +201,7 @@ def test_clip_records_are_identical_where_the_gradients_are(guide: str, proof: C
 def test_the_first_difference_is_rounding_and_the_page_explains_it(guide: str, proof: Callable[[str], Proof]) -> None:
     out = proof(guide).out
     found = compare.compare(out / "old.jsonl", out / "new.jsonl")
-    assert {each.mistake for each in found.findings} <= {"rounding"}
+    assert {each.kind for each in found.findings} <= {"rounding"}
     assert found.first is None or (found.first.step > EXACT and found.first.stage in ("weight", "gradient"))
     where, why, *_ = pages.of(guide, PROOF, "text")[1].splitlines()
     assert re.match(

@@ -48,10 +48,10 @@ def test_a_native_and_ours_of_the_same_name_are_the_same_but_for_its_rounding(
     ("clip", "mistake"),
     [
         ("[torch.nn.utils.clip_grad_norm_([p], 0.5) for p in net.parameters()]", "per tensor for global"),
-        ("uc.ClipGradByGlobalNorm(0.5).clip_(net.parameters())", "missing eps"),
+        ("uc.ClipGradByGlobalNorm(0.5).clip_(net.parameters())", "another eps"),
         ("torch.nn.utils.clip_grad_norm_(net.parameters(), 0.25)", "another threshold"),
         (f"optimizer.step(); {CLIP}; optimizer.param_groups[0]['lr'] = 0", "clipping after the step"),
-        (f"{CLIP}; {CLIP}", "clipping twice"),
+        (f"{CLIP}; {CLIP}", "clipped twice"),
     ],
 )
 def test_a_mistake_between_natives_is_named_at_the_first_step(

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .. import _install
-from ..tensors import diff, live
+from ..tensors import diff, live, norms
 from ..tensors.types import Gradient
 from .engine import AT_ONCE
 from .judge import oracle
@@ -57,7 +57,7 @@ def problems(case: Case, outcomes: Mapping[str, CallOutcome | Failure]) -> tuple
             absent.append(f"{framework} is missing: {outcome.detail}. {remedy}")
         elif text := _wrong(case, right, framework, outcome):
             wrong.append(text)
-    oracle.forget()
+    norms.forget()
     return absent, wrong or _apart(case, outcomes)
 
 

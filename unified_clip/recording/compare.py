@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..causes.observation import Cause
 from . import loops
 from .causes.explain import explain
-from .causes.finding import DivergencePoint, Finding
+from .causes.point import DivergencePoint
 from .divergence import NUMBERS, Divergence, StageAgreement, divergences, stage_agreement
 from .pairing import CallPair, Names, pair_calls
 from .rounding import GROWTH, ROUNDING
@@ -23,7 +24,7 @@ class RecordingComparison:
     b: RecordedRun
     max_ulp: float
     pairs: Sequence[CallPair]
-    divergences: Mapping[Divergence, Sequence[Finding]]
+    divergences: Mapping[Divergence, Sequence[Cause]]
     """The reported divergences with their explanations, empty if the runs are the same:
 
     - the first one;
@@ -40,9 +41,9 @@ class RecordingComparison:
         return next(iter(self.divergences), None)
 
     @property
-    def findings(self) -> list[Finding]:
-        """All explanations, each mistake once."""
-        return list({each.mistake: each for findings in self.divergences.values() for each in findings}.values())
+    def findings(self) -> list[Cause]:
+        """All explanations, each kind once."""
+        return list({each.kind: each for findings in self.divergences.values() for each in findings}.values())
 
     @property
     def exit_code(self) -> int:

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from ..causes.scaling import combined_norm
 from .pairing import CallPair
 from .rounding import ROUNDING, Distance, distance, same, single, ulps_at
-from .runs import RecordedCall, root_of_powers
+from .runs import RecordedCall
 
 Stage = Literal[
     "calls", "error", "rule", "norm type", "threshold", "weight", "gradient", "norms", "norm", "coefficient", "clipped"
@@ -135,7 +136,7 @@ def _total_norm(line: RecordedCall) -> float:
     if line.rule == "global":
         return line.norms()[0]
     norms = line.norms() or [parameter.norm for parameter in line.parameters.values()]
-    return root_of_powers(norms, line.order)
+    return combined_norm(norms, line.order)
 
 
 def _settings(pair: CallPair) -> Iterator[Divergence]:

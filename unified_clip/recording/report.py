@@ -26,7 +26,7 @@ def as_data(comparison: RecordingComparison) -> dict[str, Any]:
         "torn": [comparison.a.torn, comparison.b.torn],
         "max_ulp": comparison.max_ulp,
         "partings": [
-            {**_divergence_data(each), "findings": [{"mistake": one.mistake, "text": one.text} for one in findings]}
+            {**_divergence_data(each), "findings": [one.as_data() for one in findings]}
             for each, findings in comparison.divergences.items()
         ],
         "agreements": [
@@ -83,7 +83,7 @@ def result(comparison: RecordingComparison) -> list[str]:
     sentences: list[str] = []
     for number, (divergence, findings) in enumerate(comparison.divergences.items()):
         sentences.append(f"{BEYOND if number else FIRST} at step {divergence.step}: {_format_divergence(divergence)}.")
-        explanations = [f"{each.mistake.capitalize()}: {each.text}." for each in findings] or [UNEXPLAINED]
+        explanations = [str(each) for each in findings] or [UNEXPLAINED]
         sentences += [line for line in explanations if line not in sentences]
     if not all(comparison.divergences.values()) and not (comparison.a.header.norms and comparison.b.header.norms):
         sentences.append("Record both runs with norms=True to see by which parameters they differ.")

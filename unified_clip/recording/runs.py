@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -198,23 +197,3 @@ def _parsed(path: Path, number: int, text: str, model: Any) -> Any:
 
 def _listed(value: float | list[float] | None) -> list[float]:
     return value if isinstance(value, list) else [] if value is None else [value]
-
-
-def root_of_squares(norms: list[float]) -> float:
-    """Return the 2-norm over gradients with these norms."""
-    return math.hypot(*norms)
-
-
-def root_of_powers(norms: list[float], order: float) -> float:
-    """Return the norm of this order over gradients with these norms; 0 of none, NaN if the order is not above 0."""
-    greatest = max(norms, default=0.0)
-    if order == 2:
-        return math.hypot(*norms)
-    if math.isinf(order) or not 0 < greatest < math.inf:
-        return greatest
-    if not order > 0:  # a framework's own function may accept other orders
-        return math.nan
-    try:
-        return float(greatest * sum((norm / greatest) ** order for norm in norms) ** (1 / order))
-    except OverflowError:
-        return math.inf

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from ..causes.observation import Cause
 from ..recording import divergence
-from ..recording.causes.finding import Finding
 from ..recording.compare import RecordingComparison, compare
 from ..recording.pairing import CallPair, Names
 from ..recording.rounding import GROWTH, ROUNDING, Distance, distance
@@ -79,7 +79,7 @@ class Verification:
     unclipped: Sequence[ScriptRun]
     """Training steps that yield unclipped gradients. The gradients after their clip calls were compared."""
 
-    finding: Finding | None
+    finding: Cause | None
     """Why updates differ although the clips agree."""
 
     max_ulp: float
@@ -120,7 +120,7 @@ def compare_steps(
     clips = compare(normalized[0].path, normalized[1].path, names=known, max_ulp=max_ulp, labels=called)
     rows = [_compare_step(step, clips, pairing, normalized) for step in range(1, steps + 1)]
     unclipped = [ran for ran, each in zip((old, new), normalized, strict=True) if each.unclipped]
-    finding, rounding = None, all(each.mistake.startswith("rounding") for each in clips.findings)
+    finding, rounding = None, all(each.kind.startswith("rounding") for each in clips.findings)
     if rounding:
         finding = _other_dtype(pairing, rows) or _left_over(clips, pairing, normalized)
     if finding is None and not clips.findings:
@@ -182,26 +182,26 @@ def _alike(pair: CallPair) -> bool:
     return a.rule == b.rule and a.norm_type == b.norm_type and same_limit
 
 
-def _explained(rows: Sequence[StepComparison], pairing: StepPairing, max_ulp: float) -> Finding | None:
+def _explained(rows: Sequence[StepComparison], pairing: StepPairing, max_ulp: float) -> Cause | None:
     """Explain updates at the first step at which only they differ."""
     row = next((row for row in rows if row.differing(max_ulp)), None)
     if row is None or row.differing(max_ulp) != ["update"]:
         return None
     ratio = pairing.ratio(row.step)
     if ratio is None or math.isclose(ratio, 1, rel_tol=ALIKE):
-        return Finding(
+        return Cause(
             "another optimizer",
             "the clipped gradients are the same, and the updates are not: check the optimizer's learning rate, "
             "momentum, weight decay, and its own clipping or scaling",
         )
     for side, expected in (("new", [1 / coef for coef in _one(row.new)]), ("old", _one(row.old))):
         if any(math.isclose(ratio, coef, rel_tol=ALIKE) for coef in expected):
-            return Finding(
+            return Cause(
                 "the clip does not reach the step",
                 f"every update of the {side} step is that of unclipped gradients: too long by its clip's coefficient. "
                 "It clips after its optimizer has stepped, or steps with other gradients",
             )
-    return Finding(
+    return Cause(
         "another learning rate",
         f"the clipped gradients are the same, and every update of the new step is {ratio:.6g} times that of the old "
         "one: another learning rate, or a scale that is not divided out",
@@ -210,20 +210,20 @@ def _explained(rows: Sequence[StepComparison], pairing: StepPairing, max_ulp: fl
 
 def _left_over(
     clips: RecordingComparison, pairing: StepPairing, normalized: Sequence[NormalizedRecording]
-) -> Finding | None:
+) -> Cause | None:
     """Find a step that adds its gradients to those of the previous step."""
     step = next((first.step for first, found in clips.divergences.items() if not found), 1)
     side = pairing.left_over(step, normalized)
     if side is None:
         return None
-    return Finding(
+    return Cause(
         "gradients are not cleared",
         f"at step {step} every gradient of the {side} step is the sum of the other's and its own of step {step - 1}: "
         "it does not clear them before the next step",
     )
 
 
-def _other_dtype(pairing: StepPairing, rows: Sequence[StepComparison]) -> Finding | None:
+def _other_dtype(pairing: StepPairing, rows: Sequence[StepComparison]) -> Cause | None:
     """Find different dtypes, if the first step differs by no more than their rounding."""
     if (found := pairing.other_dtypes()) is None:
         return None
@@ -232,14 +232,14 @@ def _other_dtype(pairing: StepPairing, rows: Sequence[StepComparison]) -> Findin
         return None
     if rows[0].greatest() > ROUNDING * coarsest_ulp(dtypes):
         return None
-    return Finding(
+    return Cause(
         "another dtype",
         f"{name!r} is {dtypes[0]} in the old and {dtypes[1]} in the new, and at step {rows[0].step} both differ by "
         "no more than the rounding of these dtypes",
     )
 
 
-def _grown(rows: Sequence[StepComparison], clips: RecordingComparison, max_ulp: float) -> Finding | None:
+def _grown(rows: Sequence[StepComparison], clips: RecordingComparison, max_ulp: float) -> Cause | None:
     """Find a difference that is little more than one of the steps before."""
     found = [(row.step, row.greatest()) for row in rows if row.differing(max_ulp) and row.clips_alike]
     if clips.first is not None and clips.first.distance is not None:
@@ -248,7 +248,7 @@ def _grown(rows: Sequence[StepComparison], clips: RecordingComparison, max_ulp: 
     before = max((row.greatest() for row in rows if row.step < step), default=0.0)
     if not 0 < apart <= GROWTH * before:
         return None
-    return Finding(
+    return Cause(
         "rounding that has grown",
         f"before step {step} both agree up to {before:.3g} ULP, not exactly. Each step starts from the "
         "previous one, so rounding grows. Compare fewer steps with --steps, or raise --max-ulp",

@@ -96,7 +96,7 @@ def _uncompared(result: Verification) -> str:
 
 def _stages(result: Verification) -> list[str]:
     """Report every stage, the one that differs first at the start, followed by the explanation."""
-    why = [f"{result.finding.mistake.capitalize()}: {result.finding.text}."] if result.finding else []
+    why = [str(result.finding)] if result.finding else []
     clips = report.result(result.clips)
     stages = sorted(WHAT, key=lambda stage: _first_difference(result, stage))
     if _first_difference(result, stages[0]) < (result.clips.first.step if result.clips.first else math.inf):
@@ -198,7 +198,7 @@ def as_data(result: Verification) -> dict[str, Any]:
         "not_gradients": [{"side": ran.script.side, "call": call, "count": n} for ran, call, n in result.not_gradients],
         "without_clip": result.without_clip,
         "unclipped": [ran.script.side for ran in result.unclipped],
-        "finding": None if result.finding is None else vars(result.finding),
+        "finding": None if result.finding is None else result.finding.as_data(),
         "clips": {key: value for key, value in clips.items() if key not in ("a", "b", "same", "max_ulp")},
     }
     plain: dict[str, Any] = _json.plain(data)

@@ -12,6 +12,7 @@ from unified_clip.parity.judge import oracle
 from unified_clip.parity.outcome import CallOutcome
 from unified_clip.parity.suite.cases import Case
 from unified_clip.tensors.arithmetic import nearest_float
+from unified_clip.tensors.norms import exact_norm, norm_dtype
 from unified_clip.tensors.types import Dense
 
 
@@ -50,7 +51,7 @@ def clipped(case: Case, mistake: Mistake) -> CallOutcome:
         for _ in range(times):
             gradient = oracle.scaled(gradient, coef)
         found.append(gradient)
-    returned = dense(whole, oracle.norm_dtype(gradients)) if case.call.returns_norm else None
+    returned = dense(whole, norm_dtype(gradients)) if case.call.returns_norm else None
     return CallOutcome(returned, found)
 
 
@@ -58,5 +59,5 @@ def norm(gradients: Sequence[Dense], mistake: Mistake) -> float:
     if mistake.float32:
         squares = np.concatenate([g.values().reshape(-1) for g in gradients]).astype(np.float32) ** 2
         return float(np.sqrt(np.add.accumulate(squares)[-1]))
-    n = oracle.norm(gradients, mistake.order, oracle.norm_dtype(gradients))
+    n = exact_norm(gradients, mistake.order, norm_dtype(gradients))
     return nearest_float(n, mistake.rounded_to) if mistake.rounded_to else n

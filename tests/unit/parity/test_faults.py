@@ -81,7 +81,7 @@ def clip(body: str) -> str:
 DIFFERENCES = {
     "wrong eps": (
         "from unified_clip._core import rule\nrule.PYTORCH = rule.PADDLE",
-        "as with eps 0 where 1e-06 is due",
+        "as with eps 0 instead of 1e-06",
     ),
     "one tensor dropped": (
         clip("return right([grads[0], grads[2]], max_norm)"),
@@ -101,11 +101,11 @@ return n"""),
     ),
     "swapped parameters": (
         clip("n = right(grads, max_norm)\ngrads[0][:], grads[1][:] = grads[1].copy(), grads[0].copy()\nreturn n"),
-        "the results of 'gradient 0' and 'gradient 1' are swapped",
+        "'gradient 0' and 'gradient 1' are swapped",
     ),
     "per tensor for global": (
         clip("n = uc.get_total_norm(grads)\nfor g in grads:\n    right([g], max_norm)\nreturn n"),
-        "as when each tensor is clipped by its own norm, where one norm over all is due",
+        "as when each gradient is clipped by its own norm instead of the total norm",
     ),
     "NaN in one tensor": (
         clip("n = right(grads, max_norm)\ngrads[1][3, 4] = np.nan\nreturn n"),
@@ -115,8 +115,8 @@ return n"""),
         clip("n = right(grads, max_norm)\nright(grads, max_norm)\nreturn n"),
         "as when everything is clipped twice",
     ),
-    "not clipped": (clip("return uc.get_total_norm(grads)"), "nothing was clipped"),
-    "another threshold": (clip("return right(grads, 2 * max_norm)"), "as with a threshold of 0.2 where 0.1 is due"),
+    "not clipped": (clip("return uc.get_total_norm(grads)"), "nothing is clipped"),
+    "another threshold": (clip("return right(grads, 2 * max_norm)"), "as with a threshold of 0.2 instead of 0.1"),
 }
 """What is planted, and words of the sentence. The verdict is `different`, and the exit code 1."""
 
@@ -135,7 +135,7 @@ def test_global_for_per_tensor_says_so(parity: Parity) -> None:
     code = "class Clip(uc.GradientClipByGlobalNorm):\n    pass\nuc.GradientClipByNorm = Clip"
     status, [found], _ = parity(code, call="{ call = 'GradientClipByNorm', clip_norm = %s }")
     assert (status, found["verdict"]) == (1, "different")
-    assert "as when all are clipped by one norm over all, where its own norm is due" in found["detail"]
+    assert "as when each gradient is clipped by the total norm instead of its own norm" in found["detail"]
 
 
 FAILURES = {

@@ -19,6 +19,7 @@ import unified_clip
 from unified_clip.parity.judge import oracle
 from unified_clip.tensors import arithmetic, types
 from unified_clip.tensors.files import safetensors
+from unified_clip.tensors.norms import exact_norm
 from unified_clip.tensors.types import Dense, Sparse
 
 # -- exact arithmetic
@@ -153,7 +154,7 @@ def test_repeated_rows_are_summed() -> None:
 JUDGES = (
     "parity.suite.public_calls", "parity.suite.cases", "parity.suite.call_form", "parity.judge.oracle",
     "parity.judge.verdict", "parity.known.entries", "parity.known.measure", "parity.outcome",
-    "tensors.arithmetic", "tensors.types", "tensors.ulp",
+    "tensors.arithmetic", "tensors.norms", "tensors.types", "tensors.ulp",
 )  # fmt: skip
 
 
@@ -216,7 +217,7 @@ def test_the_oracle_knows_dtypes() -> None:
     assert right.norm.dtype == "float64"
     assert [g and g.dtype for g in right.gradients] == ["float16", "float64"]
     assert [float(g.values()[0]) for g in right.gradients if g] == [float(np.float16(0.06)), 4.0 * (0.1 / 5.0)]
-    assert oracle.norm([dense([60000.0, 60000.0], "float16")], 2, "float32") == float(np.float32(60000 * 2**0.5))
+    assert exact_norm([dense([60000.0, 60000.0], "float16")], 2, "float32") == float(np.float32(60000 * 2**0.5))
 
 
 @pytest.mark.parametrize(

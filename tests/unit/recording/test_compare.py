@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from unified_clip import cli
 from unified_clip.recording import compare, pairing, report, rounding, runs
@@ -56,7 +58,7 @@ def compared(tmp_path: Path) -> Callable[..., compare.RecordingComparison]:
 
 
 def mistakes(found: compare.RecordingComparison) -> list[str]:
-    return [each.mistake for each in found.findings]
+    return [each.kind for each in found.findings]
 
 
 # -- reading
@@ -258,7 +260,7 @@ def test_per_group_for_global(compared: Any) -> None:
     groups = [line(1, {"a": 3.0, "b": 4.0}), line(1, {"c": 12.0})]
     found = compared([line(1)], groups)
     assert mistakes(found) == mistakes(compared(groups, [line(1)])) == ["per group for global"]
-    assert "b.jsonl clips by 2 norms, in 2 calls" in found.findings[0].text
+    assert "b.jsonl clips by 2 norms, in 2 calls" in found.findings[0].sentence
 
 
 def test_a_long_run_of_small_norms_is_looked_through_once() -> None:
@@ -272,9 +274,82 @@ def test_missing_eps(compared: Any) -> None:
     small = {"a": 0.3, "b": 0.4}
     one, other = (line(1, small, threshold=0.1, eps=eps) for eps in (0.0, 1e-6))
     found = compared([one], [other])
-    assert mistakes(found) == ["missing eps"]
+    assert mistakes(found) == ["another eps"]
     assert found.first.stage == "coefficient"
     assert mistakes(compared([one], [{**other, "coef": 0.1 / (0.5 + 2e-6)}])) == []
+
+
+def each_of(step: int, norms: dict[str, float] | None = None, **changes: Any) -> dict[str, Any]:
+    """One call that clips each gradient by its own norm at 1."""
+    norms = NORMS if norms is None else norms
+    lists = {"norm": list(norms.values()), "coef": [min(1.0, 1 / norm) for norm in norms.values()]}
+    return line(step, norms, **{"rule": "each", "call": "GradientClipByNorm.clip_", **lists, **changes})
+
+
+def by_hand(right: dict[str, Any], coef: float | list[float]) -> dict[str, Any]:
+    """A clip of the same gradients whose settings are not known: its coefficients are those of its results."""
+    coefs = [float(np.float32(each)) for each in coef] if isinstance(coef, list) else float(np.float32(coef))
+    return {**right, "call": "by hand", "watched": True, "threshold": None, "eps": None, "coef": coefs}
+
+
+SMALL_LINE = line(1, {"a": 0.3, "b": 0.4}, threshold=0.1)
+SINGLE = line(1, {"a": 3.001})
+
+BY_HAND = {
+    "another eps": (SMALL_LINE, by_hand(SMALL_LINE, 0.1 / (0.5 + 1e-5)), "as with eps 1e-05 instead of 0"),
+    "left out": (line(1), by_hand(line(1), 1 / math.hypot(3, 12)), "as when 'b' is left out of the norm"),
+    "16 bits": (SINGLE, by_hand(SINGLE, 1 / 3.0), "as when the norm is rounded to bfloat16"),
+    "clipped twice": (line(1), by_hand(line(1), 1 / 13**2), "as when the coefficient multiplies everything twice"),
+    "not clipped": (line(1), by_hand(line(1), 1.0), "as when nothing is clipped"),
+    "another threshold": (
+        each_of(1),
+        by_hand(each_of(1), [0.5 / norm for norm in NORMS.values()]),
+        "as with a threshold of 0.5 instead of 1",
+    ),
+}
+"""A clip by unified_clip, the same clip by hand with a mistake, and the cause."""
+
+
+@pytest.mark.parametrize("kind", BY_HAND)
+def test_a_mistake_in_a_clip_by_hand_is_named(compared: Any, kind: str) -> None:
+    right, wrong, sentence = BY_HAND[kind]
+    found = compared([right], [wrong])
+    assert mistakes(found) == [kind]
+    assert f"b.jsonl differs from a.jsonl {sentence}" in found.findings[0].sentence
+    assert "a.jsonl differs from b.jsonl" in compared([wrong], [right]).findings[0].sentence
+
+
+def test_a_clip_by_hand_that_no_cause_explains_is_unexplained(compared: Any) -> None:
+    assert mistakes(compared([each_of(1)], [by_hand(each_of(1), [0.1, 0.2, 0.03])])) == []
+
+
+MISTAKES: dict[str, Callable[[list[float], float], float]] = {
+    "another eps": lambda norms, threshold: threshold / (math.hypot(*norms) + 1e-5),
+    "left out": lambda norms, threshold: threshold / math.hypot(*norms[1:]),
+    "16 bits": lambda norms, threshold: threshold / float(np.float16(math.hypot(*norms))),
+    "clipped twice": lambda norms, threshold: (threshold / math.hypot(*norms)) ** 2,
+    "another threshold": lambda norms, threshold: 0.9 * threshold / math.hypot(*norms),
+}
+
+
+@pytest.mark.parametrize("kind", MISTAKES)
+@given(norms=st.lists(st.floats(1e-3, 100), min_size=2, max_size=5), ratio=st.floats(0.01, 0.9))
+def test_a_random_mistake_by_hand_is_named_as_what_it_is_or_not_at_all(
+    tmp_path_factory: pytest.TempPathFactory, kind: str, norms: list[float], ratio: float
+) -> None:
+    directory = tmp_path_factory.mktemp("runs")
+    right = line(1, {str(index): norm for index, norm in enumerate(norms)}, threshold=ratio * math.hypot(*norms))
+    wrong = by_hand(right, min(1.0, MISTAKES[kind](norms, right["threshold"])))
+    found = compare.compare(written(directory / "a.jsonl", [right]), written(directory / "b.jsonl", [wrong]))
+    facts = {"not clipped"} if wrong["coef"] == 1 else {"coefficient"} if kind == "another threshold" else set()
+    assert set(mistakes(found)) <= {kind, "rounding", *facts}
+
+
+def test_a_norm_without_one_gradient_is_explained_by_the_norms_of_one_run(compared: Any) -> None:
+    fewer = {**line(1, {"a": 3.0, "c": 12.0}), "parameters": {}}
+    found = compared([line(1)], [fewer])
+    assert mistakes(found) == ["left out"]
+    assert "as when 'b' is left out of the norm" in found.findings[0].sentence
 
 
 def test_another_threshold(compared: Any) -> None:
@@ -292,23 +367,23 @@ def test_another_norm_type(compared: Any) -> None:
 def test_a_parameter_that_is_missing(compared: Any) -> None:
     fewer = {"a": 3.0, "c": 12.0}
     found = compared([line(1)], [line(1, fewer)])
-    assert mistakes(found) == mistakes(compared([line(1, fewer)], [line(1)])) == ["a parameter is missing"]
-    assert "without 'b'" in found.findings[0].text
+    assert mistakes(found) == mistakes(compared([line(1, fewer)], [line(1)])) == ["left out"]
+    assert "'b' is missing" in found.findings[0].sentence
     by_shape = compared([line(1)], [renamed(line(1, {"b": 4.0, "c": 12.0}), OTHER)])
-    assert "without 'a'" in by_shape.findings[0].text
+    assert "'a' is missing" in by_shape.findings[0].sentence
     more = {**NORMS, "d": 5.0, "e": 7.0}
     by_shape = compared([line(1, more)], [renamed(line(1, {"a": 3.0, "d": 5.0}), {"a": "x", "d": "y"})])
-    assert "without 'b', 'c', 'e'" in by_shape.findings[0].text
+    assert "'b', 'e' and 'c' are missing" in by_shape.findings[0].sentence
     assert mistakes(compared([line(1)], [line(1, {"a": 3.0, "c": 11.0})])) == []
 
 
 def test_parameters_that_are_swapped(compared: Any) -> None:
     found = compared([line(1)], [line(1, {"a": 4.0, "b": 3.0, "c": 12.0})])
-    assert mistakes(found) == ["swapped parameters"]
-    assert "'a' of a.jsonl has the norm of 'b' of b.jsonl (3)" in found.findings[0].text
-    assert "--map" not in found.findings[0].text
+    assert mistakes(found) == ["swapped"]
+    assert "b.jsonl differs from a.jsonl: 'a' and 'b' are swapped" in found.findings[0].sentence
+    assert "--map" not in found.findings[0].sentence
     by_shape = compared([line(1)], [renamed(line(1, {"a": 4.0, "b": 3.0, "c": 12.0}), OTHER)])
-    assert "matched by shape and order. If that is wrong, pass their names with --map" in by_shape.findings[0].text
+    assert "matched by shape and order: if that is wrong, pass their names with --map" in by_shape.findings[0].sentence
     assert mistakes(compared([line(1)], [line(1, {"a": 4.0, "b": 2.0, "c": 12.0})])) == []
 
 
@@ -318,9 +393,9 @@ def test_clipping_after_the_step(compared: Any) -> None:
     right = [line(1), line(2, weights=later)]
     found = compared(right, late)
     assert mistakes(found) == ["clipping after the step"]
-    assert "b.jsonl clips after" in found.findings[0].text
-    assert "a.jsonl clips after" in compared(late, right).findings[0].text
-    assert "one of the two" in compared(right[:1], late[:1]).findings[0].text
+    assert "b.jsonl clips after" in found.findings[0].sentence
+    assert "a.jsonl clips after" in compared(late, right).findings[0].sentence
+    assert "one of the two" in compared(right[:1], late[:1]).findings[0].sentence
     elsewhere = line(1, {**NORMS, "a": 3.5}, weights=moved)
     assert mistakes(compared(right[:1], [elsewhere])) == []
 
@@ -338,10 +413,10 @@ def test_the_late_run_is_named_where_its_next_step_goes_back(compared: Any, lr: 
     right = [line(1), line(2, weights=descended(lr, 1 / 13))]
     after = {name: weight * (1.01 if name == "c" else 0.9) for name, weight in descended(lr, 1).items()}
     late = [line(1, weights=descended(lr, 1)), line(2, weights=after)]
-    assert "b.jsonl clips after" in compared(right, late).findings[0].text
-    assert "a.jsonl clips after" in compared(late, right).findings[0].text
+    assert "b.jsonl clips after" in compared(right, late).findings[0].sentence
+    assert "a.jsonl clips after" in compared(late, right).findings[0].sentence
     mixed = [line(1), line(2, weights={"a": 1.01, "b": 1.99, "c": 3.01})]
-    assert "one of the two" in compared(mixed, late).findings[0].text
+    assert "one of the two" in compared(mixed, late).findings[0].sentence
 
 
 def test_other_weights_with_the_same_gradients_are_not_a_step(compared: Any) -> None:
@@ -353,8 +428,8 @@ def test_other_weights_with_the_same_gradients_are_not_a_step(compared: Any) -> 
 
 def test_clipping_twice(compared: Any) -> None:
     again = {name: norm / 13 for name, norm in NORMS.items()}
-    assert mistakes(compared([line(1)], [line(1), line(1, again)])) == ["clipping twice"]
-    assert mistakes(compared([line(1), line(2)], [line(1), line(2, again), line(3)])) == ["clipping twice"]
+    assert mistakes(compared([line(1)], [line(1), line(1, again)])) == ["clipped twice"]
+    assert mistakes(compared([line(1), line(2)], [line(1), line(2, again), line(3)])) == ["clipped twice"]
     assert mistakes(compared([line(1)], [line(1), line(1)])) == []
     both = [line(1), line(1, again)]
     assert mistakes(compared(both, [line(1), line(1, again, threshold=0.5)])) == ["another threshold"]
@@ -365,23 +440,23 @@ def test_what_is_not_finite_in_one_run_only(compared: Any) -> None:
     bad["parameters"]["b"]["norm"] = "nan"
     found = compared([line(1)], [bad])
     assert mistakes(found) == ["not finite in one run"]
-    assert "b.jsonl are not finite: 2 NaN and 0 inf, in 'b'" in found.findings[0].text
+    assert "b.jsonl are not finite: 2 NaN and 0 inf, in 'b'" in found.findings[0].sentence
     assert compared([bad], [bad]).first is None
 
 
 def test_gradients_that_are_all_scaled(compared: Any) -> None:
     found = compared([line(1)], [line(1, {name: 8 * norm for name, norm in NORMS.items()})])
     assert mistakes(found) == ["scaled gradients"]
-    assert "8 times" in found.findings[0].text
+    assert "8 times" in found.findings[0].sentence
 
 
 def test_a_mistake_behind_a_difference_that_is_rounding(compared: Any) -> None:
     near = {**NORMS, "a": float(np.nextafter(np.float32(3), np.float32(4)))}
     swapped = {"a": 4.0, "b": 3.0, "c": 12.0}
     found = compared([line(1), line(2)], [line(1, near), line(2, swapped)])
-    assert [(first.step, [each.mistake for each in why]) for first, why in found.divergences.items()] == [
+    assert [(first.step, [each.kind for each in why]) for first, why in found.divergences.items()] == [
         (1, ["rounding"]),
-        (2, ["swapped parameters"]),
+        (2, ["swapped"]),
     ]
 
 
@@ -394,19 +469,21 @@ def test_what_nothing_explains(compared: Any) -> None:
 def test_another_rule(compared: Any) -> None:
     bounded = {**line(1, rule="value", norm_type=None, norm=None, coef=None), "threshold": [-1.0, 1.0]}
     (finding,) = compared([line(1)], [bounded]).findings
-    assert finding.text == ("a.jsonl clips all gradients by their total norm, b.jsonl each number between two bounds")
+    assert finding.sentence == (
+        "a.jsonl clips all gradients by their total norm, b.jsonl each number between two bounds"
+    )
 
 
 def test_a_run_that_is_shorter(compared: Any) -> None:
     found = compared([line(1), line(2)], [line(1), line(2), line(3)])
-    assert [each.text for each in found.findings] == ["a.jsonl ends after 2 of the 3 calls of b.jsonl"]
+    assert [each.sentence for each in found.findings] == ["a.jsonl ends after 2 of the 3 calls of b.jsonl"]
     assert mistakes(compared([line(1), line(3)], [line(1), line(2), line(3)])) == []
 
 
 def test_what_explains_two_differences_is_said_once(compared: Any) -> None:
     near = {"a": float(np.nextafter(np.float32(3), np.float32(4))), "b": 4.0}
     printed = report.lines(compared([line(1)], [line(1, near)]))
-    assert len([each for each in printed if each.startswith("A parameter is missing")]) == 1
+    assert len([each for each in printed if each.startswith("Left out")]) == 1
 
 
 def test_a_call_that_one_run_lacks(compared: Any) -> None:
@@ -422,13 +499,6 @@ def test_a_call_that_fails_in_one_run(compared: Any) -> None:
 
 
 # -- a loop over gradients
-
-
-def each_of(step: int, norms: dict[str, float] | None = None, **changes: Any) -> dict[str, Any]:
-    """One call that clips each gradient by its own norm at 1."""
-    norms = NORMS if norms is None else norms
-    lists = {"norm": list(norms.values()), "coef": [min(1.0, 1 / norm) for norm in norms.values()]}
-    return line(step, norms, **{"rule": "each", "call": "GradientClipByNorm.clip_", **lists, **changes})
 
 
 def loop(step: int, norms: dict[str, float] | None = None, named: bool = True, **changes: Any) -> list[dict[str, Any]]:
@@ -470,7 +540,7 @@ def test_a_loop_by_value_is_the_call_that_clips_all(compared: Any) -> None:
 
 
 def test_mistakes_in_a_loop_are_named(compared: Any) -> None:
-    assert mistakes(compared([each_of(1)], loop(1, {"a": 3.0, "c": 12.0}))) == ["a parameter is missing"]
+    assert mistakes(compared([each_of(1)], loop(1, {"a": 3.0, "c": 12.0}))) == ["left out"]
     other = loop(1, threshold=2.0)
     for call in other:
         call["coef"] = [min(1.0, 2 / call["norm"][0])]
@@ -514,7 +584,9 @@ def test_a_threshold_of_nan_differs_from_a_number(compared: Any) -> None:
     found = compared([with_nan(line(1))], [line(1)])
     assert found.first.stage == "threshold"
     assert (math.isnan(found.first.a), found.first.b) == (True, 1.0)
-    assert [each.text for each in found.findings] == ["a.jsonl clips at nan, b.jsonl at 1.0"]
+    assert [each.sentence for each in found.findings] == [
+        "b.jsonl differs from a.jsonl as with a threshold of 1.0 instead of nan; the norms are equal (13)"
+    ]
 
 
 def test_no_norm_is_above_or_below_a_threshold_of_nan(compared: Any) -> None:
@@ -551,7 +623,7 @@ def test_a_norm_that_cancels_is_rounded_at_the_size_of_the_total_norm(compared: 
     assert (found.first.parameter, found.first.distance.ulps) == ("a", 80)
     assert found.first.scaled < 1
     assert mistakes(found) == ["rounding"]
-    assert "80 ULP of it, and 0.012 ULP of the total norm" in found.findings[0].text
+    assert "80 ULP of it, and 0.012 ULP of the total norm" in found.findings[0].sentence
     assert found.exit_code == 1
     assert mistakes(compared([line(1)], [line(1, {**NORMS, "a": off(3.0, 800)})])) == []
 
@@ -568,7 +640,7 @@ def test_a_weight_is_rounded_at_the_greatest_size_that_it_had(compared: Any) -> 
     [
         ({"threshold": 2.0}, "threshold", "another threshold"),
         ({"norm_type": 1.0, "norm": 20.0, "coef": 0.05}, "norm type", "another norm type"),
-        ({"coef": 1.0}, "clipped", "clipped in one run only"),
+        ({"coef": 1.0}, "clipped", "not clipped"),
     ],
 )
 @pytest.mark.parametrize("jump", [80, 2**20])
@@ -599,7 +671,7 @@ def test_of_one_call_only_the_difference_beyond_rounding_is_reported(compared: A
         (2, "weight", "c"),
     ]
     missing = compared(ours[:1], [line(1, {"a": off(3.0, 1), "b": 4.0})])
-    assert mistakes(missing) == ["a parameter is missing"]
+    assert mistakes(missing) == ["left out"]
 
 
 @pytest.mark.parametrize("rule", ["each", "value"])
@@ -620,7 +692,7 @@ def test_rounding_that_grows_is_explained_and_a_jump_is_not(compared: Any) -> No
     found = compared(ours, [*grown, line(4)])
     assert mistakes(found) == ["rounding", "rounding that has grown"]
     swapped = line(4, {"a": 4.0, "b": 3.0, "c": 12.0})
-    assert mistakes(compared(ours, [*grown, swapped])) == ["rounding", "rounding that has grown", "swapped parameters"]
+    assert mistakes(compared(ours, [*grown, swapped])) == ["rounding", "rounding that has grown", "swapped"]
     assert mistakes(compared(ours[:2], [line(1), {**grown[2], "step": 2}])) == []
 
 
@@ -635,7 +707,7 @@ def test_the_command_prints_and_exits_by_what_it_found(tmp_path: Path, capsys: p
     assert cli.main(["compare", a, b]) == 1
     printed = capsys.readouterr().out
     assert "The runs first differ at step 2: threshold is 1.0 and 2.0." in printed
-    assert "Another threshold: a.jsonl clips at 1.0, b.jsonl at 2.0" in printed
+    assert "Another threshold: b.jsonl differs from a.jsonl as with a threshold of 2.0 instead of 1.0" in printed
     assert "Norms are equal in all 2 calls that were compared." in printed
     assert "Coefficients differ from step 2 on, by at most" in printed
     assert cli.main(["compare", a, b, "--json"]) == 1

@@ -267,7 +267,7 @@ def written(path: Path, **changes: Any) -> Path:
 def differs(tmp_path: Path, old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     found = compare.compare(written(tmp_path / "old.jsonl", **old), written(tmp_path / "new.jsonl", **new))
     assert found.first is not None
-    return [each.mistake for each in found.findings]
+    return [each.kind for each in found.findings]
 
 
 OFF = {"watched": True, "call": "framework.clip", "coef": float(np.nextafter(np.float32(1 / 13), np.float32(1)))}
@@ -276,7 +276,7 @@ OFF = {"watched": True, "call": "framework.clip", "coef": float(np.nextafter(np.
 def test_a_native_that_rounds_is_told_by_name(tmp_path: Path) -> None:
     assert differs(tmp_path, OFF, {}) == ["rounding"]
     (finding,) = compare.compare(tmp_path / "old.jsonl", tmp_path / "new.jsonl").findings
-    assert "for the rounding of framework.clip of old.jsonl;" in finding.text
+    assert "for the rounding of framework.clip of old.jsonl;" in finding.sentence
 
 
 def test_a_coefficient_of_ours_that_is_off_is_no_rounding(tmp_path: Path) -> None:
@@ -286,8 +286,10 @@ def test_a_coefficient_of_ours_that_is_off_is_no_rounding(tmp_path: Path) -> Non
 def test_a_native_that_rounds_is_found_to_add_eps_too(tmp_path: Path) -> None:
     both = {"threshold": 1e-3, "norm": 1e-2}
     exact, off = 1e-3 / 1e-2, 1e-3 / (1e-2 + 1e-6) * (1 + 2**-23)
-    assert differs(tmp_path, {**OFF, **both, "coef": off, "eps": 1e-6}, {**both, "coef": exact}) == ["missing eps"]
-    assert differs(tmp_path, {**OFF, **both, "coef": off, "eps": 0.0}, {**both, "coef": exact}) == []
+    assert differs(tmp_path, {**OFF, **both, "coef": off, "eps": 1e-6}, {**both, "coef": exact}) == ["another eps"]
+    assert differs(tmp_path, {**OFF, **both, "coef": off, "eps": 0.0}, {**both, "coef": exact}) == ["another eps"]
+    neither = {**OFF, **both, "coef": 1e-3 / (1e-2 + 2e-6), "eps": 0.0}
+    assert differs(tmp_path, neither, {**both, "coef": exact}) == []
 
 
 def test_a_threshold_that_is_not_known_is_not_compared(tmp_path: Path) -> None:

@@ -9,12 +9,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 import numpy as np
 
-from ...tensors import types
-from ...tensors.arithmetic import FORMATS, nearest, nearest_float, power_sum, root, rounded
+from ...tensors.arithmetic import FORMATS, nearest, nearest_float, rounded
+from ...tensors.norms import exact_norm, norm_dtype
 from ...tensors.types import Dense, Lazily, Sparse, densify, encode, stage_digests
 from ..outcome import LEARNING_RATE
 from ..suite.cases import Case
@@ -64,7 +64,7 @@ def expect(case: Case) -> Expected:
         update = Lazily(lambda index: stepped(results[index]), len(results))
     return Expected(
         norm=encode(np.asarray(nearest_float(returned, dtype)), dtype) if call.returns_norm else None,
-        wide_norm=norm(present, p, "float64") if measures else None,
+        wide_norm=exact_norm(present, p, "float64") if measures else None,
         gradients=results,
         update=update,
     )
@@ -84,7 +84,7 @@ def counted_norm(case: Case, shift: int = 0) -> float:
         return math.nan
     present = _counted(case)
     dtype = norm_dtype(present)
-    return moved(norm(present, case.arguments.get("norm_type", 2), dtype), dtype, shift)
+    return moved(exact_norm(present, case.arguments.get("norm_type", 2), dtype), dtype, shift)
 
 
 def moved(n: float, dtype: str, shift: int) -> float:
@@ -104,39 +104,6 @@ def stepped(gradient: Dense | None) -> Dense | None:
         # The halved gradient is exact, and so is 1 minus it in float64 but for what rounding to float64 loses.
         values = 1.0 - LEARNING_RATE * gradient.values()
     return encode(rounded(values, gradient.dtype), gradient.dtype)
-
-
-def norm_dtype(gradients: Sequence[Dense]) -> str:
-    return "float64" if any(gradient.dtype in ("float64", "complex128") for gradient in gradients) else "float32"
-
-
-def norm(gradients: Sequence[Dense], p: float, dtype: str) -> float:
-    """Return the p-norm over all elements, correctly rounded to `dtype`."""
-    parts = [_part(gradient, p) for gradient in gradients]
-    beyond = [part for part in parts if isinstance(part, float)]
-    if beyond:
-        return math.nan if any(map(math.isnan, beyond)) else math.inf
-    finite = [part for part in parts if isinstance(part, Fraction)]
-    if p == math.inf:
-        return nearest(max(finite, default=Fraction(0)), dtype)
-    return root(sum(finite, Fraction(0)), p, dtype)
-
-
-def forget() -> None:
-    """Drop the cached sums and dense forms of gradients."""
-    _part.cache_clear()
-    types.forget()
-
-
-@lru_cache(maxsize=1024)  # many calls are made on one list, whose tensors are the same objects each time
-def _part(gradient: Dense, p: float) -> Fraction | float:
-    """Return the sum of |x|**p, for p = inf the largest |x|. inf or NaN if an element is."""
-    values = gradient.values()
-    if not np.isfinite(values).all():
-        return math.nan if np.isnan(values).any() else math.inf
-    if p == math.inf:
-        return Fraction(float(np.abs(values).max(initial=0.0)))
-    return power_sum(values, p)
 
 
 def clipped(case: Case, gradients: Sequence[Dense | None], n: float, shift: int = 0) -> Sequence[Dense | None]:
@@ -177,7 +144,7 @@ def _group_norm(
 ) -> float:
     members = [g for g, group, needs in zip(gradients, groups, needed, strict=True) if group == name and needs]
     present = [gradient for gradient in members if gradient is not None]
-    return moved(norm(present, 2, norm_dtype(present)), norm_dtype(present), shift)
+    return moved(exact_norm(present, 2, norm_dtype(present)), norm_dtype(present), shift)
 
 
 def _clipped(call: Call, arguments: Arguments, gradient: Dense, n: float, shift: int) -> Dense:
@@ -191,7 +158,7 @@ def _clipped(call: Call, arguments: Arguments, gradient: Dense, n: float, shift:
         return scaled(gradient, coefficient(call, n if passed is None else passed, threshold))
     dtype = norm_dtype([gradient])
     if "axes" not in arguments:
-        return scaled(gradient, coefficient(call, moved(norm([gradient], 2, dtype), dtype, shift), threshold))
+        return scaled(gradient, coefficient(call, moved(exact_norm([gradient], 2, dtype), dtype, shift), threshold))
     return _by_slices(call, gradient, [axis % len(gradient.shape) for axis in arguments["axes"]], threshold, shift)
 
 
@@ -200,7 +167,7 @@ def _by_slices(call: Call, gradient: Dense, axes: Sequence[int], threshold: floa
     for index in np.ndindex(*(1 if axis in axes else length for axis, length in enumerate(gradient.shape))):
         where = tuple(slice(None) if axis in axes else index[axis] for axis in range(len(index)))
         part = Dense(gradient.dtype, gradient.array[where])
-        n = moved(norm([part], 2, norm_dtype([part])), norm_dtype([part]), shift)
+        n = moved(exact_norm([part], 2, norm_dtype([part])), norm_dtype([part]), shift)
         result[where] = scaled(part, coefficient(call, n, threshold)).array
     return Dense(gradient.dtype, result)
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from ..._dispatch import ADAPTERS
 from ...tensors import files
+from ...tensors.norms import exact_norm, norm_dtype
 from ...tensors.types import densify
-from ..judge import oracle
 from .load import FILE
 from .schema import SuiteError
 
@@ -106,7 +106,7 @@ def _thresholds(norms: Sequence[float]) -> tuple[str, str]:
 def _norm(path: Path) -> float:
     gradients = [densify(gradient) for gradient in files.read(path, files.scratch()).values()]
     present = [gradient for gradient in gradients if gradient is not None]
-    return oracle.norm(present, 2, oracle.norm_dtype(present))
+    return exact_norm(present, 2, norm_dtype(present))
 
 
 def _framework(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Explain a divergence of two runs by the mistakes of `docs/recording.md`.
+"""Explain a divergence of two runs by the causes of `docs/recording.md`.
 
 Each check compares the numbers of the first divergent pair. Norms are recorded before clipping, so that they are
 comparable there.
@@ -6,37 +6,32 @@ comparable there.
 
 from __future__ import annotations
 
-import itertools
-
-from . import gradients, rounding_error, sequence, settings
-from .finding import DivergencePoint, Finding
-
-EXCLUSIVE = (
-    gradients.not_finite_in_one,
-    sequence.twice,
-    gradients.per_tensor,
-    gradients.missing,
-    gradients.swapped,
-    sequence.after_the_step,
-    gradients.scaled,
-    settings.other_rule,
-    sequence.one_is_shorter,
-)
-"""Mistakes of which the first one found counts: it can look like the later ones."""
-
-INDEPENDENT = (
-    settings.other_threshold,
-    settings.other_norm_type,
-    settings.other_eps,
-    settings.one_has_no_effect,
-    rounding_error.of_the_coefficient,
-    rounding_error.of_a_sum,
-)
+from ...causes.observation import Cause
+from . import gradients, rounding, sequence, settings
+from .point import DivergencePoint
 
 
-def explain(point: DivergencePoint) -> list[Finding]:
-    """Return every mistake that the numbers confirm; if there is none, rounding that has grown, if that fits."""
-    exclusive = (finding for check in EXCLUSIVE if (finding := check(point)) is not None)
-    independent = (finding for check in INDEPENDENT if (finding := check(point)) is not None)
-    found = [*itertools.islice(exclusive, 1), *independent]
-    return found or [finding for finding in [rounding_error.grown_rounding(point)] if finding is not None]
+def explain(point: DivergencePoint) -> list[Cause]:
+    """Return every cause that the numbers confirm; if there is none, rounding that has grown, if that fits."""
+    pair = point.pairs[point.index] if point.index < len(point.pairs) else None
+    if pair is None:
+        exclusive = sequence.twice(point) or gradients.per_tensor(point) or sequence.one_is_shorter(point)
+        return [exclusive] if exclusive else []
+    # The first one counts: it can look like the later ones.
+    exclusive = (
+        gradients.not_finite_in_one(point, pair)
+        or sequence.twice(point)
+        or gradients.per_tensor(point)
+        or gradients.before_clipping(point, pair)
+        or sequence.after_the_step(point, pair)
+        or settings.other_rule(point)
+    )
+    independent = [
+        *settings.other_settings(point, pair),
+        settings.one_has_no_effect(point, pair),
+        rounding.of_the_coefficient(point, pair),
+        rounding.of_a_sum(point),
+    ]
+    found = [cause for cause in (exclusive, *independent) if cause]
+    rest = None if found else settings.by_hypotheses(point, pair) or rounding.grown(point)
+    return [rest] if rest else found

@@ -1,29 +1,31 @@
-"""Mistakes in the gradients that a run clips: missing, swapped, scaled, not finite, or grouped differently."""
+"""Causes in the gradients that a run clips: not finite, missing, swapped, scaled, or grouped differently."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from ..pairing import Names
-from ..runs import RecordedCall, root_of_squares
-from .finding import PRODUCT, DivergencePoint, Finding, call_at, is_close, is_near, listed
+from ...causes.find import find
+from ...causes.observation import Cause, Observation
+from ...causes.scaling import combined_norm
+from ..pairing import CallPair
+from ..rounding import distance
+from ..runs import RecordedCall
+from .point import PRODUCT, DivergencePoint, call_at, is_close, is_near, stand_ins
+
+BEFORE_CLIPPING = ("swapped", "left out", "scaled gradients")
+"""The causes for which the gradients before clipping are compared."""
 
 
-def not_finite_in_one(point: DivergencePoint) -> Finding | None:
-    pair = point.pair
-    if pair is None:
-        return None
+def not_finite_in_one(point: DivergencePoint, pair: CallPair) -> Cause | None:
     for run, line, other in ((point.a, pair.a, pair.b), (point.b, pair.b, pair.a)):
         if all(map(math.isfinite, _norms(line))) or not all(map(math.isfinite, _norms(other))):
             continue
-        where = [repr(name) for name, each in line.parameters.items() if not math.isfinite(each.norm)]
+        names = [repr(name) for name, each in line.parameters.items() if not math.isfinite(each.norm)]
         counts = "" if line.nan is None else f": {line.nan} NaN and {line.inf} inf"
-        return Finding(
-            "not finite in one run",
-            f"the gradients of {run.name} are not finite{counts}{f', in {listed(where)}' if where else ''}; those of "
-            "the other run are",
-        )
+        where = f", in {', '.join(names[:3])}{f' and {len(names) - 3} more' * (len(names) > 3)}" if names else ""
+        sentence = f"the gradients of {run.name} are not finite{counts}{where}; those of the other run are"
+        return Cause("not finite in one run", sentence)
     return None
 
 
@@ -31,21 +33,22 @@ def _norms(line: RecordedCall) -> list[float]:
     return line.norms() or [parameter.norm for parameter in line.parameters.values()]
 
 
-def per_tensor(point: DivergencePoint) -> Finding | None:
-    """Find one run with a global norm, and another whose norms per tensor or group make up that norm."""
+def per_tensor(point: DivergencePoint) -> Cause | None:
+    """Find one run with a total norm, and another whose norms per tensor or group make up that norm."""
     for run, other in point.both_ways():
         line, rest = call_at(run, point.index), other.lines[point.index :]
         if line is None or line.rule != "global" or line.norm_type != 2 or not rest:
             continue
         total = line.norms()[0]
         norms, calls = _norms_up_to(total, rest)
-        if len(norms) > 1 and is_close(root_of_squares(norms), total, PRODUCT):
+        combined = combined_norm(norms, 2)
+        if len(norms) > 1 and is_close(combined, total, PRODUCT):
             in_groups = any(each.rule == "global" and len(each.parameters) > 1 for each in rest[:calls])
-            return Finding(
+            return Cause(
                 "per group for global" if in_groups else "per tensor for global",
                 f"{other.name} clips by {len(norms)} norms, {'in one call' if calls == 1 else f'in {calls} calls'}; "
                 f"{run.name} clips all gradients by their total norm. The gradients are the same: the norms combine to "
-                f"{root_of_squares(norms):.9g}, and the total norm is {total:.9g}",
+                f"{combined:.9g}, and the total norm is {total:.9g}",
             )
     return None
 
@@ -58,72 +61,40 @@ def _norms_up_to(total: float, lines: Sequence[RecordedCall]) -> tuple[list[floa
         if line.rule not in ("global", "each"):
             break
         norms += line.norms()
-        combined = root_of_squares([combined, *line.norms()])
+        combined = combined_norm([combined, *line.norms()], 2)
         if combined >= total * (1 - PRODUCT):
             return norms, calls
     return [], 0
 
 
-def missing(point: DivergencePoint) -> Finding | None:
-    pair = point.pair
-    if pair is None or pair.a.order != pair.b.order:
+def before_clipping(point: DivergencePoint, pair: CallPair) -> Cause | None:
+    """Find missing, swapped or scaled gradients in the second run, or else in the first."""
+    name_in_a = {b: a for a, b in pair.names.items()}
+    of_a = {name: each.norm for name, each in pair.a.parameters.items()}
+    of_b = {name_in_a.get(name, name): each.norm for name, each in pair.b.parameters.items()}
+    if not of_a or not of_b or len(of_a) == len(of_b):
+        of_a, of_b = ({name: norms[side] for name, *norms in point.gradients()} for side in (0, 1))
+    elif pair.a.order != pair.b.order:
         return None
-    for run, other, line, fewer, names in (
-        (point.a, point.b, pair.a, pair.b, pair.names),
-        (point.b, point.a, pair.b, pair.a, {b: a for a, b in pair.names.items()}),
-    ):
-        if left_out := _left_out(line, fewer, names):
-            return Finding(
-                "a parameter is missing",
-                f"{other.name} clips without {listed(list(map(repr, left_out)))}, which {run.name} clips too; the "
-                f"norms of the other {len(fewer.parameters)} are equal",
-            )
+    elif any(name == other and not name.isdecimal() for name, other in pair.names.items()):
+        of_b = {name: of_b[name] for name in of_a if name in of_b} | of_b
+    else:  # names that were matched by shape and order are wrong after a missing one
+        of_a, of_b = (dict(sorted(norms.items(), key=lambda item: item[1])) for norms in (of_a, of_b))
+    for run, due, found in ((point.b, of_a, of_b), (point.a, of_b, of_a)):
+        cause = _find(due, list(found.values()))
+        if cause and cause.kind in BEFORE_CLIPPING:
+            sentence = cause.sentence
+            if cause.kind == "swapped" and not any(name in pair.b.parameters for name in due):
+                sentence += ". They were matched by shape and order: if that is wrong, pass their names with --map"
+            return point.cause(cause.kind, sentence, run)
     return None
 
 
-def _left_out(line: RecordedCall, fewer: RecordedCall, names: Names) -> list[str]:
-    """Return the parameters that `fewer` lacks, if all others have equal norms; else none."""
-    if not 0 < len(fewer.parameters) < len(line.parameters):
-        return []
-    rest = dict(line.parameters)
-    by_name = any(name == other and not name.isdecimal() for name, other in names.items())
-    for other, parameter in fewer.parameters.items():
-        # Names that were matched by shape and order are wrong after the missing one.
-        candidates = (name for name in rest if names.get(name) == other or not by_name)
-        name = next((name for name in candidates if is_near(rest[name].norm, parameter.norm)), None)
-        if name is None:
-            return []
-        del rest[name]
-    return list(rest)
-
-
-def swapped(point: DivergencePoint) -> Finding | None:
-    moved = [(name, a, b) for name, a, b in point.gradients() if not is_near(a, b)]
-    if len(moved) < 2:
-        return None
-    rest = list(moved)
-    matches = []
-    for name, a, _ in moved:
-        match = next((each for each in rest if is_near(a, each[2])), None)
-        if match is None:
-            return None
-        rest.remove(match)
-        matches.append(f"{name!r} of {point.a.name} has the norm of {match[0]!r} of {point.b.name} ({a:.9g})")
-    text = f"the norms are the same in another order: {listed(matches)}"
-    pair = point.pair
-    if pair and not any(name in pair.b.parameters for name, *_ in moved):
-        text += "; the parameters were matched by shape and order. If that is wrong, pass their names with --map"
-    return Finding("swapped parameters", text)
-
-
-def scaled(point: DivergencePoint) -> Finding | None:
-    ratios = [b / a for _, a, b in point.gradients() if a and b]
-    if len(ratios) < 2 or abs(ratios[0] - 1) < 1e-3:
-        return None
-    if not all(is_close(ratio, ratios[0], PRODUCT) for ratio in ratios):
-        return None
-    return Finding(
-        "scaled gradients",
-        f"every gradient of {point.b.name} is {ratios[0]:.6g} times that of {point.a.name}: the loss is a sum in one "
-        "run and a mean in the other, or a loss scale is not divided out",
+def _find(due: Mapping[str, float], found: Sequence[float]) -> Cause | None:
+    """Find the cause of other norms before clipping. Norms that are near are equal."""
+    nearest = [min(due.values(), key=lambda norm: distance(norm, each).ulps) for each in found]
+    norms = [norm if is_near(norm, each) else each for norm, each in zip(nearest, found, strict=True)]
+    given, after = stand_ins(due.values()), stand_ins(norms)
+    return find(
+        Observation(given, given, after, "global", math.inf, names=list(due), are_norms=True, slacks=(PRODUCT,))
     )

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from ...causes.observation import Cause
 from ..divergence import numbers
 from ..pairing import CallPair
 from ..runs import RecordedRun
-from .finding import PRODUCT, DivergencePoint, Finding, call_at, is_close, is_near
+from .point import PRODUCT, DivergencePoint, call_at, is_close, is_near
 
 DESCENT = 0.1
 """Relative tolerance of multiples of squared gradients, which are differences of squared float32 norms."""
 
 
-def after_the_step(point: DivergencePoint) -> Finding | None:
+def after_the_step(point: DivergencePoint, pair: CallPair) -> Cause | None:
     """Find equal gradients beside weights of which one run's have moved already."""
-    pair = point.pair
-    if pair is None or point.first.stage != "weight":
+    if point.first.stage != "weight":
         return None
     gradients = point.gradients()
     moved = [(name, a, b) for name, a, b in numbers(pair, "weight") if a != b]
@@ -27,7 +27,7 @@ def after_the_step(point: DivergencePoint) -> Finding | None:
     late = _late_run(point, pair)
     who = late.name if late else "one of the two (the one whose weights are not those before the step)"
     name, a, b = moved[0]
-    return Finding(
+    return Cause(
         "clipping after the step",
         f"all {len(gradients)} gradients are equal, so they come from the same weights, but the weights differ when "
         f"the clip runs ({name!r}: {a:.9g} and {b:.9g}): {who} clips after its optimizer has stepped, so the step "
@@ -71,13 +71,13 @@ def _is_descent(moves: list[tuple[float, float, float, float]], coef: float) -> 
     return multiples[0] < 0 and all(is_close(multiple, multiples[0], DESCENT) for multiple in multiples)
 
 
-def twice(point: DivergencePoint) -> Finding | None:
+def twice(point: DivergencePoint) -> Cause | None:
     clips = [(run, again) for run, _ in point.both_ways() if (again := _clips_again(run, point.index)) is not None]
     if len(clips) != 1:  # if both runs clip twice, they do not differ in it
         return None
     run, (before, coef, after) = clips[0]
-    return Finding(
-        "clipping twice",
+    return Cause(
+        "clipped twice",
         f"{run.name} clips the same gradients again: their norm was {before:.9g}, times the coefficient {coef:.9g} it "
         f"is {before * coef:.9g}, and the norm of the next call is {after:.9g}",
     )
@@ -97,11 +97,11 @@ def _clips_again(run: RecordedRun, index: int) -> tuple[float, float, float] | N
     return (norms[0][0], coef, norms[0][1]) if is_same else None
 
 
-def one_is_shorter(point: DivergencePoint) -> Finding | None:
+def one_is_shorter(point: DivergencePoint) -> Cause | None:
     for run, other in point.both_ways():
         last, extra = call_at(run, point.index - 1), call_at(other, point.index)
         if len(run.lines) == point.index and last and extra and extra.step > last.step:
-            return Finding(
+            return Cause(
                 "one run is shorter",
                 f"{run.name} ends after {len(run.lines)} of the {len(other.lines)} calls of {other.name}",
             )

@@ -20,9 +20,9 @@ import numpy.typing as npt
 import unified_clip
 
 from ..._core.watch import Rule
+from ...causes import scaling
 from ...recording.dispatcher import DISPATCHER
 from ...recording.recorder import Recording
-from ...tensors.arithmetic import FORMATS, Float64s
 from ...tensors.types import PARTS, Dense
 
 SLACK = 2.0**-50
@@ -159,10 +159,7 @@ def array_of(tensor: Dense) -> npt.NDArray[Any]:
 
 def coefficient_by_formula(call: NativeCall, n: float) -> float:
     """Return the coefficient of the function's formula for a norm."""
-    if not isinstance(call.threshold, float) or math.isnan(n):
-        return math.nan
-    total = n + (call.eps or 0.0)
-    return 1.0 if total <= call.threshold else call.threshold / total
+    return scaling.coefficient(n, call.threshold, call.eps or 0.0) if isinstance(call.threshold, float) else math.nan
 
 
 def coefficient(before: Sequence[Dense], after: Sequence[Dense], formula: float) -> float:
@@ -175,34 +172,11 @@ def coefficient(before: Sequence[Dense], after: Sequence[Dense], formula: float)
     if all((a.bits() == b.bits()).all() for a, b in pairs):
         return 1.0
     for off in ROUNDINGS:
-        low, high = 0.0, math.inf
-        for a, b in pairs:
-            below, above = _bounds(a, b, off)
-            low, high = max(low, below), min(high, above)
+        lows, highs = zip(*(scaling.coefficient_bounds(a, b, off) for a, b in pairs), strict=True)
+        low, high = max(0.0, *lows) * (1 - SLACK), min(highs) * (1 + SLACK)
         if low <= high:
             return _nearest_within(formula, low, high, wide=any(each.dtype == "float64" for each in before))
     return math.nan
-
-
-def _bounds(before: Dense, after: Dense, off: float) -> tuple[float, float]:
-    """Return the least and the greatest coefficient that all elements of a tensor allow."""
-    given, got = np.abs(before.values()).reshape(-1), np.abs(after.values()).reshape(-1)
-    usable = np.isfinite(given) & np.isfinite(got) & (given > 0)
-    given, got = given[usable], got[usable]
-    if not given.size:
-        return 0.0, math.inf
-    reach = off * _spacing(got, before.dtype)
-    with np.errstate(over="ignore"):
-        low, high = (got - reach) / given, (got + reach) / given
-    return float(low.max()) * (1 - SLACK), float(high.min()) * (1 + SLACK)
-
-
-def _spacing(values: Float64s, dtype: str) -> Float64s:
-    """Return one ULP of each number."""
-    target = FORMATS[dtype]
-    exponents = np.frexp(values)[1] - 1
-    spacing: Float64s = np.ldexp(1.0, np.maximum(exponents, target.min_exponent) - target.precision + 1)
-    return spacing
 
 
 def _nearest_within(formula: float, low: float, high: float, *, wide: bool) -> float:

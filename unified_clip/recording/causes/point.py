@@ -1,29 +1,25 @@
-"""The point at which two runs differ, and an explanation of it."""
+"""The point at which two runs differ."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from ...causes.observation import Cause
+from ...tensors.types import Dense
 from ..divergence import Divergence, numbers
 from ..pairing import CallPair
 from ..rounding import distance
 from ..runs import RecordedCall, RecordedRun
 
 NEAR = 4
-"""Norms are equal up to this many units in the last place: sums and frameworks round."""
+"""Norms are equal up to this many ULP: sums and frameworks round."""
 
 PRODUCT = 1e-5
 """Relative tolerance of the norm of clipped float32 gradients, computed from their coefficient."""
-
-
-@dataclass(frozen=True)
-class Finding:
-    """An explanation of a difference, confirmed by the numbers."""
-
-    mistake: str
-    text: str
 
 
 @dataclass(frozen=True)
@@ -38,22 +34,27 @@ class DivergencePoint:
 
     first: Divergence
 
-    @property
-    def pair(self) -> CallPair | None:
-        return self.pairs[self.index] if self.index < len(self.pairs) else None
-
     def both_ways(self) -> Iterator[tuple[RecordedRun, RecordedRun]]:
         yield self.a, self.b
         yield self.b, self.a
 
     def gradients(self) -> list[tuple[str, float, float]]:
-        """Return the norm of each gradient in both runs."""
-        if self.pair is None:
-            return []
-        norms = list(numbers(self.pair, "gradient"))
-        if not norms and self.pair.a.rule == "each":
-            norms = list(numbers(self.pair, "norm"))
+        """Return the name of each gradient, and its norm in both runs."""
+        pair = self.pairs[self.index]
+        norms = list(numbers(pair, "gradient"))
+        if not norms and pair.a.rule == "each":
+            norms = list(numbers(pair, "norm"))
         return [(name or "the gradient", a, b) for name, a, b in norms]
+
+    def cause(self, kind: str, sentence: str, run: RecordedRun | None = None) -> Cause:
+        """Return a cause by which `run`, by default the second, differs from the other run."""
+        run, other = (self.a, self.b) if run is self.a else (self.b, self.a)
+        return Cause(kind, f"{run.name} differs from {other.name}{'' if sentence[:3] == 'as ' else ':'} {sentence}")
+
+
+def stand_ins(norms: Iterable[float]) -> list[Dense]:
+    """Return gradients with these norms: a recording has no others."""
+    return [Dense("float64", np.array([norm])) for norm in norms]
 
 
 def call_at(run: RecordedRun, index: int) -> RecordedCall | None:
@@ -68,8 +69,3 @@ def is_near(a: float, b: float) -> bool:
 
 def is_close(a: float, b: float, relative: float) -> bool:
     return math.isclose(a, b, rel_tol=relative)
-
-
-def listed(parts: Sequence[str], most: int = 3) -> str:
-    """Join the first `most` parts, and count the others."""
-    return ", ".join(parts[:most]) + (f" and {len(parts) - most} more" if len(parts) > most else "")

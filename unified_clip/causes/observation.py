@@ -1,0 +1,238 @@
+"""A clip call that differs: its tensors and settings, and whether a hypothesis explains its numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, NamedTuple
+
+from ..tensors.arithmetic import nearest_float
+from ..tensors.norms import exact_norm, norm_dtype
+from ..tensors.types import Dense, Gradient, densify
+from .scaling import CLOSE, EXACT, Scaling, coefficient, combined_norm, scaling
+
+By = Literal["global", "per tensor", "per group", "per slice", "value"]
+"""What clips a gradient: the total norm, its own norm, the norm of its group or of each slice, or two bounds."""
+
+NEAR = 1e-6
+"""Relative difference up to which a returned norm may be a rounded correct one."""
+
+CLEARLY = 8
+"""Factor by which the correct call must fit worse than the cause."""
+
+
+class Cause(NamedTuple):
+    """The cause of a difference."""
+
+    kind: str
+    """A few words, the same for all causes of a kind."""
+
+    sentence: str
+
+    def as_data(self) -> dict[str, str]:
+        """Return it as JSON data of a comparison."""
+        return {"mistake": self.kind, "text": self.sentence}
+
+    def __str__(self) -> str:
+        return f"{self.kind[:1].upper()}{self.kind[1:]}: {self.sentence}."
+
+
+def instead(what: str, found: float | Sequence[float], due: float | Sequence[float], form: str = ".6g") -> str:
+    """Return the sentence for a setting that differs, such as `as with eps 0 instead of 1e-06`."""
+    sides = ([each] if isinstance(each, int | float) else each for each in (found, due))
+    return f"as with {what} {' instead of '.join(' and '.join(format(n, form) for n in side) for side in sides)}"
+
+
+class Hypothesis(NamedTuple):
+    """A possible cause, and how the call differs from the correct one because of it."""
+
+    kind: str = ""
+    """'' if the numbers cannot distinguish it from another cause."""
+
+    sentence: str = ""
+    norms: Sequence[float] = ()
+    """The norm that clips each gradient. Empty: the correct ones."""
+
+    returned: Sequence[float] | None = None
+    """The possible returned norms. Empty: the correct one. None: the first of `norms`, if there are any."""
+
+    eps: float | None = None
+    threshold: float | None = None
+    room: float = 0.0
+    """Relative error of the coefficients that the cause itself allows."""
+
+    change: Callable[[int, float], float] = lambda number, coef: coef
+    """From the index and the correct coefficient of a gradient to its coefficient."""
+
+
+@dataclass(frozen=True, eq=False)
+class Observation:
+    """A call that differs. Gradients are named by their indices."""
+
+    given: Sequence[Gradient]
+    due: Sequence[Dense | None]
+    found: Sequence[Dense | None]
+    """The expected and the observed gradients. Empty for a call that only measures."""
+
+    by: By
+    threshold: float | Sequence[float]
+    """A number, or two bounds."""
+
+    eps: float = 0.0
+    p: float = 2.0
+    due_norm: float | None = None
+    norm: float | None = None
+    """The expected and the observed norm. None if the call returns none."""
+
+    passed_norm: float | None = None
+    """The norm that the caller passes in place of the measured one."""
+
+    names: Sequence[str] = ()
+    groups: Sequence[object] = ()
+    """The group of each gradient, if it is clipped by the norm of its group."""
+
+    need_clip: Sequence[bool | int] = ()
+    """Whether each gradient is clipped. Empty: all are."""
+
+    infinite_norm_gives_nan: bool = False
+    are_norms: bool = False
+    """Each gradient is a single number, its norm: the gradients were not recorded."""
+
+    slacks: Sequence[float] = (EXACT, CLOSE)
+    """Relative errors at which causes are tested."""
+
+    def named(self, numbers: Iterable[int]) -> str:
+        """Return the names of gradients, at most four."""
+        names = [repr(self.names[number]) if self.names else f"'gradient {number}'" for number in numbers]
+        if len(names) > 4:
+            names[3:] = [f"{len(names) - 3} others"]
+        return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+
+    def sides(self) -> Iterator[tuple[int, Dense, Dense, Dense]]:
+        """Yield the index of each gradient, with the gradient before the call, as expected, and after the call."""
+        for number, (given, due, found) in enumerate(zip(map(densify, self.given), self.due, self.found, strict=False)):
+            if given is not None and due is not None and found is not None:
+                yield number, given, due, found
+
+    @cached_property
+    def scalings(self) -> Mapping[int, Scaling]:
+        return {number: scaling(*tensors) for number, *tensors in self.sides()}
+
+    @cached_property
+    def wrong(self) -> Sequence[int]:
+        return [number for number, each in self.scalings.items() if not each.is_due]
+
+    @cached_property
+    def norm_is_due(self) -> bool:
+        """Whether the norm is correct, or none was returned."""
+        norm, due = self.norm, self.due_norm
+        return norm is None or due is None or norm == due or (math.isnan(norm) and math.isnan(due))
+
+    # -- norms and coefficients
+
+    @cached_property
+    def counted(self) -> Mapping[int, Dense]:
+        """The gradients that are clipped, by index."""
+        return {i: each for i, each in self._dense.items() if not self.need_clip or self.need_clip[i]}
+
+    @cached_property
+    def _dense(self) -> Mapping[int, Dense]:
+        return {i: gradient for i, gradient in enumerate(map(densify, self.given)) if gradient is not None}
+
+    @property
+    def elements(self) -> int:
+        return sum(gradient.array.size for gradient in self.counted.values())
+
+    def own_norms(self, p: float) -> Mapping[int, float]:
+        """Return the norm of each gradient in float64."""
+        return {number: exact_norm([gradient], p, "float64") for number, gradient in self._dense.items()}
+
+    @cached_property
+    def own(self) -> Mapping[int, float]:
+        return self.own_norms(self.p)
+
+    @cached_property
+    def norm_dtype(self) -> str:
+        return norm_dtype([*self._dense.values()])
+
+    def together(self, numbers: Iterable[int], own: Mapping[int, float] | None = None, p: float = 0.0) -> float:
+        """Return the norm over some gradients, from their own norms."""
+        norms = [(own or self.own)[number] for number in numbers]
+        return nearest_float(combined_norm(norms, p or self.p), self.norm_dtype)
+
+    def norms_by(self, by: By, measure: Callable[[Sequence[int]], float] | None = None) -> Sequence[float]:
+        """Return the norm that clips each gradient. `measure` returns the norm over some gradients."""
+        size, members = len(self.given), dict[object, list[int]]()
+        groups = self.groups if by == "per group" else [0] * size if by == "global" else range(size)
+        for number in self.counted:
+            members.setdefault(groups[number], []).append(number)
+        norms = {group: (measure or self.together)(numbers) for group, numbers in members.items()}
+        return [norms.get(group, 0.0) for group in groups]
+
+    @cached_property
+    def n(self) -> float:
+        """The total norm that clips: the returned one, if it may be the correct one."""
+        if self.passed_norm is not None:
+            return self.passed_norm
+        measured = self.together(self.counted)
+        is_near = self.norm is not None and math.isclose(self.norm, measured, rel_tol=NEAR)
+        return self.norm if is_near and self.norm is not None else measured
+
+    @cached_property
+    def norms(self) -> Sequence[float]:
+        """The norm that should clip each gradient. For slices, that of the whole gradient."""
+        return [self.n] * len(self.given) if self.by == "global" else self.norms_by(self.by)
+
+    @property
+    def limit(self) -> float:
+        """The threshold of a clip by norm."""
+        assert isinstance(self.threshold, int | float)
+        return self.threshold
+
+    def coefficients(self, hypothesis: Hypothesis) -> list[float]:
+        """Return the coefficient of each gradient."""
+        norms = hypothesis.norms or self.norms
+        threshold = self.limit if hypothesis.threshold is None else hypothesis.threshold
+        eps, is_nan = self.eps if hypothesis.eps is None else hypothesis.eps, self.infinite_norm_gives_nan
+        coefs = {n: coefficient(n, threshold, eps, infinite_norm_gives_nan=is_nan) for n in set(norms)}
+        return [hypothesis.change(i, coefs[n] if i in self.counted else 1.0) for i, n in enumerate(norms)]
+
+    # -- tests
+
+    def fits(self, hypothesis: Hypothesis, slack: float) -> bool:
+        """Return whether a hypothesis explains the numbers, and the correct call does not."""
+        by_norm = [n for n in self._returned(hypothesis) if n != self.due_norm]
+        is_shown_by_norm = not self.norm_is_due and bool(by_norm) and self.norm_fits(by_norm, slack)
+        if not is_shown_by_norm and (self.follows or self.due_fits(hypothesis.room)):
+            return False
+        return self.explains(hypothesis, slack)
+
+    def explains(self, hypothesis: Hypothesis, slack: float) -> bool:
+        """Return whether a hypothesis explains the numbers. The correct call may explain them too."""
+        if not self.norm_fits(self._returned(hypothesis) or [self.n], slack):
+            return False
+        coefs = enumerate(self.coefficients(hypothesis) if self.scalings else [])
+        room = max(slack, hypothesis.room)
+        return all(self.scalings[number].allows(coef, room) for number, coef in coefs if number in self.scalings)
+
+    def _returned(self, hypothesis: Hypothesis) -> Sequence[float]:
+        return hypothesis.norms[:1] if hypothesis.returned is None else hypothesis.returned
+
+    def due_fits(self, slack: float) -> bool:
+        """Return whether the correct call explains the numbers, up to a clear multiple of `slack`."""
+        slack *= CLEARLY
+        return self.norm_fits([self.due_norm], slack) and all(each.distance <= slack for each in self.scalings.values())
+
+    def norm_fits(self, norms: Sequence[float | None], slack: float) -> bool:
+        norm = self.norm
+        return norm is None or any(n is not None and abs(n - norm) <= slack * n for n in norms)
+
+    @cached_property
+    def follows(self) -> bool:
+        """Whether the gradients follow from the returned norm, so that only the norm is wrong."""
+        if not self.wrong or self.by in ("value", "per slice"):
+            return not self.wrong
+        coefs = self.coefficients(Hypothesis())
+        return all(each.allows(coefs[number], EXACT) for number, each in self.scalings.items())

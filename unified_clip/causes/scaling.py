@@ -1,0 +1,128 @@
+"""How a clip scales gradients: the formula, and the coefficients that tensors before and after it show."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..tensors.arithmetic import FORMATS, Float64s
+from ..tensors.types import Dense
+
+EXACT = 2.0**-46
+"""Relative error of the division that computes a coefficient."""
+
+CLOSE = 2.0**-20
+"""Relative error of a few roundings to float32."""
+
+TWICE_ROUNDED = 2.0**-23
+"""A product of 16-bit numbers is rounded to float32 before it is rounded to 16 bits."""
+
+
+def combined_norm(norms: Sequence[float], p: float) -> float:
+    """Return the p-norm of a list from the norms of its parts; 0 for no parts, NaN unless p is above 0."""
+    greatest = max(norms, default=0.0)
+    if any(map(math.isnan, norms)):
+        return math.nan
+    if p == 2:
+        return math.hypot(*norms)
+    if p == math.inf or not 0 < greatest < math.inf:
+        return greatest
+    if not p > 0:  # a framework's own function may accept such a p
+        return math.nan
+    try:
+        return float(greatest * math.fsum((n / greatest) ** p for n in norms) ** (1 / p))
+    except OverflowError:
+        return math.inf
+
+
+def coefficient(n: float, threshold: float, eps: float, *, infinite_norm_gives_nan: bool = False) -> float:
+    """Return min(1, threshold / (n + eps)), and 0 if the norm and the threshold are 0."""
+    if threshold == math.inf:
+        return 1.0
+    if n == threshold == 0:
+        return 0.0
+    if math.isnan(threshold) or math.isnan(n) or (n == math.inf and infinite_norm_gives_nan):
+        return math.nan
+    total = n + eps
+    return 1.0 if total <= threshold else threshold / total if total else math.nan
+
+
+def coefficient_bounds(before: Dense, after: Dense, roundings: float = 0.5) -> tuple[float, float]:
+    """Return the least and the greatest coefficient whose products round to all finite elements.
+
+    A product may be off by `roundings` ULP. The bounds are (inf, -inf) if no coefficient explains all elements, and
+    (-inf, inf) if no element bounds it.
+    """
+    given, found = before.values(), after.values()
+    usable = np.isfinite(given) & (given != 0)
+    if before.dtype not in FORMATS or found[given == 0].any() or not np.isfinite(found[usable]).all():
+        return math.inf, -math.inf
+    given, found = given[usable], found[usable]
+    with np.errstate(over="ignore"):
+        room = roundings * _spacing(found, before.dtype)
+        ends = np.sort([(found - room) / given, (found + room) / given], axis=0)
+    return float(ends[0].max(initial=-math.inf)), float(ends[1].min(initial=math.inf))
+
+
+def _spacing(values: Float64s, dtype: str) -> Float64s:
+    """Return one ULP of each number. A subnormal number or zero may be a flushed one."""
+    target, smallest = FORMATS[dtype], FORMATS["float64" if FORMATS[dtype].size == 8 else "float32"].min_exponent
+    exponents = np.maximum(np.frexp(values)[1] - 1, target.min_exponent)
+    flushed = 2.0 ** max(smallest + 1, target.min_exponent - target.precision + 1)
+    return np.where(np.abs(values) < 2.0**smallest, flushed, np.ldexp(1.0, exponents - target.precision + 1))
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """How one gradient was scaled. It keeps no tensors, which may be long."""
+
+    dtype: str
+    low: float
+    high: float
+    """The bounds of the coefficient."""
+
+    is_given: bool
+    """It is unchanged."""
+
+    is_due: bool
+    due_is_given: bool
+    """The expected result is the unchanged gradient."""
+
+    is_zero: bool
+    """All elements are zero, and were not before the call."""
+
+    distance: float
+    """Largest difference from the expected result, relative to its largest element."""
+
+    def allows(self, coef: float, slack: float) -> bool:
+        """Return whether a coefficient explains the gradient, up to a relative error of `slack`."""
+        if coef == 1 and slack <= EXACT:
+            return self.is_given
+        size = FORMATS[self.dtype].size
+        if size < 8:
+            coef = float(np.float32(coef))
+        room = abs(coef) * max(slack, TWICE_ROUNDED if size == 2 else 0.0)
+        return self.low - room <= coef <= self.high + room
+
+
+def scaling(given: Dense, due: Dense, found: Dense) -> Scaling:
+    """Return how a gradient was scaled. The three tensors have one shape and dtype."""
+    tensors = (given, due, found)
+    is_given, is_due, due_is_given = (
+        bool(np.array_equal(a.bits(), b.bits())) for a, b in ((given, found), (due, found), (due, given))
+    )
+    before, right, after = (tensor.values() for tensor in tensors)
+    is_zero = not after.any() and bool(before.any())
+    return Scaling(
+        given.dtype, *coefficient_bounds(given, found), is_given, is_due, due_is_given, is_zero, _distance(right, after)
+    )
+
+
+def _distance(due: Float64s, found: Float64s) -> float:
+    differences = np.where((due == found) | (np.isnan(due) & np.isnan(found)), 0.0, np.abs(due - found))
+    greatest = float(np.max(np.abs(due), where=np.isfinite(due), initial=0.0))
+    furthest = float(np.max(np.where(np.isnan(differences), math.inf, differences), initial=0.0))
+    return furthest if furthest == 0 else furthest / greatest if greatest else math.inf
