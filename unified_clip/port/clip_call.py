@@ -4,17 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import libcst as cst
 
 from .catalog import ClipFunction, Setting, last_names
 from .source.module import Module
+from .source.syntax_tree import keyword_of
 
 CLIPS = {"paddle", "optax"}
 """Packages in which a function named `clip` clips gradients."""
 
 CLAMPS = {"torch", "keras", "tf_keras", "tensorflow", "jax", "numpy"}
 """Packages in which `clip` clamps any tensor."""
+
+KERAS = {"keras", "tf_keras", "tensorflow"}
+
+
+class Arguments:
+    """The arguments of a call by parameter name."""
+
+    def __init__(self, call: cst.Call | None, parameters: Sequence[str]) -> None:
+        self.passed: dict[str, cst.Arg] = {}
+        self.unknown: list[str] = []
+        """Starred and unknown arguments, as written."""
+
+        for position, argument in enumerate(call.args if call is not None else ()):
+            if argument.star or (argument.keyword is None and position >= len(parameters)):
+                self.unknown.append(argument.star or f"argument {position + 1}")
+            else:
+                name = keyword_of(argument) or parameters[position]
+                self.passed[name] = argument
+                if name not in parameters:
+                    self.unknown.append(f"{name}=")
+
+    def value(self, name: str) -> cst.BaseExpression | None:
+        """Return the value of an argument; None if it is not passed."""
+        return self.passed[name].value if name in self.passed else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,27 +64,26 @@ class FoundClip:
     setting: Setting | None = None
     """The setting of a trainer that clips by itself."""
 
+    @property
+    def kind(self) -> str:
+        """The kind of the function; '' if there is none."""
+        return self.function.kind if self.function is not None else ""
 
-class Arguments:
-    """The arguments of a call by parameter name."""
+    @property
+    def is_optimizer_argument(self) -> bool:
+        """Whether it is an argument of an optimizer: Adam(clipnorm=1.0)."""
+        return isinstance(self.node, cst.Arg) and self.function is None
 
-    def __init__(self, call: cst.Call, parameters: Sequence[str]) -> None:
-        self.given: dict[str, cst.Arg] = {}
-        self.unknown: list[str] = []
-        """Starred and unknown arguments, as written."""
+    @cached_property
+    def arguments(self) -> Arguments:
+        """The arguments of the function; none where it is only named."""
+        function = self.function
+        return Arguments(self.call, function.parameters) if function is not None else Arguments(None, ())
 
-        for position, argument in enumerate(call.args):
-            if argument.star or (argument.keyword is None and position >= len(parameters)):
-                self.unknown.append(argument.star or f"argument {position + 1}")
-            else:
-                name = argument.keyword.value if argument.keyword else parameters[position]
-                self.given[name] = argument
-                if name not in parameters:
-                    self.unknown.append(f"{name}=")
-
-    def value(self, name: str) -> cst.BaseExpression | None:
-        """Return the value of an argument; None if it is not passed."""
-        return self.given[name].value if name in self.given else None
+    @property
+    def limits(self) -> list[cst.BaseExpression | None]:
+        """The threshold or the bounds that the function takes; None where one is not passed."""
+        return [self.arguments.value(name) for name in self.function.limits] if self.function is not None else []
 
 
 class Imports:
@@ -84,15 +109,6 @@ class Imports:
                     known = [alias for alias in node.names if alias.evaluated_name in last_names()]
                     self.aliases |= {alias.evaluated_alias or alias.evaluated_name for alias in known}
 
-    @property
-    def has_clip(self) -> bool:
-        """Whether a package is imported in which `clip` clips gradients."""
-        return bool(self.packages & CLIPS)
-
-    @property
-    def has_clamp(self) -> bool:
-        return bool(self.packages & CLAMPS)
-
-    @property
-    def has_keras(self) -> bool:
-        return bool(self.packages & {"keras", "tf_keras", "tensorflow"})
+        self.has_clip = bool(self.packages & CLIPS)
+        self.has_clamp = bool(self.packages & CLAMPS)
+        self.has_keras = bool(self.packages & KERAS)

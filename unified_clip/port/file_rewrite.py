@@ -32,12 +32,8 @@ class FileRewrite:
         line, column = self.module.position(clip.node)
         return ClipSite(line, column, clip.name, self.module.line(line))
 
-    def undecided(self) -> list[FoundClip]:
-        """Return the clips that no rule decided about, in order."""
-        return self.with_verdict(None)
-
     def with_verdict(self, verdict: Verdict | None) -> list[FoundClip]:
-        """Return the clips with a verdict, in order."""
+        """Return the clips with a verdict, in order. None: those that no rule decided about."""
         return [clip for clip in self.clips if self.sites[clip].verdict == verdict]
 
     # -- decisions

@@ -13,19 +13,20 @@ from .catalog import (
     LIKE_CLIP,
     METHODS,
     ClipFunction,
-    Engine,
     clip_function,
     is_keras_optimizer,
     last_names,
 )
 from .clip_call import Arguments, FoundClip, Imports
 from .source.module import Module
-from .source.syntax_tree import Target
+from .source.syntax_tree import Target, keywords_of, method_of
 
 CHECKS = ("isinstance", "issubclass")
 ENGINES = {"torch", "accelerate", "lightning", "lightning_fabric", "pytorch_lightning", "fairscale"}
 """Packages with engines that clip, and packages used together with them."""
 
+PLACES_OF_NAMES = (cst.ImportAlias, cst.ImportFrom, cst.NameItem, cst.AsName, cst.AssignTarget, cst.FunctionDef)
+OTHER_IMPORT = "Its name stands for another function, too, if another import succeeds."
 UNKNOWN = "Which optimizer this is cannot be seen."
 MADE_OF_DICT = "Which optimizer takes it cannot be seen."
 
@@ -33,14 +34,10 @@ MADE_OF_DICT = "Which optimizer takes it cannot be seen."
 def find(module: Module) -> list[FoundClip]:
     """Return all clips, in order."""
     imports = Imports(module)
-    found = [each for node in module.nodes for each in _at(module, imports, node)]
+    clips = [clip for node in module.nodes for clip in _at(module, imports, node)]
     replaced = set(_replaced(module))
-    return [
-        dataclasses.replace(each, unsure="The file assigns something else to its name.")
-        if each.function in replaced
-        else each
-        for each in found
-    ]
+    reason = "The file assigns something else to its name."
+    return [dataclasses.replace(clip, unsure=reason) if clip.function in replaced else clip for clip in clips]
 
 
 def _replaced(module: Module) -> Iterator[ClipFunction]:
@@ -53,9 +50,8 @@ def _replaced(module: Module) -> Iterator[ClipFunction]:
             texts = [each.value for each in node.args[:2] if isinstance(each.value, cst.SimpleString)]
             owner = [module.full_name(each.value) for each in node.args[:1] if each.value not in texts]
             name = ".".join([*owner, *(str(each.evaluated_value) for each in texts)])
-        known = clip_function(name)
-        if known is not None:
-            yield known
+        if (function := clip_function(name)) is not None:
+            yield function
 
 
 def _at(module: Module, imports: Imports, node: cst.CSTNode) -> Iterator[FoundClip]:
@@ -64,7 +60,6 @@ def _at(module: Module, imports: Imports, node: cst.CSTNode) -> Iterator[FoundCl
     elif isinstance(node, cst.Call):
         yield from _keyword_arguments(module, imports, node)
         yield from _method(module, imports, node)
-        yield from _of_tensor(module, node)
         yield from hidden.got_by_name(module, node)
         yield from trainer_arguments.in_call(module, imports, node)
     elif isinstance(node, cst.ClassDef):
@@ -99,87 +94,76 @@ def _set_limit(module: Module, target: cst.CSTNode) -> Iterator[FoundClip]:
 
 def _named(module: Module, imports: Imports, node: Target) -> Iterator[FoundClip]:
     last = node.attr.value if isinstance(node, cst.Attribute) else node.value
-    parent = module.parents.get(node)
     is_alias = isinstance(node, cst.Name) and last in imports.aliases
     is_known = is_alias or (last in last_names() and (last != "clip" or imports.has_clip or imports.has_clamp))
-    if not (is_known or LIKE_CLIP.search(last)) or _is_no_read(module, node, parent):
+    if not (is_known or LIKE_CLIP.search(last)) or not _is_read(module, node):
         return
     names = module.full_names(node)
-    found = [clip_function(name) for name in sorted(names)]
-    known = next((each for each in found if each is not None), None)
-    if known is None:
+    functions = {name: clip_function(name) for name in sorted(names)}
+    function = next(filter(None, functions.values()), None)
+    if function is None:
         yield from hidden.named(module, imports, node, names)
         return
-    if last == "clip" and not is_alias and not known.quiet and not imports.has_clip:
+    if last == "clip" and not is_alias and not function.quiet and not imports.has_clip:
         return
+    known = [name for name, each in functions.items() if each is not None]
+    name = min(known, key=lambda name: (not name.endswith(f".{function.replacement}"), len(name)))
+    if function.needs:
+        yield from _by_argument(module, node, function, name)
+        return
+    replacements = {each and (each.framework, each.replacement) for each in functions.values()}
+    parent = module.parents.get(node)
     call = parent if isinstance(parent, cst.Call) and parent.func is node else None
-    name = min(filter(clip_function, names), key=lambda name: (not name.endswith(f".{known.replacement}"), len(name)))
-    if known.needs:
-        yield from _by_argument(module, node, known, name)
-        return
-    same = all(
-        each is not None and (each.framework, each.replacement) == (known.framework, known.replacement)
-        for each in found
-    )
-    unsure = "" if same else "Its name stands for another function, too, if another import succeeds."
-    yield FoundClip(node, name, known, call, unsure or _used_as(module, node, known))
+    unsure = OTHER_IMPORT if len(replacements) > 1 else _used_as(module, node, function)
+    yield FoundClip(node, name, function, call, unsure)
 
 
-def _by_argument(module: Module, node: cst.CSTNode, known: ClipFunction, name: str) -> Iterator[FoundClip]:
+def _by_argument(module: Module, node: cst.CSTNode, function: ClipFunction, name: str) -> Iterator[FoundClip]:
     """Yield a function that clips only with an argument, in its call or in functools.partial."""
     call = module.enclosing(node, cst.Call)
     if not isinstance(call, cst.Call):
         return
-    arguments = Arguments(call, known.parameters if call.func is node else ())
-    told = arguments.given.get(known.needs)
-    if told is not None:
-        yield FoundClip(told, f"{name}({known.needs}=)", known, call)
-    elif any(each.startswith("*") for each in arguments.unknown):
-        yield FoundClip(
-            node, f"{name}({known.needs}=)", known, call, f"Whether {known.needs}= is passed cannot be seen."
-        )
+    arguments = Arguments(call, function.parameters if call.func is node else ())
+    full_name = f"{name}({function.needs}=)"
+    if function.needs in arguments.passed:
+        yield FoundClip(arguments.passed[function.needs], full_name, function, call)
+    elif any(argument.startswith("*") for argument in arguments.unknown):
+        yield FoundClip(node, full_name, function, call, f"Whether {function.needs}= is passed cannot be seen.")
 
 
-def _is_no_read(module: Module, node: Target, parent: cst.CSTNode | None) -> bool:
-    """Return whether a name is part of a longer one, a keyword, or a target of an assignment."""
+def _is_read(module: Module, node: Target) -> bool:
+    """Return whether a name is a whole expression: no part of a longer name, no keyword and no target."""
+    parent = module.parents.get(node)
     if isinstance(parent, cst.Attribute):
-        return parent.attr is node
-    if isinstance(parent, cst.Arg) and parent.keyword is node:
-        return True
-    if isinstance(
-        parent,
-        cst.ImportAlias | cst.ImportFrom | cst.NameItem | cst.AsName | cst.Param | cst.AssignTarget | cst.FunctionDef,
-    ):
-        return not isinstance(parent, cst.Param) or parent.name is node
-    if module.is_target(node):
-        return True
-    return module.enclosing(node, cst.Import, cst.ImportFrom) is not None
+        return parent.attr is not node
+    if isinstance(parent, cst.Param):
+        return parent.name is not node
+    if isinstance(parent, PLACES_OF_NAMES) or (isinstance(parent, cst.Arg) and parent.keyword is node):
+        return False
+    return not module.is_target(node) and module.enclosing(node, cst.Import, cst.ImportFrom) is None
 
 
-def _used_as(module: Module, node: cst.CSTNode, known: ClipFunction) -> str:
+def _used_as(module: Module, node: cst.CSTNode, function: ClipFunction) -> str:
     """Return why a function or class that is only named cannot be ported; '' if it can."""
     parent = module.parents.get(node)
     outer = module.parents.get(parent) if parent is not None else None
     if isinstance(outer, cst.ClassDef) and isinstance(parent, cst.Arg) and parent in outer.bases:
-        return f"A class is derived from {known.name}, and may change what it does."
-    checks = module.enclosing(node, cst.Call)
-    if isinstance(checks, cst.Call) and checks.func is not node and module.code(checks.func) in CHECKS:
+        return f"A class is derived from {function.name}, and may change what it does."
+    call = module.enclosing(node, cst.Call)
+    if isinstance(call, cst.Call) and call.func is not node and module.code(call.func) in CHECKS:
         return "A test here expects what other files create: port them together."
     return ""
 
 
 def _keyword_arguments(module: Module, imports: Imports, call: cst.Call) -> Iterator[FoundClip]:
     """Yield clips that are an argument of an optimizer."""
-    for argument in call.args:
-        keyword = argument.keyword.value if argument.keyword else ""
-        if keyword in KERAS_RULES:
-            name = module.full_name(call.func)
-            if is_keras_optimizer(name):
-                yield FoundClip(argument, f"{name}({keyword}=)", call=call)
-            elif imports.has_keras:
-                yield FoundClip(argument, f"{name or '?'}({keyword}=)", call=call, unsure=UNKNOWN)
+    for keyword, argument in keywords_of(call).items():
+        name = module.full_name(call.func)
+        if keyword in KERAS_RULES and (imports.has_keras or is_keras_optimizer(name)):
+            unsure = "" if is_keras_optimizer(name) else UNKNOWN
+            yield FoundClip(argument, f"{name or '?'}({keyword}=)", call=call, unsure=unsure)
         elif keyword == "need_clip" and _is_false(argument.value):
-            name = module.full_name(call.func) or module.code(call.func)
+            name = name or module.code(call.func)
             if "paddle" in imports.packages and clip_function(name) is None:
                 yield FoundClip(argument, f"{name}(need_clip=)", call=call)
 
@@ -196,47 +180,14 @@ def _is_false(node: cst.BaseExpression) -> bool:
 
 
 def _method(module: Module, imports: Imports, call: cst.Call) -> Iterator[FoundClip]:
-    """Yield methods of engines that clip."""
-    if isinstance(call.func, cst.Attribute) and call.func.attr.value in METHODS and imports.packages & ENGINES:
-        names = module.full_names(call.func)
-        if names == {""} and not any(hidden.named(module, imports, call.func, names)):
-            name = module.code(call.func)
-            yield FoundClip(call, name, call=call, unsure="A method of an engine clips the engine's own parameters.")
-
-
-def _of_tensor(module: Module, call: cst.Call) -> Iterator[FoundClip]:
-    """Yield p.grad.clamp_(-1, 1), and other methods that clamp a tensor."""
-    if not isinstance(call.func, cst.Attribute):
+    """Yield methods of engines that clip, and methods that clamp a tensor: p.grad.clamp_(-1, 1)."""
+    function = clip_function(f"Tensor.{method_of(call)}")
+    is_of_engine = method_of(call) in METHODS and imports.packages & ENGINES
+    if not isinstance(call.func, cst.Attribute) or not (function or is_of_engine):
         return
-    known = clip_function(f"Tensor.{call.func.attr.value}")
-    if known is not None and module.full_names(call.func) == {""}:
-        yield FoundClip(call, module.code(call.func), known, call, tensor=call.func.value)
-
-
-def is_tested(module: Module, engine: Engine) -> bool:
-    """Return whether an engine that the file uses may test the class of a clip."""
-    if not engine.argument:
-        return True
-    values = [_passed(call, engine) for call in module.nodes if isinstance(call, cst.Call)]
-    return any(value is not None and _constant(value) not in engine.harmless for value in values)
-
-
-def _passed(call: cst.Call, engine: Engine) -> cst.BaseExpression | None:
-    """Return the value of an engine's argument in a call; None if it is not passed."""
-    keywords = [each.value for each in call.args if each.keyword is not None and each.keyword.value == engine.argument]
-    if keywords or not isinstance(call.func, cst.Attribute) or call.func.attr.value != engine.method:
-        return keywords[0] if keywords else None
-    return next((each.value for i, each in enumerate(call.args) if each.star or i == engine.position), None)
-
-
-def _constant(node: cst.BaseExpression) -> str:
-    """Return the text of a string, a name, or the entry "level" of a dict; '' for any other expression."""
-    if isinstance(node, cst.SimpleString):
-        return str(node.evaluated_value)
-    if isinstance(node, cst.Dict):
-        entries = [each for each in node.elements if isinstance(each, cst.DictElement)]
-        if len(entries) < len(node.elements):
-            return ""
-        levels = [each.value for each in entries if _constant(each.key) == "level"]
-        return _constant(levels[0]) if levels else "None"
-    return node.value if isinstance(node, cst.Name) else ""
+    names = module.full_names(call.func)
+    if function is not None and names == {""}:
+        yield FoundClip(call, module.code(call.func), function, call, tensor=call.func.value)
+    elif names == {""} and not any(hidden.named(module, imports, call.func, names)):
+        unsure = "A method of an engine clips the engine's own parameters."
+        yield FoundClip(call, module.code(call.func), call=call, unsure=unsure)

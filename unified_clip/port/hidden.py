@@ -11,7 +11,7 @@ from .catalog import LIKE_CLIP, METHODS, ClipFunction, clip_function, clip_funct
 from .clip_call import FoundClip, Imports
 from .source.gradient_flow import Gradients
 from .source.module import SELF, Module
-from .source.syntax_tree import Target
+from .source.syntax_tree import Target, keyword_of, keywords_of
 
 FROM_STAR = "It comes from {} import *. Import it by name."
 MAY_BE_FROM_STAR = "Its name is not bound in this file and may come from {} import *. Import it by name."
@@ -33,51 +33,49 @@ OTHER = re.compile(
 
 def named(module: Module, imports: Imports, node: Target, names: set[str]) -> Iterator[FoundClip]:
     """Yield a name that may stand for a clip."""
-    call = module.parents.get(node)
-    code = module.code(node)
-    if not isinstance(call, cst.Call) or call.func is not node:
-        call = None
+    parent = module.parents.get(node)
+    call = parent if isinstance(parent, cst.Call) and parent.func is node else None
     if names == {""}:
-        found = [*_from_star(module, imports, node, code, call)]
-        yield from found or _of_unknown_object(module, node, call)
-    elif call is not None and LIKE_CLIP.search(code.rpartition(".")[2]):
-        yield from _of_unknown_package(module, node, names)
+        yield from [*_from_star(module, imports, node, call)] or _of_unknown_object(module, node, call)
+    elif call is not None and LIKE_CLIP.search(_last(node)):
+        packages = sorted(name.rpartition(".")[0] for name in names if name and not name.startswith("."))
+        package = packages[0] if packages else "unified_clip"
+        if not package.startswith("unified_clip") and not module.is_in_project(package):
+            yield FoundClip(node, f"{package}.{_last(node)}", unsure=UNKNOWN_PACKAGE.format(package))
 
 
-def _from_star(module: Module, imports: Imports, node: Target, code: str, call: cst.Call | None) -> Iterator[FoundClip]:
+def _last(node: Target) -> str:
+    """Return the last part of a dotted name."""
+    return node.attr.value if isinstance(node, cst.Attribute) else node.value
+
+
+def _from_star(module: Module, imports: Imports, node: Target, call: cst.Call | None) -> Iterator[FoundClip]:
+    code = module.code(node)
     for package in imports.stars:
-        if found := clip_function(f"{package}.{code}"):
-            yield FoundClip(node, f"{package}.{code}", found, None, FROM_STAR.format(package))
+        if function := clip_function(f"{package}.{code}"):
+            yield FoundClip(node, f"{package}.{code}", function, None, FROM_STAR.format(package))
             return
     if not imports.stars or not module.is_unbound(node):
         return
-    known = clip_functions()
-    full_name = next((name for name in known if name == code or name.endswith(f".{code}")), "")
-    specific = "." in code or LIKE_CLIP.search(code)
-    if full_name and specific:
-        yield FoundClip(node, code, known[full_name], call, MAY_BE_FROM_STAR.format(imports.stars[-1]))
-    elif call is not None and LIKE_CLIP.search(code.rpartition(".")[2]):
-        yield FoundClip(node, code, None, call, MAY_BE_FROM_STAR.format(imports.stars[-1]))
+    functions = clip_functions()
+    full_name = next((name for name in functions if name == code or name.endswith(f".{code}")), "")
+    unsure = MAY_BE_FROM_STAR.format(imports.stars[-1])
+    if full_name and ("." in code or LIKE_CLIP.search(code)):
+        yield FoundClip(node, code, functions[full_name], call, unsure)
+    elif call is not None and LIKE_CLIP.search(_last(node)):
+        yield FoundClip(node, code, None, call, unsure)
 
 
 def _of_unknown_object(module: Module, node: Target, call: cst.Call | None) -> Iterator[FoundClip]:
     """Yield a clip of a module that is imported at run time: import_module("paddle.nn").ClipGradByNorm(1.0)."""
     if call is None or not isinstance(node, cst.Attribute) or node.attr.value in METHODS:
         return
-    owner = module.code(node.value)
-    known = next((each for name, each in clip_functions().items() if name.endswith(f".{node.attr.value}")), None)
-    if known is None or known.kind == "any tensor" or not LIKE_CLIP.search(node.attr.value) or owner in SELF:
+    owner, last = module.code(node.value), node.attr.value
+    function = next((each for name, each in clip_functions().items() if name.endswith(f".{last}")), None)
+    if function is None or function.kind == "any tensor" or not LIKE_CLIP.search(last) or owner in SELF:
         return
-    if node.attr.value not in module.function_names:
+    if last not in module.function_names:
         yield FoundClip(node, module.code(node), None, call, UNKNOWN_OWNER.format(owner))
-
-
-def _of_unknown_package(module: Module, node: Target, names: set[str]) -> Iterator[FoundClip]:
-    packages = sorted(name.rpartition(".")[0] for name in names if name and not name.startswith("."))
-    if packages and not packages[0].startswith("unified_clip") and not module.is_in_project(packages[0]):
-        yield FoundClip(
-            node, f"{packages[0]}.{module.code(node).rpartition('.')[2]}", unsure=UNKNOWN_PACKAGE.format(packages[0])
-        )
 
 
 def got_by_name(module: Module, call: cst.Call) -> Iterator[FoundClip]:
@@ -85,15 +83,14 @@ def got_by_name(module: Module, call: cst.Call) -> Iterator[FoundClip]:
     if not isinstance(call.func, cst.Name) or call.func.value != "getattr" or len(call.args) < 2:
         return
     owner = module.full_name(call.args[0].value)
-    names = last_names() if owner else ()
-    named = {name: known for name in names if (known := clip_function(f"{owner}.{name}")) is not None}
     pattern = _pattern(call.args[1].value)
-    clips = [known for name, known in named.items() if re.fullmatch(pattern, name)]
+    names = [name for name in last_names() if re.fullmatch(pattern, name)] if owner else []
+    clips = [function for name in names if (function := clip_function(f"{owner}.{name}")) is not None]
     if not clips:
         return
-    said = "clip" in _words_around(module, call).lower()
-    if said or _may_be_clip(module, call, clips):
-        yield FoundClip(call, f"getattr({owner}, ...)", call=call, unsure=BY_NAME if said else MAY_BE_CLIP)
+    has_word = "clip" in _words_around(module, call).lower()
+    if has_word or _may_be_clip(module, call, clips):
+        yield FoundClip(call, f"getattr({owner}, ...)", call=call, unsure=BY_NAME if has_word else MAY_BE_CLIP)
 
 
 def _may_be_clip(module: Module, call: cst.Call, clips: Sequence[ClipFunction]) -> bool:
@@ -103,35 +100,31 @@ def _may_be_clip(module: Module, call: cst.Call, clips: Sequence[ClipFunction]) 
     """
     calls = _calls_of(module, call)
     gradients = Gradients(module)
-    if any(each.keyword is not None and "clip" in each.keyword.value for call in calls for each in call.args):
+    if any("clip" in keyword for each in calls for keyword in keywords_of(each)):
         return True
     tensors = [each.args[0].value for each in calls if each.args]
     if any(gradients.is_gradient(tensor) or gradients.has_gradient_name(tensor) for tensor in tensors):
         return True
-    others = [each for each in clips if each.kind not in ("any tensor", "functional")]
-    if not all(any(_accepts(known, each) for known in others) for each in calls):
+    own = [function for function in clips if function.kind not in ("any tensor", "functional")]
+    if not own or not all(any(_accepts(function, each) for function in own) for each in calls):
         return False
-    return bool(others) and not _is_in_layer(module, call) and not _is_named_otherwise(module, call)
+    return not _is_in_layer(module, call) and not _is_named_otherwise(module, call)
 
 
 def _calls_of(module: Module, call: cst.Call) -> list[cst.Call]:
     """Return the calls of what getattr returns, directly or through a variable."""
     parent = module.parents[call]
-    places: list[cst.CSTNode] = [call]
-    if isinstance(parent, cst.Assign):
-        binding = module.binding(parent.targets[0].target)
-        places = list(binding.reads) if binding is not None else []
+    is_assigned = isinstance(parent, cst.Assign)
+    places = module.binding(parent.targets[0].target).reads if is_assigned else [call]  # type: ignore[attr-defined]
     outer = [(place, module.parents.get(place)) for place in places]
     return [each for place, each in outer if isinstance(each, cst.Call) and each.func is place]
 
 
-def _accepts(known: ClipFunction, call: cst.Call) -> bool:
+def _accepts(function: ClipFunction, call: cst.Call) -> bool:
     """Return whether a clip accepts these arguments. Every clip takes at least one."""
-    if not call.args:
-        return False
-    names = {*known.parameters, *known.renamed}
-    keywords = [each.keyword.value for each in call.args if each.keyword is not None]
-    return all(name in names for name in keywords) and (not known.parameters or len(call.args) <= len(names))
+    names = {*function.parameters, *function.renamed}
+    is_short = not function.parameters or len(call.args) <= len(names)
+    return bool(call.args) and keywords_of(call).keys() <= names and is_short
 
 
 def _is_in_layer(module: Module, call: cst.Call) -> bool:
@@ -171,13 +164,12 @@ def _pattern(node: cst.BaseExpression) -> str:
 
 def _words_around(module: Module, call: cst.Call) -> str:
     """Return the words around a call of getattr: arguments, assigned names and enclosing functions."""
-    outer = [each for each in module.ancestors(call) if isinstance(each, cst.FunctionDef | cst.Assign | cst.Arg)]
     words = [module.code(argument) for argument in call.args[1:]]
-    for each in outer:
-        if isinstance(each, cst.FunctionDef):
-            words.append(each.name.value)
-        elif isinstance(each, cst.Assign):
-            words += [module.code(target.target) for target in each.targets]
-        elif each.keyword is not None:
-            words.append(each.keyword.value)
+    for outer in module.ancestors(call):
+        if isinstance(outer, cst.FunctionDef):
+            words.append(outer.name.value)
+        elif isinstance(outer, cst.Assign):
+            words += [module.code(target.target) for target in outer.targets]
+        elif isinstance(outer, cst.Arg):
+            words.append(keyword_of(outer))
     return " ".join(words)

@@ -1,4 +1,4 @@
-"""Tell apart the versions of Keras by what a file uses: limits of optimizers changed their meaning."""
+"""Infer the version of Keras from the names in a file: limits of optimizers changed their meaning."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import libcst as cst
 from .catalog import KERAS_RULES
 from .clip_call import FoundClip
 from .source.module import Module
+from .source.syntax_tree import keyword_of, keywords_of
 
 KERAS_3 = ("keras.ops", "keras.random", "keras.KerasTensor", "keras.Variable", "keras.distribution", "keras.saving")
 """Names that exist only from Keras 3."""
@@ -29,18 +30,17 @@ OLD_ARGUMENTS = {"lr", "decay"}
 """Arguments of optimizers that Keras 3 rejects."""
 
 
-def is_standalone_clipnorm(module: Module, found: FoundClip) -> bool:
+def is_standalone_clipnorm(module: Module, clip: FoundClip) -> bool:
     """Return whether clipnorm= belongs to standalone Keras, where it changed its meaning after 2.3.1."""
-    if not found.name.startswith("keras.") or not found.name.endswith("(clipnorm=)"):
-        return False
-    return not any(name.startswith(KERAS_3) for name in module.used_names)
+    is_standalone = clip.name.startswith("keras.") and clip.name.endswith("(clipnorm=)")
+    return is_standalone and not any(name.startswith(KERAS_3) for name in module.used_names)
 
 
-def rule(module: Module, found: FoundClip) -> tuple[str, str]:
+def rule(module: Module, clip: FoundClip) -> tuple[str, str]:
     """Return rule and family of an optimizer's limit; '' if the version cannot be seen."""
-    keyword = found.node.keyword.value if isinstance(found.node, cst.Arg) and found.node.keyword else ""
-    if not is_standalone_clipnorm(module, found):
-        return KERAS_RULES.get(keyword, ""), "tensorflow"
-    given = {each.keyword.value for each in found.call.args if each.keyword} if found.call is not None else set()
-    is_old = bool(given & OLD_ARGUMENTS) or any(name.startswith(KERAS_2) for name in module.used_names)
+    assert isinstance(clip.node, cst.Arg)
+    if not is_standalone_clipnorm(module, clip):
+        return KERAS_RULES.get(keyword_of(clip.node), ""), "tensorflow"
+    has_old_argument = clip.call is not None and keywords_of(clip.call).keys() & OLD_ARGUMENTS
+    is_old = has_old_argument or any(name.startswith(KERAS_2) for name in module.used_names)
     return ("global_norm", "paddle") if is_old else ("", "")

@@ -33,33 +33,22 @@ def port(path: Path, content: bytes, target: Target = "torch", native: bool = Fa
     Raises:
         UnreadableError: It is not Python source that can be parsed.
     """
-    if not words().search(content):
-        return PortedFile(path, content, content)
-    names = identifiers(content)
-    if names is not None and not may_clip(names):
+    if not words().search(content) or ((names := identifiers(content)) is not None and not may_clip(names)):
         return PortedFile(path, content, content)
     module = Module(content, path)
     clips = find(module)
-    if not clips:
-        return PortedFile(path, content, content)
-    file = rewrite(module, clips, target, native)
-    sites = sorted((_completed(file, clip) for clip in _reported(file)), key=lambda site: (site.line, site.column))
-    return PortedFile(path, content, file.to_bytes(), sites)
-
-
-def rewrite(module: Module, clips: list[FoundClip], target: Target, native: bool) -> FileRewrite:
-    """Decide about all clips of a file, and collect the changes."""
     file = FileRewrite(module, clips, target, native)
     registry.apply(file, Stage.OFF)
     _read_thresholds(file)
     registry.apply(file, Stage.JUDGE, Stage.STEPS, Stage.CALLS)
-    return file
+    sites = [_completed(file, clip) for clip in clips if not _is_clamp(file, clip)]
+    return PortedFile(path, content, file.to_bytes(), sorted(sites, key=lambda site: (site.line, site.column)))
 
 
 def _read_thresholds(file: FileRewrite) -> None:
     """Express each clip as a configuration, and flag those that cannot be rewritten for certain."""
     file.rule, is_taken = "", is_name_taken(file.module)
-    for clip in file.undecided():
+    for clip in file.with_verdict(None):
         reason = NAME_TAKEN if is_taken else clip.unsure
         try:
             file.sites[clip].meaning = meaning(file.module, clip)
@@ -69,10 +58,9 @@ def _read_thresholds(file: FileRewrite) -> None:
             file.flag(clip, reason)
 
 
-def _reported(file: FileRewrite) -> list[FoundClip]:
-    """Return the clips without calls that clamp something other than gradients."""
-    left = {clip for clip in file.with_verdict("left") if clip.function is not None and clip.function.quiet}
-    return [clip for clip in file.clips if clip not in left]
+def _is_clamp(file: FileRewrite, clip: FoundClip) -> bool:
+    """Return whether a call clamps something other than gradients, and is not reported."""
+    return clip.function is not None and clip.function.quiet and file.sites[clip].verdict == "left"
 
 
 def _completed(file: FileRewrite, clip: FoundClip) -> ClipSite:

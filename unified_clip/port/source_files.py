@@ -28,6 +28,8 @@ FEW = 20
 KILLER = "Reading it crashes the process."
 
 Advance = Callable[[int], None]
+Result = PortedFile | UnreadableFile
+Work = Callable[[Path], Result]
 
 
 class PortError(Exception):
@@ -46,20 +48,18 @@ def sources(path: Path) -> list[Path]:
         return [path]
     if not path.is_dir():
         raise PortError(f"{path}: no such file or directory")
-    found = {each.resolve(): each for each in sorted(_below(path), key=lambda each: (not each.is_symlink(), each))}
-    if not found:
+    by_file = {each.resolve(): each for each in sorted(_below(path), key=lambda each: (not each.is_symlink(), each))}
+    if not by_file:
         raise PortError(f"{path}: it contains no Python files")
-    return sorted(found.values())
+    return sorted(by_file.values())
 
 
 def _below(root: Path) -> Iterator[Path]:
-    for folder, folders, names in os.walk(root):
-        here = Path(folder)
-        folders[:] = sorted(name for name in folders if not _is_skipped(here / name))
-        found = (here / name for name in names if name.endswith(".py"))
-        yield from (
-            path for path in found if path.is_file() or not path.exists()
-        )  # pipes are skipped, broken links are not
+    for name, folders, names in os.walk(root):
+        folder = Path(name)
+        folders[:] = sorted(name for name in folders if not _is_skipped(folder / name))
+        paths = (folder / name for name in names if name.endswith(".py"))
+        yield from (path for path in paths if path.is_file() or not path.exists())  # broken links, but no pipes
 
 
 def _is_skipped(folder: Path) -> bool:
@@ -74,18 +74,20 @@ def port_all(
     Returns:
         The files that were read, and the unreadable ones, in order. Files without a clip come without their content.
     """
-    found = {path: _looked_into(path) for path in paths}
-    candidates = [path for path, result in found.items() if result is None]
+    results = {path: _without_clip(path) for path in paths}
+    candidates = [path for path, result in results.items() if result is None]
     advance(len(paths) - len(candidates))
-    with closing(_mapped(partial(_port_one, target=target, native=native), candidates)) as results:
-        for path, result in zip(candidates, results, strict=True):
-            found[path] = result
+    with closing(_mapped(partial(_port_one, target=target, native=native), candidates)) as ported:
+        for path, result in zip(candidates, ported, strict=True):
+            results[path] = result
             advance(1)
-    ported = [each for each in found.values() if isinstance(each, PortedFile)]
-    return ported, [each for each in found.values() if isinstance(each, UnreadableFile)]
+    return (
+        [result for result in results.values() if isinstance(result, PortedFile)],
+        [result for result in results.values() if isinstance(result, UnreadableFile)],
+    )
 
 
-def _looked_into(path: Path) -> PortedFile | UnreadableFile | None:
+def _without_clip(path: Path) -> Result | None:
     """Return the result of a file that contains no clip or is unreadable; None for a file to port."""
     try:
         return None if words().search(path.read_bytes()) else PortedFile(path, b"", b"")
@@ -93,16 +95,23 @@ def _looked_into(path: Path) -> PortedFile | UnreadableFile | None:
         return UnreadableFile(path, f"It cannot be read: {error.strerror}.")
 
 
-def _mapped(
-    work: Callable[[Path], PortedFile | UnreadableFile], paths: Sequence[Path]
-) -> Generator[PortedFile | UnreadableFile, None, None]:
+def _mapped(work: Work, paths: Sequence[Path]) -> Generator[Result, None, None]:
+    """Yield all results. Port files lost with a process one by one, to find the file that crashes it."""
     if len(paths) <= FEW:
         yield from map(work, paths)
         return
-    with _processes(os.cpu_count()) as pool:
-        started = [(path, _started(pool, work, path)) for path in paths]
-        results = ((path, _result(future)) for path, future in started)
-        yield from _with_lost(work, results)
+    with ExitStack() as pools:
+        pool = pools.enter_context(_processes(os.cpu_count()))
+        futures = [_submitted(pool, work, path) for path in paths]
+        single = None
+        for path, future in zip(paths, futures, strict=True):
+            result = _result(future)
+            if result is None:
+                single = single or pools.enter_context(_processes(1))
+                result = _result(_submitted(single, work, path))
+            if result is None:
+                single, result = None, UnreadableFile(path, KILLER)
+            yield result
 
 
 @contextmanager
@@ -134,43 +143,24 @@ def _without_interrupts() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _started(
-    pool: ProcessPoolExecutor, work: Callable[[Path], PortedFile | UnreadableFile], path: Path
-) -> Future[PortedFile | UnreadableFile]:
+def _submitted(pool: ProcessPoolExecutor, work: Work, path: Path) -> Future[Result] | None:
+    """Let a pool port a file; None if one of its processes has crashed."""
     try:
         with _without_interrupts():
             return pool.submit(work, path)
-    except BrokenProcessPool as error:  # already
-        lost: Future[PortedFile | UnreadableFile] = Future()
-        lost.set_exception(error)
-        return lost
-
-
-def _result(future: Future[PortedFile | UnreadableFile]) -> PortedFile | UnreadableFile | None:
-    """Return the result of a file; None if its process crashed."""
-    try:
-        return future.result()
     except BrokenProcessPool:
         return None
 
 
-def _with_lost(
-    work: Callable[[Path], PortedFile | UnreadableFile],
-    results: Iterator[tuple[Path, PortedFile | UnreadableFile | None]],
-) -> Iterator[PortedFile | UnreadableFile]:
-    """Yield all results. Port files lost with a process one by one, to find the file that crashes it."""
-    with ExitStack() as pools:
-        alone = None
-        for path, result in results:
-            if result is None:
-                alone = alone or pools.enter_context(_processes(1))
-                result = _result(_started(alone, work, path))
-                if result is None:
-                    alone, result = None, UnreadableFile(path, KILLER)
-            yield result
+def _result(future: Future[Result] | None) -> Result | None:
+    """Return the result of a file; None if its process crashed."""
+    try:
+        return future.result() if future is not None else None
+    except BrokenProcessPool:
+        return None
 
 
-def _port_one(path: Path, target: Target, native: bool) -> PortedFile | UnreadableFile:
+def _port_one(path: Path, target: Target, native: bool) -> Result:
     try:
         ported = port(path, path.read_bytes(), target, native)
         return ported if ported.sites else PortedFile(path, b"", b"")
@@ -257,30 +247,32 @@ def write(ported: Sequence[PortedFile]) -> list[Path]:
 
     Raises PortError: nothing was changed.
     """
-    changed = [each for each in ported if each.is_changed]
-    made: dict[Path, Path] = {}
-    done: list[PortedFile] = []
+    changed = [file for file in ported if file.is_changed]
+    copies: dict[Path, Path] = {}
+    replaced: list[PortedFile] = []
     try:
-        for each in changed:
-            path = each.path.resolve()
-            if path.read_bytes() != each.before:
-                raise PortError(f"{each.path}: another program changed it. Run the command again.")
-            made[path] = _beside(path, each.after)
-        for each in changed:
-            path = each.path.resolve()
-            done.append(each)
-            made[path].replace(path)
-            del made[path]
+        for file in changed:
+            path = file.path.resolve()
+            if path.read_bytes() != file.before:
+                raise PortError(f"{file.path}: another program changed it. Run the command again.")
+            copies[path] = _beside(path, file.after)
+        for file in changed:
+            path = file.path.resolve()
+            replaced.append(file)
+            copies[path].replace(path)
+            del copies[path]
     except BaseException as error:
-        for each in done:
-            _put_back(each)
+        for file in replaced:
+            path = file.path.resolve()
+            if path.read_bytes() != file.before:
+                _beside(path, file.before).replace(path)
         if isinstance(error, OSError):
             raise PortError(f"{error.filename}: it cannot be written: {error.strerror}. Nothing was changed.") from None
         raise
     finally:
-        for left in made.values():
-            left.unlink(missing_ok=True)
-    return [each.path for each in changed]
+        for copy in copies.values():
+            copy.unlink(missing_ok=True)
+    return [file.path for file in changed]
 
 
 def is_written(ported: PortedFile) -> bool:
@@ -288,21 +280,14 @@ def is_written(ported: PortedFile) -> bool:
     return ported.is_changed and ported.path.read_bytes() == ported.after
 
 
-def _put_back(ported: PortedFile) -> None:
-    """Restore the content of a file."""
-    path = ported.path.resolve()
-    if path.read_bytes() != ported.before:
-        _beside(path, ported.before).replace(path)
-
-
 def _beside(path: Path, content: bytes) -> Path:
     """Create a file with this content and the same mode in the same directory."""
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-        made = Path(file.name)
+        copy = Path(file.name)
         try:
             file.write(content)
-            shutil.copymode(path, made)
+            shutil.copymode(path, copy)
         except BaseException:
-            made.unlink(missing_ok=True)
+            copy.unlink(missing_ok=True)
             raise
-    return made
+    return copy

@@ -9,6 +9,7 @@ import libcst as cst
 from .catalog import METHODS, Setting, setting_of, settings
 from .clip_call import FoundClip, Imports
 from .source.module import SELF, Module
+from .source.syntax_tree import keywords_of, method_of
 
 NOT_PASSED = "{}= is not passed, so its default of {} applies. {}"
 NOT_SEEN = "{}= may be set by a file, the command line, or arguments that cannot be seen. {}"
@@ -16,31 +17,32 @@ NOT_SEEN = "{}= may be set by a file, the command line, or arguments that cannot
 
 def in_call(module: Module, imports: Imports, call: cst.Call) -> Iterator[FoundClip]:
     """Yield the limit that a call passes, or the default of the trainer."""
-    name = module.full_name(call.func)
-    known = setting_of(name) or setting_of(name.rpartition(".")[0]) or _made(module, imports, call, name)
-    passed = [each for each in call.args if each.keyword is not None]
-    if isinstance(call.func, cst.Attribute) and call.func.attr.value in METHODS:
+    if method_of(call) in METHODS:
         return  # found as a method
-    for argument in passed:
-        keyword = argument.keyword.value if argument.keyword else ""
-        setting = known if known is not None and known.keyword == keyword else None
-        setting = setting or _setting(imports, keyword, argument.value)
+    name = module.full_name(call.func)
+    known = setting_of(name) or setting_of(name.rpartition(".")[0]) or _from_factory(module, imports, call, name)
+    passed = keywords_of(call)
+    for keyword, argument in passed.items():
+        is_known = known is not None and known.keyword == keyword
+        setting = known if is_known else _setting(imports, keyword, argument.value)
         if setting is not None and not _is_own_function(module, call):
             yield FoundClip(argument, f"{name or '?'}({keyword}=)", call=call, unsure=setting.why_not, setting=setting)
-    if known is None or known.keyword in [each.keyword.value for each in passed if each.keyword is not None]:
+    if known is None or known.keyword in passed:
         yield from _parsed(module, call)
-        return
-    full_name = f"{name}({known.keyword}=)"
-    is_elsewhere = name in known.elsewhere or name not in known.classes or any(each.star for each in call.args)
-    if is_elsewhere:
-        unsure = NOT_SEEN.format(known.keyword, known.why_not)
-        yield FoundClip(call.func, full_name, call=call, unsure=unsure, setting=known)
+    elif name in known.elsewhere or name not in known.classes or any(argument.star for argument in call.args):
+        yield _unseen(call.func, name, known, call)
     elif known.default:
         unsure = NOT_PASSED.format(known.keyword, known.default, known.why_not)
-        yield FoundClip(call.func, full_name, call=call, unsure=unsure, setting=known)
+        yield FoundClip(call.func, f"{name}({known.keyword}=)", call=call, unsure=unsure, setting=known)
 
 
-def _made(module: Module, imports: Imports, call: cst.Call, name: str) -> Setting | None:
+def _unseen(node: cst.CSTNode, name: str, setting: Setting, call: cst.Call | None = None) -> FoundClip:
+    """Return a limit that the file does not show."""
+    unsure = NOT_SEEN.format(setting.keyword, setting.why_not)
+    return FoundClip(node, f"{name}({setting.keyword}=)", call=call, unsure=unsure, setting=setting)
+
+
+def _from_factory(module: Module, imports: Imports, call: cst.Call, name: str) -> Setting | None:
     """Return the setting of hydra.utils.instantiate(cfg.trainer), if the file imports the trainer's package."""
     if not call.args or "trainer" not in module.code(call.args[0].value).lower():
         return None
@@ -53,21 +55,18 @@ def _parsed(module: Module, call: cst.Call) -> Iterator[FoundClip]:
         return
     for argument in call.args:
         elements = argument.value.elements if isinstance(argument.value, cst.Tuple | cst.List) else [argument]
-        for each in elements:
-            name = module.full_name(each.value)
+        for element in elements:
+            name = module.full_name(element.value)
             if (setting := setting_of(name)) is not None:
-                unsure = NOT_SEEN.format(setting.keyword, setting.why_not)
-                yield FoundClip(each.value, f"{name}({setting.keyword}=)", call=call, unsure=unsure, setting=setting)
+                yield _unseen(element.value, name, setting, call)
 
 
 def derived(module: Module, node: cst.ClassDef) -> Iterator[FoundClip]:
     """Yield class Arguments(TrainingArguments), which a parser fills."""
     for base in node.bases:
         name = module.full_name(base.value)
-        setting = setting_of(name)
-        if setting is not None and setting.default:
-            unsure = NOT_SEEN.format(setting.keyword, setting.why_not)
-            yield FoundClip(base.value, f"{name}({setting.keyword}=)", unsure=unsure, setting=setting)
+        if (setting := setting_of(name)) is not None and setting.default:
+            yield _unseen(base.value, name, setting)
 
 
 def entry(imports: Imports, node: cst.CSTNode, key: cst.CSTNode, value: cst.BaseExpression) -> Iterator[FoundClip]:
@@ -81,36 +80,33 @@ def entry(imports: Imports, node: cst.CSTNode, key: cst.CSTNode, value: cst.Base
 def set_on(module: Module, imports: Imports, target: cst.CSTNode) -> Iterator[FoundClip]:
     """Yield training_args.max_grad_norm = 1.0, and config["gradient_clipping"] = 1.0."""
     assign = module.enclosing(target, cst.Assign)
-    value = assign.value if isinstance(assign, cst.Assign) else None
-    if value is None:
+    if not isinstance(assign, cst.Assign):
         return
     if isinstance(target, cst.Subscript) and isinstance(target.slice[0].slice, cst.Index):
-        yield from entry(imports, target, target.slice[0].slice.value, value)
+        yield from entry(imports, target, target.slice[0].slice.value, assign.value)
     elif isinstance(target, cst.Attribute) and module.code(target.value) not in SELF:
-        setting = _setting(imports, target.attr.value, value)
+        setting = _setting(imports, target.attr.value, assign.value)
         if setting is not None:
             yield FoundClip(target, module.code(target), unsure=setting.why_not, setting=setting)
 
 
-def limit(found: FoundClip) -> cst.BaseExpression | None:
+def limit(clip: FoundClip) -> cst.BaseExpression | None:
     """Return the expression of a limit; None if it is not passed."""
-    if isinstance(found.node, cst.Arg | cst.DictElement):
-        return found.node.value
-    return None
+    return clip.node.value if isinstance(clip.node, cst.Arg | cst.DictElement) else None
 
 
-def is_off(module: Module, found: FoundClip) -> bool:
+def is_off(module: Module, clip: FoundClip) -> bool:
     """Return whether a setting is None or 0, which switches clipping off."""
-    value = limit(found)
+    value = limit(clip)
     return value is not None and (module.code(value) == "None" or module.number(value) == 0)
 
 
 def _setting(imports: Imports, keyword: str, value: cst.BaseExpression) -> Setting | None:
     """Return the setting of a keyword in this file."""
-    for each in settings():
-        is_one = _is_dict(value) if each.in_dict else bool(imports.packages & set(each.packages))
-        if each.keyword == keyword and is_one:
-            return each
+    for setting in settings():
+        applies = _is_dict(value) if setting.in_dict else bool(imports.packages & set(setting.packages))
+        if setting.keyword == keyword and applies:
+            return setting
     return None
 
 
@@ -121,7 +117,6 @@ def _is_dict(node: cst.BaseExpression) -> bool:
 
 
 def _is_own_function(module: Module, call: cst.Call) -> bool:
-    """Return whether a call is of a function of the file, whose own clips are found."""
-    own = module.function_names
+    """Return whether a call is of a function or method of the file, whose own clips are found."""
     name = module.code(call.func)
-    return name in own or (name.startswith(("self.", "cls.")) and name.partition(".")[2] in own)
+    return name.removeprefix("self.").removeprefix("cls.") in module.function_names

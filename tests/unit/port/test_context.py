@@ -178,5 +178,5 @@ def test_what_clipnorm_meant_goes_by_the_version_of_keras(imports: str, argument
 
 def test_a_global_clipnorm_is_not_measured_as_a_function_of_one_tensor() -> None:
     result = port(Path("a.py"), b"from keras.optimizers import Adam\nopt = Adam(lr=0.1, clipnorm=1.0)\n")
-    data = build.as_data([result], [], "torch", False)
-    assert data["files"][0]["clips"][0]["measured_as"] == ""
+    report = build.build_report([result], [], "torch", False)
+    assert report.files[0].clips[0].measured_as == ""

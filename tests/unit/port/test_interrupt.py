@@ -92,7 +92,7 @@ def test_an_interrupt_while_the_report_is_printed_reports_what_was_written(
 ) -> None:
     for name in ("a.py", "b.py"):
         (tmp_path / name).write_text(CLIP)
-    monkeypatch.setattr("unified_clip.port.cli._report", interrupt)
+    monkeypatch.setattr("unified_clip.port.cli._print", interrupt)
     assert cli.main(["port", str(tmp_path), *options]) == 130
     assert capsys.readouterr() == ("", f"unified-clip: interrupted; {message}\n")
     assert ("unified_clip" in (tmp_path / "a.py").read_text()) == bool(options)
@@ -102,7 +102,7 @@ def test_an_interrupt_leaves_the_old_report(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "report.json").write_text("old")
     monkeypatch.setattr(Path, "replace", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        build.write(tmp_path / "report.json", build.as_data([], [], "torch", False))
+        build.write(tmp_path / "report.json", build.build_report([], [], "torch", False))
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"report.json": "old"}
 
 

@@ -1,69 +1,72 @@
-"""Functions that clip gradients: `clip_grad_norm_`. They become unified_clip's functions of the same name."""
+"""Functions that clip gradients, clamp any tensor, or belong to static programs: `clip_grad_norm_`, `tf.clip_by_value`,
+`set_gradient_clip`. They become unified_clip's functions of the same name."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import libcst as cst
 
-from ..clip_call import Arguments, FoundClip
+from ..clip_call import FoundClip
 from ..file_rewrite import FileRewrite
+from .paddle_class import ONLY_NAMED
 from .registry import Stage, register
 
+LIKE_GRADIENT = "Its name is that of a gradient, but it cannot be traced to one."
+MADE_OF_GRADIENT = "The clipped expression contains a gradient, but it may not be one itself."
+NO_GRADIENT = "The clipped tensor is no gradient that can be traced."
 UNKNOWN_ARGUMENTS = "Its arguments are unknown: {}"
 
 
-def is_known(clip: FoundClip) -> bool:
-    """Return whether a function or class is called or named, and not an argument of an optimizer."""
-    return clip.function is not None and clip.function.kind != "any tensor" and not isinstance(clip.node, cst.Arg)
-
-
 def is_function(clip: FoundClip) -> bool:
-    return clip.function is not None and clip.function.kind not in ("class", "program")
+    return clip.kind not in ("", "class", "program")
 
 
-def is_replaceable(clip: FoundClip) -> bool:
-    """Return whether a function can be replaced in its own framework."""
-    return clip.function is not None and clip.function.kind != "class"
-
-
-@register(Stage.JUDGE, matches=is_known)
-def judge(file: FileRewrite, clips: Sequence[FoundClip]) -> None:
-    for clip in clips:
-        flag_if_unsupported(file, clip)
-
-
+@register(Stage.JUDGE, matches=lambda clip: clip.kind not in ("", "any tensor") and not isinstance(clip.node, cst.Arg))
 def flag_if_unsupported(file: FileRewrite, clip: FoundClip) -> None:
     """Flag a clip that unified_clip has no replacement for, or whose arguments are unknown."""
-    if reason := _problem(clip):
-        file.flag(clip, reason)
-
-
-def _problem(clip: FoundClip) -> str:
-    function = clip.function
+    function, arguments = clip.function, clip.arguments
     if function is None:
-        return ""
+        return
+    unknown = [name for name in arguments.unknown if name.rstrip("=") not in function.renamed]
     if not function.replacement:
-        return function.why_not
+        file.flag(clip, function.why_not)
+    elif [name for name in unknown if not name.startswith("*")] or (unknown and function.renamed):
+        file.flag(clip, UNKNOWN_ARGUMENTS.format(", ".join(unknown)))
+    elif clip.call is not None and function.name == "paddle.clip" and not {"min", "max"} <= arguments.passed.keys():
+        file.flag(clip, "It has one bound only.")
+
+
+@register(Stage.JUDGE, matches=lambda clip: clip.kind == "any tensor")
+def judge_tensor(file: FileRewrite, clip: FoundClip) -> None:
+    """Leave what clips no gradient, and flag what may clip one."""
+    function = clip.function
+    assert function is not None
+    tensor = clip.tensor or clip.arguments.value(function.parameters[0])
     if clip.call is None:
-        return ""
-    arguments = Arguments(clip.call, function.parameters)
-    unknown = [each for each in arguments.unknown if each.rstrip("=") not in function.renamed]
-    if [each for each in unknown if not each.startswith("*")] or (unknown and function.renamed):
-        return UNKNOWN_ARGUMENTS.format(", ".join(unknown))
-    if function.name == "paddle.clip" and not {"min", "max"} <= set(arguments.given):
-        return "It has one bound only."
-    return ""
+        file.flag(clip, ONLY_NAMED)
+    elif tensor is None:
+        unknown = ", ".join(clip.arguments.unknown)
+        file.flag(clip, UNKNOWN_ARGUMENTS.format(unknown)) if unknown else file.leave(clip, NO_GRADIENT)
+    elif file.gradients.is_gradient(tensor):
+        flag_if_unsupported(file, clip)
+    elif function.name != "paddle.clip" and file.gradients.has_gradient_name(tensor):
+        file.flag(clip, LIKE_GRADIENT)
+    elif file.gradients.contains_gradient(tensor):
+        file.flag(clip, MADE_OF_GRADIENT)
+    else:
+        file.leave(clip, NO_GRADIENT)
 
 
 @register(Stage.CALLS, matches=is_function, target="torch", native=False)
-def rename(file: FileRewrite, clips: Sequence[FoundClip]) -> None:
-    for clip in clips:
-        file.rename(clip, "torch")
+def rename(file: FileRewrite, clip: FoundClip) -> None:
+    file.rename(clip, "torch")
 
 
-@register(Stage.CALLS, matches=is_replaceable, target="drop-in")
-def rename_drop_in(file: FileRewrite, clips: Sequence[FoundClip]) -> None:
-    for clip in clips:
-        assert clip.function is not None
-        file.rename(clip, clip.function.framework)
+@register(Stage.CALLS, matches=lambda clip: clip.kind not in ("", "class"), target="drop-in")
+def rename_drop_in(file: FileRewrite, clip: FoundClip) -> None:
+    assert clip.function is not None
+    file.rename(clip, clip.function.framework)
+
+
+@register(Stage.CALLS, matches=lambda clip: clip.kind == "program", target="torch")
+def flag_program(file: FileRewrite, clip: FoundClip) -> None:
+    file.flag(clip, "It belongs to a static program of Paddle, which PyTorch does not have: clip in the step.")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import libcst as cst
 
-from ..clip_call import Arguments, FoundClip
+from ..clip_call import FoundClip
 from ..file_rewrite import FileRewrite
 from ..source.edits import Edits
 from ..source.module import Module
@@ -27,19 +27,18 @@ WriteClip = Callable[[str, str], list[str]]
 
 
 @register(Stage.CALLS, matches=is_function, target="torch", native=True)
-def replace(file: FileRewrite, clips: Sequence[FoundClip]) -> None:
+def replace(file: FileRewrite, clip: FoundClip) -> None:
     """Replace a function by PyTorch's, if that takes the same arguments."""
-    for clip in clips:
-        assert clip.function is not None
-        name = f"{TORCH}.{clip.function.replacement}"
-        if clip.function.name == name:
-            file.leave(clip, "It is PyTorch's own.")
-        elif clip.function.kind == "in place":
-            file.edits.replace(clip.node, name)  # type: ignore[arg-type]
-            file.edits.needs_import("torch")
-            file.rewrite(clip, name, family="pytorch")
-        else:
-            file.flag(clip, NO_FUNCTION)
+    assert clip.function is not None
+    name = f"{TORCH}.{clip.function.replacement}"
+    if clip.function.name == name:
+        file.leave(clip, "It is PyTorch's own.")
+    elif clip.kind == "in place":
+        file.edits.replace(clip.node, name)  # type: ignore[arg-type]
+        file.edits.needs_import("torch")
+        file.rewrite(clip, name, family="pytorch")
+    else:
+        file.flag(clip, NO_FUNCTION)
 
 
 @dataclass(frozen=True)
@@ -62,42 +61,36 @@ def torch_function(rule: str) -> str:
     return f"{TORCH}.clip_grad_{'value' if rule == 'value' else 'norm'}_"
 
 
-def in_step(module: Module, found: FoundClip, step: TapeStep) -> Statement:
+def call_lines(module: Module, rule: str, variables: str, limit: str, name: str = "variable") -> str:
+    """Return a call of PyTorch's function for a rule. Of the rule `norm`, for each tensor in a loop over `name`."""
+    if rule != "norm":
+        return f"{torch_function(rule)}({variables}, {limit})"
+    name = module.unused_name(name)
+    return f"for {name} in {variables}:\n    {torch_function(rule)}({name}, {limit})"
+
+
+def statement_of(module: Module, clip: FoundClip, step: TapeStep) -> Statement:
     """Return the lines that replace a clip in a step of TensorFlow. Raises UnsureError."""
-    known, call = found.function, found.call
-    statement = module.small_statement(_outermost(module, found))
-    source = module.parents[step.source]
-    if known is None or call is None or not isinstance(statement, cst.Assign) or not isinstance(source, cst.Assign):
+    outermost = module.enclosing(clip.node, cst.ListComp) or clip.node
+    statement, source = module.small_statement(outermost), module.parents[step.source]
+    function, call = clip.function, clip.call
+    if function is None or call is None or not isinstance(statement, cst.Assign) or not isinstance(source, cst.Assign):
         raise UnsureError(NO_FUNCTION)
-    targets = statement.targets[0].target, source.targets[0].target
-    limit = module.code(_limit(module, found))
-    before, name, norm = _parts(module, statement.value, targets[0], call)
-    if (
-        len(statement.targets) + len(source.targets) != 2
-        or not before == name == module.code(targets[1])
-        or not module.has_own_line(statement)
-    ):
+    target, gradients = statement.targets[0].target, source.targets[0].target
+    limit = module.code(_limit(module, clip))
+    before, name, norm = _parts(module, statement.value, target, call)
+    is_simple = len(statement.targets) + len(source.targets) == 2 and module.has_own_line(statement)
+    if not is_simple or not before == name == module.code(gradients):
         raise UnsureError(NO_FUNCTION)
-    binding = module.binding(targets[1])
-    if binding is None or {bound.node for bound in binding.bounds} != {statement, source}:
+    binding = module.binding(gradients)
+    if {bound.node for bound in binding.bounds} != {statement, source}:
         raise UnsureError(CHANGED)
     between = range(module.end(source) + 1, module.position(statement)[0])
-    read = [place for each in binding.reads if (place := module.position(each)[0]) in between]
-    if read:
-        raise UnsureError(READ_BEFORE.format(read[0]))
-    called = torch_function(known.rule)
-    if known.rule == "norm":
-        variable = module.unused_name("variable")
-        line = f"for {variable} in {step.variables}:\n    {called}({variable}, {limit})"
-    else:
-        line = f"{norm}{called}({step.variables}, {limit})"
-    return Statement(statement, called, [line])
-
-
-def _outermost(module: Module, found: FoundClip) -> cst.CSTNode:
-    """Return the comprehension around a call, or the call."""
-    outer = module.enclosing(found.node, cst.ListComp)
-    return outer or found.node
+    if reads := [place for read in binding.reads if (place := module.position(read)[0]) in between]:
+        raise UnsureError(READ_BEFORE.format(reads[0]))
+    call_line = call_lines(module, function.rule, step.variables, limit)
+    line = call_line if function.rule == "norm" else f"{norm}{call_line}"
+    return Statement(statement, torch_function(function.rule), [line])
 
 
 def _parts(
@@ -124,23 +117,17 @@ def _parts(
     raise UnsureError(NO_FUNCTION)
 
 
-def _limit(module: Module, found: FoundClip) -> cst.BaseExpression:
+def _limit(module: Module, clip: FoundClip) -> cst.BaseExpression:
     """Return the expression of the threshold. Raises UnsureError if there are other arguments."""
-    assert found.function is not None
-    assert found.call is not None
-    given = Arguments(found.call, found.function.parameters)
-    values = [given.value(name) for name in found.function.limits]
-    if (
-        not values
-        or values[0] is None
-        or set(given.given) - {found.function.parameters[0], *found.function.limits, "name"}
-    ):
+    function, limits = clip.function, clip.limits
+    assert function is not None
+    others = clip.arguments.passed.keys() - {function.parameters[0], *function.limits, "name"}
+    if not limits or limits[0] is None or others:
         raise UnsureError(NO_FUNCTION)
-    if len(values) == 2:
-        numbers = [None if each is None else module.number(each) for each in values]
-        if numbers[0] is None or (values[1] is not None and numbers[1] != -numbers[0]):
-            raise UnsureError("PyTorch's clip_grad_value_ takes one bound, for both signs.")
-    return values[0]
+    numbers = [module.number(limit) for limit in limits if limit is not None]
+    if len(limits) == 2 and (numbers[0] is None or numbers[1:] not in ([], [-numbers[0]])):
+        raise UnsureError("PyTorch's clip_grad_value_ takes one bound, for both signs.")
+    return limits[0]
 
 
 def of_class(module: Module, source: ClipSource) -> WriteClip:
@@ -148,29 +135,19 @@ def of_class(module: Module, source: ClipSource) -> WriteClip:
     if source.may_be_none or len(source.makers) != 1:
         raise UnsureError("It may be None, or one of several clips.")
     (maker,) = source.makers
-    known = maker.function
-    assert known is not None
+    function, binding = maker.function, source.binding
+    assert function is not None
     statement = module.small_statement(maker.node)
-    if source.binding is not None and (statement is None or not module.has_own_line(statement)):
+    if binding is not None and (statement is None or not module.has_own_line(statement)):
         raise UnsureError("The clip has no line of its own.")
     node = _limit(module, maker)
-    if module.number(node) is None:
+    if (number := module.number(node)) is None:
         raise UnsureError("Its threshold is only known at run time, and PyTorch's functions take it at the step.")
-
-    if source.binding is not None:
-        others = [each for each in source.binding.reads if module.parents[each] not in source.uses]
-        if others:
-            raise UnsureError("The clip is read elsewhere, too.")
-    limit = module.code(node) if isinstance(node, cst.Integer | cst.Float) else repr(module.number(node))
+    if binding is not None and any(module.parents[read] not in source.uses for read in binding.reads):
+        raise UnsureError("The clip is read elsewhere, too.")
+    limit = module.code(node) if isinstance(node, cst.Integer | cst.Float) else repr(number)
     limit = 'float("inf")' if limit == "inf" else limit
-    parameter = module.unused_name("parameter")
-
-    def write(_: str, parameters: str) -> list[str]:
-        if known.rule == "norm":
-            return [f"for {parameter} in {parameters}:\n    {torch_function(known.rule)}({parameter}, {limit})"]
-        return [f"{torch_function(known.rule)}({parameters}, {limit})"]
-
-    return write
+    return lambda _, parameters: [call_lines(module, function.rule, parameters, limit, "parameter")]
 
 
 def remove(module: Module, edits: Edits, source: ClipSource, maker: FoundClip) -> str:

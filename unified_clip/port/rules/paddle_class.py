@@ -2,35 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import libcst as cst
 
-from ..catalog import engines
+from ..catalog import Engine, engines
 from ..clip_call import FoundClip
 from ..file_rewrite import FileRewrite
-from ..find import is_tested
+from ..source.module import Module
+from ..source.syntax_tree import keywords_of, method_of
 from .registry import Stage, register
 
 ONLY_NAMED = "It is named but not called, so that its use cannot be seen."
 
 
 def is_class(clip: FoundClip) -> bool:
-    return clip.function is not None and clip.function.kind == "class"
+    return clip.kind == "class"
 
 
 @register(Stage.CALLS, matches=is_class, target="torch")
-def flag_only_named(file: FileRewrite, clips: Sequence[FoundClip]) -> None:
-    for clip in clips:
-        file.flag(clip, ONLY_NAMED)
+def flag_only_named(file: FileRewrite, clip: FoundClip) -> None:
+    file.flag(clip, ONLY_NAMED)
 
 
 @register(Stage.CALLS, matches=is_class, target="drop-in")
-def rename_drop_in(file: FileRewrite, clips: Sequence[FoundClip]) -> None:
-    """Rename classes, unless the file uses an engine that tests for Paddle's own."""
+def rename_drop_in(file: FileRewrite, clip: FoundClip) -> None:
+    """Rename a class, unless the file uses an engine that tests for Paddle's own."""
     used = [engine for engine in engines() if any(map(engine.has, file.module.used_names))]
-    reason = next((engine.why_not for engine in used if is_tested(file.module, engine)), "")
-    for clip in clips:
-        assert clip.function is not None
-        if reason:
-            file.flag(clip, reason)
-        else:
-            file.rename(clip, clip.function.framework)
+    if reasons := [engine.why_not for engine in used if _is_tested(file.module, engine)]:
+        file.flag(clip, reasons[0])
+    else:
+        file.rename(clip, clip.function.framework)  # type: ignore[union-attr]
+
+
+def _is_tested(module: Module, engine: Engine) -> bool:
+    """Return whether an engine that the file uses may test the class of a clip."""
+    values = (_passed(call, engine) for call in module.calls)
+    return not engine.argument or any(value and _constant(value) not in engine.harmless for value in values)
+
+
+def _passed(call: cst.Call, engine: Engine) -> cst.BaseExpression | None:
+    """Return the value of an engine's argument in a call; None if it is not passed."""
+    if argument := keywords_of(call).get(engine.argument):
+        return argument.value
+    values = (each.value for i, each in enumerate(call.args) if each.star or i == engine.position)
+    return next(values, None) if method_of(call) == engine.method else None
+
+
+def _constant(node: cst.BaseExpression) -> str:
+    """Return the text of a string, a name, or the entry "level" of a dict; '' for any other expression."""
+    if isinstance(node, cst.SimpleString):
+        return str(node.evaluated_value)
+    if isinstance(node, cst.Dict):
+        entries = [each for each in node.elements if isinstance(each, cst.DictElement)]
+        if len(entries) < len(node.elements):
+            return ""
+        levels = [each.value for each in entries if _constant(each.key) == "level"]
+        return _constant(levels[0]) if levels else "None"
+    return node.value if isinstance(node, cst.Name) else ""

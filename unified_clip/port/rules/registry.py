@@ -2,10 +2,9 @@
 
 To add a rule, add a module here, and nothing else:
 
-    @register(Stage.CALLS, matches=is_program, target="torch")
-    def flag_programs(file: FileRewrite, clips: Sequence[FoundClip]) -> None:
-        for clip in clips:
-            file.flag(clip, "It belongs to a static program of Paddle, ...")
+    @register(Stage.CALLS, matches=lambda clip: clip.kind == "program", target="torch")
+    def flag(file: FileRewrite, clip: FoundClip) -> None:
+        file.flag(clip, "It belongs to a static program of Paddle, ...")
 
 Then add a source with such a clip to tests/data/port. A test fails for a rule that no source needs.
 """
@@ -17,7 +16,7 @@ import pkgutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import cache
+from functools import cache, wraps
 
 from ..clip_call import FoundClip
 from ..clip_site import Target
@@ -41,7 +40,8 @@ class Stage(IntEnum):
 
 
 Matches = Callable[[FoundClip], bool]
-Apply = Callable[[FileRewrite, Sequence[FoundClip]], None]
+Apply = Callable[[FileRewrite, FoundClip], None]
+ApplyToAll = Callable[[FileRewrite, Sequence[FoundClip]], None]
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Rule:
 
     stage: Stage
     matches: Matches
-    apply: Apply
+    apply: ApplyToAll
     target: Target | None
     native: bool | None
 
@@ -69,10 +69,25 @@ _rules: list[Rule] = []
 def register(
     stage: Stage, *, matches: Matches, target: Target | None = None, native: bool | None = None
 ) -> Callable[[Apply], Apply]:
-    """Register a rule. `target` and `native`: the only `--to` and `--native` that it applies to; None for all."""
+    """Register a rule for one clip. `target` and `native`: the only options that it applies to; None for all."""
 
     def decorate(apply: Apply) -> Apply:
-        _rules.append(Rule(stage, matches, apply, target, native))
+        @wraps(apply)
+        def apply_to_all(file: FileRewrite, clips: Sequence[FoundClip]) -> None:
+            for clip in clips:
+                apply(file, clip)
+
+        _rules.append(Rule(stage, matches, apply_to_all, target, native))
+        return apply
+
+    return decorate
+
+
+def register_steps(*, matches: Matches) -> Callable[[ApplyToAll], ApplyToAll]:
+    """Register a rule for all clips of a file together, and the training steps that they belong to."""
+
+    def decorate(apply: ApplyToAll) -> ApplyToAll:
+        _rules.append(Rule(Stage.STEPS, matches, apply, "torch", None))
         return apply
 
     return decorate
@@ -92,6 +107,6 @@ def apply(file: FileRewrite, *stages: Stage) -> None:
     for rule in rules():
         if rule.stage not in stages or not rule.is_for(file.target, file.native):
             continue
-        if clips := [clip for clip in file.undecided() if rule.matches(clip)]:
+        if clips := [clip for clip in file.with_verdict(None) if rule.matches(clip)]:
             file.rule = rule.name
             rule.apply(file, clips)

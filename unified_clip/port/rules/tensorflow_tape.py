@@ -14,12 +14,12 @@ from ..clip_call import FoundClip
 from ..file_rewrite import FileRewrite
 from ..source.edits import Edits
 from ..source.module import Module
-from ..source.syntax_tree import Target
-from ..steps.tape import APPLIES, StepRange, TapeStep, TapeSteps
+from ..source.syntax_tree import Target, keyword_of, keywords_of
+from ..steps.tape import APPLIES, StepRange, TapeStep, TapeSteps, owner_of
 from ..to_config import UnsureError
 from . import native_function
-from .need_clip import is_need_clip
-from .registry import Stage, register
+from .argument import is_need_clip
+from .registry import register_steps
 
 STEPS_UNSEEN = "Its training steps are not in this file: clip before each of them."
 NO_STEP = "It belongs to no step, from the gradient to apply_gradients(), that can be seen."
@@ -37,28 +37,25 @@ OFF_WHEN_RUN = "Keras 3 does not clip with a limit of 0 or None, but unified_cli
 
 
 def is_of_keras(clip: FoundClip) -> bool:
-    return clip.function is None and isinstance(clip.node, cst.Arg) and not is_need_clip(clip)
+    return clip.is_optimizer_argument and not is_need_clip(clip)
 
 
 def is_of_tensorflow(clip: FoundClip) -> bool:
     return is_of_keras(clip) or (clip.function is not None and clip.function.framework == "tensorflow")
 
 
-@register(Stage.STEPS, matches=is_of_tensorflow, target="torch")
+@register_steps(matches=is_of_tensorflow)
 def rewrite(file: FileRewrite, clips: Sequence[FoundClip]) -> None:
     """Rewrite whole steps, with the limits of Keras optimizers. Another rule renames the functions in them."""
     tapes = TapeRewrite(file, clips)
-    tapes.exclude_incomplete()
     for clip, reason in tapes.reasons.items():
         file.flag(clip, reason)
     tapes.write()
     for clip in clips:
         file.check(clip, ONE_NUMBER)
         if is_of_keras(clip):
-            file.check(clip, IN_PLACE)
-            means = file.sites[clip].meaning
-            if means is not None and means.threshold:
-                file.check(clip, OFF_WHEN_RUN)
+            meaning = file.sites[clip].meaning
+            file.check(clip, IN_PLACE, *([OFF_WHEN_RUN] if meaning is not None and meaning.threshold else ()))
 
 
 class TapeRewrite:
@@ -77,34 +74,30 @@ class TapeRewrite:
                 self._ranges[clip] = self._ranges_of(clip)
             except UnsureError as unsure:
                 self.reasons[clip] = str(unsure)
-
-    def exclude_incomplete(self) -> None:
-        """Exclude steps that contain a clip which cannot be rewritten."""
-        flagged = [*self._file.with_verdict("flagged"), *self.reasons]
+        flagged = [*file.with_verdict("flagged"), *self.reasons]
         excluded = {self._steps.range_of(clip.node) for clip in flagged if not isinstance(clip.node, cst.Arg)}
-        excluded |= self._of_several_lists()
-        changed = True
-        while changed:
-            changed = False
-            for clip, ranges in self._ranges.items():
-                if clip not in self.reasons and any(each in excluded for each in ranges):
-                    self.reasons[clip] = OTHER_FLAGGED
-                    changed = True
-                    excluded |= set(ranges)
+        self._exclude(excluded | self._of_several_lists())
+
+    def _exclude(self, excluded: set[StepRange | None]) -> None:
+        """Exclude clips of steps that are not rewritten, and all steps of these clips."""
+        incomplete = [
+            clip for clip, ranges in self._ranges.items() if clip not in self.reasons and excluded.intersection(ranges)
+        ]
+        if incomplete:
+            self.reasons |= dict.fromkeys(incomplete, OTHER_FLAGGED)
+            self._exclude({each for clip in incomplete for each in self._ranges[clip]})
 
     def _of_several_lists(self) -> set[StepRange | None]:
         """Return the steps whose optimizer steps other variables elsewhere. PyTorch's would step all of them."""
-        ranges = {each for ranges in self._ranges.values() for each in ranges}
-        steps = {each: each.step for each in ranges if each.step is not None}
         lists: dict[object, set[str]] = {}
         for step in self._steps.all():
             lists.setdefault(self._optimizer(step), set()).add(step.variables)
-        return {each for each, step in steps.items() if len(lists[self._optimizer(step)]) > 1}
+        ranges = [each for ranges in self._ranges.values() for each in ranges]
+        return {each for each in ranges if each.step is not None and len(lists[self._optimizer(each.step)]) > 1}
 
     def _optimizer(self, step: TapeStep) -> object:
         """Return a key of the optimizer."""
-        binding = self._module.binding(cast(cst.Attribute, step.apply.func).value)
-        return step.optimizer if binding is None else binding.key
+        return self._module.binding(owner_of(step.apply)).key or step.optimizer
 
     def write(self) -> None:
         """Record the changes."""
@@ -116,11 +109,11 @@ class TapeRewrite:
             for step in (each.step for each in ranges if each.step is not None):
                 clips = lines.setdefault(step, [])
                 if isinstance(clip.node, cst.Arg):
-                    name, line = self._line(clip, step)
+                    name, line = self._line(clip.node, step)
                     clips.append(line)
                     file.rewrite(clip, name, family="pytorch" if file.native else "paddle")
                 elif file.native:
-                    name = native_function.in_step(self._module, clip, step).write(file.edits)
+                    name = native_function.statement_of(self._module, clip, step).write(file.edits)
                     file.rewrite(clip, name, family="pytorch")
             if isinstance(clip.node, cst.Arg):
                 file.edits.remove_argument(clip.node)
@@ -133,52 +126,46 @@ class TapeRewrite:
         if isinstance(clip.node, cst.Arg):
             ranges = self._ranges_of_keras(clip, clip.node)
         else:
-            each = self._steps.range_of(clip.node)
-            if each is None:
-                raise UnsureError(NO_STEP)
-            ranges = [each]
+            ranges = [each for each in [self._steps.range_of(clip.node)] if each is not None]
+        if not ranges:
+            raise UnsureError(NO_STEP)
         for each in ranges:
             if each.step is None:
                 raise UnsureError(each.reason)
             if self._file.native and not isinstance(clip.node, cst.Arg):
-                native_function.in_step(self._module, clip, each.step)
+                native_function.statement_of(self._module, clip, each.step)
         return ranges
 
     def _ranges_of_keras(self, clip: FoundClip, argument: cst.Arg) -> list[StepRange]:
-        target = self._module.parents[cast(cst.Call, clip.call)]
-        targets = target.targets if isinstance(target, cst.Assign) else ()
-        binding = self._module.binding(targets[0].target) if len(targets) == 1 else None
-        reads = binding.reads if binding is not None and len(binding.bounds) == 1 else ()
-        ranges = self._steps.applied_by(binding) if binding is not None else []
-        if binding is not None and self._module.uses_on_other_objects(binding):
+        call = cast(cst.Call, clip.call)
+        assign = self._module.parents[call]
+        targets = assign.targets if isinstance(assign, cst.Assign) else ()
+        binding = self._module.binding(targets[0].target if len(targets) == 1 else None)
+        if self._module.uses_on_other_objects(binding):
             raise UnsureError(STEPS_UNSEEN)
-        given = [each.keyword.value for each in cast(cst.Call, clip.call).args if each.keyword is not None]
-        if sum(name in KERAS_RULES for name in given) > 1:
+        if len(keywords_of(call).keys() & KERAS_RULES) > 1:
             raise UnsureError(SEVERAL_LIMITS)
-        methods = [self._module.parents[each] for each in reads]
+        ranges = self._steps.applied_by(binding) if len(binding.bounds) == 1 else []
+        methods = [self._module.parents[read] for read in binding.reads]
         names = [each.attr.value if isinstance(each, cst.Attribute) else "" for each in methods]
         if not ranges or sum(name in APPLIES for name in names) != len(ranges) or set(names) - HARMLESS - set(APPLIES):
             raise UnsureError(STEPS_UNSEEN)
         steps = [each.step for each in ranges if each.step is not None]
         if not all(self._module.has_same_value_at(argument.value, step.apply) for step in steps):
             raise UnsureError(THRESHOLD_UNSEEN)
-        means = self._file.sites[clip].meaning
-        if means is None or (not means.threshold and means.config.threshold == 0):
+        meaning = self._file.sites[clip].meaning
+        if meaning is None or (not meaning.threshold and meaning.config.threshold == 0):
             raise UnsureError(ZERO)
         return ranges
 
-    def _line(self, clip: FoundClip, step: TapeStep) -> tuple[str, str]:
+    def _line(self, argument: cst.Arg, step: TapeStep) -> tuple[str, str]:
         """Return the name that replaces the limit of an optimizer, and the line."""
-        argument = cast(cst.Arg, clip.node)
-        rule, limit = KERAS_RULES[cast(cst.Name, argument.keyword).value], self._module.code(argument.value)
-        if not self._file.native:
-            name = f"unified_clip.torch.{suggest.CLASSES[rule]}"
-            return name, f"{name}({limit}).clip_({step.variables})"
-        name = native_function.torch_function(rule)
-        if rule == "norm":
-            variable = self._module.unused_name("variable")
-            return name, f"for {variable} in {step.variables}:\n    {name}({variable}, {limit})"
-        return name, f"{name}({step.variables}, {limit})"
+        rule, limit = KERAS_RULES[keyword_of(argument)], self._module.code(argument.value)
+        if self._file.native:
+            line = native_function.call_lines(self._module, rule, step.variables, limit)
+            return native_function.torch_function(rule), line
+        name = f"unified_clip.torch.{suggest.CLASSES[rule]}"
+        return name, f"{name}({limit}).clip_({step.variables})"
 
 
 def _write_step(edits: Edits, module: Module, step: TapeStep, clips: Sequence[str] = ()) -> None:

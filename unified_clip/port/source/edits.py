@@ -5,16 +5,41 @@ LibCST's AddImportsVisitor takes 20 times as long, and moves imports that have t
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import libcst as cst
+from libcst import matchers as m
 
 from .module import Module
 from .syntax_tree import sorted_nodes
 
 Change = Callable[[Any], cst.CSTNode]
+
+IMPORT = m.Import() | m.ImportFrom()
+IMPORTS = m.SimpleStatementLine(body=[m.AtLeastN(IMPORT, n=1)])
+GUARDED_IMPORT = m.Try(
+    body=m.IndentedBlock(body=[m.SimpleStatementLine(body=[IMPORT, m.ZeroOrMore()]), m.ZeroOrMore()])
+)
+"""`try: import x`."""
+
+DOCSTRING = m.SimpleStatementLine(body=[m.Expr(value=m.SimpleString()), m.ZeroOrMore()])
+
+
+@dataclass
+class LineEdit:
+    """The changes of a statement that has a line of its own."""
+
+    hoisted: dict[cst.BaseExpression, str] = field(default_factory=dict)
+    """Names that get the values of removed arguments, before the statement."""
+
+    before: list[str] = field(default_factory=list)
+    rewrite: Callable[[Any], Sequence[str]] | None = None
+    """The lines that replace the statement, a function of its updated node."""
+
+    after: list[str] = field(default_factory=list)
 
 
 class Edits(cst.CSTTransformer):
@@ -24,12 +49,11 @@ class Edits(cst.CSTTransformer):
         super().__init__()
         self._module = module
         self._changes: dict[cst.CSTNode, Change] = {}
-        self._removed: dict[cst.Arg, bool] = {}
-        self._before: dict[cst.CSTNode, list[str]] = {}
-        self._hoisted: dict[cst.CSTNode, dict[cst.BaseExpression, str]] = {}
+        self._removed: set[cst.Arg] = set()
         self._became: dict[cst.CSTNode, Any] = {}
-        self._instead: dict[cst.CSTNode, Callable[[Any], Sequence[str]]] = {}
-        self._after: dict[cst.CSTNode, list[str]] = {}
+        """The updated values of removed arguments."""
+
+        self._lines: defaultdict[cst.CSTNode, LineEdit] = defaultdict(LineEdit)
         self._imports: set[str] = set()
         self._changed: set[cst.CSTNode] = set()
         """Statements with a change, whose comments have to be kept."""
@@ -45,7 +69,7 @@ class Edits(cst.CSTTransformer):
 
     def replace(self, node: cst.BaseExpression, code: str) -> None:
         """Replace an expression, and keep its parentheses."""
-        new = self.expression(code)
+        new = cst.parse_expression(code, config=self._module.tree.config_for_parsing)
 
         def put(updated: Any) -> cst.CSTNode:
             return new.with_changes(lpar=[*updated.lpar, *new.lpar], rpar=[*new.rpar, *updated.rpar])
@@ -53,44 +77,40 @@ class Edits(cst.CSTTransformer):
         self._changes[node] = put
 
     def remove_argument(self, argument: cst.Arg) -> None:
-        self._removed[argument] = True
+        self._removed.add(argument)
 
     def insert(self, statement: cst.BaseSmallStatement, lines: Sequence[str]) -> None:
         """Insert lines before a statement, each once."""
-        found = self._before.setdefault(statement, [])
-        found += [line for line in lines if line not in found]
+        before = self._lines[statement].before
+        before += [line for line in lines if line not in before]
 
     def hoist(self, statement: cst.BaseSmallStatement, name: str, value: cst.BaseExpression) -> None:
         """Assign the value of a removed argument to a name, before its statement."""
-        self._hoisted.setdefault(statement, {})[value] = name
+        self._lines[statement].hoisted[value] = name
 
     def rewrite(self, statement: cst.BaseSmallStatement, lines: Callable[[Any], Sequence[str]]) -> None:
         """Replace a statement by lines, a function of its updated node."""
-        self._instead[statement] = lines
+        self._lines[statement].rewrite = lines
 
     def needs_import(self, module: str) -> None:
         """Import a module at the top of the file: 'unified_clip.torch'."""
         self._imports.add(module)
 
-    def expression(self, code: str) -> cst.BaseExpression:
-        return cst.parse_expression(code, config=self._module.tree.config_for_parsing)
-
     def import_after(self, statement: cst.CSTNode, module: str) -> None:
         """Import a module right after another import, which may be conditional."""
-        lines = self._after.setdefault(statement, [])
-        if f"import {module}" not in lines:
-            lines.append(f"import {module}")
+        after = self._lines[statement].after
+        if f"import {module}" not in after:
+            after.append(f"import {module}")
 
     # -- applying
 
     def to_bytes(self) -> bytes:
         """Return the file with all changes."""
-        if not (self._changes or self._removed or self._before or self._instead or self._hoisted or self._after):
+        if not (self._changes or self._removed or self._lines):
             return self._module.content  # LibCST drops form feeds
-        for node in (*self._changes, *self._removed, *self._instead, *self._hoisted):
-            self._changed.add(
-                next(each for each in self._module.ancestors(node) if isinstance(each, cst.BaseStatement))
-            )
+        for node in (*self._changes, *self._removed, *self._lines):
+            around = self._module.ancestors(node)
+            self._changed.add(next(each for each in around if isinstance(each, cst.BaseStatement)))
         tree = self._module.tree.visit(self)
         for name in sorted(self._imports):
             tree = _with_import(tree, name)
@@ -100,12 +120,12 @@ class Edits(cst.CSTTransformer):
         if isinstance(original_node, cst.Arg) and original_node in self._removed:
             self._became[original_node.value] = updated_node.value
             return cst.RemoveFromParent()
-        if isinstance(original_node, cst.Call):
-            updated_node = self._tidied(original_node, updated_node)
-        change = self._changes.get(original_node)
-        if change is not None:
+        if isinstance(original_node, cst.Call) and updated_node.args and original_node.args[-1] in self._removed:
+            last = _as_last(updated_node.args[-1], original_node.args[-1])
+            updated_node = updated_node.with_changes(args=[*updated_node.args[:-1], last])
+        if (change := self._changes.get(original_node)) is not None:
             updated_node = change(updated_node)
-        if isinstance(original_node, cst.SimpleStatementLine):
+        if isinstance(original_node, cst.SimpleStatementLine) and original_node in self._changed:
             return self._line(original_node, updated_node)
         if isinstance(updated_node, cst.IndentedBlock | cst.Module):
             updated_node = _without(updated_node, self._gaps)
@@ -113,46 +133,33 @@ class Edits(cst.CSTTransformer):
             return _with_comments(updated_node, _lost(original_node, [updated_node]))
         return updated_node
 
-    def _tidied(self, original: cst.Call, updated: cst.Call) -> cst.Call:
-        """Let the argument before a removed last one end as that did."""
-        if not original.args or original.args[-1] not in self._removed or not updated.args:
-            return updated
-        return updated.with_changes(args=[*updated.args[:-1], _as_last(updated.args[-1], original.args[-1])])
-
     def _line(self, original: cst.SimpleStatementLine, updated: cst.SimpleStatementLine) -> Any:
-        if original not in self._changed and not any(
-            each in self._before or each in self._after for each in original.body
-        ):
-            return updated
-        lines = self._lines(original, updated) if len(original.body) == 1 else [updated]
+        """Return the lines that replace a line, with its comments."""
+        lines = self._replacements(original, updated) if len(original.body) == 1 else [updated]
         if not lines:
             gap = _gap(original)
             self._gaps.add(gap)
             return gap
         return cst.FlattenSentinel([_with_comments(lines[0], _lost(original, lines)), *lines[1:]])
 
-    def _lines(self, original: cst.SimpleStatementLine, updated: cst.SimpleStatementLine) -> list[Any]:
+    def _replacements(self, original: cst.SimpleStatementLine, updated: cst.SimpleStatementLine) -> list[Any]:
         """Return the lines that replace a line with one statement."""
-        small = original.body[0]
+        edit = self._lines[original.body[0]]
         code = self._module.tree.code_for_node
-        before = [f"{name} = {code(self._became[each])}" for each, name in self._hoisted.get(small, {}).items()]
-        before += self._before.get(small, [])
-        instead, after = self._instead.get(small), self._after.get(small, [])
-        lines = [self._statement(each) for each in before]
-        if instead is None:
+        hoisted = [f"{name} = {code(self._became[value])}" for value, name in edit.hoisted.items()]
+        lines = self._parsed([*hoisted, *edit.before])
+        if edit.rewrite is None:
             lines.append(updated)
         else:
-            lines += [self._statement(each) for each in instead(updated.body[0])]
-            last = lines[-1] if lines else None
-            if isinstance(last, cst.SimpleStatementLine):
-                lines[-1] = last.with_changes(trailing_whitespace=updated.trailing_whitespace)
-        lines += [self._statement(each) for each in after]
-        return [
-            line.with_changes(leading_lines=() if place else updated.leading_lines) for place, line in enumerate(lines)
-        ]
+            lines += self._parsed(edit.rewrite(updated.body[0]))
+            if lines and isinstance(lines[-1], cst.SimpleStatementLine):
+                lines[-1] = lines[-1].with_changes(trailing_whitespace=updated.trailing_whitespace)
+        lines += self._parsed(edit.after)
+        first = [line.with_changes(leading_lines=updated.leading_lines) for line in lines[:1]]
+        return [*first, *(line.with_changes(leading_lines=()) for line in lines[1:])]
 
-    def _statement(self, code: str) -> Any:
-        return cst.parse_statement(code, config=self._module.tree.config_for_parsing)
+    def _parsed(self, lines: Sequence[str]) -> list[Any]:
+        return [cst.parse_statement(line, config=self._module.tree.config_for_parsing) for line in lines]
 
 
 def _as_last(argument: cst.Arg, gone: cst.Arg) -> cst.Arg:
@@ -230,49 +237,22 @@ def _with_import(tree: cst.Module, name: str) -> cst.Module:
     line: Any = cst.parse_statement(code, config=tree.config_for_parsing)
     if place == 0 and body:  # comments above the first statement stay there
         first: Any = body[0]
-        body[0] = first.with_changes(leading_lines=[cst.EmptyLine(newline=_newline(tree)), *first.leading_lines])
+        body[0] = first.with_changes(leading_lines=[cst.EmptyLine(), *first.leading_lines])
     body.insert(place, line)
     return tree.with_changes(body=body)
-
-
-def _newline(tree: cst.Module) -> cst.Newline:
-    return cst.Newline()
 
 
 def _after_imports(body: Sequence[Any], name: str) -> int:
     """Return the position after the imports that precede a module's first use; else after the docstring. Imports may
     depend on settings between them."""
-    first = name.partition(".")[0]
+    package = name.partition(".")[0]
     place = 0
-    for number, each in enumerate(body):
-        if _is_import(each) or _is_guarded_import(each) or _is_docstring(number, each):
+    for number, statement in enumerate(body):
+        if m.matches(statement, IMPORTS | GUARDED_IMPORT) or (number == 0 and m.matches(statement, DOCSTRING)):
             place = number + 1
-        elif _names(each, first):
+        elif any(isinstance(node, cst.Name) and node.value == package for node in sorted_nodes(statement)):
             break
     return place
-
-
-def _names(statement: cst.CSTNode, name: str) -> bool:
-    """Return whether a statement contains a name."""
-    return any(isinstance(each, cst.Name) and each.value == name for each in sorted_nodes(statement))
-
-
-def _is_import(statement: Any) -> bool:
-    simple = isinstance(statement, cst.SimpleStatementLine)
-    return simple and all(isinstance(small, cst.Import | cst.ImportFrom) for small in statement.body)
-
-
-def _is_guarded_import(statement: Any) -> bool:
-    """Return whether a statement is `try: import x`."""
-    if not isinstance(statement, cst.Try) or not isinstance(statement.body, cst.IndentedBlock):
-        return False
-    first = statement.body.body[0]
-    return isinstance(first, cst.SimpleStatementLine) and isinstance(first.body[0], cst.Import | cst.ImportFrom)
-
-
-def _is_docstring(number: int, statement: Any) -> bool:
-    small = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None
-    return number == 0 and isinstance(small, cst.Expr) and isinstance(small.value, cst.SimpleString)
 
 
 def _comments(node: cst.CSTNode) -> list[cst.Comment]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from typing import Literal
 
 import libcst as cst
 
 from ..catalog import HOOK, clip_function, is_like_gradient
 from .module import Binding, BoundValue, Module
-from .syntax_tree import sorted_nodes
+from .syntax_tree import method_of, sorted_nodes
 
 SOURCES = {
     "tensorflow.gradients",
@@ -102,10 +103,9 @@ class Gradients:
         """Return whether a name comes, in a loop or a hook, from something with the name of gradients."""
         if self._is_hook_parameter(node):
             return True
-        binding = self._module.binding(node)
-        iterated = [bound.value for bound in binding.bounds if bound.path] if binding is not None else []
-        names = [each for value in iterated if value is not None for each in sorted_nodes(value)]
-        return any(isinstance(each, cst.Name) and is_like_gradient(each.value) for each in names)
+        iterated = [bound.value for bound in self._module.binding(node).bounds if bound.path]
+        nodes = [inner for value in iterated if value is not None for inner in sorted_nodes(value)]
+        return any(isinstance(inner, cst.Name) and is_like_gradient(inner.value) for inner in nodes)
 
     def _is_hook_parameter(self, node: cst.Name) -> bool:
         """Return whether a name is the parameter of a hook: p.register_hook(lambda x: ...)."""
@@ -121,7 +121,7 @@ class Gradients:
     @cached_property
     def _hooks(self) -> list[object]:
         """Lambdas and names of functions that are registered as hooks of tensors."""
-        calls = [call for call in self._calls if self._module.code(call.func).endswith(f".{HOOK}")]
+        calls = [call for call in self._module.calls if self._module.code(call.func).endswith(f".{HOOK}")]
         values = [argument.value for call in calls for argument in call.args[:1]]
         return [each.attr.value if isinstance(each, cst.Attribute) else getattr(each, "value", each) for each in values]
 
@@ -131,16 +131,14 @@ class Gradients:
         `seen`: the names that are done.
         """
         seen = set() if seen is None else seen
-        for each in sorted_nodes(node):
-            if isinstance(each, cst.Name | cst.Attribute | cst.Call) and has_gradient(self.kind(each)):
-                return True
-            if isinstance(each, cst.Name) and self._is_bound_to_gradient(each, seen):
-                return True
-            if isinstance(each, cst.Call) and self._returns_one(each):
-                return True
-        return False
+        return any(
+            (isinstance(each, cst.Name | cst.Attribute | cst.Call) and has_gradient(self.kind(each)))
+            or (isinstance(each, cst.Name) and self._is_bound_to_gradient(each, seen))
+            or (isinstance(each, cst.Call) and self._returns_gradient(each))
+            for each in sorted_nodes(node)
+        )
 
-    def _returns_one(self, call: cst.Call) -> bool:
+    def _returns_gradient(self, call: cst.Call) -> bool:
         """Return whether a function of the file, or a method of that name, returns gradients."""
         name = self._module.code(call.func).rpartition(".")[2]
         return any(has_gradient(self.kind(value)) for value in self._returned.get(name, ()))
@@ -158,7 +156,7 @@ class Gradients:
 
     def _is_bound_to_gradient(self, name: cst.Name, seen: set[object]) -> bool:
         binding = self._module.binding(name)
-        if binding is None or binding.key in seen:
+        if binding.key is None or binding.key in seen:
             return False
         seen.add(binding.key)
         values = [bound.value for bound in binding.bounds]
@@ -169,17 +167,13 @@ class Gradients:
     def _arguments_of_parameter(self, name: cst.Name) -> list[cst.BaseExpression | None]:
         """Return the arguments of calls of a function, or the arguments beside a lambda."""
         function = self._module.enclosing_function(name)
-        calls: list[cst.CSTNode] = []
-        if isinstance(function, cst.Lambda):
-            calls = [each for each in list(self._module.ancestors(function))[:2] if isinstance(each, cst.Call)]
-        elif isinstance(function, cst.FunctionDef):
-            calls = [each for each in self._calls if self._module.code(each.func) == function.name.value]
-        found = [argument.value for call in calls if isinstance(call, cst.Call) for argument in call.args]
-        return [each for each in found if each is not function]
-
-    @cached_property
-    def _calls(self) -> list[cst.Call]:
-        return [each for each in self._module.nodes if isinstance(each, cst.Call)]
+        if isinstance(function, cst.FunctionDef):
+            calls = [call for call in self._module.calls if self._module.code(call.func) == function.name.value]
+        else:
+            around = islice(self._module.ancestors(function), 2) if function is not None else ()
+            calls = [each for each in around if isinstance(each, cst.Call)]
+        values = [argument.value for call in calls for argument in call.args]
+        return [value for value in values if value is not function]
 
     def kind(self, node: cst.BaseExpression | None) -> Kind:
         """Return what an expression contains."""
@@ -217,8 +211,8 @@ class Gradients:
             return TupleOf(kinds)
         return ListOf(next((kind for kind in kinds if kind), None))
 
-    def _of_binding(self, binding: Binding | None) -> Kind:
-        if binding is None or binding.key in self._open:
+    def _of_binding(self, binding: Binding) -> Kind:
+        if binding.key is None or binding.key in self._open:
             return None
         if binding.key not in self._known:
             self._open.add(binding.key)
@@ -239,13 +233,8 @@ class Gradients:
 
     def _appended(self, binding: Binding) -> list[cst.BaseExpression]:
         """Return the values that are appended to a list."""
-        found = []
-        for read in binding.reads:
-            method = self._module.parents.get(read)
-            call = self._module.parents.get(method) if method is not None else None
-            if isinstance(method, cst.Attribute) and method.attr.value == "append" and isinstance(call, cst.Call):
-                found += [argument.value for argument in call.args[:1]]
-        return found
+        calls = [call for read in binding.reads if (call := self._module.method_call(read)) is not None]
+        return [argument.value for call in calls if method_of(call) == "append" for argument in call.args[:1]]
 
     def _of_call(self, node: cst.Call) -> Kind:
         if isinstance(node.func, cst.Call) and self._module.full_name(node.func.func) == "jax.grad":
@@ -266,10 +255,10 @@ class Gradients:
             return ListOf(TupleOf((None, element(self.kind(arguments[0]), None))))
         if name == "next" and arguments:
             return element(self.kind(arguments[0]), None)
-        found = clip_function(name)
-        if found is not None and found.kind in ("functional", "any tensor") and arguments:
+        function = clip_function(name)
+        if function is not None and function.kind in ("functional", "any tensor") and arguments:
             inner = self.kind(arguments[0])
-            return TupleOf((inner, None)) if found.replacement == "clip_by_global_norm" else inner
+            return TupleOf((inner, None)) if function.replacement == "clip_by_global_norm" else inner
         if name in SAME:
             return next((kind for kind in map(self.kind, arguments) if kind), None)
         return None
@@ -285,16 +274,12 @@ class Gradients:
     def _is_tape(self, node: cst.BaseExpression) -> bool:
         """Return whether an expression is a gradient tape."""
         if isinstance(node, cst.Name | cst.Attribute):
-            text = self._module.code(node)
-            binding = self._module.binding(node)
-            values = [bound.value for bound in binding.bounds] if binding is not None else []
-            return (
-                any(isinstance(each, cst.Call) and self._makes_tape(each) for each in values) or "tape" in text.lower()
-            )
-        return isinstance(node, cst.Call) and self._makes_tape(node)
+            values = [bound.value for bound in self._module.binding(node).bounds]
+            return any(map(self._makes_tape, values)) or "tape" in self._module.code(node).lower()
+        return self._makes_tape(node)
 
-    def _makes_tape(self, node: cst.Call) -> bool:
-        return self._module.full_name(node.func).rpartition(".")[2] == "GradientTape"
+    def _makes_tape(self, node: cst.BaseExpression | None) -> bool:
+        return isinstance(node, cst.Call) and self._module.full_name(node.func).rpartition(".")[2] == "GradientTape"
 
 
 def element(kind: Kind, place: int | None) -> Kind:

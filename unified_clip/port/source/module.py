@@ -46,6 +46,7 @@ class Binding:
     bounds: Sequence[BoundValue]
     reads: Sequence[cst.CSTNode]
     key: object = None
+    """None for an expression that is neither a name nor an attribute of self, or that nothing binds."""
 
     @property
     def values(self) -> list[cst.BaseExpression] | None:
@@ -53,6 +54,9 @@ class Binding:
         if any(bound.path or bound.value is None for bound in self.bounds):
             return None
         return [cast(cst.BaseExpression, bound.value) for bound in self.bounds]
+
+
+UNBOUND = Binding("", (), ())
 
 
 class Module(SyntaxTree):
@@ -76,7 +80,7 @@ class Module(SyntaxTree):
 
     def _names_of(self, assignment: BaseAssignment, name: str, rest: Sequence[str], depth: int) -> set[str]:
         if isinstance(assignment, ImportAssignment):
-            return {_imported_name(assignment, name, rest)}
+            return {each.name for each in assignment.get_qualified_names_for(".".join([name, *rest]))} or {""}
         if not isinstance(assignment, Assignment):
             return {""}
         bound = self._bound_value(assignment.node)
@@ -123,33 +127,26 @@ class Module(SyntaxTree):
 
     # -- bindings
 
-    def binding(self, node: cst.CSTNode) -> Binding | None:
-        """Return the binding of a name, or of an attribute of self; None for any other expression."""
+    def binding(self, node: cst.CSTNode | None) -> Binding:
+        """Return the binding of a name, or of an attribute of self; UNBOUND for anything else."""
         if isinstance(node, cst.Name):
             return self._name_binding(node)
-        if isinstance(node, cst.Attribute) and isinstance(node.value, cst.Name) and node.value.value in SELF:
-            return self._attribute_binding(node)
-        return None
+        if isinstance(node, cst.Attribute) and _is_of_self(node) and (owner := self.enclosing(node, cst.ClassDef)):
+            same = self._attributes.get((owner, node.attr.value), [])
+            bounds = [self._bound_value(each) for each in same if self.is_target(each)]
+            reads = [each for each in same if not self.is_target(each)]
+            return Binding(self.code(node), bounds, reads, (node.attr.value, owner)) if bounds else UNBOUND
+        return UNBOUND
 
-    def _name_binding(self, node: cst.Name) -> Binding | None:
+    def _name_binding(self, node: cst.Name) -> Binding:
         scope = self.scope(node)
-        assignments = scope[node.value] if scope is not None else set()
-        if not assignments or not all(isinstance(each, Assignment) for each in assignments):
-            return None
-        ordered = [each for each in assignments if isinstance(each, Assignment)]
-        bounds = [self._bound_value(each.node) for each in ordered]
-        reads = [access.node for each in ordered for access in each.references]
-        key = (node.value, ordered[0].scope)
-        return Binding(node.value, bounds, list(dict.fromkeys(reads)), key)
-
-    def _attribute_binding(self, node: cst.Attribute) -> Binding | None:
-        owner = self.enclosing(node, cst.ClassDef)
-        if owner is None:
-            return None
-        same = self._attributes.get((owner, node.attr.value), [])
-        bounds = [self._bound_value(each) for each in same if self.is_target(each)]
-        reads = [each for each in same if not self.is_target(each)]
-        return Binding(self.code(node), bounds, reads, (node.attr.value, owner)) if bounds else None
+        ordered = list(scope[node.value]) if scope is not None else []
+        assignments = [each for each in ordered if isinstance(each, Assignment)]
+        if not ordered or len(assignments) < len(ordered):
+            return UNBOUND
+        bounds = [self._bound_value(each.node) for each in assignments]
+        reads = dict.fromkeys(access.node for each in assignments for access in each.references)
+        return Binding(node.value, bounds, list(reads), (node.value, assignments[0].scope))
 
     @cached_property
     def _attributes(self) -> dict[tuple[cst.CSTNode, str], list[cst.CSTNode]]:
@@ -159,7 +156,7 @@ class Module(SyntaxTree):
             owner = self.enclosing(node, cst.ClassDef) if isinstance(node, Target) else None
             if owner is None:
                 continue
-            if isinstance(node, cst.Attribute) and isinstance(node.value, cst.Name) and node.value.value in SELF:
+            if isinstance(node, cst.Attribute) and _is_of_self(node):
                 attributes.setdefault((owner, node.attr.value), []).append(node)
             elif isinstance(node, cst.Name) and self.enclosing_function(node) is None and self.is_target(node):
                 attributes.setdefault((owner, node.value), []).append(node)  # in the class body
@@ -202,13 +199,12 @@ class Module(SyntaxTree):
         for name in self._names_read(node):
             if here is None or there is None or here[name] != there[name] or not self._is_constant(here[name], node):
                 return False
-        attributes = [each for each in sorted_nodes(node) if isinstance(each, cst.Attribute)]
-        bindings = [binding for each in attributes if (binding := self._self_attribute(each)) is not None]
-        if any(len(binding.bounds) > 1 for binding in bindings):
+        nodes = sorted_nodes(node)
+        if any(len(self.binding(each).bounds) > 1 for each in nodes if isinstance(each, cst.Attribute)):
             return False
-        uses_self = any(isinstance(each, cst.Name) and each.value in SELF for each in sorted_nodes(node))
+        uses_self = any(isinstance(each, cst.Name) and each.value in SELF for each in nodes)
         owners = [self.enclosing(each, cst.ClassDef) for each in (node, place)]
-        return not uses_self or (owners[0] is owners[1] and self._has_self(place))
+        return not uses_self or (owners[0] is owners[1] and there is not None and any(there[name] for name in SELF))
 
     def _names_read(self, node: cst.CSTNode) -> list[str]:
         """Return the names that an expression reads, without self."""
@@ -220,9 +216,6 @@ class Module(SyntaxTree):
                 if not is_attribute and not (isinstance(parent, cst.Arg) and parent.keyword is each):
                     names.append(each.value)
         return names
-
-    def _self_attribute(self, node: cst.Attribute) -> Binding | None:
-        return self.binding(node) if isinstance(node.value, cst.Name) else None
 
     def _is_constant(self, assignments: set[BaseAssignment], node: cst.CSTNode) -> bool:
         """Return whether a name keeps the value that it has where an expression stands."""
@@ -237,10 +230,6 @@ class Module(SyntaxTree):
     def _block(self, node: cst.CSTNode) -> cst.CSTNode | None:
         """Return the block of lines that a statement belongs to."""
         return self.enclosing(node, cst.IndentedBlock, cst.SimpleStatementSuite, cst.Module)
-
-    def _has_self(self, node: cst.CSTNode) -> bool:
-        scope = self.scope(node)
-        return scope is not None and any(scope[name] for name in SELF)
 
     # -- the same attribute on other objects
 
@@ -263,7 +252,7 @@ class Module(SyntaxTree):
     def _is_of_other_class(self, node: cst.Attribute, owner: cst.ClassDef) -> bool:
         """Return whether it is an attribute of self in an unrelated class, which binds its own."""
         other = self.enclosing(node, cst.ClassDef)
-        if not isinstance(other, cst.ClassDef) or not isinstance(node.value, cst.Name) or node.value.value not in SELF:
+        if not isinstance(other, cst.ClassDef) or not _is_of_self(node):
             return False
         bases = {self.code(base.value) for each in (other, owner) for base in each.bases}
         has_own = any(self.is_target(each) for each in self._attributes.get((other, node.attr.value), ()))
@@ -286,7 +275,7 @@ class Module(SyntaxTree):
 
         def value_of(name: ast.expr) -> Any:
             binding = self.binding(target(name))
-            if binding is None or not binding.values or len(binding.values) > 1 or depth == MAX_ALIASES:
+            if not binding.values or len(binding.values) > 1 or depth == MAX_ALIASES:
                 raise UnknownValueError(name)
             return self._value(binding.values[0], depth + 1)
 
@@ -297,24 +286,5 @@ class Module(SyntaxTree):
             return ast.parse(self.code(node), mode="eval").body
 
 
-def _imported_name(assignment: ImportAssignment, name: str, rest: Sequence[str]) -> str:
-    """Return the full name of what an import binds."""
-    node = assignment.node
-    if isinstance(node, cst.ImportFrom):
-        dots = "." * len(node.relative)
-        module = dots + (_dotted(node.module) if node.module else "")
-        aliases = [] if isinstance(node.names, cst.ImportStar) else node.names
-        for alias in aliases:
-            if (alias.evaluated_alias or alias.evaluated_name) == name:
-                return ".".join([module, alias.evaluated_name, *rest])
-        return ""
-    for alias in cast(cst.Import, node).names:
-        if alias.evaluated_alias == name:
-            return ".".join([alias.evaluated_name, *rest])
-    return ".".join([name, *rest])
-
-
-def _dotted(node: cst.BaseExpression) -> str:
-    if isinstance(node, cst.Attribute):
-        return f"{_dotted(node.value)}.{node.attr.value}"
-    return cast(cst.Name, node).value
+def _is_of_self(node: cst.Attribute) -> bool:
+    return isinstance(node.value, cst.Name) and node.value.value in SELF

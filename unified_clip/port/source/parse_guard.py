@@ -64,7 +64,7 @@ def syntax_problem(error: cst.ParserSyntaxError, content: bytes) -> str:
     if _is_too_deep(content):
         return TOO_DEEP
     line = error.raw_line
-    if _is_python_2(content):
+    if any(map(PYTHON_2.match, codecs.decode(content, "utf-8", "replace").splitlines())):
         return f"Line {line} is Python 2. Convert the file with 2to3 or futurize, then port the result."
     return f"Line {line} is not valid Python: {error.message.splitlines()[0]}"
 
@@ -90,9 +90,7 @@ def _names_in(node: ast.AST) -> Sequence[str]:
     match node:
         case ast.Name(id=name) | ast.Attribute(attr=name) | ast.keyword(arg=str(name)):
             return [name]
-        case ast.alias(name=name):
-            return name.split(".")
-        case ast.ImportFrom(module=str(name)):
+        case ast.alias(name=name) | ast.ImportFrom(module=str(name)):
             return name.split(".")
         case ast.Constant(value=str(text)) if len(text) < MAX_TEXT:
             return [text]
@@ -119,9 +117,3 @@ def _is_too_deep(content: bytes) -> bool:
         if kind == "opens":
             links.append(0)
     return False
-
-
-def _is_python_2(content: bytes) -> bool:
-    """Return whether a line is one that only Python 2 accepts."""
-    text = codecs.decode(content, "utf-8", "replace")
-    return any(PYTHON_2.match(line) for line in text.splitlines())

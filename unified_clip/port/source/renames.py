@@ -63,17 +63,17 @@ class Renames:
 
     def _assignment(self, node: cst.CSTNode) -> ImportAssignment | None:
         """Return the only import of a name, if it can be changed; else None."""
+        assignments = self._assignments(node)
+        only = assignments[0] if len(assignments) == 1 else None
+        if not isinstance(only, ImportAssignment) or not self._is_own(only):
+            return None
+        is_guarded = self._module.enclosing(only.node, cst.Try, cst.If) is not None
+        return only if not is_guarded and self._module.has_own_line(only.node) else None
+
+    def _assignments(self, node: cst.CSTNode) -> list[BaseAssignment]:
+        """Return what binds the first part of a dotted name."""
         scope, first = self._module.scope(node), _first(node)
-        assignments = list(scope[first.value]) if scope is not None and first is not None else []
-        if len(assignments) != 1 or not isinstance(assignments[0], ImportAssignment):
-            return None
-        statement = assignments[0].node
-        if not self._is_own(assignments[0]):
-            return None
-        inside = self._module.enclosing(statement, cst.Try, cst.If)
-        if not isinstance(statement, cst.Import | cst.ImportFrom) or inside is not None:
-            return None
-        return assignments[0] if self._module.has_own_line(statement) else None
+        return list(scope[first.value]) if scope is not None and first is not None else []
 
     def _by_import(self, assignment: ImportAssignment, nodes: Sequence[cst.CSTNode]) -> None:
         statement = cast(cst.Import | cst.ImportFrom, assignment.node)
@@ -83,8 +83,8 @@ class Renames:
         wanted = {self._wanted[node] for node in nodes}
         if all_change and len(wanted) == 1 and all(isinstance(node, cst.Name) for node in nodes):
             ((module, name),) = wanted
-            shown = f"{name} as {assignment.name}" if assignment.name != name else name
-            self._lines.setdefault(statement, {})[alias.evaluated_name] = shown
+            new = f"{name} as {assignment.name}" if assignment.name != name else name
+            self._lines.setdefault(statement, {})[alias.evaluated_name] = new
             self._modules[statement] = module
             return
         for node in nodes:
@@ -96,13 +96,11 @@ class Renames:
     def _replace(self, node: cst.CSTNode) -> None:
         module, name = self._wanted[node]
         self._edits.replace(cast(Target, node), f"{module}.{name}")
-        scope, first = self._module.scope(node), _first(node)
-        assignments = scope[first.value] if scope is not None and first is not None else set()
-        found = [each for each in assignments if isinstance(each, ImportAssignment)]
-        if any(self._is_at_top(each) for each in found) or not found:
+        imports = [each for each in self._assignments(node) if isinstance(each, ImportAssignment)]
+        if not imports or any(map(self._is_at_top, imports)):
             self._at_top.add(module)
         else:
-            self._beside += [(each.node, module) for each in found]
+            self._beside += [(each.node, module) for each in imports]
 
     def _is_own(self, assignment: ImportAssignment) -> bool:
         """Return whether an import binds its name in its own scope, without `global` or `nonlocal`."""

@@ -17,7 +17,6 @@ from libcst.metadata import Scope
 from .parse_guard import UnreadableError, syntax_problem
 
 Target = cst.Name | cst.Attribute
-FUNCTIONS = (cst.FunctionDef, cst.Lambda)
 
 SPACES = ("whitespace", "leading_", "lines_after", "trailing_", "header", "footer", "indent", "newline")
 """Prefixes of fields that hold white space and comments."""
@@ -94,7 +93,13 @@ class SyntaxTree:
 
     def enclosing_function(self, node: cst.CSTNode) -> cst.CSTNode | None:
         """Return the function or lambda around a node."""
-        return self.enclosing(node, *FUNCTIONS)
+        return self.enclosing(node, cst.FunctionDef, cst.Lambda)
+
+    def method_call(self, node: cst.CSTNode) -> cst.Call | None:
+        """Return the call of a method of a node: node.method()."""
+        method = self.parents.get(node)
+        call = self.parents.get(method) if isinstance(method, cst.Attribute) else None
+        return call if isinstance(call, cst.Call) else None
 
     def small_statement(self, node: cst.CSTNode) -> cst.BaseSmallStatement | None:
         """Return the simple statement around a node, if it evaluates the node exactly once; else None."""
@@ -132,9 +137,29 @@ class SyntaxTree:
         return name
 
     @cached_property
+    def calls(self) -> list[cst.Call]:
+        """All calls, in order."""
+        return [node for node in self.nodes if isinstance(node, cst.Call)]
+
+    @cached_property
     def function_names(self) -> frozenset[str]:
         """The names of the functions and methods that the file defines."""
         return frozenset(each.name.value for each in self.nodes if isinstance(each, cst.FunctionDef))
+
+
+def keyword_of(argument: cst.Arg) -> str:
+    """Return the keyword of an argument; '' if it has none."""
+    return argument.keyword.value if argument.keyword else ""
+
+
+def keywords_of(call: cst.Call) -> dict[str, cst.Arg]:
+    """Return the arguments of a call that have a keyword."""
+    return {argument.keyword.value: argument for argument in call.args if argument.keyword}
+
+
+def method_of(call: cst.Call) -> str:
+    """Return the name of the attribute that is called; '' for anything else."""
+    return call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
 
 
 def sorted_nodes(node: cst.CSTNode, parents: dict[cst.CSTNode, cst.CSTNode] | None = None) -> list[cst.CSTNode]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import cast
 
 import libcst as cst
 
@@ -32,12 +31,13 @@ class AppliedGradients:
         if isinstance(node, cst.Name):
             return self._all_values(node, self._are_pairs)
         if isinstance(node, cst.ListComp | cst.GeneratorExp):
-            loop, each = node.for_in, node.elt
-            plain = not loop.ifs and loop.inner_for_in is None and isinstance(loop.target, cst.Tuple)
-            if not plain or not isinstance(each, cst.Tuple) or len(each.elements) != 2:
+            target = node.for_in.target
+            if not _is_plain(node.for_in) or not isinstance(target, cst.Tuple):
                 return False
-            same = self._module.code(each.elements[1].value) == self._module.code(loop.target.elements[-1].value)  # type: ignore[attr-defined]
-            return same and self._are_pairs(loop.iter)
+            if not isinstance(node.elt, cst.Tuple) or len(node.elt.elements) != 2:
+                return False
+            last = [self._module.code(each.elements[-1].value) for each in (node.elt, target)]
+            return last[0] == last[1] and self._are_pairs(node.for_in.iter)
         if not isinstance(node, cst.Call):
             return False
         name, arguments = self._module.code(node.func), [argument.value for argument in node.args]
@@ -52,44 +52,46 @@ class AppliedGradients:
         if isinstance(node, cst.Name):
             return self._all_values(node, self._is_list)
         if isinstance(node, cst.ListComp):
-            return not node.for_in.ifs and node.for_in.inner_for_in is None and self._is_list(node.for_in.iter)
+            return _is_plain(node.for_in) and self._is_list(node.for_in.iter)
         if isinstance(node, cst.Subscript):
             return self._module.code(node).endswith("[0]") and self._is_clipped(node.value)
-        is_list = isinstance(node, cst.Call) and self._module.code(node.func) == "list" and len(node.args) == 1
-        return is_list and self._is_list(cast(cst.Call, node).args[0].value)
+        if isinstance(node, cst.Call) and self._module.code(node.func) == "list" and len(node.args) == 1:
+            return self._is_list(node.args[0].value)
+        return False
 
     def _is_clipped(self, node: cst.BaseExpression) -> bool:
         """Return whether an expression is clip_by_global_norm of all gradients."""
-        found = clip_function(self._module.full_name(node.func)) if isinstance(node, cst.Call) else None
-        return (
-            found is not None
-            and found.replacement == "clip_by_global_norm"
-            and self._is_list(cast(cst.Call, node).args[0].value)
-        )
+        if not isinstance(node, cst.Call):
+            return False
+        function = clip_function(self._module.full_name(node.func))
+        is_clip = function is not None and function.replacement == "clip_by_global_norm"
+        return is_clip and self._is_list(node.args[0].value)
 
     def _is_changed(self, binding: Binding) -> bool:
         """Return whether elements of a list are assigned, added or removed."""
-        for read in binding.reads:
-            outer = self._module.parents[read]
-            if isinstance(outer, cst.Attribute) and outer.attr.value in CHANGES:
-                return True
-            inner = self._module.parents[outer] if isinstance(outer, cst.Subscript) else None
-            if isinstance(inner, cst.AssignTarget | cst.AugAssign | cst.Del):
-                return True
-        return False
+        parents = [self._module.parents[read] for read in binding.reads]
+        places = [self._module.parents[parent] for parent in parents if isinstance(parent, cst.Subscript)]
+        return any(isinstance(parent, cst.Attribute) and parent.attr.value in CHANGES for parent in parents) or any(
+            isinstance(place, cst.AssignTarget | cst.AugAssign | cst.Del) for place in places
+        )
 
     def _all_values(self, node: cst.Name, judge: Callable[[cst.BaseExpression], bool]) -> bool:
         """Return whether `judge` accepts all values of a name. A name that is open is accepted."""
         binding = self._module.binding(node)
-        if binding is None or self._is_changed(binding):
+        if binding.key is None or self._is_changed(binding):
             return False
         if binding.key in self._open:
             return True
         self._open.add(binding.key)
-        found = [
+        accepted = [
             bound.value is not None
             and (judge(bound.value) if not bound.path else list(bound.path) == [0] and self._is_clipped(bound.value))
             for bound in binding.bounds
         ]
         self._open.discard(binding.key)
-        return all(found)
+        return all(accepted)
+
+
+def _is_plain(loop: cst.CompFor) -> bool:
+    """Return whether a comprehension has one loop and no condition."""
+    return not loop.ifs and loop.inner_for_in is None

@@ -9,9 +9,9 @@ from typing import cast
 
 import libcst as cst
 
-from ..clip_call import Arguments, FoundClip
+from ..clip_call import FoundClip
 from ..source.module import Binding, Module
-from ..source.syntax_tree import Target, sorted_nodes
+from ..source.syntax_tree import Target, keyword_of, keywords_of, method_of, sorted_nodes
 from ..to_config import UnsureError
 from .parameter_groups import ParameterGroups
 
@@ -29,7 +29,10 @@ LOGS = ("print", "repr", "str", "debug", "info", "warning", "warn", "error", "lo
 APPLIES = ("apply_gradients", "apply_optimize", "_apply_optimize")
 """Methods that clip as step() does."""
 
-OUT_OF_REACH = ("need_clip", "group_name", "auto_skip_clip")
+ADDS_GROUP = ("add_param_group", "_add_param_group")
+
+UNSUPPORTED = ("need_clip", "group_name", "auto_skip_clip")
+"""Arguments of Paddle's classes that select parameters or programs."""
 
 
 @dataclass(frozen=True)
@@ -69,105 +72,87 @@ class Optimizer:
     grouped: bool = False
 
 
-class Wiring:
+class PaddleOptimizers:
     """All optimizers of a file that clip, each with its clips."""
 
     def __init__(self, module: Module, makers: Sequence[FoundClip]) -> None:
         self._module = module
-        self._makers = {found.call: found for found in makers if found.call is not None}
+        self._makers = {maker.call: maker for maker in makers if maker.call is not None}
         self._static = self._is_static()
-        self.reasons: dict[cst.CSTNode, str] = {}
-        """Why a call that creates a clip cannot be rewritten, by the node of its name."""
+        self._by_binding: dict[object, Optimizer] = {}
+        self.optimizers: dict[cst.Arg, Optimizer] = {}
+        """Optimizers by the argument grad_clip= that they take."""
 
-        self.sources: list[ClipSource] = []
-        self.optimizers: dict[object, Optimizer] = {}
-        self.by_argument: dict[cst.Arg, object] = {}
-        self._look(makers)
+        self.reasons: dict[FoundClip, str] = {}
+        """Why clips cannot be rewritten."""
 
-    def _look(self, makers: Sequence[FoundClip]) -> None:
         sources: dict[object, ClipSource] = {}
-        for found in makers:
+        for maker in makers:
             try:
-                key, source = self._source(found)
-                for argument in source.uses:
-                    self.by_argument[argument] = self._optimizer_of(argument)
-            except UnsureError as unsure:
-                self.reasons[found.node] = str(unsure)
-            else:
+                key, source = self._source(maker)
+                self.optimizers |= {argument: self._optimizer_of(argument) for argument in source.uses}
                 sources[key] = source
-        self._drop_incomplete(sources)
-        self.sources = list(sources.values())
+            except UnsureError as unsure:
+                self.reasons[maker] = str(unsure)
+        self.sources = self._complete(list(sources.values()))
 
-    def _drop_incomplete(self, sources: dict[object, ClipSource]) -> None:
+    def _complete(self, sources: list[ClipSource]) -> list[ClipSource]:
         """Drop a source if one of its calls, or another clip of its optimizers, cannot be rewritten."""
-        changed = True
-        while changed:
-            changed = False
-            kept = {argument for source in sources.values() for argument in source.uses}
-            for key, source in list(sources.items()):
-                others = [each for use in source.uses for each in self.optimizers[self.by_argument[use]].arguments]
-                reason = next((self.reasons[each.node] for each in source.makers if each.node in self.reasons), "")
-                if reason or any(other not in kept for other in others):
-                    for maker in source.makers:
-                        self.reasons.setdefault(
-                            maker.node, reason or "Another clip of this optimizer cannot be ported."
-                        )
-                    del sources[key]
-                    changed = True
+        kept = {argument for source in sources for argument in source.uses}
+        complete = []
+        for source in sources:
+            reasons = [self.reasons[maker] for maker in source.makers if maker in self.reasons]
+            arguments = {argument for use in source.uses for argument in self.optimizers[use].arguments}
+            if not reasons and arguments <= kept:
+                complete.append(source)
+                continue
+            for maker in source.makers:
+                self.reasons.setdefault(maker, (reasons or ["Another clip of this optimizer cannot be ported."])[0])
+        return complete if len(complete) == len(sources) else self._complete(complete)
 
     # -- clips
 
-    def _source(self, found: FoundClip) -> tuple[object, ClipSource]:
-        call = cast(cst.Call, found.call)
-        self._check(found)
-        node, may_be_none = self._whole_expression(call)
-        parent = self._module.parents[node]
-        if isinstance(parent, cst.Arg) and parent.keyword is not None and parent.keyword.value == "grad_clip":
-            return node, ClipSource([found], None, [parent], may_be_none)
-        target = self._target(node)
-        binding = self._module.binding(target) if target is not None else None
-        if binding is None or target is None:
+    def _source(self, maker: FoundClip) -> tuple[object, ClipSource]:
+        call = cast(cst.Call, maker.call)
+        self._check(maker)
+        node: cst.BaseExpression = call
+        parent = self._module.parents[call]
+        if isinstance(parent, cst.IfExp) and parent.test is not call:
+            node = parent if is_none(parent.orelse if parent.body is call else parent.body) else call
+        argument = self._module.parents[node]
+        if isinstance(argument, cst.Arg) and keyword_of(argument) == "grad_clip":
+            return node, ClipSource([maker], None, [argument], may_be_none=node is not call)
+        binding = self._module.binding(self._target(node))
+        if binding.key is None:
             raise UnsureError("Its use cannot be seen.")
-        return binding.key, self._shared(binding, target)
+        return binding.key, self._shared(binding)
 
-    def _check(self, found: FoundClip) -> None:
-        call = cast(cst.Call, found.call)
-        arguments = Arguments(call, found.function.parameters if found.function else ())
-        for name in OUT_OF_REACH:
-            if name in arguments.given:
+    def _check(self, maker: FoundClip) -> None:
+        for name in UNSUPPORTED:
+            if name in maker.arguments.passed:
                 raise UnsureError(f"{name}= selects parameters or programs of Paddle.")
         if self._static:
             raise UnsureError("The file builds static programs, which run later. PyTorch runs each step at once.")
 
-    def _whole_expression(self, call: cst.Call) -> tuple[cst.BaseExpression, bool]:
-        """Return a clip with `if ... else None` around it, and whether it may be None."""
-        parent = self._module.parents[call]
-        if isinstance(parent, cst.IfExp) and call is not parent.test:
-            other = parent.orelse if parent.body is call else parent.body
-            if is_none(other):
-                return parent, True
-        return call, False
-
-    def _shared(self, binding: Binding, target: Target) -> ClipSource:
-        makers, may_be_none = [], False
+    def _shared(self, binding: Binding) -> ClipSource:
+        makers = []
+        may_be_none = self._may_be_inherited(binding)
         for value in self._values(binding):
-            if is_none(value):
-                may_be_none = True
-                continue
             inner = value
             if isinstance(value, cst.IfExp):
-                may_be_none = True
                 inner = value.orelse if is_none(value.body) else value.body
-            found = self._makers.get(cast(cst.Call, inner))
-            if found is None:
+            may_be_none = may_be_none or is_none(value) or inner is not value
+            if is_none(value):
+                continue
+            maker = self._makers.get(cast(cst.Call, inner))
+            if maker is None:
                 raise UnsureError(f"{binding.text} may also be something else.")
-            if found.node in self.reasons:
-                raise UnsureError(self.reasons[found.node])
-            self._check(found)
-            makers.append(found)
+            if maker in self.reasons:
+                raise UnsureError(self.reasons[maker])
+            self._check(maker)
+            makers.append(maker)
         if self._module.uses_on_other_objects(binding):
             raise UnsureError(f"{binding.text} may be read or set elsewhere on an object of this class.")
-        may_be_none = may_be_none or self._may_be_inherited(binding)
         uses = list(self._uses(binding))
         if not uses:
             raise UnsureError(f"No optimizer in this file takes {binding.text} as grad_clip=.")
@@ -187,64 +172,60 @@ class Wiring:
     def _uses(self, binding: Binding) -> Iterator[cst.Arg]:
         for read in binding.reads:
             parent = self._module.parents[read]
-            if isinstance(parent, cst.Arg) and parent.keyword is not None and parent.keyword.value == "grad_clip":
+            if isinstance(parent, cst.Arg) and keyword_of(parent) == "grad_clip":
                 yield parent
-            elif not self._is_test(read, parent) and not is_harmless(self._module, read):
+            elif not self._is_test(read) and not is_harmless(self._module, read):
                 raise UnsureError(f"Line {self._module.position(read)[0]} uses {binding.text} in another way.")
 
-    def _is_test(self, read: cst.CSTNode, parent: cst.CSTNode) -> bool:
+    def _is_test(self, read: cst.CSTNode) -> bool:
         """Return whether a read is a test: `if clip:` or `clip is not None`."""
+        parent = self._module.parents[read]
         return isinstance(parent, cst.If | cst.Comparison) or (isinstance(parent, cst.IfExp) and parent.test is read)
 
-    def _target(self, node: cst.BaseExpression) -> Target | None:
-        """Return the one variable that an expression is assigned to; None for anything else."""
+    def _target(self, node: cst.BaseExpression) -> cst.BaseExpression | None:
+        """Return the one target that an expression is assigned to; None if there are others, or none."""
         parent = self._module.parents[node]
         if isinstance(parent, cst.Assign) and len(parent.targets) == 1:
-            target: cst.CSTNode = parent.targets[0].target
-        elif isinstance(parent, cst.AnnAssign):
-            target = parent.target
-        else:
-            return None
-        return target if isinstance(target, cst.Name | cst.Attribute) else None
+            return parent.targets[0].target
+        return parent.target if isinstance(parent, cst.AnnAssign) else None
 
     # -- optimizers
 
-    def _optimizer_of(self, argument: cst.Arg) -> object:
-        """Return the key of the optimizer that takes an argument grad_clip=."""
+    def _optimizer_of(self, argument: cst.Arg) -> Optimizer:
+        """Return the optimizer that takes an argument grad_clip=."""
         call = cast(cst.Call, self._module.parents[argument])
-        if isinstance(call.func, cst.Attribute) and call.func.attr.value == "minimize":
-            self.optimizers[argument] = self._given_to_minimize(argument, call, call.func)
-            return argument
+        if isinstance(call.func, cst.Attribute) and method_of(call) == "minimize":
+            return self._of_minimize(argument, call, call.func)
         if not OPTIMIZERS.match(self._module.full_name(call.func)):
             raise UnsureError(f"{self._module.code(call.func)} takes it, which is no known optimizer of Paddle.")
         target = self._target(call)
-        binding = self._module.binding(target) if target is not None else None
-        if binding is None:
+        binding = self._module.binding(target)
+        if binding.key is None:
             raise UnsureError("The optimizer is not assigned to a variable, so that its steps cannot be seen.")
         statement = self._module.small_statement(call)
         if statement is None or not self._module.has_own_line(statement):
             raise UnsureError("The optimizer has no line of its own.")
         if isinstance(target, cst.Name) and self._is_of_another_scope(target):
             raise UnsureError(f"{binding.text} is global or nonlocal here.")
-        if binding.key not in self.optimizers:
-            self.optimizers[binding.key] = self._optimizer(binding)
-        return binding.key
+        if binding.key not in self._by_binding:
+            self._by_binding[binding.key] = self._optimizer(binding)
+        return self._by_binding[binding.key]
 
     def _is_of_another_scope(self, target: cst.Name) -> bool:
         """Return whether a function declares a name as global or nonlocal."""
-        around = self._module.enclosing(target, cst.FunctionDef)
-        said = sorted_nodes(around) if around is not None else []
-        items = [item for each in said if isinstance(each, cst.Global | cst.Nonlocal) for item in each.names]
-        return any(item.name.value == target.value for item in items)
+        function = self._module.enclosing(target, cst.FunctionDef)
+        nodes = sorted_nodes(function) if function is not None else []
+        names = [item.name for node in nodes if isinstance(node, cst.Global | cst.Nonlocal) for item in node.names]
+        return any(name.value == target.value for name in names)
 
-    def _given_to_minimize(self, argument: cst.Arg, call: cst.Call, method: cst.Attribute) -> Optimizer:
+    def _of_minimize(self, argument: cst.Arg, call: cst.Call, method: cst.Attribute) -> Optimizer:
         """Return the optimizer of minimize(loss, grad_clip=clip)."""
         line = self._module.position(call)[0]
         binding = self._module.binding(method.value)
         step = self._at(call, "minimize", line)
         if len(call.args) > 2:
             raise UnsureError(f"minimize() in line {line} takes more than the loss and the clip.")
-        if binding is None or not isinstance(step.statement, cst.Expr):
+        if binding.key is None or not isinstance(step.statement, cst.Expr):
             raise UnsureError(f"The optimizer or the result of minimize() in line {line} cannot be seen.")
         return Optimizer(binding, [argument], [step], None)
 
@@ -255,15 +236,15 @@ class Wiring:
                 continue
             if not isinstance(value, cst.Call) or not OPTIMIZERS.match(self._module.full_name(value.func)):
                 raise UnsureError(f"{binding.text} may also be something else.")
-            given = {each.keyword.value: each for each in value.args if each.keyword}
-            fresh = next((each for each in value.args if each.keyword is None and is_fresh(each.value)), None)
-            parameters = given.get("parameters", given.get("parameter_list", fresh))
-            if "grad_clip" not in given or parameters is None:
+            passed = keywords_of(value)
+            positional = next((each for each in value.args if each.keyword is None and is_fresh(each.value)), None)
+            parameters = passed.get("parameters", passed.get("parameter_list", positional))
+            if "grad_clip" not in passed or parameters is None:
                 raise UnsureError(f"{binding.text} may have no grad_clip=, or no parameters=.")
-            arguments.append(given["grad_clip"])
+            arguments.append(passed["grad_clip"])
             lists.append(parameters.value)
-        codes = {self._module.code(each.value) for each in arguments}
-        if len(codes) != 1 or len({self._module.code(each) for each in lists}) != 1:
+        clips = {self._module.code(argument.value) for argument in arguments}
+        if len(clips) != 1 or len(set(map(self._module.code, lists))) != 1:
             raise UnsureError(f"{binding.text} may be created in several ways, with different clips or parameters.")
         grouped = ParameterGroups(self._module).are_in(lists[0])
         return Optimizer(binding, arguments, self._steps(binding), lists[0], grouped)
@@ -284,46 +265,42 @@ class Wiring:
         line = self._module.position(read)[0]
         if isinstance(parent, cst.Attribute):
             return self._method(parent, binding, line)
-        if isinstance(parent, cst.Arg):
-            call = cast(cst.Call, self._module.parents[parent])
-            method = call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
-            owner = self._module.code(call.func.value) if isinstance(call.func, cst.Attribute) else ""
-            if is_harmless(self._module, read):
-                return None
-            if "scaler" in owner.lower() and method in ("step", "unscale_"):
-                return self._at(call, "scaler", line) if method == "step" else None
-            raise UnsureError(f"Line {line} passes {binding.text} on, to code that may step it.")
-        if self._is_test(read, parent):
+        if self._is_test(read) or (isinstance(parent, cst.Arg) and is_harmless(self._module, read)):
             return None
+        call = self._module.parents[parent]
+        if isinstance(call, cst.Call) and isinstance(parent, cst.Arg) and isinstance(call.func, cst.Attribute):
+            is_scaler = "scaler" in self._module.code(call.func.value).lower()
+            if is_scaler and method_of(call) in ("step", "unscale_"):
+                return self._at(call, "scaler", line) if method_of(call) == "step" else None
         raise UnsureError(f"Line {line} passes {binding.text} on, to code that may step it.")
 
     def _method(self, method: cst.Attribute, binding: Binding, line: int) -> OptimizerStep | None:
         name, call = method.attr.value, self._module.parents[method]
-        if name in ("_add_param_group", "add_param_group"):
+        if name in ADDS_GROUP:
             raise UnsureError(f"Line {line} adds parameters to {binding.text}, in a group with a norm of its own.")
+        full_name = f"{binding.text}.{name}"
         if name in APPLIES:
-            raise UnsureError(
-                f"{binding.text}.{name}() in line {line} clips, too. PyTorch's optimizers have no such method."
-            )
+            raise UnsureError(f"{full_name}() in line {line} clips, too. PyTorch's optimizers have no such method.")
         if name not in ("step", "minimize", "_grad_clip"):
             return None
         if name == "_grad_clip" or not isinstance(call, cst.Call):
-            raise UnsureError(f"Line {line} uses {binding.text}.{name} without a call.")
+            raise UnsureError(f"Line {line} uses {full_name} without a call.")
         step = self._at(call, name, line)
         if name == "step" and call.args:
-            raise UnsureError(f"{binding.text}.step() in line {line} takes a closure that computes the gradients.")
-        if name == "minimize" and not all(isinstance(each.value, Target) for each in call.args):
-            raise UnsureError(f"The loss of {binding.text}.minimize() in line {line} is computed in the call.")
-        if name == "minimize" and len(call.args) > 1:
-            raise UnsureError(f"{binding.text}.minimize() in line {line} takes more than the loss.")
-        if name == "minimize" and not isinstance(step.statement, cst.Expr):
-            raise UnsureError(f"Line {line} uses the result of {binding.text}.minimize(). step() returns nothing.")
+            raise UnsureError(f"{full_name}() in line {line} takes a closure that computes the gradients.")
+        if name == "minimize":
+            if not all(isinstance(argument.value, Target) for argument in call.args):
+                raise UnsureError(f"The loss of {full_name}() in line {line} is computed in the call.")
+            if len(call.args) > 1:
+                raise UnsureError(f"{full_name}() in line {line} takes more than the loss.")
+            if not isinstance(step.statement, cst.Expr):
+                raise UnsureError(f"Line {line} uses the result of {full_name}(). step() returns nothing.")
         return step
 
     def _at(self, call: cst.Call, kind: str, line: int) -> OptimizerStep:
         statement = self._module.small_statement(call)
-        alone = self._module.parents[call] is statement  # other code in the statement may run before the step
-        if statement is None or not alone or not self._module.has_own_line(statement):
+        is_whole = self._module.parents[call] is statement  # other code in the statement may run before the step
+        if statement is None or not is_whole or not self._module.has_own_line(statement):
             raise UnsureError(
                 f"The step in line {line} has no line of its own, so that no clip can be inserted before it."
             )
@@ -337,9 +314,8 @@ class Wiring:
 
     def _uses_default_program(self) -> bool:
         """Return whether a default program is used for more than its random_seed, which dynamic mode also has."""
-        calls = [each for each in self._module.nodes if isinstance(each, cst.Call)]
-        default = [call for call in calls if DEFAULT_PROGRAM.match(self._module.full_name(call.func))]
-        parents = [self._module.parents[call] for call in default]
+        calls = [call for call in self._module.calls if DEFAULT_PROGRAM.match(self._module.full_name(call.func))]
+        parents = [self._module.parents[call] for call in calls]
         return any(not isinstance(each, cst.Attribute) or each.attr.value != "random_seed" for each in parents)
 
 
@@ -354,7 +330,7 @@ def is_harmless(module: Module, read: cst.CSTNode) -> bool:
 
 def is_fresh(node: cst.BaseExpression) -> bool:
     """Return whether an expression is model.parameters(), which can be called again."""
-    return isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value == "parameters"
+    return isinstance(node, cst.Call) and method_of(node) == "parameters"
 
 
 def is_none(node: cst.BaseExpression) -> bool:

@@ -7,7 +7,11 @@ from typing import cast
 import libcst as cst
 
 from ..source.module import Module
+from ..source.syntax_tree import method_of
 from ..to_config import UnsureError
+
+MAX_DEPTH = 5
+"""How many names that stand for other names are followed."""
 
 PARAMETERS = ("parameters", "trainable_parameters", "named_parameters")
 
@@ -27,14 +31,14 @@ class ParameterGroups:
         if isinstance(node, cst.BinaryOperation):
             return self.are_in(node.left, depth) or self.are_in(node.right, depth)
         if isinstance(node, cst.Call):
-            if isinstance(node.func, cst.Attribute) and node.func.attr.value in PARAMETERS:
+            if method_of(node) in PARAMETERS:
                 return False
             if self._module.code(node.func) in ("list", "filter") and node.args:
                 return self.are_in(node.args[-1].value, depth)
-        binding = self._module.binding(node) if depth < 5 else None
-        if binding is not None and binding.values is not None and len(binding.values) == 1:
-            added = [self._adds_group(read, depth + 1) for read in binding.reads]
-            return self.are_in(binding.values[0], depth + 1) or any(added)
+        binding = self._module.binding(node if depth < MAX_DEPTH else None)
+        if binding.key is not None and binding.values is not None and len(binding.values) == 1:
+            adds_group = [self._adds_group(read, depth + 1) for read in binding.reads]
+            return self.are_in(binding.values[0], depth + 1) or any(adds_group)
         raise self._unknown(node)
 
     def _is_group(self, node: cst.CSTNode, depth: int) -> bool:
@@ -49,25 +53,23 @@ class ParameterGroups:
             if name != "dict" and not name.endswith("create_parameter"):
                 raise self._unknown(node)
             return name == "dict"
-        binding = self._module.binding(node) if depth < 5 else None
-        if binding is None and isinstance(node, cst.Attribute):
+        binding = self._module.binding(node if depth < MAX_DEPTH else None)
+        if binding.key is None and isinstance(node, cst.Attribute):
             return False  # a parameter of a layer
-        if binding is None or any(each.value is None for each in binding.bounds):
+        if binding.key is None or any(bound.value is None for bound in binding.bounds):
             raise self._unknown(node)
-        values = [(cast(cst.BaseExpression, each.value), each.path) for each in binding.bounds]
+        values = [(cast(cst.BaseExpression, bound.value), bound.path) for bound in binding.bounds]
         judged = [(self.are_in if path else self._is_group)(value, depth + 1) for value, path in values]
         return any(judged)
 
     def _adds_group(self, read: cst.CSTNode, depth: int) -> bool:
         """Return whether a list is extended by dicts where it is read: groups.append({...})."""
-        method = self._module.parents[read]
-        call = self._module.parents[method]
-        if not isinstance(method, cst.Attribute) or not isinstance(call, cst.Call) or not call.args:
+        call = self._module.method_call(read)
+        if call is None or not call.args:
             return False
-        added = call.args[-1].value
-        if method.attr.value in ("append", "insert"):
-            return self._is_group(added, depth)
-        return method.attr.value == "extend" and self.are_in(added, depth)
+        if method_of(call) in ("append", "insert"):
+            return self._is_group(call.args[-1].value, depth)
+        return method_of(call) == "extend" and self.are_in(call.args[-1].value, depth)
 
     def _unknown(self, node: cst.CSTNode) -> UnsureError:
         code = self._module.code(node)
