@@ -67,7 +67,7 @@ def _export(options: argparse.Namespace) -> int:
     except ConfigError as error:
         return _fail(str(error))
     _print_notes(config)
-    if config.uses_default_family and options.to.partition("@")[0] != convert.OURS:
+    if config.uses_default_family and options.to.partition("@")[0] != convert.UNIFIED_CLIP:
         default = f"{DEFAULT_FAMILY!r} (eps = {FAMILIES[DEFAULT_FAMILY, 'global_norm'].eps:g})"
         _note(
             f"{options.clip.name} sets no family. Exported with the default, {default}. Set family to choose another."

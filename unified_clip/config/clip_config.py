@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -13,11 +14,12 @@ from pydantic import PrivateAttr, ValidationError
 from .._core import classes
 from .._core.ops import Tensor
 from .._core.shards import Across
-from . import documents, loading
+from . import documents
 from .clipper import Clipper, Reporting
 from .documents import Document
+from .formats import convert, from_optimizer
 from .schema import Settings
-from .validation import first_error
+from .validation import first_error, settings_data
 
 
 class ClipConfig(Reporting, Settings):
@@ -70,13 +72,12 @@ class ClipConfig(Reporting, Settings):
     __hash__ = None  # type: ignore[assignment]  # as pydantic's models that hold lists
 
     def __reduce__(self) -> Any:
-        return type(self)._of, (self.data(),)
-
-    def __copy__(self) -> Self:
-        return type(self)(**self.data())
+        return partial(type(self), **self.data()), ()
 
     def __deepcopy__(self, memo: Any = None) -> Self:
-        return type(self)(**self.data())
+        return self.model_copy()
+
+    __copy__ = __deepcopy__
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """Return a changed copy, validated like any other."""
@@ -90,14 +91,12 @@ class ClipConfig(Reporting, Settings):
             ConfigError: The file cannot be read, or a key is wrong. The message has the file, the line and the key. For
                 a trainer's file it has the command that imports it.
         """
-        from .formats import convert
-
-        return cls._of(convert.read_own(path))
+        return cls(**convert.read_own(path))
 
     @classmethod
     def loads(cls, text: str, kind: str = "toml") -> Self:
         """Read a text. `kind`: toml, yaml or json."""
-        return cls._of(loading.validated(documents.parse(text, kind, "the text")))
+        return cls(**settings_data(documents.parse(text, kind, "the text")))
 
     @classmethod
     def of(cls, optimizer: Any) -> Self:
@@ -114,13 +113,7 @@ class ClipConfig(Reporting, Settings):
 
         Source: unified_clip; docs/formats.md has an example.
         """
-        from .formats import from_optimizer
-
-        return cls._of(from_optimizer.data(optimizer))
-
-    @classmethod
-    def _of(cls, data: dict[str, Any]) -> Self:
-        return cls(**data)
+        return cls(**from_optimizer.data(optimizer))
 
     def dumps(self, kind: str = "toml") -> str:
         """Return text that `loads` reads. `kind`: toml, yaml or json."""
@@ -144,9 +137,7 @@ class ClipConfig(Reporting, Settings):
         Raises:
             ConfigError: The file cannot be read, its format is not supported, or it has settings that are not.
         """
-        from .formats import convert
-
-        return cls._of(convert.read(path, from_))
+        return cls(**convert.read(path, from_))
 
     def export_to(self, name: str, version: str | None = None) -> str:
         """Return this configuration as text in a trainer's format, for the trainer's configuration.
@@ -159,8 +150,6 @@ class ClipConfig(Reporting, Settings):
             NotRepresentableError: The format does not support a setting. The message names it, and the remedy.
             ConfigError: There is no such format.
         """
-        from .formats import convert
-
         return convert.write(self, name, version)
 
     # -- on any framework

@@ -14,16 +14,7 @@ from .._core import checks, classes, containers, entry, plan
 from .._core.containers import Leaf, Tree
 from .._core.entry import public
 from .._core.functions import Resolver
-from .._core.gradients import (
-    Functional,
-    GivenObjects,
-    Gradients,
-    InPlace,
-    SameObjects,
-    Whole,
-    WholeSame,
-    together,
-)
+from .._core.gradients import GivenObjects, Gradients, InPlace, SameObjects, Whole, WholeSame, together
 from .._core.ops import Ops, Path, Scalar, Tensor
 from .._core.plan import Limit, Outcome, Part
 from .._core.shards import HERE_OR_TOLD, Across
@@ -92,8 +83,11 @@ class Clipper:
         resolve: Resolver = _dispatch.resolve,
     ) -> None:
         self.settings, self.details, self.across = settings, details, across
-        self._names, self._resolve, self._selection = names, resolve, ParameterSelection(settings, names, unmatched)
-        self._unmatched = unmatched
+        self._arguments = {"settings": settings, "names": names, "details": details, "across": across}
+        self._arguments["unmatched"] = unmatched
+        self._resolve, self._selection = resolve, ParameterSelection(settings, names, unmatched)
+        self._needs_order = all(part.rule == "value" for part in settings.parts)  # which complex numbers do not have
+        self._options: dict[str, Any] = {"order": self._needs_order, "across": across, "measures": True}
         self._step = 0
         self._last: ClipOutcome | None = None
         self._recent: deque[ClipOutcome] = deque(maxlen=WINDOW)
@@ -101,9 +95,7 @@ class Clipper:
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the arguments and the step. A copy continues at this step, without the last outcome."""
-        arguments = {"settings": self.settings, "names": self._names, "details": self.details, "across": self.across}
-        arguments["unmatched"] = self._unmatched
-        return {"arguments": arguments, "step": self._step}
+        return {"arguments": self._arguments, "step": self._step}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state["arguments"])  # type: ignore[misc]
@@ -131,13 +123,11 @@ class Clipper:
     def _clip_container(self, grads: Any, step: Any) -> tuple[Any, Outcome]:
         ops, grads = self._resolve(grads)
         step = self._resolve_step(ops, step)
-        is_plain = self._is_simple(step) and not (
-            self.settings.uses_names or self._needs_order or self.across.is_stated
-        )
-        found = containers.plain_items(grads) if is_plain else None
-        whole = ops.whole_of_tensors(found[0], differentiable=True, in_place=False) if found else None
-        if found is not None and whole is not None:
-            plain = WholeSame(whole, *found)
+        needs_leaves = self.settings.uses_names or self._needs_order or self.across.is_stated
+        items = None if needs_leaves or not self._is_simple(step) else containers.plain_items(grads)
+        whole = ops.whole_of_tensors(items[0], differentiable=True, in_place=False) if items else None
+        if items is not None and whole is not None:
+            plain = WholeSame(whole, *items)
             outcome = self._clip(ops, plain, [range(len(plain.values))], step)
             return plain.result(), outcome
         tree = containers.flatten(ops, grads)
@@ -147,11 +137,7 @@ class Clipper:
                     f"{leaf.place} is a parameter, and this function takes gradients. Pass gradients, or pass the "
                     "parameters to clip_."
                 )
-        members = Tree(self._selection.group_leaves(tree.leaves), list)
-        gradients = GivenObjects(
-            ops, members, order=self._needs_order, across=self.across, parameters=tree.leaves, measures=True
-        )
-        results, outcome = self._results(ops, tree.leaves, gradients, step)
+        results, outcome = self._clip_leaves(ops, GivenObjects, tree.leaves, step)
         return tree.rebuild(results), outcome
 
     @public
@@ -166,16 +152,7 @@ class Clipper:
             outcome = self._clip(ops, *quick, step)
             quick[0].finish()
             return outcome.norm
-        in_place = InPlace(
-            ops,
-            parameters,
-            "clip_",
-            INSTEAD,
-            order=self._needs_order,
-            arrange=self._selection.group_leaves,
-            across=self.across,
-            measures=True,
-        )
+        in_place = InPlace(ops, parameters, "clip_", INSTEAD, arrange=self._selection.group_leaves, **self._options)
         if self.settings.nonfinite == "skip" and not ops.gradients_on_parameters:
             containers.check_replaceable(ops, parameters, "clip_ with nonfinite = 'skip'", "clip(grads)")
         outcome = self._clip(ops, in_place, self._selection.group_ranges(in_place), step)
@@ -189,11 +166,7 @@ class Clipper:
         """Clip the gradients of (parameter, gradient) tuples, as in optimizers."""
         ops, params_grads = self._resolve(params_grads)
         leaves, indices = classes.read_pairs(ops, params_grads)
-        members = Tree(self._selection.group_leaves(leaves), list)
-        gradients = SameObjects(
-            ops, members, order=self._needs_order, across=self.across, parameters=leaves, measures=True
-        )
-        results, _ = self._results(ops, leaves, gradients, self._resolve_step(ops, step))
+        results, _ = self._clip_leaves(ops, SameObjects, leaves, self._resolve_step(ops, step))
         pairs = [(leaf.parameter, result) for leaf, result in zip(leaves, results, strict=True)]
         return [(b, a) if index else (a, b) for index, (a, b) in zip(indices, pairs, strict=True)]
 
@@ -234,36 +207,22 @@ class Clipper:
     def _quick(self, ops: Ops, parameters: Any, step: Step) -> tuple[Whole | InPlace, list[range]] | None:
         """Return gradients for clipping in place and the range of each part; None if that needs single leaves."""
         by_name = self.settings.uses_names and ops.gradients_on_parameters
-        found = self._selection.parameters(parameters) if by_name else None
+        parts = self._selection.parameters(parameters) if by_name else None
         if not self._is_simple(step):
             return None
         if not self.settings.uses_names:
-            gradients = together(
-                ops,
-                parameters,
-                "clip_",
-                INSTEAD,
-                plain=True,
-                order=self._needs_order,
-                across=self.across,
-                measures=True,
-            )
+            gradients = together(ops, parameters, "clip_", INSTEAD, plain=True, **self._options)
             return gradients, [range(len(gradients.values))]
-        if found is None or self.across.is_stated:
+        if parts is None or self.across.is_stated:
             return None
-        *listed, excluded = found
-        whole = None if ops.tell_shards(excluded) else ops.whole_of_parameters([p for part in listed for p in part])
+        *included, excluded = parts
+        whole = None if ops.tell_shards(excluded) else ops.whole_of_parameters([p for part in included for p in part])
         if whole is None:
             return None
-        lengths = [sum(ops.gradient_of(parameter) is not None for parameter in part) for part in listed]
+        lengths = [sum(ops.gradient_of(parameter) is not None for parameter in part) for part in included]
         ends = list(itertools.accumulate(lengths))
         ranges = [range(end - length, end) for length, end in zip(lengths, ends, strict=True)]
         return (Whole(whole), ranges) if ends[-1] == len(whole.tensors) else None
-
-    @property
-    def _needs_order(self) -> bool:
-        """Return whether all gradients are clipped by value, which rejects complex ones."""
-        return all(part.rule == "value" for part in self.settings.parts)
 
     def _resolve_step(self, ops: Ops, step: Any) -> Step:
         """Return the step, as a number unless it is a tensor of a graph."""
@@ -280,34 +239,29 @@ class Clipper:
         number = int(value) if value is not None and math.isfinite(value) and value == int(value) else value
         return Step(step if value is None else _checked_step(number), False)
 
-    def _results(
-        self, ops: Ops, leaves: Sequence[Leaf], gradients: Functional, step: Step
+    def _clip_leaves(
+        self, ops: Ops, kind: type[GivenObjects | SameObjects], leaves: Sequence[Leaf], step: Step
     ) -> tuple[list[Any], Outcome]:
         """Return a result for each leaf, excluded ones too, and the outcome."""
+        members = Tree(self._selection.group_leaves(leaves), list)
+        gradients = kind(ops, members, parameters=leaves, **self._options)
         outcome = self._clip(ops, gradients, self._selection.group_ranges(gradients), step)
         if outcome.skipped:
             return [None] * len(leaves), outcome
         results = {leaf.position: leaf.tensor for leaf in leaves}
-        members = gradients.tree.leaves
-        results.update(zip((leaf.position for leaf in members), gradients.result(), strict=True))
+        results.update(zip((leaf.position for leaf in gradients.tree.leaves), gradients.result(), strict=True))
         return [results[leaf.position] for leaf in leaves], outcome
 
     def _clip(self, ops: Ops, gradients: Gradients, ranges: Sequence[range], step: Step) -> Outcome:
         settings = self.settings
-        limits = [_limit(part, step.value) for part in settings.parts]
-        parts = [part.part(limit) for part, limit in zip(settings.parts, limits, strict=True)]
-        used = list(zip(ranges, parts, strict=True))
+        rules = [part.part(_limit(part, step.value)) for part in settings.parts]
+        parts = list(zip(ranges, rules, strict=True))
         gradients.function = "ClipConfig"
-        _check_order(ops, gradients, used)
-        others = () if step.is_known else (step.value,)
+        _check_order(ops, gradients, parts)
+        known_step, others = (step.value, ()) if step.is_known else (None, (step.value,))
+        patterns = self._selection.patterns
         outcome = plan.clip(
-            gradients,
-            used,
-            settings.nonfinite,
-            others=others,
-            details=self.details,
-            chosen=self._selection.patterns,
-            step=step.value if step.is_known else None,
+            gradients, parts, settings.nonfinite, others=others, details=self.details, chosen=patterns, step=known_step
         )
         in_graph = not outcome.path.on_host and outcome.path.in_graph([outcome.n])
         if in_graph and step.is_counted and any(isinstance(part.threshold, ConfigModel) for part in settings.parts):
@@ -316,8 +270,8 @@ class Clipper:
                 "of the graph, or use the integration with the optimizer."
             )
         names = [self._selection.name(leaf) or str(leaf.position) for leaf in gradients.leaves]
-        dtypes = [{ops.dtype(gradients.values[index]) for index in group} for group, _ in used]
-        self._last = ClipOutcome(outcome, step.value if step.is_known else None, settings, used, names, dtypes)
+        dtypes = [{ops.dtype(gradients.values[index]) for index in group} for group, _ in parts]
+        self._last = ClipOutcome(outcome, known_step, settings, parts, names, dtypes)
         if step.is_known and not in_graph:
             with self._counting:
                 self._recent.append(self._last)

@@ -112,29 +112,11 @@ def parse(text: str, kind: str, name: str) -> Document:
     _check_kind(kind)
     try:
         data = {"toml": _toml, "yaml": _yaml, "json": _json}[kind](text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{name}, {_toml_error(error, text)}") from None
-    except yaml.MarkedYAMLError as error:
-        line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise ConfigError(f"{name}{line}: {error.problem}") from None
-    except yaml.reader.ReaderError as error:
-        number, character = text[: error.position].count("\n") + 1, chr(error.character)
-        raise ConfigError(f"{name}, line {number}: the character {character!r} is not allowed in YAML") from None
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{name}: {error}") from None
-    except json.JSONDecodeError as error:
-        raise ConfigError(f"{name}, line {error.lineno}: {error.msg}") from None
-    except _LongNumberError as error:
-        lines = text[: text.index(str(error))].count("\n")
-        raise ConfigError(
-            f"{name}, line {lines + 1}: a number has {len(str(error))} digits. Give a shorter one."
-        ) from None
+    except _UnreadableError as error:
+        line = f", line {error.line}" if error.line else ""
+        raise ConfigError(f"{name}{line}: {error}") from None
     except RecursionError:
         raise ConfigError(f"{name}: lists or tables are nested too deep.") from None
-    except _DuplicateKeyError as error:
-        line_number = _duplicate_line(text)
-        place = f"{name}, line {line_number}" if line_number else name
-        raise ConfigError(f"{place}: the key {error} occurs twice. Remove one.") from None
     return Document(name, text, kind, {} if data is None else data)
 
 
@@ -168,12 +150,12 @@ def _check_kind(kind: str) -> None:
 # -- reading
 
 
-class _DuplicateKeyError(Exception):
-    """A key that occurs twice. `json` keeps the last."""
+class _UnreadableError(Exception):
+    """A text cannot be parsed."""
 
-
-class _LongNumberError(Exception):
-    """A number with too many digits."""
+    def __init__(self, line: int | None, message: str) -> None:
+        super().__init__(message)
+        self.line = line
 
 
 MAX_DIGITS = 400
@@ -185,26 +167,30 @@ ALIAS_ALLOWANCE = 100_000
 INT, FLOAT = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
 
 
+def _too_long(text: str, digits: str) -> _UnreadableError:
+    line = text[: text.index(digits)].count("\n") + 1
+    return _UnreadableError(line, f"a number has {len(digits)} digits. Give a shorter one.")
+
+
 def _toml(text: str) -> Any:
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError:
-        raise
+    except tomllib.TOMLDecodeError as error:
+        raise _toml_error(error, text) from None
     except ValueError:  # int() reads at most 4300 digits
-        raise _LongNumberError(max(re.findall(r"[0-9_]+", text), key=len)) from None
+        raise _too_long(text, max(re.findall(r"[0-9_]+", text), key=len)) from None
 
 
-def _toml_error(error: tomllib.TOMLDecodeError, text: str) -> str:
-    """Return the line and the message. For a duplicate key, tomllib has the line and tomlkit the name."""
+def _toml_error(error: tomllib.TOMLDecodeError, text: str) -> _UnreadableError:
+    """Return the error with its line. For a duplicate key, tomllib has the line and tomlkit the name."""
     message, _, place = str(error).rpartition(" (at ")
     at = re.match(r"line (\d+)", place)  # else the end of the document
-    line = int(at[1]) if at else text.rstrip().count("\n") + 1
     try:
         tomlkit.parse(text)
     except (tomlkit.exceptions.TOMLKitError, ValueError, RecursionError) as same:
         if repeated := re.match(r"Key .* already exists", str(same)):
             message = f"{repeated[0]}. Remove one."
-    return f"line {line}: {message}"
+    return _UnreadableError(int(at[1]) if at else text.rstrip().count("\n") + 1, message)
 
 
 class _Yaml(yaml.SafeLoader):
@@ -267,48 +253,66 @@ _Yaml.add_implicit_resolver(
 
 
 def _yaml(text: str) -> Any:
-    loader = _Yaml(text)
     try:
+        loader = _Yaml(text)
         node = loader.get_single_node()
-        if node is None:
-            return None
-        if _size(node, {}) > ALIAS_ALLOWANCE + 10 * len(text):
+        if node is not None and _size(node, {}) > ALIAS_ALLOWANCE + 10 * len(text):
             raise _marked("aliases make the file too large. Write the values out.", node)
-        return loader.construct_document(node)
-    finally:
-        loader.dispose()
+        return None if node is None else loader.construct_document(node)
+    except yaml.MarkedYAMLError as error:
+        raise _UnreadableError(
+            error.problem_mark.line + 1 if error.problem_mark else None, str(error.problem)
+        ) from None
+    except yaml.reader.ReaderError as error:
+        line, character = text[: error.position].count("\n") + 1, chr(error.character)
+        raise _UnreadableError(line, f"the character {character!r} is not allowed in YAML") from None
+    except yaml.YAMLError as error:
+        raise _UnreadableError(None, str(error)) from None
 
 
 def _size(node: yaml.Node, sizes: dict[int, int | None]) -> int:
     """Return the number of characters of a node with its aliases written out. `sizes` has earlier results."""
     size = sizes.setdefault(id(node), None)
-    if size is None and not isinstance(node, yaml.ScalarNode):
-        inner = itertools.chain.from_iterable(node.value) if isinstance(node, yaml.MappingNode) else node.value
+    if size is None and isinstance(node, yaml.ScalarNode):
+        size = 1 + len(node.value)
+    elif size is None:
         size = 1
-        for child in inner:
+        for child in itertools.chain.from_iterable(node.value) if isinstance(node, yaml.MappingNode) else node.value:
             if sizes.get(id(child), 0) is None:
                 raise _marked("an alias refers to a value that contains it. Write the value out.", node)
             size += _size(child, sizes)
-    elif size is None:
-        size = 1 + len(node.value)
     sizes[id(node)] = size
     return size
 
 
 def _json(text: str) -> Any:
     def unique_table(items: list[tuple[str, Any]]) -> dict[str, Any]:
-        table = dict(items)
-        if len(table) < len(items):
-            names = [name for name, _ in items]
-            raise _DuplicateKeyError(repr(next(name for name in names if names.count(name) > 1)))
-        return table
+        names = [name for name, _ in items]
+        if len(set(names)) < len(names):
+            name = next(name for name in names if names.count(name) > 1)
+            raise _UnreadableError(_duplicate_line(text), f"the key {name!r} occurs twice. Remove one.")
+        return dict(items)
 
     def short_int(digits: str) -> int:
         if len(digits) > MAX_DIGITS:
-            raise _LongNumberError(digits)
+            raise _too_long(text, digits)
         return int(digits)
 
-    return json.loads(text, object_pairs_hook=unique_table, parse_int=short_int)
+    try:
+        return json.loads(text, object_pairs_hook=unique_table, parse_int=short_int)
+    except json.JSONDecodeError as error:
+        raise _UnreadableError(error.lineno, error.msg) from None
+
+
+def _duplicate_line(text: str) -> int | None:
+    """Return the line of a duplicate key in JSON, by the YAML reader: `json` reports no line."""
+    try:
+        _yaml(text.replace("\t", " "))
+    except _UnreadableError as error:
+        return error.line
+    except RecursionError:
+        pass
+    return None
 
 
 # -- lines
@@ -356,17 +360,6 @@ def _yaml_line(text: str, keys: Sequence[Key]) -> int | None:
         else:
             return None
     return None if line is None else line + 1
-
-
-def _duplicate_line(text: str) -> int | None:
-    """Return the line of a duplicate key in JSON, by the YAML reader: `json` reports no line."""
-    try:
-        _yaml(text.replace("\t", " "))
-    except yaml.MarkedYAMLError as error:
-        return error.problem_mark.line + 1 if error.problem_mark else None
-    except (yaml.YAMLError, RecursionError):
-        return None
-    return None
 
 
 def dotted(keys: Sequence[Key]) -> str:

@@ -172,13 +172,17 @@ class Settings(Clipping):
         return [*self.groups, self]
 
     @property
+    def patterns(self) -> list[tuple[list[str], list[str]]]:
+        """Return `include` and `exclude` of each part."""
+        return [*((group.include, group.exclude) for group in self.groups), (self.include, self.exclude)]
+
+    @property
     def meaning(self) -> Any:
         """Return a value that is equal for two configurations with the same effect."""
         parts = [
             Part("global_norm", formula.PADDLE) if is_off(part) else part.part(part.threshold) for part in self.parts
         ]
-        patterns = [(group.include, group.exclude) for group in self.groups]
-        return self.nonfinite, [*patterns, (self.include, self.exclude)], parts
+        return self.nonfinite, self.patterns, parts
 
     @property
     def uses_default_family(self) -> bool:

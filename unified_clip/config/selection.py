@@ -22,11 +22,7 @@ class ParameterSelection:
     def __init__(self, settings: Settings, names: Any, unmatched: str = "") -> None:
         self._uses_names = settings.uses_names
         self._name_of = make_namer(names)
-        patterns = [
-            *((group.include, group.exclude) for group in settings.groups),
-            (settings.include, settings.exclude),
-        ]
-        self.patterns = [(tuple(include), tuple(exclude)) for include, exclude in patterns]
+        self.patterns = [(tuple(include), tuple(exclude)) for include, exclude in settings.patterns]
         self._parts = [(_matcher(include), _matcher(exclude)) for include, exclude in self.patterns]
         self._part_by_name: dict[str, int | None] = {}
         self._checked, self._unmatched = False, unmatched
@@ -85,15 +81,13 @@ class ParameterSelection:
         return self._part_of(name)
 
     def _part_of(self, name: str) -> int | None:
+        """Return the index of the first part whose patterns match; None if the name is excluded."""
         if name not in self._part_by_name:
-            self._part_by_name[name] = self._find(name)
+            parts = (
+                index for index, (include, exclude) in enumerate(self._parts) if include(name) and not exclude(name)
+            )
+            self._part_by_name[name] = next(parts, None)
         return self._part_by_name[name]
-
-    def _find(self, name: str) -> int | None:
-        for index, (include, exclude) in enumerate(self._parts):
-            if include(name) and not exclude(name):
-                return index
-        return None
 
     def _check_patterns(self, names: Sequence[str]) -> None:
         for pattern in (pattern for lists in self.patterns for patterns in lists for pattern in patterns):

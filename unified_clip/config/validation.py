@@ -1,4 +1,4 @@
-"""Describe the first error that pydantic finds in a document: the place, the value, and what to write."""
+"""Validate a document, and describe the first error that pydantic finds: the place, the value, and what to write."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from ..errors import ConfigError
 from .documents import Document, Key, format_value
+from .schema import VERSION, Settings
 
 TYPES = {
     "string_type": "a string",
@@ -40,12 +41,30 @@ LIMITS = {
 TAGS = ("union_tag_invalid", "union_tag_not_found")
 
 
+def settings_data(document: Document) -> dict[str, Any]:
+    """Return the data of a clip configuration. Raise ConfigError unless it is valid."""
+    data = document.data
+    if not isinstance(data, dict):
+        raise ConfigError(f"{document.name}: it is {format_value(data)}. Give a table with at least a rule.")
+    data = {key: value for key, value in data.items() if key != "$schema"}
+    version = data.get("version", VERSION)
+    if isinstance(version, int) and version > VERSION:
+        raise document.wrong(
+            ["version"], f"it is {version}. This unified_clip supports version {VERSION}. Install a later unified_clip."
+        )
+    try:
+        Settings.model_validate(data)
+    except ValidationError as error:
+        raise first_error(error, document, Settings) from None
+    return data
+
+
 def first_error(error: ValidationError, document: Document, model: type[BaseModel]) -> ConfigError:
     """Return the first error in a document as an exception: its place and what to write there.
 
     An unknown key comes first: a key that is misspelt is missing as well.
     """
-    errors = [(_keys(entry, document.data, model), entry) for entry in error.errors()]
+    errors = [(_locate(entry["loc"], document.data, model)[0], entry) for entry in error.errors()]
     # If a value has several types, report the type whose error is deepest.
     deepest = [(keys, entry) for keys, entry in errors if not any(_is_inside(inner, keys) for inner, _ in errors)]
     deepest.sort(key=lambda item: item[1]["type"] != "extra_forbidden")
@@ -61,13 +80,14 @@ def _is_inside(keys: Sequence[Key], outer: Sequence[Key]) -> bool:
 def _described(keys: list[Key], errors: Sequence[Any], data: Any, model: type[BaseModel]) -> tuple[Sequence[Key], str]:
     """Return the place and the message of errors that concern one value."""
     error = _closest(errors)
-    if error["type"] in TYPES:
+    kind, message, content = error["type"], error["msg"].removeprefix("Value error, "), error["input"]
+    value = f"it is {format_value(content)}"
+    if kind in TYPES:
         expected = list(dict.fromkeys(TYPES[entry["type"]] for entry in errors if entry["type"] in TYPES))
         if "a number" in expected and "a whole number" in expected:
             expected.remove("a whole number")
-        return keys, f"it is {format_value(error['input'])}. Give {_either(expected)}."
-    kind, message = error["type"], error["msg"].removeprefix("Value error, ")
-    value = f"it is {format_value(error['input'])}"
+        *first, last = expected
+        return keys, f"{value}. Give {', '.join(first)} or {last}." if first else f"{value}. Give {last}."
     if kind == "invalid_key":
         names = ", ".join(_known(keys, data, model))
         return [*keys[:-1], str(keys[-1])], f"the key {keys[-1]!r} is not a string. Use one of {names}."
@@ -78,14 +98,15 @@ def _described(keys: list[Key], errors: Sequence[Any], data: Any, model: type[Ba
     if kind == "missing":
         return keys, "it is missing"
     if kind in TAGS:
-        schedules = [name for table in _types(keys, data, model) for name in _tags(table).get("schedule", ())]
+        types = _locate(keys, data, model)[1]
+        schedules = [name for table in types for name in _tags(table).get("schedule", ())]
         return [*keys, "schedule"], f"give one of {', '.join(schedules)}."
     if kind == "value_error":
-        named = message.split(maxsplit=1)[0].rstrip(",:")
-        if isinstance(error["input"], dict):
-            return [*keys, named] if named in error["input"] else keys, message
+        if isinstance(content, dict):
+            named = message.split(maxsplit=1)[0].rstrip(",:")
+            return [*keys, named] if named in content else keys, message
         stop = "" if message.endswith(".") else "."
-        is_whole = message.startswith(format_value(error["input"]))
+        is_whole = message.startswith(format_value(content))
         return keys, message if is_whole else f"{value}. {message[0].upper()}{message[1:]}{stop}"
     return keys, f"{value}. {_remedy(error)}"
 
@@ -109,12 +130,6 @@ def _remedy(error: Any) -> str:
     return str(error["msg"])
 
 
-def _either(names: Sequence[str]) -> str:
-    """Return "a, b or c"."""
-    *first, last = names
-    return f"{', '.join(first)} or {last}" if first else last
-
-
 def no_such(kind: str, name: str, known: Sequence[str]) -> str:
     """Return the message about an unknown name: the closest known one, or else all of them."""
     close = difflib.get_close_matches(name, known, n=1)
@@ -125,33 +140,25 @@ def no_such(kind: str, name: str, known: Sequence[str]) -> str:
 # -- places in a model
 
 
-def _keys(error: Any, data: Any, model: type[BaseModel]) -> list[Key]:
-    """Return the keys in the location of an error, without pydantic's names for the members of a union."""
+def _locate(location: Sequence[Any], data: Any, model: type[BaseModel]) -> tuple[list[Key], list[Any], Any]:
+    """Return the keys of a location, the types that the value there may have, and the value.
+
+    pydantic's locations also name the members of a union, which are no keys.
+    """
     types: list[Any] = [model]
     keys: list[Key] = []
-    for part in error["loc"]:
+    for part in location:
         inner = _inside(types, part, data)
-        if inner is None:
-            continue
-        keys.append(part)
-        types, data = inner, _value(data, part)
-    return keys
-
-
-def _types(keys: Sequence[Key], data: Any, model: type[BaseModel]) -> list[Any]:
-    """Return the types that the value at a place may have."""
-    types: list[Any] = [model]
-    for key in keys:
-        types, data = _inside(types, key, data) or [], _value(data, key)
-    return types
+        if inner is not None:
+            keys.append(part)
+            types, data = inner, _value(data, part)
+    return keys, types, data
 
 
 def _known(keys: Sequence[Key], data: Any, model: type[BaseModel]) -> list[str]:
     """Return the possible keys of the table that has a key."""
-    table = data
-    for key in keys[:-1]:
-        table = _value(table, key)
-    tables = [type_ for type_ in _types(keys[:-1], data, model) if _is_table(type_) and _fits(type_, table)]
+    _, types, table = _locate(keys[:-1], data, model)
+    tables = [type_ for type_ in types if _is_table(type_) and _fits(type_, table)]
     return list(dict.fromkeys(name for type_ in tables for name in type_.model_fields))
 
 

@@ -14,7 +14,7 @@ from ..._modes import misplaced
 from ...errors import ConfigError
 
 if TYPE_CHECKING:
-    from .compare import Comparison, Explanation, Worked
+    from .compare import Comparison, Explanation
     from .examples import Gradients
 
 
@@ -51,41 +51,43 @@ def run(options: argparse.Namespace) -> int:
         if options.step < 0:
             raise ConfigError(f"--step is {options.step}. Steps count from 0.")
         a = ClipConfig.import_from(options.a, options.from_a)
-        gradients = _gradients(options.gradients)
+        gradients = None if options.gradients is None else _read_gradients(options.gradients)
+        result: Explanation | Comparison
         if options.b is None:
-            _print(compare.explain(a, options.a.name, gradients, options.step), options.json)
-            return 0
-        b = ClipConfig.import_from(options.b, options.from_b)
-        names = _names(options.a, options.b)
-        _print(compare.compare(a, b, names, gradients, options.step), options.json)
+            result = compare.explain(a, options.a.name, gradients, options.step)
+        else:
+            b = ClipConfig.import_from(options.b, options.from_b)
+            paths = (options.a, options.b)
+            names = [str(path) if options.a.name == options.b.name else path.name for path in paths]
+            result = compare.compare(a, b, names, gradients, options.step)
+        if options.json:
+            print(json.dumps(compare.as_data(result), indent=1, allow_nan=False))
+        elif isinstance(result, compare.Comparison):
+            _print_comparison(result)
+        else:
+            _print_explanation(result)
     except (ConfigError, TypeError, ValueError) as error:
         complain(str(error))
         return 2
     return 0
 
 
-def _names(a: Path, b: Path) -> list[str]:
-    return [a.name, b.name] if a.name != b.name else [str(a), str(b)]
-
-
-def _gradients(path: Path | None) -> Gradients | None:
-    if path is None:
-        return None
+def _read_gradients(path: Path) -> Gradients:
     import numpy as np
 
     try:
         with path.open("rb") as file:
             if not zipfile.is_zipfile(path):
-                raise ValueError("it is no .npz file, or was cut short")
-            found = np.load(file, allow_pickle=False)
-            check_expanded(sum(info.file_size for info in found.zip.infolist()), path.stat().st_size)
-            for info in found.zip.infolist():
-                _check_header(found.zip, info)
-            gradients = {name: _gradient(found, name) for name in found.files}
+                raise ValueError("this is not an .npz file, or it is truncated")
+            npz = np.load(file, allow_pickle=False)
+            check_expanded(sum(info.file_size for info in npz.zip.infolist()), path.stat().st_size)
+            for info in npz.zip.infolist():
+                _check_header(npz.zip, info)
+            gradients = {name: _read_gradient(npz, name) for name in npz.files}
         if not gradients:
-            raise ValueError("it holds none")
+            raise ValueError("the file has none")
     except Exception as error:  # NumPy and zipfile raise almost anything for damaged bytes
-        raise ConfigError(f"{path}: no gradients can be read: {error}; give a file that numpy.savez wrote") from None
+        raise ConfigError(f"{path}: cannot read gradients: {error}. Pass a file that numpy.savez wrote.") from None
     return gradients
 
 
@@ -97,80 +99,63 @@ def _check_header(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> None:
             raise ValueError(f"{info.filename!r}: {error}") from None
 
 
-def _gradient(found: Any, name: str) -> Any:
+def _read_gradient(npz: Any, name: str) -> Any:
     try:
-        array = found[name]
+        array = npz[name]
     except ValueError as error:
         raise ValueError(f"{name!r}: {error}") from None
     if array.dtype.kind not in "fc":
-        raise ValueError(f"{name!r} is of {array.dtype}, and gradients are floats")
+        raise ValueError(f"the dtype of {name!r} is {array.dtype}, not a float")
     return array
 
 
-def _print(found: Explanation | Comparison, as_json: bool) -> None:
-    from . import compare
-
-    if as_json:
-        print(json.dumps(compare.as_data(found), indent=1, allow_nan=False))
-    elif isinstance(found, compare.Comparison):
-        _show_comparison(found)
-    else:
-        _show(found)
-
-
-def _show(found: Explanation) -> None:
+def _print_explanation(explanation: Explanation) -> None:
     from rich.console import Console
-
-    console = Console()
-    console.print(cell(found.name, style="bold"))
-    for sentence in found.sentences:
-        console.print(cell(f"  {sentence}"))
-    for note in found.notes:
-        console.print(cell(f"  Note: {note}", style="yellow"))
-    console.print(_table(found.worked))
-
-
-def _table(worked: list[Worked]) -> Any:
     from rich.table import Table
 
-    table = Table()
-    for title in ("worked on", "norm", "coefficient", "norm after", "becomes"):
-        table.add_column(title)
-    for each in worked:
-        style = None if each.outcome == "unchanged" else "cyan"
+    console = Console()
+    console.print(cell(explanation.name, style="bold"))
+    for sentence in explanation.sentences:
+        console.print(cell(f"  {sentence}"))
+    for note in explanation.notes:
+        console.print(cell(f"  Note: {note}", style="yellow"))
+    table = Table("worked on", "norm", "coefficient", "norm after", "becomes")
+    for row in explanation.worked:
         becomes = "; ".join(
-            f"{name} {' '.join(f'{x:.6g}' for x in values)}" for name, values in (each.results or {}).items()
+            f"{name} {' '.join(f'{x:.6g}' for x in values)}" for name, values in (row.results or {}).items()
         )
-        coef, after = _format_number(each.coef), _format_number(each.norm_clipped)
-        table.add_row(cell(each.of), _format_number(each.norm), coef, after, cell(becomes or each.outcome), style=style)
-    return table
+        numbers = map(_format_number, (row.norm, row.coef, row.norm_clipped))
+        style = None if row.outcome == "unchanged" else "cyan"
+        table.add_row(cell(row.of), *numbers, cell(becomes or row.outcome), style=style)
+    console.print(table)
+
+
+def _print_comparison(comparison: Comparison) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    _print_explanation(comparison.a)
+    _print_explanation(comparison.b)
+    console = Console()
+    if comparison.differences:
+        table = Table("what differs")
+        for explanation in (comparison.a, comparison.b):
+            table.add_column(cell(explanation.name))
+        for setting in comparison.differences:
+            table.add_row(cell(setting.about), cell(setting.a, style="red"), cell(setting.b, style="green"))
+        console.print(table)
+    table = Table("worked on", "norms", "norms after", "apart")
+    for row in comparison.compared:
+        norms = f"{_format_number(row.a.norm)} / {_format_number(row.b.norm)}"
+        after = " / ".join(_format_number(worked.norm_clipped) or worked.outcome for worked in (row.a, row.b))
+        is_same = row.distance == 0
+        distance = cell("identical" if is_same else f"{row.distance:.2g}", style="green" if is_same else "red")
+        table.add_row(cell(row.of), norms, after, distance)
+    console.print(table)
+    console.print(cell(comparison.verdict, style="bold"))
 
 
 def _format_number(number: float | None) -> str:
     from . import describe
 
     return "" if number is None else describe.measured(number)
-
-
-def _show_comparison(found: Comparison) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    _show(found.a)
-    _show(found.b)
-    console = Console()
-    if found.differences:
-        table = Table("what differs")
-        for name in (found.a.name, found.b.name):
-            table.add_column(cell(name))
-        for each in found.differences:
-            table.add_row(cell(each.about), cell(each.a, style="red"), cell(each.b, style="green"))
-        console.print(table)
-    table = Table("worked on", "norms", "norms after", "apart")
-    for both in found.compared:
-        norms = f"{_format_number(both.a.norm)} / {_format_number(both.b.norm)}"
-        after = " / ".join(_format_number(each.norm_clipped) or each.outcome for each in (both.a, both.b))
-        apart = cell("identical", style="green") if both.distance == 0 else cell(f"{both.distance:.2g}", style="red")
-        table.add_row(cell(both.of), norms, after, apart)
-    console.print(table)
-    console.print(cell(found.verdict, style="bold"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -91,18 +91,18 @@ class Comparison:
         """Return the comparison in one line."""
         if self.same:
             return "They do the same."
-        found = [each.sentence for each in self.compared]
-        if all(each.distance == 0 for each in self.compared):
-            which = "; ".join(f"{each.about} ({each.a} / {each.b})" for each in self.differences)
-            found.append(f"they come out the same here, and yet the configurations differ: {which}")
-        return "; ".join(dict.fromkeys(found)) + "."
+        sentences = [row.sentence for row in self.compared]
+        if not any(row.distance for row in self.compared):
+            which = "; ".join(f"{setting.about} ({setting.a} / {setting.b})" for setting in self.differences)
+            sentences.append(f"they come out the same here, and yet the configurations differ: {which}")
+        return "; ".join(dict.fromkeys(sentences)) + "."
 
     @property
     def verdict(self) -> str:
         """Return the last line below a table of `compared`."""
         if self.same:
             return "They do the same."
-        differing = sum(each.distance != 0 for each in self.compared)
+        differing = sum(row.distance != 0 for row in self.compared)
         if not differing:
             return "The results are identical, but the configurations differ."
         return f"The results differ in {differing} of {len(self.compared)} rows."
@@ -111,7 +111,7 @@ class Comparison:
 def explain(config: ClipConfig, name: str, gradients: Gradients | None = None, step: int = 0) -> Explanation:
     """Explain a configuration in words, and by its effect on gradients or on examples around its threshold."""
     notes = config.provenance.notes if config.provenance else []
-    worked = [_work(config, each)[0] for each in _examples([config], gradients, step)]
+    worked = [_work(config, example)[0] for example in _examples([config], gradients, step)]
     return Explanation(name, describe.sentences(config), list(notes), worked)
 
 
@@ -119,18 +119,16 @@ def compare(
     a: ClipConfig, b: ClipConfig, names: Sequence[str], gradients: Gradients | None = None, step: int = 0
 ) -> Comparison:
     """Compare two configurations, on gradients or on examples; at the start and end of different schedules too."""
-    explained = [explain(config, name, gradients, step) for config, name in zip((a, b), names, strict=True)]
-    compared = [_compare(a, b, each, names) for each in _examples([a, b], gradients, step)]
-    return Comparison(explained[0], explained[1], a.meaning == b.meaning, _differences(a, b), compared)
+    first, second = (explain(config, name, gradients, step) for config, name in zip((a, b), names, strict=True))
+    compared = [_compare(a, b, example, names) for example in _examples([a, b], gradients, step)]
+    return Comparison(first, second, a.meaning == b.meaning, _differences(a, b), compared)
 
 
-def as_data(found: Explanation | Comparison) -> dict[str, Any]:
+def as_data(result: Explanation | Comparison) -> dict[str, Any]:
     """Return data for JSON, with NaN and infinities as strings."""
-    data = asdict(found)
-    if isinstance(found, Comparison):
-        data["summary"] = found.summary
-    plain: dict[str, Any] = _json.plain(data)
-    return plain
+    summary = {"summary": result.summary} if isinstance(result, Comparison) else {}
+    data: dict[str, Any] = _json.plain(asdict(result) | summary)
+    return data
 
 
 # -- numbers
@@ -139,10 +137,9 @@ def as_data(found: Explanation | Comparison) -> dict[str, Any]:
 def _examples(configs: Sequence[ClipConfig], gradients: Gradients | None, step: int) -> list[Example]:
     if gradients is None:
         return examples.examples(configs, step)
-    given = "the gradients given"
     return [
-        Example(given if each == step else f"{given}, at step {each}", gradients, each)
-        for each in examples.steps(configs, step)
+        Example(f"the gradients given{'' if later == step else f', at step {later}'}", gradients, later)
+        for later in examples.steps(configs, step)
     ]
 
 
@@ -153,27 +150,25 @@ def _work(config: ClipConfig, example: Example) -> tuple[Worked, list[Array]]:
         try:
             results = clipper(gradients, step=example.step)
         except NonFiniteNormError:
-            without = _work(config.model_copy(update={"nonfinite": "family"}), example)[0]
-            return Worked(example.of, "raises", without.norm, None, None, None), []
-    if clipper.last.skipped:
-        return Worked(example.of, "skipped", clipper.last.norm, None, None, None), []
+            norm = _work(config.model_copy(update={"nonfinite": "family"}), example)[0].norm
+            return Worked(example.of, "raises", norm, None, None, None), []
+    last = clipper.last
+    if last.skipped:
+        return Worked(example.of, "skipped", last.norm, None, None, None), []
     arrays = [results[name] for name in gradients]
     outcome: Outcome = "unchanged" if _distance(arrays, list(gradients.values())) == 0 else "clipped"
     few = {name: array.ravel()[:3].tolist() for name, array in list(results.items())[:3]}
-    after = _rounded_norm(arrays)
-    return Worked(example.of, outcome, clipper.last.norm, clipper.last.coef, after, few), arrays
-
-
-def _rounded_norm(arrays: Sequence[Array]) -> float:
-    """Return the 2-norm over all elements, rounded to the dtype that norms of these arrays have."""
     is_double = any(array.dtype in (np.float64, np.complex128) for array in arrays)
-    return nearest(examples.norm_of(arrays, 2.0), "float64" if is_double else "float32")
+    norm_clipped = nearest(examples.norm_of(arrays, 2.0), "float64" if is_double else "float32")
+    return Worked(example.of, outcome, last.norm, last.coef, norm_clipped, few), arrays
 
 
 def _compare(a: ClipConfig, b: ClipConfig, example: Example, names: Sequence[str]) -> Compared:
-    (first, its), (second, others) = _work(a, example), _work(b, example)
-    apart = first.results is None or second.results is None
-    distance = (0.0 if first.outcome == second.outcome else math.inf) if apart else _distance(its, others)
+    (first, arrays), (second, other_arrays) = _work(a, example), _work(b, example)
+    if first.results is None or second.results is None:
+        distance = 0.0 if first.outcome == second.outcome else math.inf
+    else:
+        distance = _distance(arrays, other_arrays)
     return Compared(example.of, first, second, distance, _sentence(first, second, distance, names))
 
 
@@ -181,11 +176,11 @@ def _distance(a: Sequence[Array], b: Sequence[Array]) -> float:
     """Return the largest relative difference; 0 for equal numbers, inf if nonfinite elements differ."""
     if all(np.array_equal(x, y, equal_nan=True) for x, y in zip(a, b, strict=True)):
         return 0.0
-    apart = _greatest([_wide(x) - _wide(y) for x, y in zip(a, b, strict=True)])
+    difference = _greatest([_wide(x) - _wide(y) for x, y in zip(a, b, strict=True)])
     largest = _greatest([*map(_wide, a), *map(_wide, b)])
-    if not math.isfinite(apart):
+    if not math.isfinite(difference):
         return math.inf
-    return apart / largest if largest else 0.0
+    return difference / largest if largest else 0.0
 
 
 def _greatest(arrays: Sequence[Array]) -> float:
@@ -198,59 +193,54 @@ def _wide(array: Array) -> Array:
 
 
 def _sentence(a: Worked, b: Worked, distance: float, names: Sequence[str]) -> str:
-    of = a.of
-    norms = f"total norms {a.norm:.6g} and {b.norm:.6g}"
-    if a.norm == b.norm or (math.isnan(a.norm) and math.isnan(b.norm)):
-        norms = "same total norm"
     if distance == 0:
-        return f"{of}: identical"
+        return f"{a.of}: identical"
     if a.norm_clipped is None or b.norm_clipped is None:
-        does = [f"{name} {OUTCOMES.get(each.outcome, 'does not')}" for name, each in zip(names, (a, b), strict=True)]
-        return f"{of}: {', '.join(does)}"
-    if not math.isfinite(distance):
-        return f"{of}: {norms}; they differ in what is not finite"
-    if a.norm_clipped == b.norm_clipped:
-        return f"{of}: {norms}; up to {distance:.2g} apart"
+        does = [f"{name} {OUTCOMES.get(row.outcome, 'does not')}" for name, row in zip(names, (a, b), strict=True)]
+        return f"{a.of}: {', '.join(does)}"
+    is_same = a.norm == b.norm or (math.isnan(a.norm) and math.isnan(b.norm))
+    norms = "same total norm" if is_same else f"total norms {a.norm:.6g} and {b.norm:.6g}"
     lower, higher = sorted((a.norm_clipped, b.norm_clipped))
-    which = names[0] if a.norm_clipped == lower else names[1]
-    return f"{of}: {norms}; {which} lands {(higher - lower) / higher:.2g} lower"
+    if not math.isfinite(distance):
+        effect = "they differ in what is not finite"
+    elif lower == higher:
+        effect = f"up to {distance:.2g} apart"
+    else:
+        effect = f"{names[0] if a.norm_clipped == lower else names[1]} lands {(higher - lower) / higher:.2g} lower"
+    return f"{a.of}: {norms}; {effect}"
 
 
 # -- words
 
 
 def _differences(a: ClipConfig, b: ClipConfig) -> list[Difference]:
-    found = [Difference(about, x, y) for about, x, y in _aspects(a, b) if x != y]
-    for name in dict.fromkeys(group.name for each in (a, b) for group in each.groups):
-        one, other = _group(a, name), _group(b, name)
-        if one != other:
-            found.append(Difference(f"group {name!r}", one, other))
-    if not found and a.meaning != b.meaning:  # where nonfinite hides it
-        found.append(Difference("family", a.family or DEFAULT_FAMILY, b.family or DEFAULT_FAMILY))
-    return found
+    shared = {group.name for group in a.groups} & {group.name for group in b.groups}
+    aspects, other_aspects = (_aspects(config, shared) for config in (a, b))
+    for name in dict.fromkeys(group.name for group in (*a.groups, *b.groups)):
+        aspects[f"group {name!r}"], other_aspects[f"group {name!r}"] = _group(a, name), _group(b, name)
+    differences = [
+        Difference(about, x, other_aspects[about]) for about, x in aspects.items() if x != other_aspects[about]
+    ]
+    if not differences and a.meaning != b.meaning:  # where nonfinite hides it
+        differences.append(Difference("family", a.family or DEFAULT_FAMILY, b.family or DEFAULT_FAMILY))
+    return differences
 
 
 def _group(config: ClipConfig, name: str) -> str:
-    told = (f"{describe.listed(g.include, g.exclude)}: {describe.rule(g)}" for g in config.groups if g.name == name)
-    return next(told, "no such group")
+    groups = (group for group in config.groups if group.name == name)
+    texts = (f"{describe.listed(group.include, group.exclude)}: {describe.rule(group)}" for group in groups)
+    return next(texts, "no such group")
 
 
-def _aspects(a: ClipConfig, b: ClipConfig) -> list[tuple[str, str, str]]:
-    shared = {group.name for group in a.groups} & {group.name for group in b.groups}
-
-    def both(about: str, tell: Any) -> tuple[str, str, str]:
-        return about, tell(a), tell(b)
-
-    return [
-        both("rule", lambda c: c.rule),
-        both("threshold", describe.limits),
-        both("norm", lambda c: describe.order(c) if _has_norm(c) else "none"),
-        both("eps", lambda c: describe.number(c.part(1.0).family.eps) if _has_norm(c) else "none"),
-        both("a norm that is not finite", describe.nonfinite),
-        both("parameters", lambda c: describe.listed(c.include, c.exclude)),
-        both("order of the groups", lambda c: ", ".join(g.name for g in c.groups if g.name in shared)),
-    ]
-
-
-def _has_norm(config: ClipConfig) -> bool:
-    return config.rule in ("norm", "global_norm")
+def _aspects(config: ClipConfig, shared: Collection[str]) -> dict[str, str]:
+    """Return a configuration's settings in words. `shared`: the groups whose order is compared."""
+    has_norm = config.rule in ("norm", "global_norm")
+    return {
+        "rule": config.rule,
+        "threshold": describe.limits(config),
+        "norm": describe.order(config) if has_norm else "none",
+        "eps": describe.number(config.part(1.0).family.eps) if has_norm else "none",
+        "a norm that is not finite": describe.nonfinite(config),
+        "parameters": describe.listed(config.include, config.exclude),
+        "order of the groups": ", ".join(group.name for group in config.groups if group.name in shared),
+    }

@@ -14,17 +14,13 @@ FAMILY_TITLES = {"pytorch": "PyTorch's", "tensorflow": "TensorFlow's", "paddle":
 
 def sentences(settings: Settings, limit: str = "") -> list[str]:
     """Return sentences about a configuration. `limit`: the name of an unknown threshold, or of both bounds."""
-    found = [f"The group {group.name!r}, parameters named {listed(group.include, group.exclude)}: {rule(group)}"
-             for group in settings.groups]  # fmt: skip
-    everyone = settings.include == ["*"] and not settings.exclude
-    if everyone:
-        whole = rule(settings, limit)
-        found.append(f"All other parameters: {whole}" if settings.groups else _capital(whole))
-    else:
-        found.append(f"Parameters named {listed(settings.include, settings.exclude)}: {rule(settings, limit)}")
-        found.append("All others are neither counted nor clipped.")
-    found.append(nonfinite(settings))
-    return found
+    groups = [f"The group {group.name!r}, parameters named {listed(group.include, group.exclude)}: {rule(group)}"
+              for group in settings.groups]  # fmt: skip
+    rest = rule(settings, limit)
+    if settings.include != ["*"] or settings.exclude:
+        named = f"Parameters named {listed(settings.include, settings.exclude)}: {rest}"
+        return [*groups, named, "All others are neither counted nor clipped.", nonfinite(settings)]
+    return [*groups, f"All other parameters: {rest}" if groups else rest[0].upper() + rest[1:], nonfinite(settings)]
 
 
 def rule(clipping: Clipping, limit: str = "") -> str:
@@ -32,21 +28,19 @@ def rule(clipping: Clipping, limit: str = "") -> str:
     if clipping.rule == "none":
         return "nothing is clipped; the norm is measured."
     if clipping.rule == "value":
-        low, high = (clipping.min, clipping.max)
-        bounds = (
-            f"[-c, c], c being {limit or threshold(clipping)}"
-            if low is None or high is None
-            else f"[{limit or f'{number(low)}, {number(high)}'}]"
-        )
+        if clipping.min is None or clipping.max is None:
+            bounds = f"[-c, c], c being {limit or limits(clipping)}"
+        else:
+            bounds = f"[{limit or f'{number(clipping.min)}, {number(clipping.max)}'}]"
         return f"every element is moved into {bounds}; NaN stays NaN."
     eps = clipping.part(1.0).family.eps
-    below = f"n + {number(eps)}" if eps else "n"
-    whose = "one norm n over all gradients" if clipping.rule == "global_norm" else "for each tensor its own norm n"
-    every = "each" if clipping.rule == "global_norm" else "it"
+    below = f"(n + {number(eps)})" if eps else "n"
+    is_global = clipping.rule == "global_norm"
+    whose = "one norm n over all gradients" if is_global else "for each tensor its own norm n"
+    own_eps = f", with eps = {number(clipping.eps)}." if clipping.eps is not None else "."
     return (
-        f"{whose} ({order(clipping)}); {every} is multiplied by min(1, c / {f'({below})' if eps else below}), c being "
-        f"{limit or threshold(clipping)}. That is {FAMILY_TITLES[clipping.family or DEFAULT_FAMILY]} rule"
-        + (f", with eps = {number(clipping.eps)}." if clipping.eps is not None else ".")
+        f"{whose} ({order(clipping)}); {'each' if is_global else 'it'} is multiplied by min(1, c / {below}), c being "
+        f"{limit or limits(clipping)}. That is {FAMILY_TITLES[clipping.family or DEFAULT_FAMILY]} rule{own_eps}"
     )
 
 
@@ -70,45 +64,39 @@ def order(clipping: Clipping) -> str:
     return names.get(p, f"of order {number(p)}")
 
 
-def threshold(clipping: Clipping) -> str:
+def limits(clipping: Clipping) -> str:
+    """Return the threshold or the bounds as text."""
     limit = clipping.threshold
+    if clipping.min is not None and clipping.max is not None:
+        return f"{number(clipping.min)} to {number(clipping.max)}"
     if limit is None:
         return "none"
     if isinstance(limit, float):
-        return "inf, so that nothing is clipped" if limit == math.inf else f"{number(limit)}"
-    return schedule(limit)
+        return "inf, so that nothing is clipped" if limit == math.inf else number(limit)
+    return _schedule(limit)
 
 
-def limits(clipping: Clipping) -> str:
-    """Return the threshold or the bounds as text."""
-    if clipping.min is None or clipping.max is None:
-        return threshold(clipping)
-    return f"{number(clipping.min)} to {number(clipping.max)}"
-
-
-def schedule(found: Schedule) -> str:
-    """Return a schedule as text."""
-    if isinstance(found, Constant):
-        return f"{number(found.value)}"
-    if isinstance(found, Piecewise):
-        later = [
-            f"{number(value)} from step {step} on"
-            for step, value in zip(found.boundaries, found.values[1:], strict=True)
-        ]
-        return ", ".join([f"{number(found.values[0])} at first", *later])
-    way = "in a straight line" if isinstance(found, Linear) else "along half a cosine"
-    start, end = number(found.start), number(found.end)
-    return f"{start} until step {found.begin}, then {way} {end} at step {found.begin + found.steps}"
+def _schedule(schedule: Schedule) -> str:
+    if isinstance(schedule, Constant):
+        return number(schedule.value)
+    if isinstance(schedule, Piecewise):
+        later = zip(schedule.boundaries, schedule.values[1:], strict=True)
+        texts = [f"{number(value)} from step {step} on" for step, value in later]
+        return ", ".join([f"{number(schedule.values[0])} at first", *texts])
+    way = "in a straight line" if isinstance(schedule, Linear) else "along half a cosine"
+    start, end = number(schedule.start), number(schedule.end)
+    return f"{start} until step {schedule.begin}, then {way} {end} at step {schedule.begin + schedule.steps}"
 
 
 def nonfinite(settings: Settings) -> str:
     """Return a sentence about steps whose norm is not finite."""
-    if settings.nonfinite == "raise":
-        return "If the total norm is NaN or infinite, an error is raised and nothing is changed."
-    if settings.nonfinite == "skip":
-        return "If the total norm is NaN or infinite, the step is skipped."
-    if settings.nonfinite == "zero":
-        return "If the total norm is NaN or infinite, all gradients become 0."
+    actions = {
+        "raise": "an error is raised and nothing is changed",
+        "skip": "the step is skipped",
+        "zero": "all gradients become 0",
+    }
+    if settings.nonfinite in actions:
+        return f"If the total norm is NaN or infinite, {actions[settings.nonfinite]}."
     if settings.rule in ("none", "value"):
         return "NaN is left as it is."
     if settings.part(1.0).family.infinite_norm_gives_nan:
@@ -120,7 +108,3 @@ def listed(include: list[str], exclude: list[str]) -> str:
     """Return patterns of names as text."""
     but = f", but not {' or '.join(exclude)}" if exclude else ""
     return f"{' or '.join(include)}{but}"
-
-
-def _capital(text: str) -> str:
-    return text[0].upper() + text[1:]
