@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Literal, NamedTuple
 
 from ..tensors.arithmetic import nearest_float
@@ -63,8 +63,8 @@ class Hypothesis(NamedTuple):
     room: float = 0.0
     """Relative error of the coefficients that the cause itself allows."""
 
-    change: Callable[[int, float], float] = lambda number, coef: coef
-    """From the index and the correct coefficient of a gradient to its coefficient."""
+    coefs: Sequence[float] = ()
+    """The coefficient of each gradient. Empty: they follow from the norms."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,8 +77,9 @@ class Observation:
     """The expected and the observed gradients. Empty for a call that only measures."""
 
     by: By
-    threshold: float | Sequence[float]
-    """A number, or two bounds."""
+    threshold: float = 0.0
+    bounds: Sequence[float] = ()
+    """Of a clip by value. It has no threshold."""
 
     eps: float = 0.0
     p: float = 2.0
@@ -185,19 +186,21 @@ class Observation:
         """The norm that should clip each gradient. For slices, that of the whole gradient."""
         return [self.n] * len(self.given) if self.by == "global" else self.norms_by(self.by)
 
-    @property
-    def limit(self) -> float:
-        """The threshold of a clip by norm."""
-        assert isinstance(self.threshold, int | float)
-        return self.threshold
-
-    def coefficients(self, hypothesis: Hypothesis) -> list[float]:
+    def coefficients(self, hypothesis: Hypothesis) -> Sequence[float]:
         """Return the coefficient of each gradient."""
+        if hypothesis.coefs:
+            return hypothesis.coefs
+        threshold = self.threshold if hypothesis.threshold is None else hypothesis.threshold
+        eps = self.eps if hypothesis.eps is None else hypothesis.eps
+        of_norm = partial(coefficient, infinite_norm_gives_nan=self.infinite_norm_gives_nan)
         norms = hypothesis.norms or self.norms
-        threshold = self.limit if hypothesis.threshold is None else hypothesis.threshold
-        eps, is_nan = self.eps if hypothesis.eps is None else hypothesis.eps, self.infinite_norm_gives_nan
-        coefs = {n: coefficient(n, threshold, eps, infinite_norm_gives_nan=is_nan) for n in set(norms)}
-        return [hypothesis.change(i, coefs[n] if i in self.counted else 1.0) for i, n in enumerate(norms)]
+        coefs = {n: of_norm(n, threshold, eps) for n in set(norms)}
+        return [coefs[n] if number in self.counted else 1.0 for number, n in enumerate(norms)]
+
+    @cached_property
+    def due_coefs(self) -> Sequence[float]:
+        """The coefficients by the norm that clips."""
+        return self.coefficients(Hypothesis()) if self.scalings else ()
 
     # -- tests
 
@@ -213,7 +216,7 @@ class Observation:
         """Return whether a hypothesis explains the numbers. The correct call may explain them too."""
         if not self.norm_fits(self._returned(hypothesis) or [self.n], slack):
             return False
-        coefs = enumerate(self.coefficients(hypothesis) if self.scalings else [])
+        coefs = enumerate(self.coefficients(hypothesis) if self.scalings else ())
         room = max(slack, hypothesis.room)
         return all(self.scalings[number].allows(coef, room) for number, coef in coefs if number in self.scalings)
 
@@ -234,5 +237,4 @@ class Observation:
         """Whether the gradients follow from the returned norm, so that only the norm is wrong."""
         if not self.wrong or self.by in ("value", "per slice"):
             return not self.wrong
-        coefs = self.coefficients(Hypothesis())
-        return all(each.allows(coefs[number], EXACT) for number, each in self.scalings.items())
+        return all(each.allows(self.due_coefs[number], EXACT) for number, each in self.scalings.items())

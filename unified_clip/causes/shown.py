@@ -115,4 +115,4 @@ def bounds(call: Observation) -> Cause | None:
         clamped = np.where(np.isnan(given), given, np.clip(given, low, high))
         if not np.array_equal(clamped, found, equal_nan=True):
             return None
-    return Cause("another threshold", instead("bounds of", (low, high), call.threshold))
+    return Cause("another threshold", instead("bounds of", (low, high), call.bounds))

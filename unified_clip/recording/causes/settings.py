@@ -122,7 +122,7 @@ def _observe(reference: RecordedCall, line: RecordedCall) -> Observation:
     is_returned = reference.rule == "global" and not line.watched  # else it was measured before the call
     due_norm, norm = (total, line.norms()[0]) if is_returned else (None, None)
     return Observation(
-        given, due, found, by, threshold, eps, p, due_norm, norm, names=names, are_norms=True, slacks=(ROUNDED,)
+        given, due, found, by, threshold, (), eps, p, due_norm, norm, names=names, are_norms=True, slacks=(ROUNDED,)
     )
 
 
