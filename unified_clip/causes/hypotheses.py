@@ -96,9 +96,9 @@ def _in_16_bits(call: Observation) -> Iterator[Hypothesis]:
     norm, due = call.norm, call.due_norm
     for dtype in NARROW:
         ulp, norms, room = 2.0 ** -FORMATS[dtype].precision, [nearest_float(n, dtype) for n in call.norms], 0.0
-        if norm is not None and due is not None and norm == nearest_float(norm, dtype):
-            if 0 < abs(norm - due) <= 8 * ulp * due:
-                norms, room = [norm] * len(norms), ulp
+        is_near = norm is not None and due is not None and 0 < abs(norm - due) <= 8 * ulp * due
+        if norm is not None and is_near and norm == nearest_float(norm, dtype):
+            norms, room = [norm] * len(norms), ulp
         yield Hypothesis("16 bits", f"as when the norm is rounded to {dtype}", norms, room=room)
         coefs = [nearest_float(coef, dtype) for coef in call.due_coefs]
         yield Hypothesis("16 bits", f"as when the coefficient is rounded to {dtype}", coefs=coefs)

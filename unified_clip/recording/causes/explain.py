@@ -6,32 +6,269 @@ comparable there.
 
 from __future__ import annotations
 
-from ...causes.observation import Cause
-from . import gradients, rounding, sequence, settings
-from .point import DivergencePoint
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+from ...causes.find import find
+from ...causes.observation import By, Cause, Observation, instead
+from ...causes.scaling import coefficient, combined_norm
+from ...causes.shown import NOT_CLIPPED
+from ..divergence import divergences, numbers, threshold
+from ..pairing import CallPair
+from ..rounding import GROWTH, ROUNDING, distance, same
+from ..runs import RecordedCall
+from . import sequence
+from .point import NEAR, PRODUCT, DivergencePoint, is_near, stand_ins
+
+EXACT = 1e-13
+"""Relative tolerance of a float64 coefficient, computed by its formula."""
+
+ROUNDED = NEAR * 2.0**-23
+"""Relative tolerance of a coefficient that a framework's own function rounds."""
+
+RULES = {
+    "global": "all gradients by their total norm",
+    "each": "each gradient by its own norm",
+    "slices": "each slice by its own norm",
+    "value": "each number between two bounds",
+}
+
+BY: dict[str | None, By] = {"global": "global", "each": "per tensor"}
+
+SIZES = {"weight": "the greatest norm of this weight so far", "gradient": "the total norm", "norm": "the total norm"}
+"""By stage, the size at which its numbers are rounded."""
 
 
 def explain(point: DivergencePoint) -> list[Cause]:
     """Return every cause that the numbers confirm; if there is none, rounding that has grown, if that fits."""
     pair = point.pairs[point.index] if point.index < len(point.pairs) else None
     if pair is None:
-        exclusive = sequence.twice(point) or gradients.per_tensor(point) or sequence.one_is_shorter(point)
-        return [exclusive] if exclusive else []
+        cause = sequence.twice(point) or sequence.per_tensor(point) or sequence.one_is_shorter(point)
+        return [cause] if cause else []
     # The first one counts: it can look like the later ones.
     exclusive = (
-        gradients.not_finite_in_one(point, pair)
+        _not_finite(point, pair)
         or sequence.twice(point)
-        or gradients.per_tensor(point)
-        or gradients.before_clipping(point, pair)
+        or sequence.per_tensor(point)
+        or _before_clipping(point, pair)
         or sequence.after_the_step(point, pair)
-        or settings.other_rule(point)
+        or _rule(point)
     )
-    independent = [
-        *settings.other_settings(point, pair),
-        settings.one_has_no_effect(point, pair),
-        rounding.of_the_coefficient(point, pair),
-        rounding.of_a_sum(point),
-    ]
+    independent = (
+        *_settings(point, pair),
+        _no_effect(point, pair),
+        _rounded_coefficient(point, pair),
+        _rounding(point),
+    )
     found = [cause for cause in (exclusive, *independent) if cause]
-    rest = None if found else settings.by_hypotheses(point, pair) or rounding.grown(point)
+    rest = None if found else _by_hypotheses(point, pair) or _grown_rounding(point)
     return [rest] if rest else found
+
+
+# -- gradients before clipping
+
+
+def _not_finite(point: DivergencePoint, pair: CallPair) -> Cause | None:
+    for run, line, other in ((point.a, pair.a, pair.b), (point.b, pair.b, pair.a)):
+        if all(map(math.isfinite, _norms(line))) or not all(map(math.isfinite, _norms(other))):
+            continue
+        names = [repr(name) for name, each in line.parameters.items() if not math.isfinite(each.norm)]
+        counts = "" if line.nan is None else f": {line.nan} NaN and {line.inf} inf"
+        where = f", in {', '.join(names[:3])}{f' and {len(names) - 3} more' * (len(names) > 3)}" if names else ""
+        sentence = f"the gradients of {run.name} are not finite{counts}{where}; those of the other run are"
+        return Cause("not finite in one run", sentence)
+    return None
+
+
+def _norms(line: RecordedCall) -> list[float]:
+    return line.norms() or [parameter.norm for parameter in line.parameters.values()]
+
+
+def _before_clipping(point: DivergencePoint, pair: CallPair) -> Cause | None:
+    """Find missing, swapped or scaled gradients in the second run, or else in the first."""
+    name_in_a = {b: a for a, b in pair.names.items()}
+    of_a = {name: each.norm for name, each in pair.a.parameters.items()}
+    of_b = {name_in_a.get(name, name): each.norm for name, each in pair.b.parameters.items()}
+    if not of_a or not of_b or len(of_a) == len(of_b):
+        of_a, of_b = ({name: norms[side] for name, *norms in point.gradients()} for side in (0, 1))
+    elif pair.a.order != pair.b.order:
+        return None
+    elif any(name == other and not name.isdecimal() for name, other in pair.names.items()):
+        of_b = {name: of_b[name] for name in of_a if name in of_b} | of_b
+    else:  # names that were matched by shape and order are wrong after a missing one
+        of_a, of_b = (dict(sorted(norms.items(), key=lambda item: item[1])) for norms in (of_a, of_b))
+    for run, due, found in ((point.b, of_a, of_b), (point.a, of_b, of_a)):
+        cause = _find_in_norms(due, list(found.values()))
+        if cause and cause.kind in ("swapped", "left out", "scaled gradients"):
+            is_matched = cause.kind == "swapped" and not any(name in pair.b.parameters for name in due)
+            hint = ". They were matched by shape and order: if that is wrong, pass their names with --map" * is_matched
+            return point.cause(cause.kind, f"{cause.sentence}{hint}", run)
+    return None
+
+
+def _find_in_norms(due: Mapping[str, float], found: Sequence[float]) -> Cause | None:
+    """Find the cause of other norms before clipping. Norms that are near are equal."""
+    nearest = [min(due.values(), key=lambda norm: distance(norm, each).ulps) for each in found]
+    norms = [norm if is_near(norm, each) else each for norm, each in zip(nearest, found, strict=True)]
+    given, after, names = stand_ins(due.values()), stand_ins(norms), list(due)
+    return find(Observation(given, given, after, "global", math.inf, names=names, are_norms=True, slacks=(PRODUCT,)))
+
+
+# -- settings
+
+
+def _rule(point: DivergencePoint) -> Cause | None:
+    rules = (str(point.first.a), str(point.first.b))
+    if point.first.stage != "rule" or not all(rule in RULES for rule in rules):  # a call without gradients has none
+        return None
+    return Cause("another rule", f"{point.a.name} clips {RULES[rules[0]]}, {point.b.name} {RULES[rules[1]]}")
+
+
+def _settings(point: DivergencePoint, pair: CallPair) -> Iterator[Cause]:
+    """Yield the thresholds, norm types and eps that differ, if they explain the numbers."""
+    a, b = pair.a, pair.b
+    old, new, follow = a.threshold, b.threshold, _is_by_formula(a) and _is_by_formula(b)
+    is_shown = follow or a.rule == "value" or old != old or new != new  # nothing follows from NaN
+    is_other = a.rule == b.rule and not same(threshold(a), threshold(b))
+    if is_shown and is_other and old is not None and new is not None:
+        what = "bounds of" if a.rule == "value" else "a threshold of"
+        yield point.cause("another threshold", instead(what, new, old, ""))
+    if not same(a.norm_type, b.norm_type) and a.rule == b.rule == "global" and _can_be_of_one_list(a, b):
+        values = f"{b.norms()[0]:.9g} and {a.norms()[0]:.9g}"
+        sentence = f"{instead('norm_type', b.order, a.order)}; the same gradients can have the norms {values}"
+        yield point.cause("another norm type", sentence)
+    differ = any(left != right for _, left, right in numbers(pair, "coefficient"))
+    if follow and differ and a.eps != b.eps and _norms_are_equal(pair):
+        frameworks = "; PyTorch's functions add 1e-06, Paddle's and TensorFlow's do not" * ({a.eps, b.eps} == {0, 1e-6})
+        yield point.cause("another eps", f"{instead('eps', b.eps or 0.0, a.eps or 0.0)}{frameworks}")
+
+
+def _can_be_of_one_list(a: RecordedCall, b: RecordedCall) -> bool:
+    """Return whether two norms of different orders can be those of the same gradients."""
+    low, high = sorted((a, b), key=lambda line: line.order)
+    if not low.order > 0:  # a framework's own function may accept other orders
+        return False
+    elements = sum(math.prod(length or 1 for length in each.shape) for each in low.parameters.values()) or math.inf
+    exponent = 1 / low.order - 1 / high.order
+    ratio = low.norms()[0] / high.norms()[0] if high.norms()[0] else 1.0
+    # The ratio of two norms of n numbers is at most n**exponent, which may be too large for a float.
+    return ratio >= 1 - PRODUCT and math.log(ratio) <= exponent * math.log(elements) + PRODUCT
+
+
+def _no_effect(point: DivergencePoint, pair: CallPair) -> Cause | None:
+    """Find norms on one side of the threshold where one run only changes its gradients."""
+    if point.first.stage != "clipped":
+        return None
+    clips, unclipped, line = (point.a, point.b, pair.b) if point.first.a else (point.b, point.a, pair.a)
+    if isinstance(line.threshold, float) and max(line.norms()) > line.threshold:
+        return point.cause("not clipped", f"{NOT_CLIPPED}; both norms are above {line.threshold}", unclipped)
+    return point.cause("clipped below the threshold", f"gradients change below {line.threshold}", clips)
+
+
+def _norms_are_equal(pair: CallPair) -> bool:
+    norms = list(numbers(pair, "norm"))
+    return bool(norms) and all(is_near(a, b) for _, a, b in norms)
+
+
+def _is_by_formula(line: RecordedCall, relative: float = 0.0) -> bool:
+    """Return whether the coefficients follow from the norms and the settings, by default up to their rounding."""
+    if not isinstance(line.threshold, float) or not line.coefs():
+        return False
+    relative = relative or (ROUNDED if line.watched else EXACT)
+    pairs = zip(line.norms(), line.coefs(), strict=False)
+    return all(
+        math.isclose(coefficient(norm, line.threshold, line.eps or 0.0), coef, rel_tol=relative) for norm, coef in pairs
+    )
+
+
+# -- coefficients
+
+
+def _by_hypotheses(point: DivergencePoint, pair: CallPair) -> Cause | None:
+    """Find the cause in the coefficients of one run, if those of the other follow from its settings."""
+    a, b = pair.a, pair.b
+    if a.rule != b.rule or a.rule not in BY or not same(a.norm_type, b.norm_type) or len(a.norms()) != len(b.norms()):
+        return None
+    if not all(is_near(left, right) for _, left, right in point.gradients()):
+        return None
+    for reference, line, run in ((a, b, point.b), (b, a, point.a)):
+        cause = find(_observe(reference, line)) if _is_by_formula(reference) else None
+        is_known = line.threshold is not None and cause and cause.kind in ("another threshold", "coefficient")
+        if cause and not is_known:
+            return point.cause(cause.kind, cause.sentence, run)
+    return None
+
+
+def _observe(reference: RecordedCall, line: RecordedCall) -> Observation:
+    """Return a call as the observed one, and its reference as the correct one."""
+    limit, p, total = reference.threshold, reference.order, combined_norm(reference.norms(), reference.order)
+    norms = {name: each.norm for name, each in reference.parameters.items()}
+    if not norms or not math.isclose(combined_norm(list(norms.values()), p), total, rel_tol=ROUNDED):
+        norms = {f"position {index}": norm for index, norm in enumerate(reference.norms())}
+    given, due, found = (
+        stand_ins(norm * coef for norm, coef in zip(norms.values(), itertools.cycle(coefs), strict=False))
+        for coefs in ([1.0], reference.coefs(), line.coefs())
+    )
+    is_returned = reference.rule == "global" and not line.watched  # else it was measured before the call
+    return Observation(
+        given,
+        due,
+        found,
+        BY[reference.rule],
+        limit if isinstance(limit, float) else math.nan,
+        eps=reference.eps or 0.0,
+        p=p,
+        due_norm=total if is_returned else None,
+        norm=line.norms()[0] if is_returned else None,
+        names=list(norms),
+        are_norms=True,
+        slacks=(ROUNDED,),
+    )
+
+
+# -- rounding
+
+
+def _rounded_coefficient(point: DivergencePoint, pair: CallPair) -> Cause | None:
+    """Find coefficients of one formula of which a framework's own function rounds one."""
+    lines = ((point.a, pair.a), (point.b, pair.b))
+    if point.first.stage != "coefficient" or pair.a.eps != pair.b.eps or not _norms_are_equal(pair):
+        return None
+    if not same(threshold(pair.a), threshold(pair.b)) or not all(_is_by_formula(line) for _, line in lines):
+        return None
+    rounded = [f"{line.call} of {run.name}" for run, line in lines if not _is_by_formula(line, EXACT)]
+    return Cause(
+        "rounding",
+        f"the norms are equal ({pair.a.norms()[0]:.9g}), and both coefficients are those of the same formula, except "
+        f"for the rounding of {' and '.join(rounded)}; allow it with --max-ulp",
+    )
+
+
+def _rounding(point: DivergencePoint) -> Cause | None:
+    apart, scaled = point.first.distance, point.first.scaled
+    if apart is None or scaled is None or scaled > ROUNDING or point.first.stage == "coefficient":
+        return None
+    size = f" of it, and {scaled:.2g} ULP of {SIZES[point.first.stage]}" if scaled < apart.ulps > ROUNDING else ""
+    return Cause(
+        "rounding",
+        f"the first difference is {apart.ulps:g} ULP{size}: frameworks that sum in different orders differ by as much "
+        f"({ROUNDING} ULP at most). Such differences grow from step to step; allow them with --max-ulp",
+    )
+
+
+def _grown_rounding(point: DivergencePoint) -> Cause | None:
+    """Find a difference above rounding and less than `GROWTH` times an earlier one."""
+    scaled = point.first.scaled
+    if scaled is None or not ROUNDING < scaled < math.inf or point.first.stage == "coefficient":
+        return None
+    earlier = itertools.chain.from_iterable(divergences(point.pairs[: point.index], 0.0))
+    before, step = max(((each.scaled, -each.step) for each in earlier if each.scaled), default=(0.0, 0))
+    if scaled > GROWTH * before:
+        return None
+    return Cause(
+        "rounding that has grown",
+        f"the difference is {scaled:.3g} ULP of {SIZES[point.first.stage]}, after {before:.3g} at step {-step}. "
+        f"Rounding grows less than {GROWTH} times at once; a small difference between the optimizers grows likewise. "
+        "`unified-clip verify` compares the updates too",
+    )

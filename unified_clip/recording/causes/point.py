@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -65,7 +64,3 @@ def call_at(run: RecordedRun, index: int) -> RecordedCall | None:
 def is_near(a: float, b: float) -> bool:
     """Return whether two norms are equal up to `NEAR`."""
     return distance(a, b).ulps <= NEAR
-
-
-def is_close(a: float, b: float, relative: float) -> bool:
-    return math.isclose(a, b, rel_tol=relative)

@@ -1,12 +1,16 @@
-"""Mistakes in the sequence of calls: clipping after the step, clipping twice, ending early."""
+"""Causes in the sequence of calls: clipping after the step, clipping twice, ending early, one call per gradient."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 from ...causes.observation import Cause
+from ...causes.scaling import combined_norm
 from ..divergence import numbers
 from ..pairing import CallPair
-from ..runs import RecordedRun
-from .point import PRODUCT, DivergencePoint, call_at, is_close, is_near
+from ..runs import RecordedCall, RecordedRun
+from .point import PRODUCT, DivergencePoint, call_at, is_near
 
 DESCENT = 0.1
 """Relative tolerance of multiples of squared gradients, which are differences of squared float32 norms."""
@@ -68,7 +72,7 @@ def _is_descent(moves: list[tuple[float, float, float, float]], coef: float) -> 
     one is lr^2*c*(c - 1) times g^2: the same multiple for every parameter.
     """
     multiples = [(after**2 - now**2 - coef * (moved**2 - now**2)) / square for now, moved, after, square in moves]
-    return multiples[0] < 0 and all(is_close(multiple, multiples[0], DESCENT) for multiple in multiples)
+    return multiples[0] < 0 and all(math.isclose(multiple, multiples[0], rel_tol=DESCENT) for multiple in multiples)
 
 
 def twice(point: DivergencePoint) -> Cause | None:
@@ -93,7 +97,7 @@ def _clips_again(run: RecordedRun, index: int) -> tuple[float, float, float] | N
         (each.norm, line.parameters[name].norm) for name, each in before.parameters.items() if name in line.parameters
     ]
     coef = before.coefs()[0]
-    is_same = all(is_close(norm * coef, again, PRODUCT) for norm, again in norms)
+    is_same = all(math.isclose(norm * coef, again, rel_tol=PRODUCT) for norm, again in norms)
     return (norms[0][0], coef, norms[0][1]) if is_same else None
 
 
@@ -106,3 +110,37 @@ def one_is_shorter(point: DivergencePoint) -> Cause | None:
                 f"{run.name} ends after {len(run.lines)} of the {len(other.lines)} calls of {other.name}",
             )
     return None
+
+
+def per_tensor(point: DivergencePoint) -> Cause | None:
+    """Find one run with a total norm, and another whose norms per tensor or group make up that norm."""
+    for run, other in point.both_ways():
+        line, rest = call_at(run, point.index), other.lines[point.index :]
+        if line is None or line.rule != "global" or line.norm_type != 2 or not rest:
+            continue
+        total = line.norms()[0]
+        norms, calls = _norms_up_to(total, rest)
+        combined = combined_norm(norms, 2)
+        if len(norms) > 1 and math.isclose(combined, total, rel_tol=PRODUCT):
+            in_groups = any(each.rule == "global" and len(each.parameters) > 1 for each in rest[:calls])
+            return Cause(
+                "per group for global" if in_groups else "per tensor for global",
+                f"{other.name} clips by {len(norms)} norms, {'in one call' if calls == 1 else f'in {calls} calls'}; "
+                f"{run.name} clips all gradients by their total norm. The gradients are the same: the norms combine to "
+                f"{combined:.9g}, and the total norm is {total:.9g}",
+            )
+    return None
+
+
+def _norms_up_to(total: float, lines: Sequence[RecordedCall]) -> tuple[list[float], int]:
+    """Return the norms of consecutive calls until they combine to `total`, and the number of these calls."""
+    norms: list[float] = []
+    combined = 0.0
+    for calls, line in enumerate(lines, start=1):
+        if line.rule not in ("global", "each"):
+            break
+        norms += line.norms()
+        combined = combined_norm([combined, *line.norms()], 2)
+        if combined >= total * (1 - PRODUCT):
+            return norms, calls
+    return [], 0
