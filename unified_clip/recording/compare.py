@@ -8,9 +8,8 @@ from pathlib import Path
 
 from ..causes.observation import Cause
 from . import loops
-from .causes.explain import explain
-from .causes.point import DivergencePoint
-from .divergence import NUMBERS, Divergence, StageAgreement, divergences, stage_agreement
+from .divergence import NUMBERS, Divergence, DivergencePoint, StageAgreement, divergences, stage_agreement
+from .explain import explain
 from .pairing import CallPair, Names, pair_calls
 from .rounding import GROWTH, ROUNDING
 from .runs import RecordedRun, RunError, check_clipped, read

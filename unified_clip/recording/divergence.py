@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from ..causes.observation import Cause
 from ..causes.scaling import combined_norm
 from .pairing import CallPair
 from .rounding import ROUNDING, Distance, distance, same, single, ulps_at
-from .runs import RecordedCall
+from .runs import RecordedCall, RecordedRun
 
 Stage = Literal[
     "calls", "error", "rule", "norm type", "threshold", "weight", "gradient", "norms", "norm", "coefficient", "clipped"
@@ -54,6 +55,41 @@ class StageAgreement:
     """The first step at which they differ; None if they agree at all steps."""
 
     greatest: Distance
+
+
+@dataclass(frozen=True)
+class DivergencePoint:
+    """A divergence, and where it is in two runs."""
+
+    a: RecordedRun
+    b: RecordedRun
+    pairs: Sequence[CallPair]
+    index: int
+    """The position of the pair; after the last one if a run has a call more than the other."""
+
+    first: Divergence
+
+    def both_ways(self) -> Iterator[tuple[RecordedRun, RecordedRun]]:
+        yield self.a, self.b
+        yield self.b, self.a
+
+    def gradients(self) -> list[tuple[str, float, float]]:
+        """Return the name of each gradient, and its norm in both runs."""
+        pair = self.pairs[self.index]
+        norms = list(numbers(pair, "gradient"))
+        if not norms and pair.a.rule == "each":
+            norms = list(numbers(pair, "norm"))
+        return [(name or "the gradient", a, b) for name, a, b in norms]
+
+    def cause(self, kind: str, sentence: str, run: RecordedRun | None = None) -> Cause:
+        """Return a cause by which `run`, by default the second, differs from the other run."""
+        run, other = (self.a, self.b) if run is self.a else (self.b, self.a)
+        return Cause(kind, f"{run.name} differs from {other.name}{'' if sentence[:3] == 'as ' else ':'} {sentence}")
+
+
+def call_at(run: RecordedRun, index: int) -> RecordedCall | None:
+    """Return a call of a run; None outside of it."""
+    return run.lines[index] if 0 <= index < len(run.lines) else None
 
 
 def divergences(pairs: Iterable[CallPair], max_ulp: float) -> Iterator[list[Divergence]]:

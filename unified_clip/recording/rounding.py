@@ -13,6 +13,12 @@ ROUNDING = 64
 GROWTH = 16
 """Factor by which a difference may exceed all earlier ones and still be rounding."""
 
+NEAR = 4
+"""Norms are equal up to this many ULP: sums and frameworks round."""
+
+PRODUCT = 1e-5
+"""Relative tolerance of the norm of clipped float32 gradients, computed from their coefficient."""
+
 GREATEST = float(np.finfo(np.float32).max)
 
 
@@ -35,6 +41,11 @@ def distance(a: float, b: float) -> Distance:
     wide = needs_float64(a, b)
     ulps = abs(_place(a, wide) - _place(b, wide))
     return Distance(float(ulps), abs(a - b) / max(abs(a), abs(b)))
+
+
+def is_near(a: float, b: float) -> bool:
+    """Return whether two norms are equal up to `NEAR`."""
+    return distance(a, b).ulps <= NEAR
 
 
 def same(left: object, right: object) -> bool:

@@ -15,8 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unified_clip import cli
-from unified_clip.recording import compare, pairing, report, rounding, runs
-from unified_clip.recording.causes import sequence
+from unified_clip.recording import compare, pairing, report, rounding, runs, sequence
 
 HEADER = {"unified_clip": "0.1.0", "schema": 1, "started": "2026-01-01T00:00:00Z", "norms": True}
 NORMS = {"a": 3.0, "b": 4.0, "c": 12.0}

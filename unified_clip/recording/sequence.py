@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ...causes.observation import Cause
-from ...causes.scaling import combined_norm
-from ..divergence import numbers
-from ..pairing import CallPair
-from ..runs import RecordedCall, RecordedRun
-from .point import PRODUCT, DivergencePoint, call_at, is_near
+from ..causes.observation import Cause
+from ..causes.scaling import combined_norm
+from .divergence import DivergencePoint, call_at, numbers
+from .pairing import CallPair
+from .rounding import PRODUCT, is_near
+from .runs import RecordedCall, RecordedRun
 
 DESCENT = 0.1
 """Relative tolerance of multiples of squared gradients, which are differences of squared float32 norms."""

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from ...causes.find import find
-from ...causes.observation import By, Cause, Observation, instead
-from ...causes.scaling import coefficient, combined_norm
-from ...causes.shown import NOT_CLIPPED
-from ..divergence import divergences, numbers, threshold
-from ..pairing import CallPair
-from ..rounding import GROWTH, ROUNDING, distance, same
-from ..runs import RecordedCall
+import numpy as np
+
+from ..causes.find import find
+from ..causes.observation import By, Cause, Observation, instead
+from ..causes.scaling import coefficient, combined_norm
+from ..causes.shown import NOT_CLIPPED
+from ..tensors.types import Dense
 from . import sequence
-from .point import NEAR, PRODUCT, DivergencePoint, is_near, stand_ins
+from .divergence import DivergencePoint, divergences, numbers, threshold
+from .pairing import CallPair
+from .rounding import GROWTH, NEAR, PRODUCT, ROUNDING, distance, is_near, same
+from .runs import RecordedCall
 
 EXACT = 1e-13
 """Relative tolerance of a float64 coefficient, computed by its formula."""
@@ -111,8 +113,13 @@ def _find_in_norms(due: Mapping[str, float], found: Sequence[float]) -> Cause | 
     """Find the cause of other norms before clipping. Norms that are near are equal."""
     nearest = [min(due.values(), key=lambda norm: distance(norm, each).ulps) for each in found]
     norms = [norm if is_near(norm, each) else each for norm, each in zip(nearest, found, strict=True)]
-    given, after, names = stand_ins(due.values()), stand_ins(norms), list(due)
+    given, after, names = _stand_ins(due.values()), _stand_ins(norms), list(due)
     return find(Observation(given, given, after, "global", math.inf, names=names, are_norms=True, slacks=(PRODUCT,)))
+
+
+def _stand_ins(norms: Iterable[float]) -> list[Dense]:
+    """Return gradients with these norms: a recording has no others."""
+    return [Dense("float64", np.array([norm])) for norm in norms]
 
 
 # -- settings
@@ -207,7 +214,7 @@ def _observe(reference: RecordedCall, line: RecordedCall) -> Observation:
     if not norms or not math.isclose(combined_norm(list(norms.values()), p), total, rel_tol=ROUNDED):
         norms = {f"position {index}": norm for index, norm in enumerate(reference.norms())}
     given, due, found = (
-        stand_ins(norm * coef for norm, coef in zip(norms.values(), itertools.cycle(coefs), strict=False))
+        _stand_ins(norm * coef for norm, coef in zip(norms.values(), itertools.cycle(coefs), strict=False))
         for coefs in ([1.0], reference.coefs(), line.coefs())
     )
     is_returned = reference.rule == "global" and not line.watched  # else it was measured before the call

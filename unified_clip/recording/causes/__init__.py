@@ -1,1 +1,0 @@
-"""Explain why two recorded runs differ."""
