@@ -327,7 +327,7 @@ MISTAKES: dict[str, Callable[[list[float], float], float]] = {
     "left out": lambda norms, threshold: threshold / math.hypot(*norms[1:]),
     "16 bits": lambda norms, threshold: threshold / float(np.float16(math.hypot(*norms))),
     "clipped twice": lambda norms, threshold: (threshold / math.hypot(*norms)) ** 2,
-    "another threshold": lambda norms, threshold: 0.9 * threshold / math.hypot(*norms),
+    "another threshold": lambda norms, threshold: 0.8765432 * threshold / math.hypot(*norms),
 }
 
 
