@@ -102,7 +102,7 @@ def added(tmp_path_factory: pytest.TempPathFactory) -> Path:
     copy = tmp_path_factory.mktemp("repository")
     nothing_compiled = shutil.ignore_patterns("__pycache__")
     shutil.copytree(Path(unified_clip.__file__).parent, copy / "unified_clip", ignore=nothing_compiled)
-    for name in ("tests", "parity", "docs", "benchmarks"):
+    for name in ("tests", "parity", "docs", "benchmarks", "conformance"):
         shutil.copytree(ROOT / name, copy / name, ignore=nothing_compiled)
     for name in ("README.md", "CONTRIBUTING.md", "pyproject.toml"):
         shutil.copy(ROOT / name, copy)

@@ -13,10 +13,10 @@ PACKAGE = Path(unified_clip.__file__).parent
 FRAMEWORKS = {*ADAPTERS, "keras"}
 NAMESPACES = set(ADAPTERS.values())
 LAYERS = [
-    "errors", "_display", "_command", "_install", "_json", "_limits", "_markdown", "_safetensors", "_core", "_native",
-    "_ops", "_dispatch", "namespaces", "_scratch", "_workers", "_progress", "tensors", "causes", "recording", "suggest",
-    "ownership", "_modes", "_static_values", "config", "package", "monitor", "integrations", "parity", "verify", "port",
-    "bench", "cli", "testing", "pytest_plugin",
+    "errors", "_display", "_command", "_install", "_json", "_report_model", "_limits", "_markdown", "_safetensors",
+    "_core", "_native", "_ops", "_dispatch", "namespaces", "_scratch", "_workers", "_progress", "tensors", "causes",
+    "recording", "suggest", "ownership", "_modes", "_static_values", "config", "package", "monitor", "integrations",
+    "parity", "verify", "port", "bench", "cli", "testing", "pytest_plugin",
 ]  # fmt: skip
 """Each may import from itself and from those before it."""
 

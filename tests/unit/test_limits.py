@@ -18,6 +18,7 @@ from support.parity.gradient_files import Found, write_safetensors
 
 from unified_clip import _limits, cli
 from unified_clip.parity.report import recorded_plot
+from unified_clip.recording.runs import RecordedCall
 from unified_clip.tensors import files
 from unified_clip.tensors.types import UnreadableError, densify
 
@@ -156,8 +157,8 @@ def test_names_that_together_take_much_memory_are_rejected() -> None:
 
 
 def test_a_plot_of_the_greatest_float_is_drawn() -> None:
-    line = {"step": 1, "norm": 1.7e308, "threshold": 1.7e308, "clipped": True}
-    assert "10³⁰⁹" in str(recorded_plot.record([line]))
+    call = RecordedCall(step=1, call="clip_grad_norm_", norm=1.7e308, threshold=1.7e308, clipped=True)
+    assert "10³⁰⁹" in str(recorded_plot.plot([call]))
 
 
 # -- any damage

@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 import math
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,8 @@ from .._modes import misplaced
 from .._progress import progress
 
 if TYPE_CHECKING:
-    from .results import ParityRun
+    from ..recording.runs import RecordedCall
+    from .results import ParityReport
     from .suite.load import Suite
 
 ReadPorted = Callable[[Path], Mapping[str, Any]]
@@ -46,7 +47,7 @@ RUN_OPTIONS: dict[str, dict[str, Any]] = {
     "--timeout": {"type": _seconds, "help": "seconds that a worker may take for one result (default: the suite's)"},
     "--accept": {
         "action": "store_true",
-        "help": "write the differences of the frameworks' own functions into the suite's list of known differences",
+        "help": "write the differences of the frameworks' functions into the suite's list of known differences",
     },
     "--baseline": {
         "type": Path,
@@ -127,18 +128,18 @@ def run(options: argparse.Namespace, read_ported: ReadPorted) -> int:
 
 def _run_cases(suite: Suite) -> int:
     """Run some cases, and print every result. Return the exit status."""
-    from .report import build, case
+    from .report import case
 
     try:
-        result = _run(suite)
+        report = _run(suite)
     except KeyboardInterrupt:
         return interrupted()
-    for line in [*case.lines(result), *result.notes, build.verdict(result)]:
+    for line in [*case.lines(report), *report.notes, report.verdict]:
         print(safe(line))
-    return result.exit_code
+    return report.exit_code
 
 
-def _run(suite: Suite) -> ParityRun:
+def _run(suite: Suite) -> ParityReport:
     from . import engine
 
     with progress({name: len(engine.work_items(suite, name)) for name in suite.frameworks}) as advance:
@@ -148,7 +149,7 @@ def _run(suite: Suite) -> ParityRun:
 def _run_suite(suite: Suite, options: argparse.Namespace, read_ported: ReadPorted) -> int:
     """Run a suite, and write and print its report. Return the exit status."""
     from ..recording.runs import RunError
-    from .report import baseline, build
+    from .report import baseline, build, markdown, write
     from .suite.schema import SuiteError
 
     out = OUT if options.out is None else options.out
@@ -156,7 +157,7 @@ def _run_suite(suite: Suite, options: argparse.Namespace, read_ported: ReadPorte
     try:
         if options.baseline:
             earlier = baseline.read(options.baseline, {case.name for case in suite.cases}, list(suite.frameworks))
-        recorded = _recording(options.recorded) if options.recorded else []
+        recorded = _recording(options.recorded) if options.recorded else ()
     except (SuiteError, RunError) as error:
         return refuse(str(error))
     try:
@@ -166,20 +167,20 @@ def _run_suite(suite: Suite, options: argparse.Namespace, read_ported: ReadPorte
     if problem := unwritable(out, "parity.json"):
         return refuse(problem)
     try:
-        result = _run(suite)
+        report = _run(suite)
     except KeyboardInterrupt:
         return interrupted()
     if earlier is not None:
-        result = dataclasses.replace(result, changes=baseline.changes(earlier, build.as_data(result)))
+        report = build.against(report, baseline.changes(earlier, report))
     try:
-        build.write(result, out, recorded, ported)
+        write.write(report, out, recorded, ported)
     except OSError as error:
         return refuse(write_error(out, error))
     with suppress(SystemExit):  # rich exits with 1 if nobody reads its output
-        build.show(result, out)
+        markdown.show(report, out)
     if options.accept and suite.known_file:
-        return _accept(result, suite.known_file)
-    return result.exit_code
+        return _accept(report, suite.known_file)
+    return report.exit_code
 
 
 def _suite(options: argparse.Namespace) -> Suite:
@@ -205,27 +206,26 @@ def _suite(options: argparse.Namespace) -> Suite:
     return suite if options.timeout is None else dataclasses.replace(suite, timeout=options.timeout)
 
 
-def _recording(path: Path) -> list[dict[str, Any]]:
-    """Return the lines of a recording. RunError: it has no norm that can be plotted."""
+def _recording(path: Path) -> Sequence[RecordedCall]:
+    """Return the calls of a recording. RunError: it has no norm that can be plotted."""
     from ..recording import runs
     from .report import recorded_plot
 
     recording = runs.read(path)
     runs.check_clipped(recording)
-    lines = [line.model_dump() for line in recording.lines]
-    if recorded_plot.record(lines) is None:
+    if recorded_plot.plot(recording.lines) is None:
         raise runs.RunError(f"{path}: No norm above 0 to plot. Clips by value have no total norm. Remove --recorded.")
-    return lines
+    return recording.lines
 
 
-def _accept(result: ParityRun, path: Path) -> int:
+def _accept(report: ParityReport, path: Path) -> int:
     """Write the list of known differences, unless something else is wrong. Return the exit status."""
     from .known import update
 
-    if result.ours_differ or result.incomplete:
-        complain(f"nothing was accepted: something else is wrong than {path} is about")
-        return result.exit_code or 1  # a baseline may excuse it, --accept does not
-    changes = update.write(path, result)
+    if report.ours_differ or report.is_incomplete:
+        complain(f"Nothing was written into {path}: the run fails for other reasons. Mend them first.")
+        return report.exit_code or 1  # a baseline may excuse a failure; --accept does not
+    changes = update.write(path, report)
     counts = f"{changes.kept} kept, {changes.dropped} dropped, {changes.added} added"
-    print(safe(f"{path}: {counts}; read it before you commit it."))
+    print(safe(f"{path}: {counts}. Read it before you commit it."))
     return 0

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from .judge.judged import ExpectedResults, JudgedResult, judge_result, worst_elements
+from .judge.judged import ExpectedResults, judge_result, result, worst_elements
 from .judge.oracle import Expected
-from .known import entries
-from .known.entries import Judgement, KnownDifferenceStatus, NativeDeviation
+from .known import match
+from .known.entries import Judgement, NativeDeviation
+from .known.match import Place
 from .modes import COMPILED, DEVICE, GRAPH, HOST, IN_GRAPHS, NATIVE, PROCESSES, STATIC
-from .results import CaseResult, FrameworkResult, ParityRun
+from .report import build
+from .report.case import command
+from .results import CaseResult, FrameworkResult, KnownDifferenceResult, ParityReport, differing_stages
 from .suite.cases import Case
 from .suite.load import Suite
 from .workers import pool
@@ -29,7 +31,7 @@ Progress = Callable[[str, int], Any]
 """Called with a framework and the number of its new results."""
 
 
-def run(suite: Suite, progress: Progress = lambda framework, count: None) -> ParityRun:
+def run(suite: Suite, progress: Progress = lambda framework, count: None) -> ParityReport:
     """Run a suite on its frameworks."""
     expected = ExpectedResults()
 
@@ -66,16 +68,16 @@ def run(suite: Suite, progress: Progress = lambda framework, count: None) -> Par
             threads.shutdown(cancel_futures=True)
             raise
     versions = {name: version for each in results.values() for name, version in each.versions.items()}
-    natives = _judge_natives(suite, results)
-    return ParityRun(
+    judgements, known = _judge_natives(suite, results)
+    return build.report(
         list(suite.frameworks),
-        dict(sorted(versions.items())),
-        [_case_result(case, expected(case), results, natives) for case in suite.cases],
-        natives.statuses,
-        [name for name, framework in suite.frameworks.items() if framework.may_be_missing],
-        {name: framework.title for name, framework in suite.frameworks.items()},
-        suite.directory,
-        started,
+        [_case_result(suite, case, expected(case), results, judgements) for case in suite.cases],
+        known,
+        versions=dict(sorted(versions.items())),
+        may_be_missing=[name for name, framework in suite.frameworks.items() if framework.may_be_missing],
+        titles={name: framework.title for name, framework in suite.frameworks.items()},
+        suite=suite.directory,
+        started=started,
         notes=list(_notes(suite, results)),
     )
 
@@ -118,19 +120,11 @@ def _notes(suite: Suite, results: Mapping[str, WorkerResults]) -> Iterator[str]:
             yield f"{framework}: its worker printed {line}, which is no result and was ignored."
 
 
-@dataclass(frozen=True)
-class _Natives:
-    """The frameworks' own functions against the list of known differences. Keys are framework and case."""
-
-    deviations: Mapping[tuple[str, str], NativeDeviation]
-    judgements: Mapping[tuple[str, str], Judgement]
-    problems: Mapping[tuple[str, str], str]
-    statuses: Sequence[KnownDifferenceStatus]
-
-
-def _judge_natives(suite: Suite, results: Mapping[str, WorkerResults]) -> _Natives:
+def _judge_natives(
+    suite: Suite, results: Mapping[str, WorkerResults]
+) -> tuple[Mapping[Place, tuple[Judgement, str]], list[KnownDifferenceResult]]:
     """Judge deviations, and the entries of frameworks that gave all results: a missing result could show an entry."""
-    deviations: dict[tuple[str, str], NativeDeviation] = {}
+    deviations: dict[Place, NativeDeviation] = {}
     complete = set(results)
     for framework, each in results.items():
         for (_, name), judged in each.results.items():
@@ -142,33 +136,36 @@ def _judge_natives(suite: Suite, results: Mapping[str, WorkerResults]) -> _Nativ
     if known is not None:
         known = [entry for entry in known if NATIVE in suite.frameworks[entry.framework].modes]
     versions = {framework: each.versions for framework, each in results.items()}
-    judgements, problems, statuses = entries.judge(known, deviations, versions)
+    judgements, entries = match.judge(known, deviations, versions)
     if suite.chosen_cases:  # an entry may show in the other cases
-        statuses = [replace(status, problem="") for status in statuses if status.cases]
-    statuses = [status for status in statuses if status.known.framework in complete]
-    return _Natives(deviations, judgements, problems, statuses)
+        entries = [entry.model_copy(update={"problem": ""}) for entry in entries if entry.cases]
+    return judgements, [entry for entry in entries if entry.framework in complete]
 
 
-def _case_result(case: Case, expected: Expected, results: Mapping[str, WorkerResults], natives: _Natives) -> CaseResult:
+def _case_result(
+    suite: Suite,
+    case: Case,
+    expected: Expected,
+    results: Mapping[str, WorkerResults],
+    judgements: Mapping[Place, tuple[Judgement, str]],
+) -> CaseResult:
     frameworks = {}
     for framework, each in results.items():
         judged = {mode: result for (mode, name), result in each.results.items() if name == case.name}
-        if judged:
-            frameworks[framework] = _framework_result(case, expected, judged, (framework, case.name), natives)
-    return CaseResult(case, expected.digests, frameworks)
-
-
-def _framework_result(
-    case: Case, expected: Expected, judged: Mapping[str, JudgedResult], key: tuple[str, str], natives: _Natives
-) -> FrameworkResult:
-    ours = {mode: each for mode, each in judged.items() if mode != NATIVE}
-    return FrameworkResult(
-        {mode: each.verdict for mode, each in ours.items() if each.verdict},
-        {mode: each.digests for mode, each in ours.items() if each.digests is not None},
-        natives.deviations.get(key),
-        natives.judgements.get(key),
-        natives.problems.get(key, ""),
-        judged[NATIVE].failure if NATIVE in judged else None,
-        worst_elements(case, expected, judged),
-        {mode: each.seconds for mode, each in judged.items() if each.seconds is not None},
+        if not judged:
+            continue
+        details = worst_elements(case, expected, judged)
+        again = command(suite.directory, case.name, framework)
+        natives = judgements.get((framework, case.name))
+        by_mode = {mode: result(each, details.get(mode), again, natives) for mode, each in judged.items()}
+        frameworks[framework] = FrameworkResult.model_validate({mode: each for mode, each in by_mode.items() if each})
+    return CaseResult(
+        name=case.name,
+        call=case.call_name,
+        gradients=case.gradients_name,
+        rule=case.rule,
+        elements=case.elements,
+        sha256=expected.digests,
+        stages_apart=differing_stages(frameworks),
+        frameworks=frameworks,
     )

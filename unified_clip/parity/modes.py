@@ -1,11 +1,11 @@
-"""The modes in which a suite runs a case: both paths, graphs, several ranks, and the framework's own function."""
+"""The modes in which a suite runs a case: both paths, graphs, several ranks, and the framework's function."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 HOST, DEVICE, NATIVE = "host", "device", "native"
-"""unified_clip on either path, eagerly, and the framework's own functions."""
+"""unified_clip on either path, eagerly, and the framework's functions."""
 
 GRAPH, COMPILED, STATIC = "graph", "compiled", "static"
 """unified_clip in a graph that the framework traces and runs, in one that it compiles, and in a static program."""
@@ -36,6 +36,9 @@ OURS = {
     STATIC: "static programs",
 }
 """The modes of unified_clip, and their names in reports."""
+
+TITLES = {**OURS, NATIVE: "the framework's function"}
+"""All modes, and their names in reports."""
 
 
 def modes_of(framework: str) -> Sequence[str]:

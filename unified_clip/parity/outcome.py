@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Literal
 
 from ..tensors import types
-from ..tensors.types import Dense
+from ..tensors.types import Dense, Stage
 
 LEARNING_RATE = 0.5
 """Of the SGD step of a parameter update. A power of two, so that the step rounds once, fused or not."""
@@ -32,7 +32,7 @@ class CallOutcome:
     """Parameters of ones after a step with these gradients: see `Adapter.sgd`."""
 
     name: str = ""
-    """The framework's own function; '' if it has none."""
+    """The framework's function; '' if it has none."""
 
     structure: str = ""
     warned: bool = False
@@ -50,6 +50,6 @@ class CallOutcome:
     """Duration. Cases that share a graph share its duration."""
 
     @cached_property
-    def digests(self) -> dict[str, str]:
+    def digests(self) -> dict[Stage, str]:
         """SHA-256 by stage. The tensors' digest includes the coefficient."""
         return types.stage_digests(self.norm, self.gradients, self.update)

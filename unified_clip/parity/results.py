@@ -1,139 +1,365 @@
-"""The results of a run of a suite, and what its exit status is."""
+"""The results of `unified-clip parity`, which every part of its report shows: parity.json has these models.
+
+Later versions may add keys. If a key goes or changes its meaning, SCHEMA changes.
+
+    python -m unified_clip.parity.results > docs/parity.schema.json
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Final, Literal
 
-from .judge.verdict import STAGES, Verdict
-from .judge.worst_element import WorstElement
-from .known.entries import Judgement, KnownDifferenceStatus, NativeDeviation
-from .modes import HOST
-from .report.baseline import Change
-from .suite.cases import Case
+from pydantic import Field, InstanceOf, computed_field
 
+from .._display import safe
+from .._report_model import Real, ReportModel, json_schema
+from ..tensors.types import Stage
+from .judge.verdict import AGREEING, STAGES, Kind
+from .known.entries import DifferenceKind, Judgement, KnownDifference
+from .modes import OURS
 
-@dataclass(frozen=True)
-class FrameworkResult:
-    """The results of one case on one framework."""
+SCHEMA: Final = 2
 
-    verdicts: dict[str, Verdict]
-    """unified_clip against exact arithmetic, by mode."""
-
-    digests: Mapping[str, Mapping[str, str]]
-    """SHA-256 of unified_clip's results, by mode and stage. A mode without a result has none."""
-
-    native: NativeDeviation | None = None
-    judgement: Judgement | None = None
-    """Of the framework's own function."""
-
-    problem: str = ""
-    """Why the deviation of the framework's own function fails the run."""
-
-    failure: Verdict | None = None
-    """Set if the framework's own function has no result."""
-
-    details: Mapping[str, WorstElement] = field(default_factory=dict)
-    """By mode. A result that does not differ has none."""
-
-    seconds: Mapping[str, float] = field(default_factory=dict)
-    """Duration of the call, by mode."""
+Side = Literal["ours", "native"]
 
 
-@dataclass(frozen=True)
-class CaseResult:
+class Number(ReportModel):
+    """The number of one side."""
+
+    value: Real
+    ulps: Real
+    """Distance from the exact number, in ULP."""
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def hex(self) -> str:
+        """The same as a hexadecimal float, as Python's `float.hex` writes it."""
+        return self.value.hex()
+
+
+class WorstElement(ReportModel):
+    """The element of a stage that is furthest from the exact one."""
+
+    stage: Stage
+    """The first at which the result differs."""
+
+    gradient: int | None
+    """Index of the gradient, from 0. null for the norm."""
+
+    name: str
+    element: list[int]
+    """Index in the gradient. A complex gradient has a last index of 0 or 1 for the part."""
+
+    dtype: str
+    """The dtype of the ULP."""
+
+    exact: Number
+    """The exact number, rounded as the contract specifies."""
+
+    ours: Number | None
+    native: Number | None
+    apart: int
+    """How many numbers differ at this stage."""
+
+    compared: int
+    """How many numbers were compared at this stage."""
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def nearer(self) -> Side | None:
+        """The side that is nearer to the exact number. null if neither is, or there is only one."""
+        if self.ours is None or self.native is None or self.ours.ulps == self.native.ulps:
+            return None
+        return "ours" if self.ours.ulps < self.native.ulps else "native"
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def place(self) -> str:
+        """The place in words."""
+        if self.gradient is None:
+            return "the norm"
+        what = "the coefficient of " if self.stage == "coefficient" else ""
+        called = f" ({self.name})" if self.name and self.name != f"gradient {self.gradient}" else ""
+        index = f", element {self.element}" if self.element else ""
+        return f"{what}gradient {self.gradient}{called}{index}"
+
+    def __str__(self) -> str:
+        lines = [f"begins at the {self.stage}: {self.place}; {self.apart} of {self.compared} differ"]
+        lines.append(f"exact   {self.exact.value!r:24} {self.exact.hex}  {self.dtype}")
+        for side, number in (("ours", self.ours), ("native", self.native)):
+            if number:
+                lines.append(f"{side:7} {number.value!r:24} {number.hex}  {number.ulps:.3g} ULP")
+        return "\n".join([*lines, *([f"nearer  {self.nearer}"] if self.nearer else [])])
+
+
+class Result(ReportModel):
+    """The result of a case on a framework, in one mode."""
+
+    verdict: Kind | Judgement
+    detail: str
+    details: WorstElement | None
+    """null if nothing differs, or there is nothing to compare."""
+
+    reproduce: str | None
+    """The command that runs the case again. null if the result is equal or close, or the framework is missing."""
+
+    seconds: float = Field(default=0.0, exclude=True)
+    """Duration of the call. parity.json has no times, so that equal results give equal files."""
+
+    @property
+    def is_failure(self) -> bool:
+        """Whether there is no result."""
+        return self.verdict not in (*AGREEING, "different", "known")
+
+
+class UnifiedClipResult(Result):
+    """The result of unified_clip."""
+
+    ulps: Real
+    """The largest distance of a number from the exact one."""
+
+    cause: str
+    """The cause of a difference in a word or two. Empty if it is not known."""
+
+    stages: dict[Stage, Real]
+    """The distance at each stage: in ULP, for coefficients relative."""
+
+    sha256: dict[Stage, str] | None
+    """By stage. null if there is no result."""
+
+
+class NativeResult(Result):
+    """The result of a framework's function."""
+
+    function: str | None
+    """null if it gave no result."""
+
+    kind: DifferenceKind | Literal[""]
+    """The kind of the difference. Empty if there is none."""
+
+    norm: Real | None
+    """The relative distance from the exact norm."""
+
+    gradients: Real | None
+    """The largest difference of an element, relative to the largest element."""
+
+    cause: str
+    """The cause of a difference that the list of known differences lacks. Empty if it is not known."""
+
+    problem: str
+    """Why the difference fails the run. Empty if it does not."""
+
+    @property
+    def size(self) -> float:
+        """The larger of both distances; 0 without numbers."""
+        return max(self.norm or 0.0, self.gradients or 0.0)
+
+
+class FrameworkResult(ReportModel):
+    """The results of one case on one framework, by mode. A mode that did not run has none."""
+
+    host: UnifiedClipResult | None = None
+    processes_2: UnifiedClipResult | None = None
+    processes_4: UnifiedClipResult | None = None
+    device: UnifiedClipResult | None = None
+    graph: UnifiedClipResult | None = None
+    compiled: UnifiedClipResult | None = None
+    static: UnifiedClipResult | None = None
+    native: NativeResult | None = None
+
+    @property
+    def by_mode(self) -> dict[str, UnifiedClipResult]:
+        """The results of unified_clip."""
+        return {mode: result for mode in OURS if (result := getattr(self, mode))}
+
+    def get(self, mode: str) -> UnifiedClipResult | NativeResult | None:
+        """Return the result in one mode."""
+        result: UnifiedClipResult | NativeResult | None = getattr(self, mode)
+        return result
+
+
+class CaseResult(ReportModel):
     """The exact result of one case, and the results of every framework."""
 
-    case: Case
-    digests: dict[str, str]
-    """SHA-256 of the exact result, by stage."""
+    name: str
+    call: str
+    gradients: str
+    """The name of the list of gradients."""
+
+    rule: str | None
+    """The clip in words, without the function's name. null if other frameworks have no counterpart."""
+
+    elements: int
+    """The number of elements of all gradients."""
+
+    sha256: dict[Stage, str]
+    """Of the exact result, by stage."""
+
+    stages_apart: list[Stage]
+    """The stages at which unified_clip's bits on the host path differ between frameworks."""
 
     frameworks: dict[str, FrameworkResult]
 
     @property
-    def differing_stages(self) -> list[str]:
-        """The stages at which unified_clip's bits on the host path differ between frameworks."""
-        digests = [result.digests[HOST] for result in self.frameworks.values() if HOST in result.digests]
-        return [stage for stage in STAGES if len({each.get(stage) for each in digests}) > 1]
+    def natives(self) -> dict[str, NativeResult]:
+        """The results of the frameworks' functions, by framework."""
+        return {name: result.native for name, result in self.frameworks.items() if result.native}
 
 
-@dataclass(frozen=True)
-class ParityRun:
-    """The results of a suite."""
+def differing_stages(frameworks: dict[str, FrameworkResult]) -> list[Stage]:
+    """Return the stages at which unified_clip's bits on the host path differ between frameworks."""
+    digests = [result.host.sha256 for result in frameworks.values() if result.host and result.host.sha256 is not None]
+    return [stage for stage in STAGES if len({each.get(stage) for each in digests}) > 1]
 
-    frameworks: Sequence[str]
-    versions: dict[str, str]
-    cases: list[CaseResult]
-    known: Sequence[KnownDifferenceStatus] = ()
-    may_be_missing: Sequence[str] = ()
-    titles: Mapping[str, str] = field(default_factory=dict)
-    """By framework, the name of its own functions in tables."""
 
-    suite: str = ""
+class KnownDifferenceResult(ReportModel):
+    """An entry of the list of known differences, and the cases that showed it."""
+
+    framework: str
+    function: str
+    kind: DifferenceKind
+    listed_size: Real | None
+    size: Real | None
+    reason: str
+    versions: str
+    """The versions that the entry is about. Empty for all."""
+
+    title: str
+    problem: str
+    """Why the entry fails the run. Empty if it does not."""
+
+    cases: list[str]
+    entry: InstanceOf[KnownDifference] | None = Field(default=None, exclude=True)
+    """The entry itself. A report that was read from a file has none."""
+
+
+class Problem(ReportModel):
+    """Something that fails the run."""
+
+    what: str
+    detail: str
+    framework: str | None
+    """null if it is about several frameworks, or about the list of known differences."""
+
+    mode: str | None
+    cases: list[str]
+    """The cases that show it."""
+
+
+class Change(ReportModel):
+    """A change since the baseline."""
+
+    kind: Literal["new", "gone", "verdict", "size", "numbers", "version"]
+    framework: str
+    """Or the package, for a version. Empty if the change is about all frameworks."""
+
+    what: str
+    """The mode of unified_clip, the framework's function, or the known difference."""
+
+    case: str
+    before: str
+    after: str
+    worse: bool
+    """Whether the change is a failure that is new, or was smaller."""
+
+
+Counts = dict[str, dict[str, int]]
+"""How often each verdict occurs, by framework."""
+
+
+class Summary(ReportModel):
+    """Counts of cases and verdicts."""
+
+    cases: int
+    cases_where_frameworks_agree: int
+    host: Counts
+    processes_2: Counts
+    processes_4: Counts
+    device: Counts
+    graph: Counts
+    compiled: Counts
+    static: Counts
+    natives: Counts
+
+
+class ParityReport(ReportModel):
+    """The report of `unified-clip parity`."""
+
+    schema_: Literal[2] = Field(alias="schema")
+    verdict: str
+    """The result in a sentence."""
+
+    exit_code: Literal[0, 1, 3]
+    """0: pass. 1: a difference; with a baseline, one that is new or larger. 3: a result is missing."""
+
+    suite: str
     """The path of the suite, as the user typed it."""
 
-    started: datetime = datetime(1970, 1, 1, tzinfo=UTC)
+    baseline: list[Change] | None
+    """The changes since the baseline. null without a baseline."""
 
-    changes: Sequence[Change] | None = None
-    """Changes since the baseline. None without a baseline."""
+    versions: dict[str, str]
+    frameworks: list[str]
+    titles: dict[str, str]
+    """By framework, the name of its own functions in tables."""
 
-    notes: Sequence[str] = ()
+    summary: Summary
+    notes: list[str]
     """Lines for the reader that change no verdict."""
 
-    def verdicts(self) -> list[tuple[str, Verdict]]:
-        """Return every verdict on unified_clip, with its framework."""
+    problems: list[Problem]
+    known: list[KnownDifferenceResult]
+    cases: list[CaseResult]
+    may_be_missing: list[str] = Field(default=[], exclude=True)
+    """Frameworks whose absence does not fail the run."""
+
+    started: datetime = Field(default=datetime(1970, 1, 1, tzinfo=UTC), exclude=True)
+
+    def safe(self) -> ParityReport:
+        """Return the report with control and invisible characters escaped, for a view."""
+        return ParityReport.model_validate(safe(self.as_json()))
+
+    def results(self) -> list[tuple[str, UnifiedClipResult]]:
+        """Return every result of unified_clip, with its framework."""
         return [
-            (framework, verdict)
+            (name, each)
             for case in self.cases
-            for framework, result in case.frameworks.items()
-            for verdict in result.verdicts.values()
+            for name, result in case.frameworks.items()
+            for each in result.by_mode.values()
         ]
 
-    def failures(self) -> list[tuple[str, Verdict]]:
-        """Return why functions of the frameworks have no result, each with its framework."""
-        return [
-            (framework, result.failure)
-            for case in self.cases
-            for framework, result in case.frameworks.items()
-            if result.failure
-        ]
+    def natives(self) -> list[tuple[str, NativeResult]]:
+        """Return every result of the frameworks' functions, with its framework."""
+        return [each for case in self.cases for each in case.natives.items()]
 
-    @property
-    def exit_code(self) -> int:
-        """0: pass. 1: a difference; with a baseline, one that is new or larger. 3: a result is missing."""
-        worse = self.differs if self.changes is None else any(change.worse for change in self.changes)
-        return 1 if worse else 3 if self.incomplete else 0
-
-    @property
-    def differs(self) -> bool:
-        """Whether there is a difference that should not be there, in the baseline or not."""
-        return self.ours_differ or self.natives_differ
+    def is_wrong(self, framework: str, result: Result) -> bool:
+        """Return whether a result fails the run, whatever the list of known differences says."""
+        if result.verdict == "missing":
+            return framework not in self.may_be_missing
+        return result.is_failure or (isinstance(result, UnifiedClipResult) and result.verdict == "different")
 
     @property
     def ours_differ(self) -> bool:
         """Whether unified_clip differs from exact arithmetic, or between frameworks."""
-        return any(verdict.kind == "different" for _, verdict in self.verdicts()) or any(
-            case.differing_stages for case in self.cases
+        return any(result.verdict == "different" for _, result in self.results()) or any(
+            case.stages_apart for case in self.cases
         )
 
     @property
-    def natives_differ(self) -> bool:
-        """Whether the frameworks' own functions differ from the list of known differences."""
-        results = [result for case in self.cases for result in case.frameworks.values()]
-        return any(result.problem for result in results) or any(status.problem for status in self.known)
+    def differs(self) -> bool:
+        """Whether there is a difference that should not be there, in the baseline or not."""
+        natives = any(result.problem for _, result in self.natives())
+        return self.ours_differ or natives or any(entry.problem for entry in self.known)
 
     @property
-    def incomplete(self) -> bool:
+    def is_incomplete(self) -> bool:
         """Whether results are missing that may not be, or nothing was compared."""
-        return not self.compared or any(
-            verdict.is_failure and not (verdict.kind == "missing" and framework in self.may_be_missing)
-            for framework, verdict in [*self.verdicts(), *self.failures()]
+        results: list[tuple[str, Result]] = [*self.results(), *self.natives()]
+        return all(result.is_failure for _, result in results) or any(
+            result.is_failure and self.is_wrong(name, result) for name, result in results
         )
 
-    @property
-    def compared(self) -> bool:
-        """Whether anything was compared."""
-        return not all(verdict.is_failure for _, verdict in self.verdicts()) or any(
-            result.judgement for case in self.cases for result in case.frameworks.values()
-        )
+
+if __name__ == "__main__":
+    print(json_schema(ParityReport, "unified_clip parity report"), end="")

@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, overload
+from typing import Any, Literal, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,10 @@ STORAGE = {
 
 PARTS = {"complex64": "float32", "complex128": "float64"}
 """From the name of a complex dtype to the name of its parts' dtype."""
+
+
+Stage = Literal["norm", "coefficient", "tensors", "update"]
+"""What a clip gives, in order: the norm, the coefficient, the clipped tensors, and the parameters after a step."""
 
 
 class UnreadableError(Exception):
@@ -132,9 +136,13 @@ def digest(tensors: Iterable[Dense | None]) -> str:
 
 def stage_digests(
     norm: Dense | None, gradients: Sequence[Dense | None] | None, update: Sequence[Dense | None] | None
-) -> dict[str, str]:
-    """Return the digest of each stage that a result has."""
-    stages = {"norm": None if norm is None else [norm], "tensors": gradients, "update": update}
+) -> dict[Stage, str]:
+    """Return the digest of each stage that a result has. The tensors' digest includes the coefficient."""
+    stages: dict[Stage, Sequence[Dense | None] | None] = {
+        "norm": None if norm is None else [norm],
+        "tensors": gradients,
+        "update": update,
+    }
     return {stage: digest(held) for stage, held in stages.items() if held is not None}
 
 

@@ -11,10 +11,11 @@ from unittest import mock
 
 from support.parity.cases import dense, suite
 
-from unified_clip.parity import engine, results
+from unified_clip.parity import engine
 from unified_clip.parity.judge import oracle
 from unified_clip.parity.modes import DEVICE, HOST, NATIVE
 from unified_clip.parity.outcome import CallOutcome, Failure
+from unified_clip.parity.results import ParityReport
 from unified_clip.parity.suite import load as suites
 from unified_clip.parity.suite.cases import Case
 from unified_clip.parity.workers import pool
@@ -69,7 +70,7 @@ def workers(wrong: Wrong) -> Iterator[None]:
         yield
 
 
-def run(directory: Path, wrong: Wrong, cases: str = CASES, frameworks: str = FRAMEWORKS) -> results.ParityRun:
+def run(directory: Path, wrong: Wrong, cases: str = CASES, frameworks: str = FRAMEWORKS) -> ParityReport:
     """A run of a suite in this directory, on NumPy and PyTorch."""
     with workers(wrong):
         return engine.run(suites.read(suite(directory, cases, frameworks=frameworks)))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import copy
-import dataclasses
 import json
+import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,73 +11,71 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from support.parity.cases import ONE_CASE, WORKED, case, suite
+from support.parity.cases import ONE_CASE, suite
+from support.parity.reports import known, native, one_case, ours, report
 
 from unified_clip import cli
-from unified_clip.parity import results
-from unified_clip.parity.judge.verdict import Verdict
-from unified_clip.parity.modes import HOST
-from unified_clip.parity.report import baseline
-from unified_clip.parity.report.baseline import Change
+from unified_clip.parity.report import baseline, build
+from unified_clip.parity.results import (
+    Change,
+    FrameworkResult,
+    KnownDifferenceResult,
+    NativeResult,
+    ParityReport,
+    UnifiedClipResult,
+)
 from unified_clip.parity.suite.schema import SuiteError
 from unified_clip.parity.workers import pool
-
-Report = dict[str, Any]
-
-
-def ours(verdict: str = "equal", ulps: float | str = 0.0, sha256: str = "a", detail: str = "") -> Report:
-    return {"verdict": verdict, "ulps": ulps, "detail": detail, "sha256": {"norm": sha256}}
+from unified_clip.tensors.types import Stage
 
 
-def native(verdict: str = "known", norm: float | None = 0.01, kind: str = "value", problem: str = "") -> Report:
-    return {"function": "clip", "verdict": verdict, "kind": kind, "norm": norm, "gradients": None, "problem": problem}
-
-
-def known(problem: str = "", size: float | None = 0.01) -> Report:
-    return {"framework": "torch", "function": "clip", "reason": "so", "problem": problem, "size": size}
-
-
-def report(**of_torch: Report) -> Report:
-    """Of one case on NumPy and PyTorch; what is given is PyTorch's, by mode."""
-    cells = {"numpy": {"host": ours()}, "torch": of_torch or {"host": ours()}}
-    one = {"name": "one", "sha256": {"norm": "a"}, "stages_apart": [], "frameworks": cells}
+def of(**of_torch: UnifiedClipResult | NativeResult) -> ParityReport:
+    """A report of one case on NumPy and PyTorch, with PyTorch's results by mode."""
+    torch = FrameworkResult.model_validate(of_torch or {"host": ours()})
     versions = {"numpy": "2.4", "torch": "2.13"}
-    return {"schema": 2, "versions": versions, "frameworks": ["numpy", "torch"], "known": [], "cases": [one]}
+    return report(one_case(numpy=FrameworkResult(host=ours()), torch=torch), versions=versions)
 
 
-def torch(old: Report, new: Report, mode: str = "host") -> list[Change]:
-    return baseline.changes(report(**{mode: old}), report(**{mode: new}))
+def torch(
+    old: UnifiedClipResult | NativeResult, new: UnifiedClipResult | NativeResult, mode: str = "host"
+) -> list[Change]:
+    return baseline.changes(of(**{mode: old}), of(**{mode: new}))
+
+
+def change(kind: Any, framework: str, what: str, case: str, before: str, after: str, worse: bool = False) -> Change:
+    texts = {"kind": kind, "framework": framework, "what": what, "case": case, "before": before, "after": after}
+    return Change(**texts, worse=worse)
 
 
 # -- what changed
 
 
 def test_the_same_report_has_not_changed() -> None:
-    one = report(host=ours("different", "inf", detail="raised"), native=native())
-    one["known"] = [known(), known("it shows nowhere")]
-    assert baseline.changes(one, copy.deepcopy(one)) == []
+    one = of(host=ours("different", math.inf, detail="raised"), native=native())
+    one.known = [known(), known("it shows nowhere")]
+    assert baseline.changes(one, one.model_copy(deep=True)) == []
 
 
 def test_another_verdict_is_told_with_both() -> None:
-    (change,) = torch(ours("close", 1.0), ours("different", 3.0))
-    assert change == Change("verdict", "torch", "host path", "one", "close, 1 ulp", "different, 3 ulp", worse=True)
-    (change,) = torch(ours("different", 3.0), ours())
-    assert (change.before, change.after, change.worse) == ("different, 3 ulp", "equal", False)
+    (found,) = torch(ours("close", 1.0), ours("different", 3.0))
+    assert found == change("verdict", "torch", "host path", "one", "close, 1 ULP", "different, 3 ULP", worse=True)
+    (found,) = torch(ours("different", 3.0), ours())
+    assert (found.before, found.after, found.worse) == ("different, 3 ULP", "equal", False)
 
 
 def test_a_native_without_a_result_has_no_function_to_name() -> None:
-    (change,) = torch({**native("crashed", None, ""), "function": None}, native(), "native")
-    assert (change.before, change.after) == ("crashed", "clip known, 0.01")
+    (found,) = torch(native("crashed", None, "", function=None), native(), "native")
+    assert (found.before, found.after) == ("crashed", "clip known, 0.01")
 
 
 def test_another_size_is_one_that_is_more_than_a_tenth_larger_or_smaller() -> None:
     kinds = [
-        [change.kind for change in torch(native(norm=0.01), native(norm=size), "native")]
+        [each.kind for each in torch(native(norm=0.01), native(norm=size), "native")]
         for size in (0.01, 0.0105, 0.012, 0.005)
     ]
     assert kinds == [[], ["numbers"], ["size"], ["size"]]
-    (change,) = torch(native(norm=0.01), native(norm=0.02), "native")
-    assert change == Change("size", "torch", "its own function", "one", "clip known, 0.01", "clip known, 0.02")
+    (found,) = torch(native(norm=0.01), native(norm=0.02), "native")
+    assert found == change("size", "torch", "the framework's function", "one", "clip known, 0.01", "clip known, 0.02")
 
 
 def test_numbers_that_moved_within_their_verdict_are_told() -> None:
@@ -86,112 +83,111 @@ def test_numbers_that_moved_within_their_verdict_are_told() -> None:
 
 
 def test_a_case_that_is_another_one_is_told_once() -> None:
-    new = report(host=ours(sha256="b"))
-    new["cases"][0]["sha256"] = {"norm": "b"}
-    (change,) = baseline.changes(report(), new)
-    assert change == Change("numbers", "", "what is right", "one", "norm a", "norm b")
+    new = of(host=ours(sha256="b"))
+    new.cases[0].sha256 = {"norm": "b"}
+    new.cases[0].stages_apart = []
+    (found,) = baseline.changes(of(), new)
+    assert found == change("numbers", "", "what is right", "one", "norm a", "norm b")
 
 
 def test_versions_are_told() -> None:
-    new = report()
-    new["versions"]["torch"] = "2.14"
-    assert baseline.changes(report(), new) == [Change("version", "torch", "", "", "2.13", "2.14")]
+    new = of()
+    new.versions["torch"] = "2.14"
+    assert baseline.changes(of(), new) == [change("version", "torch", "", "", "2.13", "2.14")]
 
 
 def test_what_is_new_or_gone_is_told() -> None:
-    old, new = report(host=ours(), device=ours()), report(host=ours(), native=native("equal", 0.0, ""))
+    old, new = of(host=ours(), device=ours()), of(host=ours(), native=native("equal", 0.0, ""))
     assert {(each.kind, each.what, each.before, each.after) for each in baseline.changes(old, new)} == {
         ("gone", "device path", "equal", ""),
-        ("new", "its own function", "", "clip equal"),
+        ("new", "the framework's function", "", "clip equal"),
     }
 
 
 def test_a_whole_framework_or_case_is_told_once() -> None:
-    small = report()
-    large = copy.deepcopy(small)
-    large["frameworks"].append("jax")
-    large["cases"][0]["frameworks"]["jax"] = {"host": ours(), "device": ours()}
-    large["cases"].append({**copy.deepcopy(large["cases"][0]), "name": "two"})
+    small, large = of(), of()
+    large.frameworks.append("jax")
+    large.cases[0].frameworks["jax"] = FrameworkResult(host=ours(), device=ours())
+    large.cases.append(large.cases[0].model_copy(update={"name": "two"}, deep=True))
     new, gone = baseline.changes(small, large), baseline.changes(large, small)
-    assert new == [Change("new", "jax", "", "", "", ""), Change("new", "", "", "two", "", "")]
-    assert gone == [Change("gone", "jax", "", "", "", ""), Change("gone", "", "", "two", "", "")]
-    large["cases"][1]["frameworks"]["jax"]["host"] = ours("different", 3.0)
-    worse = Change("new", "jax", "host path", "two", "", "different, 3 ulp", worse=True)
+    assert new == [change("new", "jax", "", "", "", ""), change("new", "", "", "two", "", "")]
+    assert gone == [change("gone", "jax", "", "", "", ""), change("gone", "", "", "two", "", "")]
+    large.cases[1].frameworks["jax"].host = ours("different", 3.0)
+    worse = change("new", "jax", "host path", "two", "", "different, 3 ULP", worse=True)
     assert baseline.changes(small, large) == [worse, *new]
 
 
 # -- what is worse
 
 
-def with_apart(*stages: str) -> Report:
-    new = report()
-    new["cases"][0]["stages_apart"] = list(stages)
+def differing(*stages: Stage) -> ParityReport:
+    new = of()
+    new.cases[0].stages_apart = list(stages)
     return new
 
 
-def with_known(*entries: Report) -> Report:
-    return {**report(), "known": list(entries)}
+def with_known(*entries: KnownDifferenceResult) -> ParityReport:
+    new = of()
+    new.known = list(entries)
+    return new
 
 
-NOTHING_WRONG = [report(), report(host=ours("crashed", "inf")), {**report(), "cases": [], "frameworks": []}]
+NOTHING_WRONG = [of(), of(host=ours("crashed", math.inf, None)), build.report([], [])]
 
 
 @pytest.mark.parametrize(
     "wrong",
     [
-        report(host=ours("different", 3.0)),
-        report(host=ours("different", "inf", detail="raised ValueError")),
-        report(native=native("different", problem="no known difference says so")),
-        with_apart("norm"),
+        of(host=ours("different", 3.0)),
+        of(host=ours("different", math.inf, detail="raised ValueError")),
+        of(native=native("different", problem="no known difference says so")),
+        differing("norm"),
         with_known(known("it shows nowhere", None)),
         with_known(known(), known("it shows nowhere", None)),
         with_known(known("it shows nowhere", None), known()),
     ],
     ids=["ours", "ours raises", "native", "between frameworks", "known", "one of two alike", "the first of them"],
 )
-def test_whatever_is_wrong_is_worse_where_the_baseline_has_it_not_and_excused_where_it_has(wrong: Report) -> None:
+def test_whatever_is_wrong_is_worse_where_the_baseline_has_it_not_and_excused_where_it_has(wrong: ParityReport) -> None:
     for old in NOTHING_WRONG:
-        assert [change.worse for change in baseline.changes(old, wrong)].count(True) == 1
-        assert not any(change.worse for change in baseline.changes(wrong, old))
-    assert not any(change.worse for change in baseline.changes(wrong, wrong))
+        assert [each.worse for each in baseline.changes(old, wrong)].count(True) == 1
+        assert not any(each.worse for each in baseline.changes(wrong, old))
+    assert not any(each.worse for each in baseline.changes(wrong, wrong))
 
 
 @pytest.mark.parametrize(
     ("old", "new", "worse"),
     [
-        (report(host=ours("different", 10.0)), report(host=ours("different", 11.0)), False),
-        (report(host=ours("different", 10.0)), report(host=ours("different", 12.0)), True),
-        (report(host=ours("different", 10.0)), report(host=ours("different", 5.0)), False),
-        (report(host=ours("different", "inf", detail="a")), report(host=ours("different", "inf", detail="b")), True),
-        (report(host=ours("close", 1.0)), report(host=ours("close", 2.0)), False),
-        (report(host=ours()), report(host=ours("crashed", "inf")), False),
-        (with_apart("norm"), with_apart("norm", "tensors"), True),
-        (with_apart("norm", "tensors"), with_apart("norm"), False),
-        (report(native=native()), report(native=native(norm=0.5)), False),
-        (report(native=native("different", problem="a")), report(native=native("different", 0.5, problem="b")), True),
+        (of(host=ours("different", 10.0)), of(host=ours("different", 11.0)), False),
+        (of(host=ours("different", 10.0)), of(host=ours("different", 12.0)), True),
+        (of(host=ours("different", 10.0)), of(host=ours("different", 5.0)), False),
+        (of(host=ours("different", math.inf, detail="a")), of(host=ours("different", math.inf, detail="b")), True),
+        (of(host=ours("close", 1.0)), of(host=ours("close", 2.0)), False),
+        (of(host=ours()), of(host=ours("crashed", math.inf, None)), False),
+        (differing("norm"), differing("norm", "tensors"), True),
+        (differing("norm", "tensors"), differing("norm"), False),
+        (of(native=native()), of(native=native(norm=0.5)), False),
+        (of(native=native("different", problem="a")), of(native=native("different", 0.5, problem="b")), True),
         (
-            report(native=native("different", problem="a")),
-            report(native=native("different", kind="raises", problem="b")),
+            of(native=native("different", problem="a")),
+            of(native=native("different", kind="raises", problem="b")),
             True,
         ),
     ],
 )
-def test_what_was_wrong_is_worse_where_it_is_larger_or_another(old: Report, new: Report, worse: bool) -> None:
-    assert any(change.worse for change in baseline.changes(old, new)) == worse
+def test_what_was_wrong_is_worse_where_it_is_larger_or_another(
+    old: ParityReport, new: ParityReport, worse: bool
+) -> None:
+    assert any(each.worse for each in baseline.changes(old, new)) == worse
 
 
 def test_the_exit_status_is_for_what_is_worse_and_for_frameworks_without_results() -> None:
-    def status(kind: str, *changes: Change) -> list[int]:
-        first = case(WORKED, "clip_by_global_norm", clip_norm=5.0)
-        cells = {
-            "numpy": results.FrameworkResult({HOST: Verdict("equal")}, {}),
-            "torch": results.FrameworkResult({HOST: Verdict(kind)}, {}),  # type: ignore[arg-type]
-        }
-        run = results.ParityRun(["numpy", "torch"], {}, [results.CaseResult(first, {}, cells)])
-        return [run.exit_code, dataclasses.replace(run, changes=changes).exit_code]
+    def status(kind: Any, *changes: Change) -> list[int]:
+        run = of(host=ours(kind))
+        return [run.exit_code, build.against(run, list(changes)).exit_code]
 
-    moved = Change("size", "torch", "host path", "one", "", "")
-    worse = dataclasses.replace(moved, worse=True)
+    moved = change("size", "torch", "host path", "one", "", "")
+    worse = moved.model_copy(update={"worse": True})
     assert status("equal") == [0, 0]
     assert status("equal", moved) == [0, 0]
     assert status("different", moved) == [1, 0]
@@ -201,19 +197,19 @@ def test_the_exit_status_is_for_what_is_worse_and_for_frameworks_without_results
 
 
 def rows(*found: Change) -> list[list[str]]:
-    return baseline.rows(list(map(dataclasses.asdict, found)))
+    return baseline.rows(found)
 
 
 def test_what_is_worse_comes_first_and_what_is_alike_is_one_line() -> None:
-    found = [Change("size", "torch", "host path", name, f"close, {name}", "close, 9") for name in ("1", "2")]
-    found += [Change("verdict", "torch", "host path", "3", before, "equal") for before in ("close, 1", "flushed")]
+    found = [change("size", "torch", "host path", name, f"close, {name}", "close, 9") for name in ("1", "2")]
+    found += [change("verdict", "torch", "host path", "3", before, "equal") for before in ("close, 1", "flushed")]
     assert rows(*found) == [
         ["", "torch, host path", "another size", "close, 1", "close, 9", "2, first 1"],
         ["", "torch, host path", "another verdict", "close, 1", "equal", "3"],
         ["", "torch, host path", "another verdict", "flushed", "equal", "3"],
     ]
-    old, new = report(host=ours("close", 1.0), native=native()), report(host=ours("different", 2.0), native=native())
-    new["versions"]["torch"] = "2.14"
+    old, new = of(host=ours("close", 1.0), native=native()), of(host=ours("different", 2.0), native=native())
+    new.versions["torch"] = "2.14"
     assert [row[:3] for row in rows(*baseline.changes(old, new))] == [
         ["worse", "torch, host path", "another verdict"],
         ["", "torch", "another version"],
@@ -229,30 +225,46 @@ def put(tmp_path: Path, content: Any) -> Path:
     return path
 
 
-def without(key: str) -> Report:
-    return {name: value for name, value in report().items() if name != key}
+def written(**changed: Any) -> dict[str, Any]:
+    """The JSON of a report, with other values of some keys."""
+    return {**of(host=ours(), native=native()).as_json(), **changed}
+
+
+def without(key: str) -> dict[str, Any]:
+    return {name: value for name, value in written().items() if name != key}
+
+
+def result_with(mode: str, **changed: Any) -> dict[str, Any]:
+    data = written()
+    data["cases"][0]["frameworks"]["torch"][mode] |= changed
+    return data
 
 
 def test_a_baseline_is_read_as_it_is(tmp_path: Path) -> None:
-    assert baseline.read(put(tmp_path, report()), ["one", "two"], ["torch"]) == report()
+    assert baseline.read(put(tmp_path, written()), ["one", "two"], ["torch"]).as_json() == written()
+
+
+def test_keys_of_later_versions_are_ignored(tmp_path: Path) -> None:
+    assert baseline.read(put(tmp_path, written(later=1)), ["one"], ["torch"]).as_json() == written()
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("{", "no parity.json of unified-clip parity .JSONDecodeError"),
-        ("[]", "no parity.json"),
-        ("3", "no parity.json"),
-        ({}, "has the schema None, and this version reads 2; make one with this version"),
-        (without("schema"), "has the schema None"),
-        ({**report(), "schema": 1}, "has the schema 1"),
-        (without("cases"), "no parity.json .* .KeyError: 'cases'"),
-        ({**report(), "cases": [{}]}, "no parity.json"),
-        ({**report(), "versions": []}, "no parity.json"),
-        ({**report(), "frameworks": 3}, "no parity.json"),
-        ({**report(), "known": [known(size="large")]}, "no parity.json"),  # type: ignore[arg-type]
-        (report(host=ours(ulps="far")), "no parity.json"),
-        (report(native={"function": "clip"}), "no parity.json"),
+        ("{", "is no parity.json: Expecting property name"),
+        ("[" * 100_000, "is no parity.json: maximum recursion depth"),
+        ("[]", "is no parity.json: the file: Input should be"),
+        ("3", "is no parity.json: the file: Input should be"),
+        ({}, "has schema None. This version of unified_clip reads 2. Make one with this version"),
+        (without("schema"), "has schema None"),
+        (written(schema=1), "has schema 1"),
+        (without("cases"), "is no parity.json: cases: Field required"),
+        (written(cases=[{}]), "is no parity.json: cases.0.name: Field required"),
+        (written(versions=[]), "is no parity.json: versions: Input should be"),
+        (written(frameworks=3), "is no parity.json: frameworks: Input should be"),
+        (written(known=[{**known().as_json(), "size": "large"}]), "is no parity.json: known.0.size: Input should be"),
+        (result_with("host", ulps="far"), "is no parity.json: cases.0.frameworks.torch.host.ulps: Input should be"),
+        (result_with("native", norm="far"), "is no parity.json: cases.0.frameworks.torch.native.norm"),
     ],
 )
 def test_what_is_no_baseline_is_refused_with_the_reason(tmp_path: Path, content: Any, message: str) -> None:
@@ -261,7 +273,7 @@ def test_what_is_no_baseline_is_refused_with_the_reason(tmp_path: Path, content:
 
 
 def test_a_baseline_of_something_else_is_refused(tmp_path: Path) -> None:
-    path = put(tmp_path, report())
+    path = put(tmp_path, written())
     with pytest.raises(SuiteError, match="has none of the cases of this suite"):
         baseline.read(path, ["another"], ["torch"])
     with pytest.raises(SuiteError, match="has no results of jax, paddle"):
@@ -305,16 +317,16 @@ def test_the_command_shows_what_changed_and_fails_for_what_is_worse(
     printed = capfd.readouterr().out
     assert "Against the baseline: 1 changes, 1 of them for the worse." in printed
     assert "another verdict" in printed
-    assert "Ours against the exact oracle" not in printed
+    assert "unified_clip against exact arithmetic" not in printed
     assert run("excused", "--baseline", "bad/parity.json", norm=off) == 0
-    assert "1 wrong result of ours, of 1: as in the baseline, and no worse." in capfd.readouterr().out
+    assert "1 wrong result of unified_clip, of 1: as in the baseline, and no worse." in capfd.readouterr().out
     assert "as in the baseline: norm off by" in marks(tmp_path / "excused")["skipped"]
     assert run("worse", "--baseline", "bad/parity.json", norm=6.0) == 1
     assert "norm off by" in marks(tmp_path / "worse")["failure"]
     assert run("bad", "--baseline", "bad/parity.json") == 0  # read before it is written
     data = json.loads((tmp_path / "bad" / "parity.json").read_text(encoding="utf-8"))
-    (change,) = data["baseline"]
-    assert (change["kind"], change["after"], change["worse"]) == ("verdict", "equal", False)
+    (found,) = data["baseline"]
+    assert (found["kind"], found["after"], found["worse"]) == ("verdict", "equal", False)
     text = (tmp_path / "bad" / "parity.md").read_text(encoding="utf-8")
     assert "## Since the baseline\n\n|  | what | change | before | now | cases |" in text
 
@@ -324,5 +336,5 @@ def test_the_command_refuses_what_is_no_baseline_before_it_runs(
 ) -> None:
     put(tmp_path, {"schema": 1})
     assert run("out", "--baseline", "old.json") == 2
-    assert "unified-clip: the baseline old.json has the schema 1" in capsys.readouterr().err
+    assert "unified-clip: The baseline old.json has schema 1" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

@@ -12,7 +12,8 @@ from support.parity.runs import Result, as_it_should_be, run
 
 from unified_clip.parity.modes import HOST, NATIVE
 from unified_clip.parity.outcome import CallOutcome
-from unified_clip.parity.report import build, by_rule, page
+from unified_clip.parity.report import by_rule, page
+from unified_clip.parity.results import ParityReport
 from unified_clip.parity.suite import load as suites
 from unified_clip.parity.suite.cases import Case
 
@@ -44,11 +45,11 @@ CASES = """
 
 
 def data_of(directory: Path, wrong: Any = as_it_should_be, cases: str = CASES) -> Any:
-    return build.as_data(run(directory, wrong, cases, FRAMEWORKS))
+    return run(directory, wrong, cases, FRAMEWORKS).as_json()
 
 
 def rows_of(data: Any) -> dict[str, by_rule.Row]:
-    return {row.rule: row for row in by_rule.rows(data, ["torch", "tensorflow"])}
+    return {row.rule: row for row in by_rule.rows(ParityReport.model_validate(data), ["torch", "tensorflow"])}
 
 
 def rule_of(directory: Path, call: str, **more: str) -> str | None:
@@ -60,7 +61,7 @@ def rule_of(directory: Path, call: str, **more: str) -> str | None:
 
 def test_names_of_two_families_share_a_row(tmp_path: Path) -> None:
     row = rows_of(data_of(tmp_path))["total norm, threshold 0.5"]
-    assert [case["call"] for case in row.cases] == ["clip_grad_norm_", "clip_by_global_norm"]
+    assert [case.call for case in row.cases] == ["clip_grad_norm_", "clip_by_global_norm"]
 
 
 def test_the_same_bounds_share_a_row_and_other_ones_do_not(tmp_path: Path) -> None:
@@ -84,7 +85,7 @@ def test_a_wrong_result_on_the_host_path_is_not_called_exact(tmp_path: Path) -> 
     assert rows_of(data_of(tmp_path))["total norm, threshold 0.5"].is_exact
     data = data_of(tmp_path, wrong)
     assert not rows_of(data)["total norm, threshold 0.5"].is_exact
-    assert "not exact on every framework" in page.render(data)
+    assert "not exact on every framework" in page.render(ParityReport.model_validate(data))
 
 
 def test_functions_of_a_row_have_their_numbers(tmp_path: Path) -> None:
@@ -94,8 +95,8 @@ def test_functions_of_a_row_have_their_numbers(tmp_path: Path) -> None:
 
     (exact,) = rows_of(data_of(tmp_path, wrong))["total norm of order 1, threshold 0.5"].functions("torch")
     (off,) = rows_of(data_of(tmp_path, wrong))["total norm of order 1, threshold 0.5"].functions("tensorflow")
-    assert (exact.norm, off.norm) == (0.0, 0.5)
-    assert exact.verdict == "equal" != off.verdict
+    assert (exact.result.norm, off.result.norm) == (0.0, 0.5)
+    assert exact.result.verdict == "equal" != off.result.verdict
 
 
 @pytest.mark.parametrize(
@@ -119,8 +120,8 @@ def test_a_row_of_one_framework_compares_nothing_and_is_left_out(tmp_path: Path)
     data = data_of(tmp_path)
     for case in data["cases"]:
         case["frameworks"].pop("tensorflow")
-    assert by_rule.rows(data, ["torch"]) == []
-    assert "The same clip on each framework" not in page.render(data)
+    assert by_rule.rows(ParityReport.model_validate(data), ["torch"]) == []
+    assert "The same clip on each framework" not in page.render(ParityReport.model_validate(data))
 
 
 def test_a_function_without_numbers_has_the_kind_of_its_difference_and_one_that_was_not_run_says_so(
@@ -131,7 +132,7 @@ def test_a_function_without_numbers_has_the_kind_of_its_difference_and_one_that_
     case["frameworks"]["torch"][NATIVE] |= {"verdict": "known", "kind": "raises", "norm": None, "gradients": None}
     data["frameworks"].append("jax")
     data["cases"][-1]["frameworks"]["jax"] = data["cases"][-1]["frameworks"]["torch"]
-    section = page.render(data).partition('id="by-rule"')[2].partition("</section>")[0]
+    section = page.render(ParityReport.model_validate(data)).partition('id="by-rule"')[2].partition("</section>")[0]
     assert section.count("it raises where there is a result") == 1
     assert ">none<" not in section
     assert '<td><span class="none">not run</span></td>' in section

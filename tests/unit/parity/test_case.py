@@ -15,7 +15,7 @@ from support.parity.runs import CASES, FRAMEWORKS, NORM_OFF, as_it_should_be, ru
 
 from unified_clip import cli
 from unified_clip.parity.modes import HOST, NATIVE
-from unified_clip.parity.report import build, case
+from unified_clip.parity.report import case
 from unified_clip.parity.workers import pool
 
 NUMPY = "[frameworks.numpy]\nmodes = ['host']"
@@ -49,7 +49,7 @@ def test_the_command_in_the_report_prints_the_numbers_and_the_cause_of_a_differe
         assert f"  numpy, host path: different: {each['detail']}\n" in printed
         assert "begins at the norm" in printed
         assert all(each["details"][side]["hex"] in printed for side in ("exact", "ours"))
-        assert printed.endswith("FAIL: 1 case on numpy: 1 wrong result of ours, of 1.\n")
+        assert printed.endswith("FAIL: 1 case on numpy: 1 wrong result of unified_clip, of 1.\n")
     monkeypatch.undo()
     assert cli.main(arguments) == 0
     assert "  numpy, host path: equal\n" in capsys.readouterr().out
@@ -58,7 +58,7 @@ def test_the_command_in_the_report_prints_the_numbers_and_the_cause_of_a_differe
 def test_everything_that_is_not_as_it_should_be_can_be_run_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    data = build.as_data(run(tmp_path, wrong))
+    data = run(tmp_path, wrong).as_json()
     found = [result for each in data["cases"] for modes in each["frameworks"].values() for result in modes.values()]
     wrong_results = [each for each in found if each["verdict"] != "equal"]
     assert len(wrong_results) == 7
@@ -136,7 +136,7 @@ def test_a_known_difference_is_judged_and_its_entry_may_show_in_other_cases(
 
     with workers(half_as_large_again):
         assert cli.main(["parity", "--suite", str(where), "--case", NORM_OFF]) == status
-    (native,) = re.findall(r"torch, its own function: (.*)", capsys.readouterr().out)
+    (native,) = re.findall(r"torch, the framework's function: (.*)", capsys.readouterr().out)
     verdict = "known: numbers differ" if status == 0 else "different: numbers differ, by 0.5"
     assert native.startswith(f"torch.get_total_norm: {verdict}")
     assert native.endswith(": it is half as large again")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import os
@@ -20,46 +19,38 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from support.parity.cases import WORKED, case, suite
+from support.parity.cases import suite
+from support.parity.reports import known, native, one_case, ours, report
 
 import unified_clip
 from unified_clip import cli
 from unified_clip._install import command
-from unified_clip.parity import engine, results
-from unified_clip.parity.judge.verdict import Verdict
-from unified_clip.parity.known.entries import Judgement, KnownDifference, KnownDifferenceStatus, NativeDeviation
-from unified_clip.parity.modes import HOST
-from unified_clip.parity.report import build, markdown
+from unified_clip.parity import engine
+from unified_clip.parity.report import build, markdown, write
+from unified_clip.parity.results import FrameworkResult, ParityReport
 from unified_clip.parity.suite import load as suites
 from unified_clip.parity.workers import pool
 
-FIRST = case(WORKED, "clip_by_global_norm", clip_norm=5.0)
+NAME = "worked example: global_norm()"
 
 
-def result(*kinds: str, digests: tuple[str, ...] = ("a", "a"), **fields: Any) -> results.ParityRun:
+def result(*kinds: Any, digests: tuple[str, ...] = ("a", "a"), **fields: Any) -> ParityReport:
     """A run of one case on two frameworks with these verdicts on the host path."""
-    cells = {
-        name: results.FrameworkResult({HOST: Verdict(kind, detail="why")}, {HOST: {"norm": digest}})  # type: ignore[arg-type]
+    results = {
+        name: FrameworkResult(host=ours(kind, sha256=digest, detail="why"))
         for name, kind, digest in zip(("numpy", "torch"), kinds, digests, strict=True)
     }
-    return results.ParityRun(("numpy", "torch"), {}, [results.CaseResult(FIRST, {"norm": "a"}, cells)], **fields)
+    return report(one_case(NAME, **results), **fields)
 
 
-def with_native(problem: str) -> results.ParityRun:
+def with_native(problem: str, **fields: Any) -> ParityReport:
     """The same with a native of PyTorch's that differs."""
-    run = result("equal", "equal")
-    difference = NativeDeviation("torch.norm", "value", 0.5, norm=0.5)
-    judgement: Judgement = "different" if problem else "known"
-    cell = dataclasses.replace(
-        run.cases[0].frameworks["torch"], native=difference, judgement=judgement, problem=problem
-    )
-    return dataclasses.replace(
-        run, cases=[results.CaseResult(FIRST, {"norm": "a"}, {**run.cases[0].frameworks, "torch": cell})]
-    )
+    differing = native("different" if problem else "known", 0.5, problem=problem, function="torch.norm")
+    results = {"numpy": FrameworkResult(host=ours()), "torch": FrameworkResult(host=ours(), native=differing)}
+    return report(one_case(NAME, **results), **fields)
 
 
-KNOWN = KnownDifference("torch", "torch.norm", "value", ["*"], "it is so", 0.5)
-STALE = KnownDifferenceStatus(KNOWN, [], 0.0, "it shows nowhere")
+STALE = known("it shows nowhere", None, function="torch.norm", reason="it is so", cases=[])
 
 
 def test_the_exit_status_says_what_happened() -> None:
@@ -74,19 +65,21 @@ def test_the_exit_status_says_what_happened() -> None:
 def test_frameworks_that_gave_the_same_bits_are_said_to_only_where_two_were_compared() -> None:
     said = "On the host path all frameworks gave the same bits."
     alone = result("equal", "missing", may_be_missing=["torch"])
-    natives = dataclasses.replace(with_native(""), cases=[])
-    assert said in markdown.headline(build.as_data(result("equal", "equal")))
-    assert alone.exit_code == 0
-    assert said not in markdown.headline(build.as_data(alone))
-    assert said not in markdown.headline({**build.as_data(natives), "exit_code": 0})
+    natives = report(one_case(NAME, torch=FrameworkResult(native=native("equal", 0.0, ""))))
+    assert said in markdown.headline(result("equal", "equal"))
+    assert alone.exit_code == natives.exit_code == 0
+    assert said not in markdown.headline(alone)
+    assert said not in markdown.headline(natives)
 
 
 def test_a_framework_that_is_missing_is_not_said_to_agree() -> None:
-    run = result("equal", "equal", may_be_missing=["jax"])
-    cells = {**run.cases[0].frameworks, "jax": results.FrameworkResult({HOST: Verdict("missing")}, {})}
-    run = dataclasses.replace(run, frameworks=("numpy", "torch", "jax"), cases=[results.CaseResult(FIRST, {}, cells)])
-    first, *others = markdown.headline(build.as_data(run))
-    assert first == "PASS: 1 case on numpy, torch, jax: 2 results of ours are exact, without jax, which may be missing."
+    results = {name: FrameworkResult(host=ours()) for name in ("numpy", "torch")}
+    results["jax"] = FrameworkResult(host=ours("missing", math.inf, None))
+    run = build.report(["numpy", "torch", "jax"], [one_case(NAME, **results)], may_be_missing=["jax"])
+    first, *others = markdown.headline(run)
+    assert first == (
+        "PASS: 1 case on numpy, torch, jax: 2 results of unified_clip are exact, without jax, which may be missing."
+    )
     assert "On the host path numpy, torch gave the same bits." in others
 
 
@@ -96,13 +89,12 @@ def test_a_native_that_differs_fails_unless_it_is_known() -> None:
 
 
 def test_a_list_of_known_differences_that_is_not_true_fails() -> None:
-    assert result("equal", "equal", known=[KnownDifferenceStatus(KNOWN, ["a"], 0.5)]).exit_code == 0
+    assert result("equal", "equal", known=[known(size=0.5)]).exit_code == 0
     assert result("equal", "equal", known=[STALE]).exit_code == 1
 
 
 def test_the_report_says_which_versions_a_known_difference_is_about(tmp_path: Path) -> None:
-    entry = dataclasses.replace(KNOWN, versions="torch>=2.13")
-    build.write(result("equal", "equal", known=[KnownDifferenceStatus(entry, ["a"], 0.5)]), tmp_path)
+    write.write(result("equal", "equal", known=[known(reason="it is so", versions="torch>=2.13")]), tmp_path)
     assert "| it is so (torch>=2.13) |" in (tmp_path / "parity.md").read_text(encoding="utf-8")
     assert json.loads((tmp_path / "parity.json").read_text(encoding="utf-8"))["known"][0]["versions"] == "torch>=2.13"
 
@@ -115,21 +107,21 @@ def test_a_framework_may_be_missing_where_the_suite_says_so() -> None:
 
 def test_the_report_names_what_is_wrong(tmp_path: Path) -> None:
     run = result("equal", "different", digests=("a", "b"), known=[STALE])
-    build.write(run, tmp_path)
+    write.write(run, tmp_path)
     markdown = (tmp_path / "parity.md").read_text(encoding="utf-8")
-    assert f"torch, host path, different: {FIRST.name}: why" in markdown
-    assert f"- frameworks differ from each other on the host path: {FIRST.name}: norm" in markdown
+    assert f"torch, host path, different: {NAME}: why" in markdown
+    assert f"- frameworks differ from each other on the host path: {NAME}: norm" in markdown
     assert "known difference torch, torch.norm, 'it is so': it shows nowhere" in markdown
     data = json.loads((tmp_path / "parity.json").read_text(encoding="utf-8"))
     assert data["cases"][0]["stages_apart"] == ["norm"]
     assert data["summary"]["host"] == {"numpy": {"equal": 1}, "torch": {"different": 1}}
-    build.write(with_native("nobody knows"), tmp_path)
-    assert f"torch, torch.norm: {FIRST.name}: nobody knows" in (tmp_path / "parity.md").read_text(encoding="utf-8")
+    write.write(with_native("nobody knows"), tmp_path)
+    assert f"torch, torch.norm: {NAME}: nobody knows" in (tmp_path / "parity.md").read_text(encoding="utf-8")
 
 
 def test_junit_has_a_failure_an_error_or_a_skip_for_each(tmp_path: Path) -> None:
-    def found(run: results.ParityRun) -> dict[str, list[str]]:
-        build.write(run, tmp_path)
+    def found(run: ParityReport) -> dict[str, list[str]]:
+        write.write(run, tmp_path)
         root = ElementTree.parse(tmp_path / "parity.xml").getroot()
         return {
             suite.attrib["name"]: [f"{mark.tag}: {mark.get('message')}" for case in suite for mark in case]
@@ -145,16 +137,14 @@ def test_junit_has_a_failure_an_error_or_a_skip_for_each(tmp_path: Path) -> None
         "torch, host path": [],
         "between frameworks, host path": ["failure: other bits: norm"],
     }
-    assert found(with_native("nobody knows"))["torch, its own functions"] == ["failure: nobody knows"]
+    assert found(with_native("nobody knows"))["torch, the framework's function"] == ["failure: nobody knows"]
     known = found(result("equal", "equal", known=[STALE]))["known differences"]
     assert known == ["failure: it shows nowhere"]
 
 
 def test_a_workers_colours_do_not_break_the_xml(tmp_path: Path) -> None:
-    run = result("equal", "crashed")
-    coloured = Verdict("crashed", detail="\x1b[31mred\x00")
-    cells = {**run.cases[0].frameworks, "torch": results.FrameworkResult({HOST: coloured}, {})}
-    build.write(dataclasses.replace(run, cases=[results.CaseResult(FIRST, {}, cells)]), tmp_path)
+    coloured = ours("crashed", math.inf, None, "\x1b[31mred\x00")
+    write.write(report(one_case(NAME, torch=FrameworkResult(host=coloured))), tmp_path)
     (error,) = ElementTree.parse(tmp_path / "parity.xml").getroot().iter("error")
     assert error.get("message") == "\\x1b[31mred\\x00"
 
@@ -183,20 +173,21 @@ def test_a_run_that_compared_nothing_does_not_pass() -> None:
 
 
 def test_a_native_without_a_result_is_a_failure(tmp_path: Path) -> None:
-    run = result("equal", "equal")
-    cell = dataclasses.replace(run.cases[0].frameworks["torch"], failure=Verdict("crashed", detail="signal 11"))
-    run = dataclasses.replace(run, cases=[results.CaseResult(FIRST, {}, {**run.cases[0].frameworks, "torch": cell})])
+    crashed = native("crashed", None, "", function=None, detail="signal 11")
+    run = report(one_case(NAME, torch=FrameworkResult(host=ours(), native=crashed)))
     assert run.exit_code == 3
-    build.write(run, tmp_path)
-    assert f"torch, natives, crashed: {FIRST.name}: signal 11" in (tmp_path / "parity.md").read_text(encoding="utf-8")
+    write.write(run, tmp_path)
+    assert f"torch, the framework's function, crashed: {NAME}: signal 11" in (tmp_path / "parity.md").read_text(
+        encoding="utf-8"
+    )
 
 
 def test_a_difference_of_a_native_alone_fails_too(tmp_path: Path) -> None:
     where = suite(tmp_path, NEGATIVE, frameworks="[frameworks.torch]\nmodes = ['native']")
     run = engine.run(suites.read(where))
     assert run.exit_code == 1
-    assert "it returns where an error is due" in build.problems(run)[0].detail
-    assert [row[1:] for row in markdown.rows(build.as_data(run), markdown.ours)] == [[markdown.NOTHING]]
+    assert "it returns where an error is due" in run.problems[0].detail
+    assert [row[1:] for row in markdown.rows(run, markdown.unified_clip)] == [[markdown.NOTHING]]
 
 
 def test_known_differences_are_of_the_versions_that_the_worker_reports(tmp_path: Path) -> None:
@@ -205,7 +196,7 @@ def test_known_differences_are_of_the_versions_that_the_worker_reports(tmp_path:
     where = suite(tmp_path, NEGATIVE, known, frameworks="[frameworks.torch]\nmodes = ['native']")
     run = engine.run(suites.read(where))
     assert run.exit_code == 0
-    assert [shown.known.versions for shown in run.known] == ["torch>=2"]
+    assert [entry.versions for entry in run.known] == ["torch>=2"]
 
 
 def test_a_framework_that_always_crashes_is_a_failure_and_no_difference(
@@ -218,7 +209,7 @@ def test_a_framework_that_always_crashes_is_a_failure_and_no_difference(
 
 
 def test_junit_counts(tmp_path: Path) -> None:
-    build.write(result("different", "crashed"), tmp_path)
+    write.write(result("different", "crashed"), tmp_path)
     root = ElementTree.parse(tmp_path / "parity.xml").getroot()
     counts = {
         suite.get("name"): [suite.get(key) for key in ("tests", "failures", "errors", "skipped")] for suite in root
@@ -297,7 +288,7 @@ def test_the_report_is_the_same_every_time_but_for_what_it_took(tmp_path: Path) 
     found = suites.read(suite(tmp_path, ONE_CASE))
     written = []
     for name in ("first", "second"):
-        build.write(engine.run(found), tmp_path / name)
+        write.write(engine.run(found), tmp_path / name)
         files = {file.name: file.read_text(encoding="utf-8") for file in (tmp_path / name).iterdir()}
         files["parity.xml"] = re.sub(' time(stamp)?="[^"]+"', "", files["parity.xml"])
         written.append(files)

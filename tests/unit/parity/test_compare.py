@@ -13,7 +13,7 @@ from support.parity.cases import case, dense
 
 from unified_clip.parity.judge import judged, oracle, worst_element
 from unified_clip.parity.judge.verdict import coefficients, judge
-from unified_clip.parity.known import entries, measure
+from unified_clip.parity.known import match, measure
 from unified_clip.parity.known.entries import KnownDifference, NativeDeviation
 from unified_clip.parity.modes import DEVICE, HOST
 from unified_clip.parity.outcome import CallOutcome
@@ -101,7 +101,7 @@ def test_stages_are_compared_apart() -> None:
     found = dataclasses.replace(outcome(5.0, [1.5, 2.0 + 2.0**-22]), update=[dense([0.25, 0.0])])
     verdict = judge(one, oracle.expect(one), found, HOST)
     assert verdict.stages == {"norm": 0.0, "coefficient": 2.0**-23, "tensors": 1.0, "update": 0.0}
-    assert verdict.detail == "coefficient off by 1.19e-07 relatively, tensors off by 1 ulp"
+    assert verdict.detail == "coefficient off by 1.19e-07 relatively, tensors off by 1 ULP"
 
 
 @pytest.mark.parametrize(
@@ -223,9 +223,9 @@ def judged_as(
     known: list[KnownDifference], found: dict[tuple[str, str], NativeDeviation]
 ) -> tuple[dict[str, str], list[str]]:
     """Judgements by case, and everything that is wrong."""
-    judgements, wrong, shown = entries.judge(known, found, {"torch": {"torch": "2.13.0+cpu"}, "paddle": {}})
-    problems = [*wrong.values(), *(each.problem for each in shown if each.problem)]
-    return {name: judgement for (_, name), judgement in judgements.items()}, problems
+    judgements, entries = match.judge(known, found, {"torch": {"torch": "2.13.0+cpu"}, "paddle": {}})
+    problems = [*(problem for _, problem in judgements.values()), *(entry.problem for entry in entries)]
+    return {name: judgement for (_, name), (judgement, _) in judgements.items()}, list(filter(None, problems))
 
 
 def test_a_known_difference_is_known() -> None:

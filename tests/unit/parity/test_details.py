@@ -11,9 +11,9 @@ from support.parity.cases import case, dense
 from support.parity.runs import right
 
 from unified_clip.parity.judge import oracle, worst_element
-from unified_clip.parity.judge.worst_element import WorstElement
 from unified_clip.parity.modes import DEVICE, HOST, NATIVE
 from unified_clip.parity.outcome import CallOutcome
+from unified_clip.parity.results import Number, WorstElement
 from unified_clip.parity.suite.cases import Case
 from unified_clip.tensors.types import Dense
 
@@ -48,7 +48,7 @@ def test_a_wrong_norm_is_where_a_difference_begins_whatever_comes_after() -> Non
     next_one = float(np.nextafter(np.float32(norm.values()), np.float32(np.inf)))
     found = ours(NAMED, norm=dense(next_one), gradients=scaled(NAMED, 2.0))
     assert (found.stage, found.gradient, found.place) == ("norm", None, "the norm")
-    assert (found.exact, found.ours) == (float(norm.values()), worst_element.Number(next_one, 1.0))
+    assert (found.exact.value, found.ours) == (float(norm.values()), Number(value=next_one, ulps=1.0))
     assert (found.apart, found.compared) == (1, 1)
 
 
@@ -57,7 +57,7 @@ def test_a_wrong_coefficient_is_told_of_the_gradient_that_shows_it_most() -> Non
     assert found.stage == "coefficient"
     assert found.ours is not None
     assert 7 <= found.ours.ulps <= 17  # in float32, whose numbers are closer together below a power of two
-    assert math.isclose(found.ours.value, found.exact * (1 + 8 * AFTER_ONE), rel_tol=1e-7)
+    assert math.isclose(found.ours.value, found.exact.value * (1 + 8 * AFTER_ONE), rel_tol=1e-7)
     assert found.place.startswith("the coefficient of gradient ")
 
 
@@ -70,7 +70,7 @@ def test_a_wrong_element_is_told_with_its_gradients_name_and_its_index() -> None
     values[0, 0] *= 1 + AFTER_ONE
     nearer = dense(bias.values() * [1.0, 1 + AFTER_ONE])
     found = ours(NAMED, gradients=[dense(values), frozen, nearer])
-    assert (found.stage, found.gradient, found.name, found.element) == ("tensors", 0, "weight", (1, 0))
+    assert (found.stage, found.gradient, found.name, found.element) == ("tensors", 0, "weight", [1, 0])
     assert found.place == "gradient 0 (weight), element [1, 0]"
     assert (found.apart, found.compared) == (3, 6)
     assert found.ours is not None
@@ -81,13 +81,13 @@ def test_a_wrong_element_is_told_with_its_gradients_name_and_its_index() -> None
 def test_a_wrong_step_is_told_where_the_gradients_are_right() -> None:
     one = case([dense([3.0, 4.0])], "clip_by_global_norm", clip_norm=5.0, update=True)
     found = ours(one, update=[dense([-0.5, -2.0])])
-    assert (found.stage, found.exact, found.element) == ("update", -1.0, (1,))
+    assert (found.stage, found.exact.value, found.element) == ("update", -1.0, [1])
 
 
 def test_nan_is_infinitely_far_from_a_number() -> None:
     one = case([dense([3.0, 4.0])], "clip_by_value", clip_value_min=-1.0, clip_value_max=3.5)
     found = ours(one, gradients=[dense([math.nan, 3.0])])
-    assert found.element == (0,)
+    assert found.element == [0]
     assert found.ours is not None
     assert (math.isnan(found.ours.value), found.ours.ulps) == (True, math.inf)
 
@@ -96,13 +96,13 @@ def test_the_native_is_shown_beside_ours_and_the_nearer_side_is_named() -> None:
     one = case([dense([3.0, 4.0])], "global_norm")
     near, far = CallOutcome(dense(5.0 + 2.0**-21)), CallOutcome(dense(5.0 + 2.0**-20))
     found = find(one, device=near, native=far)[DEVICE]
-    assert found.ours == worst_element.Number(5.0 + 2.0**-21, 1.0)
-    assert found.native == worst_element.Number(5.0 + 2.0**-20, 2.0)
+    assert found.ours == Number(value=5.0 + 2.0**-21, ulps=1.0)
+    assert found.native == Number(value=5.0 + 2.0**-20, ulps=2.0)
     assert found.nearer == "ours"
     assert find(one, device=far, native=near)[DEVICE].nearer == "native"
     assert find(one, device=far, native=far)[DEVICE].nearer is None
     beside_host = find(one, device=near, host=right(one), native=far)[NATIVE]
-    assert beside_host.ours == worst_element.Number(5.0, 0.0)
+    assert beside_host.ours == Number(value=5.0, ulps=0.0)
 
 
 def test_a_norm_in_another_dtype_is_measured_in_that_of_the_right_one() -> None:
@@ -123,5 +123,5 @@ def test_the_numbers_are_printed_in_decimal_and_hex() -> None:
     assert text.splitlines() == [
         "begins at the norm: the norm; 1 of 1 differ",
         "exact   5.0                      0x1.4000000000000p+2  float32",
-        "ours    7.0                      0x1.c000000000000p+2  4.19e+06 ulp",
+        "ours    7.0                      0x1.c000000000000p+2  4.19e+06 ULP",
     ]

@@ -16,7 +16,7 @@ from support.parity.faults import Mistake, clipped
 
 from unified_clip.parity.judge import diagnose, oracle
 from unified_clip.parity.judge.verdict import judge
-from unified_clip.parity.known import entries, measure
+from unified_clip.parity.known import match, measure
 from unified_clip.parity.known.entries import NativeDeviation
 from unified_clip.parity.modes import DEVICE, HOST
 from unified_clip.parity.outcome import CallOutcome, Failure
@@ -352,7 +352,7 @@ def test_a_verdict_has_its_cause() -> None:
     verdict = diagnose.explained(judge(GLOBAL, expected, found, HOST), GLOBAL, expected, found)
     assert (verdict.kind, verdict.cause) == ("different", "another eps")
     assert verdict.detail.startswith("coefficient off by 1.5")
-    assert verdict.detail.endswith("ulp; as with eps 0 instead of 1e-06")
+    assert verdict.detail.endswith("ULP; as with eps 0 instead of 1e-06")
     crashed = Failure("crashed", "signal 11")
     verdict = judge(GLOBAL, expected, crashed, HOST)
     assert diagnose.explained(verdict, GLOBAL, expected, crashed) == verdict
@@ -371,8 +371,8 @@ def test_a_natives_difference_that_nobody_knows_has_its_cause() -> None:
     difference = measure.measure(EACH, oracle.expect(EACH), found)
     assert difference is not None
     explained = diagnose.native_explained(difference, EACH, oracle.expect(EACH), found)
-    _, wrong, _ = entries.judge([], {("torch", EACH.name): explained}, {"torch": {}})
-    assert wrong["torch", EACH.name].endswith(
+    judgements, _ = match.judge([], {("torch", EACH.name): explained}, {"torch": {}})
+    assert judgements["torch", EACH.name][1].endswith(
         "and no known difference says so; as when each gradient is clipped by the total norm instead of its own norm"
     )
     same = NativeDeviation("native")

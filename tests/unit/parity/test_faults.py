@@ -128,7 +128,7 @@ def test_a_difference_says_what_it_comes_from(parity: Parity, fault: str) -> Non
     assert (status, found["verdict"]) == (1, "different")
     assert words in found["detail"]
     assert found["detail"] in printed
-    assert "wrong result of ours" in printed
+    assert "wrong result of unified_clip" in printed
 
 
 def test_global_for_per_tensor_says_so(parity: Parity) -> None:

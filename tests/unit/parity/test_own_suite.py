@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 import numpy as np
 import pytest
-from support.parity.cases import WORKED, case
+from support.parity.reports import native, one_case, ours
 
 from unified_clip import cli
-from unified_clip.parity import results
-from unified_clip.parity.judge.verdict import Verdict
-from unified_clip.parity.known import entries, update
+from unified_clip.parity.known import entries, match, update
 from unified_clip.parity.known.entries import NativeDeviation
-from unified_clip.parity.modes import HOST
+from unified_clip.parity.report import build
+from unified_clip.parity.results import FrameworkResult, ParityReport
 from unified_clip.parity.suite import load as suites
 from unified_clip.parity.suite.schema import SuiteError
 
@@ -163,21 +161,21 @@ def test_init_tells_files_of_one_name_apart_and_writes_where_a_suite_is_read(
 VERSIONS = {"torch": "2.13"}
 
 
-def run(sizes: dict[str, float], known: list[entries.KnownDifference] | None) -> results.ParityRun:
+def run(sizes: dict[str, float], known: list[entries.KnownDifference] | None) -> ParityReport:
     """A run in which PyTorch's function differs by these sizes, by the name of the case."""
-    rows, found = [], {("torch", name): NativeDeviation("torch.norm", "value", size) for name, size in sizes.items()}
-    judgements, wrong, shown = entries.judge(known, found, {"torch": VERSIONS, "jax": {}})
-    for key, difference in found.items():
-        one = case(WORKED, "clip_grad_norm_", max_norm=1.0)
-        cell = results.FrameworkResult({HOST: Verdict("equal")}, {}, difference, judgements[key], wrong.get(key, ""))
-        rows.append(results.CaseResult(dataclasses.replace(one, name=key[1]), {}, {"torch": cell}))
-    return results.ParityRun(("torch",), VERSIONS, rows, shown)
+    cases = []
+    found = {("torch", name): NativeDeviation("torch.norm", "value", size, size) for name, size in sizes.items()}
+    judgements, results = match.judge(known, found, {"torch": VERSIONS, "jax": {}})
+    for place, (judgement, problem) in judgements.items():
+        differing = native(judgement, sizes[place[1]], problem=problem, function="torch.norm")
+        cases.append(one_case(place[1], torch=FrameworkResult(host=ours(), native=differing)))
+    return build.report(["torch"], cases, results, versions=VERSIONS)
 
 
 def test_without_a_list_differences_are_told_and_fail_nothing() -> None:
     told = run({"one": 0.5}, None)
     assert told.exit_code == 0
-    assert told.cases[0].frameworks["torch"].judgement == "different"
+    assert told.cases[0].natives["torch"].verdict == "different"
     assert run({"one": 0.5}, []).exit_code == 1
 
 

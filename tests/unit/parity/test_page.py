@@ -2,53 +2,65 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
+import math
 import re
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from support.parity.reports import known
 from support.parity.runs import NORM_OFF, run, wrong
 
 from unified_clip.parity.judge.verdict import Kind
 from unified_clip.parity.known.entries import Judgement
-from unified_clip.parity.report import build, page, recorded_plot
-from unified_clip.parity.report.baseline import Change
+from unified_clip.parity.report import page, recorded_plot, write
+from unified_clip.parity.results import ParityReport
+from unified_clip.recording.runs import RecordedCall
 
 pytestmark = pytest.mark.nightly
 
 DOCS = Path(__file__).parents[3] / "docs"
 
-RECORD = [
-    {"unified_clip": "0.1.0", "schema": 1, "started": "2026-11-21T00:00:00Z"},
-    *(
-        {"step": step, "call": "clip_grad_norm_", "threshold": 1.0, "norm": norm, "clipped": norm == "inf" or norm > 1}
-        for step, norm in enumerate([0.5, 2.0, "inf", 0.25, 4.0], 1)
-    ),
-]
+
+def calls(lines: list[dict[str, Any]]) -> list[RecordedCall]:
+    return [RecordedCall.model_validate({"call": "clip_grad_norm_", **line}) for line in lines]
+
+
+CALLS = calls(
+    [
+        {"step": step, "threshold": 1.0, "norm": norm, "clipped": norm > 1}
+        for step, norm in enumerate([0.5, 2.0, math.inf, 0.25, 4.0], 1)
+    ]
+)
 """Of which three steps are clipped."""
+
+
+def rendered(data: Any, recorded: Sequence[RecordedCall] = ()) -> str:
+    """The page of a report as it is read from its file."""
+    return page.render(ParityReport.model_validate(data), recorded)
 
 
 @pytest.fixture(scope="module")
 def failed(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The report of a run in which much is wrong, as it is read from its file."""
     directory = tmp_path_factory.mktemp("failed")
-    build.write(run(directory, wrong), directory)
+    write.write(run(directory, wrong), directory)
     return json.loads((directory / "parity.json").read_text(encoding="utf-8"))
 
 
 @pytest.fixture(scope="module")
 def html(failed: Any) -> str:
-    return page.render(failed, RECORD)
+    return rendered(failed, CALLS)
 
 
 def test_the_page_is_written_beside_the_others_and_made_of_the_json_alone(failed: Any, tmp_path: Path) -> None:
     again = run(tmp_path, wrong)
-    build.write(again, tmp_path)
+    write.write(again, tmp_path)
     written = (tmp_path / "index.html").read_text(encoding="utf-8")
-    assert written == page.render(json.loads((tmp_path / "parity.json").read_text(encoding="utf-8")))
+    assert written == rendered(json.loads((tmp_path / "parity.json").read_text(encoding="utf-8")))
 
 
 def test_the_page_needs_nothing_but_itself(html: str) -> None:
@@ -63,7 +75,7 @@ def test_what_comes_from_suites_and_workers_cannot_become_html(failed: Any, html
     data = {**failed, "verdict": f"FAIL: {evil}", "versions": {evil: evil}, "titles": {"torch": evil}}
     data["problems"] = [{"what": evil, "detail": evil, "framework": None, "mode": None, "cases": []}]
     said = dict.fromkeys(("framework", "function", "reason", "versions", "problem"), evil)
-    data["known"] = [{**said, "kind": "value", "cases": [], "size": None}]
+    data["known"] = [known(**said, cases=[]).as_json()]
     data["notes"] = [evil]
     data["baseline"] = [
         {**dict.fromkeys(("framework", "what", "case", "before", "after"), evil), "kind": "verdict", "worse": True}
@@ -72,7 +84,7 @@ def test_what_comes_from_suites_and_workers_cannot_become_html(failed: Any, html
     data["cases"][0]["frameworks"]["torch"]["native"] |= dict.fromkeys(
         ("detail", "function", "reproduce", "problem"), evil
     )
-    made = page.render(data, [{"step": 1, "norm": 1.0, "threshold": 1.0, "call": evil}])
+    made = rendered(data, calls([{"step": 1, "norm": 1.0, "threshold": 1.0, "call": evil}]))
     assert "<img" not in made
     assert made.count("&lt;img src=x") > 8
 
@@ -82,21 +94,22 @@ def test_a_native_that_gives_something_else_than_numbers_is_said_to(failed: Any)
     native = {**case["frameworks"]["torch"]["native"], "kind": "form", "detail": "[1.0]; [2.0]", "problem": ""}
     data = {**failed, "cases": [{**case, "frameworks": {"torch": {"native": native}}}], "problems": []}
     words = 'other shapes, or another number of gradients: <span class="said">[1.0]; [2.0]</span>'
-    assert words in page.render(data)
+    assert words in rendered(data)
 
 
 def test_the_page_tells_what_changed_since_a_baseline_and_what_is_worth_a_note(failed: Any) -> None:
-    changes = [dataclasses.asdict(Change("version", "torch", "", "", "2.12", "2.13"))]
-    made = page.render({**failed, "baseline": changes, "notes": ["torch: its worker printed 'hello'."]})
+    texts = {"framework": "torch", "what": "", "case": "", "before": "2.12", "after": "2.13"}
+    changes = [{"kind": "version", **texts, "worse": False}]
+    made = rendered({**failed, "baseline": changes, "notes": ["torch: its worker printed 'hello'."]})
     assert "<p>Against the baseline: 1 changes, 0 of them for the worse.</p>" in made
     assert "<td>2.12</td><td>2.13</td>" in made
     assert "its worker printed &#39;hello&#39;." in made
-    assert "Since the baseline" not in page.render(failed)
+    assert "Since the baseline" not in rendered(failed)
 
 
 def test_known_differences_are_shown_with_the_versions_they_are_about(failed: Any) -> None:
-    entry = {"framework": "torch", "function": "f", "kind": "value", "size": 0.5, "cases": [], "problem": ""}
-    assert "why (torch&lt;3)" in page.render({**failed, "known": [{**entry, "reason": "why", "versions": "torch<3"}]})
+    entry = known(reason="why", versions="torch<3", cases=[])
+    assert "why (torch&lt;3)" in rendered({**failed, "known": [entry.as_json()]})
 
 
 def test_of_results_that_are_equal_there_is_nothing_to_open(failed: Any, html: str) -> None:
@@ -116,23 +129,23 @@ def test_every_verdict_has_a_meaning_and_a_colour() -> None:
 
 def test_a_page_of_thousands_of_results_stays_small(failed: Any) -> None:
     cases = [{**case, "name": f"{case['name']} {number}"} for case in failed["cases"] for number in range(85)]
-    many = page.render({**failed, "cases": cases, "problems": []})
+    many = rendered({**failed, "cases": cases, "problems": []})
     assert len(cases) == 510
     assert len(many.encode()) < 3e6
 
 
 def test_a_recorded_run_shows_norms_thresholds_and_which_steps_were_clipped() -> None:
-    plot = str(recorded_plot.record(RECORD))
+    plot = str(recorded_plot.plot(CALLS))
     assert "3 of 5 calls clipped" in plot
     assert plot.count('class="clipped"') == 3
     assert plot.count("the norm is not finite") == 1
-    assert recorded_plot.record(RECORD[:1]) is None
+    assert recorded_plot.plot([]) is None
 
 
 def test_a_threshold_changes_at_a_step_and_not_between_two() -> None:
     thresholds = [1.0, 1.0, 0.1, 0.1]
     lines = [{"step": step, "norm": 5.0, "threshold": limit} for step, limit in enumerate(thresholds, 1)]
-    (path,) = re.findall(r'<path d="M([^"]+)" class="threshold"', str(recorded_plot.record(lines)))
+    (path,) = re.findall(r'<path d="M([^"]+)" class="threshold"', str(recorded_plot.plot(calls(lines))))
     points = [tuple(map(float, point.split())) for point in path.split("L")]
     assert all(left[0] == right[0] or left[1] == right[1] for left, right in pairwise(points))
     assert len({down for _, down in points}) == 2
@@ -143,7 +156,7 @@ def test_a_long_record_is_drawn_in_few_columns_and_lists_of_norms_by_the_greates
         {"step": step, "norm": [1.0, 1.0 + step % 7], "threshold": [0.0, 1.0], "clipped": step % 1000 == 0}
         for step in range(1, 10001)
     ]
-    plot = str(recorded_plot.record(lines))
+    plot = str(recorded_plot.plot(calls(lines)))
     assert "10 of 10000 calls clipped" in plot
     assert plot.count('class="clipped"') == 10
     assert len(plot) < 50_000
@@ -225,7 +238,7 @@ def test_a_row_opens_with_the_keyboard_and_shows_the_numbers(opened: Any) -> Non
     buttons[1].send_keys(" ")
     assert buttons[1].get_attribute("aria-expanded") == "true"
     (numbers, *_) = visible(opened, "tr.more .numbers")
-    assert "ours 5.5 0x1.6000000000000p+2 47,761 ulp nearer" in numbers
+    assert "unified_clip 5.5 0x1.6000000000000p+2 47,761 ULP nearer" in numbers
     (summary, *_) = [each for each in all_of(opened, "tr.more summary") if each.is_displayed()]
     summary.send_keys(ENTER)  # enter
     assert "--frameworks torch" in visible(opened, "tr.more pre")[0]

@@ -14,7 +14,6 @@ from support.parity.runs import as_it_should_be, run
 from support.port.sites import everything, report_of
 
 from unified_clip import cli
-from unified_clip.parity.report import build as parity_report
 from unified_clip.parity.report import page
 from unified_clip.port.clip_site import PortedFile
 from unified_clip.port.report import build
@@ -32,8 +31,8 @@ NUMPY = "[frameworks.numpy]\nmodes = ['host']"
 
 @pytest.fixture(scope="module")
 def parity(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """The data of a parity report."""
-    return parity_report.as_data(run(tmp_path_factory.mktemp("parity"), as_it_should_be))
+    """A parity report."""
+    return run(tmp_path_factory.mktemp("parity"), as_it_should_be)
 
 
 def rows(html: str) -> list[str]:

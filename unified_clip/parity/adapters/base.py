@@ -16,7 +16,7 @@ from ..suite.public_calls import Call
 
 
 class NativeResult(NamedTuple):
-    """What a framework's own function returned."""
+    """What a framework's function returned."""
 
     name: str
     norm: Any = None
@@ -87,7 +87,7 @@ class Adapter(TensorConverter, Protocol):
         Called for the modes in `modes.GRAPHS`.
         """
 
-    # -- The framework's own functions. Call `invocation.set_native` first. None: the framework has no such function.
+    # -- The framework's functions. Call `invocation.set_native` first. None: the framework has no such function.
 
     def native_norm(self, invocation: Invocation, p: float) -> NativeResult | None:
         return None
@@ -120,7 +120,7 @@ class Adapter(TensorConverter, Protocol):
         return invocation.call.family in self.families and invocation.call.style not in ("hook", "class in place")
 
     def native(self, invocation: Invocation) -> NativeResult | None:
-        """Call the framework's own function that corresponds to a public call."""
+        """Call the framework's function that corresponds to a public call."""
         call, arguments = invocation.call, invocation.arguments
         p, total_norm = arguments.get("norm_type", 2), call.passed_norm(arguments)
         if call.style == "measure":
@@ -165,7 +165,7 @@ class Invocation:
     """Tensors of the framework, and None."""
 
     native: str = ""
-    """The framework's own function that is called."""
+    """The framework's function that is called."""
 
     cache: dict[str, Any] = field(default_factory=dict)
     """Values of the properties. `cached_property` has a lock, which cannot be traced into a graph."""

@@ -25,7 +25,7 @@ def explained(verdict: Verdict, case: Case, due: Expected, outcome: CallOutcome 
 
 
 def native_explained(difference: NativeDeviation, case: Case, due: Expected, outcome: CallOutcome) -> NativeDeviation:
-    """Return the deviation of a framework's own function with its cause, if it is known."""
+    """Return the deviation of a framework's function with its cause, if it is known."""
     cause = diagnose(case, due, outcome) if difference.kind else None
     return dataclasses.replace(difference, cause=cause.sentence) if cause else difference
 

@@ -7,17 +7,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
 
+from ...tensors.types import Stage
 from ..known import measure
-from ..known.entries import KnownDifference, NativeDeviation
+from ..known.entries import Judgement, KnownDifference, NativeDeviation
 from ..modes import NATIVE
 from ..outcome import CallOutcome, Failure
+from ..results import NativeResult, UnifiedClipResult, WorstElement
 from ..suite.cases import Case
 from ..suite.load import Framework
 from ..workers.pool import WorkItem
 from . import diagnose, oracle, worst_element
 from .oracle import Expected
 from .verdict import Verdict, judge
-from .worst_element import WorstElement
 
 
 @dataclass(frozen=True)
@@ -27,12 +28,12 @@ class JudgedResult:
     verdict: Verdict | None = None
     """On unified_clip."""
 
-    digests: Mapping[str, str] | None = None
+    digests: Mapping[Stage, str] | None = None
     deviation: NativeDeviation | None = None
-    """Of a framework's own function."""
+    """Of a framework's function."""
 
     failure: Verdict | None = None
-    """Set if a framework's own function has no result."""
+    """Set if a framework's function has no result."""
 
     seconds: float | None = None
     differs: bool = False
@@ -101,7 +102,7 @@ def _native(
     deviation = measure.measure(item.case, expected, outcome, framework.tolerance)
     if deviation is None:
         return JudgedResult()
-    if not any(entry.covers(entry.framework, item.case.name, deviation) for entry in known):
+    if not any(entry.covers(entry.framework, item.case.name, deviation.function, deviation.kind) for entry in known):
         deviation = diagnose.native_explained(deviation, item.case, expected, outcome)
     return JudgedResult(deviation=deviation, differs=bool(deviation.kind) or deviation.is_rounded)
 
@@ -112,3 +113,48 @@ def worst_elements(case: Case, expected: Expected, judged: Mapping[str, JudgedRe
     differing = [mode for mode in outcomes if judged[mode].differs]
     found = worst_element.find(case, expected, outcomes, differing)
     return found | {mode: each for result in judged.values() for mode, each in result.details.items()}
+
+
+def result(
+    judged: JudgedResult, details: WorstElement | None, command: str, judgement: tuple[Judgement, str] | None
+) -> UnifiedClipResult | NativeResult | None:
+    """Return a result for the report. None: the framework has no such function.
+
+    command: Runs the case again.
+    judgement: On the deviation of a framework's function, with its problem.
+    """
+    seconds = judged.seconds or 0.0
+    if judged.verdict:
+        verdict = judged.verdict
+        return UnifiedClipResult(
+            verdict=verdict.kind,
+            detail=verdict.detail,
+            details=details,
+            reproduce=_again(verdict.kind, command),
+            seconds=seconds,
+            ulps=verdict.ulps,
+            cause=verdict.cause,
+            stages=dict(verdict.stages),
+            sha256=None if judged.digests is None else dict(judged.digests),
+        )
+    kind = judged.failure.kind if judged.failure else judgement and judgement[0]
+    if kind is None:
+        return None
+    deviation = judged.deviation or NativeDeviation("")
+    return NativeResult(
+        verdict=kind,
+        detail=judged.failure.detail if judged.failure else deviation.detail,
+        details=details,
+        reproduce=_again(kind, command),
+        seconds=seconds,
+        function=deviation.function or None,
+        kind=deviation.kind,
+        norm=deviation.norm,
+        gradients=deviation.gradients,
+        cause=deviation.cause,
+        problem=judgement[1] if judgement else "",
+    )
+
+
+def _again(verdict: str, command: str) -> str | None:
+    return None if verdict in ("equal", "close", "missing") else command

@@ -15,7 +15,7 @@ import numpy as np
 
 from ...tensors.arithmetic import FORMATS, nearest, nearest_float, rounded
 from ...tensors.norms import exact_norm, norm_dtype
-from ...tensors.types import Dense, Lazily, Sparse, densify, encode, stage_digests
+from ...tensors.types import Dense, Lazily, Sparse, Stage, densify, encode, stage_digests
 from ..outcome import LEARNING_RATE
 from ..suite.cases import Case
 from ..suite.public_calls import Arguments, Call
@@ -32,7 +32,7 @@ class Expected:
     """The norm that the call returns. None if it returns none."""
 
     wide_norm: float | None
-    """The total norm in float64, to compare the frameworks' own functions with."""
+    """The total norm in float64, to compare the frameworks' functions with."""
 
     gradients: Sequence[Dense | None] | None
     """The clipped gradients. None for a call that only measures, or raises."""
@@ -41,7 +41,7 @@ class Expected:
     """Parameters of ones after a step with the clipped gradients. None if the case does not ask for it."""
 
     @cached_property
-    def digests(self) -> dict[str, str]:
+    def digests(self) -> dict[Stage, str]:
         """SHA-256 by stage. The tensors' digest includes the coefficient."""
         return stage_digests(self.norm, self.gradients, self.update)
 

@@ -12,12 +12,12 @@ import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
 from ...tensors.arithmetic import FORMATS, Float64s
-from ...tensors.types import Dense, Gradient, Sparse, densify, encode
+from ...tensors.types import Dense, Gradient, Sparse, Stage, densify, encode
 from ...tensors.ulp import ulps
 from ..modes import EXACT
 from ..outcome import CallOutcome, Failure
@@ -35,7 +35,10 @@ Kind = Literal[
     "equal", "close", "flushed", "different", "crashed", "timed out", "out of memory", "missing", "unreadable"
 ]
 
-STAGES = ("norm", "coefficient", "tensors", "update")
+AGREEING = ("equal", "close", "flushed")
+"""The verdicts on results that are as the contract promises."""
+
+STAGES: tuple[Stage, ...] = get_args(Stage)
 """Compared one by one: the returned norm, the coefficient of the tensors, the clipped tensors, and the parameters
 after a step with them."""
 
@@ -49,7 +52,7 @@ class Verdict:
     """The largest distance of a number from the exact one."""
 
     detail: str = ""
-    stages: Mapping[str, float] = field(default_factory=dict)
+    stages: Mapping[Stage, float] = field(default_factory=dict)
     """The distance at each stage of the call: in ULP, for coefficients relative."""
 
     cause: str = ""
@@ -57,7 +60,7 @@ class Verdict:
 
     @property
     def agrees(self) -> bool:
-        return self.kind in ("equal", "close", "flushed")
+        return self.kind in AGREEING
 
     @property
     def is_failure(self) -> bool:
@@ -84,8 +87,8 @@ def judge(
     distance = max((stages[stage] for stage in stages if stage != "coefficient"), default=0.0)
     if distance == 0:
         return Verdict("equal", stages=stages)
-    units = {"coefficient": "relatively"}
-    apart = [f"{stage} off by {size:.3g} {units.get(stage, 'ulp')}" for stage, size in stages.items() if size]
+    units: dict[Stage, str] = {"coefficient": "relatively"}
+    apart = [f"{stage} off by {size:.3g} {units.get(stage, 'ULP')}" for stage, size in stages.items() if size]
     verdict = Verdict("different", distance, ", ".join(apart), stages)
     if path in EXACT:
         close = case.arguments.get("norm_type", 2) not in (1, 2, math.inf) and stages["norm"] <= NORM_ULPS
@@ -97,14 +100,14 @@ def judge(
     return verdict
 
 
-def _no_distances(case: Case, expected: Expected) -> dict[str, float]:
+def _no_distances(case: Case, expected: Expected) -> dict[Stage, float]:
     coefficient = [] if case.call.by_value or "tensors" not in expected.digests else ["coefficient"]
     return {stage: 0.0 for stage in STAGES if stage in [*expected.digests, *coefficient]}
 
 
-def distances(case: Case, expected: Expected, outcome: CallOutcome) -> dict[str, float]:
+def distances(case: Case, expected: Expected, outcome: CallOutcome) -> dict[Stage, float]:
     """Return the distance of a result from the exact one at each stage. Their shapes and dtypes agree."""
-    stages: dict[str, float] = {}
+    stages: dict[Stage, float] = {}
     if expected.norm is not None:
         stages["norm"] = ulps([expected.norm], [outcome.norm])
     if expected.gradients is not None and outcome.gradients is not None:

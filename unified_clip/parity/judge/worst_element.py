@@ -7,86 +7,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from ...tensors import ulp
 from ...tensors.arithmetic import FORMATS, rounded
-from ...tensors.types import PARTS, Dense, Lazily, encode
+from ...tensors.types import PARTS, Dense, Lazily, Stage, encode
 from ..modes import HOST, NATIVE
 from ..outcome import CallOutcome
+from ..results import Number, Side, WorstElement
 from ..suite.cases import Case
 from .oracle import Expected
 from .verdict import STAGES, coefficients
 
-Side = Literal["ours", "native"]
-
 Tensors = Sequence[Dense | None]
-
-
-@dataclass(frozen=True)
-class Number:
-    """The number of one side."""
-
-    value: float
-    ulps: float
-    """Distance from the exact number, in ULP."""
-
-
-@dataclass(frozen=True)
-class WorstElement:
-    """The element of a stage that is furthest from the exact one."""
-
-    stage: str
-    """The first at which it differs."""
-
-    gradient: int | None
-    """Index of the gradient. None for the norm."""
-
-    name: str
-    element: tuple[int, ...]
-    """Index in the gradient. A complex gradient has a last index of 0 or 1 for the part."""
-
-    dtype: str
-    """The dtype of the ULP."""
-
-    exact: float
-    """The exact number, rounded as the contract specifies."""
-
-    ours: Number | None
-    native: Number | None
-    apart: int
-    """How many numbers differ at this stage."""
-
-    compared: int
-    """How many numbers were compared at this stage."""
-
-    @property
-    def nearer(self) -> Side | None:
-        """The side that is nearer to the exact number. None if neither is, or there is only one."""
-        if self.ours is None or self.native is None or self.ours.ulps == self.native.ulps:
-            return None
-        return "ours" if self.ours.ulps < self.native.ulps else "native"
-
-    @property
-    def place(self) -> str:
-        """The place in words."""
-        if self.gradient is None:
-            return "the norm"
-        what = "the coefficient of " if self.stage == "coefficient" else ""
-        called = f" ({self.name})" if self.name and self.name != f"gradient {self.gradient}" else ""
-        index = f", element {list(self.element)}" if self.element else ""
-        return f"{what}gradient {self.gradient}{called}{index}"
-
-    def __str__(self) -> str:
-        lines = [f"begins at the {self.stage}: {self.place}; {self.apart} of {self.compared} differ"]
-        lines.append(f"exact   {self.exact!r:24} {self.exact.hex()}  {self.dtype}")
-        for side, number in (("ours", self.ours), ("native", self.native)):
-            if number:
-                lines.append(f"{side:7} {number.value!r:24} {number.value.hex()}  {number.ulps:.3g} ulp")
-        return "\n".join([*lines, *([f"nearer  {self.nearer}"] if self.nearer else [])])
 
 
 def find(
@@ -130,23 +65,23 @@ def _find(
 
 
 def _details(
-    stage: str, case: Case, exact: Tensors, ours: Tensors | None, native: Tensors | None, places: Sequence[_Place]
+    stage: Stage, case: Case, exact: Tensors, ours: Tensors | None, native: Tensors | None, places: Sequence[_Place]
 ) -> WorstElement:
     index, element, *_ = max(places, key=lambda place: place.ulps)
     tensor = exact[index]
     assert tensor is not None
     dtype = _dtype(case, index) if stage == "coefficient" else tensor.dtype
     return WorstElement(
-        stage,
-        None if stage == "norm" else index,
-        case.names[index] if case.names and stage != "norm" else "",
-        tuple(map(int, np.unravel_index(element, tensor.array.shape))),
-        dtype,
-        _value(tensor, element),
-        _number(tensor, None if ours is None else ours[index], element, dtype),
-        _number(tensor, None if native is None else native[index], element, dtype),
-        sum(place.apart for place in places),
-        sum(each.array.size for each in exact if each is not None),
+        stage=stage,
+        gradient=None if stage == "norm" else index,
+        name=case.names[index] if case.names and stage != "norm" else "",
+        element=list(map(int, np.unravel_index(element, tensor.array.shape))),
+        dtype=dtype,
+        exact=Number(value=_value(tensor, element), ulps=0.0),
+        ours=_number(tensor, None if ours is None else ours[index], element, dtype),
+        native=_number(tensor, None if native is None else native[index], element, dtype),
+        apart=sum(place.apart for place in places),
+        compared=sum(each.array.size for each in exact if each is not None),
     )
 
 
@@ -207,7 +142,7 @@ def _number(exact: Dense, found: Dense | None, element: int, dtype: str) -> Numb
     if dtype != exact.dtype and math.isfinite(ulps):  # a coefficient, which tensors of this dtype show
         spacing = 2.0 ** (math.frexp(right)[1] - FORMATS[dtype].precision)
         ulps = abs(value - right) / spacing if math.isfinite(value) else math.inf
-    return Number(value, ulps)
+    return Number(value=value, ulps=ulps)
 
 
 def _value(tensor: Dense, element: int) -> float:

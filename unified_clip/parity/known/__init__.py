@@ -1,1 +1,1 @@
-"""Known differences of the frameworks' own functions: measure them, and update the list."""
+"""Known differences of the frameworks' functions: measure them, and update the list."""

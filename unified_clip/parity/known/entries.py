@@ -1,4 +1,4 @@
-"""A suite's list of known differences, `known.toml`: read it, and match the frameworks' own functions against it.
+"""A suite's list of known differences, `known.toml`: read it, and match the frameworks' functions against it.
 
 The list must name every difference that is larger than rounding, with its reason and its size. Every entry must show in
 a run. So the list stays correct as frameworks release.
@@ -30,7 +30,9 @@ from packaging.requirements import Requirement
 
 from ..suite import schema
 
-KINDS = {
+DifferenceKind = Literal["value", "touched", "raises", "returns", "silent", "form"]
+
+KINDS: Mapping[str, str] = {
     "value": "numbers differ",
     "touched": "gradients that should be left bit for bit are changed",
     "raises": "it raises where there is a result",
@@ -44,10 +46,10 @@ Judgement = Literal["equal", "close", "known", "different"]
 
 @dataclass(frozen=True)
 class NativeDeviation:
-    """How the result of a framework's own function deviates from the exact one. Its kind is '' for mere rounding."""
+    """How the result of a framework's function deviates from the exact one. Its kind is '' for mere rounding."""
 
     function: str
-    kind: str = ""
+    kind: DifferenceKind | Literal[""] = ""
     size: float = 0.0
     """For value and touched: the largest difference, relative to the norm or to the largest element."""
 
@@ -73,7 +75,7 @@ class KnownDifference:
 
     framework: str
     function: str
-    kind: str
+    kind: DifferenceKind
     cases: Sequence[str]
     reason: str
     size: float = math.inf
@@ -103,11 +105,11 @@ class KnownDifference:
             return True
         return self._required.specifier.contains(installed[self._required.name], prereleases=True)
 
-    def covers(self, framework: str, case: str, deviation: NativeDeviation) -> bool:
-        """Return whether the entry is about this deviation, of whatever size."""
-        if (framework, deviation.kind) != (self.framework, self.kind):
+    def covers(self, framework: str, case: str, function: str, kind: str) -> bool:
+        """Return whether the entry is about this difference of a function, of whatever size."""
+        if (framework, kind) != (self.framework, self.kind):
             return False
-        named = _pattern(self.function).fullmatch(deviation.function)
+        named = _pattern(self.function).fullmatch(function)
         return named is not None and any(pattern.fullmatch(case) for pattern in self._patterns)
 
     def unmatched(self, cases: Iterable[str]) -> list[str]:
@@ -120,86 +122,10 @@ class KnownDifference:
         ]
 
 
-@dataclass(frozen=True)
-class KnownDifferenceStatus:
-    """An entry of the list in a run: the cases that showed it, its size there, and what is wrong with it ('' if
-    nothing)."""
-
-    known: KnownDifference
-    cases: Sequence[str]
-    size: float
-    problem: str = ""
-
-
 def read(path: Path) -> list[KnownDifference]:
     """Read the list in a file. SuiteError: the file is invalid."""
     tables = schema.read(path, schema.KnownFile).known
     return [KnownDifference(**table.model_dump(exclude_none=True)) for table in tables]
-
-
-def judge(
-    known: Sequence[KnownDifference] | None,
-    deviations: Mapping[tuple[str, str], NativeDeviation],
-    versions: Mapping[str, Mapping[str, str]],
-) -> tuple[dict[tuple[str, str], Judgement], dict[tuple[str, str], str], list[KnownDifferenceStatus]]:
-    """Match deviations, by framework and case, against the list.
-
-    Args:
-        known: The list. None: the suite has no list, and no deviation is a problem.
-        deviations: By framework and case.
-        versions: By framework, the versions of its packages, as its worker reported them.
-
-    Returns:
-        Judgements and problems by framework and case, and the status of each entry.
-    """
-    judgements: dict[tuple[str, str], Judgement] = {}
-    problems: dict[tuple[str, str], str] = {}
-    sizes: dict[KnownDifference, dict[str, float]] = {
-        entry: {} for entry in known or [] if entry.applies(versions[entry.framework])
-    }
-    for (framework, case), deviation in deviations.items():
-        entries = [entry for entry in sizes if entry.covers(framework, case, deviation)] if deviation.kind else []
-        for entry in entries:
-            sizes[entry][case] = deviation.size
-        problem = _problem(entries, deviation)
-        if problem and known is not None:
-            problems[framework, case] = problem
-        judgements[framework, case] = (
-            "different" if problem else "known" if entries else "close" if deviation.is_rounded else "equal"
-        )
-    statuses = [_status(entry, cases, versions[entry.framework]) for entry, cases in sizes.items()]
-    return judgements, problems, statuses
-
-
-def _problem(entries: Sequence[KnownDifference], deviation: NativeDeviation) -> str:
-    """Return what is wrong with a deviation that these entries cover; '' if nothing."""
-    if not deviation.kind:
-        return ""
-    what = f"{KINDS[deviation.kind]}{f', by {deviation.size:.2g}' if deviation.size else ''}"
-    if deviation.detail:
-        what += f" ({deviation.detail})"
-    if not entries:
-        return f"{what}, and no known difference says so{deviation.cause and f'; {deviation.cause}'}"
-    if len(entries) > 1:
-        reasons = " and ".join(repr(entry.reason) for entry in entries)
-        return f"{what}: {len(entries)} known differences say so, {reasons}"
-    if deviation.size > entries[0].within * entries[0].size:
-        return f"{what}: more than the {entries[0].size:.2g} that is listed"
-    return ""
-
-
-def _status(entry: KnownDifference, cases: Mapping[str, float], installed: Mapping[str, str]) -> KnownDifferenceStatus:
-    size = max(cases.values(), default=0.0)
-    problem = ""
-    if package := entry.unreported(installed):
-        problem = f"it is about versions of {package}, which the worker of {entry.framework} does not report"
-    elif not cases:
-        problem = "it shows nowhere"
-    elif unmatched := entry.unmatched(cases):
-        problem = f"it shows in no case like {', '.join(map(repr, unmatched))}"
-    elif entry.kind in ("value", "touched") and size < entry.size / entry.within:
-        problem = f"its size is {size:.2g}, less than the {entry.size:.2g} that is listed"
-    return KnownDifferenceStatus(entry, list(cases), size, problem)
 
 
 def size_in_words(size: float) -> str:

@@ -1,9 +1,10 @@
-"""Measure how far the result of a framework's own function is from the exact one."""
+"""Measure how far the result of a framework's function is from the exact one."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from ..judge.verdict import relative_error
 from ..outcome import CallOutcome
 from ..suite.cases import Case
 from ..suite.schema import TOLERANCE
-from .entries import NativeDeviation
+from .entries import DifferenceKind, NativeDeviation
 
 
 def measure(
@@ -38,7 +39,9 @@ def measure(
             return NativeDeviation(outcome.name, "form", norm=norm, detail=_first_numbers(outcome))
         gradients = _largest_difference(expected.gradients, outcome.gradients)
     size = max(norm or 0.0, gradients or 0.0)
-    kind = "value" if size > tolerance else "touched" if _touched(case, expected, outcome) else ""
+    kind: DifferenceKind | Literal[""] = (
+        "value" if size > tolerance else "touched" if _touched(case, expected, outcome) else ""
+    )
     if case.warns and not kind:
         return NativeDeviation(outcome.name, "silent", norm=norm, gradients=gradients)
     return NativeDeviation(outcome.name, kind, size if kind else 0.0, norm, gradients)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import tomlkit
 from tomlkit.items import AoT, Table
 
-from ..results import ParityRun
-from .entries import KINDS, KnownDifference, KnownDifferenceStatus, NativeDeviation
+from ..results import KnownDifferenceResult, NativeResult, ParityReport
+from .entries import KINDS, KnownDifference
+from .match import Place
 
 UNSIZED = ("raises", "returns", "silent", "form")
 
@@ -24,21 +25,25 @@ class Changes(NamedTuple):
     added: int
 
 
-def write(path: Path, run: ParityRun) -> Changes:
+def write(path: Path, report: ParityReport) -> Changes:
     """Drop stale entries from a list, and add missing ones. Comments and correct entries stay.
 
     A stale entry that still covers a difference stays with its new size and the patterns that match.
     """
     document = tomlkit.parse(path.read_text(encoding="utf-8")) if path.exists() else tomlkit.document()
     entries: AoT = document.setdefault("known", tomlkit.aot())
-    stale_entries = [shown.known for shown in run.known if not _is_correct(shown, run)]
-    unlisted = _unlisted(run, stale_entries)
+    correct = [known.entry for known in report.known if known.entry and _is_correct(known, report)]
+    stale_entries = [known.entry for known in report.known if known.entry and known.entry not in correct]
+    differences = _differences(report)
+    unlisted = {
+        place: found for place, found in differences.items() if not any(_covers(each, place, found) for each in correct)
+    }
     renewed, stale = 0, []
     for index, entry in enumerate(entries):
         if known := next((known for known in stale_entries if _is(entry, known)), None):
-            covered = {place: found for place, found in unlisted.items() if known.covers(*place, found)}
+            covered = {place: found for place, found in unlisted.items() if _covers(known, place, found)}
             if covered:
-                _renew(entry, known, covered, run)
+                _renew(entry, known, covered, report)
                 renewed += 1
             else:
                 stale.append(index)
@@ -61,73 +66,64 @@ def _is(entry: Any, known: KnownDifference) -> bool:
     return same and entry.get("versions", "") == known.versions
 
 
-def _is_correct(shown: KnownDifferenceStatus, run: ParityRun) -> bool:
+def _is_correct(known: KnownDifferenceResult, report: ParityReport) -> bool:
     """Return whether an entry and every difference that it covers agree."""
-    cells = ((row.case.name, row.frameworks.get(shown.known.framework)) for row in run.cases)
-    wrong = ((name, cell.native) for name, cell in cells if cell and cell.native and cell.problem)
-    return not shown.problem and not any(
-        shown.known.covers(shown.known.framework, name, difference) for name, difference in wrong
+    return not known.problem and not any(
+        native.problem and known.entry and _covers(known.entry, place, native)
+        for place, native in _differences(report).items()
     )
 
 
-Place = tuple[str, str]
-"""Framework and case."""
+def _covers(known: KnownDifference, place: Place, native: NativeResult) -> bool:
+    return known.covers(*place, native.function or "", native.kind)
+
 
 Key = tuple[str, str, str]
 """Framework, function and kind."""
 
 
-def _unlisted(run: ParityRun, stale_entries: Sequence[KnownDifference]) -> dict[Place, NativeDeviation]:
-    """Return the differences that no correct entry of the list covers."""
-    known = [shown.known for shown in run.known if shown.known not in stale_entries]
+def _differences(report: ParityReport) -> dict[Place, NativeResult]:
+    """Return the results of the frameworks' functions that differ by more than rounding."""
     return {
-        (framework, case): difference
-        for framework, case, difference in _differences(run)
-        if not any(entry.covers(framework, case, difference) for entry in known)
+        (framework, case.name): native
+        for case in report.cases
+        for framework, native in case.natives.items()
+        if native.kind
     }
 
 
-def _by_function(differences: Mapping[Place, NativeDeviation]) -> dict[Key, dict[str, NativeDeviation]]:
+def _by_function(differences: Mapping[Place, NativeResult]) -> dict[Key, dict[str, NativeResult]]:
     """Group the differences by function and kind."""
-    found: dict[Key, dict[str, NativeDeviation]] = {}
+    found: dict[Key, dict[str, NativeResult]] = {}
     for (framework, case), difference in differences.items():
-        found.setdefault((framework, difference.function, difference.kind), {})[case] = difference
+        found.setdefault((framework, difference.function or "", difference.kind), {})[case] = difference
     return found
 
 
-def _differences(run: ParityRun) -> Iterator[tuple[str, str, NativeDeviation]]:
-    for row in run.cases:
-        for framework, cell in row.frameworks.items():
-            if cell.native and cell.native.kind:
-                yield framework, row.case.name, cell.native
-
-
-def _renew(entry: Table, known: KnownDifference, covered: Mapping[Place, NativeDeviation], run: ParityRun) -> None:
+def _renew(entry: Table, known: KnownDifference, covered: Mapping[Place, NativeResult], report: ParityReport) -> None:
     """Update an entry to what it covers now, and to nothing else."""
     names = sorted(case for _, case in covered)
     gone = known.unmatched(names)
     patterns = [pattern for pattern in known.cases if pattern not in gone]
     narrowed = dataclasses.replace(known, cases=patterns)
-    also = {
-        (framework, case) for framework, case, found in _differences(run) if narrowed.covers(framework, case, found)
-    }
+    also = {place for place, found in _differences(report).items() if _covers(narrowed, place, found)}
     cases = patterns if also == covered.keys() else names
     if cases != known.cases:
         entry["cases"] = cases
-    if known.unreported(run.versions):
+    if known.unreported(report.versions):
         del entry["versions"]
     if known.kind not in UNSIZED:
         entry["size"] = _size(covered.values(), known.within)
 
 
-def _size(found: Iterable[NativeDeviation], within: float) -> float:
+def _size(found: Iterable[NativeResult], within: float) -> float:
     """Return the largest size, in as many digits as the factor allows."""
     greatest = max(difference.size for difference in found)
     size = float(f"{greatest:.3g}")
     return size if size / within <= greatest <= size * within else greatest
 
 
-def _entry(key: Key, found: dict[str, NativeDeviation], old: list[Any]) -> Table:
+def _entry(key: Key, found: dict[str, NativeResult], old: list[Any]) -> Table:
     """Return an entry for these differences, with title and reason of an old one for the same function and kind."""
     framework, function, kind = key
     same = [entry for entry in old if (entry["framework"], entry["function"], entry["kind"]) == key]

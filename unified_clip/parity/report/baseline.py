@@ -6,18 +6,25 @@ Failures that the baseline already had do not fail the run. Only new or larger o
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
 
-from ..modes import NATIVE, OURS
+from pydantic import ValidationError
+
+from ..modes import NATIVE, TITLES
+from ..results import (
+    SCHEMA,
+    CaseResult,
+    Change,
+    KnownDifferenceResult,
+    NativeResult,
+    ParityReport,
+    UnifiedClipResult,
+)
 from ..suite.schema import SuiteError
-from .model import SCHEMA
-
-Data = Mapping[str, Any]
-"""A report as parity.json has it."""
 
 FACTOR = 1.1
 """Factor by which a distance must grow or shrink to be another size, as in a list of known differences."""
@@ -31,77 +38,56 @@ KINDS = {
     "version": "another version",
 }
 
-ADVICE = "make one with this version: unified-clip parity --out DIRECTORY"
-
-
-@dataclass(frozen=True)
-class Change:
-    """A change since the baseline."""
-
-    kind: Literal["new", "gone", "verdict", "size", "numbers", "version"]
-    framework: str
-    """Or the package, for a version. '' if the change is about all frameworks."""
-
-    what: str
-    """The mode of unified_clip, the framework's own function, or the known difference."""
-
-    case: str
-    before: str
-    after: str
-    worse: bool = False
-    """Whether the change is a failure that is new, or was smaller."""
-
-    def is_about(self, key: Key) -> bool:
-        """Return whether the change is about this key. Known differences with the same text share a key."""
-        framework, what, case = key
-        return (self.framework, self.case) == (framework, case) and self.what.startswith(what)
-
-
-@dataclass(frozen=True)
-class _Result:
-    verdict: str
-    text: str
-    """The verdict with the size."""
-
-    size: float = 0.0
-    numbers: Any = None
-    """Equal in both reports if the numbers are."""
-
-    wrong: bool = False
-
+ADVICE = "Make one with this version: unified-clip parity --out DIRECTORY"
 
 Key = tuple[str, str, str]
 """`framework`, `what` and `case` of a change."""
 
 
-def read(path: Path, cases: Collection[str], frameworks: Collection[str]) -> Data:
+@dataclass(frozen=True)
+class _Entry:
+    """A result, or an entry of the list of known differences, in one of the two reports."""
+
+    verdict: str
+    text: str
+    """The verdict with the size."""
+
+    size: float = 0.0
+    numbers: object = None
+    """Equal in both reports if the numbers are."""
+
+    wrong: bool = False
+
+
+def read(path: Path, cases: Collection[str], frameworks: Collection[str]) -> ParityReport:
     """Read an earlier report with some of these cases and frameworks. SuiteError: the file is not one."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-        schema = data.get("schema")
-        if schema == SCHEMA:
-            changes(data, data)
-            shared_cases = set(cases) & {case["name"] for case in data["cases"]}
-            shared_frameworks = set(frameworks) & set(data["frameworks"])
+        schema = data.get("schema") if isinstance(data, dict) else SCHEMA
+        if schema != SCHEMA:
+            raise SuiteError(
+                f"The baseline {path} has schema {schema}. This version of unified_clip reads {SCHEMA}. {ADVICE}"
+            )
+        report = ParityReport.model_validate(data)
     except OSError as error:
-        raise SuiteError(f"the baseline {path} cannot be read: {error.strerror}") from None
-    except Exception as error:  # another JSON file may fail anywhere, by its nesting too
-        what = f"{type(error).__name__}: {error}"
-        raise SuiteError(f"the baseline {path} is no parity.json of unified-clip parity ({what}); {ADVICE}") from None
-    if schema != SCHEMA:
-        raise SuiteError(f"the baseline {path} has the schema {schema}, and this version reads {SCHEMA}; {ADVICE}")
-    if not shared_cases:
-        raise SuiteError(f"the baseline {path} has none of the cases of this suite; name the report of an earlier run")
-    if not shared_frameworks:
-        raise SuiteError(f"the baseline {path} has no results of {', '.join(frameworks)}; {ADVICE}")
-    report: Data = data
+        raise SuiteError(f"The baseline {path} cannot be read: {error.strerror}.") from None
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        what = ".".join(map(str, first["loc"])) or "the file"
+        raise SuiteError(f"The baseline {path} is no parity.json: {what}: {first['msg']}. {ADVICE}") from None
+    except (ValueError, RecursionError) as error:
+        raise SuiteError(f"The baseline {path} is no parity.json: {error}. {ADVICE}") from None
+    if not set(cases) & {case.name for case in report.cases}:
+        raise SuiteError(f"The baseline {path} has none of the cases of this suite. Pass the report of an earlier run.")
+    if not set(frameworks) & set(report.frameworks):
+        raise SuiteError(f"The baseline {path} has no results of {', '.join(frameworks)}. {ADVICE}")
     return report
 
 
-def changes(old: Data, new: Data) -> list[Change]:
+def changes(old: ParityReport, new: ParityReport) -> list[Change]:
     """Return the changes between two reports, new failures first."""
-    found = [*_changed_parts(old, new), *_versions(old["versions"], new["versions"])]
-    before, after = _results(old), _results(new)
+    found = [*_changed_parts(old, new), *_changed_versions(old.versions, new.versions)]
+    before, after = _entries(old), _entries(new)
     alone = {(change.framework, change.case) for change in found if change.kind in ("new", "gone")}
     for key in dict.fromkeys([*after, *before]):
         if (change := _change(key, before.get(key), after.get(key))) and (
@@ -111,89 +97,102 @@ def changes(old: Data, new: Data) -> list[Change]:
     return sorted(found, key=lambda change: not change.worse)
 
 
-def _changed_parts(old: Data, new: Data) -> Iterator[Change]:
+def is_about(change: Change, key: Key) -> bool:
+    """Return whether a change is about this key. Known differences with the same text share a key."""
+    framework, what, case = key
+    return (change.framework, change.case) == (framework, case) and change.what.startswith(what)
+
+
+def _changed_parts(old: ParityReport, new: ParityReport) -> Iterator[Change]:
     """Yield frameworks and cases that are new or gone as a whole."""
-    sides = [(data["frameworks"], [case["name"] for case in data["cases"]]) for data in (old, new)]
-    (old_frameworks, old_cases), (new_frameworks, new_cases) = sides
-    yield from (Change("gone", name, "", "", "", "") for name in old_frameworks if name not in set(new_frameworks))
-    yield from (Change("new", name, "", "", "", "") for name in new_frameworks if name not in set(old_frameworks))
-    yield from (Change("gone", "", "", name, "", "") for name in old_cases if name not in set(new_cases))
-    yield from (Change("new", "", "", name, "", "") for name in new_cases if name not in set(old_cases))
+    old_cases, new_cases = ([case.name for case in report.cases] for report in (old, new))
+    yield from (_changed("gone", (name, "", "")) for name in old.frameworks if name not in set(new.frameworks))
+    yield from (_changed("new", (name, "", "")) for name in new.frameworks if name not in set(old.frameworks))
+    yield from (_changed("gone", ("", "", name)) for name in old_cases if name not in set(new_cases))
+    yield from (_changed("new", ("", "", name)) for name in new_cases if name not in set(old_cases))
 
 
-def _versions(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[Change]:
+def _changed_versions(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[Change]:
     for package in sorted(old.keys() & new.keys()):
         if old[package] != new[package]:
-            yield Change("version", package, "", "", str(old[package]), str(new[package]))
+            yield _changed("version", (package, "", ""), old[package], new[package])
 
 
-def _change(key: Key, old: _Result | None, new: _Result | None) -> Change | None:
-    if new is None or old is None:
-        there = new or old
-        assert there is not None
-        texts = ("", there.text) if old is None else (there.text, "")
-        return Change("gone" if new is None else "new", *key, *texts, worse=new is not None and new.wrong)
+def _change(key: Key, old: _Entry | None, new: _Entry | None) -> Change | None:
+    if old is None:
+        return None if new is None else _changed("new", key, "", new.text, new.wrong)
+    if new is None:
+        return _changed("gone", key, old.text)
     grew = new.size > FACTOR * old.size
     worse = new.wrong and not (old.wrong and old.verdict == new.verdict and not grew)
     if old.verdict != new.verdict:
-        return Change("verdict", *key, old.text, new.text, worse)
+        return _changed("verdict", key, old.text, new.text, worse)
     if grew or old.size > FACTOR * new.size:
-        return Change("size", *key, old.text, new.text, worse)
-    return Change("numbers", *key, old.text, new.text) if old.numbers != new.numbers else None
+        return _changed("size", key, old.text, new.text, worse)
+    return _changed("numbers", key, old.text, new.text) if old.numbers != new.numbers else None
 
 
-# -- the results of a report, one by one
+def _changed(kind: str, key: Key, before: str = "", after: str = "", worse: bool = False) -> Change:
+    framework, what, case = key
+    fields = {"kind": kind, "framework": framework, "what": what, "case": case}
+    return Change.model_validate({**fields, "before": before, "after": after, "worse": worse})
 
 
-def _results(data: Data) -> dict[Key, _Result]:
-    found: dict[Key, _Result] = {}
-    for case in data["cases"]:
-        name, digests, apart = case["name"], case["sha256"], case["stages_apart"]
-        shown = ", ".join(f"{stage} {digest[:8]}" for stage, digest in digests.items())
-        found["", "what is right", name] = _Result("exact", shown, numbers=digests)
-        verdict = "other bits" if apart else "the same bits"
-        text = f"{verdict}: {' and '.join(apart)}" if apart else verdict
-        found["", "between frameworks", name] = _Result(verdict, text, len(apart), apart, bool(apart))
-        for framework, cell in case["frameworks"].items():
-            for mode in (mode for mode in OURS if cell.get(mode)):
-                found[framework, OURS[mode], name] = _ours(cell[mode])
-            if cell.get(NATIVE):
-                found[framework, "its own function", name] = _native(cell[NATIVE])
-    return found | _known(data["known"])
+# -- the entries of a report, one by one
 
 
-def _ours(data: Data) -> _Result:
-    kind, ulps = str(data["verdict"]), float(data["ulps"])
+def _entries(report: ParityReport) -> dict[Key, _Entry]:
+    found: dict[Key, _Entry] = {}
+    for case in report.cases:
+        digests = ", ".join(f"{stage} {digest[:8]}" for stage, digest in case.sha256.items())
+        found["", "what is right", case.name] = _Entry("exact", digests, numbers=case.sha256)
+        found["", "between frameworks", case.name] = _between(case)
+        for framework, results in case.frameworks.items():
+            for mode, result in results.by_mode.items():
+                found[framework, TITLES[mode], case.name] = _unified_clip(result)
+            if results.native:
+                found[framework, TITLES[NATIVE], case.name] = _native(results.native)
+    return found | _known(report.known)
+
+
+def _between(case: CaseResult) -> _Entry:
+    differing = case.stages_apart
+    verdict = "other bits" if differing else "the same bits"
+    text = f"{verdict}: {' and '.join(differing)}" if differing else verdict
+    return _Entry(verdict, text, len(differing), differing, bool(differing))
+
+
+def _unified_clip(result: UnifiedClipResult) -> _Entry:
+    kind, ulps = result.verdict, result.ulps
     wrong = kind == "different"
-    detail = f": {data['detail']}" if wrong and ulps == float("inf") else ""
-    size = f", {ulps:.3g} ulp" if 0 < ulps < float("inf") else ""
-    # What is equal has the bits that are right, and no result has none.
-    numbers = data["sha256"] if kind in ("close", "flushed", "different") else None
-    return _Result(f"{kind}{detail}", f"{kind}{size}{detail}", ulps, numbers, wrong)
+    detail = f": {result.detail}" if wrong and ulps == math.inf else ""
+    size = f", {ulps:.3g} ULP" if 0 < ulps < math.inf else ""
+    # An equal result has the exact bits, and a missing one has none.
+    numbers = result.sha256 if kind in ("close", "flushed", "different") else None
+    return _Entry(f"{kind}{detail}", f"{kind}{size}{detail}", ulps, numbers, wrong)
 
 
-def _native(data: Data) -> _Result:
-    sizes = [None if data[key] is None else float(data[key]) for key in ("norm", "gradients")]
-    size = max((each for each in sizes if each is not None), default=0.0)
-    kind = f": {data['kind']}" if data["kind"] not in ("", "value", "touched") else ""
-    verdict = f"{data['verdict']}{kind}"
-    text = " ".join(filter(None, (data["function"], verdict))) + (f", {size:.2g}" if size else "")
-    return _Result(verdict, text, size, [data["function"], *sizes], bool(data["problem"]))
+def _native(result: NativeResult) -> _Entry:
+    kind = f": {result.kind}" if result.kind not in ("", "value", "touched") else ""
+    verdict = f"{result.verdict}{kind}"
+    text = " ".join(filter(None, (result.function, verdict))) + (f", {result.size:.2g}" if result.size else "")
+    numbers = (result.function, result.norm, result.gradients)
+    return _Entry(verdict, text, result.size, numbers, bool(result.problem))
 
 
-def _known(entries: Iterable[Data]) -> dict[Key, _Result]:
+def _known(entries: Iterable[KnownDifferenceResult]) -> dict[Key, _Entry]:
     """Return the list of known differences. Entries with the same text are numbered."""
-    found: dict[Key, _Result] = {}
+    found: dict[Key, _Entry] = {}
     count: Counter[str] = Counter()
     for entry in entries:
-        what = f"known difference, {entry['function']}, {entry['reason']!r}"
-        count[f"{entry['framework']} {what}"] += 1
-        number = count[f"{entry['framework']} {what}"]
-        verdict = "not as listed" if entry["problem"] else "as listed"
-        size = float(entry["size"] or 0)
-        text = verdict + (f": {entry['problem']}" if entry["problem"] else f", {size:.2g}" if size else "")
-        key = (entry["framework"], what if number == 1 else f"{what} ({number})", "")
-        found[key] = _Result(verdict, text, size, entry["problem"], bool(entry["problem"]))
+        what = f"known difference, {entry.function}, {entry.reason!r}"
+        count[f"{entry.framework} {what}"] += 1
+        number = count[f"{entry.framework} {what}"]
+        verdict = "not as listed" if entry.problem else "as listed"
+        size = entry.size or 0.0
+        text = verdict + (f": {entry.problem}" if entry.problem else f", {size:.2g}" if size else "")
+        key = (entry.framework, what if number == 1 else f"{what} ({number})", "")
+        found[key] = _Entry(verdict, text, size, entry.problem, bool(entry.problem))
     return found
 
 
@@ -202,25 +201,25 @@ def _known(entries: Iterable[Data]) -> dict[Key, _Result]:
 HEADER = ["", "what", "change", "before", "now", "cases"]
 
 
-def rows(found: Sequence[Data]) -> list[list[str]]:
+def rows(found: Sequence[Change]) -> list[list[str]]:
     """Return a table row for each group of similar changes. A row names the first case of its group."""
-    groups: dict[tuple[Any, ...], list[Data]] = {}
+    groups: dict[tuple[object, ...], list[Change]] = {}
     for change in found:
-        verdicts = [change[side].partition(",")[0] for side in ("before", "after")]
-        alike = () if change["kind"] in ("size", "numbers") else tuple(verdicts)
-        groups.setdefault((*(change[key] for key in ("worse", "kind", "framework", "what")), *alike), []).append(change)
+        verdicts = [text.partition(",")[0] for text in (change.before, change.after)]
+        alike = () if change.kind in ("size", "numbers") else tuple(verdicts)
+        groups.setdefault((change.worse, change.kind, change.framework, change.what, *alike), []).append(change)
     return [_row(group) for group in groups.values()]
 
 
-def _row(group: Sequence[Data]) -> list[str]:
+def _row(group: Sequence[Change]) -> list[str]:
     first = group[0]
-    what = ", ".join(filter(None, (first["framework"], first["what"]))) or "the suite"
-    cases = first["case"] if len(group) == 1 else f"{len(group)}, first {first['case']}"
-    return ["worse" if first["worse"] else "", what, KINDS[first["kind"]], first["before"], first["after"], cases]
+    what = ", ".join(filter(None, (first.framework, first.what))) or "the suite"
+    cases = first.case if len(group) == 1 else f"{len(group)}, first {first.case}"
+    return ["worse" if first.worse else "", what, KINDS[first.kind], first.before, first.after, cases]
 
 
-def headline(found: Sequence[Data]) -> str:
+def headline(found: Sequence[Change]) -> str:
     """Return the result of the comparison in a sentence."""
-    worse = sum(change["worse"] for change in found)
+    worse = sum(change.worse for change in found)
     counts = f"{len(found)} changes, {worse} of them for the worse" if found else "nothing changed"
     return f"Against the baseline: {counts}."

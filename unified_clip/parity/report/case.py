@@ -6,8 +6,8 @@ import shlex
 from collections.abc import Iterator
 
 from ..known.entries import KINDS
-from ..modes import NATIVE, OURS
-from ..results import CaseResult, FrameworkResult, ParityRun
+from ..modes import NATIVE, TITLES
+from ..results import CaseResult, NativeResult, ParityReport, Result
 
 
 def command(suite: str, case: str, framework: str) -> str:
@@ -20,34 +20,34 @@ def command(suite: str, case: str, framework: str) -> str:
     return f"unified-clip parity {where}--case {shlex.quote(case)} --frameworks {framework}"
 
 
-def lines(run: ParityRun) -> Iterator[str]:
+def lines(report: ParityReport) -> Iterator[str]:
     """Yield what to print about each case of a run."""
-    for row in run.cases:
-        yield row.case.name
-        if row.differing_stages:
-            yield f"  frameworks differ from each other on the host path: {', '.join(row.differing_stages)}"
-        for framework, cell in row.frameworks.items():
-            for mode in (*OURS, NATIVE):
-                if result := _result(run, row, framework, mode):
-                    yield f"  {framework}, {OURS.get(mode, 'its own function')}: {result}"
-                    yield from (f"    {line}" for line in _numbers(cell, mode))
+    for case in report.cases:
+        yield case.name
+        if case.stages_apart:
+            yield f"  frameworks differ from each other on the host path: {', '.join(case.stages_apart)}"
+        for framework, results in case.frameworks.items():
+            for mode, result in results.by_mode.items():
+                yield f"  {framework}, {TITLES[mode]}: {_joined(result.verdict, result.detail)}"
+                yield from _numbers(result)
+            if results.native:
+                yield f"  {framework}, {TITLES[NATIVE]}: {_native(report, case, framework, results.native)}"
+                yield from _numbers(results.native)
 
 
-def _result(run: ParityRun, row: CaseResult, framework: str, mode: str) -> str:
-    """Return a verdict with its detail and its cause; '' if the case was not run in this mode."""
-    cell = row.frameworks[framework]
-    verdict = cell.failure if mode == NATIVE else cell.verdicts.get(mode)
-    if verdict:
-        return ": ".join(filter(None, (verdict.kind, verdict.detail)))
-    native = cell.native
-    if mode != NATIVE or native is None:
-        return ""
-    details = [cell.problem] if cell.problem else [KINDS.get(native.kind, ""), native.detail]
-    known = [each.known for each in run.known if row.case.name in each.cases]
-    reasons = [entry.reason for entry in known if entry.framework == framework]
-    return ": ".join(filter(None, (native.function, cell.judgement, *details, *reasons)))
+def _native(report: ParityReport, case: CaseResult, framework: str, native: NativeResult) -> str:
+    """Return the verdict on a framework's function, with its difference and the reasons that the suite lists."""
+    if native.is_failure:
+        return _joined(native.verdict, native.detail)
+    details = [native.problem] if native.problem else [KINDS.get(native.kind, ""), native.detail]
+    reasons = [entry.reason for entry in report.known if case.name in entry.cases and entry.framework == framework]
+    return _joined(native.function, native.verdict, *details, *reasons)
 
 
-def _numbers(cell: FrameworkResult, mode: str) -> list[str]:
-    """Return the numbers where a result is furthest from the exact one; [] if there are none to compare."""
-    return str(cell.details[mode]).splitlines() if mode in cell.details else []
+def _joined(*parts: str | None) -> str:
+    return ": ".join(filter(None, parts))
+
+
+def _numbers(result: Result) -> Iterator[str]:
+    """Yield the numbers where a result is furthest from the exact one."""
+    yield from (f"    {line}" for line in str(result.details or "").splitlines())

@@ -5,42 +5,38 @@ Jenkins' junit-10.xsd lists the attributes. GitLab and GitHub's reporters read t
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from ..._display import safe
-from ..modes import NATIVE, OURS
-from ..results import FrameworkResult, ParityRun
+from ..modes import TITLES
+from ..results import NativeResult, ParityReport
 from . import baseline
 
 
-def as_xml(run: ParityRun) -> bytes:
+def as_xml(report: ParityReport) -> bytes:
+    """Return the report."""
     root = Element("testsuites", name="parity")
-    for framework in run.frameworks:
-        for path, title in OURS.items():
-            _suite(root, run, framework, path, title, lambda cell, path=path: path in cell.verdicts)  # type: ignore[misc]
-        _suite(root, run, framework, NATIVE, "its own functions", lambda cell: bool(cell.judgement or cell.failure))
+    for framework in report.frameworks:
+        for mode in TITLES:
+            _suite(root, report, framework, mode)
     between = SubElement(root, "testsuite", name="between frameworks, host path")
-    for row in run.cases:
-        case = _case(between, row.case.name, "between")
-        if row.differing_stages:
-            _fail(
-                case, run, ("", "between frameworks", row.case.name), f"other bits: {', '.join(row.differing_stages)}"
-            )
+    for row in report.cases:
+        case = _case(between, row.name, "between")
+        if row.stages_apart:
+            message = f"other bits: {', '.join(row.stages_apart)}"
+            _fail(case, report, ("", "between frameworks", row.name), message)
     known = SubElement(root, "testsuite", name="known differences")
-    for shown in run.known:
-        entry = shown.known
+    for entry in report.known:
         case = _case(known, f"{entry.function}: {entry.reason}", f"known.{entry.framework}")
-        if shown.problem:
-            _fail(
-                case, run, (entry.framework, f"known difference, {entry.function}, {entry.reason!r}", ""), shown.problem
-            )
+        if entry.problem:
+            what = f"known difference, {entry.function}, {entry.reason!r}"
+            _fail(case, report, (entry.framework, what, ""), entry.problem)
     for suite in list(root):
         if len(suite):
-            _count(suite, run)
+            _count(suite, report)
         else:
             root.remove(suite)
-    for attribute in ("tests", "failures", "errors"):  # there is none for what was skipped in all
+    for attribute in ("tests", "failures", "errors"):  # xunit2 has no total of skipped tests
         root.set(attribute, str(sum(int(suite.get(attribute, 0)) for suite in root)))
     root.set("time", f"{sum(float(suite.get('time', 0)) for suite in root):.3f}")
     _make_safe(root)
@@ -49,35 +45,33 @@ def as_xml(run: ParityRun) -> bytes:
     return text + b"\n"
 
 
-def _suite(
-    root: Element, run: ParityRun, framework: str, mode: str, title: str, holds: Callable[[FrameworkResult], bool]
-) -> None:
+def _suite(root: Element, report: ParityReport, framework: str, mode: str) -> None:
     """Add the cases of a framework in a mode."""
-    suite = SubElement(root, "testsuite", name=f"{framework}, {title}")
-    for row in run.cases:
-        cell = row.frameworks.get(framework)
-        if cell is None or not holds(cell):
+    suite = SubElement(root, "testsuite", name=f"{framework}, {TITLES[mode]}")
+    for row in report.cases:
+        result = row.frameworks[framework].get(mode) if framework in row.frameworks else None
+        if result is None:
             continue
-        case = _case(suite, row.case.name, f"{framework}.{mode}", cell.seconds.get(mode, 0.0))
-        numbers = str(cell.details.get(mode, ""))
-        verdict = cell.failure if mode == NATIVE else cell.verdicts[mode]
-        what = (framework, OURS.get(mode, "its own function"), row.case.name)
-        if verdict and verdict.is_failure:
-            skipped = verdict.kind == "missing" and framework in run.may_be_missing
-            _mark(case, "skipped" if skipped else "error", verdict.kind, verdict.detail, numbers)
-        elif verdict and not verdict.agrees:
-            _fail(case, run, what, verdict.detail, numbers)
-        elif cell.problem:
-            _fail(case, run, what, cell.problem, numbers)
+        case = _case(suite, row.name, f"{framework}.{mode}", result.seconds)
+        numbers = str(result.details or "")
+        key = (framework, TITLES[mode], row.name)
+        if result.is_failure:
+            tag = "error" if report.is_wrong(framework, result) else "skipped"
+            _mark(case, tag, result.verdict, result.detail, numbers)
+        elif isinstance(result, NativeResult):
+            if result.problem:
+                _fail(case, report, key, result.problem, numbers)
+        elif report.is_wrong(framework, result):
+            _fail(case, report, key, result.detail, numbers)
 
 
 def _case(suite: Element, name: str, group: str, seconds: float = 0.0) -> Element:
     return SubElement(suite, "testcase", classname=group, name=name, time=f"{seconds:.3f}")
 
 
-def _fail(case: Element, run: ParityRun, key: baseline.Key, message: str, numbers: str = "") -> None:
+def _fail(case: Element, report: ParityReport, key: baseline.Key, message: str, numbers: str = "") -> None:
     """Add a failure. If the baseline already had it, it is skipped: it does not change the exit status."""
-    if run.changes is None or any(change.worse and change.is_about(key) for change in run.changes):
+    if report.baseline is None or any(change.worse and baseline.is_about(change, key) for change in report.baseline):
         _mark(case, "failure", "different", message, numbers)
     else:
         _mark(case, "skipped", "different", f"as in the baseline: {message}", numbers)
@@ -96,9 +90,9 @@ def _make_safe(root: Element) -> None:
         element.text = safe(element.text, keep="\n")
 
 
-def _count(suite: Element, run: ParityRun) -> None:
+def _count(suite: Element, report: ParityReport) -> None:
     suite.set("tests", str(len(suite)))
     for attribute, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
         suite.set(attribute, str(sum(case.find(tag) is not None for case in suite)))
     suite.set("time", f"{sum(float(case.get('time', 0)) for case in suite):.3f}")
-    suite.set("timestamp", run.started.strftime("%Y-%m-%dT%H:%M:%S"))
+    suite.set("timestamp", report.started.strftime("%Y-%m-%dT%H:%M:%S"))

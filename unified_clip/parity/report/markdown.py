@@ -1,18 +1,17 @@
-"""The report as Markdown, for the summary of a CI job, and as tables on the terminal, both from parity.json's data."""
+"""Show the report as Markdown, for the summary of a CI job, and as tables on the terminal."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from ... import _markdown
-from ..._display import cell, safe
+from ..._display import cell
 from ..known.entries import KINDS
-from ..modes import HOST, NATIVE, OURS
+from ..modes import OURS
+from ..results import Counts, FrameworkResult, ParityReport, UnifiedClipResult
 from . import baseline
-
-Data = Mapping[str, Any]
 
 NOTHING = "-"
 
@@ -20,43 +19,42 @@ MOST = 1_000_000
 """Bytes of the Markdown. GitHub rejects more than 1024 KiB from one step, which may write other text too."""
 
 LEGEND = (
-    "Ours against the exact oracle: `equal` is the same bits, else the verdict and the greatest distance in units in "
-    "the last place (ulp). Where modes differ, those that came out otherwise than the first are named."
+    "unified_clip against exact arithmetic. `equal`: the same bits. Otherwise the verdict, and the largest distance in "
+    "units in the last place (ULP). If modes differ, those that differ from the first one are named."
 )
 NATIVE_LEGEND = (
-    "The frameworks' own functions: the verdict, and where they are not equal the relative distance of the norm from "
-    "the exact one / the greatest difference of a gradient, relative to the greatest element."
+    "The frameworks' functions: the verdict. If it is not `equal`: the relative distance of the norm from the "
+    "exact one / the largest difference of an element, relative to the largest element."
 )
-KNOWN_LEGEND = "Every difference of the frameworks' own functions that is more than rounding; sizes are relative."
+KNOWN_LEGEND = "Every difference of the frameworks' functions that is larger than rounding. Sizes are relative."
 KNOWN_HEADER = ["framework", "function", "what differs", "size", "cases", "why"]
 
 
-def headline(data: Data) -> list[str]:
+def headline(report: ParityReport) -> list[str]:
     """Return the result in a few lines, the verdict first."""
-    counts = data["summary"]
-    lines = [data["verdict"]]
-    for path, title in OURS.items():
-        shares = counts[path]
-        exact, total = (sum(kinds.get("equal", 0) for kinds in shares.values()), sum(map(_total, shares.values())))
+    lines = [report.verdict]
+    for mode, title in OURS.items():
+        counts: Counts = getattr(report.summary, mode)
+        exact, total = (sum(kinds.get("equal", 0) for kinds in counts.values()), sum(map(_total, counts.values())))
         if total:
             lines.append(
-                f"{title.capitalize()}: {exact} of {total} bit-exact ({exact / total:.1%}): {_shares(shares)}."
+                f"{title.capitalize()}: {exact} of {total} bit-exact ({exact / total:.1%}): {_shares(counts)}."
             )
-    if counts["natives"]:
-        lines.append(f"The frameworks' own functions: {_shares(counts['natives'])}.")
-    apart = any(case["stages_apart"] for case in data["cases"])
-    on_host = [framework for framework, kinds in counts[HOST].items() if kinds.keys() - {"missing"}]
-    if data["exit_code"] == 0 and not apart and len(on_host) > 1:
-        whose = "all frameworks" if len(on_host) == len(data["frameworks"]) else ", ".join(on_host)
-        lines.append(f"On the host path {whose} gave the same bits.")
-    if data["baseline"] is not None:
-        lines.append(baseline.headline(data["baseline"]))
-    return [*lines, *data["notes"]]
+    if report.summary.natives:
+        lines.append(f"The frameworks' functions: {_shares(report.summary.natives)}.")
+    differ = any(case.stages_apart for case in report.cases)
+    on_host = [framework for framework, kinds in report.summary.host.items() if kinds.keys() - {"missing"}]
+    if report.exit_code == 0 and not differ and len(on_host) > 1:
+        which = "all frameworks" if len(on_host) == len(report.frameworks) else ", ".join(on_host)
+        lines.append(f"On the host path {which} gave the same bits.")
+    if report.baseline is not None:
+        lines.append(baseline.headline(report.baseline))
+    return [*lines, *report.notes]
 
 
-def _shares(shares: Mapping[str, Mapping[str, int]]) -> str:
+def _shares(counts: Counts) -> str:
     parts = []
-    for framework, kinds in shares.items():
+    for framework, kinds in counts.items():
         others = "".join(f", {count} {kind}" for kind, count in kinds.items() if kind != "equal")
         parts.append(f"{framework} {kinds.get('equal', 0)}{others}")
     return "; ".join(parts)
@@ -66,94 +64,94 @@ def _total(kinds: Mapping[str, int]) -> int:
     return sum(kinds.values())
 
 
-def problem_lines(data: Data) -> list[str]:
+def problem_lines(report: ParityReport) -> list[str]:
     """Return a line for each problem."""
-    return [": ".join(filter(None, (each["what"], _where(each["cases"]), each["detail"]))) for each in data["problems"]]
+    return [": ".join(filter(None, (each.what, _where(each.cases), each.detail))) for each in report.problems]
 
 
 def _where(names: Sequence[str]) -> str:
     return f"{len(names)} cases, first {names[0]}" if len(names) > 1 else "".join(names)
 
 
-def known_rows(data: Data) -> list[list[str]]:
+def known_rows(report: ParityReport) -> list[list[str]]:
     """Return a row for each known difference, see KNOWN_HEADER."""
     return [
         [
-            each["framework"],
-            each["function"],
-            KINDS[each["kind"]],
-            size(each["size"]),
-            str(len(each["cases"])),
-            f"{each['reason']} ({each['versions']})" if each["versions"] else each["reason"],
+            entry.framework,
+            entry.function,
+            KINDS[entry.kind],
+            size(entry.size),
+            str(len(entry.cases)),
+            f"{entry.reason} ({entry.versions})" if entry.versions else entry.reason,
         ]
-        for each in data["known"]
+        for entry in report.known
     ]
 
 
-def rows(data: Data, text: Callable[[Data], str]) -> list[list[str]]:
+def rows(report: ParityReport, text: Callable[[FrameworkResult], str]) -> list[list[str]]:
     """Return a row for each case, with the text of each framework."""
     return [
         [
-            case["name"],
-            *(text(case["frameworks"][each]) if each in case["frameworks"] else NOTHING for each in data["frameworks"]),
+            case.name,
+            *(text(case.frameworks[name]) if name in case.frameworks else NOTHING for name in report.frameworks),
         ]
-        for case in data["cases"]
+        for case in report.cases
     ]
 
 
-def ours(results: Data) -> str:
+def unified_clip(results: FrameworkResult) -> str:
+    """Return the verdicts on unified_clip. Modes are named if they differ from the first one."""
     modes: dict[str, list[str]] = {}
-    for mode, result in results.items():
-        if mode != NATIVE:
-            modes.setdefault(_verdict(result), []).append(mode)
+    for mode, result in results.by_mode.items():
+        modes.setdefault(_verdict(result), []).append(mode)
     first, *others = modes or [NOTHING]
-    return "; ".join([first, *(f"{', '.join(modes[said])}: {said}" for said in others)])
+    return "; ".join([first, *(f"{', '.join(modes[verdict])}: {verdict}" for verdict in others)])
 
 
-def _verdict(result: Data) -> str:
-    kind, ulps = result["verdict"], result["ulps"]
-    if kind == "equal" or isinstance(ulps, str):
-        return str(kind)
-    return f"{ulps:.3g} ulp" if kind == "close" else f"{kind}, {ulps:.3g} ulp"
+def _verdict(result: UnifiedClipResult) -> str:
+    if result.verdict == "equal" or not math.isfinite(result.ulps):
+        return result.verdict
+    return f"{result.ulps:.3g} ULP" if result.verdict == "close" else f"{result.verdict}, {result.ulps:.3g} ULP"
 
 
-def native(results: Data) -> str:
-    result = results.get(NATIVE)
+def native(results: FrameworkResult) -> str:
+    """Return the verdict on a framework's function, with the size of its difference."""
+    result = results.native
     if result is None:
         return NOTHING
-    if result["function"] is None or result["verdict"] == "equal":
-        return str(result["verdict"])
-    if result["kind"] not in ("", "value", "touched"):
-        return f"{result['verdict']}: {result['kind']}"
-    return f"{result['verdict']}: {size(result['norm'])} / {size(result['gradients'])}"
+    if result.function is None or result.verdict == "equal":
+        return result.verdict
+    if result.kind not in ("", "value", "touched"):
+        return f"{result.verdict}: {result.kind}"
+    return f"{result.verdict}: {size(result.norm)} / {size(result.gradients)}"
 
 
-def size(value: float | str | None) -> str:
+def size(value: float | None) -> str:
     """Return a relative size as short text."""
-    if value is None or isinstance(value, str):
-        return value or NOTHING
+    if value is None or not math.isfinite(value):
+        return NOTHING if value is None else str(value)
     return "0" if value == 0 else f"{value:.1e}"
 
 
 # -- Markdown
 
 
-def as_markdown(data: Data, most: int = MOST) -> str:
+def as_markdown(report: ParityReport, most: int = MOST) -> str:
     """Return the report in at most `most` bytes. The text names the tables that were cut."""
-    data = safe(data)
-    header = ["case", *data["frameworks"]]
-    versions = [f"- {name} {version}" for name, version in data["versions"].items()]
-    wrong = [f"- {_markdown.inline(line)}" for line in problem_lines(data)]
-    parts = ["# Parity report", *headline(data)]
+    report = report.safe()
+    header = ["case", *report.frameworks]
+    versions = [f"- {name} {version}" for name, version in report.versions.items()]
+    problems = [f"- {_markdown.inline(line)}" for line in problem_lines(report)]
+    parts = ["# Parity report", *headline(report)]
     sections = [
-        ("Since the baseline", [], _markdown.rows(baseline.HEADER, baseline.rows(data["baseline"] or []))),
-        ("What is wrong", [], wrong),
-        ("Known differences of the natives", [KNOWN_LEGEND], _markdown.rows(KNOWN_HEADER, known_rows(data))),
+        ("Since the baseline", [], _markdown.rows(baseline.HEADER, baseline.rows(report.baseline or []))),
+        ("What is wrong", [], problems),
+        ("Known differences of the natives", [KNOWN_LEGEND], _markdown.rows(KNOWN_HEADER, known_rows(report))),
         ("Versions", [], versions),
-        ("Ours", [LEGEND], _markdown.rows(header, rows(data, ours))),
-        ("The frameworks' own functions", [NATIVE_LEGEND], _markdown.rows(header, rows(data, native))),
+        ("unified_clip", [LEGEND], _markdown.rows(header, rows(report, unified_clip))),
+        ("The frameworks' functions", [NATIVE_LEGEND], _markdown.rows(header, rows(report, native))),
     ]
-    room = most - len("\n\n".join(parts).encode()) - len(sections) * 200  # for what is said of each that is cut
+    room = most - len("\n\n".join(parts).encode()) - len(sections) * 200  # for a line on each section that is cut
     for title, legend, lines in sections:
         kept = list(_fitting(lines, room - sum(len(each.encode()) + 4 for each in (title, *legend))))
         if kept:
@@ -161,7 +159,7 @@ def as_markdown(data: Data, most: int = MOST) -> str:
             room -= len("\n\n".join(parts[-2 - len(legend) :]).encode()) + 2
         if len(kept) < len(lines):
             parts.append(
-                f"{title}: {len(lines) - len(kept)} lines are left out here; index.html and parity.json have all."
+                f"{title}: {len(lines) - len(kept)} lines are left out here. index.html and parity.json have all."
             )
     return "\n\n".join(parts) + "\n"
 
@@ -177,7 +175,7 @@ def _fitting(lines: Sequence[str], room: int) -> Iterator[str]:
 # -- the terminal
 
 
-def show(data: Data, out: Path) -> None:
+def show(report: ParityReport, out: Path) -> None:
     """Print tables (with a baseline only the changes), problems, the headline, and the path of the report."""
     from rich.console import Console
     from rich.table import Table
@@ -185,14 +183,14 @@ def show(data: Data, out: Path) -> None:
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = 200
-    header = ["case", *data["frameworks"]]
+    header = ["case", *report.frameworks]
     tables = [
-        (LEGEND, header, rows(data, ours)),
-        (NATIVE_LEGEND, header, rows(data, native)),
-        (KNOWN_LEGEND, KNOWN_HEADER, known_rows(data)),
+        (LEGEND, header, rows(report, unified_clip)),
+        (NATIVE_LEGEND, header, rows(report, native)),
+        (KNOWN_LEGEND, KNOWN_HEADER, known_rows(report)),
     ]
-    if data["baseline"] is not None:
-        tables = [("Since the baseline.", baseline.HEADER, baseline.rows(data["baseline"]))]
+    if report.baseline is not None:
+        tables = [("Since the baseline.", baseline.HEADER, baseline.rows(report.baseline))]
     for legend, columns, lines in tables:
         if lines:
             table = Table(caption=legend, caption_justify="left")
@@ -202,6 +200,6 @@ def show(data: Data, out: Path) -> None:
                 table.add_row(*map(cell, line))
             console.print(table)
     where = f"The report: {out / 'index.html'}, and parity.md, parity.json and parity.xml beside it."
-    wrong = problem_lines(data) if data["exit_code"] else []  # what a baseline excuses is in the report
-    for said in [*wrong, *headline(data), where]:
-        console.print(cell(said), soft_wrap=True)
+    problems = problem_lines(report) if report.exit_code else []  # the report has those that a baseline excuses
+    for text in [*problems, *headline(report), where]:
+        console.print(cell(text), soft_wrap=True)

@@ -1,21 +1,22 @@
-"""The page's plots, as SVG that takes its colours from the page: frameworks are told apart by shapes too."""
+"""Draw the page's plots as SVG. The page sets the colours; each framework has its own shape too."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from markupsafe import Markup
 
-from ..modes import NATIVE
+from ..modes import NATIVE, TITLES
+from ..results import NativeResult, ParityReport, Side, UnifiedClipResult
 from .svg import LEFT, RIGHT, TOP, WIDTH, figure, line, power_of_ten, tag, text
 
-Data = Mapping[str, Any]
-
 BINS = ["0", "1", "2 to 9", "10s", "100s", *(f"≥ 10{digit}" for digit in "³⁴⁵⁶⁷⁸⁹"), "not finite"]
-"""Of distances in units in the last place."""
+"""The bins of the histogram: distances in ULP."""
+
+NAMES: Mapping[Side, str] = {"ours": "unified_clip", "native": TITLES[NATIVE]}
 
 SHAPES: Mapping[str, Callable[[float, float], str]] = {
     "torch": lambda x, y: f"M{x - 3.5:.1f} {y:.1f}a3.5 3.5 0 1 0 7 0a3.5 3.5 0 1 0 -7 0z",
@@ -23,14 +24,18 @@ SHAPES: Mapping[str, Callable[[float, float], str]] = {
     "paddle": lambda x, y: f"M{x:.1f} {y - 4.2:.1f}l4.2 7.4h-8.4z",
     "jax": lambda x, y: f"M{x:.1f} {y - 4.5:.1f}l4.5 4.5l-4.5 4.5l-4.5 -4.5z",
 }
-"""By framework; PyTorch's for others."""
+"""The marks, by framework. Others share PyTorch's."""
 
-# -- distances in units in the last place
+# -- distances
 
 
-def histogram(data: Data) -> Markup | None:
-    """How many results are how far from the exact ones: a row for each framework, ours and its own functions."""
-    rows = [(name, side, _distances(data, name, side)) for side in ("ours", NATIVE) for name in data["frameworks"]]
+def histogram(report: ParityReport) -> Markup | None:
+    """Return a histogram of distances from the exact results. None without results.
+
+    Each framework has a row for unified_clip and a row for its own functions.
+    """
+    sides: tuple[Side, ...] = ("ours", "native")
+    rows = [(name, side, _distances(report, name, side)) for side in sides for name in report.frameworks]
     rows = [(name, side, counts) for name, side, counts in rows if counts]
     if not rows:
         return None
@@ -38,16 +43,16 @@ def histogram(data: Data) -> Markup | None:
     most = max(max(counts.values()) for _, _, counts in rows)
     children = []
     for index, (name, side, counts) in enumerate(rows):
-        floor = TOP + 20 + (index + 1) * height + (26 if side == NATIVE else 0)
-        title = name if side == "ours" else data["titles"].get(name, name)
+        floor = TOP + 20 + (index + 1) * height + (26 if side == "native" else 0)
+        title = name if side == "ours" else report.titles.get(name, name)
         if index == 0 or rows[index - 1][1] != side:
-            heading = "ours, in all modes" if side == "ours" else "the frameworks' own"
+            heading = "unified_clip, all modes" if side == "ours" else "the frameworks' functions"
             children.append(text(4, floor - height - 4, heading, "start", class_="heading"))
         children += [text(LEFT - 8, floor - 4, title, "end"), line(LEFT, floor, WIDTH - RIGHT, floor, "axis")]
         for place, count in sorted(counts.items()):
             tall = 3 + (height - 24) * math.log(count + 1) / math.log(most + 1)
             x = LEFT + place * step
-            words = f"{title}, {side}: {count} results, {BINS[place]} ulp"
+            words = f"{title}, {NAMES[side]}: {count} results, {BINS[place]} ULP"
             bar = tag("rect", tag("title", words), x=x + 5, y=floor - tall, width=step - 10, height=tall)
             children += [tag("g", bar, class_=f"bar {name}"), text(x + step / 2, floor - tall - 3, f"{count}")]
     floor += 16
@@ -56,23 +61,24 @@ def histogram(data: Data) -> Markup | None:
     return figure("histogram", "Histogram of the distances from the exact results", int(floor + 26), children)
 
 
-def _distances(data: Data, framework: str, side: str) -> Counter[int]:
-    """How many results there are in each bin."""
-    results = [
-        result
-        for case in data["cases"]
-        for mode, result in case["frameworks"].get(framework, {}).items()
-        if (mode == NATIVE) == (side == NATIVE)
-    ]
-    return Counter(_bin(distance) for result in results if (distance := _distance(result)) is not None)
+def _distances(report: ParityReport, framework: str, side: Side) -> Counter[int]:
+    """Return the number of results in each bin."""
+    frameworks = [case.frameworks[framework] for case in report.cases if framework in case.frameworks]
+    results: list[UnifiedClipResult | NativeResult]
+    if side == "native":
+        results = [result.native for result in frameworks if result.native]
+    else:
+        results = [each for result in frameworks for each in result.by_mode.values()]
+    distances = [_distance(result, side) for result in results]
+    return Counter(_bin(distance) for distance in distances if distance is not None)
 
 
-def _distance(result: Data) -> float | None:
-    """In units in the last place, where the result begins to differ; None where there are no numbers to compare."""
-    if result["details"]:
-        side = NATIVE if "function" in result else "ours"
-        return float(result["details"][side]["ulps"])
-    return 0.0 if result["verdict"] in ("equal", "close") else None
+def _distance(result: UnifiedClipResult | NativeResult, side: Side) -> float | None:
+    """Return the distance in ULP at the first stage that differs. None if there are no numbers to compare."""
+    if result.details:
+        number = result.details.native if side == "native" else result.details.ours
+        return None if number is None else number.ulps
+    return 0.0 if result.verdict in ("equal", "close") else None
 
 
 def _bin(distance: float) -> int:
@@ -83,7 +89,7 @@ def _bin(distance: float) -> int:
     return min(2 + int(math.log10(distance)), len(BINS) - 2)
 
 
-# -- the norms of natives
+# -- norms
 
 
 class Point(NamedTuple):
@@ -93,9 +99,9 @@ class Point(NamedTuple):
     case: str
 
 
-def norms(data: Data) -> Markup | None:
-    """How far each native's norm is from the exact one, over the number of elements of its list."""
-    points = list(_points(data))
+def norms(report: ParityReport) -> Markup | None:
+    """Return a plot of the error of the norm of each framework's function, by the number of elements."""
+    points = list(_points(report))
     if not points:
         return None
     height, floor, ceiling = 330, 262, TOP + 26
@@ -118,35 +124,34 @@ def norms(data: Data) -> Markup | None:
             children.append(text(LEFT - 8, y(10.0**power) + 4, power_of_ten(power), "end"))
     for power in range(most + 1):
         children.append(text(x(10.0**power), floor + 18, power_of_ten(power)))
-    for error, words in ((2.0**-24, "half a unit in the last place of float32"), (1e-5, "above: listed as known")):
+    for error, words in ((2.0**-24, "half a unit in the last place of float32"), (1e-5, "larger: a known difference")):
         children.append(line(LEFT, y(error), WIDTH - RIGHT, y(error), "limit"))
         children.append(text(WIDTH - RIGHT, y(error) - 4, words, "end", class_="note"))
     children += _marks(points, x, y)
     children.append(text((LEFT + WIDTH - RIGHT) / 2, floor + 36, "elements of the list"))
     children += _key(
-        [name for name in data["frameworks"] if any(point.framework == name for point in points)], data, height
+        [name for name in report.frameworks if any(point.framework == name for point in points)], report, height
     )
-    words = "Relative error of the norm of each framework's own functions over the number of elements"
+    words = "Relative error of the norm of each framework's functions over the number of elements"
     return figure("norms", words, height, children)
 
 
-def _points(data: Data) -> Iterator[Point]:
-    for case in data["cases"]:
-        for framework, results in case["frameworks"].items():
-            error = results.get(NATIVE, {}).get("norm")
-            if error is not None and case["elements"]:
-                yield Point(framework, case["elements"], float(error), case["name"])
+def _points(report: ParityReport) -> Iterator[Point]:
+    for case in report.cases:
+        for framework, native in case.natives.items():
+            if native.norm is not None and case.elements:
+                yield Point(framework, case.elements, native.norm, case.name)
 
 
 def _marks(points: Sequence[Point], x: Callable[[float], float], y: Callable[[float], float]) -> Iterator[Markup]:
-    """A mark for all points that would lie on each other."""
+    """Yield a mark for all points at the same place."""
     places: dict[tuple[str, int, int], list[Point]] = {}
     for point in points:
         places.setdefault((point.framework, round(x(point.elements)), round(y(point.error))), []).append(point)
     for (framework, across, down), found in places.items():
         first = found[0]
         more = f" and {len(found) - 1} more" if len(found) > 1 else ""
-        words = f"{framework}: off by {first.error:.2g} for {first.elements} elements: {first.case}{more}"
+        words = f"{framework}: relative error {first.error:.2g}, {first.elements} elements: {first.case}{more}"
         yield tag("path", tag("title", words), d=_shape(framework)(across, down), class_=f"mark {framework}")
 
 
@@ -154,8 +159,8 @@ def _shape(framework: str) -> Callable[[float, float], str]:
     return SHAPES.get(framework, SHAPES["torch"])
 
 
-def _key(frameworks: Sequence[str], data: Data, height: int) -> Iterator[Markup]:
+def _key(frameworks: Sequence[str], report: ParityReport, height: int) -> Iterator[Markup]:
     for index, name in enumerate(frameworks):
         across = LEFT + 12 + index * 150
         yield tag("path", d=_shape(name)(across, height - 14), class_=f"mark {name}")
-        yield text(across + 10, height - 10, data["titles"].get(name, name), "start")
+        yield text(across + 10, height - 10, report.titles.get(name, name), "start")

@@ -1,18 +1,16 @@
-"""The plot of a recorded training run: norm and threshold at each step, and which were clipped."""
+"""Plot a recorded training run: norm and threshold at each step, and the clipped steps."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, zip_longest
-from typing import Any
 
 from markupsafe import Markup
 
+from ...recording.runs import RecordedCall
 from .svg import LEFT, RIGHT, TOP, WIDTH, figure, line, power_of_ten, tag, text
-
-Data = Mapping[str, Any]
 
 MOST_COLUMNS = 640
 """More steps share a column."""
@@ -27,7 +25,7 @@ Place = Callable[[float], float]
 
 @dataclass(frozen=True)
 class Column:
-    """What the steps of one column have."""
+    """The steps that share a column."""
 
     step: float
     norms: Sequence[float]
@@ -40,9 +38,9 @@ class Column:
         return [norm for norm in self.norms if math.isfinite(norm)]
 
 
-def record(lines: Sequence[Data]) -> Markup | None:
-    """Norm and threshold at each step, from the lines of a recorded run; None where there are no norms."""
-    columns = _columns([each for each in lines if "step" in each])
+def plot(calls: Sequence[RecordedCall]) -> Markup | None:
+    """Return the plot of a recording's calls. None if they have no norm above 0."""
+    columns = _columns(calls)
     shown = [value for each in columns for value in (*each.finite, each.threshold or 0) if value > 0]
     if not shown:
         return None
@@ -76,7 +74,7 @@ def _axes(columns: Sequence[Column], low: int, high: int, at: Place) -> Iterator
 
 
 def _curves(columns: Sequence[Column], x: Place, y: Place) -> Iterator[Markup]:
-    """The greatest norm of each column, the band down to the least, and the threshold."""
+    """Yield the largest norm of each column, the band down to the smallest, and the threshold."""
     highest = [(x(each.step), y(max(each.finite))) for each in columns if each.finite]
     lowest = [(x(each.step), y(min(each.finite))) for each in reversed(columns) if each.finite]
     limits = [(x(each.step), y(each.threshold)) for each in columns if each.threshold is not None]
@@ -92,7 +90,7 @@ def _stairs(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
 
 
 def _marks(columns: Sequence[Column], x: Place, y: Place) -> Iterator[Markup]:
-    """Where steps were clipped, and where a norm was not finite."""
+    """Yield the marks of clipped steps, and of norms that are not finite."""
     for each in columns:
         if each.clipped:
             yield line(x(each.step), FLOOR + 10, x(each.step), FLOOR + 20, "clipped")
@@ -110,27 +108,23 @@ def _key() -> Iterator[Markup]:
         yield text(across + 30, HEIGHT - 2, name, "start")
 
 
-def _columns(calls: Sequence[Data]) -> list[Column]:
-    """Calls of one step share a column, and so do neighbouring steps where there are many."""
-    size = max(1, -(-len({each["step"] for each in calls}) // MOST_COLUMNS))
-    groups: dict[int, list[Data]] = {}
-    for each in calls:
-        groups.setdefault(each["step"] // size, []).append(each)
-    return [_column(found) for _, found in sorted(groups.items())]
+def _columns(calls: Sequence[RecordedCall]) -> list[Column]:
+    """Calls of one step share a column. So do neighbouring steps if there are many."""
+    size = max(1, -(-len({call.step for call in calls}) // MOST_COLUMNS))
+    groups: dict[int, list[RecordedCall]] = {}
+    for call in calls:
+        groups.setdefault(call.step // size, []).append(call)
+    return [_column(group) for _, group in sorted(groups.items())]
 
 
-def _column(calls: Sequence[Data]) -> Column:
-    limits = [each["threshold"] for each in calls if isinstance(each.get("threshold"), int | float)]
-    thresholds = [limit for limit in limits if math.isfinite(limit)]
+def _column(calls: Sequence[RecordedCall]) -> Column:
+    thresholds = [
+        call.threshold for call in calls if isinstance(call.threshold, float) and math.isfinite(call.threshold)
+    ]
     return Column(
-        calls[0]["step"],
-        [float(value) for each in calls for value in _several(each.get("norm"))],
+        calls[0].step,
+        [norm for call in calls for norm in call.norms()],
         thresholds[-1] if thresholds else None,
-        sum(bool(each.get("clipped")) for each in calls),
+        sum(bool(call.clipped) for call in calls),
         len(calls),
     )
-
-
-def _several(norm: Any) -> Sequence[Any]:
-    """A rule for each tensor has a list of norms, and one by value has none."""
-    return norm if isinstance(norm, list) else [] if norm is None else [norm]

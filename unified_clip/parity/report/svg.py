@@ -1,4 +1,4 @@
-"""The few elements of SVG that the page's plots are made of; what they are given is escaped."""
+"""Write the elements of SVG that the page's plots need. Text is escaped."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from markupsafe import Markup, escape
 
 WIDTH = 760
 LEFT, RIGHT, TOP = 96, 16, 12
-"""Of a plot and of what is around its field, in pixels where nothing is scaled."""
+"""The width of a plot, and its margins, in pixels at scale 1."""
 
 
 def tag(name: str, *children: str | Markup, **attributes: object) -> Markup:
-    """An element; `class_` is `class`, and other underscores are hyphens."""
+    """Return an element. In names of attributes, `class_` is `class` and other underscores are hyphens."""
     written = Markup("").join(
         Markup(' {}="{}"').format(
             key.rstrip("_").replace("_", "-"), f"{value:.1f}" if isinstance(value, float) else value
@@ -23,7 +23,7 @@ def tag(name: str, *children: str | Markup, **attributes: object) -> Markup:
 
 
 def figure(name: str, description: str, height: int, children: Sequence[Markup]) -> Markup:
-    """A plot, described for those who do not see it."""
+    """Return a plot with a description for screen readers."""
     described = tag("title", description)
     return tag(
         "svg", described, *children, id=name, viewBox=f"0 0 {WIDTH} {height}", role="img", aria_label=description

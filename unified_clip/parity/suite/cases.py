@@ -80,6 +80,11 @@ class Case:
         return CALLS[self.call_name]
 
     @property
+    def elements(self) -> int:
+        """The number of elements of all gradients."""
+        return sum(math.prod(gradient.shape) for gradient in self.gradients if gradient is not None)
+
+    @property
     def rule(self) -> str | None:
         """The clip in words, without the function's name. None if other frameworks have no counterpart.
 

@@ -2,10 +2,10 @@
 
 files = ["cases/*.toml"]           files of cases (see `cases`), relative to the directory. `suite.toml` may have cases
                                    as well
-known = "known.toml"               known differences of the frameworks' own functions (see `known.entries`). Any
+known = "known.toml"               known differences of the frameworks' functions (see `known.entries`). Any
                                    other one fails the run, and so does an entry that does not show. Without a
                                    list, differences are only reported
-tolerance = 1e-5                   relative difference of a framework's own function that is rounding; optional
+tolerance = 1e-5                   relative difference of a framework's function that is rounding; optional
 timeout = 120                      seconds that a worker may take for one result; optional
 
 [frameworks.torch]                 a framework to run. The report has the same order
@@ -13,7 +13,7 @@ python = "../paddle/bin/python"    its own interpreter, or a virtual environment
 missing = "allowed"                it may be missing; optional
 modes = ["host", "graph"]          unified_clip on the host path, on the device path (`device`), in graphs (`graph`,
                                    `compiled`, `static`: see `modes.GRAPHS`), and on shards (`processes_2`,
-                                   `processes_4`, PyTorch only); the framework's own functions (`native`). Default:
+                                   `processes_4`, PyTorch only); the framework's functions (`native`). Default:
                                    host, device, native; for NumPy host
 tolerance = 1e-4                   its own tolerance; optional
 left_out = { graph = ["sparse"] }  kinds of cases that a mode leaves out: see `cases.Case.is_for_graphs`; optional
@@ -66,7 +66,7 @@ class Suite:
     cases: Sequence[Case]
     frameworks: Mapping[str, Framework]
     known: Sequence[KnownDifference] | None = ()
-    """None: differences of the frameworks' own functions are only reported."""
+    """None: differences of the frameworks' functions are only reported."""
 
     timeout: float = 120.0
     known_file: Path | None = None

@@ -17,7 +17,7 @@ class Call:
     """How gradients are passed and returned: see `invoke.STYLES`."""
 
     family: Literal["torch", "tensorflow", "paddle"]
-    """The family of the name. A framework's own functions are compared with names of its family: the rules differ."""
+    """The family of the name. A framework's functions are compared with names of its family: the rules differ."""
 
     required: tuple[str, ...]
     optional: tuple[str, ...] = ()

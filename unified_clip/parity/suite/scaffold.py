@@ -32,7 +32,7 @@ TEXT = """\
 # `unified-clip parity` runs every rule with every threshold on every framework: unified_clip, and the framework's own
 # function.
 
-# With a list of known differences, any other difference of the frameworks' own functions fails the run. So does a stale
+# With a list of known differences, any other difference of the frameworks' functions fails the run. So does a stale
 # entry. `unified-clip parity --accept` writes the list. Without a list, differences are only reported.
 # known = "known.toml"
 

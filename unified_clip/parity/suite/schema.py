@@ -18,7 +18,7 @@ from ...tensors.types import PARTS, STORAGE
 from .call_form import CONTAINERS
 
 TOLERANCE = 1e-5
-"""Relative difference of a framework's own function up to which it is rounding, unless a suite sets `tolerance`."""
+"""Relative difference of a framework's function up to which it is rounding, unless a suite sets `tolerance`."""
 
 
 class SuiteError(Exception):

@@ -78,7 +78,7 @@ def record_effects(invocation: Invocation, result: CallResult, given: Sequence[G
 
 
 def call_native(invocation: Invocation) -> CallResult:
-    """Call the framework's own function. The result has no name if there is none, or it must not be called."""
+    """Call the framework's function. The result has no name if there is none, or it must not be called."""
 
     def call() -> CallResult:
         adapter = invocation.adapter

@@ -186,7 +186,7 @@ def run_cases(adapter: Adapter, namespace: Any, mode: str, cases: Sequence[Job])
 
 
 def _run_cases(adapter: Adapter, namespace: Any, mode: str, cases: Sequence[Job]) -> Iterator[Packed]:
-    """Call the public names of unified_clip, or the framework's own functions."""
+    """Call the public names of unified_clip, or the framework's functions."""
     calls = [
         (invoke.make(adapter, case, gradients), getattr(namespace, case["call"].removesuffix(".clip_")))
         for case, gradients in cases

@@ -1,0 +1,84 @@
+"""Results and reports of the parity engine, made by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unified_clip.parity.judge.verdict import Kind
+from unified_clip.parity.known.entries import Judgement
+from unified_clip.parity.report import build
+from unified_clip.parity.results import (
+    CaseResult,
+    FrameworkResult,
+    KnownDifferenceResult,
+    NativeResult,
+    ParityReport,
+    UnifiedClipResult,
+    differing_stages,
+)
+
+EXACT = "a"
+"""The digest of the exact norm."""
+
+
+def ours(
+    verdict: Kind = "equal", ulps: float = 0.0, sha256: str | None = EXACT, detail: str = "", seconds: float = 0.0
+) -> UnifiedClipResult:
+    return UnifiedClipResult(
+        verdict=verdict,
+        detail=detail,
+        details=None,
+        reproduce=None,
+        seconds=seconds,
+        ulps=ulps,
+        cause="",
+        stages={},
+        sha256=None if sha256 is None else {"norm": sha256},
+    )
+
+
+def native(
+    verdict: Kind | Judgement = "known",
+    norm: float | None = 0.01,
+    kind: Any = "value",
+    problem: str = "",
+    function: str | None = "clip",
+    detail: str = "",
+) -> NativeResult:
+    return NativeResult(
+        verdict=verdict,
+        detail=detail,
+        details=None,
+        reproduce=None,
+        function=function,
+        kind=kind,
+        norm=norm,
+        gradients=None,
+        cause="",
+        problem=problem,
+    )
+
+
+def known(problem: str = "", size: float | None = 0.01, **fields: Any) -> KnownDifferenceResult:
+    entry = {"framework": "torch", "function": "clip", "kind": "value", "listed_size": size, "size": size}
+    entry |= {"reason": "so", "versions": "", "title": "", "problem": problem, "cases": ["one"]}
+    return KnownDifferenceResult(**entry | fields)
+
+
+def one_case(name: str = "one", /, **frameworks: FrameworkResult) -> CaseResult:
+    """A case whose norm is exact if its digest is EXACT."""
+    return CaseResult(
+        name=name,
+        call="global_norm",
+        gradients="worked example",
+        rule=None,
+        elements=4,
+        sha256={"norm": EXACT},
+        stages_apart=differing_stages(frameworks),
+        frameworks=frameworks,
+    )
+
+
+def report(*cases: CaseResult, **fields: Any) -> ParityReport:
+    """A report on NumPy and PyTorch."""
+    return build.report(["numpy", "torch"], cases, **fields)

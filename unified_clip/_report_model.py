@@ -1,0 +1,38 @@
+"""The base of models that are reports: they are written as JSON, read again, and published as JSON Schema."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, WithJsonSchema
+
+from . import _json
+
+
+def _number(value: Any) -> Any:
+    return float(value) if value in ("inf", "-inf", "nan") else value
+
+
+Real = Annotated[
+    float,
+    BeforeValidator(_number),
+    PlainSerializer(_json.plain, when_used="json"),
+    WithJsonSchema({"anyOf": [{"type": "number"}, {"enum": ["inf", "-inf", "nan"], "type": "string"}]}),
+]
+"""A number. JSON has no infinities and no NaN: there it is a string."""
+
+
+class ReportModel(BaseModel):
+    model_config = ConfigDict(use_attribute_docstrings=True, strict=True)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the JSON data. Fields that were never set are left out."""
+        return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
+
+
+def json_schema(model: type[ReportModel], title: str) -> str:
+    """Return the JSON Schema (2020-12) of a report, as text."""
+    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title}
+    schema |= {key: value for key, value in model.model_json_schema(mode="serialization").items() if key != "title"}
+    return json.dumps(schema, indent=1) + "\n"

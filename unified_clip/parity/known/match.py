@@ -1,0 +1,85 @@
+"""Match the frameworks' functions against a suite's list of known differences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ..results import KnownDifferenceResult
+from .entries import KINDS, Judgement, KnownDifference, NativeDeviation
+
+Place = tuple[str, str]
+"""Framework and case."""
+
+
+def judge(
+    known: Sequence[KnownDifference] | None,
+    deviations: Mapping[Place, NativeDeviation],
+    versions: Mapping[str, Mapping[str, str]],
+) -> tuple[dict[Place, tuple[Judgement, str]], list[KnownDifferenceResult]]:
+    """Match deviations against the list.
+
+    Args:
+        known: The list. None: the suite has no list, and no deviation is a problem.
+        deviations: How the frameworks' functions deviate.
+        versions: By framework, the versions of its packages, as its worker reported them.
+
+    Returns:
+        The judgement of each deviation with its problem ('' if none), and the entries with the cases that showed them.
+    """
+    judgements: dict[Place, tuple[Judgement, str]] = {}
+    sizes: dict[KnownDifference, dict[str, float]] = {
+        entry: {} for entry in known or [] if entry.applies(versions[entry.framework])
+    }
+    for (framework, case), deviation in deviations.items():
+        entries = [entry for entry in sizes if entry.covers(framework, case, deviation.function, deviation.kind)]
+        for entry in entries:
+            sizes[entry][case] = deviation.size
+        problem = _problem(entries, deviation)
+        judgement: Judgement = (
+            "different" if problem else "known" if entries else "close" if deviation.is_rounded else "equal"
+        )
+        judgements[framework, case] = judgement, "" if known is None else problem
+    return judgements, [_result(entry, cases, versions[entry.framework]) for entry, cases in sizes.items()]
+
+
+def _problem(entries: Sequence[KnownDifference], deviation: NativeDeviation) -> str:
+    """Return what is wrong with a deviation that these entries cover; '' if nothing."""
+    if not deviation.kind:
+        return ""
+    what = f"{KINDS[deviation.kind]}{f', by {deviation.size:.2g}' if deviation.size else ''}"
+    if deviation.detail:
+        what += f" ({deviation.detail})"
+    if not entries:
+        return f"{what}, and no known difference says so{deviation.cause and f'; {deviation.cause}'}"
+    if len(entries) > 1:
+        reasons = " and ".join(repr(entry.reason) for entry in entries)
+        return f"{what}: {len(entries)} known differences say so, {reasons}"
+    if deviation.size > entries[0].within * entries[0].size:
+        return f"{what}: more than the {entries[0].size:.2g} that is listed"
+    return ""
+
+
+def _result(entry: KnownDifference, cases: Mapping[str, float], installed: Mapping[str, str]) -> KnownDifferenceResult:
+    size = max(cases.values(), default=0.0)
+    problem = ""
+    if package := entry.unreported(installed):
+        problem = f"it is about versions of {package}, which the worker of {entry.framework} does not report"
+    elif not cases:
+        problem = "it shows nowhere"
+    elif unmatched := entry.unmatched(cases):
+        problem = f"it shows in no case like {', '.join(map(repr, unmatched))}"
+    elif entry.kind in ("value", "touched") and size < entry.size / entry.within:
+        problem = f"its size is {size:.2g}, less than the {entry.size:.2g} that is listed"
+    return KnownDifferenceResult(
+        framework=entry.framework,
+        function=entry.function,
+        kind=entry.kind,
+        listed_size=entry.size if size else None,
+        size=size or None,
+        reason=entry.reason,
+        versions=entry.versions,
+        title=entry.title,
+        problem=problem,
+        cases=list(cases),
+        entry=entry,
+    )

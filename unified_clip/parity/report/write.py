@@ -1,0 +1,29 @@
+"""Write the report of a run: a page for the browser, JSON, Markdown and JUnit XML.
+
+Only the JUnit XML has times, so the same results give the same bytes in the other files.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ...recording.runs import RecordedCall
+from ..results import ParityReport
+from . import junit, markdown, page
+
+
+def write(report: ParityReport, out: Path, recorded: Sequence[RecordedCall] = (), ported: Any = None) -> None:
+    """Write index.html, parity.json, parity.md and parity.xml (JUnit) into a directory.
+
+    recorded: The calls of a recorded training run, for a plot in the page.
+    ported: The report of `unified-clip port`, for a section of the page.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    data = json.dumps(report.as_json(), indent=1, allow_nan=False) + "\n"
+    (out / "parity.json").write_text(data, encoding="utf-8")
+    (out / "index.html").write_text(page.render(report, recorded, ported), encoding="utf-8")
+    (out / "parity.md").write_text(markdown.as_markdown(report), encoding="utf-8")
+    (out / "parity.xml").write_bytes(junit.as_xml(report))
