@@ -98,7 +98,7 @@ def test_explain_has_the_limit_too(
     data = saved(np.savez)
     (tmp_path / "a.npz").write_bytes(data.replace(b"PK\x01\x02-\x03-", b"PK\x01\x02-\x03c"))
     assert cli.main(arguments) == 2
-    assert "zip file version 9.9; give a file that numpy.savez wrote" in capsys.readouterr().err
+    assert "zip file version 9.9. Pass a file that numpy.savez wrote" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
