@@ -20,8 +20,8 @@ def find(call: Observation) -> Cause | None:
     with np.errstate(all="ignore"):  # overflow is one of the causes
         if cause := shown.swapped(call) or shown.without_result(call):
             return cause
-        forms = [[tensor and (tensor.dtype, tensor.shape) for tensor in side] for side in (call.due, call.found)]
-        if forms[0] != forms[1] or (call.norm_is_due and not call.wrong):
+        forms = [[tensor and (tensor.dtype, tensor.shape) for tensor in side] for side in (call.expected, call.after)]
+        if forms[0] != forms[1] or (call.norm_is_expected and not call.wrong):
             return None
         checks = (shown.beyond_range, shown.nan, shown.zeros, shown.not_clipped)
         cause = next(filter(None, (check(call) for check in checks)), None)
@@ -31,7 +31,7 @@ def find(call: Observation) -> Cause | None:
 def _by_hypotheses(call: Observation) -> Cause | None:
     """Return the only kind of cause that fits."""
     for slack in call.slacks:
-        if call.due_fits(slack):
+        if call.expected_fits(slack):
             break
         possible = list(hypotheses.all_of(call, slack))
         if fitting := [each for each in possible if call.fits(each, slack)]:
@@ -39,6 +39,6 @@ def _by_hypotheses(call: Observation) -> Cause | None:
             return Cause(fitting[0].kind, fitting[0].sentence) if alone else None
         if any(call.explains(each, slack) for each in possible if each.room):
             return shown.touched(call)  # rounding hides whether it is this one, or the correct call
-    computed = hypotheses.computed(call) if not call.due_fits(call.slacks[0]) else ()
+    computed = hypotheses.computed(call) if not call.expected_fits(call.slacks[0]) else ()
     last = next((each for each in computed if call.fits(each, EXACT)), None)
     return Cause(last.kind, last.sentence) if last else shown.touched(call)

@@ -61,7 +61,9 @@ def _rounding_noise(call: Observation) -> float:
 
 
 def _other_eps(call: Observation) -> Iterator[Hypothesis]:
-    scaled = {call.norms[i] for i, each in call.scalings.items() if not (each.is_given and each.due_is_given)}
+    scaled = {
+        call.norms[i] for i, each in call.scalings.items() if not (each.is_unchanged and each.unchanged_is_expected)
+    }
     is_alone = call.norm is None and len(scaled) == 1  # one coefficient is all evidence
     room = _rounding_noise(call) * max(scaled) if is_alone else 0.0
     for eps in EPS:
@@ -93,29 +95,29 @@ def _float32_norms(gradients: Sequence[Float64s]) -> list[float]:
 
 def _in_16_bits(call: Observation) -> Iterator[Hypothesis]:
     """Yield a norm or a coefficient rounded to 16 bits."""
-    norm, due = call.norm, call.due_norm
+    norm, due = call.norm, call.expected_norm
     for dtype in NARROW:
         ulp, norms, room = 2.0 ** -FORMATS[dtype].precision, [nearest_float(n, dtype) for n in call.norms], 0.0
         is_near = norm is not None and due is not None and 0 < abs(norm - due) <= 8 * ulp * due
         if norm is not None and is_near and norm == nearest_float(norm, dtype):
             norms, room = [norm] * len(norms), ulp
         yield Hypothesis("16 bits", f"as when the norm is rounded to {dtype}", norms, room=room)
-        coefs = [nearest_float(coef, dtype) for coef in call.due_coefs]
+        coefs = [nearest_float(coef, dtype) for coef in call.expected_coefs]
         yield Hypothesis("16 bits", f"as when the coefficient is rounded to {dtype}", coefs=coefs)
 
 
 def _lost(call: Observation) -> Iterator[Hypothesis]:
     """Yield mistakes by which some gradients are unchanged or zero, and the others clipped."""
     wrong = {number: call.scalings[number] for number in call.wrong}
-    lost = {n: 1.0 if each.is_given else 0.0 for n, each in wrong.items() if each.is_given or each.is_zero}
+    lost = {n: 1.0 if each.is_unchanged else 0.0 for n, each in wrong.items() if each.is_unchanged or each.is_zero}
     if not lost:
         return
     names = call.named(lost)
     what = f"{names} came back as given" if all(lost.values()) else f"zeros came back for {names}"
-    coefs = [lost.get(number, coef) for number, coef in enumerate(call.due_coefs)]
+    coefs = [lost.get(number, coef) for number, coef in enumerate(call.expected_coefs)]
     yield Hypothesis("not scaled", f"{what}, though the norm counts {names}", coefs=coefs)
     if call.by == "global":
-        norms = [call.together(number for number in call.counted if number not in lost)] * len(call.given)
+        norms = [call.together(number for number in call.counted if number not in lost)] * len(call.before)
         coefs = [lost.get(number, coef) for number, coef in enumerate(call.coefficients(Hypothesis(norms=norms)))]
         yield Hypothesis("left out", f"{what}, and the norm leaves out {names}", norms, coefs=coefs)
 
@@ -127,7 +129,7 @@ def _not_counted(call: Observation, slack: float) -> Iterator[Hypothesis]:
     def without(left: Sequence[int], who: str) -> Hypothesis:
         n = call.together(number for number in call.counted if number not in left)
         kind = "" if abs(n - due) <= _rounding_noise(call) * due else "left out"
-        return Hypothesis(kind, f"as when {who} left out of the norm", [n] * len(call.given))
+        return Hypothesis(kind, f"as when {who} left out of the norm", [n] * len(call.before))
 
     if singles := [number for number in call.counted if call.explains(without([number], ""), slack)]:
         who = f"{'one of ' * (len(singles) > 1)}{call.named(singles)}"
@@ -142,7 +144,7 @@ def _not_counted(call: Observation, slack: float) -> Iterator[Hypothesis]:
                 yield without(left, f"{call.named(left)} are")
     if beside := [number for number in call.own if number not in call.counted]:
         sentence = f"as when the norm counts {call.named(beside)}, which it should not"
-        yield Hypothesis("need_clip", sentence, [call.together(call.own)] * len(call.given))
+        yield Hypothesis("need_clip", sentence, [call.together(call.own)] * len(call.before))
 
 
 def _other_norms(call: Observation) -> Iterator[Hypothesis]:
@@ -176,7 +178,7 @@ def _other_orders(call: Observation) -> Iterator[Hypothesis]:
 
 
 def _unsummed_rows(call: Observation) -> Iterator[Hypothesis]:
-    sparse = {i: gradient.values for i, gradient in enumerate(call.given) if isinstance(gradient, Sparse)}
+    sparse = {i: gradient.values for i, gradient in enumerate(call.before) if isinstance(gradient, Sparse)}
     rows = {number: exact_norm([values], call.p, "float64") for number, values in sparse.items()}
     norms = call.norms_by(call.by, partial(call.together, own={**call.own, **rows}))
     if sparse and _differ(call, norms):
@@ -189,12 +191,12 @@ def _twice(call: Observation) -> Iterator[Hypothesis]:
         return
     room = max(2.0 ** (1 - FORMATS[scaling.dtype].precision) for scaling in call.scalings.values())
     who = "everything" if len(call.wrong) == len(call.counted) else call.named(call.wrong)
-    squares = [coef * coef if number in call.wrong else coef for number, coef in enumerate(call.due_coefs)]
+    squares = [coef * coef if number in call.wrong else coef for number, coef in enumerate(call.expected_coefs)]
     sentence = f"as when the coefficient multiplies {who} twice"
     yield Hypothesis("clipped twice", sentence, coefs=squares, room=room)
-    scaled = {number: call.due_coefs[number] * n for number, n in call.own.items()}
+    scaled = {number: call.expected_coefs[number] * n for number, n in call.own.items()}
     again = call.coefficients(Hypothesis(norms=call.norms_by(call.by, partial(call.together, own=scaled))))
-    coefs = [first * second for first, second in zip(call.due_coefs, again, strict=True)]
+    coefs = [first * second for first, second in zip(call.expected_coefs, again, strict=True)]
     yield Hypothesis("clipped twice", "as when everything is clipped twice", coefs=coefs, room=room)
 
 
@@ -225,23 +227,23 @@ def _other_threshold(call: Observation) -> Iterator[Hypothesis]:
 
 def _float32_error(call: Observation) -> Iterator[Hypothesis]:
     """Yield any norm that squares accumulated in float32 can give."""
-    norm, due = call.norm, call.due_norm
+    norm, due = call.norm, call.expected_norm
     if norm is None or due is None or call.p != 2:
         return
     size, bound = abs(norm - due) / due if due else math.inf, call.elements * 2.0**-25  # half the error of the sum
     if size <= bound:
         sentence = f"the norm is off by {size:.1e}, which adding up {call.elements} squares in float32 can do (up to "
         sentence += f"{bound:.1e}), and nothing else that was tried does"
-        yield Hypothesis("float32", sentence, [norm] * len(call.given), room=IN_FLOAT32)
+        yield Hypothesis("float32", sentence, [norm] * len(call.before), room=IN_FLOAT32)
 
 
 def _scaled(call: Observation) -> Iterator[Hypothesis]:
     """Yield the factor above 1 of all gradients, if none should be clipped: a clip makes no gradient larger."""
-    if call.elements < 2 or not call.scalings or not all(each.due_is_given for each in call.scalings.values()):
+    if call.elements < 2 or not call.scalings or not all(each.unchanged_is_expected for each in call.scalings.values()):
         return
     narrowest = min(call.scalings.values(), key=lambda each: each.high - each.low)
     factor = (narrowest.low + narrowest.high) / 2
     if 1 + SCALED <= factor < math.inf:
         sentence = f"as when every gradient is {factor:.6g} times as large"
-        coefs = [factor * coef for coef in call.due_coefs]
+        coefs = [factor * coef for coef in call.expected_coefs]
         yield Hypothesis("scaled gradients", sentence, (), [call.n, call.n * factor], coefs=coefs, room=IN_FLOAT32)

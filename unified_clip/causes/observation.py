@@ -71,10 +71,10 @@ class Hypothesis(NamedTuple):
 class Observation:
     """A call that differs. Gradients are named by their indices."""
 
-    given: Sequence[Gradient]
-    due: Sequence[Dense | None]
-    found: Sequence[Dense | None]
-    """The expected and the observed gradients. Empty for a call that only measures."""
+    before: Sequence[Gradient]
+    expected: Sequence[Dense | None]
+    after: Sequence[Dense | None]
+    """The gradients before the call, the expected and the observed result. A call that only measures has no results."""
 
     by: By
     threshold: float = 0.0
@@ -83,7 +83,7 @@ class Observation:
 
     eps: float = 0.0
     p: float = 2.0
-    due_norm: float | None = None
+    expected_norm: float | None = None
     norm: float | None = None
     """The expected and the observed norm. None if the call returns none."""
 
@@ -113,9 +113,10 @@ class Observation:
 
     def sides(self) -> Iterator[tuple[int, Dense, Dense, Dense]]:
         """Yield the index of each gradient, with the gradient before the call, as expected, and after the call."""
-        for number, (given, due, found) in enumerate(zip(map(densify, self.given), self.due, self.found, strict=False)):
-            if given is not None and due is not None and found is not None:
-                yield number, given, due, found
+        sides = zip(map(densify, self.before), self.expected, self.after, strict=False)
+        for number, (before, expected, after) in enumerate(sides):
+            if before is not None and expected is not None and after is not None:
+                yield number, before, expected, after
 
     @cached_property
     def scalings(self) -> Mapping[int, Scaling]:
@@ -123,13 +124,13 @@ class Observation:
 
     @cached_property
     def wrong(self) -> Sequence[int]:
-        return [number for number, each in self.scalings.items() if not each.is_due]
+        return [number for number, each in self.scalings.items() if not each.is_expected]
 
     @cached_property
-    def norm_is_due(self) -> bool:
+    def norm_is_expected(self) -> bool:
         """Whether the norm is correct, or none was returned."""
-        norm, due = self.norm, self.due_norm
-        return norm is None or due is None or norm == due or (math.isnan(norm) and math.isnan(due))
+        norm, expected = self.norm, self.expected_norm
+        return norm is None or expected is None or norm == expected or (math.isnan(norm) and math.isnan(expected))
 
     # -- norms and coefficients
 
@@ -140,7 +141,7 @@ class Observation:
 
     @cached_property
     def _dense(self) -> Mapping[int, Dense]:
-        return {i: gradient for i, gradient in enumerate(map(densify, self.given)) if gradient is not None}
+        return {i: gradient for i, gradient in enumerate(map(densify, self.before)) if gradient is not None}
 
     @property
     def elements(self) -> int:
@@ -165,7 +166,7 @@ class Observation:
 
     def norms_by(self, by: By, measure: Callable[[Sequence[int]], float] | None = None) -> Sequence[float]:
         """Return the norm that clips each gradient. `measure` returns the norm over some gradients."""
-        size, members = len(self.given), dict[object, list[int]]()
+        size, members = len(self.before), dict[object, list[int]]()
         groups = self.groups if by == "per group" else [0] * size if by == "global" else range(size)
         for number in self.counted:
             members.setdefault(groups[number], []).append(number)
@@ -184,7 +185,7 @@ class Observation:
     @cached_property
     def norms(self) -> Sequence[float]:
         """The norm that should clip each gradient. For slices, that of the whole gradient."""
-        return [self.n] * len(self.given) if self.by == "global" else self.norms_by(self.by)
+        return [self.n] * len(self.before) if self.by == "global" else self.norms_by(self.by)
 
     def coefficients(self, hypothesis: Hypothesis) -> Sequence[float]:
         """Return the coefficient of each gradient."""
@@ -198,7 +199,7 @@ class Observation:
         return [coefs[n] if number in self.counted else 1.0 for number, n in enumerate(norms)]
 
     @cached_property
-    def due_coefs(self) -> Sequence[float]:
+    def expected_coefs(self) -> Sequence[float]:
         """The coefficients by the norm that clips."""
         return self.coefficients(Hypothesis()) if self.scalings else ()
 
@@ -206,9 +207,9 @@ class Observation:
 
     def fits(self, hypothesis: Hypothesis, slack: float) -> bool:
         """Return whether a hypothesis explains the numbers, and the correct call does not."""
-        by_norm = [n for n in self._returned(hypothesis) if n != self.due_norm]
-        is_shown_by_norm = not self.norm_is_due and bool(by_norm) and self.norm_fits(by_norm, slack)
-        if not is_shown_by_norm and (self.follows or self.due_fits(hypothesis.room)):
+        by_norm = [n for n in self._returned(hypothesis) if n != self.expected_norm]
+        is_shown_by_norm = not self.norm_is_expected and bool(by_norm) and self.norm_fits(by_norm, slack)
+        if not is_shown_by_norm and (self.follows or self.expected_fits(hypothesis.room)):
             return False
         return self.explains(hypothesis, slack)
 
@@ -223,10 +224,12 @@ class Observation:
     def _returned(self, hypothesis: Hypothesis) -> Sequence[float]:
         return hypothesis.norms[:1] if hypothesis.returned is None else hypothesis.returned
 
-    def due_fits(self, slack: float) -> bool:
+    def expected_fits(self, slack: float) -> bool:
         """Return whether the correct call explains the numbers, up to a clear multiple of `slack`."""
         slack *= CLEARLY
-        return self.norm_fits([self.due_norm], slack) and all(each.distance <= slack for each in self.scalings.values())
+        return self.norm_fits([self.expected_norm], slack) and all(
+            each.distance <= slack for each in self.scalings.values()
+        )
 
     def norm_fits(self, norms: Sequence[float | None], slack: float) -> bool:
         norm = self.norm
@@ -237,4 +240,4 @@ class Observation:
         """Whether the gradients follow from the returned norm, so that only the norm is wrong."""
         if not self.wrong or self.by in ("value", "per slice"):
             return not self.wrong
-        return all(each.allows(self.due_coefs[number], EXACT) for number, each in self.scalings.items())
+        return all(each.allows(self.expected_coefs[number], EXACT) for number, each in self.scalings.items())

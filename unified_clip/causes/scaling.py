@@ -56,14 +56,14 @@ def coefficient_bounds(before: Dense, after: Dense, roundings: float = 0.5) -> t
     A product may be off by `roundings` ULP. The bounds are (inf, -inf) if no coefficient explains all elements, and
     (-inf, inf) if no element bounds it.
     """
-    given, found = before.values(), after.values()
-    usable = np.isfinite(given) & (given != 0)
-    if before.dtype not in FORMATS or found[given == 0].any() or not np.isfinite(found[usable]).all():
+    inputs, results = before.values(), after.values()
+    usable = np.isfinite(inputs) & (inputs != 0)
+    if before.dtype not in FORMATS or results[inputs == 0].any() or not np.isfinite(results[usable]).all():
         return math.inf, -math.inf
-    given, found = given[usable], found[usable]
+    inputs, results = inputs[usable], results[usable]
     with np.errstate(over="ignore"):
-        room = roundings * _spacing(found, before.dtype)
-        ends = np.sort([(found - room) / given, (found + room) / given], axis=0)
+        room = roundings * _spacing(results, before.dtype)
+        ends = np.sort([(results - room) / inputs, (results + room) / inputs], axis=0)
     return float(ends[0].max(initial=-math.inf)), float(ends[1].min(initial=math.inf))
 
 
@@ -84,11 +84,11 @@ class Scaling:
     high: float
     """The bounds of the coefficient."""
 
-    is_given: bool
+    is_unchanged: bool
     """It is unchanged."""
 
-    is_due: bool
-    due_is_given: bool
+    is_expected: bool
+    unchanged_is_expected: bool
     """The expected result is the unchanged gradient."""
 
     is_zero: bool
@@ -97,10 +97,14 @@ class Scaling:
     distance: float
     """Largest difference from the expected result, relative to its largest element."""
 
+    @property
+    def is_left_unchanged(self) -> bool:
+        return self.is_unchanged and self.unchanged_is_expected
+
     def allows(self, coef: float, slack: float) -> bool:
         """Return whether a coefficient explains the gradient, up to a relative error of `slack`."""
         if coef == 1 and slack <= EXACT:
-            return self.is_given
+            return self.is_unchanged
         size = FORMATS[self.dtype].size
         if size < 8:
             coef = float(np.float32(coef))
@@ -108,21 +112,26 @@ class Scaling:
         return self.low - room <= coef <= self.high + room
 
 
-def scaling(given: Dense, due: Dense, found: Dense) -> Scaling:
+def scaling(before: Dense, expected: Dense, after: Dense) -> Scaling:
     """Return how a gradient was scaled. The three tensors have one shape and dtype."""
-    tensors = (given, due, found)
-    is_given, is_due, due_is_given = (
-        bool(np.array_equal(a.bits(), b.bits())) for a, b in ((given, found), (due, found), (due, given))
-    )
-    before, right, after = (tensor.values() for tensor in tensors)
-    is_zero = not after.any() and bool(before.any())
     return Scaling(
-        given.dtype, *coefficient_bounds(given, found), is_given, is_due, due_is_given, is_zero, _distance(right, after)
+        before.dtype,
+        *coefficient_bounds(before, after),
+        is_unchanged=_is_same(before, after),
+        is_expected=_is_same(expected, after),
+        unchanged_is_expected=_is_same(expected, before),
+        is_zero=not after.values().any() and bool(before.values().any()),
+        distance=_distance(expected.values(), after.values()),
     )
 
 
-def _distance(due: Float64s, found: Float64s) -> float:
-    differences = np.where((due == found) | (np.isnan(due) & np.isnan(found)), 0.0, np.abs(due - found))
-    greatest = float(np.max(np.abs(due), where=np.isfinite(due), initial=0.0))
+def _is_same(left: Dense, right: Dense) -> bool:
+    return bool(np.array_equal(left.bits(), right.bits()))
+
+
+def _distance(expected: Float64s, result: Float64s) -> float:
+    is_same = (expected == result) | (np.isnan(expected) & np.isnan(result))
+    differences = np.where(is_same, 0.0, np.abs(expected - result))
+    greatest = float(np.max(np.abs(expected), where=np.isfinite(expected), initial=0.0))
     furthest = float(np.max(np.where(np.isnan(differences), math.inf, differences), initial=0.0))
     return furthest if furthest == 0 else furthest / greatest if greatest else math.inf

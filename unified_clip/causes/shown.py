@@ -16,56 +16,61 @@ NOT_CLIPPED = "as when nothing is clipped: the gradients are returned unchanged"
 
 def swapped(call: Observation) -> Cause | None:
     """Check for correct results in another order."""
-    due, found = ([digest([tensor]) for tensor in side] for side in (call.due, call.found))
-    if sorted(due) != sorted(found) or not call.norm_is_due:
+    expected, results = ([digest([tensor]) for tensor in side] for side in (call.expected, call.after))
+    if sorted(expected) != sorted(results) or not call.norm_is_expected:
         return None
-    places = [number for number, digests in enumerate(zip(due, found, strict=True)) if digests[0] != digests[1]]
+    places = [number for number, digests in enumerate(zip(expected, results, strict=True)) if len({*digests}) > 1]
     what = "are swapped" if len(places) == 2 else "are in another order"
     return Cause("swapped", f"{call.named(places)} {what}") if places else None
 
 
 def without_result(call: Observation) -> Cause | None:
     """Check for gradients without a result."""
-    if len(call.found) == len(call.due):
-        lost = [i for i, (due, found) in enumerate(zip(call.due, call.found, strict=True)) if due and not found]
+    if len(call.after) == len(call.expected):
+        pairs = enumerate(zip(call.expected, call.after, strict=True))
+        lost = [number for number, (expected, result) in pairs if expected and not result]
     else:
-        rest, lost = [digest([tensor]) for tensor in call.found], []
-        for number, tensor in enumerate(call.due):
+        rest, lost = [digest([tensor]) for tensor in call.after], []
+        for number, tensor in enumerate(call.expected):
             if rest[:1] == [digest([tensor])]:
                 del rest[0]
             else:
                 lost.append(number)
         lost = [] if rest else lost  # or else the others are not right either
     are = "is" if len(lost) == 1 else "are"
-    return Cause("left out", f"{call.named(lost)} {are} missing") if lost and call.found else None
+    return Cause("left out", f"{call.named(lost)} {are} missing") if lost and call.after else None
 
 
 def beyond_range(call: Observation) -> Cause | None:
     """Check for squares or products outside the range of the format that they were computed in."""
-    norm, due = call.norm, call.due_norm
-    is_narrow = any(gradient is not None and gradient.dtype == "float16" for gradient in call.given)
+    norm, due = call.norm, call.expected_norm
+    is_narrow = any(gradient is not None and gradient.dtype == "float16" for gradient in call.before)
     narrowest = FORMATS["float16" if is_narrow else "float32"]
     if norm == math.inf and due and due < math.inf and due * due >= 2.0**narrowest.max_exponent:
         sentence = f"the norm is inf where {due:.6g} is due: squares beyond the range of the gradients' dtype"
         return Cause("overflow", sentence)
     if norm == 0 and due and due * due < 2.0**narrowest.min_exponent:
         return Cause("underflow", f"the norm is 0 where {due:.6g} is due: squares too small for the gradients' dtype")
-    tensors = ((number, due.values(), found.values()) for number, _, due, found in call.sides())
-    infinite = [number for number, right, found in tensors if (np.isinf(found) & np.isfinite(right)).any()]
-    sentence = f"infinite elements in {call.named(infinite or [0])}, where finite ones are due"
-    return Cause("overflow", sentence) if infinite else None
+    infinite = [
+        number
+        for number, _, expected, result in call.sides()
+        if (np.isinf(result.values()) & np.isfinite(expected.values())).any()
+    ]
+    if not infinite:
+        return None
+    return Cause("overflow", f"infinite elements in {call.named(infinite)}, where finite ones are due")
 
 
 def nan(call: Observation) -> Cause | None:
     """Check for unexpected and for missing NaN."""
-    nan = {number: (np.isnan(due.values()), np.isnan(found.values())) for number, _, due, found in call.sides()}
-    extra = {number: found & ~due for number, (due, found) in nan.items() if (found & ~due).any()}
+    pairs = {number: (np.isnan(a.values()), np.isnan(b.values())) for number, _, a, b in call.sides()}
+    extra = {number: nan & ~expected for number, (expected, nan) in pairs.items() if (nan & ~expected).any()}
     is_infinite = call.by in ("global", "per group") and call.n == math.inf
-    if lacking := [number for number, (due, found) in nan.items() if (due & ~found).any()]:
+    if lacking := [number for number, (expected, nan) in pairs.items() if (expected & ~nan).any()]:
         if is_infinite:
             return Cause("inf", "as when an infinite norm gives a coefficient of 0, where every element is to be NaN")
         return Cause("NaN", f"NaN does not spread to {call.named(lacking)}, as it should")
-    if extra and all(nan[number][1].all() for number in call.counted):
+    if extra and all(pairs[number][1].all() for number in call.counted):
         if is_infinite:
             return Cause("inf", "as when an infinite norm makes every element NaN, where the coefficient is to be 0")
         return Cause("NaN", "every element is NaN, and none should be")
@@ -74,31 +79,31 @@ def nan(call: Observation) -> Cause | None:
         some = f"{np.count_nonzero(elements)} of the {elements.size} elements of {call.named([number])}"
         first = np.argwhere(elements)[0].tolist()
         return Cause("NaN", f"NaN in {call.named(extra)}, where none should be: {some}, the first at {first}")
-    if call.norm_is_due or call.norm is None or call.due_norm is None:
+    if call.norm_is_expected or call.norm is None or call.expected_norm is None:
         return None
     if math.isnan(call.norm):
         return Cause("NaN", "the norm is NaN, and should not be")
-    return Cause("NaN", "the norm does not show the NaN in the gradients") if math.isnan(call.due_norm) else None
+    return Cause("NaN", "the norm does not show the NaN in the gradients") if math.isnan(call.expected_norm) else None
 
 
 def zeros(call: Observation) -> Cause | None:
     """Check for zeros of the other sign, and no other difference."""
-    if not call.wrong or not call.norm_is_due or any(call.scalings[number].distance for number in call.wrong):
+    if not call.wrong or not call.norm_is_expected or any(call.scalings[number].distance for number in call.wrong):
         return None
     return Cause("zeros", f"zeros of the other sign in {call.named(call.wrong)}, and no other difference")
 
 
 def not_clipped(call: Observation) -> Cause | None:
     """Check for gradients that are all unchanged, and should not be."""
-    is_given = all(scaling.is_given for scaling in call.scalings.values())
-    if not is_given or call.follows or not (call.norm in (None, call.n) or call.norm_is_due):
+    is_unchanged = all(scaling.is_unchanged for scaling in call.scalings.values())
+    if not is_unchanged or call.follows or not (call.norm in (None, call.n) or call.norm_is_expected):
         return None
     return Cause("not clipped", NOT_CLIPPED)
 
 
 def touched(call: Observation) -> Cause | None:
     """Check for gradients within the threshold that changed a little, and no other difference."""
-    if not call.wrong or not all(call.scalings[number].due_is_given for number in call.wrong):
+    if not call.wrong or not all(call.scalings[number].unchanged_is_expected for number in call.wrong):
         return None
     size = max(call.scalings[number].distance for number in call.wrong)
     if size > CLOSE or not call.norm_fits([call.n], EXACT):
@@ -108,11 +113,11 @@ def touched(call: Observation) -> Cause | None:
 
 def bounds(call: Observation) -> Cause | None:
     """Find the bounds that all elements show."""
-    tensors = [(given.values(), found.values()) for _, given, _, found in call.sides()]
-    ends = [(np.nanmin(found), np.nanmax(found)) for _, found in tensors if not np.isnan(found).all()]
+    tensors = [(before.values(), result.values()) for _, before, _, result in call.sides()]
+    ends = [(np.nanmin(result), np.nanmax(result)) for _, result in tensors if not np.isnan(result).all()]
     low, high = float(min(ends)[0]), float(max(end for _, end in ends))
-    for given, found in tensors:
-        clamped = np.where(np.isnan(given), given, np.clip(given, low, high))
-        if not np.array_equal(clamped, found, equal_nan=True):
+    for before, result in tensors:
+        clamped = np.where(np.isnan(before), before, np.clip(before, low, high))
+        if not np.array_equal(clamped, result, equal_nan=True):
             return None
     return Cause("another threshold", instead("bounds of", (low, high), call.bounds))

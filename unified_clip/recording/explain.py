@@ -226,7 +226,7 @@ def _observe(reference: RecordedCall, line: RecordedCall) -> Observation:
         limit if isinstance(limit, float) else math.nan,
         eps=reference.eps or 0.0,
         p=p,
-        due_norm=total if is_returned else None,
+        expected_norm=total if is_returned else None,
         norm=line.norms()[0] if is_returned else None,
         names=list(norms),
         are_norms=True,

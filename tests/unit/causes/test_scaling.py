@@ -81,12 +81,12 @@ def test_the_coefficient_that_scaled_a_gradient_is_allowed(values: list[float], 
     before = dense(values, dtype)
     after = oracle.scaled(before, coef)
     found: Scaling = scaling(before, after, after)
-    assert found.is_due
+    assert found.is_expected
     assert found.allows(coef, EXACT)
 
 
 def test_a_gradient_that_became_zero_is_reported() -> None:
     tensors: list[Any] = [dense([3.0, 4.0]), dense([3.0, 4.0]), dense([0.0, 0.0])]
     found = scaling(*tensors)
-    assert (found.is_zero, found.is_given, found.due_is_given) == (True, False, True)
+    assert (found.is_zero, found.is_unchanged, found.unchanged_is_expected) == (True, False, True)
     assert found.distance == pytest.approx(float(np.float32(1.0)))

@@ -44,15 +44,15 @@ def diagnose(case: Case, due: Expected, found: CallOutcome) -> Cause | None:
     by = "value" if call.by_value else "per slice" if "axes" in arguments else by
     return find(
         Observation(
-            given=case.gradients,
-            due=due.gradients or (),
-            found=found.gradients or (),
+            before=case.gradients,
+            expected=due.gradients or (),
+            after=found.gradients or (),
             by=by,
             threshold=call.threshold(arguments) if call.required and not call.by_value else 0.0,
             bounds=call.bounds(arguments) if call.by_value else (),
             eps=call.eps,
             p=float(arguments.get("norm_type", 2)),
-            due_norm=_number(due.norm),
+            expected_norm=_number(due.norm),
             norm=_number(found.norm) if due.norm else None,
             passed_norm=call.passed_norm(arguments),
             names=case.names,
