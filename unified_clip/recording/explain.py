@@ -197,7 +197,8 @@ def _by_hypotheses(point: DivergencePoint, pair: CallPair) -> Cause | None:
     a, b = pair.a, pair.b
     if a.rule != b.rule or a.rule not in BY or not same(a.norm_type, b.norm_type) or len(a.norms()) != len(b.norms()):
         return None
-    if not all(is_near(left, right) for _, left, right in point.gradients()):
+    limits = (threshold(a), threshold(b))
+    if (None not in limits and not same(*limits)) or not all(is_near(*norms) for _, *norms in point.gradients()):
         return None
     for reference, line, run in ((a, b, point.b), (b, a, point.a)):
         cause = find(_observe(reference, line)) if _is_by_formula(reference) else None

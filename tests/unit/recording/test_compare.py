@@ -356,6 +356,8 @@ def test_another_threshold(compared: Any) -> None:
     assert mistakes(found) == ["another threshold"]
     assert (found.first.a, found.first.b) == (1.0, 5.0)
     assert mistakes(compared([line(1)], [line(1, threshold=5.0, coef=0.3)])) == []
+    fits_the_threshold_of_a = {**by_hand(line(1), 1 / math.hypot(3, 12)), "threshold": 5.0}
+    assert mistakes(compared([line(1)], [fits_the_threshold_of_a])) == []
 
 
 def test_another_norm_type(compared: Any) -> None:
