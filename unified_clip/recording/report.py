@@ -12,7 +12,7 @@ from .divergence import Divergence, StageAgreement
 from .runs import RecordedRun
 
 FIRST, BEYOND = "The runs first differ", "They differ by more than rounding"
-UNEXPLAINED = "Unexplained: no known porting mistake fits these numbers."
+UNEXPLAINED = "Unexplained: no known cause fits these numbers."
 
 
 def as_data(comparison: RecordingComparison) -> dict[str, Any]:

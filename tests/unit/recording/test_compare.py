@@ -360,6 +360,28 @@ def test_another_threshold(compared: Any) -> None:
     assert mistakes(compared([line(1)], [fits_the_threshold_of_a])) == []
 
 
+@pytest.mark.parametrize(
+    ("threshold", "coef", "kind", "sentence"),
+    [
+        (
+            1.0,
+            1.0,
+            "not clipped",
+            "b.jsonl differs from a.jsonl as when nothing is clipped: the gradients are returned",
+        ),
+        (20.0, 0.5, "clipped below the threshold", "b.jsonl differs from a.jsonl: gradients change below 20.0"),
+    ],
+)
+def test_a_run_that_ignores_its_threshold(
+    compared: Any, threshold: float, coef: float, kind: str, sentence: str
+) -> None:
+    right, wrong = (line(1, threshold=threshold, **changes) for changes in ({}, {"coef": coef}))
+    found = compared([right], [wrong])
+    assert mistakes(found) == [kind]
+    assert sentence in found.findings[0].sentence
+    assert "a.jsonl differs from b.jsonl" in compared([wrong], [right]).findings[0].sentence
+
+
 def test_another_norm_type(compared: Any) -> None:
     assert mistakes(compared([line(1)], [line(1, norm_type=1.0, norm=19.0)])) == ["another norm type"]
     assert mistakes(compared([line(1)], [line(1, norm_type=1.0, norm=12.0)])) == []
@@ -776,5 +798,5 @@ def test_runs_without_norms_say_how_to_see_more(tmp_path: Path, capsys: pytest.C
     b = str(written(tmp_path / "b.jsonl", [line(1, parameters={}, norm=14.0)], plain))
     assert cli.main(["compare", a, b]) == 1
     printed = capsys.readouterr().out
-    assert "Unexplained: no known porting mistake fits these numbers." in printed
+    assert "Unexplained: no known cause fits these numbers." in printed
     assert "Record both runs with norms=True" in printed
