@@ -48,10 +48,9 @@ def _import(options: argparse.Namespace) -> int:
             config.save(options.out)
         else:
             print(config.dumps(), end="")
-    except ConfigError as error:
-        return _fail(str(error))
-    except OSError as error:
-        return _fail(f"cannot write {options.out}: {error.strerror}")
+    except (ConfigError, OSError) as error:
+        complain(f"cannot write {options.out}: {error.strerror}" if isinstance(error, OSError) else str(error))
+        return FAILED
     return DONE
 
 
@@ -65,7 +64,8 @@ def _export(options: argparse.Namespace) -> int:
         config = ClipConfig.import_from(options.clip)
         text = convert.write(config, options.to)
     except ConfigError as error:
-        return _fail(str(error))
+        complain(str(error))
+        return FAILED
     _print_notes(config)
     if config.uses_default_family and options.to.partition("@")[0] != convert.UNIFIED_CLIP:
         default = f"{DEFAULT_FAMILY!r} (eps = {FAMILIES[DEFAULT_FAMILY, 'global_norm'].eps:g})"
@@ -83,8 +83,3 @@ def _print_notes(config: Any) -> None:
 
 def _note(text: str) -> None:
     print(f"note: {safe(text)}", file=sys.stderr)
-
-
-def _fail(message: str) -> int:
-    complain(message)
-    return FAILED

@@ -52,7 +52,7 @@ class ClipOutcome:
         self._titles = [*(group.name for group in settings.groups), ""]
         self._orders = [part.p for _, part in parts]
         self._dtypes = dtypes
-        self._names = [names[found.group.start] for found in outcome.each]
+        self._names = [names[norm.group.start] for norm in outcome.each]
         self._reading = _DeferredNumbers(outcome)
 
     def __repr__(self) -> str:
@@ -60,16 +60,15 @@ class ClipOutcome:
             numbers = {"norm": self.norm, "norm_clipped": self.norm_clipped, "coef": self.coef, "clipped": self.clipped}
         except RuntimeError:  # inside a graph, which has no numbers yet
             return f"ClipOutcome(step={self.step}, no numbers yet: clipped inside a graph)"
-        found: dict[str, Any] = {"step": self.step, **numbers, "skipped": self.skipped}
-        found |= {name: count for name, count in (("nan", self.nan), ("inf", self.inf)) if count}
-        found |= {"parts": self.parts} if len(self._titles) > 1 else {}
-        return f"ClipOutcome({', '.join(f'{name}={value!r}' for name, value in found.items())})"
+        shown: dict[str, Any] = {"step": self.step, **numbers, "skipped": self.skipped}
+        shown |= {name: count for name, count in (("nan", self.nan), ("inf", self.inf)) if count}
+        shown |= {"parts": self.parts} if len(self._titles) > 1 else {}
+        return f"ClipOutcome({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
     @property
     def norm(self) -> float:
         """Return the total norm before clipping, over all included gradients. A 2-norm, except with one global norm."""
-        n: float = self._numbers.total
-        return n
+        return self._numbers.total
 
     @property
     def norm_clipped(self) -> float | None:
@@ -94,8 +93,8 @@ class ClipOutcome:
     @property
     def clipped(self) -> bool | None:
         """Return whether any gradient changed; None if this is unknown or the step was skipped."""
-        found = [part.clipped for part in self.parts.values()]
-        return None if None in found and True not in found else any(found)
+        clipped = [part.clipped for part in self.parts.values()]
+        return None if None in clipped and True not in clipped else any(clipped)
 
     @cached_property
     def parts(self) -> dict[str, GroupOutcome]:
@@ -160,8 +159,8 @@ class ClipOutcome:
 
 def metrics(norm: float, norm_clipped: float | None, coef: float | None, prefix: str) -> dict[str, float]:
     """Return the numbers other than None by their names in logs."""
-    found = {"grad_norm": norm, "grad_norm_clipped": norm_clipped, "clip_coef": coef}
-    return {prefix + name: value for name, value in found.items() if value is not None}
+    numbers = {"grad_norm": norm, "grad_norm_clipped": norm_clipped, "clip_coef": coef}
+    return {prefix + name: value for name, value in numbers.items() if value is not None}
 
 
 def _smallest(coefs: Sequence[float]) -> float:
@@ -193,17 +192,14 @@ class _DeferredNumbers:
     def __init__(self, outcome: Outcome) -> None:
         self._late: list[tuple[Path, Scalar]] = []
         self._in_graph = False
-        self._total = self._take(outcome.path, outcome.n)
-        self._norms = [
-            [
-                (self._take(each.path, each.n), self._take(each.path, 1.0 if each.coef is None else each.coef))
-                for each in part
-            ]
-            for part in outcome.norms
-        ]
-        self._greatest = [None if each is None else self._take(outcome.path, each) for each in outcome.greatest]
-        self._each = [self._take(each.path, each.n) for each in outcome.each]
-        self._counts = outcome.counts and [self._take(outcome.path, count) for count in outcome.counts]
+        self._numbers = (
+            self._take(outcome.path, outcome.n),
+            [[(self._take(m.path, m.n), self._take(m.path, 1.0 if m.coef is None else m.coef)) for m in part]
+             for part in outcome.norms],
+            [None if greatest is None else self._take(outcome.path, greatest) for greatest in outcome.greatest],
+            [self._take(norm.path, norm.n) for norm in outcome.each],
+            outcome.counts and [self._take(outcome.path, count) for count in outcome.counts],
+        )  # fmt: skip
         kinds: dict[type[Path], list[int]] = {}  # each reads its own scalars only
         for index, (path, _) in enumerate(() if self._in_graph else self._late):
             kinds.setdefault(type(path), []).append(index)
@@ -228,24 +224,21 @@ class _DeferredNumbers:
     def values(self) -> _Numbers:
         if self._in_graph:
             raise RuntimeError(
-                "the last clip was made inside a graph, which has no numbers yet; return the norm from the graph, clip "
-                "outside it, or use the integration with the optimizer, which keeps them in its state"
+                "the last clip was made inside a graph, which has no numbers yet. Return the norm from the graph, clip "
+                "outside it, or use the integration with the optimizer, which keeps them in its state."
             )
         late = {
             index: value for indices, later in self._later for index, value in zip(indices, later.values(), strict=True)
         }
+        total, norms, *others = _read(self._numbers, late)
+        return _Numbers(total, [[pair for n, coef in part for pair in _pairs(n, coef)] for part in norms], *others)
 
-        def known(value: Any) -> Any:
-            return value(late) if callable(value) else value
 
-        norms = [[pair for n, coef in part for pair in _pairs(known(n), known(coef))] for part in self._norms]
-        return _Numbers(
-            known(self._total),
-            norms,
-            list(map(known, self._greatest)),
-            list(map(known, self._each)),
-            self._counts and list(map(known, self._counts)),
-        )
+def _read(numbers: Any, late: dict[int, Any]) -> Any:
+    """Replace functions of deferred numbers by their values, in lists and tuples too."""
+    if isinstance(numbers, list | tuple):
+        return [_read(number, late) for number in numbers]
+    return numbers(late) if callable(numbers) else numbers
 
 
 def _pairs(n: Any, coef: Any) -> list[tuple[float, float]]:

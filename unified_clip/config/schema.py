@@ -1,11 +1,16 @@
-"""The schema of a clip configuration, version 1."""
+"""The schema of a clip configuration, version 1.
+
+python -m unified_clip.config.schema > docs/clip_config.schema.json
+"""
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import Field, WithJsonSchema, field_validator, model_validator
+from pydantic.json_schema import GenerateJsonSchema
 
 from .._core import rule as formula
 from .._core.plan import Part
@@ -214,3 +219,15 @@ def _inherited(group: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any
 def is_off(settings: Clipping) -> bool:
     """Return whether the settings clip nothing."""
     return settings.rule == "none" or settings.threshold == math.inf
+
+
+def json_schema() -> str:
+    """Return the JSON Schema of a configuration, for editors."""
+    title = f"A clip configuration of unified_clip, version {VERSION}"
+    schema = {"$schema": GenerateJsonSchema.schema_dialect, "title": title, **Settings.model_json_schema()}
+    schema["properties"]["$schema"] = {"type": "string"}
+    return json.dumps({**schema, "title": title}, indent=2) + "\n"
+
+
+if __name__ == "__main__":
+    print(json_schema(), end="")

@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 
 from unified_clip import ClipConfig, ConfigError
 from unified_clip._install import command
-from unified_clip.config import documents, json_schema
-from unified_clip.config.schema import FAMILIES, Group
+from unified_clip.config import documents
+from unified_clip.config.schema import FAMILIES, Group, json_schema
 
 DOCS = Path(__file__).parents[3] / "docs"
 
@@ -255,7 +255,7 @@ def test_bounds_may_be_infinite(kind: str) -> None:
     assert ClipConfig.loads(text, kind) == clip
     if kind == "json":
         assert json.loads(text)["min"] == "-inf"
-        jsonschema.validate(json.loads(text), json.loads(json_schema.text()))
+        jsonschema.validate(json.loads(text), json.loads(json_schema()))
 
 
 # -- groups
@@ -290,11 +290,11 @@ def test_a_family_of_its_own_brings_its_own_eps(own: dict[str, Any], family: str
 
 
 def test_the_schema_does_not_say_that_a_group_has_a_rule_of_its_own() -> None:
-    rule = json.loads(json_schema.text())["$defs"]["Group"]["properties"]["rule"]
+    rule = json.loads(json_schema())["$defs"]["Group"]["properties"]["rule"]
     assert rule["default"] is None
     assert rule["description"] == "as for the configuration; default: the configuration's"
     group = {"name": "a", "include": ["x"]}
-    jsonschema.validate({"rule": "norm", "threshold": 1, "groups": [group]}, json.loads(json_schema.text()))
+    jsonschema.validate({"rule": "norm", "threshold": 1, "groups": [group]}, json.loads(json_schema()))
 
 
 # -- copies
@@ -347,14 +347,14 @@ def test_lines_are_those_of_the_keys(keys: list[str], data: Any) -> None:
 
 
 def test_the_published_schema_is_that_of_the_code() -> None:
-    assert (DOCS / "clip_config.schema.json").read_text(encoding="utf-8") == json_schema.text()
+    assert (DOCS / "clip_config.schema.json").read_text(encoding="utf-8") == json_schema()
 
 
 @pytest.mark.parametrize(
     "text", [CLIP, 'rule = "global_norm"\nthreshold = 1.0', 'rule = "none"', 'rule = "value"\nmin = -1.0\nmax = 2.0']
 )
 def test_good_configurations_hold_to_the_schema(text: str) -> None:
-    schema = json.loads(json_schema.text())
+    schema = json.loads(json_schema())
     jsonschema.Draft202012Validator.check_schema(schema)
     jsonschema.validate(json.loads(ClipConfig.loads(text).dumps("json")), schema)
 
@@ -365,7 +365,7 @@ def test_good_configurations_hold_to_the_schema(text: str) -> None:
 def test_an_editor_with_the_schema_sees_what_is_wrong(what: str) -> None:
     data = documents.parse(BAD[what][0], "toml", "").data
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(data, json.loads(json_schema.text()))
+        jsonschema.validate(data, json.loads(json_schema()))
 
 
 # -- meanings

@@ -102,6 +102,9 @@ class Format(ABC):
     rules: ClassVar[Sequence[Rule]] = ("global_norm",)
     family: ClassVar[FamilyName] = "pytorch"
     zero: ClassVar[Zero] = "off"
+    off: ClassVar[Any] = 0.0
+    """The value of the clip key that clips nothing."""
+
     norm_types: ClassVar[bool] = False
     """Whether it supports norm types other than 2."""
 
@@ -120,9 +123,17 @@ class Format(ABC):
     def read(self, document: Document, version: Version | None) -> Imported:
         """Return the settings in a file. Raise ConfigError if one cannot be imported."""
 
-    @abstractmethod
     def write(self, settings: Settings, version: Version) -> Any:
-        """Return settings as data for `kinds[0]`. Raise NotRepresentableError if the format does not support them."""
+        """Return settings as data for `kinds[0]`: by default, the first clip key with the threshold or `off`.
+
+        Raises:
+            NotRepresentableError: The format does not support a setting.
+        """
+        limit = self.export_threshold(settings)
+        data = self.off if limit is None else limit
+        for key in reversed(self.clip_keys[0]):
+            data = {key: data}
+        return data
 
     def version(self, version: Version | None, document: Document) -> Version:
         """Return the version. Raise ConfigError if there is none, since the meaning depends on it."""
@@ -257,6 +268,9 @@ class OwnFormat(Format):
     @abstractmethod
     def dump(self, data: Any) -> str:
         """Return the result of `write` as text of that kind."""
+
+
+SEVERAL_OPTIMIZERS = "each optimizer has its own clip keys. Write a clip configuration for each one, and attach it."
 
 
 def parse_version(text: str | None) -> Version | None:

@@ -20,18 +20,16 @@ def data(optimizer: Any) -> dict[str, Any]:
     packages = {module.partition(".")[0] for module in modules}
     for package, read in (("keras", _keras), ("tf_keras", _keras), ("paddle", _paddle)):
         if package in packages:
-            imported = read(optimizer, sys.modules[package].__version__)
-            source = {"format": "keras" if read is _keras else "paddle", "version": sys.modules[package].__version__}
-            return {**imported.settings, "provenance": {**source, "notes": imported.notes}}
-    raise TypeError(f"{type(optimizer).__module__}.{type(optimizer).__qualname__} {_advice(packages)}")
-
-
-def _advice(packages: set[str]) -> str:
+            version = sys.modules[package].__version__
+            imported = read(optimizer, version)
+            provenance = {"format": package.removeprefix("tf_"), "version": version, "notes": imported.notes}
+            return {**imported.settings, "provenance": provenance}
+    advice = "is not an optimizer of Keras or Paddle. Pass one of these."
     if "torch" in packages:
-        return "does not clip: PyTorch's training loops do. Import the trainer's configuration."
-    if "optax" in packages:
-        return "does not expose its clip settings. Import the source that builds it with --from optax."
-    return "is not an optimizer of Keras or Paddle. Pass one of these."
+        advice = "does not clip: PyTorch's training loops do. Import the trainer's configuration."
+    elif "optax" in packages:
+        advice = "does not expose its clip settings. Import the source that builds it with --from optax."
+    raise TypeError(f"{type(optimizer).__module__}.{type(optimizer).__qualname__} {advice}")
 
 
 def _keras(optimizer: Any, version: str) -> Imported:

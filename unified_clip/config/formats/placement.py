@@ -37,18 +37,19 @@ def check(document: Document, trainer: Format) -> list[str]:
     if not isinstance(document.data, dict | list):
         return []
     places = trainer.places(document)
-    known = [*places, *trainer.foreign_keys]
     read: list[Any] = []
     unread: list[Path] = []
-    for path, value in _entries(document.data, known):
-        if any(_matches(path, place) for place in places):
+    for path, value in _entries(document.data, [*places, *trainer.foreign_keys]):
+        if _is_at(path, places):
             read += [value] if path[-1] not in trainer.mode_keys else []
-        elif any(_matches(path, place) for place in trainer.foreign_keys):
-            continue
-        elif _is_clip_key(path, value, places):
+        elif not _is_at(path, trainer.foreign_keys) and _is_clip_key(path, value, places):
             unread.append(path)
     if read:
-        return [_note(document, path) for path in unread if document.get(*path) not in read]
+        return [
+            f"{_describe(document, path)} looks like another clip setting. It is not imported."
+            for path in unread
+            if document.get(*path) not in read
+        ]
     if unread:
         raise _misplaced(document, trainer, unread[0], places)
     keys = document.data if isinstance(document.data, dict) else {}
@@ -67,12 +68,14 @@ def _entries(data: Any, places: Sequence[Path], path: Path = ()) -> Iterator[tup
         inner = (*path, key)
         if isinstance(key, str):
             yield inner, value
-        if not any(_matches(inner, place) for place in places):
+        if not _is_at(inner, places):
             yield from _entries(value, places, inner)
 
 
-def _matches(path: Path, place: Path) -> bool:
-    return len(path) == len(place) and all(wanted in (ANY, key) for key, wanted in zip(path, place, strict=True))
+def _is_at(path: Path, places: Sequence[Path]) -> bool:
+    """Return whether a path is one of the places."""
+    same_length = (zip(path, place, strict=True) for place in places if len(place) == len(path))
+    return any(all(expected in (ANY, key) for key, expected in pairs) for pairs in same_length)
 
 
 def _is_clip_key(path: Path, value: Any, places: Sequence[Path]) -> bool:
@@ -96,13 +99,12 @@ def _format_place(place: Path) -> str:
 def _misplaced(document: Document, trainer: Format, path: Path, places: Sequence[Path]) -> ConfigError:
     targets = [place for place in places if _normalized(place[-1]) == _normalized(path[-1])]
     if targets:
-        return document.wrong(
-            path, f"{trainer.title} does not read this key here. Move it to {_format_place(targets[0])}."
-        )
-    return document.wrong(path, f"{trainer.title} has no such key. Set {_format_place(places[0])} instead.")
+        advice = f"{trainer.title} does not read this key here. Move it to {_format_place(targets[0])}."
+    else:
+        advice = f"{trainer.title} has no such key. Set {_format_place(places[0])} instead."
+    return document.wrong(path, advice)
 
 
-def _note(document: Document, path: Path) -> str:
+def _describe(document: Document, path: Path) -> str:
     line = document.line(path)
-    where = f"line {line}, {dotted(path)}" if line else dotted(path)
-    return f"{where} looks like another clip setting. It is not imported."
+    return f"line {line}, {dotted(path)}" if line else dotted(path)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from packaging.version import Version
 
 from ...documents import Document
-from ...schema import Settings
 from ..base import Format, FormatKey, Imported, paths, rejected_key, words
 
 KEY = "gradient_clipping"
@@ -62,9 +59,6 @@ class DeepSpeed(Format):
         if limit is not None:
             notes += _skips(document)
         return Imported(self.settings("global_norm", limit), notes)
-
-    def write(self, settings: Settings, version: Version) -> Any:
-        return {KEY: self.export_threshold(settings) or 0.0}
 
 
 def _skips(document: Document) -> list[str]:

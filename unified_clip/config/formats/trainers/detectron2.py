@@ -70,9 +70,8 @@ class Detectron2(Format):
         table = document.get(*TABLE)
         unknown = [key for key in table if key not in DEFAULTS] if isinstance(table, dict) else []
         if unknown and "ENABLED" not in table:
-            names = ", ".join(DEFAULTS)
             raise document.wrong(
-                [*TABLE, unknown[0]], f"detectron2 has no such key, and ENABLED is missing. The keys are {names}."
+                [*TABLE, unknown[0]], f"detectron2 has no such key. The keys are {', '.join(DEFAULTS)}."
             )
         enabled = self._value(document, "ENABLED", notes)
         if isinstance(enabled, str):
@@ -87,11 +86,7 @@ class Detectron2(Format):
         if document.has(*TABLE, key):
             return document.get(*TABLE, key)
         if base := document.get("_BASE_"):
-            raise document.wrong(
-                ["_BASE_"],
-                f"{base} may set {'.'.join(TABLE)}.{key}, and is not read. Import the whole configuration: the output "
-                "of cfg.dump().",
-            )
+            raise document.wrong(["_BASE_"], f"{base} may set {key}. Import the whole output of cfg.dump() instead.")
         notes.append(f"The file does not set {key}. The default is {DEFAULTS[key]}.")
         return DEFAULTS[key]
 

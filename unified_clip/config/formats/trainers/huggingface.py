@@ -57,11 +57,7 @@ class HuggingFace(Format):
     def read(self, document: Document, version: Version | None) -> Imported:
         for name in PRIVATE:
             if document.get(name) is not None:
-                raise document.wrong(
-                    [name],
-                    "this is a key of opacus. Its max_grad_norm clips the gradient of each example, which is not "
-                    "supported.",
-                )
+                raise document.wrong([name], "opacus clips the gradient of each example. This is not supported.")
         max_norm = document.get("max_grad_norm", default=1.0)
         if max_norm is None and self.version(version, document) >= NULL_FAILS:
             raise document.wrong(["max_grad_norm"], "training fails with null since 5. Set 0 to clip nothing.")
@@ -69,27 +65,18 @@ class HuggingFace(Format):
         limit = self.read_threshold(document, ["max_grad_norm"], 1.0)
         if deepspeed := document.get("deepspeed"):
             if not isinstance(deepspeed, dict) or deepspeed.get("gradient_clipping") != "auto":
-                raise document.wrong(
-                    ["deepspeed"],
-                    "DeepSpeed clips by its own configuration. It uses max_grad_norm only with "
-                    'gradient_clipping = "auto". Import DeepSpeed\'s configuration.',
-                )
+                advice = 'Import that, or set gradient_clipping = "auto" there.'
+                raise document.wrong(["deepspeed"], f"DeepSpeed clips by its own configuration. {advice}")
             notes.append("DeepSpeed clips, and takes gradient_clipping from max_grad_norm.")
         optimizer = str(document.get("optim"))
         if optimizer in ("lomo", "adalomo") or optimizer.endswith("_layerwise"):
-            raise document.wrong(
-                ["optim"],
-                f"{optimizer} steps during backward, before Trainer clips. max_grad_norm has no effect. Write a "
-                'clip configuration with rule = "none".',
-            )
+            advice = 'Write a clip configuration with rule = "none".'
+            raise document.wrong(["optim"], f"{optimizer} steps during backward, before Trainer clips. {advice}")
         if optimizer == "adafactor":
             notes.append(
                 "adafactor also clips its update by its RMS. That does not clip gradients. It is not imported."
             )
         return Imported(self.settings("global_norm", limit), notes)
-
-    def write(self, settings: Settings, version: Version) -> Any:
-        return {"max_grad_norm": self.export_threshold(settings) or 0.0}
 
 
 DEEPSPEED = ("deepspeed_config", "gradient_clipping")
@@ -108,6 +95,7 @@ class Accelerate(Format):
     instead = "`clip_` of `unified_clip.integrations.accelerate_clip`"
     own_keys = paths("compute_environment distributed_type deepspeed_config megatron_lm_config fsdp_config")
     clip_keys = (DEEPSPEED, MEGATRON)
+    off = math.inf
     keys = (
         FormatKey(
             ".".join(DEEPSPEED),
@@ -131,24 +119,17 @@ class Accelerate(Format):
             return Imported(self.settings("global_norm", limit), notes)
         if kind != "DEEPSPEED":
             raise ConfigError(
-                f"{document.name}: with distributed_type {kind!r}, Accelerate has no clip key. The script calls "
-                "accelerator.clip_grad_norm_(parameters, max_norm). Write a clip configuration with this max_norm as "
-                "the threshold."
+                f"{document.name}: with distributed_type {kind!r}, the script calls accelerator.clip_grad_norm_. Write "
+                "a clip configuration with its max_norm as the threshold."
             )
         if file := document.get(*FILE):
-            raise document.wrong(
-                FILE, f"DeepSpeed reads its clip keys in {file}. Import that file with --from deepspeed."
-            )
+            raise document.wrong(FILE, f"DeepSpeed reads {file} instead. Import that file with --from deepspeed.")
         return self._deepspeed(document)
 
     def _deepspeed(self, document: Document) -> Imported:
         limit, notes = document.get(*DEEPSPEED), []
         if limit == 0:
-            raise document.wrong(
-                DEEPSPEED,
-                "Accelerate does not pass 0 on. DeepSpeed then clips nothing before 0.19.3, and at 1.0 since. Set "
-                ".inf to clip nothing.",
-            )
+            raise document.wrong(DEEPSPEED, "with 0, DeepSpeed's own default applies. Set .inf to clip nothing.")
         if limit in (None, "auto"):
             limit = 1.0
             notes.append(
@@ -161,5 +142,4 @@ class Accelerate(Format):
         return Imported(self.settings("global_norm", limit), notes)
 
     def write(self, settings: Settings, version: Version) -> Any:
-        limit = self.export_threshold(settings)
-        return {"distributed_type": "DEEPSPEED", DEEPSPEED[0]: {DEEPSPEED[1]: math.inf if limit is None else limit}}
+        return {"distributed_type": "DEEPSPEED", **super().write(settings, version)}

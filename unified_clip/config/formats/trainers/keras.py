@@ -9,7 +9,7 @@ from packaging.version import Version
 
 from ...documents import Document, Key
 from ...schema import Rule, Settings
-from ..base import Format, FormatKey, Imported, Zero, paths, rejected_key, words
+from ..base import SEVERAL_OPTIMIZERS, Format, FormatKey, Imported, Zero, paths, rejected_key, words
 
 KEYS: dict[Rule, str] = {"norm": "clipnorm", "global_norm": "global_clipnorm", "value": "clipvalue"}
 NAMES = tuple(KEYS.values())
@@ -72,17 +72,10 @@ class Keras(Format):
             raise document.wrong(place, f"{config!r:.60} is not a table. Set the optimizer's arguments here.")
         for name, nested in config.items():
             if _clips(nested):
-                raise document.wrong(
-                    [*place, name],
-                    "several optimizers clip by their own keys. Write a clip configuration for each, and attach it to "
-                    "its optimizer.",
-                )
+                raise document.wrong([*place, name], SEVERAL_OPTIMIZERS)
         names = [name for name in NAMES if document.get(*place, name) is not None]
         if len(names) > 1:
-            raise document.wrong(
-                [*place, names[1]],
-                f"the file sets {names[0]} too. The effect of both depends on the Keras version. Remove one.",
-            )
+            raise document.wrong([*place, names[1]], f"the file sets {names[0]} too. Remove one of them.")
         if not names:
             unset = config.keys().isdisjoint(NAMES)
             note = f"The file does not set {', '.join(NAMES)}. By default, Keras clips nothing."
@@ -90,9 +83,7 @@ class Keras(Format):
         (name,) = names
         keys = [*place, name]
         if name == "global_clipnorm" and version and self._era(document, place, version) == "standalone":
-            raise document.wrong(
-                keys, "Keras before 2.4 does not have this key. Set clipnorm, which is the same there."
-            )
+            raise document.wrong(keys, "Keras before 2.4 lacks this key. Set clipnorm, which is the global norm there.")
         era: Era = "keras 3"
         if name == "clipnorm" or not _is_above_0(document.get(*keys)):
             era = self._era(document, place, version)

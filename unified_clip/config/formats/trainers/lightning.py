@@ -59,9 +59,7 @@ class Lightning(Format):
         algorithm = document.get(*place, ALGORITHM)
         name = "norm" if algorithm is None else str(algorithm).lower()
         if name not in ("norm", "value"):
-            raise document.wrong(
-                [*place, ALGORITHM], f"{algorithm!r:.60} is not an algorithm of Lightning. Set norm or value."
-            )
+            raise document.wrong([*place, ALGORITHM], f"{algorithm!r:.60} is not supported. Set norm or value.")
         if limit is not None:
             self._check_strategy(document, place, name)
             notes.append("Lightning clips per optimizer. With several, attach the configuration to each.")
@@ -72,10 +70,8 @@ class Lightning(Format):
         if isinstance(strategy, dict):
             strategy = strategy.get("class_path", "")
         if {"norm": "fsdp", "value": "deepspeed"}[algorithm] in str(strategy).lower():
-            raise document.wrong(
-                [*place, "strategy"],
-                f"Lightning rejects gradient_clip_algorithm = {algorithm!r} with {strategy}. Change one of them.",
-            )
+            message = f"Lightning rejects {ALGORITHM} = {algorithm!r} with {strategy}. Change one of them."
+            raise document.wrong([*place, "strategy"], message)
 
     def write(self, settings: Settings, version: Version) -> Any:
         limit = self.export_threshold(settings)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from packaging.version import Version
 
 from ...documents import Document
-from ...schema import Settings
 from ..base import Format, FormatKey, Imported, default_note, paths, rejected_key, words
 
 KEY = "gradient_clipping_threshold"
@@ -40,6 +37,3 @@ class MaxText(Format):
             raise document.wrong(["base_config"], f"the file does not set {KEY}, and {base} may. Import {base}.")
         limit = self.read_threshold(document, [KEY], 1.0, negative="error", null="error")
         return Imported(self.settings("global_norm", limit), default_note(document, [KEY], "MaxText clips at 1.0"))
-
-    def write(self, settings: Settings, version: Version) -> Any:
-        return {KEY: self.export_threshold(settings) or 0.0}

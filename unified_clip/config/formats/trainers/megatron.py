@@ -65,10 +65,7 @@ class Megatron(OwnFormat):
         notes = []
         if not document.has(key):
             if not is_script:
-                raise ConfigError(
-                    f"{document.name}: clip_grad is missing. With a YAML file, Megatron-LM has no defaults. Set "
-                    "clip_grad, such as clip_grad: 1.0."
-                )
+                raise ConfigError(f"{document.name}: clip_grad has no default in YAML. Set it, such as clip_grad: 1.0.")
             notes.append("The file does not set --clip-grad. By default, Megatron-LM clips at 1.0.")
         limit = self.read_threshold(document, [key], 1.0, null="error")
         if document.has("fp16") if is_script else document.get("model_parallel", "fp16"):

@@ -13,7 +13,17 @@ from packaging.version import Version
 from ...._static_values import Target, UnknownValueError, evaluate
 from ...documents import Document, Key
 from ...schema import Settings, is_off
-from ..base import FormatKey, Imported, OwnFormat, imported_key, paths, read_norm_type, rejected_key, words
+from ..base import (
+    SEVERAL_OPTIMIZERS,
+    FormatKey,
+    Imported,
+    OwnFormat,
+    imported_key,
+    paths,
+    read_norm_type,
+    rejected_key,
+    words,
+)
 from ..python_source import parse_tree
 
 CLIP = ("optim_wrapper", "clip_grad")
@@ -123,9 +133,7 @@ class MMEngine(OwnFormat):
         if document.has("_base_") and not _replaces(document, CLIP[0]):
             raise document.wrong(["_base_"], f"the _base_ files may set clip_grad, and are not read. {WHOLE}")
         if document.has(*MMCV):
-            raise document.wrong(
-                MMCV, "mmengine does not read this key of mmcv 1. Set optim_wrapper = dict(clip_grad=...) instead."
-            )
+            raise document.wrong(MMCV, "mmengine ignores this key of mmcv 1. Set optim_wrapper = dict(clip_grad=...).")
         wrapper = document.get("optim_wrapper", default={})
         if not isinstance(wrapper, dict):
             raise document.wrong(["optim_wrapper"], f"{wrapper!r:.60} is not a dict. Set a dict.")
@@ -133,11 +141,7 @@ class MMEngine(OwnFormat):
             if name not in WRAPPER_ARGUMENTS:
                 _check_known(document, ["optim_wrapper", name])
             if isinstance(value, dict) and "clip_grad" in value:
-                raise document.wrong(
-                    ["optim_wrapper", name, "clip_grad"],
-                    "several optimizers have their own clip_grad. Write a clip configuration for each, and attach it "
-                    "to its optimizer.",
-                )
+                raise document.wrong(["optim_wrapper", name, "clip_grad"], SEVERAL_OPTIMIZERS)
         return Imported({"rule": "none"}, ["The file does not set clip_grad. By default, mmengine clips nothing."])
 
     def write(self, settings: Settings, version: Version) -> Any:
@@ -155,7 +159,8 @@ class MMEngine(OwnFormat):
     def dump(self, data: Any) -> str:
         if data is None:
             return "optim_wrapper = dict(clip_grad=None)\n"
-        entries = ", ".join(f"{key}={_source(value)}" for key, value in data.items())
+        sources = {key: "float('inf')" if value == float("inf") else repr(value) for key, value in data.items()}
+        entries = ", ".join(f"{key}={source}" for key, source in sources.items())
         return f"optim_wrapper = dict(clip_grad=dict({entries}))\n"
 
 
@@ -168,7 +173,8 @@ def _check_known(document: Document, keys: Sequence[str]) -> None:
 
 def _replaces(document: Document, *keys: str) -> bool:
     """Return whether a dict, or one around it, replaces the same dict of `_base_`."""
-    flags = [document.get(*keys[:end], "_delete_") for end in range(1, len(keys) + 1) if document.has(*keys[:end])]
+    paths = [(*keys[:end], "_delete_") for end in range(1, len(keys) + 1)]
+    flags = [document.get(*path) for path in paths if document.has(*path)]
     return any(flag and not isinstance(flag, Unread) for flag in flags)
 
 
@@ -187,11 +193,12 @@ def _names_set(statement: ast.stmt) -> list[str]:
 def _not_understood(body: list[ast.stmt]) -> list[tuple[str, ast.stmt]]:
     """Return the statements that may change clipping by more than an assignment to names."""
     relevant = _relevant(body)
+    sets_wrapper = any("optim_wrapper" in _names_set(statement) for statement in body)
     not_understood: list[tuple[str, ast.stmt]] = []
     for statement in body:
         names = _changed(statement) & relevant
         if "*" in names:
-            names = {"optim_wrapper" if any("optim_wrapper" in _names_set(each) for each in body) else "_base_"}
+            names = {"optim_wrapper" if sets_wrapper else "_base_"}
         if names:
             not_understood += [(name, statement) for name in sorted(names & ROOTS) or ["optim_wrapper"]]
     return not_understood
@@ -246,10 +253,6 @@ def _names(node: ast.AST) -> set[str]:
     return names
 
 
-def _source(value: Any) -> str:
-    return f"float('{value}')" if value == float("inf") else repr(value)
-
-
 def _value(node: ast.expr, names: dict[str, Any], keys: tuple[Key, ...], places: dict[tuple[Key, ...], int]) -> Any:
     """Return the value of an expression, and add the lines of its keys to `places`."""
 
@@ -258,23 +261,16 @@ def _value(node: ast.expr, names: dict[str, Any], keys: tuple[Key, ...], places:
             return names[name.id]
         raise UnknownValueError(name)
 
-    entries = _entries(node)
-    if entries is not None:
-        for key, value in entries:
-            places[*keys, key] = value.lineno
-        return {key: _value(value, names, (*keys, key), places) for key, value in entries}
+    entries: dict[Any, ast.expr] | None = None
+    match node:
+        case ast.Call(func=ast.Name(id="dict"), args=[]):
+            entries = {keyword.arg: keyword.value for keyword in node.keywords}
+        case ast.Dict():
+            entries = {getattr(key, "value", None): value for key, value in zip(node.keys, node.values, strict=True)}
+    if entries is not None and all(isinstance(key, str) for key in entries):
+        places.update({(*keys, key): value.lineno for key, value in entries.items()})
+        return {key: _value(value, names, (*keys, key), places) for key, value in entries.items()}
     try:
         return evaluate(node, value_of, lambda _: "")
     except UnknownValueError:
         return Unread(ast.unparse(node))
-
-
-def _entries(node: ast.expr) -> list[tuple[str, ast.expr]] | None:
-    """Return the entries of dict(key=value) or {'key': value}; None for other expressions."""
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "dict" and not node.args:
-        entries: list[tuple[Any, ast.expr]] = [(keyword.arg, keyword.value) for keyword in node.keywords]
-    elif isinstance(node, ast.Dict):
-        entries = [(getattr(key, "value", None), value) for key, value in zip(node.keys, node.values, strict=True)]
-    else:
-        return None
-    return entries if all(isinstance(key, str) for key, _ in entries) else None

@@ -32,6 +32,8 @@ WRAPPERS = {
     "apply_if_finite": "The clip is inside optax.apply_if_finite, which skips steps whose updates are not finite.",
 }
 
+ADAFACTOR = "optax.adafactor also clips its update by root mean square. That is not imported."
+
 CHAINS = ("chain", "named_chain")
 ADDS_AFTER = ("append", "extend")
 PASSES_ON = (ast.Starred, ast.IfExp, ast.keyword, ast.Lambda, ast.Call)
@@ -67,11 +69,7 @@ class Optax(PythonFormat):
             if name in REJECTED:
                 raise source.wrong(node, f"optax.{name} {REJECTED[name]}")
         found = source.only([(name, source.call(node)) for name, node in names if name in CLIPS])
-        notes = [
-            "optax.adafactor also clips its update by root mean square. That is not imported."
-            for name, _ in names
-            if name == "adafactor"
-        ][:1]
+        notes = [ADAFACTOR] if any(name == "adafactor" for name, _ in names) else []
         if found is None:
             return Imported({"rule": "none"}, ["The file does not clip by optax.", *notes])
         name, call = found
@@ -161,11 +159,8 @@ class _First:
             if part is inner:
                 return
             if not (isinstance(part, ast.Constant) and isinstance(part.value, str)):
-                raise self.source.wrong(
-                    node,
-                    f"the clip comes after {ast.unparse(part):.60}, so that it clips updates, not gradients. Put it "
-                    "first in optax.chain.",
-                )
+                before = f"the clip comes after {ast.unparse(part):.60}"
+                raise self.source.wrong(node, f"{before}, and clips updates. Put it first in optax.chain.")
 
     def _uses(self, statement: ast.Assign | ast.AnnAssign | ast.Return) -> list[ast.AST]:
         """Return the uses of a statement's result: loads of its name, or calls of its function."""
@@ -195,12 +190,13 @@ class _First:
         """Return loads of names, and of attributes with these names, except attributes of modules."""
         loads: list[ast.Name | ast.Attribute] = []
         for node in self.source.nodes:
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id in names:
-                loads.append(node)
-            elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load) and node.attr in names:
-                root = next(
-                    inner for inner in ast.walk(node) if not isinstance(inner, ast.Attribute | ast.expr_context)
-                )
-                if not (isinstance(root, ast.Name) and root.id in self.source.imports):
+            match node:
+                case ast.Name(ctx=ast.Load()) if node.id in names:
                     loads.append(node)
+                case ast.Attribute(ctx=ast.Load()) if node.attr in names:
+                    root: ast.expr = node
+                    while isinstance(root, ast.Attribute):
+                        root = root.value
+                    if not (isinstance(root, ast.Name) and root.id in self.source.imports):
+                        loads.append(node)
         return loads

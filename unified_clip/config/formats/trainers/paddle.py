@@ -89,11 +89,7 @@ class Paddle(PythonFormat):
             if name == "set_gradient_clip":
                 notes += _check_set_gradient_clip(source, source.call(named), version)
         for keyword in [*_keywords(source, "need_clip"), *_keywords(source, "gradient_clip")]:
-            raise source.wrong(
-                keyword,
-                f"{keyword.arg} concerns parameters whose names are not in the source. Remove it, and name them in "
-                "`exclude`.",
-            )
+            raise source.wrong(keyword, f"{keyword.arg} is for some parameters. Remove it, and name them in `exclude`.")
         _check_groups(source)
         for node in source.nodes:
             if isinstance(node, ast.Attribute) and node.attr in ARGUMENTS and not _is_imported(source, node):
@@ -193,7 +189,5 @@ def _check_set_gradient_clip(source: Source, call: ast.Call, version: Version | 
     if version is not None and version >= Version("2"):
         raise source.wrong(call, "set_gradient_clip has no effect since Paddle 2.0. Pass the clip as grad_clip=.")
     if len(call.args) > 1 or (call.keywords and {keyword.arg for keyword in call.keywords} - {"clip"}):
-        raise source.wrong(
-            call, "this clip applies to some parameters, or to one program, only. Pass the clip as grad_clip=."
-        )
+        raise source.wrong(call, "this clips only some parameters, or one program. Pass the clip as grad_clip=.")
     return ["set_gradient_clip applies to static programs of Paddle 1.x only. An optimizer's grad_clip= overrides it."]

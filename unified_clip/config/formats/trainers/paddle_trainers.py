@@ -44,9 +44,6 @@ class PaddleNLP(Format):
             )
         return Imported(self.settings("global_norm", limit), notes)
 
-    def write(self, settings: Settings, version: Version) -> Any:
-        return {"max_grad_norm": self.export_threshold(settings) or 0.0}
-
 
 BUILDER = "OptimizerBuilder"
 NORM, VALUE = "clip_grad_by_norm", "clip_grad_by_value"
@@ -76,13 +73,9 @@ class PaddleDetection(Format):
         names = [name for name in (NORM, VALUE) if document.get(BUILDER, name) is not None]
         for name in (NORM, VALUE):
             if document.get(BUILDER, "optimizer", name) is not None:
-                raise document.wrong(
-                    [BUILDER, "optimizer", name], f"no optimizer has this argument. Move it to {BUILDER}."
-                )
+                raise document.wrong([BUILDER, "optimizer", name], f"no optimizer has this key. Move it to {BUILDER}.")
         if len(names) > 1:
-            raise document.wrong(
-                [BUILDER, VALUE], f"the file sets {NORM} too, and PaddleDetection ignores {VALUE}. Remove one of them."
-            )
+            raise document.wrong([BUILDER, VALUE], f"PaddleDetection ignores it beside {NORM}. Remove one of them.")
         if not names:
             unset = [name for name in (NORM, VALUE) if not document.has(BUILDER, name)]
             if document.get("_BASE_") and unset:
@@ -90,9 +83,7 @@ class PaddleDetection(Format):
             note = f"The file does not set {' or '.join(unset)}. By default, PaddleDetection clips nothing."
             return Imported({"rule": "none"}, [note] if unset else [])
         if document.get(BUILDER, "optimizer", "type") == "AdamWDL":
-            raise document.wrong(
-                [BUILDER, names[0]], "PaddleDetection builds AdamWDL without this clip. Nothing is clipped. Remove it."
-            )
+            raise document.wrong([BUILDER, names[0]], "PaddleDetection builds AdamWDL without this clip. Remove it.")
         notes = [PER_GROUP] if document.get(BUILDER, "optimizer", "param_groups") else []
         keys = [BUILDER, names[0]]
         if names == [VALUE]:
@@ -189,10 +180,7 @@ class PaddleOCR(Format):
         document.get("Optimizer", TENSOR)  # raises unless it is in a table
         names = [name for name in (TENSOR, GLOBAL) if document.has("Optimizer", name)]
         if len(names) > 1:
-            raise document.wrong(
-                ["Optimizer", GLOBAL],
-                f"the file sets {TENSOR} too, and PaddleOCR ignores {GLOBAL}. Remove one of them.",
-            )
+            raise document.wrong(["Optimizer", GLOBAL], f"PaddleOCR ignores it beside {TENSOR}. Remove one of them.")
         if not names:
             note = f"The file does not set {TENSOR} or {GLOBAL}. By default, PaddleOCR clips nothing."
             return Imported({"rule": "none"}, [note])

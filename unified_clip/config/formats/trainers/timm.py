@@ -44,10 +44,7 @@ class Timm(Format):
             notes.append("clip_grad = 0 makes all gradients 0. null switches clipping off.")
         mode = document.get("clip_mode", default="norm")
         if mode == "agc":
-            raise document.wrong(
-                ["clip_mode"],
-                "adaptive clipping (AGC) uses the norms of the parameters. This is not supported. Use timm's function.",
-            )
+            raise document.wrong(["clip_mode"], "adaptive clipping (AGC) is not supported. Use timm's function.")
         if mode not in ("norm", "value"):
             raise document.wrong(["clip_mode"], f"{mode!r:.60} is not a mode of timm. Set norm or value.")
         return Imported(self.settings("value" if mode == "value" else "global_norm", limit), notes)

@@ -32,6 +32,7 @@ class TorchTitan(Format):
         experimental comm compile
     """)
     zero = "zeros"
+    off = math.inf
     keys = (
         FormatKey("training.max_norm", "the global norm, PyTorch's rule; inf: off; 0: zeros", "1.0", "below 0.3.0"),
         rejected_key("training.max_norm", "the same, but set in Python or as an argument", "1.0", "0.3.0 and later"),
@@ -49,5 +50,4 @@ class TorchTitan(Format):
     def write(self, settings: Settings, version: Version) -> Any:
         if version >= NO_FILES:
             raise self.not_exported(f"{NO_TOML}. Pass --training.max_norm.")
-        limit = self.export_threshold(settings)
-        return {"training": {"max_norm": math.inf if limit is None else limit}}
+        return super().write(settings, version)
