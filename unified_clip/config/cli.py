@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ def _import(options: argparse.Namespace) -> int:
 
     try:
         config = ClipConfig.import_from(options.file, options.format)
-        _print_notes(config)
+        _print_notes(config.notes)
         if options.out and options.out.exists() and options.out.samefile(options.file):
             raise ConfigError(f"{options.out} is the file to import. Pass another one with --out.")
         if options.out:
@@ -66,20 +67,15 @@ def _export(options: argparse.Namespace) -> int:
     except ConfigError as error:
         complain(str(error))
         return FAILED
-    _print_notes(config)
+    _print_notes(config.notes)
     if config.uses_default_family and options.to.partition("@")[0] != convert.UNIFIED_CLIP:
         default = f"{DEFAULT_FAMILY!r} (eps = {FAMILIES[DEFAULT_FAMILY, 'global_norm'].eps:g})"
-        _note(
-            f"{options.clip.name} sets no family. Exported with the default, {default}. Set family to choose another."
-        )
+        sets_none = f"{options.clip.name} sets no family. Exported with the default, {default}."
+        _print_notes([f"{sets_none} Set family to choose another."])
     print(text, end="")
     return DONE
 
 
-def _print_notes(config: Any) -> None:
-    for note in config.provenance.notes if config.provenance else ():
-        _note(note)
-
-
-def _note(text: str) -> None:
-    print(f"note: {safe(text)}", file=sys.stderr)
+def _print_notes(notes: Iterable[str]) -> None:
+    for note in notes:
+        print(f"note: {safe(note)}", file=sys.stderr)

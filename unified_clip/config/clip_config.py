@@ -168,9 +168,7 @@ class ClipConfig(Reporting, Settings):
         Args:
             names: A list of names by position, a dict of name to parameter, or a model with `named_parameters()`.
             details: Measure the norm of every gradient too, for `last.parameters`. This reads all gradients again.
-            process_group: The ranks that share the gradients, as for `clip_grad_norm_`.
-            ownership: As for `clip_grad_norm_`.
-            check_numel: As for `clip_grad_norm_`.
+            process_group, ownership, check_numel: The ranks that share the gradients, as for `clip_grad_norm_`.
         """
         return Clipper(self, names, details=details, across=Across(process_group, ownership, check_numel))
 
@@ -215,9 +213,8 @@ class ClipConfig(Reporting, Settings):
             optimizer: A `torch.optim.Optimizer` or a `keras.optimizers.Optimizer`.
             names: The model, or a dict of name to parameter. On PyTorch, patterns need it unless the optimizer was
                 built from `named_parameters()`. On Keras a variable's name is its path, with dots.
-            process_group: For PyTorch: the ranks that share the gradients, as for `clip_grad_norm_`.
-            ownership: As for `clip_grad_norm_`.
-            check_numel: As for `clip_grad_norm_`.
+            process_group, ownership, check_numel: For PyTorch: the ranks that share the gradients, as for
+                `clip_grad_norm_`.
 
         Returns:
             A handle and context manager with `detach()`, `is_attached`, `last`, `rate` and `step`.
@@ -232,9 +229,7 @@ class ClipConfig(Reporting, Settings):
         if "torch" in packages:
             return _integration("torch_optimizers").attach(self, optimizer, names, across)
         if across.is_stated:
-            raise TypeError(
-                "process_group, ownership and check_numel apply to optimizers of PyTorch only. Remove them."
-            )
+            raise TypeError("process_group, ownership and check_numel are for PyTorch only. Remove them.")
         if "keras" in packages:
             return _integration("keras_optimizers").attach(self, optimizer, names)
         raise TypeError(

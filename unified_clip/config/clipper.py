@@ -133,10 +133,7 @@ class Clipper:
         tree = containers.flatten(ops, grads)
         for leaf in tree.leaves:
             if ops.is_parameter(leaf.tensor):
-                raise TypeError(
-                    f"{leaf.place} is a parameter, and this function takes gradients. Pass gradients, or pass the "
-                    "parameters to clip_."
-                )
+                raise TypeError(f"{leaf.place} is a parameter. Pass gradients, or pass the parameters to clip_.")
         results, outcome = self._clip_leaves(ops, GivenObjects, tree.leaves, step)
         return tree.rebuild(results), outcome
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import re
 import reprlib
 import tomllib
@@ -82,13 +81,6 @@ class Document:
         except (LookupError, TypeError):
             return False
         return True
-
-
-def read(path: str | os.PathLike[str]) -> Document:
-    """Read a TOML, YAML or JSON file. Its suffix decides which."""
-    path = Path(path)
-    kind = kind_of(path)
-    return parse(read_text(path), kind, path.name)
 
 
 def kind_of(path: Path) -> str:
@@ -260,9 +252,8 @@ def _yaml(text: str) -> Any:
             raise _marked("aliases make the file too large. Write the values out.", node)
         return None if node is None else loader.construct_document(node)
     except yaml.MarkedYAMLError as error:
-        raise _UnreadableError(
-            error.problem_mark.line + 1 if error.problem_mark else None, str(error.problem)
-        ) from None
+        mark = error.problem_mark
+        raise _UnreadableError(mark.line + 1 if mark else None, str(error.problem)) from None
     except yaml.reader.ReaderError as error:
         line, character = text[: error.position].count("\n") + 1, chr(error.character)
         raise _UnreadableError(line, f"the character {character!r} is not allowed in YAML") from None
@@ -308,10 +299,8 @@ def _duplicate_line(text: str) -> int | None:
     """Return the line of a duplicate key in JSON, by the YAML reader: `json` reports no line."""
     try:
         _yaml(text.replace("\t", " "))
-    except _UnreadableError as error:
-        return error.line
-    except RecursionError:
-        pass
+    except (_UnreadableError, RecursionError) as error:
+        return getattr(error, "line", None)
     return None
 
 

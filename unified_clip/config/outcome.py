@@ -44,11 +44,10 @@ class ClipOutcome:
     ) -> None:
         self.step, self.skipped = step, outcome.skipped
         self._nonfinite = settings.nonfinite
-        self._limits = [
-            None if its.rule == "none" else _limit(part) for its, (_, part) in zip(settings.parts, parts, strict=True)
-        ]
         self._rules = [part.kind for _, part in parts]
         self._named = [part.rule for part in settings.parts]
+        limits = zip(self._named, map(_limit, (part for _, part in parts)), strict=True)
+        self._limits = [None if rule == "none" else limit for rule, limit in limits]
         self._titles = [*(group.name for group in settings.groups), ""]
         self._orders = [part.p for _, part in parts]
         self._dtypes = dtypes

@@ -177,6 +177,11 @@ class Settings(Clipping):
         return [*self.groups, self]
 
     @property
+    def notes(self) -> list[str]:
+        """Return the notes of the import."""
+        return self.provenance.notes if self.provenance else []
+
+    @property
     def patterns(self) -> list[tuple[list[str], list[str]]]:
         """Return `include` and `exclude` of each part."""
         return [*((group.include, group.exclude) for group in self.groups), (self.include, self.exclude)]

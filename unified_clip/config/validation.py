@@ -50,7 +50,7 @@ def settings_data(document: Document) -> dict[str, Any]:
     version = data.get("version", VERSION)
     if isinstance(version, int) and version > VERSION:
         raise document.wrong(
-            ["version"], f"it is {version}. This unified_clip supports version {VERSION}. Install a later unified_clip."
+            ["version"], f"it is {version}. This unified_clip supports {VERSION}. Install a later one."
         )
     try:
         Settings.model_validate(data)
@@ -66,15 +66,12 @@ def first_error(error: ValidationError, document: Document, model: type[BaseMode
     """
     errors = [(_locate(entry["loc"], document.data, model)[0], entry) for entry in error.errors()]
     # If a value has several types, report the type whose error is deepest.
-    deepest = [(keys, entry) for keys, entry in errors if not any(_is_inside(inner, keys) for inner, _ in errors)]
+    outer = [keys for keys, _ in errors if any(inner != keys and inner[: len(keys)] == keys for inner, _ in errors)]
+    deepest = [(keys, entry) for keys, entry in errors if keys not in outer]
     deepest.sort(key=lambda item: item[1]["type"] != "extra_forbidden")
     place = deepest[0][0]
     keys, message = _described(place, [entry for keys, entry in deepest if keys == place], document.data, model)
     return document.wrong(keys, message)
-
-
-def _is_inside(keys: Sequence[Key], outer: Sequence[Key]) -> bool:
-    return len(keys) > len(outer) and keys[: len(outer)] == outer
 
 
 def _described(keys: list[Key], errors: Sequence[Any], data: Any, model: type[BaseModel]) -> tuple[Sequence[Key], str]:

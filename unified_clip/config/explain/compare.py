@@ -110,9 +110,8 @@ class Comparison:
 
 def explain(config: ClipConfig, name: str, gradients: Gradients | None = None, step: int = 0) -> Explanation:
     """Explain a configuration in words, and by its effect on gradients or on examples around its threshold."""
-    notes = config.provenance.notes if config.provenance else []
     worked = [_work(config, example)[0] for example in _examples([config], gradients, step)]
-    return Explanation(name, describe.sentences(config), list(notes), worked)
+    return Explanation(name, describe.sentences(config), list(config.notes), worked)
 
 
 def compare(
@@ -176,8 +175,9 @@ def _distance(a: Sequence[Array], b: Sequence[Array]) -> float:
     """Return the largest relative difference; 0 for equal numbers, inf if nonfinite elements differ."""
     if all(np.array_equal(x, y, equal_nan=True) for x, y in zip(a, b, strict=True)):
         return 0.0
-    difference = _greatest([_wide(x) - _wide(y) for x, y in zip(a, b, strict=True)])
-    largest = _greatest([*map(_wide, a), *map(_wide, b)])
+    a, b = ([array.astype(np.result_type(array, np.float64)) for array in arrays] for arrays in (a, b))
+    difference = _greatest([x - y for x, y in zip(a, b, strict=True)])
+    largest = _greatest([*a, *b])
     if not math.isfinite(difference):
         return math.inf
     return difference / largest if largest else 0.0
@@ -186,10 +186,6 @@ def _distance(a: Sequence[Array], b: Sequence[Array]) -> float:
 def _greatest(arrays: Sequence[Array]) -> float:
     """Return the largest magnitude; NaN if there is one."""
     return float(np.max([np.abs(array).max() for array in arrays if array.size], initial=0.0))
-
-
-def _wide(array: Array) -> Array:
-    return array.astype(np.complex128 if np.iscomplexobj(array) else np.float64)
 
 
 def _sentence(a: Worked, b: Worked, distance: float, names: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""The formats of trainers. A new one is a module in `trainers` and a line in `FORMATS`."""
+"""The formats of trainers. A new one is a module in `trainers` and an entry in `FORMATS`."""
 
 from .base import Format, FormatKey, Imported
 from .trainers.deepspeed import DeepSpeed
@@ -17,25 +17,7 @@ from .trainers.torchtitan import TorchTitan
 
 __all__ = ["FORMATS", "Format", "FormatKey", "Imported"]
 
-FORMATS: dict[str, Format] = {
-    trainer.name: trainer
-    for trainer in (
-        DeepSpeed(),
-        HuggingFace(),
-        Accelerate(),
-        Lightning(),
-        Megatron(),
-        TorchTitan(),
-        Detectron2(),
-        MMEngine(),
-        Timm(),
-        Keras(),
-        Optax(),
-        MaxText(),
-        Paddle(),
-        PaddleNLP(),
-        PaddleDetection(),
-        PaddleClas(),
-        PaddleOCR(),
-    )
-}
+FORMATS: dict[str, Format] = {trainer.name: trainer for trainer in (
+    DeepSpeed(), HuggingFace(), Accelerate(), Lightning(), Megatron(), TorchTitan(), Detectron2(), MMEngine(), Timm(),
+    Keras(), Optax(), MaxText(), Paddle(), PaddleNLP(), PaddleDetection(), PaddleClas(), PaddleOCR(),
+)}  # fmt: skip

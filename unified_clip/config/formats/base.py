@@ -16,8 +16,6 @@ from ...errors import ConfigError, NotRepresentableError
 from ..documents import Document, Key
 from ..schema import DEFAULT_FAMILY, FamilyName, Rule, Settings, is_off
 
-Support = Literal["imported and exported", "imported", "rejected"]
-
 Zero = Literal["off", "zeros", "error"]
 """The trainer's meaning of 0: clipping is off, all gradients become 0, or training fails."""
 
@@ -31,7 +29,7 @@ class FormatKey(NamedTuple):
     versions: str = ""
     """Versions of the trainer. '' for all."""
 
-    support: Support = "imported and exported"
+    support: Literal["imported and exported", "imported", "rejected"] = "imported and exported"
 
 
 imported_key = partial(FormatKey, support="imported")
@@ -126,8 +124,7 @@ class Format(ABC):
     def write(self, settings: Settings, version: Version) -> Any:
         """Return settings as data for `kinds[0]`: by default, the first clip key with the threshold or `off`.
 
-        Raises:
-            NotRepresentableError: The format does not support a setting.
+        Raise NotRepresentableError if the format does not support a setting.
         """
         limit = self.export_threshold(settings)
         data = self.off if limit is None else limit
@@ -138,9 +135,7 @@ class Format(ABC):
     def version(self, version: Version | None, document: Document) -> Version:
         """Return the version. Raise ConfigError if there is none, since the meaning depends on it."""
         if version is None:
-            raise ConfigError(
-                f"{document.name}: {self.needs_version}. Pass the version: --from {self.name}@{self.newest}"
-            )
+            raise ConfigError(f"{document.name}: {self.needs_version}. Pass --from {self.name}@{self.newest}")
         return version
 
     def settings(
@@ -168,8 +163,7 @@ class Format(ABC):
         """Return the threshold at a path of keys; None if it switches clipping off.
 
         Args:
-            document: The file.
-            keys: The path.
+            document, keys: The file and the path.
             default: The threshold of a file without the key.
             zero: The meaning of 0. Default: the format's.
             negative: The meaning of a number below 0. Default: off if 0 is off, else an error.
@@ -204,12 +198,9 @@ class Format(ABC):
         family: FamilyName | None = None,
         zero: Zero | None = None,
     ) -> float | None:
-        """Return the threshold to export; None if nothing is clipped.
+        """Return the threshold to export; None if nothing is clipped. `rules`, `family`, `zero`: default: the format's.
 
-        `rules`, `family` and `zero` default to the format's.
-
-        Raises:
-            NotRepresentableError: The format does not support a setting.
+        Raise NotRepresentableError if the format does not support a setting.
         """
         rules, family, zero = rules or self.rules, family or self.family, zero or self.zero
         problem = self._unsupported_keys(settings) or self._unsupported_rule(settings, rules, family)
@@ -274,10 +265,8 @@ SEVERAL_OPTIMIZERS = "each optimizer has its own clip keys. Write a clip configu
 
 
 def parse_version(text: str | None) -> Version | None:
-    if text is None:
-        return None
     try:
-        return Version(text)
+        return None if text is None else Version(text)
     except InvalidVersion:
         raise ConfigError(f"{text!r} is not a version. Pass one such as 1.2.3.") from None
 

@@ -25,15 +25,7 @@ Candidate = tuple[Format | None, Document]
 
 
 def read(path: str | os.PathLike[str], from_: str | None = None) -> dict[str, Any]:
-    """Return the settings in a file of any supported format, unified_clip's own included, for `ClipConfig`.
-
-    Args:
-        path: The file.
-        from_: "name" or "name@version". None: the content decides.
-
-    Raises:
-        ConfigError: The file cannot be read, its format is not supported, or it has settings that cannot be imported.
-    """
+    """Return the settings in a file of any supported format, as `ClipConfig.import_from` documents."""
     path = Path(path)
     name, version = _parse_name(from_) if from_ else ("", None)
     if name == UNIFIED_CLIP:
@@ -49,32 +41,19 @@ def read(path: str | os.PathLike[str], from_: str | None = None) -> dict[str, An
 
 
 def read_own(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return the settings in a file of unified_clip's own format.
-
-    Raises:
-        ConfigError: The file cannot be read, or something in it is wrong. For a trainer's file the error names the
-            command that imports it.
-    """
+    """Return the settings in a file of unified_clip's own format, as `ClipConfig.load` documents."""
+    path = Path(path)
     try:
-        return settings_data(documents.read(path))
+        kind = documents.kind_of(path)
+        return settings_data(documents.parse(documents.read_text(path), kind, path.name))
     except ConfigError:
-        if advice := _import_advice(Path(path)):
+        if advice := _import_advice(path):
             raise ConfigError(advice) from None
         raise
 
 
 def write(config: Settings, to: str, version: str | None = None) -> str:
-    """Return a configuration as text in a trainer's format.
-
-    Args:
-        config: The configuration.
-        to: "name" or "name@version".
-        version: The version of the trainer. Default: the newest supported one.
-
-    Raises:
-        NotRepresentableError: The format does not support a setting. The message names it, and the remedy.
-        ConfigError: There is no such format.
-    """
+    """Return a configuration as text in a trainer's format, as `ClipConfig.export_to` documents."""
     name, to_version = _parse_name(to)
     if name == UNIFIED_CLIP:
         return documents.dump({"version": config.version, **config.data()}, "toml")
@@ -100,9 +79,7 @@ def _named(path: Path, trainer: Format) -> Candidate:
     elif kind is None and isinstance(trainer, OwnFormat):
         document = trainer.parse(text, path.name)
     else:
-        raise ConfigError(
-            f"{path.name}: {trainer.title} reads {' or '.join(trainer.kinds)}. Rename the file accordingly."
-        )
+        raise ConfigError(f"{path.name}: {trainer.title} reads {' or '.join(trainer.kinds)}. Rename the file.")
     names = _names(_recognising(path))
     if names and trainer.name not in names:
         likely = " or ".join(names)

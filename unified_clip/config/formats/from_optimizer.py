@@ -40,22 +40,20 @@ def _keras(optimizer: Any, version: str) -> Imported:
 
 
 def _paddle(optimizer: Any, _: str) -> Imported:
+    name = type(optimizer).__name__
     if not hasattr(optimizer, "_grad_clip"):
-        raise TypeError(f"{type(optimizer).__name__} is not an optimizer of Paddle. Pass one.")
+        raise TypeError(f"{name} is not an optimizer of Paddle. Pass one.")
     clip = optimizer._grad_clip
     groups = [group for group in optimizer._param_groups or [] if isinstance(group, dict)]
     if any(group.get("grad_clip", clip) is not clip for group in groups):
-        raise ConfigError(
-            f"{type(optimizer).__name__}: its groups of parameters have different grad_clips. Write them as `groups` "
-            "of a clip configuration."
-        )
+        raise ConfigError(f"{name}: groups of parameters have different grad_clips. Write a clip configuration.")
     if clip is None:
         return Imported({"rule": "none"})
     notes = [PER_GROUP] if len(groups) > 1 else []
     parameters = [tensor for group in groups for tensor in group["params"]] or optimizer._parameter_list or []
     if excluded := sum(not getattr(parameter, "need_clip", True) for parameter in parameters):
         notes.append(f"Paddle does not clip {excluded} parameters with need_clip=False. Name them in `exclude`.")
-    return Imported(_settings(clip, type(optimizer).__name__), notes)
+    return Imported(_settings(clip, name), notes)
 
 
 def _settings(clip: Any, owner: str) -> dict[str, Any]:

@@ -45,11 +45,7 @@ def check(document: Document, trainer: Format) -> list[str]:
         elif not _is_at(path, trainer.foreign_keys) and _is_clip_key(path, value, places):
             unread.append(path)
     if read:
-        return [
-            f"{_describe(document, path)} looks like another clip setting. It is not imported."
-            for path in unread
-            if document.get(*path) not in read
-        ]
+        return [_note(document, path) for path in unread if document.get(*path) not in read]
     if unread:
         raise _misplaced(document, trainer, unread[0], places)
     keys = document.data if isinstance(document.data, dict) else {}
@@ -105,6 +101,7 @@ def _misplaced(document: Document, trainer: Format, path: Path, places: Sequence
     return document.wrong(path, advice)
 
 
-def _describe(document: Document, path: Path) -> str:
+def _note(document: Document, path: Path) -> str:
     line = document.line(path)
-    return f"line {line}, {dotted(path)}" if line else dotted(path)
+    place = f"line {line}, {dotted(path)}" if line else dotted(path)
+    return f"{place} looks like another clip setting. It is not imported."

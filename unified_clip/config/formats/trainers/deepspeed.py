@@ -23,8 +23,7 @@ BF16 = (
 
 
 class DeepSpeed(Format):
-    name = "deepspeed"
-    title = "DeepSpeed"
+    name, title = "deepspeed", "DeepSpeed"
     kinds = ("json",)
     source = "deepspeed/runtime/constants.py, deepspeed/runtime/zero/stage_1_and_2.py"
     newest = "0.19.6"

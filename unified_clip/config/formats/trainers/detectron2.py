@@ -17,8 +17,7 @@ DEFAULTS = {"ENABLED": False, "CLIP_TYPE": "value", "CLIP_VALUE": 1.0, "NORM_TYP
 
 
 class Detectron2(Format):
-    name = "detectron2"
-    title = "detectron2"
+    name, title = "detectron2", "detectron2"
     kinds = ("yaml",)
     source = "detectron2/config/defaults.py, detectron2/solver/build.py"
     newest = "0.6"
@@ -37,9 +36,7 @@ class Detectron2(Format):
             "the global 2-norm, PyTorch's rule; in projects such as Mask2Former, not in detectron2 itself",
         ),
         FormatKey("SOLVER.CLIP_GRADIENTS.CLIP_VALUE", "the threshold; 0: zeros, or off with full_model", "1.0"),
-        FormatKey(
-            "SOLVER.CLIP_GRADIENTS.NORM_TYPE", "the norm type of norm, .inf too; full_model ignores it", default="2.0"
-        ),
+        FormatKey("SOLVER.CLIP_GRADIENTS.NORM_TYPE", "the norm type of norm, .inf too; full_model ignores it", "2.0"),
         rejected_key("_BASE_", "another file, which is not read and may set missing keys"),
     )
 
@@ -70,9 +67,8 @@ class Detectron2(Format):
         table = document.get(*TABLE)
         unknown = [key for key in table if key not in DEFAULTS] if isinstance(table, dict) else []
         if unknown and "ENABLED" not in table:
-            raise document.wrong(
-                [*TABLE, unknown[0]], f"detectron2 has no such key. The keys are {', '.join(DEFAULTS)}."
-            )
+            names = ", ".join(DEFAULTS)
+            raise document.wrong([*TABLE, unknown[0]], f"detectron2 has no such key. The keys are {names}.")
         enabled = self._value(document, "ENABLED", notes)
         if isinstance(enabled, str):
             with contextlib.suppress(SyntaxError, ValueError):

@@ -27,8 +27,7 @@ PRIVATE = ("noise_multiplier", "target_epsilon")
 
 
 class HuggingFace(Format):
-    name = "hf"
-    title = "Hugging Face's TrainingArguments"
+    name, title = "hf", "Hugging Face's TrainingArguments"
     kinds = ("yaml", "json")
     source = "transformers: src/transformers/training_args.py, src/transformers/trainer.py"
     newest = "5.23.0"
@@ -48,9 +47,7 @@ class HuggingFace(Format):
         rejected_key(", ".join(PRIVATE), "of opacus: max_grad_norm is then per example (privacy)"),
         rejected_key("deepspeed", "DeepSpeed clips, by its own configuration: import that"),
         imported_key("deepspeed: {gradient_clipping: auto}", "DeepSpeed clips at max_grad_norm"),
-        rejected_key(
-            "optim: lomo, adalomo, ..._layerwise", "steps during backward, before Trainer clips; clipping has no effect"
-        ),
+        rejected_key("optim: lomo, adalomo, ..._layerwise", "steps in backward; Trainer clips later, without effect"),
         imported_key("optim: adafactor", "clips its update by its RMS too; not imported, with a note"),
     )
 
@@ -87,8 +84,7 @@ FILE = ("deepspeed_config", "deepspeed_config_file")
 class Accelerate(Format):
     """Accelerate clips for DeepSpeed and Megatron-LM only. In other modes the training script clips."""
 
-    name = "accelerate"
-    title = "Accelerate"
+    name, title = "accelerate", "Accelerate"
     kinds = ("yaml", "json")
     source = "accelerate: src/accelerate/utils/dataclasses.py, src/accelerate/accelerator.py"
     newest = "1.15.0"

@@ -24,8 +24,7 @@ Era = Literal["standalone", "tf.keras", "keras 3"]
 
 
 class Keras(Format):
-    name = "keras"
-    title = "Keras"
+    name, title = "keras", "Keras"
     kinds = ("json",)
     source = "keras/src/optimizers/base_optimizer.py; 2.3.1: keras/optimizers.py"
     newest = "3.15.1"
@@ -60,8 +59,6 @@ class Keras(Format):
         return [*((*place, name) for name in NAMES), *((*place, key) for key in wrapped if key not in NAMES)]
 
     def recognises(self, document: Document) -> bool:
-        if document.kind != "json" or not isinstance(document.data, dict):
-            return False
         config = document.get(*_place(document))
         return isinstance(config, dict) and not config.keys().isdisjoint(NAMES)
 
@@ -84,9 +81,9 @@ class Keras(Format):
         keys = [*place, name]
         if name == "global_clipnorm" and version and self._era(document, place, version) == "standalone":
             raise document.wrong(keys, "Keras before 2.4 lacks this key. Set clipnorm, which is the global norm there.")
-        era: Era = "keras 3"
-        if name == "clipnorm" or not _is_above_0(document.get(*keys)):
-            era = self._era(document, place, version)
+        value = document.get(*keys)
+        is_clear = name != "clipnorm" and isinstance(value, int | float) and value > 0
+        era: Era = "keras 3" if is_clear else self._era(document, place, version)
         zero: Zero = "zeros" if era == "tf.keras" else "off"
         limit = self.read_threshold(document, keys, zero=zero, infinite="off" if name == "clipvalue" else "error")
         if name != "clipnorm":
@@ -139,7 +136,3 @@ def _clips(nested: Any) -> bool:
     if not isinstance(nested, dict):
         return False
     return any(nested.get(name) is not None for name in NAMES) or any(map(_clips, nested.values()))
-
-
-def _is_above_0(limit: Any) -> bool:
-    return isinstance(limit, int | float) and limit > 0

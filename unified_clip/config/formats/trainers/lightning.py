@@ -22,8 +22,7 @@ HYDRA_TRAINER = re.compile(r"(lightning|pytorch_lightning|pl)(\.\w+)*\.Trainer")
 
 
 class Lightning(Format):
-    name = "lightning"
-    title = "Lightning"
+    name, title = "lightning", "Lightning"
     kinds = ("yaml", "json")
     source = "lightning: src/lightning/pytorch/plugins/precision/precision.py, src/lightning/pytorch/strategies"
     newest = "2.6.6"
@@ -61,17 +60,14 @@ class Lightning(Format):
         if name not in ("norm", "value"):
             raise document.wrong([*place, ALGORITHM], f"{algorithm!r:.60} is not supported. Set norm or value.")
         if limit is not None:
-            self._check_strategy(document, place, name)
+            strategy = document.get(*place, "strategy", default="auto")
+            if isinstance(strategy, dict):
+                strategy = strategy.get("class_path", "")
+            if {"norm": "fsdp", "value": "deepspeed"}[name] in str(strategy).lower():
+                message = f"Lightning rejects {ALGORITHM} = {name!r} with {strategy}. Change one of them."
+                raise document.wrong([*place, "strategy"], message)
             notes.append("Lightning clips per optimizer. With several, attach the configuration to each.")
         return Imported(self.settings("value" if name == "value" else "global_norm", limit), notes)
-
-    def _check_strategy(self, document: Document, place: list[str], algorithm: str) -> None:
-        strategy = document.get(*place, "strategy", default="auto")
-        if isinstance(strategy, dict):
-            strategy = strategy.get("class_path", "")
-        if {"norm": "fsdp", "value": "deepspeed"}[algorithm] in str(strategy).lower():
-            message = f"Lightning rejects {ALGORITHM} = {algorithm!r} with {strategy}. Change one of them."
-            raise document.wrong([*place, "strategy"], message)
 
     def write(self, settings: Settings, version: Version) -> Any:
         limit = self.export_threshold(settings)

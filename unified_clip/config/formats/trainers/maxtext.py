@@ -12,8 +12,7 @@ BASE = "base.yml"
 
 
 class MaxText(Format):
-    name = "maxtext"
-    title = "MaxText"
+    name, title = "maxtext", "MaxText"
     kinds = ("yaml",)
     source = "src/maxtext/configs/base.yml, configs/types.py, utils/maxtext_utils.py"
     newest = "2025.8.22"

@@ -19,8 +19,7 @@ NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?|[-+]?inf", re.IGNORE
 
 
 class Megatron(OwnFormat):
-    name = "megatron"
-    title = "Megatron-LM"
+    name, title = "megatron", "Megatron-LM"
     kinds = ("args", "yaml")
     source = "megatron/training/arguments.py, megatron/core/optimizer/clip_grads.py"
     newest = "0.16.1"

@@ -52,8 +52,7 @@ class Unread:
 
 
 class MMEngine(OwnFormat):
-    name = "mmengine"
-    title = "mmengine"
+    name, title = "mmengine", "mmengine"
     kinds = ("python",)
     source = "mmengine/optim/optimizer/optimizer_wrapper.py"
     newest = "0.10.7"
@@ -109,9 +108,10 @@ class MMEngine(OwnFormat):
             raise document.wrong(CLIP, f"{clip!r:.60} fails in training. Set None, or a dict with a threshold.")
         for name in clip:
             _check_known(document, [*CLIP, name])
-        notes = []
-        if document.has("_base_") and not _replaces(document, *CLIP):
-            notes.append("the file has a _base_, which was not read: it may set further keys of clip_grad")
+        is_partial = document.has("_base_") and not _replaces(document, *CLIP)
+        notes = (
+            ["the file has a _base_, which was not read: it may set further keys of clip_grad"] if is_partial else []
+        )
         kind = clip.get("type", "norm")
         if kind not in CLIP_ARGUMENTS:
             raise document.wrong([*CLIP, "type"], f"{kind!r:.60} is not a type of mmengine. Set norm or value.")

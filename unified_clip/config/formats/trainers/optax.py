@@ -41,8 +41,7 @@ UNKNOWN_PLACE = "cannot infer the place of the clip in optax.chain. Write it as 
 
 
 class Optax(PythonFormat):
-    name = "optax"
-    title = "optax"
+    name, title = "optax", "optax"
     package = "optax"
     source = "optax/transforms/_clipping.py"
     newest = "0.2.8"

@@ -44,8 +44,7 @@ def zero_of(rule: Rule) -> Zero:
 
 
 class Paddle(PythonFormat):
-    name = "paddle"
-    title = "Paddle"
+    name, title = "paddle", "Paddle"
     package = "paddle"
     source = "python/paddle/nn/clip.py"
     newest = "3.3.1"

@@ -18,8 +18,7 @@ PER_TENSOR = "clip_norm clips per tensor, not by the total norm."
 class PaddleNLP(Format):
     """TrainingArguments as JSON or YAML. They have keys that Hugging Face's do not have."""
 
-    name = "paddlenlp"
-    title = "PaddleNLP, PaddleFormers"
+    name, title = "paddlenlp", "PaddleNLP, PaddleFormers"
     kinds = ("json", "yaml")
     source = "paddlenlp/trainer/trainer.py, paddleformers/trainer/trainer.py"
     newest = "2.8.1"
@@ -50,8 +49,7 @@ NORM, VALUE = "clip_grad_by_norm", "clip_grad_by_value"
 
 
 class PaddleDetection(Format):
-    name = "paddledetection"
-    title = "PaddleDetection"
+    name, title = "paddledetection", "PaddleDetection"
     kinds = ("yaml",)
     source = "ppdet/optimizer/optimizer.py"
     newest = "2.6.0"
@@ -103,8 +101,7 @@ class PaddleDetection(Format):
 
 
 class PaddleClas(Format):
-    name = "paddleclas"
-    title = "PaddleClas"
+    name, title = "paddleclas", "PaddleClas"
     kinds = ("yaml",)
     source = "ppcls/optimizer/__init__.py"
     newest = "2.6.0"
@@ -156,8 +153,7 @@ TENSOR, GLOBAL = "clip_norm", "clip_norm_global"
 
 
 class PaddleOCR(Format):
-    name = "paddleocr"
-    title = "PaddleOCR"
+    name, title = "paddleocr", "PaddleOCR"
     kinds = ("yaml",)
     source = "ppocr/optimizer/__init__.py"
     newest = "3.7.0"

@@ -12,8 +12,7 @@ from ..base import Format, FormatKey, Imported, default_note, imported_key, path
 
 
 class Timm(Format):
-    name = "timm"
-    title = "timm"
+    name, title = "timm", "timm"
     kinds = ("yaml",)
     source = "timm: train.py, timm/utils/clip_grad.py, timm/optim/lamb.py"
     newest = "1.0.31"

@@ -18,8 +18,7 @@ NO_TOML = "since 0.3.0, torchtitan reads configurations in Python, not TOML"
 
 
 class TorchTitan(Format):
-    name = "torchtitan"
-    title = "torchtitan"
+    name, title = "torchtitan", "torchtitan"
     kinds = ("toml",)
     source = "torchtitan/config/job_config.py, torchtitan/distributed/utils.py"
     newest = "0.2.0"  # of those that read files
