@@ -15,8 +15,8 @@ NAMESPACES = set(ADAPTERS.values())
 LAYERS = [
     "errors", "_display", "_command", "_install", "_json", "_report_model", "_limits", "_markdown", "_safetensors",
     "_core", "_native", "_ops", "_dispatch", "namespaces", "_scratch", "_workers", "_progress", "tensors", "causes",
-    "recording", "suggest", "ownership", "_modes", "_static_values", "config", "package", "monitor", "integrations",
-    "parity", "verify", "port", "bench", "cli", "testing", "pytest_plugin",
+    "recording", "suggest", "ownership", "_mode_options", "_static_values", "config", "package", "monitor",
+    "integrations", "parity", "verify", "port", "bench", "cli", "testing", "pytest_plugin",
 ]  # fmt: skip
 """Each may import from itself and from those before it."""
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._command import interrupted, refuse, unwritable, write_error
 from .._display import complain, safe
-from .._modes import misplaced
+from .._mode_options import misplaced
 from .._progress import progress
 
 if TYPE_CHECKING:

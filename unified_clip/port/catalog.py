@@ -21,11 +21,22 @@ MODULES = (
 )
 """Aliases of whole modules."""
 
-KERAS = re.compile(r"(tensorflow\.(compat\.v[12]\.|python\.)?)?(tf_)?keras\.(\w+\.)*optimizers\.")
-"""Modules of Keras optimizers."""
+KERAS_OPTIMIZER = re.compile(r"(tensorflow\.(compat\.v[12]\.|python\.)?)?(tf_)?keras\.(\w+\.)*optimizers\.")
+"""Beginnings of full names of Keras optimizers."""
 
-FRAMEWORKS = {"torch", "paddle", "tensorflow", "keras", "tf_keras", "jax", "optax", "apex", "tf_slim", "tf_agents"}
-"""Packages with functions that clip."""
+FRAMEWORKS = {
+    "torch": "PyTorch",
+    "apex": "PyTorch",
+    "paddle": "Paddle",
+    "tensorflow": "TensorFlow",
+    "tf_agents": "TensorFlow",
+    "tf_slim": "TensorFlow",
+    "keras": "Keras",
+    "tf_keras": "Keras",
+    "jax": "JAX",
+    "optax": "JAX",
+}
+"""Packages with functions that clip, and the frameworks that they belong to."""
 
 LIKE_CLIP = re.compile(r"(?i)clip_?(by_)?(the_)?(grad|global_?norm)|grad(ient)?s?_?clip")
 """Names of functions that clip gradients."""
@@ -108,15 +119,16 @@ class Setting:
     family: str = ""
     lines: Sequence[str] = ()
 
-    @property
-    def owners(self) -> Sequence[str]:
-        """Full names of the classes and functions that take or read it."""
-        return (*self.classes, *self.elsewhere, *self.factories)
+
+@functools.cache
+def _tables() -> dict[str, Any]:
+    return tomllib.loads(resources.files(__package__).joinpath("catalog.toml").read_text(encoding="utf-8"))
 
 
 @functools.cache
-def _tables() -> dict[str, list[dict[str, Any]]]:
-    return tomllib.loads(resources.files(__package__).joinpath("catalog.toml").read_text(encoding="utf-8"))
+def names(kind: str) -> tuple[str, ...]:
+    """Return the names of a kind in the table `names`."""
+    return tuple(_tables()["names"][kind])
 
 
 @functools.cache
@@ -160,40 +172,32 @@ def last_names() -> frozenset[str]:
 
 
 @functools.cache
-def _clues() -> str:
-    """Return a pattern that matches in every name that `find` reports."""
-    owners = [name.rpartition(".")[2] for each in settings() for name in each.owners]
-    keywords = [each.keyword for each in settings()]
-    names = {*last_names(), *KERAS_RULES, *METHODS, *owners, *keywords}
-    return "|".join(
-        ["[cC][lL][iI][pP]", "clamp", *sorted(name for name in names if not re.search("(?i)clip|clamp", name))]
-    )
+def _clues() -> frozenset[str]:
+    """Return names of which one is in every file with a clip, but for clamps and clips of names like LIKE_CLIP."""
+    keywords = [setting.keyword for setting in settings()]
+    return frozenset({*last_names(), *KERAS_RULES, *METHODS, *keywords, "need_clip"} - CLAMPS)
 
 
 @functools.cache
 def words() -> re.Pattern[bytes]:
     """Return a pattern that matches in every file with a clip."""
+    names = _clues() | {name for _, name in _owners()}
+    rest = sorted(name for name in names if not re.search("(?i)clip|clamp", name))
     packages = "|".join(sorted(FRAMEWORKS))
     in_file = rf"(?s:\A(?=.*\b(?:{packages})\b).*?getattr\(\s*\w[\w.]*\s*,\s*(?![\"'][^\"']*[\"']\s*[,)]))"
-    return re.compile(f"{_clues()}|{in_file}".encode())
-
-
-@functools.cache
-def _clues_in_names() -> frozenset[str]:
-    keywords = [each.keyword for each in settings()]
-    return frozenset({*last_names(), *KERAS_RULES, *METHODS, *keywords, "need_clip"} - CLAMPS)
+    return re.compile("|".join(["[cC][lL][iI][pP]", "clamp", *rest, in_file]).encode())
 
 
 @functools.cache
 def _owners() -> frozenset[tuple[str, str]]:
     """Return package and last part of every name that takes or reads a trainer's limit."""
-    names = [name for each in settings() for name in each.owners]
+    names = [name for each in settings() for name in (*each.classes, *each.elsewhere, *each.factories)]
     return frozenset((name.partition(".")[0], name.rpartition(".")[2]) for name in names)
 
 
 def may_clip(identifiers: set[str]) -> bool:
     """Return whether code with these names may clip."""
-    if identifiers & _clues_in_names() or any(map(LIKE_CLIP.search, identifiers)):
+    if identifiers & _clues() or any(map(LIKE_CLIP.search, identifiers)):
         return True
     if any(package in identifiers and name in identifiers for package, name in _owners()):
         return True
@@ -201,13 +205,9 @@ def may_clip(identifiers: set[str]) -> bool:
         return True
     if "clip" in identifiers and identifiers & {"paddle", "optax"}:
         return True
-    return "getattr" in identifiers and bool(identifiers & FRAMEWORKS)
+    return "getattr" in identifiers and bool(identifiers & FRAMEWORKS.keys())
 
 
 def is_like_gradient(name: str) -> bool:
     """Return whether a name is typical of gradients."""
     return LIKE_GRADIENT.match(name) is not None and name not in NO_GRADIENTS
-
-
-def is_keras_optimizer(full_name: str) -> bool:
-    return KERAS.match(full_name) is not None

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._command import INTERRUPTED, refuse
 from .._display import complain, safe
-from .._modes import misplaced
+from .._mode_options import misplaced
 from ..verify import cli as verify_cli
 
 if TYPE_CHECKING:
@@ -120,7 +120,10 @@ def _port(options: argparse.Namespace) -> int:
             build.write(options.report, report)
         _print(options, report, ported)
     except KeyboardInterrupt:
-        return _interrupted(sum(map(source_files.is_written, ported)) if options.write else 0)
+        written = sum(map(source_files.is_written, ported)) if options.write else 0
+        changed = f"{written} file{'s were' if written > 1 else ' was'} changed" if written else "no file was changed"
+        complain(f"interrupted; {changed}")
+        return INTERRUPTED
     return FLAGGED if report.summary.flagged or report.summary.unread else DONE
 
 
@@ -135,12 +138,6 @@ def _print(options: argparse.Namespace, report: Report, ported: Sequence[PortedF
         sys.stdout.writelines(safe(line, keep="\t\n") if sys.stdout.isatty() else line for line in lines)
     else:
         terminal.show(report)
-
-
-def _interrupted(written: int) -> int:
-    changed = f"{written} file{'s were' if written > 1 else ' was'} changed" if written else "no file was changed"
-    complain(f"interrupted; {changed}")
-    return INTERRUPTED
 
 
 def _diff(ported: PortedFile) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple, cast
 
 import libcst as cst
 
@@ -86,6 +87,33 @@ class FoundClip:
         return [self.arguments.value(name) for name in self.function.limits] if self.function is not None else []
 
 
+class Entry(NamedTuple):
+    """A value that code binds to a keyword: {"x": 1}, kwargs["x"] = 1, or settings.x = 1."""
+
+    node: cst.CSTNode
+    keyword: str
+    value: cst.BaseExpression
+    owner: str = ""
+    """The object whose attribute is set; '' for a dict."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.owner}.{self.keyword}" if self.owner else f"{{{self.keyword!r}:}}"
+
+
+def entry_of(module: Module, node: cst.CSTNode) -> Entry | None:
+    """Return what an entry of a dict or a target of an assignment binds; None for anything else."""
+    match node:
+        case cst.DictElement(key=cst.SimpleString() as key, value=value):
+            return Entry(node, str(key.evaluated_value), value)
+        case cst.AssignTarget(target=cst.Attribute(value=owner, attr=attribute) as target):
+            return Entry(target, attribute.value, cast(cst.Assign, module.parents[node]).value, module.code(owner))
+        case cst.AssignTarget(target=cst.Subscript(slice=[cst.SubscriptElement(slice=cst.Index(value=key)), *_])):
+            if isinstance(key, cst.SimpleString):
+                return Entry(node.target, str(key.evaluated_value), cast(cst.Assign, module.parents[node]).value)
+    return None
+
+
 class Imports:
     """The imports of a file."""
 
@@ -110,5 +138,4 @@ class Imports:
                     self.aliases |= {alias.evaluated_alias or alias.evaluated_name for alias in known}
 
         self.has_clip = bool(self.packages & CLIPS)
-        self.has_clamp = bool(self.packages & CLAMPS)
         self.has_keras = bool(self.packages & KERAS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
+from typing import cast
 
 import libcst as cst
 
@@ -13,6 +13,7 @@ from .source.edits import Edits
 from .source.gradient_flow import Gradients
 from .source.module import Module
 from .source.renames import Renames
+from .source.syntax_tree import keywords_of
 from .to_config import of_family
 
 
@@ -24,19 +25,13 @@ class FileRewrite:
         self.edits = Edits(module)
         self.renames = Renames(module, self.edits)
         self.gradients = Gradients(module)
-        self.sites = {clip: self._site(clip) for clip in clips}
+        self.sites = {clip: ClipSite(*module.position(clip.node), clip.name, module.line(clip.node)) for clip in clips}
         self.rule = ""
         """The name of the rule that is applied."""
-
-    def _site(self, clip: FoundClip) -> ClipSite:
-        line, column = self.module.position(clip.node)
-        return ClipSite(line, column, clip.name, self.module.line(line))
 
     def with_verdict(self, verdict: Verdict | None) -> list[FoundClip]:
         """Return the clips with a verdict, in order. None: those that no rule decided about."""
         return [clip for clip in self.clips if self.sites[clip].verdict == verdict]
-
-    # -- decisions
 
     def flag(self, clip: FoundClip, reason: str) -> None:
         """Leave a clip to the user. `reason`: why it cannot be rewritten."""
@@ -60,10 +55,9 @@ class FileRewrite:
         assert clip.function is not None
         module, name = f"unified_clip.{framework}", clip.function.replacement
         self.renames.add(clip.node, module, name)
-        for argument in clip.call.args if clip.call is not None else ():
-            keyword = clip.function.renamed.get(argument.keyword.value) if argument.keyword else None
-            if argument.keyword is not None and keyword is not None:
-                self.edits.change(argument.keyword, partial(_with_value, value=keyword))
+        for keyword, argument in keywords_of(clip.call).items() if clip.call is not None else ():
+            if keyword in clip.function.renamed:
+                self.edits.replace(cast(cst.Name, argument.keyword), clip.function.renamed[keyword])
         self.rewrite(clip, f"{module}.{name}")
 
     def check(self, clip: FoundClip, *checks: str) -> None:
@@ -74,14 +68,3 @@ class FileRewrite:
         site = self.sites[clip]
         site.verdict, site.reason, site.rule = verdict, reason, self.rule
         return site
-
-    # -- the result
-
-    def to_bytes(self) -> bytes:
-        """Return the file with all changes."""
-        self.renames.apply()
-        return self.edits.to_bytes()
-
-
-def _with_value(name: cst.Name, value: str) -> cst.Name:
-    return name.with_changes(value=value)

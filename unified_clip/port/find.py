@@ -9,15 +9,15 @@ import libcst as cst
 
 from . import hidden, trainer_arguments
 from .catalog import (
+    KERAS_OPTIMIZER,
     KERAS_RULES,
     LIKE_CLIP,
     METHODS,
     ClipFunction,
     clip_function,
-    is_keras_optimizer,
     last_names,
 )
-from .clip_call import Arguments, FoundClip, Imports
+from .clip_call import CLAMPS, CLIPS, Arguments, Entry, FoundClip, Imports, entry_of
 from .source.module import Module
 from .source.syntax_tree import Target, keywords_of, method_of
 
@@ -64,38 +64,25 @@ def _at(module: Module, imports: Imports, node: cst.CSTNode) -> Iterator[FoundCl
         yield from trainer_arguments.in_call(module, imports, node)
     elif isinstance(node, cst.ClassDef):
         yield from trainer_arguments.derived(module, node)
-    elif isinstance(node, cst.AssignTarget):
-        if "paddle" in imports.packages and _is_set_false(module, node):
-            yield FoundClip(node.target, "need_clip")
-        if imports.has_keras:
-            yield from _set_limit(module, node.target)
-        yield from trainer_arguments.set_on(module, imports, node.target)
-    elif isinstance(node, cst.DictElement):
-        if imports.has_keras:
-            yield from _entry(node, node.key)
-        yield from trainer_arguments.entry(imports, node, node.key, node.value)
+    elif (entry := entry_of(module, node)) is not None:
+        yield from _limit(imports, entry)
+        yield from trainer_arguments.entry(imports, entry)
 
 
-def _entry(node: cst.CSTNode, key: cst.CSTNode) -> Iterator[FoundClip]:
-    """Yield a limit of Keras in a dict, which an optimizer may take."""
-    if isinstance(key, cst.SimpleString) and key.evaluated_value in KERAS_RULES:
-        yield FoundClip(node, f"{{{key.evaluated_value!r}:}}", unsure=MADE_OF_DICT)
-
-
-def _set_limit(module: Module, target: cst.CSTNode) -> Iterator[FoundClip]:
-    """Yield kwargs["clipnorm"] = 1.0, and optimizer.clipnorm = 1.0."""
-    if isinstance(target, cst.Subscript) and isinstance(target.slice[0].slice, cst.Index):
-        yield from _entry(target, target.slice[0].slice.value)
-    elif isinstance(target, cst.Attribute) and target.attr.value in KERAS_RULES:
-        owner = module.code(target.value)
-        if "opt" in owner.lower():
-            yield FoundClip(target, f"{owner}.{target.attr.value}", unsure="It is set after the optimizer was created.")
+def _limit(imports: Imports, entry: Entry) -> Iterator[FoundClip]:
+    """Yield parameter.need_clip = False, and limits of Keras: kwargs["clipnorm"] = 1.0, optimizer.clipnorm = 1.0."""
+    if entry.keyword == "need_clip" and entry.owner and _is_false(entry.value) and "paddle" in imports.packages:
+        yield FoundClip(entry.node, "need_clip")
+    elif entry.keyword in KERAS_RULES and imports.has_keras and not entry.owner:
+        yield FoundClip(entry.node, entry.name, unsure=MADE_OF_DICT)
+    elif entry.keyword in KERAS_RULES and imports.has_keras and "opt" in entry.owner.lower():
+        yield FoundClip(entry.node, entry.name, unsure="It is set after the optimizer was created.")
 
 
 def _named(module: Module, imports: Imports, node: Target) -> Iterator[FoundClip]:
     last = node.attr.value if isinstance(node, cst.Attribute) else node.value
     is_alias = isinstance(node, cst.Name) and last in imports.aliases
-    is_known = is_alias or (last in last_names() and (last != "clip" or imports.has_clip or imports.has_clamp))
+    is_known = is_alias or (last in last_names() and (last != "clip" or imports.packages & (CLIPS | CLAMPS)))
     if not (is_known or LIKE_CLIP.search(last)) or not _is_read(module, node):
         return
     names = module.full_names(node)
@@ -112,10 +99,8 @@ def _named(module: Module, imports: Imports, node: Target) -> Iterator[FoundClip
         yield from _by_argument(module, node, function, name)
         return
     replacements = {each and (each.framework, each.replacement) for each in functions.values()}
-    parent = module.parents.get(node)
-    call = parent if isinstance(parent, cst.Call) and parent.func is node else None
     unsure = OTHER_IMPORT if len(replacements) > 1 else _used_as(module, node, function)
-    yield FoundClip(node, name, function, call, unsure)
+    yield FoundClip(node, name, function, module.call_of(node), unsure)
 
 
 def _by_argument(module: Module, node: cst.CSTNode, function: ClipFunction, name: str) -> Iterator[FoundClip]:
@@ -157,22 +142,16 @@ def _used_as(module: Module, node: cst.CSTNode, function: ClipFunction) -> str:
 
 def _keyword_arguments(module: Module, imports: Imports, call: cst.Call) -> Iterator[FoundClip]:
     """Yield clips that are an argument of an optimizer."""
-    for keyword, argument in keywords_of(call).items():
-        name = module.full_name(call.func)
-        if keyword in KERAS_RULES and (imports.has_keras or is_keras_optimizer(name)):
-            unsure = "" if is_keras_optimizer(name) else UNKNOWN
+    passed = keywords_of(call)
+    name = module.full_name(call.func) if passed.keys() & {*KERAS_RULES, "need_clip"} else ""
+    for keyword, argument in passed.items():
+        if keyword in KERAS_RULES and (imports.has_keras or KERAS_OPTIMIZER.match(name)):
+            unsure = "" if KERAS_OPTIMIZER.match(name) else UNKNOWN
             yield FoundClip(argument, f"{name or '?'}({keyword}=)", call=call, unsure=unsure)
         elif keyword == "need_clip" and _is_false(argument.value):
-            name = name or module.code(call.func)
-            if "paddle" in imports.packages and clip_function(name) is None:
-                yield FoundClip(argument, f"{name}(need_clip=)", call=call)
-
-
-def _is_set_false(module: Module, node: cst.AssignTarget) -> bool:
-    """Return whether a statement is parameter.need_clip = False."""
-    assign = module.parents[node]
-    is_attribute = isinstance(node.target, cst.Attribute) and node.target.attr.value == "need_clip"
-    return is_attribute and isinstance(assign, cst.Assign) and _is_false(assign.value)
+            owner = name or module.code(call.func)
+            if "paddle" in imports.packages and clip_function(owner) is None:
+                yield FoundClip(argument, f"{owner}(need_clip=)", call=call)
 
 
 def _is_false(node: cst.BaseExpression) -> bool:

@@ -11,7 +11,7 @@ from .catalog import LIKE_CLIP, METHODS, ClipFunction, clip_function, clip_funct
 from .clip_call import FoundClip, Imports
 from .source.gradient_flow import Gradients
 from .source.module import SELF, Module
-from .source.syntax_tree import Target, keyword_of, keywords_of
+from .source.syntax_tree import Target, keywords_of
 
 FROM_STAR = "It comes from {} import *. Import it by name."
 MAY_BE_FROM_STAR = "Its name is not bound in this file and may come from {} import *. Import it by name."
@@ -33,8 +33,7 @@ OTHER = re.compile(
 
 def named(module: Module, imports: Imports, node: Target, names: set[str]) -> Iterator[FoundClip]:
     """Yield a name that may stand for a clip."""
-    parent = module.parents.get(node)
-    call = parent if isinstance(parent, cst.Call) and parent.func is node else None
+    call = module.call_of(node)
     if names == {""}:
         yield from [*_from_star(module, imports, node, call)] or _of_unknown_object(module, node, call)
     elif call is not None and LIKE_CLIP.search(_last(node)):
@@ -116,8 +115,7 @@ def _calls_of(module: Module, call: cst.Call) -> list[cst.Call]:
     parent = module.parents[call]
     is_assigned = isinstance(parent, cst.Assign)
     places = module.binding(parent.targets[0].target).reads if is_assigned else [call]  # type: ignore[attr-defined]
-    outer = [(place, module.parents.get(place)) for place in places]
-    return [each for place, each in outer if isinstance(each, cst.Call) and each.func is place]
+    return [outer for place in places if (outer := module.call_of(place)) is not None]
 
 
 def _accepts(function: ClipFunction, call: cst.Call) -> bool:
@@ -130,8 +128,7 @@ def _accepts(function: ClipFunction, call: cst.Call) -> bool:
 def _is_in_layer(module: Module, call: cst.Call) -> bool:
     """Return whether a call is inside a layer of Paddle, which creates no optimizer."""
     outer = module.enclosing(call, cst.ClassDef)
-    bases = outer.bases if isinstance(outer, cst.ClassDef) else ()
-    return any(module.code(base.value).endswith("Layer") for base in bases)
+    return isinstance(outer, cst.ClassDef) and any(module.code(base.value).endswith("Layer") for base in outer.bases)
 
 
 def _is_named_otherwise(module: Module, call: cst.Call) -> bool:
@@ -139,26 +136,24 @@ def _is_named_otherwise(module: Module, call: cst.Call) -> bool:
 
     Only the last part counts: `opt.type` is an option.
     """
-    name: cst.CSTNode = call.args[1].value
-    if isinstance(name, cst.Attribute):
-        name = name.attr
-    elif isinstance(name, cst.Subscript):
-        name = name.slice[0]
+    match call.args[1].value:
+        case cst.Attribute(attr=name) | cst.Subscript(slice=[name, *_]) | name:
+            words = module.code(name)
     function = module.enclosing(call, cst.FunctionDef)
     around = function.name.value if isinstance(function, cst.FunctionDef) else ""
-    words = module.code(name)
     return any(map(LAYERS.search, (words, around))) or OTHER.search(words) is not None
 
 
 def _pattern(node: cst.BaseExpression) -> str:
     """Return a pattern of the texts that an expression can have."""
-    if isinstance(node, cst.SimpleString):
-        return re.escape(str(node.evaluated_value))
-    if isinstance(node, cst.FormattedString):
-        parts = [each.value if isinstance(each, cst.FormattedStringText) else None for each in node.parts]
-        return "".join(".*" if part is None else re.escape(part) for part in parts)
-    if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Add):
-        return _pattern(node.left) + _pattern(node.right)
+    match node:
+        case cst.SimpleString():
+            return re.escape(str(node.evaluated_value))
+        case cst.FormattedString(parts=parts):
+            texts = [part.value if isinstance(part, cst.FormattedStringText) else None for part in parts]
+            return "".join(".*" if text is None else re.escape(text) for text in texts)
+        case cst.BinaryOperation(left=left, right=right, operator=cst.Add()):
+            return _pattern(left) + _pattern(right)
     return ".*"
 
 
@@ -166,10 +161,9 @@ def _words_around(module: Module, call: cst.Call) -> str:
     """Return the words around a call of getattr: arguments, assigned names and enclosing functions."""
     words = [module.code(argument) for argument in call.args[1:]]
     for outer in module.ancestors(call):
-        if isinstance(outer, cst.FunctionDef):
-            words.append(outer.name.value)
-        elif isinstance(outer, cst.Assign):
-            words += [module.code(target.target) for target in outer.targets]
-        elif isinstance(outer, cst.Arg):
-            words.append(keyword_of(outer))
+        match outer:
+            case cst.FunctionDef(name=name) | cst.Arg(keyword=cst.Name() as name):
+                words.append(name.value)
+            case cst.Assign(targets=targets):
+                words += [module.code(target.target) for target in targets]
     return " ".join(words)

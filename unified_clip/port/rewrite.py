@@ -42,7 +42,8 @@ def port(path: Path, content: bytes, target: Target = "torch", native: bool = Fa
     _read_thresholds(file)
     registry.apply(file, Stage.JUDGE, Stage.STEPS, Stage.CALLS)
     sites = [_completed(file, clip) for clip in clips if not _is_clamp(file, clip)]
-    return PortedFile(path, content, file.to_bytes(), sorted(sites, key=lambda site: (site.line, site.column)))
+    file.renames.apply()
+    return PortedFile(path, content, file.edits.to_bytes(), sorted(sites, key=lambda site: (site.line, site.column)))
 
 
 def _read_thresholds(file: FileRewrite) -> None:

@@ -69,10 +69,9 @@ def _is_skipped(folder: Path) -> bool:
 def port_all(
     paths: Sequence[Path], target: Target = "torch", native: bool = False, advance: Advance = lambda count: None
 ) -> tuple[list[PortedFile], list[UnreadableFile]]:
-    """Port files, many of them in several processes. Nothing is written.
+    """Return the ported files and the unreadable ones, in order. Nothing is written.
 
-    Returns:
-        The files that were read, and the unreadable ones, in order. Files without a clip come without their content.
+    Several processes port many files. Files without a clip come without their content.
     """
     results = {path: _without_clip(path) for path in paths}
     candidates = [path for path, result in results.items() if result is None]
@@ -240,10 +239,7 @@ def _git(folder: Path) -> str:
 
 
 def write(ported: Sequence[PortedFile]) -> list[Path]:
-    """Write all changed files, each atomically. If one cannot be written, none is.
-
-    Returns:
-        The files that were written.
+    """Write all changed files, each atomically, and return their paths. If one cannot be written, none is.
 
     Raises PortError: nothing was changed.
     """

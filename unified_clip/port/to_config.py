@@ -10,10 +10,15 @@ import libcst as cst
 
 from ..config.clip_config import ClipConfig
 from ..errors import ConfigError
-from . import keras_versions, trainer_arguments
+from . import trainer_arguments
+from .catalog import KERAS_RULES, names
 from .clip_call import FoundClip
 from .clip_site import Meaning
 from .source.module import Module
+from .source.syntax_tree import keyword_of, keywords_of
+
+OLD_ARGUMENTS = {"lr", "decay"}
+"""Arguments of optimizers that Keras 3 rejects."""
 
 
 class UnsureError(Exception):
@@ -28,8 +33,23 @@ def rule_of(module: Module, clip: FoundClip) -> tuple[str, str, Sequence[cst.Bas
             limit = cst.parse_expression(clip.setting.default)
         return clip.setting.rule, clip.setting.family, [limit]
     if isinstance(clip.node, cst.Arg) and clip.function is None:
-        return *keras_versions.rule(module, clip), [clip.node.value]
+        return *_keras_rule(module, clip, keyword_of(clip.node)), [clip.node.value]
     return (clip.function.rule, clip.function.family, clip.limits) if clip.function is not None else ("", "", ())
+
+
+def is_standalone_clipnorm(module: Module, clip: FoundClip) -> bool:
+    """Return whether clipnorm= belongs to standalone Keras, where it changed its meaning after 2.3.1."""
+    is_standalone = clip.name.startswith("keras.") and clip.name.endswith("(clipnorm=)")
+    return is_standalone and not any(name.startswith(names("keras_3")) for name in module.used_names)
+
+
+def _keras_rule(module: Module, clip: FoundClip, keyword: str) -> tuple[str, str]:
+    """Return rule and family of an optimizer's limit; '' if the version of Keras cannot be seen."""
+    if not is_standalone_clipnorm(module, clip):
+        return KERAS_RULES.get(keyword, ""), "tensorflow"
+    has_old_argument = clip.call is not None and keywords_of(clip.call).keys() & OLD_ARGUMENTS
+    is_old = has_old_argument or any(name.startswith(names("keras_2")) for name in module.used_names)
+    return ("global_norm", "paddle") if is_old else ("", "")
 
 
 def meaning(module: Module, clip: FoundClip) -> Meaning | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from .catalog import METHODS, Setting, setting_of, settings
-from .clip_call import FoundClip, Imports
+from .clip_call import Entry, FoundClip, Imports
 from .source.module import SELF, Module
 from .source.syntax_tree import keywords_of, method_of
 
@@ -69,25 +69,11 @@ def derived(module: Module, node: cst.ClassDef) -> Iterator[FoundClip]:
             yield _unseen(base.value, name, setting)
 
 
-def entry(imports: Imports, node: cst.CSTNode, key: cst.CSTNode, value: cst.BaseExpression) -> Iterator[FoundClip]:
-    """Yield {"gradient_clip_val": 0.5}."""
-    if isinstance(key, cst.SimpleString):
-        keyword = str(key.evaluated_value)
-        if (setting := _setting(imports, keyword, value)) is not None:
-            yield FoundClip(node, f"{{{keyword!r}:}}", unsure=setting.why_not, setting=setting)
-
-
-def set_on(module: Module, imports: Imports, target: cst.CSTNode) -> Iterator[FoundClip]:
-    """Yield training_args.max_grad_norm = 1.0, and config["gradient_clipping"] = 1.0."""
-    assign = module.enclosing(target, cst.Assign)
-    if not isinstance(assign, cst.Assign):
-        return
-    if isinstance(target, cst.Subscript) and isinstance(target.slice[0].slice, cst.Index):
-        yield from entry(imports, target, target.slice[0].slice.value, assign.value)
-    elif isinstance(target, cst.Attribute) and module.code(target.value) not in SELF:
-        setting = _setting(imports, target.attr.value, assign.value)
-        if setting is not None:
-            yield FoundClip(target, module.code(target), unsure=setting.why_not, setting=setting)
+def entry(imports: Imports, entry: Entry) -> Iterator[FoundClip]:
+    """Yield {"gradient_clip_val": 0.5}, config["gradient_clipping"] = 1.0, and training_args.max_grad_norm = 1.0."""
+    setting = _setting(imports, entry.keyword, entry.value)
+    if setting is not None and entry.owner not in SELF:
+        yield FoundClip(entry.node, entry.name, unsure=setting.why_not, setting=setting)
 
 
 def limit(clip: FoundClip) -> cst.BaseExpression | None:
@@ -103,17 +89,11 @@ def is_off(module: Module, clip: FoundClip) -> bool:
 
 def _setting(imports: Imports, keyword: str, value: cst.BaseExpression) -> Setting | None:
     """Return the setting of a keyword in this file."""
-    for setting in settings():
-        applies = _is_dict(value) if setting.in_dict else bool(imports.packages & set(setting.packages))
-        if setting.keyword == keyword and applies:
-            return setting
-    return None
-
-
-def _is_dict(node: cst.BaseExpression) -> bool:
-    if isinstance(node, cst.Call):
-        return isinstance(node.func, cst.Name) and node.func.value == "dict"
-    return isinstance(node, cst.Dict) and bool(node.elements)
+    in_dict = isinstance(value, cst.Call) and isinstance(value.func, cst.Name) and value.func.value == "dict"
+    in_dict = in_dict or (isinstance(value, cst.Dict) and bool(value.elements))
+    known = [setting for setting in settings() if setting.keyword == keyword]
+    applying = (each for each in known if (in_dict if each.in_dict else imports.packages & set(each.packages)))
+    return next(applying, None)
 
 
 def _is_own_function(module: Module, call: cst.Call) -> bool:

@@ -20,7 +20,7 @@ port_differences = module_from_spec(SPEC)
 SPEC.loader.exec_module(port_differences)
 
 SUITE = ROOT / "parity" / "known.toml"
-FUNCTIONS = [function for functions in differences.MEASURED.values() for function in functions]
+FUNCTIONS = catalog.names("measured")
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,8 @@ def test_what_is_found_in_source_was_measured_or_is_named_here() -> None:
 
 def test_every_entry_of_the_suite_is_about_a_function_here() -> None:
     for known in entries.read(SUITE):
-        assert any(fnmatchcase(function, known.function) for function in differences.MEASURED[known.framework]), known
+        own = [function for function in FUNCTIONS if differences.framework_of(function) == known.framework]
+        assert any(fnmatchcase(function, known.function) for function in own), known
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
@@ -109,9 +110,7 @@ def test_what_is_known_of_a_function_is_what_the_suite_lists_of_it(function: str
     listed = {
         (known.title, known.reason, known.kind)
         for known in entries.read(SUITE)
-        if known.framework in differences.MEASURED
-        and function in differences.MEASURED[known.framework]
-        and fnmatchcase(function, known.function)
+        if known.framework == differences.framework_of(function) and fnmatchcase(function, known.function)
     }
     assert told == listed
 

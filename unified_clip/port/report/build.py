@@ -10,30 +10,10 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from ...config.explain import compare, describe
+from .. import catalog
 from ..clip_site import ClipSite, Meaning, PortedFile, Target, UnreadableFile
-from . import differences, terminal
-from .model import (
-    ClipMeaning,
-    Counts,
-    KnownDifferenceSummary,
-    MeaningComparison,
-    Report,
-    ReportedClip,
-    ReportedFile,
-    UnreadFile,
-)
-
-TITLES = {
-    "jax": "JAX",
-    "keras": "Keras",
-    "optax": "JAX",
-    "paddle": "Paddle",
-    "tensorflow": "TensorFlow",
-    "tf_agents": "TensorFlow",
-    "tf_keras": "Keras",
-    "tf_slim": "TensorFlow",
-}
-"""Names of frameworks other than PyTorch, by package."""
+from . import differences, model, terminal
+from .model import Report
 
 
 class ReportError(ValueError):
@@ -51,7 +31,7 @@ def build_report(
     """Return the report. `written`: whether the files were changed."""
     tables = _Tables()
     verdicts = [site.verdict for file in ported for site in file.sites]
-    counts = Counts(
+    counts = model.Counts(
         files=len(ported),
         changed=sum(file.is_changed for file in ported),
         clips=len(verdicts),
@@ -69,12 +49,8 @@ def build_report(
         next=_next(counts, written, _left_to_port(ported, target)),
         rounding=differences.rounding(),
         summary=counts,
-        files=[
-            ReportedFile(path=file.path.as_posix(), changed=file.is_changed, clips=list(map(tables.clip, file.sites)))
-            for file in ported
-            if file.sites
-        ],
-        unread=[UnreadFile(path=file.path.as_posix(), reason=file.reason) for file in unreadable],
+        files=[tables.file(file) for file in ported if file.sites],
+        unread=[model.UnreadFile(path=file.path.as_posix(), reason=file.reason) for file in unreadable],
         meanings=list(tables.meanings.values()),
         comparisons=list(tables.comparisons.values()),
         known=list(tables.known.values()),
@@ -87,8 +63,7 @@ def build_report(
 def writer(path: Path) -> Callable[[Report], str]:
     """Return the function that formats a report for a file, by suffix. Call it before any other work.
 
-    Raises:
-        ReportError: The suffix or the directory does not exist.
+    Raises ReportError if the suffix or the directory does not exist.
     """
     if path.suffix.lower() not in WRITERS:
         raise ReportError(f"{path}: a report ends in {', '.join(WRITERS)}. Rename it.")
@@ -101,8 +76,7 @@ def writer(path: Path) -> Callable[[Report], str]:
 def write(path: Path, report: Report) -> None:
     """Write a report atomically: .txt, .json or .html. An interrupt leaves the old file, or none.
 
-    Raises:
-        ReportError: The suffix is unknown, or the file cannot be written.
+    Raises ReportError.
     """
     text = writer(path)(report)
     new = path.resolve().with_name(f".{path.name}.{os.getpid()}")
@@ -116,11 +90,7 @@ def write(path: Path, report: Report) -> None:
 
 
 def read(path: Path) -> Report:
-    """Read a report that was written as JSON.
-
-    Raises:
-        ReportError: The file cannot be read, or is no report of ported code.
-    """
+    """Read a report that was written as JSON. Raises ReportError."""
     try:
         return Report.model_validate_json(path.read_bytes())
     except OSError as error:
@@ -152,11 +122,15 @@ class _Tables:
     """The entries that clips share, and refer to by number."""
 
     def __init__(self) -> None:
-        self.meanings: dict[Hashable, ClipMeaning] = {}
-        self.comparisons: dict[Hashable, MeaningComparison] = {}
-        self.known: dict[Hashable, KnownDifferenceSummary] = {}
+        self.meanings: dict[Hashable, model.ClipMeaning] = {}
+        self.comparisons: dict[Hashable, model.MeaningComparison] = {}
+        self.known: dict[Hashable, model.KnownDifferenceSummary] = {}
 
-    def clip(self, site: ClipSite) -> ReportedClip:
+    def file(self, file: PortedFile) -> model.ReportedFile:
+        clips = [self.clip(site) for site in file.sites]
+        return model.ReportedFile(path=file.path.as_posix(), changed=file.is_changed, clips=clips)
+
+    def clip(self, site: ClipSite) -> model.ReportedClip:
         before, after = site.meaning, site.becomes_meaning
         is_old_keras = site.name.endswith("(clipnorm=)") and (before is None or before.config.rule != "norm")
         measured = "" if site.verdict == "left" or is_old_keras else differences.measured_as(site.name)
@@ -168,7 +142,7 @@ class _Tables:
             if not same:
                 comparison, difference = self._comparison(before, after)
         assert site.verdict is not None
-        return ReportedClip(
+        return model.ReportedClip(
             line=site.line,
             column=site.column,
             name=site.name,
@@ -195,7 +169,7 @@ class _Tables:
         config = meaning.config.dumps("json")
         key = (config, meaning.threshold)
         if key not in self.meanings:
-            self.meanings[key] = ClipMeaning(
+            self.meanings[key] = model.ClipMeaning(
                 number=len(self.meanings) + 1,
                 sentences=describe.sentences(meaning.config, meaning.threshold),
                 threshold=meaning.threshold,
@@ -214,7 +188,7 @@ class _Tables:
                 for name in ("differences", "compared")
             }
             numbers = {"number": len(self.comparisons) + 1, "before": key[0], "after": key[1]}
-            self.comparisons[key] = MeaningComparison.model_validate(data | numbers)
+            self.comparisons[key] = model.MeaningComparison.model_validate(data | numbers)
         comparison = self.comparisons[key]
         if before.threshold == after.threshold:
             return comparison.number, comparison.summary
@@ -234,13 +208,13 @@ class _Tables:
 # -- sentences
 
 
-def _headline(counts: Counts) -> str:
+def _headline(counts: model.Counts) -> str:
     parts = f": {counts.rewritten} rewritten, {counts.flagged} flagged, {counts.left} left" if counts.clips else ""
     unread = f"; {_count(counts.unread, 'file')} could not be read" if counts.unread else ""
     return f"{_count(counts.files, 'file')} read, {_count(counts.clips, 'clip')} found{parts}{unread}."
 
 
-def _next(counts: Counts, written: bool, left_to_port: Sequence[str]) -> str:
+def _next(counts: model.Counts, written: bool, left_to_port: Sequence[str]) -> str:
     todo = []
     if counts.unread:
         todo.append("mend what could not be read")
@@ -258,10 +232,9 @@ def _next(counts: Counts, written: bool, left_to_port: Sequence[str]) -> str:
 
 def _left_to_port(ported: Sequence[PortedFile], target: Target) -> list[str]:
     """Return the frameworks, other than the target, of the code around the clips that are rewritten."""
-    if target != "torch":
-        return []
-    packages = {site.name.partition(".")[0] for file in ported for site in file.sites if site.verdict == "rewritten"}
-    return sorted({TITLES[package] for package in packages & TITLES.keys()})
+    sites = [site for file in ported for site in file.sites if site.verdict == "rewritten" and target == "torch"]
+    frameworks = {catalog.FRAMEWORKS.get(site.name.partition(".")[0], "PyTorch") for site in sites}
+    return sorted(frameworks - {"PyTorch"})
 
 
 def _count(number: int, noun: str) -> str:

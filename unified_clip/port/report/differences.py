@@ -14,25 +14,8 @@ from importlib import resources
 from .. import catalog
 from .model import KnownDifferenceSummary
 
-MEASURED = {
-    "torch": (
-        "torch.nn.utils.clip_grad_norm_",
-        "torch.nn.utils.clip_grad_value_",
-        "torch.nn.utils.clip_grads_with_norm_",
-        "torch.nn.utils.get_total_norm",
-    ),
-    "tensorflow": ("tf.clip_by_global_norm", "tf.clip_by_norm", "tf.clip_by_value", "tf.linalg.global_norm"),
-    "paddle": (
-        "paddle.nn.ClipGradByGlobalNorm",
-        "paddle.nn.ClipGradByNorm",
-        "paddle.nn.ClipGradByValue",
-        "paddle.nn.clip.append_gradient_clip_ops",
-        "paddle.nn.utils.clip_grad_norm_",
-        "paddle.nn.utils.clip_grad_value_",
-    ),
-    "jax": ("optax.clip", "optax.clip_by_global_norm", "optax.tree.norm"),
-}
-"""By framework, the functions that the suite measures, named as in its list."""
+FRAMEWORKS = {"tf": "tensorflow", "optax": "jax"}
+"""Frameworks by package, where the names differ."""
 
 COMPUTED_BY = (
     (r"torch\.nn\.utils\.clip_grad_norm", "torch.nn.utils.clip_grad_norm_"),
@@ -49,7 +32,7 @@ COMPUTED_BY = (
 
 def measured_as(name: str) -> str:
     """Return the function whose measurements apply to this one; '' if none was measured."""
-    measured = {function for functions in MEASURED.values() for function in functions}
+    measured = catalog.names("measured")
     if name not in measured:
         function = catalog.clip_function(name)
         name = function.name if function else name
@@ -58,13 +41,16 @@ def measured_as(name: str) -> str:
     return name if name in measured else ""
 
 
-def of(function: str) -> list[KnownDifferenceSummary]:
-    """Return the known differences of a function that `measured_as` returned, those with a size first.
+def framework_of(function: str) -> str:
+    """Return the framework of a measured function."""
+    package = function.partition(".")[0]
+    return FRAMEWORKS.get(package, package)
 
-    Their numbers are the places in the file.
-    """
-    (framework,) = (framework for framework, functions in MEASURED.items() if function in functions)
-    entries = [each for each in _read()[1] if each.framework == framework and fnmatchcase(function, each.function)]
+
+def of(function: str) -> list[KnownDifferenceSummary]:
+    """Return the known differences of a measured function, numbered as in the file, those with a size first."""
+    own = [each for each in _read()[1] if each.framework == framework_of(function)]
+    entries = [each for each in own if fnmatchcase(function, each.function)]
     return sorted(entries, key=lambda entry: entry.size is None)
 
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import libcst as cst
 
-from .. import keras_versions, trainer_arguments
+from .. import trainer_arguments
 from ..clip_call import FoundClip
 from ..file_rewrite import FileRewrite
+from ..to_config import is_standalone_clipnorm
 from .function import flag_if_unsupported
 from .registry import Stage, register
 
@@ -35,7 +36,7 @@ def leave_off(file: FileRewrite, clip: FoundClip) -> None:
 def judge_limit(file: FileRewrite, clip: FoundClip) -> None:
     """Flag a limit whose meaning depends on the version, and leave None."""
     assert isinstance(clip.node, cst.Arg)
-    if keras_versions.is_standalone_clipnorm(file.module, clip):
+    if is_standalone_clipnorm(file.module, clip):
         file.flag(clip, VERSIONS_DIFFER)
     elif file.module.code(clip.node.value) == "None":
         file.leave(clip, "None switches clipping off.")

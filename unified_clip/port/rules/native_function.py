@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import libcst as cst
 
 from ..clip_call import FoundClip
 from ..file_rewrite import FileRewrite
-from ..source.edits import Edits
 from ..source.module import Module
 from ..steps.paddle import ClipSource
 from ..steps.tape import TapeStep
@@ -41,21 +39,6 @@ def replace(file: FileRewrite, clip: FoundClip) -> None:
         file.flag(clip, NO_FUNCTION)
 
 
-@dataclass(frozen=True)
-class Statement:
-    """A statement that clips the gradients of a step, and the lines that clip the variables instead."""
-
-    statement: cst.BaseSmallStatement
-    function: str
-    lines: list[str]
-
-    def write(self, edits: Edits) -> str:
-        """Record the change, and return the name of the function."""
-        edits.rewrite(self.statement, lambda _: self.lines)
-        edits.needs_import("torch")
-        return self.function
-
-
 def torch_function(rule: str) -> str:
     """Return PyTorch's function for a rule. For the rule `norm`, call it for each tensor."""
     return f"{TORCH}.clip_grad_{'value' if rule == 'value' else 'norm'}_"
@@ -69,8 +52,11 @@ def call_lines(module: Module, rule: str, variables: str, limit: str, name: str 
     return f"for {name} in {variables}:\n    {torch_function(rule)}({name}, {limit})"
 
 
-def statement_of(module: Module, clip: FoundClip, step: TapeStep) -> Statement:
-    """Return the lines that replace a clip in a step of TensorFlow. Raises UnsureError."""
+def in_tape_step(module: Module, clip: FoundClip, step: TapeStep) -> tuple[cst.Assign, str, str]:
+    """Return the statement of a clip in a step of TensorFlow, the function and the line that replace it.
+
+    Raises UnsureError.
+    """
     outermost = module.enclosing(clip.node, cst.ListComp) or clip.node
     statement, source = module.small_statement(outermost), module.parents[step.source]
     function, call = clip.function, clip.call
@@ -88,32 +74,27 @@ def statement_of(module: Module, clip: FoundClip, step: TapeStep) -> Statement:
     between = range(module.end(source) + 1, module.position(statement)[0])
     if reads := [place for read in binding.reads if (place := module.position(read)[0]) in between]:
         raise UnsureError(READ_BEFORE.format(reads[0]))
-    call_line = call_lines(module, function.rule, step.variables, limit)
-    line = call_line if function.rule == "norm" else f"{norm}{call_line}"
-    return Statement(statement, torch_function(function.rule), [line])
+    line = call_lines(module, function.rule, step.variables, limit)
+    return statement, torch_function(function.rule), line if function.rule == "norm" else f"{norm}{line}"
 
 
 def _parts(
     module: Module, value: cst.BaseExpression, target: cst.BaseAssignTargetExpression, call: cst.Call
 ) -> tuple[str, str, str]:
     """Return the name of the list that is clipped, that of the result, and the assignment of the norm."""
-    if value is call and isinstance(target, cst.Tuple) and len(target.elements) == 2 and call.args:
-        norm = module.code(target.elements[1].value)
-        return (
-            module.code(call.args[0].value),
-            module.code(target.elements[0].value),
-            "" if norm == "_" else f"{norm} = ",
-        )
-    if isinstance(value, cst.ListComp) and value.for_in.inner_for_in is None and not value.for_in.ifs and call.args:
-        element = value.elt
-        if isinstance(element, cst.IfExp):  # for gradients that are None
-            if "None" not in (module.code(element.body), module.code(element.orelse)):
-                raise UnsureError(NO_FUNCTION)
-            if not module.code(element.test).endswith((" is None", " is not None")):
-                raise UnsureError(NO_FUNCTION)
-            element = element.orelse if module.code(element.body) == "None" else element.body
-        if element is call and module.code(value.for_in.target) == module.code(call.args[0].value):
-            return module.code(value.for_in.iter), module.code(target), ""
+    argument = module.code(call.args[0].value) if call.args else ""
+    match target, value:
+        case cst.Tuple(elements=[result, norm]), cst.Call() if value is call and call.args:
+            name = module.code(norm.value)
+            return argument, module.code(result.value), "" if name == "_" else f"{name} = "
+        case _, cst.ListComp(elt=element, for_in=cst.CompFor(ifs=[], inner_for_in=None) as loop) if call.args:
+            if isinstance(element, cst.IfExp):  # for gradients that are None
+                branches = [branch for branch in (element.body, element.orelse) if module.code(branch) != "None"]
+                if len(branches) == 2 or not module.code(element.test).endswith((" is None", " is not None")):
+                    raise UnsureError(NO_FUNCTION)
+                element = branches[0] if branches else element
+            if element is call and module.code(loop.target) == argument:
+                return module.code(loop.iter), module.code(target), ""
     raise UnsureError(NO_FUNCTION)
 
 
@@ -150,12 +131,10 @@ def of_class(module: Module, source: ClipSource) -> WriteClip:
     return lambda _, parameters: [call_lines(module, function.rule, parameters, limit, "parameter")]
 
 
-def remove(module: Module, edits: Edits, source: ClipSource, maker: FoundClip) -> str:
-    """Remove the statement that makes a clip, and return the name of the function that replaces it."""
-    assert maker.function is not None
-    if source.binding is not None:
-        statement = module.small_statement(maker.node)
-        assert statement is not None
-        edits.rewrite(statement, lambda _: ())
-    edits.needs_import("torch")
-    return torch_function(maker.function.rule)
+def remove(file: FileRewrite, source: ClipSource, maker: FoundClip) -> None:
+    """Remove the statement that makes a clip: PyTorch's function replaces it."""
+    statement = file.module.small_statement(maker.node)
+    if source.binding is not None and statement is not None:
+        file.edits.rewrite(statement, ())
+    file.edits.needs_import("torch")
+    file.rewrite(maker, torch_function(maker.function.rule if maker.function else ""), family="pytorch")

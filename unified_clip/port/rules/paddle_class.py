@@ -49,12 +49,12 @@ def _passed(call: cst.Call, engine: Engine) -> cst.BaseExpression | None:
 
 def _constant(node: cst.BaseExpression) -> str:
     """Return the text of a string, a name, or the entry "level" of a dict; '' for any other expression."""
-    if isinstance(node, cst.SimpleString):
-        return str(node.evaluated_value)
-    if isinstance(node, cst.Dict):
-        entries = [each for each in node.elements if isinstance(each, cst.DictElement)]
-        if len(entries) < len(node.elements):
-            return ""
-        levels = [each.value for each in entries if _constant(each.key) == "level"]
-        return _constant(levels[0]) if levels else "None"
-    return node.value if isinstance(node, cst.Name) else ""
+    match node:
+        case cst.SimpleString():
+            return str(node.evaluated_value)
+        case cst.Name(value=name):
+            return name
+        case cst.Dict(elements=elements) if all(isinstance(each, cst.DictElement) for each in elements):
+            values = {_constant(each.key): each.value for each in elements if isinstance(each, cst.DictElement)}
+            return _constant(values["level"]) if "level" in values else "None"
+    return ""

@@ -62,8 +62,7 @@ def _rewrite_steps(file: FileRewrite, makers: Sequence[FoundClip]) -> None:
             continue
         for maker in source.makers:
             if file.native:
-                name = native_function.remove(file.module, file.edits, source, maker)
-                file.rewrite(maker, name, family="pytorch")
+                native_function.remove(file, source, maker)
             else:
                 file.rename(maker, "torch")
     for maker, reason in found.reasons.items():

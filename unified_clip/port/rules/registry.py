@@ -58,10 +58,6 @@ class Rule:
     def name(self) -> str:
         return f"{self.apply.__module__.rpartition('.')[2]}.{self.apply.__name__}"
 
-    def is_for(self, target: Target, native: bool) -> bool:
-        """Return whether the rule applies to a target of the command."""
-        return self.target in (None, target) and self.native in (None, native)
-
 
 _rules: list[Rule] = []
 
@@ -105,8 +101,7 @@ def rules() -> Sequence[Rule]:
 def apply(file: FileRewrite, *stages: Stage) -> None:
     """Apply the rules of some stages to a file."""
     for rule in rules():
-        if rule.stage not in stages or not rule.is_for(file.target, file.native):
-            continue
-        if clips := [clip for clip in file.with_verdict(None) if rule.matches(clip)]:
+        is_for = rule.target in (None, file.target) and rule.native in (None, file.native)
+        if rule.stage in stages and is_for and (clips := list(filter(rule.matches, file.with_verdict(None)))):
             file.rule = rule.name
             rule.apply(file, clips)

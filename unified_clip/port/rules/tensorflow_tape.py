@@ -113,7 +113,9 @@ class TapeRewrite:
                     clips.append(line)
                     file.rewrite(clip, name, family="pytorch" if file.native else "paddle")
                 elif file.native:
-                    name = native_function.statement_of(self._module, clip, step).write(file.edits)
+                    statement, name, line = native_function.in_tape_step(self._module, clip, step)
+                    file.edits.rewrite(statement, [line])
+                    file.edits.needs_import("torch")
                     file.rewrite(clip, name, family="pytorch")
             if isinstance(clip.node, cst.Arg):
                 file.edits.remove_argument(clip.node)
@@ -133,7 +135,7 @@ class TapeRewrite:
             if each.step is None:
                 raise UnsureError(each.reason)
             if self._file.native and not isinstance(clip.node, cst.Arg):
-                native_function.statement_of(self._module, clip, each.step)
+                native_function.in_tape_step(self._module, clip, each.step)
         return ranges
 
     def _ranges_of_keras(self, clip: FoundClip, argument: cst.Arg) -> list[StepRange]:
@@ -172,7 +174,9 @@ def _write_step(edits: Edits, module: Module, step: TapeStep, clips: Sequence[st
     """Record the changes of a step. `clips`: the lines before optimizer.step()."""
     body = module.enclosing(step.source, cst.FunctionDef) or module.tree
     variable, grad = module.unused_name("variable", body), module.unused_name("grad", body)
-    loss = _in_brackets(module, step.loss)
+    loss = module.code(step.loss)
+    if not isinstance(step.loss, Target | cst.Call | cst.Subscript) and not step.loss.lpar:
+        loss = f"({loss})"
     edits.insert(step.source_statement, [f"{step.optimizer}.zero_grad()", f"{loss}.backward()"])
     edits.replace(step.source, f"[{variable}.grad for {variable} in {step.variables}]")
 
@@ -186,8 +190,3 @@ def _write_step(edits: Edits, module: Module, step: TapeStep, clips: Sequence[st
         return [loop, *clips, f"{step.optimizer}.step()"]
 
     edits.rewrite(step.apply_statement, applied)
-
-
-def _in_brackets(module: Module, node: cst.BaseExpression) -> str:
-    code = module.code(node)
-    return code if isinstance(node, Target | cst.Call | cst.Subscript) or node.lpar else f"({code})"

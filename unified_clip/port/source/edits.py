@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import libcst as cst
 from libcst import matchers as m
@@ -17,6 +17,8 @@ from .module import Module
 from .syntax_tree import sorted_nodes
 
 Change = Callable[[Any], cst.CSTNode]
+Lines = Sequence[str] | Callable[[Any], Sequence[str]]
+"""Lines, or a function of the updated statement that returns them."""
 
 IMPORT = m.Import() | m.ImportFrom()
 IMPORTS = m.SimpleStatementLine(body=[m.AtLeastN(IMPORT, n=1)])
@@ -36,8 +38,8 @@ class LineEdit:
     """Names that get the values of removed arguments, before the statement."""
 
     before: list[str] = field(default_factory=list)
-    rewrite: Callable[[Any], Sequence[str]] | None = None
-    """The lines that replace the statement, a function of its updated node."""
+    instead: Lines | None = None
+    """The lines that replace the statement."""
 
     after: list[str] = field(default_factory=list)
 
@@ -88,9 +90,9 @@ class Edits(cst.CSTTransformer):
         """Assign the value of a removed argument to a name, before its statement."""
         self._lines[statement].hoisted[value] = name
 
-    def rewrite(self, statement: cst.BaseSmallStatement, lines: Callable[[Any], Sequence[str]]) -> None:
-        """Replace a statement by lines, a function of its updated node."""
-        self._lines[statement].rewrite = lines
+    def rewrite(self, statement: cst.BaseSmallStatement, lines: Lines) -> None:
+        """Replace a statement by lines."""
+        self._lines[statement].instead = lines
 
     def needs_import(self, module: str) -> None:
         """Import a module at the top of the file: 'unified_clip.torch'."""
@@ -148,10 +150,10 @@ class Edits(cst.CSTTransformer):
         code = self._module.tree.code_for_node
         hoisted = [f"{name} = {code(self._became[value])}" for value, name in edit.hoisted.items()]
         lines = self._parsed([*hoisted, *edit.before])
-        if edit.rewrite is None:
+        if edit.instead is None:
             lines.append(updated)
         else:
-            lines += self._parsed(edit.rewrite(updated.body[0]))
+            lines += self._parsed(edit.instead(updated.body[0]) if callable(edit.instead) else edit.instead)
             if lines and isinstance(lines[-1], cst.SimpleStatementLine):
                 lines[-1] = lines[-1].with_changes(trailing_whitespace=updated.trailing_whitespace)
         lines += self._parsed(edit.after)
@@ -203,13 +205,10 @@ def _with_comments(statement: Any, comments: Sequence[str]) -> Any:
 
 def _gap(line: cst.SimpleStatementLine) -> cst.SimpleStatementLine:
     """Return a placeholder of a removed line, which keeps its comments until they have another place."""
-    above = line.leading_lines if _comments(line) else ()
-    there = sum(len(_comments(each)) for each in line.leading_lines)
-    comments = [each.value for each in _comments(line)]
-    gap: cst.SimpleStatementLine = _with_comments(
-        cst.SimpleStatementLine([cst.Pass()], leading_lines=above), comments[there:]
-    )
-    return gap
+    comments = [comment.value for comment in _comments(line)]
+    above = sum(len(_comments(each)) for each in line.leading_lines)
+    gap = cst.SimpleStatementLine([cst.Pass()], leading_lines=line.leading_lines if comments else ())
+    return cast(cst.SimpleStatementLine, _with_comments(gap, comments[above:]))
 
 
 def _without(block: Any, gaps: set[cst.CSTNode]) -> Any:

@@ -2,54 +2,18 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 from itertools import islice
 from typing import Literal
 
 import libcst as cst
 
-from ..catalog import HOOK, clip_function, is_like_gradient
-from .module import Binding, BoundValue, Module
+from ..catalog import HOOK, clip_function, is_like_gradient, names
+from .module import Binding, Module
 from .syntax_tree import method_of, sorted_nodes
-
-SOURCES = {
-    "tensorflow.gradients",
-    "tensorflow.compat.v1.gradients",
-    "torch.autograd.grad",
-    "keras.backend.gradients",
-    "tensorflow.keras.backend.gradients",
-    "jax.grad",
-    "paddle.grad",
-    "paddle.autograd.grad",
-    "paddle.fluid.dygraph.grad",
-    "paddle.fluid.gradients",
-    "paddle.static.gradients",
-}
-"""Functions that compute gradients."""
-
-METHODS = {"gradient", "get_gradients", "get_unscaled_gradients", "aggregate_gradients"}
-"""Methods that return gradients."""
-
-SAME = {
-    "tensorflow.convert_to_tensor",
-    "tensorflow.identity",
-    "tensorflow.cast",
-    "tensorflow.stop_gradient",
-    "tensorflow.check_numerics",
-    "tensorflow.debugging.check_numerics",
-    "tensorflow.compat.v1.check_numerics",
-    "tensorflow.multiply",
-    "tensorflow.divide",
-    "tensorflow.scalar_mul",
-    "horovod.tensorflow.allreduce",
-    "list",
-    "tuple",
-    "reversed",
-    "sorted",
-}
-"""Functions that return gradients if an argument is, or contains, gradients."""
 
 
 @dataclass(frozen=True)
@@ -87,25 +51,18 @@ class Gradients:
         return kind == "gradient"
 
     def has_gradient_name(self, node: cst.BaseExpression) -> bool:
-        """Return whether an expression has the name of a gradient."""
-        while isinstance(node, cst.Subscript | cst.Call | cst.Attribute):
-            if isinstance(node, cst.Attribute):
-                if is_like_gradient(node.attr.value):
-                    return True
-                node = node.value
-            else:
-                node = node.value if isinstance(node, cst.Subscript) else node.func
-        if not isinstance(node, cst.Name):
-            return False
-        return is_like_gradient(node.value) or self._comes_from_gradient_name(node)
-
-    def _comes_from_gradient_name(self, node: cst.Name) -> bool:
-        """Return whether a name comes, in a loop or a hook, from something with the name of gradients."""
-        if self._is_hook_parameter(node):
-            return True
-        iterated = [bound.value for bound in self._module.binding(node).bounds if bound.path]
-        nodes = [inner for value in iterated if value is not None for inner in sorted_nodes(value)]
-        return any(isinstance(inner, cst.Name) and is_like_gradient(inner.value) for inner in nodes)
+        """Return whether an expression has the name of a gradient, or iterates over something with such a name."""
+        match node:
+            case cst.Attribute(value=inner, attr=attribute):
+                return is_like_gradient(attribute.value) or self.has_gradient_name(inner)
+            case cst.Subscript(value=inner) | cst.Call(func=inner):
+                return self.has_gradient_name(inner)
+            case cst.Name():
+                iterated = [bound.value for bound in self._module.binding(node).bounds if bound.path]
+                nodes = [node, *(each for value in iterated if value is not None for each in sorted_nodes(value))]
+                is_like = any(isinstance(each, cst.Name) and is_like_gradient(each.value) for each in nodes)
+                return is_like or self._is_hook_parameter(node)
+        return False
 
     def _is_hook_parameter(self, node: cst.Name) -> bool:
         """Return whether a name is the parameter of a hook: p.register_hook(lambda x: ...)."""
@@ -113,10 +70,9 @@ class Gradients:
         if not isinstance(function, cst.FunctionDef | cst.Lambda):
             return False
         parameters = [*function.params.posonly_params, *function.params.params]
-        if node.value not in [each.name.value for each in parameters[-1:]]:
-            return False
-        given = self._hooks
-        return function in given or (isinstance(function, cst.FunctionDef) and function.name.value in given)
+        is_last = node.value in [parameter.name.value for parameter in parameters[-1:]]
+        name = function.name.value if isinstance(function, cst.FunctionDef) else function
+        return is_last and (function in self._hooks or name in self._hooks)
 
     @cached_property
     def _hooks(self) -> list[object]:
@@ -126,10 +82,7 @@ class Gradients:
         return [each.attr.value if isinstance(each, cst.Attribute) else getattr(each, "value", each) for each in values]
 
     def contains_gradient(self, node: cst.CSTNode, seen: set[object] | None = None) -> bool:
-        """Return whether an expression, or a value of a name in it, contains a gradient.
-
-        `seen`: the names that are done.
-        """
+        """Return whether an expression, or a value of a name in it, contains a gradient. `seen`: names to skip."""
         seen = set() if seen is None else seen
         return any(
             (isinstance(each, cst.Name | cst.Attribute | cst.Call) and has_gradient(self.kind(each)))
@@ -146,13 +99,12 @@ class Gradients:
     @cached_property
     def _returned(self) -> dict[str, list[cst.BaseExpression]]:
         """Values that functions return and yield, by name of the function."""
-        found: dict[str, list[cst.BaseExpression]] = {}
+        values: defaultdict[str, list[cst.BaseExpression]] = defaultdict(list)
         for node in self._module.nodes:
             if isinstance(node, cst.Return | cst.Yield) and isinstance(node.value, cst.BaseExpression):
                 function = self._module.enclosing(node, cst.FunctionDef)
-                name = function.name.value if isinstance(function, cst.FunctionDef) else ""
-                found.setdefault(name, []).append(node.value)
-        return found
+                values[function.name.value if isinstance(function, cst.FunctionDef) else ""].append(node.value)
+        return values
 
     def _is_bound_to_gradient(self, name: cst.Name, seen: set[object]) -> bool:
         binding = self._module.binding(name)
@@ -177,91 +129,77 @@ class Gradients:
 
     def kind(self, node: cst.BaseExpression | None) -> Kind:
         """Return what an expression contains."""
-        if isinstance(node, cst.Name):
-            return self._of_binding(self._module.binding(node))
-        if isinstance(node, cst.Attribute):
-            return self._of_attribute(node)
-        if isinstance(node, cst.Call):
-            return self._of_call(node)
-        if isinstance(node, cst.ListComp | cst.GeneratorExp | cst.SetComp):
-            return ListOf(self.kind(node.elt))
-        if isinstance(node, cst.List | cst.Tuple):
-            return self._of_elements(node)
-        if isinstance(node, cst.Subscript):
-            return element(self.kind(node.value), _index(node))
-        if isinstance(node, cst.IfExp):
-            return self.kind(node.body) or self.kind(node.orelse)
-        if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Multiply | cst.Divide):
-            return self.kind(node.left) or self.kind(node.right)
-        if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Add):
-            both = self.kind(node.left), self.kind(node.right)
-            return both[0] if all(isinstance(each, ListOf) for each in both) else None
-        return self.kind(node.value) if isinstance(node, cst.NamedExpr) else None
-
-    def _of_attribute(self, node: cst.Attribute) -> Kind:
-        if node.attr.value == "grad":  # the attribute of a parameter, not jax.grad
-            return None if self._module.full_name(node) in SOURCES else "gradient"
-        if node.attr.value == "data":
-            return self.kind(node.value)
-        return self._of_binding(self._module.binding(node))
-
-    def _of_elements(self, node: cst.List | cst.Tuple) -> Kind:
-        kinds = tuple(self.kind(each.value) for each in node.elements)
-        if isinstance(node, cst.Tuple):
-            return TupleOf(kinds)
-        return ListOf(next((kind for kind in kinds if kind), None))
+        match node:
+            case cst.Attribute(attr=cst.Name(value="grad")):  # of a parameter, not jax.grad
+                return None if self._module.full_name(node) in names("gradient_sources") else "gradient"
+            case cst.Attribute(value=inner, attr=cst.Name(value="data")) | cst.NamedExpr(value=inner):
+                return self.kind(inner)
+            case cst.Name() | cst.Attribute():
+                return self._of_binding(self._module.binding(node))
+            case cst.Call():
+                return self._of_call(node)
+            case cst.ListComp(elt=inner) | cst.GeneratorExp(elt=inner) | cst.SetComp(elt=inner):
+                return ListOf(self.kind(inner))
+            case cst.Tuple(elements=elements):
+                return TupleOf(tuple(self.kind(each.value) for each in elements))
+            case cst.List(elements=elements):
+                kinds = [self.kind(each.value) for each in elements]
+                return ListOf(next(filter(None, kinds), None))
+            case cst.Subscript(
+                value=inner, slice=[cst.SubscriptElement(slice=cst.Index(value=cst.Integer() as index))]
+            ):
+                return element(self.kind(inner), index.evaluated_value)
+            case cst.Subscript(value=inner):
+                return element(self.kind(inner), None)
+            case cst.IfExp(body=left, orelse=right):
+                return self.kind(left) or self.kind(right)
+            case cst.BinaryOperation(left=left, right=right, operator=cst.Multiply() | cst.Divide()):
+                return self.kind(left) or self.kind(right)
+            case cst.BinaryOperation(left=left, right=right, operator=cst.Add()):
+                both = self.kind(left), self.kind(right)
+                return both[0] if all(isinstance(each, ListOf) for each in both) else None
+        return None
 
     def _of_binding(self, binding: Binding) -> Kind:
         if binding.key is None or binding.key in self._open:
             return None
         if binding.key not in self._known:
             self._open.add(binding.key)
-            found = [self._of_bound(bound) for bound in binding.bounds]
-            found += [ListOf(self.kind(value)) for value in self._appended(binding)]
+            kinds = [reduce(element, bound.path, self.kind(bound.value)) for bound in binding.bounds]
+            calls = [call for read in binding.reads if (call := self._module.method_call(read)) is not None]
+            added = [argument.value for call in calls if method_of(call) == "append" for argument in call.args[:1]]
+            kinds += [ListOf(self.kind(value)) for value in added]
             self._open.discard(binding.key)
-            kind = next((kind for kind in found if has_gradient(kind)), None)
+            kind = next(filter(has_gradient, kinds), None)
             if kind is None and self._open:  # it may depend on a binding that is open: ask again later
                 return None
             self._known[binding.key] = kind
         return self._known[binding.key]
 
-    def _of_bound(self, bound: BoundValue) -> Kind:
-        kind = self.kind(bound.value)
-        for place in bound.path:
-            kind = element(kind, place)
-        return kind
-
-    def _appended(self, binding: Binding) -> list[cst.BaseExpression]:
-        """Return the values that are appended to a list."""
-        calls = [call for read in binding.reads if (call := self._module.method_call(read)) is not None]
-        return [argument.value for call in calls if method_of(call) == "append" for argument in call.args[:1]]
-
     def _of_call(self, node: cst.Call) -> Kind:
         if isinstance(node.func, cst.Call) and self._module.full_name(node.func.func) == "jax.grad":
             return "gradient"
-        name = self._module.full_name(node.func) or self._module.code(node.func)
+        name, method = self._module.full_name(node.func) or self._module.code(node.func), method_of(node)
         arguments = [argument.value for argument in node.args if not argument.star]
-        if name in SOURCES:
+        if name in names("gradient_sources"):
             return ListOf("gradient") if name != "jax.grad" else None
-        if isinstance(node.func, cst.Attribute):
-            method = node.func.attr.value
-            if method == "compute_gradients":
-                return PAIRS
-            if method in METHODS and (method != "gradient" or self._is_tape(node.func.value)):
-                return "gradient"
+        if method == "compute_gradients":
+            return PAIRS
+        if method in names("gradient_methods") and (method != "gradient" or self._is_tape(node.func)):
+            return "gradient"
         if name in ("zip", "itertools.zip_longest"):
             return self._of_zip(node, arguments)
-        if name == "enumerate" and arguments:
+        if not arguments:
+            return None
+        if name == "enumerate":
             return ListOf(TupleOf((None, element(self.kind(arguments[0]), None))))
-        if name == "next" and arguments:
+        if name == "next":
             return element(self.kind(arguments[0]), None)
         function = clip_function(name)
-        if function is not None and function.kind in ("functional", "any tensor") and arguments:
+        if function is not None and function.kind in ("functional", "any tensor"):
             inner = self.kind(arguments[0])
             return TupleOf((inner, None)) if function.replacement == "clip_by_global_norm" else inner
-        if name in SAME:
-            return next((kind for kind in map(self.kind, arguments) if kind), None)
-        return None
+        return next(filter(None, map(self.kind, arguments)), None) if name in names("gradient_passed_on") else None
 
     def _of_zip(self, node: cst.Call, arguments: Sequence[cst.BaseExpression]) -> Kind:
         if len(node.args) == 1 and node.args[0].star == "*":
@@ -271,15 +209,14 @@ class Gradients:
             return None
         return ListOf(TupleOf(tuple(element(self.kind(each), None) for each in arguments)))
 
-    def _is_tape(self, node: cst.BaseExpression) -> bool:
-        """Return whether an expression is a gradient tape."""
-        if isinstance(node, cst.Name | cst.Attribute):
-            values = [bound.value for bound in self._module.binding(node).bounds]
-            return any(map(self._makes_tape, values)) or "tape" in self._module.code(node).lower()
-        return self._makes_tape(node)
-
-    def _makes_tape(self, node: cst.BaseExpression | None) -> bool:
-        return isinstance(node, cst.Call) and self._module.full_name(node.func).rpartition(".")[2] == "GradientTape"
+    def _is_tape(self, method: cst.BaseExpression) -> bool:
+        """Return whether a method is one of a gradient tape."""
+        owner = method.value if isinstance(method, cst.Attribute) else method
+        is_named = isinstance(owner, cst.Name | cst.Attribute)
+        values = [bound.value for bound in self._module.binding(owner).bounds] if is_named else [owner]
+        made = [self._module.full_name(value.func) for value in values if isinstance(value, cst.Call)]
+        is_made = any(name.rpartition(".")[2] == "GradientTape" for name in made)
+        return is_made or (is_named and "tape" in self._module.code(owner).lower())
 
 
 def element(kind: Kind, place: int | None) -> Kind:
@@ -295,12 +232,3 @@ def has_gradient(kind: Kind) -> bool:
     if isinstance(kind, ListOf):
         return has_gradient(kind.each)
     return any(map(has_gradient, kind.parts)) if isinstance(kind, TupleOf) else kind == "gradient"
-
-
-def _index(node: cst.Subscript) -> int | None:
-    """Return the number in brackets; None for anything else."""
-    if len(node.slice) == 1 and isinstance(node.slice[0].slice, cst.Index):
-        value = node.slice[0].slice.value
-        if isinstance(value, cst.Integer):
-            return value.evaluated_value
-    return None

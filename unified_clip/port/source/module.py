@@ -13,7 +13,7 @@ import libcst as cst
 from libcst.metadata import Assignment, BaseAssignment, ImportAssignment
 
 from ..._static_values import UnknownValueError, evaluate, is_number
-from .syntax_tree import SyntaxTree, Target, sorted_nodes
+from .syntax_tree import SyntaxTree, Target, first_name, sorted_nodes
 
 SELF = ("self", "cls")
 
@@ -108,22 +108,17 @@ class Module(SyntaxTree):
 
     def is_unbound(self, node: cst.CSTNode) -> bool:
         """Return whether nothing in the file binds the first part of a dotted name."""
-        while isinstance(node, cst.Attribute):
-            node = node.value
-        scope = self.scope(node)
-        return isinstance(node, cst.Name) and scope is not None and not scope[node.value]
+        first = first_name(node)
+        scope = self.scope(first) if first is not None else None
+        return first is not None and scope is not None and not scope[first.value]
 
     def is_in_project(self, package: str) -> bool:
         """Return whether a module is another file of the same project."""
-        parts = package.split(".")
         folders = list(self.path.resolve().parents)[:PROJECT_DEPTH] if self.path is not None else []
-        names = ("/".join(parts), "/".join(parts[:-1]))
-        return any(
-            (folder / f"{name}.py").is_file() or (folder / name / "__init__.py").is_file()
-            for folder in folders
-            for name in names
-            if name
-        )
+        parts = package.split(".")
+        names = [name for name in ("/".join(parts), "/".join(parts[:-1])) if name]
+        files = [file for name in names for file in (f"{name}.py", f"{name}/__init__.py")]
+        return any((folder / file).is_file() for folder in folders for file in files)
 
     # -- bindings
 

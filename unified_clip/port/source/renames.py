@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -11,7 +10,7 @@ from libcst.metadata import BaseAssignment, ImportAssignment
 
 from .edits import Edits, ended
 from .module import Module
-from .syntax_tree import Target
+from .syntax_tree import Target, first_name
 
 
 class Renames:
@@ -49,17 +48,13 @@ class Renames:
             self._by_import(assignment, nodes)
         for statement, changed in self._lines.items():
             self._change_import(statement, changed)
-        self._import_replacements()
-
-    def _import_replacements(self) -> None:
-        """Add imports. An import in a function hides that of the file in the whole function."""
         for module in self._at_top:
             self._edits.needs_import(module)
-        for statement, module in self._beside:
-            if self._at_top and self._module.enclosing_function(statement) is not None:
-                self._edits.needs_import(module)
+        for node, module in self._beside:
+            if self._at_top and self._module.enclosing_function(node) is not None:
+                self._edits.needs_import(module)  # an import in a function hides that of the file in the whole function
             else:
-                self._edits.import_after(statement, module)
+                self._edits.import_after(node, module)
 
     def _assignment(self, node: cst.CSTNode) -> ImportAssignment | None:
         """Return the only import of a name, if it can be changed; else None."""
@@ -72,14 +67,14 @@ class Renames:
 
     def _assignments(self, node: cst.CSTNode) -> list[BaseAssignment]:
         """Return what binds the first part of a dotted name."""
-        scope, first = self._module.scope(node), _first(node)
+        scope, first = self._module.scope(node), first_name(node)
         return list(scope[first.value]) if scope is not None and first is not None else []
 
     def _by_import(self, assignment: ImportAssignment, nodes: Sequence[cst.CSTNode]) -> None:
         statement = cast(cst.Import | cst.ImportFrom, assignment.node)
         alias = next(each for each in statement.names if _bound_name(each) == assignment.name)  # type: ignore[union-attr]
-        reads = {_first(access.node) for access in assignment.references}
-        all_change = reads == {_first(node) for node in nodes}
+        reads = {first_name(access.node) for access in assignment.references}
+        all_change = reads == {first_name(node) for node in nodes}
         wanted = {self._wanted[node] for node in nodes}
         if all_change and len(wanted) == 1 and all(isinstance(node, cst.Name) for node in nodes):
             ((module, name),) = wanted
@@ -90,7 +85,8 @@ class Renames:
         for node in nodes:
             self._replace(node)
         is_dotted = alias.evaluated_name.count(".") + (alias.asname is not None) > 0
-        if all_change and is_dotted and assignment.name not in self._texts:
+        texts = (node.evaluated_value for node in self._module.nodes if isinstance(node, cst.SimpleString))
+        if all_change and is_dotted and assignment.name not in texts:  # a text may name an import, as in __all__
             self._lines.setdefault(statement, {})[alias.evaluated_name] = ""
 
     def _replace(self, node: cst.CSTNode) -> None:
@@ -106,11 +102,6 @@ class Renames:
         """Return whether an import binds its name in its own scope, without `global` or `nonlocal`."""
         return self._module.scope(assignment.node) is assignment.scope
 
-    @functools.cached_property
-    def _texts(self) -> set[object]:
-        """All strings, which may name an import, as in __all__."""
-        return {each.evaluated_value for each in self._module.nodes if isinstance(each, cst.SimpleString)}
-
     def _is_at_top(self, assignment: ImportAssignment) -> bool:
         """Return whether the replacement has to be imported for the whole file."""
         statement = assignment.node
@@ -121,13 +112,11 @@ class Renames:
     def _change_import(self, statement: cst.Import | cst.ImportFrom, changed: dict[str, str]) -> None:
         """Remove names from an import, and add an import of others after it."""
         rest = [each for each in statement.names if each.evaluated_name not in changed]  # type: ignore[union-attr]
+        names = ", ".join(sorted({name for name in changed.values() if name}))
+        new = [f"from {self._modules[statement]} import {names}"] if names else []
 
         def lines(updated: Any) -> Sequence[str]:
-            kept = []
-            if rest:
-                kept = [self._module.tree.code_for_node(_with_names(updated, rest))]
-            new = sorted({name for name in changed.values() if name})
-            return [*kept, *([f"from {self._modules[statement]} import {', '.join(new)}"] if new else [])]
+            return [self._module.tree.code_for_node(_with_names(updated, rest)), *new] if rest else new
 
         self._edits.rewrite(statement, lines)
 
@@ -151,24 +140,17 @@ def _with_names(statement: Any, names: Sequence[cst.ImportAlias]) -> cst.CSTNode
 
 def is_name_taken(module: Module) -> bool:
     """Return whether a file binds `unified_clip` to something else: a variable, a parameter, another import."""
-    names = (each for each in module.nodes if isinstance(each, cst.Name) and each.value == "unified_clip")
-    scopes = (module.scope(each) for each in names)
-    return any(not _is_unified_clip(each) for scope in scopes if scope is not None for each in scope["unified_clip"])
+    names = (node for node in module.nodes if isinstance(node, cst.Name) and node.value == "unified_clip")
+    scopes = (scope for name in names if (scope := module.scope(name)) is not None)
+    return not all(_is_unified_clip(assignment) for scope in scopes for assignment in scope["unified_clip"])
 
 
 def _is_unified_clip(assignment: BaseAssignment) -> bool:
     """Return whether an assignment binds the package."""
     if not isinstance(assignment, ImportAssignment) or not isinstance(assignment.node, cst.Import):
         return False
-    bound = [each for each in assignment.node.names if _bound_name(each) == "unified_clip"]
-    return all(each.evaluated_name == "unified_clip" or each.asname is None for each in bound)
-
-
-def _first(node: cst.CSTNode) -> cst.Name | None:
-    """Return the first part of a dotted name."""
-    while isinstance(node, cst.Attribute):
-        node = node.value
-    return node if isinstance(node, cst.Name) else None
+    aliases = [alias for alias in assignment.node.names if _bound_name(alias) == "unified_clip"]
+    return all(alias.evaluated_name == "unified_clip" or alias.asname is None for alias in aliases)
 
 
 def _bound_name(alias: cst.ImportAlias) -> str:

@@ -71,9 +71,9 @@ class SyntaxTree:
         """Return the source of a node on one line, without comments."""
         return _on_one_line(self.tree.code_for_node(node).strip())
 
-    def line(self, number: int) -> str:
-        """Return a line of the file without its indentation."""
-        return self._lines[number - 1].strip()
+    def line(self, node: cst.CSTNode) -> str:
+        """Return the first line of a node, without its indentation."""
+        return self._lines[self.position(node)[0] - 1].strip()
 
     @cached_property
     def _lines(self) -> list[str]:
@@ -95,11 +95,15 @@ class SyntaxTree:
         """Return the function or lambda around a node."""
         return self.enclosing(node, cst.FunctionDef, cst.Lambda)
 
+    def call_of(self, node: cst.CSTNode | None) -> cst.Call | None:
+        """Return the call of a function by this node; None if it is not called."""
+        call = self.parents.get(node) if node is not None else None
+        return call if isinstance(call, cst.Call) and call.func is node else None
+
     def method_call(self, node: cst.CSTNode) -> cst.Call | None:
         """Return the call of a method of a node: node.method()."""
         method = self.parents.get(node)
-        call = self.parents.get(method) if isinstance(method, cst.Attribute) else None
-        return call if isinstance(call, cst.Call) else None
+        return self.call_of(method) if isinstance(method, cst.Attribute) else None
 
     def small_statement(self, node: cst.CSTNode) -> cst.BaseSmallStatement | None:
         """Return the simple statement around a node, if it evaluates the node exactly once; else None."""
@@ -145,6 +149,13 @@ class SyntaxTree:
     def function_names(self) -> frozenset[str]:
         """The names of the functions and methods that the file defines."""
         return frozenset(each.name.value for each in self.nodes if isinstance(each, cst.FunctionDef))
+
+
+def first_name(node: cst.CSTNode) -> cst.Name | None:
+    """Return the first part of a dotted name; None for anything else."""
+    while isinstance(node, cst.Attribute):
+        node = node.value
+    return node if isinstance(node, cst.Name) else None
 
 
 def keyword_of(argument: cst.Arg) -> str:

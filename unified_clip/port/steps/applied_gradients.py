@@ -28,35 +28,35 @@ class AppliedGradients:
         return self._are_pairs(arguments[0])
 
     def _are_pairs(self, node: cst.BaseExpression) -> bool:
-        if isinstance(node, cst.Name):
-            return self._all_values(node, self._are_pairs)
-        if isinstance(node, cst.ListComp | cst.GeneratorExp):
-            target = node.for_in.target
-            if not _is_plain(node.for_in) or not isinstance(target, cst.Tuple):
-                return False
-            if not isinstance(node.elt, cst.Tuple) or len(node.elt.elements) != 2:
-                return False
-            last = [self._module.code(each.elements[-1].value) for each in (node.elt, target)]
-            return last[0] == last[1] and self._are_pairs(node.for_in.iter)
-        if not isinstance(node, cst.Call):
-            return False
-        name, arguments = self._module.code(node.func), [argument.value for argument in node.args]
-        if name == "list" and len(arguments) == 1:
-            return self._are_pairs(arguments[0])
-        is_zip = name == "zip" and len(arguments) == 2
-        return is_zip and self._is_list(arguments[0]) and self._module.code(arguments[1]) == self._variables
+        match node:
+            case cst.Name():
+                return self._all_values(node, self._are_pairs)
+            case (
+                cst.ListComp(elt=cst.Tuple(elements=[_, variable]), for_in=loop)
+                | cst.GeneratorExp(elt=cst.Tuple(elements=[_, variable]), for_in=loop)
+            ):
+                is_kept = isinstance(loop.target, cst.Tuple) and (
+                    self._module.code(variable.value) == self._module.code(loop.target.elements[-1].value)
+                )
+                return is_kept and _is_plain(loop) and self._are_pairs(loop.iter)
+            case cst.Call(func=cst.Name(value="list"), args=[argument]):
+                return self._are_pairs(argument.value)
+            case cst.Call(func=cst.Name(value="zip"), args=[gradients, variables]):
+                return self._is_list(gradients.value) and self._module.code(variables.value) == self._variables
+        return False
 
     def _is_list(self, node: cst.BaseExpression) -> bool:
-        if node is self._source:
-            return True
-        if isinstance(node, cst.Name):
-            return self._all_values(node, self._is_list)
-        if isinstance(node, cst.ListComp):
-            return _is_plain(node.for_in) and self._is_list(node.for_in.iter)
-        if isinstance(node, cst.Subscript):
-            return self._module.code(node).endswith("[0]") and self._is_clipped(node.value)
-        if isinstance(node, cst.Call) and self._module.code(node.func) == "list" and len(node.args) == 1:
-            return self._is_list(node.args[0].value)
+        match node:
+            case cst.Call() if node is self._source:
+                return True
+            case cst.Name():
+                return self._all_values(node, self._is_list)
+            case cst.ListComp(for_in=loop):
+                return _is_plain(loop) and self._is_list(loop.iter)
+            case cst.Subscript(value=inner):
+                return self._module.code(node).endswith("[0]") and self._is_clipped(inner)
+            case cst.Call(func=cst.Name(value="list"), args=[argument]):
+                return self._is_list(argument.value)
         return False
 
     def _is_clipped(self, node: cst.BaseExpression) -> bool:
@@ -69,11 +69,12 @@ class AppliedGradients:
 
     def _is_changed(self, binding: Binding) -> bool:
         """Return whether elements of a list are assigned, added or removed."""
-        parents = [self._module.parents[read] for read in binding.reads]
-        places = [self._module.parents[parent] for parent in parents if isinstance(parent, cst.Subscript)]
-        return any(isinstance(parent, cst.Attribute) and parent.attr.value in CHANGES for parent in parents) or any(
-            isinstance(place, cst.AssignTarget | cst.AugAssign | cst.Del) for place in places
-        )
+        for parent in (self._module.parents[read] for read in binding.reads):
+            place = self._module.parents[parent] if isinstance(parent, cst.Subscript) else None
+            is_method = isinstance(parent, cst.Attribute) and parent.attr.value in CHANGES
+            if is_method or isinstance(place, cst.AssignTarget | cst.AugAssign | cst.Del):
+                return True
+        return False
 
     def _all_values(self, node: cst.Name, judge: Callable[[cst.BaseExpression], bool]) -> bool:
         """Return whether `judge` accepts all values of a name. A name that is open is accepted."""

@@ -214,9 +214,8 @@ class PaddleOptimizers:
     def _is_of_another_scope(self, target: cst.Name) -> bool:
         """Return whether a function declares a name as global or nonlocal."""
         function = self._module.enclosing(target, cst.FunctionDef)
-        nodes = sorted_nodes(function) if function is not None else []
-        names = [item.name for node in nodes if isinstance(node, cst.Global | cst.Nonlocal) for item in node.names]
-        return any(name.value == target.value for name in names)
+        items = [node for node in sorted_nodes(function) if isinstance(node, cst.NameItem)] if function else []
+        return any(item.name.value == target.value for item in items)
 
     def _of_minimize(self, argument: cst.Arg, call: cst.Call, method: cst.Attribute) -> Optimizer:
         """Return the optimizer of minimize(loss, grad_clip=clip)."""
@@ -267,11 +266,10 @@ class PaddleOptimizers:
             return self._method(parent, binding, line)
         if self._is_test(read) or (isinstance(parent, cst.Arg) and is_harmless(self._module, read)):
             return None
-        call = self._module.parents[parent]
-        if isinstance(call, cst.Call) and isinstance(parent, cst.Arg) and isinstance(call.func, cst.Attribute):
-            is_scaler = "scaler" in self._module.code(call.func.value).lower()
-            if is_scaler and method_of(call) in ("step", "unscale_"):
-                return self._at(call, "scaler", line) if method_of(call) == "step" else None
+        match self._module.parents[parent]:
+            case cst.Call(func=cst.Attribute(value=scaler, attr=cst.Name(value="step" | "unscale_" as name))) as call:
+                if isinstance(parent, cst.Arg) and "scaler" in self._module.code(scaler).lower():
+                    return self._at(call, "scaler", line) if name == "step" else None
         raise UnsureError(f"Line {line} passes {binding.text} on, to code that may step it.")
 
     def _method(self, method: cst.Attribute, binding: Binding, line: int) -> OptimizerStep | None:

@@ -24,17 +24,17 @@ class ParameterGroups:
 
     def are_in(self, node: cst.BaseExpression, depth: int = 0) -> bool:
         """Return whether a list of parameters contains dicts. Raises UnsureError if that cannot be seen."""
-        if isinstance(node, cst.List | cst.Tuple):
-            return any(self._is_group(each, depth) for each in node.elements)
-        if isinstance(node, cst.ListComp | cst.GeneratorExp):
-            return self._is_group(node.elt, depth)
-        if isinstance(node, cst.BinaryOperation):
-            return self.are_in(node.left, depth) or self.are_in(node.right, depth)
-        if isinstance(node, cst.Call):
-            if method_of(node) in PARAMETERS:
+        match node:
+            case cst.List(elements=elements) | cst.Tuple(elements=elements):
+                return any(self._is_group(each, depth) for each in elements)
+            case cst.ListComp(elt=item) | cst.GeneratorExp(elt=item):
+                return self._is_group(item, depth)
+            case cst.BinaryOperation(left=left, right=right):
+                return self.are_in(left, depth) or self.are_in(right, depth)
+            case cst.Call(func=cst.Attribute(attr=cst.Name(value=name))) if name in PARAMETERS:
                 return False
-            if self._module.code(node.func) in ("list", "filter") and node.args:
-                return self.are_in(node.args[-1].value, depth)
+            case cst.Call(func=cst.Name(value="list" | "filter"), args=[*_, argument]):
+                return self.are_in(argument.value, depth)
         binding = self._module.binding(node if depth < MAX_DEPTH else None)
         if binding.key is not None and binding.values is not None and len(binding.values) == 1:
             adds_group = [self._adds_group(read, depth + 1) for read in binding.reads]
@@ -43,16 +43,18 @@ class ParameterGroups:
 
     def _is_group(self, node: cst.CSTNode, depth: int) -> bool:
         """Return whether an element of a list of parameters is a dict, or contains dicts."""
-        if isinstance(node, cst.StarredElement):
-            return self.are_in(node.value, depth)
-        node = node.value if isinstance(node, cst.Element) else node
-        if isinstance(node, cst.Dict):
-            return True
-        if isinstance(node, cst.Call):
-            name = self._module.code(node.func)
-            if name != "dict" and not name.endswith("create_parameter"):
-                raise self._unknown(node)
-            return name == "dict"
+        match node:
+            case cst.StarredElement(value=inner):
+                return self.are_in(inner, depth)
+            case cst.Element(value=inner):
+                return self._is_group(inner, depth)
+            case cst.Dict():
+                return True
+            case cst.Call(func=func):
+                name = self._module.code(func)
+                if name != "dict" and not name.endswith("create_parameter"):
+                    raise self._unknown(node)
+                return name == "dict"
         binding = self._module.binding(node if depth < MAX_DEPTH else None)
         if binding.key is None and isinstance(node, cst.Attribute):
             return False  # a parameter of a layer

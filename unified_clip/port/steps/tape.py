@@ -8,8 +8,9 @@ from typing import cast
 
 import libcst as cst
 
+from ..catalog import names
 from ..clip_call import Arguments
-from ..source.gradient_flow import SOURCES, Gradients
+from ..source.gradient_flow import Gradients
 from ..source.module import Binding, Module
 from ..source.syntax_tree import Target, keyword_of, method_of
 from ..to_config import UnsureError
@@ -22,15 +23,6 @@ NOT_TOGETHER = "The gradients and apply_gradients() are not in one function."
 SEVERAL_GRADIENTS = "Several gradients are computed before they are applied. backward() would add them up."
 DISTRIBUTED = ("tensorflow.distribute.", "tensorflow.compat.v1.distribute.")
 HOROVOD = "Horovod averages the gradients of all processes. Check what its optimizer for PyTorch clips."
-REPLICAS = (
-    "MirroredStrategy",
-    "MultiWorkerMirroredStrategy",
-    "ParameterServerStrategy",
-    "TPUStrategy",
-    "Strategy",
-    "get_strategy",
-    "get_replica_context",
-)
 METHODS = ("gradient", "compute_gradients", "get_gradients")
 APPLIES = ("apply_gradients", "apply")
 
@@ -64,35 +56,29 @@ class TapeSteps:
 
     def __init__(self, module: Module, gradients: Gradients) -> None:
         self._module, self._gradients = module, gradients
-        self._ranges: dict[cst.CSTNode, list[StepRange]] = {}
-        self._calls: dict[cst.CSTNode, list[cst.Call]] = {}
+        calls: dict[cst.CSTNode, list[cst.Call]] = {}
         for call in module.calls:
-            self._calls.setdefault(self._body(call), []).append(call)
+            calls.setdefault(self._body(call), []).append(call)
+        self._ranges = {body: list(self._find(calls[body])) for body in calls}
 
     def range_of(self, node: cst.CSTNode) -> StepRange | None:
         """Return the step around a clip; None if there is none."""
-        line = self._module.position(node)[0]
-        return next((each for each in self._ranges_of(self._body(node)) if each.first <= line <= each.last), None)
+        line, ranges = self._module.position(node)[0], self._ranges.get(self._body(node), [])
+        return next((each for each in ranges if each.first <= line <= each.last), None)
 
     def all(self) -> list[TapeStep]:
         """Return all steps that can be ported, with clips and without."""
-        ranges = [each for body in self._calls for each in self._ranges_of(body)]
-        return [each.step for each in ranges if each.step is not None]
+        return [each.step for ranges in self._ranges.values() for each in ranges if each.step is not None]
 
     def applied_by(self, optimizer: Binding) -> list[StepRange]:
         """Return the steps in which an optimizer applies gradients."""
-        calls = [call for calls in self._calls.values() for call in calls if self._is_apply(call)]
-        own = [call for call in calls if self._module.binding(owner_of(call)).key == optimizer.key]
+        applies = filter(self._is_apply, self._module.calls)
+        own = [call for call in applies if self._module.binding(owner_of(call)).key == optimizer.key]
         return [each for call in own if (each := self.range_of(call)) is not None]
 
     def _body(self, node: cst.CSTNode) -> cst.CSTNode:
         """Return the function around a node, or the file."""
         return self._module.enclosing(node, cst.FunctionDef) or self._module.tree
-
-    def _ranges_of(self, body: cst.CSTNode) -> list[StepRange]:
-        if body not in self._ranges:
-            self._ranges[body] = list(self._find(self._calls.get(body, [])))
-        return self._ranges[body]
 
     def _find(self, calls: Sequence[cst.Call]) -> Iterator[StepRange]:
         """Yield each gradient with the call that applies it.
@@ -120,7 +106,7 @@ class TapeSteps:
 
     def _is_source(self, call: cst.Call) -> bool:
         is_method = method_of(call) in METHODS and self._gradients.kind(call) is not None
-        return is_method or self._module.full_name(call.func) in SOURCES
+        return is_method or self._module.full_name(call.func) in names("gradient_sources")
 
     def _is_apply(self, call: cst.Call) -> bool:
         if method_of(call) not in APPLIES or not call.args:
@@ -131,7 +117,7 @@ class TapeSteps:
         if any(method_of(call) in SCALED for call in calls):
             raise UnsureError("The loss is scaled. In PyTorch, unscale the gradients with GradScaler before the clip.")
         used = self._module.used_names
-        if any(name.startswith(DISTRIBUTED) and name.rpartition(".")[2] in REPLICAS for name in used):
+        if any(name.startswith(DISTRIBUTED) and name.rpartition(".")[2] in names("replicas") for name in used):
             raise UnsureError("Each replica clips before gradients are added up. In PyTorch, backward() averages them.")
         if any(name.startswith("horovod.") for name in used):
             raise UnsureError(HOROVOD)
@@ -144,7 +130,8 @@ class TapeSteps:
             raise UnsureError("The gradient and apply_gradients() need lines of their own.")
         if not isinstance(last, cst.Expr) or last.value is not apply:
             raise UnsureError(f"The result of apply_gradients() is used. {GRAPH}")
-        if self._block(first) is not self._block(last):
+        lines = [self._module.parents[statement] for statement in (first, last)]
+        if self._module.parents[lines[0]] is not self._module.parents[lines[1]]:
             raise UnsureError("The gradient and apply_gradients() are not in one block.")
         loss, variables = self._arguments(source)
         self._check_optimizer(source, apply)
@@ -161,9 +148,6 @@ class TapeSteps:
         """Return whether a tape can compute gradients more than once."""
         values = [argument.value for argument in tape.args if keyword_of(argument) in ("", "persistent")]
         return any(self._module.code(value) != "False" for value in values)
-
-    def _block(self, statement: cst.CSTNode) -> cst.CSTNode:
-        return self._module.parents[self._module.parents[statement]]
 
     def _arguments(self, source: cst.Call) -> tuple[cst.BaseExpression, str]:
         """Return the loss and the variables."""
