@@ -15,14 +15,14 @@ from .._core import classes
 from .._core.ops import Tensor
 from .._core.shards import Across
 from . import documents
-from .clipper import Clipper, Reporting
+from .clipper import Clipper, OutcomeProperties
 from .documents import Document
 from .formats import convert, from_optimizer
 from .schema import Settings
 from .validation import first_error, settings_data
 
 
-class ClipConfig(Reporting, Settings):
+class ClipConfig(OutcomeProperties, Settings):
     """A clip configuration, from a file or from arguments, for every framework.
 
     Args:

@@ -276,7 +276,7 @@ class Clipper:
         return outcome
 
 
-class Reporting:
+class OutcomeProperties:
     """Properties of an object with a clipper: the clipper's last outcome and rate."""
 
     _clipper: Clipper

@@ -13,13 +13,13 @@ except ImportError:  # the same under its older name
 from .. import monitor
 from .._core.shards import Across
 from ..config.clip_config import ClipConfig
-from ..config.clipper import Clipper, Reporting
+from ..config.clipper import Clipper, OutcomeProperties
 from . import torch_scaling
 from .torch_engines import check_within_reach
 from .torch_optimizers import check_not_attached
 
 
-class ClipCallback(Reporting, Callback):  # type: ignore[misc]  # mypy skips Lightning
+class ClipCallback(OutcomeProperties, Callback):  # type: ignore[misc]  # mypy skips Lightning
     """Clips before every step that a Lightning `Trainer` makes, each optimizer's gradients on their own.
 
     The step of a schedule is the trainer's `global_step`, so that training goes on from a checkpoint as it would have;

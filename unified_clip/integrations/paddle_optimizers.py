@@ -12,7 +12,7 @@ from .._core.containers import Leaf
 from .._core.plan import IN_GRAPHS
 from .._ops.paddle_classes import OptimizerClip
 from .._ops.paddle_ops import OPS, in_static_mode, in_to_static_mode
-from ..config.clipper import Clipper, Reporting
+from ..config.clipper import Clipper, OutcomeProperties
 from ..config.schema import Settings
 from .names import check_names
 
@@ -52,7 +52,7 @@ def grad_clip(settings: Settings, names: Any = None) -> GradClip:
     return GradClip(settings, names)
 
 
-class GradClip(Reporting, OptimizerClip):
+class GradClip(OutcomeProperties, OptimizerClip):
     """A configuration at work in one optimizer, which calls it once for each group of parameters: a group, a norm."""
 
     def __init__(self, settings: Settings, names: Any) -> None:

@@ -14,7 +14,7 @@ from .._core.containers import Leaf
 from .._core.shards import HERE_OR_TOLD, Across
 from .._ops import torch_shards
 from ..config.clip_config import ClipConfig
-from ..config.clipper import Reporting
+from ..config.clipper import OutcomeProperties
 from ..recording.clip_event import make_namer
 from . import torch_scaling
 from .names import check_names
@@ -26,7 +26,7 @@ HOOKS = "_optimizer_step_pre_hooks"
 """Where `register_step_pre_hook` puts them."""
 
 
-class Attached(Reporting):
+class Attached(OutcomeProperties):
     """A configuration at work in an optimizer; a context manager that ends with it.
 
     A copy or a pickle of the optimizer does not clip, and its `state_dict` knows nothing of it: attach again, and set

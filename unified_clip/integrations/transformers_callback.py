@@ -10,13 +10,13 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from .. import monitor
 from .._core.shards import Across
 from ..config.clip_config import ClipConfig
-from ..config.clipper import Reporting
+from ..config.clipper import OutcomeProperties
 from . import torch_scaling
 from .torch_engines import check_within_reach
 from .torch_optimizers import check_not_attached
 
 
-class ClipCallback(Reporting, TrainerCallback):  # type: ignore[misc]  # mypy skips transformers
+class ClipCallback(OutcomeProperties, TrainerCallback):  # type: ignore[misc]  # mypy skips transformers
     """Clips before every step of a `transformers.Trainer` whose arguments have `max_grad_norm=0`.
 
     The names of parameters are the model's, and the step of a schedule is the trainer's `global_step`, so that training

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..._display import cell, complain
 from ..._limits import LimitError, array_header, check_expanded
-from ..._modes import misplaced
+from ..._mode_options import misplaced
 from ...errors import ConfigError
 
 if TYPE_CHECKING:

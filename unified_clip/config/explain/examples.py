@@ -43,7 +43,7 @@ class Example:
 
 
 @dataclass(frozen=True)
-class _Kin:
+class _NameGroup:
     """Parameter names that each configuration treats alike, and their rules."""
 
     names: Sequence[str]
@@ -80,20 +80,20 @@ class _Measure:
 
 def examples(configs: Sequence[Settings], step: int) -> list[Example]:
     """Return examples around the thresholds of each rule, and more where configurations differ."""
-    kins = _kins(configs)
+    groups = _name_groups(configs)
     result: list[Example] = []
     together: dict[str, Array] = {}
-    for kin in kins:
-        prefix = f"{', '.join(kin.names)}: " if len(kins) > 1 else ""
-        around = list(_around(kin, step))
+    for group in groups:
+        prefix = f"{', '.join(group.names)}: " if len(groups) > 1 else ""
+        around = list(_around(group, step))
         result += [Example(prefix + label, gradients, step) for label, gradients in around]
         together.update(around[-1][1])
-        for later in _later_steps(kin.rules, step):
-            *_, (label, gradients) = _around(kin, later)
+        for later in _later_steps(group.rules, step):
+            *_, (label, gradients) = _around(group, later)
             result.append(Example(f"{prefix}{label}, at step {later}", gradients, later))
-        if _differ_on_infinities(configs, kin.rules):
+        if _differ_on_infinities(configs, group.rules):
             result.append(Example(f"{prefix}gradients with an infinity", _with_infinity(around[0][1]), step))
-    if len(kins) > 1:
+    if len(groups) > 1:
         result.append(Example("the largest of each together", together, step))
     return result
 
@@ -117,12 +117,12 @@ def norm_of(arrays: Sequence[Array], order: float) -> float:
 # -- sizes
 
 
-def _around(kin: _Kin, step: int) -> Iterator[tuple[str, Gradients]]:
+def _around(group: _NameGroup, step: int) -> Iterator[tuple[str, Gradients]]:
     """Yield examples below, at and above the thresholds, with labels."""
     # Arrays of norm 13, with both signs for bounds.
-    last = [12.0, -12.0] if any(rule and rule.rule == "value" for rule in kin.rules) else [12.0]
-    shape = [np.array([3.0, 4.0]), np.array(last)] if len(kin.names) > 1 else [np.array([3.0, 4.0, *last])]
-    distinct = dict.fromkeys(measure for rule in kin.rules if rule for measure in _measures(rule, step))
+    last = [12.0, -12.0] if any(rule and rule.rule == "value" for rule in group.rules) else [12.0]
+    shape = [np.array([3.0, 4.0]), np.array(last)] if len(group.names) > 1 else [np.array([3.0, 4.0, *last])]
+    distinct = dict.fromkeys(measure for rule in group.rules if rule for measure in _measures(rule, step))
     measures = sorted(distinct, key=lambda measure: measure.limit)
     is_one = len(measures) == 1
     places = {
@@ -134,7 +134,7 @@ def _around(kin: _Kin, step: int) -> Iterator[tuple[str, Gradients]]:
     scaled = [(f"{measure.label(share)} ({places[share]})", measure.scaled(shape, share)) for measure, share in shares]
     plain = ("gradients whose largest element is 12", [array.astype(np.float32) for array in shape])
     for label, arrays in [(label, arrays) for label, arrays in scaled if arrays is not None] or [plain]:
-        yield label, dict(zip(kin.names, arrays, strict=True))
+        yield label, dict(zip(group.names, arrays, strict=True))
 
 
 def _measures(rule: Clipping, step: int) -> Iterator[_Measure]:
@@ -182,17 +182,17 @@ def _with_infinity(gradients: Gradients) -> Gradients:
 # -- names
 
 
-def _kins(configs: Sequence[Settings]) -> list[_Kin]:
+def _name_groups(configs: Sequence[Settings]) -> list[_NameGroup]:
     """Return names for each combination of rules that the configurations apply to the same name."""
     patterns = [name for config in configs for include, exclude in config.patterns for name in (*include, *exclude)]
     names = list(dict.fromkeys(_candidates(patterns)))
     parts = [_part_by_name(config, names) for config in configs]
-    kins: dict[tuple[int | None, ...], list[str]] = {}
+    groups: dict[tuple[int | None, ...], list[str]] = {}
     for name in names:
-        kins.setdefault(tuple(part.get(name) for part in parts), []).append(name)
-    included = {key: value for key, value in kins.items() if any(part is not None for part in key)} or kins
+        groups.setdefault(tuple(part.get(name) for part in parts), []).append(name)
+    included = {key: value for key, value in groups.items() if any(part is not None for part in key)} or groups
     return [
-        _Kin(
+        _NameGroup(
             names[:2], [None if part is None else config.parts[part] for config, part in zip(configs, key, strict=True)]
         )
         for key, names in included.items()
