@@ -70,7 +70,7 @@ def printed(command: str, *more: str) -> tuple[int, str]:
 
 
 def flagged(report: str) -> str:
-    """The part of a report that is about the file, without the list of what functions get wrong."""
+    """The part of a report that is about the file, without the known differences of functions."""
     return report.partition("\n\n")[0] + "\n"
 
 

@@ -162,7 +162,7 @@ def test_the_command_never_reports_that_there_is_nothing_to_do(
     assert cli.main(["port", str(tmp_path), "--json"]) == 1
     report = json.loads(capsys.readouterr().out)
     assert report["summary"]["flagged"] == 1
-    assert report["next"] == "Next: write by hand what is flagged."
+    assert report["next"] == "Next: rewrite the flagged clips by hand."
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,9 @@ def test_no_file_with_a_clip_is_left_out_by_its_text(source: str) -> None:
 
 def test_every_name_that_is_found_is_searched_for_in_the_text() -> None:
     names = [name.rpartition(".")[2] for name in clip_functions()]
-    names += [name for each in settings() for name in (each.keyword, *(n.rpartition(".")[2] for n in each.owners))]
+    for each in settings():
+        owners = (*each.classes, *each.elsewhere, *each.factories)
+        names += [each.keyword, *(owner.rpartition(".")[2] for owner in owners)]
     assert [name for name in names if not words().search(name.encode())] == []
 
 

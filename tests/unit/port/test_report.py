@@ -67,7 +67,7 @@ def test_a_threshold_that_is_known_at_run_time_is_named_and_worked_as_1() -> Non
     assert meaning.threshold == "args.clip"
     assert "c being args.clip. That" in meaning.sentences[0]
     assert meaning.worked[1].of == "gradients of norm 1 (at the threshold)"
-    assert "worked with 1 for args.clip, which is only known at run time:" in terminal.as_text(data)
+    assert "numbers for args.clip = 1; it is only known at run time:" in terminal.as_text(data)
 
 
 def test_bounds_that_are_known_at_run_time_are_both_named() -> None:
@@ -109,19 +109,19 @@ def test_what_has_no_meaning_here_is_told_with_its_reason_alone() -> None:
     [
         ([], {}, "1 file read, 0 clips found.", "There is nothing to do."),
         (["left"], {}, "1 clip found: 0 rewritten, 0 flagged, 1 left.", "There is nothing to do."),
-        (["flagged"], {}, "0 rewritten, 1 flagged", "Next: write by hand what is flagged."),
+        (["flagged"], {}, "0 rewritten, 1 flagged", "Next: rewrite the flagged clips by hand."),
         (
             ["rewritten"], {}, "1 rewritten, 0 flagged",
-            "Next: look at the changes with --diff, and make them with --write.",
+            "Next: review the changes with --diff and write them with --write.",
         ),
-        (["rewritten"], {"written": True}, "1 rewritten", "Next: look at what is to be checked, and run the tests."),
+        (["rewritten"], {"written": True}, "1 rewritten", "Next: make the checks in the report and run the tests."),
         (
             ["rewritten", "flagged"], {"written": True}, "2 clips found: 1 rewritten, 1 flagged, 0 left.",
-            "Next: write by hand what is flagged; then look at what is to be checked, and run the tests.",
+            "Next: rewrite the flagged clips by hand; then make the checks in the report and run the tests.",
         ),
         (
             [], {"unread": [UnreadableFile(Path("b.py"), "line 1: invalid syntax")]},
-            "0 clips found; 1 file could not be read.", "Next: mend what could not be read.",
+            "0 clips found; 1 file could not be read.", "Next: fix the files that could not be read.",
         ),
     ],
 )  # fmt: skip
@@ -144,19 +144,19 @@ REST = "port the rest of the {} code to PyTorch by hand (layers, optimizer, trai
     [
         (
             ["paddle.nn.utils.clip_grad_norm_"], {"written": True},
-            f"Next: {REST.format('Paddle')}; then look at what is to be checked, and run the tests.",
+            f"Next: {REST.format('Paddle')}; then make the checks in the report and run the tests.",
         ),
         (
             ["keras.optimizers.Adam(clipnorm=)", "tensorflow.clip_by_norm", TORCH], {"written": True},
-            f"Next: {REST.format('Keras and TensorFlow')}; then look at what is to be checked, and run the tests.",
+            f"Next: {REST.format('Keras and TensorFlow')}; then make the checks in the report and run the tests.",
         ),
         (
             ["tensorflow.clip_by_norm"], {},
-            f"Next: look at the changes with --diff, and make them with --write; then {REST.format('TensorFlow')}.",
+            f"Next: review the changes with --diff and write them with --write; then {REST.format('TensorFlow')}.",
         ),
         (
             ["paddle.nn.utils.clip_grad_norm_"], {"written": True, "target": "drop-in"},
-            "Next: look at what is to be checked, and run the tests.",
+            "Next: make the checks in the report and run the tests.",
         ),
     ],
 )  # fmt: skip
@@ -184,11 +184,9 @@ def test_the_text_has_everything_of_each_clip() -> None:
     assert "src/train.py\n  12:4  rewritten  torch.nn.utils.clip_grad_norm_ -> unified_clip.torch.clip" in text
     assert "\n      torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n" in text
     assert "does: One norm n over all gradients" in text
-    assert "gradients of norm 10 (above the threshold): the norm of all becomes 0.9999999" in text
+    assert "gradients of norm 10 (above the threshold): the total norm becomes 0.9999999" in text
     assert "\n          eps: 0 -> 1e-06\n" in text
-    assert (
-        "paddle.fluid.clip.GradientClipByGlobalNorm, measured as paddle.nn.ClipGradByGlobalNorm, gets wrong: [" in text
-    )
+    assert "paddle.fluid.clip.GradientClipByGlobalNorm, measured as paddle.nn.ClipGradByGlobalNorm: [" in text
     assert "why: an optimizer's own clip\n" in text
     assert "write:\n          for each in optimizers:\n              clip.attach_to(each)  # a long line a" in text
     assert "src/broken.py could not be read: line 3: invalid syntax\n" in text

@@ -58,7 +58,7 @@ def test_a_row_has_all_of_its_clip() -> None:
     assert "<code>src/old.py:9:4</code>" in flagged
     assert "an optimizer&#39;s own clip" in flagged
     assert "<code>for each in optimizers:\n    clip.attach_to(each)  # a long line a" in flagged
-    assert re.search(r"measured as tf.clip_by_norm, gets wrong: <a href=\"#native-\d+\">\d+-\d+</a>", flagged)
+    assert re.search(r"measured as tf.clip_by_norm: <a href=\"#native-\d+\">\d+-\d+</a>", flagged)
     assert "<code>torch.nn.utils.clip_grad_norm_</code> → <code>unified_clip.torch.clip_grad_norm_</code>" in first
     assert "The same rule, and the same numbers but for rounding." in first
     assert "Check: the learning rate" in first
@@ -72,8 +72,8 @@ def test_every_link_leads_somewhere(parity: Any) -> None:
 def test_the_page_says_what_clips_do_and_what_natives_get_wrong() -> None:
     html = page.render_ported(everything())
     assert "c being args.clip. That is PyTorch&#39;s rule" in html
-    assert "Worked with 1 for <code>args.clip</code>" in html
-    assert "<td>the norm of all becomes 0.9999999</td>" in html
+    assert "Numbers for <code>args.clip</code> = 1" in html
+    assert "<td>the total norm becomes 0.9999999</td>" in html
     assert "eps: 0 → 1e-06." in html
     assert "same total norm; after lands 1e-06 lower</li>" in html
     assert "16-bit gradients: norm and coefficient are rounded to 16 bits (0.34 %)" in html

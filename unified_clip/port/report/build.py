@@ -217,16 +217,16 @@ def _headline(counts: model.Counts) -> str:
 def _next(counts: model.Counts, written: bool, left_to_port: Sequence[str]) -> str:
     todo = []
     if counts.unread:
-        todo.append("mend what could not be read")
+        todo.append("fix the files that could not be read")
     if counts.changed and not written:
-        todo.append("look at the changes with --diff, and make them with --write")
+        todo.append("review the changes with --diff and write them with --write")
     if counts.flagged:
-        todo.append("write by hand what is flagged")
+        todo.append("rewrite the flagged clips by hand")
     if counts.changed and left_to_port:
         code = " and ".join(left_to_port)
         todo.append(f"port the rest of the {code} code to PyTorch by hand (layers, optimizer, training step)")
     if counts.changed and written:
-        todo.append("look at what is to be checked, and run the tests")
+        todo.append("make the checks in the report and run the tests")
     return f"Next: {'; then '.join(todo)}." if todo else "There is nothing to do."
 
 

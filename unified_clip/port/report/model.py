@@ -47,7 +47,7 @@ class WorkedExample(Model):
         if self.norm_clipped is None or self.outcome == "unchanged":
             return self.outcome
         norm = self.norm_clipped
-        return f"the norm of all becomes {norm if isinstance(norm, str) else describe.measured(norm)}"
+        return f"the total norm becomes {norm if isinstance(norm, str) else describe.measured(norm)}"
 
 
 class ClipMeaning(Model):
@@ -180,7 +180,7 @@ class ReportedClip(Model):
         """Functions with known differences, and the numbers of those as spans."""
         if self.known:
             is_other = self.name.rpartition(".")[2] != self.measured_as.rpartition(".")[2]
-            yield f"{self.name}, measured as {self.measured_as}," if is_other else self.name, spans(self.known)
+            yield f"{self.name}, measured as {self.measured_as}" if is_other else self.name, spans(self.known)
         if self.becomes_known:
             yield self.becomes, spans(self.becomes_known)
 

@@ -100,7 +100,7 @@ def _clip(report: Report, clip: ReportedClip, place: str, first_places: dict[str
         settings = [f"{setting.about}: {setting.before} -> {setting.after}" for setting in differences]
         yield from once("differs", clip.difference, settings)
     for function, numbers in clip.notes:
-        yield Line(6, Text.assemble((f"what {function} gets wrong: ", "bold"), f"[{', '.join(numbers)}]"))
+        yield Line(6, Text.assemble((f"known differences of {function}: ", "bold"), f"[{', '.join(numbers)}]"))
     if clip.reason:
         yield from once("why", clip.reason)
     if clip.suggestion:
@@ -112,12 +112,12 @@ def _clip(report: Report, clip: ReportedClip, place: str, first_places: dict[str
 
 def _examples(meaning: ClipMeaning) -> Iterator[str]:
     if meaning.threshold:
-        yield f"worked with 1 for {meaning.threshold}, which is only known at run time:"
+        yield f"numbers for {meaning.threshold} = 1; it is only known at run time:"
     yield from (f"{example.of}: {example.result}" for example in meaning.worked)
 
 
 def _known(report: Report) -> Iterator[Line]:
-    yield Line(0, Text("What the frameworks' own functions get wrong", "bold"))
+    yield Line(0, Text("Known differences of the frameworks' own functions", "bold"))
     yield Line(2, Text(report.legend))
     for known in report.known:
         if known.kind in NUMBERS:
@@ -125,5 +125,5 @@ def _known(report: Report) -> Iterator[Line]:
             text = f": {known.when} ({known.by}): {known.why}{versions}"
             yield Line(2, Text.assemble((f"[{known.number}] ", "bold"), known.owner, text))
     if others := [known.number for known in report.known if known.kind not in NUMBERS]:
-        text = "errors, warnings and shapes that differ; --report FILE.html lists them"
+        text = "differences in errors, warnings and shapes: --report FILE.html lists them"
         yield Line(2, Text.assemble((f"[{', '.join(spans(others))}] ", "bold"), text))
