@@ -14,6 +14,7 @@ import pytest
 from support.port.sites import CLIP, MINE, PADDLE, TORCH, VALUE, at_run_time, everything, report_of, site
 
 from unified_clip import ClipConfig
+from unified_clip._report_model import json_schema
 from unified_clip.port import catalog
 from unified_clip.port.clip_site import Meaning, PortedFile, UnreadableFile
 from unified_clip.port.report import build, model, terminal
@@ -236,12 +237,15 @@ def test_a_terminal_gets_colours_and_a_file_none(
 # -- JSON
 
 
+SCHEMA = json_schema(model.Report, "unified_clip port report")
+
+
 def test_the_published_schema_is_that_of_the_models() -> None:
-    assert (DOCS / "port.schema.json").read_text(encoding="utf-8") == model.text(), "run model.py"
+    assert (DOCS / "port.schema.json").read_text(encoding="utf-8") == SCHEMA, "run model.py"
 
 
-def test_reports_fit_the_published_schema_and_hold_nothing_else() -> None:
-    schema = json.loads(model.text())
+def test_reports_fit_the_published_schema() -> None:
+    schema = json.loads(SCHEMA)
     jsonschema.Draft202012Validator.check_schema(schema)
     jsonschema.validate(json.loads(build.as_json(everything())), schema)
 
@@ -249,7 +253,7 @@ def test_reports_fit_the_published_schema_and_hold_nothing_else() -> None:
 def test_what_json_cannot_write_is_a_string() -> None:
     off = Meaning(ClipConfig(rule="global_norm", threshold=math.inf))
     data = only(site(TORCH, CLIP, becomes=MINE, after=off), site("tensorflow.clip_by_norm", CLIP))
-    assert "inf" in [each.size for each in data.known]
+    assert math.inf in [each.size for each in data.known]
     assert model.Report.model_validate_json(build.as_json(data)) == data
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from fnmatch import fnmatchcase
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -124,7 +125,7 @@ def test_what_has_a_size_comes_first(function: str) -> None:
 def test_sizes_are_in_words() -> None:
     by = {known.when: (known.size, known.by) for known in differences.of("tf.clip_by_norm")}
     assert by["an embedding's repeated rows, which are not summed"] == (0.378, "38 %")
-    assert by["gradients below the limit become inf"] == ("inf", "inf or NaN")
+    assert by["gradients below the limit become inf"] == (math.inf, "inf or NaN")
     assert by["gradients below the limit are changed"] == (1.81e-07, "1.8e-07")
 
 

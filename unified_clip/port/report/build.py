@@ -103,7 +103,7 @@ def read(path: Path) -> Report:
 
 
 def as_json(report: Report) -> str:
-    return json.dumps(report.model_dump(), indent=1, allow_nan=False) + "\n"
+    return json.dumps(report.as_json(), indent=1, allow_nan=False) + "\n"
 
 
 def _as_html(report: Report) -> str:

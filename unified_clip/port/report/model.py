@@ -5,26 +5,17 @@ python -m unified_clip.port.report.model > docs/port.schema.json
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict
-
 from ..._display import safe
+from ..._report_model import Real, ReportModel, json_schema
 from ...config.explain import describe
 from ...config.explain.compare import Outcome
 from ..clip_site import Target, Verdict
 
-Real = float | Literal["inf", "-inf", "nan"]
-"""A number; JSON has none that is not finite."""
 
-
-class Model(BaseModel):
-    model_config = ConfigDict(use_attribute_docstrings=True, strict=True)
-
-
-class WorkedExample(Model):
+class WorkedExample(ReportModel):
     """What a clip does to some gradients."""
 
     of: str
@@ -46,11 +37,10 @@ class WorkedExample(Model):
         """The outcome in a few words."""
         if self.norm_clipped is None or self.outcome == "unchanged":
             return self.outcome
-        norm = self.norm_clipped
-        return f"the total norm becomes {norm if isinstance(norm, str) else describe.measured(norm)}"
+        return f"the total norm becomes {describe.measured(self.norm_clipped)}"
 
 
-class ClipMeaning(Model):
+class ClipMeaning(ReportModel):
     """What clips do, in words and worked."""
 
     number: int
@@ -66,7 +56,7 @@ class ClipMeaning(Model):
     worked: list[WorkedExample]
 
 
-class SettingDifference(Model):
+class SettingDifference(ReportModel):
     """What two meanings say otherwise."""
 
     about: str
@@ -74,7 +64,7 @@ class SettingDifference(Model):
     after: str
 
 
-class ComparedExample(Model):
+class ComparedExample(ReportModel):
     """What two meanings do to the same gradients."""
 
     of: str
@@ -86,7 +76,7 @@ class ComparedExample(Model):
     sentence: str
 
 
-class MeaningComparison(Model):
+class MeaningComparison(ReportModel):
     """What was there, and what took its place, where they do not mean the same."""
 
     number: int
@@ -101,7 +91,7 @@ class MeaningComparison(Model):
     summary: str
 
 
-class KnownDifferenceSummary(Model):
+class KnownDifferenceSummary(ReportModel):
     """What a framework's own function does otherwise than unified_clip, beyond rounding."""
 
     number: int
@@ -129,7 +119,7 @@ class KnownDifferenceSummary(Model):
         return f"all of {self.framework}'s" if self.function == "*" else self.function
 
 
-class ReportedClip(Model):
+class ReportedClip(ReportModel):
     """A clip in a file."""
 
     line: int
@@ -185,7 +175,7 @@ class ReportedClip(Model):
             yield self.becomes, spans(self.becomes_known)
 
 
-class ReportedFile(Model):
+class ReportedFile(ReportModel):
     """A file in which there is a clip."""
 
     path: str
@@ -195,14 +185,14 @@ class ReportedFile(Model):
     clips: list[ReportedClip]
 
 
-class UnreadFile(Model):
+class UnreadFile(ReportModel):
     """A file that could not be read."""
 
     path: str
     reason: str
 
 
-class Counts(Model):
+class Counts(ReportModel):
     """How many there are."""
 
     files: int
@@ -218,7 +208,7 @@ class Counts(Model):
     unread: int
 
 
-class Report(Model):
+class Report(ReportModel):
     """What `unified-clip port` found, and what became of it."""
 
     version: Literal[1]
@@ -271,11 +261,5 @@ def spans(numbers: Sequence[int]) -> list[str]:
     return [f"{run[0]}" if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
 
 
-def text() -> str:
-    """Return the JSON Schema 2020-12 of reports."""
-    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **Report.model_json_schema()}
-    return json.dumps(schema | {"title": "unified_clip port report"}, indent=1) + "\n"
-
-
 if __name__ == "__main__":
-    print(text(), end="")
+    print(json_schema(Report, "unified_clip port report"), end="")
