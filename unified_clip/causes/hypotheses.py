@@ -33,7 +33,7 @@ CLIPPED_BY: dict[By, str] = {
 }
 
 SUMS = ("one after the other", "one after the other", "by blocks", "by blocks", "one after the other")
-"""How `_float32_norms` accumulates squares."""
+"""How `_float32_norm` accumulates squares."""
 
 
 def all_of(call: Observation, slack: float) -> Iterator[Hypothesis]:
@@ -61,9 +61,7 @@ def _rounding_noise(call: Observation) -> float:
 
 
 def _other_eps(call: Observation) -> Iterator[Hypothesis]:
-    scaled = {
-        call.norms[i] for i, each in call.scalings.items() if not (each.is_unchanged and each.unchanged_is_expected)
-    }
+    scaled = {call.norms[number] for number, each in call.scalings.items() if not each.is_left_unchanged}
     is_alone = call.norm is None and len(scaled) == 1  # one coefficient is all evidence
     room = _rounding_noise(call) * max(scaled) if is_alone else 0.0
     for eps in EPS:
@@ -78,19 +76,18 @@ def _in_float32(call: Observation) -> Iterator[Hypothesis]:
         return
     values = {number: gradient.values().reshape(-1) for number, gradient in call.counted.items()}
     for index, way in enumerate(SUMS):
-        norms = call.norms_by(call.by, lambda numbers: _float32_norms([values[n] for n in numbers])[index])  # noqa: B023
+        norms = call.norms_by(call.by, partial(_float32_norm, values, index))
         sentence = f"as when the squares are added up in float32, {way}"
         yield Hypothesis("float32", sentence, norms, room=IN_FLOAT32)
 
 
-def _float32_norms(gradients: Sequence[Float64s]) -> list[float]:
-    """Return the norm by each way of `SUMS`: of sums, of norms, and of all squares."""
-    squares = [np.append(values, 0.0).astype(np.float32) ** 2 for values in gradients]
-    running = np.array([np.add.accumulate(each)[-1] for each in squares])
-    blocks = np.array([np.sum(each) for each in squares])
-    norms = [sums if len(sums) == 1 else np.sqrt(sums) ** 2 for sums in (running, blocks)]
-    terms = (running, norms[0], blocks, norms[1], np.concatenate(squares))
-    return [float(np.sqrt(np.add.accumulate(each)[-1])) for each in terms]
+def _float32_norm(values: Mapping[int, Float64s], way: int, numbers: Sequence[int]) -> float:
+    """Return the norm over some gradients by a way of `SUMS`: from sums, from norms, or from all squares."""
+    squares = [np.append(values[number], 0.0).astype(np.float32) ** 2 for number in numbers]
+    if way < 4:
+        sums = np.array([np.add.accumulate(each)[-1] if way < 2 else np.sum(each) for each in squares])
+        squares = [np.sqrt(sums) ** 2 if way % 2 and len(sums) > 1 else sums]
+    return float(np.sqrt(np.add.accumulate(np.concatenate(squares))[-1]))
 
 
 def _in_16_bits(call: Observation) -> Iterator[Hypothesis]:
