@@ -61,9 +61,9 @@ def _rounding_noise(call: Observation) -> float:
 
 
 def _other_eps(call: Observation) -> Iterator[Hypothesis]:
-    scaled = {call.norms[number] for number, each in call.scalings.items() if not each.is_left_unchanged}
-    is_alone = call.norm is None and len(scaled) == 1  # one coefficient is all evidence
-    room = _rounding_noise(call) * max(scaled) if is_alone else 0.0
+    clipping = {call.norms[number] for number, each in call.scalings.items() if not each.is_left_unchanged}
+    is_alone = call.norm is None and len(clipping) == 1  # one coefficient is all evidence
+    room = _rounding_noise(call) * max(clipping) if is_alone else 0.0
     for eps in EPS:
         if eps != call.eps:
             kind = "" if abs(eps - call.eps) <= room else "another eps"
@@ -191,8 +191,8 @@ def _twice(call: Observation) -> Iterator[Hypothesis]:
     squares = [coef * coef if number in call.wrong else coef for number, coef in enumerate(call.expected_coefs)]
     sentence = f"as when the coefficient multiplies {who} twice"
     yield Hypothesis("clipped twice", sentence, coefs=squares, room=room)
-    scaled = {number: call.expected_coefs[number] * n for number, n in call.own.items()}
-    again = call.coefficients(Hypothesis(norms=call.norms_by(call.by, partial(call.together, own=scaled))))
+    clipped = {number: call.expected_coefs[number] * n for number, n in call.own.items()}
+    again = call.coefficients(Hypothesis(norms=call.norms_by(call.by, partial(call.together, own=clipped))))
     coefs = [first * second for first, second in zip(call.expected_coefs, again, strict=True)]
     yield Hypothesis("clipped twice", "as when everything is clipped twice", coefs=coefs, room=room)
 
@@ -205,7 +205,7 @@ def computed(call: Observation) -> Iterator[Hypothesis]:
     if call.by != "per slice":
         yield from _other_threshold(call)
         yield from _float32_error(call)
-        yield from _scaled(call)
+        yield from scaled(call)
 
 
 def _other_threshold(call: Observation) -> Iterator[Hypothesis]:
@@ -234,7 +234,7 @@ def _float32_error(call: Observation) -> Iterator[Hypothesis]:
         yield Hypothesis("float32", sentence, [norm] * len(call.before), room=IN_FLOAT32)
 
 
-def _scaled(call: Observation) -> Iterator[Hypothesis]:
+def scaled(call: Observation) -> Iterator[Hypothesis]:
     """Yield the factor above 1 of all gradients, if none should be clipped: a clip makes no gradient larger."""
     if call.elements < 2 or not call.scalings or not all(each.unchanged_is_expected for each in call.scalings.values()):
         return

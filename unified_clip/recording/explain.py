@@ -6,6 +6,7 @@ comparable there.
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,14 +14,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from ..causes.find import find
+from ..causes.hypotheses import scaled
 from ..causes.observation import By, Cause, Observation, instead
 from ..causes.scaling import coefficient, combined_norm
-from ..causes.shown import NOT_CLIPPED
+from ..causes.shown import NOT_CLIPPED, swapped, without_result
 from ..tensors.types import Dense
 from . import sequence
 from .divergence import DivergencePoint, divergences, numbers, threshold
 from .pairing import CallPair
-from .rounding import GROWTH, NEAR, PRODUCT, ROUNDING, distance, is_near, same
+from .rounding import GROWTH, NEAR, PRODUCT, ROUNDING, is_near, same
 from .runs import RecordedCall
 
 EXACT = 1e-13
@@ -101,8 +103,7 @@ def _before_clipping(point: DivergencePoint, pair: CallPair) -> Cause | None:
     else:  # names that were matched by shape and order are wrong after a missing one
         of_a, of_b = (dict(sorted(norms.items(), key=lambda item: item[1])) for norms in (of_a, of_b))
     for run, due, found in ((point.b, of_a, of_b), (point.a, of_b, of_a)):
-        cause = _find_in_norms(due, list(found.values()))
-        if cause and cause.kind in ("swapped", "left out", "scaled gradients"):
+        if cause := _find_in_norms(due, list(found.values())):
             is_matched = cause.kind == "swapped" and not any(name in pair.b.parameters for name in due)
             hint = ". They were matched by shape and order: if that is wrong, pass their names with --map" * is_matched
             return point.cause(cause.kind, f"{cause.sentence}{hint}", run)
@@ -110,11 +111,22 @@ def _before_clipping(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def _find_in_norms(due: Mapping[str, float], found: Sequence[float]) -> Cause | None:
-    """Find the cause of other norms before clipping. Norms that are near are equal."""
-    nearest = [min(due.values(), key=lambda norm: distance(norm, each).ulps) for each in found]
-    norms = [norm if is_near(norm, each) else each for norm, each in zip(nearest, found, strict=True)]
-    given, after, names = _stand_ins(due.values()), _stand_ins(norms), list(due)
-    return find(Observation(given, given, after, "global", math.inf, names=names, are_norms=True, slacks=(PRODUCT,)))
+    """Find missing, swapped or scaled gradients. Norms that are near are equal."""
+    ordered = sorted(norm for norm in due.values() if not math.isnan(norm))
+    norms = [_nearest(ordered, norm) for norm in found]
+    before, after = _stand_ins(due.values()), _stand_ins(norms)
+    call = Observation(before, before, after, "global", math.inf, names=list(due), are_norms=True)
+    with np.errstate(invalid="ignore"):
+        if cause := swapped(call) or without_result(call):
+            return cause
+        factors = scaled(call) if len(before) == len(after) else ()
+        return next((Cause(each.kind, each.sentence) for each in factors if call.fits(each, PRODUCT)), None)
+
+
+def _nearest(ordered: Sequence[float], norm: float) -> float:
+    """Return the norm in a sorted list that is near this one, else this one."""
+    index = bisect.bisect(ordered, norm)
+    return next((each for each in ordered[max(0, index - 1) : index + 1] if is_near(each, norm)), norm)
 
 
 def _stand_ins(norms: Iterable[float]) -> list[Dense]:

@@ -470,7 +470,12 @@ def test_what_is_not_finite_in_one_run_only(compared: Any) -> None:
 def test_gradients_that_are_all_scaled(compared: Any) -> None:
     found = compared([line(1)], [line(1, {name: 8 * norm for name, norm in NORMS.items()})])
     assert mistakes(found) == ["scaled gradients"]
-    assert "8 times" in found.findings[0].sentence
+    assert "b.jsonl differs from a.jsonl as when every gradient is 8 times as large" in found.findings[0].sentence
+    rounded = {"a": 3.0 / 7 * (1 + 4e-6), "b": 4.0 / 7, "c": 12.0 / 7 * (1 - 4e-6)}
+    found = compared([line(1)], [line(1, rounded)])
+    assert mistakes(found) == ["scaled gradients"]
+    assert "a.jsonl differs from b.jsonl as when every gradient is 6.9999" in found.findings[0].sentence
+    assert mistakes(compared([line(1)], [line(1, {"a": 6.0, "b": 8.0, "c": 24.1})])) == []
 
 
 def test_a_mistake_behind_a_difference_that_is_rounding(compared: Any) -> None:
