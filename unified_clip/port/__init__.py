@@ -1,1 +1,1 @@
-"""Porting training code between frameworks, as far as clipping goes. Imports no framework."""
+"""Port gradient clipping in source to another framework. Imports no framework."""

@@ -162,7 +162,7 @@ def settings() -> tuple[Setting, ...]:
 @functools.cache
 def setting_of(full_name: str) -> Setting | None:
     """Return the setting that a class takes; None for anything else."""
-    return next((each for each in settings() if full_name in (*each.classes, *each.elsewhere)), None)
+    return next((setting for setting in settings() if full_name in (*setting.classes, *setting.elsewhere)), None)
 
 
 @functools.cache
@@ -191,7 +191,7 @@ def words() -> re.Pattern[bytes]:
 @functools.cache
 def _owners() -> frozenset[tuple[str, str]]:
     """Return package and last part of every name that takes or reads a trainer's limit."""
-    names = [name for each in settings() for name in (*each.classes, *each.elsewhere, *each.factories)]
+    names = [name for setting in settings() for name in (*setting.classes, *setting.elsewhere, *setting.factories)]
     return frozenset((name.partition(".")[0], name.rpartition(".")[2]) for name in names)
 
 

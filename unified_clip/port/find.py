@@ -47,9 +47,9 @@ def _replaced(module: Module) -> Iterator[ClipFunction]:
         if isinstance(node, cst.Attribute) and node.attr.value in last_names() and module.is_target(node):
             name = module.full_name(node)
         elif isinstance(node, cst.Call) and module.code(node.func).endswith(("setattr", "patch", "patch.object")):
-            texts = [each.value for each in node.args[:2] if isinstance(each.value, cst.SimpleString)]
-            owner = [module.full_name(each.value) for each in node.args[:1] if each.value not in texts]
-            name = ".".join([*owner, *(str(each.evaluated_value) for each in texts)])
+            texts = [argument.value for argument in node.args[:2] if isinstance(argument.value, cst.SimpleString)]
+            owner = [module.full_name(argument.value) for argument in node.args[:1] if argument.value not in texts]
+            name = ".".join([*owner, *(str(text.evaluated_value) for text in texts)])
         if (function := clip_function(name)) is not None:
             yield function
 
@@ -93,12 +93,12 @@ def _named(module: Module, imports: Imports, node: Target) -> Iterator[FoundClip
         return
     if last == "clip" and not is_alias and not function.quiet and not imports.has_clip:
         return
-    known = [name for name, each in functions.items() if each is not None]
+    known = [name for name, function in functions.items() if function is not None]
     name = min(known, key=lambda name: (not name.endswith(f".{function.replacement}"), len(name)))
     if function.needs:
         yield from _by_argument(module, node, function, name)
         return
-    replacements = {each and (each.framework, each.replacement) for each in functions.values()}
+    replacements = {function and (function.framework, function.replacement) for function in functions.values()}
     unsure = OTHER_IMPORT if len(replacements) > 1 else _used_as(module, node, function)
     yield FoundClip(node, name, function, module.call_of(node), unsure)
 

@@ -70,7 +70,7 @@ def _of_unknown_object(module: Module, node: Target, call: cst.Call | None) -> I
     if call is None or not isinstance(node, cst.Attribute) or node.attr.value in METHODS:
         return
     owner, last = module.code(node.value), node.attr.value
-    function = next((each for name, each in clip_functions().items() if name.endswith(f".{last}")), None)
+    function = next((function for name, function in clip_functions().items() if name.endswith(f".{last}")), None)
     if function is None or function.kind == "any tensor" or not LIKE_CLIP.search(last) or owner in SELF:
         return
     if last not in module.function_names:
@@ -99,13 +99,13 @@ def _may_be_clip(module: Module, call: cst.Call, clips: Sequence[ClipFunction]) 
     """
     calls = _calls_of(module, call)
     gradients = Gradients(module)
-    if any("clip" in keyword for each in calls for keyword in keywords_of(each)):
+    if any("clip" in keyword for call in calls for keyword in keywords_of(call)):
         return True
-    tensors = [each.args[0].value for each in calls if each.args]
+    tensors = [call.args[0].value for call in calls if call.args]
     if any(gradients.is_gradient(tensor) or gradients.has_gradient_name(tensor) for tensor in tensors):
         return True
     own = [function for function in clips if function.kind not in ("any tensor", "functional")]
-    if not own or not all(any(_accepts(function, each) for function in own) for each in calls):
+    if not own or not all(any(_accepts(function, call) for function in own) for call in calls):
         return False
     return not _is_in_layer(module, call) and not _is_named_otherwise(module, call)
 

@@ -48,7 +48,7 @@ def sources(path: Path) -> list[Path]:
         return [path]
     if not path.is_dir():
         raise PortError(f"{path}: no such file or directory")
-    by_file = {each.resolve(): each for each in sorted(_below(path), key=lambda each: (not each.is_symlink(), each))}
+    by_file = {file.resolve(): file for file in sorted(_below(path), key=lambda file: (not file.is_symlink(), file))}
     if not by_file:
         raise PortError(f"{path}: it contains no Python files")
     return sorted(by_file.values())

@@ -46,7 +46,8 @@ def _from_factory(module: Module, imports: Imports, call: cst.Call, name: str) -
     """Return the setting of hydra.utils.instantiate(cfg.trainer), if the file imports the trainer's package."""
     if not call.args or "trainer" not in module.code(call.args[0].value).lower():
         return None
-    return next((each for each in settings() if name in each.factories and imports.packages & set(each.packages)), None)
+    known = (setting for setting in settings() if name in setting.factories)
+    return next((setting for setting in known if imports.packages & set(setting.packages)), None)
 
 
 def _parsed(module: Module, call: cst.Call) -> Iterator[FoundClip]:
@@ -92,8 +93,10 @@ def _setting(imports: Imports, keyword: str, value: cst.BaseExpression) -> Setti
     in_dict = isinstance(value, cst.Call) and isinstance(value.func, cst.Name) and value.func.value == "dict"
     in_dict = in_dict or (isinstance(value, cst.Dict) and bool(value.elements))
     known = [setting for setting in settings() if setting.keyword == keyword]
-    applying = (each for each in known if (in_dict if each.in_dict else imports.packages & set(each.packages)))
-    return next(applying, None)
+    for setting in known:
+        if in_dict if setting.in_dict else imports.packages & set(setting.packages):
+            return setting
+    return None
 
 
 def _is_own_function(module: Module, call: cst.Call) -> bool:

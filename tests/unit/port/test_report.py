@@ -39,7 +39,7 @@ def test_a_clip_that_keeps_its_rule_differs_by_rounding_and_by_what_the_native_g
     data = only(site(TORCH, CLIP, becomes=MINE, after=CLIP))
     clip = the_clip(data)
     assert (clip.same, clip.comparison) == (True, None)
-    assert clip.difference == "The same rule, and the same numbers but for rounding."
+    assert clip.difference == "The rule is the same. The numbers differ by rounding only."
     told = {data.known[number - 1].when: data.known[number - 1].by for number in clip.known}
     assert told["16-bit gradients: norm and coefficient are rounded to 16 bits"] == "0.34 %"
     assert told["gradients given instead of parameters: nothing happens, in silence"] == "it gives no warning"
@@ -199,7 +199,7 @@ def test_what_was_told_is_referred_to() -> None:
     assert text.count("    does: as at src/train.py:12:4\n") == 1
     assert text.count("    check: the learning rate, since") == 1
     assert text.count("    check: as at src/train.py:12:4\n") == 1
-    assert text.count("    differs: The same rule, and the same numbers but for rounding.\n") == 3  # it is short
+    assert text.count("    differs: The rule is the same. The numbers differ by rounding only.\n") == 3  # it is short
     known = re.findall(r"^  \[\d+\] (.*)$", text, re.MULTILINE)
     assert known
     assert len(set(known)) == len(known)

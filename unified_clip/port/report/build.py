@@ -138,7 +138,7 @@ class _Tables:
         difference = ""
         if before is not None and after is not None:
             same = before.config.meaning == after.config.meaning and before.threshold == after.threshold
-            difference = "The same rule, and the same numbers but for rounding."
+            difference = "The rule is the same. The numbers differ by rounding only."
             if not same:
                 comparison, difference = self._comparison(before, after)
         assert site.verdict is not None
@@ -184,7 +184,7 @@ class _Tables:
         if key not in self.comparisons:
             data = compare.as_data(compare.compare(before.config, after.config, ("before", "after")))
             data |= {
-                name: [{"before": each["a"], "after": each["b"], **each} for each in data[name]]
+                name: [{"before": entry["a"], "after": entry["b"], **entry} for entry in data[name]]
                 for name in ("differences", "compared")
             }
             numbers = {"number": len(self.comparisons) + 1, "before": key[0], "after": key[1]}

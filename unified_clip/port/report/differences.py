@@ -49,8 +49,8 @@ def framework_of(function: str) -> str:
 
 def of(function: str) -> list[KnownDifferenceSummary]:
     """Return the known differences of a measured function, numbered as in the file, those with a size first."""
-    own = [each for each in _read()[1] if each.framework == framework_of(function)]
-    entries = [each for each in own if fnmatchcase(function, each.function)]
+    own = [entry for entry in _read()[1] if entry.framework == framework_of(function)]
+    entries = [entry for entry in own if fnmatchcase(function, entry.function)]
     return sorted(entries, key=lambda entry: entry.size is None)
 
 
@@ -62,4 +62,4 @@ def rounding() -> float:
 @cache
 def _read() -> tuple[float, list[KnownDifferenceSummary]]:
     data = json.loads(resources.files(__package__).joinpath("differences.json").read_text(encoding="utf-8"))
-    return data["rounding"], [KnownDifferenceSummary(number=i, **each) for i, each in enumerate(data["known"])]
+    return data["rounding"], [KnownDifferenceSummary(number=i, **entry) for i, entry in enumerate(data["known"])]

@@ -241,8 +241,8 @@ class Report(ReportModel):
     def legend(self) -> str:
         """The legend for the sizes of known differences."""
         return (
-            "Sizes are relative: of the norm, or of the greatest difference of an element to the greatest element that "
-            f"is right. What differs by less than {self.rounding:g} is rounding, and not listed."
+            "Sizes are relative: the error of the norm, or the largest error of an element divided by the largest "
+            f"exact element. Errors below {self.rounding:g} are rounding, and are not listed."
         )
 
     def escaped(self) -> Self:

@@ -43,7 +43,7 @@ def _passed(call: cst.Call, engine: Engine) -> cst.BaseExpression | None:
     """Return the value of an engine's argument in a call; None if it is not passed."""
     if argument := keywords_of(call).get(engine.argument):
         return argument.value
-    values = (each.value for i, each in enumerate(call.args) if each.star or i == engine.position)
+    values = (argument.value for i, argument in enumerate(call.args) if argument.star or i == engine.position)
     return next(values, None) if method_of(call) == engine.method else None
 
 
@@ -54,7 +54,7 @@ def _constant(node: cst.BaseExpression) -> str:
             return str(node.evaluated_value)
         case cst.Name(value=name):
             return name
-        case cst.Dict(elements=elements) if all(isinstance(each, cst.DictElement) for each in elements):
-            values = {_constant(each.key): each.value for each in elements if isinstance(each, cst.DictElement)}
+        case cst.Dict(elements=elements) if all(isinstance(item, cst.DictElement) for item in elements):
+            values = {_constant(item.key): item.value for item in elements if isinstance(item, cst.DictElement)}
             return _constant(values["level"]) if "level" in values else "None"
     return ""

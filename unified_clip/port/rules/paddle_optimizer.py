@@ -52,20 +52,20 @@ def rewrite(file: FileRewrite, clips: Sequence[FoundClip]) -> None:
 
 
 def _rewrite_steps(file: FileRewrite, makers: Sequence[FoundClip]) -> None:
-    found = PaddleOptimizers(file.module, makers)
-    for source in found.sources:
+    paddle = PaddleOptimizers(file.module, makers)
+    for source in paddle.sources:
         try:
             write_clip = native_function.of_class(file.module, source) if file.native else _call
-            _insert_clips(file, source, [found.optimizers[argument] for argument in source.uses], write_clip)
+            _insert_clips(file, source, [paddle.optimizers[argument] for argument in source.uses], write_clip)
         except UnsureError as unsure:
-            found.reasons |= dict.fromkeys(source.makers, str(unsure))
+            paddle.reasons |= dict.fromkeys(source.makers, str(unsure))
             continue
         for maker in source.makers:
             if file.native:
                 native_function.remove(file, source, maker)
             else:
                 file.rename(maker, "torch")
-    for maker, reason in found.reasons.items():
+    for maker, reason in paddle.reasons.items():
         file.flag(maker, reason)
 
 
@@ -139,7 +139,7 @@ def _is_done_before(module: Module, statement: cst.CSTNode, code: str, ends: re.
     for block in module.ancestors(inner):
         if isinstance(block, cst.IndentedBlock | cst.Module):
             lines = list(block.body)
-            for line in reversed(lines[: next(i for i, each in enumerate(lines) if each is inner)]):
+            for line in reversed(lines[: next(i for i, line in enumerate(lines) if line is inner)]):
                 text = module.code(line).partition("#")[0].strip()
                 if text in (code, code.replace("(", "(optimizer=")):
                     return True

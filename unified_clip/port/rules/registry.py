@@ -93,7 +93,7 @@ def register_steps(*, matches: Matches) -> Callable[[ApplyToAll], ApplyToAll]:
 def rules() -> Sequence[Rule]:
     """Import all modules of this package, and return their rules by stage."""
     package = __name__.rpartition(".")[0]
-    for module in sorted(each.name for each in pkgutil.iter_modules(importlib.import_module(package).__path__)):
+    for module in sorted(module.name for module in pkgutil.iter_modules(importlib.import_module(package).__path__)):
         importlib.import_module(f"{package}.{module}")
     return sorted(_rules, key=lambda rule: rule.stage)
 

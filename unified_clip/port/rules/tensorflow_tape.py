@@ -85,15 +85,15 @@ class TapeRewrite:
         ]
         if incomplete:
             self.reasons |= dict.fromkeys(incomplete, OTHER_FLAGGED)
-            self._exclude({each for clip in incomplete for each in self._ranges[clip]})
+            self._exclude({span for clip in incomplete for span in self._ranges[clip]})
 
     def _of_several_lists(self) -> set[StepRange | None]:
         """Return the steps whose optimizer steps other variables elsewhere. PyTorch's would step all of them."""
         lists: dict[object, set[str]] = {}
         for step in self._steps.all():
             lists.setdefault(self._optimizer(step), set()).add(step.variables)
-        ranges = [each for ranges in self._ranges.values() for each in ranges]
-        return {each for each in ranges if each.step is not None and len(lists[self._optimizer(each.step)]) > 1}
+        ranges = [span for ranges in self._ranges.values() for span in ranges]
+        return {span for span in ranges if span.step is not None and len(lists[self._optimizer(span.step)]) > 1}
 
     def _optimizer(self, step: TapeStep) -> object:
         """Return a key of the optimizer."""
@@ -106,7 +106,7 @@ class TapeRewrite:
         for clip, ranges in self._ranges.items():
             if clip in self.reasons:
                 continue
-            for step in (each.step for each in ranges if each.step is not None):
+            for step in (span.step for span in ranges if span.step is not None):
                 clips = lines.setdefault(step, [])
                 if isinstance(clip.node, cst.Arg):
                     name, line = self._line(clip.node, step)
@@ -128,14 +128,14 @@ class TapeRewrite:
         if isinstance(clip.node, cst.Arg):
             ranges = self._ranges_of_keras(clip, clip.node)
         else:
-            ranges = [each for each in [self._steps.range_of(clip.node)] if each is not None]
+            ranges = [span for span in [self._steps.range_of(clip.node)] if span is not None]
         if not ranges:
             raise UnsureError(NO_STEP)
-        for each in ranges:
-            if each.step is None:
-                raise UnsureError(each.reason)
+        for span in ranges:
+            if span.step is None:
+                raise UnsureError(span.reason)
             if self._file.native and not isinstance(clip.node, cst.Arg):
-                native_function.in_tape_step(self._module, clip, each.step)
+                native_function.in_tape_step(self._module, clip, span.step)
         return ranges
 
     def _ranges_of_keras(self, clip: FoundClip, argument: cst.Arg) -> list[StepRange]:
@@ -149,10 +149,10 @@ class TapeRewrite:
             raise UnsureError(SEVERAL_LIMITS)
         ranges = self._steps.applied_by(binding) if len(binding.bounds) == 1 else []
         methods = [self._module.parents[read] for read in binding.reads]
-        names = [each.attr.value if isinstance(each, cst.Attribute) else "" for each in methods]
+        names = [method.attr.value if isinstance(method, cst.Attribute) else "" for method in methods]
         if not ranges or sum(name in APPLIES for name in names) != len(ranges) or set(names) - HARMLESS - set(APPLIES):
             raise UnsureError(STEPS_UNSEEN)
-        steps = [each.step for each in ranges if each.step is not None]
+        steps = [span.step for span in ranges if span.step is not None]
         if not all(self._module.has_same_value_at(argument.value, step.apply) for step in steps):
             raise UnsureError(THRESHOLD_UNSEEN)
         meaning = self._file.sites[clip].meaning

@@ -112,7 +112,7 @@ class Edits(cst.CSTTransformer):
             return self._module.content  # LibCST drops form feeds
         for node in (*self._changes, *self._removed, *self._lines):
             around = self._module.ancestors(node)
-            self._changed.add(next(each for each in around if isinstance(each, cst.BaseStatement)))
+            self._changed.add(next(outer for outer in around if isinstance(outer, cst.BaseStatement)))
         tree = self._module.tree.visit(self)
         for name in sorted(self._imports):
             tree = _with_import(tree, name)
@@ -164,13 +164,13 @@ class Edits(cst.CSTTransformer):
         return [cst.parse_statement(line, config=self._module.tree.config_for_parsing) for line in lines]
 
 
-def _as_last(argument: cst.Arg, gone: cst.Arg) -> cst.Arg:
+def _as_last(argument: cst.Arg, removed: cst.Arg) -> cst.Arg:
     """Return an argument that ends as the removed one after it, with the comments between them."""
     between = argument.comma.whitespace_after if isinstance(argument.comma, cst.Comma) else None
-    end = gone.comma.whitespace_after if isinstance(gone.comma, cst.Comma) else gone.whitespace_after_arg
+    end = removed.comma.whitespace_after if isinstance(removed.comma, cst.Comma) else removed.whitespace_after_arg
     end = ended(between, end)
-    if isinstance(gone.comma, cst.Comma):
-        return argument.with_changes(comma=gone.comma.with_changes(whitespace_after=end))
+    if isinstance(removed.comma, cst.Comma):
+        return argument.with_changes(comma=removed.comma.with_changes(whitespace_after=end))
     return argument.with_changes(comma=cst.MaybeSentinel.DEFAULT, whitespace_after_arg=end)
 
 
@@ -188,25 +188,25 @@ def ended(between: Any, end: Any) -> Any:
 
 def _lost(original: cst.CSTNode, after: Sequence[cst.CSTNode]) -> list[str]:
     """Return the comments of a statement that its replacement does not have."""
-    left = Counter(each.value for line in after for each in _comments(line))
+    left = Counter(comment.value for line in after for comment in _comments(line))
     lost = []
-    for each in _comments(original):
-        left[each.value] -= 1
-        if left[each.value] < 0:
-            lost.append(each.value)
+    for comment in _comments(original):
+        left[comment.value] -= 1
+        if left[comment.value] < 0:
+            lost.append(comment.value)
     return lost
 
 
 def _with_comments(statement: Any, comments: Sequence[str]) -> Any:
     """Return a statement with comments above it."""
-    lines = [cst.EmptyLine(comment=cst.Comment(each)) for each in comments]
+    lines = [cst.EmptyLine(comment=cst.Comment(comment)) for comment in comments]
     return statement.with_changes(leading_lines=[*statement.leading_lines, *lines])
 
 
 def _gap(line: cst.SimpleStatementLine) -> cst.SimpleStatementLine:
     """Return a placeholder of a removed line, which keeps its comments until they have another place."""
     comments = [comment.value for comment in _comments(line)]
-    above = sum(len(_comments(each)) for each in line.leading_lines)
+    above = sum(len(_comments(empty_line)) for empty_line in line.leading_lines)
     gap = cst.SimpleStatementLine([cst.Pass()], leading_lines=line.leading_lines if comments else ())
     return cast(cst.SimpleStatementLine, _with_comments(gap, comments[above:]))
 
@@ -215,11 +215,12 @@ def _without(block: Any, gaps: set[cst.CSTNode]) -> Any:
     """Remove placeholders, and move their comments above the next statement or to the end of the block."""
     body: list[Any] = []
     above: list[cst.EmptyLine] = []
-    for each in block.body:
-        if each in gaps:
-            above += each.leading_lines
+    for statement in block.body:
+        if statement in gaps:
+            above += statement.leading_lines
         else:
-            body.append(each.with_changes(leading_lines=[*above, *each.leading_lines]) if above else each)
+            lines = [*above, *statement.leading_lines]
+            body.append(statement.with_changes(leading_lines=lines) if above else statement)
             above = []
     if len(body) == len(block.body):
         return block
@@ -230,7 +231,7 @@ def _with_import(tree: cst.Module, name: str) -> cst.Module:
     """Return the tree with `import name` after the imports that precede its first use."""
     code = f"import {name}"
     body = list(tree.body)
-    if any(tree.code_for_node(each).strip() == code for each in body):
+    if any(tree.code_for_node(statement).strip() == code for statement in body):
         return tree
     place = _after_imports(body, name)
     line: Any = cst.parse_statement(code, config=tree.config_for_parsing)
@@ -255,4 +256,5 @@ def _after_imports(body: Sequence[Any], name: str) -> int:
 
 
 def _comments(node: cst.CSTNode) -> list[cst.Comment]:
-    return [*([node] if isinstance(node, cst.Comment) else []), *(x for each in node.children for x in _comments(each))]
+    inner = [comment for child in node.children for comment in _comments(child)]
+    return [node, *inner] if isinstance(node, cst.Comment) else inner

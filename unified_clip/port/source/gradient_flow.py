@@ -20,7 +20,7 @@ from .syntax_tree import method_of, sorted_nodes
 class ListOf:
     """A list, or another iterable, whose elements are of one kind."""
 
-    each: Kind
+    item: Kind
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Gradients:
         """Return whether an expression is a gradient, or a list of them."""
         kind = self.kind(node)
         while isinstance(kind, ListOf):
-            kind = kind.each
+            kind = kind.item
         return kind == "gradient"
 
     def has_gradient_name(self, node: cst.BaseExpression) -> bool:
@@ -59,8 +59,8 @@ class Gradients:
                 return self.has_gradient_name(inner)
             case cst.Name():
                 iterated = [bound.value for bound in self._module.binding(node).bounds if bound.path]
-                nodes = [node, *(each for value in iterated if value is not None for each in sorted_nodes(value))]
-                is_like = any(isinstance(each, cst.Name) and is_like_gradient(each.value) for each in nodes)
+                nodes = [node, *(inner for value in iterated if value is not None for inner in sorted_nodes(value))]
+                is_like = any(isinstance(inner, cst.Name) and is_like_gradient(inner.value) for inner in nodes)
                 return is_like or self._is_hook_parameter(node)
         return False
 
@@ -79,16 +79,16 @@ class Gradients:
         """Lambdas and names of functions that are registered as hooks of tensors."""
         calls = [call for call in self._module.calls if self._module.code(call.func).endswith(f".{HOOK}")]
         values = [argument.value for call in calls for argument in call.args[:1]]
-        return [each.attr.value if isinstance(each, cst.Attribute) else getattr(each, "value", each) for each in values]
+        return [hook.attr.value if isinstance(hook, cst.Attribute) else getattr(hook, "value", hook) for hook in values]
 
     def contains_gradient(self, node: cst.CSTNode, seen: set[object] | None = None) -> bool:
         """Return whether an expression, or a value of a name in it, contains a gradient. `seen`: names to skip."""
         seen = set() if seen is None else seen
         return any(
-            (isinstance(each, cst.Name | cst.Attribute | cst.Call) and has_gradient(self.kind(each)))
-            or (isinstance(each, cst.Name) and self._is_bound_to_gradient(each, seen))
-            or (isinstance(each, cst.Call) and self._returns_gradient(each))
-            for each in sorted_nodes(node)
+            (isinstance(inner, cst.Name | cst.Attribute | cst.Call) and has_gradient(self.kind(inner)))
+            or (isinstance(inner, cst.Name) and self._is_bound_to_gradient(inner, seen))
+            or (isinstance(inner, cst.Call) and self._returns_gradient(inner))
+            for inner in sorted_nodes(node)
         )
 
     def _returns_gradient(self, call: cst.Call) -> bool:
@@ -123,7 +123,7 @@ class Gradients:
             calls = [call for call in self._module.calls if self._module.code(call.func) == function.name.value]
         else:
             around = islice(self._module.ancestors(function), 2) if function is not None else ()
-            calls = [each for each in around if isinstance(each, cst.Call)]
+            calls = [outer for outer in around if isinstance(outer, cst.Call)]
         values = [argument.value for call in calls for argument in call.args]
         return [value for value in values if value is not function]
 
@@ -141,9 +141,9 @@ class Gradients:
             case cst.ListComp(elt=inner) | cst.GeneratorExp(elt=inner) | cst.SetComp(elt=inner):
                 return ListOf(self.kind(inner))
             case cst.Tuple(elements=elements):
-                return TupleOf(tuple(self.kind(each.value) for each in elements))
+                return TupleOf(tuple(self.kind(part.value) for part in elements))
             case cst.List(elements=elements):
-                kinds = [self.kind(each.value) for each in elements]
+                kinds = [self.kind(part.value) for part in elements]
                 return ListOf(next(filter(None, kinds), None))
             case cst.Subscript(
                 value=inner, slice=[cst.SubscriptElement(slice=cst.Index(value=cst.Integer() as index))]
@@ -157,7 +157,7 @@ class Gradients:
                 return self.kind(left) or self.kind(right)
             case cst.BinaryOperation(left=left, right=right, operator=cst.Add()):
                 both = self.kind(left), self.kind(right)
-                return both[0] if all(isinstance(each, ListOf) for each in both) else None
+                return both[0] if all(isinstance(kind, ListOf) for kind in both) else None
         return None
 
     def _of_binding(self, binding: Binding) -> Kind:
@@ -207,7 +207,7 @@ class Gradients:
             return TupleOf(tuple(ListOf(part) for part in inner.parts)) if isinstance(inner, TupleOf) else None
         if len(arguments) != len(node.args):
             return None
-        return ListOf(TupleOf(tuple(element(self.kind(each), None) for each in arguments)))
+        return ListOf(TupleOf(tuple(element(self.kind(argument), None) for argument in arguments)))
 
     def _is_tape(self, method: cst.BaseExpression) -> bool:
         """Return whether a method is one of a gradient tape."""
@@ -225,10 +225,10 @@ def element(kind: Kind, place: int | None) -> Kind:
         if place is None:
             return kind.parts[0] if kind.parts and all(part == kind.parts[0] for part in kind.parts) else None
         return kind.parts[place] if -len(kind.parts) <= place < len(kind.parts) else None
-    return kind.each if isinstance(kind, ListOf) else kind
+    return kind.item if isinstance(kind, ListOf) else kind
 
 
 def has_gradient(kind: Kind) -> bool:
     if isinstance(kind, ListOf):
-        return has_gradient(kind.each)
+        return has_gradient(kind.item)
     return any(map(has_gradient, kind.parts)) if isinstance(kind, TupleOf) else kind == "gradient"

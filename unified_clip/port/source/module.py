@@ -76,11 +76,12 @@ class Module(SyntaxTree):
         assignments = scope[node.value] if scope is not None else set()
         if not assignments:
             return {""}
-        return {name for each in assignments for name in self._names_of(each, node.value, rest, depth)} or {""}
+        names = (self._names_of(assignment, node.value, rest, depth) for assignment in assignments)
+        return set().union(*names) or {""}
 
     def _names_of(self, assignment: BaseAssignment, name: str, rest: Sequence[str], depth: int) -> set[str]:
         if isinstance(assignment, ImportAssignment):
-            return {each.name for each in assignment.get_qualified_names_for(".".join([name, *rest]))} or {""}
+            return {qualified.name for qualified in assignment.get_qualified_names_for(".".join([name, *rest]))} or {""}
         if not isinstance(assignment, Assignment):
             return {""}
         bound = self._bound_value(assignment.node)
@@ -88,7 +89,7 @@ class Module(SyntaxTree):
             return set()  # after a failed import: it cannot be called
         if bound.path or not isinstance(bound.value, Target):
             return {""}
-        return {".".join([each, *rest]) if each else "" for each in self.full_names(bound.value, depth + 1)}
+        return {".".join([base, *rest]) if base else "" for base in self.full_names(bound.value, depth + 1)}
 
     def full_name(self, node: cst.CSTNode) -> str:
         """Return what a dotted name stands for; '' if that is unknown or ambiguous."""
@@ -103,8 +104,8 @@ class Module(SyntaxTree):
     @cached_property
     def _captured(self) -> set[str]:
         """Names that `case` binds, which LibCST's scopes leave out."""
-        captures = [each for each in self.nodes if isinstance(each, cst.MatchAs | cst.MatchStar)]
-        return {each.name.value for each in captures if each.name is not None}
+        captures = [pattern for pattern in self.nodes if isinstance(pattern, cst.MatchAs | cst.MatchStar)]
+        return {pattern.name.value for pattern in captures if pattern.name is not None}
 
     def is_unbound(self, node: cst.CSTNode) -> bool:
         """Return whether nothing in the file binds the first part of a dotted name."""
@@ -128,19 +129,19 @@ class Module(SyntaxTree):
             return self._name_binding(node)
         if isinstance(node, cst.Attribute) and _is_of_self(node) and (owner := self.enclosing(node, cst.ClassDef)):
             same = self._attributes.get((owner, node.attr.value), [])
-            bounds = [self._bound_value(each) for each in same if self.is_target(each)]
-            reads = [each for each in same if not self.is_target(each)]
+            bounds = [self._bound_value(attribute) for attribute in same if self.is_target(attribute)]
+            reads = [attribute for attribute in same if not self.is_target(attribute)]
             return Binding(self.code(node), bounds, reads, (node.attr.value, owner)) if bounds else UNBOUND
         return UNBOUND
 
     def _name_binding(self, node: cst.Name) -> Binding:
         scope = self.scope(node)
         ordered = list(scope[node.value]) if scope is not None else []
-        assignments = [each for each in ordered if isinstance(each, Assignment)]
+        assignments = [assignment for assignment in ordered if isinstance(assignment, Assignment)]
         if not ordered or len(assignments) < len(ordered):
             return UNBOUND
-        bounds = [self._bound_value(each.node) for each in assignments]
-        reads = dict.fromkeys(access.node for each in assignments for access in each.references)
+        bounds = [self._bound_value(assignment.node) for assignment in assignments]
+        reads = dict.fromkeys(access.node for assignment in assignments for access in assignment.references)
         return Binding(node.value, bounds, list(reads), (node.value, assignments[0].scope))
 
     @cached_property
@@ -167,7 +168,7 @@ class Module(SyntaxTree):
         inner = node
         for outer in self.ancestors(node):
             if isinstance(outer, cst.Tuple | cst.List):
-                position = next((i for i, each in enumerate(outer.elements) if each is inner), None)
+                position = next((i for i, element in enumerate(outer.elements) if element is inner), None)
                 path.insert(0, position)
             elif isinstance(outer, cst.AssignTarget):
                 assign = cast(cst.Assign, self.parents[outer])
@@ -195,26 +196,26 @@ class Module(SyntaxTree):
             if here is None or there is None or here[name] != there[name] or not self._is_constant(here[name], node):
                 return False
         nodes = sorted_nodes(node)
-        if any(len(self.binding(each).bounds) > 1 for each in nodes if isinstance(each, cst.Attribute)):
+        if any(len(self.binding(inner).bounds) > 1 for inner in nodes if isinstance(inner, cst.Attribute)):
             return False
-        uses_self = any(isinstance(each, cst.Name) and each.value in SELF for each in nodes)
-        owners = [self.enclosing(each, cst.ClassDef) for each in (node, place)]
+        uses_self = any(isinstance(inner, cst.Name) and inner.value in SELF for inner in nodes)
+        owners = [self.enclosing(inner, cst.ClassDef) for inner in (node, place)]
         return not uses_self or (owners[0] is owners[1] and there is not None and any(there[name] for name in SELF))
 
     def _names_read(self, node: cst.CSTNode) -> list[str]:
         """Return the names that an expression reads, without self."""
         names = []
-        for each in sorted_nodes(node):
-            if isinstance(each, cst.Name) and each.value not in SELF:
-                parent = self.parents.get(each)
-                is_attribute = isinstance(parent, cst.Attribute) and parent.attr is each
-                if not is_attribute and not (isinstance(parent, cst.Arg) and parent.keyword is each):
-                    names.append(each.value)
+        for inner in sorted_nodes(node):
+            if isinstance(inner, cst.Name) and inner.value not in SELF:
+                parent = self.parents.get(inner)
+                is_attribute = isinstance(parent, cst.Attribute) and parent.attr is inner
+                if not is_attribute and not (isinstance(parent, cst.Arg) and parent.keyword is inner):
+                    names.append(inner.value)
         return names
 
     def _is_constant(self, assignments: set[BaseAssignment], node: cst.CSTNode) -> bool:
         """Return whether a name keeps the value that it has where an expression stands."""
-        nodes = [each.node for each in assignments if isinstance(each, Assignment)]
+        nodes = [assignment.node for assignment in assignments if isinstance(assignment, Assignment)]
         if not nodes:
             return True  # imported, or a builtin
         if len(assignments) > 1:
@@ -240,8 +241,8 @@ class Module(SyntaxTree):
                 if id(node) not in own and not self.full_name(node) and not self._is_of_other_class(node, owner):
                     uses.append(node)
             elif isinstance(node, cst.Call) and self.code(node.func) in ("getattr", "setattr"):
-                texts = [each for each in sorted_nodes(node) if isinstance(each, cst.SimpleString)]
-                uses += [node for each in texts if each.evaluated_value == name]
+                texts = [text for text in sorted_nodes(node) if isinstance(text, cst.SimpleString)]
+                uses += [node for text in texts if text.evaluated_value == name]
         return uses
 
     def _is_of_other_class(self, node: cst.Attribute, owner: cst.ClassDef) -> bool:
@@ -249,8 +250,8 @@ class Module(SyntaxTree):
         other = self.enclosing(node, cst.ClassDef)
         if not isinstance(other, cst.ClassDef) or not _is_of_self(node):
             return False
-        bases = {self.code(base.value) for each in (other, owner) for base in each.bases}
-        has_own = any(self.is_target(each) for each in self._attributes.get((other, node.attr.value), ()))
+        bases = {self.code(base.value) for definition in (other, owner) for base in definition.bases}
+        has_own = any(self.is_target(attribute) for attribute in self._attributes.get((other, node.attr.value), ()))
         return has_own and not bases & {other.name.value, owner.name.value}
 
     # -- numbers
@@ -265,8 +266,8 @@ class Module(SyntaxTree):
 
     def _value(self, node: cst.BaseExpression, depth: int) -> Any:
         def target(name: ast.expr) -> Target:
-            targets = (each for each in sorted_nodes(node) if isinstance(each, Target))
-            return next(each for each in targets if ast.unparse(self._expression(each)) == ast.unparse(name))
+            targets = (inner for inner in sorted_nodes(node) if isinstance(inner, Target))
+            return next(inner for inner in targets if ast.unparse(self._expression(inner)) == ast.unparse(name))
 
         def value_of(name: ast.expr) -> Any:
             binding = self.binding(target(name))

@@ -18,7 +18,7 @@ class Renames:
 
     def __init__(self, module: Module, edits: Edits) -> None:
         self._module, self._edits = module, edits
-        self._wanted: dict[cst.CSTNode, tuple[str, str]] = {}
+        self._replacements: dict[cst.CSTNode, tuple[str, str]] = {}
         self._lines: dict[cst.ImportFrom | cst.Import, dict[str, str]] = {}
         """By import, the removed names, and the import that replaces each; '' for none."""
 
@@ -33,12 +33,12 @@ class Renames:
     def add(self, node: cst.CSTNode, module: str, name: str) -> None:
         """Let a name become `module.name`."""
         if not isinstance(self._module.parents[node], cst.NameItem):  # global x: its import stays
-            self._wanted[node] = module, name
+            self._replacements[node] = module, name
 
     def apply(self) -> None:
         """Record the changes of all names."""
         by_import: dict[ImportAssignment, list[cst.CSTNode]] = {}
-        for node in self._wanted:
+        for node in self._replacements:
             assignment = self._assignment(node)
             if assignment is None:
                 self._replace(node)
@@ -72,12 +72,12 @@ class Renames:
 
     def _by_import(self, assignment: ImportAssignment, nodes: Sequence[cst.CSTNode]) -> None:
         statement = cast(cst.Import | cst.ImportFrom, assignment.node)
-        alias = next(each for each in statement.names if _bound_name(each) == assignment.name)  # type: ignore[union-attr]
+        alias = next(alias for alias in statement.names if _bound_name(alias) == assignment.name)  # type: ignore[union-attr]
         reads = {first_name(access.node) for access in assignment.references}
         all_change = reads == {first_name(node) for node in nodes}
-        wanted = {self._wanted[node] for node in nodes}
-        if all_change and len(wanted) == 1 and all(isinstance(node, cst.Name) for node in nodes):
-            ((module, name),) = wanted
+        replacements = {self._replacements[node] for node in nodes}
+        if all_change and len(replacements) == 1 and all(isinstance(node, cst.Name) for node in nodes):
+            ((module, name),) = replacements
             new = f"{name} as {assignment.name}" if assignment.name != name else name
             self._lines.setdefault(statement, {})[alias.evaluated_name] = new
             self._modules[statement] = module
@@ -90,13 +90,13 @@ class Renames:
             self._lines.setdefault(statement, {})[alias.evaluated_name] = ""
 
     def _replace(self, node: cst.CSTNode) -> None:
-        module, name = self._wanted[node]
+        module, name = self._replacements[node]
         self._edits.replace(cast(Target, node), f"{module}.{name}")
-        imports = [each for each in self._assignments(node) if isinstance(each, ImportAssignment)]
+        imports = [assignment for assignment in self._assignments(node) if isinstance(assignment, ImportAssignment)]
         if not imports or any(map(self._is_at_top, imports)):
             self._at_top.add(module)
         else:
-            self._beside += [(each.node, module) for each in imports]
+            self._beside += [(assignment.node, module) for assignment in imports]
 
     def _is_own(self, assignment: ImportAssignment) -> bool:
         """Return whether an import binds its name in its own scope, without `global` or `nonlocal`."""
@@ -111,7 +111,7 @@ class Renames:
 
     def _change_import(self, statement: cst.Import | cst.ImportFrom, changed: dict[str, str]) -> None:
         """Remove names from an import, and add an import of others after it."""
-        rest = [each for each in statement.names if each.evaluated_name not in changed]  # type: ignore[union-attr]
+        rest = [alias for alias in statement.names if alias.evaluated_name not in changed]  # type: ignore[union-attr]
         names = ", ".join(sorted({name for name in changed.values() if name}))
         new = [f"from {self._modules[statement]} import {names}"] if names else []
 
@@ -124,12 +124,12 @@ class Renames:
 def _with_names(statement: Any, names: Sequence[cst.ImportAlias]) -> cst.CSTNode:
     """Return an import of fewer names with the same formatting."""
     *others, last = names
-    gone = statement.names[-1]
-    if last.evaluated_name == gone.evaluated_name and last.evaluated_alias == gone.evaluated_alias:
+    removed = statement.names[-1]
+    if last.evaluated_name == removed.evaluated_name and last.evaluated_alias == removed.evaluated_alias:
         return cast(cst.CSTNode, statement.with_changes(names=names))
     between = last.comma.whitespace_after if isinstance(last.comma, cst.Comma) else None
-    if isinstance(gone.comma, cst.Comma):
-        comma = gone.comma.with_changes(whitespace_after=ended(between, gone.comma.whitespace_after))
+    if isinstance(removed.comma, cst.Comma):
+        comma = removed.comma.with_changes(whitespace_after=ended(between, removed.comma.whitespace_after))
         return cast(cst.CSTNode, statement.with_changes(names=[*others, last.with_changes(comma=comma)]))
     changed = statement.with_changes(names=[*others, last.with_changes(comma=cst.MaybeSentinel.DEFAULT)])
     if getattr(statement, "rpar", None) is not None:

@@ -89,7 +89,7 @@ class SyntaxTree:
 
     def enclosing(self, node: cst.CSTNode, *kinds: type[cst.CSTNode]) -> cst.CSTNode | None:
         """Return the nearest node of some types around a node."""
-        return next((each for each in self.ancestors(node) if isinstance(each, kinds)), None)
+        return next((outer for outer in self.ancestors(node) if isinstance(outer, kinds)), None)
 
     def enclosing_function(self, node: cst.CSTNode) -> cst.CSTNode | None:
         """Return the function or lambda around a node."""
@@ -127,15 +127,15 @@ class SyntaxTree:
 
     def scope(self, node: cst.CSTNode) -> Scope | None:
         """Return the scope in which a node is evaluated."""
-        for each in (node, *self.ancestors(node)):
-            if (scope := self._scopes.get(each)) is not None:
+        for outer in (node, *self.ancestors(node)):
+            if (scope := self._scopes.get(outer)) is not None:
                 return scope
         return None
 
     def unused_name(self, name: str, within: cst.CSTNode | None = None) -> str:
         """Return a name that the file, or a node, does not use: `name`, with underscores appended if needed."""
         nodes = self.nodes if within is None else sorted_nodes(within)
-        taken = {each.value for each in nodes if isinstance(each, cst.Name)}
+        taken = {inner.value for inner in nodes if isinstance(inner, cst.Name)}
         while name.rpartition(".")[2] in taken:
             name += "_"
         return name
@@ -148,7 +148,7 @@ class SyntaxTree:
     @cached_property
     def function_names(self) -> frozenset[str]:
         """The names of the functions and methods that the file defines."""
-        return frozenset(each.name.value for each in self.nodes if isinstance(each, cst.FunctionDef))
+        return frozenset(inner.name.value for inner in self.nodes if isinstance(inner, cst.FunctionDef))
 
 
 def first_name(node: cst.CSTNode) -> cst.Name | None:
@@ -196,7 +196,7 @@ def _children(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
         if isinstance(value, cst.CSTNode):
             yield value
         elif isinstance(value, list | tuple):
-            yield from (each for each in value if isinstance(each, cst.CSTNode))
+            yield from (child for child in value if isinstance(child, cst.CSTNode))
 
 
 @functools.cache

@@ -162,7 +162,7 @@ class PaddleOptimizers:
         """Return whether an attribute is set only in some cases, so that a base class may define it."""
         nodes = [bound.node for bound in binding.bounds if bound.node is not None]
         around = [self._module.enclosing(node, cst.If, cst.FunctionDef, cst.ClassDef) for node in nodes]
-        return "." in binding.text and all(isinstance(each, cst.If) for each in around)
+        return "." in binding.text and all(isinstance(outer, cst.If) for outer in around)
 
     def _values(self, binding: Binding) -> list[cst.BaseExpression]:
         if binding.values is None:
@@ -236,7 +236,7 @@ class PaddleOptimizers:
             if not isinstance(value, cst.Call) or not OPTIMIZERS.match(self._module.full_name(value.func)):
                 raise UnsureError(f"{binding.text} may also be something else.")
             passed = keywords_of(value)
-            positional = next((each for each in value.args if each.keyword is None and is_fresh(each.value)), None)
+            positional = next((arg for arg in value.args if arg.keyword is None and is_fresh(arg.value)), None)
             parameters = passed.get("parameters", passed.get("parameter_list", positional))
             if "grad_clip" not in passed or parameters is None:
                 raise UnsureError(f"{binding.text} may have no grad_clip=, or no parameters=.")
@@ -314,15 +314,15 @@ class PaddleOptimizers:
         """Return whether a default program is used for more than its random_seed, which dynamic mode also has."""
         calls = [call for call in self._module.calls if DEFAULT_PROGRAM.match(self._module.full_name(call.func))]
         parents = [self._module.parents[call] for call in calls]
-        return any(not isinstance(each, cst.Attribute) or each.attr.value != "random_seed" for each in parents)
+        return any(not isinstance(parent, cst.Attribute) or parent.attr.value != "random_seed" for parent in parents)
 
 
 def is_harmless(module: Module, read: cst.CSTNode) -> bool:
     """Return whether a read is in a type annotation, or printed in a statement of its own."""
     if module.enclosing(read, cst.Annotation) is not None:
         return True
-    outer = [each for each in module.ancestors(read) if isinstance(each, cst.Call)]
-    names = [module.code(each.func).rpartition(".")[2] for each in outer]
+    outer = [call for call in module.ancestors(read) if isinstance(call, cst.Call)]
+    names = [module.code(call.func).rpartition(".")[2] for call in outer]
     return bool(outer) and set(names) <= set(LOGS) and isinstance(module.parents[outer[-1]], cst.Expr)
 
 

@@ -26,7 +26,7 @@ class ParameterGroups:
         """Return whether a list of parameters contains dicts. Raises UnsureError if that cannot be seen."""
         match node:
             case cst.List(elements=elements) | cst.Tuple(elements=elements):
-                return any(self._is_group(each, depth) for each in elements)
+                return any(self._is_group(element, depth) for element in elements)
             case cst.ListComp(elt=item) | cst.GeneratorExp(elt=item):
                 return self._is_group(item, depth)
             case cst.BinaryOperation(left=left, right=right):

@@ -64,17 +64,17 @@ class TapeSteps:
     def range_of(self, node: cst.CSTNode) -> StepRange | None:
         """Return the step around a clip; None if there is none."""
         line, ranges = self._module.position(node)[0], self._ranges.get(self._body(node), [])
-        return next((each for each in ranges if each.first <= line <= each.last), None)
+        return next((span for span in ranges if span.first <= line <= span.last), None)
 
     def all(self) -> list[TapeStep]:
         """Return all steps that can be ported, with clips and without."""
-        return [each.step for ranges in self._ranges.values() for each in ranges if each.step is not None]
+        return [span.step for ranges in self._ranges.values() for span in ranges if span.step is not None]
 
     def applied_by(self, optimizer: Binding) -> list[StepRange]:
         """Return the steps in which an optimizer applies gradients."""
         applies = filter(self._is_apply, self._module.calls)
         own = [call for call in applies if self._module.binding(owner_of(call)).key == optimizer.key]
-        return [each for call in own if (each := self.range_of(call)) is not None]
+        return [span for call in own if (span := self.range_of(call)) is not None]
 
     def _body(self, node: cst.CSTNode) -> cst.CSTNode:
         """Return the function around a node, or the file."""
@@ -160,7 +160,7 @@ class TapeSteps:
         return arguments.passed["target"].value, self._module.code(variables)
 
     def _check_apply(self, apply: cst.Call) -> None:
-        has_other = any(each.star or keyword_of(each) not in ("", "grads_and_vars") for each in apply.args)
+        has_other = any(argument.star or keyword_of(argument) not in ("", "grads_and_vars") for argument in apply.args)
         if has_other or len(apply.args) > (1 if method_of(apply) == "apply_gradients" else 2):
             raise UnsureError(f"{method_of(apply)}() takes more than gradients and variables.")
 
