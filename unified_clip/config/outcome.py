@@ -229,8 +229,8 @@ class _DeferredNumbers:
         late = {
             index: value for indices, later in self._later for index, value in zip(indices, later.values(), strict=True)
         }
-        total, norms, *others = _read(self._numbers, late)
-        return _Numbers(total, [[pair for n, coef in part for pair in _pairs(n, coef)] for part in norms], *others)
+        total, norms, *rest = _read(self._numbers, late)
+        return _Numbers(total, [[pair for n, coef in part for pair in _pairs(n, coef)] for part in norms], *rest)
 
 
 def _read(numbers: Any, late: dict[int, Any]) -> Any:

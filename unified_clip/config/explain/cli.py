@@ -144,7 +144,7 @@ def _print_comparison(comparison: Comparison) -> None:
         for setting in comparison.differences:
             table.add_row(cell(setting.about), cell(setting.a, style="red"), cell(setting.b, style="green"))
         console.print(table)
-    table = Table("worked on", "norms", "norms after", "apart")
+    table = Table("worked on", "norms", "norms after", "difference")
     for row in comparison.compared:
         norms = f"{_format_number(row.a.norm)} / {_format_number(row.b.norm)}"
         after = " / ".join(_format_number(worked.norm_clipped) or worked.outcome for worked in (row.a, row.b))

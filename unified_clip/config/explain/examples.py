@@ -92,7 +92,9 @@ def examples(configs: Sequence[Settings], step: int) -> list[Example]:
             *_, (label, gradients) = _around(group, later)
             result.append(Example(f"{prefix}{label}, at step {later}", gradients, later))
         if _differ_on_infinities(configs, group.rules):
-            result.append(Example(f"{prefix}gradients with an infinity", _with_infinity(around[0][1]), step))
+            infinite = {name: array.copy() for name, array in around[0][1].items()}
+            infinite[group.names[0]][0] = math.inf
+            result.append(Example(f"{prefix}gradients with an infinity", infinite, step))
     if len(groups) > 1:
         result.append(Example("the largest of each together", together, step))
     return result
@@ -171,12 +173,6 @@ def _differ_on_infinities(configs: Sequence[Settings], rules: Sequence[Clipping 
         for config, rule in zip(configs, rules, strict=True)
     }
     return len(effects) > 1
-
-
-def _with_infinity(gradients: Gradients) -> Gradients:
-    changed = {name: array.copy() for name, array in gradients.items()}
-    next(iter(changed.values()))[0] = math.inf
-    return changed
 
 
 # -- names

@@ -132,7 +132,7 @@ class Format(ABC):
             data = {key: data}
         return data
 
-    def version(self, version: Version | None, document: Document) -> Version:
+    def require_version(self, version: Version | None, document: Document) -> Version:
         """Return the version. Raise ConfigError if there is none, since the meaning depends on it."""
         if version is None:
             raise ConfigError(f"{document.name}: {self.needs_version}. Pass --from {self.name}@{self.newest}")
@@ -198,17 +198,15 @@ class Format(ABC):
         family: FamilyName | None = None,
         zero: Zero | None = None,
     ) -> float | None:
-        """Return the threshold to export; None if nothing is clipped. `rules`, `family`, `zero`: default: the format's.
+        """Return the threshold to export; None if nothing is clipped.
 
-        Raise NotRepresentableError if the format does not support a setting.
+        `rules`, `family` and `zero` replace the format's. Raise NotRepresentableError for an unsupported setting.
         """
         rules, family, zero = rules or self.rules, family or self.family, zero or self.zero
         problem = self._unsupported_keys(settings) or self._unsupported_rule(settings, rules, family)
         if not problem and zero != "zeros" and settings.threshold == 0:
-            problem = {
-                "off": "there, a threshold of 0 switches clipping off. In unified_clip it makes all gradients 0.",
-                "error": "training fails there with a threshold of 0.",
-            }[zero]
+            effect = "switches clipping off" if zero == "off" else "fails in training"
+            problem = f"a threshold of 0 {effect} there. In unified_clip it makes all gradients 0. Set another one."
         if problem:
             raise self.not_exported(problem)
         return None if is_off(settings) else settings.threshold  # type: ignore[return-value]

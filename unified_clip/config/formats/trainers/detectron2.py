@@ -88,10 +88,8 @@ class Detectron2(Format):
 
     def write(self, settings: Settings, version: Version) -> Any:
         if settings.rule == "global_norm" and not is_off(settings):
-            raise self.not_exported(
-                "it clips by norm per tensor only. If your project adds `CLIP_TYPE: full_model`, as Mask2Former does, "
-                "write that by hand."
-            )
+            advice = "If your project has `CLIP_TYPE: full_model`, as Mask2Former does, write that by hand."
+            raise self.not_exported(f"it clips by norm per tensor only. {advice}")
         limit = self.export_threshold(settings)
         table: dict[str, Any] = {"ENABLED": limit is not None}
         if limit is not None:

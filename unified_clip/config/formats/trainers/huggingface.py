@@ -56,7 +56,7 @@ class HuggingFace(Format):
             if document.get(name) is not None:
                 raise document.wrong([name], "opacus clips the gradient of each example. This is not supported.")
         max_norm = document.get("max_grad_norm", default=1.0)
-        if max_norm is None and self.version(version, document) >= NULL_FAILS:
+        if max_norm is None and self.require_version(version, document) >= NULL_FAILS:
             raise document.wrong(["max_grad_norm"], "training fails with null since 5. Set 0 to clip nothing.")
         notes = default_note(document, ["max_grad_norm"], "Trainer clips at 1.0")
         limit = self.read_threshold(document, ["max_grad_norm"], 1.0)

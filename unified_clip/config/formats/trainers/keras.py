@@ -86,15 +86,13 @@ class Keras(Format):
         era: Era = "keras 3" if is_clear else self._era(document, place, version)
         zero: Zero = "zeros" if era == "tf.keras" else "off"
         limit = self.read_threshold(document, keys, zero=zero, infinite="off" if name == "clipvalue" else "error")
-        if name != "clipnorm":
+        if name != "clipnorm" or limit is None:
             return Imported(self.settings("value" if name == "clipvalue" else "global_norm", limit))
         if era == "standalone":
-            settings = self.settings("global_norm", limit, family="paddle")
             note = "clipnorm of this Keras is one norm over all gradients; from 2.4 on it is that of each tensor"
-        else:
-            settings = self.settings("norm", limit)
-            note = "clipnorm of this Keras is not over all gradients, but that of each tensor"
-        return Imported(settings, [] if limit is None else [note])
+            return Imported(self.settings("global_norm", limit, family="paddle"), [note])
+        note = "clipnorm of this Keras is not over all gradients, but that of each tensor"
+        return Imported(self.settings("norm", limit), [note])
 
     def _era(self, document: Document, place: list[str], version: Version | None) -> Era:
         """Return which Keras wrote the file. Newer versions mark their files."""
@@ -104,7 +102,7 @@ class Keras(Format):
             return "tf.keras" if legacy else "keras 3"
         if version is None and ("registered_name" in wrapper or "loss_scale_factor" in config):
             return "keras 3"
-        version = self.version(version, document)
+        version = self.require_version(version, document)
         return "standalone" if version < TF_KERAS else "tf.keras" if version < NO_ZERO else "keras 3"
 
     def write(self, settings: Settings, version: Version) -> Any:

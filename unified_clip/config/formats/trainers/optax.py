@@ -67,11 +67,11 @@ class Optax(PythonFormat):
         for name, node in names:
             if name in REJECTED:
                 raise source.wrong(node, f"optax.{name} {REJECTED[name]}")
-        found = source.only([(name, source.call(node)) for name, node in names if name in CLIPS])
+        clip = source.only([(name, source.call(node)) for name, node in names if name in CLIPS])
         notes = [ADAFACTOR] if any(name == "adafactor" for name, _ in names) else []
-        if found is None:
+        if clip is None:
             return Imported({"rule": "none"}, ["The file does not clip by optax.", *notes])
-        name, call = found
+        name, call = clip
         notes += _First(source).notes(call)
         arguments = source.arguments(call, [CLIPS[name]])
         if not arguments.data:

@@ -93,10 +93,10 @@ class Paddle(PythonFormat):
         for node in source.nodes:
             if isinstance(node, ast.Attribute) and node.attr in ARGUMENTS and not _is_imported(source, node):
                 raise source.wrong(node, f"cannot infer whether {ast.unparse(node)} is Paddle's. Import it by name.")
-        found = source.only(clips)
-        if found is None:
+        clip = source.only(clips)
+        if clip is None:
             return Imported({"rule": "none"}, ["The file does not clip by Paddle."])
-        name, call = found
+        name, call = clip
         notes += source.conditions(call)
         if any(_has_groups(keyword.value) for keyword in _keywords(source, "parameters")):
             notes.append(PER_GROUP)
