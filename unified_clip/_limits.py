@@ -55,7 +55,7 @@ def read_size(text: str) -> int:
     found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([A-Za-z]+)", text)
     number = float(found[1]) * UNITS.get(found[2], 0) if found else 0.0
     if not 1 <= number < 2**63:
-        raise ValueError(f"{text!r} is no amount of memory; write a number and one of {', '.join(UNITS)}, as in 8 GiB")
+        raise ValueError(f"{text!r} is no amount of memory. Write a number and one of {', '.join(UNITS)}, as in 8 GiB")
     return int(number)
 
 

@@ -104,7 +104,7 @@ def test_explain_has_the_limit_too(
 @pytest.mark.parametrize(
     ("variable", "text", "message"),
     [
-        (_limits.MAX_BYTES, "lots", "UNIFIED_CLIP_MAX_BYTES: 'lots' is no amount of memory; write a number and one of"),
+        (_limits.MAX_BYTES, "lots", "UNIFIED_CLIP_MAX_BYTES: 'lots' is no amount of memory. Write a number and one of"),
         (_limits.MAX_NESTING, "0", "UNIFIED_CLIP_MAX_NESTING: '0' is not a whole number of 1 or more"),
         (_limits.MAX_ENTRIES, "many", "UNIFIED_CLIP_MAX_ENTRIES: invalid literal"),
         (_limits.MAX_SECONDS, "-1", "UNIFIED_CLIP_MAX_SECONDS: '-1' is not a number above 0"),
@@ -135,7 +135,7 @@ def test_limits_can_be_raised_and_lowered(
     (tmp_path / "grads.py").write_text("import time\ndef f(): time.sleep(60)\n")
     monkeypatch.setenv(_limits.MAX_SECONDS, "0.5")
     with pytest.raises(
-        UnreadableError, match=r"nothing after 0.5 seconds; .*Set UNIFIED_CLIP_MAX_SECONDS to wait longer"
+        UnreadableError, match=r"no result after 0.5 seconds; .*Set UNIFIED_CLIP_MAX_SECONDS to wait longer"
     ):
         files.call("grads.py:f", tmp_path, tmp_path)
 

@@ -40,8 +40,8 @@ def _read(ops: Ops, tensors: TensorConverter, leaf: Leaf) -> Gradient:
     if leaf.tensor is None:
         return None
     if ops.is_parameter(leaf.tensor) and ops.is_trainable(leaf.tensor):
-        raise TypeError(f"{leaf.place} is a parameter; pass the gradients themselves")
+        raise TypeError(f"{leaf.place} is a parameter. Pass the gradients themselves")
     gradient = tensors.read(leaf.tensor)
     if gradient is not None and gradient.dtype not in STORAGE:
-        raise TypeError(f"{leaf.place} is {gradient.dtype}; it may be {', '.join(STORAGE)}")
+        raise TypeError(f"{leaf.place} has dtype {gradient.dtype}; supported are {', '.join(STORAGE)}")
     return gradient

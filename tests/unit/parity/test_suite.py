@@ -257,7 +257,7 @@ def tensor(text: str) -> str:
         (tensor("values = [1.0, [true, 3]]"), "values 2 1: it is True. Give a number or a string"),
         (
             '[[gradients]]\nname = "a"\nfile = "absent.safetensors"\n' + CASES,
-            "absent.safetensors: there is no such file",
+            "absent.safetensors: the file does not exist",
         ),
     ],
 )
@@ -420,7 +420,7 @@ def test_recorded_gradients_that_are_not_as_described_are_refused(tmp_path: Path
     rows = {"x.indices": np.array([5]), "x.values": np.ones((1, 2), np.float32)}
     text = "[[gradients]]\nname = 'a'\nfile = 'a.safetensors'\n" + CASES
     save_file(rows, tmp_path / "a.safetensors", metadata={"sparse": '{"x": [4, 2]}'})
-    with pytest.raises(SuiteError, match=r"gradients 1: a\.safetensors: 'x' has a row that its shape \[4, 2\] lacks"):
+    with pytest.raises(SuiteError, match=r"gradients 1: a\.safetensors: 'x' has a row outside its shape \[4, 2\]"):
         suites.read(suite(tmp_path, text))
 
 

@@ -279,7 +279,7 @@ def test_what_a_function_does_wrong_is_refused(
         (["--batches", "one.npy"], "--batches one.npy is one array without a name. Save arrays by name"),
         (["--max-ulp", "-1"], "--max-ulp is -1.0; it must be 0 or more"),
         (["--timeout", "0"], "--timeout is 0.0; it must be more than 0"),
-        (["--weights", "none.npz"], "--weights none.npz: there is no such file"),
+        (["--weights", "none.npz"], "--weights none.npz: the file does not exist"),
         (["--batches", "none.npz"], "--batches none.npz cannot be read"),
         (["--map", "names.toml"], "--map has 'v'"),
         (

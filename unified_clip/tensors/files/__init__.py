@@ -51,7 +51,7 @@ NEEDED = {
     "torch": "PyTorch is needed to read it",
     "tensorflow": "TensorFlow is needed to read it",
     "keras": "h5py, which comes with TensorFlow, is needed to read it",
-    "function": "it imports something",
+    "function": "It imports a package that is not installed",
 }
 """By kind, the message for an interpreter that lacks a package."""
 
@@ -96,11 +96,11 @@ def read(
             directory = Path(tempfile.mkdtemp(dir=scratch))
             found = memmap.keep(select(READ_HERE[kind](path), only, path.stat().st_size), directory)
         if not found:
-            raise UnreadableError("it holds no gradients: no tensor of floats")
+            raise UnreadableError("no gradients found: no tensor has a floating-point dtype")
     except (UnreadableError, LimitError) as error:
         raise UnreadableError(f"{path.name}: {error}") from None
     except Exception as error:  # NumPy, zipfile and pickle raise almost anything for damaged bytes
-        raise UnreadableError(f"{path.name} cannot be read: {type(error).__name__}: {error}; save it again") from None
+        raise UnreadableError(f"{path.name} cannot be read: {type(error).__name__}: {error}. Save it again") from None
     return found
 
 
@@ -115,11 +115,11 @@ def call(
     file, _, name = spec.rpartition(":")
     path = (directory / file).absolute()
     if not name.isidentifier() or path.suffix != ".py" or not path.is_file():
-        raise UnreadableError(f"{spec!r} names no Python file and a function in it; write grads.py:gradients")
+        raise UnreadableError(f"{spec!r} names no function in a Python file. Write it as grads.py:gradients")
     try:
         found = _convert("function", f"{path}:{name}", scratch, python, timeout)
         if not found:
-            raise UnreadableError(f"{name} gives no gradients: no tensor of floats")
+            raise UnreadableError(f"{name} returns no gradients: no tensor has a floating-point dtype")
     except (UnreadableError, LimitError) as error:
         raise UnreadableError(f"{path.name}: {error}") from None
     return found
@@ -129,16 +129,18 @@ def _kind(path: Path) -> tuple[Path, str]:
     """Return the file to read and its kind: a suffix of READ_HERE, or a kind of `convert_worker`."""
     if path.is_dir():
         if not (path / "checkpoint").is_file():
-            raise UnreadableError("it is a directory, and no checkpoint of TensorFlow; name a file")
+            raise UnreadableError("a directory that is no TensorFlow checkpoint. Pass a file")
         return path, "tensorflow"
     if not path.is_file():
         if not path.with_name(f"{path.name}.index").is_file():
-            raise UnreadableError("there is no such file")
+            raise UnreadableError("the file does not exist")
         return path, "tensorflow"
     suffix = path.suffix.lower()
     if suffix not in READ_HERE and suffix not in CONVERTED:
         known = ", ".join([*READ_HERE, *CONVERTED])
-        raise UnreadableError(f"it ends in none of {known}; save gradients as docs/gradient_files.md says")
+        raise UnreadableError(
+            f"its name ends in none of {known}. Save the gradients in a format of docs/gradient_files.md"
+        )
     if not path.stat().st_size:
         raise UnreadableError("the file is empty")
     if suffix == ".index":
@@ -153,21 +155,21 @@ def _convert(
     timeout = timeout or seconds()
     out = Path(tempfile.mkdtemp(dir=scratch))
     remedy = (
-        f"name an interpreter that can with python = under [frameworks.{FRAMEWORKS.get(kind, 'torch')}] in suite.toml"
+        f"In suite.toml, set python under [frameworks.{FRAMEWORKS.get(kind, 'torch')}] to an interpreter that has it"
     )
     if kind == "function":
-        remedy = f'{remedy}, and beside function = its framework = "torch"'
+        remedy = f'{remedy}, and framework = "torch" beside function'
     try:
         last_lines = _run([python, "-X", "faulthandler", "-m", CONVERT, "--", kind, source, str(out), *only], timeout)
     except OSError as error:
-        raise UnreadableError(f"{python} cannot be started: {error.strerror}; {remedy}") from None
+        raise UnreadableError(f"{python} cannot be started: {error.strerror}. {remedy}") from None
     if (out / memmap.FAILED).exists():
         failed = json.loads((out / memmap.FAILED).read_text(encoding="utf-8"))
         if "missing" in failed:
-            raise UnreadableError(f"{NEEDED[kind]}, and {python} says: {failed['missing']}; {remedy}")
+            raise UnreadableError(f"{NEEDED[kind]}. {python} says: {failed['missing']}. {remedy}")
         raise UnreadableError(failed["error"])
     if not (out / memmap.INDEX).exists():
-        raise UnreadableError(f"the process that reads it left nothing; {last_lines}")
+        raise UnreadableError(f"the process that reads it wrote no result: {last_lines}")
     return memmap.load(out)
 
 
@@ -176,7 +178,7 @@ def _run(command: Sequence[str], timeout: float) -> str:
     with Scratch("convert") as scratch, _workers.Worker(command, scratch) as worker:
         end = worker.wait(timeout)
     if end.code is None:
-        raise UnreadableError(f"nothing after {timeout:g} seconds; {end}. Set {MAX_SECONDS} to wait longer")
+        raise UnreadableError(f"no result after {timeout:g} seconds; {end}. Set {MAX_SECONDS} to wait longer")
     if end.code:
         raise UnreadableError(f"the process that reads it ended: {end}")
     return end.last_lines

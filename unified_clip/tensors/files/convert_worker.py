@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (UnreadableError, LimitError) as error:
         failed = {"error": str(error)}
     except Exception as error:
-        failed = {"error": f"it cannot be read: {type(error).__name__}: {error}; save it again"}
+        failed = {"error": f"it cannot be read: {type(error).__name__}: {error}. Save it again"}
     else:
         return
     (options.out / FAILED).write_text(json.dumps(failed), encoding="utf-8")
@@ -91,13 +91,13 @@ def from_torch(source: str, out: Path) -> Iterator[Item]:
     with Path(source).open("rb") as file:
         is_zip = file.read(2) == b"PK"  # or a pickle, as before PyTorch 1.6, which cannot be mapped
     if is_zip and not zipfile.is_zipfile(source):
-        raise UnreadableError("it was cut short: it is a zip without an end; copy it again")
+        raise UnreadableError("the file is cut short: a zip without its end. Copy it again")
     try:
         loaded = torch.load(source, map_location="cpu", weights_only=True, mmap=is_zip)
     except pickle.UnpicklingError as error:
         called = re.search(r"GLOBAL ([\w.]+)", str(error))
         what = called[1] if called else "something else than tensors"
-        raise UnreadableError(f"it holds {what}, and nothing but tensors is unpickled; save a dict of them") from None
+        raise UnreadableError(f"it contains {what}, and only tensors are unpickled. Save a dict of tensors") from None
     for name, tensor in flatten(loaded, torch.is_tensor, tree=Tree(_size(Path(source)))):
         dtype = str(tensor.dtype).removeprefix("torch.")
         yield Item(name, dtype, partial(read_tensor, name, tensor), tuple(tensor.shape))
@@ -116,7 +116,7 @@ def from_tensorflow(source: str, out: Path) -> Iterator[Item]:
 def _check_inside(directory: str, latest: str | None) -> None:
     """Reject a directory whose `checkpoint` file names a checkpoint in another directory."""
     if latest and not Path(latest).resolve().is_relative_to(Path(directory).resolve()):
-        raise UnreadableError(f"its file `checkpoint` names {latest}, in another directory; name that one in the suite")
+        raise UnreadableError(f"its file `checkpoint` names {latest} in another directory. Pass that directory")
 
 
 def _get_tensor(checkpoint: Any, name: str) -> Gradient:
@@ -139,7 +139,9 @@ def _datasets(group: Any, h5py: Any, seen: set[Any], tree: Tree, prefix: str = "
         tree.enter(name, depth)
         link = group.get(key, getlink=True)
         if isinstance(link, h5py.ExternalLink):
-            raise UnreadableError(f"{name!r} is a link to another file, {link.filename!r}; save its arrays here")
+            raise UnreadableError(
+                f"{name!r} is a link to another file, {link.filename!r}. Save its arrays in this file"
+            )
         if isinstance(link, h5py.SoftLink):
             continue  # its target is read under its own name
         found = group[key]
@@ -156,18 +158,18 @@ def _extract(source: str, out: Path) -> Path:
     """Extract the HDF5 file from a `.keras` zip. Keras stores it uncompressed, so it cannot be longer than the zip."""
     with zipfile.ZipFile(source) as archive:
         if WEIGHTS not in archive.namelist() or archive.getinfo(WEIGHTS).compress_type != zipfile.ZIP_STORED:
-            raise UnreadableError(f"it does not hold {WEIGHTS}, uncompressed, as model.save writes it")
+            raise UnreadableError(f"{WEIGHTS} is missing or compressed. Save it with model.save")
         return Path(archive.extract(WEIGHTS, out))
 
 
 def _read_dataset(name: str, dataset: Any) -> Gradient:
     if dataset.external:
         elsewhere = dataset.external[0][0]
-        raise UnreadableError(f"{name!r} has its numbers in another file, {elsewhere!r}; save them in this one")
+        raise UnreadableError(f"{name!r} has its numbers in another file, {elsewhere!r}. Save them in this file")
     if dataset.chunks:
         _check_chunks(name, dataset)
     elif dataset.id.get_storage_size() < dataset.nbytes:  # no memory for what a small file only says it has
-        raise UnreadableError(f"{name!r} is not whole, or in another file; save its numbers in this one")
+        raise UnreadableError(f"{name!r} is incomplete, or in another file. Save its numbers in this file")
     return from_array(dataset[()])
 
 
@@ -184,7 +186,7 @@ def _check_chunks(name: str, dataset: Any) -> None:
     dataset.id.chunk_iter(chunks.append)
     lengths = zip(dataset.shape, dataset.chunks, strict=True)
     if len(chunks) < math.prod(-(-length // chunk) for length, chunk in lengths):
-        raise UnreadableError(f"{name!r} is not whole: chunks of it were not written. Save the file again")
+        raise UnreadableError(f"{name!r} is incomplete: some of its chunks are missing. Save the file again")
     if GZIP not in codes:
         return
     most = math.prod(dataset.chunks) * dataset.dtype.itemsize + CHECKSUM
@@ -260,7 +262,7 @@ def read_tensor(name: str, tensor: Any) -> Dense | Sparse:
         return gradient
     except Exception as error:
         kind = f"{type(tensor).__module__}.{type(tensor).__name__}"
-        raise UnreadableError(f"{name!r} ({kind}) cannot be read: {error}; save it as a dense tensor") from None
+        raise UnreadableError(f"{name!r} ({kind}) cannot be read: {error}. Save it as a dense tensor") from None
 
 
 KINDS = {"torch": from_torch, "tensorflow": from_tensorflow, "keras": from_keras, "function": from_function}

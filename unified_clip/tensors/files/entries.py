@@ -74,15 +74,15 @@ def _chosen(items: Iterable[Item], only: Sequence[str]) -> Iterator[Item]:
             continue
         if dtype not in STORAGE:
             known = ", ".join(STORAGE)
-            raise UnreadableError(f"{name!r} has the dtype {dtype}, and not {known}; choose other tensors with only =")
+            raise UnreadableError(f"{name!r} has dtype {dtype}; supported are {known}. Choose other tensors with only")
         yield item
     if unmatched:
         some = ", ".join(map(repr, sorted(names)[:5])) or "none"
-        raise UnreadableError(f"only = {min(unmatched)!r} matches no tensor; there are {len(names)}, such as {some}")
+        raise UnreadableError(f"only = {min(unmatched)!r} matches none of the {len(names)} tensors, such as {some}")
 
 
 def twice(name: str) -> UnreadableError:
-    return UnreadableError(f"{name!r} is there twice; give each gradient a name of its own")
+    return UnreadableError(f"two gradients have the name {name!r}. Rename one")
 
 
 def _check_rows(name: str, gradient: Sparse) -> None:
@@ -90,11 +90,11 @@ def _check_rows(name: str, gradient: Sparse) -> None:
     rows, values, shape = gradient.rows, gradient.values, gradient.shape
     if rows.ndim != 1 or not shape or values.shape != (len(rows), *shape[1:]):
         raise UnreadableError(
-            f"{name!r} is sparse in another way than by rows: its shape is {list(shape)}, that of its indices"
-            f" {list(rows.shape)}, that of its values {list(values.shape)}; save it as a dense tensor"
+            f"{name!r} is sparse, but not by rows: its shape is {list(shape)}, that of its indices"
+            f" {list(rows.shape)}, that of its values {list(values.shape)}. Save it as a dense tensor"
         )
     if rows.size and not 0 <= rows.min() <= rows.max() < shape[0]:
-        raise UnreadableError(f"{name!r} has a row that its shape {list(shape)} lacks")
+        raise UnreadableError(f"{name!r} has a row outside its shape {list(shape)}. Save it again")
 
 
 def flatten(

@@ -47,14 +47,16 @@ def items(path: Path) -> Iterator[Item]:
     for info in archive.infolist():
         name = info.filename.removesuffix(".npy")
         if name == info.filename:
-            raise UnreadableError(f"{name!r} is no array; save arrays with np.savez")
+            raise UnreadableError(f"{name!r} is no array. Save arrays with np.savez")
         if info.flag_bits & 1 or info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            raise UnreadableError(f"{name!r} is encrypted or compressed otherwise than np.savez_compressed does it")
+            raise UnreadableError(
+                f"{name!r} is encrypted, or compressed by an unknown method. Save it with np.savez_compressed"
+            )
         try:
             with archive.open(info) as file:
                 header = _header(io.BytesIO(array_header(file)))
         except (ValueError, tokenize.TokenError) as error:  # the header is a literal of Python
-            raise UnreadableError(f"{name!r} is no array: {error}; save arrays with np.savez") from None
+            raise UnreadableError(f"{name!r} is no array: {error}. Save arrays with np.savez") from None
         check_shape(name, header.shape)
         _check_size(name, info, header)
         yield Item(name, name_of(header.dtype), partial(_read, raw, archive, info, header), header.shape)
@@ -63,7 +65,7 @@ def items(path: Path) -> Iterator[Item]:
 def _header(file: IO[bytes]) -> Header:
     version = np.lib.format.read_magic(file)
     if version not in READ_HEADER:
-        raise ValueError(f"it has the version {version}")
+        raise ValueError(f"unknown version {version}")
     return Header(*READ_HEADER[version](file), file.tell())
 
 
@@ -75,11 +77,11 @@ def _check_size(name: str, info: zipfile.ZipInfo, header: Header) -> None:
     size = header.length + math.prod(header.shape) * header.dtype.itemsize
     if info.file_size != size and not header.dtype.hasobject:
         raise UnreadableError(
-            f"{name!r} has {info.file_size} bytes, and its header describes {size}: it is damaged; copy it again"
+            f"{name!r} is damaged: it has {info.file_size} bytes, and its header describes {size}. Copy the file again"
         )
     if info.file_size > MOST * info.compress_size:
         raise UnreadableError(
-            f"{name!r} is said to expand from {info.compress_size} bytes to {info.file_size}: it is damaged"
+            f"{name!r} is damaged: {info.compress_size} bytes claim to expand to {info.file_size}. Copy the file again"
         )
 
 

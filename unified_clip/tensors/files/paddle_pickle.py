@@ -85,7 +85,7 @@ def _encode(text: str, encoding: str) -> bytes:
 def _value(name: str, values: Mapping[str, Any]) -> Any:
     """Stand-in for `eval`, which Paddle calls with a name and a dict for a dense tensor."""
     if not isinstance(name, str):
-        raise TypeError("it calls eval with something else than a name")
+        raise TypeError("it calls eval with an argument that is no name")
     return values[name]
 
 
@@ -145,7 +145,7 @@ class Unpickler(_Unpickler):  # type: ignore[misc]
             return STAND_INS[OTHER_SPELLINGS.get(module, module), name]
         except KeyError:
             raise UnreadableError(
-                f"it is a pickle that calls {module}.{name}, which is not done; save tensors alone with paddle.save"
+                f"the pickle calls {module}.{name}, which is not allowed. Save only tensors, with paddle.save"
             ) from None
 
     def load_binbytes(self) -> None:
@@ -170,7 +170,7 @@ class Unpickler(_Unpickler):  # type: ignore[misc]
         """Call a stand-in. A file that passes more to calls than it has bytes passes the same again and again."""
         self.passed += sum(len(argument) for argument in self.stack[-1] if isinstance(argument, str | list))
         if self.passed > len(self.raw):
-            raise ValueError("it copies the same data again and again")
+            raise ValueError("it copies the same data many times")
         super().load_reduce()
 
     def load_build(self) -> None:
@@ -196,7 +196,7 @@ class Unpickler(_Unpickler):  # type: ignore[misc]
     def check_keys(self, keys: Sequence[Any]) -> None:
         for key in keys:
             if not isinstance(key, PLAIN):
-                raise ValueError(f"a dict has a key of type {type(key).__name__}; save a dict with names as keys")
+                raise ValueError(f"a dict has a key of type {type(key).__name__}. Use names as keys")
 
     def load_empty_set(self) -> None:
         """Push None: tensors have no hash, so a set cannot contain them."""
@@ -236,11 +236,11 @@ def items(path: Path) -> Iterator[Item]:
             loaded = Unpickler(file, raw).load()
         if isinstance(loaded, Mapping) and SLICED in loaded:
             raise UnreadableError(
-                "its large tensors are in slices; save it with protocol 4, as paddle.save does by default"
+                "its large tensors are in slices. Save it with protocol 4, the default of paddle.save"
             )
         found = list(flatten(loaded, lambda value: isinstance(value, Array), tree=Tree(len(raw))))
         yield from [Item(name, name_of(array.dtype), partial(array.read, raw), array.shape) for name, array in found]
     except (UnreadableError, LimitError):
         raise
     except Exception as error:  # a damaged pickle may raise anything
-        raise UnreadableError(f"it is no whole pickle: {type(error).__name__}: {error}") from None
+        raise UnreadableError(f"damaged or incomplete pickle: {type(error).__name__}: {error}. Save it again") from None

@@ -54,7 +54,7 @@ def items(path: Path) -> Iterator[Item]:
     for name in sparse:
         rows, values = f"{name}.indices", f"{name}.values"
         if values not in entries or rows not in entries or entries[rows].dtype != "int64":
-            raise UnreadableError(f"{name!r} is sparse in its metadata, but there are no {rows} of int64, and {values}")
+            raise UnreadableError(f"the metadata lists {name!r} as sparse, but {rows} (int64) or {values} is missing")
     for name, entry in entries.items():
         gradient, _, part = name.rpartition(".")
         if gradient not in sparse or part not in ("indices", "values"):
@@ -92,15 +92,15 @@ def _header(raw: Raw) -> tuple[dict[str, Any], int]:
     length = int.from_bytes(raw[:8].tobytes(), "little")
     if len(raw) < 8 or length > min(LONGEST_HEADER, len(raw) - 8):
         raise UnreadableError(
-            f"it has {len(raw)} bytes, and its header should have {length}: it is no safetensors file,"
-            " or was cut short; copy it again"
+            f"it has {len(raw)} bytes, and its header should have {length}: no safetensors file,"
+            " or cut short. Copy it again"
         )
     try:
         header = json.loads(raw[8 : 8 + length].tobytes(), object_pairs_hook=_without_duplicates)
     except (ValueError, RecursionError) as error:  # of JSON or UTF-8
-        raise UnreadableError(f"its header is no JSON, so it is no safetensors file: {error}") from None
+        raise UnreadableError(f"no safetensors file: its header is no JSON: {error}") from None
     if not isinstance(header, dict):
-        raise UnreadableError("its header is no table of tensors")
+        raise UnreadableError("no safetensors file: its header is no table of tensors")
     return header, 8 + length
 
 
@@ -121,7 +121,7 @@ def _sparse_shapes(metadata: Any) -> dict[str, Sequence[int]]:
             return dict(shapes)
     except (AttributeError, TypeError, ValueError, RecursionError):
         pass
-    raise UnreadableError("sparse in its metadata is no JSON object from names to shapes")
+    raise UnreadableError("`sparse` in its metadata must be a JSON object from names to shapes")
 
 
 def _entries(header: Mapping[str, Any], first: int, size: int) -> dict[str, Entry]:
@@ -130,12 +130,14 @@ def _entries(header: Mapping[str, Any], first: int, size: int) -> dict[str, Entr
     end = first
     for name, entry in sorted(entries.items(), key=lambda each: (each[1].start, each[1].stop)):
         if entry.start != end or entry.stop < entry.start:
-            told = f"[{entry.start - first}, {entry.stop - first}]"
-            raise UnreadableError(f"{name!r} has data_offsets {told}, and the tensor before it ends at {end - first}")
+            offsets = f"[{entry.start - first}, {entry.stop - first}]"
+            raise UnreadableError(
+                f"{name!r} has data_offsets {offsets}, but the tensor before it ends at {end - first}. Save it again"
+            )
         end = entry.stop
     if end != size:
         raise UnreadableError(
-            f"it has {size} bytes, and by its header {end}: it was cut short or damaged; copy it again"
+            f"it has {size} bytes, and its header describes {end}: cut short or damaged. Copy it again"
         )
     return entries
 
@@ -146,11 +148,13 @@ def _entry(name: str, entry: Any, first: int) -> Entry:
     except (KeyError, TypeError, ValueError):
         code = shape = start = stop = None
     if not (isinstance(code, str) and _are_lengths(shape) and _are_lengths([start, stop])):
-        raise UnreadableError(f"{name!r} has no dtype, shape and two data_offsets in its header")
+        raise UnreadableError(f"{name!r} lacks a dtype, a shape or two data_offsets in the header. Save the file again")
     check_shape(name, shape)
     dtype = DTYPES.get(code, code)
     if code in DTYPES and stop - start != math.prod(shape) * _itemsize(dtype):
-        raise UnreadableError(f"{name!r} is {dtype} of shape {shape}, and has {stop - start} bytes")
+        raise UnreadableError(
+            f"{name!r} has {stop - start} bytes, which do not fit {dtype} of shape {shape}. Save the file again"
+        )
     return Entry(dtype, shape, first + start, first + stop)
 
 
