@@ -70,7 +70,7 @@ def test_an_optimizer_tells_where_its_clipping_is_from() -> None:
     config = ClipConfig.of(keras.optimizers.Adam(clipnorm=1.0))
     assert config.provenance is not None
     assert (config.provenance.format, config.provenance.version) == ("keras", keras.__version__)
-    assert config.provenance.notes == ["clipnorm of this Keras is not over all gradients, but that of each tensor"]
+    assert config.provenance.notes == ["clipnorm clips per tensor, not by the total norm."]
     assert ClipConfig.loads(config.dumps()) == config
 
 

@@ -182,4 +182,4 @@ class Source:
         """Return a note for each condition under which a node is reached."""
         tests = [outer.test for outer in self.around(node) if isinstance(outer, ast.If | ast.IfExp)]
         texts = [ast.unparse(test) for test in tests if "__name__" not in ast.unparse(test)]
-        return [f"whether it clips depends on `{text}`; it is read as if it does" for text in texts]
+        return [f"Whether the file clips depends on `{text}`. It is imported as if it does." for text in texts]

@@ -49,9 +49,7 @@ class Detectron2(Format):
         keys = [*TABLE, "CLIP_VALUE"]
         if kind == "full_model":
             limit = self.read_threshold(document, keys, 1.0, zero="off", null="error")
-            notes.append(
-                "CLIP_TYPE full_model comes from projects such as Mask2Former, not from detectron2. Its norm type is 2."
-            )
+            notes.append("CLIP_TYPE full_model comes from projects such as Mask2Former. Its norm type is 2.")
             return Imported(self.settings("global_norm", limit), notes)
         limit = self.read_threshold(document, keys, 1.0, null="error")
         if kind == "value":

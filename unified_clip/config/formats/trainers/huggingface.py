@@ -70,9 +70,7 @@ class HuggingFace(Format):
             advice = 'Write a clip configuration with rule = "none".'
             raise document.wrong(["optim"], f"{optimizer} steps during backward, before Trainer clips. {advice}")
         if optimizer == "adafactor":
-            notes.append(
-                "adafactor also clips its update by its RMS. That does not clip gradients. It is not imported."
-            )
+            notes.append("adafactor also clips its update by root mean square. That is not imported.")
         return Imported(self.settings("global_norm", limit), notes)
 
 

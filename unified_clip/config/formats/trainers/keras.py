@@ -89,10 +89,9 @@ class Keras(Format):
         if name != "clipnorm" or limit is None:
             return Imported(self.settings("value" if name == "clipvalue" else "global_norm", limit))
         if era == "standalone":
-            note = "clipnorm of this Keras is one norm over all gradients; from 2.4 on it is that of each tensor"
+            note = "clipnorm of this Keras clips by the total norm. Since 2.4 it clips per tensor."
             return Imported(self.settings("global_norm", limit, family="paddle"), [note])
-        note = "clipnorm of this Keras is not over all gradients, but that of each tensor"
-        return Imported(self.settings("norm", limit), [note])
+        return Imported(self.settings("norm", limit), ["clipnorm clips per tensor, not by the total norm."])
 
     def _era(self, document: Document, place: list[str], version: Version | None) -> Era:
         """Return which Keras wrote the file. Newer versions mark their files."""

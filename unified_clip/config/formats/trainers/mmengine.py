@@ -109,9 +109,7 @@ class MMEngine(OwnFormat):
         for name in clip:
             _check_known(document, [*CLIP, name])
         is_partial = document.has("_base_") and not _replaces(document, *CLIP)
-        notes = (
-            ["the file has a _base_, which was not read: it may set further keys of clip_grad"] if is_partial else []
-        )
+        notes = ["The _base_ files are not read. They may set more keys of clip_grad."] if is_partial else []
         kind = clip.get("type", "norm")
         if kind not in CLIP_ARGUMENTS:
             raise document.wrong([*CLIP, "type"], f"{kind!r:.60} is not a type of mmengine. Set norm or value.")

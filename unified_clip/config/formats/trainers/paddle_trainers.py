@@ -37,10 +37,7 @@ class PaddleNLP(Format):
         notes = default_note(document, ["max_grad_norm"], "PaddleNLP clips at 1.0")
         limit = self.read_threshold(document, ["max_grad_norm"], 1.0, null="error", infinite="error")
         if limit is None:
-            notes.append(
-                "PaddleNLP's prompt_trainer does not check that max_grad_norm is above 0. With 0, it makes all "
-                "gradients 0."
-            )
+            notes.append("PaddleNLP's prompt_trainer does not switch clipping off with 0. All gradients become 0.")
         return Imported(self.settings("global_norm", limit), notes)
 
 
