@@ -10,7 +10,7 @@ import pytest
 from support.kits import Kit
 
 from unified_clip.parity.judge import oracle
-from unified_clip.parity.known import entries, measure
+from unified_clip.parity.known import entries, match, measure
 from unified_clip.parity.known.entries import KnownDifference, NativeDeviation
 from unified_clip.parity.modes import NATIVE
 from unified_clip.parity.suite import load
@@ -57,8 +57,8 @@ def known(kit: Kit, listed: list[KnownDifference], ran: Ran) -> list[KnownDiffer
 
 
 def problems(known: list[KnownDifference], ran: Ran) -> list[str]:
-    _, wrong, shown = entries.judge(known, ran.found, ran.versions)
-    return [*wrong.values(), *(each.problem for each in shown if each.problem)]
+    judgements, results = match.judge(known, ran.found, ran.versions)
+    return [*filter(None, (problem for _, problem in judgements.values())), *(r.problem for r in results if r.problem)]
 
 
 def test_the_list_is_true(known: list[KnownDifference], ran: Ran) -> None:

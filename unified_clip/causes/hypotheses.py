@@ -22,6 +22,9 @@ NARROW = ("bfloat16", "float16")
 IN_FLOAT32 = 2.0**-22
 """Relative error of a coefficient that is computed in float32."""
 
+FEW = 8
+"""Fewer norms than these may look like another eps by chance, each by its rounding."""
+
 SCALED = 1e-3
 """Least relative difference of a factor from 1: a smaller one is rounding."""
 
@@ -55,15 +58,20 @@ def all_of(call: Observation, slack: float) -> Iterator[Hypothesis]:
     yield from _twice(call)
 
 
-def _rounding_noise(call: Observation) -> float:
+def _rounding_noise(elements: int) -> float:
     """Return the usual largest relative error of a norm in float32: roundings go both ways. The root is one of them."""
-    return 2.0**-24 * (1 + math.sqrt(call.elements))
+    return 2.0**-24 * (1 + math.sqrt(elements))
 
 
 def _other_eps(call: Observation) -> Iterator[Hypothesis]:
-    clipping = {call.norms[number] for number, each in call.scalings.items() if not each.is_left_unchanged}
-    is_alone = call.norm is None and len(clipping) == 1  # one coefficient is all evidence
-    room = _rounding_noise(call) * max(clipping) if is_alone else 0.0
+    sizes = {number: gradient.array.size for number, gradient in call.counted.items()}
+    noises = {  # by the norm that clips
+        call.norms[number]: _rounding_noise(sizes[number] if call.by == "per tensor" else call.elements)
+        for number, each in call.scalings.items()
+        if not each.is_left_unchanged and number in sizes
+    }
+    are_few = call.norm is None and 0 < len(noises) < FEW
+    room = min(norm * noise for norm, noise in noises.items()) if are_few else 0.0
     for eps in EPS:
         if eps != call.eps:
             kind = "" if abs(eps - call.eps) <= room else "another eps"
@@ -125,7 +133,7 @@ def _not_counted(call: Observation, slack: float) -> Iterator[Hypothesis]:
 
     def without(left: Sequence[int], who: str) -> Hypothesis:
         n = call.together(number for number in call.counted if number not in left)
-        kind = "" if abs(n - due) <= _rounding_noise(call) * due else "left out"
+        kind = "" if abs(n - due) <= _rounding_noise(call.elements) * due else "left out"
         return Hypothesis(kind, f"as when {who} left out of the norm", [n] * len(call.before))
 
     if singles := [number for number in call.counted if call.explains(without([number], ""), slack)]:

@@ -420,6 +420,9 @@ def random_cases(draw: st.DrawFn) -> tuple[Case, int]:
 ONE_CLIPPED = [dense(0.01 * np.random.default_rng(13).standard_normal(30)), dense([0.01926432])]
 """Only the first tensor is clipped at 0.02, so that one coefficient is all there is to tell a cause by."""
 
+TWO = [dense(0.3 * np.random.default_rng(122).standard_normal(114)), dense([1.4982047])]
+"""Each is clipped by its own norm, and both roundings of a norm in float32 look like another eps."""
+
 COARSE = [dense(np.random.default_rng(8).standard_normal(300), "float16")]
 """Another eps shows in few elements, and the norm is the right one."""
 
@@ -435,6 +438,7 @@ LONE = [dense([-0.002481], "float16")]
 @pytest.mark.parametrize("kind", RANDOM_MISTAKES)
 @given(drawn=random_cases())
 @example(drawn=(named("GradientClipByNorm", ONE_CLIPPED, clip_norm=0.02), 0))
+@example(drawn=(named("GradientClipByNorm", TWO, clip_norm=0.4), 0))
 @example(drawn=(named("GradientClipByGlobalNorm", FEW, clip_norm=0.02), 0))
 @example(drawn=(named("clip_grad_norm_", COARSE, max_norm=0.5), 0))
 @example(drawn=(named("clip_grad_norm_", LONE, max_norm=0.0024814605712890625), 0))
