@@ -20,7 +20,6 @@ from .._core.plan import Limit, Outcome, Part
 from .._core.shards import HERE_OR_TOLD, Across
 from ..errors import NothingClippedError
 from . import schedules
-from .fields import ConfigModel
 from .outcome import ClipOutcome
 from .schema import Clipping, Settings
 from .selection import ParameterSelection
@@ -261,7 +260,7 @@ class Clipper:
             gradients, parts, settings.nonfinite, others=others, details=self.details, chosen=patterns, step=known_step
         )
         in_graph = not outcome.path.on_host and outcome.path.in_graph([outcome.n])
-        if in_graph and step.is_counted and any(isinstance(part.threshold, ConfigModel) for part in settings.parts):
+        if in_graph and step.is_counted and settings.has_schedule:
             raise TypeError(
                 "the threshold has a schedule, and inside a graph calls are not counted. Pass step=, a tensor argument "
                 "of the graph, or use the integration with the optimizer."

@@ -177,6 +177,11 @@ class Settings(Clipping):
         return [*self.groups, self]
 
     @property
+    def has_schedule(self) -> bool:
+        """Whether a threshold changes with the step."""
+        return any(isinstance(part.threshold, ConfigModel) for part in self.parts)
+
+    @property
     def notes(self) -> list[str]:
         """Return the notes of the import."""
         return self.provenance.notes if self.provenance else []

@@ -109,6 +109,11 @@ def test_a_file_that_no_format_recognises_is_refused(write: Write, name: str, te
         ClipConfig.import_from(write(name, text))
 
 
+def test_a_file_with_a_clip_key_alone_is_refused_with_the_formats_that_have_it(write: Write) -> None:
+    with pytest.raises(ConfigError, match=r"^a\.json: .* clip keys are those of hf and paddlenlp\. .*--from hf\.$"):
+        ClipConfig.import_from(write("a.json", '{"max_grad_norm": 1.0}'))
+
+
 def test_a_file_that_may_be_of_two_formats_is_refused_with_both(write: Write) -> None:
     path = write("train.yaml", "max_grad_norm: 1.0\neval_strategy: steps\ntrainer:\n  max_epochs: 3\n")
     with pytest.raises(ConfigError, match=r"^train\.yaml may be hf or lightning\. Choose one, such as --from hf\.$"):

@@ -467,6 +467,7 @@ def test_the_command_reads_no_header_beyond_the_limit(
         (["a.toml", "--gradients", "objects.npz"], "objects.npz: cannot read gradients: 'w': Object arrays"),
         (["a.toml", "--gradients", "whole.npz"], "the dtype of 'w' is int64, not a float"),
         (["a.toml", "--step", "-1"], "--step is -1. Steps count from 0"),
+        (["a.toml", "--step", "0"], "--step applies to a schedule, and no threshold has one. Remove --step."),
     ],
 )
 def test_the_command_tells_what_is_wrong(

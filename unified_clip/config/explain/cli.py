@@ -14,6 +14,7 @@ from ..._mode_options import misplaced
 from ...errors import ConfigError
 
 if TYPE_CHECKING:
+    from ..clip_config import ClipConfig
     from .compare import Comparison, Explanation
     from .examples import Gradients
 
@@ -34,7 +35,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--gradients", type=Path, help="an .npz file of gradients to clip (default: examples around the threshold)"
     )
-    parser.add_argument("--step", type=int, default=0, help="the step for a schedule (default: 0)")
+    parser.add_argument("--step", type=int, help="the step for a schedule (default: 0)")
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
     parser.set_defaults(run=run)
 
@@ -48,18 +49,20 @@ def run(options: argparse.Namespace) -> int:
         second = "a second configuration B"
         if problem := misplaced(options, {second: ("from_b",)}, second if options.b is not None else ""):
             raise ConfigError(problem)
-        if options.step < 0:
+        if options.step is not None and options.step < 0:
             raise ConfigError(f"--step is {options.step}. Steps count from 0.")
         a = ClipConfig.import_from(options.a, options.from_a)
         gradients = None if options.gradients is None else _read_gradients(options.gradients)
         result: Explanation | Comparison
         if options.b is None:
-            result = compare.explain(a, options.a.name, gradients, options.step)
+            _check_step(options, a)
+            result = compare.explain(a, options.a.name, gradients, options.step or 0)
         else:
             b = ClipConfig.import_from(options.b, options.from_b)
+            _check_step(options, a, b)
             paths = (options.a, options.b)
             names = [str(path) if options.a.name == options.b.name else path.name for path in paths]
-            result = compare.compare(a, b, names, gradients, options.step)
+            result = compare.compare(a, b, names, gradients, options.step or 0)
         if options.json:
             print(json.dumps(compare.as_data(result), indent=1, allow_nan=False))
         elif isinstance(result, compare.Comparison):
@@ -70,6 +73,12 @@ def run(options: argparse.Namespace) -> int:
         complain(str(error))
         return 2
     return 0
+
+
+def _check_step(options: argparse.Namespace, *configs: ClipConfig) -> None:
+    """Raise ConfigError if --step applies to none of these configurations."""
+    if options.step is not None and not any(config.has_schedule for config in configs):
+        raise ConfigError("--step applies to a schedule, and no threshold has one. Remove --step.")
 
 
 def _read_gradients(path: Path) -> Gradients:

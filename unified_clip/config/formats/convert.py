@@ -90,6 +90,11 @@ def _named(path: Path, trainer: Format) -> Candidate:
 def _detect(path: Path) -> Candidate:
     """Parse a file with the one format that recognises it."""
     candidates = _recognising(path)
+    if not candidates and (likely := _with_clip_keys(path)):
+        raise ConfigError(
+            f"{path.name}: cannot infer the format. Its clip keys are those of {' and '.join(likely)}. Choose one, "
+            f"such as --from {likely[0]}."
+        )
     if not candidates:
         raise ConfigError(
             f"{path.name}: cannot infer the format. Pass --from NAME[@VERSION], where NAME is one of "
@@ -120,6 +125,18 @@ def _recognising(path: Path) -> list[Candidate]:
                 document = trainer.parse(text, path.name)
                 candidates += [(trainer, document)] if trainer.recognises(document) else []
     return candidates
+
+
+def _with_clip_keys(path: Path) -> list[str]:
+    """Return the formats that have a clip key of a file, even if they do not recognise it."""
+    if (kind := KINDS.get(path.suffix.lower())) is None:
+        return []
+    document = documents.parse(documents.read_text(path), kind, path.name)
+    return [
+        trainer.name
+        for trainer in FORMATS.values()
+        if kind in trainer.kinds and any(document.has(*keys) for keys in trainer.clip_keys)
+    ]
 
 
 def _import_advice(path: Path) -> str:
