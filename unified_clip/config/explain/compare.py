@@ -72,6 +72,7 @@ class Compared:
     """The largest difference of an element, relative to the largest element of either result."""
 
     sentence: str
+    """The effects in words, for JSON and for reports of `unified-clip port`."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ class Comparison:
 
     @property
     def summary(self) -> str:
-        """Return the comparison in one line."""
+        """The comparison in one line, for JSON and for reports of `unified-clip port`."""
         if self.same:
             return "They do the same."
         sentences = [row.sentence for row in self.compared]

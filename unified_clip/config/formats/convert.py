@@ -140,7 +140,7 @@ def _with_clip_keys(path: Path) -> list[str]:
 
 
 def _import_advice(path: Path) -> str:
-    """Return the trainer of a file and the command that imports it; '' if no trainer recognises the file."""
+    """Return a sentence for an error: whose configuration a file is, and how to import it. '' if that is unknown."""
     try:
         trainers = [trainer for trainer, _ in _recognising(path)]
     except ConfigError:

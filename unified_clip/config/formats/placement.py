@@ -28,11 +28,14 @@ SWITCHES = ("clip", "clipping", "clipgrad", "clipgradient", "clipgradients")
 
 
 def check(document: Document, trainer: Format) -> list[str]:
-    """Return a note for each clip key that the trainer ignores, if the file also sets one that it reads.
+    """Check that the clip keys of a file are where the trainer reads them.
+
+    Returns:
+        A note for each clip key that the trainer ignores, unless a key that it reads has the same value.
 
     Raises:
-        ConfigError: The file sets no clip key where the trainer reads it, but one elsewhere; or the file has none of
-            the trainer's keys, so that its default cannot be assumed.
+        ConfigError: The trainer reads none of the file's clip keys; or the file has none of the trainer's keys, so
+            that the trainer's default cannot be assumed.
     """
     if not isinstance(document.data, dict | list):
         return []

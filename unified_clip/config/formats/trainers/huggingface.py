@@ -80,7 +80,8 @@ FILE = ("deepspeed_config", "deepspeed_config_file")
 
 
 class Accelerate(Format):
-    """Accelerate clips for DeepSpeed and Megatron-LM only. In other modes the training script clips."""
+    """Accelerate's YAML. It sets a clip only if `distributed_type` is DEEPSPEED or MEGATRON_LM. Otherwise the training
+    script clips."""
 
     name, title = "accelerate", "Accelerate"
     kinds = ("yaml", "json")
