@@ -128,7 +128,7 @@ def _print_explanation(explanation: Explanation) -> None:
         console.print(cell(f"  {sentence}"))
     for note in explanation.notes:
         console.print(cell(f"  Note: {note}", style="yellow"))
-    table = Table("worked on", "norm", "coefficient", "norm after", "becomes")
+    table = Table("example", "norm", "coefficient", "norm after", "becomes")
     for row in explanation.worked:
         becomes = "; ".join(
             f"{name} {' '.join(f'{x:.6g}' for x in values)}" for name, values in (row.results or {}).items()
@@ -153,7 +153,7 @@ def _print_comparison(comparison: Comparison) -> None:
         for setting in comparison.differences:
             table.add_row(cell(setting.about), cell(setting.a, style="red"), cell(setting.b, style="green"))
         console.print(table)
-    table = Table("worked on", "norms", "norms after", "difference")
+    table = Table("example", "norms", "norms after", "difference")
     for row in comparison.compared:
         norms = f"{_format_number(row.a.norm)} / {_format_number(row.b.norm)}"
         after = " / ".join(_format_number(worked.norm_clipped) or worked.outcome for worked in (row.a, row.b))

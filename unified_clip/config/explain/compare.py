@@ -24,7 +24,7 @@ OUTCOMES = {"skipped": "skips the step", "raises": "raises an error"}
 
 
 @dataclass(frozen=True)
-class Worked:
+class ExampleResult:
     """The effect of a configuration on an example."""
 
     of: str
@@ -49,7 +49,7 @@ class Explanation:
     name: str
     sentences: list[str]
     notes: list[str]
-    worked: list[Worked]
+    worked: list[ExampleResult]
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,8 @@ class Compared:
     """The effects of two configurations on the same example."""
 
     of: str
-    a: Worked
-    b: Worked
+    a: ExampleResult
+    b: ExampleResult
     distance: float
     """The largest difference of an element, relative to the largest element of either result."""
 
@@ -111,7 +111,7 @@ class Comparison:
 
 def explain(config: ClipConfig, name: str, gradients: Gradients | None = None, step: int = 0) -> Explanation:
     """Explain a configuration in words, and by its effect on gradients or on examples around its threshold."""
-    worked = [_work(config, example)[0] for example in _examples([config], gradients, step)]
+    worked = [_apply(config, example)[0] for example in _examples([config], gradients, step)]
     return Explanation(name, describe.sentences(config), list(config.notes), worked)
 
 
@@ -143,28 +143,28 @@ def _examples(configs: Sequence[ClipConfig], gradients: Gradients | None, step: 
     ]
 
 
-def _work(config: ClipConfig, example: Example) -> tuple[Worked, list[Array]]:
+def _apply(config: ClipConfig, example: Example) -> tuple[ExampleResult, list[Array]]:
     """Clip an example. Return its effect and the results; [] if the step is skipped or raises."""
     clipper, gradients = Clipper(config), dict(example.gradients)
     with warnings.catch_warnings(action="ignore", category=ClipWarning):  # examples have names of their own
         try:
             results = clipper(gradients, step=example.step)
         except NonFiniteNormError:
-            norm = _work(config.model_copy(update={"nonfinite": "family"}), example)[0].norm
-            return Worked(example.of, "raises", norm, None, None, None), []
+            norm = _apply(config.model_copy(update={"nonfinite": "family"}), example)[0].norm
+            return ExampleResult(example.of, "raises", norm, None, None, None), []
     last = clipper.last
     if last.skipped:
-        return Worked(example.of, "skipped", last.norm, None, None, None), []
+        return ExampleResult(example.of, "skipped", last.norm, None, None, None), []
     arrays = [results[name] for name in gradients]
     outcome: Outcome = "unchanged" if _distance(arrays, list(gradients.values())) == 0 else "clipped"
     few = {name: array.ravel()[:3].tolist() for name, array in list(results.items())[:3]}
     is_double = any(array.dtype in (np.float64, np.complex128) for array in arrays)
     norm_clipped = nearest(examples.norm_of(arrays, 2.0), "float64" if is_double else "float32")
-    return Worked(example.of, outcome, last.norm, last.coef, norm_clipped, few), arrays
+    return ExampleResult(example.of, outcome, last.norm, last.coef, norm_clipped, few), arrays
 
 
 def _compare(a: ClipConfig, b: ClipConfig, example: Example, names: Sequence[str]) -> Compared:
-    (first, arrays), (second, other_arrays) = _work(a, example), _work(b, example)
+    (first, arrays), (second, other_arrays) = _apply(a, example), _apply(b, example)
     if first.results is None or second.results is None:
         distance = 0.0 if first.outcome == second.outcome else math.inf
     else:
@@ -189,7 +189,7 @@ def _greatest(arrays: Sequence[Array]) -> float:
     return float(np.max([np.abs(array).max() for array in arrays if array.size], initial=0.0))
 
 
-def _sentence(a: Worked, b: Worked, distance: float, names: Sequence[str]) -> str:
+def _sentence(a: ExampleResult, b: ExampleResult, distance: float, names: Sequence[str]) -> str:
     if distance == 0:
         return f"{a.of}: identical"
     if a.norm_clipped is None or b.norm_clipped is None:
