@@ -118,7 +118,7 @@ def test_without_a_native_ours_is_measured_alone() -> None:
 
 
 def test_what_would_measure_nothing_is_refused() -> None:
-    with pytest.raises(run.OptionsError, match="numpy: not measured with bfloat16"):
+    with pytest.raises(run.OptionsError, match="numpy cannot be measured with bfloat16"):
         run.Options(frameworks=["numpy"], dtypes=["bfloat16"], growth=False)
 
 
@@ -218,11 +218,11 @@ def test_the_command_measures_writes_and_shows(tmp_path: Path, capfd: pytest.Cap
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--frameworks", "numpy,caffe"], "unknown frameworks: caffe; there are torch, "),
-        (["--lists", "GPT-9"], "unknown lists: GPT-9; there are 10x10, "),
-        (["--dtypes", ""], "unknown dtypes: "),
-        (["--threads", "0"], "0 threads"),
-        (["--seconds", "nan"], "nan seconds"),
+        (["--frameworks", "numpy,caffe"], "--frameworks has 'caffe'. Choose from torch, "),
+        (["--lists", "GPT-9"], "--lists has 'GPT-9'. Choose from 10x10, "),
+        (["--dtypes", ""], "--dtypes has ''"),
+        (["--threads", "0"], "--threads is 0"),
+        (["--seconds", "nan"], "--seconds is nan"),
     ],
 )
 def test_the_command_refuses_what_there_is_not(
@@ -265,7 +265,7 @@ def test_a_worker_that_dies_is_reported_and_the_others_go_on(
     data = json.loads((tmp_path / "bench.json").read_text(encoding="utf-8"))
     assert data["failed"]["torch"].startswith("signal 6 (SIGABRT); its last lines: Fatal Python error: Aborted")
     assert {each["framework"] for each in data["results"]} == {"numpy"}
-    assert "torch: its worker died: signal 6" in capfd.readouterr().out
+    assert "torch: its worker ended: signal 6" in capfd.readouterr().out
 
 
 def test_a_framework_that_is_not_installed_is_reported(
@@ -365,10 +365,10 @@ def test_the_tables_say_what_was_measured() -> None:
     assert rows == [["paddle", "GPT-2", "float32", "paddle.a", "1.0", "-"]]
 
 
-def test_ours_without_the_compiled_kernels_is_said() -> None:
+def test_unified_clip_without_its_compiled_kernels_is_reported() -> None:
     assert report.problems(DATA) == []
     slow = DATA | {"compiled_kernels": {"paddle": False, "torch": True, "jax": False}}
-    assert report.problems(slow) == ["ours ran without the compiled kernels on paddle, jax"]
+    assert report.problems(slow) == ["unified_clip ran without its compiled kernels on paddle, jax"]
 
 
 def test_the_same_results_give_the_same_files(tmp_path: Path) -> None:

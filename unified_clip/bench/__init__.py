@@ -1,1 +1,1 @@
-"""What clipping costs, ours beside the frameworks' own: `unified-clip bench`. See docs/performance.md."""
+"""`unified-clip bench`: compare the speed of unified_clip and of the frameworks' functions. See docs/performance.md."""

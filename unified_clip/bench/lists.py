@@ -1,4 +1,4 @@
-"""The lists of gradients that are clipped: shapes of real models, and two that show the cost of a call."""
+"""The lists of gradients to clip: shapes of real models, and two lists that show the cost of a call."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Array = npt.NDArray[np.generic]
 
 
 def gpt2() -> list[Shape]:
-    """The parameters of GPT-2, the smallest one."""
+    """Return the shapes of the parameters of the smallest GPT-2."""
     layer: list[Shape] = [
         (768,), (768,), (768, 2304), (2304,), (768, 768), (768,),
         (768,), (768,), (768, 3072), (3072,), (3072, 768), (768,),
@@ -22,7 +22,7 @@ def gpt2() -> list[Shape]:
 
 
 def resnet50() -> list[Shape]:
-    """The parameters of ResNet-50."""
+    """Return the shapes of the parameters of ResNet-50."""
     shapes: list[Shape] = [(64, 3, 7, 7), (64,), (64,)]
     inputs = 64
     for planes, blocks in ((64, 3), (128, 4), (256, 6), (512, 3)):
@@ -37,7 +37,7 @@ def resnet50() -> list[Shape]:
 
 
 def llama_layer() -> list[Shape]:
-    """The parameters of one decoder layer of Llama 7B."""
+    """Return the shapes of the parameters of one decoder layer of Llama 7B."""
     attention: list[Shape] = [(4096, 4096)] * 4
     mlp: list[Shape] = [(11008, 4096), (11008, 4096), (4096, 11008)]
     return [*attention, *mlp, (4096,), (4096,)]
@@ -50,13 +50,13 @@ LISTS: Mapping[str, Sequence[Shape]] = {
     "GPT-2": gpt2(),
     "Llama-7B-layer": llama_layer(),
 }
-"""The larger, the later: memory that a framework keeps from one list is then too small for most of the next."""
+"""The largest last: memory that a framework keeps from one list is too small for most of the next one."""
 
 GROWTH: Mapping[str, Mapping[int, Sequence[Shape]]] = {
     "elements": {10**power: [(10**power,)] for power in range(3, 9)},
     "tensors": {10**power: [(100,)] * 10**power for power in range(1, 5)},
 }
-"""One tensor of more and more elements, and more and more tensors of 100."""
+"""One tensor with a growing number of elements, and a growing number of tensors of 100 elements."""
 
 DTYPES = ("float32", "bfloat16")
 
@@ -66,7 +66,7 @@ def elements(shapes: Sequence[Shape]) -> int:
 
 
 def arrays(shapes: Sequence[Shape], dtype: str) -> list[Array]:
-    """Normally distributed numbers: the same block over and over, for new ones would take longer than clipping them."""
+    """Return normally distributed numbers. One block is repeated: new numbers would take longer than clipping."""
     block: Array = np.random.default_rng(0).standard_normal(1 << 20, np.float32)
     if dtype == "bfloat16":
         import ml_dtypes
@@ -76,5 +76,5 @@ def arrays(shapes: Sequence[Shape], dtype: str) -> list[Array]:
 
 
 def rough_norm(arrays: Sequence[Array]) -> float:
-    """To choose thresholds by."""
+    """Return about the norm, to choose thresholds."""
     return float(np.linalg.norm([np.linalg.norm(array.astype(np.float32)) for array in arrays]))

@@ -1,4 +1,4 @@
-"""Time a pair of calls, the memory one takes, and what the machine could do at best."""
+"""Measure the time of a pair of calls, the memory of a call, and the limits of the machine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .lists import Array
 
 WARM_UP = 2
 LEAST, MOST = 7, 300
-"""How often a call is repeated, however long or short it takes."""
+"""The least and the largest number of repeats of a call."""
 
 PROCESS = Path("/proc/self")
 
@@ -26,21 +26,21 @@ Clock = Callable[[], float]
 
 
 class Pair(NamedTuple):
-    """The same work by ours and by a native: each is called with what `prepare` returns."""
+    """The same work by unified_clip and by a framework's function. Both are called with the result of `prepare`."""
 
     native: str
-    """Its name; '' where there is none."""
+    """The name of the framework's function; '' if it has none."""
 
     prepare: Callable[[], Any]
     ours: Callable[[Any], Any]
     theirs: Callable[[Any], Any] | None = None
-    """None where the native cannot do it, and ours is measured alone."""
+    """The framework's function. None: it cannot do this work, and unified_clip is measured alone."""
 
     in_place: bool = False
 
 
 def compare(pair: Pair, seconds: float, clock: Clock = time.perf_counter) -> dict[str, Any]:
-    """Quartiles of milliseconds and of native / ours; None where there is no native. In turns, for so many seconds."""
+    """Call both in turns. Return the quartiles of milliseconds and of the ratio; None without a second function."""
     calls = {"ours": pair.ours} | ({"native": pair.theirs} if pair.theirs else {})
     times: dict[str, list[float]] = {name: [] for name in calls}
     gc.collect()
@@ -49,7 +49,7 @@ def compare(pair: Pair, seconds: float, clock: Clock = time.perf_counter) -> dic
             call(pair.prepare())
     begin, repeat = clock(), 0
     while repeat < LEAST or (repeat < MOST and clock() - begin < seconds):
-        for name in sorted(calls, reverse=repeat % 2 == 0):  # whoever comes second finds other things in the caches
+        for name in sorted(calls, reverse=repeat % 2 == 0):  # the second call finds other data in the caches
             times[name].append(_milliseconds(calls[name], pair.prepare(), clock))
         repeat += 1
     native = times.get("native")
@@ -71,7 +71,7 @@ def _milliseconds(call: Callable[[Any], Any], given: Any, clock: Clock) -> float
 
 
 def quartiles(values: list[float]) -> list[float]:
-    """The quartiles, the median in the middle, to four digits."""
+    """Return the quartiles with four digits. The median is the second."""
     return [float(f"{value:.4g}") for value in statistics.quantiles(values, n=4, method="inclusive")]
 
 
@@ -82,9 +82,9 @@ def limits(
     seconds: float,
     clock: Clock = time.perf_counter,
 ) -> dict[str, Any]:
-    """What the machine does with the gradients' own memory in so many threads: read it; read and write it.
+    """Measure how fast threads read the memory of gradients, and how fast they read and write it.
 
-    Where tensors cannot be written, a copy is. `prepare` is called before each, as it is before a clip.
+    For tensors that cannot be written, a copy is. `prepare` is called before each repeat, as before a clip.
     """
     bits = [view.reshape(-1).view(f"u{view.itemsize}") for view in views]
 
@@ -109,7 +109,7 @@ def limits(
 
 
 def shares(views: Sequence[Array], count: int) -> list[list[Array]]:
-    """The numbers of flat arrays in so many parts of the same length, but for one."""
+    """Split flat arrays into `count` parts of equal length, up to one element."""
     total, start = sum(view.size for view in views), 0
     parts: list[list[Array]] = [[] for _ in range(count)]
     for view in views:
@@ -123,11 +123,11 @@ def shares(views: Sequence[Array], count: int) -> list[list[Array]]:
 
 
 def extra_memory(call: Callable[[Any], Any], given: Any) -> int | None:
-    """By how many bytes the process grew at most during a call; None where the system does not tell."""
+    """Return by how many bytes the process grew at most during a call. None if the system does not report it."""
     if sys.platform != "linux":
         return None
     gc.collect()
-    getattr(ctypes.CDLL(None), "malloc_trim", int)(0)  # memory that was freed and kept would hide what is taken
+    getattr(ctypes.CDLL(None), "malloc_trim", int)(0)  # freed memory that the process keeps would hide new memory
     (PROCESS / "clear_refs").write_text("5")  # the peak begins anew
     before = _kibibytes("VmRSS")
     result = call(given)

@@ -1,4 +1,4 @@
-"""Ours and the native to compare it with, for each framework. Each function imports its own framework."""
+"""The functions to compare, for each framework. Each function here imports its own framework."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from .lists import DTYPES, Array
 from .measure import Pair
 
 MOST_COMPILED = 1000
-"""XLA takes many minutes to compile for ten thousand tensors; a longer list is not given to what it compiles."""
+"""Longer lists are not compiled: XLA takes many minutes for ten thousand tensors."""
 
 
 MOST_COMPILED_BY_TORCH = 200
-"""`torch.compile` takes five to ten minutes for a thousand, the native or ours."""
+"""The same for `torch.compile`, which takes five to ten minutes for a thousand tensors."""
 
 
 class Pairs(NamedTuple):
-    """What is compared on one list of gradients."""
+    """The pairs of functions to compare on one list of gradients."""
 
     clips: Callable[[float], list[Pair]]
-    """Clip by the global norm to a limit; the first is the framework's most usual one."""
+    """Clip by the global norm to a limit. The first pair has the framework's most common function."""
 
     norm: Pair
     """The norm alone."""
 
     memory: Callable[[], list[Array]]
-    """The numbers of the gradients where they are; these views do not keep the gradients alive."""
+    """Views of the gradients' memory. They do not keep the gradients alive."""
 
     in_graphs: Callable[[float], list[Pair]] = lambda limit: []
-    """The same clip where both are compiled, or built into a graph, each in one of its own."""
+    """The same clip, with each function compiled or in a graph of its own."""
 
 
 def numpy_pairs(arrays: Sequence[Array]) -> Pairs:
-    """NumPy has no function for it; so what one would write."""
+    """NumPy has no clipping function: the pair has plain NumPy code."""
     import unified_clip.numpy as uc
 
     grads: list[Any] = [array.copy() for array in arrays]
@@ -104,7 +104,7 @@ def torch_pairs(arrays: Sequence[Array]) -> Pairs:
 
 
 def tensorflow_pairs(arrays: Sequence[Array]) -> Pairs:
-    """Eager calls on the CPU return when they are done, compiled ones too."""
+    """On the CPU, eager and compiled calls return when they are done."""
     import tensorflow as tf
 
     import unified_clip.tensorflow as uc
@@ -144,7 +144,7 @@ def tensorflow_pairs(arrays: Sequence[Array]) -> Pairs:
 
 
 def paddle_pairs(arrays: Sequence[Array]) -> Pairs:
-    """Paddle has no function for the norm alone, and on the CPU no kernel for the norm of bfloat16."""
+    """Paddle has no function for the norm alone, and no CPU kernel for the norm of bfloat16."""
     import paddle
 
     import unified_clip.paddle as uc
@@ -230,7 +230,7 @@ def _static_program(arrays: Sequence[Array], clip: Any) -> Callable[[Any], Any]:
 
 
 def jax_pairs(arrays: Sequence[Array]) -> Pairs:
-    """Optax's functions, compiled, with the norm returned as ours does."""
+    """Optax's functions are compiled, and return the norm as those of unified_clip do."""
     import jax
     import optax
 
@@ -284,11 +284,11 @@ class Framework(NamedTuple):
 
     pairs: Callable[[Sequence[Array]], Pairs]
     packages: Sequence[str]
-    """The distributions that it needs, whose versions the report names."""
+    """The distributions that it needs. The report has their versions."""
 
     dtypes: Sequence[str] = DTYPES
     use_threads: Callable[[int], None] = lambda threads: None
-    """Where the environment is not enough: see `THREADS`."""
+    """Set the number of threads, if the variables of `THREADS` are not enough."""
 
 
 FRAMEWORKS: Mapping[str, Framework] = {
@@ -300,4 +300,4 @@ FRAMEWORKS: Mapping[str, Framework] = {
 }
 
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "FLAGS_paddle_num_threads", "PJRT_NPROC")
-"""The variables that say how many threads to use: of ours, of OpenMP and BLAS, of Paddle, and of XLA in JAX."""
+"""Variables with the number of threads: of unified_clip and OpenMP, of BLAS, of Paddle, and of XLA in JAX."""

@@ -1,4 +1,4 @@
-"""The plots, as SVG. The same results give the same bytes."""
+"""Draw the plots as SVG. Equal results give equal bytes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COLOURS = {
     "numpy": "#6b6b6b",
 }
 MARKERS = "oDs^"
-"""Of a framework's first native, and of the others."""
+"""By the position of the function among those of its framework."""
 
 LINES: Any = {"ours_ms": "-", "native_ms": "--"}
 
@@ -30,7 +30,7 @@ Entry = Mapping[str, Any]
 
 
 def ratios(data: Mapping[str, Any], path: Path) -> None:
-    """How many times ours the native takes: a panel for each dtype, a group of rows for each list."""
+    """Plot the ratios of times: a panel for each dtype, a group of rows for each list."""
     entries = [each for each in data["results"] if each["what"] != "norm alone" and each["ratio"]]
     names, dtypes = _unique(entries, "list"), _unique(entries, "dtype")
     series = list(dict.fromkeys((each["framework"], each["native"]) for each in entries))
@@ -71,11 +71,11 @@ def _ratio_panel(axes: Axes, entries: Sequence[Entry], names: Sequence[str], ser
     axes.xaxis.set_major_formatter("{x:g}")
     axes.grid(axis="x", color="#eeeeee")
     axes.set_axisbelow(True)
-    axes.set_xlabel("time of the native / time of ours")
+    axes.set_xlabel("time of the native / time of unified_clip")
 
 
 def growth(data: Mapping[str, Any], path: Path) -> None:
-    """Time against the number of elements, and of tensors."""
+    """Plot the time by the number of elements, and by the number of tensors."""
     titles = {"elements": "elements of one tensor", "tensors": "tensors of 100 elements"}
     frameworks = _unique(data["growth"], "framework")
     with mpl.rc_context(STYLE):

@@ -1,4 +1,4 @@
-"""What came of a run: JSON, tables and plots."""
+"""Write and show the results of a run: JSON, tables and plots."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def write(data: Mapping[str, Any], out: Path) -> None:
 
 
 def as_json(data: Mapping[str, Any]) -> str:
-    """With a line for each measurement."""
+    """Return the results as JSON, with a line for each measurement."""
     parts = []
     for key, value in data.items():
         text = json.dumps(value)
@@ -38,8 +38,8 @@ def as_json(data: Mapping[str, Any]) -> str:
 
 
 def pairs_table(data: Mapping[str, Any], framework: str) -> Table:
-    """Ours beside the natives on one framework."""
-    header = ["list", "dtype", "", "native", "ours, ms", "native, ms", "native / ours"]
+    """Return the table of unified_clip and the functions of one framework."""
+    header = ["list", "dtype", "", "native", "unified_clip, ms", "native, ms", "native / unified_clip"]
     rows = [
         [
             *(each["list"], each["dtype"], each["what"], each["native"] or NOTHING),
@@ -52,7 +52,7 @@ def pairs_table(data: Mapping[str, Any], framework: str) -> Table:
 
 
 def limits_table(data: Mapping[str, Any]) -> Table:
-    """Ours beside what the machine does with the same bytes, in the same process."""
+    """Return the table of unified_clip and of reading and writing the same bytes, in the same process."""
     header = ["framework", "list", "dtype", "bytes", "read, ms", "read and write, ms", "norm / read"]
     header.append("clipped / (read + read and write)")
     rows = []
@@ -69,15 +69,15 @@ def limits_table(data: Mapping[str, Any]) -> Table:
 
 
 def _ours(data: Mapping[str, Any], like: Mapping[str, Any], what: str) -> float:
-    """The least median, where there are several ways to do it."""
+    """Return the smallest median of unified_clip, if there are several ways to clip."""
     keys = ("framework", "list", "dtype")
     alike = [each for each in data["results"] if all(each[key] == like[key] for key in keys)]
     return min(float(each["ours_ms"][1]) for each in alike if each["what"] == what)
 
 
 def memory_table(data: Mapping[str, Any]) -> Table:
-    """How much memory is taken for a while by what clips in place."""
-    header = ["framework", "list", "dtype", "native", "ours, MiB", "native, MiB"]
+    """Return the table of temporary memory of functions that clip in place."""
+    header = ["framework", "list", "dtype", "native", "unified_clip, MiB", "native, MiB"]
     rows = [
         [
             *(each["framework"], each["list"], each["dtype"], each["native"] or NOTHING),
@@ -104,7 +104,7 @@ def spread(quartiles: Sequence[float] | None) -> str:
 
 
 def number(value: float) -> str:
-    """Three digits, and all that stand before the point."""
+    """Return a number with three digits, or with all digits before the point."""
     return f"{value:,.0f}" if value >= 100 else f"{value:#.3g}"
 
 
@@ -112,15 +112,15 @@ def number(value: float) -> str:
 
 
 def problems(data: Mapping[str, Any]) -> list[str]:
-    """A line for every framework that was not measured, or not whole, and for slow kernels."""
+    """Return a line for each framework that is missing or failed, or that ran without the compiled kernels."""
     missing = [f"{name}: not measured: {why}" for name, why in data["missing"].items()]
-    failed = [f"{name}: its worker died: {why}" for name, why in data["failed"].items()]
+    failed = [f"{name}: its worker ended: {why}" for name, why in data["failed"].items()]
     slow = [name for name, compiled in data["compiled_kernels"].items() if not compiled]
-    return missing + failed + ([f"ours ran without the compiled kernels on {', '.join(slow)}"] if slow else [])
+    return missing + failed + ([f"unified_clip ran without its compiled kernels on {', '.join(slow)}"] if slow else [])
 
 
 def show(data: Mapping[str, Any], out: Path) -> None:
-    """Print tables, what went wrong, and where the results are."""
+    """Print tables, problems, and the paths of the results."""
     from rich.console import Console
     from rich.table import Table as RichTable
 
@@ -128,7 +128,7 @@ def show(data: Mapping[str, Any], out: Path) -> None:
     if not console.is_terminal:
         console.width = 200
     tables = [(name, pairs_table(data, name)) for name in data["compiled_kernels"]]
-    tables += [("the machine's limits", limits_table(data)), ("memory taken for a while", memory_table(data))]
+    tables += [("the machine's limits", limits_table(data)), ("temporary memory", memory_table(data))]
     for title, (header, rows) in tables:
         if rows:
             table = RichTable(*header, title=title, title_justify="left")

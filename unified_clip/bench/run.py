@@ -22,12 +22,12 @@ from .pairs import FRAMEWORKS, THREADS
 
 
 class OptionsError(ValueError):
-    """What is asked for does not exist."""
+    """An option has an invalid value."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """What to measure."""
+    """The measurements to make."""
 
     frameworks: Sequence[str] = tuple(FRAMEWORKS)
     lists: Sequence[str] = tuple(LISTS)
@@ -35,32 +35,37 @@ class Options:
     threads: int = 2
     growth: bool = True
     seconds: float = 1.0
-    """To spend on each pair, but for a least number of repeats."""
+    """Time for each pair of functions. The least number of repeats may take longer."""
 
     def __post_init__(self) -> None:
         for what, known in (("frameworks", FRAMEWORKS), ("lists", LISTS), ("dtypes", DTYPES)):
             if unknown := [name for name in getattr(self, what) if name not in known]:
-                raise OptionsError(f"unknown {what}: {', '.join(unknown)}; there are {', '.join(known)}")
+                raise OptionsError(f"--{what} has {', '.join(map(repr, unknown))}. Choose from {', '.join(known)}.")
         if not any(map(self.steps, self.frameworks)):
-            raise OptionsError(f"{', '.join(self.frameworks)}: not measured with {', '.join(self.dtypes)}")
+            raise OptionsError(
+                f"{', '.join(self.frameworks)} cannot be measured with {', '.join(self.dtypes)}. Pass other --dtypes."
+            )
         if not 1 <= self.threads <= 1024:
-            raise OptionsError(f"{self.threads} threads; give 1 to 1024")
+            raise OptionsError(f"--threads is {self.threads}. Pass 1 to 1024.")
         if not 0 <= self.seconds < float("inf"):
-            raise OptionsError(f"{self.seconds} seconds; give 0 or more")
+            raise OptionsError(f"--seconds is {self.seconds}. Pass 0 or more.")
 
     def steps(self, framework: str) -> int:
-        """How many results a worker gives."""
+        """Return the number of results of a worker."""
         dtypes = [dtype for dtype in FRAMEWORKS[framework].dtypes if dtype in self.dtypes]
         return len(self.lists) * len(dtypes) + self.growth * sum(map(len, GROWTH.values()))
 
 
 def command(framework: str) -> list[str]:
-    """The worker's command line, but for its job."""
+    """Return the command line of a worker, without its job."""
     return [sys.executable, "-X", "faulthandler", "-m", "unified_clip.bench.worker", framework]
 
 
 def run(options: Options, progress: Callable[[str, int], Any] = lambda framework, count: None) -> dict[str, Any]:
-    """What docs/performance.md describes as bench.json. `progress` is told of a framework and how many more steps."""
+    """Measure, and return bench.json as docs/performance.md describes it.
+
+    progress: Called with a framework and the number of its new results.
+    """
     data: dict[str, Any] = {
         "threads": options.threads,
         "seconds": options.seconds,
@@ -87,7 +92,7 @@ def run(options: Options, progress: Callable[[str, int], Any] = lambda framework
 
 
 def _work(framework: str, options: Options, take: Callable[[dict[str, Any]], None]) -> str:
-    """Run a worker, and take each line that it prints. Return how it failed; '' if it did not."""
+    """Run a worker, and call `take` with each line that it prints. Return how it failed; '' if it did not."""
     environment = dict.fromkeys(THREADS, str(options.threads))
     arguments = [*command(framework), json.dumps(asdict(options))]
     lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()

@@ -1,7 +1,7 @@
 """Measure on one framework: `python -X faulthandler -m unified_clip.bench.worker FRAMEWORK JOB`.
 
-JOB is JSON: see `run.Options`. What is found goes to stdout, a line of JSON for each list; the rest of what is printed
-to stderr.
+JOB is JSON: see `run.Options`. The worker prints a line of JSON for each list to stdout. Output of frameworks goes to
+stderr.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from . import lists, measure
 from .pairs import FRAMEWORKS, MOST_COMPILED, Framework, Pairs
 
 LONG = 10**6
-"""Elements from which on the machine's limits say anything."""
+"""The machine's limits are measured on lists with more elements than this."""
 
 
 def main() -> None:
@@ -35,7 +35,7 @@ def main() -> None:
 
 
 def results(name: str, job: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """What is known of the framework first, then what was measured, step by step."""
+    """Yield the versions, then each measurement."""
     framework = FRAMEWORKS[name]
     try:
         framework.use_threads(job["threads"])
@@ -61,8 +61,8 @@ def _labelled(found: Mapping[str, list[dict[str, Any]]], framework: str, **label
 
 
 def one_list(framework: Framework, shapes: Any, dtype: str, job: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    """Everything about one list and dtype."""
-    gc.collect()  # the list before
+    """Measure one list in one dtype."""
+    gc.collect()  # of the previous list
     arrays = lists.arrays(shapes, dtype)
     norm, pairs, seconds = lists.rough_norm(arrays), framework.pairs(arrays), job["seconds"]
     memory = [_memory(pair) for pair in pairs.clips(norm / 2) if pair.in_place]
@@ -85,7 +85,7 @@ def one_list(framework: Framework, shapes: Any, dtype: str, job: Mapping[str, An
 
 
 def _memory(pair: measure.Pair) -> dict[str, Any]:
-    """Of first calls: what later ones take may come from memory that was kept."""
+    """Measure the memory of first calls. Later calls may reuse memory that the process keeps."""
     found: dict[str, Any] = {"native": pair.native, "ours_bytes": None, "native_bytes": None}
     for key, call in (("ours_bytes", pair.ours), ("native_bytes", pair.theirs)):
         if call:
@@ -94,7 +94,7 @@ def _memory(pair: measure.Pair) -> dict[str, Any]:
 
 
 def one_point(framework: Framework, shapes: Any, job: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    """The framework's most usual way to clip, on one list."""
+    """Measure the framework's most common function on one list."""
     arrays = lists.arrays(shapes, "float32")
     pairs: Pairs = framework.pairs(arrays)
     return {"growth": [measure.compare(pairs.clips(lists.rough_norm(arrays) / 2)[0], job["seconds"])]}
