@@ -37,7 +37,7 @@ OURS = {
 }
 """The modes of unified_clip, and their names in reports."""
 
-TITLES = {**OURS, NATIVE: "the framework's function"}
+TITLES = {**OURS, NATIVE: "framework's function"}
 """All modes, and their names in reports."""
 
 

@@ -75,7 +75,7 @@ def test_another_size_is_one_that_is_more_than_a_tenth_larger_or_smaller() -> No
     ]
     assert kinds == [[], ["numbers"], ["size"], ["size"]]
     (found,) = torch(native(norm=0.01), native(norm=0.02), "native")
-    assert found == change("size", "torch", "the framework's function", "one", "clip known, 0.01", "clip known, 0.02")
+    assert found == change("size", "torch", "framework's function", "one", "clip known, 0.01", "clip known, 0.02")
 
 
 def test_numbers_that_moved_within_their_verdict_are_told() -> None:
@@ -100,7 +100,7 @@ def test_what_is_new_or_gone_is_told() -> None:
     old, new = of(host=ours(), device=ours()), of(host=ours(), native=native("equal", 0.0, ""))
     assert {(each.kind, each.what, each.before, each.after) for each in baseline.changes(old, new)} == {
         ("gone", "device path", "equal", ""),
-        ("new", "the framework's function", "", "clip equal"),
+        ("new", "framework's function", "", "clip equal"),
     }
 
 

@@ -137,7 +137,7 @@ def test_junit_has_a_failure_an_error_or_a_skip_for_each(tmp_path: Path) -> None
         "torch, host path": [],
         "between frameworks, host path": ["failure: other bits: norm"],
     }
-    assert found(with_native("nobody knows"))["torch, the framework's function"] == ["failure: nobody knows"]
+    assert found(with_native("nobody knows"))["torch, framework's function"] == ["failure: nobody knows"]
     known = found(result("equal", "equal", known=[STALE]))["known differences"]
     assert known == ["failure: it shows nowhere"]
 
@@ -177,7 +177,7 @@ def test_a_native_without_a_result_is_a_failure(tmp_path: Path) -> None:
     run = report(one_case(NAME, torch=FrameworkResult(host=ours(), native=crashed)))
     assert run.exit_code == 3
     write.write(run, tmp_path)
-    assert f"torch, the framework's function, crashed: {NAME}: signal 11" in (tmp_path / "parity.md").read_text(
+    assert f"torch, framework's function, crashed: {NAME}: signal 11" in (tmp_path / "parity.md").read_text(
         encoding="utf-8"
     )
 

@@ -9,14 +9,13 @@ from typing import NamedTuple
 
 from markupsafe import Markup
 
-from ..modes import NATIVE, TITLES
 from ..results import NativeResult, ParityReport, Side, UnifiedClipResult
 from .svg import LEFT, RIGHT, TOP, WIDTH, figure, line, power_of_ten, tag, text
 
 BINS = ["0", "1", "2 to 9", "10s", "100s", *(f"≥ 10{digit}" for digit in "³⁴⁵⁶⁷⁸⁹"), "not finite"]
 """The bins of the histogram: distances in ULP."""
 
-NAMES: Mapping[Side, str] = {"ours": "unified_clip", "native": TITLES[NATIVE]}
+NAMES: Mapping[Side, str] = {"ours": "unified_clip", "native": "framework"}
 
 SHAPES: Mapping[str, Callable[[float, float], str]] = {
     "torch": lambda x, y: f"M{x - 3.5:.1f} {y:.1f}a3.5 3.5 0 1 0 7 0a3.5 3.5 0 1 0 -7 0z",
