@@ -7,9 +7,9 @@ from typing import Any
 
 
 def plain(value: Any) -> Any:
-    """NaN and infinities, in dicts and lists too, as the strings "nan", "inf" and "-inf"."""
+    """NaN and infinities, in dicts, lists and tuples too, as the strings "nan", "inf" and "-inf"."""
     if isinstance(value, dict):
         return {key: plain(each) for key, each in value.items()}
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return [plain(each) for each in value]
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value

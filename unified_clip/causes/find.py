@@ -8,24 +8,30 @@ different kinds do, the cause is unknown.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
-from . import hypotheses, shown
-from .observation import Cause, Observation
-from .scaling import EXACT
+from ..tensors.arithmetic import FORMATS
+from ..tensors.types import digest
+from . import hypotheses
+from .observation import Cause, Observation, instead
+from .scaling import CLOSE, EXACT
+
+NOT_CLIPPED = "as when nothing is clipped: the gradients are returned unchanged"
 
 
 def find(call: Observation) -> Cause | None:
     """Return the cause. None if nothing differs, or the cause is not known."""
     with np.errstate(all="ignore"):  # overflow is one of the causes
-        if cause := shown.swapped(call) or shown.without_result(call):
+        if cause := swapped(call) or without_result(call):
             return cause
         forms = [[tensor and (tensor.dtype, tensor.shape) for tensor in side] for side in (call.expected, call.after)]
         if forms[0] != forms[1] or (call.norm_is_expected and not call.wrong):
             return None
-        checks = (shown.beyond_range, shown.nan, shown.zeros, shown.not_clipped)
+        checks = (beyond_range, nan, zeros, not_clipped)
         cause = next(filter(None, (check(call) for check in checks)), None)
-        return cause or (shown.bounds(call) if call.by == "value" else _by_hypotheses(call))
+        return cause or (bounds(call) if call.by == "value" else _by_hypotheses(call))
 
 
 def _by_hypotheses(call: Observation) -> Cause | None:
@@ -38,7 +44,119 @@ def _by_hypotheses(call: Observation) -> Cause | None:
             alone = len({each.kind for each in fitting}) == 1 and fitting[0].kind
             return Cause(fitting[0].kind, fitting[0].sentence) if alone else None
         if any(call.explains(each, slack) for each in possible if each.room):
-            return shown.touched(call)  # rounding hides whether it is this one, or the correct call
+            return touched(call)  # rounding hides whether it is this one, or the correct call
     computed = hypotheses.computed(call) if not call.expected_fits(call.slacks[0]) else ()
     last = next((each for each in computed if call.fits(each, EXACT)), None)
-    return Cause(last.kind, last.sentence) if last else shown.touched(call)
+    return Cause(last.kind, last.sentence) if last else touched(call)
+
+
+# -- causes that show in the tensors
+
+
+def swapped(call: Observation) -> Cause | None:
+    """Check for correct results in another order."""
+    expected, results = ([digest([tensor]) for tensor in side] for side in (call.expected, call.after))
+    if sorted(expected) != sorted(results) or not call.norm_is_expected:
+        return None
+    places = [number for number, digests in enumerate(zip(expected, results, strict=True)) if len({*digests}) > 1]
+    what = "are swapped" if len(places) == 2 else "are in another order"
+    return Cause("swapped", f"{call.named(places)} {what}") if places else None
+
+
+def without_result(call: Observation) -> Cause | None:
+    """Check for gradients without a result."""
+    if len(call.after) == len(call.expected):
+        pairs = enumerate(zip(call.expected, call.after, strict=True))
+        lost = [number for number, (expected, result) in pairs if expected and not result]
+    else:
+        rest, lost = [digest([tensor]) for tensor in call.after], []
+        for number, tensor in enumerate(call.expected):
+            if rest[:1] == [digest([tensor])]:
+                del rest[0]
+            else:
+                lost.append(number)
+        lost = [] if rest else lost  # or else the others are not right either
+    are = "is" if len(lost) == 1 else "are"
+    return Cause("left out", f"{call.named(lost)} {are} missing") if lost and call.after else None
+
+
+def beyond_range(call: Observation) -> Cause | None:
+    """Check for squares or products outside the range of the format that they were computed in."""
+    norm, due = call.norm, call.expected_norm
+    is_narrow = any(gradient is not None and gradient.dtype == "float16" for gradient in call.before)
+    narrowest = FORMATS["float16" if is_narrow else "float32"]
+    if norm == math.inf and due and due < math.inf and due * due >= 2.0**narrowest.max_exponent:
+        sentence = f"the norm is inf where {due:.6g} is due: squares beyond the range of the gradients' dtype"
+        return Cause("overflow", sentence)
+    if norm == 0 and due and due * due < 2.0**narrowest.min_exponent:
+        return Cause("underflow", f"the norm is 0 where {due:.6g} is due: squares too small for the gradients' dtype")
+    infinite = [
+        number
+        for number, _, expected, result in call.sides()
+        if (np.isinf(result.values()) & np.isfinite(expected.values())).any()
+    ]
+    if not infinite:
+        return None
+    return Cause("overflow", f"infinite elements in {call.named(infinite)}, where finite ones are due")
+
+
+def nan(call: Observation) -> Cause | None:
+    """Check for unexpected and for missing NaN."""
+    pairs = {number: (np.isnan(a.values()), np.isnan(b.values())) for number, _, a, b in call.sides()}
+    extra = {number: nan & ~expected for number, (expected, nan) in pairs.items() if (nan & ~expected).any()}
+    is_infinite = call.by in ("global", "per group") and call.n == math.inf
+    if lacking := [number for number, (expected, nan) in pairs.items() if (expected & ~nan).any()]:
+        if is_infinite:
+            return Cause("inf", "as when an infinite norm gives a coefficient of 0, where every element is to be NaN")
+        return Cause("NaN", f"NaN does not spread to {call.named(lacking)}, as it should")
+    if extra and all(pairs[number][1].all() for number in call.counted):
+        if is_infinite:
+            return Cause("inf", "as when an infinite norm makes every element NaN, where the coefficient is to be 0")
+        return Cause("NaN", "every element is NaN, and none should be")
+    if extra:
+        number, elements = next(iter(extra.items()))
+        some = f"{np.count_nonzero(elements)} of the {elements.size} elements of {call.named([number])}"
+        first = np.argwhere(elements)[0].tolist()
+        return Cause("NaN", f"NaN in {call.named(extra)}, where none should be: {some}, the first at {first}")
+    if call.norm_is_expected or call.norm is None or call.expected_norm is None:
+        return None
+    if math.isnan(call.norm):
+        return Cause("NaN", "the norm is NaN, and should not be")
+    return Cause("NaN", "the norm does not show the NaN in the gradients") if math.isnan(call.expected_norm) else None
+
+
+def zeros(call: Observation) -> Cause | None:
+    """Check for zeros of the other sign, and no other difference."""
+    if not call.wrong or not call.norm_is_expected or any(call.scalings[number].distance for number in call.wrong):
+        return None
+    return Cause("zeros", f"zeros of the other sign in {call.named(call.wrong)}, and no other difference")
+
+
+def not_clipped(call: Observation) -> Cause | None:
+    """Check for gradients that are all unchanged, and should not be."""
+    is_unchanged = all(scaling.is_unchanged for scaling in call.scalings.values())
+    if not is_unchanged or call.follows or not (call.norm in (None, call.n) or call.norm_is_expected):
+        return None
+    return Cause("not clipped", NOT_CLIPPED)
+
+
+def touched(call: Observation) -> Cause | None:
+    """Check for gradients within the threshold that changed a little, and no other difference."""
+    if not call.wrong or not all(call.scalings[number].unchanged_is_expected for number in call.wrong):
+        return None
+    size = max(call.scalings[number].distance for number in call.wrong)
+    if size > CLOSE or not call.norm_fits([call.n], EXACT):
+        return None
+    return Cause("touched", f"{call.named(call.wrong)} should come back untouched, and changed by up to {size:.1e}")
+
+
+def bounds(call: Observation) -> Cause | None:
+    """Find the bounds that all elements show."""
+    tensors = [(before.values(), result.values()) for _, before, _, result in call.sides()]
+    ends = [(np.nanmin(result), np.nanmax(result)) for _, result in tensors if not np.isnan(result).all()]
+    low, high = float(min(ends)[0]), float(max(end for _, end in ends))
+    for before, result in tensors:
+        clamped = np.where(np.isnan(before), before, np.clip(before, low, high))
+        if not np.array_equal(clamped, result, equal_nan=True):
+            return None
+    return Cause("another threshold", instead("bounds of", (low, high), call.bounds))

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..causes.observation import Cause
-from . import loops
 from .divergence import NUMBERS, Divergence, DivergencePoint, StageAgreement, divergences, stage_agreement
 from .explain import explain
-from .pairing import CallPair, Names, pair_calls
+from .pairing import CallPair, Names, fold, pair_calls
 from .rounding import GROWTH, ROUNDING
 from .runs import RecordedRun, RunError, check_clipped, read
 
@@ -75,7 +74,7 @@ def compare(
     left, right = (read(path, label) for path, label in zip((a, b), labels, strict=True))
     for run in (left, right):
         check_clipped(run)
-    left, right = loops.fold(left, right)
+    left, right = fold(left, right)
     pairs = pair_calls(left, right, names or {})
     agreements = [agreement for stage in NUMBERS if (agreement := stage_agreement(stage, pairs, max_ulp)).compared]
     explained = {
@@ -98,13 +97,13 @@ def _to_report(a: RecordedRun, b: RecordedRun, pairs: list[CallPair], max_ulp: f
     for index, found in enumerate(divergences(pairs, max_ulp)):
         for each in found:
             numeric.setdefault("first", (each, index))
-            if each.scaled is None:
+            if each.ulps_at_its_size is None:
                 settings.setdefault(each.stage, (each, index))
-            if each.scaled is None or each.scaled > allowed:
+            if each.ulps_at_its_size is None or each.ulps_at_its_size > allowed:
                 numeric.setdefault("beyond rounding", (each, index))
-            if each.scaled is None or each.scaled > max(allowed, GROWTH * earlier):
+            if each.ulps_at_its_size is None or each.ulps_at_its_size > max(allowed, GROWTH * earlier):
                 numeric.setdefault("beyond growth", (each, index))
-        earlier = max([earlier, *(each.scaled for each in found if each.scaled is not None)])
+        earlier = max([earlier, *(each.ulps_at_its_size for each in found if each.ulps_at_its_size is not None)])
     shorter = _unequal_lengths(a, b, pairs)
     if shorter is not None and "beyond growth" not in numeric:  # else it may follow from that
         settings["calls"] = (shorter, len(pairs))

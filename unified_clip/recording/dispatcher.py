@@ -6,46 +6,22 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any
 
 from .._core import watch
 from .._core.watch import Clip
+
+Recording = Any
+"""`recorder.Recording`. Its module imports this one."""
 
 NOT_CLIPS = ("get_total_norm", "global_norm", "set_gradient_clip")
 """Public functions that clip nothing."""
 
 
-class Entry(Protocol):
-    """A running call in one recording."""
-
-    def see(self, clip: Clip) -> None:
-        """Receive a clip of the call. A call may have none, one, or one for each group."""
-
-    def end(self, seconds: float, error: BaseException | None) -> None:
-        """Receive the duration of the call, without recording, and its exception."""
-
-
-class Recorder(Protocol):
-    """Receives every clip call."""
-
-    norms: bool
-    """Whether it records the norm of each gradient."""
-
-    @property
-    def in_detail(self) -> bool: ...
-
-    def begin(self, call: str) -> Entry: ...
-
-    def miss(self, framework: str) -> None: ...
-
-    def after_fork(self) -> None:
-        """Reset in a forked process: the file and pending lines belong to its parent."""
-
-
 class Call:
     """A running call."""
 
-    def __init__(self, name: str, recorders: Sequence[Recorder]) -> None:
+    def __init__(self, name: str, recorders: Sequence[Recording]) -> None:
         self.entries = [recorder.begin(name) for recorder in recorders]
         self.recording = 0.0
         """Seconds spent on recording it."""
@@ -55,18 +31,18 @@ class Dispatcher:
     """The `watch.Watcher` of the process, which passes clips to every recorder."""
 
     def __init__(self) -> None:
-        self._recorders: tuple[Recorder, ...] = ()
+        self._recorders: tuple[Recording, ...] = ()
         self._changing = threading.Lock()
         self._thread = threading.local()
         self.in_detail = self.norms = False
 
-    def add(self, recorder: Recorder) -> None:
+    def add(self, recorder: Recording) -> None:
         self._change(lambda recorders: (*recorders, recorder))
 
-    def remove(self, recorder: Recorder) -> None:
+    def remove(self, recorder: Recording) -> None:
         self._change(lambda recorders: tuple(each for each in recorders if each is not recorder))
 
-    def _change(self, change: Callable[[tuple[Recorder, ...]], tuple[Recorder, ...]]) -> None:
+    def _change(self, change: Callable[[tuple[Recording, ...]], tuple[Recording, ...]]) -> None:
         with self._changing:
             self._recorders = change(self._recorders)
             self.in_detail = any(recorder.in_detail for recorder in self._recorders)

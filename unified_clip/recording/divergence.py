@@ -10,7 +10,7 @@ from typing import Literal
 from ..causes.observation import Cause
 from ..causes.scaling import combined_norm
 from .pairing import CallPair
-from .rounding import ROUNDING, Distance, distance, same, single, ulps_at
+from .rounding import ROUNDING, distance, same, single, ulps_at
 from .runs import RecordedCall, RecordedRun
 
 Stage = Literal[
@@ -33,14 +33,12 @@ class Divergence:
     parameter: str | None = None
     """Its name in the first run, or its position where no names were recorded."""
 
-    distance: Distance | None = None
-    """None for anything but numbers."""
+    ulps: float | None = None
+    relative: float | None = None
+    """The distance; None for anything but numbers."""
 
-    scaled: float | None = None
-    """The difference in ULP of the size at which the number was rounded; None for anything but numbers.
-
-    That is the total norm for gradients, and the greatest norm so far for a weight.
-    """
+    ulps_at_its_size: float | None = None
+    """The difference in ULP of the total norm for gradients, and of the greatest norm so far for a weight."""
 
 
 @dataclass(frozen=True)
@@ -51,10 +49,11 @@ class StageAgreement:
     compared: int
     """How many numbers were compared."""
 
-    until: int | None
+    differs_at_step: int | None
     """The first step at which they differ; None if they agree at all steps."""
 
-    greatest: Distance
+    greatest_ulps: float
+    greatest_relative: float
 
 
 @dataclass(frozen=True)
@@ -106,10 +105,10 @@ def divergences(pairs: Iterable[CallPair], max_ulp: float) -> Iterator[list[Dive
             if stage == "coefficient":
                 found += _effects(pair)
             for name, a, b in numbers(pair, stage):
-                apart = distance(a, b)
-                if apart.ulps > max_ulp:
+                ulps, relative = distance(a, b)
+                if ulps > max_ulp:
                     scale = {"weight": weights.get(name, 0.0), "coefficient": 0.0}.get(stage, total)
-                    found.append(Divergence(pair.a.step, stage, a, b, name, apart, ulps_at(scale, a, b)))
+                    found.append(Divergence(pair.a.step, stage, a, b, name, ulps, relative, ulps_at(scale, a, b)))
             if stage == "gradient":
                 found += _unmatched_parameters(pair)
         yield found
@@ -117,15 +116,9 @@ def divergences(pairs: Iterable[CallPair], max_ulp: float) -> Iterator[list[Dive
 
 def stage_agreement(stage: Stage, pairs: Iterable[CallPair], max_ulp: float) -> StageAgreement:
     """Return how closely all pairs agree at a stage."""
-    compared, until, greatest = 0, None, Distance(0.0, 0.0)
-    for pair in pairs:
-        for _, a, b in numbers(pair, stage):
-            apart = distance(a, b)
-            compared += 1
-            greatest = max(greatest, apart)
-            if apart.ulps > max_ulp and until is None:
-                until = pair.a.step
-    return StageAgreement(stage, compared, until, greatest)
+    distances = [(distance(a, b), pair.a.step) for pair in pairs for _, a, b in numbers(pair, stage)]
+    first = next((step for each, step in distances if each.ulps > max_ulp), None)
+    return StageAgreement(stage, len(distances), first, *max((each for each, _ in distances), default=(0.0, 0.0)))
 
 
 def numbers(pair: CallPair, stage: Stage) -> Iterator[tuple[str | None, float, float]]:
@@ -213,11 +206,10 @@ def _effects(pair: CallPair) -> Iterator[Divergence]:
 
 def _is_above(line: RecordedCall) -> bool | None:
     """Return whether a norm exceeds the threshold; None if that is unknown, or within rounding."""
-    if not isinstance(line.threshold, float) or not line.norms():
+    norms = line.norms()
+    if not isinstance(line.threshold, float) or not norms or any(map(math.isnan, (line.threshold, *norms))):
         return None
-    if any(map(math.isnan, (line.threshold, *line.norms()))):
-        return None
-    greatest = max(line.norms())
+    greatest = max(norms)
     return None if distance(single(greatest), single(line.threshold)).ulps <= ROUNDING else greatest > line.threshold
 
 

@@ -13,11 +13,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from ..causes.find import find
+from ..causes.find import NOT_CLIPPED, find, swapped, without_result
 from ..causes.hypotheses import scaled
 from ..causes.observation import By, Cause, Observation, instead
 from ..causes.scaling import coefficient, combined_norm
-from ..causes.shown import NOT_CLIPPED, swapped, without_result
 from ..tensors.types import Dense
 from . import sequence
 from .divergence import DivergencePoint, divergences, numbers, threshold
@@ -266,29 +265,30 @@ def _rounded_coefficient(point: DivergencePoint, pair: CallPair) -> Cause | None
 
 
 def _rounding(point: DivergencePoint) -> Cause | None:
-    apart, scaled = point.first.distance, point.first.scaled
-    if apart is None or scaled is None or scaled > ROUNDING or point.first.stage == "coefficient":
+    ulps, at_its_size = point.first.ulps, point.first.ulps_at_its_size
+    if ulps is None or at_its_size is None or at_its_size > ROUNDING or point.first.stage == "coefficient":
         return None
-    size = f" of it, and {scaled:.2g} ULP of {SIZES[point.first.stage]}" if scaled < apart.ulps > ROUNDING else ""
+    both = f" of it, and {at_its_size:.2g} ULP of {SIZES[point.first.stage]}"
+    size = both if at_its_size < ulps > ROUNDING else ""
     return Cause(
         "rounding",
-        f"the first difference is {apart.ulps:g} ULP{size}: frameworks that sum in different orders differ by as much "
+        f"the first difference is {ulps:g} ULP{size}: frameworks that sum in different orders differ by as much "
         f"({ROUNDING} ULP at most). Such differences grow from step to step; allow them with --max-ulp",
     )
 
 
 def _grown_rounding(point: DivergencePoint) -> Cause | None:
     """Find a difference above rounding and less than `GROWTH` times an earlier one."""
-    scaled = point.first.scaled
-    if scaled is None or not ROUNDING < scaled < math.inf or point.first.stage == "coefficient":
+    at_its_size = point.first.ulps_at_its_size
+    if at_its_size is None or not ROUNDING < at_its_size < math.inf or point.first.stage == "coefficient":
         return None
     earlier = itertools.chain.from_iterable(divergences(point.pairs[: point.index], 0.0))
-    before, step = max(((each.scaled, -each.step) for each in earlier if each.scaled), default=(0.0, 0))
-    if scaled > GROWTH * before:
+    before, step = max(((d.ulps_at_its_size, -d.step) for d in earlier if d.ulps_at_its_size), default=(0.0, 0))
+    if at_its_size > GROWTH * before:
         return None
     return Cause(
         "rounding that has grown",
-        f"the difference is {scaled:.3g} ULP of {SIZES[point.first.stage]}, after {before:.3g} at step {-step}. "
+        f"the difference is {at_its_size:.3g} ULP of {SIZES[point.first.stage]}, after {before:.3g} at step {-step}. "
         f"Rounding grows less than {GROWTH} times at once; a small difference between the optimizers grows likewise. "
         "`unified-clip verify` compares the updates too",
     )

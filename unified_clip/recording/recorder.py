@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import sys
 import threading
@@ -12,12 +13,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
-from .. import _safetensors
+from .. import _json, _safetensors
 from .._core import checks
 from .._core.watch import Clip
 from .clip_event import ByParameter, ClipEvent, copy_gradients, make_namer, merge_groups, name_gradients
 from .dispatcher import DISPATCHER
-from .event_file import EventFile
 
 SCHEMA = 1
 """The version of the file's format."""
@@ -27,6 +27,8 @@ NO_CALLS = (
     "or use `unified-clip verify`."
 )
 """The message about a recording without calls."""
+
+encode = json.JSONEncoder().encode
 
 
 def record(
@@ -167,8 +169,8 @@ class Recording:
 
     # -- calls
 
-    def begin(self, call: str) -> _Entry:
-        return _Entry(self, call)
+    def begin(self, call: str) -> Entry:
+        return Entry(self, call)
 
     def add(self, fields: dict[str, Any], before: dict[str, Any], after: dict[str, Any]) -> None:
         """Write a line for a watched call, and store its gradients by name, as dtypes and arrays."""
@@ -193,20 +195,15 @@ class Recording:
                 self._flush()
             if self._pending or is_deferred:
                 self._pending.append((head, events, tail))
-            elif len(events) == 1:
-                self._write([{**head, **events[0].resolve([]), **tail}])
             else:
-                self._write_all(head, [each.resolve([]) for each in events], tail)
+                self._write_call(head, events, tail)
 
     def _flush(self, wait: bool = False) -> None:
         """Write pending lines, up to the first one whose numbers have not arrived."""
         while self._pending and (
             wait or all(event.deferred.ready() for event in self._pending[0][1] if event.deferred)
         ):
-            head, events, tail = self._pending.popleft()
-            self._write_all(
-                head, [each.resolve(each.deferred.values() if each.deferred else []) for each in events], tail
-            )
+            self._write_call(*self._pending.popleft())
 
     def _report_from_graph(self, call: str, events: Sequence[ClipEvent]) -> None:
         """Write a call's lines whenever its graph runs."""
@@ -236,6 +233,10 @@ class Recording:
             wait()
 
     # -- writing
+
+    def _write_call(self, head: dict[str, Any], events: Sequence[ClipEvent], tail: dict[str, Any]) -> None:
+        found = [each.resolve(each.deferred.values() if each.deferred else []) for each in events]
+        self._write_all(head, found, tail)
 
     def _write_all(self, head: dict[str, Any], found: Sequence[dict[str, Any]], tail: dict[str, Any]) -> None:
         """Write the lines of a call, which may have clipped several groups or none."""
@@ -272,7 +273,30 @@ class Recording:
             checks.warn_at_call(message)
 
 
-class _Entry:
+class EventFile:
+    """Writer of the lines of a recording. The file must not exist."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o666)
+        except FileExistsError:
+            message = f"{path} exists already, and a file has one run. Remove it, or pass another path."
+            raise FileExistsError(message) from None
+
+    def write(self, line: dict[str, Any]) -> None:
+        """Write a line in one operation, so that a crash tears only the last one. After an OSError, write no more."""
+        text = encode(line)
+        if "NaN" in text or "Infinity" in text:  # no JSON, or part of a name
+            text = encode(_json.plain(line))
+        data = text.encode() + b"\n"
+        if os.write(self._file, data) < len(data):
+            raise OSError("only a part of a line was written")
+
+    def close(self) -> None:
+        os.close(self._file)
+
+
+class Entry:
     """A running call in a recording."""
 
     def __init__(self, recording: Recording, call: str) -> None:
@@ -290,6 +314,7 @@ class _Entry:
         return self._step
 
     def see(self, clip: Clip) -> None:
+        """Receive a clip of the call. A call may have none, one, or one for each group."""
         recording = self._recording
         names = name_gradients(clip, recording._namer, self._names) if recording.in_detail else {}
         if isinstance(recording._namer, ByParameter) and any(map(str.isdecimal, names)):
@@ -308,6 +333,7 @@ class _Entry:
             self._gradients.update(copy_gradients(clip, names))
 
     def end(self, seconds: float, error: BaseException | None) -> None:
+        """Receive the duration of the call, without recording, and its exception."""
         recording, events = self._recording, self._events
         tail: dict[str, Any] = {"seconds": seconds}
         if error is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from .. import _json
@@ -17,43 +18,24 @@ UNEXPLAINED = "Unexplained: no known cause fits these numbers."
 
 def as_data(comparison: RecordingComparison) -> dict[str, Any]:
     """Return the comparison as JSON data. Infinities and NaN are strings."""
-    return {
+    runs = (comparison.a, comparison.b)
+    data: dict[str, Any] = {
         "a": str(comparison.a.path),
         "b": str(comparison.b.path),
         "same": comparison.first is None,
-        "calls": [comparison.a.recorded, comparison.b.recorded],
+        "calls": [run.recorded for run in runs],
         "compared": len(comparison.pairs),
-        "torn": [comparison.a.torn, comparison.b.torn],
+        "torn": [run.torn for run in runs],
         "max_ulp": comparison.max_ulp,
         "partings": [
-            {**_divergence_data(each), "findings": [one.as_data() for one in findings]}
-            for each, findings in comparison.divergences.items()
+            dict.fromkeys(("step", "stage", "parameter"))  # in this order
+            | asdict(each)
+            | {"findings": [cause.as_data() for cause in causes]}
+            for each, causes in comparison.divergences.items()
         ],
-        "agreements": [
-            {
-                "stage": each.stage,
-                "compared": each.compared,
-                "differs_at_step": each.until,
-                "greatest_ulps": _json.plain(each.greatest.ulps),
-                "greatest_relative": _json.plain(each.greatest.relative),
-            }
-            for each in comparison.agreements
-        ],
+        "agreements": [asdict(each) for each in comparison.agreements],
     }
-
-
-def _divergence_data(divergence: Divergence) -> dict[str, Any]:
-    apart = divergence.distance
-    return {
-        "step": divergence.step,
-        "stage": divergence.stage,
-        "parameter": divergence.parameter,
-        "a": _json.plain(divergence.a),
-        "b": _json.plain(divergence.b),
-        "ulps": None if apart is None else _json.plain(apart.ulps),
-        "relative": None if apart is None else _json.plain(apart.relative),
-        "ulps_at_its_size": None if divergence.scaled is None else _json.plain(divergence.scaled),
-    }
+    return _json.plain(data)  # type: ignore[no-any-return]
 
 
 def show(comparison: RecordingComparison) -> None:
@@ -107,20 +89,22 @@ def _format_divergence(divergence: Divergence) -> str:
         return f"{divergence.a} and {divergence.b} {'clip calls' if divergence.stage == 'calls' else 'norms'}"
     whose = f" of {divergence.parameter!r}" if divergence.parameter else ""
     text = f"{names.get(divergence.stage, divergence.stage)}{whose} is {divergence.a} and {divergence.b}"
-    if divergence.distance is None:
-        return text
-    return f"{text}, {divergence.distance.ulps:g} ULP or {divergence.distance.relative:.2g} relatively"
+    return text if divergence.ulps is None else f"{text}, {_format_distance(divergence.ulps, divergence.relative)}"
+
+
+def _format_distance(ulps: float, relative: float | None) -> str:
+    return f"{ulps:g} ULP or {relative:.2g} relatively"
 
 
 def _format_agreement(agreement: StageAgreement, comparison: RecordingComparison) -> str:
     names = {"weight": "Weights", "gradient": "Gradients' norms", "norm": "Norms", "coefficient": "Coefficients"}
     name = names[agreement.stage]
-    if agreement.until is None:
+    if agreement.differs_at_step is None:
         return f"{name} are equal in all {_calls(comparison.pairs)} that were compared{_allowed(comparison)}."
-    is_first = agreement.until == comparison.pairs[0].a.step
-    since = "the first step" if is_first else f"step {agreement.until}"
-    greatest = agreement.greatest
-    return f"{name} differ from {since} on, by at most {greatest.ulps:g} ULP or {greatest.relative:.2g} relatively."
+    is_first = agreement.differs_at_step == comparison.pairs[0].a.step
+    since = "the first step" if is_first else f"step {agreement.differs_at_step}"
+    greatest = _format_distance(agreement.greatest_ulps, agreement.greatest_relative)
+    return f"{name} differ from {since} on, by at most {greatest}."
 
 
 def _calls(calls: Sequence[object]) -> str:

@@ -6,21 +6,14 @@ import json
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from .._report_model import Real
 from .recorder import NO_CALLS, SCHEMA
 
 
 class RunError(Exception):
     """A file is no valid recording, or two recordings cannot be compared."""
-
-
-def _number(value: Any) -> Any:
-    """Parse numbers that JSON lacks, which are strings."""
-    return float(value) if value in ("nan", "inf", "-inf") else value
-
-
-Number = Annotated[float, BeforeValidator(_number)]
 
 
 class Table(BaseModel):
@@ -31,10 +24,10 @@ class Parameter(Table):
     """A gradient before clipping, and its weight at that time."""
 
     shape: tuple[Annotated[int, Field(ge=0, lt=2**63)] | None, ...] = ()
-    norm: Number
+    norm: Real
     """Of the call's order; the 2-norm for value clipping."""
 
-    weight: Number | None = None
+    weight: Real | None = None
     """The norm of the parameter itself; None if it is unknown."""
 
 
@@ -53,20 +46,20 @@ class RecordedCall(Table):
     rule: str | None = None
     """"global", "each", "slices" or "value": one norm over all gradients, one for each, one for each slice, none."""
 
-    threshold: Number | tuple[Number, Number] | None = None
+    threshold: Real | tuple[Real, Real] | None = None
     """Of the norm, or the two bounds of a value; None if it is not a single number."""
 
-    norm_type: Number | None = None
+    norm_type: Real | None = None
     """Of the norm; None if there is none."""
 
-    eps: Number | None = None
+    eps: Real | None = None
     dtype: str = "float32"
     """Of the norm."""
 
-    norm: Number | list[Number] | None = None
+    norm: Real | list[Real] | None = None
     """Before clipping: a number for the rule "global", else a list in the order of the gradients."""
 
-    coef: Number | list[Number] | None = None
+    coef: Real | list[Real] | None = None
     """The coefficient of the gradients, in float64."""
 
     clipped: bool | None = None
@@ -74,7 +67,7 @@ class RecordedCall(Table):
     inf: int | None = None
     """How many elements were NaN, and infinite; None if that is unknown."""
 
-    seconds: Number | None = None
+    seconds: Real | None = None
     """Duration of the call on the host, without recording; None inside a graph."""
 
     parameters: dict[str, Parameter] = {}

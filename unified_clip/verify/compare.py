@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -11,11 +11,10 @@ from typing import Literal
 from ..causes.observation import Cause
 from ..recording import divergence
 from ..recording.compare import RecordingComparison, compare
-from ..recording.pairing import CallPair, Names
+from ..recording.pairing import CallPair, Names, directed
 from ..recording.rounding import GROWTH, ROUNDING, Distance, distance
 from ..recording.runs import RecordedCall
 from ..tensors.arithmetic import FORMATS
-from .completeness import reject_changing_outputs, reject_unpaired
 from .match_names import Parameters
 from .normalize import NormalizedRecording, normalize
 from .run import Script, ScriptRun, VerifyError
@@ -25,6 +24,9 @@ Stage = Literal["norm", "coefficient", "tensors", "update"]
 
 STAGES: tuple[Stage, ...] = ("norm", "coefficient", "tensors", "update")
 """Each follows from those before it."""
+
+MOST_LISTED = 4
+"""Names that an error lists."""
 
 
 @dataclass(frozen=True)
@@ -52,18 +54,17 @@ class StepComparison:
         """Whether at least one side made a clip call."""
         return bool(self.old or self.new)
 
-    def distance(self, stage: Stage) -> Distance | None:
-        found: Distance | MaxDistance | None = getattr(self, stage)
-        return found.distance if isinstance(found, MaxDistance) else found
+    def distances(self) -> dict[Stage, Distance | MaxDistance | None]:
+        return {stage: getattr(self, stage) for stage in STAGES}
 
     def greatest(self) -> float:
         """Return the greatest distance in ULP."""
-        return max((apart.ulps for stage in STAGES if (apart := self.distance(stage)) is not None), default=0.0)
+        return max((distance.ulps for distance in self.distances().values() if distance), default=0.0)
 
     def differing(self, max_ulp: float) -> list[str]:
         """Return the stages that differ."""
         stages: list[str] = [
-            stage for stage in STAGES if (apart := self.distance(stage)) is not None and apart.ulps > max_ulp
+            stage for stage, distance in self.distances().items() if distance and distance.ulps > max_ulp
         ]
         return stages if self.clips_alike else ["clip", *stages]
 
@@ -111,15 +112,15 @@ def compare_steps(
     normalized: list[NormalizedRecording] = []
     for ran, mapped in ((old, {}), (new, {theirs: ours for ours, theirs in pairing.names.items()})):
         normalized.append(normalize(ran, weights, steps, out / f"{ran.script.side}.jsonl", mapped, *normalized))
-        if not normalized[-1].calls:
+        if not normalized[-1].lines:
             raise VerifyError(_no_call(ran))
-    ours, theirs = (each.names for each in normalized)
-    known = {name: other for name, other in pairing.names.items() if name in ours and other in theirs}
+    in_old, in_new = ({name for line in each.lines for name in line["parameters"]} for each in normalized)
+    known = {name: other for name, other in pairing.names.items() if name in in_old and other in in_new}
     called = _called(old.script), _called(new.script)
     called = called if called[0] != called[1] else (old.script.text, new.script.text)
     clips = compare(normalized[0].path, normalized[1].path, names=known, max_ulp=max_ulp, labels=called)
     rows = [_compare_step(step, clips, pairing, normalized) for step in range(1, steps + 1)]
-    unclipped = [ran for ran, each in zip((old, new), normalized, strict=True) if each.unclipped]
+    unclipped = [each.ran for each in normalized if each.unclipped]
     finding, rounding = None, all(each.kind.startswith("rounding") for each in clips.findings)
     if rounding:
         finding = _other_dtype(pairing, rows) or _left_over(clips, pairing, normalized)
@@ -127,11 +128,7 @@ def compare_steps(
         finding = _grown(rows, clips, max_ulp)
     if finding is None and rounding:
         finding = _explained(rows, pairing, max(max_ulp, ROUNDING))
-    not_gradients = [
-        (ran, call, count)
-        for ran, each in zip((old, new), normalized, strict=True)
-        for call, count in each.not_gradients.items()
-    ]
+    not_gradients = [(each.ran, *item) for each in normalized for item in each.not_gradients.items()]
     return Verification(old, new, clips, rows, unclipped, finding, max_ulp, not_gradients)
 
 
@@ -150,16 +147,87 @@ def _no_call(ran: ScriptRun) -> str:
 
 def _oriented(old: ScriptRun, new: ScriptRun, names: Names) -> Names:
     """Return `names` in the direction from old to new."""
-    ours, theirs = (set(ran.given[-1].parameters) for ran in (old, new))
-    if set(names) <= ours and set(names.values()) <= theirs:
-        return names
-    if set(names) <= theirs and set(names.values()) <= ours:
-        return {other: name for name, other in names.items()}
-    unknown = [each for each in (*names, *names.values()) if each not in ours | theirs] or list(names)
+    in_old, in_new = (set(ran.given[-1].parameters) for ran in (old, new))
+    if (oriented := directed(names, in_old, in_new)) is not None:
+        return oriented
+    unknown = [each for each in (*names, *names.values()) if each not in in_old | in_new] or list(names)
     raise VerifyError(
-        f"--map has {unknown[0]!r}. Each line must pair a parameter of {old.script} ({', '.join(sorted(ours))}) with "
-        f"one of {new.script} ({', '.join(sorted(theirs))})."
+        f"--map has {unknown[0]!r}. Each line must pair a parameter of {old.script} ({', '.join(sorted(in_old))}) with "
+        f"one of {new.script} ({', '.join(sorted(in_new))})."
     )
+
+
+# -- outputs that cannot be compared: they would count as the same
+
+
+def reject_changing_outputs(ran: ScriptRun) -> None:
+    """Reject outputs whose parameters or shapes change between steps, and gradients that belong to no parameter.
+
+    Raises:
+        VerifyError: The outputs have such a tensor.
+    """
+    first = shapes(ran)
+    for step, given in enumerate(ran.given, start=1):
+        now = {name: tuple(each.shape) for name, each in given.parameters.items()}
+        if other := sorted(name for name in {*first, *now} if first.get(name) != now.get(name)):
+            raise VerifyError(
+                f"{ran.script} yields {_listing(other)} at step {step} but not at step 1, or in another shape. Yield "
+                "the same parameters after each step."
+            )
+        for part, tensors in (("gradients", given.gradients or {}), ("unclipped gradients", given.unclipped or {})):
+            if unknown := sorted(name for name in tensors if name not in now):
+                raise VerifyError(
+                    f"{ran.script} yields {part} of {_listing(unknown)} at step {step}, but no such parameters. Its "
+                    f"parameters are {_listing(now)}. Name each gradient like its parameter."
+                )
+            if turned := [name for name, each in tensors.items() if tuple(each.shape) != now[name]]:
+                raise VerifyError(
+                    f"{ran.script} yields {part} of {turned[0]!r} in the shape {tuple(tensors[turned[0]].shape)} at "
+                    f"step {step}, and the parameter in {now[turned[0]]}. Yield both in one shape."
+                )
+
+
+def reject_unpaired(
+    old: ScriptRun, new: ScriptRun, weights: Parameters, names: Names, axes: Mapping[str, Sequence[int] | None]
+) -> None:
+    """Reject parameters without a partner or with one of another shape, and weights that neither function yields.
+
+    Raises:
+        VerifyError: There is such a parameter or weight.
+    """
+    for name, other_name in names.items():
+        if axes[name] is None:
+            raise VerifyError(
+                f"{old.script} yields {name!r} in the shape {shapes(old)[name]}, and {new.script} {other_name!r} in "
+                f"{shapes(new)[other_name]}. No order of axes makes them equal. Pair other names with --map, or "
+                "reshape one of them."
+            )
+    sides = ((old, new, set(names)), (new, old, set(names.values())))
+    for ran, other, paired in sides:
+        if alone := [name for name in shapes(ran) if name not in paired]:
+            raise VerifyError(
+                f"{other.script} yields no parameter that matches {_listing(alone)} of {ran.script}, so it cannot be "
+                "compared. Yield it from both, or pair the names with --map."
+            )
+    if unseen := [name for name in weights if name not in {*names, *names.values()}]:
+        raise VerifyError(
+            f"--weights has {_listing(unseen)}, which neither function yields, so it cannot be compared. Yield it from "
+            "both after each step, by that name in one of them, or remove it from the file."
+        )
+
+
+def shapes(ran: ScriptRun) -> Mapping[str, tuple[int, ...]]:
+    """Return the shapes of the parameters that a function yields."""
+    return {name: tuple(each.shape) for name, each in ran.given[0].parameters.items()}
+
+
+def _listing(names: Collection[str]) -> str:
+    listed = [repr(name) for name in names]
+    more = f" and {len(listed) - MOST_LISTED} more" if len(listed) > MOST_LISTED else ""
+    return ", ".join(listed[:MOST_LISTED]) + more
+
+
+# -- comparing steps
 
 
 def _compare_step(
@@ -242,8 +310,8 @@ def _other_dtype(pairing: StepPairing, rows: Sequence[StepComparison]) -> Cause 
 def _grown(rows: Sequence[StepComparison], clips: RecordingComparison, max_ulp: float) -> Cause | None:
     """Find a difference that is little more than one of the steps before."""
     found = [(row.step, row.greatest()) for row in rows if row.differing(max_ulp) and row.clips_alike]
-    if clips.first is not None and clips.first.distance is not None:
-        found.append((clips.first.step, clips.first.distance.ulps))
+    if clips.first is not None and clips.first.ulps is not None:
+        found.append((clips.first.step, clips.first.ulps))
     step, apart = min(found, default=(1, 0.0))
     before = max((row.greatest() for row in rows if row.step < step), default=0.0)
     if not 0 < apart <= GROWTH * before:

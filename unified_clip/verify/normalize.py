@@ -5,49 +5,42 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from .. import _json
-from ..tensors.files import safetensors
 from ..tensors.types import Dense
-from .clipped import Line, clipped_gradients
-from .match_names import NameMatch, Parameters, StepTensors
+from .match_names import Line, NameMatch, Parameters, StepTensors, clipped_gradients, stored_gradients
 from .run import ScriptRun
 from .watch.base import NativeCall, ObservedTensors, fields
 
 BY_HAND = "by hand"
 """The call of lines for gradients that the training step clips itself."""
 
-SPECIAL = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
-"""Numbers that JSON lacks."""
 
-
-@dataclass(frozen=True)
+@dataclass
 class NormalizedRecording:
     """A recording with the names that the training step yields."""
 
+    ran: ScriptRun
     path: Path
-    calls: int
-    names: frozenset[str]
-    """The names of all gradients in it."""
-
-    before: Mapping[int, Parameters]
+    lines: list[Line] = field(default_factory=list)
+    before: dict[int, dict[str, Dense]] = field(default_factory=lambda: defaultdict(dict))
     """By step, the gradients before its calls, if they are stored."""
 
-    clipped: Mapping[int, Parameters]
-    """By step, what the calls have made of the gradients, as far as that is tensors."""
+    clipped: dict[int, dict[str, Dense]] = field(default_factory=lambda: defaultdict(dict))
+    """By step, the gradients after its calls, if they are stored or can be computed."""
 
-    unclipped: frozenset[int]
+    unclipped: set[int] = field(default_factory=set)
     """The steps after which the training step yields unclipped gradients."""
 
-    not_gradients: Mapping[str, int]
+    not_gradients: Counter[str] = field(default_factory=Counter)
     """By function, how many calls are left out because they clipped no gradient."""
 
-    order: Mapping[int, Sequence[frozenset[str]]]
+    order: dict[int, list[frozenset[str]]] = field(default_factory=dict)
     """By step, the parameters of each call, by their common names."""
 
 
@@ -71,34 +64,23 @@ def normalize(
     """
     header, *lines = (_parsed(json.loads(line)) for line in ran.recording.read_text(encoding="utf-8").splitlines())
     lines = list(_distribute_over_steps(lines, ran, steps)) or list(_lines_of_own_clipping(ran))
-    normalized: list[Line] = []
-    before: dict[int, dict[str, Dense]] = {}
-    clipped: dict[int, dict[str, Dense]] = {}
-    unclipped = set()
-    not_gradients: Counter[str] = Counter()
-    order: dict[int, list[frozenset[str]]] = {}
+    result = NormalizedRecording(ran, path)
     for step, group in itertools.groupby(lines, key=lambda line: line["step"]):
         tensors = StepTensors(ran, weights, step, steps)
         seen = [(line, tensors.match(line, ran.directory)) for line in group]
-        not_gradients.update(line["call"] for line, found in seen if found is None)
+        result.not_gradients.update(line["call"] for line, found in seen if found is None)
         named = [(line, found) for line, found in seen if found is not None]
         for line, found in named:
-            before.setdefault(step, {}).update(_renamed(_given(line, ran.directory), found))
-            clipped.setdefault(step, {}).update(_renamed(clipped_gradients(line, ran.directory), found))
-            unclipped |= {step} if found.given_unclipped else set()
+            result.before[step] |= _renamed(stored_gradients(line, ran.directory), found)
+            result.clipped[step] |= _renamed(clipped_gradients(line, ran.directory), found)
+            result.unclipped |= {step} if found.given_unclipped else set()
         calls = [{**line, "parameters": _renamed(line.get("parameters") or {}, found)} for line, found in named]
         merged = [_sort_by_name(line, mapped) for line in _merge_calls(calls)]
-        order[step] = [frozenset(mapped.get(name, name) for name in line["parameters"]) for line in merged]
-        normalized += _in_order_of(merged, order[step], reference.order.get(step, []) if reference else [])
-    path.write_text("".join(json.dumps(_json.plain(line)) + "\n" for line in [header, *normalized]), encoding="utf-8")
-    names = frozenset(name for line in normalized for name in line["parameters"])
-    return NormalizedRecording(
-        path, len(normalized), names, before, clipped, frozenset(unclipped), not_gradients, order
-    )
-
-
-def _given(line: Line, directory: Path) -> dict[str, Dense]:
-    return safetensors.load(directory / line["gradients"]) if line.get("gradients") else {}
+        order = result.order[step] = [frozenset(mapped.get(n, n) for n in line["parameters"]) for line in merged]
+        result.lines += _in_order_of(merged, order, reference.order.get(step, []) if reference else [])
+    lines = [header, *result.lines]
+    path.write_text("".join(json.dumps(_json.plain(line)) + "\n" for line in lines), encoding="utf-8")
+    return result
 
 
 def _parsed(value: Any) -> Any:
@@ -107,7 +89,7 @@ def _parsed(value: Any) -> Any:
         return {key: _parsed(each) for key, each in value.items()}
     if isinstance(value, list):
         return [_parsed(each) for each in value]
-    return SPECIAL.get(value, value) if isinstance(value, str) else value
+    return float(value) if value in ("nan", "inf", "-inf") else value
 
 
 def _distribute_over_steps(lines: list[Line], ran: ScriptRun, steps: int) -> Iterator[Line]:

@@ -11,9 +11,8 @@ from .. import _json
 from .._display import cell
 from ..recording import report
 from ..recording.report import UNEXPLAINED
-from ..recording.rounding import Distance
 from ..recording.runs import RecordedCall
-from .compare import STAGES, Stage, StepComparison, Verification
+from .compare import Stage, StepComparison, Verification
 from .run import Script
 from .step_tensors import MaxDistance
 
@@ -134,17 +133,17 @@ def _format_stage(result: Verification, stage: Stage) -> str:
     known = [(row, apart) for row in result.rows if isinstance(apart := getattr(row, stage), MaxDistance)]
     if not known:
         return f"{what.capitalize()} were not compared: only one step yields them, or neither."
-    differ = [(row, apart) for row, apart in known if apart.distance.ulps > result.max_ulp]
+    differ = [(row, apart) for row, apart in known if apart.ulps > result.max_ulp]
     if not differ:
         all_of_them = f"all {len(known)} steps" if len(known) > 1 else "the one step"
         which = all_of_them if len(known) == len(result.rows) else f"{len(known)} of {len(result.rows)} steps"
         allowed = f", up to {result.max_ulp:g} ULP" if result.max_ulp else ""
         return f"{what.capitalize()} are equal in {which}{allowed}."
     row, apart = differ[0]
-    greatest = max(apart.distance for _, apart in differ)
+    greatest = max((apart for _, apart in differ), key=lambda distance: distance[:2])
     return (
-        f"{what.capitalize()} differ from step {row.step} on, there most in {apart.name!r} "
-        f"({_format_distance(apart.distance)}); overall at most by {_format_distance(greatest)}."
+        f"{what.capitalize()} differ from step {row.step} on, there most in {apart.parameter!r} "
+        f"({_format_distance(apart)}); overall at most by {_format_distance(greatest)}."
     )
 
 
@@ -169,7 +168,7 @@ def _cells(row: StepComparison, max_ulp: float) -> list[str]:
         str(row.step),
         *(_numbers([number for line in lines for number in line.norms()], max) for lines in (row.old, row.new)),
         *(_numbers([number for line in lines for number in line.coefs()], min) for lines in (row.old, row.new)),
-        *("-" if apart is None else _format_distance(apart.distance) for apart in (row.tensors, row.update)),
+        *("-" if apart is None else _format_distance(apart) for apart in (row.tensors, row.update)),
         VERDICTS[differing[0] if differing else "" if row.has_clip else "no clip"],
     ]
 
@@ -182,14 +181,14 @@ def _numbers(numbers: Sequence[float], which: Any) -> str:
     return f"{which(numbers):.9g} ({which.__name__} of {len(numbers)})"
 
 
-def _format_distance(distance: Distance) -> str:
+def _format_distance(distance: MaxDistance) -> str:
     return "0" if not distance.ulps else f"{distance.ulps:.3g} ULP, {distance.relative:.2g}"
 
 
 def as_data(result: Verification) -> dict[str, Any]:
     """Return the result as JSON data. Infinities and NaN are strings."""
     clips = report.as_data(result.clips)
-    data = {
+    data: dict[str, Any] = {
         "old": str(result.old.script),
         "new": str(result.new.script),
         "same": result.is_same,
@@ -201,25 +200,15 @@ def as_data(result: Verification) -> dict[str, Any]:
         "finding": None if result.finding is None else result.finding.as_data(),
         "clips": {key: value for key, value in clips.items() if key not in ("a", "b", "same", "max_ulp")},
     }
-    plain: dict[str, Any] = _json.plain(data)
-    return plain
+    return _json.plain(data)  # type: ignore[no-any-return]
 
 
 def _step_data(row: StepComparison, max_ulp: float) -> dict[str, Any]:
-    data: dict[str, Any] = {
+    keys = {"call", "rule", "threshold", "norm", "coef"}
+    return {
         "step": row.step,
         "differs": row.differing(max_ulp),
-        "old": [_line_data(line) for line in row.old],
-        "new": [_line_data(line) for line in row.new],
+        "old": [line.model_dump(include=keys) for line in row.old],
+        "new": [line.model_dump(include=keys) for line in row.new],
+        **{stage: distance and distance._asdict() for stage, distance in row.distances().items()},
     }
-    for stage in STAGES:
-        apart, distance = getattr(row, stage), row.distance(stage)
-        data[stage] = None
-        if distance is not None:
-            data[stage] = {"ulps": distance.ulps, "relative": distance.relative}
-            data[stage] |= {"parameter": apart.name} if isinstance(apart, MaxDistance) else {}
-    return data
-
-
-def _line_data(line: RecordedCall) -> dict[str, Any]:
-    return {"call": line.call, "rule": line.rule, "threshold": line.threshold, "norm": line.norm, "coef": line.coef}

@@ -34,8 +34,9 @@ Values = Mapping[str, Float64s]
 class MaxDistance(NamedTuple):
     """The greatest distance between paired tensors, and the parameter that has it."""
 
-    distance: Distance
-    name: str
+    ulps: float
+    relative: float
+    parameter: str
 
 
 class TensorPair(NamedTuple):
@@ -73,12 +74,11 @@ class StepPairing:
     def gradients(self, step: int, settled: Sequence[NormalizedRecording]) -> Iterator[TensorPair]:
         """Pair the gradients after clipping: those that the steps yield, else those after the clip calls."""
         sides, yielded = [], []
-        for ran, each in zip(self._runs, settled, strict=True):
-            given = output_at(ran, step, self._steps)
-            held = given.gradients if given and step not in each.unclipped else None
-            yielded.append(held is not None)
-            held = each.clipped.get(step, {}) if held is None else held
-            sides.append({name: dense.values() for name, dense in held.items()})
+        for each in settled:
+            output = output_at(each.ran, step, self._steps)
+            gradients = output.gradients if output and step not in each.unclipped else None
+            yielded.append(gradients is not None)
+            sides.append(_values(each.clipped.get(step, {}) if gradients is None else gradients))
         if all(yielded):
             self._add_zeros(sides)
         return self._pair(sides, sides)
@@ -105,12 +105,10 @@ class StepPairing:
 
     def left_over(self, step: int, settled: Sequence[NormalizedRecording]) -> str | None:
         """Return the side whose gradients are the sum of the other side's and its own of the previous step."""
-        now = list(self._pair_gradients([each.before.get(step, {}) for each in settled]))
-        for held in ("clipped", "before"):
-            left = {
-                pair.name: pair
-                for pair in self._pair_gradients([getattr(each, held).get(step - 1, {}) for each in settled])
-            }
+        now = self._pair_gradients([each.before.get(step, {}) for each in settled])
+        for earlier in ([each.clipped for each in settled], [each.before for each in settled]):
+            pairs = self._pair_gradients([gradients.get(step - 1, {}) for gradients in earlier])
+            left = {pair.name: pair for pair in pairs}
             for side, other in (("old", "new"), ("new", "old")):
                 sums = [
                     (getattr(pair, side), getattr(pair, other) + getattr(left[pair.name], side))
@@ -121,9 +119,9 @@ class StepPairing:
                     return side
         return None
 
-    def _pair_gradients(self, sides: Sequence[Parameters]) -> Iterator[TensorPair]:
-        values = [{name: dense.values() for name, dense in side.items()} for side in sides]
-        return self._pair(values, values)
+    def _pair_gradients(self, sides: Sequence[Parameters]) -> list[TensorPair]:
+        values = [*map(_values, sides)]
+        return list(self._pair(values, values))
 
     def other_dtypes(self) -> tuple[str, str, str] | None:
         """Return the first parameter whose dtypes differ, and both; None if there is none."""
@@ -142,8 +140,8 @@ class StepPairing:
         return ratio if ratio and off <= ALIKE * float(np.abs(new).max()) else None
 
     def _values(self, side: int, step: int) -> dict[str, Float64s]:
-        given = output_at(self._runs[side], step, self._steps)
-        return {name: each.values() for name, each in given.parameters.items()} if given else {}
+        output = output_at(self._runs[side], step, self._steps)
+        return _values(output.parameters) if output else {}
 
     def _initial(self, values: Values) -> dict[str, Float64s]:
         """Return the initial weights by the names that the step yields, in the layout of its parameters."""
@@ -164,6 +162,10 @@ class StepPairing:
                 yield TensorPair(name, sides[0][name], sides[1][other].transpose(axes), scale, self._ulp_scales[name])
 
 
+def _values(tensors: Parameters) -> dict[str, Float64s]:
+    return {name: dense.values() for name, dense in tensors.items()}
+
+
 def _as_parameters(values: Values) -> dict[str, Parameter]:
     return {name: Parameter(shape=each.shape, norm=0.0) for name, each in values.items()}
 
@@ -179,8 +181,8 @@ def _close(ours: Float64s, theirs: Float64s) -> bool:
 
 
 def max_distance(pairs: Iterable[TensorPair]) -> MaxDistance | None:
-    found = (MaxDistance(tensor_distance(*pair[1:]), pair.name) for pair in pairs)
-    return max(found, key=lambda each: each.distance, default=None)
+    distances = (MaxDistance(*tensor_distance(*pair[1:]), pair.name) for pair in pairs)
+    return max(distances, key=lambda distance: distance[:2], default=None)
 
 
 def tensor_distance(ours: Float64s, theirs: Float64s, scale: float, ulp_scale: float = 1.0) -> Distance:

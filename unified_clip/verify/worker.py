@@ -11,7 +11,6 @@ An exception of the function ends the process with its traceback.
 
 from __future__ import annotations
 
-import argparse
 import inspect
 import json
 import sys
@@ -56,19 +55,14 @@ class InvalidStepError(Exception):
     """The function or its output does not have the form of `docs/verify.md`."""
 
 
-def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description="Run a training step and record it.")
-    parser.add_argument("file", type=Path)
-    parser.add_argument("name")
-    parser.add_argument("job", type=Path)
-    parser.add_argument("out", type=Path)
-    options = parser.parse_args(arguments)
-    sys.argv = [str(options.file)]  # the user's file must not see our arguments
+def main() -> None:
+    file, name, job, out = sys.argv[1:]
+    sys.argv = [file]  # the user's file must not see our arguments
     try:
-        ended = run(options.file, options.name, options.job, options.out)
+        ended = run(Path(file), name, Path(job), Path(out))
     except InvalidStepError as error:
         ended = {"invalid": str(error)}
-    (options.out / ENDED).write_text(json.dumps(ended), encoding="utf-8")
+    Path(out, ENDED).write_text(json.dumps(ended), encoding="utf-8")
 
 
 def run(file: Path, name: str, job: Path, out: Path) -> dict[str, Any]:

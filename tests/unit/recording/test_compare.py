@@ -72,6 +72,13 @@ def test_a_run_is_read_with_numbers_that_json_does_not_have(tmp_path: Path) -> N
     assert not found.torn
 
 
+def test_infinite_bounds_are_strings_in_json(compared: Any) -> None:
+    bounds = [{"rule": "value", "threshold": ["-inf", high], "norm_type": None} for high in (1.0, 2.0)]
+    found = compared(*([{"step": 1, "call": "clip", **each}] for each in bounds))
+    (parting,) = json.loads(json.dumps(report.as_data(found), allow_nan=False))["partings"]
+    assert (parting["a"], parting["b"]) == (["-inf", 1.0], ["-inf", 2.0])
+
+
 def test_a_torn_last_line_is_left_out(tmp_path: Path) -> None:
     path = written(tmp_path / "run.jsonl", [line(1), line(2)])
     path.write_bytes(path.read_bytes()[:-20])
@@ -208,9 +215,9 @@ def test_runs_are_the_same_up_to_what_is_allowed(compared: Any) -> None:
     near = {**NORMS, "a": float(np.nextafter(np.float32(3), np.float32(4)))}
     found = compared([line(1), line(2)], [line(1), line(2, near)])
     assert (found.first.step, found.first.stage, found.first.parameter) == (2, "gradient", "a")
-    assert found.first.distance.ulps == 1
+    assert found.first.ulps == 1
     assert mistakes(found) == ["rounding"]
-    assert [(each.stage, each.until) for each in found.agreements] == [
+    assert [(each.stage, each.differs_at_step) for each in found.agreements] == [
         ("weight", None), ("gradient", 2), ("norm", None), ("coefficient", None),
     ]  # fmt: skip
     assert compared([line(1), line(2)], [line(1), line(2, near)], max_ulp=1).first is None
@@ -648,8 +655,8 @@ SMALL = {**NORMS, "a": 2.0**-10}
 
 def test_a_norm_that_cancels_is_rounded_at_the_size_of_the_total_norm(compared: Any) -> None:
     found = compared([line(1, SMALL)], [line(1, {**SMALL, "a": off(2.0**-10, 80)})])
-    assert (found.first.parameter, found.first.distance.ulps) == ("a", 80)
-    assert found.first.scaled < 1
+    assert (found.first.parameter, found.first.ulps) == ("a", 80)
+    assert found.first.ulps_at_its_size < 1
     assert mistakes(found) == ["rounding"]
     assert "80 ULP of it, and 0.012 ULP of the total norm" in found.findings[0].sentence
     assert found.exit_code == 1

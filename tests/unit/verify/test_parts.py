@@ -197,7 +197,7 @@ def test_another_eps_is_told_of_where_the_clips_do_not_part(tmp_path: Path, max_
 
 
 def test_what_was_compared_at_no_step_is_not_called_the_same() -> None:
-    far = step_tensors.MaxDistance(Distance(0.0, 0.0), "a")
+    far = step_tensors.MaxDistance(0.0, 0.0, "a")
     rows = [row(1, 0), dataclasses.replace(row(2, 0), update=far)]
     found = cast(Verification, SimpleNamespace(rows=rows))
     assert report._uncompared(found) == ", but for the clipped gradients, which were not compared"

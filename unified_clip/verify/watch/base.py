@@ -7,6 +7,7 @@ results, which is not always that of the function's formula.
 from __future__ import annotations
 
 import functools
+import inspect
 import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -20,10 +21,16 @@ import numpy.typing as npt
 import unified_clip
 
 from ..._core.watch import Rule
+from ..._dispatch import adapter_of
 from ...causes import scaling
 from ...recording.dispatcher import DISPATCHER
 from ...recording.recorder import Recording
-from ...tensors.types import PARTS, Dense
+from ...tensors.files.convert_worker import read_tensor
+from ...tensors.files.entries import from_array
+from ...tensors.types import PARTS, Dense, densify
+
+EPS = 1e-6
+"""Of `clip_grad_norm_` of PyTorch and Paddle."""
 
 SLACK = 2.0**-50
 """Relative tolerance of a bound on a coefficient, which is computed in float64."""
@@ -63,6 +70,12 @@ class ObservedTensors:
     is_gradient: bool | None = True
     """False if the function accepts any tensor and got one that is no gradient; None if that is unknown."""
 
+    @classmethod
+    def from_arrays(cls, arrays: Sequence[Any], count: int, *more: Any) -> ObservedTensors:
+        """Build it from the arrays of `count` gradients, of their results, and of their weights if there are any."""
+        dense = [from_array(np.array(each)) for each in arrays]
+        return cls(dense[:count], dense[count : 2 * count], dense[2 * count :], *more)
+
 
 class Observer:
     """Writes the calls of frameworks' functions to a recording."""
@@ -83,6 +96,18 @@ class Observer:
             yield True
         finally:
             self._thread.inside = False
+
+    def around(self, watch: Callable[..., Any]) -> Callable[[Any], Any]:
+        """Return a wrapper of functions. Outermost calls run `watch(self, function, *args, **kwargs)` instead."""
+
+        def wrapper(function: Callable[..., Any]) -> Callable[..., Any]:
+            def watched(*args: Any, **kwargs: Any) -> Any:
+                with self.outermost() as is_outermost:
+                    return watch(self, function, *args, **kwargs) if is_outermost else function(*args, **kwargs)
+
+            return watched
+
+        return wrapper
 
     def wait_with(self, wait: Callable[[], object]) -> None:
         """Add a function that waits until started graphs have reported their calls."""
@@ -189,10 +214,49 @@ def _nearest_within(formula: float, low: float, high: float, *, wide: bool) -> f
     return float(next((each for each in candidates if low <= each <= high), middle))
 
 
-def wrap(holders: Sequence[tuple[Any, str]], wrapper: Callable[[Any], Any]) -> None:
-    """Replace a function by a wrapper under all of its names."""
-    holder, name = holders[0]
-    wrapped = functools.wraps(getattr(holder, name))(wrapper(getattr(holder, name)))
-    for holder, name in holders:
-        if hasattr(holder, name):
-            setattr(holder, name, wrapped)
+def wrap(homes: Sequence[tuple[Any, str]], wrapper: Callable[[Any], Any]) -> None:
+    """Replace a function by a wrapper under all of its names that exist."""
+    homes = [home for home in homes if hasattr(*home)]
+    if homes:
+        function = getattr(*homes[0])
+        wrapped = functools.wraps(function)(wrapper(function))
+    for home in homes:
+        setattr(*home, wrapped)
+
+
+def read(tensor: Any) -> Dense:
+    """Copy a tensor of any framework."""
+    dense = densify(read_tensor("a gradient", tensor))
+    assert dense is not None
+    return Dense(dense.dtype, np.array(dense.array))
+
+
+def without_none(before: Sequence[Any], *others: Sequence[Any]) -> list[list[Any]]:
+    """Return the entries of all lists at which `before` has a gradient. An empty list stays empty."""
+    places = [index for index, each in enumerate(before) if each is not None]
+    return [[each[index] for index in places] if each else [] for each in (before, *others)]
+
+
+def clip_parameters(observer: Observer, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Run and record a function of PyTorch or Paddle that clips the gradients of its first argument."""
+    framework = function.__module__.partition(".")[0]
+    bound = inspect.signature(function).bind(*args, **kwargs)
+    (first, given), *_ = bound.arguments.items()
+    parameters = bound.arguments[first] = list(given) if adapter_of(type(given)) is None else [given]
+    clipped = [each for each in parameters if getattr(each, "grad", None) is not None]
+    before, weights = [read(each.grad) for each in clipped], [read(each) for each in clipped]
+    result = function(*bound.args, **bound.kwargs)
+    names = [each.name for each in clipped] if framework == "paddle" else ()
+    observed = ObservedTensors(before, [read(each.grad) for each in clipped], weights, names)
+    observer.record(_describe_call(framework, function.__name__, bound.arguments), observed)
+    return result
+
+
+def _describe_call(framework: str, name: str, arguments: dict[str, Any]) -> NativeCall:
+    name = f"{framework}.nn.utils.{name.lstrip('_')}"
+    if "clip_value" in arguments:
+        threshold = float(arguments["clip_value"])
+        return NativeCall(name, framework, "value", (-threshold, threshold), None, None)
+    order, threshold = float(arguments.get("norm_type", 2.0)), float(arguments["max_norm"])
+    passed = float(arguments["total_norm"]) if "total_norm" in arguments else None
+    return NativeCall(name, framework, "global", threshold, order, EPS, passed)

@@ -8,31 +8,21 @@ from typing import Any
 import keras
 from keras.src.optimizers.base_optimizer import BaseOptimizer
 
-from ...tensors.files.convert_worker import read_tensor
-from ...tensors.types import Dense, densify
-from .base import NativeCall, ObservedTensors, Observer, wrap
+from ...tensors.types import Dense
+from .base import NativeCall, ObservedTensors, Observer, read, without_none, wrap
 
 
 def install(observer: Observer) -> None:
-    wrap([(BaseOptimizer, "_clip_gradients")], lambda function: _watched(observer, function))
+    wrap([(BaseOptimizer, "_clip_gradients")], observer.around(_clip_gradients))
 
 
-def _watched(observer: Observer, function: Callable[..., Any]) -> Callable[..., Any]:
-    def _clip_gradients(self: Any, grads: Any) -> Any:
-        call = _describe_call(self)
-        with observer.outermost() as is_outermost:
-            if not is_outermost or call is None:
-                return function(self, grads)
-            before = _read_now(grads)
-            clipped = function(self, grads)
-            return _report_call(observer, call, before, grads, clipped, self._trainable_variables)
-
-    return _clip_gradients
-
-
-def _read_now(grads: Sequence[Any]) -> list[Dense]:
-    """Copy the gradients on PyTorch, where a clip may overwrite them."""
-    return [_read(each) for each in grads if each is not None] if keras.backend.backend() == "torch" else []
+def _clip_gradients(observer: Observer, function: Callable[..., Any], self: Any, grads: Any) -> Any:
+    call = _describe_call(self)
+    if call is None:
+        return function(self, grads)
+    # on PyTorch a clip may overwrite the gradients
+    before = [read(each) for each in grads if each is not None] if keras.backend.backend() == "torch" else []
+    return _report_call(observer, call, before, grads, function(self, grads), self._trainable_variables)
 
 
 def _report_call(
@@ -51,17 +41,13 @@ def _report_call(
         from . import tensorflow
 
         return tensorflow.report_call(observer, lambda _: call, [], grads, clipped, weights, names)
-    places = [index for index, each in enumerate(grads) if each is not None]
-    kept = [[each[index] for index in places] if each else [] for each in (grads, clipped, weights, names)]
+    kept = without_none(grads, clipped, weights, names)
     if keras.backend.backend() == "jax":
         from . import jax
 
         jax.report_call(observer, lambda _: call, None, *kept)
     else:
-        observer.record(
-            call,
-            ObservedTensors(before, [_read(each) for each in kept[1]], [_read(each) for each in kept[2]], kept[3]),
-        )
+        observer.record(call, ObservedTensors(before, [*map(read, kept[1])], [*map(read, kept[2])], kept[3]))
     return clipped
 
 
@@ -77,9 +63,3 @@ def _describe_call(optimizer: Any) -> NativeCall | None:
         threshold = float(optimizer.clipvalue)
         return NativeCall(f"{kind}(clipvalue=)", backend, "value", (-threshold, threshold), None, None)
     return None
-
-
-def _read(tensor: Any) -> Dense:
-    found = densify(read_tensor("a gradient", tensor))
-    assert found is not None
-    return found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -11,12 +10,8 @@ import numpy as np
 import paddle
 
 from ...tensors.files.entries import from_array
-from ...tensors.frameworks.paddle import Converter
-from ...tensors.types import Dense, densify
-from .base import NativeCall, ObservedTensors, Observer, wrap
-
-EPS = 1e-6
-"""Of `clip_grad_norm_`. The classes add nothing."""
+from ...tensors.types import Dense
+from .base import NativeCall, ObservedTensors, Observer, clip_parameters, read, wrap
 
 
 class InProgram(NamedTuple):
@@ -33,9 +28,9 @@ PROGRAMS: dict[Any, list[InProgram]] = {}
 
 def install(observer: Observer) -> None:
     for kind in (paddle.nn.ClipGradByGlobalNorm, paddle.nn.ClipGradByNorm, paddle.nn.ClipGradByValue):
-        wrap([(kind, "__call__")], lambda function: _class(observer, function))
+        wrap([(kind, "__call__")], observer.around(_clip))
     for name in ("clip_grad_norm_", "clip_grad_value_"):
-        wrap([(paddle.nn.utils, name)], lambda function: _function(observer, function))
+        wrap([(paddle.nn.utils, name)], observer.around(clip_parameters))
     wrap([(paddle.static.Executor, "run")], lambda function: _run(observer, function))
 
 
@@ -44,35 +39,25 @@ def install_ours(observer: Observer) -> None:
     import unified_clip.paddle as ours
 
     for kind in (ours.GradientClipByGlobalNorm, ours.GradientClipByNorm, ours.GradientClipByValue):
-        wrap([(kind, "__call__")], lambda function: _class_of_ours(observer, function))
+        wrap([(kind, "__call__")], observer.around(_clip_by_ours))
 
 
-def _class(observer: Observer, function: Callable[..., Any]) -> Any:
-    def watched(self: Any, params_grads: Any) -> Any:
-        with observer.outermost() as is_outermost:
-            if not is_outermost:
-                return function(self, params_grads)
-            call = _describe_call(self, f"paddle.nn.{type(self).__name__}")
-            if not paddle.in_dynamic_mode():
-                return _built(call, self, params_grads, function)
-            pairs = _counted(params_grads)
-            before, weights = [_read(g) for _, g in pairs], [_read(p) for p, _ in pairs]
-            result = function(self, params_grads)
-            after, names = [_read(g) for g in _of(result, pairs)], [p.name for p, _ in pairs]
-            observer.record(call, ObservedTensors(before, after, weights, names))
-            return result
-
-    return watched
+def _clip(observer: Observer, function: Callable[..., Any], self: Any, params_grads: Any) -> Any:
+    call = _describe_call(self, f"paddle.nn.{type(self).__name__}")
+    if not paddle.in_dynamic_mode():
+        return _built(call, self, params_grads, function)
+    pairs = _counted(params_grads)
+    before, weights = [read(g) for _, g in pairs], [read(p) for p, _ in pairs]
+    result = function(self, params_grads)
+    after, names = [read(g) for g in _of(result, pairs)], [p.name for p, _ in pairs]
+    observer.record(call, ObservedTensors(before, after, weights, names))
+    return result
 
 
-def _class_of_ours(observer: Observer, function: Callable[..., Any]) -> Any:
-    def watched(self: Any, params_grads: Any) -> Any:
-        with observer.outermost() as is_outermost:
-            if not is_outermost or paddle.in_dynamic_mode():
-                return function(self, params_grads)
-            return _built(_describe_call(self, type(self).__name__), self, list(params_grads), function)
-
-    return watched
+def _clip_by_ours(_: Observer, function: Callable[..., Any], self: Any, params_grads: Any) -> Any:
+    if paddle.in_dynamic_mode():
+        return function(self, params_grads)
+    return _built(_describe_call(self, type(self).__name__), self, list(params_grads), function)
 
 
 def _built(call: NativeCall, clip: Any, params_grads: Any, function: Callable[..., Any]) -> Any:
@@ -101,38 +86,6 @@ def _describe_call(clip: Any, name: str) -> NativeCall:
     return NativeCall(name, "paddle", "global" if "GlobalNorm" in name else "each", float(clip.clip_norm))
 
 
-def _function(observer: Observer, function: Callable[..., Any]) -> Callable[..., Any]:
-    signature = inspect.signature(function)
-
-    def watched(*args: Any, **kwargs: Any) -> Any:
-        with observer.outermost() as is_outermost:
-            if not is_outermost:
-                return function(*args, **kwargs)
-            bound = signature.bind(*args, **kwargs)
-            given = bound.arguments["parameters"]
-            held = bound.arguments["parameters"] = [given] if isinstance(given, paddle.Tensor) else list(given)
-            held = [p for p in held if p.grad is not None]
-            before, weights = [_read(p.grad) for p in held], [_read(p) for p in held]
-            result = function(*bound.args, **bound.kwargs)
-            after, names = [_read(p.grad) for p in held], [p.name for p in held]
-            observer.record(
-                _of_function(function.__name__, bound.arguments), ObservedTensors(before, after, weights, names)
-            )
-            return result
-
-    return watched
-
-
-def _of_function(name: str, arguments: dict[str, Any]) -> NativeCall:
-    name = f"paddle.nn.utils.{name}"
-    if "clip_value" in arguments:
-        threshold = float(arguments["clip_value"])
-        return NativeCall(name, "paddle", "value", (-threshold, threshold), None, None)
-    return NativeCall(
-        name, "paddle", "global", float(arguments["max_norm"]), float(arguments.get("norm_type", 2.0)), EPS
-    )
-
-
 def _run(observer: Observer, function: Callable[..., Any]) -> Any:
     """Have an executor also fetch the gradients before and after the clips of its program."""
 
@@ -158,9 +111,3 @@ def _weights(clip: InProgram) -> list[Dense | None]:
     """Return the parameters of a program before it runs."""
     found = [paddle.static.global_scope().find_var(name) for name in clip.names]
     return [None if each is None else from_array(np.array(each.get_tensor())) for each in found]
-
-
-def _read(tensor: Any) -> Dense:
-    found = densify(Converter().read(tensor))
-    assert found is not None
-    return Dense(found.dtype, np.array(found.array))

@@ -13,8 +13,7 @@ from tensorflow.python.framework import op_callbacks
 from tensorflow.python.ops import clip_ops, gradients_util
 
 from ..._ops.tensorflow_ops import is_for_xla
-from ...tensors.files.entries import from_array
-from .base import NativeCall, ObservedTensors, Observer, wrap
+from .base import NativeCall, ObservedTensors, Observer, without_none, wrap
 
 Describe = Callable[[Sequence[Any]], NativeCall]
 """Returns a call for the values of its thresholds."""
@@ -27,21 +26,17 @@ GRADIENTS: WeakValueDictionary[int, Any] = WeakValueDictionary()
 
 
 def install(observer: Observer) -> None:
-    wrap([(tf.GradientTape, "gradient")], _marking)
-    wrap([(gradients_util, "_GradientsHelper")], _marking)
+    wrap([(tf.GradientTape, "gradient")], partial(_unconverted, _marking))
+    wrap([(gradients_util, "_GradientsHelper")], partial(_unconverted, _marking))
     op_callbacks.add_op_callback(_mark_computed)
-    for name, watched in (
-        ("clip_by_global_norm", _by_global_norm),
-        ("clip_by_norm", _by_norm),
-        ("clip_by_value", _by_value),
-    ):
-        homes = [(clip_ops, name), (tf, name), (tf.compat.v1, name), (tf.compat.v2, name)]
-        wrap(homes, partial(_as_written, watched, observer))
+    for clip in (clip_by_global_norm, clip_by_norm, clip_by_value):
+        homes = [(module, clip.__name__) for module in (clip_ops, tf, tf.compat.v1, tf.compat.v2)]
+        wrap(homes, partial(_unconverted, observer.around(clip)))
 
 
-def _as_written(watched: Callable[..., Any], observer: Observer, function: Callable[..., Any]) -> Any:
-    """Keep AutoGraph from converting the wrapper."""
-    return tf.autograph.experimental.do_not_convert(watched(observer, function))
+def _unconverted(wrapper: Callable[[Any], Any], function: Callable[..., Any]) -> Any:
+    """Wrap a function. Keep AutoGraph from converting the wrapper."""
+    return tf.autograph.experimental.do_not_convert(wrapper(function))
 
 
 def _marking(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -54,7 +49,7 @@ def _marking(function: Callable[..., Any]) -> Callable[..., Any]:
                 GRADIENTS[id(_values(each))] = _values(each)
         return result
 
-    return tf.autograph.experimental.do_not_convert(watched)  # type: ignore[no-any-return]
+    return watched
 
 
 def _mark_computed(
@@ -97,47 +92,30 @@ def _computes_gradients(graph: Any) -> bool:
     return any(tf.is_symbolic_tensor(each) and each.graph is graph for each in list(GRADIENTS.values()))
 
 
-def _by_global_norm(observer: Observer, function: Callable[..., Any]) -> Callable[..., Any]:
-    def watched(t_list: Any, clip_norm: Any, use_norm: Any = None, name: Any = None) -> Any:
-        with observer.outermost() as is_outermost:
-            clipped, norm = function(t_list, clip_norm, use_norm, name)
-            if not is_outermost:
-                return clipped, norm
-            thresholds = [clip_norm] if use_norm is None else [clip_norm, use_norm]
-            return report_call(
-                observer, _describe("tf.clip_by_global_norm", "global"), thresholds, t_list, clipped
-            ), norm
-
-    return watched
+def clip_by_global_norm(
+    observer: Observer, function: Any, t_list: Any, clip_norm: Any, use_norm: Any = None, name: Any = None
+) -> Any:
+    clipped, norm = function(t_list, clip_norm, use_norm, name)
+    thresholds = [clip_norm] if use_norm is None else [clip_norm, use_norm]
+    return report_call(observer, _describe("tf.clip_by_global_norm", "global"), thresholds, t_list, clipped), norm
 
 
-def _by_norm(observer: Observer, function: Callable[..., Any]) -> Callable[..., Any]:
-    def watched(t: Any, clip_norm: Any, axes: Any = None, name: Any = None) -> Any:
-        with observer.outermost() as is_outermost:
-            clipped = function(t, clip_norm, axes, name)
-            if not is_outermost or axes is not None:
-                return clipped
-            call = _describe("tf.clip_by_norm", "each")
-            return report_call(observer, call, [clip_norm], [t], [clipped], is_gradient=partial(from_tape, t))[0]
-
-    return watched
+def clip_by_norm(observer: Observer, function: Any, t: Any, clip_norm: Any, axes: Any = None, name: Any = None) -> Any:
+    clipped = function(t, clip_norm, axes, name)
+    if axes is not None:
+        return clipped
+    call = _describe("tf.clip_by_norm", "each")
+    return report_call(observer, call, [clip_norm], [t], [clipped], is_gradient=partial(from_tape, t))[0]
 
 
-def _by_value(observer: Observer, function: Callable[..., Any]) -> Callable[..., Any]:
-    def watched(t: Any, clip_value_min: Any, clip_value_max: Any, name: Any = None) -> Any:
-        with observer.outermost() as is_outermost:
-            clipped = function(t, clip_value_min, clip_value_max, name)
-            if not is_outermost or not _is_floating(clipped):
-                return clipped
-            thresholds = [clip_value_min, clip_value_max]
-            call = _describe("tf.clip_by_value", "value")
-            return report_call(observer, call, thresholds, [t], [clipped], is_gradient=partial(from_tape, t))[0]
-
-    return watched
-
-
-def _is_floating(tensor: Any) -> bool:
-    return bool(getattr(tensor, "dtype", tf.int32).is_floating)
+def clip_by_value(
+    observer: Observer, function: Any, t: Any, clip_value_min: Any, clip_value_max: Any, name: Any = None
+) -> Any:
+    clipped = function(t, clip_value_min, clip_value_max, name)
+    if not getattr(clipped, "dtype", tf.int32).is_floating:
+        return clipped
+    call, thresholds = _describe("tf.clip_by_value", "value"), [clip_value_min, clip_value_max]
+    return report_call(observer, call, thresholds, [t], [clipped], is_gradient=partial(from_tape, t))[0]
 
 
 def _describe(name: str, rule: Any) -> Describe:
@@ -166,15 +144,12 @@ def report_call(
 
     `is_gradient` is called then, because a graph may compute its gradients after the clip.
     """
-    places = [index for index, each in enumerate(before) if each is not None]
-    chosen = [[each[index] for index in places] if each else [] for each in (before, after, weights, names)]
+    chosen = without_none(before, after, weights, names)
 
     def receive(*values: Any) -> None:
-        count, found = len(places), [from_array(np.array(each)) for each in values[len(thresholds) :]]
-        observed = ObservedTensors(
-            found[:count], found[count : 2 * count], found[2 * count :], chosen[3], is_gradient()
-        )
-        observer.record(describe(values[: len(thresholds)]), observed)
+        given, arrays = values[: len(thresholds)], values[len(thresholds) :]
+        observed = ObservedTensors.from_arrays(arrays, len(chosen[0]), chosen[3], is_gradient())
+        observer.record(describe(given), observed)
 
     tensors = [tf.convert_to_tensor(each) for part in chosen[:3] for each in part]
     given = [tf.convert_to_tensor(each, _dtype(each)) for each in thresholds]
