@@ -17,7 +17,7 @@ def _number(value: Any) -> Any:
 Real = Annotated[
     float,
     BeforeValidator(_number),
-    PlainSerializer(_json.plain, when_used="json"),
+    PlainSerializer(_json.plain, return_type=float | str, when_used="json"),  # pydantic 2.10 cannot infer the type
     WithJsonSchema({"anyOf": [{"type": "number"}, {"enum": ["inf", "-inf", "nan"], "type": "string"}]}),
 ]
 """A number. JSON has no infinities and no NaN: there it is a string."""
