@@ -132,8 +132,10 @@ class ClipEvent:
             return  # the graph cannot report
         self._put(path, self.fields, "norm", clip.n)
         self._put(path, self.fields, "coef", clip.coef)
-        if type(threshold) is not float:
-            self._put_threshold(path, threshold)
+        if isinstance(threshold, tuple) and all(isinstance(bound, int | float) for bound in threshold):
+            self.fields["threshold"] = list(map(float, threshold))
+        elif type(threshold) is not float and not isinstance(threshold, tuple):
+            self._put(path, self.fields, "threshold", path.constant(threshold))
         if names is not None and clip.gradients.shards is not None:
             self._measure_shared(clip, names)
         elif names is not None:
@@ -162,13 +164,6 @@ class ClipEvent:
     def forget_graph(self) -> None:
         """Drop references to a graph, which may end before the recording."""
         self.scalars, self.path = [], None
-
-    def _put_threshold(self, path: Path, threshold: Any) -> None:
-        """Set a threshold that is no float: bounds, or a tensor."""
-        if not isinstance(threshold, tuple):
-            self._put(path, self.fields, "threshold", path.constant(threshold))
-        elif all(isinstance(bound, int | float) for bound in threshold):
-            self.fields["threshold"] = list(map(float, threshold))
 
     def _measure(self, clip: Clip, names: Mapping[str, int]) -> None:
         """Measure the norm of each gradient and of its weight, of the call's order."""

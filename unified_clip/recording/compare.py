@@ -54,7 +54,7 @@ def compare(
     *,
     names: Names | None = None,
     max_ulp: float = 0,
-    labels: tuple[str | None, str | None] = (None, None),
+    labels: Sequence[str | None] = (None, None),
 ) -> RecordingComparison:
     """Pair the calls of two recorded runs by step and position, and find where they differ.
 

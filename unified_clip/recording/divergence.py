@@ -100,17 +100,12 @@ def divergences(pairs: Iterable[CallPair], max_ulp: float) -> Iterator[list[Dive
         found = list(_settings(pair))
         total = max(map(_total_norm, (pair.a, pair.b)))
         for stage in NUMBERS:
-            if stage == "norm":
-                found += _norm_counts(pair)
-            if stage == "coefficient":
-                found += _effects(pair)
+            found += _besides_numbers(pair, stage)
             for name, a, b in numbers(pair, stage):
                 ulps, relative = distance(a, b)
                 if ulps > max_ulp:
                     scale = {"weight": weights.get(name, 0.0), "coefficient": 0.0}.get(stage, total)
                     found.append(Divergence(pair.a.step, stage, a, b, name, ulps, relative, ulps_at(scale, a, b)))
-            if stage == "gradient":
-                found += _unmatched_parameters(pair)
         yield found
 
 
@@ -182,26 +177,19 @@ def _settings(pair: CallPair) -> Iterator[Divergence]:
         yield Divergence(a.step, "threshold", a.threshold, b.threshold)
 
 
-def _norm_counts(pair: CallPair) -> Iterator[Divergence]:
-    counts = [len(line.norms()) for line in (pair.a, pair.b)]
-    if pair.a.rule == pair.b.rule and counts[0] != counts[1]:
-        yield Divergence(pair.a.step, "norms", counts[0], counts[1])
-
-
-def _unmatched_parameters(pair: CallPair) -> Iterator[Divergence]:
-    unmatched = [set(pair.a.parameters) - set(pair.names), set(pair.b.parameters) - set(pair.names.values())]
-    if pair.a.parameters and pair.b.parameters and any(unmatched):
-        yield Divergence(pair.a.step, "gradient", tuple(sorted(unmatched[0])), tuple(sorted(unmatched[1])))
-
-
-def _effects(pair: CallPair) -> Iterator[Divergence]:
-    """Yield a divergence if both norms are on one side of the threshold, and one run only changed its gradients."""
-    above = [_is_above(line) for line in (pair.a, pair.b)]
-    changed = [_is_changed(line) for line in (pair.a, pair.b)]
-    if pair.a.rule != pair.b.rule or not same(threshold(pair.a), threshold(pair.b)) or None in (*above, *changed):
-        return
-    if above[0] == above[1] and changed[0] != changed[1]:
-        yield Divergence(pair.a.step, "clipped", changed[0], changed[1])
+def _besides_numbers(pair: CallPair, stage: Stage) -> Iterator[Divergence]:
+    """Yield what differs and shows before the numbers of a stage: names, counts, and whether gradients were changed."""
+    a, b = pair.a, pair.b
+    only_a = tuple(sorted(set(a.parameters) - set(pair.names)))
+    only_b = tuple(sorted(set(b.parameters) - set(pair.names.values())))
+    if stage == "norm" and a.parameters and b.parameters and (only_a or only_b):
+        yield Divergence(a.step, "gradient", only_a, only_b)
+    if stage == "norm" and a.rule == b.rule and len(a.norms()) != len(b.norms()):
+        yield Divergence(a.step, "norms", len(a.norms()), len(b.norms()))
+    if stage == "coefficient" and a.rule == b.rule and same(threshold(a), threshold(b)):
+        above, changed = ([check(line) for line in (a, b)] for check in (_is_above, _is_changed))
+        if None not in (*above, *changed) and above[0] == above[1] and changed[0] != changed[1]:
+            yield Divergence(a.step, "clipped", changed[0], changed[1])
 
 
 def _is_above(line: RecordedCall) -> bool | None:

@@ -7,6 +7,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import add, attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,6 @@ class CallPair:
     names: Names
     """Parameters that both calls have, from the name in `a` to the name in `b`."""
 
-    index: int
-    """The position of both calls in their runs."""
-
 
 def pair_calls(a: RecordedRun, b: RecordedRun, names: Names) -> list[CallPair]:
     """Pair the calls of two runs in order, up to the first two whose steps differ.
@@ -41,7 +39,10 @@ def pair_calls(a: RecordedRun, b: RecordedRun, names: Names) -> list[CallPair]:
     Raises:
         RunError: `names` has a name that is in neither run.
     """
-    return list(_pairs(a, b, _from_a_to_b(a, b, names)))
+    names = _from_a_to_b(a, b, names)
+    lines = zip(a.lines, b.lines, strict=False)
+    of_one_step = itertools.takewhile(lambda both: both[0].step == both[1].step, lines)
+    return [CallPair(*both, match_parameters(both[0].parameters, both[1].parameters, names)) for both in of_one_step]
 
 
 def read_names(path: Path) -> Names:
@@ -82,13 +83,6 @@ def match_parameters(a: Mapping[str, Parameter], b: Mapping[str, Parameter], nam
     return given | {name: by_shape[shape].pop(0) for name, shape in rest.items() if by_shape.get(shape)}
 
 
-def _pairs(a: RecordedRun, b: RecordedRun, names: Names) -> Iterator[CallPair]:
-    for index, (left, right) in enumerate(zip(a.lines, b.lines, strict=False)):
-        if left.step != right.step:
-            return
-        yield CallPair(left, right, match_parameters(left.parameters, right.parameters, names), index)
-
-
 def _sorted_shape(parameter: Parameter) -> tuple[str, ...]:
     """Return the shape without the order of its axes: some frameworks store weights transposed."""
     return tuple(sorted(map(str, parameter.shape)))
@@ -121,18 +115,11 @@ def fold(a: RecordedRun, b: RecordedRun) -> tuple[RecordedRun, RecordedRun]:
     gradients there.
     """
     a, b = _in_steps_of(b, a), _in_steps_of(a, b)
-    ours, theirs = ({step: list(lines) for step, lines in _by_step(run.lines)} for run in (a, b))
-    for step in ours.keys() & theirs.keys():
-        ours[step], theirs[step] = _fold_step(ours[step], theirs[step])
-    return _with_lines(a, ours), _with_lines(b, theirs)
-
-
-def _by_step(lines: Sequence[RecordedCall]) -> Any:
-    return itertools.groupby(lines, key=lambda line: line.step)
-
-
-def _with_lines(run: RecordedRun, steps: dict[int, list[RecordedCall]]) -> RecordedRun:
-    return run.model_copy(update={"lines": list(itertools.chain.from_iterable(steps.values()))})
+    by_step = [{n: list(lines) for n, lines in itertools.groupby(run.lines, key=attrgetter("step"))} for run in (a, b)]
+    for step in by_step[0].keys() & by_step[1].keys():
+        by_step[0][step], by_step[1][step] = _fold_step(by_step[0][step], by_step[1][step])
+    lines_a, lines_b = (list(itertools.chain.from_iterable(steps.values())) for steps in by_step)
+    return a.model_copy(update={"lines": lines_a}), b.model_copy(update={"lines": lines_b})
 
 
 def _in_steps_of(other: RecordedRun, run: RecordedRun) -> RecordedRun:
@@ -147,10 +134,9 @@ def _in_steps_of(other: RecordedRun, run: RecordedRun) -> RecordedRun:
     return run.model_copy(update={"lines": lines})
 
 
-def _fold_step(ours: list[RecordedCall], theirs: list[RecordedCall]) -> tuple[list[RecordedCall], list[RecordedCall]]:
-    """Fold the calls of one step."""
+def _fold_step(*rest: list[RecordedCall]) -> Iterator[list[RecordedCall]]:
+    """Fold the calls of one step of both runs."""
     folded: tuple[list[RecordedCall], list[RecordedCall]] = ([], [])
-    rest = (list(ours), list(theirs))
     while all(rest):
         for lines, others in (rest, rest[::-1]):
             if _gradients(lines[0]) > 1 and _is_single(others[0]):
@@ -159,7 +145,7 @@ def _fold_step(ours: list[RecordedCall], theirs: list[RecordedCall]) -> tuple[li
                 others[:count] = [_merge(others[:count])]
         for lines, taken in zip(rest, folded, strict=True):
             taken.append(lines.pop(0))
-    return folded[0] + rest[0], folded[1] + rest[1]
+    return map(add, folded, rest)
 
 
 def _gradients(line: RecordedCall) -> int:

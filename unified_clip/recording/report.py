@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -53,14 +52,16 @@ def lines(comparison: RecordingComparison) -> list[str]:
 
 
 def _about(run: RecordedRun) -> str:
-    folded = f" that clip one gradient each, compared as {_calls(run.lines)}" if run.recorded > len(run.lines) else ""
-    return f"{run.path}: {_counted(run.recorded)}{folded}{', and a torn line' if run.torn else ''}."
+    folded = (
+        f" that clip one gradient each, compared as {_calls(len(run.lines))}" if run.recorded > len(run.lines) else ""
+    )
+    return f"{run.path}: {_calls(run.recorded)}{folded}{', and a torn line' if run.torn else ''}."
 
 
 def result(comparison: RecordingComparison) -> list[str]:
     """Return sentences: where the runs differ, why, and how closely each stage agrees."""
     if comparison.first is None:
-        same = f"The runs are the same: {_calls(comparison.pairs)}{_allowed(comparison)}."
+        same = f"The runs are the same: {_calls(len(comparison.pairs))}{_allowed(comparison)}."
         return [same, *_unknown_thresholds(comparison)]
     sentences: list[str] = []
     for number, (divergence, findings) in enumerate(comparison.divergences.items()):
@@ -75,7 +76,7 @@ def result(comparison: RecordingComparison) -> list[str]:
 def _unknown_thresholds(comparison: RecordingComparison) -> list[str]:
     pairs = comparison.pairs
     count = sum(pair.a.rule is not None and None in (pair.a.threshold, pair.b.threshold) for pair in pairs)
-    where = f"{count} of {_calls(pairs)}"
+    where = f"{count} of {_calls(len(pairs))}"
     return [f"Thresholds were not compared in {where}: at least one run did not record a number."] if count else []
 
 
@@ -100,18 +101,14 @@ def _format_agreement(agreement: StageAgreement, comparison: RecordingComparison
     names = {"weight": "Weights", "gradient": "Gradients' norms", "norm": "Norms", "coefficient": "Coefficients"}
     name = names[agreement.stage]
     if agreement.differs_at_step is None:
-        return f"{name} are equal in all {_calls(comparison.pairs)} that were compared{_allowed(comparison)}."
+        return f"{name} are equal in all {_calls(len(comparison.pairs))} that were compared{_allowed(comparison)}."
     is_first = agreement.differs_at_step == comparison.pairs[0].a.step
     since = "the first step" if is_first else f"step {agreement.differs_at_step}"
     greatest = _format_distance(agreement.greatest_ulps, agreement.greatest_relative)
     return f"{name} differ from {since} on, by at most {greatest}."
 
 
-def _calls(calls: Sequence[object]) -> str:
-    return _counted(len(calls))
-
-
-def _counted(number: int) -> str:
+def _calls(number: int) -> str:
     return f"{number} call{'s' * (number != 1)}"
 
 

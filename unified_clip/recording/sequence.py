@@ -25,8 +25,9 @@ def after_the_step(point: DivergencePoint, pair: CallPair) -> Cause | None:
     still = {name for name, a, b in gradients if a == 0}
     if not gradients or not all(is_near(a, b) for _, a, b in gradients) or still & {name for name, *_ in moved}:
         return None
-    # A step moves all weights; weights that differ for another reason need not be all.
-    if 2 * len(moved) <= len(gradients) - len(still) or _began_equal(point):
+    # A step moves all weights; weights that differ for another reason need not be all. It shows at the first step.
+    earlier = [both for before in point.pairs[: point.index] for both in numbers(before, "weight")]
+    if 2 * len(moved) <= len(gradients) - len(still) or any(a == b and a for _, a, b in earlier):
         return None
     late = _late_run(point, pair)
     who = late.name if late else "one of the two (the one whose weights are not those before the step)"
@@ -37,11 +38,6 @@ def after_the_step(point: DivergencePoint, pair: CallPair) -> Cause | None:
         f"the clip runs ({name!r}: {a:.9g} and {b:.9g}): {who} clips after its optimizer has stepped, so the step "
         "uses unclipped gradients",
     )
-
-
-def _began_equal(point: DivergencePoint) -> bool:
-    """Return whether weights were equal at an earlier step: a clip after the step shows at the first step."""
-    return any(a == b and a for pair in point.pairs[: point.index] for _, a, b in numbers(pair, "weight"))
 
 
 def _late_run(point: DivergencePoint, pair: CallPair) -> RecordedRun | None:

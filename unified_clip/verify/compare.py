@@ -17,7 +17,7 @@ from ..recording.runs import RecordedCall
 from ..tensors.arithmetic import FORMATS
 from .match_names import Parameters
 from .normalize import NormalizedRecording, normalize
-from .run import Script, ScriptRun, VerifyError
+from .run import ScriptRun, VerifyError
 from .step_tensors import ALIKE, MaxDistance, StepPairing, coarsest_ulp, max_distance
 
 Stage = Literal["norm", "coefficient", "tensors", "update"]
@@ -110,14 +110,18 @@ def compare_steps(
     pairing = StepPairing(old, new, weights, steps, _oriented(old, new, names or {}))
     reject_unpaired(old, new, weights, pairing.names, pairing.axes)
     normalized: list[NormalizedRecording] = []
-    for ran, mapped in ((old, {}), (new, {theirs: ours for ours, theirs in pairing.names.items()})):
+    for ran, mapped in ((old, {}), (new, {new_name: name for name, new_name in pairing.names.items()})):
         normalized.append(normalize(ran, weights, steps, out / f"{ran.script.side}.jsonl", mapped, *normalized))
         if not normalized[-1].lines:
-            raise VerifyError(_no_call(ran))
+            raise VerifyError(
+                f"No clip call of {ran.script} was recorded: neither one of unified_clip nor one of the functions that "
+                "docs/verify.md lists. Calls inside torch.compile or jit_compile=True are not recorded: turn these "
+                "off. If it clips without such a function, yield (parameters, gradients, unclipped)."
+            )
     in_old, in_new = ({name for line in each.lines for name in line["parameters"]} for each in normalized)
     known = {name: other for name, other in pairing.names.items() if name in in_old and other in in_new}
-    called = _called(old.script), _called(new.script)
-    called = called if called[0] != called[1] else (old.script.text, new.script.text)
+    called = [f"{each.script.file.name}:{each.script.name}" for each in (old, new)]  # without directories
+    called = called if called[0] != called[1] else [old.script.text, new.script.text]
     clips = compare(normalized[0].path, normalized[1].path, names=known, max_ulp=max_ulp, labels=called)
     rows = [_compare_step(step, clips, pairing, normalized) for step in range(1, steps + 1)]
     unclipped = [each.ran for each in normalized if each.unclipped]
@@ -130,19 +134,6 @@ def compare_steps(
         finding = _explained(rows, pairing, max(max_ulp, ROUNDING))
     not_gradients = [(each.ran, *item) for each in normalized for item in each.not_gradients.items()]
     return Verification(old, new, clips, rows, unclipped, finding, max_ulp, not_gradients)
-
-
-def _called(script: Script) -> str:
-    """Return the name of a training step in sentences, without directories."""
-    return f"{script.file.name}:{script.name}"
-
-
-def _no_call(ran: ScriptRun) -> str:
-    return (
-        f"No clip call of {ran.script} was recorded: neither one of unified_clip nor one of the functions that "
-        "docs/verify.md lists. Calls inside torch.compile or jit_compile=True are not recorded: turn these off. If it "
-        "clips without such a function, yield (parameters, gradients, unclipped)."
-    )
 
 
 def _oriented(old: ScriptRun, new: ScriptRun, names: Names) -> Names:
@@ -312,9 +303,9 @@ def _grown(rows: Sequence[StepComparison], clips: RecordingComparison, max_ulp: 
     found = [(row.step, row.greatest()) for row in rows if row.differing(max_ulp) and row.clips_alike]
     if clips.first is not None and clips.first.ulps is not None:
         found.append((clips.first.step, clips.first.ulps))
-    step, apart = min(found, default=(1, 0.0))
+    step, difference = min(found, default=(1, 0.0))
     before = max((row.greatest() for row in rows if row.step < step), default=0.0)
-    if not 0 < apart <= GROWTH * before:
+    if not 0 < difference <= GROWTH * before:
         return None
     return Cause(
         "rounding that has grown",

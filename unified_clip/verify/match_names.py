@@ -120,13 +120,9 @@ def _near(
         for own, wanted in expected.items():
             shape = line["parameters"][own]["shape"]
             whole = sorted_shape(shape) == sorted_shape(tensor.shape)
-            if _same(norm, wanted) and (whole or _is_rows(shape, tensor.shape)):
+            some_rows = len(shape) == len(tensor.shape) > 1 and tuple(shape[1:]) == tuple(tensor.shape[1:])
+            if _same(norm, wanted) and (whole or some_rows):  # or the rows of a sparse gradient
                 yield (not whole, 0.0 if norm == wanted else abs(norm - wanted)), own, name
-
-
-def _is_rows(shape: Sequence[int], whole: Sequence[int]) -> bool:
-    """Return whether a shape may be that of a sparse gradient's values: some rows of the parameter."""
-    return len(shape) == len(whole) > 1 and tuple(shape[1:]) == tuple(whole[1:])
 
 
 def _same(norm: float, wanted: float) -> bool:

@@ -16,6 +16,7 @@ from ..tensors.types import Dense
 from .match_names import Line, NameMatch, Parameters, StepTensors, clipped_gradients, stored_gradients
 from .run import ScriptRun
 from .watch.base import NativeCall, ObservedTensors, fields
+from .worker import RECORDING
 
 BY_HAND = "by hand"
 """The call of lines for gradients that the training step clips itself."""
@@ -62,7 +63,8 @@ def normalize(
         mapped: From its names to the common names, by which lists and calls are ordered.
         reference: The recording of the other training step, whose order of calls it takes.
     """
-    header, *lines = (_parsed(json.loads(line)) for line in ran.recording.read_text(encoding="utf-8").splitlines())
+    recording = (ran.directory / RECORDING).read_text(encoding="utf-8")
+    header, *lines = (_parsed(json.loads(line)) for line in recording.splitlines())
     lines = list(_distribute_over_steps(lines, ran, steps)) or list(_lines_of_own_clipping(ran))
     result = NormalizedRecording(ran, path)
     for step, group in itertools.groupby(lines, key=lambda line: line["step"]):
@@ -157,8 +159,8 @@ def _single(value: Any) -> Any:
 
 def _in_order_of(lines: list[Line], own: Sequence[frozenset[str]], wanted: Sequence[frozenset[str]]) -> list[Line]:
     """Return the calls of a step in another order, if they share no parameter: then the order does not matter."""
-    apart = len(frozenset().union(*own)) == sum(map(len, own))
-    if len(own) != len(wanted) or set(own) != set(wanted) or not apart:
+    are_disjoint = len(frozenset().union(*own)) == sum(map(len, own))
+    if len(own) != len(wanted) or set(own) != set(wanted) or not are_disjoint:
         return lines
     return [lines[own.index(each)] for each in wanted]
 

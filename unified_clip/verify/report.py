@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -11,9 +12,7 @@ from .. import _json
 from .._display import cell
 from ..recording import report
 from ..recording.report import UNEXPLAINED
-from ..recording.runs import RecordedCall
 from .compare import Stage, StepComparison, Verification
-from .run import Script
 from .step_tensors import MaxDistance
 
 SHOWN = 12
@@ -58,7 +57,11 @@ def show(result: Verification) -> None:
 def sentences(result: Verification) -> list[str]:
     """Return sentences: what was compared, what differs, and why."""
     runs = ((result.old, result.clips.a), (result.new, result.clips.b))
-    lines = [_calls(ran.script, recording.lines) for ran, recording in runs]
+    calls = [(ran.script, Counter(line.call for line in recording.lines).items()) for ran, recording in runs]
+    lines = [
+        f"{script.side.capitalize()} is {script}, with the clip calls {', '.join(f'{c} ({n})' for c, n in counts)}."
+        for script, counts in calls
+    ]
     lines += [
         f"{ran.script} yields unclipped gradients; the gradients after its clip calls were compared."
         for ran in result.unclipped
@@ -122,28 +125,22 @@ def _another_eps(result: Verification) -> list[str]:
     return [f"The old step adds {old:g} to the norm, and the new one {new:g}. At these norms, --max-ulp hides it."]
 
 
-def _calls(script: Script, lines: Sequence[RecordedCall]) -> str:
-    counts = Counter(line.call for line in lines)
-    calls = ", ".join(f"{call} ({count})" for call, count in counts.items())
-    return f"{script.side.capitalize()} is {script}, with the clip calls {calls}."
-
-
 def _format_stage(result: Verification, stage: Stage) -> str:
     what = WHAT[stage]
-    known = [(row, apart) for row in result.rows if isinstance(apart := getattr(row, stage), MaxDistance)]
+    known = [(row, distance) for row in result.rows if isinstance(distance := getattr(row, stage), MaxDistance)]
     if not known:
         return f"{what.capitalize()} were not compared: only one step yields them, or neither."
-    differ = [(row, apart) for row, apart in known if apart.ulps > result.max_ulp]
+    differ = [(row, distance) for row, distance in known if distance.ulps > result.max_ulp]
     if not differ:
         all_of_them = f"all {len(known)} steps" if len(known) > 1 else "the one step"
         which = all_of_them if len(known) == len(result.rows) else f"{len(known)} of {len(result.rows)} steps"
         allowed = f", up to {result.max_ulp:g} ULP" if result.max_ulp else ""
         return f"{what.capitalize()} are equal in {which}{allowed}."
-    row, apart = differ[0]
-    greatest = max((apart for _, apart in differ), key=lambda distance: distance[:2])
+    row, distance = differ[0]
+    greatest = max((distance for _, distance in differ), key=lambda distance: distance[:2])
     return (
-        f"{what.capitalize()} differ from step {row.step} on, there most in {apart.parameter!r} "
-        f"({_format_distance(apart)}); overall at most by {_format_distance(greatest)}."
+        f"{what.capitalize()} differ from step {row.step} on, there most in {distance.parameter!r} "
+        f"({_format_distance(distance)}); overall at most by {_format_distance(greatest)}."
     )
 
 
@@ -152,14 +149,10 @@ def _rows_to_print(result: Verification) -> Iterator[StepComparison | None]:
     rows = result.rows
     differ = next((index for index, row in enumerate(rows) if row.differing(result.max_ulp)), len(rows))
     wanted = {*range(FIRST), *range(differ, differ + FIRST), len(rows) - 1}
-    left_out = False
-    for index, row in enumerate(rows):
-        if len(rows) <= SHOWN or index in wanted:
-            yield row
-            left_out = False
-        elif not left_out:
-            yield None
-            left_out = True
+    for is_printed, group in itertools.groupby(
+        enumerate(rows), key=lambda item: len(rows) <= SHOWN or item[0] in wanted
+    ):
+        yield from (row for _, row in group) if is_printed else [None]
 
 
 def _cells(row: StepComparison, max_ulp: float) -> list[str]:
@@ -168,7 +161,7 @@ def _cells(row: StepComparison, max_ulp: float) -> list[str]:
         str(row.step),
         *(_numbers([number for line in lines for number in line.norms()], max) for lines in (row.old, row.new)),
         *(_numbers([number for line in lines for number in line.coefs()], min) for lines in (row.old, row.new)),
-        *("-" if apart is None else _format_distance(apart) for apart in (row.tensors, row.update)),
+        *("-" if distance is None else _format_distance(distance) for distance in (row.tensors, row.update)),
         VERDICTS[differing[0] if differing else "" if row.has_clip else "no clip"],
     ]
 

@@ -20,7 +20,7 @@ from .._scratch import Scratch
 from ..tensors import files
 from ..tensors.files import safetensors
 from ..tensors.types import PARTS, Dense, Gradient, UnreadableError, densify
-from .worker import ENDED, PARTS_GIVEN, RECORDING
+from .worker import ENDED, PARTS_GIVEN
 
 WORKER = "unified_clip.verify.worker"
 
@@ -78,10 +78,6 @@ class ScriptRun:
 
     yields: bool
     """Whether it yields after each step, or returns once after the last."""
-
-    @property
-    def recording(self) -> Path:
-        return self.directory / RECORDING
 
 
 def output_at(ran: ScriptRun, step: int, steps: int) -> StepOutput | None:

@@ -60,16 +60,16 @@ class StepPairing:
         self._runs, self._weights, self._steps = (old, new), weights, steps
         self._in_between = all(ran.yields for ran in self._runs)
         first = 1 if self._in_between else steps
-        ours, theirs = (self._values(side, first) for side in (0, 1))
-        self._shapes = [{name: each.shape for name, each in values.items()} for values in (ours, theirs)]
-        self.names = match_parameters(_as_parameters(ours), _as_parameters(theirs), names)
-        self.axes = {name: _axes(ours[name], theirs[other]) for name, other in self.names.items()}
+        old_values, new_values = (self._values(side, first) for side in (0, 1))
+        self._shapes = [{name: each.shape for name, each in values.items()} for values in (old_values, new_values)]
+        self.names = match_parameters(_as_parameters(old_values), _as_parameters(new_values), names)
+        self.axes = {name: _axes(old_values[name], new_values[other]) for name, other in self.names.items()}
         """The order of axes in which the new tensor matches the old one; None if its shape does not fit."""
         stored, others = (ran.given[0].parameters for ran in self._runs)
         self._ulp_scales = {
             name: coarsest_ulp([stored[name].dtype, others[other].dtype]) for name, other in self.names.items()
         }
-        self._begin = [self._initial(values) for values in (ours, theirs)]
+        self._begin = [self._initial(values) for values in (old_values, new_values)]
 
     def gradients(self, step: int, settled: Sequence[NormalizedRecording]) -> Iterator[TensorPair]:
         """Pair the gradients after clipping: those that the steps yield, else those after the clip calls."""
@@ -145,7 +145,7 @@ class StepPairing:
 
     def _initial(self, values: Values) -> dict[str, Float64s]:
         """Return the initial weights by the names that the step yields, in the layout of its parameters."""
-        others = {**self.names, **{theirs: ours for ours, theirs in self.names.items()}}
+        others = {**self.names, **{new: old for old, new in self.names.items()}}
         found = {}
         for name, value in values.items():
             weight = self._weights.get(name) or self._weights.get(others.get(name, name))
@@ -170,14 +170,14 @@ def _as_parameters(values: Values) -> dict[str, Parameter]:
     return {name: Parameter(shape=each.shape, norm=0.0) for name, each in values.items()}
 
 
-def _axes(ours: Float64s, theirs: Float64s) -> tuple[int, ...] | None:
+def _axes(old: Float64s, new: Float64s) -> tuple[int, ...] | None:
     """Return the order of axes in which the second tensor is closest to the first; None if no shape fits."""
-    orders = [axes for axes in itertools.permutations(range(theirs.ndim)) if theirs.transpose(axes).shape == ours.shape]
-    return min(orders, key=lambda axes: float(np.abs(ours - theirs.transpose(axes)).sum()), default=None)
+    orders = [axes for axes in itertools.permutations(range(new.ndim)) if new.transpose(axes).shape == old.shape]
+    return min(orders, key=lambda axes: float(np.abs(old - new.transpose(axes)).sum()), default=None)
 
 
-def _close(ours: Float64s, theirs: Float64s) -> bool:
-    return bool(np.abs(ours - theirs).max(initial=0.0) <= ALIKE * _greatest(ours))
+def _close(old: Float64s, new: Float64s) -> bool:
+    return bool(np.abs(old - new).max(initial=0.0) <= ALIKE * _greatest(old))
 
 
 def max_distance(pairs: Iterable[TensorPair]) -> MaxDistance | None:
@@ -185,22 +185,22 @@ def max_distance(pairs: Iterable[TensorPair]) -> MaxDistance | None:
     return max(distances, key=lambda distance: distance[:2], default=None)
 
 
-def tensor_distance(ours: Float64s, theirs: Float64s, scale: float, ulp_scale: float = 1.0) -> Distance:
+def tensor_distance(old: Float64s, new: Float64s, scale: float, ulp_scale: float = 1.0) -> Distance:
     """Return the greatest difference of two tensors, in ULP of float32 and relative to the greatest number.
 
     The ULP is that of the number `scale`: frameworks round sums differently, and the error of a sum depends on its
     greatest term. A difference above rounding is in ULP of the greatest number instead, so that small updates do not
     count as the same because they are small.
     """
-    differ = (ours != theirs) & ~(np.isnan(ours) & np.isnan(theirs))
+    differ = (old != new) & ~(np.isnan(old) & np.isnan(new))
     if not differ.any():
         return Distance(0.0, 0.0)
     with np.errstate(invalid="ignore"):
-        difference = np.abs(ours[differ] - theirs[differ])
+        difference = np.abs(old[differ] - new[differ])
     if not np.isfinite(difference).all():
         return Distance(math.inf, math.inf)
     greatest = float(difference.max())
-    own = max(_greatest(ours), _greatest(theirs))
+    own = max(_greatest(old), _greatest(new))
     unit = _unit(scale)
     if greatest > STORED * unit * ulp_scale and greatest > ALIKE * own:
         unit = min(unit, _unit(own))

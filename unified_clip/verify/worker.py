@@ -11,14 +11,18 @@ An exception of the function ends the process with its traceback.
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 import json
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib import import_module
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -31,7 +35,6 @@ from ..recording.recorder import Recording
 from ..tensors.files.convert_worker import function_in, read_tensor
 from ..tensors.types import PARTS, UnreadableError, densify
 from .watch.base import Observer
-from .watch.import_hook import AfterImport
 
 RECORDING, ENDED = "recording.jsonl", "ended.json"
 
@@ -93,8 +96,49 @@ def read_job(job: Path) -> tuple[Arrays, list[Arrays]]:
         return dict(weights), [{name: each[index] for name, each in stacked.items()} for index in range(count)]
 
 
+# -- watching the frameworks
+
+
 def _watch(observer: Observer, which: str, install: str) -> None:
     getattr(import_module(f"unified_clip.verify.watch.{which}"), install)(observer)
+
+
+class AfterImport(MetaPathFinder):
+    """A finder before all others: after a module is imported, it runs an action. It imports nothing itself."""
+
+    def __init__(self, actions: Mapping[str, Callable[[], None]]) -> None:
+        """`actions`: by the name of a module that is not yet imported."""
+        self._actions = dict(actions)
+        self._finding: set[str] = set()
+
+    def install(self) -> None:
+        sys.meta_path.insert(0, self)
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return a spec whose loader runs the action after the module. A spec may be asked for without an import."""
+        if fullname not in self._actions or fullname in self._finding:
+            return None
+        self._finding.add(fullname)
+        try:
+            spec = importlib.util.find_spec(fullname)
+        finally:
+            self._finding.discard(fullname)
+        if spec is None or spec.loader is None:
+            return spec
+        execute = spec.loader.exec_module
+
+        def then_act(module: ModuleType) -> None:
+            execute(module)
+            if action := self._actions.pop(fullname, None):
+                action()
+
+        spec.loader.exec_module = then_act  # type: ignore[method-assign]
+        return spec
+
+
+# -- the function and its outputs
 
 
 def _function(file: Path, name: str) -> Callable[..., Any]:

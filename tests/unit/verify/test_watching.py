@@ -18,7 +18,7 @@ from unified_clip.tensors.types import Dense
 from unified_clip.verify.match_names import StepTensors
 from unified_clip.verify.run import Script, ScriptRun, StepOutput
 from unified_clip.verify.watch.base import NativeCall, ObservedTensors, Observer, coefficient, coefficient_by_formula
-from unified_clip.verify.watch.import_hook import AfterImport
+from unified_clip.verify.worker import AfterImport
 
 VALUES = np.random.default_rng(3).normal(size=500).astype(np.float32)
 

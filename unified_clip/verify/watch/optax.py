@@ -42,14 +42,11 @@ def _update(
     params: Any = None,
 ) -> Any:
     clipped, state = function(updates, state, params)
-    leaves, results, weights = map(jax.tree.leaves, (updates, clipped, params))
+    leaves, weights = jax.tree.leaves(updates), jax.tree.leaves(params)
     weights = weights if len(weights) == len(leaves) else []
-    report_call(observer, call, threshold, leaves, results, weights, _names(updates))
+    names = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(updates)]
+    report_call(observer, call, threshold, leaves, jax.tree.leaves(clipped), weights, names)
     return clipped, state
-
-
-def _names(tree: Any) -> list[str]:
-    return [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
 
 
 def _describe_call(name: str, given: Any) -> NativeCall:

@@ -36,9 +36,9 @@ def install(observer: Observer) -> None:
 
 def install_ours(observer: Observer) -> None:
     """Watch unified_clip's classes in static programs, where they are not recorded otherwise."""
-    import unified_clip.paddle as ours
+    from unified_clip.paddle import GradientClipByGlobalNorm, GradientClipByNorm, GradientClipByValue
 
-    for kind in (ours.GradientClipByGlobalNorm, ours.GradientClipByNorm, ours.GradientClipByValue):
+    for kind in (GradientClipByGlobalNorm, GradientClipByNorm, GradientClipByValue):
         wrap([(kind, "__call__")], observer.around(_clip_by_ours))
 
 
@@ -96,7 +96,7 @@ def _run(observer: Observer, function: Callable[..., Any]) -> Any:
             return function(self, program, feed, fetch_list, *args, **kwargs)
         wanted = list(fetch_list or [])
         more = [each for clip in clips for each in (*clip.before, *clip.after)]
-        weights = [_weights(clip) for clip in clips]
+        weights = [list(map(_weight, clip.names)) for clip in clips]
         fetched = function(self, program, feed, [*wanted, *more], *args, **kwargs)
         values = iter([from_array(np.array(each)) for each in fetched[len(wanted) :]])
         for clip, held in zip(clips, weights, strict=True):
@@ -107,7 +107,7 @@ def _run(observer: Observer, function: Callable[..., Any]) -> Any:
     return run
 
 
-def _weights(clip: InProgram) -> list[Dense | None]:
-    """Return the parameters of a program before it runs."""
-    found = [paddle.static.global_scope().find_var(name) for name in clip.names]
-    return [None if each is None else from_array(np.array(each.get_tensor())) for each in found]
+def _weight(name: str) -> Dense | None:
+    """Return a parameter of a program before it runs."""
+    variable = paddle.static.global_scope().find_var(name)
+    return None if variable is None else from_array(np.array(variable.get_tensor()))

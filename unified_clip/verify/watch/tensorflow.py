@@ -85,11 +85,8 @@ def from_tape(tensor: Any) -> bool | None:
         has_arguments |= each.op.type in ARGUMENTS
         left += [new for new in each.op.inputs if id(new) not in reached]
         reached.update(map(id, each.op.inputs))
-    return None if has_arguments and not _computes_gradients(tensor.graph) else False
-
-
-def _computes_gradients(graph: Any) -> bool:
-    return any(tf.is_symbolic_tensor(each) and each.graph is graph for each in list(GRADIENTS.values()))
+    marked = [each for each in list(GRADIENTS.values()) if tf.is_symbolic_tensor(each)]
+    return None if has_arguments and not any(each.graph is tensor.graph for each in marked) else False
 
 
 def clip_by_global_norm(
@@ -152,7 +149,9 @@ def report_call(
         observer.record(describe(given), observed)
 
     tensors = [tf.convert_to_tensor(each) for part in chosen[:3] for each in part]
-    given = [tf.convert_to_tensor(each, _dtype(each)) for each in thresholds]
+    are_tensors = [tf.is_tensor(each) or isinstance(each, tf.Variable) for each in thresholds]
+    dtypes = [None if is_tensor else tf.float64 for is_tensor in are_tensors]  # float64 represents all numbers exactly
+    given = list(map(tf.convert_to_tensor, thresholds, dtypes))
     if tf.executing_eagerly():
         receive(*(each.numpy() for each in (*given, *tensors)))
         return list(after)
@@ -160,8 +159,3 @@ def report_call(
         return list(after)
     with tf.control_dependencies([tf.numpy_function(receive, [*given, *tensors], [])]):
         return [None if each is None else tf.nest.map_structure(tf.identity, each) for each in after]
-
-
-def _dtype(threshold: Any) -> Any:
-    """Return float64 for numbers, which represents all of them exactly."""
-    return None if tf.is_tensor(threshold) or isinstance(threshold, tf.Variable) else tf.float64
