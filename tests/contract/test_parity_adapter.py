@@ -144,7 +144,7 @@ def test_every_call_is_made_inside_graphs(kit: Kit, adapter: Adapter, modes: lis
     ]
     cases += [case(DENSE, "clip_by_global_norm", clip_norm=2.5, call_form=call_form) for call_form in GRAPH_MANNERS]
     for mode in modes:
-        fit = [one for one in cases if one.is_for_graphs(SUITE.frameworks[kit.name].left_out.get(mode, ()))]
+        fit = [one for one in cases if one.is_for_graphs(SUITE.frameworks[kit.name].leaves_out(mode))]
         assert len(fit) > len(CALLS) / 2
         for one, result in zip(fit, outcomes(adapter, kit.namespace, mode, fit, tmp_path), strict=True):
             verdict = judge(one, oracle.expect(one), result, mode)
@@ -178,7 +178,7 @@ def test_a_fault_inside_a_graph_is_found_at_its_case(
 def test_an_error_leaves_a_graph(kit: Kit, adapter: Adapter, modes: list[str], tmp_path: Path) -> None:
     one = case(DENSE, "clip_by_global_norm", clip_norm=-1.0, raises="ValueError")
     for mode in modes:
-        if one.is_for_graphs(SUITE.frameworks[kit.name].left_out.get(mode, ())):
+        if one.is_for_graphs(SUITE.frameworks[kit.name].leaves_out(mode)):
             (result,) = outcomes(adapter, kit.namespace, mode, [one], tmp_path)
             assert judge(one, oracle.expect(one), result, mode).kind == "equal"
 

@@ -114,6 +114,7 @@ def run_init(options: argparse.Namespace) -> int:
 
 def run(options: argparse.Namespace, read_ported: ReadPorted) -> int:
     """Run `unified-clip parity` and return its exit status."""
+    from ..recording.runs import RunError
     from .suite.schema import SuiteError
 
     whole = "unified-clip parity without --case"
@@ -121,19 +122,18 @@ def run(options: argparse.Namespace, read_ported: ReadPorted) -> int:
         return refuse(problem)
     try:
         suite = _suite(options)
-    except SuiteError as error:
+        return _run_cases(suite) if options.case else _run_suite(suite, options, read_ported)
+    except (SuiteError, RunError) as error:
         return refuse(str(error))
-    return _run_cases(suite) if options.case else _run_suite(suite, options, read_ported)
+    except KeyboardInterrupt:
+        return interrupted()
 
 
 def _run_cases(suite: Suite) -> int:
     """Run some cases, and print every result. Return the exit status."""
     from .report import case
 
-    try:
-        report = _run(suite)
-    except KeyboardInterrupt:
-        return interrupted()
+    report = _run(suite)
     for line in [*case.lines(report), *report.notes, report.verdict]:
         print(safe(line))
     return report.exit_code
@@ -148,28 +148,20 @@ def _run(suite: Suite) -> ParityReport:
 
 def _run_suite(suite: Suite, options: argparse.Namespace, read_ported: ReadPorted) -> int:
     """Run a suite, and write and print its report. Return the exit status."""
-    from ..recording.runs import RunError
     from .report import baseline, build, markdown, write
-    from .suite.schema import SuiteError
 
     out = OUT if options.out is None else options.out
     earlier = None
-    try:
-        if options.baseline:
-            earlier = baseline.read(options.baseline, {case.name for case in suite.cases}, list(suite.frameworks))
-        recorded = _recording(options.recorded) if options.recorded else ()
-    except (SuiteError, RunError) as error:
-        return refuse(str(error))
+    if options.baseline:
+        earlier = baseline.read(options.baseline, {case.name for case in suite.cases}, list(suite.frameworks))
+    recorded = _recording(options.recorded) if options.recorded else ()
     try:
         ported = read_ported(options.ported) if options.ported else None
     except ValueError as error:
         return refuse(str(error))
     if problem := unwritable(out, "parity.json"):
         return refuse(problem)
-    try:
-        report = _run(suite)
-    except KeyboardInterrupt:
-        return interrupted()
+    report = _run(suite)
     if earlier is not None:
         report = build.against(report, baseline.changes(earlier, report))
     try:

@@ -47,10 +47,8 @@ def run(suite: Suite, progress: Progress = lambda framework, count: None) -> Par
         )
 
     started = datetime.now(UTC)
-    # The longest jobs first.
-    jobs = [
-        (name, modes) for modes in TOGETHER for name in reversed(list(suite.frameworks)) if _has(suite, name, modes)
-    ]
+    names = list(suite.frameworks)[::-1]
+    jobs = [(name, modes) for modes in TOGETHER for name in names if {*modes} & {*suite.frameworks[name].modes}]
     pool.STOP.clear()
     with ThreadPoolExecutor(AT_ONCE) as threads:
         try:
@@ -74,7 +72,7 @@ def run(suite: Suite, progress: Progress = lambda framework, count: None) -> Par
         [_case_result(suite, case, expected(case), results, judgements) for case in suite.cases],
         known,
         versions=dict(sorted(versions.items())),
-        may_be_missing=[name for name, framework in suite.frameworks.items() if framework.may_be_missing],
+        may_be_missing=[name for name, framework in suite.frameworks.items() if framework.missing],
         titles={name: framework.title for name, framework in suite.frameworks.items()},
         suite=suite.directory,
         started=started,
@@ -91,18 +89,9 @@ def work_items(suite: Suite, framework: str) -> list[WorkItem]:
         for mode in table.modes
         for case in cases
         if not case.modes or mode in case.modes
-        if _can_run(case, mode, table.left_out.get(mode, ()))
+        if mode not in PROCESSES or case.is_for_processes(table.leaves_out(mode))
+        if mode not in IN_GRAPHS or case.is_for_graphs(table.leaves_out(mode))
     ]
-
-
-def _can_run(case: Case, mode: str, left_out: Sequence[str]) -> bool:
-    if mode in PROCESSES:
-        return case.is_for_processes(left_out)
-    return mode not in IN_GRAPHS or case.is_for_graphs(left_out)
-
-
-def _has(suite: Suite, framework: str, modes: Sequence[str]) -> bool:
-    return any(mode in modes for mode in suite.frameworks[framework].modes)
 
 
 def _result(future: Future[WorkerResults]) -> WorkerResults:
@@ -128,13 +117,12 @@ def _judge_natives(
     complete = set(results)
     for framework, each in results.items():
         for (_, name), judged in each.results.items():
-            if judged.failure or (judged.verdict and judged.digests is None):
+            if judged.verdict and judged.verdict.is_failure:
                 complete.discard(framework)
             if judged.deviation:
                 deviations[framework, name] = judged.deviation
-    known = suite.known
-    if known is not None:
-        known = [entry for entry in known if NATIVE in suite.frameworks[entry.framework].modes]
+    compared = {name for name, framework in suite.frameworks.items() if NATIVE in framework.modes}
+    known = None if suite.known is None else [entry for entry in suite.known if entry.framework in compared]
     versions = {framework: each.versions for framework, each in results.items()}
     judgements, entries = match.judge(known, deviations, versions)
     if suite.chosen_cases:  # an entry may show in the other cases
@@ -152,13 +140,13 @@ def _case_result(
     frameworks = {}
     for framework, each in results.items():
         judged = {mode: result for (mode, name), result in each.results.items() if name == case.name}
-        if not judged:
-            continue
         details = worst_elements(case, expected, judged)
         again = command(suite.directory, case.name, framework)
-        natives = judgements.get((framework, case.name))
-        by_mode = {mode: result(each, details.get(mode), again, natives) for mode, each in judged.items()}
-        frameworks[framework] = FrameworkResult.model_validate({mode: each for mode, each in by_mode.items() if each})
+        native = judgements.get((framework, case.name))
+        by_mode = {mode: result(mode, each, details.get(mode), again, native) for mode, each in judged.items()}
+        if by_mode:
+            shown = {mode: each for mode, each in by_mode.items() if each}
+            frameworks[framework] = FrameworkResult.model_validate(shown)
     return CaseResult(
         name=case.name,
         call=case.call_name,

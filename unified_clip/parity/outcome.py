@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from ..tensors import types
-from ..tensors.types import Dense, Stage
+from ..tensors.types import Dense, Stage, digest
 
 LEARNING_RATE = 0.5
 """Of the SGD step of a parameter update. A power of two, so that the step rounds once, fused or not."""
@@ -22,14 +21,35 @@ class Failure:
     detail: str
 
 
-@dataclass(frozen=True, eq=False)
-class CallOutcome:
-    """The result of a call, with dense tensors."""
+@dataclass(eq=False)
+class ClipTensors:
+    """The tensors of a call's result, exact or of a framework."""
 
     norm: Dense | None = None
-    gradients: list[Dense | None] | None = None
-    update: list[Dense | None] | None = None
-    """Parameters of ones after a step with these gradients: see `Adapter.sgd`."""
+    """The norm that the call returns. None if it returns none."""
+
+    gradients: Sequence[Dense | None] | None = None
+    """The clipped gradients. None for a call that only measures, or raises."""
+
+    update: Sequence[Dense | None] | None = None
+    """Parameters of ones after a step with these gradients: see `Adapter.sgd`. None if the case does not ask for it."""
+
+    def at(self, stage: Stage) -> Sequence[Dense | None] | None:
+        """Return the tensors of a stage. The coefficient shows in the clipped tensors."""
+        if stage == "norm":
+            return None if self.norm is None else [self.norm]
+        return self.update if stage == "update" else self.gradients
+
+    @cached_property
+    def digests(self) -> dict[Stage, str]:
+        """SHA-256 by stage. The tensors' digest includes the coefficient."""
+        stages: tuple[Stage, ...] = ("norm", "tensors", "update")
+        return {stage: digest(tensors) for stage in stages if (tensors := self.at(stage)) is not None}
+
+
+@dataclass(eq=False)
+class CallOutcome(ClipTensors):
+    """The result of a call, with dense tensors."""
 
     name: str = ""
     """The framework's function; '' if it has none."""
@@ -48,8 +68,3 @@ class CallOutcome:
 
     seconds: float = 0.0
     """Duration. Cases that share a graph share its duration."""
-
-    @cached_property
-    def digests(self) -> dict[Stage, str]:
-        """SHA-256 by stage. The tensors' digest includes the coefficient."""
-        return types.stage_digests(self.norm, self.gradients, self.update)

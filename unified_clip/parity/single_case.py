@@ -16,7 +16,7 @@ from .judge import oracle
 from .judge.oracle import Expected
 from .judge.verdict import judge
 from .modes import HOST
-from .outcome import CallOutcome, Failure
+from .outcome import CallOutcome, ClipTensors, Failure
 from .suite import cases
 from .suite.cases import Case
 from .suite.schema import SuiteError
@@ -79,7 +79,7 @@ def _apart(case: Case, outcomes: Mapping[str, CallOutcome | Failure]) -> list[st
     return [text for text in texts if text]
 
 
-def _named(case: Case, result: Expected | CallOutcome) -> dict[str, Gradient]:
+def _named(case: Case, result: ClipTensors) -> dict[str, Gradient]:
     """Return the norm and the clipped gradients by name."""
     clipped: Sequence[Gradient] = result.gradients or []
     named: dict[str, Gradient] = {"the norm": result.norm}

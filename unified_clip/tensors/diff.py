@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from .._display import safe
-from .types import PARTS, Dense, Gradient, densify
+from .types import PARTS, Dense, Gradient, densify, form
 from .ulp import differences
 
 Sides = tuple[str, str]
@@ -26,7 +26,7 @@ def describe(ours: Mapping[str, Gradient], theirs: Mapping[str, Gradient], sides
     """
     if ours.keys() != theirs.keys():
         return _other_names(list(map(safe, ours)), list(map(safe, theirs)), sides)
-    tensors = [(safe(name), _dense(ours[name]), _dense(theirs[name])) for name in ours]
+    tensors = [(safe(name), densify(ours[name]), densify(theirs[name])) for name in ours]
     texts = [text for each in tensors if (text := _tensor(*each, sides, max_ulp))]
     more = [f"and {len(texts) - MOST_TENSORS} more gradients differ"] if len(texts) > MOST_TENSORS else []
     return "\n".join([*texts[:MOST_TENSORS], *more])
@@ -35,10 +35,6 @@ def describe(ours: Mapping[str, Gradient], theirs: Mapping[str, Gradient], sides
 def hexadecimal(value: float) -> str:
     """Format as `float.hex` does, without trailing zeros."""
     return re.sub(r"\.?0+p", "p", value.hex())
-
-
-def _dense(gradient: Gradient) -> Dense | None:
-    return gradient if isinstance(gradient, Dense) else densify(gradient)
 
 
 def _other_names(ours: list[str], theirs: list[str], sides: Sides) -> str:
@@ -52,9 +48,8 @@ def _other_names(ours: list[str], theirs: list[str], sides: Sides) -> str:
 
 
 def _tensor(name: str, a: Dense | None, b: Dense | None, sides: Sides, max_ulp: float) -> str:
-    forms = ["None" if tensor is None else f"{tensor.dtype}{list(tensor.shape)}" for tensor in (a, b)]
-    if forms[0] != forms[1]:
-        return f"{name}: {sides[0]} is {forms[0]}, {sides[1]} is {forms[1]}"
+    if form(a) != form(b):
+        return f"{name}: {sides[0]} is {form(a)}, {sides[1]} is {form(b)}"
     if a is None or b is None:
         return ""
     differ, distances = differences(a, b)
@@ -76,11 +71,8 @@ def _pair(a: Dense, b: Dense, position: int, distance: float, sides: Sides) -> s
     index = [int(each) for each in np.unravel_index(position, a.array.shape)]
     part = ("", ", the real part", ", the imaginary part")[1 + index.pop() if a.dtype in PARTS else 0]
     values = [f"{side} is {_number(tensor, position)}" for side, tensor in zip(sides, (a, b), strict=True)]
-    return f"{index}{part}: {', '.join(values)}, {_apart(distance)}"
-
-
-def _apart(distance: float) -> str:
-    return f"{distance:.10g} ulp apart" if math.isfinite(distance) else "a NaN beside a number"
+    size = f"{distance:.10g} ulp apart" if math.isfinite(distance) else "a NaN beside a number"
+    return f"{index}{part}: {', '.join(values)}, {size}"
 
 
 def _number(tensor: Dense, position: int) -> str:

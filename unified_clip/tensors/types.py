@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal, overload
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -89,10 +89,21 @@ def to_numpy(tensor: Dense) -> npt.NDArray[Any]:
 
 def from_numpy(array: npt.NDArray[Any]) -> Dense:
     """Return an array as a tensor in new memory. The array may have either byte order."""
-    name, array = array.dtype.name, array.astype(array.dtype.newbyteorder("="), copy=False)
-    if name in PARTS:
-        return Dense(name, np.stack([array.real, array.imag], axis=-1))
-    return Dense(name, np.array(array.view(np.uint16) if name == "bfloat16" else array))
+    name = name_of(array.dtype)
+    if name == "bfloat16":
+        return Dense(name, np.array(array.view(np.uint16)))
+    array = array.astype(array.dtype.newbyteorder("="), copy=False)
+    return Dense(name, np.stack([array.real, array.imag], axis=-1) if name in PARTS else np.array(array))
+
+
+def name_of(dtype: np.dtype[Any]) -> str:
+    """Return the name of a dtype. np.savez and HDF5 store the bfloat16 of ml_dtypes as two untyped bytes."""
+    return "bfloat16" if dtype.name == "void16" and dtype.names is None else dtype.name
+
+
+def form(tensor: Dense | None) -> str:
+    """Return the dtype and the shape as text."""
+    return "None" if tensor is None else f"{tensor.dtype}{list(tensor.shape)}"
 
 
 def encode(values: Float64s, dtype: str) -> Dense:
@@ -134,18 +145,6 @@ def digest(tensors: Iterable[Dense | None]) -> str:
     return found.hexdigest()
 
 
-def stage_digests(
-    norm: Dense | None, gradients: Sequence[Dense | None] | None, update: Sequence[Dense | None] | None
-) -> dict[Stage, str]:
-    """Return the digest of each stage that a result has. The tensors' digest includes the coefficient."""
-    stages: dict[Stage, Sequence[Dense | None] | None] = {
-        "norm": None if norm is None else [norm],
-        "tensors": gradients,
-        "update": update,
-    }
-    return {stage: digest(held) for stage, held in stages.items() if held is not None}
-
-
 class Lazily(Sequence[Dense | None]):
     """A sequence that makes a tensor at each access: all of them may not fit into memory."""
 
@@ -155,16 +154,9 @@ class Lazily(Sequence[Dense | None]):
     def __len__(self) -> int:
         return self._count
 
-    @overload
-    def __getitem__(self, index: int) -> Dense | None: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[Dense | None]: ...
-
-    def __getitem__(self, index: int | slice) -> Dense | list[Dense | None] | None:
-        if isinstance(index, slice):
-            return [self._make(each) for each in range(self._count)[index]]
-        return self._make(range(self._count)[index])
+    def __getitem__(self, index: Any) -> Any:
+        places = range(self._count)[index]
+        return self._make(places) if isinstance(places, int) else [self._make(place) for place in places]
 
 
 # -- files

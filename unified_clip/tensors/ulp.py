@@ -17,11 +17,8 @@ Bits = npt.NDArray[np.unsignedinteger]
 def ulps(ours: Sequence[Dense | None], theirs: Sequence[Dense | None]) -> float:
     """Return the greatest distance in ULP between two lists of tensors of the same shapes: see `differences`."""
     pairs = zip(ours, theirs, strict=True)
-    return max((_furthest(a, b) for a, b in pairs if a is not None and b is not None), default=0.0)
-
-
-def _furthest(ours: Dense, theirs: Dense) -> float:
-    return float(differences(ours, theirs)[1].max(initial=0.0))
+    distances = (differences(a, b)[1] for a, b in pairs if a is not None and b is not None)
+    return max((float(each.max(initial=0.0)) for each in distances), default=0.0)
 
 
 def differences(ours: Dense, theirs: Dense) -> tuple[npt.NDArray[np.intp], Float64s]:

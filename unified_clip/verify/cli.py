@@ -81,7 +81,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _verify(options: argparse.Namespace, stack: ExitStack) -> Verification:
     from ..recording.pairing import read_names
-    from ..tensors.files.entries import from_array
+    from ..tensors.types import from_numpy
     from . import run
     from .compare import compare_steps
     from .run import VerifyError
@@ -108,7 +108,7 @@ def _verify(options: argparse.Namespace, stack: ExitStack) -> Verification:
     batches = run.read_batches(options.batches, options.steps)
     out = _directory(options.out) if options.out else scratch
     ran = run.run(scripts, weights, batches, out, timeout)
-    tensors = {name: from_array(array) for name, array in weights.items()}
+    tensors = {name: from_numpy(array) for name, array in weights.items()}
     steps = len(next(iter(batches.values())))
     return compare_steps(*ran, weights=tensors, steps=steps, out=out, names=names, max_ulp=max_ulp)
 

@@ -18,7 +18,7 @@ from unified_clip.parity.known.entries import KnownDifference, NativeDeviation
 from unified_clip.parity.modes import DEVICE, HOST
 from unified_clip.parity.outcome import CallOutcome
 from unified_clip.parity.suite.cases import Case
-from unified_clip.parity.suite.load import Framework
+from unified_clip.parity.suite.schema import Framework
 from unified_clip.parity.workers.pool import WorkItem
 from unified_clip.tensors import ulp
 
@@ -215,7 +215,15 @@ def test_a_native_that_raises_returns_or_is_silent_where_ours_does_otherwise() -
     assert kinds == {name: "" if name == "both raise" else name for name in kinds}
 
 
-KNOWN = KnownDifference("torch", "torch.*", "value", ["long *"], "a short accumulator", 0.1, within=2.0)
+KNOWN = KnownDifference(
+    framework="torch",
+    function="torch.*",
+    kind="value",
+    cases=["long *"],
+    reason="a short accumulator",
+    size=0.1,
+    within=2.0,
+)
 SHOWING = {("torch", "long tensor"): NativeDeviation("torch.norm", "value", 0.09)}
 
 
@@ -249,14 +257,14 @@ def test_a_difference_that_nobody_knows_is_wrong() -> None:
     ],
 )
 def test_a_known_difference_of_something_else_does_not_count(other: dict[str, Any]) -> None:
-    _, problems = judged_as([dataclasses.replace(KNOWN, **other)], SHOWING)
+    _, problems = judged_as([KNOWN.model_copy(update=other)], SHOWING)
     assert problems == ["numbers differ, by 0.09, and no known difference says so", "it shows nowhere"]
 
 
 def test_a_known_difference_that_no_longer_shows_is_wrong() -> None:
     nothing = {("torch", "long tensor"): NativeDeviation("torch.norm")}
     assert judged_as([KNOWN], nothing) == ({"long tensor": "equal"}, ["it shows nowhere"])
-    patterns = dataclasses.replace(KNOWN, cases=["long *", "wide *"])
+    patterns = KNOWN.model_copy(update={"cases": ["long *", "wide *"]})
     assert judged_as([patterns], SHOWING)[1] == ["it shows in no case like 'wide *'"]
 
 
@@ -272,31 +280,31 @@ def test_a_size_that_has_grown_or_shrunk_a_lot_is_wrong() -> None:
 
 @pytest.mark.parametrize("versions", ["torch>=2.13", "torch>=2.8,<3", "torch==2.13.*"])
 def test_an_entry_about_the_installed_versions_counts(versions: str) -> None:
-    entry = dataclasses.replace(KNOWN, versions=versions)
+    entry = KNOWN.model_copy(update={"versions": versions})
     assert judged_as([entry], SHOWING) == ({"long tensor": "known"}, [])
     assert judged_as([entry], {})[1] == ["it shows nowhere"]
 
 
 @pytest.mark.parametrize("versions", ["torch<2.13", "torch>2.13", "torch>=2.8,<2.10"])
 def test_an_entry_about_other_versions_covers_nothing_and_need_not_show(versions: str) -> None:
-    entry = dataclasses.replace(KNOWN, versions=versions)
+    entry = KNOWN.model_copy(update={"versions": versions})
     assert judged_as([entry], SHOWING)[1] == ["numbers differ, by 0.09, and no known difference says so"]
     assert judged_as([entry], {})[1] == []
 
 
 def test_an_entry_about_versions_counts_before_they_are_released() -> None:
-    entry = dataclasses.replace(KNOWN, versions="torch>=2.12")
+    entry = KNOWN.model_copy(update={"versions": "torch>=2.12"})
     assert entry.applies({"torch": "2.13.0.dev20260101"})
 
 
 def test_an_entry_about_versions_of_what_the_worker_does_not_report_is_wrong() -> None:
-    entry = dataclasses.replace(KNOWN, versions="pytorch<2.13")
+    entry = KNOWN.model_copy(update={"versions": "pytorch<2.13"})
     (problem,) = judged_as([entry], SHOWING)[1]
     assert problem == "it is about versions of pytorch, which the worker of torch does not report"
 
 
 def test_what_two_entries_say_is_wrong() -> None:
-    twice = dataclasses.replace(KNOWN, reason="a long tensor")
+    twice = KNOWN.model_copy(update={"reason": "a long tensor"})
     assert (
         "2 known differences say so, 'a short accumulator' and 'a long tensor'"
         in judged_as([KNOWN, twice], SHOWING)[1][0]
@@ -312,7 +320,7 @@ def test_rounding_is_close_and_needs_no_entry() -> None:
 
 
 def test_an_error_is_known_by_the_function_that_raised_it() -> None:
-    raises = dataclasses.replace(KNOWN, kind="raises")
+    raises = KNOWN.model_copy(update={"kind": "raises"})
     assert judged_as([raises], {("torch", "long tensor"): NativeDeviation("torch.norm", "raises")}) == (
         {"long tensor": "known"},
         [],

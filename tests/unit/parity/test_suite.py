@@ -17,7 +17,7 @@ from unified_clip.parity.suite import public_calls
 from unified_clip.parity.suite.call_form import CONTAINERS, CallForm, leaves, structure
 from unified_clip.parity.suite.cases import Case
 from unified_clip.parity.suite.load import Suite
-from unified_clip.parity.suite.schema import SuiteError
+from unified_clip.parity.suite.schema import Framework, SuiteError
 from unified_clip.tensors.types import Dense, Sparse
 
 SUITE = Path(__file__).parents[3] / "parity"
@@ -329,8 +329,8 @@ def test_a_wrong_list_of_frameworks_is_refused(tmp_path: Path, frameworks: str, 
 def test_a_framework_may_have_an_interpreter_of_its_own_and_may_be_missing(tmp_path: Path) -> None:
     frameworks = "[frameworks.numpy]\n[frameworks.torch]\npython = 'env/bin/python'\nmissing = 'allowed'"
     found = suites.read(suite(tmp_path, GRADIENTS + CASES, frameworks=frameworks)).frameworks
-    assert found["numpy"] == suites.Framework(sys.executable, may_be_missing=False, modes=("host",), title="numpy")
-    assert found["torch"] == suites.Framework(str(tmp_path / "env/bin/python"), may_be_missing=True, title="torch")
+    assert found["numpy"] == Framework(modes=["host"], title="numpy")
+    assert found["torch"] == Framework(python=str(tmp_path / "env/bin/python"), missing="allowed", title="torch")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="interpreters lie elsewhere")

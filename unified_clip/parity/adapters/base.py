@@ -16,9 +16,8 @@ from ..suite.public_calls import Call
 
 
 class NativeResult(NamedTuple):
-    """What a framework's function returned."""
+    """What a framework's function returned. Its name is `Invocation.native`."""
 
-    name: str
     norm: Any = None
     tensors: Sequence[Any] | None = None
 
@@ -87,17 +86,16 @@ class Adapter(TensorConverter, Protocol):
         Called for the modes in `modes.GRAPHS`.
         """
 
-    # -- The framework's functions. Call `invocation.set_native` first. None: the framework has no such function.
+    # -- The framework's functions. Set `invocation.native` first: an error is reported under this name.
+    # None: the framework has no such function.
 
     def native_norm(self, invocation: Invocation, p: float) -> NativeResult | None:
         return None
 
-    def native_global(self, invocation: Invocation, threshold: float, p: float) -> NativeResult | None:
-        """Clip by the total norm."""
-        return None
-
-    def native_given_norm(self, invocation: Invocation, threshold: float, norm: float) -> NativeResult | None:
-        """Clip by a total norm that the caller passes."""
+    def native_global(
+        self, invocation: Invocation, threshold: float, p: float, norm: float | None
+    ) -> NativeResult | None:
+        """Clip by the total norm. `norm`: the one that the caller passes; None to measure it."""
         return None
 
     def native_by_norm(
@@ -122,7 +120,7 @@ class Adapter(TensorConverter, Protocol):
     def native(self, invocation: Invocation) -> NativeResult | None:
         """Call the framework's function that corresponds to a public call."""
         call, arguments = invocation.call, invocation.arguments
-        p, total_norm = arguments.get("norm_type", 2), call.passed_norm(arguments)
+        p = arguments.get("norm_type", 2)
         if call.style == "measure":
             return self.native_norm(invocation, p)
         if call.by_value:
@@ -130,10 +128,8 @@ class Adapter(TensorConverter, Protocol):
         threshold = call.threshold(arguments)
         if call.style == "settings":
             return self.native_settings(invocation, threshold)
-        if total_norm is not None:
-            return self.native_given_norm(invocation, threshold, total_norm)
         if call.by_total_norm:
-            return self.native_global(invocation, threshold, p)
+            return self.native_global(invocation, threshold, p, call.passed_norm(arguments))
         return self.native_by_norm(invocation, threshold, arguments.get("axes"))
 
 
@@ -142,6 +138,35 @@ class OnParameters(Adapter):
 
     writes = True
     marks_parameters = True
+
+    utils: Any
+    """The framework's module `nn.utils`."""
+
+    def call_utils(self, name: str, invocation: Invocation, *arguments: Any) -> NativeResult:
+        """Call a function of `utils` in place."""
+        invocation.native = f"{self.utils.__name__}.{name}"
+        norm = getattr(self.utils, name)(invocation.in_place_container, *arguments)
+        return NativeResult(norm, invocation.read_gradients())
+
+    def parameter(self, like: Any, value: float) -> Any:
+        """Return a parameter with the shape and dtype of a gradient, whose numbers are all the same."""
+
+    def step(self, parameters: list[Any]) -> None:
+        """Take one step of the framework's SGD with LEARNING_RATE."""
+
+    def sgd(self, gradients: Sequence[Any]) -> Sequence[Any]:
+        weights = [None if gradient is None else self.parameter(gradient, 1.0) for gradient in gradients]
+        for weight, gradient in zip(weights, gradients, strict=True):
+            if weight is not None:
+                weight.grad = gradient
+        self.step([weight for weight in weights if weight is not None])
+        return weights
+
+    def parameters(self, tensors: Sequence[Any], need_clip: Sequence[bool | int]) -> Sequence[Any]:
+        parameters = [self.parameter(tensor, 0.0) for tensor in tensors]
+        for parameter, needed in zip(parameters, need_clip, strict=True):
+            parameter.need_clip = needed
+        return parameters
 
     def in_place_arguments(self, invocation: Invocation) -> list[Any]:
         for parameter, gradient in zip(invocation.parameters, invocation.gradients, strict=True):
@@ -203,6 +228,11 @@ class Invocation:
         return self.call_form.in_order(list(zip(self.parameters, self.gradients, strict=True)))
 
     @property
+    def is_strict(self) -> bool:
+        """Whether norms that are not finite are errors."""
+        return bool(self.arguments.get("error_if_nonfinite"))
+
+    @property
     def need_clip(self) -> Callable[[Any], bool] | None:
         """The predicate for a clip. None if the parameters have an attribute for it."""
         if self.adapter.marks_parameters:
@@ -213,11 +243,6 @@ class Invocation:
             for argument, flag in zip(arguments, self.call_form.need_clip, strict=False)
         }
         return lambda parameter: bool(needed.get(id(parameter), True))
-
-    def set_native(self, function: str) -> str:
-        """Record the framework's function that is called next: an error is reported under its name."""
-        self.native = function
-        return function
 
     def read_gradients(self) -> Sequence[Any]:
         """Return the gradients after a call in place."""

@@ -19,7 +19,7 @@ from .base import Invocation, NativeResult
 try:
     import optax
 except ModuleNotFoundError:
-    optax = None  # then there is nothing to compare ours with
+    optax = None  # then there are no functions to compare with
 
 
 class Framework(Converter, base.Adapter):
@@ -46,40 +46,32 @@ class Framework(Converter, base.Adapter):
         return optax is not None and super().has_native(invocation)
 
     def native_norm(self, invocation: Invocation, p: float) -> NativeResult | None:
-        invocation.set_native("optax.tree.norm")
-        return NativeResult(invocation.native, NATIVES.norm(invocation.container, p) * 1.0)
+        invocation.native = "optax.tree.norm"
+        return NativeResult(_norm(invocation.container, p) * 1.0)
 
-    def native_global(self, invocation: Invocation, threshold: float, p: float) -> NativeResult | None:
-        invocation.set_native("optax.clip_by_global_norm")
-        clipped = NATIVES.by_global_norm(invocation.container, threshold)
-        return NativeResult(invocation.native, NATIVES.norm(invocation.container, p) * 1.0, list(leaves(clipped)))
+    def native_global(
+        self, invocation: Invocation, threshold: float, p: float, norm: float | None
+    ) -> NativeResult | None:
+        if norm is not None:
+            return None
+        invocation.native = "optax.clip_by_global_norm"
+        clipped = _by_global_norm(invocation.container, threshold)
+        return NativeResult(_norm(invocation.container, p) * 1.0, list(leaves(clipped)))
 
     def native_by_value(self, invocation: Invocation, low: float, high: float) -> NativeResult | None:
         if low != -high:
             return None
-        invocation.set_native("optax.clip")
-        return NativeResult(invocation.native, None, NATIVES.by_value(invocation.gradients, high))
+        invocation.native = "optax.clip"
+        return NativeResult(None, _by_value(invocation.gradients, high))
 
 
-class Optax:
-    """optax's functions under `jax.jit`, as in a training step: a list of shapes is compiled once, not each shape."""
-
-    def __init__(self) -> None:
-        self.norm = jax.jit(self._norm, static_argnums=1)
-        self.by_global_norm = jax.jit(self._by_global_norm)
-        self.by_value = jax.jit(self._by_value)
-
-    @staticmethod
-    def _norm(tensors: Any, p: float) -> Any:
-        return optax.tree.norm(tensors, ord=p)
-
-    @staticmethod
-    def _by_global_norm(tensors: Any, threshold: Any) -> Any:
-        return optax.clip_by_global_norm(threshold).update(tensors, optax.EmptyState())[0]
-
-    @staticmethod
-    def _by_value(tensors: Any, threshold: Any) -> Any:
-        return optax.clip(threshold).update(tensors, optax.EmptyState())[0]
+# -- optax's functions under `jax.jit`, as in a training step: a list of shapes is compiled once, not each shape
 
 
-NATIVES = Optax()
+def _clip(transformation: Any, tensors: Any) -> Any:
+    return transformation.update(tensors, optax.EmptyState())[0]
+
+
+_norm = jax.jit(lambda tensors, p: optax.tree.norm(tensors, ord=p), static_argnums=1)
+_by_global_norm = jax.jit(lambda tensors, threshold: _clip(optax.clip_by_global_norm(threshold), tensors))
+_by_value = jax.jit(lambda tensors, threshold: _clip(optax.clip(threshold), tensors))

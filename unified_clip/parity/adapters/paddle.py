@@ -17,22 +17,17 @@ from .base import Invocation, NativeResult
 class Framework(Converter, base.OnParameters):
     packages = ("paddlepaddle",)
     families = ("paddle", "torch")
+    utils = paddle.nn.utils
 
-    def sgd(self, gradients: Sequence[Any]) -> Sequence[Any]:
-        weights = [None if g is None else _parameter(_shape(g), g.dtype, 1.0) for g in gradients]
-        for weight, gradient in zip(weights, gradients, strict=True):
-            if weight is not None:
-                weight.grad = gradient
-        present = [weight for weight in weights if weight is not None]
-        paddle.optimizer.SGD(LEARNING_RATE, parameters=present).step()
-        return weights
+    def step(self, parameters: list[Any]) -> None:
+        paddle.optimizer.SGD(LEARNING_RATE, parameters=parameters).step()
 
-    def parameters(self, tensors: Sequence[Any], need_clip: Sequence[bool | int]) -> Sequence[Any]:
-        like = [paddle.zeros([1]) if tensor is None else tensor for tensor in tensors]
-        parameters = [_parameter(_shape(tensor), tensor.dtype, 0.0) for tensor in like]
-        for parameter, needed in zip(parameters, need_clip, strict=True):
-            parameter.need_clip = needed
-        return parameters
+    def parameter(self, like: Any, value: float) -> Any:
+        if like is None:
+            return self.parameter(paddle.zeros([1]), value)
+        shape = [like.get_selected_rows().height(), *like.shape[1:]] if like.is_selected_rows() else list(like.shape)
+        initializer = paddle.nn.initializer.Constant(value)
+        return paddle.create_parameter(shape, like.dtype, default_initializer=initializer)
 
     def transposed(self, tensor: Any) -> Any:
         order = list(reversed(range(tensor.ndim)))
@@ -49,12 +44,6 @@ class Framework(Converter, base.OnParameters):
         sparse = any(tensor is not None and tensor.is_selected_rows() for tensor in invocation.gradients)
         by_class = invocation.call.style == "class" and not invocation.call.by_value
         return (by_class or not sparse) and super().has_native(invocation)
-
-    def _utils(self, name: str, invocation: Invocation, *arguments: float) -> NativeResult:
-        """A function of paddle.nn.utils."""
-        invocation.set_native(f"paddle.nn.utils.{name}")
-        norm = getattr(paddle.nn.utils, name)(invocation.in_place_container, *arguments)
-        return NativeResult(invocation.native, norm, invocation.read_gradients())
 
     def run_in_graph(self, mode: str, function: Callable[[Sequence[Any]], Any], tensors: Sequence[Any]) -> Any:
         """In a static program that an Executor runs."""
@@ -73,15 +62,18 @@ class Framework(Converter, base.OnParameters):
         return _like(found, results)
 
     def native_norm(self, invocation: Invocation, p: float) -> NativeResult | None:
-        strict = bool(invocation.arguments.get("error_if_nonfinite"))
-        return self._utils("clip_grad_norm_", invocation, float("inf"), float(p), strict)._replace(tensors=None)
+        infinite = float("inf")
+        result = self.call_utils("clip_grad_norm_", invocation, infinite, float(p), invocation.is_strict)
+        return result._replace(tensors=None)
 
-    def native_global(self, invocation: Invocation, threshold: float, p: float) -> NativeResult | None:
-        if invocation.call.family == "torch":
-            return self._utils(
-                "clip_grad_norm_", invocation, threshold, float(p), bool(invocation.arguments.get("error_if_nonfinite"))
-            )
-        return self._by_class("ClipGradByGlobalNorm", invocation, threshold)
+    def native_global(
+        self, invocation: Invocation, threshold: float, p: float, norm: float | None
+    ) -> NativeResult | None:
+        if invocation.call.family != "torch":
+            return self._by_class("ClipGradByGlobalNorm", invocation, threshold)
+        if norm is not None:
+            return None
+        return self.call_utils("clip_grad_norm_", invocation, threshold, float(p), invocation.is_strict)
 
     def native_by_norm(
         self, invocation: Invocation, threshold: float, axes: Sequence[int] | None
@@ -90,18 +82,18 @@ class Framework(Converter, base.OnParameters):
 
     def native_by_value(self, invocation: Invocation, low: float, high: float) -> NativeResult | None:
         if invocation.call.family == "torch":
-            return self._utils("clip_grad_value_", invocation, high)
+            return self.call_utils("clip_grad_value_", invocation, high)
         return self._by_class("ClipGradByValue", invocation, high, low)
 
     def native_settings(self, invocation: Invocation, threshold: float) -> NativeResult | None:
-        invocation.set_native("paddle.nn.clip.append_gradient_clip_ops")
+        invocation.native = "paddle.nn.clip.append_gradient_clip_ops"
         clipped = paddle.nn.clip.append_gradient_clip_ops(invocation.param_grads)  # set_gradient_clip only asserts here
-        return NativeResult(invocation.native, None, [gradient for _, gradient in clipped])
+        return NativeResult(None, [gradient for _, gradient in clipped])
 
     def _by_class(self, name: str, invocation: Invocation, *arguments: float) -> NativeResult:
-        invocation.set_native(f"paddle.nn.{name}")
+        invocation.native = f"paddle.nn.{name}"
         clip = getattr(paddle.nn, name)(*arguments)
-        return NativeResult(invocation.native, None, [gradient for _, gradient in clip(invocation.param_grads)])
+        return NativeResult(None, [gradient for _, gradient in clip(invocation.param_grads)])
 
 
 def _like(found: Any, results: Iterator[Any]) -> Any:
@@ -109,14 +101,3 @@ def _like(found: Any, results: Iterator[Any]) -> Any:
     if isinstance(found, list):
         return [_like(each, results) for each in found]
     return None if found is None else paddle.to_tensor(next(results), place=paddle.CPUPlace())
-
-
-def _parameter(shape: list[int], dtype: Any, value: float) -> Any:
-    return paddle.create_parameter(shape, dtype, default_initializer=paddle.nn.initializer.Constant(value))
-
-
-def _shape(tensor: Any) -> list[int]:
-    if tensor.is_selected_rows():
-        rows = tensor.get_selected_rows()
-        return [rows.height(), *tensor.shape[1:]]
-    return list(tensor.shape)

@@ -35,31 +35,24 @@ class Framework(Converter, base.Adapter):
     def native_norm(self, invocation: Invocation, p: float) -> NativeResult | None:
         if p != 2:
             return None
-        invocation.set_native("tf.linalg.global_norm")
-        return NativeResult(invocation.native, tf.linalg.global_norm(invocation.container))
+        invocation.native = "tf.linalg.global_norm"
+        return NativeResult(tf.linalg.global_norm(invocation.container))
 
-    def native_global(self, invocation: Invocation, threshold: float, p: float) -> NativeResult | None:
-        invocation.set_native("tf.clip_by_global_norm")
-        clipped, norm = tf.clip_by_global_norm(invocation.container, threshold)
-        return NativeResult(invocation.native, norm, list(leaves(clipped)))
-
-    def native_given_norm(self, invocation: Invocation, threshold: float, norm: float) -> NativeResult | None:
-        invocation.set_native("tf.clip_by_global_norm")
-        clipped, _ = tf.clip_by_global_norm(invocation.container, threshold, use_norm=tf.constant(norm))
-        return NativeResult(invocation.native, None, list(leaves(clipped)))
+    def native_global(
+        self, invocation: Invocation, threshold: float, p: float, norm: float | None
+    ) -> NativeResult | None:
+        invocation.native = "tf.clip_by_global_norm"
+        passed = None if norm is None else tf.constant(norm)
+        clipped, measured = tf.clip_by_global_norm(invocation.container, threshold, use_norm=passed)
+        return NativeResult(measured if norm is None else None, list(leaves(clipped)))
 
     def native_by_norm(
         self, invocation: Invocation, threshold: float, axes: Sequence[int] | None
     ) -> NativeResult | None:
-        invocation.set_native("tf.clip_by_norm")
-        return NativeResult(
-            invocation.native,
-            None,
-            [t if t is None else tf.clip_by_norm(t, threshold, axes) for t in invocation.gradients],
-        )
+        invocation.native = "tf.clip_by_norm"
+        gradients = invocation.gradients
+        return NativeResult(None, [t if t is None else tf.clip_by_norm(t, threshold, axes) for t in gradients])
 
     def native_by_value(self, invocation: Invocation, low: float, high: float) -> NativeResult | None:
-        invocation.set_native("tf.clip_by_value")
-        return NativeResult(
-            invocation.native, None, [t if t is None else tf.clip_by_value(t, low, high) for t in invocation.gradients]
-        )
+        invocation.native = "tf.clip_by_value"
+        return NativeResult(None, [t if t is None else tf.clip_by_value(t, low, high) for t in invocation.gradients])

@@ -18,23 +18,14 @@ from .base import Invocation, NativeResult
 class Framework(Converter, base.OnParameters):
     packages = ("torch",)
     families = ("torch",)
+    utils = torch.nn.utils
 
-    def sgd(self, gradients: Sequence[Any]) -> Sequence[Any]:
-        weights = [None if g is None else torch.nn.Parameter(self._filled(g, 1.0)) for g in gradients]
-        for weight, gradient in zip(weights, gradients, strict=True):
-            if weight is not None:
-                weight.grad = gradient
-        torch.optim.SGD([weight for weight in weights if weight is not None], lr=LEARNING_RATE).step()
-        return weights
+    def step(self, parameters: list[Any]) -> None:
+        torch.optim.SGD(parameters, lr=LEARNING_RATE).step()
 
-    def parameters(self, tensors: Sequence[Any], need_clip: Sequence[bool | int]) -> Sequence[Any]:
-        like = [torch.zeros(1) if tensor is None else tensor for tensor in tensors]
-        zeros = [self._filled(tensor, 0.0) for tensor in like]
-        wants = [zero.is_floating_point() or zero.is_complex() for zero in zeros]
-        made = [torch.nn.Parameter(zero, requires_grad=want) for zero, want in zip(zeros, wants, strict=True)]
-        for parameter, needed in zip(made, need_clip, strict=True):
-            parameter.need_clip = needed
-        return made
+    def parameter(self, like: Any, value: float) -> Any:
+        filled = torch.zeros(1) if like is None else self._filled(like, value)
+        return torch.nn.Parameter(filled, requires_grad=filled.is_floating_point() or filled.is_complex())
 
     def _filled(self, like: Any, value: float) -> Any:
         return torch.full(like.shape, value, dtype=like.dtype)
@@ -64,23 +55,16 @@ class Framework(Converter, base.OnParameters):
         return torch.compile(function, fullgraph=True, dynamic=False, backend=backend)(tensors)
 
     def native_norm(self, invocation: Invocation, p: float) -> NativeResult | None:
-        strict = bool(invocation.arguments.get("error_if_nonfinite"))
+        invocation.native = "torch.nn.utils.get_total_norm"
         present = [tensor for tensor in leaves(invocation.container) if tensor is not None]
-        name = invocation.set_native("torch.nn.utils.get_total_norm")
-        return NativeResult(name, torch.nn.utils.get_total_norm(present, p, strict))
+        return NativeResult(torch.nn.utils.get_total_norm(present, p, invocation.is_strict))
 
-    def native_global(self, invocation: Invocation, threshold: float, p: float) -> NativeResult | None:
-        strict = bool(invocation.arguments.get("error_if_nonfinite"))
-        name = invocation.set_native("torch.nn.utils.clip_grad_norm_")
-        norm = torch.nn.utils.clip_grad_norm_(invocation.in_place_container, threshold, p, strict)
-        return NativeResult(name, norm, invocation.read_gradients())
-
-    def native_given_norm(self, invocation: Invocation, threshold: float, norm: float) -> NativeResult | None:
-        name = invocation.set_native("torch.nn.utils.clip_grads_with_norm_")
-        torch.nn.utils.clip_grads_with_norm_(invocation.in_place_container, threshold, torch.tensor(norm))
-        return NativeResult(name, None, invocation.read_gradients())
+    def native_global(
+        self, invocation: Invocation, threshold: float, p: float, norm: float | None
+    ) -> NativeResult | None:
+        if norm is not None:
+            return self.call_utils("clip_grads_with_norm_", invocation, threshold, torch.tensor(norm))
+        return self.call_utils("clip_grad_norm_", invocation, threshold, p, invocation.is_strict)
 
     def native_by_value(self, invocation: Invocation, low: float, high: float) -> NativeResult | None:
-        name = invocation.set_native("torch.nn.utils.clip_grad_value_")
-        torch.nn.utils.clip_grad_value_(invocation.in_place_container, high)
-        return NativeResult(name, None, invocation.read_gradients())
+        return self.call_utils("clip_grad_value_", invocation, high)

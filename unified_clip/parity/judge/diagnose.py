@@ -18,10 +18,9 @@ def explained(verdict: Verdict, case: Case, due: Expected, outcome: CallOutcome 
     """Return the verdict with the cause of the difference, if it is known."""
     if verdict.kind != "different" or isinstance(outcome, Failure):
         return verdict
-    cause = diagnose(case, due, outcome)
-    if cause is None:
-        return verdict
-    return dataclasses.replace(verdict, cause=cause.kind, detail=f"{verdict.detail}; {cause.sentence}")
+    if cause := diagnose(case, due, outcome):
+        return dataclasses.replace(verdict, cause=cause.kind, detail=f"{verdict.detail}; {cause.sentence}")
+    return verdict
 
 
 def native_explained(difference: NativeDeviation, case: Case, due: Expected, outcome: CallOutcome) -> NativeDeviation:
@@ -33,12 +32,8 @@ def native_explained(difference: NativeDeviation, case: Case, due: Expected, out
 def diagnose(case: Case, due: Expected, found: CallOutcome) -> Cause | None:
     """Return the cause of a difference. None if nothing differs, or the cause is not known."""
     call, form, arguments = case.call, case.call_form, case.arguments
-    if (
-        found.raised
-        or case.raises
-        or form.gradients_for_parameters
-        or (due.gradients is None) != (found.gradients is None)
-    ):
+    raises = found.raised or case.raises
+    if raises or form.gradients_for_parameters or (due.gradients is None) != (found.gradients is None):
         return None
     by: By = "per group" if form.groups else "global" if call.by_total_norm else "per tensor"
     by = "value" if call.by_value else "per slice" if "axes" in arguments else by

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
+from typing import Any
 
 from ...tensors.types import Stage
 from ..known import measure
@@ -14,7 +15,7 @@ from ..modes import NATIVE
 from ..outcome import CallOutcome, Failure
 from ..results import NativeResult, UnifiedClipResult, WorstElement
 from ..suite.cases import Case
-from ..suite.load import Framework
+from ..suite.schema import Framework
 from ..workers.pool import WorkItem
 from . import diagnose, oracle, worst_element
 from .oracle import Expected
@@ -26,16 +27,13 @@ class JudgedResult:
     """One result, compared with the exact one."""
 
     verdict: Verdict | None = None
-    """On unified_clip."""
+    """On unified_clip, and on a framework's function without a result."""
 
-    digests: Mapping[Stage, str] | None = None
     deviation: NativeDeviation | None = None
     """Of a framework's function."""
 
-    failure: Verdict | None = None
-    """Set if a framework's function has no result."""
-
-    seconds: float | None = None
+    digests: Mapping[Stage, str] | None = None
+    seconds: float = 0.0
     differs: bool = False
     outcome: CallOutcome | None = None
     """The result itself. None if the list of gradients is long."""
@@ -67,44 +65,26 @@ def judge_result(
     known: Sequence[KnownDifference],
 ) -> JudgedResult:
     """Compare a result with the exact one. No cause is looked for where an entry of `known` covers the difference."""
-    if item.mode == NATIVE:
-        judged = _native(item, expected, outcome, framework, known)
+    mode, case = item
+    if isinstance(outcome, Failure):
+        return JudgedResult(judge(case, expected, outcome, mode))
+    verdict = deviation = digests = None
+    if mode == NATIVE:
+        deviation = measure.measure(case, expected, outcome, framework.tolerance)
+        differs = deviation is not None and (bool(deviation.kind) or deviation.is_rounded)
+        if deviation and not any(
+            entry.covers(entry.framework, case.name, deviation.function, deviation.kind) for entry in known
+        ):
+            deviation = diagnose.native_explained(deviation, case, expected, outcome)
     else:
-        judged = _ours(item, expected, outcome, framework)
-    if isinstance(outcome, Failure):
-        return judged
-    judged = dataclasses.replace(judged, seconds=outcome.seconds)
-    if not oracle.is_long(item.case):
+        verdict = judge(case, expected, outcome, mode, flushes=framework.flushes)
+        verdict = diagnose.explained(verdict, case, expected, outcome)
+        digests, differs = outcome.digests, verdict.kind != "equal"
+    judged = JudgedResult(verdict, deviation, digests, outcome.seconds, differs)
+    if not oracle.is_long(case):
         return dataclasses.replace(judged, outcome=outcome)
-    if judged.differs:
-        details = worst_element.find(item.case, expected, {item.mode: outcome}, [item.mode])
-        return dataclasses.replace(judged, details=details)
-    return judged
-
-
-def _ours(item: WorkItem, expected: Expected, outcome: CallOutcome | Failure, framework: Framework) -> JudgedResult:
-    verdict = judge(item.case, expected, outcome, item.mode, flushes=framework.flushes)
-    if isinstance(outcome, Failure):
-        return JudgedResult(verdict)
-    verdict = diagnose.explained(verdict, item.case, expected, outcome)
-    return JudgedResult(verdict, outcome.digests, differs=verdict.kind != "equal")
-
-
-def _native(
-    item: WorkItem,
-    expected: Expected,
-    outcome: CallOutcome | Failure,
-    framework: Framework,
-    known: Sequence[KnownDifference],
-) -> JudgedResult:
-    if isinstance(outcome, Failure):
-        return JudgedResult(failure=Verdict(outcome.kind, detail=outcome.detail))
-    deviation = measure.measure(item.case, expected, outcome, framework.tolerance)
-    if deviation is None:
-        return JudgedResult()
-    if not any(entry.covers(entry.framework, item.case.name, deviation.function, deviation.kind) for entry in known):
-        deviation = diagnose.native_explained(deviation, item.case, expected, outcome)
-    return JudgedResult(deviation=deviation, differs=bool(deviation.kind) or deviation.is_rounded)
+    details = worst_element.find(case, expected, {mode: outcome}, [mode]) if differs else {}
+    return dataclasses.replace(judged, details=details)
 
 
 def worst_elements(case: Case, expected: Expected, judged: Mapping[str, JudgedResult]) -> dict[str, WorstElement]:
@@ -116,37 +96,38 @@ def worst_elements(case: Case, expected: Expected, judged: Mapping[str, JudgedRe
 
 
 def result(
-    judged: JudgedResult, details: WorstElement | None, command: str, judgement: tuple[Judgement, str] | None
+    mode: str,
+    judged: JudgedResult,
+    details: WorstElement | None,
+    command: str,
+    judgement: tuple[Judgement, str] | None,
 ) -> UnifiedClipResult | NativeResult | None:
     """Return a result for the report. None: the framework has no such function.
 
     command: Runs the case again.
     judgement: On the deviation of a framework's function, with its problem.
     """
-    seconds = judged.seconds or 0.0
-    if judged.verdict:
-        verdict = judged.verdict
+    verdict, deviation = judged.verdict, judged.deviation or NativeDeviation("")
+    kind = verdict.kind if verdict else judgement and judgement[0]
+    if kind is None:
+        return None
+    shared: dict[str, Any] = {
+        "verdict": kind,
+        "detail": verdict.detail if verdict else deviation.detail,
+        "details": details,
+        "reproduce": None if kind in ("equal", "close", "missing") else command,
+        "seconds": judged.seconds,
+    }
+    if verdict and mode != NATIVE:
         return UnifiedClipResult(
-            verdict=verdict.kind,
-            detail=verdict.detail,
-            details=details,
-            reproduce=_again(verdict.kind, command),
-            seconds=seconds,
+            **shared,
             ulps=verdict.ulps,
             cause=verdict.cause,
             stages=dict(verdict.stages),
             sha256=None if judged.digests is None else dict(judged.digests),
         )
-    kind = judged.failure.kind if judged.failure else judgement and judgement[0]
-    if kind is None:
-        return None
-    deviation = judged.deviation or NativeDeviation("")
     return NativeResult(
-        verdict=kind,
-        detail=judged.failure.detail if judged.failure else deviation.detail,
-        details=details,
-        reproduce=_again(kind, command),
-        seconds=seconds,
+        **shared,
         function=deviation.function or None,
         kind=deviation.kind,
         norm=deviation.norm,
@@ -154,7 +135,3 @@ def result(
         cause=deviation.cause,
         problem=judgement[1] if judgement else "",
     )
-
-
-def _again(verdict: str, command: str) -> str | None:
-    return None if verdict in ("equal", "close", "missing") else command

@@ -9,14 +9,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property
 
 import numpy as np
 
 from ...tensors.arithmetic import FORMATS, nearest, nearest_float, rounded
 from ...tensors.norms import exact_norm, norm_dtype
-from ...tensors.types import Dense, Lazily, Sparse, Stage, densify, encode, stage_digests
-from ..outcome import LEARNING_RATE
+from ...tensors.types import Dense, Lazily, Sparse, densify, encode
+from ..outcome import LEARNING_RATE, ClipTensors
 from ..suite.cases import Case
 from ..suite.public_calls import Arguments, Call
 
@@ -24,39 +23,24 @@ KEPT = 1 << 20
 """Elements of a list up to which results are kept. Longer results are computed when they are needed."""
 
 
-@dataclass(frozen=True, eq=False)
-class Expected:
+@dataclass(eq=False)
+class Expected(ClipTensors):
     """The exact result of a case."""
 
-    norm: Dense | None
-    """The norm that the call returns. None if it returns none."""
-
-    wide_norm: float | None
+    wide_norm: float | None = None
     """The total norm in float64, to compare the frameworks' functions with."""
-
-    gradients: Sequence[Dense | None] | None
-    """The clipped gradients. None for a call that only measures, or raises."""
-
-    update: Sequence[Dense | None] | None = None
-    """Parameters of ones after a step with the clipped gradients. None if the case does not ask for it."""
-
-    @cached_property
-    def digests(self) -> dict[Stage, str]:
-        """SHA-256 by stage. The tensors' digest includes the coefficient."""
-        return stage_digests(self.norm, self.gradients, self.update)
 
 
 def expect(case: Case) -> Expected:
     """Return the exact result of a case."""
     if case.raises:
-        return Expected(None, None, None)
+        return Expected()
     gradients = [densify(gradient) for gradient in case.gradients]
     call, arguments = case.call, case.arguments
     present = _counted(case)
     p, dtype = arguments.get("norm_type", 2), norm_dtype(present)
     measures = call.by_total_norm and not call.by_value
-    n = counted_norm(case)
-    passed = call.passed_norm(arguments)
+    n, passed = counted_norm(case), call.passed_norm(arguments)
     returned = n if passed is None else passed
     results = None if call.style == "measure" else clipped(case, gradients, n)
     update = None
@@ -79,21 +63,10 @@ def _counted(case: Case) -> list[Dense]:
 
 
 def counted_norm(case: Case, shift: int = 0) -> float:
-    """Return the total norm, shifted as by `moved`. NaN for a call without a total norm."""
+    """Return the total norm, shifted as by `_norm`. NaN for a call without a total norm."""
     if not case.call.by_total_norm or case.call.by_value:
         return math.nan
-    present = _counted(case)
-    dtype = norm_dtype(present)
-    return moved(exact_norm(present, case.arguments.get("norm_type", 2), dtype), dtype, shift)
-
-
-def moved(n: float, dtype: str, shift: int) -> float:
-    """Shift a norm up or down by what the device path allows: 1 ULP for float32, relatively 1e-12 for float64."""
-    if not shift or not math.isfinite(n):
-        return n
-    if dtype == "float64":
-        return n * (1 + shift * 1e-12)
-    return float(np.nextafter(np.float32(n), np.float32(math.copysign(math.inf, shift))))
+    return _norm(_counted(case), shift, case.arguments.get("norm_type", 2))
 
 
 def stepped(gradient: Dense | None) -> Dense | None:
@@ -109,15 +82,17 @@ def stepped(gradient: Dense | None) -> Dense | None:
 def clipped(case: Case, gradients: Sequence[Dense | None], n: float, shift: int = 0) -> Sequence[Dense | None]:
     """Return the gradients after the call. `n`: the total norm, if the call has one.
 
-    Norms of groups, of single gradients and of slices are measured here, and shifted by `moved`.
+    Norms of groups, of single gradients and of slices are measured here, and shifted as by `_norm`.
     """
     call, call_form = case.call, case.call_form
     if call_form.gradients_for_parameters:
         return list(gradients)
     needed = call_form.need_clip or [True] * len(gradients)
     norms = [n] * len(gradients)
-    if call_form.groups:
-        norms = [_group_norm(call_form.groups, group, gradients, needed, shift) for group in call_form.groups]
+    for index, group in enumerate(call_form.groups):
+        members = zip(gradients, call_form.groups, needed, strict=True)
+        counted = [gradient for gradient, name, needs in members if name == group and needs]
+        norms[index] = _norm([gradient for gradient in counted if gradient is not None], shift)
 
     def make(index: int) -> Dense | None:
         gradient = gradients[index]
@@ -135,16 +110,18 @@ def is_long(case: Case) -> bool:
     return sum(each.array.size for each in held if each is not None) >= KEPT
 
 
-def _group_norm(
-    groups: Sequence[str],
-    name: str,
-    gradients: Sequence[Dense | None],
-    needed: Sequence[bool | int],
-    shift: int,
-) -> float:
-    members = [g for g, group, needs in zip(gradients, groups, needed, strict=True) if group == name and needs]
-    present = [gradient for gradient in members if gradient is not None]
-    return moved(exact_norm(present, 2, norm_dtype(present)), norm_dtype(present), shift)
+def _norm(gradients: Sequence[Dense], shift: int, p: float = 2) -> float:
+    """Return the norm of gradients, shifted up or down by what the device path allows.
+
+    That is 1 ULP for float32, relatively 1e-12 for float64.
+    """
+    dtype = norm_dtype(gradients)
+    n = exact_norm(gradients, p, dtype)
+    if not shift or not math.isfinite(n):
+        return n
+    if dtype == "float64":
+        return n * (1 + shift * 1e-12)
+    return float(np.nextafter(np.float32(n), np.float32(math.copysign(math.inf, shift))))
 
 
 def _clipped(call: Call, arguments: Arguments, gradient: Dense, n: float, shift: int) -> Dense:
@@ -156,9 +133,8 @@ def _clipped(call: Call, arguments: Arguments, gradient: Dense, n: float, shift:
         if passed == threshold == 0:
             return scaled(gradient, 0.0)  # a threshold of 0 gives zeros
         return scaled(gradient, coefficient(call, n if passed is None else passed, threshold))
-    dtype = norm_dtype([gradient])
     if "axes" not in arguments:
-        return scaled(gradient, coefficient(call, moved(exact_norm([gradient], 2, dtype), dtype, shift), threshold))
+        return scaled(gradient, coefficient(call, _norm([gradient], shift), threshold))
     return _by_slices(call, gradient, [axis % len(gradient.shape) for axis in arguments["axes"]], threshold, shift)
 
 
@@ -167,8 +143,7 @@ def _by_slices(call: Call, gradient: Dense, axes: Sequence[int], threshold: floa
     for index in np.ndindex(*(1 if axis in axes else length for axis, length in enumerate(gradient.shape))):
         where = tuple(slice(None) if axis in axes else index[axis] for axis in range(len(index)))
         part = Dense(gradient.dtype, gradient.array[where])
-        n = moved(exact_norm([part], 2, norm_dtype([part])), norm_dtype([part]), shift)
-        result[where] = scaled(part, coefficient(call, n, threshold)).array
+        result[where] = scaled(part, coefficient(call, _norm([part], shift), threshold)).array
     return Dense(gradient.dtype, result)
 
 

@@ -16,11 +16,11 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from ...tensors.arithmetic import FORMATS, Float64s
-from ...tensors.types import Dense, Gradient, Sparse, Stage, densify, encode
+from ...tensors.arithmetic import FORMATS
+from ...tensors.types import Dense, Gradient, Sparse, Stage, densify, encode, form
 from ...tensors.ulp import ulps
 from ..modes import EXACT
-from ..outcome import CallOutcome, Failure
+from ..outcome import CallOutcome, ClipTensors, Failure
 from ..suite.cases import Case
 from . import oracle
 from .oracle import Expected
@@ -71,8 +71,10 @@ class Verdict:
 def judge(
     case: Case, expected: Expected, outcome: CallOutcome | Failure, path: str, *, flushes: bool = False
 ) -> Verdict:
-    """A result of ours against the oracle. `flushes`: the framework's own arithmetic takes subnormal numbers for zero,
-    as the contract allows on the device path."""
+    """Compare a result of unified_clip with the exact one.
+
+    flushes: The framework's own arithmetic takes subnormal numbers for zero. The contract allows it on the device path.
+    """
     if isinstance(outcome, Failure):
         return Verdict(outcome.kind, math.inf, outcome.detail)
     same = outcome.digests == expected.digests
@@ -92,10 +94,11 @@ def judge(
     verdict = Verdict("different", distance, ", ".join(apart), stages)
     if path in EXACT:
         close = case.arguments.get("norm_type", 2) not in (1, 2, math.inf) and stages["norm"] <= NORM_ULPS
-        return dataclasses.replace(verdict, kind="close") if close and _follows(case, expected, outcome) else verdict
-    if _norm_is_close(expected, outcome, stages.get("norm", 0.0)) and _follows(case, expected, outcome):
+    else:
+        close = _norm_is_close(expected, outcome, stages.get("norm", 0.0))
+    if close and _follows(case, expected, outcome):
         return dataclasses.replace(verdict, kind="close")
-    if case.subnormal and flushes and _differs_by_flushing(case, expected, outcome):
+    if path not in EXACT and case.subnormal and flushes and _differs_by_flushing(case, expected, outcome):
         return dataclasses.replace(verdict, kind="flushed", detail=f"subnormal numbers are flushed: {verdict.detail}")
     return verdict
 
@@ -122,20 +125,19 @@ def distances(case: Case, expected: Expected, outcome: CallOutcome) -> dict[Stag
 
 def coefficients(case: Case, clipped: Sequence[Dense | None]) -> list[float]:
     """Return the coefficient of each gradient, from its largest finite element. 1 if there is none."""
-    return [
-        1.0
-        if before is None or after is None
-        else _coefficient(before.values().reshape(-1), after.values().reshape(-1))
-        for before, after in zip(map(densify, case.gradients), clipped, strict=True)
-    ]
+    pairs = zip(map(densify, case.gradients), clipped, strict=True)
+    return [_coefficient(before, after) for before, after in pairs]
 
 
-def _coefficient(before: Float64s, after: Float64s) -> float:
-    magnitudes = np.where(np.isfinite(before), np.abs(before), 0.0)
+def _coefficient(before: Dense | None, after: Dense | None) -> float:
+    if before is None or after is None:
+        return 1.0
+    values = before.values().reshape(-1)
+    magnitudes = np.where(np.isfinite(values), np.abs(values), 0.0)
     if not magnitudes.any():
         return 1.0
     greatest = int(np.argmax(magnitudes))
-    return float(after[greatest] / before[greatest])
+    return float(after.values().reshape(-1)[greatest] / values[greatest])
 
 
 def _wrong_objects(case: Case, expected: Expected, outcome: CallOutcome) -> str:
@@ -164,7 +166,7 @@ def _wrong_behaviour(case: Case, outcome: CallOutcome) -> str:
     return ""
 
 
-def _tensors(result: Expected | CallOutcome) -> Iterator[Dense | None]:
+def _tensors(result: ClipTensors) -> Iterator[Dense | None]:
     """Yield the norm and the gradients one by one: together they may not fit into memory."""
     yield result.norm
     yield from result.gradients or ()
@@ -172,23 +174,18 @@ def _tensors(result: Expected | CallOutcome) -> Iterator[Dense | None]:
 
 def _wrong_forms(expected: Expected, outcome: CallOutcome) -> str:
     """Return what is wrong with the number, the dtypes or the shapes of tensors; '' if nothing."""
-    return (
-        _wrong_form("the norm", expected.norm, outcome.norm)
-        or _wrong_list("gradient", expected.gradients or (), outcome.gradients or ())
-        or _wrong_list("parameter", expected.update or (), outcome.update or ())
-    )
-
-
-def _wrong_list(what: str, expected: Sequence[Dense | None], found: Sequence[Dense | None]) -> str:
-    if len(expected) != len(found):
-        return f"{len(found)} {what}s instead of {len(expected)}"
-    pairs = enumerate(zip(expected, found, strict=True))
-    return next(filter(None, (_wrong_form(f"{what} {index}", *pair) for index, pair in pairs)), "")
-
-
-def _wrong_form(what: str, expected: Dense | None, found: Dense | None) -> str:
-    forms = ["None" if tensor is None else f"{tensor.dtype}{list(tensor.shape)}" for tensor in (expected, found)]
-    return "" if forms[0] == forms[1] else f"{what} is {forms[1]} instead of {forms[0]}"
+    if form(expected.norm) != form(outcome.norm):
+        return f"the norm is {form(outcome.norm)} instead of {form(expected.norm)}"
+    for what, exact, tensors in (
+        ("gradient", expected.gradients or (), outcome.gradients or ()),
+        ("parameter", expected.update or (), outcome.update or ()),
+    ):
+        if len(exact) != len(tensors):
+            return f"{len(tensors)} {what}s instead of {len(exact)}"
+        for index, (right, tensor) in enumerate(zip(exact, tensors, strict=True)):
+            if form(right) != form(tensor):
+                return f"{what} {index} is {form(tensor)} instead of {form(right)}"
+    return ""
 
 
 # -- the device path
@@ -197,7 +194,7 @@ def _wrong_form(what: str, expected: Dense | None, found: Dense | None) -> str:
 def _norm_is_close(expected: Expected, outcome: CallOutcome, norm_ulps: float) -> bool:
     if expected.norm is None or outcome.norm is None or expected.norm.dtype == "float32":
         return norm_ulps <= NORM_ULPS
-    return _close_float64(float(outcome.norm.values()), float(expected.norm.values()))
+    return relative_error(float(outcome.norm.values()), float(expected.norm.values())) <= NORM_RELATIVE
 
 
 def _follows(case: Case, expected: Expected, outcome: CallOutcome) -> bool:
@@ -214,39 +211,27 @@ def _follows(case: Case, expected: Expected, outcome: CallOutcome) -> bool:
         candidates = [oracle.clipped(case, given, float(outcome.norm.values()))]
     else:
         candidates = [oracle.clipped(case, given, oracle.counted_norm(case, shift), shift) for shift in (0, -1, 1)]
-    return all(map(_explained, case.gradients, outcome.gradients, *candidates)) and _update_follows(outcome)
-
-
-def _update_follows(outcome: CallOutcome) -> bool:
-    """Return whether the parameters follow from the clipped gradients."""
-    if outcome.update is None or outcome.gradients is None:
-        return True
-    return ulps([oracle.stepped(gradient) for gradient in outcome.gradients], outcome.update) == 0
+    if not all(map(_explained, case.gradients, outcome.gradients, *candidates)):
+        return False
+    return outcome.update is None or ulps([*map(oracle.stepped, outcome.gradients)], outcome.update) == 0
 
 
 def _differs_by_flushing(case: Case, expected: Expected, outcome: CallOutcome) -> bool:
     """Return whether only flushed subnormal numbers differ, in the result or in the gradients."""
     given = [_flushed(densify(gradient)) for gradient in case.gradients]
     from_flushed = oracle.expect(dataclasses.replace(case, gradients=given))
+    triples = zip(_tensors(outcome), _tensors(expected), _tensors(from_flushed), strict=True)
     return all(
-        any(ulps([_flushed(right)], [_flushed(found)]) <= NORM_ULPS for right in rights)
-        for *rights, found in zip(
-            _tensors(expected),
-            _tensors(from_flushed),
-            _tensors(outcome),
-            strict=True,
-        )
+        any(ulps([_flushed(right)], [_flushed(tensor)]) <= NORM_ULPS for right in rights) for tensor, *rights in triples
     )
 
 
 def _flushed(tensor: Dense | None) -> Dense | None:
     if tensor is None:
         return None
-    values, smallest = (
-        tensor.values(),
-        2.0 ** FORMATS["float64" if FORMATS[tensor.dtype].size == 8 else "float32"].min_exponent,
-    )
-    return encode(np.where(np.abs(values) < smallest, 0.0, values), tensor.dtype)
+    normal = FORMATS["float64" if FORMATS[tensor.dtype].size == 8 else "float32"]
+    values = tensor.values()
+    return encode(np.where(np.abs(values) < 2.0**normal.min_exponent, 0.0, values), tensor.dtype)
 
 
 def _explained(given: Gradient, found: Dense | None, *candidates: Dense | None) -> bool:
@@ -255,15 +240,11 @@ def _explained(given: Gradient, found: Dense | None, *candidates: Dense | None) 
         return found is None
     if FORMATS[found.dtype].size == 8:
         pairs = zip(found.values().flat, *(each.values().flat for each in candidates if each is not None), strict=True)
-        return all(any(_close_float64(value, right) for right in rights) for value, *rights in pairs)
+        return all(any(relative_error(value, right) <= NORM_RELATIVE for right in rights) for value, *rights in pairs)
     if isinstance(given, Sparse):
         return any(ulps([candidate], [found]) <= NORM_ULPS + 1 for candidate in candidates)  # of the sum, the product
     hits = [found.bits() == candidate.bits() for candidate in candidates if candidate is not None]
     return bool(np.logical_or.reduce(hits).all())
-
-
-def _close_float64(found: float, right: float) -> bool:
-    return relative_error(found, right) <= NORM_RELATIVE
 
 
 def relative_error(found: float, right: float) -> float:

@@ -15,7 +15,7 @@ from ...tensors import ulp
 from ...tensors.arithmetic import FORMATS, rounded
 from ...tensors.types import PARTS, Dense, Lazily, Stage, encode
 from ..modes import HOST, NATIVE
-from ..outcome import CallOutcome
+from ..outcome import CallOutcome, ClipTensors
 from ..results import Number, Side, WorstElement
 from ..suite.cases import Case
 from .oracle import Expected
@@ -33,13 +33,13 @@ def find(
     """
     native = outcomes.get(NATIVE)
     ours = outcomes.get(HOST) or next((each for mode, each in outcomes.items() if mode != NATIVE), None)
-    found = {
-        mode: _find(case, right, "native", ours, outcomes[mode])
-        if mode == NATIVE
-        else _find(case, right, "ours", outcomes[mode], native)
-        for mode in modes
-    }
-    return {mode: each for mode, each in found.items() if each}
+    elements = {}
+    for mode in modes:
+        side: Side = "native" if mode == NATIVE else "ours"
+        element = _find(case, right, side, ours if mode == NATIVE else outcomes[mode], native)
+        if element:
+            elements[mode] = element
+    return elements
 
 
 class _Place(NamedTuple):
@@ -59,54 +59,40 @@ def _find(
             continue
         sides = {"ours": _numbers(stage, case, right, ours), "native": _numbers(stage, case, right, native)}
         places = _places(exact, sides[by] or [])
-        if places:
-            return _details(stage, case, exact, sides["ours"], sides["native"], places)
+        if not places:
+            continue
+        index, element, *_ = max(places, key=lambda place: place.ulps)
+        tensor, gradient = exact[index], case.gradients[index] if stage == "coefficient" else None
+        assert tensor is not None
+        dtype = PARTS.get(gradient.dtype, gradient.dtype) if gradient else tensor.dtype
+        numbers = {
+            side: _number(tensor, None if tensors is None else tensors[index], element, dtype)
+            for side, tensors in sides.items()
+        }
+        return WorstElement(
+            stage=stage,
+            gradient=None if stage == "norm" else index,
+            name=case.names[index] if case.names and stage != "norm" else "",
+            element=list(map(int, np.unravel_index(element, tensor.array.shape))),
+            dtype=dtype,
+            exact=Number(value=_value(tensor, element), ulps=0.0),
+            **numbers,
+            apart=sum(place.apart for place in places),
+            compared=sum(each.array.size for each in exact if each is not None),
+        )
     return None
 
 
-def _details(
-    stage: Stage, case: Case, exact: Tensors, ours: Tensors | None, native: Tensors | None, places: Sequence[_Place]
-) -> WorstElement:
-    index, element, *_ = max(places, key=lambda place: place.ulps)
-    tensor = exact[index]
-    assert tensor is not None
-    dtype = _dtype(case, index) if stage == "coefficient" else tensor.dtype
-    return WorstElement(
-        stage=stage,
-        gradient=None if stage == "norm" else index,
-        name=case.names[index] if case.names and stage != "norm" else "",
-        element=list(map(int, np.unravel_index(element, tensor.array.shape))),
-        dtype=dtype,
-        exact=Number(value=_value(tensor, element), ulps=0.0),
-        ours=_number(tensor, None if ours is None else ours[index], element, dtype),
-        native=_number(tensor, None if native is None else native[index], element, dtype),
-        apart=sum(place.apart for place in places),
-        compared=sum(each.array.size for each in exact if each is not None),
-    )
-
-
-def _numbers(stage: str, case: Case, right: Expected, found: Expected | CallOutcome | None) -> Tensors | None:
+def _numbers(stage: Stage, case: Case, right: Expected, found: ClipTensors | None) -> Tensors | None:
     """Return the tensors of a result at a stage, in the exact result's form. None if there is nothing to compare."""
-    exact, held = _held(stage, right), _held(stage, found)
+    exact, held = right.at(stage), None if found is None else found.at(stage)
     if exact is None or held is None or (stage == "coefficient" and case.call.by_value):
         return None
-    if [_size(each) for each in exact] != [_size(each) for each in held]:
+    if [each and each.array.size for each in exact] != [each and each.array.size for each in held]:
         return None
     if stage == "coefficient":
         return [Dense("float64", np.array(coefficient)) for coefficient in coefficients(case, held)]
     return Lazily(lambda index: _like(exact[index], held[index]), len(exact))
-
-
-def _size(tensor: Dense | None) -> int | None:
-    return None if tensor is None else tensor.array.size
-
-
-def _held(stage: str, result: Expected | CallOutcome | None) -> Tensors | None:
-    if result is None:
-        return None
-    if stage == "norm":
-        return None if result.norm is None else [result.norm]
-    return result.update if stage == "update" else result.gradients
 
 
 def _like(exact: Dense | None, found: Dense | None) -> Dense | None:
@@ -120,17 +106,14 @@ def _like(exact: Dense | None, found: Dense | None) -> Dense | None:
 
 def _places(exact: Tensors, found: Tensors) -> list[_Place]:
     """Return, for each tensor that differs, the element that is furthest off."""
-    pairs = enumerate(zip(exact, found, strict=False))
-    places = (_place(index, a, b) for index, (a, b) in pairs if a is not None and b is not None)
-    return [place for place in places if place]
-
-
-def _place(index: int, exact: Dense, found: Dense) -> _Place | None:
-    differ, distances = ulp.differences(exact, found)
-    if not differ.size:
-        return None
-    furthest = int(np.argmax(distances))
-    return _Place(index, int(differ[furthest]), float(distances[furthest]), int(differ.size))
+    places = []
+    for index, (right, tensor) in enumerate(zip(exact, found, strict=False)):
+        if right is not None and tensor is not None:
+            differ, distances = ulp.differences(right, tensor)
+            if differ.size:
+                furthest = int(np.argmax(distances))
+                places.append(_Place(index, int(differ[furthest]), float(distances[furthest]), int(differ.size)))
+    return places
 
 
 def _number(exact: Dense, found: Dense | None, element: int, dtype: str) -> Number | None:
@@ -147,9 +130,3 @@ def _number(exact: Dense, found: Dense | None, element: int, dtype: str) -> Numb
 
 def _value(tensor: Dense, element: int) -> float:
     return float(Dense(tensor.dtype, tensor.array.reshape(-1)[element : element + 1]).values()[0])
-
-
-def _dtype(case: Case, index: int) -> str:
-    gradient = case.gradients[index]
-    assert gradient is not None
-    return PARTS.get(gradient.dtype, gradient.dtype)

@@ -20,15 +20,17 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal, Self
 
-from packaging.requirements import Requirement
+from packaging.requirements import InvalidRequirement, Requirement
+from pydantic import Field, field_validator, model_validator
 
 from ..suite import schema
+from ..suite.schema import Name
 
 DifferenceKind = Literal["value", "touched", "raises", "returns", "silent", "form"]
 
@@ -40,6 +42,12 @@ KINDS: Mapping[str, str] = {
     "silent": "it gives no warning",
     "form": "other shapes, or another number of gradients",
 }
+
+SIZED = ("value", "touched")
+"""The kinds of differences that have a size."""
+
+WITHIN = 1.1
+"""The default of `KnownDifference.within`."""
 
 Judgement = Literal["equal", "close", "known", "different"]
 
@@ -69,63 +77,79 @@ class NativeDeviation:
         return bool(self.norm or self.gradients)
 
 
-@dataclass(frozen=True, eq=False)
-class KnownDifference:
+class KnownDifference(schema.Table):
     """An entry of the list."""
 
-    framework: str
-    function: str
+    framework: Name
+    function: Name
     kind: DifferenceKind
-    cases: Sequence[str]
-    reason: str
-    size: float = math.inf
-    within: float = 1.1
+    cases: Annotated[list[Name], Field(min_length=1)]
+    reason: Name
+    size: Annotated[float, Field(gt=0)] = math.inf
+    within: Annotated[float, Field(ge=1, allow_inf_nan=False)] = WITHIN
     title: str = ""
     """A few words for a table. Entries with the same title share a row."""
 
     versions: str = ""
     """A requirement, as in requirements.txt. '' for all versions."""
 
-    @cached_property
-    def _patterns(self) -> list[re.Pattern[str]]:
-        return [_pattern(text) for text in self.cases]
+    @field_validator("versions")
+    @classmethod
+    def _of_a_package(cls, versions: str) -> str:
+        try:
+            required = Requirement(versions)
+        except InvalidRequirement:
+            required = None
+        if required is None or not required.specifier or required.extras or required.marker:
+            raise ValueError("give a package and its versions, as in torch>=2.8,<2.13")
+        return versions
 
-    @cached_property
+    @model_validator(mode="after")
+    def _sized(self) -> Self:
+        if ("size" in self.model_fields_set) != (self.kind in SIZED):
+            raise ValueError("value and touched have a size, and nothing else has")
+        return self
+
+    @property
     def _required(self) -> Requirement | None:
         return Requirement(self.versions) if self.versions else None
 
     def unreported(self, installed: Mapping[str, str]) -> str:
         """Return the package of `versions` if it is not installed, else ''."""
-        return self._required.name if self._required and self._required.name not in installed else ""
+        required = self._required
+        return required.name if required and required.name not in installed else ""
 
     def applies(self, installed: Mapping[str, str]) -> bool:
-        """Return whether the entry is about the installed versions. An unreported package is an error, not a reason
-        to skip the entry."""
-        if self._required is None or self.unreported(installed):
+        """Return whether the entry is about the installed versions.
+
+        An unreported package is an error, not a reason to skip the entry.
+        """
+        required = self._required
+        if required is None or self.unreported(installed):
             return True
-        return self._required.specifier.contains(installed[self._required.name], prereleases=True)
+        return required.specifier.contains(installed[required.name], prereleases=True)
 
     def covers(self, framework: str, case: str, function: str, kind: str) -> bool:
         """Return whether the entry is about this difference of a function, of whatever size."""
         if (framework, kind) != (self.framework, self.kind):
             return False
         named = _pattern(self.function).fullmatch(function)
-        return named is not None and any(pattern.fullmatch(case) for pattern in self._patterns)
+        return named is not None and any(_pattern(text).fullmatch(case) for text in self.cases)
 
-    def unmatched(self, cases: Iterable[str]) -> list[str]:
+    def unmatched(self, cases: Collection[str]) -> list[str]:
         """Return the patterns that match none of the cases."""
-        names = list(cases)
-        return [
-            text
-            for text, pattern in zip(self.cases, self._patterns, strict=True)
-            if not any(map(pattern.fullmatch, names))
-        ]
+        return [text for text in self.cases if not any(map(_pattern(text).fullmatch, cases))]
+
+
+class KnownFile(schema.Table):
+    """The file of the list."""
+
+    known: list[KnownDifference] = Field(default=[])
 
 
 def read(path: Path) -> list[KnownDifference]:
     """Read the list in a file. SuiteError: the file is invalid."""
-    tables = schema.read(path, schema.KnownFile).known
-    return [KnownDifference(**table.model_dump(exclude_none=True)) for table in tables]
+    return schema.read(path, KnownFile).known
 
 
 def size_in_words(size: float) -> str:
@@ -143,5 +167,6 @@ def size_in_words(size: float) -> str:
     return f"{100 * size:.2g} %" if size < 0.995 else f"{100 * size:.0f} %"
 
 
+@cache
 def _pattern(text: str) -> re.Pattern[str]:
     return re.compile(".*".join(map(re.escape, text.split("*"))))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ..results import KnownDifferenceResult
-from .entries import KINDS, Judgement, KnownDifference, NativeDeviation
+from .entries import KINDS, SIZED, Judgement, KnownDifference, NativeDeviation
 
 Place = tuple[str, str]
 """Framework and case."""
@@ -27,19 +27,21 @@ def judge(
         The judgement of each deviation with its problem ('' if none), and the entries with the cases that showed them.
     """
     judgements: dict[Place, tuple[Judgement, str]] = {}
-    sizes: dict[KnownDifference, dict[str, float]] = {
-        entry: {} for entry in known or [] if entry.applies(versions[entry.framework])
-    }
+    shown: list[tuple[KnownDifference, dict[str, float]]] = [
+        (entry, {}) for entry in known or [] if entry.applies(versions[entry.framework])
+    ]
     for (framework, case), deviation in deviations.items():
-        entries = [entry for entry in sizes if entry.covers(framework, case, deviation.function, deviation.kind)]
-        for entry in entries:
-            sizes[entry][case] = deviation.size
+        entries = []
+        for entry, sizes in shown:
+            if entry.covers(framework, case, deviation.function, deviation.kind):
+                entries.append(entry)
+                sizes[case] = deviation.size
         problem = _problem(entries, deviation)
         judgement: Judgement = (
             "different" if problem else "known" if entries else "close" if deviation.is_rounded else "equal"
         )
         judgements[framework, case] = judgement, "" if known is None else problem
-    return judgements, [_result(entry, cases, versions[entry.framework]) for entry, cases in sizes.items()]
+    return judgements, [_result(entry, sizes, versions[entry.framework]) for entry, sizes in shown]
 
 
 def _problem(entries: Sequence[KnownDifference], deviation: NativeDeviation) -> str:
@@ -68,17 +70,12 @@ def _result(entry: KnownDifference, cases: Mapping[str, float], installed: Mappi
         problem = "it shows nowhere"
     elif unmatched := entry.unmatched(cases):
         problem = f"it shows in no case like {', '.join(map(repr, unmatched))}"
-    elif entry.kind in ("value", "touched") and size < entry.size / entry.within:
+    elif entry.kind in SIZED and size < entry.size / entry.within:
         problem = f"its size is {size:.2g}, less than the {entry.size:.2g} that is listed"
     return KnownDifferenceResult(
-        framework=entry.framework,
-        function=entry.function,
-        kind=entry.kind,
+        **entry.model_dump(exclude={"cases", "size", "within"}),
         listed_size=entry.size if size else None,
         size=size or None,
-        reason=entry.reason,
-        versions=entry.versions,
-        title=entry.title,
         problem=problem,
         cases=list(cases),
         entry=entry,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,10 +10,8 @@ import tomlkit
 from tomlkit.items import AoT, Table
 
 from ..results import KnownDifferenceResult, NativeResult, ParityReport
-from .entries import KINDS, KnownDifference
+from .entries import KINDS, SIZED, WITHIN, KnownDifference
 from .match import Place
-
-UNSIZED = ("raises", "returns", "silent", "form")
 
 
 class Changes(NamedTuple):
@@ -48,7 +45,10 @@ def write(path: Path, report: ParityReport) -> Changes:
             else:
                 stale.append(index)
             unlisted = {place: found for place, found in unlisted.items() if place not in covered}
-    added = [_entry(key, found, list(entries)) for key, found in _by_function(unlisted).items()]
+    groups: dict[tuple[str, str, str], dict[str, NativeResult]] = {}
+    for (framework, case), difference in unlisted.items():
+        groups.setdefault((framework, difference.function or "", difference.kind), {})[case] = difference
+    added = [_entry(*key, found, list(entries)) for key, found in groups.items()]
     for index in reversed(stale):
         del entries[index]
     kept = len(entries) - renewed
@@ -78,10 +78,6 @@ def _covers(known: KnownDifference, place: Place, native: NativeResult) -> bool:
     return known.covers(*place, native.function or "", native.kind)
 
 
-Key = tuple[str, str, str]
-"""Framework, function and kind."""
-
-
 def _differences(report: ParityReport) -> dict[Place, NativeResult]:
     """Return the results of the frameworks' functions that differ by more than rounding."""
     return {
@@ -92,27 +88,19 @@ def _differences(report: ParityReport) -> dict[Place, NativeResult]:
     }
 
 
-def _by_function(differences: Mapping[Place, NativeResult]) -> dict[Key, dict[str, NativeResult]]:
-    """Group the differences by function and kind."""
-    found: dict[Key, dict[str, NativeResult]] = {}
-    for (framework, case), difference in differences.items():
-        found.setdefault((framework, difference.function or "", difference.kind), {})[case] = difference
-    return found
-
-
 def _renew(entry: Table, known: KnownDifference, covered: Mapping[Place, NativeResult], report: ParityReport) -> None:
     """Update an entry to what it covers now, and to nothing else."""
     names = sorted(case for _, case in covered)
     gone = known.unmatched(names)
     patterns = [pattern for pattern in known.cases if pattern not in gone]
-    narrowed = dataclasses.replace(known, cases=patterns)
+    narrowed = known.model_copy(update={"cases": patterns})
     also = {place for place, found in _differences(report).items() if _covers(narrowed, place, found)}
     cases = patterns if also == covered.keys() else names
     if cases != known.cases:
         entry["cases"] = cases
     if known.unreported(report.versions):
         del entry["versions"]
-    if known.kind not in UNSIZED:
+    if known.kind in SIZED:
         entry["size"] = _size(covered.values(), known.within)
 
 
@@ -123,15 +111,15 @@ def _size(found: Iterable[NativeResult], within: float) -> float:
     return size if size / within <= greatest <= size * within else greatest
 
 
-def _entry(key: Key, found: dict[str, NativeResult], old: list[Any]) -> Table:
+def _entry(framework: str, function: str, kind: str, found: dict[str, NativeResult], old: list[Any]) -> Table:
     """Return an entry for these differences, with title and reason of an old one for the same function and kind."""
-    framework, function, kind = key
-    same = [entry for entry in old if (entry["framework"], entry["function"], entry["kind"]) == key]
+    subject = {"framework": framework, "function": function, "kind": kind}
+    same = [entry for entry in old if all(entry[name] == value for name, value in subject.items())]
     words = {name: same[0][name] for name in ("title", "reason") if same and name in same[0]}
     entry = tomlkit.table()
-    entry.update({"framework": framework, "function": function, "kind": kind})
-    if kind not in UNSIZED:
-        entry["size"] = _size(found.values(), KnownDifference.within)
+    entry.update(subject)
+    if kind in SIZED:
+        entry["size"] = _size(found.values(), WITHIN)
     entry["cases"] = sorted(found)
     entry.update({"reason": KINDS[kind], **words})
     return entry

@@ -8,22 +8,14 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from ..modes import NATIVE, TITLES
-from ..results import (
-    SCHEMA,
-    CaseResult,
-    Change,
-    KnownDifferenceResult,
-    NativeResult,
-    ParityReport,
-    UnifiedClipResult,
-)
+from ..results import SCHEMA, Change, KnownDifferenceResult, NativeResult, ParityReport, UnifiedClipResult
 from ..suite.schema import SuiteError
 
 FACTOR = 1.1
@@ -86,7 +78,7 @@ def read(path: Path, cases: Collection[str], frameworks: Collection[str]) -> Par
 
 def changes(old: ParityReport, new: ParityReport) -> list[Change]:
     """Return the changes between two reports, new failures first."""
-    found = [*_changed_parts(old, new), *_changed_versions(old.versions, new.versions)]
+    found = list(_changed_parts(old, new))
     before, after = _entries(old), _entries(new)
     alone = {(change.framework, change.case) for change in found if change.kind in ("new", "gone")}
     for key in dict.fromkeys([*after, *before]):
@@ -104,18 +96,16 @@ def is_about(change: Change, key: Key) -> bool:
 
 
 def _changed_parts(old: ParityReport, new: ParityReport) -> Iterator[Change]:
-    """Yield frameworks and cases that are new or gone as a whole."""
-    old_cases, new_cases = ([case.name for case in report.cases] for report in (old, new))
-    yield from (_changed("gone", (name, "", "")) for name in old.frameworks if name not in set(new.frameworks))
-    yield from (_changed("new", (name, "", "")) for name in new.frameworks if name not in set(old.frameworks))
-    yield from (_changed("gone", ("", "", name)) for name in old_cases if name not in set(new_cases))
-    yield from (_changed("new", ("", "", name)) for name in new_cases if name not in set(old_cases))
-
-
-def _changed_versions(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[Change]:
-    for package in sorted(old.keys() & new.keys()):
-        if old[package] != new[package]:
-            yield _changed("version", (package, "", ""), old[package], new[package])
+    """Yield frameworks and cases that are new or gone as a whole, and packages with another version."""
+    before, after = (
+        [*((name, "", "") for name in report.frameworks), *(("", "", case.name) for case in report.cases)]
+        for report in (old, new)
+    )
+    for kind, here, there in (("gone", before, set(after)), ("new", after, set(before))):
+        yield from (_changed(kind, key) for key in here if key not in there)
+    for package in sorted(old.versions.keys() & new.versions.keys()):
+        if old.versions[package] != new.versions[package]:
+            yield _changed("version", (package, "", ""), old.versions[package], new.versions[package])
 
 
 def _change(key: Key, old: _Entry | None, new: _Entry | None) -> Change | None:
@@ -146,20 +136,16 @@ def _entries(report: ParityReport) -> dict[Key, _Entry]:
     for case in report.cases:
         digests = ", ".join(f"{stage} {digest[:8]}" for stage, digest in case.sha256.items())
         found["", "what is right", case.name] = _Entry("exact", digests, numbers=case.sha256)
-        found["", "between frameworks", case.name] = _between(case)
+        differing = case.stages_apart
+        verdict = "other bits" if differing else "the same bits"
+        text = f"{verdict}: {' and '.join(differing)}" if differing else verdict
+        found["", "between frameworks", case.name] = _Entry(verdict, text, len(differing), differing, bool(differing))
         for framework, results in case.frameworks.items():
             for mode, result in results.by_mode.items():
                 found[framework, TITLES[mode], case.name] = _unified_clip(result)
             if results.native:
                 found[framework, TITLES[NATIVE], case.name] = _native(results.native)
     return found | _known(report.known)
-
-
-def _between(case: CaseResult) -> _Entry:
-    differing = case.stages_apart
-    verdict = "other bits" if differing else "the same bits"
-    text = f"{verdict}: {' and '.join(differing)}" if differing else verdict
-    return _Entry(verdict, text, len(differing), differing, bool(differing))
 
 
 def _unified_clip(result: UnifiedClipResult) -> _Entry:
@@ -208,14 +194,12 @@ def rows(found: Sequence[Change]) -> list[list[str]]:
         verdicts = [text.partition(",")[0] for text in (change.before, change.after)]
         alike = () if change.kind in ("size", "numbers") else tuple(verdicts)
         groups.setdefault((change.worse, change.kind, change.framework, change.what, *alike), []).append(change)
-    return [_row(group) for group in groups.values()]
-
-
-def _row(group: Sequence[Change]) -> list[str]:
-    first = group[0]
-    what = ", ".join(filter(None, (first.framework, first.what))) or "the suite"
-    cases = first.case if len(group) == 1 else f"{len(group)}, first {first.case}"
-    return ["worse" if first.worse else "", what, KINDS[first.kind], first.before, first.after, cases]
+    lines = []
+    for first, *others in groups.values():
+        what = ", ".join(filter(None, (first.framework, first.what))) or "the suite"
+        cases = f"{1 + len(others)}, first {first.case}" if others else first.case
+        lines.append(["worse" if first.worse else "", what, KINDS[first.kind], first.before, first.after, cases])
+    return lines
 
 
 def headline(found: Sequence[Change]) -> str:

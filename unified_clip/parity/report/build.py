@@ -7,16 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 from ..modes import NATIVE, OURS, TITLES
-from ..results import (
-    SCHEMA,
-    CaseResult,
-    Change,
-    Counts,
-    KnownDifferenceResult,
-    ParityReport,
-    Problem,
-    Summary,
-)
+from ..results import SCHEMA, CaseResult, Change, Counts, KnownDifferenceResult, ParityReport, Problem, Summary
 
 
 def report(
@@ -27,20 +18,17 @@ def report(
     fields: Other fields of `ParityReport`: `suite`, `versions`, `titles`, `notes`, `may_be_missing` and `started`.
     """
     defaults: dict[str, Any] = {"suite": "", "versions": {}, "titles": {}, "notes": []}
-    made = ParityReport(
+    defaults |= {"verdict": "", "exit_code": 0, "baseline": None, "problems": []}
+    result = ParityReport(
         schema=SCHEMA,
-        verdict="",
-        exit_code=0,
-        baseline=None,
         frameworks=list(frameworks),
         summary=_summary(frameworks, cases),
-        problems=[],
         known=list(known),
         cases=list(cases),
         **defaults | fields,
     )
-    made.problems = _problems(made)
-    return against(made, None)
+    result.problems = _problems(result)
+    return against(result, None)
 
 
 def against(report: ParityReport, changes: list[Change] | None) -> ParityReport:
@@ -73,15 +61,14 @@ def _problems(report: ParityReport) -> list[Problem]:
     for case in report.cases:
         for problem in _problems_of(report, case):
             cases.setdefault(problem, []).append(case.name)
-    found = [
-        Problem(what=what, detail=detail, framework=framework, mode=mode, cases=names)
-        for (what, detail, framework, mode), names in cases.items()
-    ]
     for known in report.known:
         if known.problem:
             what = f"known difference {known.framework}, {known.function}, {known.reason!r}"
-            found.append(Problem(what=what, detail=known.problem, framework=None, mode=None, cases=[]))
-    return found
+            cases[what, known.problem, None, None] = []
+    return [
+        Problem(what=what, detail=detail, framework=framework, mode=mode, cases=names)
+        for (what, detail, framework, mode), names in cases.items()
+    ]
 
 
 def _problems_of(report: ParityReport, case: CaseResult) -> Iterator[tuple[str, str, str | None, str | None]]:
@@ -125,22 +112,16 @@ def _failures(report: ParityReport) -> Iterator[str]:
     """Yield the counts of what fails the run."""
     results, natives = report.results(), report.natives()
     lost = [name for name, each in [*results, *natives] if each.is_failure and report.is_wrong(name, each)]
-    found = (
-        (
-            sum(each.verdict == "different" for _, each in results),
-            "wrong result",
-            f"of unified_clip, of {len(results)}",
-        ),
-        (
-            sum(bool(case.stages_apart) for case in report.cases),
-            "case",
-            "where frameworks differ from each other on the host path",
-        ),
-        (sum(bool(each.problem) for _, each in natives), "result", "of the frameworks' functions not as listed"),
-        (sum(bool(entry.problem) for entry in report.known), "known difference", "not true"),
-        (len(lost), "result", f"missing ({', '.join(sorted(set(lost)))})"),
-    )
-    yield from (f"{_count(count, what)} {rest}" for count, what, rest in found if count)
+    if wrong := sum(each.verdict == "different" for _, each in results):
+        yield f"{_count(wrong, 'wrong result')} of unified_clip, of {len(results)}"
+    if differing := sum(bool(case.stages_apart) for case in report.cases):
+        yield f"{_count(differing, 'case')} where frameworks differ from each other on the host path"
+    if unlisted := sum(bool(each.problem) for _, each in natives):
+        yield f"{_count(unlisted, 'result')} of the frameworks' functions not as listed"
+    if stale := sum(bool(entry.problem) for entry in report.known):
+        yield f"{_count(stale, 'known difference')} not true"
+    if lost:
+        yield f"{_count(len(lost), 'result')} missing ({', '.join(sorted(set(lost)))})"
 
 
 def _count(number: int, what: str) -> str:

@@ -39,7 +39,9 @@ def as_xml(report: ParityReport) -> bytes:
     for attribute in ("tests", "failures", "errors"):  # xunit2 has no total of skipped tests
         root.set(attribute, str(sum(int(suite.get(attribute, 0)) for suite in root)))
     root.set("time", f"{sum(float(suite.get('time', 0)) for suite in root):.3f}")
-    _make_safe(root)
+    for element in root.iter():  # escape characters that XML does not allow, and invisible ones
+        element.attrib.update(safe(element.attrib))
+        element.text = safe(element.text, keep="\n")
     indent(root)
     text: bytes = tostring(root, encoding="utf-8", xml_declaration=True)
     return text + b"\n"
@@ -55,13 +57,12 @@ def _suite(root: Element, report: ParityReport, framework: str, mode: str) -> No
         case = _case(suite, row.name, f"{framework}.{mode}", result.seconds)
         numbers = str(result.details or "")
         key = (framework, TITLES[mode], row.name)
+        is_wrong = report.is_wrong(framework, result)
         if result.is_failure:
-            tag = "error" if report.is_wrong(framework, result) else "skipped"
-            _mark(case, tag, result.verdict, result.detail, numbers)
-        elif isinstance(result, NativeResult):
-            if result.problem:
-                _fail(case, report, key, result.problem, numbers)
-        elif report.is_wrong(framework, result):
+            _mark(case, "error" if is_wrong else "skipped", result.verdict, result.detail, numbers)
+        elif isinstance(result, NativeResult) and result.problem:
+            _fail(case, report, key, result.problem, numbers)
+        elif is_wrong:
             _fail(case, report, key, result.detail, numbers)
 
 
@@ -81,13 +82,6 @@ def _mark(case: Element, tag: str, kind: str, message: str, numbers: str = "") -
     """Add a mark. Reporters show the message in lists, and the text, with the numbers, for one case."""
     mark = SubElement(case, tag, type=kind, message=message)
     mark.text = "\n".join([safe(message), *numbers.splitlines()])
-
-
-def _make_safe(root: Element) -> None:
-    """Escape characters that XML does not allow, and invisible ones."""
-    for element in root.iter():
-        element.attrib.update(safe(element.attrib))
-        element.text = safe(element.text, keep="\n")
 
 
 def _count(suite: Element, report: ParityReport) -> None:

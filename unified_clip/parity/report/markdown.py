@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from ... import _markdown
@@ -35,11 +35,10 @@ def headline(report: ParityReport) -> list[str]:
     lines = [report.verdict]
     for mode, title in OURS.items():
         counts: Counts = getattr(report.summary, mode)
-        exact, total = (sum(kinds.get("equal", 0) for kinds in counts.values()), sum(map(_total, counts.values())))
-        if total:
-            lines.append(
-                f"{title.capitalize()}: {exact} of {total} bit-exact ({exact / total:.1%}): {_shares(counts)}."
-            )
+        exact = sum(kinds.get("equal", 0) for kinds in counts.values())
+        if total := sum(sum(kinds.values()) for kinds in counts.values()):
+            share = f"{exact} of {total} bit-exact ({exact / total:.1%})"
+            lines.append(f"{title.capitalize()}: {share}: {_shares(counts)}.")
     if report.summary.natives:
         lines.append(f"The frameworks' functions: {_shares(report.summary.natives)}.")
     differ = any(case.stages_apart for case in report.cases)
@@ -60,41 +59,30 @@ def _shares(counts: Counts) -> str:
     return "; ".join(parts)
 
 
-def _total(kinds: Mapping[str, int]) -> int:
-    return sum(kinds.values())
-
-
 def problem_lines(report: ParityReport) -> list[str]:
     """Return a line for each problem."""
-    return [": ".join(filter(None, (each.what, _where(each.cases), each.detail))) for each in report.problems]
-
-
-def _where(names: Sequence[str]) -> str:
-    return f"{len(names)} cases, first {names[0]}" if len(names) > 1 else "".join(names)
+    lines = []
+    for problem in report.problems:
+        names = problem.cases
+        where = f"{len(names)} cases, first {names[0]}" if len(names) > 1 else "".join(names)
+        lines.append(": ".join(filter(None, (problem.what, where, problem.detail))))
+    return lines
 
 
 def known_rows(report: ParityReport) -> list[list[str]]:
     """Return a row for each known difference, see KNOWN_HEADER."""
-    return [
-        [
-            entry.framework,
-            entry.function,
-            KINDS[entry.kind],
-            size(entry.size),
-            str(len(entry.cases)),
-            f"{entry.reason} ({entry.versions})" if entry.versions else entry.reason,
-        ]
-        for entry in report.known
-    ]
+    lines = []
+    for entry in report.known:
+        why = f"{entry.reason} ({entry.versions})" if entry.versions else entry.reason
+        numbers = [size(entry.size), str(len(entry.cases))]
+        lines.append([entry.framework, entry.function, KINDS[entry.kind], *numbers, why])
+    return lines
 
 
 def rows(report: ParityReport, text: Callable[[FrameworkResult], str]) -> list[list[str]]:
     """Return a row for each case, with the text of each framework."""
     return [
-        [
-            case.name,
-            *(text(case.frameworks[name]) if name in case.frameworks else NOTHING for name in report.frameworks),
-        ]
+        [case.name, *(text(case.frameworks.get(name, FrameworkResult())) for name in report.frameworks)]
         for case in report.cases
     ]
 
@@ -157,10 +145,8 @@ def as_markdown(report: ParityReport, most: int = MOST) -> str:
         if kept:
             parts += [f"## {title}", *legend, "\n".join(kept)]
             room -= len("\n\n".join(parts[-2 - len(legend) :]).encode()) + 2
-        if len(kept) < len(lines):
-            parts.append(
-                f"{title}: {len(lines) - len(kept)} lines are left out here. index.html and parity.json have all."
-            )
+        if cut := len(lines) - len(kept):
+            parts.append(f"{title}: {cut} lines are left out here. index.html and parity.json have all.")
     return "\n\n".join(parts) + "\n"
 
 

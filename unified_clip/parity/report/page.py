@@ -16,7 +16,7 @@ from markupsafe import Markup, escape
 from ...recording.runs import RecordedCall
 from ..known.entries import KINDS
 from ..modes import NATIVE, TITLES
-from ..results import CaseResult, NativeResult, ParityReport, Problem, UnifiedClipResult
+from ..results import CaseResult, FrameworkResult, ParityReport, Problem, Result
 from . import baseline, by_rule, plots, recorded_plot
 from .markdown import size
 
@@ -43,9 +43,6 @@ class Column(NamedTuple):
     mode: str
 
 
-Result = UnifiedClipResult | NativeResult
-
-
 @dataclass(frozen=True)
 class Row:
     """A case in the page."""
@@ -57,17 +54,13 @@ class Row:
     @cached_property
     def cells(self) -> list[Result | None]:
         frameworks = self.case.frameworks
-        return [
-            frameworks[column.framework].get(column.mode) if column.framework in frameworks else None
-            for column in self.columns
-        ]
+        return [frameworks.get(column.framework, FrameworkResult()).get(column.mode) for column in self.columns]
 
     @property
     def shown(self) -> list[tuple[int, Column, Result]]:
         """Results that are not equal, with the numbers of their columns, from 1."""
-        pairs = zip(self.columns, self.cells, strict=True)
-        found = [(number, column, cell) for number, (column, cell) in enumerate(pairs, 1) if cell]
-        return [each for each in found if each[2].verdict != "equal"]
+        numbered = enumerate(zip(self.columns, self.cells, strict=True), 1)
+        return [(number, column, cell) for number, (column, cell) in numbered if cell and cell.verdict != "equal"]
 
 
 @dataclass(frozen=True)
@@ -79,12 +72,8 @@ class View:
     @cached_property
     def columns(self) -> list[Column]:
         """The modes of each framework that ran."""
-        ran = {
-            (name, mode)
-            for case in self.report.cases
-            for name, result in case.frameworks.items()
-            for mode in result.model_fields_set
-        }
+        results = [each for case in self.report.cases for each in case.frameworks.items()]
+        ran = {(name, mode) for name, result in results for mode in result.model_fields_set}
         return [Column(name, mode) for name in self.report.frameworks for mode in TITLES if (name, mode) in ran]
 
     @cached_property
@@ -121,12 +110,9 @@ class View:
         return by_rule.rows(self.report, self.natives)
 
     @cached_property
-    def _reasons(self) -> dict[tuple[str, str], str]:
+    def reasons(self) -> dict[tuple[str, str], str]:
+        """The reasons of known differences, by framework and case."""
         return {(entry.framework, case): entry.reason for entry in self.report.known for case in entry.cases}
-
-    def reason(self, framework: str, case: str) -> str:
-        """Return the reason of a known difference, else ''."""
-        return self._reasons.get((framework, case), "")
 
     def result(self, problem: Problem) -> Result | None:
         """Return the first result that shows a problem."""
@@ -145,10 +131,6 @@ class View:
     def changes(self) -> list[list[str]]:
         """The changes since the baseline."""
         return baseline.rows(self.report.baseline or [])
-
-    @property
-    def passed(self) -> bool:
-        return self.report.exit_code == 0
 
 
 def render(report: ParityReport, recorded: Sequence[RecordedCall] = (), ported: Any = None) -> str:
@@ -205,22 +187,17 @@ def _breakable(name: str) -> Markup:
 
 def _plots(report: ParityReport, recorded: Sequence[RecordedCall]) -> Iterator[tuple[str, str, Markup]]:
     """Yield the plots with title and description."""
-    found = (
-        (
-            "Distances from the exact results",
+    if plot := plots.histogram(report):
+        words = (
             "How many results lie how far from the exact one, in representable numbers, at the first stage that "
-            "differs. The height of a bar is the logarithm of the count above it.",
-            plots.histogram(report),
-        ),
-        (
-            "Norms of the frameworks' functions",
-            "Relative distance from the exact norm by number of elements, with a mark for each list of gradients.",
-            plots.norms(report),
-        ),
-        (
-            "The recorded run",
-            "Total norm and threshold at each step. Clipped steps are marked below, and on the line if they are few.",
-            recorded_plot.plot(recorded),
-        ),
-    )
-    return ((title, description, plot) for title, description, plot in found if plot)
+            "differs. The height of a bar is the logarithm of the count above it."
+        )
+        yield "Distances from the exact results", words, plot
+    if plot := plots.norms(report):
+        words = "Relative distance from the exact norm by number of elements, with a mark for each list of gradients."
+        yield "Norms of the frameworks' functions", words, plot
+    if plot := recorded_plot.plot(recorded):
+        words = (
+            "Total norm and threshold at each step. Clipped steps are marked below, and on the line if they are few."
+        )
+        yield "The recorded run", words, plot

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from markupsafe import Markup
 
-from ..results import NativeResult, ParityReport, Side, UnifiedClipResult
+from ..results import ParityReport, Result, Side
 from .svg import LEFT, RIGHT, TOP, WIDTH, figure, line, power_of_ten, tag, text
 
 BINS = ["0", "1", "2 to 9", "10s", "100s", *(f"≥ 10{digit}" for digit in "³⁴⁵⁶⁷⁸⁹"), "not finite"]
@@ -17,13 +17,15 @@ BINS = ["0", "1", "2 to 9", "10s", "100s", *(f"≥ 10{digit}" for digit in "³�
 
 NAMES: Mapping[Side, str] = {"ours": "unified_clip", "native": "framework"}
 
-SHAPES: Mapping[str, Callable[[float, float], str]] = {
-    "torch": lambda x, y: f"M{x - 3.5:.1f} {y:.1f}a3.5 3.5 0 1 0 7 0a3.5 3.5 0 1 0 -7 0z",
-    "tensorflow": lambda x, y: f"M{x - 3:.1f} {y - 3:.1f}h6v6h-6z",
-    "paddle": lambda x, y: f"M{x:.1f} {y - 4.2:.1f}l4.2 7.4h-8.4z",
-    "jax": lambda x, y: f"M{x:.1f} {y - 4.5:.1f}l4.5 4.5l-4.5 4.5l-4.5 -4.5z",
-}
-"""The marks, by framework. Others share PyTorch's."""
+SHAPES: Mapping[str, Callable[[float, float], str]] = defaultdict(
+    lambda: lambda x, y: f"M{x - 3.5:.1f} {y:.1f}a3.5 3.5 0 1 0 7 0a3.5 3.5 0 1 0 -7 0z",
+    {
+        "tensorflow": lambda x, y: f"M{x - 3:.1f} {y - 3:.1f}h6v6h-6z",
+        "paddle": lambda x, y: f"M{x:.1f} {y - 4.2:.1f}l4.2 7.4h-8.4z",
+        "jax": lambda x, y: f"M{x:.1f} {y - 4.5:.1f}l4.5 4.5l-4.5 4.5l-4.5 -4.5z",
+    },
+)
+"""The marks, by framework. PyTorch has a circle, and so have others."""
 
 # -- distances
 
@@ -62,22 +64,14 @@ def histogram(report: ParityReport) -> Markup | None:
 
 def _distances(report: ParityReport, framework: str, side: Side) -> Counter[int]:
     """Return the number of results in each bin."""
-    frameworks = [case.frameworks[framework] for case in report.cases if framework in case.frameworks]
-    results: list[UnifiedClipResult | NativeResult]
-    if side == "native":
-        results = [result.native for result in frameworks if result.native]
-    else:
-        results = [each for result in frameworks for each in result.by_mode.values()]
-    distances = [_distance(result, side) for result in results]
-    return Counter(_bin(distance) for distance in distances if distance is not None)
-
-
-def _distance(result: UnifiedClipResult | NativeResult, side: Side) -> float | None:
-    """Return the distance in ULP at the first stage that differs. None if there are no numbers to compare."""
-    if result.details:
-        number = result.details.native if side == "native" else result.details.ours
-        return None if number is None else number.ulps
-    return 0.0 if result.verdict in ("equal", "close") else None
+    bins = Counter[int]()
+    results: Sequence[tuple[str, Result]] = report.natives() if side == "native" else report.results()
+    for name, result in results:
+        # At the first stage that differs. Without numbers to compare, only an agreeing result counts.
+        number = result.details and (result.details.native if side == "native" else result.details.ours)
+        if name == framework and (number or (not result.details and result.verdict in ("equal", "close"))):
+            bins[_bin(number.ulps if number else 0.0)] += 1
+    return bins
 
 
 def _bin(distance: float) -> int:
@@ -100,7 +94,12 @@ class Point(NamedTuple):
 
 def norms(report: ParityReport) -> Markup | None:
     """Return a plot of the error of the norm of each framework's function, by the number of elements."""
-    points = list(_points(report))
+    points = [
+        Point(framework, case.elements, native.norm, case.name)
+        for case in report.cases
+        for framework, native in case.natives.items()
+        if native.norm is not None and case.elements
+    ]
     if not points:
         return None
     height, floor, ceiling = 330, 262, TOP + 26
@@ -135,13 +134,6 @@ def norms(report: ParityReport) -> Markup | None:
     return figure("norms", words, height, children)
 
 
-def _points(report: ParityReport) -> Iterator[Point]:
-    for case in report.cases:
-        for framework, native in case.natives.items():
-            if native.norm is not None and case.elements:
-                yield Point(framework, case.elements, native.norm, case.name)
-
-
 def _marks(points: Sequence[Point], x: Callable[[float], float], y: Callable[[float], float]) -> Iterator[Markup]:
     """Yield a mark for all points at the same place."""
     places: dict[tuple[str, int, int], list[Point]] = {}
@@ -151,15 +143,11 @@ def _marks(points: Sequence[Point], x: Callable[[float], float], y: Callable[[fl
         first = found[0]
         more = f" and {len(found) - 1} more" if len(found) > 1 else ""
         words = f"{framework}: relative error {first.error:.2g}, {first.elements} elements: {first.case}{more}"
-        yield tag("path", tag("title", words), d=_shape(framework)(across, down), class_=f"mark {framework}")
-
-
-def _shape(framework: str) -> Callable[[float, float], str]:
-    return SHAPES.get(framework, SHAPES["torch"])
+        yield tag("path", tag("title", words), d=SHAPES[framework](across, down), class_=f"mark {framework}")
 
 
 def _key(frameworks: Sequence[str], report: ParityReport, height: int) -> Iterator[Markup]:
     for index, name in enumerate(frameworks):
         across = LEFT + 12 + index * 150
-        yield tag("path", d=_shape(name)(across, height - 14), class_=f"mark {name}")
+        yield tag("path", d=SHAPES[name](across, height - 14), class_=f"mark {name}")
         yield text(across + 10, height - 10, report.titles.get(name, name), "start")

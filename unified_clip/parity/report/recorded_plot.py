@@ -114,17 +114,11 @@ def _columns(calls: Sequence[RecordedCall]) -> list[Column]:
     groups: dict[int, list[RecordedCall]] = {}
     for call in calls:
         groups.setdefault(call.step // size, []).append(call)
-    return [_column(group) for _, group in sorted(groups.items())]
-
-
-def _column(calls: Sequence[RecordedCall]) -> Column:
-    thresholds = [
-        call.threshold for call in calls if isinstance(call.threshold, float) and math.isfinite(call.threshold)
-    ]
-    return Column(
-        calls[0].step,
-        [norm for call in calls for norm in call.norms()],
-        thresholds[-1] if thresholds else None,
-        sum(bool(call.clipped) for call in calls),
-        len(calls),
-    )
+    columns = []
+    for _, group in sorted(groups.items()):
+        thresholds = [call.threshold for call in group if isinstance(call.threshold, float)]
+        finite = [threshold for threshold in thresholds if math.isfinite(threshold)]
+        norms = [norm for call in group for norm in call.norms()]
+        clipped = sum(bool(call.clipped) for call in group)
+        columns.append(Column(group[0].step, norms, finite[-1] if finite else None, clipped, len(group)))
+    return columns

@@ -60,9 +60,7 @@ class CallForm:
     @classmethod
     def read(cls, table: Mapping[str, Any]) -> CallForm:
         """Read it from a suite or a job file, which have lists in place of tuples."""
-        entries: dict[str, Any] = {
-            key: tuple(value) if isinstance(value, list) else value for key, value in table.items()
-        }
+        entries: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in table.items()}
         return cls(**entries)
 
     @property
@@ -85,17 +83,15 @@ class CallForm:
             if value == each.default:
                 continue
             name = each.name.replace("_", " ")
-            parts.append(
-                f"as {value}" if each.name == "container" else name if value is True else _listing(name, value)
-            )
-        return "".join(f", {part}" for part in parts)
+            if each.name == "container":
+                name = f"as {value}"
+            elif value is not True:
+                name = f"{name} {' '.join(str(entry).lower() for entry in value)}"
+            parts.append(f", {name}")
+        return "".join(parts)
 
 
 PLAIN = CallForm()
-
-
-def _listing(name: str, values: Sequence[Any]) -> str:
-    return f"{name} {' '.join(str(value).lower() for value in values)}"
 
 
 def leaves(value: Any) -> Iterator[Any]:

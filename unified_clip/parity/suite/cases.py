@@ -171,9 +171,8 @@ def _cases(
     calls = [_call(call, f"{place}, calls {number}") for number, call in enumerate(table.calls, 1)]
     calls += [_call(call, f"{place}, rules") for call in _from_rules(table, place)]
     for config in table.configs:
-        calls += [
-            _call(call, f"{place}, configs") for call in from_config.calls(directory / config, f"{place}, configs")
-        ]
+        configured = from_config.calls(directory / config, f"{place}, configs")
+        calls += [_call(call, f"{place}, configs") for call in configured]
     expected = table.model_dump(
         include={"frameworks", "modes", "raises", "warns", "update", "subnormal"}, exclude_unset=True
     )
@@ -223,9 +222,8 @@ def _call(table: dict[str, Any], place: str) -> tuple[str, dict[str, Any]]:
         numbers = [value] if key != "axes" else value if isinstance(value, list) else [None]
         kinds = int if key == "axes" else bool if key == "error_if_nonfinite" else (int, float)
         if not all(_is_number(number, kinds) for number in numbers):
-            raise SuiteError(
-                f"{place}, {name}: {key} is {value!r:.60}; give a number, or for axes a list of whole ones"
-            )
+            remedy = "give a number, or for axes a list of whole ones"
+            raise SuiteError(f"{place}, {name}: {key} is {value!r:.60}; {remedy}")
     return name, arguments
 
 
@@ -241,9 +239,8 @@ def _is_number(value: Any, kinds: Any) -> bool:
 
 def _check(case: Case, place: str) -> None:
     """Raise SuiteError for a case that the oracle or the workers do not support."""
-    for wrong, remedy in _unfit(case):
-        if wrong:
-            raise SuiteError(f"{place}, {case.call_name}: {remedy}")
+    if remedy := next((remedy for wrong, remedy in _unfit(case) if wrong), None):
+        raise SuiteError(f"{place}, {case.call_name}: {remedy}")
 
 
 def _unfit(case: Case) -> Iterator[tuple[bool, str]]:
@@ -258,31 +255,21 @@ def _unfit(case: Case) -> Iterator[tuple[bool, str]]:
     yield bool(form.groups) and call.style != "settings", "groups are for append_gradient_clip_ops"
     on_parameters = bool(case.frameworks) and set(case.frameworks) <= {"torch", "paddle"}
     takes_need_clip = call.style in ("class", "class in place", "settings") or (call.in_place and on_parameters)
-    yield (
-        bool(form.need_clip) and not takes_need_clip,
-        "need_clip is for classes, and in place for frameworks = torch, paddle",
-    )
+    excess = bool(form.need_clip) and not takes_need_clip
+    yield excess, "need_clip is for classes, and in place for frameworks = torch, paddle"
     listed = set(form.listed)
-    yield (
-        bool(listed) and (not call.in_place or listed != set(range(count))),
-        ("listed is for names in place, and has every gradient's number"),
-    )
-    yield (
-        form.gradients_for_parameters and call.style != "in place",
-        "gradients_for_parameters is for names in place",
-    )
+    mislisted = bool(listed) and (not call.in_place or listed != set(range(count)))
+    yield mislisted, "listed is for names in place, and has every gradient's number"
+    by_gradients = form.gradients_for_parameters and call.style != "in place"
+    yield by_gradients, "gradients_for_parameters is for names in place"
     shared = form.expanded or form.overlapping
     yield shared and not case.raises, "expanded and overlapping memory is refused: say what it raises"
     numbers = not {"norm_type", "axes", "error_if_nonfinite"} & case.arguments.keys()
-    yield (
-        form.tensor_arguments and not (dtypes <= {"float32"} and numbers),
-        ("tensor_arguments are float32, for thresholds of float32 gradients alone"),
-    )
+    wrong_tensors = form.tensor_arguments and not (dtypes <= {"float32"} and numbers)
+    yield wrong_tensors, "tensor_arguments are float32, for thresholds of float32 gradients alone"
     yield case.update and not dtypes <= {"float32", "float64"}, "update is for float32 and float64"
-    yield (
-        not case.raises and "int64" in dtypes and case.call_name != "clip_by_value",
-        "int64 is for clip_by_value, or raises",
-    )
+    whole = "int64" in dtypes and case.call_name != "clip_by_value"
+    yield whole and not case.raises, "int64 is for clip_by_value, or raises"
     if not case.raises:
         yield from _unfit_numbers(case)
 

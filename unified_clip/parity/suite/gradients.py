@@ -36,7 +36,7 @@ import numpy as np
 
 from ...tensors import files
 from ...tensors.arithmetic import FORMATS, Float64s, nearest, nearest_float, rounded
-from ...tensors.types import PARTS, Dense, Gradient, Sparse, UnreadableError, encode
+from ...tensors.types import PARTS, Gradient, Sparse, UnreadableError, encode
 from .schema import GradientsTable, SuiteError, TensorTable
 
 
@@ -106,10 +106,8 @@ def _random(table: TensorTable, shape: Sequence[int]) -> Float64s:
 
 def as_dtype(gradient: Gradient, dtype: str) -> Gradient:
     """Round every element once."""
-    if isinstance(gradient, Sparse):
-        return Sparse(gradient.rows, _dense_as_dtype(gradient.values, dtype), gradient.shape)
-    return None if gradient is None else _dense_as_dtype(gradient, dtype)
-
-
-def _dense_as_dtype(dense: Dense, dtype: str) -> Dense:
-    return encode(rounded(dense.values(), dtype), dtype)
+    if gradient is None:
+        return None
+    dense = gradient.values if isinstance(gradient, Sparse) else gradient
+    result = encode(rounded(dense.values(), dtype), dtype)
+    return Sparse(gradient.rows, result, gradient.shape) if isinstance(gradient, Sparse) else result

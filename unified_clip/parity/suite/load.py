@@ -27,36 +27,22 @@ import dataclasses
 import difflib
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ..._dispatch import ADAPTERS
 from ..known import entries
 from ..known.entries import KnownDifference
-from ..modes import DEVICE, HOST, NATIVE, ON_REQUEST, modes_of
+from ..modes import NATIVE, ON_REQUEST, modes_of
 from . import cases, schema
 from .cases import Case
-from .schema import TOLERANCE, FrameworkTable, SuiteError
+from .schema import Framework, SuiteError
 
 FILE = "suite.toml"
 
 MOST_NEAR = 5
 """Cases that an error about an unknown case lists."""
-
-
-@dataclass(frozen=True)
-class Framework:
-    """A framework to run."""
-
-    python: str = sys.executable
-    may_be_missing: bool = False
-    modes: Sequence[str] = (HOST, DEVICE, NATIVE)
-    left_out: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """By mode, the kinds of cases that it leaves out: see `Case.is_for_graphs`."""
-
-    flushes: bool = False
-    title: str = ""
-    tolerance: float = TOLERANCE
 
 
 @dataclass(frozen=True)
@@ -91,13 +77,15 @@ def read(path: Path, *, accepting: bool = False) -> Suite:
     found = cases.build(tables, {name: framework.python for name, framework in frameworks.items()})
     if not found:
         raise SuiteError(f"{file.name}: there are no cases, neither here nor in files = {data.files}")
-    named = {name for case in found for name in case.frameworks}
-    known = None
-    if data.known:
-        known = _known(directory / data.known, accepting)
-    for name in sorted((named | {entry.framework for entry in known or []}) - frameworks.keys()):
-        raise SuiteError(f"{FILE}: there is no framework {name!r}, which a case or a known difference names")
     known_file = directory / data.known if data.known else None
+    known: list[KnownDifference] | None = None if known_file is None else []
+    if known_file and known_file.exists():
+        known = entries.read(known_file)
+    elif known_file and not accepting:
+        raise SuiteError(f"{known_file} is not there; `unified-clip parity --accept` writes it")
+    named = {name for case in found for name in case.frameworks} | {entry.framework for entry in known or []}
+    for name in sorted(named - frameworks.keys()):
+        raise SuiteError(f"{FILE}: there is no framework {name!r}, which a case or a known difference names")
     return Suite(found, frameworks, known, data.timeout, known_file, str(path))
 
 
@@ -112,33 +100,23 @@ def _matching(directory: Path, pattern: str) -> Sequence[Path]:
     return found
 
 
-def _known(file: Path, accepting: bool) -> Sequence[KnownDifference]:
-    if file.exists():
-        return entries.read(file)
-    if not accepting:
-        raise SuiteError(f"{file} is not there; `unified-clip parity --accept` writes it")
-    return []
-
-
-def _framework(table: FrameworkTable, directory: Path, name: str, tolerance: float) -> Framework:
+def _framework(table: Framework, directory: Path, name: str, tolerance: float) -> Framework:
+    """Return the framework with the suite's defaults."""
     if name not in ADAPTERS.values():
         raise SuiteError(f"{FILE}, frameworks: there is no adapter for {name!r}")
-    python = _interpreter(directory / table.python) if table.python else sys.executable
-    left_out: dict[str, Sequence[str]] = dict(table.left_out.items())
-    there = modes_of(name)
-    modes = tuple(table.modes or (mode for mode in there if mode not in ON_REQUEST))
+    there, chosen = modes_of(name), table.model_fields_set
+    modes = list(table.modes if "modes" in chosen else (mode for mode in there if mode not in ON_REQUEST))
     if lacking := [mode for mode in modes if mode not in there]:
         raise SuiteError(f"{FILE}, frameworks {name} modes: it has no mode {lacking[0]!r}; it has {', '.join(there)}")
-    if table.tolerance is not None:
-        tolerance = table.tolerance
-    return Framework(python, table.missing is not None, modes, left_out, table.flushes, table.title or name, tolerance)
-
-
-def _interpreter(path: Path) -> str:
-    """Return the interpreter at a path, or of the virtual environment there."""
-    if path.is_dir():
-        path /= "Scripts/python.exe" if sys.platform == "win32" else "bin/python"
-    return str(path.absolute())
+    settings: dict[str, Any] = {"modes": modes, "title": table.title or name}
+    if "python" in chosen:
+        path = directory / table.python
+        if path.is_dir():  # a virtual environment
+            path /= "Scripts/python.exe" if sys.platform == "win32" else "bin/python"
+        settings["python"] = str(path.absolute())
+    if "tolerance" not in chosen:
+        settings["tolerance"] = tolerance
+    return table.model_copy(update=settings)
 
 
 def only(suite: Suite, names: Sequence[str]) -> Suite:
@@ -149,10 +127,10 @@ def only(suite: Suite, names: Sequence[str]) -> Suite:
             f"unknown frameworks: {', '.join(map(repr, unknown))}; there are {', '.join(suite.frameworks)}"
         )
     frameworks = {name: suite.frameworks[name] for name in dict.fromkeys(names)}
-    known = None if suite.known is None else [entry for entry in suite.known if entry.framework in frameworks]
     found = [case for case in suite.cases if not case.frameworks or set(case.frameworks) & frameworks.keys()]
     if not found:
         raise SuiteError(f"no case of the suite is for {', '.join(frameworks)}")
+    known = None if suite.known is None else [entry for entry in suite.known if entry.framework in frameworks]
     return dataclasses.replace(suite, cases=found, frameworks=frameworks, known=known)
 
 
@@ -162,7 +140,7 @@ def without(suite: Suite, modes: Sequence[str]) -> Suite:
     if unknown := [mode for mode in modes if mode not in there]:
         raise SuiteError(f"--without {unknown[0]}: the suite has no such mode; it has {', '.join(there)}")
     frameworks = {
-        name: dataclasses.replace(framework, modes=[mode for mode in framework.modes if mode not in modes])
+        name: framework.model_copy(update={"modes": [mode for mode in framework.modes if mode not in modes]})
         for name, framework in suite.frameworks.items()
     }
     if empty := [name for name, framework in frameworks.items() if not framework.modes]:

@@ -7,6 +7,7 @@ import json
 import math
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from ..._dispatch import ADAPTERS
@@ -58,13 +59,13 @@ def write(suite: Path, given: Sequence[Path]) -> Path:
     partial = path.with_suffix(".partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            partial.write_text(text, encoding="utf-8")
-            partial.replace(path)
-        finally:
-            partial.unlink(missing_ok=True)
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(path)
     except OSError as error:
         raise SuiteError(f"{path} cannot be written: {error.strerror}") from None
+    finally:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
     return path
 
 
@@ -73,7 +74,9 @@ def _text(chosen: Sequence[Path], directory: Path) -> str:
     names = [path.name for path in chosen] or ["worked example"]
     if len(set(names)) < len(names):
         names = [path.as_posix() for path in chosen]
-    thresholds, why = _thresholds(norms)
+    usable = [norm for norm in norms if 0 < norm < math.inf]
+    thresholds = f"[{min(usable) / 2:.3g}, {max(usable) * 2:.3g}]" if usable else "[1.0, 100.0]"
+    why = ": one clips, one does not" if usable else ""
     tables = [
         f"[[gradients]]\nname = {_string(name)}\nfile = {_string(os.path.relpath(path, directory))}\n"
         for name, path in zip(names, chosen, strict=False)
@@ -93,14 +96,6 @@ def _string(text: str) -> str:
     if any("\ud800" <= character <= "\udfff" for character in text):
         raise SuiteError(f"{text!r} is not UTF-8, and TOML cannot name it; rename the file")
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
-def _thresholds(norms: Sequence[float]) -> tuple[str, str]:
-    """Return two thresholds, and a remark. Gradients that are zero or not finite give no threshold."""
-    usable = [norm for norm in norms if 0 < norm < math.inf]
-    if not usable:
-        return "[1.0, 100.0]", ""
-    return f"[{min(usable) / 2:.3g}, {max(usable) * 2:.3g}]", ": one clips, one does not"
 
 
 def _norm(path: Path) -> float:

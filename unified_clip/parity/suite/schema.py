@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
-from packaging.requirements import InvalidRequirement, Requirement
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from ...config import documents
@@ -150,14 +150,22 @@ OnRequest = Literal["graph", "compiled", "static", "processes_2", "processes_4"]
 Kind = Literal["sparse", "in place", "raises", "groups", "hook", "long"]
 
 
-class FrameworkTable(Table):
-    title: Name | None = None
-    python: Name | None = None
+class Framework(Table):
+    """A framework to run."""
+
+    title: Annotated[str, Field(min_length=1)] = ""
+    python: Name = sys.executable
+    """Its interpreter. In a file relative to the suite, or a virtual environment."""
+
     missing: Literal["allowed"] | None = None
-    modes: Annotated[list[Mode] | None, Field(min_length=1)] = None
+    modes: Annotated[list[Mode], Field(min_length=1)] = ["host", "device", "native"]
     left_out: dict[OnRequest, list[Kind]] = {}
     flushes: bool = False
-    tolerance: Tolerance | None = None
+    tolerance: Tolerance = TOLERANCE
+
+    def leaves_out(self, mode: str) -> Sequence[Kind]:
+        """Return the kinds of cases that a mode leaves out: see `Case.is_for_graphs`."""
+        return next((kinds for each, kinds in self.left_out.items() if each == mode), ())
 
 
 class SuiteFile(CasesFile):
@@ -166,45 +174,12 @@ class SuiteFile(CasesFile):
     timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 120.0
     tolerance: Tolerance = TOLERANCE
     memory: Any = None
-    frameworks: Annotated[dict[str, FrameworkTable], Field(min_length=1)]
+    frameworks: Annotated[dict[str, Framework], Field(min_length=1)]
 
     @field_validator("memory")
     @classmethod
     def _removed(cls, value: Any) -> Any:
         raise ValueError("this setting was removed. Limit the memory of the command with `ulimit -v` or a cgroup")
-
-
-class KnownTable(Table):
-    framework: Name
-    function: Name
-    kind: Literal["value", "touched", "raises", "returns", "silent", "form"]
-    cases: Annotated[list[Name], Field(min_length=1)]
-    reason: Name
-    title: str = ""
-    size: Annotated[float, Field(gt=0)] | None = None
-    within: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.1
-    versions: str = ""
-
-    @field_validator("versions")
-    @classmethod
-    def _of_a_package(cls, versions: str) -> str:
-        try:
-            required = Requirement(versions)
-        except InvalidRequirement:
-            required = None
-        if required is None or not required.specifier or required.extras or required.marker:
-            raise ValueError("give a package and its versions, as in torch>=2.8,<2.13")
-        return versions
-
-    @model_validator(mode="after")
-    def _sized(self) -> Self:
-        if (self.size is not None) != (self.kind in ("value", "touched")):
-            raise ValueError("value and touched have a size, and nothing else has")
-        return self
-
-
-class KnownFile(Table):
-    known: list[KnownTable] = []
 
 
 Model = TypeVar("Model", bound=Table)

@@ -5,16 +5,17 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import repeat
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
 
 from ...tensors import types
 from ...tensors.arithmetic import nearest_float
-from ...tensors.types import Dense, Gradient, Sparse, densify, encode
-from ..adapters.base import Adapter, Invocation, NativeResult
+from ...tensors.types import Gradient, Sparse, densify, encode
+from ..adapters.base import Adapter, Invocation
+from ..outcome import CallOutcome
 from ..suite.call_form import CallForm, leaves, structure
 from ..suite.public_calls import CALLS
 
@@ -23,42 +24,30 @@ ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 @dataclass(eq=False)
-class CallResult:
-    """The result of a call, before it is packed."""
+class CallResult(CallOutcome):
+    """The result of a call, before it is packed, with the framework's tensors."""
 
     norm: Any = None
-    gradients: Sequence[Any] | None = None
+    gradients: Any = None
+    update: Any = None
     returned: Any = None
     """The container that the call returned, if its kind is compared."""
-
-    structure: str = ""
-    name: str = ""
-    warned: bool = False
-    raised: list[str] = field(default_factory=list)
-    message: str = ""
-    fault: str = ""
-    """A side effect on tensors that the call must not have; '' for none."""
-
-    same_objects: list[bool] = field(default_factory=list)
-    """For a class: whether each gradient came back as the same object."""
-
-    update: Sequence[Any] | None = None
 
 
 def make(adapter: Adapter, case: Mapping[str, Any], gradients: Sequence[Gradient]) -> Invocation:
     """Return the invocation for a case of the job file."""
     call_form = CallForm.read(case["call_form"])
-    given = adapter.make_all(gradients)
-    if call_form.transposed:
-        given = [tensor if tensor is None else adapter.transposed(tensor) for tensor in given]
-    if call_form.expanded:
-        given = [tensor if tensor is None else adapter.expanded(tensor) for tensor in given]
+    tensors = adapter.make_all(gradients)
+    for wanted, change in ((call_form.transposed, adapter.transposed), (call_form.expanded, adapter.expanded)):
+        if wanted:
+            tensors = [tensor if tensor is None else change(tensor) for tensor in tensors]
     if call_form.overlapping:
-        given = adapter.overlapping(given)
+        tensors = adapter.overlapping(tensors)
     arguments = case["arguments"]
     if call_form.tensor_arguments:
-        arguments = {key: adapter.dense(_float32(value)) for key, value in arguments.items()}
-    return Invocation(adapter, CALLS[case["call"]], call_form, arguments, given)
+        rounded = {key: np.asarray(nearest_float(float(value), "float32")) for key, value in arguments.items()}
+        arguments = {key: adapter.dense(encode(value, "float32")) for key, value in rounded.items()}
+    return Invocation(adapter, CALLS[case["call"]], call_form, arguments, tensors)
 
 
 def call_unified_clip(invocation: Invocation, function: Callable[..., Any], settings: Any) -> CallResult:
@@ -82,8 +71,8 @@ def call_native(invocation: Invocation) -> CallResult:
 
     def call() -> CallResult:
         adapter = invocation.adapter
-        found: NativeResult | None = adapter.native(invocation) if adapter.has_native(invocation) else None
-        return CallResult() if found is None else CallResult(found.norm, found.tensors)
+        returned = adapter.native(invocation) if adapter.has_native(invocation) else None
+        return CallResult(*returned or ())
 
     result = observe(call)
     result.name = invocation.native
@@ -93,8 +82,9 @@ def call_native(invocation: Invocation) -> CallResult:
 def _fault(invocation: Invocation, result: CallResult, given: Sequence[Gradient]) -> str:
     """Return what is wrong with the tensors, apart from their numbers; '' if nothing."""
     if result.raised or not invocation.call.in_place:
-        found = invocation.read_gradients() if invocation.call.in_place else invocation.gradients
-        if not _same(invocation, found, given):
+        tensors = invocation.read_gradients() if invocation.call.in_place else invocation.gradients
+        left = [densify(_read(invocation, tensor)) for tensor in tensors]
+        if types.digest(left) != types.digest(map(densify, given)):
             return "had changed gradients" if result.raised else "changed the gradients it was given"
     if result.raised or result.gradients is None:
         return ""
@@ -104,23 +94,12 @@ def _fault(invocation: Invocation, result: CallResult, given: Sequence[Gradient]
     ]
     if len(kinds[0]) == len(kinds[1]) and kinds[0] != kinds[1]:
         return "returned a dense gradient for a sparse one, or the other way round"
-    if not invocation.call.in_place and any(
-        map(_another_over_its_memory, repeat(invocation), invocation.gradients, result.gradients)
-    ):
-        return "returned memory of a gradient it was given"
+    if not invocation.call.in_place:
+        may_be_same = invocation.call.style in ("class", "settings")  # a class may return the gradient itself
+        for before, after in zip(invocation.gradients, result.gradients, strict=False):
+            if not (may_be_same and after is before) and invocation.adapter.shares_memory(before, after):
+                return "returned memory of a gradient it was given"
     return ""
-
-
-def _another_over_its_memory(invocation: Invocation, before: Any, after: Any) -> bool:
-    """Return whether a result shares memory with a gradient. A class may return the gradient itself."""
-    same = after is before and invocation.call.style in ("class", "settings")
-    return not same and invocation.adapter.shares_memory(before, after)
-
-
-def _same(invocation: Invocation, tensors: Sequence[Any], given: Sequence[Gradient]) -> bool:
-    return types.digest(map(densify, [_read(invocation, tensor) for tensor in tensors])) == types.digest(
-        map(densify, given)
-    )
 
 
 def _read(invocation: Invocation, tensor: Any) -> Gradient:
@@ -144,10 +123,6 @@ def _first_line(error: Exception) -> str:
     """Return the first line of an error, without addresses. Some frameworks add C++ traces."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip(" -")]
     return f"{type(error).__name__}: {ADDRESS.sub('', lines[0])[:300] if lines else ''}"
-
-
-def _float32(value: Any) -> Dense:
-    return encode(np.asarray(nearest_float(float(value), "float32")), "float32")
 
 
 # -- how to call each kind of public name
@@ -213,3 +188,38 @@ STYLES: dict[str, Callable[[Invocation, Callable[..., Any], Any], CallResult]] =
     "settings": _settings,
     "hook": _hook,
 }
+
+
+# -- many calls in one graph, which is compiled once
+
+
+def call_in_graph(mode: str, calls: Sequence[tuple[Invocation, Callable[..., Any]]], settings: Any) -> list[CallResult]:
+    """Call a public name for each invocation, all in one graph, and return the results."""
+    for invocation, _ in calls:
+        _ = invocation.parameters, invocation.in_place_arguments  # some frameworks cannot create them in a graph
+    ends = list(accumulate((len(invocation.gradients) for invocation, _ in calls), initial=0))
+
+    def traced(tensors: Sequence[Any]) -> list[Any]:
+        results = []
+        for (invocation, function), (start, end) in zip(calls, pairwise(ends), strict=True):
+            cache = dict(invocation.cache) if invocation.adapter.writes else {"parameters": invocation.parameters}
+            symbolic = Invocation(
+                invocation.adapter,
+                invocation.call,
+                invocation.call_form,
+                invocation.arguments,
+                tensors[start:end],
+                cache=cache,
+            )
+            result = STYLES[invocation.call.style](symbolic, function, settings)
+            results.append([result.norm, result.gradients])
+        return results
+
+    tensors = [gradient for invocation, _ in calls for gradient in invocation.gradients]
+    returned = calls[0][0].adapter.run_in_graph(mode, traced, tensors)
+    return [
+        CallResult(
+            norm, invocation.read_gradients() if invocation.call.in_place and invocation.adapter.writes else gradients
+        )
+        for (invocation, _), (norm, gradients) in zip(calls, returned, strict=True)
+    ]

@@ -13,9 +13,11 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from ... import _workers
 from ..._scratch import Scratch
@@ -25,10 +27,12 @@ from ...tensors.files.memmap import place_of
 from ...tensors.types import Dense, UnreadableError, densify
 from ..outcome import CallOutcome, Failure
 from ..suite.cases import Case
-from .printed import Printed
 
 STARTS = 4
 """Starts of a worker. After the last one, the remaining cases fail as it did."""
+
+KEPT, SHOWN = 1 << 12, 80
+"""Bytes of a worker's output that are kept, and characters of its first line that a note in the report shows."""
 
 LOOK_EVERY = 0.1
 """Seconds between two looks for new results."""
@@ -63,7 +67,7 @@ class WorkerResults:
     versions: dict[str, str] = field(default_factory=dict)
 
     printed: list[str] = field(default_factory=list)
-    """The first line that the worker printed, for each start that printed any."""
+    """The first line that the worker printed that is not blank, escaped and shortened, for each start with one."""
 
 
 def command(framework: str, python: str = sys.executable) -> list[str]:
@@ -91,73 +95,44 @@ def run(
     """
     results = WorkerResults()
     remaining = dict(enumerate(items))
+
+    def keep(item: WorkItem, outcome: CallOutcome | Failure) -> None:
+        results.results[item.mode, item.case.name] = on_result(item, outcome)
+
+    def collect(out: Path) -> bool:
+        """Read the new results. Return whether there were any."""
+        names: set[str] = set()
+        with suppress(FileNotFoundError):  # the system has removed the directory, as cleaners of /tmp do
+            names = {path.name for path in out.iterdir()}
+        numbers = [number for number in remaining if f"{number}.json" in names]
+        for number in numbers:
+            keep(remaining.pop(number), _read_result(out, number))
+            for path in out.glob(f"{number}.*"):
+                path.unlink()
+        progress(len(numbers))
+        return bool(numbers)
+
     starts = 0
     while remaining:
         starts += 1
-        failure, started = _start(worker, remaining, timeout, on_result, progress, results)
+        with Scratch("parity") as scratch:
+            job, out = scratch.path / "job", scratch.path / "out"
+            job.mkdir()
+            out.mkdir()
+            write_job(job, remaining)
+            failure = _run_once([*worker, str(job), str(out)], scratch, timeout, partial(collect, out), results)
+            collect(out)
+            start_failure = _read_start(out, results)
+            has_started = (out / "worker.json").exists() and not start_failure
+        failure = start_failure or failure
         if remaining:
             failure = failure or Failure("unreadable", "the worker ended without a result for this case")
-            hopeless = starts == STARTS or not started
+            hopeless = starts == STARTS or not has_started
             for number in list(remaining) if hopeless else [min(remaining)]:
-                _keep(results, remaining.pop(number), failure, on_result)
+                keep(remaining.pop(number), failure)
         elif failure:
-            _keep(
-                results,
-                items[-1],
-                dataclasses.replace(failure, detail=f"after the last case: {failure.detail}"),
-                on_result,
-            )
+            keep(items[-1], dataclasses.replace(failure, detail=f"after the last case: {failure.detail}"))
     return results
-
-
-def _keep(results: WorkerResults, item: WorkItem, outcome: CallOutcome | Failure, on_result: OnResult) -> None:
-    results.results[item.mode, item.case.name] = on_result(item, outcome)
-
-
-def _start(
-    worker: Sequence[str],
-    remaining: dict[int, WorkItem],
-    timeout: float,
-    on_result: OnResult,
-    progress: Callable[[int], Any],
-    results: WorkerResults,
-) -> tuple[Failure | None, bool]:
-    """Start a worker once, and move finished items from `remaining` to `results`.
-
-    Returns:
-        How it failed, and whether it has imported its framework.
-    """
-    with Scratch("parity") as scratch:
-        job, out = scratch.path / "job", scratch.path / "out"
-        job.mkdir()
-        out.mkdir()
-        write_job(job, remaining)
-
-        def collect() -> bool:
-            """Read the new results. Return whether there were any."""
-            names = _names(out)
-            numbers = [number for number in remaining if f"{number}.json" in names]
-            for number in numbers:
-                _keep(results, remaining.pop(number), _read_result(out, number), on_result)
-                for path in out.glob(f"{number}.*"):
-                    path.unlink()
-            progress(len(numbers))
-            return bool(numbers)
-
-        printed = Printed()
-        failure = _run_once([*worker, str(job), str(out)], scratch, timeout, collect, printed)
-        collect()
-        results.printed += filter(None, [printed.first_line])
-        start_failure = _read_start(out, results)
-        return start_failure or failure, (out / "worker.json").exists() and not start_failure
-
-
-def _names(directory: Path) -> set[str]:
-    """Return the files in a directory. None if the system has removed it, as cleaners of /tmp do."""
-    try:
-        return {path.name for path in directory.iterdir()}
-    except FileNotFoundError:
-        return set()
 
 
 def write_job(job: Path, items: Mapping[int, WorkItem]) -> None:
@@ -166,17 +141,12 @@ def write_job(job: Path, items: Mapping[int, WorkItem]) -> None:
     Gradients that are mapped from a file are not copied: the worker maps them too.
     """
     stored: dict[str, Dense] = {}
-    mapped: dict[str, Any] = {}
     listings: dict[str, Any] = {}
     cases: dict[str, Any] = {}
     for case in {item.case.name: item.case for item in items.values()}.values():
         if case.gradients_name not in listings:
             packed, listings[case.gradients_name] = types.pack(case.gradients_name, case.gradients)
-            for name, tensor in packed.items():
-                if (place := place_of(tensor)) is not None:
-                    mapped[name] = place
-                else:
-                    stored[name] = tensor
+            stored |= packed
         cases[case.name] = {
             "call": case.call_name,
             "arguments": case.arguments,
@@ -186,13 +156,16 @@ def write_job(job: Path, items: Mapping[int, WorkItem]) -> None:
             "gradients": case.gradients_name,
         }
     described = [{"number": number, "mode": item.mode, "case": item.case.name} for number, item in items.items()]
-    safetensors.save(job / "gradients.safetensors", stored)
+    mapped = {name: place for name, tensor in stored.items() if (place := place_of(tensor)) is not None}
+    safetensors.save(
+        job / "gradients.safetensors", {name: tensor for name, tensor in stored.items() if name not in mapped}
+    )
     text = json.dumps({"runs": described, "cases": cases, "gradients": listings, "mapped": mapped})
     (job / "job.json").write_text(text, encoding="utf-8")
 
 
 def _run_once(
-    arguments: Sequence[str], scratch: Scratch, timeout: float, collect: Callable[[], bool], printed: Printed
+    arguments: Sequence[str], scratch: Scratch, timeout: float, collect: Callable[[], bool], results: WorkerResults
 ) -> Failure | None:
     """Run a worker until it ends, or until `collect` has found no new result for `timeout` seconds."""
 
@@ -202,19 +175,28 @@ def _run_once(
             raise KeyboardInterrupt
         return has_results
 
+    printed = bytearray()
     try:
         started = _workers.Worker(arguments, scratch, subprocess.PIPE)
     except OSError as error:
         return Failure("missing", f"{arguments[0]} cannot be started: {error.strerror}")
-    try:
-        with started as worker:
-            printed.begin(worker.process)
-            end = worker.wait(timeout, poll)
-    finally:
-        printed.end()
+    with started as worker:
+        reader = threading.Thread(target=_read_output, args=[worker.process.stdout, printed], daemon=True)
+        reader.start()
+        end = worker.wait(timeout, poll)
+    reader.join(1.0)  # a process that the worker started may keep the pipe open
+    if line := next((line for line in printed.decode(errors="replace").split("\n") if line.strip()), ""):
+        results.printed.append(repr(line[:SHOWN] + "..." * (len(line) > SHOWN)))
     if end.code is None:
         return Failure("timed out", f"no new result in {timeout:g} seconds; {end}")
     return None if end.code == 0 else _crashed(end)
+
+
+def _read_output(stdout: IO[bytes], printed: bytearray) -> None:
+    """Read what a worker prints, so that its pipe never fills, and keep the beginning."""
+    with stdout:
+        while chunk := stdout.read1(1 << 16):  # type: ignore[attr-defined]
+            printed += chunk[: KEPT - len(printed)]
 
 
 def _crashed(end: _workers.Exit) -> Failure:
@@ -255,14 +237,5 @@ def _read_result(out: Path, number: int) -> CallOutcome | Failure:
         if not isinstance(outcome.raised, list):
             raise TypeError("raised is no list")
         return Failure("out of memory", outcome.message) if OUT_OF_MEMORY.search(outcome.message) else outcome
-    except (
-        UnreadableError,
-        OSError,
-        ValueError,
-        TypeError,
-        KeyError,
-        AttributeError,
-        IndexError,
-        RecursionError,
-    ) as error:
+    except (UnreadableError, OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         return Failure("unreadable", f"what it left cannot be read: {type(error).__name__}: {error}")

@@ -26,19 +26,16 @@ def process_group(framework: str, adapter: Adapter, mode: str, rank: int, meetin
     if mode not in PROCESSES:
         yield adapter
         return
-    others = [_another(mode, number) for number in range(1, PROCESSES[mode])] if rank == 0 else []
+    # This process again, as another rank. It exits when this one does: see `_workers.prepare`.
+    again = [sys.executable, *sys.orig_argv[1:], "--mode", mode, "--rank"]
+    numbers = range(1, PROCESSES[mode]) if rank == 0 else ()
+    others = [subprocess.Popen([*again, str(number)], stdin=subprocess.DEVNULL) for number in numbers]
     module = importlib.import_module(f"unified_clip.parity.adapters.{DISTRIBUTED[framework]}")
     with module.process_group(rank, PROCESSES[mode], meeting) as sharded:
         yield sharded
     statuses = [process.wait() for process in others]
     if any(statuses):
         raise SystemExit("a rank ended with an error")
-
-
-def _another(mode: str, rank: int) -> subprocess.Popen[bytes]:
-    """Start this process again, as another rank. It exits when this one does: see `_workers.prepare`."""
-    own = sys.orig_argv[1:]
-    return subprocess.Popen([sys.executable, *own, "--mode", mode, "--rank", str(rank)], stdin=subprocess.DEVNULL)
 
 
 def check_in_step(adapter: Adapter, step: str) -> None:

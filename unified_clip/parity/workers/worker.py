@@ -34,7 +34,7 @@ from ...tensors.files import memmap, safetensors
 from ...tensors.types import Dense, Gradient, encode
 from ..adapters.base import Adapter
 from ..modes import DEVICE, EXACT, HOST, IN_GRAPHS, NATIVE, OURS, PROCESSES
-from . import graph_calls, invoke, ranks
+from . import invoke, ranks
 from .invoke import CallResult
 
 PATHS = {DEVICE: "framework"}
@@ -136,15 +136,10 @@ def run(
                 started = time.perf_counter()
                 results = run_cases(holding, namespace, mode, cases)
                 seconds = (time.perf_counter() - started) / len(batch)
-                if rank == 0:
-                    write_results(out, batch, results, seconds)
-
-
-def write_results(out: Path, batch: Sequence[Item], results: Sequence[Packed], seconds: float) -> None:
-    for item, (result, found) in zip(batch, results, strict=True):
-        wait_for_room(out)
-        safetensors.save(out / f"{item['number']}.safetensors", found)
-        write_json(out / f"{item['number']}.json", {**result, "seconds": seconds})
+                for item, (result, tensors) in zip(batch, results if rank == 0 else (), strict=rank == 0):
+                    wait_for_room(out)
+                    safetensors.save(out / f"{item['number']}.safetensors", tensors)
+                    write_json(out / f"{item['number']}.json", {**result, "seconds": seconds})
 
 
 def wait_for_room(out: Path) -> None:
@@ -192,9 +187,9 @@ def _run_cases(adapter: Adapter, namespace: Any, mode: str, cases: Sequence[Job]
         for case, gradients in cases
     ]
     if mode in IN_GRAPHS and cases[0][0]["raises"]:
-        results = [invoke.observe(lambda: graph_calls.call_all(mode, calls, namespace)[0])]
+        results = [invoke.observe(lambda: invoke.call_in_graph(mode, calls, namespace)[0])]
     elif mode in IN_GRAPHS:
-        results = graph_calls.call_all(mode, calls, namespace)
+        results = invoke.call_in_graph(mode, calls, namespace)
     elif mode == NATIVE:
         results = [invoke.call_native(invocation) for invocation, _ in calls]
     else:
@@ -235,16 +230,11 @@ def pack(adapter: Adapter, result: CallResult) -> Packed:
     for part, values in (("norm", norm), ("gradients", result.gradients), ("update", result.update)):
         if values is not None:
             read = [None if value is None else adapter.read(value) for value in values]
-            check_dtypes(read)
+            if unknown := dtypes(read) - types.STORAGE.keys():
+                raise TypeError(f"the result has the dtype {', '.join(sorted(unknown))}")
             held, packed[part] = types.pack(part, read)
             found |= held
     return packed, found
-
-
-def check_dtypes(gradients: Sequence[Gradient]) -> None:
-    dtypes = {gradient.dtype for gradient in gradients if gradient is not None}
-    if dtypes - types.STORAGE.keys():
-        raise TypeError(f"the result has the dtype {', '.join(dtypes)}")
 
 
 def write_json(path: Path, data: Any) -> None:

@@ -97,11 +97,11 @@ def read(
             found = memmap.keep(select(READ_HERE[kind](path), only, path.stat().st_size), directory)
         if not found:
             raise UnreadableError("no gradients found: no tensor has a floating-point dtype")
+        return found
     except (UnreadableError, LimitError) as error:
         raise UnreadableError(f"{path.name}: {error}") from None
     except Exception as error:  # NumPy, zipfile and pickle raise almost anything for damaged bytes
         raise UnreadableError(f"{path.name} cannot be read: {type(error).__name__}: {error}. Save it again") from None
-    return found
 
 
 def call(
@@ -120,9 +120,9 @@ def call(
         found = _convert("function", f"{path}:{name}", scratch, python, timeout)
         if not found:
             raise UnreadableError(f"{name} returns no gradients: no tensor has a floating-point dtype")
+        return found
     except (UnreadableError, LimitError) as error:
         raise UnreadableError(f"{path.name}: {error}") from None
-    return found
 
 
 def _kind(path: Path) -> tuple[Path, str]:
@@ -159,26 +159,21 @@ def _convert(
     )
     if kind == "function":
         remedy = f'{remedy}, and framework = "torch" beside function'
+    command = [python, "-X", "faulthandler", "-m", CONVERT, "--", kind, source, str(out), *only]
     try:
-        last_lines = _run([python, "-X", "faulthandler", "-m", CONVERT, "--", kind, source, str(out), *only], timeout)
+        with Scratch("convert") as directory, _workers.Worker(command, directory) as worker:
+            end = worker.wait(timeout)
     except OSError as error:
         raise UnreadableError(f"{python} cannot be started: {error.strerror}. {remedy}") from None
+    if end.code is None:
+        raise UnreadableError(f"no result after {timeout:g} seconds; {end}. Set {MAX_SECONDS} to wait longer")
+    if end.code:
+        raise UnreadableError(f"the process that reads it ended: {end}")
     if (out / memmap.FAILED).exists():
         failed = json.loads((out / memmap.FAILED).read_text(encoding="utf-8"))
         if "missing" in failed:
             raise UnreadableError(f"{NEEDED[kind]}. {python} says: {failed['missing']}. {remedy}")
         raise UnreadableError(failed["error"])
     if not (out / memmap.INDEX).exists():
-        raise UnreadableError(f"the process that reads it wrote no result: {last_lines}")
+        raise UnreadableError(f"the process that reads it wrote no result: {end.last_lines}")
     return memmap.load(out)
-
-
-def _run(command: Sequence[str], timeout: float) -> str:
-    """Run a process that has to succeed. Return the last lines of its stderr."""
-    with Scratch("convert") as scratch, _workers.Worker(command, scratch) as worker:
-        end = worker.wait(timeout)
-    if end.code is None:
-        raise UnreadableError(f"no result after {timeout:g} seconds; {end}. Set {MAX_SECONDS} to wait longer")
-    if end.code:
-        raise UnreadableError(f"the process that reads it ended: {end}")
-    return end.last_lines

@@ -31,8 +31,8 @@ from ... import _workers
 from ..._dispatch import adapter_of
 from ..._limits import LimitError, Tree
 from ..frameworks import converter
-from ..types import Dense, Gradient, Sparse, UnreadableError
-from .entries import Item, flatten, from_array, name_of, select
+from ..types import Dense, Gradient, Sparse, UnreadableError, from_numpy, name_of
+from .entries import Item, flatten, select
 from .memmap import FAILED, write
 
 VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
@@ -106,21 +106,18 @@ def from_torch(source: str, out: Path) -> Iterator[Item]:
 def from_tensorflow(source: str, out: Path) -> Iterator[Item]:
     import tensorflow as tf
 
-    _check_inside(source, tf.train.latest_checkpoint(source) if Path(source).is_dir() else None)
+    latest = tf.train.latest_checkpoint(source) if Path(source).is_dir() else None
+    if latest and not Path(latest).resolve().is_relative_to(Path(source).resolve()):
+        raise UnreadableError(f"its file `checkpoint` names {latest} in another directory. Pass that directory")
     checkpoint = tf.train.load_checkpoint(source)
     shapes = checkpoint.get_variable_to_shape_map()
     for name, dtype in sorted(checkpoint.get_variable_to_dtype_map().items()):
-        yield Item(name.removesuffix(VALUE), dtype.name, partial(_get_tensor, checkpoint, name), shapes[name])
+        read = partial(_read_variable, checkpoint, name)
+        yield Item(name.removesuffix(VALUE), dtype.name, read, shapes[name])
 
 
-def _check_inside(directory: str, latest: str | None) -> None:
-    """Reject a directory whose `checkpoint` file names a checkpoint in another directory."""
-    if latest and not Path(latest).resolve().is_relative_to(Path(directory).resolve()):
-        raise UnreadableError(f"its file `checkpoint` names {latest} in another directory. Pass that directory")
-
-
-def _get_tensor(checkpoint: Any, name: str) -> Gradient:
-    return from_array(np.asarray(checkpoint.get_tensor(name)))
+def _read_variable(checkpoint: Any, name: str) -> Gradient:
+    return from_numpy(np.asarray(checkpoint.get_tensor(name)))
 
 
 def from_keras(source: str, out: Path) -> Iterator[Item]:
@@ -170,7 +167,7 @@ def _read_dataset(name: str, dataset: Any) -> Gradient:
         _check_chunks(name, dataset)
     elif dataset.id.get_storage_size() < dataset.nbytes:  # no memory for what a small file only says it has
         raise UnreadableError(f"{name!r} is incomplete, or in another file. Save its numbers in this file")
-    return from_array(dataset[()])
+    return from_numpy(dataset[()])
 
 
 def _check_chunks(name: str, dataset: Any) -> None:
@@ -206,11 +203,7 @@ def from_function(source: str, out: Path) -> Iterator[Item]:
     path, _, name = source.rpartition(":")
     for key, tensor in _called(Path(path), name):
         gradient = read_tensor(key, tensor)
-        yield Item(key, gradient.dtype, partial(_same, gradient))
-
-
-def _same(gradient: Dense | Sparse) -> Dense | Sparse:
-    return gradient
+        yield Item(key, gradient.dtype, lambda gradient=gradient: gradient)  # type: ignore[misc]
 
 
 def _called(path: Path, name: str) -> Iterator[tuple[str, Any]]:
@@ -254,7 +247,7 @@ def read_tensor(name: str, tensor: Any) -> Dense | Sparse:
     """
     framework = adapter_of(type(tensor))
     if framework == "numpy":
-        return from_array(np.asarray(tensor))
+        return from_numpy(np.asarray(tensor))
     try:
         assert framework is not None
         gradient = converter(framework).read(tensor)

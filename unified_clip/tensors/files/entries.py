@@ -8,10 +8,9 @@ from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from ..._limits import Tree, check_expanded, check_name, check_shape
-from ..types import PARTS, STORAGE, Dense, Gradient, Sparse, UnreadableError, from_numpy
+from ..types import PARTS, STORAGE, Gradient, Sparse, UnreadableError
 
 NO_GRADIENTS = ("bool", "int", "uint", "str", "bytes")
 """Prefixes of the dtypes that are not gradients: counters, masks, text."""
@@ -28,6 +27,11 @@ class Item(NamedTuple):
 
     shape: Sequence[int] = ()
     """For a sparse tensor, the shape of the dense one."""
+
+    @property
+    def size(self) -> int:
+        """The bytes that the tensor takes when it is read. Of a sparse one, when it is made dense."""
+        return math.prod(self.shape) * np.dtype(STORAGE[self.dtype]).itemsize * (2 if self.dtype in PARTS else 1)
 
 
 def select(items: Iterable[Item], only: Sequence[str], file_size: int | None = None) -> Iterator[tuple[str, Gradient]]:
@@ -46,17 +50,12 @@ def select(items: Iterable[Item], only: Sequence[str], file_size: int | None = N
         chosen = iter(checked := list(chosen))
         for item in checked:
             check_shape(item.name, item.shape)
-        check_expanded(sum(map(_size, checked)), file_size)
+        check_expanded(sum(item.size for item in checked), file_size)
     for name, _, get, _ in chosen:
         gradient = get()
         if isinstance(gradient, Sparse):
             _check_rows(name, gradient)
         yield name, gradient
-
-
-def _size(item: Item) -> int:
-    """Return the bytes that a tensor takes when it is read; of a sparse one, when it is made dense."""
-    return math.prod(item.shape) * np.dtype(STORAGE[item.dtype]).itemsize * (2 if item.dtype in PARTS else 1)
 
 
 def _chosen(items: Iterable[Item], only: Sequence[str]) -> Iterator[Item]:
@@ -112,23 +111,9 @@ def flatten(
     if is_tensor(value):
         tree.name(name)
         yield name or "gradient 0", value
-    elif isinstance(value, Mapping):
-        for key, item in value.items():
-            inner = f"{name}.{key}" if name else str(key)
+    elif isinstance(value, Mapping | list | tuple):
+        items = value.items() if isinstance(value, Mapping) else enumerate(value)
+        first = "" if isinstance(value, Mapping) else "gradient "
+        for key, item in items:
+            inner = f"{name}.{key}" if name else f"{first}{key}"
             yield from flatten(item, is_tensor, inner, tree=tree, depth=depth + 1)
-    elif isinstance(value, list | tuple):
-        for index, item in enumerate(value):
-            inner = f"{name}.{index}" if name else f"gradient {index}"
-            yield from flatten(item, is_tensor, inner, tree=tree, depth=depth + 1)
-
-
-def name_of(dtype: np.dtype[Any]) -> str:
-    """Return the name of a dtype. np.savez and HDF5 store the bfloat16 of ml_dtypes as two untyped bytes."""
-    return "bfloat16" if dtype.name == "void16" and dtype.names is None else dtype.name
-
-
-def from_array(array: npt.NDArray[Any]) -> Dense:
-    """Return an array of any byte order as a tensor in new memory."""
-    if name_of(array.dtype) == "bfloat16":
-        return Dense("bfloat16", np.array(array.view(np.uint16)))
-    return from_numpy(array.astype(array.dtype.newbyteorder("="), copy=False))

@@ -106,10 +106,11 @@ def load(directory: Path) -> dict[str, Gradient]:
     """Map the gradients that were written into a directory."""
     index: Mapping[str, Any] = json.loads((directory / INDEX).read_text(encoding="utf-8"))
     raw = open_map(directory / TENSORS)
-    return {name: _load(raw, entry) for name, entry in index.items()}
-
-
-def _load(raw: Raw, entry: Mapping[str, Any]) -> Gradient:
-    if "rows" not in entry:
-        return dense(raw, **entry)
-    return Sparse(dense(raw, **entry["rows"]).array, dense(raw, **entry["values"]), tuple(entry["shape"]))
+    gradients: dict[str, Gradient] = {}
+    for name, entry in index.items():
+        if "rows" in entry:
+            rows, values = dense(raw, **entry["rows"]), dense(raw, **entry["values"])
+            gradients[name] = Sparse(rows.array, values, tuple(entry["shape"]))
+        else:
+            gradients[name] = dense(raw, **entry)
+    return gradients

@@ -9,13 +9,13 @@ import zipfile
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..._limits import array_header, check_shape
-from ..types import Gradient, UnreadableError
-from .entries import Item, from_array, name_of
+from ..types import Gradient, UnreadableError, from_numpy, name_of
+from .entries import Item
 from .memmap import Raw, dense, open_map
 
 MOST = 1032
@@ -54,19 +54,16 @@ def items(path: Path) -> Iterator[Item]:
             )
         try:
             with archive.open(info) as file:
-                header = _header(io.BytesIO(array_header(file)))
+                text = io.BytesIO(array_header(file))
+            version = np.lib.format.read_magic(text)
+            if version not in READ_HEADER:
+                raise ValueError(f"unknown version {version}")
+            header = Header(*READ_HEADER[version](text), text.tell())
         except (ValueError, tokenize.TokenError) as error:  # the header is a literal of Python
             raise UnreadableError(f"{name!r} is no array: {error}. Save arrays with np.savez") from None
         check_shape(name, header.shape)
         _check_size(name, info, header)
         yield Item(name, name_of(header.dtype), partial(_read, raw, archive, info, header), header.shape)
-
-
-def _header(file: IO[bytes]) -> Header:
-    version = np.lib.format.read_magic(file)
-    if version not in READ_HEADER:
-        raise ValueError(f"unknown version {version}")
-    return Header(*READ_HEADER[version](file), file.tell())
 
 
 def _check_size(name: str, info: zipfile.ZipInfo, header: Header) -> None:
@@ -87,13 +84,10 @@ def _check_size(name: str, info: zipfile.ZipInfo, header: Header) -> None:
 
 def _read(raw: Raw, archive: zipfile.ZipFile, info: zipfile.ZipInfo, header: Header) -> Gradient:
     if info.compress_type == zipfile.ZIP_STORED and not header.in_columns and header.dtype.isnative:
-        return dense(raw, name_of(header.dtype), header.shape, _start(raw, info) + header.length)
+        # The local header may be longer than the member's entry in the zip's directory.
+        local = raw[info.header_offset : info.header_offset + LOCAL_HEADER]
+        name, extra = local[-4:].view("<u2").tolist()
+        start = int(info.header_offset + LOCAL_HEADER + name + extra)
+        return dense(raw, name_of(header.dtype), header.shape, start + header.length)
     with archive.open(info) as file:
-        return from_array(np.lib.format.read_array(file, allow_pickle=False))
-
-
-def _start(raw: Raw, info: zipfile.ZipInfo) -> int:
-    """Return the byte where a member begins. Its local header may be longer than its entry in the zip's directory."""
-    local = raw[info.header_offset : info.header_offset + LOCAL_HEADER]
-    name, extra = local[-4:].view("<u2").tolist()
-    return int(info.header_offset + LOCAL_HEADER + name + extra)
+        return from_numpy(np.lib.format.read_array(file, allow_pickle=False))

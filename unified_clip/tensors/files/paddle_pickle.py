@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import pickle
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -17,8 +17,8 @@ from typing import IO, Any
 import numpy as np
 
 from ..._limits import LimitError, Tree, check_shape
-from ..types import Dense, UnreadableError
-from .entries import Item, flatten, from_array, name_of
+from ..types import Dense, UnreadableError, from_numpy, name_of
+from .entries import Item, flatten
 from .memmap import Raw, dense, open_map
 
 LONG = 1 << 16
@@ -33,12 +33,10 @@ LONGEST_CODE = 16
 PLAIN = (str, bytes, int, float, bool, type(None))
 """Types of dict keys. The hash of a nested tuple may take forever."""
 
-NOT_WRITTEN = b"".join(
-    (
-        *(pickle.INST, pickle.OBJ, pickle.NEWOBJ, pickle.NEWOBJ_EX, pickle.EXT1, pickle.EXT2, pickle.EXT4),
-        *(pickle.PERSID, pickle.BINPERSID, pickle.BYTEARRAY8, pickle.NEXT_BUFFER, pickle.READONLY_BUFFER),
-    )
-)
+NOT_WRITTEN = (
+    pickle.INST + pickle.OBJ + pickle.NEWOBJ + pickle.NEWOBJ_EX + pickle.EXT1 + pickle.EXT2 + pickle.EXT4
+    + pickle.PERSID + pickle.BINPERSID + pickle.BYTEARRAY8 + pickle.NEXT_BUFFER + pickle.READONLY_BUFFER
+)  # fmt: skip
 """Opcodes that `paddle.save` does not write. They make objects, or reserve memory before there are bytes for it."""
 
 SLICED = "UnpackBigParamInfor@@"
@@ -74,12 +72,7 @@ class Array:
         if isinstance(self.data, np.memmap) and not self.in_columns and self.dtype.isnative:
             return dense(raw, name_of(self.dtype), self.shape, self.data.offset)
         array = np.frombuffer(self.data, self.dtype)
-        return from_array(array.reshape(self.shape, order="F" if self.in_columns else "C"))
-
-
-def _encode(text: str, encoding: str) -> bytes:
-    """Stand-in for the call by which protocol 2 writes bytes."""
-    return text.encode("latin1")
+        return from_numpy(array.reshape(self.shape, order="F" if self.in_columns else "C"))
 
 
 def _value(name: str, values: Mapping[str, Any]) -> Any:
@@ -87,11 +80,6 @@ def _value(name: str, values: Mapping[str, Any]) -> Any:
     if not isinstance(name, str):
         raise TypeError("it calls eval with an argument that is no name")
     return values[name]
-
-
-def _tensor(named: tuple[str, Any]) -> Any:
-    """Stand-in for `tuple`, which Paddle calls with the name of a tensor and an array."""
-    return named[1]
 
 
 def _ordered(pairs: Sequence[tuple[Any, Any]] = ()) -> dict[Any, Any]:
@@ -105,9 +93,9 @@ STAND_INS: Mapping[tuple[str, str], Any] = {
     ("numpy.core.multiarray", "_reconstruct"): Array,
     ("numpy.core.multiarray", "scalar"): lambda *number: None,
     ("builtins", "eval"): _value,
-    ("builtins", "tuple"): _tensor,
+    ("builtins", "tuple"): lambda named: named[1],  # called with the name of a tensor and an array
     ("builtins", "bytes"): lambda: b"",
-    ("_codecs", "encode"): _encode,
+    ("_codecs", "encode"): lambda text, encoding: text.encode("latin1"),  # so protocol 2 writes bytes
     ("collections", "OrderedDict"): _ordered,
 }
 """Stand-ins by module, in today's spelling, and name."""
@@ -131,6 +119,18 @@ class Whole:
         return self.file.readline()
 
 
+def _checking_keys(load: Callable[[Any], None], keys: slice) -> Callable[[Any], None]:
+    """Return an opcode's function that checks the dict keys at these places of the stack first."""
+
+    def load_checked(unpickler: Any) -> None:
+        for key in unpickler.stack[keys]:
+            if not isinstance(key, PLAIN):
+                raise ValueError(f"a dict has a key of type {type(key).__name__}. Use names as keys")
+        load(unpickler)
+
+    return load_checked
+
+
 class Unpickler(_Unpickler):  # type: ignore[misc]
     """Calls nothing but the stand-ins, and leaves long bytes where they are in the file."""
 
@@ -147,12 +147,6 @@ class Unpickler(_Unpickler):  # type: ignore[misc]
             raise UnreadableError(
                 f"the pickle calls {module}.{name}, which is not allowed. Save only tensors, with paddle.save"
             ) from None
-
-    def load_binbytes(self) -> None:
-        self.load_counted_bytes(4)
-
-    def load_binbytes8(self) -> None:
-        self.load_counted_bytes(8)
 
     def load_counted_bytes(self, width: int) -> None:
         """Of bytes behind their number, which is `width` bytes long. Long ones are in no frame, but in the file."""
@@ -181,23 +175,6 @@ class Unpickler(_Unpickler):  # type: ignore[misc]
         elif not isinstance(target, dict):
             raise ValueError(f"it changes a {type(target).__name__}")
 
-    def load_setitem(self) -> None:
-        self.check_keys([self.stack[-2]])
-        super().load_setitem()
-
-    def load_setitems(self) -> None:
-        self.check_keys(self.stack[::2])
-        super().load_setitems()
-
-    def load_dict(self) -> None:
-        self.check_keys(self.stack[::2])
-        super().load_dict()
-
-    def check_keys(self, keys: Sequence[Any]) -> None:
-        for key in keys:
-            if not isinstance(key, PLAIN):
-                raise ValueError(f"a dict has a key of type {type(key).__name__}. Use names as keys")
-
     def load_empty_set(self) -> None:
         """Push None: tensors have no hash, so a set cannot contain them."""
         self.append(None)
@@ -215,13 +192,13 @@ class Unpickler(_Unpickler):  # type: ignore[misc]
     dispatch = {  # noqa: RUF012
         **_Unpickler.dispatch,
         **dict.fromkeys(NOT_WRITTEN, load_not_written),
-        pickle.BINBYTES[0]: load_binbytes,
-        pickle.BINBYTES8[0]: load_binbytes8,
+        pickle.BINBYTES[0]: partial(load_counted_bytes, width=4),
+        pickle.BINBYTES8[0]: partial(load_counted_bytes, width=8),
         pickle.REDUCE[0]: load_reduce,
         pickle.BUILD[0]: load_build,
-        pickle.SETITEM[0]: load_setitem,
-        pickle.SETITEMS[0]: load_setitems,
-        pickle.DICT[0]: load_dict,
+        pickle.SETITEM[0]: _checking_keys(_Unpickler.load_setitem, slice(-2, -1)),
+        pickle.SETITEMS[0]: _checking_keys(_Unpickler.load_setitems, slice(None, None, 2)),
+        pickle.DICT[0]: _checking_keys(_Unpickler.load_dict, slice(None, None, 2)),
         pickle.EMPTY_SET[0]: load_empty_set,
         pickle.ADDITEMS[0]: load_additems,
         pickle.FROZENSET[0]: load_frozenset,

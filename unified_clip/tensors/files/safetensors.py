@@ -151,7 +151,8 @@ def _entry(name: str, entry: Any, first: int) -> Entry:
         raise UnreadableError(f"{name!r} lacks a dtype, a shape or two data_offsets in the header. Save the file again")
     check_shape(name, shape)
     dtype = DTYPES.get(code, code)
-    if code in DTYPES and stop - start != math.prod(shape) * _itemsize(dtype):
+    size = np.dtype(STORAGE["bfloat16"] if dtype == "bfloat16" else dtype).itemsize if code in DTYPES else 0
+    if code in DTYPES and stop - start != math.prod(shape) * size:
         raise UnreadableError(
             f"{name!r} has {stop - start} bytes, which do not fit {dtype} of shape {shape}. Save the file again"
         )
@@ -160,7 +161,3 @@ def _entry(name: str, entry: Any, first: int) -> Entry:
 
 def _are_lengths(values: Any) -> bool:
     return isinstance(values, list) and all(type(value) is int and value >= 0 for value in values)
-
-
-def _itemsize(dtype: str) -> int:
-    return np.dtype(STORAGE[dtype] if dtype == "bfloat16" else dtype).itemsize

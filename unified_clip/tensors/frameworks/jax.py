@@ -25,8 +25,5 @@ class Converter(TensorConverter):
             tensor = tensor.todense()
         if isinstance(tensor, sparse.BCOO):
             rows = np.asarray(tensor.indices)[:, 0].astype(np.int64)
-            return Sparse(rows, self.read_dense(tensor.data), tuple(tensor.shape))
-        return self.read_dense(tensor)
-
-    def read_dense(self, tensor: Any) -> Dense:
+            return Sparse(rows, from_numpy(np.asarray(tensor.data)), tuple(tensor.shape))
         return from_numpy(np.asarray(tensor))

@@ -15,9 +15,7 @@ class Converter(TensorConverter):
         return to_numpy(tensor)
 
     def sparse(self, tensor: Sparse) -> Any:
-        dense = densify(tensor)
-        assert dense is not None
-        return to_numpy(dense)
+        return self.make(densify(tensor))
 
     def read(self, tensor: Any) -> Gradient:
         return from_numpy(np.asarray(tensor))

@@ -20,8 +20,5 @@ class Converter(TensorConverter):
     def read(self, tensor: Any) -> Gradient:
         if isinstance(tensor, tf.IndexedSlices):
             shape = tuple(int(length) for length in tensor.dense_shape)
-            return Sparse(tensor.indices.numpy(), self.read_dense(tensor.values), shape)
-        return self.read_dense(tensor)
-
-    def read_dense(self, tensor: Any) -> Dense:
+            return Sparse(tensor.indices.numpy(), from_numpy(tensor.values.numpy()), shape)
         return from_numpy(tensor.numpy())

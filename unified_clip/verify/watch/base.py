@@ -26,8 +26,7 @@ from ...causes import scaling
 from ...recording.dispatcher import DISPATCHER
 from ...recording.recorder import Recording
 from ...tensors.files.convert_worker import read_tensor
-from ...tensors.files.entries import from_array
-from ...tensors.types import PARTS, Dense, densify
+from ...tensors.types import PARTS, Dense, densify, from_numpy
 
 EPS = 1e-6
 """Of `clip_grad_norm_` of PyTorch and Paddle."""
@@ -73,7 +72,7 @@ class ObservedTensors:
     @classmethod
     def from_arrays(cls, arrays: Sequence[Any], count: int, *more: Any) -> ObservedTensors:
         """Build it from the arrays of `count` gradients, of their results, and of their weights if there are any."""
-        dense = [from_array(np.array(each)) for each in arrays]
+        dense = [from_numpy(np.array(each)) for each in arrays]
         return cls(dense[:count], dense[count : 2 * count], dense[2 * count :], *more)
 
 

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import paddle
 
-from ...tensors.files.entries import from_array
-from ...tensors.types import Dense
+from ...tensors.types import Dense, from_numpy
 from .base import NativeCall, ObservedTensors, Observer, clip_parameters, read, wrap
 
 
@@ -98,7 +97,7 @@ def _run(observer: Observer, function: Callable[..., Any]) -> Any:
         more = [each for clip in clips for each in (*clip.before, *clip.after)]
         weights = [list(map(_weight, clip.names)) for clip in clips]
         fetched = function(self, program, feed, [*wanted, *more], *args, **kwargs)
-        values = iter([from_array(np.array(each)) for each in fetched[len(wanted) :]])
+        values = iter([from_numpy(np.array(each)) for each in fetched[len(wanted) :]])
         for clip, held in zip(clips, weights, strict=True):
             before, after = ([next(values) for _ in clip.names] for _ in range(2))
             observer.record(clip.call, ObservedTensors(before, after, held, clip.names))
@@ -110,4 +109,4 @@ def _run(observer: Observer, function: Callable[..., Any]) -> Any:
 def _weight(name: str) -> Dense | None:
     """Return a parameter of a program before it runs."""
     variable = paddle.static.global_scope().find_var(name)
-    return None if variable is None else from_array(np.array(variable.get_tensor()))
+    return None if variable is None else from_numpy(np.array(variable.get_tensor()))
