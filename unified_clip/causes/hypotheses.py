@@ -68,7 +68,7 @@ def _other_eps(call: Observation) -> Iterator[Hypothesis]:
     noises = {  # by the norm that clips
         call.norms[number]: _rounding_noise(sizes[number] if call.by == "per tensor" else call.elements)
         for number, each in call.scalings.items()
-        if not each.is_left_unchanged and number in sizes
+        if not (each.is_unchanged and each.unchanged_is_expected) and number in sizes
     }
     are_few = call.norm is None and 0 < len(noises) < FEW
     room = min(norm * noise for norm, noise in noises.items()) if are_few else 0.0

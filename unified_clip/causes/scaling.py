@@ -85,8 +85,6 @@ class Scaling:
     """The bounds of the coefficient."""
 
     is_unchanged: bool
-    """It is unchanged."""
-
     is_expected: bool
     unchanged_is_expected: bool
     """The expected result is the unchanged gradient."""
@@ -96,10 +94,6 @@ class Scaling:
 
     distance: float
     """Largest difference from the expected result, relative to its largest element."""
-
-    @property
-    def is_left_unchanged(self) -> bool:
-        return self.is_unchanged and self.unchanged_is_expected
 
     def allows(self, coef: float, slack: float) -> bool:
         """Return whether a coefficient explains the gradient, up to a relative error of `slack`."""

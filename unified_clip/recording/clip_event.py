@@ -161,10 +161,6 @@ class ClipEvent:
         fields["nan"], fields["inf"] = self._counts or ((0, 0) if self._is_finite() else (None, None))
         return fields
 
-    def forget_graph(self) -> None:
-        """Drop references to a graph, which may end before the recording."""
-        self.scalars, self.path = [], None
-
     def _measure(self, clip: Clip, names: Mapping[str, int]) -> None:
         """Measure the norm of each gradient and of its weight, of the call's order."""
         ops, p = clip.gradients.ops, clip.p or 2.0

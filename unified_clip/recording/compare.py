@@ -104,20 +104,12 @@ def _to_report(a: RecordedRun, b: RecordedRun, pairs: list[CallPair], max_ulp: f
             if each.ulps_at_its_size is None or each.ulps_at_its_size > max(allowed, GROWTH * earlier):
                 numeric.setdefault("beyond growth", (each, index))
         earlier = max([earlier, *(each.ulps_at_its_size for each in found if each.ulps_at_its_size is not None)])
-    shorter = _unequal_lengths(a, b, pairs)
-    if shorter is not None and "beyond growth" not in numeric:  # else it may follow from that
-        settings["calls"] = (shorter, len(pairs))
+    rest = [line.step for run in (a, b) for line in run.lines[len(pairs) : len(pairs) + 1]]
+    if rest and "beyond growth" not in numeric:  # else it may follow from that
+        counts = [sum(line.step == min(rest) for line in run.lines) for run in (a, b)]
+        settings["calls"] = (Divergence(min(rest), "calls", counts[0], counts[1]), len(pairs))
     # One divergence for each pair, the last of these: its explanation considers the whole pair.
     chosen = {index: divergence for divergence, index in numeric.values()}
     for divergence, index in settings.values():
         chosen.setdefault(index, divergence)
     return [(chosen[index], index) for index in sorted(chosen)]
-
-
-def _unequal_lengths(a: RecordedRun, b: RecordedRun, pairs: list[CallPair]) -> Divergence | None:
-    """Return the first step at which the runs have different numbers of calls."""
-    rest = [line.step for run in (a, b) for line in run.lines[len(pairs) : len(pairs) + 1]]
-    if not rest:
-        return None
-    counts = [sum(line.step == min(rest) for line in run.lines) for run in (a, b)]
-    return Divergence(min(rest), "calls", counts[0], counts[1])

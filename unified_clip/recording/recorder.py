@@ -188,12 +188,12 @@ class Recording:
             "call it outside the graph to record it"
         )
 
-    def _end(self, head: dict[str, Any], events: Sequence[ClipEvent], tail: dict[str, Any], is_deferred: bool) -> None:
+    def _end(self, head: dict[str, Any], events: Sequence[ClipEvent], tail: dict[str, Any]) -> None:
         """Write a call's line, at once or when its numbers have arrived."""
         with self._flushing:
             if self._pending:
                 self._flush()
-            if self._pending or is_deferred:
+            if self._pending or any(each.deferred is not None for each in events):
                 self._pending.append((head, events, tail))
             else:
                 self._write_call(head, events, tail)
@@ -219,13 +219,12 @@ class Recording:
             with self._lock:
                 if self._lines is None:
                     return
-                parts = [list(itertools.islice(rest, length)) for length in lengths]
-                found = [each.resolve(part) for each, part in zip(events, parts, strict=True)]
+                found = [each.resolve([*itertools.islice(rest, n)]) for each, n in zip(events, lengths, strict=True)]
                 self._write_all({"step": self._take_step(), "call": call}, found, {"seconds": None})
 
         self._waits.add(teller([scalar for each in events for scalar in each.scalars], receive))
         for each in events:
-            each.forget_graph()
+            each.scalars, each.path = [], None  # the graph may end before the recording
 
     def _wait_for_graphs(self) -> None:
         """Wait for the reports of graphs. Hold no lock: the reports take one."""
@@ -303,7 +302,6 @@ class Entry:
         self._recording, self._call = recording, call
         self._step: int | None = None
         self._events: list[ClipEvent] = []
-        self._is_deferred = False
         self._names: set[str] = set()
         self._gradients: dict[str, Any] = {}
 
@@ -324,7 +322,6 @@ class Entry:
             )
         event = ClipEvent(clip, names if recording.norms else None)
         self._events.append(event)
-        self._is_deferred = self._is_deferred or event.deferred is not None
         if recording.gradients_every is None:
             return
         if event.in_graph:
@@ -337,14 +334,13 @@ class Entry:
         recording, events = self._recording, self._events
         tail: dict[str, Any] = {"seconds": seconds}
         if error is not None:
-            events, self._is_deferred, tail["error"] = [], False, f"{type(error).__name__}: {error}"
+            events, tail["error"] = [], f"{type(error).__name__}: {error}"
         elif any(each.in_graph for each in events):
             recording._report_from_graph(self._call, events)
             return
         if self._gradients:
             tail["gradients"] = recording._store(self.step, self._gradients)
-        step = self._step or recording._take_step()
-        recording._end({"step": step, "call": self._call}, events, tail, self._is_deferred)
+        recording._end({"step": self.step, "call": self._call}, events, tail)
 
 
 def _check_count(value: Any, what: str) -> None:

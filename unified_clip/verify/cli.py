@@ -70,13 +70,15 @@ def run(options: argparse.Namespace) -> int:
                 print(json.dumps(report.as_data(result), indent=1, allow_nan=False))
             else:
                 report.show(result)
+        return 0 if result.is_same else 1
     except (VerifyError, RunError) as error:
-        return _end(str(error), REFUSED)
+        message, status = str(error), REFUSED
     except WorkerError as error:
-        return _end(str(error), CRASHED)
+        message, status = str(error), CRASHED
     except KeyboardInterrupt:
-        return _end("interrupted; both processes were ended", INTERRUPTED)
-    return 0 if result.is_same else 1
+        message, status = "interrupted; both processes were ended", INTERRUPTED
+    complain(message)
+    return status
 
 
 def _verify(options: argparse.Namespace, stack: ExitStack) -> Verification:
@@ -124,8 +126,3 @@ def _directory(path: Path) -> Path:
     except OSError as error:
         raise VerifyError(f"{path} cannot be written: {error.strerror}. Pass another directory to --out.") from None
     return path
-
-
-def _end(message: str, status: int) -> int:
-    complain(message)
-    return status

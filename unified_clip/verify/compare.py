@@ -242,7 +242,7 @@ def _alike(pair: CallPair) -> bool:
 
 
 def _explained(rows: Sequence[StepComparison], pairing: StepPairing, max_ulp: float) -> Cause | None:
-    """Explain updates at the first step at which only they differ."""
+    """Explain updates at the first step that differs, if only they differ there."""
     row = next((row for row in rows if row.differing(max_ulp)), None)
     if row is None or row.differing(max_ulp) != ["update"]:
         return None
@@ -284,12 +284,12 @@ def _left_over(
 
 def _other_dtype(pairing: StepPairing, rows: Sequence[StepComparison]) -> Cause | None:
     """Find different dtypes, if the first step differs by no more than their rounding."""
-    if (found := pairing.other_dtypes()) is None:
+    differing = [(name, *dtypes) for name, dtypes in pairing.dtypes.items() if dtypes[0] != dtypes[1]]
+    if not differing:
         return None
-    name, *dtypes = found
-    if not FORMATS.keys() >= set(dtypes):  # integers are cut off, and not rounded
-        return None
-    if rows[0].greatest() > ROUNDING * coarsest_ulp(dtypes):
+    name, *dtypes = differing[0]
+    are_rounded = FORMATS.keys() >= set(dtypes)  # integers are cut off
+    if not are_rounded or rows[0].greatest() > ROUNDING * coarsest_ulp(dtypes):
         return None
     return Cause(
         "another dtype",

@@ -98,7 +98,7 @@ def sorted_shape(shape: Sequence[int]) -> tuple[int, ...]:
 def _norms_after(line: Line, directory: Path) -> dict[str, float]:
     """Return the norm of each gradient after clipping, by its name in the recording; none if that is unknown."""
     if stored := clipped_gradients(line, directory):
-        return {name: _norm(each, _order(line)) for name, each in stored.items()}
+        return {name: _norm(line, each) for name, each in stored.items()}
     pairs = zip(line["parameters"].items(), coefficients(line), strict=False)
     return {name: parameter["norm"] * coef for (name, parameter), coef in pairs}
 
@@ -116,7 +116,7 @@ def _near(
     line: Line, source: Parameters, expected: Mapping[str, float]
 ) -> Iterator[tuple[tuple[bool, float], str, str]]:
     for name, tensor in source.items():
-        norm = _norm(tensor, _order(line))
+        norm = _norm(line, tensor)
         for own, wanted in expected.items():
             shape = line["parameters"][own]["shape"]
             whole = sorted_shape(shape) == sorted_shape(tensor.shape)
@@ -129,13 +129,9 @@ def _same(norm: float, wanted: float) -> bool:
     return math.isclose(norm, wanted, rel_tol=CLOSE) or (math.isnan(norm) and math.isnan(wanted))
 
 
-def _order(line: Line) -> float:
-    return line["norm_type"] or 2.0
-
-
-def _norm(tensor: Dense, order: float) -> float:
+def _norm(line: Line, tensor: Dense) -> float:
     with np.errstate(over="ignore", invalid="ignore"):
-        return float(np.linalg.norm(tensor.values().reshape(-1), order))
+        return float(np.linalg.norm(tensor.values().reshape(-1), line["norm_type"] or 2.0))
 
 
 # -- gradients after a call

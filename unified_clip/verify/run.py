@@ -22,8 +22,6 @@ from ..tensors.files import safetensors
 from ..tensors.types import PARTS, Dense, Gradient, UnreadableError, densify
 from .worker import ENDED, PARTS_GIVEN
 
-WORKER = "unified_clip.verify.worker"
-
 TOGETHER = ("tensorflow", "paddle")
 """Packages that must not be imported into one process."""
 
@@ -178,7 +176,7 @@ def run(scripts: Sequence[Script], weights: Arrays, batches: Arrays, out: Path, 
 
 
 def _start(script: Script, scratch: Scratch, out: Path) -> _workers.Worker:
-    arguments = [script.python, "-X", "faulthandler", "-m", WORKER, str(script.file), script.name]
+    arguments = [script.python, "-X", "faulthandler", "-m", "unified_clip.verify.worker", str(script.file), script.name]
     try:
         return _workers.Worker([*arguments, str(scratch.path), str(out)], scratch)
     except OSError as error:

@@ -65,10 +65,9 @@ class StepPairing:
         self.names = match_parameters(_as_parameters(old_values), _as_parameters(new_values), names)
         self.axes = {name: _axes(old_values[name], new_values[other]) for name, other in self.names.items()}
         """The order of axes in which the new tensor matches the old one; None if its shape does not fit."""
-        stored, others = (ran.given[0].parameters for ran in self._runs)
-        self._ulp_scales = {
-            name: coarsest_ulp([stored[name].dtype, others[other].dtype]) for name, other in self.names.items()
-        }
+        dtypes = [{name: each.dtype for name, each in ran.given[0].parameters.items()} for ran in self._runs]
+        self.dtypes = {name: (dtypes[0][name], dtypes[1][other]) for name, other in self.names.items()}
+        """Of the old and the new tensor."""
         self._begin = [self._initial(values) for values in (old_values, new_values)]
 
     def gradients(self, step: int, settled: Sequence[NormalizedRecording]) -> Iterator[TensorPair]:
@@ -123,12 +122,6 @@ class StepPairing:
         values = [*map(_values, sides)]
         return list(self._pair(values, values))
 
-    def other_dtypes(self) -> tuple[str, str, str] | None:
-        """Return the first parameter whose dtypes differ, and both; None if there is none."""
-        old, new = (ran.given[0].parameters for ran in self._runs)
-        pairs = ((name, old[name].dtype, new[other].dtype) for name, other in self.names.items())
-        return next((found for found in pairs if found[1] != found[2]), None)
-
     def ratio(self, step: int) -> float | None:
         """Return the factor from all old updates to the new ones; None if there is no such factor."""
         pairs = list(self.updates(step))
@@ -159,7 +152,9 @@ class StepPairing:
             axes = self.axes[name]
             if name in sides[0] and other in sides[1] and axes is not None:
                 scale = max(_greatest(scales[0][name]), _greatest(scales[1][other]))
-                yield TensorPair(name, sides[0][name], sides[1][other].transpose(axes), scale, self._ulp_scales[name])
+                yield TensorPair(
+                    name, sides[0][name], sides[1][other].transpose(axes), scale, coarsest_ulp(self.dtypes[name])
+                )
 
 
 def _values(tensors: Parameters) -> dict[str, Float64s]:

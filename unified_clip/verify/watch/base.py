@@ -173,12 +173,9 @@ def _stored(observed: ObservedTensors, tensors: Sequence[Dense]) -> dict[str, tu
 
 def exact_norm(tensors: Sequence[Dense], p: float) -> float:
     """Return the correctly rounded norm."""
-    return float(unified_clip.get_total_norm([array_of(each) for each in tensors], p))
-
-
-def array_of(tensor: Dense) -> npt.NDArray[Any]:
-    """Return a NumPy array; for bfloat16, which NumPy lacks, the same numbers in float32."""
-    return tensor.values().astype(np.float32) if tensor.dtype == "bfloat16" else tensor.array
+    # NumPy lacks bfloat16, whose numbers float32 represents
+    arrays = [each.values().astype(np.float32) if each.dtype == "bfloat16" else each.array for each in tensors]
+    return float(unified_clip.get_total_norm(arrays, p))
 
 
 def coefficient_by_formula(call: NativeCall, n: float) -> float:
