@@ -1,7 +1,5 @@
-"""The parity engine: the same cases on every framework, compared with each other, with exact arithmetic and with the
-frameworks' functions.
+"""Run the same cases on every framework. Compare them with each other, with exact arithmetic and with native functions.
 
-One worker process for each framework runs the cases (`workers/`); a suite is data (`suite/`);
-`judge/` compares each outcome with the exact result and finds causes; `known/` has what frameworks are known to do
-otherwise; `report/` writes what came of it.
+`suite/` reads the cases. `workers/` runs them, one process per framework. `judge/` compares each result with the exact
+one, and finds causes. `known/` lists the accepted differences of native functions. `report/` writes the report.
 """

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from datetime import UTC, datetime
 from typing import Any
 
@@ -57,7 +57,9 @@ def run(suite: Suite, progress: Progress = lambda framework, count: None) -> Par
                 expected(case)
             results = {name: WorkerResults() for name in suite.frameworks}
             for name, future in pending:
-                part = _result(future)
+                while not future.done():  # a wait without a timeout misses a signal that arrived just before it
+                    wait([future], LOOK_EVERY)
+                part = future.result()
                 results[name].results |= part.results
                 results[name].versions |= part.versions
                 results[name].printed += part.printed
@@ -66,6 +68,10 @@ def run(suite: Suite, progress: Progress = lambda framework, count: None) -> Par
             threads.shutdown(cancel_futures=True)
             raise
     versions = {name: version for each in results.values() for name, version in each.versions.items()}
+    notes = [f"Not run, by --without: {', '.join(suite.without)}."] if suite.without else []
+    for name, each in results.items():
+        lines = dict.fromkeys(each.printed)
+        notes += [f"{name}: its worker printed {line}, which is no result and was ignored." for line in lines]
     judgements, known = _judge_natives(suite, results)
     return build.report(
         list(suite.frameworks),
@@ -76,7 +82,7 @@ def run(suite: Suite, progress: Progress = lambda framework, count: None) -> Par
         titles={name: framework.title for name, framework in suite.frameworks.items()},
         suite=suite.directory,
         started=started,
-        notes=list(_notes(suite, results)),
+        notes=notes,
     )
 
 
@@ -92,21 +98,6 @@ def work_items(suite: Suite, framework: str) -> list[WorkItem]:
         if mode not in PROCESSES or case.is_for_processes(table.leaves_out(mode))
         if mode not in IN_GRAPHS or case.is_for_graphs(table.leaves_out(mode))
     ]
-
-
-def _result(future: Future[WorkerResults]) -> WorkerResults:
-    """Wait in steps: a wait without a timeout misses a signal that arrived just before it."""
-    while not future.done():
-        wait([future], LOOK_EVERY)
-    return future.result()
-
-
-def _notes(suite: Suite, results: Mapping[str, WorkerResults]) -> Iterator[str]:
-    if suite.without:
-        yield f"Not run, by --without: {', '.join(suite.without)}."
-    for framework, each in results.items():
-        for line in dict.fromkeys(each.printed):
-            yield f"{framework}: its worker printed {line}, which is no result and was ignored."
 
 
 def _judge_natives(

@@ -90,7 +90,7 @@ class WorstElement(ReportModel):
         for side, number in (("ours", self.ours), ("native", self.native)):
             if number:
                 lines.append(f"{side:7} {number.value!r:24} {number.hex}  {number.ulps:.3g} ULP")
-        return "\n".join([*lines, *([f"nearer  {self.nearer}"] if self.nearer else [])])
+        return "\n".join([*lines, f"nearer  {self.nearer}"] if self.nearer else lines)
 
 
 class Result(ReportModel):

@@ -13,7 +13,6 @@ from ..tensors import diff, live, norms
 from ..tensors.types import Gradient
 from .engine import AT_ONCE
 from .judge import oracle
-from .judge.oracle import Expected
 from .judge.verdict import judge
 from .modes import HOST
 from .outcome import CallOutcome, ClipTensors, Failure
@@ -55,20 +54,13 @@ def problems(case: Case, outcomes: Mapping[str, CallOutcome | Failure]) -> tuple
         if isinstance(outcome, Failure) and outcome.kind == "missing":
             remedy = f"Install it: {_install.command(framework)}. Or name an interpreter that has it."
             absent.append(f"{framework} is missing: {outcome.detail}. {remedy}")
-        elif text := _wrong(case, right, framework, outcome):
-            wrong.append(text)
+        elif not (verdict := judge(case, right, outcome, HOST)).agrees:
+            numbers = ""
+            if isinstance(outcome, CallOutcome) and verdict.stages:
+                numbers = diff.describe(_named(case, outcome), _named(case, right), (framework, EXACT))
+            wrong.append(f"{framework}: {numbers or f'{verdict.kind}: {verdict.detail}'}")
     norms.forget()
     return absent, wrong or _apart(case, outcomes)
-
-
-def _wrong(case: Case, right: Expected, framework: str, outcome: CallOutcome | Failure) -> str:
-    verdict = judge(case, right, outcome, HOST)
-    if verdict.agrees:
-        return ""
-    numbers = ""
-    if isinstance(outcome, CallOutcome) and verdict.stages:
-        numbers = diff.describe(_named(case, outcome), _named(case, right), (framework, EXACT))
-    return f"{framework}: {numbers or f'{verdict.kind}: {verdict.detail}'}"
 
 
 def _apart(case: Case, outcomes: Mapping[str, CallOutcome | Failure]) -> list[str]:

@@ -9,8 +9,7 @@ from typing import Any
 from .. import _dispatch
 from .._core import containers
 from .._core.containers import Leaf
-from .._core.ops import Ops
-from .frameworks import TensorConverter, converter
+from .frameworks import converter
 from .types import STORAGE, Gradient
 
 
@@ -23,7 +22,14 @@ def read(container: Any) -> dict[str, Gradient]:
     ops, container = _dispatch.resolve(container)
     tensors = converter(ops.name)
     leaves = containers.flatten(ops, container).leaves
-    return {name: _read(ops, tensors, leaf) for name, leaf in zip(_names(leaves), leaves, strict=True)}
+    gradients: dict[str, Gradient] = {}
+    for name, leaf in zip(_names(leaves), leaves, strict=True):
+        if leaf.tensor is not None and ops.is_parameter(leaf.tensor) and ops.is_trainable(leaf.tensor):
+            raise TypeError(f"{leaf.place} is a parameter. Pass the gradients themselves")
+        gradient = gradients[name] = None if leaf.tensor is None else tensors.read(leaf.tensor)
+        if gradient is not None and gradient.dtype not in STORAGE:
+            raise TypeError(f"{leaf.place} has dtype {gradient.dtype}; supported are {', '.join(STORAGE)}")
+    return gradients
 
 
 def _names(leaves: Sequence[Leaf]) -> list[str]:
@@ -34,14 +40,3 @@ def _names(leaves: Sequence[Leaf]) -> list[str]:
         numbered = (f"{name} ({number})" for number in count(2))
         names[name if name not in names else next(each for each in numbered if each not in names)] = None
     return list(names)
-
-
-def _read(ops: Ops, tensors: TensorConverter, leaf: Leaf) -> Gradient:
-    if leaf.tensor is None:
-        return None
-    if ops.is_parameter(leaf.tensor) and ops.is_trainable(leaf.tensor):
-        raise TypeError(f"{leaf.place} is a parameter. Pass the gradients themselves")
-    gradient = tensors.read(leaf.tensor)
-    if gradient is not None and gradient.dtype not in STORAGE:
-        raise TypeError(f"{leaf.place} has dtype {gradient.dtype}; supported are {', '.join(STORAGE)}")
-    return gradient

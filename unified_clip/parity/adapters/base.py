@@ -15,7 +15,7 @@ from ..suite.call_form import CallForm, leaves
 from ..suite.public_calls import Call
 
 
-class NativeResult(NamedTuple):
+class Returned(NamedTuple):
     """What a framework's function returned. Its name is `Invocation.native`."""
 
     norm: Any = None
@@ -89,25 +89,21 @@ class Adapter(TensorConverter, Protocol):
     # -- The framework's functions. Set `invocation.native` first: an error is reported under this name.
     # None: the framework has no such function.
 
-    def native_norm(self, invocation: Invocation, p: float) -> NativeResult | None:
+    def native_norm(self, invocation: Invocation, p: float) -> Returned | None:
         return None
 
-    def native_global(
-        self, invocation: Invocation, threshold: float, p: float, norm: float | None
-    ) -> NativeResult | None:
+    def native_global(self, invocation: Invocation, threshold: float, p: float, norm: float | None) -> Returned | None:
         """Clip by the total norm. `norm`: the one that the caller passes; None to measure it."""
         return None
 
-    def native_by_norm(
-        self, invocation: Invocation, threshold: float, axes: Sequence[int] | None
-    ) -> NativeResult | None:
+    def native_by_norm(self, invocation: Invocation, threshold: float, axes: Sequence[int] | None) -> Returned | None:
         """Clip per tensor."""
         return None
 
-    def native_by_value(self, invocation: Invocation, low: float, high: float) -> NativeResult | None:
+    def native_by_value(self, invocation: Invocation, low: float, high: float) -> Returned | None:
         return None
 
-    def native_settings(self, invocation: Invocation, threshold: float) -> NativeResult | None:
+    def native_settings(self, invocation: Invocation, threshold: float) -> Returned | None:
         """Clip by the clip that is set for each group of parameters."""
         return None
 
@@ -117,7 +113,7 @@ class Adapter(TensorConverter, Protocol):
             return "torch" in self.families or "error_if_nonfinite" not in invocation.arguments
         return invocation.call.family in self.families and invocation.call.style not in ("hook", "class in place")
 
-    def native(self, invocation: Invocation) -> NativeResult | None:
+    def native(self, invocation: Invocation) -> Returned | None:
         """Call the framework's function that corresponds to a public call."""
         call, arguments = invocation.call, invocation.arguments
         p = arguments.get("norm_type", 2)
@@ -142,11 +138,11 @@ class OnParameters(Adapter):
     utils: Any
     """The framework's module `nn.utils`."""
 
-    def call_utils(self, name: str, invocation: Invocation, *arguments: Any) -> NativeResult:
+    def call_utils(self, name: str, invocation: Invocation, *arguments: Any) -> Returned:
         """Call a function of `utils` in place."""
         invocation.native = f"{self.utils.__name__}.{name}"
         norm = getattr(self.utils, name)(invocation.in_place_container, *arguments)
-        return NativeResult(norm, invocation.read_gradients())
+        return Returned(norm, invocation.read_gradients())
 
     def parameter(self, like: Any, value: float) -> Any:
         """Return a parameter with the shape and dtype of a gradient, whose numbers are all the same."""
@@ -214,8 +210,7 @@ class Invocation:
     @property
     def in_place_container(self) -> Any:
         """The container that an in-place name is called with."""
-        by_gradients = self.call_form.gradients_for_parameters
-        items = self.gradients if by_gradients else self.in_place_arguments
+        items = self.gradients if self.call_form.gradients_for_parameters else self.in_place_arguments
         return self.once("in_place_container", lambda: self.call_form.contain(items))
 
     @property

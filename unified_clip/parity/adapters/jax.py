@@ -14,7 +14,7 @@ from ...tensors.frameworks.jax import Converter
 from ..outcome import LEARNING_RATE
 from ..suite.call_form import leaves
 from . import base
-from .base import Invocation, NativeResult
+from .base import Invocation, Returned
 
 try:
     import optax
@@ -45,24 +45,22 @@ class Framework(Converter, base.Adapter):
     def has_native(self, invocation: Invocation) -> bool:
         return optax is not None and super().has_native(invocation)
 
-    def native_norm(self, invocation: Invocation, p: float) -> NativeResult | None:
+    def native_norm(self, invocation: Invocation, p: float) -> Returned | None:
         invocation.native = "optax.tree.norm"
-        return NativeResult(_norm(invocation.container, p) * 1.0)
+        return Returned(_norm(invocation.container, p) * 1.0)
 
-    def native_global(
-        self, invocation: Invocation, threshold: float, p: float, norm: float | None
-    ) -> NativeResult | None:
+    def native_global(self, invocation: Invocation, threshold: float, p: float, norm: float | None) -> Returned | None:
         if norm is not None:
             return None
         invocation.native = "optax.clip_by_global_norm"
         clipped = _by_global_norm(invocation.container, threshold)
-        return NativeResult(_norm(invocation.container, p) * 1.0, list(leaves(clipped)))
+        return Returned(_norm(invocation.container, p) * 1.0, list(leaves(clipped)))
 
-    def native_by_value(self, invocation: Invocation, low: float, high: float) -> NativeResult | None:
+    def native_by_value(self, invocation: Invocation, low: float, high: float) -> Returned | None:
         if low != -high:
             return None
         invocation.native = "optax.clip"
-        return NativeResult(None, _by_value(invocation.gradients, high))
+        return Returned(None, _by_value(invocation.gradients, high))
 
 
 # -- optax's functions under `jax.jit`, as in a training step: a list of shapes is compiled once, not each shape

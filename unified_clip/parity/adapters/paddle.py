@@ -11,7 +11,7 @@ from ...tensors.frameworks.paddle import Converter
 from ..outcome import LEARNING_RATE
 from ..suite.call_form import leaves
 from . import base
-from .base import Invocation, NativeResult
+from .base import Invocation, Returned
 
 
 class Framework(Converter, base.OnParameters):
@@ -61,39 +61,35 @@ class Framework(Converter, base.OnParameters):
             paddle.disable_static()
         return _like(found, results)
 
-    def native_norm(self, invocation: Invocation, p: float) -> NativeResult | None:
+    def native_norm(self, invocation: Invocation, p: float) -> Returned | None:
         infinite = float("inf")
         result = self.call_utils("clip_grad_norm_", invocation, infinite, float(p), invocation.is_strict)
         return result._replace(tensors=None)
 
-    def native_global(
-        self, invocation: Invocation, threshold: float, p: float, norm: float | None
-    ) -> NativeResult | None:
+    def native_global(self, invocation: Invocation, threshold: float, p: float, norm: float | None) -> Returned | None:
         if invocation.call.family != "torch":
             return self._by_class("ClipGradByGlobalNorm", invocation, threshold)
         if norm is not None:
             return None
         return self.call_utils("clip_grad_norm_", invocation, threshold, float(p), invocation.is_strict)
 
-    def native_by_norm(
-        self, invocation: Invocation, threshold: float, axes: Sequence[int] | None
-    ) -> NativeResult | None:
+    def native_by_norm(self, invocation: Invocation, threshold: float, axes: Sequence[int] | None) -> Returned | None:
         return self._by_class("ClipGradByNorm", invocation, threshold)
 
-    def native_by_value(self, invocation: Invocation, low: float, high: float) -> NativeResult | None:
+    def native_by_value(self, invocation: Invocation, low: float, high: float) -> Returned | None:
         if invocation.call.family == "torch":
             return self.call_utils("clip_grad_value_", invocation, high)
         return self._by_class("ClipGradByValue", invocation, high, low)
 
-    def native_settings(self, invocation: Invocation, threshold: float) -> NativeResult | None:
+    def native_settings(self, invocation: Invocation, threshold: float) -> Returned | None:
         invocation.native = "paddle.nn.clip.append_gradient_clip_ops"
         clipped = paddle.nn.clip.append_gradient_clip_ops(invocation.param_grads)  # set_gradient_clip only asserts here
-        return NativeResult(None, [gradient for _, gradient in clipped])
+        return Returned(None, [gradient for _, gradient in clipped])
 
-    def _by_class(self, name: str, invocation: Invocation, *arguments: float) -> NativeResult:
+    def _by_class(self, name: str, invocation: Invocation, *arguments: float) -> Returned:
         invocation.native = f"paddle.nn.{name}"
         clip = getattr(paddle.nn, name)(*arguments)
-        return NativeResult(None, [gradient for _, gradient in clip(invocation.param_grads)])
+        return Returned(None, [gradient for _, gradient in clip(invocation.param_grads)])
 
 
 def _like(found: Any, results: Iterator[Any]) -> Any:

@@ -13,7 +13,7 @@ from ..modes import COMPILED
 from ..outcome import LEARNING_RATE
 from ..suite.call_form import leaves
 from . import base
-from .base import Invocation, NativeResult
+from .base import Invocation, Returned
 
 
 class Framework(Converter, base.Adapter):
@@ -32,27 +32,23 @@ class Framework(Converter, base.Adapter):
     def run_in_graph(self, mode: str, function: Callable[[Sequence[Any]], Any], tensors: Sequence[Any]) -> Any:
         return tf.function(function, jit_compile=mode == COMPILED, autograph=False)(tensors)
 
-    def native_norm(self, invocation: Invocation, p: float) -> NativeResult | None:
+    def native_norm(self, invocation: Invocation, p: float) -> Returned | None:
         if p != 2:
             return None
         invocation.native = "tf.linalg.global_norm"
-        return NativeResult(tf.linalg.global_norm(invocation.container))
+        return Returned(tf.linalg.global_norm(invocation.container))
 
-    def native_global(
-        self, invocation: Invocation, threshold: float, p: float, norm: float | None
-    ) -> NativeResult | None:
+    def native_global(self, invocation: Invocation, threshold: float, p: float, norm: float | None) -> Returned | None:
         invocation.native = "tf.clip_by_global_norm"
         passed = None if norm is None else tf.constant(norm)
         clipped, measured = tf.clip_by_global_norm(invocation.container, threshold, use_norm=passed)
-        return NativeResult(measured if norm is None else None, list(leaves(clipped)))
+        return Returned(measured if norm is None else None, list(leaves(clipped)))
 
-    def native_by_norm(
-        self, invocation: Invocation, threshold: float, axes: Sequence[int] | None
-    ) -> NativeResult | None:
+    def native_by_norm(self, invocation: Invocation, threshold: float, axes: Sequence[int] | None) -> Returned | None:
         invocation.native = "tf.clip_by_norm"
         gradients = invocation.gradients
-        return NativeResult(None, [t if t is None else tf.clip_by_norm(t, threshold, axes) for t in gradients])
+        return Returned(None, [t if t is None else tf.clip_by_norm(t, threshold, axes) for t in gradients])
 
-    def native_by_value(self, invocation: Invocation, low: float, high: float) -> NativeResult | None:
+    def native_by_value(self, invocation: Invocation, low: float, high: float) -> Returned | None:
         invocation.native = "tf.clip_by_value"
-        return NativeResult(None, [t if t is None else tf.clip_by_value(t, low, high) for t in invocation.gradients])
+        return Returned(None, [t if t is None else tf.clip_by_value(t, low, high) for t in invocation.gradients])

@@ -12,7 +12,7 @@ from ..modes import COMPILED
 from ..outcome import LEARNING_RATE
 from ..suite.call_form import leaves
 from . import base
-from .base import Invocation, NativeResult
+from .base import Invocation, Returned
 
 
 class Framework(Converter, base.OnParameters):
@@ -54,17 +54,15 @@ class Framework(Converter, base.OnParameters):
         backend = "inductor" if mode == COMPILED else "aot_eager"
         return torch.compile(function, fullgraph=True, dynamic=False, backend=backend)(tensors)
 
-    def native_norm(self, invocation: Invocation, p: float) -> NativeResult | None:
+    def native_norm(self, invocation: Invocation, p: float) -> Returned | None:
         invocation.native = "torch.nn.utils.get_total_norm"
         present = [tensor for tensor in leaves(invocation.container) if tensor is not None]
-        return NativeResult(torch.nn.utils.get_total_norm(present, p, invocation.is_strict))
+        return Returned(torch.nn.utils.get_total_norm(present, p, invocation.is_strict))
 
-    def native_global(
-        self, invocation: Invocation, threshold: float, p: float, norm: float | None
-    ) -> NativeResult | None:
+    def native_global(self, invocation: Invocation, threshold: float, p: float, norm: float | None) -> Returned | None:
         if norm is not None:
             return self.call_utils("clip_grads_with_norm_", invocation, threshold, torch.tensor(norm))
         return self.call_utils("clip_grad_norm_", invocation, threshold, p, invocation.is_strict)
 
-    def native_by_value(self, invocation: Invocation, low: float, high: float) -> NativeResult | None:
+    def native_by_value(self, invocation: Invocation, low: float, high: float) -> Returned | None:
         return self.call_utils("clip_grad_value_", invocation, high)

@@ -12,7 +12,7 @@ import torch
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
-from ...tensors.types import Dense, Gradient, Sparse
+from ...tensors.types import Dense, Gradient
 from .torch import Framework
 
 PATIENCE = timedelta(minutes=1)
@@ -38,18 +38,16 @@ class Sharded(Framework):
         self._own = torch.distributed.new_group(timeout=PATIENCE * 1.5)  # of what is sent in the cases it knows nothing
 
     def make_all(self, gradients: Sequence[Gradient]) -> list[Any]:
-        """Each in another layout; which is the first depends on the list."""
+        """Return each gradient in another layout. Which one is the first depends on the list."""
         first = sum(gradient.array.size for gradient in gradients if isinstance(gradient, Dense))
-        return [self._laid_out(number, first, gradient) for number, gradient in enumerate(gradients)]
-
-    def _laid_out(self, number: int, first: int, gradient: Gradient) -> Any:
-        tensor = self.make(gradient)
-        if tensor is None or isinstance(gradient, Sparse) or number % PLAIN_EVERY == PLAIN_EVERY - 1:
-            return tensor
-        mesh, placements = self._layouts[(first + number) % len(self._layouts)]
-        if not tensor.ndim:
-            placements = [Replicate() for _ in placements]
-        return distribute_tensor(tensor, mesh, placements, src_data_rank=None)
+        tensors = super().make_all(gradients)
+        for number, (tensor, gradient) in enumerate(zip(tensors, gradients, strict=True)):
+            if isinstance(gradient, Dense) and number % PLAIN_EVERY != PLAIN_EVERY - 1:
+                mesh, placements = self._layouts[(first + number) % len(self._layouts)]
+                if not tensor.ndim:
+                    placements = [Replicate() for _ in placements]
+                tensors[number] = distribute_tensor(tensor, mesh, placements, src_data_rank=None)
+        return tensors
 
     def read(self, tensor: Any) -> Gradient:
         return super().read(tensor.full_tensor() if isinstance(tensor, DTensor) else tensor)
@@ -57,13 +55,13 @@ class Sharded(Framework):
     def shares_memory(self, a: Any, b: Any) -> bool:
         return super().shares_memory(*(each.to_local() if isinstance(each, DTensor) else each for each in (a, b)))
 
-    def all_gather_text(self, told: str) -> Sequence[str]:
-        found = [""] * self._size
+    def all_gather_text(self, text: str) -> Sequence[str]:
+        texts = [""] * self._size
         try:
-            torch.distributed.all_gather_object(found, told, self._own)
+            torch.distributed.all_gather_object(texts, text, self._own)
         except RuntimeError as error:
             raise SystemExit(f"another process has ended, or does not answer: {error}") from None
-        return found
+        return texts
 
     def _filled(self, like: Any, value: float) -> Any:
         return torch.full_like(like, value) if isinstance(like, DTensor) else super()._filled(like, value)

@@ -77,15 +77,12 @@ def judge(
     """
     if isinstance(outcome, Failure):
         return Verdict(outcome.kind, math.inf, outcome.detail)
-    same = outcome.digests == expected.digests
-    wrong = _wrong_behaviour(case, outcome)
-    if not same and not wrong:
-        wrong = _wrong_forms(expected, outcome)
+    wrong = _wrong_behaviour(case, outcome) or _wrong_forms(expected, outcome)
     if path in EXACT and not wrong:
         wrong = _wrong_objects(case, expected, outcome)
     if wrong:
         return Verdict("different", math.inf, wrong)
-    stages = _no_distances(case, expected) if same else distances(case, expected, outcome)
+    stages = _distances(case, expected, outcome)
     distance = max((stages[stage] for stage in stages if stage != "coefficient"), default=0.0)
     if distance == 0:
         return Verdict("equal", stages=stages)
@@ -95,7 +92,10 @@ def judge(
     if path in EXACT:
         close = case.arguments.get("norm_type", 2) not in (1, 2, math.inf) and stages["norm"] <= NORM_ULPS
     else:
-        close = _norm_is_close(expected, outcome, stages.get("norm", 0.0))
+        close = stages.get("norm", 0.0) <= NORM_ULPS
+        if expected.norm and outcome.norm and expected.norm.dtype != "float32":
+            error = relative_error(float(outcome.norm.values()), float(expected.norm.values()))
+            close = error <= NORM_RELATIVE
     if close and _follows(case, expected, outcome):
         return dataclasses.replace(verdict, kind="close")
     if path not in EXACT and case.subnormal and flushes and _differs_by_flushing(case, expected, outcome):
@@ -103,23 +103,20 @@ def judge(
     return verdict
 
 
-def _no_distances(case: Case, expected: Expected) -> dict[Stage, float]:
-    coefficient = [] if case.call.by_value or "tensors" not in expected.digests else ["coefficient"]
-    return {stage: 0.0 for stage in STAGES if stage in [*expected.digests, *coefficient]}
-
-
-def distances(case: Case, expected: Expected, outcome: CallOutcome) -> dict[Stage, float]:
+def _distances(case: Case, expected: Expected, outcome: CallOutcome) -> dict[Stage, float]:
     """Return the distance of a result from the exact one at each stage. Their shapes and dtypes agree."""
     stages: dict[Stage, float] = {}
-    if expected.norm is not None:
-        stages["norm"] = ulps([expected.norm], [outcome.norm])
-    if expected.gradients is not None and outcome.gradients is not None:
-        if not case.call.by_value:
-            pairs = zip(*(coefficients(case, side) for side in (expected.gradients, outcome.gradients)), strict=True)
-            stages["coefficient"] = max((relative_error(found, right) for right, found in pairs), default=0.0)
-        stages["tensors"] = ulps(expected.gradients, outcome.gradients)
-    if expected.update is not None and outcome.update is not None:
-        stages["update"] = ulps(expected.update, outcome.update)
+    for stage in STAGES:
+        exact, tensors = expected.at(stage), outcome.at(stage)
+        if exact is None or tensors is None or (stage == "coefficient" and case.call.by_value):
+            continue
+        if outcome.digests == expected.digests:
+            stages[stage] = 0.0
+        elif stage == "coefficient":
+            pairs = zip(coefficients(case, exact), coefficients(case, tensors), strict=True)
+            stages[stage] = max((relative_error(tensor, right) for right, tensor in pairs), default=0.0)
+        else:
+            stages[stage] = ulps(exact, tensors)
     return stages
 
 
@@ -174,6 +171,8 @@ def _tensors(result: ClipTensors) -> Iterator[Dense | None]:
 
 def _wrong_forms(expected: Expected, outcome: CallOutcome) -> str:
     """Return what is wrong with the number, the dtypes or the shapes of tensors; '' if nothing."""
+    if outcome.digests == expected.digests:
+        return ""
     if form(expected.norm) != form(outcome.norm):
         return f"the norm is {form(outcome.norm)} instead of {form(expected.norm)}"
     for what, exact, tensors in (
@@ -189,12 +188,6 @@ def _wrong_forms(expected: Expected, outcome: CallOutcome) -> str:
 
 
 # -- the device path
-
-
-def _norm_is_close(expected: Expected, outcome: CallOutcome, norm_ulps: float) -> bool:
-    if expected.norm is None or outcome.norm is None or expected.norm.dtype == "float32":
-        return norm_ulps <= NORM_ULPS
-    return relative_error(float(outcome.norm.values()), float(expected.norm.values())) <= NORM_RELATIVE
 
 
 def _follows(case: Case, expected: Expected, outcome: CallOutcome) -> bool:

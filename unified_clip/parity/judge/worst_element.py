@@ -27,17 +27,16 @@ Tensors = Sequence[Dense | None]
 def find(
     case: Case, right: Expected, outcomes: Mapping[str, CallOutcome], modes: Iterable[str]
 ) -> dict[str, WorstElement]:
-    """By mode, where the results of these modes differ; nothing where there are no numbers to compare.
+    """Return, by mode, the numbers where results differ. A mode without numbers to compare has none.
 
-    Ours is shown beside the native, and the native beside ours in every mode; beside the native that of the host path.
+    The framework's function stands beside every mode of unified_clip. Beside the function stands the host path.
     """
     native = outcomes.get(NATIVE)
     ours = outcomes.get(HOST) or next((each for mode, each in outcomes.items() if mode != NATIVE), None)
     elements = {}
     for mode in modes:
         side: Side = "native" if mode == NATIVE else "ours"
-        element = _find(case, right, side, ours if mode == NATIVE else outcomes[mode], native)
-        if element:
+        if element := _find(case, right, side, ours if mode == NATIVE else outcomes[mode], native):
             elements[mode] = element
     return elements
 

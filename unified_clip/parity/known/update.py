@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import tomlkit
 from tomlkit.items import AoT, Table
 
-from ..results import KnownDifferenceResult, NativeResult, ParityReport
+from ..results import NativeResult, ParityReport
 from .entries import KINDS, SIZED, WITHIN, KnownDifference
 from .match import Place
 
@@ -29,9 +29,13 @@ def write(path: Path, report: ParityReport) -> Changes:
     """
     document = tomlkit.parse(path.read_text(encoding="utf-8")) if path.exists() else tomlkit.document()
     entries: AoT = document.setdefault("known", tomlkit.aot())
-    correct = [known.entry for known in report.known if known.entry and _is_correct(known, report)]
-    stale_entries = [known.entry for known in report.known if known.entry and known.entry not in correct]
     differences = _differences(report)
+    correct, stale_entries = list[KnownDifference](), list[KnownDifference]()
+    for result in report.known:
+        if result.entry:
+            natives = (native for place, native in differences.items() if _covers(result.entry, place, native))
+            is_correct = not result.problem and not any(native.problem for native in natives)
+            (correct if is_correct else stale_entries).append(result.entry)
     unlisted = {
         place: found for place, found in differences.items() if not any(_covers(each, place, found) for each in correct)
     }
@@ -64,14 +68,6 @@ def _is(entry: Any, known: KnownDifference) -> bool:
     names = ("framework", "function", "kind", "cases", "reason")
     same = all(entry[name] == getattr(known, name) for name in names)
     return same and entry.get("versions", "") == known.versions
-
-
-def _is_correct(known: KnownDifferenceResult, report: ParityReport) -> bool:
-    """Return whether an entry and every difference that it covers agree."""
-    return not known.problem and not any(
-        native.problem and known.entry and _covers(known.entry, place, native)
-        for place, native in _differences(report).items()
-    )
 
 
 def _covers(known: KnownDifference, place: Place, native: NativeResult) -> bool:

@@ -123,9 +123,8 @@ def _change(key: Key, old: _Entry | None, new: _Entry | None) -> Change | None:
 
 
 def _changed(kind: str, key: Key, before: str = "", after: str = "", worse: bool = False) -> Change:
-    framework, what, case = key
-    fields = {"kind": kind, "framework": framework, "what": what, "case": case}
-    return Change.model_validate({**fields, "before": before, "after": after, "worse": worse})
+    fields = dict(zip(("framework", "what", "case"), key, strict=True))
+    return Change.model_validate({"kind": kind, **fields, "before": before, "after": after, "worse": worse})
 
 
 # -- the entries of a report, one by one

@@ -121,17 +121,6 @@ class View:
         case = self.report.cases[self.numbers[problem.cases[0]] - 1]
         return case.frameworks[problem.framework].get(problem.mode)
 
-    @property
-    def notes(self) -> list[str]:
-        """The lines below the verdict."""
-        changes = self.report.baseline
-        return [*([] if changes is None else [baseline.headline(changes)]), *self.report.notes]
-
-    @property
-    def changes(self) -> list[list[str]]:
-        """The changes since the baseline."""
-        return baseline.rows(self.report.baseline or [])
-
 
 def render(report: ParityReport, recorded: Sequence[RecordedCall] = (), ported: Any = None) -> str:
     """Return the page.
@@ -140,6 +129,7 @@ def render(report: ParityReport, recorded: Sequence[RecordedCall] = (), ported: 
     ported: The report of `unified-clip port`, for a section.
     """
     report = report.safe()
+    changes = [] if report.baseline is None else [baseline.headline(report.baseline)]
     environment = _environment()
     environment.filters |= {"ulps": _ulps, "breakable": _breakable}
     page: str = environment.get_template("page.html").render(
@@ -149,6 +139,8 @@ def render(report: ParityReport, recorded: Sequence[RecordedCall] = (), ported: 
         sides={"exact": "exact", **plots.NAMES},
         meanings=VERDICTS,
         kinds=KINDS,
+        notes=[*changes, *report.notes],
+        changes=baseline.rows(report.baseline or []),
         change=baseline.HEADER,
         native=NATIVE,
         size=size,

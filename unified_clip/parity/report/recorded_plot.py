@@ -78,15 +78,12 @@ def _curves(columns: Sequence[Column], x: Place, y: Place) -> Iterator[Markup]:
     highest = [(x(each.step), y(max(each.finite))) for each in columns if each.finite]
     lowest = [(x(each.step), y(min(each.finite))) for each in reversed(columns) if each.finite]
     limits = [(x(each.step), y(each.threshold)) for each in columns if each.threshold is not None]
-    for class_, points in (("band", [*highest, *lowest]), ("norm", highest), ("threshold", _stairs(limits))):
+    # Each value lasts until the next one: a threshold changes at a step, not between two.
+    corners = [(next_across, down) for (_, down), (next_across, _) in pairwise(limits)]
+    stairs = [point for pair in zip_longest(limits, corners) for point in pair if point is not None]
+    for class_, points in (("band", [*highest, *lowest]), ("norm", highest), ("threshold", stairs)):
         if points:
             yield tag("path", d="M" + "L".join(f"{across:.1f} {down:.1f}" for across, down in points), class_=class_)
-
-
-def _stairs(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return points that hold each value until the next one: a threshold changes at a step, not between two."""
-    corners = [(next_across, down) for (_, down), (next_across, _) in pairwise(points)]
-    return [point for pair in zip_longest(points, corners) for point in pair if point is not None]
 
 
 def _marks(columns: Sequence[Column], x: Place, y: Place) -> Iterator[Markup]:

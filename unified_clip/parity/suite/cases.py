@@ -125,7 +125,7 @@ class Case:
 
     def _is_any(self, kinds: Sequence[str]) -> bool:
         """Return whether the case is of a kind: `sparse`, `in place`, `raises`, `groups`, `hook` or `long`."""
-        found = {
+        kinds_of_case = {
             "sparse": any(isinstance(gradient, Sparse) for gradient in self.gradients),
             "in place": self.call.in_place,
             "raises": bool(self.raises),
@@ -133,7 +133,7 @@ class Case:
             "hook": self.call.style == "hook",
             "long": len(self.gradients) > LONG,
         }
-        return any(found[kind] for kind in kinds)
+        return any(kinds_of_case[kind] for kind in kinds)
 
 
 def build(tables: Sequence[tuple[Path, CasesFile]], pythons: Mapping[str, str]) -> list[Case]:

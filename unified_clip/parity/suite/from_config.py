@@ -35,19 +35,15 @@ def calls(path: Path, place: str) -> Iterator[dict[str, Any]]:
     elif config.min is not None:
         yield {"call": "clip_by_value", "clip_value_min": config.min, "clip_value_max": config.max}
     else:
-        for limit in _limits(config):
-            yield _call(config, limit)
+        family = config.family or DEFAULT_FAMILY
+        is_value = config.rule == "value"
+        name, argument = ("clip_grad_value_", "clip_value") if is_value else NAMES[config.rule, family]
+        order = {"norm_type": config.norm_type} if config.norm_type not in (None, 2.0) else {}
+        for threshold in _thresholds(config):
+            yield {"call": name, argument: threshold, **order}
 
 
-def _call(config: Settings, limit: float) -> dict[str, Any]:
-    if config.rule == "value":
-        return {"call": "clip_grad_value_", "clip_value": limit}
-    name, threshold = NAMES[config.rule, config.family or DEFAULT_FAMILY]
-    order = {"norm_type": config.norm_type} if config.norm_type not in (None, 2.0) else {}
-    return {"call": name, threshold: limit, **order}
-
-
-def _limits(config: Settings) -> list[float]:
+def _thresholds(config: Settings) -> list[float]:
     threshold = config.threshold
     if isinstance(threshold, schedules.Ramp):
         return [threshold.start, threshold.end]

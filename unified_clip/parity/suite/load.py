@@ -71,7 +71,15 @@ def read(path: Path, *, accepting: bool = False) -> Suite:
     file = path if path.suffix == ".toml" else path / FILE
     directory = file.parent
     data = schema.read(file, schema.SuiteFile)
-    files = [path for pattern in data.files for path in _matching(directory, pattern)]
+    files: list[Path] = []
+    for pattern in data.files:
+        try:
+            matching = sorted(directory.glob(pattern))
+        except (ValueError, NotImplementedError) as error:
+            raise SuiteError(f"{FILE}, files: {pattern!r} is no pattern of files: {error}") from None
+        if not matching:  # as when the pattern is misspelt
+            raise SuiteError(f"{FILE}, files: there is no file like {pattern!r} in {directory}")
+        files += matching
     frameworks = {name: _framework(table, directory, name, data.tolerance) for name, table in data.frameworks.items()}
     tables = [(file, data), *((path, schema.read(path, schema.CasesFile)) for path in files)]
     found = cases.build(tables, {name: framework.python for name, framework in frameworks.items()})
@@ -87,17 +95,6 @@ def read(path: Path, *, accepting: bool = False) -> Suite:
     for name in sorted(named - frameworks.keys()):
         raise SuiteError(f"{FILE}: there is no framework {name!r}, which a case or a known difference names")
     return Suite(found, frameworks, known, data.timeout, known_file, str(path))
-
-
-def _matching(directory: Path, pattern: str) -> Sequence[Path]:
-    """Return the files of a pattern. SuiteError: there are none, as when the pattern is misspelt."""
-    try:
-        found = sorted(directory.glob(pattern))
-    except (ValueError, NotImplementedError) as error:
-        raise SuiteError(f"{FILE}, files: {pattern!r} is no pattern of files: {error}") from None
-    if not found:
-        raise SuiteError(f"{FILE}, files: there is no file like {pattern!r} in {directory}")
-    return found
 
 
 def _framework(table: Framework, directory: Path, name: str, tolerance: float) -> Framework:

@@ -114,15 +114,12 @@ def observe(call: Callable[[], CallResult]) -> CallResult:
             result = call()
         except Exception as error:
             names = [kind.__name__ for kind in type(error).__mro__]
-            result = CallResult(raised=names, message=_first_line(error))
+            # The first line, without addresses. Some frameworks add C++ traces.
+            lines = [line.strip() for line in str(error).splitlines() if line.strip(" -")]
+            text = ADDRESS.sub("", lines[0])[:300] if lines else ""
+            result = CallResult(raised=names, message=f"{type(error).__name__}: {text}")
     result.warned = any(warning.category.__name__ == "ClipWarning" for warning in caught)
     return result
-
-
-def _first_line(error: Exception) -> str:
-    """Return the first line of an error, without addresses. Some frameworks add C++ traces."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip(" -")]
-    return f"{type(error).__name__}: {ADDRESS.sub('', lines[0])[:300] if lines else ''}"
 
 
 # -- how to call each kind of public name
@@ -139,9 +136,8 @@ def _list(invocation: Invocation, function: Callable[..., Any], settings: Any) -
 
 
 def _each(invocation: Invocation, function: Callable[..., Any], settings: Any) -> CallResult:
-    return CallResult(
-        None, [None if tensor is None else function(tensor, **invocation.arguments) for tensor in invocation.gradients]
-    )
+    arguments, tensors = invocation.arguments, invocation.gradients
+    return CallResult(None, [None if tensor is None else function(tensor, **arguments) for tensor in tensors])
 
 
 def _measure(invocation: Invocation, function: Callable[..., Any], settings: Any) -> CallResult:

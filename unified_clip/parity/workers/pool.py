@@ -189,7 +189,12 @@ def _run_once(
         results.printed.append(repr(line[:SHOWN] + "..." * (len(line) > SHOWN)))
     if end.code is None:
         return Failure("timed out", f"no new result in {timeout:g} seconds; {end}")
-    return None if end.code == 0 else _crashed(end)
+    if end.code == 0:
+        return None
+    out_of_memory = [line for line in end.stderr if OUT_OF_MEMORY.search(line)]
+    if out_of_memory:
+        return Failure("out of memory", f"{out_of_memory[-1].strip()}; {end}")
+    return Failure("crashed", str(end))
 
 
 def _read_output(stdout: IO[bytes], printed: bytearray) -> None:
@@ -197,13 +202,6 @@ def _read_output(stdout: IO[bytes], printed: bytearray) -> None:
     with stdout:
         while chunk := stdout.read1(1 << 16):  # type: ignore[attr-defined]
             printed += chunk[: KEPT - len(printed)]
-
-
-def _crashed(end: _workers.Exit) -> Failure:
-    out_of_memory = [line for line in end.stderr if OUT_OF_MEMORY.search(line)]
-    if out_of_memory:
-        return Failure("out of memory", f"{out_of_memory[-1].strip()}; {end}")
-    return Failure("crashed", str(end))
 
 
 def _read_start(out: Path, results: WorkerResults) -> Failure | None:

@@ -38,20 +38,15 @@ def process_group(framework: str, adapter: Adapter, mode: str, rank: int, meetin
         raise SystemExit("a rank ended with an error")
 
 
-def check_in_step(adapter: Adapter, step: str) -> None:
-    """Exit if another rank is at another step: the next messages of the ranks would not match."""
-    _gather(adapter, step, "")
-
-
 def compare(adapter: Adapter, packed: Mapping[str, Any], tensors: Mapping[str, Dense]) -> str:
     """Return which ranks have another result than rank 0; '' if none has."""
-    results = _gather(adapter, "a result", f"{types.digest(tensors.values())}, {packed['warned']}")
+    results = gather_in_step(adapter, "a result", f"{types.digest(tensors.values())}, {packed['warned']}")
     others = [f"rank {rank}" for rank, result in enumerate(results) if result != results[0]]
     return f"came to something else on {', '.join(others)} than on rank 0" if others else ""
 
 
-def _gather(adapter: Adapter, step: str, text: str) -> list[str]:
-    """Return the text of every rank. Exit if the ranks are not at the same step."""
+def gather_in_step(adapter: Adapter, step: str, text: str = "") -> list[str]:
+    """Return the text of every rank. Exit if a rank is at another step: the next messages would not match."""
     steps, texts = zip(*map(json.loads, adapter.all_gather_text(json.dumps([step, text]))), strict=True)
     if len(set(steps)) > 1:
         where = ", ".join(f"rank {rank} came to {each}" for rank, each in enumerate(steps))

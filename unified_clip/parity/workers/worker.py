@@ -68,13 +68,9 @@ def main() -> None:
         return
     namespace = importlib.import_module(f"unified_clip.{options.framework}")
     ops = importlib.import_module(f"unified_clip._ops.{options.framework}_ops").OPS
-    job = json.loads((options.job / "job.json").read_text(encoding="utf-8"))
     if options.rank == 0:
         write_json(options.out / "worker.json", {"versions": dict(versions(adapter.packages))})
-    stored = safetensors.load(options.job / "gradients.safetensors")
-    stored |= {name: memmap.at(**place) for name, place in job["mapped"].items()}
-    job["runs"] = [item for item in job["runs"] if options.mode in (None, item["mode"])]
-    run(options.framework, adapter, namespace, ops, job, stored, options.out, options.rank)
+    run(options, adapter, namespace, ops)
 
 
 def check_path(adapter: Adapter, ops: Ops, mode: str) -> None:
@@ -108,17 +104,13 @@ def versions(packages: Sequence[str]) -> Iterator[tuple[str, str]]:
             yield package, importlib.metadata.version(package)
 
 
-def run(
-    framework: str,
-    adapter: Adapter,
-    namespace: Any,
-    ops: Ops,
-    job: Mapping[str, Any],
-    stored: Mapping[str, Dense],
-    out: Path,
-    rank: int = 0,
-) -> None:
+def run(options: argparse.Namespace, adapter: Adapter, namespace: Any, ops: Ops) -> None:
     """Run every item of a job, in order."""
+    out, rank = options.out, options.rank
+    job = json.loads((options.job / "job.json").read_text(encoding="utf-8"))
+    stored = safetensors.load(options.job / "gradients.safetensors")
+    stored |= {name: memmap.at(**place) for name, place in job["mapped"].items()}
+    items = [item for item in job["runs"] if options.mode in (None, item["mode"])]
 
     def gradients(item: Item) -> list[Gradient]:
         name = job["cases"][item["case"]]["gradients"]
@@ -127,9 +119,9 @@ def run(
     def is_alone(item: Item) -> bool:
         return item["mode"] not in IN_GRAPHS or job["cases"][item["case"]]["raises"]
 
-    for mode, runs in groupby(job["runs"], lambda item: item["mode"]):
+    for mode, runs in groupby(items, lambda item: item["mode"]):
         os.environ["UNIFIED_CLIP_PATH"] = PATHS.get(mode, "")
-        with ranks.process_group(framework, adapter, mode, rank, out / f"{mode}.meeting") as holding:
+        with ranks.process_group(options.framework, adapter, mode, rank, out / f"{mode}.meeting") as holding:
             check_path(holding, ops, mode)
             for batch in batches(list(runs), is_alone, lambda item: bool(dtypes(gradients(item)) & WIDE)):
                 cases = [(job["cases"][item["case"]], gradients(item)) for item in batch]
@@ -171,7 +163,7 @@ def run_cases(adapter: Adapter, namespace: Any, mode: str, cases: Sequence[Job])
             return list(_run_cases(adapter, namespace, mode, cases))
     except Exception as error:
         message = f"{type(error).__name__}: {error}"
-        ranks.check_in_step(adapter, "what cannot be read")
+        ranks.gather_in_step(adapter, "what cannot be read")
     if len(cases) == 1:
         return [({"unreadable": message}, {})]
     found = [result for case in cases for result in run_cases(adapter, namespace, mode, [case])]
@@ -195,7 +187,7 @@ def _run_cases(adapter: Adapter, namespace: Any, mode: str, cases: Sequence[Job]
     else:
         results = [invoke.call_unified_clip(invocation, function, namespace) for invocation, function in calls]
     for (invocation, _), (case, gradients), result in zip(calls, cases, results, strict=True):
-        ranks.check_in_step(adapter, "".join(result.raised[:1]) or "an end")
+        ranks.gather_in_step(adapter, "".join(result.raised[:1]) or "an end")
         if mode != NATIVE:
             invoke.record_effects(invocation, result, gradients)
         if case["update"] and result.gradients is not None:

@@ -110,14 +110,13 @@ def from_tensorflow(source: str, out: Path) -> Iterator[Item]:
     if latest and not Path(latest).resolve().is_relative_to(Path(source).resolve()):
         raise UnreadableError(f"its file `checkpoint` names {latest} in another directory. Pass that directory")
     checkpoint = tf.train.load_checkpoint(source)
+
+    def read_variable(name: str) -> Gradient:
+        return from_numpy(np.asarray(checkpoint.get_tensor(name)))
+
     shapes = checkpoint.get_variable_to_shape_map()
     for name, dtype in sorted(checkpoint.get_variable_to_dtype_map().items()):
-        read = partial(_read_variable, checkpoint, name)
-        yield Item(name.removesuffix(VALUE), dtype.name, read, shapes[name])
-
-
-def _read_variable(checkpoint: Any, name: str) -> Gradient:
-    return from_numpy(np.asarray(checkpoint.get_tensor(name)))
+        yield Item(name.removesuffix(VALUE), dtype.name, partial(read_variable, name), shapes[name])
 
 
 def from_keras(source: str, out: Path) -> Iterator[Item]:
@@ -136,9 +135,8 @@ def _datasets(group: Any, h5py: Any, seen: set[Any], tree: Tree, prefix: str = "
         tree.enter(name, depth)
         link = group.get(key, getlink=True)
         if isinstance(link, h5py.ExternalLink):
-            raise UnreadableError(
-                f"{name!r} is a link to another file, {link.filename!r}. Save its arrays in this file"
-            )
+            elsewhere = repr(link.filename)
+            raise UnreadableError(f"{name!r} is a link to another file, {elsewhere}. Save its arrays in this file")
         if isinstance(link, h5py.SoftLink):
             continue  # its target is read under its own name
         found = group[key]

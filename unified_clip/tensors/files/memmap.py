@@ -52,12 +52,10 @@ def place_of(tensor: Dense) -> dict[str, Any] | None:
 
 def at(file: str, **place: Any) -> Dense:
     """Return the tensor at a place that `place_of` returned."""
-    return dense(_shared_map(file), **place)
+    return dense(_shared_map(Path(file)), **place)
 
 
-@cache
-def _shared_map(file: str) -> Raw:
-    return open_map(Path(file))
+_shared_map = cache(open_map)
 
 
 def keep(found: Iterable[tuple[str, Gradient]], directory: Path) -> dict[str, Gradient]:

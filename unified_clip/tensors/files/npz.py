@@ -62,24 +62,14 @@ def items(path: Path) -> Iterator[Item]:
         except (ValueError, tokenize.TokenError) as error:  # the header is a literal of Python
             raise UnreadableError(f"{name!r} is no array: {error}. Save arrays with np.savez") from None
         check_shape(name, header.shape)
-        _check_size(name, info, header)
+        size = header.length + math.prod(header.shape) * header.dtype.itemsize
+        if info.file_size != size and not header.dtype.hasobject:  # Python objects are rejected elsewhere
+            sizes = f"it has {info.file_size} bytes, and its header describes {size}"
+            raise UnreadableError(f"{name!r} is damaged: {sizes}. Copy the file again")
+        if info.file_size > MOST * info.compress_size:
+            sizes = f"{info.compress_size} bytes claim to expand to {info.file_size}"
+            raise UnreadableError(f"{name!r} is damaged: {sizes}. Copy the file again")
         yield Item(name, name_of(header.dtype), partial(_read, raw, archive, info, header), header.shape)
-
-
-def _check_size(name: str, info: zipfile.ZipInfo, header: Header) -> None:
-    """Reject a member whose size contradicts its header, before it is expanded.
-
-    The size of Python objects is unknown. They are rejected elsewhere.
-    """
-    size = header.length + math.prod(header.shape) * header.dtype.itemsize
-    if info.file_size != size and not header.dtype.hasobject:
-        raise UnreadableError(
-            f"{name!r} is damaged: it has {info.file_size} bytes, and its header describes {size}. Copy the file again"
-        )
-    if info.file_size > MOST * info.compress_size:
-        raise UnreadableError(
-            f"{name!r} is damaged: {info.compress_size} bytes claim to expand to {info.file_size}. Copy the file again"
-        )
 
 
 def _read(raw: Raw, archive: zipfile.ZipFile, info: zipfile.ZipInfo, header: Header) -> Gradient:

@@ -175,13 +175,6 @@ class Unpickler(_Unpickler):  # type: ignore[misc]
         elif not isinstance(target, dict):
             raise ValueError(f"it changes a {type(target).__name__}")
 
-    def load_empty_set(self) -> None:
-        """Push None: tensors have no hash, so a set cannot contain them."""
-        self.append(None)
-
-    def load_additems(self) -> None:
-        self.pop_mark()
-
     def load_frozenset(self) -> None:
         self.pop_mark()
         self.append(None)
@@ -199,8 +192,9 @@ class Unpickler(_Unpickler):  # type: ignore[misc]
         pickle.SETITEM[0]: _checking_keys(_Unpickler.load_setitem, slice(-2, -1)),
         pickle.SETITEMS[0]: _checking_keys(_Unpickler.load_setitems, slice(None, None, 2)),
         pickle.DICT[0]: _checking_keys(_Unpickler.load_dict, slice(None, None, 2)),
-        pickle.EMPTY_SET[0]: load_empty_set,
-        pickle.ADDITEMS[0]: load_additems,
+        # In place of a set None: tensors have no hash, so a set cannot contain them.
+        pickle.EMPTY_SET[0]: lambda unpickler: unpickler.append(None),
+        pickle.ADDITEMS[0]: _Unpickler.pop_mark,
         pickle.FROZENSET[0]: load_frozenset,
     }
 
