@@ -52,16 +52,16 @@ def test_every_rule_is_run_with_every_threshold(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("rules = ['clip_grad_norm_']", "rules and thresholds go together"),
+        ("rules = ['clip_grad_norm_']", "rules and thresholds need each other"),
         ("thresholds = [1.0]", "give calls, rules and thresholds, or configs"),
         (
             "rules = ['clip_norm']\nthresholds = [1]",
             "cases 1, rules, call: 'clip_norm': there is no such function. Did you mean clip_by_norm",
         ),
-        ("rules = ['clip_grads_with_norm_']\nthresholds = [1]", "needs a total_norm too; write it in calls"),
+        ("rules = ['clip_grads_with_norm_']\nthresholds = [1]", "also needs total_norm, which rules cannot give"),
         ("rules = ['clip_grad_norm_']\nthresholds = [nan]", "thresholds 1: it is nan. Give 0 or more.$"),
         ("rules = ['clip_grad_norm_']\nthresholds = [-1.0]", "thresholds 1: it is -1.0. Give 0 or more.$"),
-        ("rules = ['clip_grad_norm_']\nthresholds = [1.0, 1.0]", "is there twice"),
+        ("rules = ['clip_grad_norm_']\nthresholds = [1.0, 1.0]", "an earlier table makes the case"),
     ],
 )
 def test_rules_and_thresholds_that_are_wrong_are_refused(tmp_path: Path, text: str, message: str) -> None:
@@ -94,7 +94,7 @@ def test_init_writes_a_suite_for_the_files_it_is_given_and_overwrites_none(
     for arguments in (["parity", "init", "--suite", "after"], ["parity", "--suite", "before", "init", "a.npz"]):
         assert cli.main(arguments) == 0
         assert cli.main(arguments) == 2
-        assert "is there already; change it, or name another directory" in capfd.readouterr().err
+        assert "exists. Change it, or pass another directory" in capfd.readouterr().err
     both, one = suites.read(Path("after")), suites.read(Path("before"))
     assert {case.gradients_name for case in both.cases} == {"a.npz", "b.npz"}
     assert {case.gradients_name for case in one.cases} == {"a.npz"}
@@ -291,7 +291,7 @@ def test_the_command_accepts_only_where_there_is_a_list(tmp_path: Path, capfd: p
     assert 'Add known = "known.toml" to it.' in capfd.readouterr().err
     written(tmp_path, 'known = "known.toml"\n' + SUITE + RULES)
     assert cli.main(["parity", "--suite", str(path), "--out", out]) == 2
-    assert "known.toml is not there; `unified-clip parity --accept` writes it" in capfd.readouterr().err
+    assert "known.toml does not exist. Write it with unified-clip parity --accept" in capfd.readouterr().err
     assert cli.main(["parity", "--suite", str(path), "--accept", "--out", out]) == 0
     assert "0 kept, 0 dropped, 0 added" in capfd.readouterr().out
     assert cli.main(["parity", "--suite", str(path), "--out", out]) == 0

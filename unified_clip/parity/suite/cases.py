@@ -143,7 +143,7 @@ def build(tables: Sequence[tuple[Path, CasesFile]], pythons: Mapping[str, str]) 
         for number, table in enumerate(data.gradients, 1):
             place = f"{path.name}, gradients {number}"
             if table.name in lists:
-                raise SuiteError(f"{place}: the name {table.name!r} is used twice")
+                raise SuiteError(f"{place}: two lists have the name {table.name!r}. Rename one")
             lists[table.name] = read_list(table, path.parent, place, pythons)
     cases: dict[str, Case] = {}
     for path, data in tables:
@@ -151,7 +151,7 @@ def build(tables: Sequence[tuple[Path, CasesFile]], pythons: Mapping[str, str]) 
             place = f"{path.name}, cases {number}"
             for case in _cases(entry, lists, place, path.parent):
                 if case.name in cases:
-                    raise SuiteError(f"{place}: the case {case.name!r} is there twice")
+                    raise SuiteError(f"{place}: an earlier table makes the case {case.name!r} too. Remove one of them")
                 _check(case, place)
                 cases[case.name] = case
     return list(cases.values())
@@ -179,13 +179,15 @@ def _cases(
     call_form = CallForm.read(table.model_dump(include={each.name for each in dataclasses.fields(CallForm)}))
     for name in table.gradients:
         if name not in lists:
-            raise SuiteError(f"{place}: there are no gradients named {name!r}; there are {', '.join(lists)}")
+            raise SuiteError(f"{place}: no gradients have the name {name!r}. Choose from {', '.join(lists)}")
         for dtype in table.dtypes or [""]:
             title = f"{name} as {dtype}" if dtype else name
             gradients = list(lists[name].values())
             if dtype:
                 if not {gradient.dtype for gradient in gradients if gradient is not None} <= REAL:
-                    raise SuiteError(f"{place}: {name!r} has gradients that are not real, and dtypes are for real ones")
+                    raise SuiteError(
+                        f"{place}: {name!r} has gradients that are not real, so dtypes does not apply. Remove it"
+                    )
                 gradients = [as_dtype(gradient, dtype) for gradient in gradients]
             for call_name, arguments in calls:
                 written = ", ".join(f"{key}={value}" for key, value in arguments.items())
@@ -199,7 +201,7 @@ def _from_rules(table: CasesTable, place: str) -> Iterator[dict[str, Any]]:
     for name in table.rules:
         required = CALLS[name].required if name in CALLS else ()
         if "total_norm" in required:
-            raise SuiteError(f"{place}: {name} needs a total_norm too; write it in calls")
+            raise SuiteError(f"{place}, rules: {name} also needs total_norm, which rules cannot give. Move it to calls")
         if not required:
             yield {"call": name}
         for threshold in table.thresholds if required else []:
@@ -217,7 +219,7 @@ def _call(table: dict[str, Any], place: str) -> tuple[str, dict[str, Any]]:
     if unknown := sorted(arguments.keys() - {*known}):  # a key that is misspelt is missing as well
         raise SuiteError(f"{place}, {name}, {unknown[0]}: {no_such('argument', unknown[0], known)}")
     if missing:
-        raise SuiteError(f"{place}, {name}: {', '.join(sorted(missing))} is missing; it has {', '.join(known)}")
+        raise SuiteError(f"{place}, {name}: {', '.join(sorted(missing))} is missing. It takes {', '.join(known)}")
     for key, value in arguments.items():
         numbers = [value] if key != "axes" else value if isinstance(value, list) else [None]
         kinds = int if key == "axes" else bool if key == "error_if_nonfinite" else (int, float)

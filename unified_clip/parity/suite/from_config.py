@@ -29,7 +29,7 @@ def calls(path: Path, place: str) -> Iterator[dict[str, Any]]:
     except ConfigError as error:
         raise SuiteError(f"{place}: {error}") from None
     if why := _beyond(config):
-        raise SuiteError(f"{place}: {path.name}: no one call does it: {why}")
+        raise SuiteError(f"{place}: {path.name}: no single call clips like this configuration: {why}")
     if config.rule == "none":
         yield {"call": "get_total_norm"}
     elif config.min is not None:

@@ -47,7 +47,9 @@ def read(table: GradientsTable, suite: Path, place: str, pythons: Mapping[str, s
             return files.read(suite / table.file, files.scratch(), only=table.only, pythons=pythons)
         if table.function is not None:
             if table.framework and table.framework not in pythons:
-                raise SuiteError(f"{place}: the suite has no framework {table.framework!r}")
+                raise SuiteError(
+                    f"{place}: suite.toml has no [frameworks.{table.framework}]. Add it, or remove framework"
+                )
             python = pythons[table.framework] if table.framework else sys.executable
             return files.call(table.function, suite, files.scratch(), python=python)
     except UnreadableError as error:
@@ -57,7 +59,7 @@ def read(table: GradientsTable, suite: Path, place: str, pythons: Mapping[str, s
         try:
             gradients += [_tensor(tensor)] * tensor.copies
         except (TypeError, ValueError, OverflowError) as error:
-            raise SuiteError(f"{place}, tensor {number}: {error}") from None
+            raise SuiteError(f"{place}, tensors {number}: {error}") from None
     return {f"gradient {index}": gradient for index, gradient in enumerate(gradients)}
 
 
@@ -79,11 +81,11 @@ def _literal(values: Sequence[Any], dtype: str) -> Float64s:
     for value in values:
         pair = value if isinstance(value, list) else [1, value]
         if len(pair) != 2 or not isinstance(pair[0], int) or pair[0] < 1:
-            raise ValueError(f"{value} is not [n, x] for n times x, or its n is not 1 or more")
+            raise ValueError(f"values has {value}. Write [n, x] for n copies of x, with a whole n of 1 or more")
         count, number = pair
         read = float.fromhex(number) if isinstance(number, str) else float(number)
         if dtype == "int64" and (not read.is_integer() or abs(read) > 2**53):
-            raise ValueError(f"{number} is no whole number of at most 2**53")
+            raise ValueError(f"values has {number}. int64 takes whole numbers of at most 2**53")
         numbers += [nearest_float(read, dtype) if dtype in FORMATS else read] * count
     return np.array(numbers, np.float64)
 

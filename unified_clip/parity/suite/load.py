@@ -76,35 +76,37 @@ def read(path: Path, *, accepting: bool = False) -> Suite:
         try:
             matching = sorted(directory.glob(pattern))
         except (ValueError, NotImplementedError) as error:
-            raise SuiteError(f"{FILE}, files: {pattern!r} is no pattern of files: {error}") from None
+            raise SuiteError(f"{FILE}, files: {pattern!r} is an invalid pattern: {error}") from None
         if not matching:  # as when the pattern is misspelt
-            raise SuiteError(f"{FILE}, files: there is no file like {pattern!r} in {directory}")
+            raise SuiteError(f"{FILE}, files: {pattern!r} matches no file in {directory}")
         files += matching
     frameworks = {name: _framework(table, directory, name, data.tolerance) for name, table in data.frameworks.items()}
     tables = [(file, data), *((path, schema.read(path, schema.CasesFile)) for path in files)]
     found = cases.build(tables, {name: framework.python for name, framework in frameworks.items()})
     if not found:
-        raise SuiteError(f"{file.name}: there are no cases, neither here nor in files = {data.files}")
+        raise SuiteError(f"{file.name}: no cases here or in files = {data.files}. Add a [[cases]] table")
     known_file = directory / data.known if data.known else None
     known: list[KnownDifference] | None = None if known_file is None else []
     if known_file and known_file.exists():
         known = entries.read(known_file)
     elif known_file and not accepting:
-        raise SuiteError(f"{known_file} is not there; `unified-clip parity --accept` writes it")
+        raise SuiteError(f"{known_file} does not exist. Write it with unified-clip parity --accept")
     named = {name for case in found for name in case.frameworks} | {entry.framework for entry in known or []}
     for name in sorted(named - frameworks.keys()):
-        raise SuiteError(f"{FILE}: there is no framework {name!r}, which a case or a known difference names")
+        raise SuiteError(f"{FILE}: a case or a known difference names the framework {name!r}. Add [frameworks.{name}]")
     return Suite(found, frameworks, known, data.timeout, known_file, str(path))
 
 
 def _framework(table: Framework, directory: Path, name: str, tolerance: float) -> Framework:
     """Return the framework with the suite's defaults."""
     if name not in ADAPTERS.values():
-        raise SuiteError(f"{FILE}, frameworks: there is no adapter for {name!r}")
+        raise SuiteError(f"{FILE}, frameworks: unified_clip has no adapter for {name!r}")
     there, chosen = modes_of(name), table.model_fields_set
     modes = list(table.modes if "modes" in chosen else (mode for mode in there if mode not in ON_REQUEST))
     if lacking := [mode for mode in modes if mode not in there]:
-        raise SuiteError(f"{FILE}, frameworks {name} modes: it has no mode {lacking[0]!r}; it has {', '.join(there)}")
+        raise SuiteError(
+            f"{FILE}, frameworks {name} modes: {lacking[0]!r} is no mode of it. Choose from {', '.join(there)}"
+        )
     settings: dict[str, Any] = {"modes": modes, "title": table.title or name}
     if "python" in chosen:
         path = directory / table.python
@@ -121,12 +123,12 @@ def only(suite: Suite, names: Sequence[str]) -> Suite:
     unknown = [name for name in names if name not in suite.frameworks]
     if unknown:
         raise SuiteError(
-            f"unknown frameworks: {', '.join(map(repr, unknown))}; there are {', '.join(suite.frameworks)}"
+            f"--frameworks has {', '.join(map(repr, unknown))}. The suite has {', '.join(suite.frameworks)}"
         )
     frameworks = {name: suite.frameworks[name] for name in dict.fromkeys(names)}
     found = [case for case in suite.cases if not case.frameworks or set(case.frameworks) & frameworks.keys()]
     if not found:
-        raise SuiteError(f"no case of the suite is for {', '.join(frameworks)}")
+        raise SuiteError(f"--frameworks: no case of the suite is for {', '.join(frameworks)}")
     known = None if suite.known is None else [entry for entry in suite.known if entry.framework in frameworks]
     return dataclasses.replace(suite, cases=found, frameworks=frameworks, known=known)
 
@@ -135,13 +137,13 @@ def without(suite: Suite, modes: Sequence[str]) -> Suite:
     """Return the suite without some modes. SuiteError: no framework has such a mode, or one would have none left."""
     there = dict.fromkeys(mode for framework in suite.frameworks.values() for mode in framework.modes)
     if unknown := [mode for mode in modes if mode not in there]:
-        raise SuiteError(f"--without {unknown[0]}: the suite has no such mode; it has {', '.join(there)}")
+        raise SuiteError(f"--without {unknown[0]}: no such mode. The suite has {', '.join(there)}")
     frameworks = {
         name: framework.model_copy(update={"modes": [mode for mode in framework.modes if mode not in modes]})
         for name, framework in suite.frameworks.items()
     }
     if empty := [name for name, framework in frameworks.items() if not framework.modes]:
-        raise SuiteError(f"--without {','.join(modes)}: {empty[0]} has no mode left; leave it out with --frameworks")
+        raise SuiteError(f"--without {','.join(modes)}: {empty[0]} has no mode left. Leave it out with --frameworks")
     judged = {name for name, framework in frameworks.items() if NATIVE in framework.modes}
     known = None if suite.known is None else [entry for entry in suite.known if entry.framework in judged]
     return dataclasses.replace(suite, frameworks=frameworks, known=known, without=list(dict.fromkeys(modes)))

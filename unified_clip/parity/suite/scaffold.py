@@ -53,7 +53,7 @@ def write(suite: Path, given: Sequence[Path]) -> Path:
     """
     path = suite if suite.suffix == ".toml" else suite / FILE
     if path.exists():
-        raise SuiteError(f"{path} is there already; change it, or name another directory with --suite")
+        raise SuiteError(f"{path} exists. Change it, or pass another directory to --suite")
     chosen = list(dict.fromkeys(given)) or sorted(each for each in Path().iterdir() if each.suffix in files.READ_HERE)
     text = _text(chosen, path.parent)
     partial = path.with_suffix(".partial")
@@ -94,7 +94,7 @@ def _text(chosen: Sequence[Path], directory: Path) -> str:
 def _string(text: str) -> str:
     """Return text as a string of TOML, which has no DEL and no lone surrogates."""
     if any("\ud800" <= character <= "\udfff" for character in text):
-        raise SuiteError(f"{text!r} is not UTF-8, and TOML cannot name it; rename the file")
+        raise SuiteError(f"{text!r} is not UTF-8, so TOML cannot name it. Rename the file")
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 

@@ -22,7 +22,7 @@ TOLERANCE = 1e-5
 
 
 class SuiteError(Exception):
-    """The suite is wrong: what, and where."""
+    """The suite is invalid. The message says what is wrong, and where."""
 
 
 class Table(BaseModel):
@@ -137,7 +137,7 @@ class CasesTable(Table):
         if not self.calls and not self.rules and not self.configs:
             raise ValueError("give calls, rules and thresholds, or configs")
         if bool(self.rules) != bool(self.thresholds):
-            raise ValueError("rules and thresholds go together")
+            raise ValueError("rules and thresholds need each other. Add the one that is missing, or use calls")
         return self
 
 
