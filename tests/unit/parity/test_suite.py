@@ -389,7 +389,7 @@ def test_some_of_the_frameworks_are_chosen_with_what_concerns_them() -> None:
     assert list(found.frameworks) == ["torch", "numpy"]
     assert {entry.framework for entry in found.known} == {"torch"}
     assert 0 < len(found.cases) < len(whole.cases)
-    with pytest.raises(SuiteError, match="--frameworks has 'caffe'. The suite has numpy, torch"):
+    with pytest.raises(SuiteError, match=r"--frameworks has 'caffe'. The suite has numpy, torch"):
         suites.only(whole, ["caffe"])
 
 
@@ -407,9 +407,9 @@ def test_modes_are_left_out_with_what_concerns_them() -> None:
 
 def test_modes_that_cannot_be_left_out_are_rejected() -> None:
     whole = suites.read(SUITE)
-    with pytest.raises(SuiteError, match="--without compilde: no such mode. The suite has host, processes_2"):
+    with pytest.raises(SuiteError, match=r"--without compilde: no such mode. The suite has host, processes_2"):
         suites.without(whole, ["host", "compilde"])
-    with pytest.raises(SuiteError, match="--without host: numpy has no mode left. Leave it out with --frameworks"):
+    with pytest.raises(SuiteError, match=r"--without host: numpy has no mode left. Leave it out with --frameworks"):
         suites.without(whole, ["host"])
 
 
