@@ -7,6 +7,7 @@ Later versions may add keys. If a key goes or changes its meaning, SCHEMA change
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Final, Literal
 
@@ -22,6 +23,9 @@ from .modes import OURS
 SCHEMA: Final = 2
 
 Side = Literal["ours", "native"]
+
+SIDES: Mapping[Side, str] = {"ours": "unified_clip", "native": "framework"}
+"""The names of the sides in views of the report."""
 
 
 class Number(ReportModel):
@@ -86,11 +90,11 @@ class WorstElement(ReportModel):
 
     def __str__(self) -> str:
         lines = [f"begins at the {self.stage}: {self.place}; {self.apart} of {self.compared} differ"]
-        lines.append(f"exact   {self.exact.value!r:24} {self.exact.hex}  {self.dtype}")
-        for side, number in (("ours", self.ours), ("native", self.native)):
+        lines.append(f"{'exact':12} {self.exact.value!r:24} {self.exact.hex}  {self.dtype}")
+        for name, number in zip(SIDES.values(), (self.ours, self.native), strict=True):
             if number:
-                lines.append(f"{side:7} {number.value!r:24} {number.hex}  {number.ulps:.3g} ULP")
-        return "\n".join([*lines, f"nearer  {self.nearer}"] if self.nearer else lines)
+                lines.append(f"{name:12} {number.value!r:24} {number.hex}  {number.ulps:.3g} ULP")
+        return "\n".join([*lines, f"{'nearer':12} {SIDES[self.nearer]}"] if self.nearer else lines)
 
 
 class Result(ReportModel):

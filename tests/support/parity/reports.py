@@ -21,7 +21,7 @@ EXACT = "a"
 """The digest of the exact norm."""
 
 
-def ours(
+def clip_result(
     verdict: Kind = "equal", ulps: float = 0.0, sha256: str | None = EXACT, detail: str = "", seconds: float = 0.0
 ) -> UnifiedClipResult:
     return UnifiedClipResult(

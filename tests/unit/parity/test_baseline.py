@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 
 import pytest
 from support.parity.cases import ONE_CASE, suite
-from support.parity.reports import known, native, one_case, ours, report
+from support.parity.reports import clip_result, known, native, one_case, report
 
 from unified_clip import cli
 from unified_clip.parity.report import baseline, build
@@ -31,9 +31,9 @@ from unified_clip.tensors.types import Stage
 
 def of(**of_torch: UnifiedClipResult | NativeResult) -> ParityReport:
     """A report of one case on NumPy and PyTorch, with PyTorch's results by mode."""
-    torch = FrameworkResult.model_validate(of_torch or {"host": ours()})
+    torch = FrameworkResult.model_validate(of_torch or {"host": clip_result()})
     versions = {"numpy": "2.4", "torch": "2.13"}
-    return report(one_case(numpy=FrameworkResult(host=ours()), torch=torch), versions=versions)
+    return report(one_case(numpy=FrameworkResult(host=clip_result()), torch=torch), versions=versions)
 
 
 def torch(
@@ -51,15 +51,15 @@ def change(kind: Any, framework: str, what: str, case: str, before: str, after: 
 
 
 def test_the_same_report_has_not_changed() -> None:
-    one = of(host=ours("different", math.inf, detail="raised"), native=native())
+    one = of(host=clip_result("different", math.inf, detail="raised"), native=native())
     one.known = [known(), known("it shows nowhere")]
     assert baseline.changes(one, one.model_copy(deep=True)) == []
 
 
 def test_another_verdict_is_told_with_both() -> None:
-    (found,) = torch(ours("close", 1.0), ours("different", 3.0))
+    (found,) = torch(clip_result("close", 1.0), clip_result("different", 3.0))
     assert found == change("verdict", "torch", "host path", "one", "close, 1 ULP", "different, 3 ULP", worse=True)
-    (found,) = torch(ours("different", 3.0), ours())
+    (found,) = torch(clip_result("different", 3.0), clip_result())
     assert (found.before, found.after, found.worse) == ("different, 3 ULP", "equal", False)
 
 
@@ -79,11 +79,13 @@ def test_another_size_is_one_that_is_more_than_a_tenth_larger_or_smaller() -> No
 
 
 def test_numbers_that_moved_within_their_verdict_are_told() -> None:
-    assert [each.kind for each in torch(ours("close", 1.0, "b"), ours("close", 1.0, "c"), "device")] == ["numbers"]
+    assert [each.kind for each in torch(clip_result("close", 1.0, "b"), clip_result("close", 1.0, "c"), "device")] == [
+        "numbers"
+    ]
 
 
 def test_a_case_that_is_another_one_is_told_once() -> None:
-    new = of(host=ours(sha256="b"))
+    new = of(host=clip_result(sha256="b"))
     new.cases[0].sha256 = {"norm": "b"}
     new.cases[0].stages_apart = []
     (found,) = baseline.changes(of(), new)
@@ -97,7 +99,7 @@ def test_versions_are_told() -> None:
 
 
 def test_what_is_new_or_gone_is_told() -> None:
-    old, new = of(host=ours(), device=ours()), of(host=ours(), native=native("equal", 0.0, ""))
+    old, new = of(host=clip_result(), device=clip_result()), of(host=clip_result(), native=native("equal", 0.0, ""))
     assert {(each.kind, each.what, each.before, each.after) for each in baseline.changes(old, new)} == {
         ("gone", "device path", "equal", ""),
         ("new", "framework's function", "", "clip equal"),
@@ -107,12 +109,12 @@ def test_what_is_new_or_gone_is_told() -> None:
 def test_a_whole_framework_or_case_is_told_once() -> None:
     small, large = of(), of()
     large.frameworks.append("jax")
-    large.cases[0].frameworks["jax"] = FrameworkResult(host=ours(), device=ours())
+    large.cases[0].frameworks["jax"] = FrameworkResult(host=clip_result(), device=clip_result())
     large.cases.append(large.cases[0].model_copy(update={"name": "two"}, deep=True))
     new, gone = baseline.changes(small, large), baseline.changes(large, small)
     assert new == [change("new", "jax", "", "", "", ""), change("new", "", "", "two", "", "")]
     assert gone == [change("gone", "jax", "", "", "", ""), change("gone", "", "", "two", "", "")]
-    large.cases[1].frameworks["jax"].host = ours("different", 3.0)
+    large.cases[1].frameworks["jax"].host = clip_result("different", 3.0)
     worse = change("new", "jax", "host path", "two", "", "different, 3 ULP", worse=True)
     assert baseline.changes(small, large) == [worse, *new]
 
@@ -132,14 +134,14 @@ def with_known(*entries: KnownDifferenceResult) -> ParityReport:
     return new
 
 
-NOTHING_WRONG = [of(), of(host=ours("crashed", math.inf, None)), build.report([], [])]
+NOTHING_WRONG = [of(), of(host=clip_result("crashed", math.inf, None)), build.report([], [])]
 
 
 @pytest.mark.parametrize(
     "wrong",
     [
-        of(host=ours("different", 3.0)),
-        of(host=ours("different", math.inf, detail="raised ValueError")),
+        of(host=clip_result("different", 3.0)),
+        of(host=clip_result("different", math.inf, detail="raised ValueError")),
         of(native=native("different", problem="no known difference says so")),
         differing("norm"),
         with_known(known("it shows nowhere", None)),
@@ -158,12 +160,16 @@ def test_whatever_is_wrong_is_worse_where_the_baseline_has_it_not_and_excused_wh
 @pytest.mark.parametrize(
     ("old", "new", "worse"),
     [
-        (of(host=ours("different", 10.0)), of(host=ours("different", 11.0)), False),
-        (of(host=ours("different", 10.0)), of(host=ours("different", 12.0)), True),
-        (of(host=ours("different", 10.0)), of(host=ours("different", 5.0)), False),
-        (of(host=ours("different", math.inf, detail="a")), of(host=ours("different", math.inf, detail="b")), True),
-        (of(host=ours("close", 1.0)), of(host=ours("close", 2.0)), False),
-        (of(host=ours()), of(host=ours("crashed", math.inf, None)), False),
+        (of(host=clip_result("different", 10.0)), of(host=clip_result("different", 11.0)), False),
+        (of(host=clip_result("different", 10.0)), of(host=clip_result("different", 12.0)), True),
+        (of(host=clip_result("different", 10.0)), of(host=clip_result("different", 5.0)), False),
+        (
+            of(host=clip_result("different", math.inf, detail="a")),
+            of(host=clip_result("different", math.inf, detail="b")),
+            True,
+        ),
+        (of(host=clip_result("close", 1.0)), of(host=clip_result("close", 2.0)), False),
+        (of(host=clip_result()), of(host=clip_result("crashed", math.inf, None)), False),
         (differing("norm"), differing("norm", "tensors"), True),
         (differing("norm", "tensors"), differing("norm"), False),
         (of(native=native()), of(native=native(norm=0.5)), False),
@@ -183,7 +189,7 @@ def test_what_was_wrong_is_worse_where_it_is_larger_or_another(
 
 def test_the_exit_status_is_for_what_is_worse_and_for_frameworks_without_results() -> None:
     def status(kind: Any, *changes: Change) -> list[int]:
-        run = of(host=ours(kind))
+        run = of(host=clip_result(kind))
         return [run.exit_code, build.against(run, list(changes)).exit_code]
 
     moved = change("size", "torch", "host path", "one", "", "")
@@ -208,7 +214,10 @@ def test_what_is_worse_comes_first_and_what_is_alike_is_one_line() -> None:
         ["", "torch, host path", "another verdict", "close, 1", "equal", "3"],
         ["", "torch, host path", "another verdict", "flushed", "equal", "3"],
     ]
-    old, new = of(host=ours("close", 1.0), native=native()), of(host=ours("different", 2.0), native=native())
+    old, new = (
+        of(host=clip_result("close", 1.0), native=native()),
+        of(host=clip_result("different", 2.0), native=native()),
+    )
     new.versions["torch"] = "2.14"
     assert [row[:3] for row in rows(*baseline.changes(old, new))] == [
         ["worse", "torch, host path", "another verdict"],
@@ -227,7 +236,7 @@ def put(tmp_path: Path, content: Any) -> Path:
 
 def written(**changed: Any) -> dict[str, Any]:
     """The JSON of a report, with other values of some keys."""
-    return {**of(host=ours(), native=native()).as_json(), **changed}
+    return {**of(host=clip_result(), native=native()).as_json(), **changed}
 
 
 def without(key: str) -> dict[str, Any]:

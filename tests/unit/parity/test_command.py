@@ -20,7 +20,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 from support.parity.cases import suite
-from support.parity.reports import known, native, one_case, ours, report
+from support.parity.reports import clip_result, known, native, one_case, report
 
 import unified_clip
 from unified_clip import cli
@@ -37,7 +37,7 @@ NAME = "worked example: global_norm()"
 def result(*kinds: Any, digests: tuple[str, ...] = ("a", "a"), **fields: Any) -> ParityReport:
     """A run of one case on two frameworks with these verdicts on the host path."""
     results = {
-        name: FrameworkResult(host=ours(kind, sha256=digest, detail="why"))
+        name: FrameworkResult(host=clip_result(kind, sha256=digest, detail="why"))
         for name, kind, digest in zip(("numpy", "torch"), kinds, digests, strict=True)
     }
     return report(one_case(NAME, **results), **fields)
@@ -46,7 +46,10 @@ def result(*kinds: Any, digests: tuple[str, ...] = ("a", "a"), **fields: Any) ->
 def with_native(problem: str, **fields: Any) -> ParityReport:
     """The same with a native of PyTorch's that differs."""
     differing = native("different" if problem else "known", 0.5, problem=problem, function="torch.norm")
-    results = {"numpy": FrameworkResult(host=ours()), "torch": FrameworkResult(host=ours(), native=differing)}
+    results = {
+        "numpy": FrameworkResult(host=clip_result()),
+        "torch": FrameworkResult(host=clip_result(), native=differing),
+    }
     return report(one_case(NAME, **results), **fields)
 
 
@@ -73,8 +76,8 @@ def test_frameworks_that_gave_the_same_bits_are_said_to_only_where_two_were_comp
 
 
 def test_a_framework_that_is_missing_is_not_said_to_agree() -> None:
-    results = {name: FrameworkResult(host=ours()) for name in ("numpy", "torch")}
-    results["jax"] = FrameworkResult(host=ours("missing", math.inf, None))
+    results = {name: FrameworkResult(host=clip_result()) for name in ("numpy", "torch")}
+    results["jax"] = FrameworkResult(host=clip_result("missing", math.inf, None))
     run = build.report(["numpy", "torch", "jax"], [one_case(NAME, **results)], may_be_missing=["jax"])
     first, *others = markdown.headline(run)
     assert first == (
@@ -143,7 +146,7 @@ def test_junit_has_a_failure_an_error_or_a_skip_for_each(tmp_path: Path) -> None
 
 
 def test_a_workers_colours_do_not_break_the_xml(tmp_path: Path) -> None:
-    coloured = ours("crashed", math.inf, None, "\x1b[31mred\x00")
+    coloured = clip_result("crashed", math.inf, None, "\x1b[31mred\x00")
     write.write(report(one_case(NAME, torch=FrameworkResult(host=coloured))), tmp_path)
     (error,) = ElementTree.parse(tmp_path / "parity.xml").getroot().iter("error")
     assert error.get("message") == "\\x1b[31mred\\x00"
@@ -174,7 +177,7 @@ def test_a_run_that_compared_nothing_does_not_pass() -> None:
 
 def test_a_native_without_a_result_is_a_failure(tmp_path: Path) -> None:
     crashed = native("crashed", None, "", function=None, detail="signal 11")
-    run = report(one_case(NAME, torch=FrameworkResult(host=ours(), native=crashed)))
+    run = report(one_case(NAME, torch=FrameworkResult(host=clip_result(), native=crashed)))
     assert run.exit_code == 3
     write.write(run, tmp_path)
     assert f"torch, framework's function, crashed: {NAME}: signal 11" in (tmp_path / "parity.md").read_text(

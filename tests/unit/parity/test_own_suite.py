@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.parity.reports import native, one_case, ours
+from support.parity.reports import clip_result, native, one_case
 
 from unified_clip import cli
 from unified_clip.parity.known import entries, match, update
@@ -168,7 +168,7 @@ def run(sizes: dict[str, float], known: list[entries.KnownDifference] | None) ->
     judgements, results = match.judge(known, found, {"torch": VERSIONS, "jax": {}})
     for place, (judgement, problem) in judgements.items():
         differing = native(judgement, sizes[place[1]], problem=problem, function="torch.norm")
-        cases.append(one_case(place[1], torch=FrameworkResult(host=ours(), native=differing)))
+        cases.append(one_case(place[1], torch=FrameworkResult(host=clip_result(), native=differing)))
     return build.report(["torch"], cases, results, versions=VERSIONS)
 
 

@@ -16,7 +16,7 @@ from markupsafe import Markup, escape
 from ...recording.runs import RecordedCall
 from ..known.entries import KINDS
 from ..modes import NATIVE, TITLES
-from ..results import CaseResult, FrameworkResult, ParityReport, Problem, Result
+from ..results import SIDES, CaseResult, FrameworkResult, ParityReport, Problem, Result
 from . import baseline, by_rule, plots, recorded_plot
 from .markdown import size
 
@@ -136,7 +136,7 @@ def render(report: ParityReport, recorded: Sequence[RecordedCall] = (), ported: 
         report=report,
         view=View(report),
         titles=TITLES,
-        sides={"exact": "exact", **plots.NAMES},
+        sides={"exact": "exact", **SIDES},
         meanings=VERDICTS,
         kinds=KINDS,
         notes=[*changes, *report.notes],

@@ -9,13 +9,11 @@ from typing import NamedTuple
 
 from markupsafe import Markup
 
-from ..results import ParityReport, Result, Side
+from ..results import SIDES, ParityReport, Result, Side
 from .svg import LEFT, RIGHT, TOP, WIDTH, figure, line, power_of_ten, tag, text
 
 BINS = ["0", "1", "2 to 9", "10s", "100s", *(f"≥ 10{digit}" for digit in "³⁴⁵⁶⁷⁸⁹"), "not finite"]
 """The bins of the histogram: distances in ULP."""
-
-NAMES: Mapping[Side, str] = {"ours": "unified_clip", "native": "framework"}
 
 SHAPES: Mapping[str, Callable[[float, float], str]] = defaultdict(
     lambda: lambda x, y: f"M{x - 3.5:.1f} {y:.1f}a3.5 3.5 0 1 0 7 0a3.5 3.5 0 1 0 -7 0z",
@@ -53,7 +51,7 @@ def histogram(report: ParityReport) -> Markup | None:
         for place, count in sorted(counts.items()):
             tall = 3 + (height - 24) * math.log(count + 1) / math.log(most + 1)
             x = LEFT + place * step
-            words = f"{title}, {NAMES[side]}: {count} results, {BINS[place]} ULP"
+            words = f"{title}, {SIDES[side]}: {count} results, {BINS[place]} ULP"
             bar = tag("rect", tag("title", words), x=x + 5, y=floor - tall, width=step - 10, height=tall)
             children += [tag("g", bar, class_=f"bar {name}"), text(x + step / 2, floor - tall - 3, f"{count}")]
     floor += 16
