@@ -1,4 +1,4 @@
-"""The pairs that `unified-clip bench` times do the same work: ours and the native give the same numbers, roughly."""
+"""The pairs of `unified-clip bench` do the same work: unified_clip and the framework return about the same numbers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ NATIVES = {
         "optax.tree.norm (jit)",
     ],
 }
-"""What there is to compare with; for bfloat16 the same where nothing else is said."""
+"""The frameworks' functions by dtype. bfloat16 has those of float32, unless listed."""
 
 
 @pytest.fixture(autouse=True)
@@ -63,39 +63,38 @@ def dtype(kit: Kit, request: pytest.FixtureRequest) -> str:
 
 def outcome(kit: Kit, pair: Pair, call: Callable[[Any], Any]) -> list[np.ndarray]:
     """Everything that a call returned or wrote."""
-    given = pair.prepare()
-    result = call(given)
-    tensors = [*leaves(result), *(kit.kept(given) if pair.in_place else [])]
+    inputs = pair.prepare()
+    result = call(inputs)
+    tensors = [*leaves(result), *(kit.kept(inputs) if pair.in_place else [])]
     return [kit.array(tensor).astype(np.float64) for tensor in tensors]
 
 
-def test_ours_and_the_natives_do_the_same(kit: Kit, dtype: str) -> None:
+def test_unified_clip_and_the_frameworks_functions_agree(kit: Kit, dtype: str) -> None:
     arrays = lists.arrays(lists.LISTS["10x10"], dtype)
     norm, pairs = lists.rough_norm(arrays), FRAMEWORKS[kit.name].pairs(arrays)
     for limit in (norm / 2, 2 * norm):
         for pair in (*pairs.clips(limit), *pairs.in_graphs(limit)):
-            ours = outcome(kit, pair, pair.ours)
-            gradients = [array for array in ours if array.shape == (10,) and array.any()]
+            results = outcome(kit, pair, pair.unified)
+            gradients = [array for array in results if array.shape == (10,) and array.any()]
             assert np.linalg.norm(gradients) == pytest.approx(min(norm, limit), rel=0.02)
             assert len(gradients) == 10
-            same(kit, pair, ours)
-    same(kit, pairs.norm, outcome(kit, pairs.norm, pairs.norm.ours))
-    natives = [pair.native for pair in [*pairs.clips(norm), *pairs.in_graphs(norm), pairs.norm] if pair.theirs]
+            check_native(kit, pair, results)
+    check_native(kit, pairs.norm, outcome(kit, pairs.norm, pairs.norm.unified))
+    natives = [pair.native_name for pair in [*pairs.clips(norm), *pairs.in_graphs(norm), pairs.norm] if pair.native]
     assert natives == NATIVES.get((kit.name, dtype), NATIVES[kit.name, "float32"])
 
 
-def same(kit: Kit, pair: Pair, ours: list[np.ndarray]) -> None:
-    if pair.theirs:
-        theirs = outcome(kit, pair, pair.theirs)
-        for one, other in zip(ours, theirs, strict=True):
-            np.testing.assert_allclose(one, other, rtol=0.03)
+def check_native(kit: Kit, pair: Pair, results: list[np.ndarray]) -> None:
+    if pair.native:
+        for unified, native in zip(results, outcome(kit, pair, pair.native), strict=True):
+            np.testing.assert_allclose(unified, native, rtol=0.03)
 
 
 def test_a_call_starts_from_gradients_that_are_not_clipped(kit: Kit) -> None:
     """Or only the first one would clip anything."""
     arrays = lists.arrays(lists.LISTS["10x10"], "float32")
     for pair in FRAMEWORKS[kit.name].pairs(arrays).clips(lists.rough_norm(arrays) / 2):
-        first, second = (outcome(kit, pair, pair.ours) for _ in range(2))
+        first, second = (outcome(kit, pair, pair.unified) for _ in range(2))
         for one, other in zip(first, second, strict=True):
             np.testing.assert_array_equal(one, other)
 

@@ -83,15 +83,18 @@ def always(value: float) -> Iterator[float]:
 
 def compared(seconds: float, **costs: Iterator[float]) -> tuple[dict[str, Any], list[str]]:
     fake = Fake(prepare=always(0.5), **costs)
-    theirs = fake.call("native") if "native" in costs else None
-    pair = Pair("name", lambda: fake.call("prepare")(), fake.call("ours"), theirs)  # type: ignore[func-returns-value]
+    native = fake.call("native") if "native" in costs else None
+    pair = Pair("name", lambda: fake.call("prepare")(), fake.call("unified"), native)  # type: ignore[func-returns-value]
     return measure.compare(pair, seconds, fake.clock), fake.called
 
 
 def test_calls_take_turns_after_warming_up_and_what_prepares_is_not_timed() -> None:
-    found, called = compared(0, ours=always(0.002), native=always(0.003))
+    found, called = compared(0, unified=always(0.002), native=always(0.003))
     assert called[::2] == ["prepare"] * (2 * (WARM_UP + LEAST))
-    assert called[1::2] == ["ours", "native"] * WARM_UP + (["ours", "native", "native", "ours"] * LEAST)[: 2 * LEAST]
+    assert (
+        called[1::2]
+        == ["unified", "native"] * WARM_UP + (["unified", "native", "native", "unified"] * LEAST)[: 2 * LEAST]
+    )
     assert found == {
         **{"native": "name", "repeats": LEAST},
         **{"ours_ms": [2.0] * 3, "native_ms": [3.0] * 3, "ratio": [1.5] * 3},
@@ -99,21 +102,21 @@ def test_calls_take_turns_after_warming_up_and_what_prepares_is_not_timed() -> N
 
 
 def test_medians_and_quartiles_are_of_all_repeats_but_the_warm_up() -> None:
-    ours = iter([9.0] * WARM_UP + [0.001, 0.002, 0.003, 0.004, 0.005, 0.006, 0.007])
-    found, _ = compared(0, ours=ours, native=always(0.012))
+    times = iter([9.0] * WARM_UP + [0.001, 0.002, 0.003, 0.004, 0.005, 0.006, 0.007])
+    found, _ = compared(0, unified=times, native=always(0.012))
     assert found["ours_ms"] == [2.5, 4.0, 5.5]
     assert found["ratio"] == [2.2, 3.0, 5.0]  # medians of 12, 6, 4, 3, 2.4, 2 and 12/7
 
 
 @pytest.mark.parametrize(("seconds", "repeats"), [(0, LEAST), (20, 20), (1e9, MOST)])
 def test_a_pair_is_repeated_for_as_long_as_it_may_take(seconds: float, repeats: int) -> None:
-    found, _ = compared(seconds, ours=always(0.25), native=always(0.25))  # and twice half a second to prepare
+    found, _ = compared(seconds, unified=always(0.25), native=always(0.25))  # and twice half a second to prepare
     assert found["repeats"] == pytest.approx(repeats, abs=repeats // 3 if seconds == 20 else 0)
 
 
-def test_without_a_native_ours_is_measured_alone() -> None:
-    found, called = compared(0, ours=always(0.002))
-    assert called[1::2] == ["ours"] * (WARM_UP + LEAST)
+def test_without_a_native_function_unified_clip_is_measured_alone() -> None:
+    found, called = compared(0, unified=always(0.002))
+    assert called[1::2] == ["unified"] * (WARM_UP + LEAST)
     assert (found["ours_ms"], found["native_ms"], found["ratio"]) == ([2.0] * 3, None, None)
 
 

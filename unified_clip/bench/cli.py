@@ -13,7 +13,7 @@ INCOMPLETE = 3
 
 
 def add_parser(commands: Any) -> None:
-    """Add the command to the command line. It imports its modules when it runs."""
+    """Add the command to a parser. Its modules are imported when it runs."""
     bench = commands.add_parser(
         "bench",
         help="compare the speed of unified_clip and the frameworks' own functions",
@@ -27,12 +27,8 @@ def add_parser(commands: Any) -> None:
     bench.add_argument(
         "--seconds", type=float, metavar="N", help="time for each measurement, at least 7 repeats (default: 1)"
     )
-    bench.add_argument(
-        "--growth",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="also measure how the time grows with elements and tensors",
-    )
+    growth = "also measure how the time grows with elements and tensors"
+    bench.add_argument("--growth", action=argparse.BooleanOptionalAction, default=True, help=growth)
     bench.add_argument(
         "--out", type=Path, default=Path("report/bench"), metavar="DIR", help="output directory (default: report/bench)"
     )

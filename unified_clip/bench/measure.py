@@ -23,25 +23,26 @@ LEAST, MOST = 7, 300
 PROCESS = Path("/proc/self")
 
 Clock = Callable[[], float]
+Call = Callable[[Any], Any]
 
 
 class Pair(NamedTuple):
     """The same work by unified_clip and by a framework's function. Both are called with the result of `prepare`."""
 
-    native: str
+    native_name: str
     """The name of the framework's function; '' if it has none."""
 
     prepare: Callable[[], Any]
-    ours: Callable[[Any], Any]
-    theirs: Callable[[Any], Any] | None = None
-    """The framework's function. None: it cannot do this work, and unified_clip is measured alone."""
+    unified: Call
+    native: Call | None = None
+    """None: the framework cannot do this work, and unified_clip is measured alone."""
 
     in_place: bool = False
 
 
 def compare(pair: Pair, seconds: float, clock: Clock = time.perf_counter) -> dict[str, Any]:
     """Call both in turns. Return the quartiles of milliseconds and of the ratio; None without a second function."""
-    calls = {"ours": pair.ours} | ({"native": pair.theirs} if pair.theirs else {})
+    calls = {"unified": pair.unified} | ({"native": pair.native} if pair.native else {})
     times: dict[str, list[float]] = {name: [] for name in calls}
     gc.collect()
     for _ in range(WARM_UP):
@@ -52,19 +53,19 @@ def compare(pair: Pair, seconds: float, clock: Clock = time.perf_counter) -> dic
         for name in sorted(calls, reverse=repeat % 2 == 0):  # the second call finds other data in the caches
             times[name].append(_milliseconds(calls[name], pair.prepare(), clock))
         repeat += 1
-    native = times.get("native")
+    unified, native = times["unified"], times.get("native")
     return {
-        "native": pair.native,
+        "native": pair.native_name,
         "repeats": repeat,
-        "ours_ms": quartiles(times["ours"]),
+        "ours_ms": quartiles(unified),
         "native_ms": native and quartiles(native),
-        "ratio": native and quartiles([theirs / ours for theirs, ours in zip(native, times["ours"], strict=True)]),
+        "ratio": native and quartiles([n / u for n, u in zip(native, unified, strict=True)]),
     }
 
 
-def _milliseconds(call: Callable[[Any], Any], given: Any, clock: Clock) -> float:
+def _milliseconds(call: Call, inputs: Any, clock: Clock) -> float:
     start = clock()
-    result = call(given)
+    result = call(inputs)
     spent = 1000 * (clock() - start)
     del result  # freeing is not the call's work
     return spent
@@ -84,27 +85,24 @@ def limits(
 ) -> dict[str, Any]:
     """Measure how fast threads read the memory of gradients, and how fast they read and write it.
 
-    For tensors that cannot be written, a copy is. `prepare` is called before each repeat, as before a clip.
+    Tensors that cannot be written are copied. `prepare` is called before each repeat, as before a clip.
     """
     bits = [view.reshape(-1).view(f"u{view.itemsize}") for view in views]
 
-    def spread(parts: list[list[Array]], work: Callable[[Array], Any]) -> list[float]:
-        def share(part: list[Array]) -> None:
-            for view in part:
-                work(view)
+    def in_threads(views: Sequence[Array], work: Callable[[Array], Any]) -> Any:
+        parts = shares(views, threads)
+        pair = Pair("", prepare, lambda _: list(pool.map(lambda part: list(map(work, part)), parts)))
+        return compare(pair, seconds, clock)["ours_ms"]
 
-        pair = Pair("", prepare, lambda _: list(pool.map(share, parts)))
-        found: list[float] = compare(pair, seconds, clock)["ours_ms"]
-        return found
+    def rewrite(view: Array) -> None:
+        np.bitwise_xor(view, view.dtype.type(0), out=view)
 
-    written = [view if view.flags.writeable else view.copy() for view in bits]
+    writable = [view if view.flags.writeable else view.copy() for view in bits]
     with ThreadPoolExecutor(threads) as pool:
         return {
             "bytes": sum(view.nbytes for view in views),
-            "read_ms": spread(shares(bits, threads), np.bitwise_or.reduce),
-            "read_write_ms": spread(
-                shares(written, threads), lambda view: np.bitwise_xor(view, view.dtype.type(0), out=view)
-            ),
+            "read_ms": in_threads(bits, np.bitwise_or.reduce),
+            "read_write_ms": in_threads(writable, rewrite),
         }
 
 
@@ -122,15 +120,15 @@ def shares(views: Sequence[Array], count: int) -> list[list[Array]]:
     return parts
 
 
-def extra_memory(call: Callable[[Any], Any], given: Any) -> int | None:
-    """Return by how many bytes the process grew at most during a call. None if the system does not report it."""
+def extra_memory(call: Call, inputs: Any) -> int | None:
+    """Return the peak growth of the process during a call, in bytes. None if the system does not report it."""
     if sys.platform != "linux":
         return None
     gc.collect()
     getattr(ctypes.CDLL(None), "malloc_trim", int)(0)  # freed memory that the process keeps would hide new memory
     (PROCESS / "clear_refs").write_text("5")  # the peak begins anew
     before = _kibibytes("VmRSS")
-    result = call(given)
+    result = call(inputs)
     after = _kibibytes("VmHWM")
     del result
     return 1024 * max(0, after - before)

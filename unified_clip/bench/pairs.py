@@ -8,11 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .lists import DTYPES, Array
-from .measure import Pair
+from .measure import Call, Pair
 
 MOST_COMPILED = 1000
 """Longer lists are not compiled: XLA takes many minutes for ten thousand tensors."""
-
 
 MOST_COMPILED_BY_TORCH = 200
 """The same for `torch.compile`, which takes five to ten minutes for a thousand tensors."""
@@ -22,7 +21,7 @@ class Pairs(NamedTuple):
     """The pairs of functions to compare on one list of gradients."""
 
     clips: Callable[[float], list[Pair]]
-    """Clip by the global norm to a limit. The first pair has the framework's most common function."""
+    """Clip by the global norm to a threshold. The first pair has the framework's most common function."""
 
     norm: Pair
     """The norm alone."""
@@ -30,8 +29,18 @@ class Pairs(NamedTuple):
     memory: Callable[[], list[Array]]
     """Views of the gradients' memory. They do not keep the gradients alive."""
 
-    in_graphs: Callable[[float], list[Pair]] = lambda limit: []
+    in_graphs: Callable[[float], list[Pair]] = lambda threshold: []
     """The same clip, with each function compiled or in a graph of its own."""
+
+
+def clip_to(threshold: Any, clip: Callable[[Any, Any], Any]) -> Call:
+    """Return a function that clips gradients to a fixed threshold."""
+    return lambda gradients: clip(gradients, threshold)
+
+
+def clip_pair(name: str, prepare: Callable[[], Any], threshold: Any, *clips: Any, in_place: bool = False) -> Pair:
+    """Return a pair that clips to a threshold. `clips`: unified_clip's function and the framework's."""
+    return Pair(name, prepare, *(clip_to(threshold, clip) for clip in clips), in_place=in_place)
 
 
 def numpy_pairs(arrays: Sequence[Array]) -> Pairs:
@@ -45,19 +54,18 @@ def numpy_pairs(arrays: Sequence[Array]) -> Pairs:
             np.copyto(grad, array)
         return grads
 
-    def norm(given: Any) -> Any:
-        return np.sqrt(sum(np.vdot(grad, grad) for grad in given))
+    def norm(gradients: Any) -> Any:
+        return np.sqrt(sum(np.vdot(grad, grad) for grad in gradients))
 
-    def clip(given: Any, limit: float) -> Any:
-        n = norm(given)
-        if n > limit:
-            for grad in given:
-                grad *= limit / n
+    def clip(gradients: Any, threshold: float) -> Any:
+        n = norm(gradients)
+        if n > threshold:
+            for grad in gradients:
+                grad *= threshold / n
         return n
 
-    def clips(limit: float) -> list[Pair]:
-        ours = Pair("plain NumPy", restore, lambda given: uc.clip_grad_norm_(given, limit))
-        return [ours._replace(theirs=lambda given: clip(given, limit), in_place=True)]
+    def clips(threshold: float) -> list[Pair]:
+        return [clip_pair("plain NumPy", restore, threshold, uc.clip_grad_norm_, clip, in_place=True)]
 
     return Pairs(clips, Pair("plain NumPy", lambda: arrays, uc.get_total_norm, norm), lambda: grads)
 
@@ -77,30 +85,24 @@ def torch_pairs(arrays: Sequence[Array]) -> Pairs:
     parameters = [torch.nn.Parameter(torch.empty_like(master)) for master in masters]
     for parameter, master in zip(parameters, masters, strict=True):
         parameter.grad = master.clone()
+    functions = (uc.clip_grad_norm_, torch.nn.utils.clip_grad_norm_)
 
     def restore() -> Any:
         torch._foreach_copy_([parameter.grad for parameter in parameters], masters)
         return parameters
 
-    def clips(limit: float) -> list[Pair]:
-        ours = Pair("torch.nn.utils.clip_grad_norm_", restore, lambda given: uc.clip_grad_norm_(given, limit))
-        return [ours._replace(theirs=lambda given: torch.nn.utils.clip_grad_norm_(given, limit), in_place=True)]
+    def clips(threshold: float) -> list[Pair]:
+        return [clip_pair("torch.nn.utils.clip_grad_norm_", restore, threshold, *functions, in_place=True)]
 
-    def in_graphs(limit: float) -> list[Pair]:
+    def in_graphs(threshold: float) -> list[Pair]:
         if len(arrays) > MOST_COMPILED_BY_TORCH:
             return []
-        torch.compiler.reset()  # the graphs of another limit, or the limit would no longer be a constant
+        torch.compiler.reset()  # drop graphs of another threshold: it would no longer be compiled as a constant
+        compiled = [torch.compile(clip_to(threshold, function), fullgraph=True) for function in functions]
+        return [Pair("torch.nn.utils.clip_grad_norm_ (torch.compile)", restore, *compiled, in_place=True)]
 
-        def compiled(clip: Any) -> Any:
-            return torch.compile(lambda given: clip(given, limit), fullgraph=True)
-
-        name = "torch.nn.utils.clip_grad_norm_ (torch.compile)"
-        ours = Pair(name, restore, compiled(uc.clip_grad_norm_), in_place=True)
-        return [ours._replace(theirs=compiled(torch.nn.utils.clip_grad_norm_))]
-
-    name = "torch.nn.utils.get_total_norm"
-    ours = Pair(name, lambda: masters, uc.get_total_norm, torch.nn.utils.get_total_norm)
-    return Pairs(clips, ours, lambda: [OPS.host_view(parameter.grad) for parameter in parameters], in_graphs)
+    norm = Pair("torch.nn.utils.get_total_norm", lambda: masters, uc.get_total_norm, torch.nn.utils.get_total_norm)
+    return Pairs(clips, norm, lambda: [OPS.host_view(parameter.grad) for parameter in parameters], in_graphs)
 
 
 def tensorflow_pairs(arrays: Sequence[Array]) -> Pairs:
@@ -112,35 +114,30 @@ def tensorflow_pairs(arrays: Sequence[Array]) -> Pairs:
     from .._ops.tensorflow_ops import OPS
 
     grads = [tf.constant(array) for array in arrays]
+
+    def clip(gradients: Any, threshold: Any) -> Any:
+        return uc.clip_by_global_norm(gradients, threshold)
+
     compiled = tf.function(tf.clip_by_global_norm, jit_compile=True)
-
-    def clips(limit: float) -> list[Pair]:
-        held = tf.constant(limit, grads[0].dtype)  # an argument: a number would be compiled in
-        eager = Pair("tf.clip_by_global_norm", lambda: grads, lambda given: uc.clip_by_global_norm(given, limit))
-        found = [eager._replace(theirs=lambda given: tf.clip_by_global_norm(given, limit))]
-        if len(grads) <= MOST_COMPILED:
-            found.append(eager._replace(native=f"{eager.native} (XLA)", theirs=lambda given: compiled(given, held)))
-        return found
-
-    def clip(given: Any, limit: Any) -> Any:
-        return uc.clip_by_global_norm(given, limit)
-
     graphs = {
-        "in tf.function": (tf.function(clip), tf.function(tf.clip_by_global_norm)),
-        "in XLA": (tf.function(clip, jit_compile=True), compiled),
+        "tf.clip_by_global_norm (in tf.function)": (tf.function(clip), tf.function(tf.clip_by_global_norm)),
+        "tf.clip_by_global_norm (in XLA)": (tf.function(clip, jit_compile=True), compiled),
     }
 
-    def in_graphs(limit: float) -> list[Pair]:
-        held = tf.constant(limit, grads[0].dtype)
+    def clips(threshold: float) -> list[Pair]:
+        as_argument = tf.constant(threshold, grads[0].dtype)  # a number would be compiled in
+        name, unified = "tf.clip_by_global_norm", clip_to(threshold, uc.clip_by_global_norm)
+        pairs = [Pair(name, lambda: grads, unified, clip_to(threshold, tf.clip_by_global_norm))]
+        if len(grads) <= MOST_COMPILED:
+            pairs.append(Pair(f"{name} (XLA)", lambda: grads, unified, clip_to(as_argument, compiled)))
+        return pairs
 
-        def pair(kind: str, ours: Any, theirs: Any) -> Pair:
-            ours_held, theirs_held = (lambda given: ours(given, held)), (lambda given: theirs(given, held))
-            return Pair(f"tf.clip_by_global_norm ({kind})", lambda: grads, ours_held, theirs_held)
+    def in_graphs(threshold: float) -> list[Pair]:
+        as_argument = tf.constant(threshold, grads[0].dtype)
+        return [clip_pair(name, lambda: grads, as_argument, *functions) for name, functions in graphs.items()]
 
-        return [pair(kind, *both) for kind, both in graphs.items()]
-
-    ours = Pair("tf.linalg.global_norm", lambda: grads, uc.global_norm, tf.linalg.global_norm)
-    return Pairs(clips, ours, lambda: [OPS.host_view(grad) for grad in grads], in_graphs)
+    norm = Pair("tf.linalg.global_norm", lambda: grads, uc.global_norm, tf.linalg.global_norm)
+    return Pairs(clips, norm, lambda: [OPS.host_view(grad) for grad in grads], in_graphs)
 
 
 def paddle_pairs(arrays: Sequence[Array]) -> Pairs:
@@ -164,35 +161,32 @@ def paddle_pairs(arrays: Sequence[Array]) -> Pairs:
             paddle.assign(master, output=parameter.grad)
         return parameters
 
-    def in_pairs() -> Any:
+    def param_grads() -> Any:
         return [(parameter, parameter.grad) for parameter in restore()]
 
-    def clips(limit: float) -> list[Pair]:
-        by_class = Pair("paddle.nn.ClipGradByGlobalNorm", in_pairs, uc.ClipGradByGlobalNorm(limit))
-        by_name = Pair("paddle.nn.utils.clip_grad_norm_", restore, lambda given: uc.clip_grad_norm_(given, limit))
-        by_name = by_name._replace(in_place=True)
-        if not has_native:
-            return [by_class, by_name]
-        return [
-            by_class._replace(theirs=paddle.nn.ClipGradByGlobalNorm(limit)),
-            by_name._replace(theirs=lambda given: paddle.nn.utils.clip_grad_norm_(given, limit)),
+    def classes(threshold: float) -> list[Any]:
+        return [clip(threshold) for clip in (uc.ClipGradByGlobalNorm, paddle.nn.ClipGradByGlobalNorm)]
+
+    def clips(threshold: float) -> list[Pair]:
+        name, functions = "paddle.nn.utils.clip_grad_norm_", (uc.clip_grad_norm_, paddle.nn.utils.clip_grad_norm_)
+        pairs = [
+            Pair("paddle.nn.ClipGradByGlobalNorm", param_grads, *classes(threshold)),
+            clip_pair(name, restore, threshold, *functions, in_place=True),
         ]
+        return pairs if has_native else [pair._replace(native=None) for pair in pairs]
 
-    def in_graphs(limit: float) -> list[Pair]:
-        if not has_native:
-            return []
-        name = "paddle.nn.ClipGradByGlobalNorm (static program)"
-        ours = Pair(name, lambda: None, _static_program(arrays, uc.ClipGradByGlobalNorm(limit)))
-        return [ours._replace(theirs=_static_program(arrays, paddle.nn.ClipGradByGlobalNorm(limit)))]
+    def in_graphs(threshold: float) -> list[Pair]:
+        programs = [_static_program(arrays, clip) for clip in classes(threshold) if has_native]
+        return [Pair("paddle.nn.ClipGradByGlobalNorm (static program)", lambda: None, *programs)] if programs else []
 
-    ours = Pair("", lambda: masters, uc.get_total_norm)
-    return Pairs(clips, ours, lambda: [OPS.host_view(parameter.grad) for parameter in parameters], in_graphs)
+    norm = Pair("", lambda: masters, uc.get_total_norm)
+    return Pairs(clips, norm, lambda: [OPS.host_view(parameter.grad) for parameter in parameters], in_graphs)
 
 
-def _static_program(arrays: Sequence[Array], clip: Any) -> Callable[[Any], Any]:
-    """A function that runs a program of its own, in which gradients that lie in its scope are clipped.
+def _static_program(arrays: Sequence[Array], clip: Any) -> Call:
+    """Return a function that runs a static program, which clips gradients in its scope.
 
-    The results lie there too, since feeding and fetching copies them.
+    Gradients and results stay in the scope: feeding and fetching would copy them.
     """
     import paddle
 
@@ -212,11 +206,11 @@ def _static_program(arrays: Sequence[Array], clip: Any) -> Callable[[Any], Any]:
     paddle.enable_static()
     try:
         with paddle.static.program_guard(program, startup):
-            given = [
+            gradients = [
                 paddle.static.create_parameter(array.shape, "float32", attr=attribute)
                 for array, attribute in zip(arrays, attributes, strict=True)
             ]
-            for index, (_, clipped) in enumerate(clip([(gradient, gradient) for gradient in given])):
+            for index, (_, clipped) in enumerate(clip([(gradient, gradient) for gradient in gradients])):
                 clipped.persistable = True
                 paddle._pir_ops.set_persistable_value(clipped, f"clipped{index}")
         executor.run(startup, scope=scope)
@@ -240,31 +234,26 @@ def jax_pairs(arrays: Sequence[Array]) -> Pairs:
 
     grads = [jax.numpy.asarray(array) for array in arrays]
 
-    def clip(given: Any, limit: Any) -> Any:
-        return optax.clip_by_global_norm(limit).update(given, optax.EmptyState())[0], optax.tree.norm(given)
+    def clip(gradients: Any, threshold: Any) -> Any:
+        return optax.clip_by_global_norm(threshold).update(gradients, optax.EmptyState())[0], optax.tree.norm(gradients)
 
-    compiled, norm = jax.jit(clip), jax.jit(optax.tree.norm)
-    ours_compiled = jax.jit(uc.clip_by_global_norm)
-    wait = jax.block_until_ready
+    def waiting(function: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *arguments: jax.block_until_ready(function(*arguments))
 
-    def clips(limit: float) -> list[Pair]:
-        held = jax.numpy.asarray(limit)  # an argument: a number would be compiled in
-        name = "optax.clip_by_global_norm (jit)"
-        ours = Pair(name, lambda: grads, lambda given: wait(uc.clip_by_global_norm(given, limit)))
-        if len(grads) > MOST_COMPILED:
-            return [ours]
-        return [ours._replace(theirs=lambda given: wait(compiled(given, held)))]
+    compiled, native = waiting(jax.jit(uc.clip_by_global_norm)), waiting(jax.jit(clip))
+    eager, norms = waiting(uc.clip_by_global_norm), map(waiting, (uc.global_norm, jax.jit(optax.tree.norm)))
 
-    def in_graphs(limit: float) -> list[Pair]:
-        held = jax.numpy.asarray(limit)
-        ours = Pair(
-            "optax.clip_by_global_norm (both in jit)", lambda: grads, lambda given: wait(ours_compiled(given, held))
-        )
-        return [ours._replace(theirs=lambda given: wait(compiled(given, held)))]
+    def clips(threshold: float) -> list[Pair]:
+        as_argument = jax.numpy.asarray(threshold)  # a number would be compiled in
+        natives = [clip_to(as_argument, native)] if len(grads) <= MOST_COMPILED else []
+        return [Pair("optax.clip_by_global_norm (jit)", lambda: grads, clip_to(threshold, eager), *natives)]
 
-    ours = Pair("optax.tree.norm (jit)", lambda: grads, lambda given: wait(uc.global_norm(given)))
-    by_norm = ours._replace(theirs=lambda given: wait(norm(given)))
-    return Pairs(clips, by_norm, lambda: [OPS.host_view(grad) for grad in grads], in_graphs)
+    def in_graphs(threshold: float) -> list[Pair]:
+        name, as_argument = "optax.clip_by_global_norm (both in jit)", jax.numpy.asarray(threshold)
+        return [clip_pair(name, lambda: grads, as_argument, compiled, native)]
+
+    norm = Pair("optax.tree.norm (jit)", lambda: grads, *norms)
+    return Pairs(clips, norm, lambda: [OPS.host_view(grad) for grad in grads], in_graphs)
 
 
 def _torch_threads(threads: int) -> None:

@@ -31,19 +31,17 @@ Entry = Mapping[str, Any]
 
 def ratios(data: Mapping[str, Any], path: Path) -> None:
     """Plot the ratios of times: a panel for each dtype, a group of rows for each list."""
-    entries = [each for each in data["results"] if each["what"] != "norm alone" and each["ratio"]]
+    entries = [entry for entry in data["results"] if entry["what"] != "norm alone" and entry["ratio"]]
     names, dtypes = _unique(entries, "list"), _unique(entries, "dtype")
-    series = list(dict.fromkeys((each["framework"], each["native"]) for each in entries))
+    series = list(dict.fromkeys((entry["framework"], entry["native"]) for entry in entries))
     rows = len(names) * (len(series) + 1)
     with mpl.rc_context(STYLE):
         figure = Figure((9, 2.0 + 0.13 * rows), layout="constrained")
         panels = figure.subplots(1, max(1, len(dtypes)), sharex=True, sharey=True, squeeze=False)[0]
         for dtype, axes in zip(dtypes, panels, strict=False):
-            _ratio_panel(axes, [each for each in entries if each["dtype"] == dtype], names, series)
+            _ratio_panel(axes, [entry for entry in entries if entry["dtype"] == dtype], names, series)
             axes.set_title(dtype)
-        handles = [
-            _key(native, COLOURS[framework], _marker(series, index)) for index, (framework, native) in enumerate(series)
-        ]
+        handles = [_key(native, COLOURS[name], _marker(series, index)) for index, (name, native) in enumerate(series)]
         handles += [_key("clipped", "black", "o"), _key("not clipped", "black", "o", hollow=True)]
         figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False)
         _save(figure, path)
@@ -51,12 +49,12 @@ def ratios(data: Mapping[str, Any], path: Path) -> None:
 
 def _ratio_panel(axes: Axes, entries: Sequence[Entry], names: Sequence[str], series: Sequence[tuple[str, str]]) -> None:
     step = len(series) + 1
-    for each in entries:
-        index = series.index((each["framework"], each["native"]))
-        clipped = each["what"].startswith("clipped")
-        row = names.index(each["list"]) * step + index + (-0.15 if clipped else 0.15)
-        low, median, high = each["ratio"]
-        colour = COLOURS[each["framework"]]
+    for entry in entries:
+        index = series.index((entry["framework"], entry["native"]))
+        clipped = entry["what"].startswith("clipped")
+        row = names.index(entry["list"]) * step + index + (-0.15 if clipped else 0.15)
+        low, median, high = entry["ratio"]
+        colour = COLOURS[entry["framework"]]
         axes.errorbar(
             median, row, xerr=[[median - low], [high - median]], color=colour, elinewidth=1.2,
             fmt=_marker(series, index), markersize=4.5, markerfacecolor=colour if clipped else "white",
@@ -82,10 +80,10 @@ def growth(data: Mapping[str, Any], path: Path) -> None:
         figure = Figure((9, 4.2), layout="constrained")
         for axes, (along, title) in zip(figure.subplots(1, 2, sharey=True), titles.items(), strict=True):
             for framework in frameworks:
-                entries = [e for e in data["growth"] if e["framework"] == framework and e["along"] == along]
-                counts = [each["count"] for each in entries]
+                points = [p for p in data["growth"] if p["framework"] == framework and p["along"] == along]
+                counts = [point["count"] for point in points]
                 for key, line in LINES.items():
-                    medians = [each[key][1] if each[key] else math.nan for each in entries]
+                    medians = [point[key][1] if point[key] else math.nan for point in points]
                     axes.plot(counts, medians, line, color=COLOURS[framework], marker=".")
             axes.set(xscale="log", yscale="log", xlabel=title)
             axes.grid(color="#eeeeee")
@@ -98,12 +96,12 @@ def growth(data: Mapping[str, Any], path: Path) -> None:
 
 
 def _unique(entries: Sequence[Entry], key: str) -> list[str]:
-    return list(dict.fromkeys(each[key] for each in entries))
+    return list(dict.fromkeys(entry[key] for entry in entries))
 
 
 def _marker(series: Sequence[tuple[str, str]], index: int) -> str:
     framework = series[index][0]
-    return MARKERS[[other for other, _ in series[:index]].count(framework)]
+    return MARKERS[[earlier for earlier, _ in series[:index]].count(framework)]
 
 
 def _key(label: str, colour: str, marker: str, hollow: bool = False) -> Line2D:

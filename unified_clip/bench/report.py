@@ -1,4 +1,4 @@
-"""Write and show the results of a run: JSON, tables and plots."""
+"""Write and print the results of a run: JSON, tables and plots."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from .._display import cell
 from . import plot
 
 NOTHING = "-"
+LABELS = ("framework", "list", "dtype")
 
 Table = tuple[Sequence[str], list[list[str]]]
 """A header, and rows."""
@@ -40,52 +41,43 @@ def as_json(data: Mapping[str, Any]) -> str:
 def pairs_table(data: Mapping[str, Any], framework: str) -> Table:
     """Return the table of unified_clip and the functions of one framework."""
     header = ["list", "dtype", "", "native", "unified_clip, ms", "native, ms", "native / unified_clip"]
-    rows = [
-        [
-            *(each["list"], each["dtype"], each["what"], each["native"] or NOTHING),
-            *(middle(each["ours_ms"]), middle(each["native_ms"]), spread(each["ratio"])),
-        ]
-        for each in data["results"]
-        if each["framework"] == framework
+    return header, [
+        [row["list"], row["dtype"], row["what"], row["native"] or NOTHING]
+        + [middle(row["ours_ms"]), middle(row["native_ms"]), spread(row["ratio"])]
+        for row in data["results"]
+        if row["framework"] == framework
     ]
-    return header, rows
 
 
 def limits_table(data: Mapping[str, Any]) -> Table:
     """Return the table of unified_clip and of reading and writing the same bytes, in the same process."""
-    header = ["framework", "list", "dtype", "bytes", "read, ms", "read and write, ms", "norm / read"]
-    header.append("clipped / (read + read and write)")
+    header = [*LABELS, "bytes", "read, ms", "read and write, ms", "norm / read", "clipped / (read + read and write)"]
     rows = []
-    for each in data["limits"]:
-        read, both = each["read_ms"][1], each["read_write_ms"][1]
-        norm, clipped = (_ours(data, each, what) for what in ("norm alone", "clipped"))
-        rows.append(
-            [
-                *(each["framework"], each["list"], each["dtype"], f"{each['bytes']:,}"),
-                *(number(read), number(both), number(norm / read), number(clipped / (read + both))),
-            ]
-        )
+    for row in data["limits"]:
+        read, both = row["read_ms"][1], row["read_write_ms"][1]
+        norm, clipped = (_fastest(data, row, what) for what in ("norm alone", "clipped"))
+        numbers = map(number, (read, both, norm / read, clipped / (read + both)))
+        rows.append([*_labels(row), f"{row['bytes']:,}", *numbers])
     return header, rows
 
 
-def _ours(data: Mapping[str, Any], like: Mapping[str, Any], what: str) -> float:
-    """Return the smallest median of unified_clip, if there are several ways to clip."""
-    keys = ("framework", "list", "dtype")
-    alike = [each for each in data["results"] if all(each[key] == like[key] for key in keys)]
-    return min(float(each["ours_ms"][1]) for each in alike if each["what"] == what)
+def _fastest(data: Mapping[str, Any], like: Mapping[str, Any], what: str) -> float:
+    """Return the smallest median of unified_clip on the same list: there may be several ways to clip."""
+    alike = [row for row in data["results"] if _labels(row) == _labels(like)]
+    return min(float(row["ours_ms"][1]) for row in alike if row["what"] == what)
 
 
 def memory_table(data: Mapping[str, Any]) -> Table:
     """Return the table of temporary memory of functions that clip in place."""
-    header = ["framework", "list", "dtype", "native", "unified_clip, MiB", "native, MiB"]
-    rows = [
-        [
-            *(each["framework"], each["list"], each["dtype"], each["native"] or NOTHING),
-            *(_mebibytes(each[key]) for key in ("ours_bytes", "native_bytes")),
-        ]
-        for each in data["memory"]
+    header = [*LABELS, "native", "unified_clip, MiB", "native, MiB"]
+    return header, [
+        [*_labels(row), row["native"] or NOTHING, _mebibytes(row["ours_bytes"]), _mebibytes(row["native_bytes"])]
+        for row in data["memory"]
     ]
-    return header, rows
+
+
+def _labels(row: Mapping[str, Any]) -> list[str]:
+    return [row[key] for key in LABELS]
 
 
 def _mebibytes(count: int | None) -> str:

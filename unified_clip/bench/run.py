@@ -1,4 +1,4 @@
-"""Measure on every framework, each in a process of its own and never two at a time."""
+"""Measure each framework in a process of its own, one after the other."""
 
 from __future__ import annotations
 
@@ -42,9 +42,8 @@ class Options:
             if unknown := [name for name in getattr(self, what) if name not in known]:
                 raise OptionsError(f"--{what} has {', '.join(map(repr, unknown))}. Choose from {', '.join(known)}.")
         if not any(map(self.steps, self.frameworks)):
-            raise OptionsError(
-                f"{', '.join(self.frameworks)} cannot be measured with {', '.join(self.dtypes)}. Pass other --dtypes."
-            )
+            names, dtypes = ", ".join(self.frameworks), ", ".join(self.dtypes)
+            raise OptionsError(f"{names} cannot be measured with {dtypes}. Pass other --dtypes.")
         if not 1 <= self.threads <= 1024:
             raise OptionsError(f"--threads is {self.threads}. Pass 1 to 1024.")
         if not 0 <= self.seconds < float("inf"):
@@ -81,26 +80,26 @@ def run(options: Options, progress: Callable[[str, int], Any] = lambda framework
     }
     for framework in options.frameworks:
 
-        def take(found: dict[str, Any], framework: str = framework) -> None:
-            for key, value in found.items():
+        def add(result: dict[str, Any], framework: str = framework) -> None:
+            for key, value in result.items():
                 data[key] = data[key] | value if isinstance(value, dict) else data[key] + value
-            progress(framework, int("results" in found or "growth" in found))
+            progress(framework, int("results" in result or "growth" in result))
 
-        if failure := _work(framework, options, take):
+        if failure := _work(framework, options, add):
             data["failed"][framework] = failure
     return data
 
 
-def _work(framework: str, options: Options, take: Callable[[dict[str, Any]], None]) -> str:
-    """Run a worker, and call `take` with each line that it prints. Return how it failed; '' if it did not."""
+def _work(framework: str, options: Options, add: Callable[[dict[str, Any]], None]) -> str:
+    """Run a worker, and call `add` with each result that it prints. Return how it failed; '' if it did not."""
     environment = dict.fromkeys(THREADS, str(options.threads))
     arguments = [*command(framework), json.dumps(asdict(options))]
     lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
 
-    def take_lines() -> bool:
+    def add_results() -> bool:
         while not lines.empty():
             if (line := lines.get()).endswith(b"\n"):  # a worker that dies may leave a part of one
-                take(json.loads(line))
+                add(json.loads(line))
         return False
 
     with _workers.Worker(arguments, stdout=subprocess.PIPE, environment=environment) as worker:
@@ -108,9 +107,9 @@ def _work(framework: str, options: Options, take: Callable[[dict[str, Any]], Non
         # Reading in the main thread would not end on Ctrl-C while the worker prints nothing.
         reader = threading.Thread(target=_read_lines, args=[worker.process.stdout, lines], daemon=True)
         reader.start()
-        end = worker.wait(math.inf, take_lines)
+        end = worker.wait(math.inf, add_results)
         reader.join()
-        take_lines()
+        add_results()
     return str(end) if end.code else ""
 
 

@@ -30,8 +30,8 @@ def main() -> None:
     name, job = sys.argv[1], json.loads(sys.argv[2])
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as out:
         os.dup2(2, 1)  # frameworks print where they like
-        for found in results(name, job):
-            print(json.dumps(found), file=out, flush=True)
+        for result in results(name, job):
+            print(json.dumps(result), file=out, flush=True)
 
 
 def results(name: str, job: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -56,8 +56,8 @@ def results(name: str, job: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             yield _labelled(one_point(framework, shapes, job), name, along=along, count=count)
 
 
-def _labelled(found: Mapping[str, list[dict[str, Any]]], framework: str, **labels: Any) -> dict[str, Any]:
-    return {key: [{"framework": framework} | labels | each for each in entries] for key, entries in found.items()}
+def _labelled(rows: Mapping[str, list[dict[str, Any]]], framework: str, **labels: Any) -> dict[str, Any]:
+    return {key: [{"framework": framework} | labels | row for row in table] for key, table in rows.items()}
 
 
 def one_list(framework: Framework, shapes: Any, dtype: str, job: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
@@ -66,17 +66,13 @@ def one_list(framework: Framework, shapes: Any, dtype: str, job: Mapping[str, An
     arrays = lists.arrays(shapes, dtype)
     norm, pairs, seconds = lists.rough_norm(arrays), framework.pairs(arrays), job["seconds"]
     memory = [_memory(pair) for pair in pairs.clips(norm / 2) if pair.in_place]
+    ways = [("", pairs.clips)] + ([(", in a graph", pairs.in_graphs)] if len(arrays) <= MOST_COMPILED else [])
     compared = [
-        {"what": what, **measure.compare(pair, seconds)}
-        for what, limit in (("clipped", norm / 2), ("not clipped", 2 * norm))
-        for pair in pairs.clips(limit)
+        {"what": f"{what}{where}", **measure.compare(pair, seconds)}
+        for where, clips in ways
+        for what, threshold in (("clipped", norm / 2), ("not clipped", 2 * norm))
+        for pair in clips(threshold)
     ]
-    if len(arrays) <= MOST_COMPILED:
-        compared += [
-            {"what": f"{what}, in a graph", **measure.compare(pair, seconds)}
-            for what, limit in (("clipped", norm / 2), ("not clipped", 2 * norm))
-            for pair in pairs.in_graphs(limit)
-        ]
     compared.append({"what": "norm alone", **measure.compare(pairs.norm, seconds)})
     limits = []
     if lists.elements(shapes) > LONG:
@@ -86,11 +82,9 @@ def one_list(framework: Framework, shapes: Any, dtype: str, job: Mapping[str, An
 
 def _memory(pair: measure.Pair) -> dict[str, Any]:
     """Measure the memory of first calls. Later calls may reuse memory that the process keeps."""
-    found: dict[str, Any] = {"native": pair.native, "ours_bytes": None, "native_bytes": None}
-    for key, call in (("ours_bytes", pair.ours), ("native_bytes", pair.theirs)):
-        if call:
-            found[key] = measure.extra_memory(call, pair.prepare())
-    return found
+    calls = {"ours_bytes": pair.unified, "native_bytes": pair.native}
+    sizes = {key: call and measure.extra_memory(call, pair.prepare()) for key, call in calls.items()}
+    return {"native": pair.native_name, **sizes}
 
 
 def one_point(framework: Framework, shapes: Any, job: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
