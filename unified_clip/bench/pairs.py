@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,9 +38,15 @@ def clip_to(threshold: Any, clip: Callable[[Any, Any], Any]) -> Call:
     return lambda gradients: clip(gradients, threshold)
 
 
+def pair(name: str, prepare: Callable[[], Any], calls: Iterable[Call], in_place: bool = False) -> Pair:
+    """Return a pair. `calls`: unified_clip's function, and the framework's if it has one."""
+    unified, *natives = calls
+    return Pair(name, prepare, unified, natives[0] if natives else None, in_place)
+
+
 def clip_pair(name: str, prepare: Callable[[], Any], threshold: Any, *clips: Any, in_place: bool = False) -> Pair:
     """Return a pair that clips to a threshold. `clips`: unified_clip's function and the framework's."""
-    return Pair(name, prepare, *(clip_to(threshold, clip) for clip in clips), in_place=in_place)
+    return pair(name, prepare, [clip_to(threshold, clip) for clip in clips], in_place)
 
 
 def numpy_pairs(arrays: Sequence[Array]) -> Pairs:
@@ -99,7 +105,7 @@ def torch_pairs(arrays: Sequence[Array]) -> Pairs:
             return []
         torch.compiler.reset()  # drop graphs of another threshold: it would no longer be compiled as a constant
         compiled = [torch.compile(clip_to(threshold, function), fullgraph=True) for function in functions]
-        return [Pair("torch.nn.utils.clip_grad_norm_ (torch.compile)", restore, *compiled, in_place=True)]
+        return [pair("torch.nn.utils.clip_grad_norm_ (torch.compile)", restore, compiled, in_place=True)]
 
     norm = Pair("torch.nn.utils.get_total_norm", lambda: masters, uc.get_total_norm, torch.nn.utils.get_total_norm)
     return Pairs(clips, norm, lambda: [OPS.host_view(parameter.grad) for parameter in parameters], in_graphs)
@@ -170,14 +176,14 @@ def paddle_pairs(arrays: Sequence[Array]) -> Pairs:
     def clips(threshold: float) -> list[Pair]:
         name, functions = "paddle.nn.utils.clip_grad_norm_", (uc.clip_grad_norm_, paddle.nn.utils.clip_grad_norm_)
         pairs = [
-            Pair("paddle.nn.ClipGradByGlobalNorm", param_grads, *classes(threshold)),
+            pair("paddle.nn.ClipGradByGlobalNorm", param_grads, classes(threshold)),
             clip_pair(name, restore, threshold, *functions, in_place=True),
         ]
-        return pairs if has_native else [pair._replace(native=None) for pair in pairs]
+        return pairs if has_native else [both._replace(native=None) for both in pairs]
 
     def in_graphs(threshold: float) -> list[Pair]:
         programs = [_static_program(arrays, clip) for clip in classes(threshold) if has_native]
-        return [Pair("paddle.nn.ClipGradByGlobalNorm (static program)", lambda: None, *programs)] if programs else []
+        return [pair("paddle.nn.ClipGradByGlobalNorm (static program)", lambda: None, programs)] if programs else []
 
     norm = Pair("", lambda: masters, uc.get_total_norm)
     return Pairs(clips, norm, lambda: [OPS.host_view(parameter.grad) for parameter in parameters], in_graphs)
@@ -246,13 +252,13 @@ def jax_pairs(arrays: Sequence[Array]) -> Pairs:
     def clips(threshold: float) -> list[Pair]:
         as_argument = jax.numpy.asarray(threshold)  # a number would be compiled in
         natives = [clip_to(as_argument, native)] if len(grads) <= MOST_COMPILED else []
-        return [Pair("optax.clip_by_global_norm (jit)", lambda: grads, clip_to(threshold, eager), *natives)]
+        return [pair("optax.clip_by_global_norm (jit)", lambda: grads, [clip_to(threshold, eager), *natives])]
 
     def in_graphs(threshold: float) -> list[Pair]:
         name, as_argument = "optax.clip_by_global_norm (both in jit)", jax.numpy.asarray(threshold)
         return [clip_pair(name, lambda: grads, as_argument, compiled, native)]
 
-    norm = Pair("optax.tree.norm (jit)", lambda: grads, *norms)
+    norm = pair("optax.tree.norm (jit)", lambda: grads, norms)
     return Pairs(clips, norm, lambda: [OPS.host_view(grad) for grad in grads], in_graphs)
 
 
