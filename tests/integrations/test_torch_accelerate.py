@@ -167,7 +167,7 @@ def test_on_a_gpu_it_waits_for_the_scaler_where_somebody_does_anyway(
 ) -> None:
     using = accelerator()
     parameters = overflowing(using, [math.inf, 0.0], fused=fused)
-    monkeypatch.setattr(torch_scaling, "unscaled", lambda scaler, optimizer: [OnGpu()])
+    monkeypatch.setattr(torch_scaling, "unscale", lambda scaler, optimizer: [OnGpu()])
     clip = ClipConfig(rule="global_norm", threshold=0.5, nonfinite=nonfinite)
     assert (clip_(using, clip, parameters) is None) == waits
     assert clip.step == (not waits)
@@ -191,6 +191,6 @@ def test_gradients_out_of_reach_are_refused_before_a_write(kind: str, monkeypatc
     using.backward(model.loss(*next(batches())))
     before = model.output.weight.grad.clone()
     monkeypatch.setattr(Accelerator, "distributed_type", DistributedType[kind])
-    with pytest.raises(RuntimeError, match=f"under {kind} .* use .*clip"):
+    with pytest.raises(RuntimeError, match=f"Under {kind}, .* use .*clip"):
         clip_(using, GLOBAL, model.parameters())
     assert torch.equal(model.output.weight.grad, before)

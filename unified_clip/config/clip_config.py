@@ -220,9 +220,10 @@ class ClipConfig(OutcomeProperties, Settings):
             A handle and context manager with `detach()`, `is_attached`, `last`, `rate` and `step`.
 
         Raises:
-            TypeError: It is not an optimizer of PyTorch or Keras.
+            TypeError: It is not an optimizer of PyTorch or Keras, or has no hooks, or its Keras is not supported.
             ValueError: A configuration is already attached, or the optimizer clips by itself. Or the configuration
                 selects parameters by name, and they have none.
+            RuntimeError: FSDP1 shards the parameters, and no ownership is declared.
         """
         across = Across(process_group, ownership, check_numel)
         packages = {base.__module__.partition(".")[0] for base in type(optimizer).__mro__}
@@ -238,13 +239,19 @@ class ClipConfig(OutcomeProperties, Settings):
         )
 
     def as_paddle(self, names: Any = None) -> Any:
-        """Return a `grad_clip=` for Paddle's optimizers, dygraph and static.
+        """Return a `grad_clip=` for Paddle's optimizers, dygraph and static. `LBFGS` ignores every `grad_clip`.
 
         Args:
             names: The model, or a dict of name to parameter. `include`, `exclude` and `groups` need it, unless their
                 patterns match Paddle's own names, such as "linear_0.b_0".
+
+        Raises:
+            TypeError: names is neither, or has parameters of another framework. When used in a static program: the
+                threshold has a schedule, or nonfinite is "raise" or "skip".
+            ValueError: When used without names: a pattern matches none of Paddle's own names.
+            RuntimeError: When used: nonfinite is "raise" or "skip", and the optimizer has groups of parameters.
         """
-        return _integration("paddle_optimizers").grad_clip(self, names)
+        return _integration("paddle_optimizers").GradClip(self, names)
 
     def as_optax(self, optimizer: Any = None, *, process_group: Any = "auto") -> Any:
         """Return an `optax.GradientTransformation` that clips. Its state has the step and the last outcome.
@@ -254,6 +261,11 @@ class ClipConfig(OutcomeProperties, Settings):
                 a step is skipped. None: put the result into `optax.chain` before the optimizer.
             process_group: For `pmap` and similar, where arrays carry no sharding. None if each device has complete
                 updates (as after `pmean`), or the names of axes along which updates are sharded; see docs/jax.md.
+
+        Raises:
+            TypeError: optimizer is not an `optax.GradientTransformation`. When used inside a graph: nonfinite is
+                "raise".
+            ValueError: nonfinite is "skip", and there is no optimizer.
         """
         return _integration("optax_transforms").transformation(self, optimizer, process_group)
 

@@ -1,1 +1,1 @@
-"""Where trainers and optimizers clip: one module for each, which imports it."""
+"""Clip in trainers and optimizers: one module for each, which imports it."""

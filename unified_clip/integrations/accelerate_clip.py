@@ -1,4 +1,4 @@
-"""Accelerate: clipping where `accelerator.clip_grad_norm_` stands."""
+"""Accelerate: clip in place of `accelerator.clip_grad_norm_`."""
 
 from __future__ import annotations
 
@@ -12,33 +12,34 @@ from .._core.ops import Tensor
 from ..config.clip_config import ClipConfig
 from ..config.clipper import Clipper
 from . import torch_scaling
-from .torch_engines import check_within_reach
+from .torch_engines import check_engine
+from .torch_scaling import parameters_of
 
 
 def clip_(
     accelerator: Accelerator, clip: ClipConfig | Clipper, parameters: Iterable[Any], *, step: int | None = None
 ) -> Tensor | None:
-    """Clip in place before the optimizer's step; what a `GradScaler` has scaled is unscaled first.
+    """Clip in place before the optimizer's step. Gradients that a `GradScaler` scaled are unscaled first.
 
-    Call it after every `accelerator.backward`: while gradients accumulate it does nothing. Gradients of an optimizer
-    whose step the scaler will leave out are not clipped, and not counted in the norm; on a GPU only the device knows
-    that of a fused optimizer, and unless nonfinite is "raise" or "skip" they are clipped as all others.
+    Call it after every `accelerator.backward`. It does nothing while gradients accumulate. If the scaler skips the step
+    of an optimizer, its gradients are unchanged and not part of the norm. On a GPU, this exception needs
+    nonfinite = "raise" or "skip" for a fused optimizer, whose skipped steps only the device knows.
 
     Args:
-        accelerator: The accelerator that has prepared model and optimizer.
-        clip: A configuration, or its `clipper(...)`, which may state who holds gradients that do not tell.
+        accelerator: The accelerator that prepared the model and the optimizer.
+        clip: A configuration, or its `clipper(...)`, which can declare a process group and ownership.
         parameters: `model.parameters()`, or `model.named_parameters()`, which patterns of names need.
-        step: For a threshold with a schedule. None: clips are counted.
+        step: The step for a schedule. None: count clips.
 
     Returns:
-        The total norm before clipping, a scalar tensor; None where nothing was clipped: while gradients accumulate, and
-        where the scaler will leave out the steps of all optimizers that have them.
+        The total norm before clipping, a scalar tensor. None if nothing was clipped: while gradients accumulate, and
+        if the scaler skips the steps of all optimizers.
 
     Raises:
-        RuntimeError: The gradients are out of reach (DeepSpeed, Megatron-LM, XLA), or those of FSDP1, and nothing is
-            stated of them.
+        RuntimeError: The engine does not expose the gradients (DeepSpeed, Megatron-LM, XLA). Or FSDP1 shards them, and
+            no ownership is declared.
 
-    Source: none, it is our own; `accelerate.Accelerator.clip_grad_norm_` stands at the same place.
+    Source: unified_clip, in place of `accelerate.Accelerator.clip_grad_norm_`.
 
     Example:
         >>> import torch
@@ -51,29 +52,26 @@ def clip_(
         >>> clip_(accelerator, ClipConfig(rule="global_norm", threshold=1.0), [model.weight])
         tensor(4.)
     """
-    check_within_reach([accelerator.distributed_type.value])
+    check_engine([accelerator.distributed_type.value])
     if not accelerator.sync_gradients:
         return None
     parameters = list(parameters)
     settings = clip.settings if isinstance(clip, Clipper) else clip
     if accelerator.scaler is None:
         return clip.clip_(parameters, step=step)
-    given = {id(each[1] if isinstance(each, tuple) else each) for each in parameters}
-    owners = [each.optimizer for each in accelerator._optimizers if any(id(own) in given for own in _owned(each))]
-    left_out = [each for each in owners if torch_scaling.leaves_out(accelerator.scaler, each, settings)]
-    if left_out and len(left_out) == len(owners):
+    ids = {id(entry[1] if isinstance(entry, tuple) else entry) for entry in parameters}
+    wrappers = [wrapper for wrapper in accelerator._optimizers if not ids.isdisjoint(map(id, parameters_of(wrapper)))]
+    optimizers, scaler = [wrapper.optimizer for wrapper in wrappers], accelerator.scaler
+    skipped = [optimizer for optimizer in optimizers if torch_scaling.skips_step(scaler, optimizer, settings)]
+    if skipped and len(skipped) == len(optimizers):
         return None
-    with _set_aside([parameter for optimizer in left_out for parameter in _owned(optimizer)]):
+    with _without_gradients([parameter for optimizer in skipped for parameter in parameters_of(optimizer)]):
         return clip.clip_(parameters, step=step)
 
 
-def _owned(optimizer: Any) -> list[Any]:
-    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
-
-
 @contextmanager
-def _set_aside(parameters: list[Any]) -> Iterator[None]:
-    """Without their gradients, and not without them: names may go by position."""
+def _without_gradients(parameters: list[Any]) -> Iterator[None]:
+    """Remove gradients for a while. The parameters stay in the list, since names may go by position."""
     gradients = [parameter.grad for parameter in parameters]
     for parameter in parameters:
         parameter.grad = None

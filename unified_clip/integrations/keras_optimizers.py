@@ -1,4 +1,4 @@
-"""A configuration at work in an optimizer of Keras 3, on TensorFlow, JAX and PyTorch: `ClipConfig.attach_to()`."""
+"""Optimizers of Keras 3 that clip before every update, on TensorFlow, JAX and PyTorch: `ClipConfig.attach_to`."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from ..config.schema import Settings
 from ..errors import ClipWarning
 from ..recording.clip_event import make_namer
 from . import steps
+from .names import check_names
 from .steps import UNKNOWN, Kept, LastStep
 
 WRAPPED = (
@@ -27,12 +28,12 @@ WRAPPED = (
     "load_own_variables",
     "finalize_variable_values",
 )
-"""Methods of an optimizer that are replaced on the instance. Keras calls the first once for each update: after it has
-averaged what accumulates and taken out the scale of the loss, before it applies weight decay. (On JAX it does so for
-every batch that accumulates, and discards what comes of it.) `fit` calls the last, when it ends."""
+"""Methods that are replaced on the optimizer. Keras calls the first once for each update, after it averages accumulated
+gradients and unscales them, and before weight decay. (On JAX Keras calls it for every accumulating batch, and discards
+the result.) `fit` calls the last one when it ends."""
 
-ADD_UP = "_all_reduce_sum_gradients"
-"""One more on TensorFlow: it adds the gradients of all replicas up, which Keras does after it has clipped them."""
+ALL_REDUCE = "_all_reduce_sum_gradients"
+"""On TensorFlow this method is replaced too. It sums the gradients of replicas. Keras calls it after clipping."""
 
 USED = ("add_variable", "_iterations", "_get_variable_index", "_untrack_variable")
 
@@ -40,119 +41,84 @@ Variable = Any
 
 
 def _wrapped() -> tuple[str, ...]:
-    return (*WRAPPED, ADD_UP) if keras.backend.backend() == "tensorflow" else WRAPPED
+    return (*WRAPPED, ALL_REDUCE) if keras.backend.backend() == "tensorflow" else WRAPPED
 
 
 def attach(settings: Settings, optimizer: Any, names: Any = None) -> Attached:
-    """Have an optimizer of Keras clip before every update that it makes.
+    """Make an optimizer clip before every update. `ClipConfig.attach_to` lists the arguments and errors.
 
-    Args:
-        settings: How.
-        optimizer: A `keras.optimizers.Optimizer` that does not clip by itself. Attach before the first `fit`, or
-            whatever else compiles a step: what is compiled already goes on as it is.
-        names: What to call the variables, for patterns: a dict of name to variable, or a list of names in the order of
-            the variables that the optimizer was built with. A model, or None: their `path`, with dots.
-
-    Raises:
-        TypeError: It is no such optimizer, or a version of Keras that is not known, or names are neither.
-        ValueError: A configuration is attached already, or the optimizer clips by itself.
-
-    Example:
-        >>> import keras
-        >>> from unified_clip import ClipConfig
-        >>> optimizer = keras.optimizers.SGD(1.0)
-        >>> handle = ClipConfig(rule="global_norm", threshold=1.0, family="tensorflow").attach_to(optimizer)
-        >>> weight = keras.Variable([0.0, 0.0])
-        >>> optimizer.apply([keras.ops.convert_to_tensor([3.0, 4.0])], [weight])
-        >>> [float(number) for number in -weight.numpy() * 10]
-        [6.0, 8.0]
-        >>> handle.last.norm, handle.last.clipped
-        (5.0, True)
+    Attach before the first `fit`: compiled steps do not change.
     """
     _check(optimizer)
     if isinstance(names, keras.layers.Layer):
-        names = None  # whose variables have paths
-    _check_names(names)
+        names = None  # a variable's path is its name
+    if not isinstance(names, Mapping | list | tuple | None):
+        remedy = "Pass the model, a dict of name to variable, or a list of names in the order of the variables"
+        raise TypeError(f"names is a {type(names).__name__}. {remedy}.")
+    check_names(names, lambda variable: callable(getattr(variable, "assign", None)), "Keras")
     return Attached(settings, optimizer, names)
 
 
 def _check(optimizer: Any) -> None:
+    kind = type(optimizer).__name__
     if not isinstance(optimizer, keras.optimizers.Optimizer):
-        raise TypeError(f"a {type(optimizer).__name__} is no keras.optimizers.Optimizer")
+        raise TypeError(f"A {kind} is not a keras.optimizers.Optimizer. Pass one.")
     if hasattr(optimizer, "inner_optimizer"):
-        raise TypeError(
-            f"a {type(optimizer).__name__} sees gradients times the scale of the loss; attach to its inner_optimizer, "
-            "which gets them without"
-        )
+        raise TypeError(f"A {kind} has scaled gradients. Attach to its inner_optimizer, which has unscaled ones.")
     missing = [name for name in (*_wrapped(), *USED) if not hasattr(optimizer, name)]
     if missing:
         raise TypeError(
-            f"the optimizers of Keras {keras.__version__} have no {missing[0]}, by which a configuration is attached; "
-            "use 3.15, or clip the gradients before you apply them"
+            f"Keras {keras.__version__} is not supported: its optimizers have no {missing[0]}. Use 3.15, or clip the "
+            "gradients before you apply them."
         )
     for name in ("clipnorm", "clipvalue", "global_clipnorm"):
         if getattr(optimizer, name) is not None:
-            raise ValueError(f"the optimizer clips by itself ({name} is {getattr(optimizer, name)}); leave {name} out")
+            raise ValueError(f"The optimizer clips by itself: {name} is {getattr(optimizer, name)}. Remove {name}.")
     if WRAPPED[0] in vars(optimizer):
-        raise ValueError("something is attached to this optimizer already; detach it first")
-
-
-def _check_names(names: Any) -> None:
-    if not isinstance(names, Mapping | list | tuple | None):
-        raise TypeError(
-            f"names is a {type(names).__name__}; pass a dict of name to variable, or a list of names in the order of "
-            "the optimizer's variables, or the model: then each is called by its path, with dots"
-        )
-    for name, variable in names.items() if isinstance(names, Mapping) else ():
-        if not callable(getattr(variable, "assign", None)):
-            raise TypeError(
-                f"names has {name!r} for a {type(variable).__name__}, which is no variable of Keras; pass a dict of "
-                "name to variable"
-            )
+        raise ValueError("A configuration is attached to this optimizer already. Call detach() on the first handle.")
 
 
 class Attached:
-    """A configuration at work in an optimizer, until `detach`; a context manager that ends with it."""
+    """A configuration that is attached to an optimizer. As a context manager, it detaches at the end."""
 
     def __init__(self, settings: Settings, optimizer: Any, names: Any) -> None:
         self._settings, self._optimizer = settings, optimizer
-        self._began_at = self._ended_at = self.step
+        self._first_step = self._last_step = self.step
         self._skips = settings.nonfinite == "skip"
         self._name_of = make_namer(names)
         self._ops = importlib.import_module(f"unified_clip._ops.{keras.backend.backend()}_ops").OPS
         self._clipper = steps.clipper(settings, self._ops)
-        self._clipped: Sequence[Variable] = []
+        self._variables: Sequence[Variable] = []
         wide = "float64" if keras.config.floatx() == "float64" else "float32"
         add = functools.partial(optimizer.add_variable, aggregation="only_first_replica")
-        self._made = add(shape=(), dtype="int32", name="clip_steps")
-        self._at = add(shape=(), dtype="int32", name="clip_at")
+        self._steps = add(shape=(), dtype="int32", name="clip_steps")
+        self._step = add(shape=(), dtype="int32", name="clip_at")
         self._kept = add(shape=(len(Kept._fields),), dtype=wide, name="clip_last")
         unknown = keras.initializers.Constant(UNKNOWN)
         self._recent = add(shape=(WINDOW,), dtype="int32", initializer=unknown, name="clip_recent")
-        self._own = [self._made, self._at, self._kept, self._recent]
+        self._own = [self._steps, self._step, self._kept, self._recent]
         self._originals = {name: getattr(optimizer, name) for name in _wrapped()}
         optimizer._clip_gradients = self._clip
         optimizer._backend_apply_gradients = self._apply_or_skip if self._skips else self._apply
         optimizer.save_own_variables, optimizer.load_own_variables = self._save, self._load
         optimizer.finalize_variable_values = self._finalize
-        if ADD_UP in self._originals:
-            vars(optimizer)[ADD_UP] = list  # as `_clip` has done it already
+        if ALL_REDUCE in self._originals:
+            vars(optimizer)[ALL_REDUCE] = list  # `_clip` calls the original
 
     @property
     def last(self) -> LastStep:
-        """What happened at the last step; reading it waits for the device. Inside `fit`, JAX's variables are those of
-        the last epoch."""
-        return steps.last_step(int(np.asarray(self._made)), int(np.asarray(self._at)), np.asarray(self._kept))
+        """The outcome of the last step. Reading it waits for the device. In `fit` on JAX: of the last epoch."""
+        return steps.last_step(int(np.asarray(self._steps)), int(np.asarray(self._step)), np.asarray(self._kept))
 
     @property
     def rate(self) -> float | None:
-        """The share of the last 100 steps (or fewer) that changed a gradient; None where that is known of none."""
+        """The share of the last 100 steps (or fewer) that changed a gradient; None if it is unknown for all."""
         return steps.rate_of(np.asarray(self._recent).tolist())
 
     @property
     def step(self) -> int:
-        """The step of the next clip, on which a schedule's threshold depends: the optimizer's `iterations`."""
-        return self._ended_at if self._optimizer is None else int(np.asarray(self._optimizer.iterations))
+        """The step of the next clip for a schedule: the optimizer's `iterations`."""
+        return self._last_step if self._optimizer is None else int(np.asarray(self._optimizer.iterations))
 
     @property
     def is_attached(self) -> bool:
@@ -160,16 +126,16 @@ class Attached:
         return self._optimizer is not None
 
     def detach(self) -> None:
-        """Let the optimizer be as it was. What is compiled already goes on as it is."""
+        """Restore the optimizer's methods. Compiled steps do not change."""
         if self._optimizer is None:
             return
-        self._ended_at = self.step
+        self._last_step = self.step
         for name in self._originals:
             vars(self._optimizer).pop(name, None)
         for variable in self._own:
             self._optimizer._untrack_variable(variable)
-        self._optimizer = None  # and what else holds it or its variables
-        self._originals, self._clipped, self._name_of = {}, [], make_namer(None)
+        self._optimizer = None  # and release everything that refers to it
+        self._originals, self._variables, self._name_of = {}, [], make_namer(None)
 
     def __enter__(self) -> Self:
         return self
@@ -180,22 +146,22 @@ class Attached:
     # -- what Keras calls
 
     def _apply(self, grads: Sequence[Any], variables: Sequence[Variable]) -> None:
-        self._clipped = variables
+        self._variables = variables
         self._originals["_backend_apply_gradients"](grads, variables)
 
     def _apply_or_skip(self, grads: Sequence[Any], variables: Sequence[Variable]) -> None:
-        """The same, and then what it changed as it was, where the step is skipped.
+        """Apply, and restore all variables if the step is skipped.
 
-        But for what accumulates gradients, which begins anew, and the optimizer's count of steps, which goes on.
+        Accumulated gradients begin anew, and the optimizer's count of steps goes on.
         """
         optimizer = self._optimizer
-        sums = [each for each in getattr(optimizer, "_accumulated_gradients", ()) if each is not None]
-        held = [each for each in (*variables, *self._others()) if not _holds([optimizer._iterations, *sums], each)]
-        before, made = list(map(ops.copy, held)), ops.copy(self._made)
+        sums = [total for total in getattr(optimizer, "_accumulated_gradients", ()) if total is not None]
+        kept = [each for each in (*variables, *self._others()) if not _holds([optimizer._iterations, *sums], each)]
+        before, steps_before = list(map(ops.copy, kept)), ops.copy(self._steps)
         self._apply(grads, variables)
-        was_made = ops.not_equal(self._made, made)  # while gradients accumulate, none is
-        skipped = ops.logical_and(was_made, self._kept[Kept._fields.index("skipped")] > 0)
-        for variable, value in zip(held, before, strict=True):
+        is_step = ops.not_equal(self._steps, steps_before)  # else gradients accumulate
+        skipped = ops.logical_and(is_step, self._kept[Kept._fields.index("skipped")] > 0)
+        for variable, value in zip(kept, before, strict=True):
             variable.assign(ops.where(skipped, value, ops.copy(variable)))
         for variable in sums:  # on PyTorch, Keras multiplies them by 0, which leaves NaN
             variable.assign(ops.where(skipped, ops.zeros(variable.shape, variable.dtype), ops.copy(variable)))
@@ -203,33 +169,28 @@ class Attached:
     def _clip(self, grads: Sequence[Any]) -> list[Any]:
         if self._is_discarded():
             return list(grads)
-        grads = self._added_up(grads)
-        named = [(self._name(variable), grad) for variable, grad in zip(self._clipped, grads, strict=True)]
+        if ALL_REDUCE in self._originals:  # Keras would sum over replicas after clipping, and exceed the threshold
+            grads = [grad for grad, _ in self._originals[ALL_REDUCE](zip(grads, self._variables, strict=True))]
+        named = [(self._name(variable), grad) for variable, grad in zip(self._variables, grads, strict=True)]
         step = ops.copy(self._optimizer.iterations)
-        found = self._clipper.traced(named, step=step)
-        clipped = [grad for _, grad in found.gradients]
-        present = [(old, new) for old, new in zip(grads, clipped, strict=True) if old is not None]
-        kept = steps.kept(self._settings, ops, found, present)
-        now = ops.equal(ops.arange(WINDOW), ops.mod(self._made, WINDOW))
+        traced = self._clipper.traced(named, step=step)
+        clipped = [grad for _, grad in traced.gradients]
+        changes = [(old, new) for old, new in zip(grads, clipped, strict=True) if old is not None]
+        kept = steps.kept(self._settings, ops, traced, changes)
+        now = ops.equal(ops.arange(WINDOW), ops.mod(self._steps, WINDOW))
         self._kept.assign(ops.stack([ops.cast(number, self._kept.dtype) for number in kept]))
         self._recent.assign(ops.where(now, ops.cast(kept.clipped, "int32"), ops.copy(self._recent)))
-        self._at.assign(ops.cast(step, "int32"))
-        self._made.assign_add(1)
+        self._step.assign(ops.cast(step, "int32"))
+        self._steps.assign_add(1)
         return clipped
 
-    def _added_up(self, grads: Sequence[Any]) -> Sequence[Any]:
-        """Over the replicas of a strategy; Keras would do that after the clip, and so exceed the limit."""
-        if ADD_UP not in self._originals:
-            return grads
-        return [grad for grad, _ in self._originals[ADD_UP](zip(grads, self._clipped, strict=True))]
-
     def _is_discarded(self) -> bool:
-        """Whether gradients accumulate only: on JAX, Keras makes an update all the same, and takes none of it."""
+        """Return whether gradients only accumulate. On JAX Keras makes an update all the same, and discards it."""
         every = self._optimizer.gradient_accumulation_steps
         if not every or keras.backend.backend() != "jax":
             return False
-        made = self._ops.read(ops.copy(self._optimizer._iterations))
-        return made is not None and (int(made) + 1) % every != 0  # a graph does not know; it discards what is kept too
+        steps = self._ops.read(ops.copy(self._optimizer._iterations))
+        return steps is not None and (int(steps) + 1) % every != 0  # None in a graph, which discards the outcome too
 
     def _name(self, variable: Variable) -> str:
         path = str(getattr(variable, "path", variable.name)).replace("/", ".")
@@ -237,21 +198,21 @@ class Attached:
 
     def _finalize(self, variables: Sequence[Variable]) -> None:
         self._originals["finalize_variable_values"](variables)
-        if self.step > self._began_at and not np.asarray(self._made):
+        if self.step > self._first_step and not np.asarray(self._steps):
             warnings.warn(
-                f"the optimizer has gone from step {self._began_at} to {self.step} and nothing was clipped: the step "
-                "was compiled before the configuration was attached; compile the model again",
+                f"The optimizer went from step {self._first_step} to {self.step} and nothing was clipped: the step was "
+                "compiled before the configuration was attached. Compile the model again.",
                 ClipWarning,
                 stacklevel=3,
             )
 
-    # -- files, which hold what Keras knows, so that they can be read where nothing is attached
+    # -- files: they have Keras's variables only, so that they load without a configuration
 
     def _save(self, store: Any) -> None:
-        found: dict[str, Any] = {}
-        self._originals["save_own_variables"](found)
+        values: dict[str, Any] = {}
+        self._originals["save_own_variables"](values)
         for index, variable in enumerate(self._others()):
-            store[str(index)] = found[str(self._index(variable))]
+            store[str(index)] = values[str(self._index(variable))]
 
     def _load(self, store: Any) -> None:
         others = self._others()
@@ -269,4 +230,4 @@ class Attached:
 
 
 def _holds(variables: Sequence[Variable], variable: Variable) -> bool:
-    return any(each is variable for each in variables)  # == would compare their values
+    return any(other is variable for other in variables)  # == would compare their values

@@ -1,4 +1,4 @@
-"""Lightning: a callback that clips in the place of `Trainer(gradient_clip_val=...)`."""
+"""Lightning: a callback that clips in place of `Trainer(gradient_clip_val=...)`."""
 
 from __future__ import annotations
 
@@ -15,34 +15,33 @@ from .._core.shards import Across
 from ..config.clip_config import ClipConfig
 from ..config.clipper import Clipper, OutcomeProperties
 from . import torch_scaling
-from .torch_engines import check_within_reach
+from .torch_engines import TWO_CALLBACKS, check_engine
 from .torch_optimizers import check_not_attached
+from .torch_scaling import parameters_of
 
 
 class ClipCallback(OutcomeProperties, Callback):  # type: ignore[misc]  # mypy skips Lightning
-    """Clips before every step that a Lightning `Trainer` makes, each optimizer's gradients on their own.
+    """Clip before every step of a Lightning `Trainer`. Gradients of each optimizer are clipped on their own.
 
-    The step of a schedule is the trainer's `global_step`, so that training goes on from a checkpoint as it would have;
-    in manual optimization it counts the steps of all optimizers. Logged are `grad_norm` (before clipping),
-    `grad_norm_clipped`, `clip_coef` and `clip_rate`, with several optimizers as `optimizer0/grad_norm` and so on.
+    A schedule uses the trainer's `global_step`, which a checkpoint restores. In manual optimization it counts the steps
+    of all optimizers. The callback logs `grad_norm` (before clipping), `grad_norm_clipped`, `clip_coef` and
+    `clip_rate`. With several optimizers the names are `optimizer0/grad_norm` and so on.
 
     Args:
-        config: What to do.
-        names: What to call the parameters, for patterns: a dict of name to parameter, or a model. None: as the
-            LightningModule does.
-        log_every: Log at every so many steps; reading the numbers waits for the GPU. None: as often as the trainer
-            logs, which repeats the last numbers where it logs more often; 0: never.
-        process_group: Where several processes hold the gradients: as for `clip_grad_norm_`. FSDP2's tell by themselves.
-        ownership: The same.
-        check_numel: The same.
+        config: The configuration.
+        names: Parameter names for patterns: a dict of name to parameter, or a model. None: the LightningModule's.
+        log_every: The number of steps between logs. Reading the numbers waits for the GPU. None: the trainer's
+            `log_every_n_steps`. 0: never log.
+        process_group, ownership, check_numel: The ranks that share the gradients, as for `clip_grad_norm_`. FSDP2 needs
+            none of them.
 
     Raises:
-        ValueError: When training begins: the trainer, the module, or another such callback clips too; at an optimizer's
+        ValueError: When training begins: the trainer, the module or another such callback clips too. At an optimizer's
             first step: a configuration is attached to it.
-        RuntimeError: When training begins: the gradients are out of reach (DeepSpeed, XLA); at the first step: they are
-            FSDP1's, and nothing is stated of them.
+        RuntimeError: When training begins: the engine does not expose the gradients (DeepSpeed, XLA). At the first
+            step: FSDP1 shards the gradients, and no ownership is declared.
 
-    Source: none, it is our own; the place is `Callback.on_before_optimizer_step`.
+    Source: unified_clip, at `Callback.on_before_optimizer_step`.
 
     Example: docs/integrations/lightning.md.
     """
@@ -67,7 +66,7 @@ class ClipCallback(OutcomeProperties, Callback):  # type: ignore[misc]  # mypy s
         self._clipper = self._config.clipper(self._names, **vars(self._across))
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without what has happened: a copy begins anew."""
+        """Return the state without outcomes: a copy begins anew."""
         return {key: value for key, value in vars(self).items() if key not in ("_clippers", "_steps", "_clipper")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -78,54 +77,45 @@ class ClipCallback(OutcomeProperties, Callback):  # type: ignore[misc]  # mypy s
         if stage != "fit":
             return
         if (trainer.gradient_clip_val or 0) > 0:
-            raise ValueError(
-                f"the Trainer has gradient_clip_val={trainer.gradient_clip_val:g}, and gradients would be clipped "
-                "twice; leave it out where ClipCallback is used"
-            )
+            limit = f"gradient_clip_val={trainer.gradient_clip_val:g}"
+            raise ValueError(f"The Trainer has {limit}. Gradients would be clipped twice. Remove gradient_clip_val.")
         if pl_module.configure_gradient_clipping.__qualname__.partition(".")[0] != "LightningModule":
             raise ValueError(
-                f"{type(pl_module).__name__} has a configure_gradient_clipping of its own, and gradients would be "
-                "clipped twice; leave it out where ClipCallback is used"
+                f"{type(pl_module).__name__} defines configure_gradient_clipping. Gradients would be clipped twice. "
+                "Remove that method."
             )
-        if sum(isinstance(each, ClipCallback) for each in trainer.callbacks) > 1:
-            raise ValueError(
-                "the Trainer has two ClipCallbacks, and gradients would be clipped twice; leave one out, and give "
-                "parameters limits of their own by groups of one configuration"
-            )
-        check_within_reach(base.__name__ for base in type(trainer.strategy).__mro__)
+        if sum(isinstance(callback, ClipCallback) for callback in trainer.callbacks) > 1:
+            raise ValueError(TWO_CALLBACKS)
+        check_engine(base.__name__ for base in type(trainer.strategy).__mro__)
 
     def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
         if optimizer not in self._clippers:
             check_not_attached(optimizer)
             names = pl_module if self._names is None else self._names
             self._clippers[optimizer] = self._config.clipper(names, **vars(self._across))
-        made = self._count(trainer, optimizer)
-        if self._is_left_out(trainer, optimizer):
+        steps = self._count_step(trainer, optimizer)
+        if self._skips_step(trainer, optimizer):
             return
         self._clipper = clipper = self._clippers[optimizer]
-        step = trainer.global_step
-        clipper.clip_([each for group in optimizer.param_groups for each in group["params"]], step=step)
+        clipper.clip_(parameters_of(optimizer), step=trainer.global_step)
         every = trainer.log_every_n_steps if self._log_every is None else self._log_every
-        optimizers = [id(each) for each in trainer.optimizers]
-        if every and made % every == 0:
+        optimizers = list(map(id, trainer.optimizers))
+        if every and steps % every == 0:
             prefix = f"optimizer{optimizers.index(id(optimizer))}/" if len(optimizers) > 1 else ""
             pl_module.log_dict(monitor.metrics(clipper, prefix))
 
-    def _count(self, trainer: Any, optimizer: Any) -> int:
-        """How many steps the optimizer has made with this one; Lightning counts those of all together."""
+    def _count_step(self, trainer: Any, optimizer: Any) -> int:
+        """Return the number of the optimizer's steps, this one included. Lightning counts those of all optimizers."""
         if len(trainer.optimizers) == 1:
             return int(trainer.global_step) + 1
         self._steps[optimizer] = self._steps.get(optimizer, 0) + 1
         return self._steps[optimizer]
 
-    def _is_left_out(self, trainer: Any, optimizer: Any) -> bool:
-        """Whether the trainer's scaler, if it has one, will not make the step.
-
-        Lightning has unscaled the gradients, but those that a fused optimizer unscales by itself.
-        """
+    def _skips_step(self, trainer: Any, optimizer: Any) -> bool:
+        """Return whether the trainer's scaler, if it has one, skips the step."""
         scaler = getattr(trainer.precision_plugin, "scaler", None)
         if scaler is None:
             return False
-        if all(each.grad is None for group in optimizer.param_groups for each in group["params"]):
+        if all(parameter.grad is None for parameter in parameters_of(optimizer)):
             return True  # no loss was returned: nothing to unscale
-        return torch_scaling.leaves_out(scaler, optimizer, self._config)
+        return torch_scaling.skips_step(scaler, optimizer, self._config)

@@ -1,4 +1,4 @@
-"""Names of parameters, as integrations take them: a model, or a dict of name to parameter."""
+"""Check parameter names that users pass to integrations: a model, or a dict of name to parameter."""
 
 from __future__ import annotations
 
@@ -7,10 +7,7 @@ from typing import Any
 
 
 def check_names(names: Any, is_parameter: Callable[[Any], bool], title: str) -> None:
-    """Raise TypeError if a model, or a dict of name to parameter, holds what is no parameter of a framework.
-
-    title: of the framework, for the message.
-    """
+    """Raise TypeError if a value in a model, or in a dict, is not a parameter of the framework `title`."""
     is_model = callable(getattr(names, "named_parameters", None))
     parameters = dict(names.named_parameters()) if is_model else names
     for name, parameter in parameters.items() if isinstance(parameters, Mapping) else ():

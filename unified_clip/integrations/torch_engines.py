@@ -1,28 +1,29 @@
-"""Gradients that nobody outside can clip: an engine keeps them, or they are not yet those of all processes."""
+"""Engines whose gradients unified_clip cannot clip, and errors about clipping twice."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 INSTEAD = {
-    "DEEPSPEED": "gradient_clipping in DeepSpeed's own configuration",
-    "DeepSpeedStrategy": "what the strategy has",
+    "DEEPSPEED": "gradient_clipping in DeepSpeed's configuration",
+    "DeepSpeedStrategy": "the clipping of the strategy",
     "MEGATRON_LM": "megatron_lm_gradient_clipping",
     "XLA": "accelerator.clip_grad_norm_",
-    "XLAStrategy": "what the strategy has",
+    "XLAStrategy": "the clipping of the strategy",
 }
-"""What does so, as Accelerate (`DistributedType`) and Lightning (`Strategy`) call it, and what clips there."""
+"""By Accelerate's `DistributedType` or the class of Lightning's strategy: the setting that clips there."""
+
+TWO_CALLBACKS = (
+    "The Trainer has two ClipCallbacks, which would clip gradients twice. Remove one. For separate thresholds, use "
+    "groups of one configuration."
+)
 
 
-def check_within_reach(kinds: Iterable[str]) -> None:
-    """Refuse to clip what is not the gradients of the step.
-
-    Raises:
-        RuntimeError: They are out of reach under one of the kinds.
-    """
+def check_engine(kinds: Iterable[str]) -> None:
+    """Raise RuntimeError if one of the kinds of engine keeps the gradients of a step to itself."""
     for kind in kinds:
         if kind in INSTEAD:
             raise RuntimeError(
-                f"under {kind} the gradients of a step are not those that parameters have before it; leave "
-                f"unified_clip out, and use {INSTEAD[kind]}"
+                f"Under {kind}, the parameters do not have the step's gradients. Remove unified_clip, and use "
+                f"{INSTEAD[kind]}."
             )

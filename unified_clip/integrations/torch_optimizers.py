@@ -18,26 +18,26 @@ from ..config.clipper import OutcomeProperties
 from ..recording.clip_event import make_namer
 from . import torch_scaling
 from .names import check_names
+from .torch_scaling import parameters_of
 
 WRAPPERS = ("accelerate", "lightning", "pytorch_lightning")
-"""Whose optimizers hold another that makes the steps."""
+"""Packages whose optimizers wrap the one that makes the steps."""
 
 HOOKS = "_optimizer_step_pre_hooks"
-"""Where `register_step_pre_hook` puts them."""
+"""The attribute with the hooks of `register_step_pre_hook`."""
 
 
 class Attached(OutcomeProperties):
-    """A configuration at work in an optimizer; a context manager that ends with it.
+    """A configuration that is attached to an optimizer. As a context manager, it detaches at the end.
 
-    A copy or a pickle of the optimizer does not clip, and its `state_dict` knows nothing of it: attach again, and set
-    `step` where the threshold has a schedule. A copy or a pickle of the handle has the configuration and the step, and
-    is attached to nothing.
+    A copy, a pickle or a loaded `state_dict` of the optimizer does not clip: attach again, and set `step` for a
+    schedule. A copy of the handle has the configuration and the step, and is not attached.
     """
 
     def __init__(self, config: ClipConfig, optimizer: torch.optim.Optimizer, names: Any, across: Across) -> None:
         self._begin(config, across)
         check_names(names, lambda parameter: isinstance(parameter, torch.Tensor), "PyTorch")
-        self._given = names
+        self._names = names
         self._look_up_names(optimizer, "Pass the model: clip.attach_to(optimizer, model).")
         self._hooks += [
             optimizer.register_step_pre_hook(self._before_step),
@@ -64,7 +64,7 @@ class Attached(OutcomeProperties):
 
     @property
     def step(self) -> int:
-        """The step of the next clip, counted from 0, on which a schedule's threshold depends; it can be set."""
+        """The step of the next clip for a schedule, counted from 0. It can be set."""
         return self._clipper.step
 
     @step.setter
@@ -72,7 +72,7 @@ class Attached(OutcomeProperties):
         self._clipper.step = step
 
     def detach(self) -> None:
-        """End it: the optimizer clips no more."""
+        """Detach: the optimizer no longer clips."""
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
@@ -84,21 +84,19 @@ class Attached(OutcomeProperties):
         self.detach()
 
     def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
-        """What comes before `step(*args, **kwargs)`; `args` begin with the optimizer.
+        """Clip before `step(*args, **kwargs)`, or replace its closure by one that clips the gradients it computes.
 
-        Gradients that a closure computes are not there yet: the closure is replaced by one that clips them.
-
-        Where the `step` of a subclass calls that of its base, both call the hooks, and the outer one clips. It is known
-        by its frame: a mark that a hook after the step takes away would stay where a step fails.
+        If the `step` of a subclass calls that of its base, both call the hooks, and only the outer one clips. The frame
+        identifies it: a flag that a later hook resets would stay set after an error.
         """
         caller = sys._getframe(1)
         if self._outermost is not None and _is_inside(caller, self._outermost):
             return None
         clip, changed = partial(self._clip, optimizer, self.step), None
         if callable(kwargs.get("closure")):
-            changed = args, {**kwargs, "closure": _followed(kwargs["closure"], clip)}
+            changed = args, {**kwargs, "closure": _then_clip(kwargs["closure"], clip)}
         elif len(args) > 1 and callable(args[1]):
-            changed = (args[0], _followed(args[1], clip), *args[2:]), kwargs
+            changed = (args[0], _then_clip(args[1], clip), *args[2:]), kwargs
         else:
             clip()
         self._outermost = caller
@@ -109,81 +107,55 @@ class Attached(OutcomeProperties):
             self._outermost = None
 
     def _clip(self, optimizer: Any, step: int) -> None:
-        """A closure may be called several times in one step, which stays one."""
-        found = getattr(optimizer, "found_inf", None)  # this and grad_scale: GradScaler's, where the step is fused
-        if found is not None and torch_scaling.is_left_out([found], self._config):
+        """Clip the gradients of the optimizer. A closure may do so several times in the same step."""
+        found_inf = getattr(optimizer, "found_inf", None)  # GradScaler sets this and grad_scale on fused optimizers
+        if found_inf is not None and torch_scaling.is_skipped([found_inf], self._config):
             return
-        parameters = _parameters(optimizer)
-        gradients = [each.grad for each in parameters if each.grad is not None]
+        parameters = parameters_of(optimizer)
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         with torch_scaling.without_scale(optimizer, gradients):
             if len(parameters) != self._count:
-                self._look_up_names(
-                    optimizer, "Detach, and attach again with the model: clip.attach_to(optimizer, model)."
-                )
+                remedy = "Detach, and attach again with the model: clip.attach_to(optimizer, model)."
+                self._look_up_names(optimizer, remedy)
             self._clipper.clip_(parameters, step=step)
 
-    def _look_up_names(self, optimizer: torch.optim.Optimizer, instead: str) -> None:
-        """What patterns go by; again after `add_param_group`."""
-        parameters = _parameters(optimizer)
-        name_of = make_namer(_names_of(optimizer) if self._given is None else self._given)
+    def _look_up_names(self, optimizer: torch.optim.Optimizer, remedy: str) -> None:
+        """Look up the names for patterns, at first and after `add_param_group`."""
+        parameters = parameters_of(optimizer)
+        name_of = make_namer(_names_of(optimizer) if self._names is None else self._names)
         for index, parameter in enumerate(parameters if self._config.uses_names else []):
             if name_of(Leaf(parameter, index, parameter=parameter)) is None:
                 raise ValueError(
-                    f"The configuration chooses parameters by name. Parameter {index} of this "
-                    f"{type(optimizer).__name__}, of shape {tuple(parameter.shape)}, has no name. {instead} "
+                    f"The configuration selects parameters by name. Parameter {index} of this "
+                    f"{type(optimizer).__name__}, of shape {tuple(parameter.shape)}, has no name. {remedy} "
                     "Or build the optimizer from model.named_parameters()."
                 )
         self._name_of, self._count = name_of, len(parameters)
 
 
 def attach(config: ClipConfig, optimizer: Any, names: Any = None, across: Across = HERE_OR_TOLD) -> Attached:
-    """Have an optimizer clip before every step; `ClipConfig.attach_to` says what the arguments are.
-
-    Raises:
-        TypeError: It is no `torch.optim.Optimizer`, or one without hooks, as its `__init__` does not call that.
-        ValueError: A configuration is attached to it already, or chooses parameters by name, and one has none.
-        RuntimeError: Its parameters are shards that do not tell so, and nothing is stated of them.
-
-    Source: none, it is our own; the place is `torch.optim.Optimizer.register_step_pre_hook`.
-
-    Example:
-        >>> import torch
-        >>> from unified_clip import ClipConfig
-        >>> weight = torch.nn.Parameter(torch.zeros(2))
-        >>> optimizer = torch.optim.SGD([weight], lr=1.0)
-        >>> handle = ClipConfig(rule="global_norm", threshold=2.5, family="paddle").attach_to(optimizer)
-        >>> weight.grad = torch.tensor([3.0, 4.0])
-        >>> optimizer.step()
-        >>> weight.tolist(), handle.last.norm
-        ([-1.5, -2.0], 5.0)
-    """
+    """Make an optimizer clip before every step. `ClipConfig.attach_to` lists the arguments and errors."""
     optimizer = _inner(optimizer)
     if not isinstance(optimizer, torch.optim.Optimizer):
-        raise TypeError(
-            f"a {type(optimizer).__qualname__} is no torch.optim.Optimizer; pass the one that makes the steps"
-        )
+        raise TypeError(f"A {type(optimizer).__qualname__} is not a torch.optim.Optimizer. Pass one.")
     if not hasattr(optimizer, HOOKS):
         raise TypeError(
-            f"this {type(optimizer).__qualname__} has no hooks: its __init__ does not call that of "
-            "torch.optim.Optimizer; pass the optimizer inside it, which makes the steps"
+            f"This {type(optimizer).__qualname__} has no hooks: its __init__ does not call "
+            "torch.optim.Optimizer.__init__. Pass the optimizer inside it, which makes the steps."
         )
     check_not_attached(optimizer)
-    if not across.is_stated and any(hasattr(parameter, "_fsdp_flattened") for parameter in _parameters(optimizer)):
+    if not across.is_stated and any(hasattr(parameter, "_fsdp_flattened") for parameter in parameters_of(optimizer)):
         raise torch_shards.flat()
     return Attached(config, optimizer, names, across)
 
 
 def check_not_attached(optimizer: Any) -> None:
-    """Refuse an optimizer, however wrapped, that clips before every step.
-
-    Raises:
-        ValueError: A configuration is attached to it.
-    """
+    """Raise ValueError if a configuration is attached to an optimizer or to the one that it wraps."""
     optimizer = _inner(optimizer)
     if any(isinstance(getattr(hook, "__self__", None), Attached) for hook in getattr(optimizer, HOOKS, {}).values()):
         raise ValueError(
-            f"a configuration is attached to this {type(optimizer).__name__} already, and gradients would be clipped "
-            "twice; detach() the other first"
+            f"A configuration is attached to this {type(optimizer).__name__} already. Gradients would be clipped "
+            "twice. Call detach() on the first handle."
         )
 
 
@@ -199,7 +171,7 @@ def _is_inside(frame: FrameType | None, outer: FrameType) -> bool:
     return frame is outer
 
 
-def _followed(closure: Callable[[], Any], clip: Callable[[], None]) -> Callable[[], Any]:
+def _then_clip(closure: Callable[[], Any], clip: Callable[[], None]) -> Callable[[], Any]:
     def closure_and_clip() -> Any:
         loss = closure()
         clip()
@@ -208,11 +180,7 @@ def _followed(closure: Callable[[], Any], clip: Callable[[], None]) -> Callable[
     return closure_and_clip
 
 
-def _parameters(optimizer: torch.optim.Optimizer) -> list[Any]:
-    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
-
-
 def _names_of(optimizer: torch.optim.Optimizer) -> dict[str, Any] | None:
-    """What an optimizer that was built from `named_parameters()` calls its parameters."""
+    """Return the parameters by name if the optimizer was built from `named_parameters()`, else None."""
     names = [name for group in optimizer.param_groups for name in group.get("param_names", [])]
-    return dict(zip(names, _parameters(optimizer), strict=True)) if names else None
+    return dict(zip(names, parameters_of(optimizer), strict=True)) if names else None

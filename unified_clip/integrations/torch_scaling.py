@@ -1,4 +1,4 @@
-"""Gradients that a `torch.amp.GradScaler` has scaled: clipping is of what they are without the scale."""
+"""Unscale gradients of a `torch.amp.GradScaler` before clipping, and find the steps that it skips."""
 
 from __future__ import annotations
 
@@ -12,38 +12,40 @@ import torch
 from ..config.schema import Settings
 
 
-def unscaled(scaler: Any, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """Unscale the gradients, unless that has been done since the last step; whether any is not finite, per device."""
+def parameters_of(optimizer: Any) -> list[Any]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def unscale(scaler: Any, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """Unscale the gradients unless that is done. Return the scaler's `found_inf` flags, by device."""
     if not scaler._found_inf_per_device(optimizer):
         scaler.unscale_(optimizer)
     return list(scaler._found_inf_per_device(optimizer).values())
 
 
-def leaves_out(scaler: Any, optimizer: torch.optim.Optimizer, settings: Settings) -> bool:
-    """Unscale the gradients, and say whether the scaler leaves the step out.
+def skips_step(scaler: Any, optimizer: torch.optim.Optimizer, settings: Settings) -> bool:
+    """Unscale the gradients, and return whether the scaler skips the step.
 
-    Unless the optimizer is fused, `GradScaler.step` waits for that answer too, right afterwards: to wait costs nothing.
+    Waiting for the GPU costs nothing unless the optimizer is fused: `GradScaler.step` waits next.
     """
-    found = unscaled(scaler, optimizer)
-    return is_left_out(found, settings, is_awaited=not getattr(optimizer, "_step_supports_amp_scaling", False))
+    waits = not getattr(optimizer, "_step_supports_amp_scaling", False)
+    return is_skipped(unscale(scaler, optimizer), settings, waits=waits)
 
 
-def is_left_out(found: Iterable[torch.Tensor], settings: Settings, *, is_awaited: bool = False) -> bool:
-    """Whether the scaler leaves the step out, which is its way to find a scale, and no error.
+def is_skipped(flags: Iterable[torch.Tensor], settings: Settings, *, waits: bool = False) -> bool:
+    """Return whether the scaler skips the step. `flags`: from `unscale`.
 
-    On a GPU the answer is waited for only where somebody waits anyway: the scaler, or the configuration.
+    A flag on a GPU is read only if the scaler or the configuration waits for the GPU anyway.
     """
-    waits = is_awaited or settings.nonfinite in ("raise", "skip")
-    return any(bool(each) for each in found if waits or each.device.type == "cpu")
+    waits = waits or settings.nonfinite in ("raise", "skip")
+    return any(bool(flag) for flag in flags if waits or flag.device.type == "cpu")
 
 
 @contextmanager
 def without_scale(optimizer: Any, gradients: Sequence[torch.Tensor]) -> Iterator[None]:
-    """Take the scale from gradients, in place, in the place of a fused optimizer's step, which would do it later.
+    """Unscale gradients in place, instead of a fused optimizer's step.
 
-    After an error they are as they were, to rounding (exactly, where the scale is a power of two and no gradient
-    without it is below the normal numbers or overflows), and the optimizer is as before `GradScaler.step`, which would
-    leave it with what it had told it for good.
+    An error restores the gradients, up to rounding, and the optimizer as it was before `GradScaler.step`.
     """
     scale = getattr(optimizer, "grad_scale", None)
     if scale is not None:

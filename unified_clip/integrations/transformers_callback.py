@@ -1,4 +1,4 @@
-"""Transformers: a callback of the `Trainer` that clips in the place of `max_grad_norm`."""
+"""Transformers: a callback of the `Trainer` that clips in place of `max_grad_norm`."""
 
 from __future__ import annotations
 
@@ -12,30 +12,28 @@ from .._core.shards import Across
 from ..config.clip_config import ClipConfig
 from ..config.clipper import OutcomeProperties
 from . import torch_scaling
-from .torch_engines import check_within_reach
+from .torch_engines import TWO_CALLBACKS, check_engine
 from .torch_optimizers import check_not_attached
 
 
 class ClipCallback(OutcomeProperties, TrainerCallback):  # type: ignore[misc]  # mypy skips transformers
-    """Clips before every step of a `transformers.Trainer` whose arguments have `max_grad_norm=0`.
+    """Clip before every step of a `transformers.Trainer` whose arguments have `max_grad_norm=0`.
 
-    The names of parameters are the model's, and the step of a schedule is the trainer's `global_step`, so that training
-    goes on from a checkpoint as it would have. What happened is added to the trainer's logs: `grad_norm_clipped`,
-    `clip_coef`, `clip_rate`; `grad_norm` is the trainer's own, over all parameters, before clipping.
+    Patterns match the model's names. A schedule uses the trainer's `global_step`, which a checkpoint restores. The
+    trainer's logs get `grad_norm_clipped`, `clip_coef` and `clip_rate`. Their `grad_norm` is the trainer's own, over
+    all parameters, before clipping.
 
     Args:
-        config: What to do.
-        process_group: Where several processes hold the gradients: as for `clip_grad_norm_`. FSDP2's tell by themselves.
-        ownership: The same.
-        check_numel: The same.
+        config: The configuration.
+        process_group, ownership, check_numel: The ranks that share the gradients, as for `clip_grad_norm_`. FSDP2 needs
+            none of them.
 
     Raises:
-        ValueError: When training begins: the trainer or another such callback clips too, or a configuration is attached
-            to the optimizer.
-        RuntimeError: When training begins: the gradients are out of reach (DeepSpeed, Megatron-LM, XLA); at the first
-            step: they are FSDP1's, and nothing is stated of them.
+        ValueError: When training begins: the trainer, another such callback or an attached configuration clips too.
+        RuntimeError: When training begins: the engine does not expose the gradients (DeepSpeed, Megatron-LM, XLA). At
+            the first step: FSDP1 shards the gradients, and no ownership is declared.
 
-    Source: none, it is our own; the place is `transformers.TrainerCallback.on_pre_optimizer_step`.
+    Source: unified_clip, at `transformers.TrainerCallback.on_pre_optimizer_step`.
 
     Example: docs/integrations/transformers.md.
     """
@@ -56,7 +54,7 @@ class ClipCallback(OutcomeProperties, TrainerCallback):  # type: ignore[misc]  #
         self._has_clipped = False
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without what has happened: a copy begins anew."""
+        """Return the state without outcomes: a copy begins anew."""
         return {key: value for key, value in vars(self).items() if key not in ("_clipper", "_has_clipped")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -67,18 +65,13 @@ class ClipCallback(OutcomeProperties, TrainerCallback):  # type: ignore[misc]  #
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, *, optimizer: Any, **kwargs: Any
     ) -> None:
         if (args.max_grad_norm or 0) > 0:
-            raise ValueError(
-                f"TrainingArguments has max_grad_norm={args.max_grad_norm:g}, and gradients would be clipped twice; "
-                "pass max_grad_norm=0 where ClipCallback is used"
-            )
-        check_within_reach([AcceleratorState().distributed_type.value])
+            limit = f"max_grad_norm={args.max_grad_norm:g}"
+            raise ValueError(f"TrainingArguments has {limit}. Gradients would be clipped twice. Pass max_grad_norm=0.")
+        check_engine([AcceleratorState().distributed_type.value])
         check_not_attached(optimizer)
-        # the trainer makes a state for each training, which all callbacks are given, and none is told of the others
+        # All callbacks of one training share its state. They have no other way to find each other.
         if vars(state).setdefault("_clip_callback", self) is not self:
-            raise ValueError(
-                "the Trainer has two ClipCallbacks, and gradients would be clipped twice; leave one out, and give "
-                "parameters limits of their own by groups of one configuration"
-            )
+            raise ValueError(TWO_CALLBACKS)
 
     def on_pre_optimizer_step(
         self,
@@ -91,7 +84,7 @@ class ClipCallback(OutcomeProperties, TrainerCallback):  # type: ignore[misc]  #
         **kwargs: Any,
     ) -> None:
         scaler = optimizer.scaler
-        if scaler is not None and torch_scaling.leaves_out(scaler, optimizer.optimizer, self._config):
+        if scaler is not None and torch_scaling.skips_step(scaler, optimizer.optimizer, self._config):
             return
         self._clipper.clip_(model.named_parameters(), step=state.global_step)
         self._has_clipped = True
@@ -105,9 +98,8 @@ class ClipCallback(OutcomeProperties, TrainerCallback):  # type: ignore[misc]  #
         logs: dict[str, Any],
         **kwargs: Any,
     ) -> None:
-        """The history has a copy of the logs, made before."""
+        """Add metrics to the logs, and to the history, which copied the logs before."""
         if "loss" not in logs or not self._has_clipped:
             return
-        found = monitor.metrics(self) | logs
-        logs.update(found)
-        state.log_history[-1].update(found)
+        logs.update(monitor.metrics(self) | logs)
+        state.log_history[-1].update(logs)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import gc
 import json
 import math
@@ -290,7 +289,7 @@ def test_the_scale_of_a_loss_is_taken_out_first() -> None:
     (step,) = by_numpy(config, gradients(1))
     scaled = {name: grad * 1024 for name, grad in step.given.items()}
     inner, fixed = keras.optimizers.SGD(1.0), keras.optimizers.SGD(1.0, loss_scale_factor=1024.0)
-    with pytest.raises(TypeError, match=r"a LossScaleOptimizer sees .* attach to its inner_optimizer"):
+    with pytest.raises(TypeError, match=r"A LossScaleOptimizer has scaled .* Attach to its inner_optimizer"):
         config.attach_to(keras.optimizers.LossScaleOptimizer(inner))
     outer = keras.optimizers.LossScaleOptimizer(inner, initial_scale=1024.0)
     for optimizer, handle in ((outer, config.attach_to(inner)), (fixed, config.attach_to(fixed))):
@@ -330,7 +329,7 @@ def test_it_raises_where_it_can() -> None:
 @pytest.mark.parametrize("own", ["clipnorm", "clipvalue", "global_clipnorm"])
 def test_an_optimizer_that_clips_by_itself_is_refused(own: str) -> None:
     optimizer = keras.optimizers.SGD(1.0, **{own: 1.0})
-    with pytest.raises(ValueError, match=rf"the optimizer clips by itself \({own} is 1.0\); leave {own} out"):
+    with pytest.raises(ValueError, match=rf"The optimizer clips by itself: {own} is 1.0\. Remove {own}\."):
         ClipConfig(rule="global_norm", threshold=1.0).attach_to(optimizer)
 
 
@@ -340,7 +339,7 @@ def test_a_second_configuration_is_refused_until_the_first_is_detached() -> None
     handle = config.attach_to(optimizer)
     with pytest.raises(RuntimeError, match="nothing has been clipped yet"):
         _ = handle.last
-    with pytest.raises(ValueError, match="something is attached to this optimizer already; detach it first"):
+    with pytest.raises(ValueError, match=r"attached to this optimizer already\. Call detach"):
         config.attach_to(optimizer)
     assert handle.is_attached
     handle.detach()
@@ -376,7 +375,7 @@ def test_a_step_that_was_compiled_before_is_told_of() -> None:
     model.fit(INPUTS[:8], TARGETS[:8], verbose=0)
     handle = ClipConfig(rule="global_norm", threshold=1.0).attach_to(optimizer)
     if BACKEND == "tensorflow":
-        with pytest.warns(ClipWarning, match="from step 1 to 2 and nothing was clipped: .* compile the model again"):
+        with pytest.warns(ClipWarning, match="from step 1 to 2 and nothing was clipped: .* Compile the model again"):
             model.fit(INPUTS[:8], TARGETS[:8], verbose=0)
         model.compile(optimizer, "mse", jit_compile=False)
     model.fit(INPUTS[:8], TARGETS[:8], verbose=0)
@@ -385,17 +384,17 @@ def test_a_step_that_was_compiled_before_is_told_of() -> None:
 
 def test_names_are_of_variables() -> None:
     config = ClipConfig(rule="global_norm", threshold=1.0)
-    with pytest.raises(TypeError, match="names is a Mean; pass a dict of name to variable, or a list of names"):
+    with pytest.raises(TypeError, match=r"names is a Mean\. Pass the model, a dict of name to variable"):
         config.attach_to(keras.optimizers.SGD(1.0), keras.metrics.Mean())
-    with pytest.raises(TypeError, match="names has 'a' for a float, which is no variable of Keras"):
+    with pytest.raises(TypeError, match="its 'a' is a float, not a parameter of Keras"):
         config.attach_to(keras.optimizers.SGD(1.0), {"a": 1.0})
 
 
 def test_what_is_no_optimizer_as_this_knows_them_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(TypeError, match=r"a Mean is no keras.optimizers.Optimizer"):
+    with pytest.raises(TypeError, match=r"A Mean is not a keras.optimizers.Optimizer"):
         keras_optimizers.attach(ClipConfig(rule="none"), keras.metrics.Mean())
     monkeypatch.delattr(keras.src.optimizers.base_optimizer.BaseOptimizer, "_clip_gradients")
-    message = rf"the optimizers of Keras {keras.__version__} have no _clip_gradients, .* use 3.15"
+    message = rf"Keras {keras.__version__} is not supported: its optimizers have no _clip_gradients\. Use 3.15"
     with pytest.raises(TypeError, match=message):
         ClipConfig(rule="none").attach_to(keras.optimizers.SGD(1.0))
 
@@ -432,12 +431,6 @@ def test_what_is_saved_is_what_keras_knows_and_training_goes_on_from_it() -> Non
     optimizer.load_own_variables(saved)  # nothing of ours is among its variables
     with pytest.warns(UserWarning, match="Skipping variable loading"):
         optimizer.load_own_variables({"0": 1})
-
-
-def test_the_example_runs() -> None:
-    failed, attempted = doctest.testmod(keras_optimizers)
-    assert attempted
-    assert not failed
 
 
 __all__ = [name for name in dir() if name.startswith("test_")] + ["_eager_is_exact", "_of_keras_itself"]
