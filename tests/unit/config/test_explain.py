@@ -32,34 +32,34 @@ def sentences(**settings: Any) -> str:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        (PLAIN, ["One norm n over all gradients", "min(1, c / (n + 1e-06)), c being 1.", "PyTorch's rule"]),
+        (PLAIN, ["Multiply all gradients by min(1, c / (n + 1e-06)) with c = 1.", "total norm", "PyTorch's"]),
         (PLAIN, ["finite gradients become 0"]),
         (PLAIN | {"family": "paddle"}, ["min(1, c / n)", "Paddle's rule"]),
         (PLAIN | {"family": "tensorflow"}, ["min(1, c / n)", "If the norm is NaN or infinite, every gradient becomes"]),
         (PLAIN | {"eps": 0.5}, ["(n + 0.5)", "PyTorch's rule, with eps = 0.5."]),
-        ({"rule": "norm", "threshold": 2.0}, ["For each tensor its own norm n", "it is multiplied by"]),
+        ({"rule": "norm", "threshold": 2.0}, ["Multiply each gradient by", "n is its own norm"]),
         (PLAIN | {"norm_type": "inf"}, ["(the largest magnitude)"]),
         (PLAIN | {"norm_type": 1}, ["(the sum of magnitudes)"]),
         (PLAIN | {"norm_type": 3.5}, ["(of order 3.5)"]),
-        ({"rule": "value", "threshold": 0.5}, ["moved into [-c, c], c being 0.5; NaN stays NaN"]),
-        ({"rule": "value", "min": -1.0, "max": 2.0}, ["moved into [-1, 2]"]),
-        ({"rule": "none"}, ["Nothing is clipped; the norm is measured."]),
-        (PLAIN | {"threshold": "inf"}, ["c being inf, so that nothing is clipped"]),
-        (PLAIN | {"nonfinite": "raise"}, ["an error is raised and nothing is changed"]),
+        ({"rule": "value", "threshold": 0.5}, ["Clip each element to [-c, c] with c = 0.5. NaN stays NaN."]),
+        ({"rule": "value", "min": -1.0, "max": 2.0}, ["Clip each element to [-1, 2]."]),
+        ({"rule": "none"}, ["Nothing is clipped. The norm is measured."]),
+        (PLAIN | {"threshold": "inf"}, ["with c = inf, which clips nothing"]),
+        (PLAIN | {"nonfinite": "raise"}, ["an error is raised and nothing changes"]),
         (PLAIN | {"nonfinite": "skip"}, ["the step is skipped"]),
         (PLAIN | {"nonfinite": "zero"}, ["all gradients become 0"]),
-        (PLAIN | {"exclude": ["*.bias"]}, ["Parameters named *, but not *.bias: one norm", "All others are neither"]),
+        (PLAIN | {"exclude": ["*.bias"]}, ["Parameters named *, except *.bias: Multiply all", "not part of the norm"]),
         (
             PLAIN | {"groups": [{"name": "head", "include": ["head.*"], "rule": "value", "threshold": 3.0}]},
-            ["The group 'head', parameters named head.*: every element", "All other parameters: one norm"],
+            ["Group 'head', parameters named head.*: Clip each element", "All other parameters: Multiply all"],
         ),
         (
             PLAIN | {"threshold": {"schedule": "linear", "start": 10, "end": 1, "steps": 90, "begin": 10}},
-            ["c being 10 until step 10, then in a straight line 1 at step 100"],
+            ["c = 10 until step 10, then linearly to 1 at step 100"],
         ),
         (
             PLAIN | {"threshold": {"schedule": "piecewise", "values": [4, 2, 1], "boundaries": [5, 9]}},
-            ["c being 4 at first, 2 from step 5 on, 1 from step 9 on"],
+            ["c = 4 at first, 2 from step 5 on, 1 from step 9 on"],
         ),
     ],
 )  # fmt: skip
@@ -86,8 +86,8 @@ def test_pytorch_and_tensorflow_differ_by_eps() -> None:
     assert at.distance == pytest.approx(1e-6, rel=0.1)
     assert above.distance == pytest.approx(1e-7, rel=0.5)
     assert "identical" in below.sentence
-    assert "same total norm; PyTorch's lands 1e-06 lower" in at.sentence
-    assert infinite.sentence == "gradients with an infinity: same total norm; they differ in what is not finite"
+    assert "same total norm; the clipped norm of PyTorch's is 1e-06 (relative) lower" in at.sentence
+    assert infinite.sentence == "gradients with an infinity: same total norm; their NaN or infinite elements differ"
     assert found.summary.count(";") >= 3
 
 
@@ -95,7 +95,7 @@ def test_the_same_said_otherwise_is_the_same() -> None:
     found = compare.compare(ClipConfig(**PLAIN), ClipConfig(**PLAIN, family="pytorch", eps=1e-6), ["a", "b"])
     assert found.same
     assert found.differences == []
-    assert found.summary == "They do the same."
+    assert found.summary == "Both configurations have the same effect."
 
 
 def test_every_difference_is_named() -> None:
@@ -196,8 +196,8 @@ def test_examples_that_come_out_the_same_do_not_hide_a_difference(
 ) -> None:
     found = compare.compare(ClipConfig(**a), ClipConfig(**b), ["a", "b"])
     assert max(each.distance for each in found.compared) == 0
-    assert found.summary.endswith(f"they come out the same here, and yet the configurations differ: {told}.")
-    assert found.summary != "They do the same."
+    assert found.summary.endswith(f"the results are identical, but the configurations differ: {told}.")
+    assert found.summary != "Both configurations have the same effect."
 
 
 def test_a_schedule_that_never_changes_is_a_number() -> None:
@@ -212,8 +212,8 @@ def test_gradients_that_are_given_are_compared_at_later_steps_too() -> None:
     given = {"w": np.array([3.0, 4.0])}
     found = compare.compare(ClipConfig(**PLAIN), ClipConfig(**later), ["a", "b"], given).compared
     assert [(each.of, each.distance > 0) for each in found] == [
-        ("the gradients given", False),
-        ("the gradients given, at step 7", True),
+        ("your gradients", False),
+        ("your gradients, at step 7", True),
     ]
 
 
@@ -296,7 +296,7 @@ def test_distances_are_relative_to_the_largest_element() -> None:
     a, b = ClipConfig(rule="value", threshold=100.0), ClipConfig(rule="value", threshold=75.0)
     (found,) = compare.compare(a, b, ["a", "b"], {"w": np.array([200.0, 1.0])}).compared
     assert found.distance == 0.25
-    assert "b lands 0.25 lower" in found.sentence
+    assert "the clipped norm of b is 0.25 (relative) lower" in found.sentence
 
 
 def test_only_the_first_numbers_are_shown() -> None:
@@ -315,7 +315,7 @@ def test_skipped_steps_and_errors_are_outcomes() -> None:
         assert (worked.results is None) == (outcome != "clipped")
     skip, zero = (ClipConfig(**PLAIN, nonfinite=way) for way in ("skip", "zero"))
     (found,) = compare.compare(skip, zero, ["a", "b"], gradients).compared
-    assert found.sentence == "the gradients given: a skips the step, b does not"
+    assert found.sentence == "your gradients: a skips the step, b does not"
     assert found.distance == math.inf
     assert compare.compare(skip, skip, ["a", "b"], gradients).compared[0].distance == 0
 
@@ -368,7 +368,7 @@ def test_the_command_shows_errors_that_are_raised(files: Path, capsys: pytest.Ca
 def test_the_command_explains_one(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["explain", "a.toml"]) == 0
     printed = " ".join(capsys.readouterr().out.split())
-    assert "a.toml One norm n over all gradients" in printed
+    assert "a.toml Multiply all gradients by min(1, c / " in printed
     assert "coefficient" in printed
 
 
@@ -383,7 +383,7 @@ def test_the_command_compares_two(files: Path, capsys: pytest.CaptureFixture[str
 @pytest.mark.parametrize(
     ("other", "verdict"),
     [
-        ('rule = "global_norm"\nthreshold = 1\neps = 1e-6\n', "They do the same."),
+        ('rule = "global_norm"\nthreshold = 1\neps = 1e-6\n', "Both configurations have the same effect."),
         (
             'rule = "global_norm"\nthreshold = 1.0000000000000002\n',
             "The results are identical, but the configurations differ.",
@@ -429,7 +429,7 @@ def test_the_command_takes_a_trainers_own_format_and_gradients(files: Path, caps
     )
     found = json.loads(capsys.readouterr().out)
     (compared,) = found["compared"]
-    assert (compared["a"]["norm"], compared["of"]) == (50.0, "the gradients given")
+    assert (compared["a"]["norm"], compared["of"]) == (50.0, "your gradients")
     assert round(compared["a"]["norm_clipped"], 5) == 0.5
     assert [each["about"] for each in found["differences"]] == ["threshold"]
     assert found["a"]["notes"]

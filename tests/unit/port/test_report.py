@@ -51,7 +51,7 @@ def test_a_clip_whose_rule_changes_says_what_and_by_how_much_on_examples() -> No
     data = only(site("paddle.nn.ClipGradByGlobalNorm", PADDLE, becomes=TORCH, after=CLIP))
     clip = the_clip(data)
     assert clip.same is False
-    assert "(at the threshold): same total norm; after lands 1e-06 lower" in clip.difference
+    assert "(at the threshold): same total norm; the clipped norm of after is 1e-06 (relative) lower" in clip.difference
     (comparison,) = data.comparisons
     assert comparison.differences == [model.SettingDifference(about="eps", before="0", after="1e-06")]
     assert (comparison.before, comparison.after) == (clip.meaning, clip.becomes_meaning)
@@ -66,14 +66,14 @@ def test_a_threshold_that_is_known_at_run_time_is_named_and_worked_as_1() -> Non
     assert the_clip(data).same is True
     (meaning,) = data.meanings
     assert meaning.threshold == "args.clip"
-    assert "c being args.clip. That" in meaning.sentences[0]
+    assert "with c = args.clip. n is" in meaning.sentences[0]
     assert meaning.worked[1].of == "gradients of norm 1 (at the threshold)"
     assert "numbers for args.clip = 1; it is only known at run time:" in terminal.as_text(data)
 
 
 def test_bounds_that_are_known_at_run_time_are_both_named() -> None:
     (meaning,) = only(site("tensorflow.clip_by_value", Meaning(VALUE.config, "low, high"))).meanings
-    assert meaning.sentences[0] == "Every element is moved into [low, high]; NaN stays NaN."
+    assert meaning.sentences[0] == "Clip each element to [low, high]. NaN stays NaN."
 
 
 @pytest.mark.parametrize(("before", "after"), [("a", "b"), ("a", ""), ("", "b")])
@@ -184,7 +184,7 @@ def test_the_text_has_everything_of_each_clip() -> None:
     text = terminal.as_text(everything())
     assert "src/train.py\n  12:4  rewritten  torch.nn.utils.clip_grad_norm_ -> unified_clip.torch.clip" in text
     assert "\n      torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n" in text
-    assert "does: One norm n over all gradients" in text
+    assert "does: Multiply all gradients by min(1, c / " in text
     assert "gradients of norm 10 (above the threshold): the total norm becomes 0.9999999" in text
     assert "\n          eps: 0 -> 1e-06\n" in text
     assert "paddle.fluid.clip.GradientClipByGlobalNorm, measured as paddle.nn.ClipGradByGlobalNorm: [" in text
@@ -195,7 +195,7 @@ def test_the_text_has_everything_of_each_clip() -> None:
 
 def test_what_was_told_is_referred_to() -> None:
     text = terminal.as_text(everything())
-    assert text.count("That is PyTorch's rule") == 2  # for 1, and for args.clip
+    assert text.count("This is PyTorch's rule") == 2  # for 1, and for args.clip
     assert text.count("    does: as at src/train.py:12:4\n") == 1
     assert text.count("    check: the learning rate, since") == 1
     assert text.count("    check: as at src/train.py:12:4\n") == 1

@@ -71,11 +71,11 @@ def test_every_link_leads_somewhere(parity: Any) -> None:
 
 def test_the_page_says_what_clips_do_and_what_natives_get_wrong() -> None:
     html = page.render_ported(everything())
-    assert "c being args.clip. That is PyTorch&#39;s rule" in html
+    assert "with c = args.clip. n is their total norm (the root of the sum of squares). This is PyTorch&#39;s" in html
     assert "Numbers for <code>args.clip</code> = 1" in html
     assert "<td>the total norm becomes 0.9999999</td>" in html
     assert "eps: 0 → 1e-06." in html
-    assert "same total norm; after lands 1e-06 lower</li>" in html
+    assert "same total norm; the clipped norm of after is 1e-06 (relative) lower</li>" in html
     assert "16-bit gradients: norm and coefficient are rounded to 16 bits (0.34 %)" in html
     assert '<b class="problem">src/broken.py</b> could not be read: line 3: invalid syntax' in html
 

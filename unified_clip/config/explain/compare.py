@@ -20,6 +20,7 @@ from . import describe, examples
 from .examples import Array, Example, Gradients
 
 Outcome = Literal["clipped", "unchanged", "skipped", "raises"]
+SAME = "Both configurations have the same effect."
 OUTCOMES = {"skipped": "skips the step", "raises": "raises an error"}
 
 
@@ -33,7 +34,7 @@ class ExampleResult:
     """The total norm before clipping, over included gradients."""
 
     coef: float | None
-    """None if the step is skipped or an error is raised, like the next two."""
+    """None, like the next two, if the step is skipped or an error is raised."""
 
     norm_clipped: float | None
     """The 2-norm of all results, excluded gradients too, in the dtype of norms."""
@@ -91,18 +92,18 @@ class Comparison:
     def summary(self) -> str:
         """The comparison in one line, for JSON and for reports of `unified-clip port`."""
         if self.same:
-            return "They do the same."
+            return SAME
         sentences = [row.sentence for row in self.compared]
         if not any(row.distance for row in self.compared):
-            which = "; ".join(f"{setting.about} ({setting.a} / {setting.b})" for setting in self.differences)
-            sentences.append(f"they come out the same here, and yet the configurations differ: {which}")
+            settings = "; ".join(f"{setting.about} ({setting.a} / {setting.b})" for setting in self.differences)
+            sentences.append(f"the results are identical, but the configurations differ: {settings}")
         return "; ".join(dict.fromkeys(sentences)) + "."
 
     @property
     def verdict(self) -> str:
         """Return the last line below a table of `compared`."""
         if self.same:
-            return "They do the same."
+            return SAME
         differing = sum(row.distance != 0 for row in self.compared)
         if not differing:
             return "The results are identical, but the configurations differ."
@@ -138,7 +139,7 @@ def _examples(configs: Sequence[ClipConfig], gradients: Gradients | None, step: 
     if gradients is None:
         return examples.examples(configs, step)
     return [
-        Example(f"the gradients given{'' if later == step else f', at step {later}'}", gradients, later)
+        Example(f"your gradients{'' if later == step else f', at step {later}'}", gradients, later)
         for later in examples.steps(configs, step)
     ]
 
@@ -177,15 +178,15 @@ def _distance(a: Sequence[Array], b: Sequence[Array]) -> float:
     if all(np.array_equal(x, y, equal_nan=True) for x, y in zip(a, b, strict=True)):
         return 0.0
     a, b = ([array.astype(np.result_type(array, np.float64)) for array in arrays] for arrays in (a, b))
-    difference = _greatest([x - y for x, y in zip(a, b, strict=True)])
-    largest = _greatest([*a, *b])
+    difference = _max_abs([x - y for x, y in zip(a, b, strict=True)])
+    largest = _max_abs([*a, *b])
     if not math.isfinite(difference):
         return math.inf
     return difference / largest if largest else 0.0
 
 
-def _greatest(arrays: Sequence[Array]) -> float:
-    """Return the largest magnitude; NaN if there is one."""
+def _max_abs(arrays: Sequence[Array]) -> float:
+    """Return the largest magnitude; NaN if any element is NaN."""
     return float(np.max([np.abs(array).max() for array in arrays if array.size], initial=0.0))
 
 
@@ -193,17 +194,18 @@ def _sentence(a: ExampleResult, b: ExampleResult, distance: float, names: Sequen
     if distance == 0:
         return f"{a.of}: identical"
     if a.norm_clipped is None or b.norm_clipped is None:
-        does = [f"{name} {OUTCOMES.get(row.outcome, 'does not')}" for name, row in zip(names, (a, b), strict=True)]
-        return f"{a.of}: {', '.join(does)}"
+        effects = [f"{name} {OUTCOMES.get(row.outcome, 'does not')}" for name, row in zip(names, (a, b), strict=True)]
+        return f"{a.of}: {', '.join(effects)}"
     is_same = a.norm == b.norm or (math.isnan(a.norm) and math.isnan(b.norm))
     norms = "same total norm" if is_same else f"total norms {a.norm:.6g} and {b.norm:.6g}"
     lower, higher = sorted((a.norm_clipped, b.norm_clipped))
     if not math.isfinite(distance):
-        effect = "they differ in what is not finite"
+        effect = "their NaN or infinite elements differ"
     elif lower == higher:
-        effect = f"up to {distance:.2g} apart"
+        effect = f"results differ by up to {distance:.2g}"
     else:
-        effect = f"{names[0] if a.norm_clipped == lower else names[1]} lands {(higher - lower) / higher:.2g} lower"
+        name = names[0] if a.norm_clipped == lower else names[1]
+        effect = f"the clipped norm of {name} is {(higher - lower) / higher:.2g} (relative) lower"
     return f"{a.of}: {norms}; {effect}"
 
 

@@ -12,35 +12,34 @@ from ..schema import DEFAULT_FAMILY, Clipping, Settings
 FAMILY_TITLES = {"pytorch": "PyTorch's", "tensorflow": "TensorFlow's", "paddle": "Paddle's"}
 
 
-def sentences(settings: Settings, limit: str = "") -> list[str]:
-    """Return sentences about a configuration. `limit`: the name of an unknown threshold, or of both bounds."""
-    groups = [f"The group {group.name!r}, parameters named {listed(group.include, group.exclude)}: {rule(group)}"
+def sentences(settings: Settings, threshold: str = "") -> list[str]:
+    """Return sentences about a configuration. `threshold`: the source of an unknown threshold, or of both bounds."""
+    groups = [f"Group {group.name!r}, parameters named {listed(group.include, group.exclude)}: {rule(group)}"
               for group in settings.groups]  # fmt: skip
-    rest = rule(settings, limit)
+    rest = rule(settings, threshold)
     if settings.include != ["*"] or settings.exclude:
         named = f"Parameters named {listed(settings.include, settings.exclude)}: {rest}"
-        return [*groups, named, "All others are neither counted nor clipped.", nonfinite(settings)]
-    return [*groups, f"All other parameters: {rest}" if groups else rest[0].upper() + rest[1:], nonfinite(settings)]
+        return [*groups, named, "Other parameters are not clipped, and not part of the norm.", nonfinite(settings)]
+    return [*groups, f"All other parameters: {rest}" if groups else rest, nonfinite(settings)]
 
 
-def rule(clipping: Clipping, limit: str = "") -> str:
-    """Return a sentence about a rule."""
+def rule(clipping: Clipping, threshold: str = "") -> str:
+    """Return sentences about a rule."""
     if clipping.rule == "none":
-        return "nothing is clipped; the norm is measured."
+        return "Nothing is clipped. The norm is measured."
+    if clipping.rule == "value" and clipping.min is not None:
+        return f"Clip each element to {f'[{threshold}]' if threshold else limits(clipping)}. NaN stays NaN."
+    threshold = threshold or limits(clipping)
     if clipping.rule == "value":
-        if clipping.min is None or clipping.max is None:
-            bounds = f"[-c, c], c being {limit or limits(clipping)}"
-        else:
-            bounds = f"[{limit or f'{number(clipping.min)}, {number(clipping.max)}'}]"
-        return f"every element is moved into {bounds}; NaN stays NaN."
+        return f"Clip each element to [-c, c] with c = {threshold}. NaN stays NaN."
     eps = clipping.part(1.0).family.eps
-    below = f"(n + {number(eps)})" if eps else "n"
+    denominator = f"(n + {number(eps)})" if eps else "n"
     is_global = clipping.rule == "global_norm"
-    whose = "one norm n over all gradients" if is_global else "for each tensor its own norm n"
-    own_eps = f", with eps = {number(clipping.eps)}." if clipping.eps is not None else "."
+    gradients, norm = ("all gradients", "their total norm") if is_global else ("each gradient", "its own norm")
+    own_eps = f", with eps = {number(clipping.eps)}" if clipping.eps is not None else ""
     return (
-        f"{whose} ({order(clipping)}); {'each' if is_global else 'it'} is multiplied by min(1, c / {below}), c being "
-        f"{limit or limits(clipping)}. That is {FAMILY_TITLES[clipping.family or DEFAULT_FAMILY]} rule{own_eps}"
+        f"Multiply {gradients} by min(1, c / {denominator}) with c = {threshold}. n is {norm} ({order(clipping)}). "
+        f"This is {FAMILY_TITLES[clipping.family or DEFAULT_FAMILY]} rule{own_eps}."
     )
 
 
@@ -66,14 +65,14 @@ def order(clipping: Clipping) -> str:
 
 def limits(clipping: Clipping) -> str:
     """Return the threshold or the bounds as text."""
-    limit = clipping.threshold
+    threshold = clipping.threshold
     if clipping.min is not None and clipping.max is not None:
-        return f"{number(clipping.min)} to {number(clipping.max)}"
-    if limit is None:
+        return f"[{number(clipping.min)}, {number(clipping.max)}]"
+    if threshold is None:
         return "none"
-    if isinstance(limit, float):
-        return "inf, so that nothing is clipped" if limit == math.inf else number(limit)
-    return _schedule(limit)
+    if isinstance(threshold, float):
+        return "inf, which clips nothing" if threshold == math.inf else number(threshold)
+    return _schedule(threshold)
 
 
 def _schedule(schedule: Schedule) -> str:
@@ -83,28 +82,27 @@ def _schedule(schedule: Schedule) -> str:
         later = zip(schedule.boundaries, schedule.values[1:], strict=True)
         texts = [f"{number(value)} from step {step} on" for step, value in later]
         return ", ".join([f"{number(schedule.values[0])} at first", *texts])
-    way = "in a straight line" if isinstance(schedule, Linear) else "along half a cosine"
+    line = "linearly" if isinstance(schedule, Linear) else "along half a cosine"
     start, end = number(schedule.start), number(schedule.end)
-    return f"{start} until step {schedule.begin}, then {way} {end} at step {schedule.begin + schedule.steps}"
+    return f"{start} until step {schedule.begin}, then {line} to {end} at step {schedule.begin + schedule.steps}"
 
 
 def nonfinite(settings: Settings) -> str:
     """Return a sentence about steps whose norm is not finite."""
     actions = {
-        "raise": "an error is raised and nothing is changed",
+        "raise": "an error is raised and nothing changes",
         "skip": "the step is skipped",
         "zero": "all gradients become 0",
     }
     if settings.nonfinite in actions:
         return f"If the total norm is NaN or infinite, {actions[settings.nonfinite]}."
     if settings.rule in ("none", "value"):
-        return "NaN is left as it is."
+        return "NaN stays NaN."
     if settings.part(1.0).family.infinite_norm_gives_nan:
         return "If the norm is NaN or infinite, every gradient becomes NaN."
-    return "If the norm is infinite, finite gradients become 0 and infinite ones NaN; if it is NaN, all become NaN."
+    return "If the norm is infinite, finite gradients become 0 and infinite ones NaN. If it is NaN, all become NaN."
 
 
 def listed(include: list[str], exclude: list[str]) -> str:
     """Return patterns of names as text."""
-    but = f", but not {' or '.join(exclude)}" if exclude else ""
-    return f"{' or '.join(include)}{but}"
+    return " or ".join(include) + (f", except {' or '.join(exclude)}" if exclude else "")

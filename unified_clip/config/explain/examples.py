@@ -38,6 +38,8 @@ class Example:
     """Gradients with a description."""
 
     of: str
+    """The description."""
+
     gradients: Gradients
     step: int
 
@@ -57,11 +59,11 @@ class _Measure:
 
     rule: str
     order: float
-    limit: float
+    threshold: float
 
     def scaled(self, arrays: Sequence[Array], share: float) -> list[Array] | None:
         """Scale arrays so that their norm is this share of the threshold; None if floats cannot represent it."""
-        target = self.limit * share
+        target = self.threshold * share
         total = norm_of(arrays, self.order)
         norms = [norm_of([array], self.order) if self.rule == "norm" else total for array in arrays]
         factors = [target / norm if norm else math.inf for norm in norms]
@@ -71,7 +73,7 @@ class _Measure:
         return [(array * factor).astype(dtype) for array, factor in zip(arrays, factors, strict=True)]
 
     def label(self, share: float) -> str:
-        size = f"{self.limit * share:g}" if share != 1 else describe.number(self.limit)
+        size = f"{self.threshold * share:g}" if share != 1 else describe.number(self.threshold)
         if self.rule == "value":
             return f"gradients whose largest element is {size}"
         order = "" if self.order == 2 else f" of order {describe.number(self.order)}"
@@ -82,12 +84,12 @@ def examples(configs: Sequence[Settings], step: int) -> list[Example]:
     """Return examples around the thresholds of each rule, and more where configurations differ."""
     groups = _name_groups(configs)
     result: list[Example] = []
-    together: dict[str, Array] = {}
+    largest: dict[str, Array] = {}
     for group in groups:
         prefix = f"{', '.join(group.names)}: " if len(groups) > 1 else ""
         around = list(_around(group, step))
         result += [Example(prefix + label, gradients, step) for label, gradients in around]
-        together.update(around[-1][1])
+        largest.update(around[-1][1])
         for later in _later_steps(group.rules, step):
             *_, (label, gradients) = _around(group, later)
             result.append(Example(f"{prefix}{label}, at step {later}", gradients, later))
@@ -96,7 +98,7 @@ def examples(configs: Sequence[Settings], step: int) -> list[Example]:
             infinite[group.names[0]][0] = math.inf
             result.append(Example(f"{prefix}gradients with an infinity", infinite, step))
     if len(groups) > 1:
-        result.append(Example("the largest of each together", together, step))
+        result.append(Example("the largest gradients of every group", largest, step))
     return result
 
 
@@ -125,7 +127,7 @@ def _around(group: _NameGroup, step: int) -> Iterator[tuple[str, Gradients]]:
     last = [12.0, -12.0] if any(rule and rule.rule == "value" for rule in group.rules) else [12.0]
     shape = [np.array([3.0, 4.0]), np.array(last)] if len(group.names) > 1 else [np.array([3.0, 4.0, *last])]
     distinct = dict.fromkeys(measure for rule in group.rules if rule for measure in _measures(rule, step))
-    measures = sorted(distinct, key=lambda measure: measure.limit)
+    measures = sorted(distinct, key=lambda measure: measure.threshold)
     is_one = len(measures) == 1
     places = {
         0.5: "below the threshold" if is_one else "half the smallest threshold",
@@ -143,11 +145,11 @@ def _measures(rule: Clipping, step: int) -> Iterator[_Measure]:
     if rule.rule == "none":
         return
     if rule.min is not None and rule.max is not None:
-        limits = [abs(rule.min), abs(rule.max)]
+        thresholds = [abs(rule.min), abs(rule.max)]
     else:
-        limits = [schedules.threshold_at(rule.threshold, step)] if rule.threshold is not None else []
+        thresholds = [schedules.threshold_at(rule.threshold, step)] if rule.threshold is not None else []
     order = math.inf if rule.rule == "value" else rule.norm_type or 2.0
-    yield from (_Measure(rule.rule, order, limit) for limit in limits if 0 < limit < math.inf)
+    yield from (_Measure(rule.rule, order, threshold) for threshold in thresholds if 0 < threshold < math.inf)
 
 
 # -- differences
