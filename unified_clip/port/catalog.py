@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any, Literal
 
-Kind = Literal["in place", "functional", "any tensor", "class", "program", "unknown"]
+Kind = Literal["", "in place", "functional", "any tensor", "class", "program", "unknown"]
 
 MODULES = (
     (re.compile(r"tensorflow\.compat\.v[12]\.|tensorflow\.python\.ops\.clip_ops\.|tensorflow\."), "tf."),
@@ -81,6 +81,10 @@ class ClipFunction:
 
     why_not: str = ""
     lines: Sequence[str] = ()
+
+
+NO_FUNCTION = ClipFunction("", "", "")
+"""For clips that are no function or class of the catalog."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,7 +9,7 @@ from typing import NamedTuple, cast
 
 import libcst as cst
 
-from .catalog import ClipFunction, Setting, last_names
+from .catalog import NO_FUNCTION, ClipFunction, Setting, last_names
 from .source.module import Module
 from .source.syntax_tree import keyword_of
 
@@ -52,11 +52,11 @@ class FoundClip:
     """The name as a whole, an argument, or a call."""
 
     name: str
-    function: ClipFunction | None = None
+    function: ClipFunction = NO_FUNCTION
     call: cst.Call | None = None
     """The call of the function; None where it is only named."""
 
-    unsure: str = ""
+    why_not: str = ""
     """Why it cannot be ported, if finding it already shows that."""
 
     tensor: cst.BaseExpression | None = None
@@ -68,23 +68,22 @@ class FoundClip:
     @property
     def kind(self) -> str:
         """The kind of the function; '' if there is none."""
-        return self.function.kind if self.function is not None else ""
+        return self.function.kind
 
     @property
     def is_optimizer_argument(self) -> bool:
         """Whether it is an argument of an optimizer: Adam(clipnorm=1.0)."""
-        return isinstance(self.node, cst.Arg) and self.function is None
+        return isinstance(self.node, cst.Arg) and self.function is NO_FUNCTION
 
     @cached_property
     def arguments(self) -> Arguments:
         """The arguments of the function; none where it is only named."""
-        function = self.function
-        return Arguments(self.call, function.parameters) if function is not None else Arguments(None, ())
+        return Arguments(self.call if self.function.name else None, self.function.parameters)
 
     @property
     def limits(self) -> list[cst.BaseExpression | None]:
         """The threshold or the bounds that the function takes; None where one is not passed."""
-        return [self.arguments.value(name) for name in self.function.limits] if self.function is not None else []
+        return [self.arguments.value(name) for name in self.function.limits]
 
 
 class Entry(NamedTuple):

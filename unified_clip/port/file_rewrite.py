@@ -52,7 +52,6 @@ class FileRewrite:
 
     def rename(self, clip: FoundClip, framework: str) -> None:
         """Replace a function or class by the one of unified_clip, and rename its arguments."""
-        assert clip.function is not None
         module, name = f"unified_clip.{framework}", clip.function.replacement
         self.renames.add(clip.node, module, name)
         for keyword, argument in keywords_of(clip.call).items() if clip.call is not None else ():

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from . import hidden, trainer_arguments
+from . import possible_clips, trainer_arguments
 from .catalog import (
     KERAS_OPTIMIZER,
     KERAS_RULES,
@@ -37,7 +37,7 @@ def find(module: Module) -> list[FoundClip]:
     clips = [clip for node in module.nodes for clip in _at(module, imports, node)]
     replaced = set(_replaced(module))
     reason = "The file assigns something else to its name."
-    return [dataclasses.replace(clip, unsure=reason) if clip.function in replaced else clip for clip in clips]
+    return [dataclasses.replace(clip, why_not=reason) if clip.function in replaced else clip for clip in clips]
 
 
 def _replaced(module: Module) -> Iterator[ClipFunction]:
@@ -60,7 +60,7 @@ def _at(module: Module, imports: Imports, node: cst.CSTNode) -> Iterator[FoundCl
     elif isinstance(node, cst.Call):
         yield from _keyword_arguments(module, imports, node)
         yield from _method(module, imports, node)
-        yield from hidden.got_by_name(module, node)
+        yield from possible_clips.got_by_name(module, node)
         yield from trainer_arguments.in_call(module, imports, node)
     elif isinstance(node, cst.ClassDef):
         yield from trainer_arguments.derived(module, node)
@@ -74,9 +74,9 @@ def _limit(imports: Imports, entry: Entry) -> Iterator[FoundClip]:
     if entry.keyword == "need_clip" and entry.owner and _is_false(entry.value) and "paddle" in imports.packages:
         yield FoundClip(entry.node, "need_clip")
     elif entry.keyword in KERAS_RULES and imports.has_keras and not entry.owner:
-        yield FoundClip(entry.node, entry.name, unsure=MADE_OF_DICT)
+        yield FoundClip(entry.node, entry.name, why_not=MADE_OF_DICT)
     elif entry.keyword in KERAS_RULES and imports.has_keras and "opt" in entry.owner.lower():
-        yield FoundClip(entry.node, entry.name, unsure="It is set after the optimizer was created.")
+        yield FoundClip(entry.node, entry.name, why_not="It is set after the optimizer was created.")
 
 
 def _named(module: Module, imports: Imports, node: Target) -> Iterator[FoundClip]:
@@ -89,7 +89,7 @@ def _named(module: Module, imports: Imports, node: Target) -> Iterator[FoundClip
     functions = {name: clip_function(name) for name in sorted(names)}
     function = next(filter(None, functions.values()), None)
     if function is None:
-        yield from hidden.named(module, imports, node, names)
+        yield from possible_clips.named(module, imports, node, names)
         return
     if last == "clip" and not is_alias and not function.quiet and not imports.has_clip:
         return
@@ -99,8 +99,8 @@ def _named(module: Module, imports: Imports, node: Target) -> Iterator[FoundClip
         yield from _by_argument(module, node, function, name)
         return
     replacements = {function and (function.framework, function.replacement) for function in functions.values()}
-    unsure = OTHER_IMPORT if len(replacements) > 1 else _used_as(module, node, function)
-    yield FoundClip(node, name, function, module.call_of(node), unsure)
+    why_not = OTHER_IMPORT if len(replacements) > 1 else _used_as(module, node, function)
+    yield FoundClip(node, name, function, module.call_of(node), why_not)
 
 
 def _by_argument(module: Module, node: cst.CSTNode, function: ClipFunction, name: str) -> Iterator[FoundClip]:
@@ -146,8 +146,8 @@ def _keyword_arguments(module: Module, imports: Imports, call: cst.Call) -> Iter
     name = module.full_name(call.func) if passed.keys() & {*KERAS_RULES, "need_clip"} else ""
     for keyword, argument in passed.items():
         if keyword in KERAS_RULES and (imports.has_keras or KERAS_OPTIMIZER.match(name)):
-            unsure = "" if KERAS_OPTIMIZER.match(name) else UNKNOWN
-            yield FoundClip(argument, f"{name or '?'}({keyword}=)", call=call, unsure=unsure)
+            why_not = "" if KERAS_OPTIMIZER.match(name) else UNKNOWN
+            yield FoundClip(argument, f"{name or '?'}({keyword}=)", call=call, why_not=why_not)
         elif keyword == "need_clip" and _is_false(argument.value):
             owner = name or module.code(call.func)
             if "paddle" in imports.packages and clip_function(owner) is None:
@@ -167,6 +167,6 @@ def _method(module: Module, imports: Imports, call: cst.Call) -> Iterator[FoundC
     names = module.full_names(call.func)
     if function is not None and names == {""}:
         yield FoundClip(call, module.code(call.func), function, call, tensor=call.func.value)
-    elif names == {""} and not any(hidden.named(module, imports, call.func, names)):
-        unsure = "A method of an engine clips the engine's own parameters."
-        yield FoundClip(call, module.code(call.func), call=call, unsure=unsure)
+    elif names == {""} and not any(possible_clips.named(module, imports, call.func, names)):
+        why_not = "A method of an engine clips the engine's own parameters."
+        yield FoundClip(call, module.code(call.func), call=call, why_not=why_not)

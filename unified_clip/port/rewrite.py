@@ -11,7 +11,7 @@ from .clip_site import ClipSite, PortedFile, Target
 from .file_rewrite import FileRewrite
 from .find import find
 from .rules import registry
-from .rules.registry import Stage
+from .rules.registry import RuleOrder
 from .source.module import Module
 from .source.parse_guard import identifiers
 from .source.renames import is_name_taken
@@ -38,9 +38,9 @@ def port(path: Path, content: bytes, target: Target = "torch", native: bool = Fa
     module = Module(content, path)
     clips = find(module)
     file = FileRewrite(module, clips, target, native)
-    registry.apply(file, Stage.OFF)
+    registry.apply(file, RuleOrder.OFF)
     _read_thresholds(file)
-    registry.apply(file, Stage.JUDGE, Stage.STEPS, Stage.CALLS)
+    registry.apply(file, RuleOrder.JUDGE, RuleOrder.STEPS, RuleOrder.CALLS)
     sites = [_completed(file, clip) for clip in clips if not _is_clamp(file, clip)]
     file.renames.apply()
     return PortedFile(path, content, file.edits.to_bytes(), sorted(sites, key=lambda site: (site.line, site.column)))
@@ -50,18 +50,18 @@ def _read_thresholds(file: FileRewrite) -> None:
     """Express each clip as a configuration, and flag those that cannot be rewritten for certain."""
     file.rule, is_taken = "", is_name_taken(file.module)
     for clip in file.with_verdict(None):
-        reason = NAME_TAKEN if is_taken else clip.unsure
+        reason = NAME_TAKEN if is_taken else clip.why_not
         try:
             file.sites[clip].meaning = meaning(file.module, clip)
-        except UnsureError as unsure:
-            reason = reason or str(unsure)
+        except UnsureError as error:
+            reason = reason or str(error)
         if reason:
             file.flag(clip, reason)
 
 
 def _is_clamp(file: FileRewrite, clip: FoundClip) -> bool:
     """Return whether a call clamps something other than gradients, and is not reported."""
-    return clip.function is not None and clip.function.quiet and file.sites[clip].verdict == "left"
+    return clip.function.quiet and file.sites[clip].verdict == "left"
 
 
 def _completed(file: FileRewrite, clip: FoundClip) -> ClipSite:

@@ -30,15 +30,15 @@ def lines(module: Module, clip: FoundClip, target: Target) -> list[str]:
         factor = scale(module, clip)
         advice = f"# unscale the gradients before the clip, and do not multiply the limit by {factor}"
         return [*([advice] if factor else []), "import unified_clip.torch", *_in_pytorch(module, clip, limits)]
-    if clip.function is not None and clip.function.lines:
+    if clip.function.lines:
         passed = {name: clip.arguments.value(name) for name in clip.function.parameters}
         codes = {name: module.code(value) if value is not None else name for name, value in passed.items()}
         return [line.format(**codes) for line in clip.function.lines]
     shape = "" if rule == "value" else f', family="{family}"'
     config = f'unified_clip.ClipConfig(rule="{rule}", threshold={limits}{shape})'
-    if clip.function is not None and clip.function.framework == "optax":
+    if clip.function.framework == "optax":
         return ["import unified_clip", f"{config}.as_optax()"]
-    if isinstance(clip.node, cst.Arg) and clip.function is None:
+    if isinstance(clip.node, cst.Arg) and clip.is_optimizer_argument:
         assign = module.parents[clip.call] if clip.call is not None else None
         optimizer = module.code(assign.targets[0].target) if isinstance(assign, cst.Assign) else "optimizer"
         return ["import unified_clip", f"{config}.attach_to({optimizer})  # and no {keyword_of(clip.node)}="]
@@ -59,7 +59,7 @@ def scale(module: Module, clip: FoundClip) -> str:
 def _in_pytorch(module: Module, clip: FoundClip, limits: str) -> list[str]:
     rule, family, _ = rule_of(module, clip)
     name, parameters, which = CLASSES[rule], "model.parameters()", ""
-    if clip.function is not None and clip.kind == "class":
+    if clip.kind == "class":
         name = clip.function.replacement or name
         if selected := _selected(module, clip):
             parameters, which = "parameters", f", of {selected} only"

@@ -32,9 +32,9 @@ def rule_of(module: Module, clip: FoundClip) -> tuple[str, str, Sequence[cst.Bas
         if limit is None and clip.setting.default and isinstance(clip.node, cst.Name | cst.Attribute):
             limit = cst.parse_expression(clip.setting.default)
         return clip.setting.rule, clip.setting.family, [limit]
-    if isinstance(clip.node, cst.Arg) and clip.function is None:
+    if isinstance(clip.node, cst.Arg) and clip.is_optimizer_argument:
         return *_keras_rule(module, clip, keyword_of(clip.node)), [clip.node.value]
-    return (clip.function.rule, clip.function.family, clip.limits) if clip.function is not None else ("", "", ())
+    return clip.function.rule, clip.function.family, clip.limits
 
 
 def is_standalone_clipnorm(module: Module, clip: FoundClip) -> bool:

@@ -26,20 +26,20 @@ def in_call(module: Module, imports: Imports, call: cst.Call) -> Iterator[FoundC
         is_known = known is not None and known.keyword == keyword
         setting = known if is_known else _setting(imports, keyword, argument.value)
         if setting is not None and not _is_own_function(module, call):
-            yield FoundClip(argument, f"{name or '?'}({keyword}=)", call=call, unsure=setting.why_not, setting=setting)
+            yield FoundClip(argument, f"{name or '?'}({keyword}=)", call=call, why_not=setting.why_not, setting=setting)
     if known is None or known.keyword in passed:
         yield from _parsed(module, call)
     elif name in known.elsewhere or name not in known.classes or any(argument.star for argument in call.args):
         yield _unseen(call.func, name, known, call)
     elif known.default:
-        unsure = NOT_PASSED.format(known.keyword, known.default, known.why_not)
-        yield FoundClip(call.func, f"{name}({known.keyword}=)", call=call, unsure=unsure, setting=known)
+        why_not = NOT_PASSED.format(known.keyword, known.default, known.why_not)
+        yield FoundClip(call.func, f"{name}({known.keyword}=)", call=call, why_not=why_not, setting=known)
 
 
 def _unseen(node: cst.CSTNode, name: str, setting: Setting, call: cst.Call | None = None) -> FoundClip:
     """Return a limit that the file does not show."""
-    unsure = NOT_SEEN.format(setting.keyword, setting.why_not)
-    return FoundClip(node, f"{name}({setting.keyword}=)", call=call, unsure=unsure, setting=setting)
+    why_not = NOT_SEEN.format(setting.keyword, setting.why_not)
+    return FoundClip(node, f"{name}({setting.keyword}=)", call=call, why_not=why_not, setting=setting)
 
 
 def _from_factory(module: Module, imports: Imports, call: cst.Call, name: str) -> Setting | None:
@@ -74,7 +74,7 @@ def entry(imports: Imports, entry: Entry) -> Iterator[FoundClip]:
     """Yield {"gradient_clip_val": 0.5}, config["gradient_clipping"] = 1.0, and training_args.max_grad_norm = 1.0."""
     setting = _setting(imports, entry.keyword, entry.value)
     if setting is not None and entry.owner not in SELF:
-        yield FoundClip(entry.node, entry.name, unsure=setting.why_not, setting=setting)
+        yield FoundClip(entry.node, entry.name, why_not=setting.why_not, setting=setting)
 
 
 def limit(clip: FoundClip) -> cst.BaseExpression | None:

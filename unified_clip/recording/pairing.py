@@ -11,6 +11,7 @@ from operator import add, attrgetter
 from pathlib import Path
 from typing import Any
 
+from ..tensors.arithmetic import Float64s
 from .rounding import same
 from .runs import Parameter, RecordedCall, RecordedRun, RunError
 
@@ -68,7 +69,9 @@ def read_names(path: Path) -> Names:
     return names
 
 
-def match_parameters(a: Mapping[str, Parameter], b: Mapping[str, Parameter], names: Names) -> Names:
+def match_parameters(
+    a: Mapping[str, Parameter | Float64s], b: Mapping[str, Parameter | Float64s], names: Names
+) -> Names:
     """Match the parameters of two calls: by `names`, else by equal names, else by shape in their order."""
     given = {name: other for name, other in names.items() if name in a and other in b}
     taken = {*names, *names.values()}
@@ -78,14 +81,14 @@ def match_parameters(a: Mapping[str, Parameter], b: Mapping[str, Parameter], nam
     by_shape: dict[tuple[str, ...], list[str]] = {}
     for name, parameter in b.items():
         if name not in names.values():
-            by_shape.setdefault(_sorted_shape(parameter), []).append(name)
-    rest = {name: _sorted_shape(parameter) for name, parameter in a.items() if name not in names}
+            by_shape.setdefault(sorted_shape(parameter.shape), []).append(name)
+    rest = {name: sorted_shape(parameter.shape) for name, parameter in a.items() if name not in names}
     return given | {name: by_shape[shape].pop(0) for name, shape in rest.items() if by_shape.get(shape)}
 
 
-def _sorted_shape(parameter: Parameter) -> tuple[str, ...]:
+def sorted_shape(shape: Sequence[int | None]) -> tuple[str, ...]:
     """Return the shape without the order of its axes: some frameworks store weights transposed."""
-    return tuple(sorted(map(str, parameter.shape)))
+    return tuple(sorted(map(str, shape)))
 
 
 def directed(names: Names, in_a: set[str], in_b: set[str]) -> Names | None:
@@ -141,8 +144,8 @@ def _fold_step(*rest: list[RecordedCall]) -> Iterator[list[RecordedCall]]:
         for lines, others in (rest, rest[::-1]):
             if _gradients(lines[0]) > 1 and _is_single(others[0]):
                 most = _gradients(lines[0]) if len(lines) > 1 else len(others)
-                count = _count_alike(others[:most])
-                others[:count] = [_merge(others[:count])]
+                count = count_alike(others[:most])
+                others[:count] = [merge(others[:count])]
         for lines, taken in zip(rest, folded, strict=True):
             taken.append(lines.pop(0))
     return map(add, folded, rest)
@@ -160,7 +163,7 @@ def _is_single(line: RecordedCall) -> bool:
     return _gradients(line) == 1 or (line.rule == "global" and len(line.parameters) == 1)
 
 
-def _count_alike(lines: Sequence[RecordedCall]) -> int:
+def count_alike(lines: Sequence[RecordedCall]) -> int:
     """Return how many calls, from the first, clip different single gradients in the same way."""
     names: set[str] = set()
     for count, line in enumerate(lines):
@@ -175,7 +178,8 @@ def _settings(line: RecordedCall) -> tuple[object, ...]:
     return line.call, line.rule, line.threshold, line.norm_type, line.eps, line.dtype, line.watched
 
 
-def _merge(lines: Sequence[RecordedCall]) -> RecordedCall:
+def merge(lines: Sequence[RecordedCall]) -> RecordedCall:
+    """Return one call for several calls that `count_alike` counts."""
     if len(lines) == 1:
         return lines[0]
     parameters = {
@@ -187,6 +191,7 @@ def _merge(lines: Sequence[RecordedCall]) -> RecordedCall:
         "parameters": parameters,
         "clipped": any(line.clipped for line in lines),
         "gradients": None,
+        "after": None,
     }
     for key in ("nan", "inf", "seconds"):
         values = [getattr(line, key) for line in lines]

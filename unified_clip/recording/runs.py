@@ -86,6 +86,12 @@ class RecordedCall(Table):
     watched: bool = False
     """Whether it is a framework's own function. Its coefficient is computed from its results, with their rounding."""
 
+    after: str | None = None
+    """The file with the gradients after clipping, of a watched call."""
+
+    is_gradient: bool | None = None
+    """Whether a watched call clipped gradients; None if that is unknown."""
+
     error: str | None = None
     """The exception that the call raised; then the other fields are None."""
 

@@ -109,10 +109,10 @@ def _verify(options: argparse.Namespace, stack: ExitStack) -> Verification:
     weights = run.read_weights(options.weights, scratch / "weights")
     batches = run.read_batches(options.batches, options.steps)
     out = _directory(options.out) if options.out else scratch
-    ran = run.run(scripts, weights, batches, out, timeout)
+    runs = run.run(scripts, weights, batches, out, timeout)
     tensors = {name: from_numpy(array) for name, array in weights.items()}
     steps = len(next(iter(batches.values())))
-    return compare_steps(*ran, weights=tensors, steps=steps, out=out, names=names, max_ulp=max_ulp)
+    return compare_steps(*runs, weights=tensors, steps=steps, out=out, names=names, max_ulp=max_ulp)
 
 
 def _directory(path: Path) -> Path:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import get_args
 
 from ..causes.observation import Cause
 from ..recording import divergence
@@ -15,15 +15,11 @@ from ..recording.pairing import CallPair, Names, directed
 from ..recording.rounding import GROWTH, ROUNDING, Distance, distance
 from ..recording.runs import RecordedCall
 from ..tensors.arithmetic import FORMATS
+from ..tensors.types import Stage
 from .match_names import Parameters
 from .normalize import NormalizedRecording, normalize
 from .run import ScriptRun, VerifyError
-from .step_tensors import ALIKE, MaxDistance, StepPairing, coarsest_ulp, max_distance
-
-Stage = Literal["norm", "coefficient", "tensors", "update"]
-
-STAGES: tuple[Stage, ...] = ("norm", "coefficient", "tensors", "update")
-"""Each follows from those before it."""
+from .step_pairing import TOLERANCE, MaxDistance, StepPairing, coarsest_ulp, max_distance
 
 MOST_LISTED = 4
 """Names that an error lists."""
@@ -51,11 +47,11 @@ class StepComparison:
 
     @property
     def has_clip(self) -> bool:
-        """Whether at least one side made a clip call."""
+        """Whether at least one side called a clip."""
         return bool(self.old or self.new)
 
     def distances(self) -> dict[Stage, Distance | MaxDistance | None]:
-        return {stage: getattr(self, stage) for stage in STAGES}
+        return {stage: getattr(self, stage) for stage in get_args(Stage)}
 
     def greatest(self) -> float:
         """Return the greatest distance in ULP."""
@@ -63,10 +59,9 @@ class StepComparison:
 
     def differing(self, max_ulp: float) -> list[str]:
         """Return the stages that differ."""
-        stages: list[str] = [
-            stage for stage, distance in self.distances().items() if distance and distance.ulps > max_ulp
-        ]
-        return stages if self.clips_alike else ["clip", *stages]
+        distances = self.distances().items()
+        stages = [stage for stage, distance in distances if distance and distance.ulps > max_ulp]
+        return [*([] if self.clips_alike else ["clip"]), *stages]
 
 
 @dataclass(frozen=True)
@@ -89,7 +84,7 @@ class Verification:
 
     @property
     def without_clip(self) -> list[int]:
-        """The steps at which neither side made a clip call."""
+        """The steps at which neither side called a clip."""
         return [row.step for row in self.rows if not row.has_clip]
 
     @property
@@ -102,46 +97,46 @@ def compare_steps(
 ) -> Verification:
     """Compare two training steps. Write their recordings to `out` as `old.jsonl` and `new.jsonl`.
 
-    Raises:
-        VerifyError: No clip call was recorded, `names` has an unknown name, or the outputs cannot be compared.
+    Raises VerifyError: no clip call was recorded, `names` has an unknown name, or the outputs cannot be compared.
     """
-    for ran in (old, new):
-        reject_changing_outputs(ran)
+    for run in (old, new):
+        reject_changing_outputs(run)
     pairing = StepPairing(old, new, weights, steps, _oriented(old, new, names or {}))
     reject_unpaired(old, new, weights, pairing.names, pairing.axes)
-    normalized: list[NormalizedRecording] = []
-    for ran, mapped in ((old, {}), (new, {new_name: name for name, new_name in pairing.names.items()})):
-        normalized.append(normalize(ran, weights, steps, out / f"{ran.script.side}.jsonl", mapped, *normalized))
-        if not normalized[-1].lines:
+    recordings: list[NormalizedRecording] = []
+    for run, common_names in ((old, {}), (new, {new_name: name for name, new_name in pairing.names.items()})):
+        path = out / f"{run.script.side}.jsonl"
+        recordings.append(normalize(run, weights, steps, path, common_names, *recordings))
+        if not recordings[-1].lines:
             raise VerifyError(
-                f"No clip call of {ran.script} was recorded: neither one of unified_clip nor one of the functions that "
+                f"No clip call of {run.script} was recorded: neither one of unified_clip nor one of the functions that "
                 "docs/verify.md lists. Calls inside torch.compile or jit_compile=True are not recorded: turn these "
                 "off. If it clips without such a function, yield (parameters, gradients, unclipped)."
             )
-    in_old, in_new = ({name for line in each.lines for name in line["parameters"]} for each in normalized)
-    known = {name: other for name, other in pairing.names.items() if name in in_old and other in in_new}
-    called = [f"{each.script.file.name}:{each.script.name}" for each in (old, new)]  # without directories
-    called = called if called[0] != called[1] else [old.script.text, new.script.text]
-    clips = compare(normalized[0].path, normalized[1].path, names=known, max_ulp=max_ulp, labels=called)
-    rows = [_compare_step(step, clips, pairing, normalized) for step in range(1, steps + 1)]
-    unclipped = [each.ran for each in normalized if each.unclipped]
-    finding, rounding = None, all(each.kind.startswith("rounding") for each in clips.findings)
+    in_old, in_new = ({name for line in recording.lines for name in line.parameters} for recording in recordings)
+    recorded = {name: other for name, other in pairing.names.items() if name in in_old and other in in_new}
+    labels = [f"{run.script.file.name}:{run.script.name}" for run in (old, new)]  # without directories
+    labels = labels if labels[0] != labels[1] else [old.script.text, new.script.text]
+    clips = compare(recordings[0].path, recordings[1].path, names=recorded, max_ulp=max_ulp, labels=labels)
+    rows = [_compare_step(step, clips, pairing, recordings) for step in range(1, steps + 1)]
+    unclipped = [recording.run for recording in recordings if recording.unclipped]
+    finding, rounding = None, all(cause.kind.startswith("rounding") for cause in clips.findings)
     if rounding:
-        finding = _other_dtype(pairing, rows) or _left_over(clips, pairing, normalized)
+        finding = _other_dtype(pairing, rows) or _uncleared_gradients(clips, pairing, recordings)
     if finding is None and not clips.findings:
-        finding = _grown(rows, clips, max_ulp)
+        finding = _grown_rounding(rows, clips, max_ulp)
     if finding is None and rounding:
-        finding = _explained(rows, pairing, max(max_ulp, ROUNDING))
-    not_gradients = [(each.ran, *item) for each in normalized for item in each.not_gradients.items()]
+        finding = _other_update(rows, pairing, max(max_ulp, ROUNDING))
+    not_gradients = [(recording.run, *item) for recording in recordings for item in recording.not_gradients.items()]
     return Verification(old, new, clips, rows, unclipped, finding, max_ulp, not_gradients)
 
 
 def _oriented(old: ScriptRun, new: ScriptRun, names: Names) -> Names:
     """Return `names` in the direction from old to new."""
-    in_old, in_new = (set(ran.given[-1].parameters) for ran in (old, new))
+    in_old, in_new = set(old.shapes), set(new.shapes)
     if (oriented := directed(names, in_old, in_new)) is not None:
         return oriented
-    unknown = [each for each in (*names, *names.values()) if each not in in_old | in_new] or list(names)
+    unknown = [name for name in (*names, *names.values()) if name not in in_old | in_new] or list(names)
     raise VerifyError(
         f"--map has {unknown[0]!r}. Each line must pair a parameter of {old.script} ({', '.join(sorted(in_old))}) with "
         f"one of {new.script} ({', '.join(sorted(in_new))})."
@@ -151,65 +146,52 @@ def _oriented(old: ScriptRun, new: ScriptRun, names: Names) -> Names:
 # -- outputs that cannot be compared: they would count as the same
 
 
-def reject_changing_outputs(ran: ScriptRun) -> None:
-    """Reject outputs whose parameters or shapes change between steps, and gradients that belong to no parameter.
-
-    Raises:
-        VerifyError: The outputs have such a tensor.
-    """
-    first = shapes(ran)
-    for step, given in enumerate(ran.given, start=1):
-        now = {name: tuple(each.shape) for name, each in given.parameters.items()}
-        if other := sorted(name for name in {*first, *now} if first.get(name) != now.get(name)):
+def reject_changing_outputs(run: ScriptRun) -> None:
+    """Reject parameters that change between steps, and gradients that fit no parameter. Raises VerifyError."""
+    first = run.shapes
+    for step, output in enumerate(run.outputs, start=1):
+        shapes = {name: tuple(tensor.shape) for name, tensor in output.parameters.items()}
+        if changed := sorted(name for name in {*first, *shapes} if first.get(name) != shapes.get(name)):
             raise VerifyError(
-                f"{ran.script} yields {_listing(other)} at step {step} but not at step 1, or in another shape. Yield "
+                f"{run.script} yields {_listing(changed)} at step {step} but not at step 1, or in another shape. Yield "
                 "the same parameters after each step."
             )
-        for part, tensors in (("gradients", given.gradients or {}), ("unclipped gradients", given.unclipped or {})):
-            if unknown := sorted(name for name in tensors if name not in now):
+        for part, tensors in (("gradients", output.gradients or {}), ("unclipped gradients", output.unclipped or {})):
+            if unknown := sorted(name for name in tensors if name not in shapes):
                 raise VerifyError(
-                    f"{ran.script} yields {part} of {_listing(unknown)} at step {step}, but no such parameters. Its "
-                    f"parameters are {_listing(now)}. Name each gradient like its parameter."
+                    f"{run.script} yields {part} of {_listing(unknown)} at step {step}, but no such parameters. Its "
+                    f"parameters are {_listing(shapes)}. Name each gradient like its parameter."
                 )
-            if turned := [name for name, each in tensors.items() if tuple(each.shape) != now[name]]:
+            if reshaped := [name for name, tensor in tensors.items() if tuple(tensor.shape) != shapes[name]]:
+                name = reshaped[0]
                 raise VerifyError(
-                    f"{ran.script} yields {part} of {turned[0]!r} in the shape {tuple(tensors[turned[0]].shape)} at "
-                    f"step {step}, and the parameter in {now[turned[0]]}. Yield both in one shape."
+                    f"{run.script} yields {part} of {name!r} in the shape {tuple(tensors[name].shape)} at "
+                    f"step {step}, and the parameter in {shapes[name]}. Yield both in one shape."
                 )
 
 
 def reject_unpaired(
     old: ScriptRun, new: ScriptRun, weights: Parameters, names: Names, axes: Mapping[str, Sequence[int] | None]
 ) -> None:
-    """Reject parameters without a partner or with one of another shape, and weights that neither function yields.
-
-    Raises:
-        VerifyError: There is such a parameter or weight.
-    """
+    """Reject parameters without a partner of the same shape, and weights that no step yields. Raises VerifyError."""
     for name, other_name in names.items():
         if axes[name] is None:
             raise VerifyError(
-                f"{old.script} yields {name!r} in the shape {shapes(old)[name]}, and {new.script} {other_name!r} in "
-                f"{shapes(new)[other_name]}. No order of axes makes them equal. Pair other names with --map, or "
+                f"{old.script} yields {name!r} in the shape {old.shapes[name]}, and {new.script} {other_name!r} in "
+                f"{new.shapes[other_name]}. No order of axes makes them equal. Pair other names with --map, or "
                 "reshape one of them."
             )
-    sides = ((old, new, set(names)), (new, old, set(names.values())))
-    for ran, other, paired in sides:
-        if alone := [name for name in shapes(ran) if name not in paired]:
+    for run, other, paired in ((old, new, set(names)), (new, old, set(names.values()))):
+        if unpaired := [name for name in run.shapes if name not in paired]:
             raise VerifyError(
-                f"{other.script} yields no parameter that matches {_listing(alone)} of {ran.script}, so it cannot be "
-                "compared. Yield it from both, or pair the names with --map."
+                f"{other.script} yields no parameter that matches {_listing(unpaired)} of {run.script}, so it cannot "
+                "be compared. Yield it from both, or pair the names with --map."
             )
-    if unseen := [name for name in weights if name not in {*names, *names.values()}]:
+    if unused := [name for name in weights if name not in {*names, *names.values()}]:
         raise VerifyError(
-            f"--weights has {_listing(unseen)}, which neither function yields, so it cannot be compared. Yield it from "
+            f"--weights has {_listing(unused)}, which neither function yields, so it cannot be compared. Yield it from "
             "both after each step, by that name in one of them, or remove it from the file."
         )
-
-
-def shapes(ran: ScriptRun) -> Mapping[str, tuple[int, ...]]:
-    """Return the shapes of the parameters that a function yields."""
-    return {name: tuple(each.shape) for name, each in ran.given[0].parameters.items()}
 
 
 def _listing(names: Collection[str]) -> str:
@@ -222,7 +204,7 @@ def _listing(names: Collection[str]) -> str:
 
 
 def _compare_step(
-    step: int, clips: RecordingComparison, pairing: StepPairing, normalized: Sequence[NormalizedRecording]
+    step: int, clips: RecordingComparison, pairing: StepPairing, recordings: Sequence[NormalizedRecording]
 ) -> StepComparison:
     old, new = ([line for line in run.lines if line.step == step] for run in (clips.a, clips.b))
     pairs = [pair for pair in clips.pairs if pair.a.step == step]
@@ -230,31 +212,31 @@ def _compare_step(
         max((distance(a, b) for pair in pairs for _, a, b in divergence.numbers(pair, stage)), default=None)
         for stage in divergence.NUMBERS[-2:]
     )
-    tensors, update = max_distance(pairing.gradients(step, normalized)), max_distance(pairing.updates(step))
-    alike = len(pairs) == len(old) == len(new) and all(map(_alike, pairs))
+    tensors, update = max_distance(pairing.gradients(step, recordings)), max_distance(pairing.updates(step))
+    alike = len(pairs) == len(old) == len(new) and all(map(_clip_alike, pairs))
     return StepComparison(step, old, new, norm, coefficient, tensors, update, alike)
 
 
-def _alike(pair: CallPair) -> bool:
+def _clip_alike(pair: CallPair) -> bool:
     a, b = pair.a, pair.b
-    same_limit = None in (a.threshold, b.threshold) or divergence.threshold(a) == divergence.threshold(b)
-    return a.rule == b.rule and a.norm_type == b.norm_type and same_limit
+    same_threshold = None in (a.threshold, b.threshold) or divergence.threshold(a) == divergence.threshold(b)
+    return a.rule == b.rule and a.norm_type == b.norm_type and same_threshold
 
 
-def _explained(rows: Sequence[StepComparison], pairing: StepPairing, max_ulp: float) -> Cause | None:
+def _other_update(rows: Sequence[StepComparison], pairing: StepPairing, max_ulp: float) -> Cause | None:
     """Explain updates at the first step that differs, if only they differ there."""
     row = next((row for row in rows if row.differing(max_ulp)), None)
     if row is None or row.differing(max_ulp) != ["update"]:
         return None
     ratio = pairing.ratio(row.step)
-    if ratio is None or math.isclose(ratio, 1, rel_tol=ALIKE):
+    if ratio is None or math.isclose(ratio, 1, rel_tol=TOLERANCE):
         return Cause(
             "another optimizer",
             "the clipped gradients are the same, and the updates are not: check the optimizer's learning rate, "
             "momentum, weight decay, and its own clipping or scaling",
         )
-    for side, expected in (("new", [1 / coef for coef in _one(row.new)]), ("old", _one(row.old))):
-        if any(math.isclose(ratio, coef, rel_tol=ALIKE) for coef in expected):
+    for side, ratios in (("new", [1 / coef for coef in _coefficient(row.new)]), ("old", _coefficient(row.old))):
+        if any(math.isclose(ratio, expected, rel_tol=TOLERANCE) for expected in ratios):
             return Cause(
                 "the clip does not reach the step",
                 f"every update of the {side} step is that of unclipped gradients: too long by its clip's coefficient. "
@@ -267,12 +249,12 @@ def _explained(rows: Sequence[StepComparison], pairing: StepPairing, max_ulp: fl
     )
 
 
-def _left_over(
-    clips: RecordingComparison, pairing: StepPairing, normalized: Sequence[NormalizedRecording]
+def _uncleared_gradients(
+    clips: RecordingComparison, pairing: StepPairing, recordings: Sequence[NormalizedRecording]
 ) -> Cause | None:
-    """Find a step that adds its gradients to those of the previous step."""
-    step = next((first.step for first, found in clips.divergences.items() if not found), 1)
-    side = pairing.left_over(step, normalized)
+    """Explain a step that adds its gradients to those of the previous step."""
+    step = next((divergence.step for divergence, causes in clips.divergences.items() if not causes), 1)
+    side = pairing.uncleared_side(step, recordings)
     if side is None:
         return None
     return Cause(
@@ -283,11 +265,11 @@ def _left_over(
 
 
 def _other_dtype(pairing: StepPairing, rows: Sequence[StepComparison]) -> Cause | None:
-    """Find different dtypes, if the first step differs by no more than their rounding."""
-    differing = [(name, *dtypes) for name, dtypes in pairing.dtypes.items() if dtypes[0] != dtypes[1]]
+    """Explain different dtypes, if the first step differs by no more than their rounding."""
+    differing = [(name, dtypes) for name, dtypes in pairing.dtypes.items() if dtypes[0] != dtypes[1]]
     if not differing:
         return None
-    name, *dtypes = differing[0]
+    name, dtypes = differing[0]
     are_rounded = FORMATS.keys() >= set(dtypes)  # integers are cut off
     if not are_rounded or rows[0].greatest() > ROUNDING * coarsest_ulp(dtypes):
         return None
@@ -298,12 +280,12 @@ def _other_dtype(pairing: StepPairing, rows: Sequence[StepComparison]) -> Cause 
     )
 
 
-def _grown(rows: Sequence[StepComparison], clips: RecordingComparison, max_ulp: float) -> Cause | None:
-    """Find a difference that is little more than one of the steps before."""
-    found = [(row.step, row.greatest()) for row in rows if row.differing(max_ulp) and row.clips_alike]
+def _grown_rounding(rows: Sequence[StepComparison], clips: RecordingComparison, max_ulp: float) -> Cause | None:
+    """Explain a difference that is little more than one of the steps before."""
+    differences = [(row.step, row.greatest()) for row in rows if row.differing(max_ulp) and row.clips_alike]
     if clips.first is not None and clips.first.ulps is not None:
-        found.append((clips.first.step, clips.first.ulps))
-    step, difference = min(found, default=(1, 0.0))
+        differences.append((clips.first.step, clips.first.ulps))
+    step, difference = min(differences, default=(1, 0.0))
     before = max((row.greatest() for row in rows if row.step < step), default=0.0)
     if not 0 < difference <= GROWTH * before:
         return None
@@ -314,7 +296,7 @@ def _grown(rows: Sequence[StepComparison], clips: RecordingComparison, max_ulp: 
     )
 
 
-def _one(lines: Sequence[RecordedCall]) -> list[float]:
+def _coefficient(lines: Sequence[RecordedCall]) -> list[float]:
     """Return the coefficient of a step with a single one; none if it is 0."""
     coefs = [coef for line in lines for coef in line.coefs()]
     return coefs if len(coefs) == 1 and coefs[0] else []

@@ -7,158 +7,151 @@ matched by its norm among the gradients, or by the norm of its weight among the 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from ..recording.pairing import sorted_shape
+from ..recording.runs import RecordedCall
 from ..tensors.arithmetic import nearest_float
 from ..tensors.files import safetensors
 from ..tensors.types import Dense, encode
-from .run import ScriptRun, output_at
+from .run import ScriptRun
 
 CLOSE = 1e-4
 """Relative tolerance of the norm of a clipped gradient, computed from the coefficient."""
 
 Parameters = Mapping[str, Dense]
 
-Line = dict[str, Any]
-"""A line of a recording. `parameters` has its gradients by name."""
-
 
 class NameMatch(NamedTuple):
-    """Names of the gradients of a line."""
+    """Names of the gradients of a call."""
 
     names: Mapping[str, str]
-    """From names in the line to names that the training step yields."""
+    """From names in the recording to names that the training step yields."""
 
-    given_unclipped: bool
+    yields_unclipped: bool
     """Whether the training step yields these gradients as they were before this call."""
 
 
-class StepTensors:
-    """The gradients that a training step yields after a step, and the weights before it."""
+class NameMatcher:
+    """Matches gradients to those that a training step yields after a step, and to the weights before it."""
 
-    def __init__(self, ran: ScriptRun, weights: Parameters, step: int, steps: int) -> None:
-        now, before = output_at(ran, step, steps), output_at(ran, step - 1, steps)
+    def __init__(self, run: ScriptRun, weights: Parameters, step: int, steps: int) -> None:
+        now, before = run.output_at(step, steps), run.output_at(step - 1, steps)
         self.gradients = (now.gradients if now else None) or {}
         self.weights = before.parameters if before else weights if step == 1 else {}
-        self._forms = {
-            name: sorted_shape(each.shape) for name, each in (self.weights or ran.given[-1].parameters).items()
-        }
+        parameters = self.weights or run.outputs[-1].parameters
+        self._shapes = {name: sorted_shape(tensor.shape) for name, tensor in parameters.items()}
 
-    def match(self, line: Line, directory: Path) -> NameMatch | None:
-        """Match the gradients of a line. Return None if it clipped a tensor that is no gradient."""
-        parameters = line.get("parameters") or {}
+    def match(self, line: RecordedCall, directory: Path) -> NameMatch | None:
+        """Match the gradients of a call. Return None if it clipped a tensor that is no gradient."""
+        parameters = line.parameters
         if not parameters:
             return NameMatch({}, False)
-        before = {name: each["norm"] for name, each in parameters.items()}
-        found = _matches(line, self.gradients, _norms_after(line, directory), {})
-        given_unclipped = False
-        if not found and line["clipped"]:
-            found = _matches(line, self.gradients, before, {})
-            given_unclipped = bool(found)
-        known = {name: each["weight"] for name, each in parameters.items() if each.get("weight") is not None}
-        found |= _matches(line, self.weights, known, found)
-        if "after" in line and len(parameters) == 1 and not found and not self._may_be_gradient(line):
+        names = _matches(line, self.gradients, _norms_after(line, directory), {})
+        yields_unclipped = False
+        if not names and line.clipped:
+            names = _matches(line, self.gradients, {name: entry.norm for name, entry in parameters.items()}, {})
+            yields_unclipped = bool(names)
+        weights = {name: entry.weight for name, entry in parameters.items() if entry.weight is not None}
+        names |= _matches(line, self.weights, weights, names)
+        if line.after and len(parameters) == 1 and not names and not self._may_be_gradient(line):
             return None
-        found |= self._of_one_shape(line, found)
-        taken = set(found.values())
-        found |= {own: f"{own} of the call" for own in parameters if own not in found and own in taken}
-        return NameMatch(found, given_unclipped)
+        names |= self._of_one_shape(line, names)
+        matched = set(names.values())
+        names |= {own: f"{own} of the call" for own in parameters if own not in names and own in matched}
+        return NameMatch(names, yields_unclipped)
 
-    def _may_be_gradient(self, line: Line) -> bool:
+    def _may_be_gradient(self, line: RecordedCall) -> bool:
         """Return whether a single tensor may be a gradient: by its origin if the line has it, else by its shape."""
-        if line.get("is_gradient") is not None:
-            return bool(line["is_gradient"])
-        (parameter,) = line["parameters"].values()
-        return sorted_shape(parameter["shape"]) in self._forms.values() and (
-            line["rule"] != "value" or not self.gradients
-        )
+        if line.is_gradient is not None:
+            return line.is_gradient
+        (parameter,) = line.parameters.values()
+        return sorted_shape(parameter.shape) in self._shapes.values() and (line.rule != "value" or not self.gradients)
 
-    def _of_one_shape(self, line: Line, found: Mapping[str, str]) -> dict[str, str]:
-        """Match gradients whose shape only one parameter has."""
-        forms = list(self._forms.values())
-        alone = {shape: name for name, shape in self._forms.items() if forms.count(shape) == 1}
-        shapes = {own: sorted_shape(each["shape"]) for own, each in line["parameters"].items() if own not in found}
-        taken, wanted = set(found.values()), list(shapes.values())
+    def _of_one_shape(self, line: RecordedCall, names: Mapping[str, str]) -> dict[str, str]:
+        """Match the remaining gradients whose shape only one parameter has."""
+        candidates = list(self._shapes.values())
+        parameter_of = {shape: name for name, shape in self._shapes.items() if candidates.count(shape) == 1}
+        shapes = {own: sorted_shape(entry.shape) for own, entry in line.parameters.items() if own not in names}
         return {
-            own: alone[shape]
+            own: parameter_of[shape]
             for own, shape in shapes.items()
-            if wanted.count(shape) == 1 and shape in alone and alone[shape] not in taken
+            if list(shapes.values()).count(shape) == 1
+            and shape in parameter_of
+            and parameter_of[shape] not in names.values()
         }
 
 
-def sorted_shape(shape: Sequence[int]) -> tuple[int, ...]:
-    """Return a shape without the order of its axes."""
-    return tuple(sorted(shape))
-
-
-def _norms_after(line: Line, directory: Path) -> dict[str, float]:
+def _norms_after(line: RecordedCall, directory: Path) -> dict[str, float]:
     """Return the norm of each gradient after clipping, by its name in the recording; none if that is unknown."""
     if stored := clipped_gradients(line, directory):
-        return {name: _norm(line, each) for name, each in stored.items()}
-    pairs = zip(line["parameters"].items(), coefficients(line), strict=False)
-    return {name: parameter["norm"] * coef for (name, parameter), coef in pairs}
+        return {name: _norm(line, tensor) for name, tensor in stored.items()}
+    pairs = zip(line.parameters.items(), _coefficients(line), strict=False)
+    return {name: parameter.norm * coef for (name, parameter), coef in pairs}
 
 
-def _matches(line: Line, source: Parameters, expected: Mapping[str, float], found: Mapping[str, str]) -> dict[str, str]:
-    """Match names to tensors of `source` with the expected norms, each once: equal shapes first, then the nearest."""
-    matched: dict[str, str] = {}
-    for _, own, name in sorted(_near(line, source, expected), key=lambda pair: pair[0]):
-        if own not in {**found, **matched} and name not in {*found.values(), *matched.values()}:
-            matched[own] = name
-    return matched
+def _matches(
+    line: RecordedCall, source: Parameters, norms: Mapping[str, float], known: Mapping[str, str]
+) -> dict[str, str]:
+    """Match names to tensors of `source` with these norms, each once: equal shapes first, then the nearest."""
+    names: dict[str, str] = {}
+    for _, own, name in sorted(_near(line, source, norms), key=lambda candidate: candidate[0]):
+        if own not in {**known, **names} and name not in {*known.values(), *names.values()}:
+            names[own] = name
+    return names
 
 
 def _near(
-    line: Line, source: Parameters, expected: Mapping[str, float]
+    line: RecordedCall, source: Parameters, norms: Mapping[str, float]
 ) -> Iterator[tuple[tuple[bool, float], str, str]]:
     for name, tensor in source.items():
         norm = _norm(line, tensor)
-        for own, wanted in expected.items():
-            shape = line["parameters"][own]["shape"]
+        for own, expected in norms.items():
+            shape = line.parameters[own].shape
             whole = sorted_shape(shape) == sorted_shape(tensor.shape)
             some_rows = len(shape) == len(tensor.shape) > 1 and tuple(shape[1:]) == tuple(tensor.shape[1:])
-            if _same(norm, wanted) and (whole or some_rows):  # or the rows of a sparse gradient
-                yield (not whole, 0.0 if norm == wanted else abs(norm - wanted)), own, name
+            if _same(norm, expected) and (whole or some_rows):  # or the rows of a sparse gradient
+                yield (not whole, 0.0 if norm == expected else abs(norm - expected)), own, name
 
 
-def _same(norm: float, wanted: float) -> bool:
-    return math.isclose(norm, wanted, rel_tol=CLOSE) or (math.isnan(norm) and math.isnan(wanted))
+def _same(norm: float, expected: float) -> bool:
+    return math.isclose(norm, expected, rel_tol=CLOSE) or (math.isnan(norm) and math.isnan(expected))
 
 
-def _norm(line: Line, tensor: Dense) -> float:
+def _norm(line: RecordedCall, tensor: Dense) -> float:
     with np.errstate(over="ignore", invalid="ignore"):
-        return float(np.linalg.norm(tensor.values().reshape(-1), line["norm_type"] or 2.0))
+        return float(np.linalg.norm(tensor.values().reshape(-1), line.norm_type or 2.0))
 
 
 # -- gradients after a call
 
 
-def clipped_gradients(line: Line, directory: Path) -> dict[str, Dense]:
+def clipped_gradients(line: RecordedCall, directory: Path) -> dict[str, Dense]:
     """Return the gradients after a call, by their names in the recording; none if they were not stored."""
-    if "after" in line:
-        return safetensors.load(directory / line["after"])
+    if line.after:
+        return safetensors.load(directory / line.after)
     if not (stored := stored_gradients(line, directory)):
         return {}
-    if line["rule"] == "value" and line["threshold"]:
-        return {name: _bounded(each, *line["threshold"]) for name, each in stored.items()}
-    coefs = zip(line["parameters"], coefficients(line), strict=False)
+    if line.rule == "value" and isinstance(line.threshold, tuple):
+        return {name: _bounded(tensor, *line.threshold) for name, tensor in stored.items()}
+    coefs = zip(line.parameters, _coefficients(line), strict=False)
     return {name: _product(stored[name], coef) for name, coef in coefs if name in stored}
 
 
-def stored_gradients(line: Line, directory: Path) -> dict[str, Dense]:
+def stored_gradients(line: RecordedCall, directory: Path) -> dict[str, Dense]:
     """Return the gradients before a call, by their names in the recording; none if they were not stored."""
-    return safetensors.load(directory / line["gradients"]) if line.get("gradients") else {}
+    return safetensors.load(directory / line.gradients) if line.gradients else {}
 
 
-def coefficients(line: Line) -> list[float]:
-    """Return the coefficient of each gradient of a line; none if the gradients have none."""
-    count = len(line["parameters"])
-    coefs = line["coef"] if isinstance(line["coef"], list) else [line["coef"]] * count
-    return coefs if len(coefs) == count and line["rule"] in ("global", "each") else []
+def _coefficients(line: RecordedCall) -> list[float]:
+    """Return the coefficient of each gradient of a call; none if the gradients have none."""
+    count = len(line.parameters)
+    coefs = line.coefs() * count if line.rule == "global" else line.coefs()
+    return coefs if len(coefs) == count and line.rule in ("global", "each") else []
 
 
 def _product(tensor: Dense, coef: float) -> Dense:
@@ -170,5 +163,5 @@ def _product(tensor: Dense, coef: float) -> Dense:
 
 
 def _bounded(tensor: Dense, low: float, high: float) -> Dense:
-    bounds = [nearest_float(each, tensor.dtype) for each in (low, high)]
+    bounds = [nearest_float(bound, tensor.dtype) for bound in (low, high)]
     return encode(np.clip(tensor.values(), bounds[0], bounds[1]), tensor.dtype)

@@ -1,4 +1,4 @@
-"""What came of running two training steps: a table, sentences, and JSON."""
+"""The result of `unified-clip verify` as a table, sentences and JSON."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from .. import _json
 from .._display import cell
 from ..recording import report
 from ..recording.report import UNEXPLAINED
-from .compare import Stage, StepComparison, Verification
-from .step_tensors import MaxDistance
+from ..tensors.types import Stage
+from .compare import StepComparison, Verification
+from .step_pairing import MaxDistance
 
-SHOWN = 12
+MAX_ROWS = 12
 """Tables with up to this many rows are printed whole."""
 
-FIRST = 3
+FIRST_ROWS = 3
 """Rows of a longer table that are printed from the start, and from the first difference."""
 
-WIDE = 200
+WIDTH = 200
 """Columns of the output if it is no terminal."""
 
 VERDICTS = {
@@ -35,7 +36,7 @@ VERDICTS = {
 }
 """By the stage that differs first."""
 
-WHAT: dict[Stage, str] = {"tensors": "the clipped gradients", "update": "the updates"}
+TENSOR_STAGES: dict[Stage, str] = {"tensors": "the clipped gradients", "update": "the updates"}
 
 
 def show(result: Verification) -> None:
@@ -48,7 +49,7 @@ def show(result: Verification) -> None:
     for row in _rows_to_print(result):
         table.add_row(*(["..."] * len(table.columns) if row is None else _cells(row, result.max_ulp)))
     if not console.is_terminal:
-        console.width = WIDE
+        console.width = WIDTH
     console.print(table)
     for line in sentences(result):
         console.print(cell(line), soft_wrap=True)
@@ -56,19 +57,17 @@ def show(result: Verification) -> None:
 
 def sentences(result: Verification) -> list[str]:
     """Return sentences: what was compared, what differs, and why."""
-    runs = ((result.old, result.clips.a), (result.new, result.clips.b))
-    calls = [(ran.script, Counter(line.call for line in recording.lines).items()) for ran, recording in runs]
-    lines = [
-        f"{script.side.capitalize()} is {script}, with the clip calls {', '.join(f'{c} ({n})' for c, n in counts)}."
-        for script, counts in calls
+    lines = []
+    for run, recording in ((result.old, result.clips.a), (result.new, result.clips.b)):
+        calls = ", ".join(f"{call} ({n})" for call, n in Counter(line.call for line in recording.lines).items())
+        lines.append(f"{run.script.side.capitalize()} is {run.script}, with the clip calls {calls}.")
+    lines += [
+        f"{run.script} yields unclipped gradients; the gradients after its clip calls were compared."
+        for run in result.unclipped
     ]
     lines += [
-        f"{ran.script} yields unclipped gradients; the gradients after its clip calls were compared."
-        for ran in result.unclipped
-    ]
-    lines += [
-        f"{ran.script} calls {call} {count} times on tensors that are no gradients; these calls were not compared."
-        for ran, call, count in result.not_gradients
+        f"{run.script} calls {call} {count} times on tensors that are no gradients; these calls were not compared."
+        for run, call, count in result.not_gradients
     ]
     lines += [*_without_clip(result), *_stages(result), *_another_eps(result)]
     if result.is_same:
@@ -83,7 +82,7 @@ def _without_clip(result: Verification) -> list[str]:
     steps = result.without_clip
     if not steps:
         return []
-    listed = ", ".join(map(str, steps[:FIRST])) + (", ..." if len(steps) > FIRST else "")
+    listed = ", ".join(map(str, steps[:FIRST_ROWS])) + (", ..." if len(steps) > FIRST_ROWS else "")
     return [
         f"No clip call was seen on either side at {len(steps)} of {len(result.rows)} steps ({listed}): only gradients "
         "and updates were compared there."
@@ -92,7 +91,7 @@ def _without_clip(result: Verification) -> list[str]:
 
 def _uncompared(result: Verification) -> str:
     """Return which stages were compared at no step."""
-    unknown = [what for stage, what in WHAT.items() if all(getattr(row, stage) is None for row in result.rows)]
+    unknown = [what for stage, what in TENSOR_STAGES.items() if all(getattr(row, stage) is None for row in result.rows)]
     return f", but for {' and '.join(unknown)}, which were not compared" if unknown else ""
 
 
@@ -100,14 +99,14 @@ def _stages(result: Verification) -> list[str]:
     """Report every stage, the one that differs first at the start, followed by the explanation."""
     why = [str(result.finding)] if result.finding else []
     clips = report.result(result.clips)
-    stages = sorted(WHAT, key=lambda stage: _first_difference(result, stage))
+    stages = sorted(TENSOR_STAGES, key=lambda stage: _first_difference(result, stage))
     if _first_difference(result, stages[0]) < (result.clips.first.step if result.clips.first else math.inf):
         first, *rest = (_format_stage(result, stage) for stage in stages)
         return [first, *why, *rest, *(line for line in clips if not (why and line == UNEXPLAINED))]
     if why and UNEXPLAINED in clips:
         at = clips.index(UNEXPLAINED)
         clips[at : at + 1], why = why, []
-    return [*clips, *(_format_stage(result, stage) for stage in WHAT), *why]
+    return [*clips, *(_format_stage(result, stage) for stage in TENSOR_STAGES), *why]
 
 
 def _first_difference(result: Verification, stage: Stage) -> float:
@@ -126,7 +125,7 @@ def _another_eps(result: Verification) -> list[str]:
 
 
 def _format_stage(result: Verification, stage: Stage) -> str:
-    what = WHAT[stage]
+    what = TENSOR_STAGES[stage]
     known = [(row, distance) for row in result.rows if isinstance(distance := getattr(row, stage), MaxDistance)]
     if not known:
         return f"{what.capitalize()} were not compared: only one step yields them, or neither."
@@ -148,10 +147,9 @@ def _rows_to_print(result: Verification) -> Iterator[StepComparison | None]:
     """Yield the rows to print: all, or the first, those from the first difference, and the last. None: omitted rows."""
     rows = result.rows
     differ = next((index for index, row in enumerate(rows) if row.differing(result.max_ulp)), len(rows))
-    wanted = {*range(FIRST), *range(differ, differ + FIRST), len(rows) - 1}
-    for is_printed, group in itertools.groupby(
-        enumerate(rows), key=lambda item: len(rows) <= SHOWN or item[0] in wanted
-    ):
+    printed = {*range(FIRST_ROWS), *range(differ, differ + FIRST_ROWS), len(rows) - 1}
+    printed = set(range(len(rows))) if len(rows) <= MAX_ROWS else printed
+    for is_printed, group in itertools.groupby(enumerate(rows), key=lambda item: item[0] in printed):
         yield from (row for _, row in group) if is_printed else [None]
 
 
@@ -187,9 +185,9 @@ def as_data(result: Verification) -> dict[str, Any]:
         "same": result.is_same,
         "max_ulp": result.max_ulp,
         "steps": [_step_data(row, result.max_ulp) for row in result.rows],
-        "not_gradients": [{"side": ran.script.side, "call": call, "count": n} for ran, call, n in result.not_gradients],
+        "not_gradients": [{"side": run.script.side, "call": call, "count": n} for run, call, n in result.not_gradients],
         "without_clip": result.without_clip,
-        "unclipped": [ran.script.side for ran in result.unclipped],
+        "unclipped": [run.script.side for run in result.unclipped],
         "finding": None if result.finding is None else result.finding.as_data(),
         "clips": {key: value for key, value in clips.items() if key not in ("a", "b", "same", "max_ulp")},
     }

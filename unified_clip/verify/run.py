@@ -19,8 +19,8 @@ from .. import _install, _workers
 from .._scratch import Scratch
 from ..tensors import files
 from ..tensors.files import safetensors
-from ..tensors.types import PARTS, Dense, Gradient, UnreadableError, densify
-from .worker import ENDED, PARTS_GIVEN
+from ..tensors.types import Dense, Gradient, UnreadableError, densify, to_numpy
+from .worker import ENDED, OUTPUT_PARTS
 
 TOGETHER = ("tensorflow", "paddle")
 """Packages that must not be imported into one process."""
@@ -56,7 +56,7 @@ class Script:
 
 @dataclass(frozen=True)
 class StepOutput:
-    """The tensors that a training step yields after a step; None for those that it does not."""
+    """The tensors that a training step yields after a step; None for those that it does not yield."""
 
     parameters: Mapping[str, Dense]
     gradients: Mapping[str, Dense] | None
@@ -65,10 +65,10 @@ class StepOutput:
 
 @dataclass(frozen=True)
 class ScriptRun:
-    """A finished training step: its outputs and its recording."""
+    """A script that has run: its outputs and its recording."""
 
     script: Script
-    given: Sequence[StepOutput]
+    outputs: Sequence[StepOutput]
     """One for each step, or a single one after the last step."""
 
     directory: Path
@@ -77,19 +77,19 @@ class ScriptRun:
     yields: bool
     """Whether it yields after each step, or returns once after the last."""
 
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of its parameters."""
+        return {name: tuple(tensor.shape) for name, tensor in self.outputs[0].parameters.items()}
 
-def output_at(ran: ScriptRun, step: int, steps: int) -> StepOutput | None:
-    """Return the output after a step; None if there is none."""
-    index = step - 1 if ran.yields else step - steps
-    return ran.given[index] if 0 <= index < len(ran.given) else None
+    def output_at(self, step: int, steps: int) -> StepOutput | None:
+        """Return the output after step `step` of `steps`. Return None if the training step yields nothing there."""
+        index = step - 1 if self.yields else step - steps
+        return self.outputs[index] if 0 <= index < len(self.outputs) else None
 
 
 def parse_script(side: str, text: str, python: str | None) -> Script:
-    """Return the training step that `old.py:step` names on the command line.
-
-    Raises:
-        VerifyError: The text is invalid, or the file does not exist or cannot run.
-    """
+    """Return the training step that `old.py:step` names on the command line. Raises VerifyError."""
     file, _, name = text.rpartition(":")
     if not file or not name.isidentifier():
         raise VerifyError(f"{text!r} names no file and function. Type it as {side}.py:step.")
@@ -109,15 +109,15 @@ def _imports(file: Path) -> set[str]:
         body = ast.parse(file.read_bytes()).body
     except (SyntaxError, ValueError, OSError):
         return set()
-    plain = {alias.name for each in body if isinstance(each, ast.Import) for alias in each.names}
-    others = {each.module or "" for each in body if isinstance(each, ast.ImportFrom) and not each.level}
-    return {name.partition(".")[0] for name in plain | others}
+    names = {alias.name for node in body if isinstance(node, ast.Import) for alias in node.names}
+    names |= {node.module or "" for node in body if isinstance(node, ast.ImportFrom) and not node.level}
+    return {name.partition(".")[0] for name in names}
 
 
 def read_weights(path: Path, scratch: Path) -> Arrays:
     """Read weights from any file of `docs/gradient_files.md`."""
     try:
-        return {name: _array(name, each) for name, each in files.read(path, scratch).items()}
+        return {name: _array(name, weight) for name, weight in files.read(path, scratch).items()}
     except UnreadableError as error:
         raise VerifyError(f"--weights {error}") from None
 
@@ -127,7 +127,7 @@ def _array(name: str, weight: Gradient) -> npt.NDArray[Any]:
     assert dense is not None
     if dense.dtype == "bfloat16":
         raise VerifyError(f"--weights has {name!r} in bfloat16, which NumPy does not support. Save it as float32.")
-    return np.ascontiguousarray(dense.array).view(dense.dtype)[..., 0] if dense.dtype in PARTS else dense.array
+    return to_numpy(dense)
 
 
 def read_batches(path: Path, steps: int | None) -> Arrays:
@@ -140,42 +140,35 @@ def read_batches(path: Path, steps: int | None) -> Arrays:
             batches = dict(stored)
     except (OSError, ValueError, EOFError, TypeError, AttributeError) as error:
         raise VerifyError(f"--batches {path} cannot be read: {error}. Save arrays with np.savez.") from None
-    lengths = {name: each.shape[0] if each.ndim else 0 for name, each in batches.items()}
+    lengths = {name: array.shape[0] if array.ndim else 0 for name, array in batches.items()}
     if not lengths or len(set(lengths.values())) > 1 or not min(lengths.values()):
-        found = ", ".join(f"{name} has {length}" for name, length in lengths.items()) or "it has no array"
-        raise VerifyError(f"--batches {path}: the first axis of every array must have one entry per step; {found}")
+        entries = ", ".join(f"{name} has {length}" for name, length in lengths.items()) or "it has no array"
+        raise VerifyError(f"--batches {path}: the first axis of every array must have one entry per step; {entries}")
     count = min(lengths.values())
     if steps is not None and not 1 <= steps <= count:
         raise VerifyError(f"--steps is {steps}; {path} has batches for {count} steps. Pass 1 to {count}.")
-    return {name: each[:steps] for name, each in batches.items()}
+    return {name: array[:steps] for name, array in batches.items()}
 
 
 def run(scripts: Sequence[Script], weights: Arrays, batches: Arrays, out: Path, timeout: float) -> list[ScriptRun]:
-    """Run both in parallel. The files of each go into the directory of `out` that is named like its side.
-
-    Raises:
-        VerifyError: A function or its output is invalid.
-        WorkerError: A process crashed, or took longer than `timeout` seconds.
-    """
+    """Run both in parallel, each in the directory of `out` named like its side. Raises VerifyError or WorkerError."""
     with ExitStack() as stack:
         scratch = stack.enter_context(Scratch("verify"))
         np.savez(scratch.path / "weights.npz", **weights)  # type: ignore[arg-type]  # names are any strings
         np.savez(scratch.path / "batches.npz", **batches)  # type: ignore[arg-type]
-        workers = []
-        for each in scripts:
-            (out / each.side).mkdir()
-            workers.append(stack.enter_context(_start(each, scratch, out / each.side)))
+        workers = [stack.enter_context(_start(script, scratch, out / script.side)) for script in scripts]
         until = time.monotonic() + timeout
-        for each, worker in zip(scripts, workers, strict=True):
+        for script, worker in zip(scripts, workers, strict=True):
             end = worker.wait(max(0.0, until - time.monotonic()))
             if end.code is None:
-                raise WorkerError(f"{each} has not ended after {timeout:g} seconds; {end}. Pass a higher --timeout.")
+                raise WorkerError(f"{script} has not ended after {timeout:g} seconds; {end}. Pass a higher --timeout.")
             if end.code:
-                raise WorkerError(f"{each} ended with {end}{_not_installed(each, end)}")
-    return [_read(each, out / each.side, len(next(iter(batches.values())))) for each in scripts]
+                raise WorkerError(f"{script} ended with {end}{_not_installed(script, end)}")
+    return [_read(script, out / script.side, len(next(iter(batches.values())))) for script in scripts]
 
 
 def _start(script: Script, scratch: Scratch, out: Path) -> _workers.Worker:
+    out.mkdir()
     arguments = [script.python, "-X", "faulthandler", "-m", "unified_clip.verify.worker", str(script.file), script.name]
     try:
         return _workers.Worker([*arguments, str(scratch.path), str(out)], scratch)
@@ -204,16 +197,14 @@ def _read(script: Script, out: Path, steps: int) -> ScriptRun:
         raise VerifyError(
             f"{script} yielded {count} time{'s' * (count != 1)} for {steps} batches. Yield once after each batch."
         )
-    return ScriptRun(
-        script, [_step_output(out / f"{each}.safetensors") for each in range(1, count + 1)], out, ended["yields"]
-    )
+    outputs = [_step_output(out / f"{number}.safetensors") for number in range(1, count + 1)]
+    return ScriptRun(script, outputs, out, ended["yields"])
 
 
 def _step_output(path: Path) -> StepOutput:
-    stored = safetensors.load(path)
     parts: dict[str, dict[str, Dense]] = {}
-    for key, tensor in stored.items():
+    for key, tensor in safetensors.load(path).items():
         part, _, name = key.partition("/")
         parts.setdefault(part, {})[name] = tensor
-    parameters, gradients, unclipped = (parts.get(part) for part in PARTS_GIVEN)
+    parameters, gradients, unclipped = (parts.get(part) for part in OUTPUT_PARTS)
     return StepOutput(parameters or {}, gradients, unclipped)

@@ -38,7 +38,7 @@ from .watch.base import Observer
 
 RECORDING, ENDED = "recording.jsonl", "ended.json"
 
-PARTS_GIVEN = ("parameters", "gradients", "unclipped")
+OUTPUT_PARTS = ("parameters", "gradients", "unclipped")
 """The parts of an output. The last two are optional."""
 
 WATCHED = {
@@ -46,7 +46,7 @@ WATCHED = {
     "tensorflow": ("tensorflow", "install"),
     "keras": ("keras", "install"),
     "paddle": ("paddle", "install"),
-    "unified_clip.paddle": ("paddle", "install_ours"),
+    "unified_clip.paddle": ("paddle", "install_unified_clip"),
     "optax": ("optax", "install"),
 }
 """From a module to the module of `watch`, and its function, that watch it."""
@@ -75,17 +75,17 @@ def run(file: Path, name: str, job: Path, out: Path) -> dict[str, Any]:
     observer = Observer(recording)
     AfterImport({module: partial(_watch, observer, *how) for module, how in WATCHED.items()}).install()
     function = _function(file, name)
-    given = 0
+    count = 0
     with warnings.catch_warnings(), recording:
         warnings.filterwarnings("ignore", "gradients inside a graph are not stored", unified_clip.ClipWarning)
         warnings.filterwarnings("ignore", ".*No unified_clip calls were recorded", unified_clip.ClipWarning)
-        found = function(weights, batches)
-        yields = inspect.isgenerator(found)
-        for given, values in enumerate(_yielded(found, recording) if yields else [found], start=1):
+        result = function(weights, batches)
+        yields = inspect.isgenerator(result)
+        for count, output in enumerate(_yielded(result, recording) if yields else [result], start=1):
             observer.wait()
-            _store(out / f"{given}.safetensors", given, values)
+            _store(out / f"{count}.safetensors", count, output)
         observer.wait()
-    return {"given": given, "yields": yields}
+    return {"given": count, "yields": yields}
 
 
 def read_job(job: Path) -> tuple[Arrays, list[Arrays]]:
@@ -93,7 +93,7 @@ def read_job(job: Path) -> tuple[Arrays, list[Arrays]]:
     with np.load(job / "weights.npz") as weights, np.load(job / "batches.npz") as batches:
         stacked = dict(batches)
         count = len(next(iter(stacked.values())))
-        return dict(weights), [{name: each[index] for name, each in stacked.items()} for index in range(count)]
+        return dict(weights), [{name: array[index] for name, array in stacked.items()} for index in range(count)]
 
 
 # -- watching the frameworks
@@ -164,22 +164,22 @@ def _function(file: Path, name: str) -> Callable[..., Any]:
     return function
 
 
-def _yielded(found: Iterator[Any], recording: Recording) -> Iterator[Any]:
+def _yielded(generator: Iterator[Any], recording: Recording) -> Iterator[Any]:
     """Yield the outputs of a generator. Each of its steps is a step of the recording."""
     recording.next_step()
-    for values in found:
-        yield values
+    for output in generator:
+        yield output
         recording.next_step()
 
 
-def _store(path: Path, step: int, values: Any) -> None:
-    if not isinstance(values, tuple | list) or not 1 <= len(values) <= len(PARTS_GIVEN):
+def _store(path: Path, step: int, output: Any) -> None:
+    if not isinstance(output, tuple | list) or not 1 <= len(output) <= len(OUTPUT_PARTS):
         raise InvalidStepError(
-            f"yielded an output of type {type(values).__name__} at step {step}. "
+            f"yielded an output of type {type(output).__name__} at step {step}. "
             "Yield (parameters, gradients), two dicts of tensors by name."
         )
     stored: dict[str, tuple[str, Any]] = {}
-    for part, tensors in zip(PARTS_GIVEN, values, strict=False):
+    for part, tensors in zip(OUTPUT_PARTS, output, strict=False):
         if tensors is None and part != "parameters":
             continue
         if not isinstance(tensors, Mapping):
@@ -188,25 +188,24 @@ def _store(path: Path, step: int, values: Any) -> None:
             )
         if part == "parameters" and not tensors:
             raise InvalidStepError(f"yielded no parameters at step {step}. Yield a dict of tensors by name.")
-        stored |= {
-            f"{part}/{name}": _dense(part, name, step, each) for name, each in tensors.items() if each is not None
-        }
+        present = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+        stored |= {f"{part}/{name}": _dense(part, name, step, tensor) for name, tensor in present.items()}
     _safetensors.write_at_once(path, stored)
 
 
 def _dense(part: str, name: Any, step: int, tensor: Any) -> tuple[str, Any]:
-    """Return a tensor as `_safetensors.write` accepts it."""
+    """Return the dtype and the array of a tensor."""
     try:
-        tensors = densify(read_tensor(str(name), np.asarray(tensor) if adapter_of(type(tensor)) is None else tensor))
+        dense = densify(read_tensor(str(name), np.asarray(tensor) if adapter_of(type(tensor)) is None else tensor))
     except (UnreadableError, ValueError, TypeError, KeyError) as error:
         raise InvalidStepError(f"yielded {name!r} in {part} at step {step}, which is no tensor: {error}") from None
-    assert tensors is not None
-    dtype = PARTS.get(tensors.dtype, tensors.dtype)
+    assert dense is not None
+    dtype = PARTS.get(dense.dtype, dense.dtype)
     if dtype not in _safetensors.CODES:
         raise InvalidStepError(
-            f"yielded {name!r} in {part} at step {step} as {tensors.dtype}. Yield only trained tensors."
+            f"yielded {name!r} in {part} at step {step} as {dense.dtype}. Yield only trained tensors."
         )
-    return dtype, tensors.array
+    return dtype, dense.array
 
 
 if __name__ == "__main__":

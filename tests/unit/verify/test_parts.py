@@ -15,8 +15,9 @@ import pytest
 
 from unified_clip.recording.compare import compare as compare_runs
 from unified_clip.recording.rounding import Distance
+from unified_clip.recording.runs import Parameter, RecordedCall
 from unified_clip.tensors.types import Dense
-from unified_clip.verify import compare, match_names, normalize, report, step_tensors
+from unified_clip.verify import compare, match_names, normalize, report, step_pairing
 from unified_clip.verify.compare import StepComparison, Verification
 from unified_clip.verify.run import Script, ScriptRun, StepOutput
 from unified_clip.verify.watch.base import NativeCall, ObservedTensors, coefficient, fields
@@ -50,7 +51,7 @@ def written(path: Path, **changes: Any) -> Path:
 @pytest.mark.parametrize(("ulps", "grown"), [(160, True), (161, False)])
 def test_rounding_has_grown_up_to_sixteen_times_what_it_was(tmp_path: Path, ulps: float, grown: bool) -> None:
     same = compare_runs(*[written(tmp_path / "run.jsonl")] * 2)
-    found = compare._grown([row(1, 10), row(2, ulps)], same, 64)
+    found = compare._grown_rounding([row(1, 10), row(2, ulps)], same, 64)
     assert (found is not None) is grown
 
 
@@ -63,7 +64,7 @@ def test_clips_are_alike_by_their_rule_norm_and_threshold(
 ) -> None:
     found = compare_runs(written(tmp_path / "old.jsonl"), written(tmp_path / "new.jsonl", **change))
     (pair,) = found.pairs
-    assert compare._alike(pair) is alike
+    assert compare._clip_alike(pair) is alike
 
 
 def test_norms_are_compared_in_float32_where_only_one_is_in_float64(tmp_path: Path) -> None:
@@ -76,19 +77,18 @@ def test_norms_are_compared_in_float32_where_only_one_is_in_float64(tmp_path: Pa
 # -- recordings
 
 
-@pytest.mark.parametrize(("count", "steps"), [(4, [1, 1, 2, 2]), (3, [0, 0, 0])])
+@pytest.mark.parametrize(("count", "steps"), [(4, [1, 1, 2, 2]), (3, [9, 9, 9])])
 def test_calls_are_dealt_to_the_steps_only_where_that_is_even(tmp_path: Path, count: int, steps: list[int]) -> None:
-    ran = ScriptRun(SCRIPT, [StepOutput({}, None, None)], tmp_path, yields=False)
-    lines = [{"step": 0} for _ in range(count)]
-    assert [line["step"] for line in normalize._distribute_over_steps(lines, ran, 2)] == steps
+    run = ScriptRun(SCRIPT, [StepOutput({}, None, None)], tmp_path, yields=False)
+    lines = [RecordedCall(step=9, call="clip") for _ in range(count)]
+    assert [line.step for line in normalize._distribute_over_steps(lines, run, 2)] == steps
 
 
-def call(name: str, nan: int | None = 0) -> dict[str, Any]:
-    parameters = {name: {"shape": [2], "norm": 2.0}}
-    return {
-        "call": "clip", "rule": "global", "norm": 2.0, "coef": 0.5, "clipped": True, "nan": nan, "inf": 1,
-        "parameters": parameters,
-    }  # fmt: skip
+def call(name: str, nan: int | None = 0) -> RecordedCall:
+    return RecordedCall(
+        step=1, call="clip", rule="global", norm_type=2.0, norm=2.0, coef=0.5, clipped=True, nan=nan, inf=1,
+        parameters={name: Parameter(shape=(2,), norm=2.0)},
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -96,14 +96,14 @@ def call(name: str, nan: int | None = 0) -> dict[str, Any]:
     [("ab", [["a", "b"]]), ("aa", [["a"], ["a"]]), ("aba", [["a", "b"], ["a"]])],
 )
 def test_calls_in_a_row_are_one_unless_they_clip_one_gradient_again(names: str, each: list[list[str]]) -> None:
-    assert [list(line["parameters"]) for line in normalize._merge_calls([call(name) for name in names])] == each
+    assert [list(line.parameters) for line in normalize._merge_calls([call(name) for name in names])] == each
 
 
 @pytest.mark.parametrize(("nan", "expected"), [(2, 3), (None, None)])
 def test_the_count_of_calls_that_are_one_is_known_where_each_is(nan: int | None, expected: int | None) -> None:
     (line,) = normalize._merge_calls([call("a", 1), call("b", nan)])
-    assert line["nan"] == expected
-    assert line["inf"] == 2
+    assert line.nan == expected
+    assert line.inf == 2
 
 
 @pytest.mark.parametrize(
@@ -118,9 +118,9 @@ def test_the_count_of_calls_that_are_one_is_known_where_each_is(nan: int | None,
 def test_calls_take_the_order_of_others_only_where_no_gradient_is_clipped_twice(
     own: list[str], wanted: list[str], order: list[int]
 ) -> None:
-    lines = [{"step": number} for number in range(len(own))]
-    found = normalize._in_order_of(lines, [*map(frozenset, own)], [*map(frozenset, wanted)])
-    assert [line["step"] for line in found] == order
+    lines = [RecordedCall(step=number + 1, call="clip") for number in range(len(own))]
+    ordered = normalize._in_order_of(lines, [*map(frozenset, own)], [*map(frozenset, wanted)])
+    assert [line.step - 1 for line in ordered] == order
 
 
 # -- names
@@ -136,15 +136,13 @@ def test_norms_are_those_of_one_gradient_up_to_rounding(norm: float, wanted: flo
 
 def test_gradients_that_a_call_has_not_changed_are_not_called_unclipped(tmp_path: Path) -> None:
     gradients = {"a": dense(3.0, 4.0)}
-    ran = ScriptRun(SCRIPT, [StepOutput(gradients, gradients, None)], tmp_path, yields=True)
-    line = {
-        "rule": "value", "threshold": None, "norm_type": None, "coef": None, "clipped": False,
-        "parameters": {"0": {"shape": [2], "norm": 5.0}},
-    }  # fmt: skip
+    run = ScriptRun(SCRIPT, [StepOutput(gradients, gradients, None)], tmp_path, yields=True)
+    parameters = {"0": Parameter(shape=(2,), norm=5.0)}
     for clipped in (False, True):
-        found = match_names.StepTensors(ran, {}, 1, 1).match({**line, "clipped": clipped}, tmp_path)
-        assert found is not None
-        assert found.given_unclipped is clipped
+        line = RecordedCall(step=1, call="clip", rule="value", clipped=clipped, parameters=parameters)
+        match = match_names.NameMatcher(run, {}, 1, 1).match(line, tmp_path)
+        assert match is not None
+        assert match.yields_unclipped is clipped
 
 
 # -- distances
@@ -152,12 +150,12 @@ def test_gradients_that_a_call_has_not_changed_are_not_called_unclipped(tmp_path
 
 def test_what_is_not_a_number_in_both_is_the_same() -> None:
     values = np.array([1.0, math.nan])
-    assert step_tensors.tensor_distance(values, values.copy(), 1.0) == Distance(0.0, 0.0)
-    assert step_tensors.tensor_distance(values, np.array([1.0, 2.0]), 1.0).ulps == math.inf
+    assert step_pairing.tensor_distance(values, values.copy(), 1.0) == Distance(0.0, 0.0)
+    assert step_pairing.tensor_distance(values, np.array([1.0, 2.0]), 1.0).ulps == math.inf
 
 
 def test_numbers_beyond_float32_are_measured_by_its_greatest() -> None:
-    assert step_tensors.tensor_distance(np.array([1e300]), np.array([2e300]), 2e300).ulps == 1e300 / 2.0**104
+    assert step_pairing.tensor_distance(np.array([1e300]), np.array([2e300]), 2e300).ulps == 1e300 / 2.0**104
 
 
 @pytest.mark.parametrize(
@@ -169,12 +167,12 @@ def test_what_storing_a_parameter_does_not_explain_is_measured_by_the_update(
 ) -> None:
     """An update of 2**-19 to a parameter of 1, of which a unit is 2**-23."""
     update = np.array([2.0**-19])
-    assert step_tensors.tensor_distance(update, update - off * 2.0**-23, 1.0, coarse).ulps == ulps
+    assert step_pairing.tensor_distance(update, update - off * 2.0**-23, 1.0, coarse).ulps == ulps
 
 
 def test_an_update_that_is_nearly_the_other_is_measured_by_its_parameter() -> None:
     update = np.array([2.0**-4])
-    assert step_tensors.tensor_distance(update, update * (1 + 2.0**-10), 1.0).ulps == 2.0**9
+    assert step_pairing.tensor_distance(update, update * (1 + 2.0**-10), 1.0).ulps == 2.0**9
 
 
 # -- what is printed
@@ -197,7 +195,7 @@ def test_another_eps_is_told_of_where_the_clips_do_not_part(tmp_path: Path, max_
 
 
 def test_what_was_compared_at_no_step_is_not_called_the_same() -> None:
-    far = step_tensors.MaxDistance(0.0, 0.0, "a")
+    far = step_pairing.MaxDistance(0.0, 0.0, "a")
     rows = [row(1, 0), dataclasses.replace(row(2, 0), update=far)]
     found = cast(Verification, SimpleNamespace(rows=rows))
     assert report._uncompared(found) == ", but for the clipped gradients, which were not compared"

@@ -15,7 +15,7 @@ import unified_clip
 from unified_clip._safetensors import write
 from unified_clip.recording import compare, runs
 from unified_clip.tensors.types import Dense
-from unified_clip.verify.match_names import StepTensors
+from unified_clip.verify.match_names import NameMatcher
 from unified_clip.verify.run import Script, ScriptRun, StepOutput
 from unified_clip.verify.watch.base import NativeCall, ObservedTensors, Observer, coefficient, coefficient_by_formula
 from unified_clip.verify.worker import AfterImport
@@ -189,45 +189,43 @@ def test_an_action_follows_the_import_of_a_module_that_was_only_looked_for_befor
 Arrays = dict[str, np.ndarray]
 
 
-def known(tmp_path: Path, parameters: Arrays, gradients: Arrays, weights: Arrays | None = None) -> StepTensors:
-    """After the first step of a function that began with these weights and gave the others."""
-    held = [{name: dense(each) for name, each in part.items()} for part in (parameters, gradients, weights or {})]
+def matcher(tmp_path: Path, parameters: Arrays, gradients: Arrays, weights: Arrays | None = None) -> NameMatcher:
+    """Return the matcher of the first step of a function that starts with `weights` and yields the other arrays."""
+    parts = [{name: dense(array) for name, array in part.items()} for part in (parameters, gradients, weights or {})]
     script = Script("old", tmp_path / "old.py", "step", "old.py:step")
-    return StepTensors(ScriptRun(script, [StepOutput(held[0], held[1], None)], tmp_path, True), held[2], 1, 1)
+    return NameMatcher(ScriptRun(script, [StepOutput(parts[0], parts[1], None)], tmp_path, True), parts[2], 1, 1)
+
+
+def line_of(**fields: Any) -> runs.RecordedCall:
+    """Return a recorded call that clips by a norm."""
+    defaults = {"step": 1, "call": "clip", "rule": "global", "norm_type": 2.0, "norm": 10.0, "clipped": True}
+    return runs.RecordedCall.model_validate({**defaults, **fields})
 
 
 def test_gradients_of_one_norm_are_told_apart_by_their_shapes(tmp_path: Path) -> None:
     gradients = {"b": np.array([[3.0, 4.0]]), "a": np.array([3.0, 4.0])}
-    line = {
-        "rule": "global", "norm_type": 2.0, "coef": 0.5, "clipped": True,
-        "parameters": {"0": {"shape": [2], "norm": 10.0}, "1": {"shape": [1, 2], "norm": 10.0}},
-    }  # fmt: skip
-    found = known(tmp_path, gradients, gradients).match(line, tmp_path)
-    assert found is not None
-    assert found.names == {"0": "a", "1": "b"}
+    line = line_of(coef=0.5, parameters={"0": {"shape": [2], "norm": 10.0}, "1": {"shape": [1, 2], "norm": 10.0}})
+    match = matcher(tmp_path, gradients, gradients).match(line, tmp_path)
+    assert match is not None
+    assert match.names == {"0": "a", "1": "b"}
 
 
 def test_a_sparse_gradient_is_known_by_its_norm_though_it_has_fewer_rows(tmp_path: Path) -> None:
     gradients = {"e": np.array([[3.0, 4.0], [0.0, 0.0], [0.0, 0.0]]), "w": np.array([[3.0, 4.0]])}
-    line = {
-        "rule": "global", "norm_type": 2.0, "coef": 1.0, "clipped": False,
-        "parameters": {"0": {"shape": [2, 2], "norm": 5.0}, "1": {"shape": [1, 2], "norm": 5.0}},
-    }  # fmt: skip
-    found = known(tmp_path, gradients, gradients).match(line, tmp_path)
-    assert found is not None
-    assert found.names == {"0": "e", "1": "w"}
+    parameters = {"0": {"shape": [2, 2], "norm": 5.0}, "1": {"shape": [1, 2], "norm": 5.0}}
+    line = line_of(coef=1.0, clipped=False, parameters=parameters)
+    match = matcher(tmp_path, gradients, gradients).match(line, tmp_path)
+    assert match is not None
+    assert match.names == {"0": "e", "1": "w"}
 
 
 def test_a_gradient_that_is_not_given_is_known_by_its_weight(tmp_path: Path) -> None:
     weights = {"a": np.array([3.0, 4.0]), "b": np.array([6.0, 8.0])}
-    line = {
-        "rule": "global", "norm_type": 2.0, "coef": 0.5, "clipped": True,
-        "parameters": {str(n): {"shape": [2], "norm": 1.0, "weight": weight} for n, weight in enumerate((10.0, 5.0))},
-    }  # fmt: skip
-    found = known(tmp_path, weights, {}, weights).match(line, tmp_path)
-    assert found is not None
-    assert found.names == {"0": "b", "1": "a"}
-    assert not found.given_unclipped
+    parameters = {str(n): {"shape": [2], "norm": 1.0, "weight": weight} for n, weight in enumerate((10.0, 5.0))}
+    match = matcher(tmp_path, weights, {}, weights).match(line_of(coef=0.5, parameters=parameters), tmp_path)
+    assert match is not None
+    assert match.names == {"0": "b", "1": "a"}
+    assert not match.yields_unclipped
 
 
 @pytest.mark.parametrize(
@@ -244,12 +242,10 @@ def test_a_function_that_clips_any_tensor_counts_where_it_clips_a_gradient(
 ) -> None:
     """By value what it gives has to be one; by its norm the shape of a parameter is enough."""
     write(tmp_path / "after", {"0": ("float32", np.full(shape, gradient / np.sqrt(shape[0]), np.float32))})
-    line = {
-        "rule": rule, "norm_type": None, "coef": None, "clipped": True, "after": "after",
-        "parameters": {"0": {"shape": shape, "norm": 20.0}},
-    }  # fmt: skip
+    norms = {"norm": [20.0], "coef": [0.5], "norm_type": 2.0} if rule == "each" else {"norm": None, "norm_type": None}
+    line = line_of(rule=rule, after="after", parameters={"0": {"shape": shape, "norm": 20.0}}, **norms)
     of_two = {"a": np.array([3.0, 4.0])}
-    assert (known(tmp_path, of_two, of_two).match(line, tmp_path) is not None) is counts
+    assert (matcher(tmp_path, of_two, of_two).match(line, tmp_path) is not None) is counts
 
 
 # -- comparing

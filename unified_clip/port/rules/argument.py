@@ -13,7 +13,7 @@ from ..clip_call import FoundClip
 from ..file_rewrite import FileRewrite
 from ..to_config import is_standalone_clipnorm
 from .function import flag_if_unsupported
-from .registry import Stage, register
+from .registry import RuleOrder, register
 
 VERSIONS_DIFFER = (
     "Standalone Keras clips by the global norm up to 2.3.1, and each tensor by its own norm from 2.4. "
@@ -25,14 +25,14 @@ def is_need_clip(clip: FoundClip) -> bool:
     return clip.name == "need_clip" or clip.name.endswith("(need_clip=)")
 
 
-@register(Stage.OFF, matches=lambda clip: clip.setting is not None)
+@register(RuleOrder.OFF, matches=lambda clip: clip.setting is not None)
 def leave_off(file: FileRewrite, clip: FoundClip) -> None:
     """Leave settings of None and 0. `find` gives the others their reason."""
     if trainer_arguments.is_off(file.module, clip):
         file.leave(clip, "None and 0 switch clipping off.")
 
 
-@register(Stage.JUDGE, matches=lambda clip: isinstance(clip.node, cst.Arg) and not is_need_clip(clip))
+@register(RuleOrder.JUDGE, matches=lambda clip: isinstance(clip.node, cst.Arg) and not is_need_clip(clip))
 def judge_limit(file: FileRewrite, clip: FoundClip) -> None:
     """Flag a limit whose meaning depends on the version, and leave None."""
     assert isinstance(clip.node, cst.Arg)
@@ -40,20 +40,20 @@ def judge_limit(file: FileRewrite, clip: FoundClip) -> None:
         file.flag(clip, VERSIONS_DIFFER)
     elif file.module.code(clip.node.value) == "None":
         file.leave(clip, "None switches clipping off.")
-    else:
+    elif clip.function.name:
         flag_if_unsupported(file, clip)
 
 
-@register(Stage.CALLS, matches=lambda clip: not clip.kind and not is_need_clip(clip), target="drop-in")
+@register(RuleOrder.CALLS, matches=lambda clip: not clip.kind and not is_need_clip(clip), target="drop-in")
 def flag_limit(file: FileRewrite, clip: FoundClip) -> None:
     file.flag(clip, "The optimizer clips by itself: attach a configuration instead.")
 
 
-@register(Stage.CALLS, matches=is_need_clip, target="torch")
+@register(RuleOrder.CALLS, matches=is_need_clip, target="torch")
 def flag_need_clip(file: FileRewrite, clip: FoundClip) -> None:
     file.flag(clip, "Set need_clip = False on PyTorch's parameters: unified_clip reads that attribute.")
 
 
-@register(Stage.CALLS, matches=is_need_clip, target="drop-in")
+@register(RuleOrder.CALLS, matches=is_need_clip, target="drop-in")
 def leave_need_clip(file: FileRewrite, clip: FoundClip) -> None:
     file.leave(clip, "unified_clip supports it as it is.")

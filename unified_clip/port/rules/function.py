@@ -8,7 +8,7 @@ import libcst as cst
 from ..clip_call import FoundClip
 from ..file_rewrite import FileRewrite
 from .paddle_class import ONLY_NAMED
-from .registry import Stage, register
+from .registry import RuleOrder, register
 
 LIKE_GRADIENT = "Its name is that of a gradient, but it cannot be traced to one."
 MADE_OF_GRADIENT = "The clipped expression contains a gradient, but it may not be one itself."
@@ -20,12 +20,12 @@ def is_function(clip: FoundClip) -> bool:
     return clip.kind not in ("", "class", "program")
 
 
-@register(Stage.JUDGE, matches=lambda clip: clip.kind not in ("", "any tensor") and not isinstance(clip.node, cst.Arg))
+@register(
+    RuleOrder.JUDGE, matches=lambda clip: clip.kind not in ("", "any tensor") and not isinstance(clip.node, cst.Arg)
+)
 def flag_if_unsupported(file: FileRewrite, clip: FoundClip) -> None:
     """Flag a clip that unified_clip has no replacement for, or whose arguments are unknown."""
     function, arguments = clip.function, clip.arguments
-    if function is None:
-        return
     unknown = [name for name in arguments.unknown if name.rstrip("=") not in function.renamed]
     if not function.replacement:
         file.flag(clip, function.why_not)
@@ -35,11 +35,10 @@ def flag_if_unsupported(file: FileRewrite, clip: FoundClip) -> None:
         file.flag(clip, "It has one bound only.")
 
 
-@register(Stage.JUDGE, matches=lambda clip: clip.kind == "any tensor")
+@register(RuleOrder.JUDGE, matches=lambda clip: clip.kind == "any tensor")
 def judge_tensor(file: FileRewrite, clip: FoundClip) -> None:
     """Leave what clips no gradient, and flag what may clip one."""
     function = clip.function
-    assert function is not None
     tensor = clip.tensor or clip.arguments.value(function.parameters[0])
     if clip.call is None:
         file.flag(clip, ONLY_NAMED)
@@ -56,17 +55,16 @@ def judge_tensor(file: FileRewrite, clip: FoundClip) -> None:
         file.leave(clip, NO_GRADIENT)
 
 
-@register(Stage.CALLS, matches=is_function, target="torch", native=False)
+@register(RuleOrder.CALLS, matches=is_function, target="torch", native=False)
 def rename(file: FileRewrite, clip: FoundClip) -> None:
     file.rename(clip, "torch")
 
 
-@register(Stage.CALLS, matches=lambda clip: clip.kind not in ("", "class"), target="drop-in")
+@register(RuleOrder.CALLS, matches=lambda clip: clip.kind not in ("", "class"), target="drop-in")
 def rename_drop_in(file: FileRewrite, clip: FoundClip) -> None:
-    assert clip.function is not None
     file.rename(clip, clip.function.framework)
 
 
-@register(Stage.CALLS, matches=lambda clip: clip.kind == "program", target="torch")
+@register(RuleOrder.CALLS, matches=lambda clip: clip.kind == "program", target="torch")
 def flag_program(file: FileRewrite, clip: FoundClip) -> None:
     file.flag(clip, "It belongs to a static program of Paddle, which PyTorch does not have: clip in the step.")

@@ -13,7 +13,7 @@ from ..steps.paddle import ClipSource
 from ..steps.tape import TapeStep
 from ..to_config import UnsureError
 from .function import is_function
-from .registry import Stage, register
+from .registry import RuleOrder, register
 
 TORCH = "torch.nn.utils"
 CHANGED = "PyTorch's functions clip the gradients of backward(), and these are changed before or after the clip."
@@ -24,10 +24,9 @@ WriteClip = Callable[[str, str], list[str]]
 """Return the lines that clip, given the names of the clip and of the parameters."""
 
 
-@register(Stage.CALLS, matches=is_function, target="torch", native=True)
+@register(RuleOrder.CALLS, matches=is_function, target="torch", native=True)
 def replace(file: FileRewrite, clip: FoundClip) -> None:
     """Replace a function by PyTorch's, if that takes the same arguments."""
-    assert clip.function is not None
     name = f"{TORCH}.{clip.function.replacement}"
     if clip.function.name == name:
         file.leave(clip, "It is PyTorch's own.")
@@ -60,7 +59,7 @@ def in_tape_step(module: Module, clip: FoundClip, step: TapeStep) -> tuple[cst.A
     outermost = module.enclosing(clip.node, cst.ListComp) or clip.node
     statement, source = module.small_statement(outermost), module.parents[step.source]
     function, call = clip.function, clip.call
-    if function is None or call is None or not isinstance(statement, cst.Assign) or not isinstance(source, cst.Assign):
+    if call is None or not isinstance(statement, cst.Assign) or not isinstance(source, cst.Assign):
         raise UnsureError(NO_FUNCTION)
     target, gradients = statement.targets[0].target, source.targets[0].target
     limit = module.code(_limit(module, clip))
@@ -101,7 +100,6 @@ def _parts(
 def _limit(module: Module, clip: FoundClip) -> cst.BaseExpression:
     """Return the expression of the threshold. Raises UnsureError if there are other arguments."""
     function, limits = clip.function, clip.limits
-    assert function is not None
     others = clip.arguments.passed.keys() - {function.parameters[0], *function.limits, "name"}
     if not limits or limits[0] is None or others:
         raise UnsureError(NO_FUNCTION)
@@ -117,7 +115,6 @@ def of_class(module: Module, source: ClipSource) -> WriteClip:
         raise UnsureError("It may be None, or one of several clips.")
     (maker,) = source.makers
     function, binding = maker.function, source.binding
-    assert function is not None
     statement = module.small_statement(maker.node)
     if binding is not None and (statement is None or not module.has_own_line(statement)):
         raise UnsureError("The clip has no line of its own.")
@@ -137,4 +134,4 @@ def remove(file: FileRewrite, source: ClipSource, maker: FoundClip) -> None:
     if source.binding is not None and statement is not None:
         file.edits.rewrite(statement, ())
     file.edits.needs_import("torch")
-    file.rewrite(maker, torch_function(maker.function.rule if maker.function else ""), family="pytorch")
+    file.rewrite(maker, torch_function(maker.function.rule), family="pytorch")

@@ -9,7 +9,7 @@ from ..clip_call import FoundClip
 from ..file_rewrite import FileRewrite
 from ..source.module import Module
 from ..source.syntax_tree import keywords_of, method_of
-from .registry import Stage, register
+from .registry import RuleOrder, register
 
 ONLY_NAMED = "It is named but not called, so that its use cannot be seen."
 
@@ -18,19 +18,19 @@ def is_class(clip: FoundClip) -> bool:
     return clip.kind == "class"
 
 
-@register(Stage.CALLS, matches=is_class, target="torch")
+@register(RuleOrder.CALLS, matches=is_class, target="torch")
 def flag_only_named(file: FileRewrite, clip: FoundClip) -> None:
     file.flag(clip, ONLY_NAMED)
 
 
-@register(Stage.CALLS, matches=is_class, target="drop-in")
+@register(RuleOrder.CALLS, matches=is_class, target="drop-in")
 def rename_drop_in(file: FileRewrite, clip: FoundClip) -> None:
     """Rename a class, unless the file uses an engine that tests for Paddle's own."""
     used = [engine for engine in engines() if any(map(engine.has, file.module.used_names))]
     if reasons := [engine.why_not for engine in used if _is_tested(file.module, engine)]:
         file.flag(clip, reasons[0])
     else:
-        file.rename(clip, clip.function.framework)  # type: ignore[union-attr]
+        file.rename(clip, clip.function.framework)
 
 
 def _is_tested(module: Module, engine: Engine) -> bool:

@@ -12,14 +12,14 @@ import libcst as cst
 from ..clip_call import FoundClip
 from ..file_rewrite import FileRewrite
 from ..source.module import Module
-from ..source.syntax_tree import method_of
-from ..steps.paddle import ClipSource, Optimizer, OptimizerStep, PaddleOptimizers, is_fresh
+from ..source.syntax_tree import method_of, owner_of
+from ..steps.paddle import ClipSource, Optimizer, OptimizerStep, PaddleOptimizers, is_parameters_call
 from ..to_config import UnsureError
 from . import native_function
 from .argument import is_need_clip
 from .native_function import WriteClip
 from .paddle_class import is_class
-from .registry import register_steps
+from .registry import RuleOrder, register
 
 NEED_CLIP = "Paddle excludes parameters with need_clip=False: set need_clip = False on PyTorch's parameters, too."
 EXCLUDE = "Paddle excludes parameters with need_clip=False: do not pass those to PyTorch's function."
@@ -32,7 +32,7 @@ NEW_PARTS = ("add_sublayer", "add_parameter", "append", "extend", "insert")
 ALL = '[parameter for group in {}.param_groups for parameter in group["params"]]'
 
 
-@register_steps(matches=is_class)
+@register(RuleOrder.STEPS, matches=is_class, target="torch")
 def rewrite(file: FileRewrite, clips: Sequence[FoundClip]) -> None:
     """Rewrite the clips that optimizers take, and rename the classes in type annotations."""
     makers = [clip for clip in clips if clip.call is not None]
@@ -57,8 +57,8 @@ def _rewrite_steps(file: FileRewrite, makers: Sequence[FoundClip]) -> None:
         try:
             write_clip = native_function.of_class(file.module, source) if file.native else _call
             _insert_clips(file, source, [paddle.optimizers[argument] for argument in source.uses], write_clip)
-        except UnsureError as unsure:
-            paddle.reasons |= dict.fromkeys(source.makers, str(unsure))
+        except UnsureError as error:
+            paddle.reasons |= dict.fromkeys(source.makers, str(error))
             continue
         for maker in source.makers:
             if file.native:
@@ -89,7 +89,8 @@ def _insert_clips(
                 clips = _block(f"if {name} is not None", clips)
             file.edits.insert(step.statement, [*_unscaled(file.module, step, optimizer), *clips])
             if step.kind == "minimize":
-                file.edits.change(step.call, _as_step)
+                owner = file.module.tree.code_for_node(owner_of(step.call))
+                file.edits.replace(step.call, f"{owner}.step()")
 
 
 def _clip_name(file: FileRewrite, argument: cst.Arg, optimizer: Optimizer) -> str:
@@ -109,7 +110,12 @@ def _clip_name(file: FileRewrite, argument: cst.Arg, optimizer: Optimizer) -> st
 def _parameters(module: Module, step: OptimizerStep, optimizer: Optimizer) -> str:
     parameters = optimizer.parameters
     is_visible = parameters is not None and module.has_same_value_at(parameters, step.call)
-    if parameters is not None and is_visible and is_fresh(parameters) and not _has_new_parts(module, parameters):
+    if (
+        parameters is not None
+        and is_visible
+        and is_parameters_call(parameters)
+        and not _has_new_parts(module, parameters)
+    ):
         return module.code(parameters)
     return ALL.format(optimizer.binding.text)
 
@@ -128,7 +134,7 @@ def _unscaled(module: Module, step: OptimizerStep, optimizer: Optimizer) -> list
     if step.kind != "scaler":
         return []
     name = optimizer.binding.text
-    code = f"{module.code(cast(cst.Attribute, step.call.func).value)}.unscale_({name})"
+    code = f"{module.code(owner_of(step.call))}.unscale_({name})"
     ends = re.compile(rf"\.update\(|\.step\([^)]*\b{re.escape(name)}\b|\b{re.escape(name)}\.step\(")
     return [] if _is_done_before(module, step.statement, code, ends) else [code]
 
@@ -158,8 +164,3 @@ def _block(header: str, lines: Sequence[str]) -> list[str]:
 
 def _call(clip: str, parameters: str) -> list[str]:
     return [f"{clip}.clip_({parameters})"]
-
-
-def _as_step(updated: cst.Call) -> cst.Call:
-    func = cast(cst.Attribute, updated.func)
-    return updated.with_changes(func=func.with_changes(attr=cst.Name("step")), args=[])

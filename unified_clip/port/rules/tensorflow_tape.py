@@ -14,12 +14,12 @@ from ..clip_call import FoundClip
 from ..file_rewrite import FileRewrite
 from ..source.edits import Edits
 from ..source.module import Module
-from ..source.syntax_tree import Target, keyword_of, keywords_of
-from ..steps.tape import APPLIES, StepRange, TapeStep, TapeSteps, owner_of
+from ..source.syntax_tree import Target, keyword_of, keywords_of, owner_of
+from ..steps.tape import APPLIES, StepRange, TapeStep, TapeSteps
 from ..to_config import UnsureError
 from . import native_function
 from .argument import is_need_clip
-from .registry import register_steps
+from .registry import RuleOrder, register
 
 STEPS_UNSEEN = "Its training steps are not in this file: clip before each of them."
 NO_STEP = "It belongs to no step, from the gradient to apply_gradients(), that can be seen."
@@ -41,10 +41,10 @@ def is_of_keras(clip: FoundClip) -> bool:
 
 
 def is_of_tensorflow(clip: FoundClip) -> bool:
-    return is_of_keras(clip) or (clip.function is not None and clip.function.framework == "tensorflow")
+    return is_of_keras(clip) or clip.function.framework == "tensorflow"
 
 
-@register_steps(matches=is_of_tensorflow)
+@register(RuleOrder.STEPS, matches=is_of_tensorflow, target="torch")
 def rewrite(file: FileRewrite, clips: Sequence[FoundClip]) -> None:
     """Rewrite whole steps, with the limits of Keras optimizers. Another rule renames the functions in them."""
     tapes = TapeRewrite(file, clips)
@@ -72,8 +72,8 @@ class TapeRewrite:
         for clip in clips:
             try:
                 self._ranges[clip] = self._ranges_of(clip)
-            except UnsureError as unsure:
-                self.reasons[clip] = str(unsure)
+            except UnsureError as error:
+                self.reasons[clip] = str(error)
         flagged = [*file.with_verdict("flagged"), *self.reasons]
         excluded = {self._steps.range_of(clip.node) for clip in flagged if not isinstance(clip.node, cst.Arg)}
         self._exclude(excluded | self._of_several_lists())

@@ -16,7 +16,6 @@ from libcst import matchers as m
 from .module import Module
 from .syntax_tree import sorted_nodes
 
-Change = Callable[[Any], cst.CSTNode]
 Lines = Sequence[str] | Callable[[Any], Sequence[str]]
 """Lines, or a function of the updated statement that returns them."""
 
@@ -50,9 +49,9 @@ class Edits(cst.CSTTransformer):
     def __init__(self, module: Module) -> None:
         super().__init__()
         self._module = module
-        self._changes: dict[cst.CSTNode, Change] = {}
+        self._replaced: dict[cst.CSTNode, cst.BaseExpression] = {}
         self._removed: set[cst.Arg] = set()
-        self._became: dict[cst.CSTNode, Any] = {}
+        self._updated: dict[cst.CSTNode, Any] = {}
         """The updated values of removed arguments."""
 
         self._lines: defaultdict[cst.CSTNode, LineEdit] = defaultdict(LineEdit)
@@ -65,18 +64,9 @@ class Edits(cst.CSTTransformer):
 
     # -- collecting
 
-    def change(self, node: cst.CSTNode, change: Change) -> None:
-        """Change a node by a function of its updated node."""
-        self._changes[node] = change
-
     def replace(self, node: cst.BaseExpression, code: str) -> None:
         """Replace an expression, and keep its parentheses."""
-        new = cst.parse_expression(code, config=self._module.tree.config_for_parsing)
-
-        def put(updated: Any) -> cst.CSTNode:
-            return new.with_changes(lpar=[*updated.lpar, *new.lpar], rpar=[*new.rpar, *updated.rpar])
-
-        self._changes[node] = put
+        self._replaced[node] = cst.parse_expression(code, config=self._module.tree.config_for_parsing)
 
     def remove_argument(self, argument: cst.Arg) -> None:
         self._removed.add(argument)
@@ -108,9 +98,9 @@ class Edits(cst.CSTTransformer):
 
     def to_bytes(self) -> bytes:
         """Return the file with all changes."""
-        if not (self._changes or self._removed or self._lines):
+        if not (self._replaced or self._removed or self._lines):
             return self._module.content  # LibCST drops form feeds
-        for node in (*self._changes, *self._removed, *self._lines):
+        for node in (*self._replaced, *self._removed, *self._lines):
             around = self._module.ancestors(node)
             self._changed.add(next(outer for outer in around if isinstance(outer, cst.BaseStatement)))
         tree = self._module.tree.visit(self)
@@ -120,13 +110,14 @@ class Edits(cst.CSTTransformer):
 
     def on_leave(self, original_node: Any, updated_node: Any) -> Any:
         if isinstance(original_node, cst.Arg) and original_node in self._removed:
-            self._became[original_node.value] = updated_node.value
+            self._updated[original_node.value] = updated_node.value
             return cst.RemoveFromParent()
         if isinstance(original_node, cst.Call) and updated_node.args and original_node.args[-1] in self._removed:
             last = _as_last(updated_node.args[-1], original_node.args[-1])
             updated_node = updated_node.with_changes(args=[*updated_node.args[:-1], last])
-        if (change := self._changes.get(original_node)) is not None:
-            updated_node = change(updated_node)
+        if (new := self._replaced.get(original_node)) is not None:
+            parentheses = {"lpar": [*updated_node.lpar, *new.lpar], "rpar": [*new.rpar, *updated_node.rpar]}
+            updated_node = new.with_changes(**parentheses)
         if isinstance(original_node, cst.SimpleStatementLine) and original_node in self._changed:
             return self._line(original_node, updated_node)
         if isinstance(updated_node, cst.IndentedBlock | cst.Module):
@@ -148,7 +139,7 @@ class Edits(cst.CSTTransformer):
         """Return the lines that replace a line with one statement."""
         edit = self._lines[original.body[0]]
         code = self._module.tree.code_for_node
-        hoisted = [f"{name} = {code(self._became[value])}" for value, name in edit.hoisted.items()]
+        hoisted = [f"{name} = {code(self._updated[value])}" for value, name in edit.hoisted.items()]
         lines = self._parsed([*hoisted, *edit.before])
         if edit.instead is None:
             lines.append(updated)

@@ -9,6 +9,7 @@ import tokenize
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
+from typing import cast
 
 import libcst as cst
 from libcst import metadata
@@ -171,6 +172,11 @@ def keywords_of(call: cst.Call) -> dict[str, cst.Arg]:
 def method_of(call: cst.Call) -> str:
     """Return the name of the attribute that is called; '' for anything else."""
     return call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
+
+
+def owner_of(call: cst.Call) -> cst.BaseExpression:
+    """Return the object whose method is called."""
+    return cast(cst.Attribute, call.func).value
 
 
 def sorted_nodes(node: cst.CSTNode, parents: dict[cst.CSTNode, cst.CSTNode] | None = None) -> list[cst.CSTNode]:

@@ -92,8 +92,8 @@ class PaddleOptimizers:
                 key, source = self._source(maker)
                 self.optimizers |= {argument: self._optimizer_of(argument) for argument in source.uses}
                 sources[key] = source
-            except UnsureError as unsure:
-                self.reasons[maker] = str(unsure)
+            except UnsureError as error:
+                self.reasons[maker] = str(error)
         self.sources = self._complete(list(sources.values()))
 
     def _complete(self, sources: list[ClipSource]) -> list[ClipSource]:
@@ -236,7 +236,9 @@ class PaddleOptimizers:
             if not isinstance(value, cst.Call) or not OPTIMIZERS.match(self._module.full_name(value.func)):
                 raise UnsureError(f"{binding.text} may also be something else.")
             passed = keywords_of(value)
-            positional = next((arg for arg in value.args if arg.keyword is None and is_fresh(arg.value)), None)
+            positional = next(
+                (arg for arg in value.args if arg.keyword is None and is_parameters_call(arg.value)), None
+            )
             parameters = passed.get("parameters", passed.get("parameter_list", positional))
             if "grad_clip" not in passed or parameters is None:
                 raise UnsureError(f"{binding.text} may have no grad_clip=, or no parameters=.")
@@ -326,7 +328,7 @@ def is_harmless(module: Module, read: cst.CSTNode) -> bool:
     return bool(outer) and set(names) <= set(LOGS) and isinstance(module.parents[outer[-1]], cst.Expr)
 
 
-def is_fresh(node: cst.BaseExpression) -> bool:
+def is_parameters_call(node: cst.BaseExpression) -> bool:
     """Return whether an expression is model.parameters(), which can be called again."""
     return isinstance(node, cst.Call) and method_of(node) == "parameters"
 

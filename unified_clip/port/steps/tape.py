@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import cast
 
 import libcst as cst
 
@@ -12,7 +11,7 @@ from ..catalog import names
 from ..clip_call import Arguments
 from ..source.gradient_flow import Gradients
 from ..source.module import Binding, Module
-from ..source.syntax_tree import Target, keyword_of, method_of
+from ..source.syntax_tree import Target, keyword_of, method_of, owner_of
 from ..to_config import UnsureError
 from .applied_gradients import AppliedGradients
 
@@ -97,8 +96,8 @@ class TapeSteps:
             first, last = self._module.position(source)[0], self._module.end(apply)
             try:
                 yield StepRange(first, last, self._step(source, apply, calls))
-            except UnsureError as unsure:
-                yield StepRange(first, last, None, str(unsure))
+            except UnsureError as error:
+                yield StepRange(first, last, None, str(error))
 
     def _order(self, call: cst.Call) -> tuple[tuple[int, int], bool]:
         statement = self._module.small_statement(call) or call
@@ -181,8 +180,3 @@ class TapeSteps:
             outer = self._module.parents[read]
             if isinstance(outer, cst.Element) and isinstance(self._module.parents[outer], cst.List):
                 raise UnsureError("The gradient is of one variable. Write backward(), and use its .grad.")
-
-
-def owner_of(call: cst.Call) -> cst.BaseExpression:
-    """Return the object whose method is called."""
-    return cast(cst.Attribute, call.func).value

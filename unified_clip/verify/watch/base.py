@@ -50,7 +50,7 @@ class NativeCall:
     eps: float | None = 0.0
     """Added to the norm by the formula."""
 
-    given_norm: float | None = None
+    passed_norm: float | None = None
     """The norm that the caller passed in place of the norm of the gradients."""
 
 
@@ -120,16 +120,15 @@ class Observer:
     def record(self, call: NativeCall, observed: ObservedTensors) -> None:
         """Record a call, unless it got no gradient."""
         if observed.before:
-            self._recording.add(
-                fields(call, observed), *(_stored(observed, each) for each in (observed.before, observed.after))
-            )
+            stored = (_stored(observed, tensors) for tensors in (observed.before, observed.after))
+            self._recording.add(fields(call, observed), *stored)
 
 
 def fields(call: NativeCall, observed: ObservedTensors) -> dict[str, Any]:
     """Return the line of a recording for a call."""
     p = call.norm_type or 2.0
     norms = [exact_norm([each], p) for each in observed.before]
-    found: dict[str, Any] = {
+    line: dict[str, Any] = {
         "call": call.name,
         "framework": call.framework,
         "watched": True,
@@ -148,17 +147,17 @@ def fields(call: NativeCall, observed: ObservedTensors) -> dict[str, Any]:
         "parameters": {},
     }
     if call.rule == "global":
-        found["norm"] = exact_norm(observed.before, p) if call.given_norm is None else call.given_norm
-        found["coef"] = coefficient(observed.before, observed.after, coefficient_by_formula(call, found["norm"]))
+        line["norm"] = exact_norm(observed.before, p) if call.passed_norm is None else call.passed_norm
+        line["coef"] = coefficient(observed.before, observed.after, coefficient_by_formula(call, line["norm"]))
     elif call.rule == "each":
-        found["norm"] = norms
+        line["norm"] = norms
         pairs = zip(observed.before, observed.after, norms, strict=True)
-        found["coef"] = [coefficient([a], [b], coefficient_by_formula(call, n)) for a, b, n in pairs]
+        line["coef"] = [coefficient([a], [b], coefficient_by_formula(call, n)) for a, b, n in pairs]
     for index, (name, each) in enumerate(_named(observed, observed.before).items()):
-        parameter = found["parameters"][name] = {"shape": list(each.shape), "norm": norms[index]}
+        parameter = line["parameters"][name] = {"shape": list(each.shape), "norm": norms[index]}
         if observed.weights and (weight := observed.weights[index]) is not None:
             parameter["weight"] = exact_norm([weight], p)
-    return found
+    return line
 
 
 def _named(observed: ObservedTensors, tensors: Sequence[Dense]) -> dict[str, Dense]:
@@ -167,7 +166,7 @@ def _named(observed: ObservedTensors, tensors: Sequence[Dense]) -> dict[str, Den
 
 
 def _stored(observed: ObservedTensors, tensors: Sequence[Dense]) -> dict[str, tuple[str, npt.NDArray[Any]]]:
-    """Return tensors as `_safetensors.write` accepts them."""
+    """Return dtypes and arrays by name."""
     return {name: (PARTS.get(each.dtype, each.dtype), each.array) for name, each in _named(observed, tensors).items()}
 
 
@@ -186,8 +185,8 @@ def coefficient_by_formula(call: NativeCall, n: float) -> float:
 def coefficient(before: Sequence[Dense], after: Sequence[Dense], formula: float) -> float:
     """Return the coefficient that turned `before` into `after`, in float32 unless they are float64.
 
-    Each element bounds the coefficient: the interval of factors that round to the observed result. The coefficient is
-    that of the formula, if it is in all intervals, else the nearest one that is. NaN if there is none.
+    Each element bounds the coefficient: the interval of factors that round to the observed result. Return the nearest
+    number to `formula` that is in all intervals, or NaN if there is none.
     """
     pairs = list(zip(before, after, strict=True))
     if all((a.bits() == b.bits()).all() for a, b in pairs):
@@ -211,7 +210,7 @@ def _nearest_within(formula: float, low: float, high: float, *, wide: bool) -> f
 
 
 def wrap(homes: Sequence[tuple[Any, str]], wrapper: Callable[[Any], Any]) -> None:
-    """Replace a function by a wrapper under all of its names that exist."""
+    """Replace a function by a wrapper in all of `homes`, pairs of module and name, that exist."""
     homes = [home for home in homes if hasattr(*home)]
     if homes:
         function = getattr(*homes[0])
@@ -237,13 +236,13 @@ def clip_parameters(observer: Observer, function: Callable[..., Any], *args: Any
     """Run and record a function of PyTorch or Paddle that clips the gradients of its first argument."""
     framework = function.__module__.partition(".")[0]
     bound = inspect.signature(function).bind(*args, **kwargs)
-    (first, given), *_ = bound.arguments.items()
-    parameters = bound.arguments[first] = list(given) if adapter_of(type(given)) is None else [given]
-    clipped = [each for each in parameters if getattr(each, "grad", None) is not None]
-    before, weights = [read(each.grad) for each in clipped], [read(each) for each in clipped]
+    (first, passed), *_ = bound.arguments.items()
+    parameters = bound.arguments[first] = list(passed) if adapter_of(type(passed)) is None else [passed]
+    clipped = [parameter for parameter in parameters if getattr(parameter, "grad", None) is not None]
+    before, weights = [read(parameter.grad) for parameter in clipped], [read(parameter) for parameter in clipped]
     result = function(*bound.args, **bound.kwargs)
-    names = [each.name for each in clipped] if framework == "paddle" else ()
-    observed = ObservedTensors(before, [read(each.grad) for each in clipped], weights, names)
+    names = [parameter.name for parameter in clipped] if framework == "paddle" else ()
+    observed = ObservedTensors(before, [read(parameter.grad) for parameter in clipped], weights, names)
     observer.record(_describe_call(framework, function.__name__, bound.arguments), observed)
     return result
 

@@ -20,11 +20,11 @@ def report_call(
     weights: Sequence[Any] = (),
     names: Sequence[str] = (),
 ) -> None:
-    """Report a call. `describe` returns it for the value of its threshold. No tensor may be None."""
+    """Report a call. `describe` returns it for a value of its threshold. No tensor may be None."""
     observer.wait_with(jax.effects_barrier)
 
-    def receive(given: Any, *arrays: Any) -> None:
-        observer.record(describe(given), ObservedTensors.from_arrays(arrays, len(before), names))
+    def receive(value: Any, *arrays: Any) -> None:
+        observer.record(describe(value), ObservedTensors.from_arrays(arrays, len(before), names))
 
     arrays = [*before, *after, *weights]
     if isinstance(threshold, jax.Array):

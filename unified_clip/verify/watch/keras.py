@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import keras
 from keras.src.optimizers.base_optimizer import BaseOptimizer
 
-from ...tensors.types import Dense
 from .base import NativeCall, ObservedTensors, Observer, read, without_none, wrap
 
 
@@ -17,37 +16,26 @@ def install(observer: Observer) -> None:
 
 
 def _clip_gradients(observer: Observer, function: Callable[..., Any], self: Any, grads: Any) -> Any:
-    call = _describe_call(self)
+    """Return the gradients for the optimizer, which in a graph wait for the report."""
+    call, backend = _describe_call(self), keras.backend.backend()
     if call is None:
         return function(self, grads)
     # on PyTorch a clip may overwrite the gradients
-    before = [read(each) for each in grads if each is not None] if keras.backend.backend() == "torch" else []
-    return _report_call(observer, call, before, grads, function(self, grads), self._trainable_variables)
-
-
-def _report_call(
-    observer: Observer,
-    call: NativeCall,
-    before: Sequence[Dense],
-    grads: Sequence[Any],
-    clipped: Sequence[Any],
-    variables: Sequence[Any],
-) -> Sequence[Any]:
-    """Report a call. Return the gradients for the optimizer, which in a graph wait for the report."""
-    if len(variables) != len(grads):
-        variables = ()
-    names, weights = [each.path for each in variables], [each.value for each in variables]
-    if keras.backend.backend() == "tensorflow":
+    before = [read(gradient) for gradient in grads if gradient is not None] if backend == "torch" else []
+    clipped = function(self, grads)
+    variables = self._trainable_variables if len(self._trainable_variables) == len(grads) else ()
+    names, weights = [variable.path for variable in variables], [variable.value for variable in variables]
+    if backend == "tensorflow":
         from . import tensorflow
 
         return tensorflow.report_call(observer, lambda _: call, [], grads, clipped, weights, names)
-    kept = without_none(grads, clipped, weights, names)
-    if keras.backend.backend() == "jax":
+    grads, after, weights, names = without_none(grads, clipped, weights, names)
+    if backend == "jax":
         from . import jax
 
-        jax.report_call(observer, lambda _: call, None, *kept)
+        jax.report_call(observer, lambda _: call, None, grads, after, weights, names)
     else:
-        observer.record(call, ObservedTensors(before, [*map(read, kept[1])], [*map(read, kept[2])], kept[3]))
+        observer.record(call, ObservedTensors(before, list(map(read, after)), list(map(read, weights)), names))
     return clipped
 
 

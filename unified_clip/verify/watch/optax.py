@@ -21,36 +21,26 @@ def install(observer: Observer) -> None:
 
 
 def _watched(observer: Observer, make: Callable[..., Any]) -> Callable[..., Any]:
-    signature = inspect.signature(make)
-
     def watched(*args: Any, **kwargs: Any) -> Any:
         init, update = make(*args, **kwargs)
-        (threshold,) = signature.bind(*args, **kwargs).arguments.values()
-        call = partial(_describe_call, make.__name__)
-        return optax.GradientTransformation(init, observer.around(partial(_update, call, threshold))(update))
+        (threshold,) = inspect.signature(make).bind(*args, **kwargs).arguments.values()
+        describe = partial(_describe_call, make.__name__)
+
+        def report(_: Observer, function: Callable[..., Any], updates: Any, state: Any, params: Any = None) -> Any:
+            clipped, state = function(updates, state, params)
+            leaves, weights = jax.tree.leaves(updates), jax.tree.leaves(params)
+            weights = weights if len(weights) == len(leaves) else []
+            names = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(updates)]
+            report_call(observer, describe, threshold, leaves, jax.tree.leaves(clipped), weights, names)
+            return clipped, state
+
+        return optax.GradientTransformation(init, observer.around(report)(update))
 
     return watched
 
 
-def _update(
-    call: Callable[[Any], NativeCall],
-    threshold: Any,
-    observer: Observer,
-    function: Callable[..., Any],
-    updates: Any,
-    state: Any,
-    params: Any = None,
-) -> Any:
-    clipped, state = function(updates, state, params)
-    leaves, weights = jax.tree.leaves(updates), jax.tree.leaves(params)
-    weights = weights if len(weights) == len(leaves) else []
-    names = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(updates)]
-    report_call(observer, call, threshold, leaves, jax.tree.leaves(clipped), weights, names)
-    return clipped, state
-
-
-def _describe_call(name: str, given: Any) -> NativeCall:
-    threshold = float(given) if np.ndim(given) == 0 else None
+def _describe_call(name: str, value: Any) -> NativeCall:
+    threshold = float(value) if np.ndim(value) == 0 else None
     if name == "clip":
         bounds = None if threshold is None else (-threshold, threshold)
         return NativeCall("optax.clip", "jax", "value", bounds, None, None)

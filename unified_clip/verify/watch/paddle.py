@@ -33,47 +33,47 @@ def install(observer: Observer) -> None:
     wrap([(paddle.static.Executor, "run")], lambda function: _run(observer, function))
 
 
-def install_ours(observer: Observer) -> None:
+def install_unified_clip(observer: Observer) -> None:
     """Watch unified_clip's classes in static programs, where they are not recorded otherwise."""
     from unified_clip.paddle import GradientClipByGlobalNorm, GradientClipByNorm, GradientClipByValue
 
     for kind in (GradientClipByGlobalNorm, GradientClipByNorm, GradientClipByValue):
-        wrap([(kind, "__call__")], observer.around(_clip_by_ours))
+        wrap([(kind, "__call__")], observer.around(_clip_by_unified_clip))
 
 
 def _clip(observer: Observer, function: Callable[..., Any], self: Any, params_grads: Any) -> Any:
     call = _describe_call(self, f"paddle.nn.{type(self).__name__}")
     if not paddle.in_dynamic_mode():
-        return _built(call, self, params_grads, function)
-    pairs = _counted(params_grads)
+        return _add_to_program(call, self, params_grads, function)
+    pairs = _clipped_pairs(params_grads)
     before, weights = [read(g) for _, g in pairs], [read(p) for p, _ in pairs]
     result = function(self, params_grads)
-    after, names = [read(g) for g in _of(result, pairs)], [p.name for p, _ in pairs]
+    after, names = [read(g) for g in _results(result, pairs)], [p.name for p, _ in pairs]
     observer.record(call, ObservedTensors(before, after, weights, names))
     return result
 
 
-def _clip_by_ours(_: Observer, function: Callable[..., Any], self: Any, params_grads: Any) -> Any:
+def _clip_by_unified_clip(_: Observer, function: Callable[..., Any], self: Any, params_grads: Any) -> Any:
     if paddle.in_dynamic_mode():
         return function(self, params_grads)
-    return _built(_describe_call(self, type(self).__name__), self, list(params_grads), function)
+    return _add_to_program(_describe_call(self, type(self).__name__), self, list(params_grads), function)
 
 
-def _built(call: NativeCall, clip: Any, params_grads: Any, function: Callable[..., Any]) -> Any:
+def _add_to_program(call: NativeCall, clip: Any, params_grads: Any, function: Callable[..., Any]) -> Any:
     """Add a clip to a program. Executors report it."""
-    pairs = _counted(params_grads)
+    pairs = _clipped_pairs(params_grads)
     result = function(clip, params_grads)
-    built = InProgram(call, [p.name for p, _ in pairs], [g for _, g in pairs], _of(result, pairs))
-    PROGRAMS.setdefault(paddle.static.default_main_program(), []).append(built)
+    in_program = InProgram(call, [p.name for p, _ in pairs], [g for _, g in pairs], _results(result, pairs))
+    PROGRAMS.setdefault(paddle.static.default_main_program(), []).append(in_program)
     return result
 
 
-def _counted(params_grads: Any) -> list[tuple[Any, Any]]:
-    """Return the pairs that a clip counts."""
+def _clipped_pairs(params_grads: Any) -> list[tuple[Any, Any]]:
+    """Return the parameters that a clip scales, with their gradients."""
     return [(p, g) for p, g in params_grads if g is not None and getattr(p, "need_clip", True) is not False]
 
 
-def _of(result: Any, pairs: Sequence[tuple[Any, Any]]) -> list[Any]:
+def _results(result: Any, pairs: Sequence[tuple[Any, Any]]) -> list[Any]:
     """Return the clipped gradients of these parameters."""
     clipped = {p.name: g for p, g in result}
     return [clipped[p.name] for p, _ in pairs]
@@ -93,15 +93,15 @@ def _run(observer: Observer, function: Callable[..., Any]) -> Any:
         clips = PROGRAMS.get(program or paddle.static.default_main_program(), [])
         if not clips:
             return function(self, program, feed, fetch_list, *args, **kwargs)
-        wanted = list(fetch_list or [])
-        more = [each for clip in clips for each in (*clip.before, *clip.after)]
+        own = list(fetch_list or [])
+        gradients = [gradient for clip in clips for gradient in (*clip.before, *clip.after)]
         weights = [list(map(_weight, clip.names)) for clip in clips]
-        fetched = function(self, program, feed, [*wanted, *more], *args, **kwargs)
-        values = iter([from_numpy(np.array(each)) for each in fetched[len(wanted) :]])
-        for clip, held in zip(clips, weights, strict=True):
+        fetched = function(self, program, feed, [*own, *gradients], *args, **kwargs)
+        values = iter([from_numpy(np.array(array)) for array in fetched[len(own) :]])
+        for clip, clip_weights in zip(clips, weights, strict=True):
             before, after = ([next(values) for _ in clip.names] for _ in range(2))
-            observer.record(clip.call, ObservedTensors(before, after, held, clip.names))
-        return fetched[: len(wanted)]
+            observer.record(clip.call, ObservedTensors(before, after, clip_weights, clip.names))
+        return fetched[: len(own)]
 
     return run
 

@@ -18,7 +18,6 @@ from .base import NativeCall, ObservedTensors, Observer, without_none, wrap
 Describe = Callable[[Sequence[Any]], NativeCall]
 """Returns a call for the values of its thresholds."""
 
-
 ARGUMENTS = ("Placeholder", "PlaceholderWithDefault")
 
 GRADIENTS: WeakValueDictionary[int, Any] = WeakValueDictionary()
@@ -76,17 +75,17 @@ def from_tape(tensor: Any) -> bool | None:
     tensor = _values(tensor)
     if not tf.is_symbolic_tensor(tensor):
         return _is_marked(tensor)
-    reached: set[int] = set()
-    left, has_arguments = [tensor], False
-    while left:
-        each = left.pop()
-        if _is_marked(each):
+    visited: set[int] = set()
+    stack, has_arguments = [tensor], False
+    while stack:
+        source = stack.pop()
+        if _is_marked(source):
             return True
-        has_arguments |= each.op.type in ARGUMENTS
-        left += [new for new in each.op.inputs if id(new) not in reached]
-        reached.update(map(id, each.op.inputs))
-    marked = [each for each in list(GRADIENTS.values()) if tf.is_symbolic_tensor(each)]
-    return None if has_arguments and not any(each.graph is tensor.graph for each in marked) else False
+        has_arguments |= source.op.type in ARGUMENTS
+        stack += [new for new in source.op.inputs if id(new) not in visited]
+        visited.update(map(id, source.op.inputs))
+    graphs = [gradient.graph for gradient in list(GRADIENTS.values()) if tf.is_symbolic_tensor(gradient)]
+    return None if has_arguments and not any(graph is tensor.graph for graph in graphs) else False
 
 
 def clip_by_global_norm(
@@ -117,12 +116,12 @@ def clip_by_value(
 
 def _describe(name: str, rule: Any) -> Describe:
     def call(thresholds: Sequence[Any]) -> NativeCall:
-        numbers = [float(each) if np.ndim(each) == 0 else None for each in thresholds]
-        if None in numbers:
+        if any(np.ndim(value) for value in thresholds):
             return NativeCall(name, "tensorflow", rule, None)
+        numbers = list(map(float, thresholds))
         if rule == "value":
-            return NativeCall(name, "tensorflow", rule, (numbers[0], numbers[1]), None, None)  # type: ignore[arg-type]
-        return NativeCall(name, "tensorflow", rule, numbers[0], given_norm=numbers[1] if len(numbers) > 1 else None)
+            return NativeCall(name, "tensorflow", rule, (numbers[0], numbers[1]), None, None)
+        return NativeCall(name, "tensorflow", rule, numbers[0], passed_norm=numbers[1] if len(numbers) > 1 else None)
 
     return call
 
@@ -141,21 +140,21 @@ def report_call(
 
     `is_gradient` is called then, because a graph may compute its gradients after the clip.
     """
-    chosen = without_none(before, after, weights, names)
+    present = without_none(before, after, weights, names)
 
     def receive(*values: Any) -> None:
-        given, arrays = values[: len(thresholds)], values[len(thresholds) :]
-        observed = ObservedTensors.from_arrays(arrays, len(chosen[0]), chosen[3], is_gradient())
-        observer.record(describe(given), observed)
+        numbers, arrays = values[: len(thresholds)], values[len(thresholds) :]
+        observed = ObservedTensors.from_arrays(arrays, len(present[0]), present[3], is_gradient())
+        observer.record(describe(numbers), observed)
 
-    tensors = [tf.convert_to_tensor(each) for part in chosen[:3] for each in part]
-    are_tensors = [tf.is_tensor(each) or isinstance(each, tf.Variable) for each in thresholds]
+    tensors = [tf.convert_to_tensor(tensor) for part in present[:3] for tensor in part]
+    are_tensors = [tf.is_tensor(value) or isinstance(value, tf.Variable) for value in thresholds]
     dtypes = [None if is_tensor else tf.float64 for is_tensor in are_tensors]  # float64 represents all numbers exactly
-    given = list(map(tf.convert_to_tensor, thresholds, dtypes))
+    inputs = [*map(tf.convert_to_tensor, thresholds, dtypes), *tensors]
     if tf.executing_eagerly():
-        receive(*(each.numpy() for each in (*given, *tensors)))
+        receive(*(tensor.numpy() for tensor in inputs))
         return list(after)
     if is_for_xla():
         return list(after)
-    with tf.control_dependencies([tf.numpy_function(receive, [*given, *tensors], [])]):
-        return [None if each is None else tf.nest.map_structure(tf.identity, each) for each in after]
+    with tf.control_dependencies([tf.numpy_function(receive, inputs, [])]):
+        return [None if tensor is None else tf.nest.map_structure(tf.identity, tensor) for tensor in after]

@@ -11,18 +11,15 @@ import numpy as np
 
 from ..recording.pairing import Names, match_parameters
 from ..recording.rounding import Distance
-from ..recording.runs import Parameter
 from ..tensors.arithmetic import FORMATS, Float64s
 from .match_names import Parameters
 from .normalize import NormalizedRecording
-from .run import ScriptRun, output_at
+from .run import ScriptRun
 
-ALIKE = 1e-3
-"""Relative tolerance of numbers that are one multiple of each other: they were rounded."""
+TOLERANCE = 1e-3
+"""Relative tolerance of rounded multiples and sums."""
 
-SINGLE = FORMATS["float32"].precision
-
-STORED = 4
+STORAGE_ULPS = 4
 """ULP of a parameter by which stored updates may differ: both sides round, some twice."""
 
 GREATEST = 2.0**127
@@ -46,7 +43,7 @@ class TensorPair(NamedTuple):
     old: Float64s
     new: Float64s
     scale: float
-    """The greatest number at whose size they were rounded."""
+    """The greatest number of both when they were rounded."""
 
     ulp_scale: float
     """One ULP of the parameter, in ULP of float32."""
@@ -58,26 +55,26 @@ class StepPairing:
     def __init__(self, old: ScriptRun, new: ScriptRun, weights: Parameters, steps: int, names: Names) -> None:
         """`names`: from old to new, for parameters whose names differ."""
         self._runs, self._weights, self._steps = (old, new), weights, steps
-        self._in_between = all(ran.yields for ran in self._runs)
-        first = 1 if self._in_between else steps
+        self._yields_each_step = all(run.yields for run in self._runs)
+        first = 1 if self._yields_each_step else steps
         old_values, new_values = (self._values(side, first) for side in (0, 1))
-        self._shapes = [{name: each.shape for name, each in values.items()} for values in (old_values, new_values)]
-        self.names = match_parameters(_as_parameters(old_values), _as_parameters(new_values), names)
+        self._shapes = [{name: value.shape for name, value in values.items()} for values in (old_values, new_values)]
+        self.names = match_parameters(old_values, new_values, names)
         self.axes = {name: _axes(old_values[name], new_values[other]) for name, other in self.names.items()}
         """The order of axes in which the new tensor matches the old one; None if its shape does not fit."""
-        dtypes = [{name: each.dtype for name, each in ran.given[0].parameters.items()} for ran in self._runs]
-        self.dtypes = {name: (dtypes[0][name], dtypes[1][other]) for name, other in self.names.items()}
-        """Of the old and the new tensor."""
-        self._begin = [self._initial(values) for values in (old_values, new_values)]
+        first_old, first_new = (run.outputs[0].parameters for run in self._runs)
+        self.dtypes = {name: (first_old[name].dtype, first_new[other].dtype) for name, other in self.names.items()}
+        """The dtypes of the old and the new tensor."""
+        self._initial = [self._initial_values(values) for values in (old_values, new_values)]
 
-    def gradients(self, step: int, settled: Sequence[NormalizedRecording]) -> Iterator[TensorPair]:
+    def gradients(self, step: int, recordings: Sequence[NormalizedRecording]) -> Iterator[TensorPair]:
         """Pair the gradients after clipping: those that the steps yield, else those after the clip calls."""
         sides, yielded = [], []
-        for each in settled:
-            output = output_at(each.ran, step, self._steps)
-            gradients = output.gradients if output and step not in each.unclipped else None
+        for recording in recordings:
+            output = recording.run.output_at(step, self._steps)
+            gradients = output.gradients if output and step not in recording.unclipped else None
             yielded.append(gradients is not None)
-            sides.append(_values(each.clipped.get(step, {}) if gradients is None else gradients))
+            sides.append(_values(recording.clipped.get(step, {}) if gradients is None else gradients))
         if all(yielded):
             self._add_zeros(sides)
         return self._pair(sides, sides)
@@ -95,31 +92,32 @@ class StepPairing:
         The change of a parameter without an initial weight is its value.
         """
         now = [self._values(side, step) for side in (0, 1)]
-        begin = self._begin if step == 1 or not self._in_between else [self._values(side, step - 1) for side in (0, 1)]
-        added = [
-            {name: each - before.get(name, 0.0) for name, each in values.items()}
-            for values, before in zip(now, begin, strict=True)
+        is_first = step == 1 or not self._yields_each_step
+        before = self._initial if is_first else [self._values(side, step - 1) for side in (0, 1)]
+        changes = [
+            {name: value - old.get(name, 0.0) for name, value in values.items()}
+            for values, old in zip(now, before, strict=True)
         ]
-        return self._pair(added, now)
+        return self._pair(changes, now)
 
-    def left_over(self, step: int, settled: Sequence[NormalizedRecording]) -> str | None:
+    def uncleared_side(self, step: int, recordings: Sequence[NormalizedRecording]) -> str | None:
         """Return the side whose gradients are the sum of the other side's and its own of the previous step."""
-        now = self._pair_gradients([each.before.get(step, {}) for each in settled])
-        for earlier in ([each.clipped for each in settled], [each.before for each in settled]):
+        now = self._pair_gradients([recording.before.get(step, {}) for recording in recordings])
+        for earlier in ([side.clipped for side in recordings], [side.before for side in recordings]):
             pairs = self._pair_gradients([gradients.get(step - 1, {}) for gradients in earlier])
-            left = {pair.name: pair for pair in pairs}
+            previous = {pair.name: pair for pair in pairs}
             for side, other in (("old", "new"), ("new", "old")):
                 sums = [
-                    (getattr(pair, side), getattr(pair, other) + getattr(left[pair.name], side))
+                    (getattr(pair, side), getattr(pair, other) + getattr(previous[pair.name], side))
                     for pair in now
-                    if pair.name in left
+                    if pair.name in previous
                 ]
                 if sums and len(sums) == len(now) and all(map(_close, *zip(*sums, strict=True))):
                     return side
         return None
 
     def _pair_gradients(self, sides: Sequence[Parameters]) -> list[TensorPair]:
-        values = [*map(_values, sides)]
+        values = list(map(_values, sides))
         return list(self._pair(values, values))
 
     def ratio(self, step: int) -> float | None:
@@ -130,39 +128,34 @@ class StepPairing:
             return None
         ratio = float(old @ new / (old @ old))
         off = max(float(np.abs(pair.new - ratio * pair.old).max(initial=0.0)) for pair in pairs)
-        return ratio if ratio and off <= ALIKE * float(np.abs(new).max()) else None
+        return ratio if ratio and off <= TOLERANCE * float(np.abs(new).max()) else None
 
     def _values(self, side: int, step: int) -> dict[str, Float64s]:
-        output = output_at(self._runs[side], step, self._steps)
+        output = self._runs[side].output_at(step, self._steps)
         return _values(output.parameters) if output else {}
 
-    def _initial(self, values: Values) -> dict[str, Float64s]:
+    def _initial_values(self, values: Values) -> dict[str, Float64s]:
         """Return the initial weights by the names that the step yields, in the layout of its parameters."""
         others = {**self.names, **{new: old for old, new in self.names.items()}}
-        found = {}
+        initial = {}
         for name, value in values.items():
             weight = self._weights.get(name) or self._weights.get(others.get(name, name))
             axes = _axes(value, weight.values()) if weight else None
             if weight and axes is not None:
-                found[name] = weight.values().transpose(axes)
-        return found
+                initial[name] = weight.values().transpose(axes)
+        return initial
 
     def _pair(self, sides: Sequence[Values], scales: Sequence[Values]) -> Iterator[TensorPair]:
         for name, other in self.names.items():
             axes = self.axes[name]
             if name in sides[0] and other in sides[1] and axes is not None:
                 scale = max(_greatest(scales[0][name]), _greatest(scales[1][other]))
-                yield TensorPair(
-                    name, sides[0][name], sides[1][other].transpose(axes), scale, coarsest_ulp(self.dtypes[name])
-                )
+                new = sides[1][other].transpose(axes)
+                yield TensorPair(name, sides[0][name], new, scale, coarsest_ulp(self.dtypes[name]))
 
 
 def _values(tensors: Parameters) -> dict[str, Float64s]:
     return {name: dense.values() for name, dense in tensors.items()}
-
-
-def _as_parameters(values: Values) -> dict[str, Parameter]:
-    return {name: Parameter(shape=each.shape, norm=0.0) for name, each in values.items()}
 
 
 def _axes(old: Float64s, new: Float64s) -> tuple[int, ...] | None:
@@ -172,10 +165,11 @@ def _axes(old: Float64s, new: Float64s) -> tuple[int, ...] | None:
 
 
 def _close(old: Float64s, new: Float64s) -> bool:
-    return bool(np.abs(old - new).max(initial=0.0) <= ALIKE * _greatest(old))
+    return bool(np.abs(old - new).max(initial=0.0) <= TOLERANCE * _greatest(old))
 
 
 def max_distance(pairs: Iterable[TensorPair]) -> MaxDistance | None:
+    """Return the greatest distance of the pairs; None if there are no pairs."""
     distances = (MaxDistance(*tensor_distance(*pair[1:]), pair.name) for pair in pairs)
     return max(distances, key=lambda distance: distance[:2], default=None)
 
@@ -183,9 +177,8 @@ def max_distance(pairs: Iterable[TensorPair]) -> MaxDistance | None:
 def tensor_distance(old: Float64s, new: Float64s, scale: float, ulp_scale: float = 1.0) -> Distance:
     """Return the greatest difference of two tensors, in ULP of float32 and relative to the greatest number.
 
-    The ULP is that of the number `scale`: frameworks round sums differently, and the error of a sum depends on its
-    greatest term. A difference above rounding is in ULP of the greatest number instead, so that small updates do not
-    count as the same because they are small.
+    The ULP is that of `scale`, because the rounding error of a sum depends on its greatest term. A difference above
+    rounding is in ULP of the greatest number of both tensors. Otherwise, small updates would count as the same.
     """
     differ = (old != new) & ~(np.isnan(old) & np.isnan(new))
     if not differ.any():
@@ -197,14 +190,15 @@ def tensor_distance(old: Float64s, new: Float64s, scale: float, ulp_scale: float
     greatest = float(difference.max())
     own = max(_greatest(old), _greatest(new))
     unit = _unit(scale)
-    if greatest > STORED * unit * ulp_scale and greatest > ALIKE * own:
+    if greatest > STORAGE_ULPS * unit * ulp_scale and greatest > TOLERANCE * own:
         unit = min(unit, _unit(own))
     return Distance(greatest / unit, greatest / own)
 
 
 def coarsest_ulp(dtypes: Iterable[str]) -> float:
     """Return one ULP of the narrowest of these dtypes, in ULP of float32. Integers are not rounded."""
-    return max((2.0 ** max(0, SINGLE - FORMATS[dtype].precision) for dtype in dtypes if dtype in FORMATS), default=1.0)
+    single = FORMATS["float32"].precision
+    return max((2.0 ** max(0, single - FORMATS[dtype].precision) for dtype in dtypes if dtype in FORMATS), default=1.0)
 
 
 def _unit(number: float) -> float:

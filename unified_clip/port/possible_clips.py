@@ -40,7 +40,7 @@ def named(module: Module, imports: Imports, node: Target, names: set[str]) -> It
         packages = sorted(name.rpartition(".")[0] for name in names if name and not name.startswith("."))
         package = packages[0] if packages else "unified_clip"
         if not package.startswith("unified_clip") and not module.is_in_project(package):
-            yield FoundClip(node, f"{package}.{_last(node)}", unsure=UNKNOWN_PACKAGE.format(package))
+            yield FoundClip(node, f"{package}.{_last(node)}", why_not=UNKNOWN_PACKAGE.format(package))
 
 
 def _last(node: Target) -> str:
@@ -58,11 +58,11 @@ def _from_star(module: Module, imports: Imports, node: Target, call: cst.Call | 
         return
     functions = clip_functions()
     full_name = next((name for name in functions if name == code or name.endswith(f".{code}")), "")
-    unsure = MAY_BE_FROM_STAR.format(imports.stars[-1])
+    why_not = MAY_BE_FROM_STAR.format(imports.stars[-1])
     if full_name and ("." in code or LIKE_CLIP.search(code)):
-        yield FoundClip(node, code, functions[full_name], call, unsure)
+        yield FoundClip(node, code, functions[full_name], call, why_not)
     elif call is not None and LIKE_CLIP.search(_last(node)):
-        yield FoundClip(node, code, None, call, unsure)
+        yield FoundClip(node, code, call=call, why_not=why_not)
 
 
 def _of_unknown_object(module: Module, node: Target, call: cst.Call | None) -> Iterator[FoundClip]:
@@ -74,7 +74,7 @@ def _of_unknown_object(module: Module, node: Target, call: cst.Call | None) -> I
     if function is None or function.kind == "any tensor" or not LIKE_CLIP.search(last) or owner in SELF:
         return
     if last not in module.function_names:
-        yield FoundClip(node, module.code(node), None, call, UNKNOWN_OWNER.format(owner))
+        yield FoundClip(node, module.code(node), call=call, why_not=UNKNOWN_OWNER.format(owner))
 
 
 def got_by_name(module: Module, call: cst.Call) -> Iterator[FoundClip]:
@@ -89,7 +89,7 @@ def got_by_name(module: Module, call: cst.Call) -> Iterator[FoundClip]:
         return
     has_word = "clip" in _words_around(module, call).lower()
     if has_word or _may_be_clip(module, call, clips):
-        yield FoundClip(call, f"getattr({owner}, ...)", call=call, unsure=BY_NAME if has_word else MAY_BE_CLIP)
+        yield FoundClip(call, f"getattr({owner}, ...)", call=call, why_not=BY_NAME if has_word else MAY_BE_CLIP)
 
 
 def _may_be_clip(module: Module, call: cst.Call, clips: Sequence[ClipFunction]) -> bool:
