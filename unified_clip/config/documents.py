@@ -50,11 +50,14 @@ class Document:
                 return line
         return None
 
+    def place(self, keys: Sequence[Key], name: str = "") -> str:
+        """Return a name, the line and the key as text, without those that are unknown."""
+        line = self.line(keys)
+        return ", ".join(filter(None, [name, f"line {line}" if line else "", dotted(keys)]))
+
     def wrong(self, keys: Sequence[Key], message: str) -> ConfigError:
         """Return an error with the name, the line and the key."""
-        line = self.line(keys)
-        places = [self.name, f"line {line}" if line else "", dotted(keys)]
-        return ConfigError(f"{', '.join(filter(None, places))}: {message}")
+        return ConfigError(f"{self.place(keys, self.name)}: {message}")
 
     def get(self, *keys: Key, default: Any = None) -> Any:
         """Return the value at a path of keys, or the default if it or a table of the path is missing."""
@@ -355,7 +358,6 @@ def dotted(keys: Sequence[Key]) -> str:
     """Return a path of keys as text: threshold.start. List entries count from 1: groups 2, threshold."""
     text = ""
     for key in keys:
-        text += (
-            f" {key + 1}" if isinstance(key, int) else f"{', ' if text[-1:].isdigit() else '.' if text else ''}{key}"
-        )
+        separator = ", " if text[-1:].isdigit() else "." if text else ""
+        text += f" {key + 1}" if isinstance(key, int) else f"{separator}{key}"
     return text

@@ -450,7 +450,7 @@ def test_the_command_reads_no_header_beyond_the_limit(
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert "'w.npy': its header has 50000000 bytes, and the limit is 20000" in capsys.readouterr().err
+    assert "'w' is no array: its header has 50000000 bytes, and the limit is 20000" in capsys.readouterr().err
     assert peak < 10_000_000
 
 
@@ -459,12 +459,12 @@ def test_the_command_reads_no_header_beyond_the_limit(
     [
         (["absent.toml"], "cannot read absent.toml"),
         (["a.toml", "absent.json"], "cannot read absent.json"),
-        (["a.toml", "--gradients", "a.toml"], "a.toml: cannot read gradients: this is not an .npz file"),
+        (["a.toml", "--gradients", "a.toml"], "a.toml: cannot read gradients: File is not a zip file"),
         (["a.toml", "--gradients", "none.npz"], "none.npz: cannot read gradients: the file has none"),
-        (["a.toml", "--gradients", "one.npy"], "one.npy: cannot read gradients: this is not an .npz file"),
+        (["a.toml", "--gradients", "one.npy"], "one.npy: cannot read gradients: File is not a zip file"),
         (["a.toml", "--gradients", "empty.npz"], "empty.npz: cannot read gradients"),
         (["a.toml", "--gradients", "torn.npz"], "torn.npz: cannot read gradients"),
-        (["a.toml", "--gradients", "objects.npz"], "objects.npz: cannot read gradients: 'w': Object arrays"),
+        (["a.toml", "--gradients", "objects.npz"], "the dtype of 'w' is object, not a float"),
         (["a.toml", "--gradients", "whole.npz"], "the dtype of 'w' is int64, not a float"),
         (["a.toml", "--step", "-1"], "--step is -1. Steps count from 0"),
         (["a.toml", "--step", "0"], "--step applies to a schedule, and no threshold has one. Remove --step."),

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..._display import cell, complain
-from ..._limits import LimitError, array_header, check_expanded
 from ..._mode_options import misplaced
 from ...errors import ConfigError
 
@@ -20,6 +18,7 @@ if TYPE_CHECKING:
 
 
 def add_parser(commands: Any) -> None:
+    """Add the command to a parser. Its modules are imported when it runs."""
     parser = commands.add_parser(
         "explain",
         help="explain what a clip configuration does to a gradient, or how two differ",
@@ -82,40 +81,21 @@ def _check_step(options: argparse.Namespace, *configs: ClipConfig) -> None:
 
 
 def _read_gradients(path: Path) -> Gradients:
-    import numpy as np
+    from ...tensors.files import npz
+    from ...tensors.files.entries import select
+    from ...tensors.types import to_numpy
 
     try:
-        with path.open("rb") as file:
-            if not zipfile.is_zipfile(path):
-                raise ValueError("this is not an .npz file, or it is truncated")
-            npz = np.load(file, allow_pickle=False)
-            check_expanded(sum(info.file_size for info in npz.zip.infolist()), path.stat().st_size)
-            for info in npz.zip.infolist():
-                _check_header(npz.zip, info)
-            gradients = {name: _read_gradient(npz, name) for name in npz.files}
+        items = list(npz.items(path))
+        for item in items:
+            if not item.dtype.startswith(("float", "complex", "bfloat")):
+                raise ValueError(f"the dtype of {item.name!r} is {item.dtype}, not a float")
+        gradients = {name: to_numpy(gradient) for name, gradient in select(items, (), path.stat().st_size)}
         if not gradients:
             raise ValueError("the file has none")
     except Exception as error:  # NumPy and zipfile raise almost anything for damaged bytes
         raise ConfigError(f"{path}: cannot read gradients: {error}. Pass a file that numpy.savez wrote.") from None
     return gradients
-
-
-def _check_header(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> None:
-    with archive.open(info) as member:
-        try:
-            array_header(member)
-        except LimitError as error:
-            raise ValueError(f"{info.filename!r}: {error}") from None
-
-
-def _read_gradient(npz: Any, name: str) -> Any:
-    try:
-        array = npz[name]
-    except ValueError as error:
-        raise ValueError(f"{name!r}: {error}") from None
-    if array.dtype.kind not in "fc":
-        raise ValueError(f"the dtype of {name!r} is {array.dtype}, not a float")
-    return array
 
 
 def _print_explanation(explanation: Explanation) -> None:

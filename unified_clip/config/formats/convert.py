@@ -90,20 +90,15 @@ def _named(path: Path, trainer: Format) -> Candidate:
 def _detect(path: Path) -> Candidate:
     """Parse a file with the one format that recognises it."""
     candidates = _recognising(path)
-    if not candidates and (likely := _with_clip_keys(path)):
-        raise ConfigError(
-            f"{path.name}: cannot infer the format. Its clip keys are those of {' and '.join(likely)}. Choose one, "
-            f"such as --from {likely[0]}."
-        )
-    if not candidates:
-        raise ConfigError(
-            f"{path.name}: cannot infer the format. Pass --from NAME[@VERSION], where NAME is one of "
-            f"{', '.join(FORMATS)}."
-        )
-    if len(candidates) > 1:
-        names = _names(candidates)
+    if len(candidates) == 1:
+        return candidates[0]
+    if names := _names(candidates):
         raise ConfigError(f"{path.name} may be {' or '.join(names)}. Choose one, such as --from {names[0]}.")
-    return candidates[0]
+    if names := _with_clip_keys(path):
+        advice = f"Its clip keys are those of {' and '.join(names)}. Choose one, such as --from {names[0]}."
+    else:
+        advice = f"Pass --from NAME[@VERSION], where NAME is one of {', '.join(FORMATS)}."
+    raise ConfigError(f"{path.name}: cannot infer the format. {advice}")
 
 
 def _names(candidates: list[Candidate]) -> list[str]:
@@ -132,11 +127,8 @@ def _with_clip_keys(path: Path) -> list[str]:
     if (kind := KINDS.get(path.suffix.lower())) is None:
         return []
     document = documents.parse(documents.read_text(path), kind, path.name)
-    return [
-        trainer.name
-        for trainer in FORMATS.values()
-        if kind in trainer.kinds and any(document.has(*keys) for keys in trainer.clip_keys)
-    ]
+    trainers = [trainer for trainer in FORMATS.values() if kind in trainer.kinds]
+    return [trainer.name for trainer in trainers if any(document.has(*keys) for keys in trainer.clip_keys)]
 
 
 def _import_advice(path: Path) -> str:

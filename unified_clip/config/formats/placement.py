@@ -48,7 +48,8 @@ def check(document: Document, trainer: Format) -> list[str]:
         elif not _is_at(path, trainer.foreign_keys) and _is_clip_key(path, value, places):
             unread.append(path)
     if read:
-        return [_note(document, path) for path in unread if document.get(*path) not in read]
+        ignored = [document.place(path) for path in unread if document.get(*path) not in read]
+        return [f"{place} looks like another clip setting. It is not imported." for place in ignored]
     if unread:
         raise _misplaced(document, trainer, unread[0], places)
     keys = document.data if isinstance(document.data, dict) else {}
@@ -102,9 +103,3 @@ def _misplaced(document: Document, trainer: Format, path: Path, places: Sequence
     else:
         advice = f"{trainer.title} has no such key. Set {_format_place(places[0])} instead."
     return document.wrong(path, advice)
-
-
-def _note(document: Document, path: Path) -> str:
-    line = document.line(path)
-    place = f"line {line}, {dotted(path)}" if line else dotted(path)
-    return f"{place} looks like another clip setting. It is not imported."
