@@ -83,14 +83,15 @@ def _check_step(options: argparse.Namespace, *configs: ClipConfig) -> None:
 def _read_gradients(path: Path) -> Gradients:
     from ...tensors.files import npz
     from ...tensors.files.entries import select
-    from ...tensors.types import to_numpy
+    from ...tensors.types import Dense, to_numpy
 
     try:
         items = list(npz.items(path))
         for item in items:
             if not item.dtype.startswith(("float", "complex", "bfloat")):
                 raise ValueError(f"the dtype of {item.name!r} is {item.dtype}, not a float")
-        gradients = {name: to_numpy(gradient) for name, gradient in select(items, (), path.stat().st_size)}
+        tensors = select(items, (), path.stat().st_size)
+        gradients = {name: to_numpy(tensor) for name, tensor in tensors if isinstance(tensor, Dense)}
         if not gradients:
             raise ValueError("the file has none")
     except Exception as error:  # NumPy and zipfile raise almost anything for damaged bytes
