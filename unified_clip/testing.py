@@ -62,11 +62,11 @@ def assert_gradients_equal(a: Any, b: Any, max_ulp: float = 0) -> None:
     """
     __tracebackhide__ = True
     _need_extra()
-    from .tensors import diff, live
+    from .tensors import diff, in_memory
 
     if not max_ulp >= 0:
         raise ValueError(f"max_ulp is {max_ulp}; give a number of 0 or more")
-    ours, theirs = live.read(a), live.read(b)
+    ours, theirs = in_memory.read_container(a), in_memory.read_container(b)
     if not any(each is not None for each in (*ours.values(), *theirs.values())):
         raise ValueError(f"a and b hold no gradient, so nothing can be compared. {GIVE_GRADIENTS}")
     found = diff.describe(ours, theirs, ("a", "b"), max_ulp)

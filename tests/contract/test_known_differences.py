@@ -56,7 +56,7 @@ def known(kit: Kit, listed: list[KnownDifference], ran: Ran) -> list[KnownDiffer
 
 
 def problems(known: list[KnownDifference], ran: Ran) -> list[str]:
-    judgements, results = match.judge(known, ran.found, ran.versions)
+    judgements, results = match.match_deviations(known, ran.found, ran.versions)
     return [*filter(None, (problem for _, problem in judgements.values())), *(r.problem for r in results if r.problem)]
 
 

@@ -16,7 +16,7 @@ from support.parity.cases import case, dense
 from unified_clip.parity import outcome
 from unified_clip.parity.adapters.base import Adapter
 from unified_clip.parity.judge import oracle
-from unified_clip.parity.judge.verdict import judge
+from unified_clip.parity.judge.verdict import compare_with_exact
 from unified_clip.parity.known import measure
 from unified_clip.parity.modes import DEVICE, HOST, IN_GRAPHS, NATIVE
 from unified_clip.parity.outcome import CallOutcome
@@ -26,7 +26,6 @@ from unified_clip.parity.suite.public_calls import CALLS
 from unified_clip.parity.workers import pool, worker
 from unified_clip.tensors import types
 from unified_clip.tensors.arithmetic import FORMATS
-from unified_clip.tensors.files import safetensors
 from unified_clip.tensors.types import Sparse
 
 PATHS = {True: HOST, False: DEVICE}
@@ -147,7 +146,7 @@ def test_every_call_is_made_inside_graphs(kit: Kit, adapter: Adapter, modes: lis
         fit = [one for one in cases if one.is_for_graphs(SUITE.frameworks[kit.name].leaves_out(mode))]
         assert len(fit) > len(CALLS) / 2
         for one, result in zip(fit, outcomes(adapter, kit.namespace, mode, fit, tmp_path), strict=True):
-            verdict = judge(one, oracle.expect(one), result, mode)
+            verdict = compare_with_exact(one, oracle.expect(one), result, mode)
             assert verdict.kind in ("equal", "close"), (mode, one.name, verdict.detail)
 
 
@@ -170,7 +169,9 @@ def test_a_fault_inside_a_graph_is_found_at_its_case(
     cases = [case(DENSE, name, **ARGUMENTS[name]) for name in ("clip_by_value", "clip_by_global_norm", "clip_by_norm")]
     for mode in modes:
         found = outcomes(adapter, faulty, mode, cases, tmp_path)
-        verdicts = [judge(*each, mode) for each in zip(cases, map(oracle.expect, cases), found, strict=True)]
+        verdicts = [
+            compare_with_exact(*each, mode) for each in zip(cases, map(oracle.expect, cases), found, strict=True)
+        ]
         assert [verdict.kind for verdict in verdicts] == ["equal", "different", "unreadable"]
         assert "planted" in verdicts[2].detail
 
@@ -180,12 +181,12 @@ def test_an_error_leaves_a_graph(kit: Kit, adapter: Adapter, modes: list[str], t
     for mode in modes:
         if one.is_for_graphs(SUITE.frameworks[kit.name].leaves_out(mode)):
             (result,) = outcomes(adapter, kit.namespace, mode, [one], tmp_path)
-            assert judge(one, oracle.expect(one), result, mode).kind == "equal"
+            assert compare_with_exact(one, oracle.expect(one), result, mode).kind == "equal"
 
 
 def check(kit: Kit, adapter: Adapter, path: str, tmp_path: Path, one: Case) -> None:
     """Ours has to agree with the oracle."""
-    verdict = judge(one, oracle.expect(one), run(kit, adapter, one, path, tmp_path), path)
+    verdict = compare_with_exact(one, oracle.expect(one), run(kit, adapter, one, path, tmp_path), path)
     assert verdict.kind in (("equal",) if kit.exact else ("equal", "close")), verdict.detail
 
 
@@ -239,6 +240,5 @@ def outcomes(
     described = json.loads((tmp_path / "job.json").read_text(encoding="utf-8"))["cases"]
     jobs = [(described[one.name], one.gradients) for one in cases]
     for number, (result, found) in enumerate(worker.run_cases(adapter, namespace, mode, jobs)):
-        safetensors.save(tmp_path / f"{number}.safetensors", found)
-        worker.write_json(tmp_path / f"{number}.json", result)
+        worker.write_result(tmp_path, number, result, found)
     return [pool._read_result(tmp_path, number) for number in range(len(cases))]

@@ -10,7 +10,7 @@ from support.parity.cases import case, dense
 
 from unified_clip.parity import modes
 from unified_clip.parity.judge import oracle
-from unified_clip.parity.judge.verdict import Verdict, judge
+from unified_clip.parity.judge.verdict import Verdict, compare_with_exact
 from unified_clip.parity.modes import PROCESSES
 from unified_clip.parity.suite.cases import Case
 from unified_clip.parity.workers import pool
@@ -67,7 +67,7 @@ KINDS = {
 
 def verdicts(worker: list[str], mode: str, cases: list[Case]) -> list[Verdict]:
     found = pool.run(worker, [pool.WorkItem(mode, each) for each in cases], 120.0).results
-    return [judge(each, oracle.expect(each), found[mode, each.name], mode) for each in cases]
+    return [compare_with_exact(each, oracle.expect(each), found[mode, each.name], mode) for each in cases]
 
 
 @pytest.fixture(scope="module")

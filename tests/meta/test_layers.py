@@ -30,7 +30,7 @@ def layer(module: str) -> str:
 
 
 CIRCLES = [
-    {"_core.checks", "_core.entry", "_core.gradients", "_core.watch"},
+    {"_core.checks", "_core.entry", "_core.gradients", "_core.observer"},
     {"_core.consensus", "_core.containers", "_core.ops", "_core.shards"},
     {"_ops.torch_ops", "_ops.torch_pairs"},
 ]

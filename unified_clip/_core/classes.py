@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
-from . import checks, containers, rule, watch
+from . import checks, containers, observer, rule
 from .containers import Leaf, Tree
 from .entry import public
 from .functions import Functions
@@ -98,7 +98,7 @@ class GradientClip(Bound):
 
     def _whole(self, ops: Ops, pairs: Any) -> WholeSame | None:
         """Pairs that can be clipped in one go."""
-        if self.need_clip is not None or self._across.is_stated or watch.in_detail():
+        if self.need_clip is not None or self._across.is_stated or observer.needs_leaves():
             return None
         if type(pairs) not in (list, tuple):
             return None

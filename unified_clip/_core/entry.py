@@ -6,16 +6,16 @@ import functools
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
-from . import consensus, watch
+from . import consensus, observer
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 def as_it_is(body: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    watcher = watch.watcher
+    active = observer.active
     try:
-        return body(*args, **kwargs) if watcher is None else watcher.run(body, *args, **kwargs)
+        return body(*args, **kwargs) if active is None else active.run(body, *args, **kwargs)
     except Exception as error:
         if consensus.AWAITED.group is not None:
             consensus.send_rejection(error)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from contextlib import nullcontext
 from typing import Any, cast
 
-from . import checks, containers, watch
+from . import checks, containers, observer
 from .consensus import AWAITED, Group
 from .containers import Leaf, Tree
 from .ops import Ops, Path, Scalar, Slices, Tensor, WholePath
@@ -99,7 +99,7 @@ class Gradients:
 
     def agree(self, arguments: Mapping[str, Any]) -> None:
         """What has to be equal on every rank that holds the `shards`; they compare it when they measure."""
-        norms = watch.watcher is not None and watch.watcher.norms  # which all of them measure, or none
+        norms = observer.active is not None and observer.active.norms  # which all of them measure, or none
         self._agreed = {**arguments, "norms= of unified_clip.record": norms}
 
     def check_one_norm(self) -> None:
@@ -433,7 +433,7 @@ def together(
 ) -> Whole | InPlace:
     """Gradients to be clipped in place. `plain`: nothing has to be known of any one. `measures`: see `Gradients`."""
     whole = None
-    plain = plain and not watch.in_detail() and not across.is_stated
+    plain = plain and not observer.needs_leaves() and not across.is_stated
     if plain and ops.gradients_on_parameters:
         container = _listed(container)
         if type(container) in (list, tuple):
@@ -458,7 +458,7 @@ def functional(
 ) -> WholeFunctional | Functional:
     """Gradients for new results. `plain`: nothing has to be known of any one. `measures`: see `Gradients`."""
     container = _listed(container)
-    plain = plain and not watch.in_detail() and not across.is_stated
+    plain = plain and not observer.needs_leaves() and not across.is_stated
     found = containers.plain_items(container) if plain else None
     whole = ops.whole_of_tensors(found[0], differentiable=True, in_place=False) if found else None
     if found is not None and whole is not None:
@@ -472,7 +472,7 @@ def functional(
 
 def single(ops: Ops, tensor: Any, *, plain: bool, across: Across = HERE_OR_TOLD) -> WholeFunctional | Functional:
     """Take one gradient for a new result. `plain`: its name and position are not needed."""
-    if plain and tensor is not None and not watch.in_detail() and not across.is_stated:
+    if plain and tensor is not None and not observer.needs_leaves() and not across.is_stated:
         whole = ops.whole_of_tensors([tensor], differentiable=True, in_place=False)
         if whole is not None:
             return WholeFunctional(whole, [tensor], next)

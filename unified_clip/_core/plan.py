@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeVar, cast
 
-from . import checks, rule, watch
+from . import checks, observer, rule
 from .gradients import Gradients
 from .ops import Path, Scalar, Tensor
 from .rule import Family
@@ -268,11 +268,11 @@ def _apply(
     others: Sequence[Tensor],
     skipped: bool,
 ) -> None:
-    kind: watch.Rule = "global" if part.kind == "global_norm" else "each"
+    kind: observer.Rule = "global" if part.kind == "global_norm" else "each"
     for norm in norms:
         with norm.path.scope():
-            if watch.watcher is not None:
-                watch.tell(
+            if observer.active is not None:
+                observer.emit(
                     kind, gradients, norm.group, norm.path, norm.limit, norm.n, norm.coef, part.p, part.family.eps
                 )
             if not skipped:
@@ -282,8 +282,8 @@ def _apply(
     path = gradients.path(group, others)
     with path.scope():
         bounds = part.bounds or _around_zero(part, path)
-        if watch.watcher is not None:
-            watch.tell("value", gradients, group, path, bounds)
+        if observer.active is not None:
+            observer.emit("value", gradients, group, path, bounds)
         if skipped:
             return
         path, coef = _or_zero(path, None, keep)

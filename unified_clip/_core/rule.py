@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from . import checks, watch
+from . import checks, observer
 from .gradients import Gradients
 from .ops import Path, Scalar, Tensor
 
@@ -71,9 +71,9 @@ def clip_together(
             coef = path.constant(0.0)  # the gradients need not be 0, but a limit of 0 makes them
         else:
             coef = known_coefficient(path, n, limit, family)
-        if watch.watcher is not None:
+        if observer.active is not None:
             measured = given_norm is None
-            watch.tell("global", gradients, group, path, limit, n, coef, p, family.eps, measured)
+            observer.emit("global", gradients, group, path, limit, n, coef, p, family.eps, measured)
         apply(gradients, group, path, coef)
         return norm
 
@@ -102,7 +102,7 @@ def clip_each(gradients: Gradients, limit: Scalar, family: Family, axes: Sequenc
         with each.scope():
             _apply_each("each", gradients, range(len(gradients.values)), each, each.norm(2), limit, family)
         return
-    rule: watch.Rule = "each" if axes is None else "slices"
+    rule: observer.Rule = "each" if axes is None else "slices"
     shared = gradients.shared_norms(2) if axes is None else None
     measured = []
     for index in range(len(gradients.values)):
@@ -120,11 +120,11 @@ def clip_each(gradients: Gradients, limit: Scalar, family: Family, axes: Sequenc
 
 
 def _apply_each(
-    rule: watch.Rule, gradients: Gradients, group: range, path: Path, n: Scalar, limit: Scalar, family: Family
+    rule: observer.Rule, gradients: Gradients, group: range, path: Path, n: Scalar, limit: Scalar, family: Family
 ) -> None:
     coef = known_coefficient(path, n, limit, family)
-    if watch.watcher is not None:
-        watch.tell(rule, gradients, group, path, limit, n, coef, 2.0, family.eps)
+    if observer.active is not None:
+        observer.emit(rule, gradients, group, path, limit, n, coef, 2.0, family.eps)
     apply(gradients, group, path, coef)
 
 
@@ -171,8 +171,8 @@ def clip_by_value(gradients: Gradients, low: Any, high: Any) -> None:
     with path.scope():
         if _tensors(low, high) and gradients.values:
             checks.ordered(path.crossed(low, high), low, high)
-        if watch.watcher is not None:
-            watch.tell("value", gradients, group, path, (low, high))
+        if observer.active is not None:
+            observer.emit("value", gradients, group, path, (low, high))
         if not _tensors(low, high) and (low, high) == (-math.inf, math.inf):
             gradients.leave(group, path)
             return

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from .._core import entry, watch
+from .._core import entry, observer
 
 COMPILER = "torch._dynamo"
 
@@ -24,26 +24,26 @@ def leave(message: str) -> None:
         torch._dynamo.graph_break(msg=message)
 
 
-def _miss() -> None:
-    if watch.watcher is not None:
-        watch.watcher.miss("torch")
+def _report_graph() -> None:
+    if observer.active is not None:
+        observer.active.on_unrecordable_graph("torch")
 
 
-miss: Any = _miss
-"""What `_register` makes of it is called while a graph is made, and is no part of it."""
+report_graph: Any = _report_graph
+"""`_register` replaces it by a function that runs while a graph is made, and is no part of the graph."""
 
 
-def _tell_nobody(*found: Any, **more: Any) -> None:
+def _emit_nothing(*found: Any, **more: Any) -> None:
     return None
 
 
-def _not_in_detail() -> bool:
+def _needs_no_leaves() -> bool:
     return False
 
 
 def _traced(body: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    if watch.watcher is not None:
-        miss()
+    if observer.active is not None:
+        report_graph()
     try:
         return body(*args, **kwargs)
     except Exception as error:
@@ -53,12 +53,12 @@ def _traced(body: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
 
 def _register() -> None:
     """Register the entry points with PyTorch's compiler."""
-    global miss
-    miss = torch.compiler.assume_constant_result(_miss)
+    global report_graph
+    report_graph = torch.compiler.assume_constant_result(_report_graph)
     entry.run = torch.compiler.disable(entry.as_it_is, reason="unified_clip cannot be part of this graph")
     torch.compiler.substitute_in_graph(entry.run)(_traced)
-    torch.compiler.substitute_in_graph(watch.tell, skip_signature_check=True)(_tell_nobody)
-    torch.compiler.substitute_in_graph(watch.in_detail)(_not_in_detail)
+    torch.compiler.substitute_in_graph(observer.emit, skip_signature_check=True)(_emit_nothing)
+    torch.compiler.substitute_in_graph(observer.needs_leaves)(_needs_no_leaves)
 
 
 class _CompilerImport:

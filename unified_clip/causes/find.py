@@ -21,7 +21,7 @@ from .scaling import CLOSE, EXACT
 NOT_CLIPPED = "as when nothing is clipped: the gradients are returned unchanged"
 
 
-def find(call: Observation) -> Cause | None:
+def find_cause(call: Observation) -> Cause | None:
     """Return the cause. None if nothing differs, or the cause is not known."""
     with np.errstate(all="ignore"):  # overflow is one of the causes
         if cause := swapped(call) or without_result(call):
@@ -39,13 +39,13 @@ def _by_hypotheses(call: Observation) -> Cause | None:
     for slack in call.slacks:
         if call.expected_fits(slack):
             break
-        possible = list(hypotheses.all_of(call, slack))
+        possible = list(hypotheses.known_causes(call, slack))
         if fitting := [each for each in possible if call.fits(each, slack)]:
             alone = len({each.kind for each in fitting}) == 1 and fitting[0].kind
             return Cause(fitting[0].kind, fitting[0].sentence) if alone else None
         if any(call.explains(each, slack) for each in possible if each.room):
             return touched(call)  # rounding hides whether it is this one, or the correct call
-    computed = hypotheses.computed(call) if not call.expected_fits(call.slacks[0]) else ()
+    computed = hypotheses.fitted_causes(call) if not call.expected_fits(call.slacks[0]) else ()
     last = next((each for each in computed if call.fits(each, EXACT)), None)
     return Cause(last.kind, last.sentence) if last else touched(call)
 

@@ -39,7 +39,7 @@ SUMS = ("one after the other", "one after the other", "by blocks", "by blocks", 
 """How `_float32_norm` accumulates squares."""
 
 
-def all_of(call: Observation, slack: float) -> Iterator[Hypothesis]:
+def known_causes(call: Observation, slack: float) -> Iterator[Hypothesis]:
     """Yield every possible cause, the simplest first."""
     if call.by == "per slice":
         yield from _other_norms(call)
@@ -208,12 +208,12 @@ def _twice(call: Observation) -> Iterator[Hypothesis]:
 # -- tested if none of these fits
 
 
-def computed(call: Observation) -> Iterator[Hypothesis]:
+def fitted_causes(call: Observation) -> Iterator[Hypothesis]:
     """Yield causes whose size is computed from the numbers."""
     if call.by != "per slice":
         yield from _other_threshold(call)
         yield from _float32_error(call)
-        yield from scaled(call)
+        yield from scaled_gradients(call)
 
 
 def _other_threshold(call: Observation) -> Iterator[Hypothesis]:
@@ -242,7 +242,7 @@ def _float32_error(call: Observation) -> Iterator[Hypothesis]:
         yield Hypothesis("float32", sentence, [norm] * len(call.before), room=IN_FLOAT32)
 
 
-def scaled(call: Observation) -> Iterator[Hypothesis]:
+def scaled_gradients(call: Observation) -> Iterator[Hypothesis]:
     """Yield the factor above 1 of all gradients, if none should be clipped: a clip makes no gradient larger."""
     if call.elements < 2 or not call.scalings or not all(each.unchanged_is_expected for each in call.scalings.values()):
         return

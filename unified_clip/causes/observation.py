@@ -39,9 +39,9 @@ class Cause(NamedTuple):
         return f"{self.kind[:1].upper()}{self.kind[1:]}: {self.sentence}."
 
 
-def instead(what: str, found: float | Sequence[float], due: float | Sequence[float], form: str = ".6g") -> str:
+def instead(what: str, actual: float | Sequence[float], due: float | Sequence[float], form: str = ".6g") -> str:
     """Return the sentence for a setting that differs, such as `as with eps 0 instead of 1e-06`."""
-    sides = ([each] if isinstance(each, int | float) else each for each in (found, due))
+    sides = ([each] if isinstance(each, int | float) else each for each in (actual, due))
     return f"as with {what} {' instead of '.join(' and '.join(format(n, form) for n in side) for side in sides)}"
 
 

@@ -176,11 +176,7 @@ def _run_suite(suite: Suite, options: argparse.Namespace, read_ported: ReadPorte
 
 
 def _suite(options: argparse.Namespace) -> Suite:
-    """Read the suite, with the frameworks, modes, cases and timeout that the options choose.
-
-    Raises:
-        SuiteError: The suite is invalid, or it does not have what an option names.
-    """
+    """Read the suite, with the frameworks, modes, cases and timeout that the options choose. SuiteError: invalid."""
     from .suite import load
     from .suite.schema import SuiteError
 

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from datetime import UTC, datetime
 from typing import Any
 
-from .judge.judged import ExpectedResults, judge_result, result, worst_elements
+from .judge.judged_result import ExpectedResults, judge_result, report_result, worst_elements
 from .judge.oracle import Expected
 from .known import match
 from .known.entries import Judgement, NativeDeviation
@@ -115,7 +115,7 @@ def _judge_natives(
     compared = {name for name, framework in suite.frameworks.items() if NATIVE in framework.modes}
     known = None if suite.known is None else [entry for entry in suite.known if entry.framework in compared]
     versions = {framework: each.versions for framework, each in results.items()}
-    judgements, entries = match.judge(known, deviations, versions)
+    judgements, entries = match.match_deviations(known, deviations, versions)
     if suite.chosen_cases:  # an entry may show in the other cases
         entries = [entry.model_copy(update={"problem": ""}) for entry in entries if entry.cases]
     return judgements, [entry for entry in entries if entry.framework in complete]
@@ -134,7 +134,7 @@ def _case_result(
         details = worst_elements(case, expected, judged)
         again = command(suite.directory, case.name, framework)
         native = judgements.get((framework, case.name))
-        by_mode = {mode: result(mode, each, details.get(mode), again, native) for mode, each in judged.items()}
+        by_mode = {mode: report_result(mode, each, details.get(mode), again, native) for mode, each in judged.items()}
         if by_mode:
             shown = {mode: each for mode, each in by_mode.items() if each}
             frameworks[framework] = FrameworkResult.model_validate(shown)

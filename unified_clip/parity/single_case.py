@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from .. import _install
-from ..tensors import diff, live, norms
+from ..tensors import diff, in_memory, norms
 from ..tensors.types import Gradient
 from .engine import AT_ONCE
 from .judge import oracle
-from .judge.verdict import judge
+from .judge.verdict import compare_with_exact
 from .modes import HOST
 from .outcome import CallOutcome, ClipTensors, Failure
 from .suite import cases
@@ -29,7 +29,7 @@ def make(container: Any, call: str, arguments: Mapping[str, Any]) -> Case:
     """Return a case for gradients in memory. ValueError: there is no such call, or it lacks these arguments."""
     plain = {key: value.item() if isinstance(value, np.generic) else value for key, value in arguments.items()}
     try:
-        return cases.one(GIVEN, live.read(container), {"call": call, **plain})
+        return cases.one(GIVEN, in_memory.read_container(container), {"call": call, **plain})
     except SuiteError as error:
         raise ValueError(str(error).removeprefix(GIVEN).removeprefix(", calls 1").lstrip(",: ")) from None
 
@@ -38,8 +38,8 @@ def run(case: Case, interpreters: Mapping[str, str], timeout: float) -> dict[str
     """Run a case on the host path of each framework, and return the outcomes."""
 
     def work(framework: str, python: str) -> CallOutcome | Failure:
-        found = pool.run(pool.command(framework, python), [pool.WorkItem(HOST, case)], timeout)
-        outcome: CallOutcome | Failure = found.results[HOST, case.name]
+        worker = pool.run(pool.command(framework, python), [pool.WorkItem(HOST, case)], timeout)
+        outcome: CallOutcome | Failure = worker.results[HOST, case.name]
         return outcome
 
     with ThreadPoolExecutor(AT_ONCE) as threads:
@@ -54,7 +54,7 @@ def problems(case: Case, outcomes: Mapping[str, CallOutcome | Failure]) -> tuple
         if isinstance(outcome, Failure) and outcome.kind == "missing":
             remedy = f"Install it: {_install.command(framework)}. Or name an interpreter that has it."
             absent.append(f"{framework} is missing: {outcome.detail}. {remedy}")
-        elif not (verdict := judge(case, right, outcome, HOST)).agrees:
+        elif not (verdict := compare_with_exact(case, right, outcome, HOST)).agrees:
             numbers = ""
             if isinstance(outcome, CallOutcome) and verdict.stages:
                 numbers = diff.describe(_named(case, outcome), _named(case, right), (framework, EXACT))

@@ -11,8 +11,8 @@ from typing import Any
 from .._core.checks import COMPLEX, FLOATING
 from .._core.containers import Leaf
 from .._core.exact import nearest
+from .._core.observer import Clip
 from .._core.ops import Later, Ops, Path, Scalar
-from .._core.watch import Clip
 
 Namer = Callable[[Leaf], str | None]
 
@@ -69,7 +69,7 @@ def _check_names(names: Sequence[Any]) -> None:
 
 def name_gradients(clip: Clip, name_of: Namer, taken: set[str]) -> dict[str, int]:
     """Return the names of a clip's gradients and their indices among the values, and add the names to `taken`."""
-    found: dict[str, int] = {}
+    indices: dict[str, int] = {}
     ordered = name_of.in_order(clip) if isinstance(name_of, ByParameter) else []
     for index in clip.group:
         leaf = clip.gradients.leaves[index]
@@ -77,13 +77,13 @@ def name_gradients(clip: Clip, name_of: Namer, taken: set[str]) -> dict[str, int
         if name in taken:
             name = next(new for count in itertools.count(2) if (new := f"{name}#{count}") not in taken)
         taken.add(name)
-        found[name] = index
-    return found
+        indices[name] = index
+    return indices
 
 
 def copy_gradients(clip: Clip, names: Mapping[str, int]) -> dict[str, tuple[str, Any]]:
     """Copy the gradients. Complex ones get a last axis of two real numbers; sparse ones are left out."""
-    ops, found = clip.gradients.ops, {}
+    ops, copies = clip.gradients.ops, {}
     for name, index in names.items():
         value = clip.gradients.values[index]
         dtype, array = ops.dtype(value), ops.fetched(value)
@@ -91,12 +91,12 @@ def copy_gradients(clip: Clip, names: Mapping[str, int]) -> dict[str, tuple[str,
             dtype = {"complex64": "float32", "complex128": "float64"}[dtype]
             array = array.copy()[..., None].view(dtype)
         if not clip.gradients.is_sparse(index):
-            found[name] = (dtype, array.copy())
-    return found
+            copies[name] = (dtype, array.copy())
+    return copies
 
 
 class ClipEvent:
-    """The fields of a line. `resolve` adds those that follow from `scalars`, whose values arrive later.
+    """The fields of a line. `complete_fields` adds those that follow from `scalars`, whose values arrive later.
 
     After long gradients nothing of this is in a cache: every call must take few steps here.
     """
@@ -146,7 +146,7 @@ class ClipEvent:
             nan, inf = zip(*path.nonfinite_counts(), strict=True)
             self._counts = sum(nan), sum(inf)
 
-    def resolve(self, values: Sequence[Any]) -> dict[str, Any]:
+    def complete_fields(self, values: Sequence[Any]) -> dict[str, Any]:
         """Return the fields with the values of the scalars, which differ each time a graph runs."""
         for (fields, key), value in zip(self._places, values, strict=True):
             fields[key] = value
@@ -167,12 +167,12 @@ class ClipEvent:
         self.fields["parameters"] = {}
         for name, index in names.items():
             value, leaf = clip.gradients.values[index], clip.gradients.leaves[index]
-            found = self.fields["parameters"][name] = {"shape": list(ops.shape(value) or ())}
-            self._norm(ops, value, p, found, "norm")
+            fields = self.fields["parameters"][name] = {"shape": list(ops.shape(value) or ())}
+            self._norm(ops, value, p, fields, "norm")
             if leaf.parameter is not leaf.tensor and ops.is_tensor(leaf.parameter):
                 weight = ops.adopt(leaf.parameter)
                 if ops.dtype(weight) in (*FLOATING, *COMPLEX):
-                    self._norm(ops, weight, p, found, "weight")
+                    self._norm(ops, weight, p, fields, "weight")
         low, high = self.fields["threshold"] if clip.rule == "value" and self.fields["threshold"] else (0.0, 1.0)
         dtypes = {ops.dtype(value) for value in clip.gradients.values}
         if low == -high and len(dtypes) == 1:
@@ -226,10 +226,10 @@ def _flat(value: Any) -> list[Any]:
     return [item for each in value for item in _flat(each)] if isinstance(value, list) else [value]
 
 
-def merge_groups(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def merge_groups(groups: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Merge the groups of a call into lines: one for each total norm, and one for all per-tensor norms."""
     lines: list[dict[str, Any]] = []
-    for fields in found:
+    for fields in groups:
         last = lines[-1] if lines else None
         same = ("rule", "threshold", "eps", "dtype")
         if last is None or fields["rule"] == "global" or any(last[key] != fields[key] for key in same):

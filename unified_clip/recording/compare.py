@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..causes.observation import Cause
 from .divergence import NUMBERS, Divergence, DivergencePoint, StageAgreement, divergences, stage_agreement
-from .explain import explain
+from .find_causes import find_causes
 from .pairing import CallPair, Names, fold, pair_calls
 from .rounding import GROWTH, ROUNDING
 from .runs import RecordedRun, RunError, check_clipped, read
@@ -78,7 +78,7 @@ def compare(
     pairs = pair_calls(left, right, names or {})
     agreements = [agreement for stage in NUMBERS if (agreement := stage_agreement(stage, pairs, max_ulp)).compared]
     explained = {
-        first: explain(DivergencePoint(left, right, pairs, index, first))
+        first: find_causes(DivergencePoint(left, right, pairs, index, first))
         for first, index in _to_report(left, right, pairs, max_ulp)
     }
     if not (explained or agreements):
@@ -94,8 +94,8 @@ def _to_report(a: RecordedRun, b: RecordedRun, pairs: list[CallPair], max_ulp: f
     numeric: dict[str, tuple[Divergence, int]] = {}
     settings: dict[str, tuple[Divergence, int]] = {}
     allowed, earlier = max(max_ulp, ROUNDING), 0.0
-    for index, found in enumerate(divergences(pairs, max_ulp)):
-        for each in found:
+    for index, differences in enumerate(divergences(pairs, max_ulp)):
+        for each in differences:
             numeric.setdefault("first", (each, index))
             if each.ulps_at_its_size is None:
                 settings.setdefault(each.stage, (each, index))
@@ -103,7 +103,7 @@ def _to_report(a: RecordedRun, b: RecordedRun, pairs: list[CallPair], max_ulp: f
                 numeric.setdefault("beyond rounding", (each, index))
             if each.ulps_at_its_size is None or each.ulps_at_its_size > max(allowed, GROWTH * earlier):
                 numeric.setdefault("beyond growth", (each, index))
-        earlier = max([earlier, *(each.ulps_at_its_size for each in found if each.ulps_at_its_size is not None)])
+        earlier = max([earlier, *(each.ulps_at_its_size for each in differences if each.ulps_at_its_size is not None)])
     rest = [line.step for run in (a, b) for line in run.lines[len(pairs) : len(pairs) + 1]]
     if rest and "beyond growth" not in numeric:  # else it may follow from that
         counts = [sum(line.step == min(rest) for line in run.lines) for run in (a, b)]

@@ -8,58 +8,58 @@ from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any
 
-from .._core import watch
-from .._core.watch import Clip
+from .._core import observer
+from .._core.observer import Clip
 
 Recording = Any
-"""`recorder.Recording`. Its module imports this one."""
+"""`recorder.Recording`, whose module imports this one."""
 
 NOT_CLIPS = ("get_total_norm", "global_norm", "set_gradient_clip")
 """Public functions that clip nothing."""
 
 
-class Call:
-    """A running call."""
+class RunningCall:
+    """A running call, and its recorder in each recording."""
 
-    def __init__(self, name: str, recorders: Sequence[Recording]) -> None:
-        self.entries = [recorder.begin(name) for recorder in recorders]
-        self.recording = 0.0
+    def __init__(self, name: str, recordings: Sequence[Recording]) -> None:
+        self.recorders = [recording.begin(name) for recording in recordings]
+        self.overhead = 0.0
         """Seconds spent on recording it."""
 
 
 class Dispatcher:
-    """The `watch.Watcher` of the process, which passes clips to every recorder."""
+    """The `observer.Observer` of the process. It passes each clip to all recordings."""
 
     def __init__(self) -> None:
-        self._recorders: tuple[Recording, ...] = ()
+        self._recordings: tuple[Recording, ...] = ()
         self._changing = threading.Lock()
         self._thread = threading.local()
-        self.in_detail = self.norms = False
+        self.needs_leaves = self.norms = False
 
-    def add(self, recorder: Recording) -> None:
-        self._change(lambda recorders: (*recorders, recorder))
+    def add(self, recording: Recording) -> None:
+        self._change(lambda recordings: (*recordings, recording))
 
-    def remove(self, recorder: Recording) -> None:
-        self._change(lambda recorders: tuple(each for each in recorders if each is not recorder))
+    def remove(self, recording: Recording) -> None:
+        self._change(lambda recordings: tuple(each for each in recordings if each is not recording))
 
     def _change(self, change: Callable[[tuple[Recording, ...]], tuple[Recording, ...]]) -> None:
         with self._changing:
-            self._recorders = change(self._recorders)
-            self.in_detail = any(recorder.in_detail for recorder in self._recorders)
-            self.norms = any(recorder.norms for recorder in self._recorders)
-            watch.watcher = self if self._recorders else None
+            self._recordings = change(self._recordings)
+            self.needs_leaves = any(recording.needs_leaves for recording in self._recordings)
+            self.norms = any(recording.norms for recording in self._recordings)
+            observer.active = self if self._recordings else None
 
     def after_fork(self) -> None:
         """Reset in a forked process. A lock that another thread of the parent held would stay locked."""
         self._changing = threading.Lock()
-        for recorder in self._recorders:
-            recorder.after_fork()
+        for recording in self._recordings:
+            recording.after_fork()
         self._change(lambda _: ())
 
     def run(self, body: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         if body.__name__ in NOT_CLIPS or self._running is not None:  # a call inside a call is a part of it
             return body(*args, **kwargs)
-        call = self._thread.call = Call(_name(body, args), self._recorders)
+        call = self._thread.call = RunningCall(_name(body, args), self._recordings)
         failure = None
         started = perf_counter()
         try:
@@ -68,23 +68,23 @@ class Dispatcher:
             failure = error
             raise
         finally:
-            seconds = perf_counter() - started - call.recording
+            seconds = perf_counter() - started - call.overhead
             self._thread.call = None
-            for entry in call.entries:
-                entry.end(seconds, failure)
+            for recorder in call.recorders:
+                recorder.end(seconds, failure)
 
-    def see(self, clip: Clip) -> None:
+    def on_clip(self, clip: Clip) -> None:
         call = self._running
         if call is None:
             return
         started = perf_counter()
-        for entry in call.entries:
-            entry.see(clip)
-        call.recording += perf_counter() - started
+        for recorder in call.recorders:
+            recorder.on_clip(clip)
+        call.overhead += perf_counter() - started
 
-    def miss(self, framework: str) -> None:
-        for recorder in self._recorders:
-            recorder.miss(framework)
+    def on_unrecordable_graph(self, framework: str) -> None:
+        for recording in self._recordings:
+            recording.on_unrecordable_graph(framework)
 
     @property
     def is_running(self) -> bool:
@@ -92,7 +92,7 @@ class Dispatcher:
         return self._running is not None
 
     @property
-    def _running(self) -> Call | None:
+    def _running(self) -> RunningCall | None:
         return getattr(self._thread, "call", None)
 
 

@@ -97,16 +97,16 @@ def divergences(pairs: Iterable[CallPair], max_ulp: float) -> Iterator[list[Dive
     for pair in pairs:
         for name, a, b in numbers(pair, "weight"):
             weights[name] = max(weights.get(name, 0.0), a, b)
-        found = list(_settings(pair))
+        differences = list(_settings(pair))
         total = max(map(_total_norm, (pair.a, pair.b)))
         for stage in NUMBERS:
-            found += _besides_numbers(pair, stage)
+            differences += _besides_numbers(pair, stage)
             for name, a, b in numbers(pair, stage):
                 ulps, relative = distance(a, b)
                 if ulps > max_ulp:
                     scale = {"weight": weights.get(name, 0.0), "coefficient": 0.0}.get(stage, total)
-                    found.append(Divergence(pair.a.step, stage, a, b, name, ulps, relative, ulps_at(scale, a, b)))
-        yield found
+                    differences.append(Divergence(pair.a.step, stage, a, b, name, ulps, relative, ulps_at(scale, a, b)))
+        yield differences
 
 
 def stage_agreement(stage: Stage, pairs: Iterable[CallPair], max_ulp: float) -> StageAgreement:

@@ -32,13 +32,8 @@ class CallPair:
 def pair_calls(a: RecordedRun, b: RecordedRun, names: Names) -> list[CallPair]:
     """Pair the calls of two runs in order, up to the first two whose steps differ.
 
-    Args:
-        a: A run.
-        b: Another run.
-        names: Parameter names, from either run to the other. `match_parameters` matches the remaining ones.
-
-    Raises:
-        RunError: `names` has a name that is in neither run.
+    names: Parameter names, from either run to the other. `match_parameters` matches the remaining ones. RunError: it
+    has a name that is in neither run.
     """
     names = _from_a_to_b(a, b, names)
     lines = zip(a.lines, b.lines, strict=False)
@@ -47,11 +42,7 @@ def pair_calls(a: RecordedRun, b: RecordedRun, names: Names) -> list[CallPair]:
 
 
 def read_names(path: Path) -> Names:
-    """Read a TOML file of `"name in one run" = "name in the other"`.
-
-    Raises:
-        RunError: The file is not such a file, or two names stand for one parameter.
-    """
+    """Read a TOML file of `"name in one run" = "name in the other"`. RunError: it is invalid, or has a name twice."""
     try:
         names = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -73,17 +64,17 @@ def match_parameters(
     a: Mapping[str, Parameter | Float64s], b: Mapping[str, Parameter | Float64s], names: Names
 ) -> Names:
     """Match the parameters of two calls: by `names`, else by equal names, else by shape in their order."""
-    given = {name: other for name, other in names.items() if name in a and other in b}
+    matched = {name: other for name, other in names.items() if name in a and other in b}
     taken = {*names, *names.values()}
     common = {name: name for name in a if name in b and name not in taken and not name.isdecimal()}
     if common:  # a position is no name: frameworks list parameters in different orders
-        return common | given
+        return common | matched
     by_shape: dict[tuple[str, ...], list[str]] = {}
     for name, parameter in b.items():
         if name not in names.values():
             by_shape.setdefault(sorted_shape(parameter.shape), []).append(name)
     rest = {name: sorted_shape(parameter.shape) for name, parameter in a.items() if name not in names}
-    return given | {name: by_shape[shape].pop(0) for name, shape in rest.items() if by_shape.get(shape)}
+    return matched | {name: by_shape[shape].pop(0) for name, shape in rest.items() if by_shape.get(shape)}
 
 
 def sorted_shape(shape: Sequence[int | None]) -> tuple[str, ...]:

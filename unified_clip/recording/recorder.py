@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from .. import _json, _safetensors
 from .._core import checks
-from .._core.watch import Clip
+from .._core.observer import Clip
 from .clip_event import ByParameter, ClipEvent, copy_gradients, make_namer, merge_groups, name_gradients
 from .dispatcher import DISPATCHER
 
@@ -80,13 +80,13 @@ class Recording:
         if gradients_every is not None:
             _check_count(gradients_every, "gradients_every")
         self.path, self.norms, self.gradients_every = path, bool(norms), gradients_every
-        self.in_detail = self.norms or gradients_every is not None
+        self.needs_leaves = self.norms or gradients_every is not None
         self._namer = make_namer(names)
         self._make_locks()
         self._lines: EventFile | None = None
         self._step, self._by_calls = 0, True
         self._is_empty = True
-        self._pending: deque[tuple[dict[str, Any], Sequence[ClipEvent], dict[str, Any]]] = deque()
+        self._pending: deque[CallRecorder] = deque()
         self._stored: dict[int, int] = {}
         self._waits: set[Callable[[], object]] = set()
         self._warned: set[str] = set()
@@ -169,8 +169,8 @@ class Recording:
 
     # -- calls
 
-    def begin(self, call: str) -> Entry:
-        return Entry(self, call)
+    def begin(self, call: str) -> CallRecorder:
+        return CallRecorder(self, call)
 
     def add(self, fields: dict[str, Any], before: dict[str, Any], after: dict[str, Any]) -> None:
         """Write a line for a watched call, and store its gradients by name, as dtypes and arrays."""
@@ -178,9 +178,9 @@ class Recording:
         fields |= {"gradients": self._store(step, before), "after": self._store(step, after)}
         with self._flushing:
             self._flush(wait=True)
-            self._write([{"step": step, **fields}])
+            self._write({"step": step}, [fields], {})
 
-    def miss(self, framework: str) -> None:
+    def on_unrecordable_graph(self, framework: str) -> None:
         """Warn once that a call is not recorded."""
         self._is_empty = False  # this warning replaces that of an empty recording
         self._warn(
@@ -188,41 +188,40 @@ class Recording:
             "call it outside the graph to record it"
         )
 
-    def _end(self, head: dict[str, Any], events: Sequence[ClipEvent], tail: dict[str, Any]) -> None:
-        """Write a call's line, at once or when its numbers have arrived."""
+    def _add(self, call: CallRecorder) -> None:
+        """Write a call's lines, now or when its numbers have arrived."""
         with self._flushing:
-            if self._pending:
-                self._flush()
-            if self._pending or any(each.deferred is not None for each in events):
-                self._pending.append((head, events, tail))
+            self._flush()
+            if self._pending or any(event.deferred for event in call.events):
+                self._pending.append(call)
             else:
-                self._write_call(head, events, tail)
+                self._write(*call.parts())
 
     def _flush(self, wait: bool = False) -> None:
-        """Write pending lines, up to the first one whose numbers have not arrived."""
+        """Write pending calls, up to the first one whose numbers have not arrived."""
         while self._pending and (
-            wait or all(event.deferred.ready() for event in self._pending[0][1] if event.deferred)
+            wait or all(event.deferred.ready() for event in self._pending[0].events if event.deferred)
         ):
-            self._write_call(*self._pending.popleft())
+            self._write(*self._pending.popleft().parts())
 
     def _report_from_graph(self, call: str, events: Sequence[ClipEvent]) -> None:
         """Write a call's lines whenever its graph runs."""
-        tellers = [each.path.graph_teller() for each in events if each.path is not None]
-        teller = tellers[0]
-        if teller is None or None in tellers:
-            self.miss(events[0].fields["framework"])
+        callbacks = [each.path.graph_teller() for each in events if each.path is not None]
+        callback = callbacks[0]
+        if callback is None or None in callbacks:
+            self.on_unrecordable_graph(events[0].fields["framework"])
             return
         lengths = [len(each.scalars) for each in events]
 
         def receive(values: Sequence[Any]) -> None:
             rest = iter(values)
             with self._lock:
-                if self._lines is None:
-                    return
-                found = [each.resolve([*itertools.islice(rest, n)]) for each, n in zip(events, lengths, strict=True)]
-                self._write_all({"step": self._take_step(), "call": call}, found, {"seconds": None})
+                if self._lines is not None:
+                    parts = [[*itertools.islice(rest, length)] for length in lengths]
+                    groups = [each.complete_fields(part) for each, part in zip(events, parts, strict=True)]
+                    self._write({"step": self._take_step(), "call": call}, groups, {"seconds": None})
 
-        self._waits.add(teller([scalar for each in events for scalar in each.scalars], receive))
+        self._waits.add(callback([scalar for each in events for scalar in each.scalars], receive))
         for each in events:
             each.scalars, each.path = [], None  # the graph may end before the recording
 
@@ -233,22 +232,15 @@ class Recording:
 
     # -- writing
 
-    def _write_call(self, head: dict[str, Any], events: Sequence[ClipEvent], tail: dict[str, Any]) -> None:
-        found = [each.resolve(each.deferred.values() if each.deferred else []) for each in events]
-        self._write_all(head, found, tail)
-
-    def _write_all(self, head: dict[str, Any], found: Sequence[dict[str, Any]], tail: dict[str, Any]) -> None:
+    def _write(self, head: dict[str, Any], groups: Sequence[dict[str, Any]], tail: dict[str, Any]) -> None:
         """Write the lines of a call, which may have clipped several groups or none."""
-        self._write([{**head, **fields, **tail} for fields in merge_groups(found) or [{}]])
-
-    def _write(self, lines: Sequence[dict[str, Any]]) -> None:
         with self._lock:
             self._is_empty = False
             if self._lines is None:
                 return
             try:
-                for line in lines:
-                    self._lines.write(line)
+                for fields in merge_groups(groups) or [{}]:
+                    self._lines.write({**head, **fields, **tail})
             except OSError as error:
                 self._close()
                 self._warn(f"{self.path} cannot be written any more, and the recording has ended: {error}")
@@ -295,15 +287,16 @@ class EventFile:
         os.close(self._file)
 
 
-class Entry:
-    """A running call in a recording."""
+class CallRecorder:
+    """Records one call in one recording."""
 
     def __init__(self, recording: Recording, call: str) -> None:
         self._recording, self._call = recording, call
         self._step: int | None = None
-        self._events: list[ClipEvent] = []
+        self.events: list[ClipEvent] = []
         self._names: set[str] = set()
         self._gradients: dict[str, Any] = {}
+        self._tail: dict[str, Any] = {}
 
     @property
     def step(self) -> int:
@@ -311,17 +304,17 @@ class Entry:
             self._step = self._recording._take_step()
         return self._step
 
-    def see(self, clip: Clip) -> None:
+    def on_clip(self, clip: Clip) -> None:
         """Receive a clip of the call. A call may have none, one, or one for each group."""
         recording = self._recording
-        names = name_gradients(clip, recording._namer, self._names) if recording.in_detail else {}
+        names = name_gradients(clip, recording._namer, self._names) if recording.needs_leaves else {}
         if isinstance(recording._namer, ByParameter) and any(map(str.isdecimal, names)):
             recording._warn(
                 f"{self._call} got gradients that names= does not name: neither its parameters, nor one gradient for "
                 "each of them in order. Pass a dict of name to gradient, or (name, gradient) pairs."
             )
         event = ClipEvent(clip, names if recording.norms else None)
-        self._events.append(event)
+        self.events.append(event)
         if recording.gradients_every is None:
             return
         if event.in_graph:
@@ -331,16 +324,21 @@ class Entry:
 
     def end(self, seconds: float, error: BaseException | None) -> None:
         """Receive the duration of the call, without recording, and its exception."""
-        recording, events = self._recording, self._events
-        tail: dict[str, Any] = {"seconds": seconds}
+        self._tail["seconds"] = seconds
         if error is not None:
-            events, tail["error"] = [], f"{type(error).__name__}: {error}"
-        elif any(each.in_graph for each in events):
-            recording._report_from_graph(self._call, events)
+            self.events, self._tail["error"] = [], f"{type(error).__name__}: {error}"
+        elif any(each.in_graph for each in self.events):
+            self._recording._report_from_graph(self._call, self.events)
             return
         if self._gradients:
-            tail["gradients"] = recording._store(self.step, self._gradients)
-        recording._end({"step": self.step, "call": self._call}, events, tail)
+            self._tail["gradients"] = self._recording._store(self.step, self._gradients)
+        _ = self.step  # a call without clips takes its step here
+        self._recording._add(self)
+
+    def parts(self) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any]]:
+        """Return the first fields of each line, those of each group, and the last fields of each line."""
+        groups = [each.complete_fields(each.deferred.values() if each.deferred else []) for each in self.events]
+        return {"step": self.step, "call": self._call}, groups, self._tail
 
 
 def _check_count(value: Any, what: str) -> None:

@@ -142,11 +142,7 @@ class RecordedRun(Table):
 
 
 def read(path: str | Path, name: str | None = None) -> RecordedRun:
-    """Read a run. `name` is its name in sentences; None: that of the file.
-
-    Raises:
-        RunError: The file cannot be read, is no recording, or has another version of the format.
-    """
+    """Read a run. `name` is its name in sentences; None: that of the file. RunError: the file is no valid recording."""
     path = Path(path)
     try:
         text = path.read_text(encoding="utf-8")
@@ -161,9 +157,9 @@ def read(path: str | Path, name: str | None = None) -> RecordedRun:
     header = _parsed(path, 1, first, Header)
     if header.schema_ != SCHEMA:
         raise RunError(f"{path} has schema {header.schema_}, and this version of unified_clip reads {SCHEMA}")
-    found = [_parsed(path, number, line, RecordedCall) for number, line in enumerate(lines, start=2)]
+    calls = [_parsed(path, number, line, RecordedCall) for number, line in enumerate(lines, start=2)]
     return RecordedRun(
-        path=path, header=header, lines=found, torn=bool(torn), name=name or path.name, recorded=len(found)
+        path=path, header=header, lines=calls, torn=bool(torn), name=name or path.name, recorded=len(calls)
     )
 
 

@@ -41,11 +41,9 @@ def after_the_step(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def _late_run(point: DivergencePoint, pair: CallPair) -> RecordedRun | None:
-    """Return the run that clips after its step, if the next step of the other decides which one it is.
-
-    The late run has stepped by its gradients, and the other steps by clipped ones. Plain descent by both fits one of
-    the two only. After other optimizers, all weights have to move the same way.
-    """
+    """Return the run that clips after its step, if the next step of the other run shows which one it is."""
+    # The late run has stepped by its gradients, and the other steps by clipped ones. Plain descent by both fits one of
+    # the two only. After other optimizers, all weights have to move the same way.
     if point.index + 1 >= len(point.pairs) or len(pair.a.coefs()) != 1 or len(pair.b.coefs()) != 1:
         return None
     later = {name: (a, b) for name, a, b in numbers(point.pairs[point.index + 1], "weight")}

@@ -42,8 +42,8 @@ def _other_names(ours: list[str], theirs: list[str], sides: Sides) -> str:
     for here, there, side in ((ours, theirs, sides[0]), (theirs, ours, sides[1])):
         alone = [name for name in here if name not in set(there)]
         if alone:
-            shown = ", ".join(alone[:MOST_TENSORS]) + (", ..." if len(alone) > MOST_TENSORS else "")
-            parts.append(f"only {side} has: {shown}")
+            names = ", ".join(alone[:MOST_TENSORS]) + (", ..." if len(alone) > MOST_TENSORS else "")
+            parts.append(f"only {side} has: {names}")
     return "; ".join(parts)
 
 

@@ -6,7 +6,7 @@ NumPy has no bfloat16: an array of uint16 stores its bits.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
@@ -138,11 +138,11 @@ def _densified(gradient: Sparse) -> Dense:
 
 def digest(tensors: Iterable[Dense | None]) -> str:
     """Return the SHA-256 of dtypes, shapes and bits."""
-    found = hashlib.sha256()
+    sha256 = hashlib.sha256()
     for tensor in tensors:
-        found.update(f"{tensor.dtype}{tensor.shape};".encode() if tensor else b"None;")
-        found.update(np.ascontiguousarray(tensor.bits()).data if tensor and tensor.array.size else b"")
-    return found.hexdigest()
+        sha256.update(f"{tensor.dtype}{tensor.shape};".encode() if tensor else b"None;")
+        sha256.update(np.ascontiguousarray(tensor.bits()).data if tensor and tensor.array.size else b"")
+    return sha256.hexdigest()
 
 
 class Lazily(Sequence[Dense | None]):
@@ -157,42 +157,6 @@ class Lazily(Sequence[Dense | None]):
     def __getitem__(self, index: Any) -> Any:
         places = range(self._count)[index]
         return self._make(places) if isinstance(places, int) else [self._make(place) for place in places]
-
-
-# -- files
-
-
-Listing = list[Any]
-"""A list of gradients in JSON: None, the dtype of a dense gradient, or the shape of a sparse one."""
-
-
-def pack(prefix: str, gradients: Sequence[Gradient]) -> tuple[dict[str, Dense], Listing]:
-    """Return gradients as named tensors for a file, and the listing from which `unpack` restores them."""
-    tensors: dict[str, Dense] = {}
-    listing: Listing = []
-    for index, gradient in enumerate(gradients):
-        name = f"{prefix}.{index}"
-        if isinstance(gradient, Sparse):
-            tensors |= {f"{name}.rows": Dense("int64", gradient.rows), f"{name}.values": gradient.values}
-            listing.append(list(gradient.shape))
-        elif gradient is None:
-            listing.append(None)
-        else:
-            tensors[name] = Dense(PARTS.get(gradient.dtype, gradient.dtype), gradient.array)
-            listing.append(gradient.dtype)
-    return tensors, listing
-
-
-def unpack(prefix: str, tensors: Mapping[str, Dense], listing: Listing) -> list[Gradient]:
-    """Return the gradients that `pack` packed."""
-    gradients: list[Gradient] = []
-    for index, entry in enumerate(listing):
-        name = f"{prefix}.{index}"
-        if isinstance(entry, list):
-            gradients.append(Sparse(tensors[f"{name}.rows"].array, tensors[f"{name}.values"], tuple(entry)))
-        else:
-            gradients.append(None if entry is None else Dense(entry, tensors[name].array))
-    return gradients
 
 
 assert set(FORMATS) < set(STORAGE)

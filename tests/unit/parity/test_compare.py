@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from support.parity.cases import case, dense
 
-from unified_clip.parity.judge import judged, oracle, worst_element
-from unified_clip.parity.judge.verdict import coefficients, judge
+from unified_clip.parity.judge import judged_result, oracle, worst_element
+from unified_clip.parity.judge.verdict import coefficients, compare_with_exact
 from unified_clip.parity.known import match, measure
 from unified_clip.parity.known.entries import KnownDifference, NativeDeviation
 from unified_clip.parity.modes import DEVICE, HOST
@@ -29,7 +29,7 @@ def outcome(norm: float | None, *gradients: Any, dtype: str = "float32") -> Call
 
 def kind_of(one: Case, found: CallOutcome, framework: str = "torch", path: str = DEVICE) -> str:
     flushes = framework == "tensorflow"
-    return judge(one, oracle.expect(one), found, path, flushes=flushes).kind
+    return compare_with_exact(one, oracle.expect(one), found, path, flushes=flushes).kind
 
 
 def test_ulps_count_the_numbers_between() -> None:
@@ -99,7 +99,7 @@ def test_a_coefficient_is_what_the_greatest_element_shows() -> None:
 def test_stages_are_compared_apart() -> None:
     one = case([dense([3.0, 4.0])], "clip_by_global_norm", clip_norm=2.5, update=True)
     found = dataclasses.replace(outcome(5.0, [1.5, 2.0 + 2.0**-22]), update=[dense([0.25, 0.0])])
-    verdict = judge(one, oracle.expect(one), found, HOST)
+    verdict = compare_with_exact(one, oracle.expect(one), found, HOST)
     assert verdict.stages == {"norm": 0.0, "coefficient": 2.0**-23, "tensors": 1.0, "update": 0.0}
     assert verdict.detail == "coefficient off by 1.19e-07 relatively, tensors off by 1 ULP"
 
@@ -114,7 +114,7 @@ def test_stages_are_compared_apart() -> None:
 def test_a_step_that_gives_no_parameters_or_other_shapes_is_different(update: Any, detail: str) -> None:
     one = case([dense([3.0, 4.0])], "clip_by_global_norm", clip_norm=2.5, update=True)
     found = dataclasses.replace(outcome(5.0, [1.5, 2.0]), update=update)
-    verdict = judge(one, oracle.expect(one), found, HOST)
+    verdict = compare_with_exact(one, oracle.expect(one), found, HOST)
     assert (verdict.kind, verdict.detail) == ("different", detail)
 
 
@@ -123,11 +123,11 @@ def test_of_long_lists_verdicts_and_numbers_are_kept_and_no_tensors(size: int, i
     one = case([dense(np.ones(size))], "clip_grad_norm_", max_norm=0.5)
     right = oracle.expect(one)
     result = CallOutcome(dense(1.0), list(right.gradients or ()))
-    found = judged.judge_result(WorkItem(HOST, one), right, result, Framework(), ())
+    found = judged_result.judge_result(WorkItem(HOST, one), right, result, Framework(), ())
     assert found.verdict
     assert found.verdict.kind == "different"
     assert (found.outcome is result, found.outcome is None) == (is_kept, not is_kept)
-    numbers = judged.worst_elements(one, right, {HOST: found})[HOST]
+    numbers = judged_result.worst_elements(one, right, {HOST: found})[HOST]
     assert (numbers.stage, numbers.ours and numbers.ours.value) == ("norm", 1.0)
 
 
@@ -140,7 +140,7 @@ def test_long_lists_are_compared_tensor_by_tensor() -> None:
     assert right.digests != result.digests
     tracemalloc.start()
     try:
-        assert judge(one, right, result, HOST).kind == "different"
+        assert compare_with_exact(one, right, result, HOST).kind == "different"
         assert worst_element.find(one, right, {HOST: result}, [HOST])
         assert tracemalloc.get_traced_memory()[1] < sum(tensor.array.nbytes for tensor in found) / 2
     finally:
@@ -231,7 +231,7 @@ def judged_as(
     known: list[KnownDifference], found: dict[tuple[str, str], NativeDeviation]
 ) -> tuple[dict[str, str], list[str]]:
     """Judgements by case, and everything that is wrong."""
-    judgements, entries = match.judge(known, found, {"torch": {"torch": "2.13.0+cpu"}, "paddle": {}})
+    judgements, entries = match.match_deviations(known, found, {"torch": {"torch": "2.13.0+cpu"}, "paddle": {}})
     problems = [*(problem for _, problem in judgements.values()), *(entry.problem for entry in entries)]
     return {name: judgement for (_, name), (judgement, _) in judgements.items()}, list(filter(None, problems))
 

@@ -15,7 +15,7 @@ from support.parity.cases import case, dense
 from support.parity.faults import Mistake, clipped
 
 from unified_clip.parity.judge import diagnose, oracle
-from unified_clip.parity.judge.verdict import judge
+from unified_clip.parity.judge.verdict import compare_with_exact
 from unified_clip.parity.known import match, measure
 from unified_clip.parity.known.entries import NativeDeviation
 from unified_clip.parity.modes import DEVICE, HOST
@@ -349,12 +349,12 @@ def test_frameworks_round_otherwise_and_are_diagnosed_all_the_same() -> None:
 
 def test_a_verdict_has_its_cause() -> None:
     found, expected = clipped(GLOBAL, Mistake(eps=0.0)), oracle.expect(GLOBAL)
-    verdict = diagnose.explained(judge(GLOBAL, expected, found, HOST), GLOBAL, expected, found)
+    verdict = diagnose.explained(compare_with_exact(GLOBAL, expected, found, HOST), GLOBAL, expected, found)
     assert (verdict.kind, verdict.cause) == ("different", "another eps")
     assert verdict.detail.startswith("coefficient off by 1.5")
     assert verdict.detail.endswith("ULP; as with eps 0 instead of 1e-06")
     crashed = Failure("crashed", "signal 11")
-    verdict = judge(GLOBAL, expected, crashed, HOST)
+    verdict = compare_with_exact(GLOBAL, expected, crashed, HOST)
     assert diagnose.explained(verdict, GLOBAL, expected, crashed) == verdict
 
 
@@ -362,7 +362,7 @@ def test_what_is_close_enough_has_no_cause() -> None:
     n = float(np.nextafter(np.float32(oracle.counted_norm(GLOBAL)), np.float32(9)))
     near = CallOutcome(dense(n), list(oracle.clipped(GLOBAL, gradients(), n)))
     expected = oracle.expect(GLOBAL)
-    verdict = diagnose.explained(judge(GLOBAL, expected, near, DEVICE), GLOBAL, expected, near)
+    verdict = diagnose.explained(compare_with_exact(GLOBAL, expected, near, DEVICE), GLOBAL, expected, near)
     assert (verdict.kind, verdict.cause) == ("close", "")
 
 
@@ -371,7 +371,7 @@ def test_a_natives_difference_that_nobody_knows_has_its_cause() -> None:
     difference = measure.measure(EACH, oracle.expect(EACH), found)
     assert difference is not None
     explained = diagnose.native_explained(difference, EACH, oracle.expect(EACH), found)
-    judgements, _ = match.judge([], {("torch", EACH.name): explained}, {"torch": {}})
+    judgements, _ = match.match_deviations([], {("torch", EACH.name): explained}, {"torch": {}})
     assert judgements["torch", EACH.name][1].endswith(
         "and no known difference says so; as when each gradient is clipped by the total norm instead of its own norm"
     )
@@ -446,7 +446,7 @@ LONE = [dense([-0.002481], "float16")]
 def test_a_random_mistake_is_named_as_what_it_is_or_not_at_all(kind: str, drawn: tuple[Case, int]) -> None:
     one, number = drawn
     found = clipped(one, RANDOM_MISTAKES[kind](one, number))
-    if judge(one, oracle.expect(one), found, HOST).kind == "equal":
+    if compare_with_exact(one, oracle.expect(one), found, HOST).kind == "equal":
         assert cause(one, found) == ("", "")
         return
     as_given = digest(one.gradients)  # type: ignore[arg-type]

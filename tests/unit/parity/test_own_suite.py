@@ -165,7 +165,7 @@ def run(sizes: dict[str, float], known: list[entries.KnownDifference] | None) ->
     """A run in which PyTorch's function differs by these sizes, by the name of the case."""
     cases = []
     found = {("torch", name): NativeDeviation("torch.norm", "value", size, size) for name, size in sizes.items()}
-    judgements, results = match.judge(known, found, {"torch": VERSIONS, "jax": {}})
+    judgements, results = match.match_deviations(known, found, {"torch": VERSIONS, "jax": {}})
     for place, (judgement, problem) in judgements.items():
         differing = native(judgement, sizes[place[1]], problem=problem, function="torch.norm")
         cases.append(one_case(place[1], torch=FrameworkResult(host=clip_result(), native=differing)))

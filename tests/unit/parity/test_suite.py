@@ -387,7 +387,6 @@ def test_some_of_the_frameworks_are_chosen_with_what_concerns_them() -> None:
     whole = suites.read(SUITE)
     found = suites.only(whole, ["torch", "numpy", "torch"])
     assert list(found.frameworks) == ["torch", "numpy"]
-    assert {entry.framework for entry in found.known} == {"torch"}
     assert 0 < len(found.cases) < len(whole.cases)
     with pytest.raises(SuiteError, match=r"--frameworks has 'caffe'. The suite has numpy, torch"):
         suites.only(whole, ["caffe"])
@@ -402,7 +401,6 @@ def test_modes_are_left_out_with_what_concerns_them() -> None:
         "paddle": ["host", "device", "static"],
         "jax": ["host", "device"],
     }
-    assert found.known == []
 
 
 def test_modes_that_cannot_be_left_out_are_rejected() -> None:

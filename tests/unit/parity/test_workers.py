@@ -16,7 +16,7 @@ import pytest
 from support.parity.cases import WORKED, case, dense
 
 from unified_clip.parity.judge import oracle
-from unified_clip.parity.judge.verdict import Verdict, judge
+from unified_clip.parity.judge.verdict import Verdict, compare_with_exact
 from unified_clip.parity.modes import DEVICE, GRAPH, HOST
 from unified_clip.parity.outcome import CallOutcome, Failure
 from unified_clip.parity.suite.cases import Case
@@ -43,7 +43,7 @@ def run(code: str, mode: str = HOST, timeout: float = 60.0) -> list[CallOutcome 
 def verdicts(code: str) -> list[Verdict]:
     """The verdicts on such a worker."""
     return [
-        judge(each, oracle.expect(each), outcome, HOST)
+        compare_with_exact(each, oracle.expect(each), outcome, HOST)
         for each, outcome in zip([FIRST, SECOND], run(code), strict=True)
     ]
 
@@ -116,7 +116,7 @@ def test_a_worker_that_dies_is_a_verdict_on_one_case(code: str, kind: str, detai
     assert first.kind == kind
     assert detail in first.detail
     assert isinstance(second, CallOutcome)
-    assert judge(FIRST, oracle.expect(FIRST), first, HOST).kind == kind
+    assert compare_with_exact(FIRST, oracle.expect(FIRST), first, HOST).kind == kind
 
 
 @pytest.mark.nightly
@@ -156,11 +156,16 @@ def test_a_worker_that_always_dies_is_not_started_for_ever(fault: str, starts: i
     [
         ("open(f'{sys.argv[3]}/0.json', 'w').write('garbage')\nos._exit(0)", "JSONDecodeError"),
         ("open(f'{sys.argv[3]}/0.json', 'w').write('[]')\nos._exit(0)", "Error"),
+        ("worker.memmap.append = lambda file, gradient: file.write(b'garbage')", "TypeError"),
         (
-            "worker.safetensors.save = lambda path, found: path.write_bytes(b'garbage')",
-            "0.safetensors cannot be read",
+            "worker.memmap.append = lambda file, gradient: {'dtype': 'float32', 'shape': [2], 'start': 0}",
+            "ValueError: cannot reshape array of size 0 into shape (2,)",
         ),
-        ("worker.safetensors.save = lambda path, found: None", "0.safetensors cannot be read"),
+        (
+            "write = worker.write_json\n"
+            "worker.write_json = lambda path, data: (path.with_suffix('.tensors').unlink(True), write(path, data))",
+            "FileNotFoundError",
+        ),
         ("worker.write_json = lambda path, data: path.write_text('garbage')", "JSONDecodeError"),
         ("worker.versions = lambda packages: []\nworker.run = lambda *arguments: None", "without a result"),
         ("open(f'{sys.argv[3]}/worker.json', 'w').write('garbage')\nos._exit(0)", "worker.json: Expecting value"),
@@ -236,7 +241,7 @@ NEGATIVE = case([dense([3.0])], "clip_grad_norm_", max_norm=-1.0, raises="ValueE
 def test_an_error_has_to_be_raised_before_anything_is_written(fault: str, detail: str) -> None:
     code = CLIP.format(fault) if fault else ""
     outcome = pool.run(worker(code), [pool.WorkItem(HOST, NEGATIVE)], 60.0).results[HOST, NEGATIVE.name]
-    verdict = judge(NEGATIVE, oracle.expect(NEGATIVE), outcome, HOST)
+    verdict = compare_with_exact(NEGATIVE, oracle.expect(NEGATIVE), outcome, HOST)
     assert (verdict.kind, verdict.detail) == ("different" if fault else "equal", detail)
 
 
@@ -252,7 +257,7 @@ def test_a_warning_has_to_be_given_where_it_is_due_and_only_there(warns: bool) -
         clip = "import warnings, unified_clip; warnings.warn('x', unified_clip.ClipWarning); " if warned else ""
         code = CLIP.format(f"{clip}return right(grads, max_norm)")
         outcome = pool.run(worker(code), [pool.WorkItem(HOST, one)], 60.0).results[HOST, one.name]
-        verdict = judge(one, oracle.expect(one), outcome, HOST)
+        verdict = compare_with_exact(one, oracle.expect(one), outcome, HOST)
         assert verdict.kind == ("equal" if warned == warns else "different")
         assert verdict.detail == ("" if warned == warns else "warned" if warned else "gave no ClipWarning")
 
@@ -270,7 +275,7 @@ def clip(grads, clip_norm):
     return {returned}, norm
 uc.clip_by_global_norm = clip"""
     outcome = pool.run(worker(code), [pool.WorkItem(HOST, one)], 60.0).results[HOST, one.name]
-    assert judge(one, oracle.expect(one), outcome, HOST).detail == detail
+    assert compare_with_exact(one, oracle.expect(one), outcome, HOST).detail == detail
 
 
 GLOBAL = case([dense([3.0]), dense([4.0])], "clip_by_global_norm", clip_norm=1.0)
@@ -305,7 +310,7 @@ def test_functional_names_leave_their_input_alone(one: Case, code: str, detail: 
     lines = "from unified_clip._ops import kernels\nfrom unified_clip._ops.host import HostPath\n"
     lines += "from unified_clip._core.gradients import SameObjects\nscale = kernels.scale\n"
     outcome = pool.run(worker(lines + code), [pool.WorkItem(HOST, one)], 60.0).results[HOST, one.name]
-    verdict = judge(one, oracle.expect(one), outcome, HOST)
+    verdict = compare_with_exact(one, oracle.expect(one), outcome, HOST)
     assert verdict.kind == "different"
     assert detail in verdict.detail
 

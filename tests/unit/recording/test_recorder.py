@@ -18,7 +18,7 @@ import pytest
 import unified_clip
 import unified_clip.numpy as uc
 from unified_clip import ClipWarning
-from unified_clip._core import watch
+from unified_clip._core import observer
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONSAFEPATH": "1"}
 """Of a process that imports what this one does."""
@@ -48,12 +48,12 @@ def test_the_first_line_says_what_the_file_is(path: Path) -> None:
 
 
 def test_nobody_watches_but_while_a_recording_is_open(path: Path) -> None:
-    assert watch.watcher is None
+    assert observer.active is None
     with suppress(KeyError), unified_clip.record(path):
         clip()
-        assert watch.watcher is not None
+        assert observer.active is not None
         raise KeyError
-    assert watch.watcher is None
+    assert observer.active is None
     clip()
     assert len(lines(path)) == 2
 
@@ -106,7 +106,7 @@ def test_a_file_holds_one_run(path: Path) -> None:
     with pytest.raises(FileExistsError, match="exists already, and a file has one run"), unified_clip.record(path):
         pass
     assert path.read_text() == "mine"
-    assert watch.watcher is None
+    assert observer.active is None
 
 
 @pytest.mark.parametrize(

@@ -52,14 +52,14 @@ class Framework(Converter, base.OnParameters):
         try:
             program = paddle.static.Program()
             with paddle.static.program_guard(program):
-                given = {name: paddle.static.data(name, tensor.shape, tensor.dtype) for name, tensor in fed.items()}
-                found = function([given.get(f"gradient {index}") for index in range(len(tensors))])
-            wanted = [each for each in leaves(found) if each is not None]
+                symbols = {name: paddle.static.data(name, tensor.shape, tensor.dtype) for name, tensor in fed.items()}
+                returned = function([symbols.get(f"gradient {index}") for index in range(len(tensors))])
+            fetched = [each for each in leaves(returned) if each is not None]
             feed = {name: tensor.numpy() for name, tensor in fed.items()}
-            results = iter(paddle.static.Executor().run(program, feed=feed, fetch_list=wanted))
+            results = iter(paddle.static.Executor().run(program, feed=feed, fetch_list=fetched))
         finally:
             paddle.disable_static()
-        return _like(found, results)
+        return _like(returned, results)
 
     def native_norm(self, invocation: Invocation, p: float) -> Returned | None:
         infinite = float("inf")
@@ -92,8 +92,8 @@ class Framework(Converter, base.OnParameters):
         return Returned(None, [gradient for _, gradient in clip(invocation.param_grads)])
 
 
-def _like(found: Any, results: Iterator[Any]) -> Any:
+def _like(template: Any, results: Iterator[Any]) -> Any:
     """The arrays that a program gave, as tensors, in lists like those of its values."""
-    if isinstance(found, list):
-        return [_like(each, results) for each in found]
-    return None if found is None else paddle.to_tensor(next(results), place=paddle.CPUPlace())
+    if isinstance(template, list):
+        return [_like(each, results) for each in template]
+    return None if template is None else paddle.to_tensor(next(results), place=paddle.CPUPlace())

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 
-from ...causes.find import find
+from ...causes.find import find_cause
 from ...causes.observation import By, Cause, Observation
 from ...tensors.types import Dense
 from ..known.entries import NativeDeviation
-from ..outcome import CallOutcome, Failure
+from ..outcome import CallOutcome
 from ..suite.cases import Case
 from .oracle import Expected
 from .verdict import Verdict
 
 
-def explained(verdict: Verdict, case: Case, due: Expected, outcome: CallOutcome | Failure) -> Verdict:
+def explained(verdict: Verdict, case: Case, due: Expected, outcome: CallOutcome) -> Verdict:
     """Return the verdict with the cause of the difference, if it is known."""
-    if verdict.kind != "different" or isinstance(outcome, Failure):
-        return verdict
-    if cause := diagnose(case, due, outcome):
-        return dataclasses.replace(verdict, cause=cause.kind, detail=f"{verdict.detail}; {cause.sentence}")
-    return verdict
+    cause = diagnose(case, due, outcome) if verdict.kind == "different" else None
+    detail = f"{verdict.detail}; {cause.sentence}" if cause else verdict.detail
+    return dataclasses.replace(verdict, cause=cause.kind, detail=detail) if cause else verdict
 
 
 def native_explained(difference: NativeDeviation, case: Case, due: Expected, outcome: CallOutcome) -> NativeDeviation:
@@ -29,26 +27,26 @@ def native_explained(difference: NativeDeviation, case: Case, due: Expected, out
     return dataclasses.replace(difference, cause=cause.sentence) if cause else difference
 
 
-def diagnose(case: Case, due: Expected, found: CallOutcome) -> Cause | None:
+def diagnose(case: Case, due: Expected, outcome: CallOutcome) -> Cause | None:
     """Return the cause of a difference. None if nothing differs, or the cause is not known."""
     call, form, arguments = case.call, case.call_form, case.arguments
-    raises = found.raised or case.raises
-    if raises or form.gradients_for_parameters or (due.gradients is None) != (found.gradients is None):
+    raises = outcome.raised or case.raises
+    if raises or form.gradients_for_parameters or (due.gradients is None) != (outcome.gradients is None):
         return None
     by: By = "per group" if form.groups else "global" if call.by_total_norm else "per tensor"
     by = "value" if call.by_value else "per slice" if "axes" in arguments else by
-    return find(
+    return find_cause(
         Observation(
             before=case.gradients,
             expected=due.gradients or (),
-            after=found.gradients or (),
+            after=outcome.gradients or (),
             by=by,
             threshold=call.threshold(arguments) if call.required and not call.by_value else 0.0,
             bounds=call.bounds(arguments) if call.by_value else (),
             eps=call.eps,
             p=float(arguments.get("norm_type", 2)),
             expected_norm=_number(due.norm),
-            norm=_number(found.norm) if due.norm else None,
+            norm=_number(outcome.norm) if due.norm else None,
             passed_norm=call.passed_norm(arguments),
             names=case.names,
             groups=form.groups or (),

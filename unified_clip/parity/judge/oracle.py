@@ -106,8 +106,8 @@ def clipped(case: Case, gradients: Sequence[Dense | None], n: float, shift: int 
 
 def is_long(case: Case) -> bool:
     """Return whether the results of a case are too long to keep."""
-    held = (gradient.values if isinstance(gradient, Sparse) else gradient for gradient in case.gradients)
-    return sum(each.array.size for each in held if each is not None) >= KEPT
+    tensors = (gradient.values if isinstance(gradient, Sparse) else gradient for gradient in case.gradients)
+    return sum(each.array.size for each in tensors if each is not None) >= KEPT
 
 
 def _norm(gradients: Sequence[Dense], shift: int, p: float = 2) -> float:

@@ -68,7 +68,7 @@ class Verdict:
         return not self.agrees and self.kind != "different"
 
 
-def judge(
+def compare_with_exact(
     case: Case, expected: Expected, outcome: CallOutcome | Failure, path: str, *, flushes: bool = False
 ) -> Verdict:
     """Compare a result of unified_clip with the exact one.
@@ -141,8 +141,8 @@ def _wrong_objects(case: Case, expected: Expected, outcome: CallOutcome) -> str:
     """Return an error if a class returned a new object for a coefficient of 1; '' if it did not."""
     if case.call.by_value:
         return ""
-    given, right = map(densify, case.gradients), expected.gradients or []
-    for index, (before, after, same) in enumerate(zip(given, right, outcome.same_objects, strict=False)):
+    inputs, right = map(densify, case.gradients), expected.gradients or []
+    for index, (before, after, same) in enumerate(zip(inputs, right, outcome.same_objects, strict=False)):
         if before is after and not same:  # the oracle returns what it is given where the coefficient is 1
             return f"gradient {index} came back as another object, with a coefficient of 1"
     return ""
@@ -199,11 +199,11 @@ def _follows(case: Case, expected: Expected, outcome: CallOutcome) -> bool:
         return True
     if case.call.by_value:
         return False
-    given = [densify(gradient) for gradient in case.gradients]
+    inputs = [densify(gradient) for gradient in case.gradients]
     if outcome.norm is not None:
-        candidates = [oracle.clipped(case, given, float(outcome.norm.values()))]
+        candidates = [oracle.clipped(case, inputs, float(outcome.norm.values()))]
     else:
-        candidates = [oracle.clipped(case, given, oracle.counted_norm(case, shift), shift) for shift in (0, -1, 1)]
+        candidates = [oracle.clipped(case, inputs, oracle.counted_norm(case, shift), shift) for shift in (0, -1, 1)]
     if not all(map(_explained, case.gradients, outcome.gradients, *candidates)):
         return False
     return outcome.update is None or ulps([*map(oracle.stepped, outcome.gradients)], outcome.update) == 0
@@ -211,8 +211,8 @@ def _follows(case: Case, expected: Expected, outcome: CallOutcome) -> bool:
 
 def _differs_by_flushing(case: Case, expected: Expected, outcome: CallOutcome) -> bool:
     """Return whether only flushed subnormal numbers differ, in the result or in the gradients."""
-    given = [_flushed(densify(gradient)) for gradient in case.gradients]
-    from_flushed = oracle.expect(dataclasses.replace(case, gradients=given))
+    inputs = [_flushed(densify(gradient)) for gradient in case.gradients]
+    from_flushed = oracle.expect(dataclasses.replace(case, gradients=inputs))
     triples = zip(_tensors(outcome), _tensors(expected), _tensors(from_flushed), strict=True)
     return all(
         any(ulps([_flushed(right)], [_flushed(tensor)]) <= NORM_ULPS for right in rights) for tensor, *rights in triples
@@ -227,23 +227,23 @@ def _flushed(tensor: Dense | None) -> Dense | None:
     return encode(np.where(np.abs(values) < 2.0**normal.min_exponent, 0.0, values), tensor.dtype)
 
 
-def _explained(given: Gradient, found: Dense | None, *candidates: Dense | None) -> bool:
+def _explained(gradient: Gradient, result: Dense | None, *candidates: Dense | None) -> bool:
     """Return whether every element is that of a candidate. The framework has summed the rows of a sparse gradient."""
-    if found is None or given is None:
-        return found is None
-    if FORMATS[found.dtype].size == 8:
-        pairs = zip(found.values().flat, *(each.values().flat for each in candidates if each is not None), strict=True)
+    if result is None or gradient is None:
+        return result is None
+    if FORMATS[result.dtype].size == 8:
+        pairs = zip(result.values().flat, *(each.values().flat for each in candidates if each is not None), strict=True)
         return all(any(relative_error(value, right) <= NORM_RELATIVE for right in rights) for value, *rights in pairs)
-    if isinstance(given, Sparse):
-        return any(ulps([candidate], [found]) <= NORM_ULPS + 1 for candidate in candidates)  # of the sum, the product
-    hits = [found.bits() == candidate.bits() for candidate in candidates if candidate is not None]
+    if isinstance(gradient, Sparse):
+        return any(ulps([candidate], [result]) <= NORM_ULPS + 1 for candidate in candidates)  # of the sum, the product
+    hits = [result.bits() == candidate.bits() for candidate in candidates if candidate is not None]
     return bool(np.logical_or.reduce(hits).all())
 
 
-def relative_error(found: float, right: float) -> float:
+def relative_error(value: float, right: float) -> float:
     """Return |found - right| / |right|; 0 if they are equal, or both NaN."""
-    if found == right or (math.isnan(found) and math.isnan(right)):
+    if value == right or (math.isnan(value) and math.isnan(right)):
         return 0.0
-    if right == 0 or not (math.isfinite(found) and math.isfinite(right)):
+    if right == 0 or not (math.isfinite(value) and math.isfinite(right)):
         return math.inf
-    return abs(found - right) / abs(right)
+    return abs(value - right) / abs(right)

@@ -82,31 +82,31 @@ def _find(
     return None
 
 
-def _numbers(stage: Stage, case: Case, right: Expected, found: ClipTensors | None) -> Tensors | None:
+def _numbers(stage: Stage, case: Case, right: Expected, result: ClipTensors | None) -> Tensors | None:
     """Return the tensors of a result at a stage, in the exact result's form. None if there is nothing to compare."""
-    exact, held = right.at(stage), None if found is None else found.at(stage)
-    if exact is None or held is None or (stage == "coefficient" and case.call.by_value):
+    exact, tensors = right.at(stage), None if result is None else result.at(stage)
+    if exact is None or tensors is None or (stage == "coefficient" and case.call.by_value):
         return None
-    if [each and each.array.size for each in exact] != [each and each.array.size for each in held]:
+    if [each and each.array.size for each in exact] != [each and each.array.size for each in tensors]:
         return None
     if stage == "coefficient":
-        return [Dense("float64", np.array(coefficient)) for coefficient in coefficients(case, held)]
-    return Lazily(lambda index: _like(exact[index], held[index]), len(exact))
+        return [Dense("float64", np.array(coefficient)) for coefficient in coefficients(case, tensors)]
+    return Lazily(lambda index: _like(exact[index], tensors[index]), len(exact))
 
 
-def _like(exact: Dense | None, found: Dense | None) -> Dense | None:
+def _like(exact: Dense | None, tensor: Dense | None) -> Dense | None:
     """Return a tensor in another's dtype and shape: some functions return the norm in the gradients' dtype."""
-    if exact is None or found is None:
+    if exact is None or tensor is None:
         return None
-    if found.dtype != exact.dtype:
-        found = encode(rounded(found.values(), exact.dtype), exact.dtype)
-    return Dense(exact.dtype, found.array.reshape(exact.array.shape))
+    if tensor.dtype != exact.dtype:
+        tensor = encode(rounded(tensor.values(), exact.dtype), exact.dtype)
+    return Dense(exact.dtype, tensor.array.reshape(exact.array.shape))
 
 
-def _places(exact: Tensors, found: Tensors) -> list[_Place]:
+def _places(exact: Tensors, results: Tensors) -> list[_Place]:
     """Return, for each tensor that differs, the element that is furthest off."""
     places = []
-    for index, (right, tensor) in enumerate(zip(exact, found, strict=False)):
+    for index, (right, tensor) in enumerate(zip(exact, results, strict=False)):
         if right is not None and tensor is not None:
             differ, distances = ulp.differences(right, tensor)
             if differ.size:
@@ -115,11 +115,11 @@ def _places(exact: Tensors, found: Tensors) -> list[_Place]:
     return places
 
 
-def _number(exact: Dense, found: Dense | None, element: int, dtype: str) -> Number | None:
-    if found is None:
+def _number(exact: Dense, result: Dense | None, element: int, dtype: str) -> Number | None:
+    if result is None:
         return None
-    value, right = _value(found, element), _value(exact, element)
-    one, other = (Dense(each.dtype, each.array.reshape(-1)[element : element + 1]) for each in (exact, found))
+    value, right = _value(result, element), _value(exact, element)
+    one, other = (Dense(each.dtype, each.array.reshape(-1)[element : element + 1]) for each in (exact, result))
     ulps = ulp.ulps([one], [other])
     if dtype != exact.dtype and math.isfinite(ulps):  # a coefficient, which tensors of this dtype show
         spacing = 2.0 ** (math.frexp(right)[1] - FORMATS[dtype].precision)

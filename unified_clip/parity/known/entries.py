@@ -1,20 +1,4 @@
-"""A suite's list of known differences, `known.toml`: read it, and match the frameworks' functions against it.
-
-The list must name every difference that is larger than rounding, with its reason and its size. Every entry must show in
-a run. So the list stays correct as frameworks release.
-
-    [[known]]
-    framework = "tensorflow"
-    function = "tf.clip_by_norm"       as the report names it; * stands for any text, here and in cases
-    kind = "value"                     see KINDS
-    size = 0.38                        for value and touched: the largest difference, relative
-    within = 1.1                       factor by which the size may vary; larger if it depends on the processor
-    cases = ["transformer: *"]         each must match a case that shows the difference
-    reason = "rows of an embedding given twice are not summed"
-    versions = "tensorflow>=2.18,<2.30"  versions of a package in the report that the entry is about; optional
-
-An entry about versions that are not installed is skipped: it covers nothing, and need not show.
-"""
+"""The entries of a suite's list of known differences, `known.toml`, whose keys `docs/parity.md` lists."""
 
 from __future__ import annotations
 
@@ -72,7 +56,7 @@ class NativeDeviation:
     """'' if the cause is not known, or was not looked for."""
 
     @property
-    def is_rounded(self) -> bool:
+    def differs(self) -> bool:
         """Whether any number differs."""
         return bool(self.norm or self.gradients)
 

@@ -11,37 +11,32 @@ Place = tuple[str, str]
 """Framework and case."""
 
 
-def judge(
+def match_deviations(
     known: Sequence[KnownDifference] | None,
     deviations: Mapping[Place, NativeDeviation],
     versions: Mapping[str, Mapping[str, str]],
 ) -> tuple[dict[Place, tuple[Judgement, str]], list[KnownDifferenceResult]]:
-    """Match deviations against the list.
+    """Return the judgement of each deviation with its problem ('' if none), and the entries with the cases they cover.
 
-    Args:
-        known: The list. None: the suite has no list, and no deviation is a problem.
-        deviations: How the frameworks' functions deviate.
-        versions: By framework, the versions of its packages, as its worker reported them.
-
-    Returns:
-        The judgement of each deviation with its problem ('' if none), and the entries with the cases that showed them.
+    known: The list. None: the suite has no list, and no deviation is a problem.
+    versions: By framework, the versions of its packages, as its worker reported them.
     """
     judgements: dict[Place, tuple[Judgement, str]] = {}
-    shown: list[tuple[KnownDifference, dict[str, float]]] = [
+    sizes_by_entry: list[tuple[KnownDifference, dict[str, float]]] = [
         (entry, {}) for entry in known or [] if entry.applies(versions[entry.framework])
     ]
     for (framework, case), deviation in deviations.items():
         entries = []
-        for entry, sizes in shown:
+        for entry, sizes in sizes_by_entry:
             if entry.covers(framework, case, deviation.function, deviation.kind):
                 entries.append(entry)
                 sizes[case] = deviation.size
         problem = _problem(entries, deviation)
         judgement: Judgement = (
-            "different" if problem else "known" if entries else "close" if deviation.is_rounded else "equal"
+            "different" if problem else "known" if entries else "close" if deviation.differs else "equal"
         )
         judgements[framework, case] = judgement, "" if known is None else problem
-    return judgements, [_result(entry, sizes, versions[entry.framework]) for entry, sizes in shown]
+    return judgements, [_result(entry, sizes, versions[entry.framework]) for entry, sizes in sizes_by_entry]
 
 
 def _problem(entries: Sequence[KnownDifference], deviation: NativeDeviation) -> str:

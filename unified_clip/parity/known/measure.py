@@ -51,14 +51,14 @@ def _touched(case: Case, expected: Expected, outcome: CallOutcome) -> bool:
     """Return whether gradients that should be unchanged came back changed."""
     if expected.gradients is None or outcome.gradients is None:
         return False
-    given = [densify(gradient) for gradient in case.gradients]
+    inputs = [densify(gradient) for gradient in case.gradients]
     return any(
         before is not None
         and right is not None
         and after is not None
         and np.array_equal(before.bits(), right.bits())
         and not np.array_equal(after.values(), right.values(), equal_nan=True)
-        for before, right, after in zip(given, expected.gradients, outcome.gradients, strict=True)
+        for before, right, after in zip(inputs, expected.gradients, outcome.gradients, strict=True)
     )
 
 
@@ -68,13 +68,13 @@ def _first_numbers(outcome: CallOutcome) -> str:
     return "; ".join(str(t.values().reshape(-1)[:3].tolist()) for t in tensors[:3] if t is not None)
 
 
-def _largest_difference(exact: Sequence[Dense | None], found: Sequence[Dense | None]) -> float:
+def _largest_difference(exact: Sequence[Dense | None], results: Sequence[Dense | None]) -> float:
     """Return the largest difference of an element, relative to the largest exact element.
 
     One pair of tensors at a time: all together may not fit into memory.
     """
     difference = largest = 0.0
-    for left, right in zip(exact, found, strict=True):
+    for left, right in zip(exact, results, strict=True):
         if left is not None and right is not None:
             a, b = left.values(), right.values()
             with np.errstate(invalid="ignore"):

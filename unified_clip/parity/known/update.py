@@ -37,22 +37,24 @@ def write(path: Path, report: ParityReport) -> Changes:
             is_correct = not result.problem and not any(native.problem for native in natives)
             (correct if is_correct else stale_entries).append(result.entry)
     unlisted = {
-        place: found for place, found in differences.items() if not any(_covers(each, place, found) for each in correct)
+        place: native
+        for place, native in differences.items()
+        if not any(_covers(each, place, native) for each in correct)
     }
     renewed, stale = 0, []
     for index, entry in enumerate(entries):
         if known := next((known for known in stale_entries if _is(entry, known)), None):
-            covered = {place: found for place, found in unlisted.items() if _covers(known, place, found)}
+            covered = {place: native for place, native in unlisted.items() if _covers(known, place, native)}
             if covered:
                 _renew(entry, known, covered, report)
                 renewed += 1
             else:
                 stale.append(index)
-            unlisted = {place: found for place, found in unlisted.items() if place not in covered}
+            unlisted = {place: native for place, native in unlisted.items() if place not in covered}
     groups: dict[tuple[str, str, str], dict[str, NativeResult]] = {}
     for (framework, case), difference in unlisted.items():
         groups.setdefault((framework, difference.function or "", difference.kind), {})[case] = difference
-    added = [_entry(*key, found, list(entries)) for key, found in groups.items()]
+    added = [_entry(*key, natives, list(entries)) for key, natives in groups.items()]
     for index in reversed(stale):
         del entries[index]
     kept = len(entries) - renewed
@@ -90,7 +92,7 @@ def _renew(entry: Table, known: KnownDifference, covered: Mapping[Place, NativeR
     gone = known.unmatched(names)
     patterns = [pattern for pattern in known.cases if pattern not in gone]
     narrowed = known.model_copy(update={"cases": patterns})
-    also = {place for place, found in _differences(report).items() if _covers(narrowed, place, found)}
+    also = {place for place, native in _differences(report).items() if _covers(narrowed, place, native)}
     cases = patterns if also == covered.keys() else names
     if cases != known.cases:
         entry["cases"] = cases
@@ -100,14 +102,14 @@ def _renew(entry: Table, known: KnownDifference, covered: Mapping[Place, NativeR
         entry["size"] = _size(covered.values(), known.within)
 
 
-def _size(found: Iterable[NativeResult], within: float) -> float:
+def _size(natives: Iterable[NativeResult], within: float) -> float:
     """Return the largest size, in as many digits as the factor allows."""
-    greatest = max(difference.size for difference in found)
+    greatest = max(difference.size for difference in natives)
     size = float(f"{greatest:.3g}")
     return size if size / within <= greatest <= size * within else greatest
 
 
-def _entry(framework: str, function: str, kind: str, found: dict[str, NativeResult], old: list[Any]) -> Table:
+def _entry(framework: str, function: str, kind: str, natives: dict[str, NativeResult], old: list[Any]) -> Table:
     """Return an entry for these differences, with title and reason of an old one for the same function and kind."""
     subject = {"framework": framework, "function": function, "kind": kind}
     same = [entry for entry in old if all(entry[name] == value for name, value in subject.items())]
@@ -115,7 +117,7 @@ def _entry(framework: str, function: str, kind: str, found: dict[str, NativeResu
     entry = tomlkit.table()
     entry.update(subject)
     if kind in SIZED:
-        entry["size"] = _size(found.values(), WITHIN)
-    entry["cases"] = sorted(found)
+        entry["size"] = _size(natives.values(), WITHIN)
+    entry["cases"] = sorted(natives)
     entry.update({"reason": KINDS[kind], **words})
     return entry

@@ -78,15 +78,15 @@ def read(path: Path, cases: Collection[str], frameworks: Collection[str]) -> Par
 
 def changes(old: ParityReport, new: ParityReport) -> list[Change]:
     """Return the changes between two reports, new failures first."""
-    found = list(_changed_parts(old, new))
+    changed = list(_changed_parts(old, new))
     before, after = _entries(old), _entries(new)
-    alone = {(change.framework, change.case) for change in found if change.kind in ("new", "gone")}
+    alone = {(change.framework, change.case) for change in changed if change.kind in ("new", "gone")}
     for key in dict.fromkeys([*after, *before]):
         if (change := _change(key, before.get(key), after.get(key))) and (
             change.worse or not {(key[0], ""), ("", key[2])} & alone
         ):
-            found.append(change)
-    return sorted(found, key=lambda change: not change.worse)
+            changed.append(change)
+    return sorted(changed, key=lambda change: not change.worse)
 
 
 def is_about(change: Change, key: Key) -> bool:
@@ -131,20 +131,20 @@ def _changed(kind: str, key: Key, before: str = "", after: str = "", worse: bool
 
 
 def _entries(report: ParityReport) -> dict[Key, _Entry]:
-    found: dict[Key, _Entry] = {}
+    entries: dict[Key, _Entry] = {}
     for case in report.cases:
         digests = ", ".join(f"{stage} {digest[:8]}" for stage, digest in case.sha256.items())
-        found["", "what is right", case.name] = _Entry("exact", digests, numbers=case.sha256)
+        entries["", "what is right", case.name] = _Entry("exact", digests, numbers=case.sha256)
         differing = case.stages_apart
         verdict = "other bits" if differing else "the same bits"
         text = f"{verdict}: {' and '.join(differing)}" if differing else verdict
-        found["", "between frameworks", case.name] = _Entry(verdict, text, len(differing), differing, bool(differing))
+        entries["", "between frameworks", case.name] = _Entry(verdict, text, len(differing), differing, bool(differing))
         for framework, results in case.frameworks.items():
             for mode, result in results.by_mode.items():
-                found[framework, TITLES[mode], case.name] = _unified_clip(result)
+                entries[framework, TITLES[mode], case.name] = _unified_clip(result)
             if results.native:
-                found[framework, TITLES[NATIVE], case.name] = _native(results.native)
-    return found | _known(report.known)
+                entries[framework, TITLES[NATIVE], case.name] = _native(results.native)
+    return entries | _known(report.known)
 
 
 def _unified_clip(result: UnifiedClipResult) -> _Entry:
@@ -167,7 +167,7 @@ def _native(result: NativeResult) -> _Entry:
 
 def _known(entries: Iterable[KnownDifferenceResult]) -> dict[Key, _Entry]:
     """Return the list of known differences. Entries with the same text are numbered."""
-    found: dict[Key, _Entry] = {}
+    entries_by_key: dict[Key, _Entry] = {}
     count: Counter[str] = Counter()
     for entry in entries:
         what = f"known difference, {entry.function}, {entry.reason!r}"
@@ -177,8 +177,8 @@ def _known(entries: Iterable[KnownDifferenceResult]) -> dict[Key, _Entry]:
         size = entry.size or 0.0
         text = verdict + (f": {entry.problem}" if entry.problem else f", {size:.2g}" if size else "")
         key = (entry.framework, what if number == 1 else f"{what} ({number})", "")
-        found[key] = _Entry(verdict, text, size, entry.problem, bool(entry.problem))
-    return found
+        entries_by_key[key] = _Entry(verdict, text, size, entry.problem, bool(entry.problem))
+    return entries_by_key
 
 
 # -- tables
@@ -186,10 +186,10 @@ def _known(entries: Iterable[KnownDifferenceResult]) -> dict[Key, _Entry]:
 HEADER = ["", "what", "change", "before", "now", "cases"]
 
 
-def rows(found: Sequence[Change]) -> list[list[str]]:
+def rows(changes: Sequence[Change]) -> list[list[str]]:
     """Return a table row for each group of similar changes. A row names the first case of its group."""
     groups: dict[tuple[object, ...], list[Change]] = {}
-    for change in found:
+    for change in changes:
         verdicts = [text.partition(",")[0] for text in (change.before, change.after)]
         alike = () if change.kind in ("size", "numbers") else tuple(verdicts)
         groups.setdefault((change.worse, change.kind, change.framework, change.what, *alike), []).append(change)
@@ -201,8 +201,8 @@ def rows(found: Sequence[Change]) -> list[list[str]]:
     return lines
 
 
-def headline(found: Sequence[Change]) -> str:
+def headline(changes: Sequence[Change]) -> str:
     """Return the result of the comparison in a sentence."""
-    worse = sum(change.worse for change in found)
-    counts = f"{len(found)} changes, {worse} of them for the worse" if found else "nothing changed"
+    worse = sum(change.worse for change in changes)
+    counts = f"{len(changes)} changes, {worse} of them for the worse" if changes else "nothing changed"
     return f"Against the baseline: {counts}."

@@ -42,13 +42,13 @@ def against(report: ParityReport, changes: list[Change] | None) -> ParityReport:
 def _summary(frameworks: Sequence[str], cases: Sequence[CaseResult]) -> Summary:
     def counts(mode: str) -> Counts:
         """Return how often each verdict occurs in a mode. Functions of frameworks that gave no result do not count."""
-        found = {}
+        by_framework = {}
         for framework in frameworks:
             results = [case.frameworks[framework].get(mode) for case in cases if framework in case.frameworks]
             kinds = Counter[str](each.verdict for each in results if each and not (mode == NATIVE and each.is_failure))
             if kinds:
-                found[framework] = dict(sorted(kinds.items()))
-        return found
+                by_framework[framework] = dict(sorted(kinds.items()))
+        return by_framework
 
     agreeing = sum(not case.stages_apart for case in cases)
     by_mode = {mode: counts(mode) for mode in OURS}

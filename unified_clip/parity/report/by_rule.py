@@ -35,23 +35,23 @@ class Row:
 
     def functions(self, framework: str) -> list[Function]:
         """Return the framework's functions that have a result."""
-        found: dict[tuple[object, ...], Function] = {}
+        functions: dict[tuple[object, ...], Function] = {}
         for case in self.cases:
             native = case.natives.get(framework)
             if native and native.function:
                 key = native.function, native.verdict, native.norm, native.gradients, native.kind
-                found.setdefault(key, Function(native, case.name))
-        return list(found.values())
+                functions.setdefault(key, Function(native, case.name))
+        return list(functions.values())
 
     @cached_property
     def results(self) -> dict[str, list[str]]:
         """The names of unified_clip by the digest of the exact result: several where the families' rules differ."""
-        found: dict[str, list[str]] = {}
+        names: dict[str, list[str]] = {}
         for case in self.cases:
             stage = next((stage for stage in LAST_STAGES if stage in case.sha256), None)
             if stage:
-                found.setdefault(case.sha256[stage], []).append(case.call)
-        return found
+                names.setdefault(case.sha256[stage], []).append(case.call)
+        return names
 
     @property
     def is_exact(self) -> bool:
@@ -66,5 +66,5 @@ def rows(report: ParityReport, frameworks: Sequence[str]) -> list[Row]:
     for case in report.cases:
         if case.rule is not None:
             groups.setdefault((case.gradients, case.rule), []).append(case)
-    found = [Row(gradients, rule, cases) for (gradients, rule), cases in groups.items()]
-    return [row for row in found if sum(bool(row.functions(name)) for name in frameworks) > 1]
+    all_rows = [Row(gradients, rule, cases) for (gradients, rule), cases in groups.items()]
+    return [row for row in all_rows if sum(bool(row.functions(name)) for name in frameworks) > 1]

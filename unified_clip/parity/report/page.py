@@ -88,8 +88,8 @@ class View:
     @cached_property
     def verdicts(self) -> list[str]:
         """The verdicts that occur, in order."""
-        found = {cell.verdict for row in self.rows for cell in row.cells if cell}
-        return [verdict for verdict in VERDICTS if verdict in found]
+        occurring = {cell.verdict for row in self.rows for cell in row.cells if cell}
+        return [verdict for verdict in VERDICTS if verdict in occurring]
 
     def modes(self, framework: str) -> list[str]:
         return [column.mode for column in self.columns if column.framework == framework]
@@ -97,8 +97,8 @@ class View:
     def counts(self, column: Column) -> list[tuple[str, int]]:
         """Return how often each verdict occurs."""
         number = self.columns.index(column)
-        found = Counter[str](cell.verdict for row in self.rows if (cell := row.cells[number]))
-        return [(verdict, found[verdict]) for verdict in VERDICTS if found[verdict]]
+        verdicts = Counter[str](cell.verdict for row in self.rows if (cell := row.cells[number]))
+        return [(verdict, verdicts[verdict]) for verdict in VERDICTS if verdicts[verdict]]
 
     @cached_property
     def natives(self) -> list[str]:

@@ -137,9 +137,9 @@ def _marks(points: Sequence[Point], x: Callable[[float], float], y: Callable[[fl
     places: dict[tuple[str, int, int], list[Point]] = {}
     for point in points:
         places.setdefault((point.framework, round(x(point.elements)), round(y(point.error))), []).append(point)
-    for (framework, across, down), found in places.items():
-        first = found[0]
-        more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    for (framework, across, down), group in places.items():
+        first = group[0]
+        more = f" and {len(group) - 1} more" if len(group) > 1 else ""
         words = f"{framework}: relative error {first.error:.2g}, {first.elements} elements: {first.case}{more}"
         yield tag("path", tag("title", words), d=SHAPES[framework](across, down), class_=f"mark {framework}")
 

@@ -41,10 +41,10 @@ class Column:
 def plot(calls: Sequence[RecordedCall]) -> Markup | None:
     """Return the plot of a recording's calls. None if they have no norm above 0."""
     columns = _columns(calls)
-    shown = [value for each in columns for value in (*each.finite, each.threshold or 0) if value > 0]
-    if not shown:
+    values = [value for each in columns for value in (*each.finite, each.threshold or 0) if value > 0]
+    if not values:
         return None
-    low, high = math.floor(math.log10(min(shown))), math.ceil(math.log10(max(shown)))
+    low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
     high += high == low
     first, last = columns[0].step, columns[-1].step
 

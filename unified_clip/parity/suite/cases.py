@@ -1,33 +1,4 @@
-"""The cases of a suite: TOML files that name lists of gradients (see `gradients`) and the calls to make on them.
-
-    [[gradients]]
-    name = "worked example"
-    tensors = [{ values = [3.0, 4.0] }, { values = [1.0, 2.0] }]
-
-    [[cases]]
-    gradients = ["worked example"]
-    calls = [{ call = "clip_grad_norm_", max_norm = 5.0 }, { call = "global_norm" }]
-
-    [[cases]]
-    gradients = ["worked example"]
-    rules = ["clip_grad_norm_", "clip_by_global_norm"]
-    thresholds = [1.0, 5.0]      every rule with each of them
-
-    [[cases]]
-    gradients = ["worked example"]
-    configs = ["../clip.toml"]   clip configurations, relative to this file: see `from_config`
-
-An entry of `cases` makes each of its calls on each of its lists of gradients. The lists may be in any of the suite's
-files. Beside the fields of `call_form.CallForm`, an entry may have
-
-    dtypes = ["float16"]         repeat the cases with all gradients rounded to each dtype
-    frameworks = ["torch"]       run on these frameworks only
-    modes = ["host", "native"]   run in these modes only: graphs take a compiler seconds
-    raises = "ValueError"        the call raises this, and the gradients stay unchanged
-    warns = true                 the call emits a ClipWarning
-    update = true                also compare an SGD step with the clipped gradients (float32 and float64)
-    subnormal = true             the result depends on subnormal numbers, which TensorFlow and XLA flush to zero
-"""
+"""The cases of a suite: each call of a `[[cases]]` table on each of its lists of gradients (keys: `docs/parity.md`)."""
 
 from __future__ import annotations
 

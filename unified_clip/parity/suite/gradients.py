@@ -1,26 +1,4 @@
-"""A suite's lists of gradients: literal numbers, random numbers by an exact recipe, or the tensors of a file.
-
-    [[gradients]]
-    name = "worked example"
-    tensors = [{ values = [3.0, 4.0] }, { values = [1.0, 2.0] }]
-
-A list has one of
-
-    file = "gradients.npz"       relative to the suite, in any format that `files` reads; of its tensors all, or with
-                                 only = ["decoder.*"] those whose names match
-    function = "gradients.py:f"  a Python function that returns or yields them (see `files.call`), run by this
-                                 interpreter, or with framework = "torch" by the one that the suite names for that
-    tensors = []                 of which each is one of
-
-    { values = [1.0, "0x1p-149", [70, 0.125]] }     numbers, hexadecimal floats, or [n, x] for n times x; of complex
-                                                    numbers the real and the imaginary parts in turn
-    { random = 7, exponents = [-20, 4] }            see `_random`
-    { none = true }                                 no gradient
-
-with `copies` (how many such tensors), `shape` (default: one axis), `dtype` (default: float32; each number is rounded
-to it once) and, for a sparse gradient, `rows`: the row of `shape` that each row of the values belongs to; rows may
-repeat.
-"""
+"""Lists of gradients in a suite: literal or random numbers, or those of a file or function (keys: `docs/parity.md`)."""
 
 from __future__ import annotations
 
@@ -67,10 +45,10 @@ def _tensor(table: TensorTable) -> Gradient:
     if table.none:
         return None
     dtype, shape = table.dtype, table.shape
-    held = shape if shape is None or table.rows is None else [len(table.rows), *shape[1:]]
-    numbers = _random(table, held or []) if table.values is None else _literal(table.values, dtype)
+    dense_shape = shape if shape is None or table.rows is None else [len(table.rows), *shape[1:]]
+    numbers = _random(table, dense_shape or []) if table.values is None else _literal(table.values, dtype)
     parts = [2] if dtype in PARTS else []
-    dense = encode(numbers.reshape([-1, *parts] if held is None else [*held, *parts]), dtype)
+    dense = encode(numbers.reshape([-1, *parts] if dense_shape is None else [*dense_shape, *parts]), dtype)
     if table.rows is None or shape is None:
         return dense
     return Sparse(np.array(table.rows, np.int64), dense, tuple(shape))

@@ -1,25 +1,4 @@
-"""A suite is a directory. Its `suite.toml` has these settings:
-
-files = ["cases/*.toml"]           files of cases (see `cases`), relative to the directory. `suite.toml` may have cases
-                                   as well
-known = "known.toml"               known differences of the frameworks' functions (see `known.entries`). Any
-                                   other one fails the run, and so does an entry that does not show. Without a
-                                   list, differences are only reported
-tolerance = 1e-5                   relative difference of a framework's function that is rounding; optional
-timeout = 120                      seconds that a worker may take for one result; optional
-
-[frameworks.torch]                 a framework to run. The report has the same order
-python = "../paddle/bin/python"    its own interpreter, or a virtual environment, relative to the directory; optional
-missing = "allowed"                it may be missing; optional
-modes = ["host", "graph"]          unified_clip on the host path, on the device path (`device`), in graphs (`graph`,
-                                   `compiled`, `static`: see `modes.GRAPHS`), and on shards (`processes_2`,
-                                   `processes_4`, PyTorch only); the framework's functions (`native`). Default:
-                                   host, device, native; for NumPy host
-tolerance = 1e-4                   its own tolerance; optional
-left_out = { graph = ["sparse"] }  kinds of cases that a mode leaves out: see `cases.Case.is_for_graphs`; optional
-flushes = true                     its own arithmetic flushes subnormal numbers to zero; optional
-title = "PyTorch"                  its name in tables; optional
-"""
+"""Read a suite, a directory with `suite.toml` (keys: `docs/parity.md`). Choose frameworks, modes and cases."""
 
 from __future__ import annotations
 
@@ -34,7 +13,7 @@ from typing import Any
 from ..._dispatch import ADAPTERS
 from ..known import entries
 from ..known.entries import KnownDifference
-from ..modes import NATIVE, ON_REQUEST, modes_of
+from ..modes import ON_REQUEST, modes_of
 from . import cases, schema
 from .cases import Case
 from .schema import Framework, SuiteError
@@ -82,8 +61,8 @@ def read(path: Path, *, accepting: bool = False) -> Suite:
         files += matching
     frameworks = {name: _framework(table, directory, name, data.tolerance) for name, table in data.frameworks.items()}
     tables = [(file, data), *((path, schema.read(path, schema.CasesFile)) for path in files)]
-    found = cases.build(tables, {name: framework.python for name, framework in frameworks.items()})
-    if not found:
+    all_cases = cases.build(tables, {name: framework.python for name, framework in frameworks.items()})
+    if not all_cases:
         raise SuiteError(f"{file.name}: no cases here or in files = {data.files}. Add a [[cases]] table")
     known_file = directory / data.known if data.known else None
     known: list[KnownDifference] | None = None if known_file is None else []
@@ -91,10 +70,10 @@ def read(path: Path, *, accepting: bool = False) -> Suite:
         known = entries.read(known_file)
     elif known_file and not accepting:
         raise SuiteError(f"{known_file} does not exist. Write it with unified-clip parity --accept")
-    named = {name for case in found for name in case.frameworks} | {entry.framework for entry in known or []}
+    named = {name for case in all_cases for name in case.frameworks} | {entry.framework for entry in known or []}
     for name in sorted(named - frameworks.keys()):
         raise SuiteError(f"{FILE}: a case or a known difference names the framework {name!r}. Add [frameworks.{name}]")
-    return Suite(found, frameworks, known, data.timeout, known_file, str(path))
+    return Suite(all_cases, frameworks, known, data.timeout, known_file, str(path))
 
 
 def _framework(table: Framework, directory: Path, name: str, tolerance: float) -> Framework:
@@ -126,11 +105,10 @@ def only(suite: Suite, names: Sequence[str]) -> Suite:
             f"--frameworks has {', '.join(map(repr, unknown))}. The suite has {', '.join(suite.frameworks)}"
         )
     frameworks = {name: suite.frameworks[name] for name in dict.fromkeys(names)}
-    found = [case for case in suite.cases if not case.frameworks or set(case.frameworks) & frameworks.keys()]
-    if not found:
+    remaining = [case for case in suite.cases if not case.frameworks or set(case.frameworks) & frameworks.keys()]
+    if not remaining:
         raise SuiteError(f"--frameworks: no case of the suite is for {', '.join(frameworks)}")
-    known = None if suite.known is None else [entry for entry in suite.known if entry.framework in frameworks]
-    return dataclasses.replace(suite, cases=found, frameworks=frameworks, known=known)
+    return dataclasses.replace(suite, cases=remaining, frameworks=frameworks)
 
 
 def without(suite: Suite, modes: Sequence[str]) -> Suite:
@@ -144,9 +122,7 @@ def without(suite: Suite, modes: Sequence[str]) -> Suite:
     }
     if empty := [name for name, framework in frameworks.items() if not framework.modes]:
         raise SuiteError(f"--without {','.join(modes)}: {empty[0]} has no mode left. Leave it out with --frameworks")
-    judged = {name for name, framework in frameworks.items() if NATIVE in framework.modes}
-    known = None if suite.known is None else [entry for entry in suite.known if entry.framework in judged]
-    return dataclasses.replace(suite, frameworks=frameworks, known=known, without=list(dict.fromkeys(modes)))
+    return dataclasses.replace(suite, frameworks=frameworks, without=list(dict.fromkeys(modes)))
 
 
 def only_cases(suite: Suite, names: Sequence[str]) -> Suite:

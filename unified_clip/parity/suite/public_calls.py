@@ -14,7 +14,7 @@ class Call:
     """One public name."""
 
     style: Literal["in place", "list", "each", "measure", "class", "class in place", "settings", "hook"]
-    """How gradients are passed and returned: see `invoke.STYLES`."""
+    """How gradients are passed and returned: see `invoke.call_public_name`."""
 
     family: Literal["torch", "tensorflow", "paddle"]
     """The family of the name. A framework's functions are compared with names of its family: the rules differ."""
@@ -44,8 +44,8 @@ class Call:
 
     def passed_norm(self, arguments: Arguments) -> float | None:
         """Return the norm that the caller passes in place of the measured one."""
-        given = arguments.get("total_norm", arguments.get("use_norm"))
-        return None if given is None else float(given)
+        norm = arguments.get("total_norm", arguments.get("use_norm"))
+        return None if norm is None else float(norm)
 
     def bounds(self, arguments: Arguments) -> tuple[float, float]:
         """The bounds of a call that clips by value."""

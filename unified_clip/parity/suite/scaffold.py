@@ -46,7 +46,7 @@ thresholds = {thresholds} # {why}
 """
 
 
-def write(suite: Path, given: Sequence[Path]) -> Path:
+def write(suite: Path, paths: Sequence[Path]) -> Path:
     """Write a suite for these files, by default for those in this directory, or an example if there are none.
 
     suite: A directory, or a file that ends in `.toml`, as for `load.read`.
@@ -54,7 +54,7 @@ def write(suite: Path, given: Sequence[Path]) -> Path:
     path = suite if suite.suffix == ".toml" else suite / FILE
     if path.exists():
         raise SuiteError(f"{path} exists. Change it, or pass another directory to --suite")
-    chosen = list(dict.fromkeys(given)) or sorted(each for each in Path().iterdir() if each.suffix in files.READ_HERE)
+    chosen = list(dict.fromkeys(paths)) or sorted(each for each in Path().iterdir() if each.suffix in files.READ_HERE)
     text = _text(chosen, path.parent)
     partial = path.with_suffix(".partial")
     try:

@@ -186,11 +186,7 @@ Model = TypeVar("Model", bound=Table)
 
 
 def read(path: Path, model: type[Model]) -> Model:
-    """Read a TOML file of a suite.
-
-    Raises:
-        SuiteError: The file cannot be read, or its first error: file, line, key and what to write.
-    """
+    """Read a TOML file of a suite. SuiteError: its first error, with file, line, key and what to write."""
     if not path.is_file():
         raise SuiteError(
             f"{path} is not a file. Pass the suite's directory with --suite, or write one: unified-clip parity init"

@@ -38,8 +38,8 @@ def make(adapter: Adapter, case: Mapping[str, Any], gradients: Sequence[Gradient
     """Return the invocation for a case of the job file."""
     call_form = CallForm.read(case["call_form"])
     tensors = adapter.make_all(gradients)
-    for wanted, change in ((call_form.transposed, adapter.transposed), (call_form.expanded, adapter.expanded)):
-        if wanted:
+    for is_asked, change in ((call_form.transposed, adapter.transposed), (call_form.expanded, adapter.expanded)):
+        if is_asked:
             tensors = [tensor if tensor is None else change(tensor) for tensor in tensors]
     if call_form.overlapping:
         tensors = adapter.overlapping(tensors)
@@ -50,14 +50,9 @@ def make(adapter: Adapter, case: Mapping[str, Any], gradients: Sequence[Gradient
     return Invocation(adapter, CALLS[case["call"]], call_form, arguments, tensors)
 
 
-def call_unified_clip(invocation: Invocation, function: Callable[..., Any], settings: Any) -> CallResult:
-    """Call a public name of unified_clip. `settings`: its namespace."""
-    return observe(lambda: STYLES[invocation.call.style](invocation, function, settings))
-
-
-def record_effects(invocation: Invocation, result: CallResult, given: Sequence[Gradient]) -> None:
+def record_effects(invocation: Invocation, result: CallResult, inputs: Sequence[Gradient]) -> None:
     """Record what a call of unified_clip did to tensors. `given`: the gradients of the case."""
-    result.fault = _fault(invocation, result, given)
+    result.fault = _fault(invocation, result, inputs)
     if result.returned is not None:
         result.structure = structure(result.returned)
     if invocation.call.style in ("class", "settings") and result.gradients is not None:
@@ -79,12 +74,12 @@ def call_native(invocation: Invocation) -> CallResult:
     return result
 
 
-def _fault(invocation: Invocation, result: CallResult, given: Sequence[Gradient]) -> str:
+def _fault(invocation: Invocation, result: CallResult, inputs: Sequence[Gradient]) -> str:
     """Return what is wrong with the tensors, apart from their numbers; '' if nothing."""
     if result.raised or not invocation.call.in_place:
         tensors = invocation.read_gradients() if invocation.call.in_place else invocation.gradients
         left = [densify(_read(invocation, tensor)) for tensor in tensors]
-        if types.digest(left) != types.digest(map(densify, given)):
+        if types.digest(left) != types.digest(map(densify, inputs)):
             return "had changed gradients" if result.raised else "changed the gradients it was given"
     if result.raised or result.gradients is None:
         return ""
@@ -106,12 +101,12 @@ def _read(invocation: Invocation, tensor: Any) -> Gradient:
     return None if tensor is None else invocation.adapter.read(tensor)
 
 
-def observe(call: Callable[[], CallResult]) -> CallResult:
+def observe(call: Callable[..., CallResult], *arguments: Any) -> CallResult:
     """Make a call. Return its result or its exception, and whether it warned."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            result = call()
+            result = call(*arguments)
         except Exception as error:
             names = [kind.__name__ for kind in type(error).__mro__]
             # The first line, without addresses. Some frameworks add C++ traces.
@@ -122,39 +117,34 @@ def observe(call: Callable[[], CallResult]) -> CallResult:
     return result
 
 
-# -- how to call each kind of public name
-
-
-def _in_place(invocation: Invocation, function: Callable[..., Any], settings: Any) -> CallResult:
-    norm = function(invocation.in_place_container, **invocation.arguments)
-    return CallResult(norm, invocation.read_gradients())
-
-
-def _list(invocation: Invocation, function: Callable[..., Any], settings: Any) -> CallResult:
-    clipped, norm = function(invocation.container, **invocation.arguments)
-    return CallResult(norm, list(leaves(clipped)), returned=clipped)
-
-
-def _each(invocation: Invocation, function: Callable[..., Any], settings: Any) -> CallResult:
+def call_public_name(invocation: Invocation, function: Callable[..., Any], settings: Any) -> CallResult:
+    """Call a public name in its style: see `public_calls.Call.style`. `settings`: the namespace of the name."""
     arguments, tensors = invocation.arguments, invocation.gradients
-    return CallResult(None, [None if tensor is None else function(tensor, **arguments) for tensor in tensors])
+    match invocation.call.style:
+        case "in place":
+            norm = function(invocation.in_place_container, **arguments)
+            return CallResult(norm, invocation.read_gradients())
+        case "list":
+            clipped, norm = function(invocation.container, **arguments)
+            return CallResult(norm, list(leaves(clipped)), returned=clipped)
+        case "each":
+            return CallResult(None, [None if tensor is None else function(tensor, **arguments) for tensor in tensors])
+        case "measure":
+            return CallResult(function(invocation.container, **arguments))
+        case "class":
+            pairs = function(**arguments, need_clip=invocation.need_clip)(invocation.param_grads)
+            return CallResult(None, [gradient for _, gradient in pairs])
+        case "class in place":
+            norm = function(**arguments, need_clip=invocation.need_clip).clip_(invocation.in_place_container)
+            return CallResult(norm, invocation.read_gradients())
+        case "settings":
+            return _call_with_settings(invocation, function, settings)
+        case "hook":
+            clip = function(**arguments)
+            return CallResult(None, [None if tensor is None else clip(tensor) for tensor in tensors])
 
 
-def _measure(invocation: Invocation, function: Callable[..., Any], settings: Any) -> CallResult:
-    return CallResult(function(invocation.container, **invocation.arguments))
-
-
-def _class(invocation: Invocation, function: Callable[..., Any], settings: Any) -> CallResult:
-    pairs = function(**invocation.arguments, need_clip=invocation.need_clip)(invocation.param_grads)
-    return CallResult(None, [gradient for _, gradient in pairs])
-
-
-def _class_in_place(invocation: Invocation, function: Callable[..., Any], settings: Any) -> CallResult:
-    norm = function(**invocation.arguments, need_clip=invocation.need_clip).clip_(invocation.in_place_container)
-    return CallResult(norm, invocation.read_gradients())
-
-
-def _settings(invocation: Invocation, function: Callable[..., Any], settings: Any) -> CallResult:
+def _call_with_settings(invocation: Invocation, function: Callable[..., Any], settings: Any) -> CallResult:
     """Set a clip for the parameters of each group. Without groups, set the default."""
     groups = invocation.call_form.groups
     for name in sorted(set(groups)) or ["default_group"]:
@@ -167,23 +157,6 @@ def _settings(invocation: Invocation, function: Callable[..., Any], settings: An
         return CallResult(None, [gradient for _, gradient in function(invocation.param_grads)])
     finally:
         settings.set_gradient_clip(None)
-
-
-def _hook(invocation: Invocation, function: Callable[..., Any], settings: Any) -> CallResult:
-    clip = function(**invocation.arguments)
-    return CallResult(None, [None if tensor is None else clip(tensor) for tensor in invocation.gradients])
-
-
-STYLES: dict[str, Callable[[Invocation, Callable[..., Any], Any], CallResult]] = {
-    "in place": _in_place,
-    "list": _list,
-    "each": _each,
-    "measure": _measure,
-    "class": _class,
-    "class in place": _class_in_place,
-    "settings": _settings,
-    "hook": _hook,
-}
 
 
 # -- many calls in one graph, which is compiled once
@@ -207,7 +180,7 @@ def call_in_graph(mode: str, calls: Sequence[tuple[Invocation, Callable[..., Any
                 tensors[start:end],
                 cache=cache,
             )
-            result = STYLES[invocation.call.style](symbolic, function, settings)
+            result = call_public_name(symbolic, function, settings)
             results.append([result.norm, result.gradients])
         return results
 

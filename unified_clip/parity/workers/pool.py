@@ -21,10 +21,8 @@ from typing import IO, Any, NamedTuple
 
 from ... import _workers
 from ..._scratch import Scratch
-from ...tensors import types
-from ...tensors.files import safetensors
-from ...tensors.files.memmap import place_of
-from ...tensors.types import Dense, UnreadableError, densify
+from ...tensors.files import memmap
+from ...tensors.types import densify
 from ..outcome import CallOutcome, Failure
 from ..suite.cases import Case
 
@@ -82,16 +80,13 @@ def run(
     on_result: OnResult = lambda item, outcome: outcome,
     progress: Callable[[int], Any] = lambda count: None,
 ) -> WorkerResults:
-    """Run all items on one framework.
+    """Run all items on one framework, in order.
 
     Results are read, and their files deleted, while the worker continues: together they may not fit on a disk.
 
-    Args:
-        worker: Command line, see `command`.
-        items: What to run, in order.
-        timeout: Seconds without a new result after which the worker is ended.
-        on_result: Called with each item and its outcome.
-        progress: Called with the number of new results.
+    worker: Command line, see `command`.
+    timeout: Seconds without a new result after which the worker is ended.
+    progress: Called with the number of new results.
     """
     results = WorkerResults()
     remaining = dict(enumerate(items))
@@ -140,14 +135,12 @@ def write_job(job: Path, items: Mapping[int, WorkItem]) -> None:
 
     Gradients that are mapped from a file are not copied: the worker maps them too.
     """
-    stored: dict[str, Dense] = {}
-    listings: dict[str, Any] = {}
-    cases: dict[str, Any] = {}
-    for case in {item.case.name: item.case for item in items.values()}.values():
-        if case.gradients_name not in listings:
-            packed, listings[case.gradients_name] = types.pack(case.gradients_name, case.gradients)
-            stored |= packed
-        cases[case.name] = {
+    cases = {item.case.name: item.case for item in items.values()}
+    lists = {case.gradients_name: case.gradients for case in cases.values()}
+    with (job / memmap.TENSORS).open("wb") as file:
+        entries = {name: [memmap.append(file, each) for each in gradients] for name, gradients in lists.items()}
+    described = {
+        name: {
             "call": case.call_name,
             "arguments": case.arguments,
             "call_form": dataclasses.asdict(case.call_form),
@@ -155,12 +148,10 @@ def write_job(job: Path, items: Mapping[int, WorkItem]) -> None:
             "raises": bool(case.raises),
             "gradients": case.gradients_name,
         }
-    described = [{"number": number, "mode": item.mode, "case": item.case.name} for number, item in items.items()]
-    mapped = {name: place for name, tensor in stored.items() if (place := place_of(tensor)) is not None}
-    safetensors.save(
-        job / "gradients.safetensors", {name: tensor for name, tensor in stored.items() if name not in mapped}
-    )
-    text = json.dumps({"runs": described, "cases": cases, "gradients": listings, "mapped": mapped})
+        for name, case in cases.items()
+    }
+    runs = [{"number": number, "mode": item.mode, "case": item.case.name} for number, item in items.items()]
+    text = json.dumps({"runs": runs, "cases": described, "gradients": entries})
     (job / "job.json").write_text(text, encoding="utf-8")
 
 
@@ -225,9 +216,9 @@ def _read_result(out: Path, number: int) -> CallOutcome | Failure:
         if "unreadable" in data:
             message = str(data["unreadable"])
             return Failure("out of memory" if OUT_OF_MEMORY.search(message) else "unreadable", message)
-        stored = safetensors.load(out / f"{number}.safetensors")
+        raw = memmap.read_or_map(out / f"{number}.{memmap.TENSORS}")
         parts = {
-            part: [densify(gradient) for gradient in types.unpack(part, stored, data.pop(part))]
+            part: [densify(memmap.at(raw, entry)) for entry in data.pop(part)]
             for part in ("norm", "gradients", "update")
             if part in data
         }
@@ -235,5 +226,5 @@ def _read_result(out: Path, number: int) -> CallOutcome | Failure:
         if not isinstance(outcome.raised, list):
             raise TypeError("raised is no list")
         return Failure("out of memory", outcome.message) if OUT_OF_MEMORY.search(outcome.message) else outcome
-    except (UnreadableError, OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         return Failure("unreadable", f"what it left cannot be read: {type(error).__name__}: {error}")

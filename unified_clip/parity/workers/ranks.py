@@ -6,13 +6,12 @@ import importlib
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ...tensors import types
-from ...tensors.types import Dense
+from ...tensors.types import Gradient, densify, digest
 from ..adapters.base import Adapter
 from ..modes import DISTRIBUTED, PROCESSES
 
@@ -38,9 +37,10 @@ def process_group(framework: str, adapter: Adapter, mode: str, rank: int, meetin
         raise SystemExit("a rank ended with an error")
 
 
-def compare(adapter: Adapter, packed: Mapping[str, Any], tensors: Mapping[str, Dense]) -> str:
+def compare_ranks(adapter: Adapter, packed: Mapping[str, Any], tensors: Mapping[str, Sequence[Gradient]]) -> str:
     """Return which ranks have another result than rank 0; '' if none has."""
-    results = gather_in_step(adapter, "a result", f"{types.digest(tensors.values())}, {packed['warned']}")
+    bits = digest(densify(gradient) for gradients in tensors.values() for gradient in gradients)
+    results = gather_in_step(adapter, "a result", f"{bits}, {packed['warned']}")
     others = [f"rank {rank}" for rank, result in enumerate(results) if result != results[0]]
     return f"came to something else on {', '.join(others)} than on rank 0" if others else ""
 

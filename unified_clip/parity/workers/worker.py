@@ -1,8 +1,8 @@
 """Run cases on one framework: `python -X faulthandler -m unified_clip.parity.workers.worker FRAMEWORK JOB OUT`.
 
-JOB is a directory with `job.json` and `gradients.safetensors`. Into the directory OUT the worker writes `worker.json`
-once the framework is imported, and for item N `N.safetensors` and then `N.json`. So results remain when an item ends
-the process. The first item without a result is the one that ended it.
+JOB is a directory that `pool.write_job` has written. Into the directory OUT the worker writes `worker.json` once the
+framework is imported, and for item N `N.tensors` and then `N.json`. So results remain when an item ends the process.
+The first item without a result is the one that ended it.
 
 If a mode has several ranks, this process is rank 0. It starts the others with `--mode` and `--rank`; they write
 nothing.
@@ -29,9 +29,8 @@ from ... import _workers
 from ..._core.containers import Leaf
 from ..._core.ops import Ops
 from ..._core.shards import HERE_OR_TOLD
-from ...tensors import types
-from ...tensors.files import memmap, safetensors
-from ...tensors.types import Dense, Gradient, encode
+from ...tensors.files import memmap
+from ...tensors.types import STORAGE, Gradient, encode
 from ..adapters.base import Adapter
 from ..modes import DEVICE, EXACT, HOST, IN_GRAPHS, NATIVE, OURS, PROCESSES
 from . import invoke, ranks
@@ -77,9 +76,9 @@ def check_path(adapter: Adapter, ops: Ops, mode: str) -> None:
     """Raise RuntimeError if a plain tensor does not take the path to test: a comparison would prove nothing."""
     (plain,), on_host = adapter.make_all([encode(np.ones(1), "float32")]), []
 
-    def look(given: Sequence[Any]) -> Sequence[Any]:
-        on_host.append(ops.path(given, differentiable=False).on_host)
-        return given
+    def look(tensors: Sequence[Any]) -> Sequence[Any]:
+        on_host.append(ops.path(tensors, differentiable=False).on_host)
+        return tensors
 
     if mode in IN_GRAPHS:
         adapter.run_in_graph(mode, look, [plain])
@@ -87,9 +86,9 @@ def check_path(adapter: Adapter, ops: Ops, mode: str) -> None:
         look([plain])
     elif mode in PROCESSES:
         leaves = [Leaf(plain, 0)]
-        held = ops.shards(leaves, leaves, HERE_OR_TOLD, differentiable=False)
-        if held is not None:
-            look(held.values)
+        shards = ops.shards(leaves, leaves, HERE_OR_TOLD, differentiable=False)
+        if shards is not None:
+            look(shards.values)
     if mode in OURS and set(on_host) != {mode in EXACT}:
         raise RuntimeError(
             f"mode {mode!r}: a tensor did not take the expected path ({OURS[mode]}). "
@@ -108,13 +107,11 @@ def run(options: argparse.Namespace, adapter: Adapter, namespace: Any, ops: Ops)
     """Run every item of a job, in order."""
     out, rank = options.out, options.rank
     job = json.loads((options.job / "job.json").read_text(encoding="utf-8"))
-    stored = safetensors.load(options.job / "gradients.safetensors")
-    stored |= {name: memmap.at(**place) for name, place in job["mapped"].items()}
+    stored = memmap.open_map(options.job / memmap.TENSORS)
     items = [item for item in job["runs"] if options.mode in (None, item["mode"])]
 
     def gradients(item: Item) -> list[Gradient]:
-        name = job["cases"][item["case"]]["gradients"]
-        return types.unpack(name, stored, job["gradients"][name])
+        return [memmap.at(stored, entry) for entry in job["gradients"][job["cases"][item["case"]]["gradients"]]]
 
     def is_alone(item: Item) -> bool:
         return item["mode"] not in IN_GRAPHS or job["cases"][item["case"]]["raises"]
@@ -130,8 +127,7 @@ def run(options: argparse.Namespace, adapter: Adapter, namespace: Any, ops: Ops)
                 seconds = (time.perf_counter() - started) / len(batch)
                 for item, (result, tensors) in zip(batch, results if rank == 0 else (), strict=rank == 0):
                     wait_for_room(out)
-                    safetensors.save(out / f"{item['number']}.safetensors", tensors)
-                    write_json(out / f"{item['number']}.json", {**result, "seconds": seconds})
+                    write_result(out, item["number"], {**result, "seconds": seconds}, tensors)
 
 
 def wait_for_room(out: Path) -> None:
@@ -152,8 +148,8 @@ Item = Mapping[str, Any]
 Job = tuple[Mapping[str, Any], Sequence[Gradient]]
 """A case of the job file, and its gradients."""
 
-Packed = tuple[dict[str, Any], dict[str, Dense]]
-"""A result as JSON, and its tensors."""
+Packed = tuple[dict[str, Any], dict[str, list[Gradient]]]
+"""A result: what is JSON, and by name its lists of tensors."""
 
 
 def run_cases(adapter: Adapter, namespace: Any, mode: str, cases: Sequence[Job]) -> list[Packed]:
@@ -166,10 +162,10 @@ def run_cases(adapter: Adapter, namespace: Any, mode: str, cases: Sequence[Job])
         ranks.gather_in_step(adapter, "what cannot be read")
     if len(cases) == 1:
         return [({"unreadable": message}, {})]
-    found = [result for case in cases for result in run_cases(adapter, namespace, mode, [case])]
-    if not any("unreadable" in result for result, _ in found):  # the fault is in what they share
-        found[0] = {"unreadable": f"in one graph with {len(cases) - 1} others: {message}"}, {}
-    return found
+    results = [result for case in cases for result in run_cases(adapter, namespace, mode, [case])]
+    if not any("unreadable" in result for result, _ in results):  # the fault is in what they share
+        results[0] = {"unreadable": f"in one graph with {len(cases) - 1} others: {message}"}, {}
+    return results
 
 
 def _run_cases(adapter: Adapter, namespace: Any, mode: str, cases: Sequence[Job]) -> Iterator[Packed]:
@@ -185,16 +181,16 @@ def _run_cases(adapter: Adapter, namespace: Any, mode: str, cases: Sequence[Job]
     elif mode == NATIVE:
         results = [invoke.call_native(invocation) for invocation, _ in calls]
     else:
-        results = [invoke.call_unified_clip(invocation, function, namespace) for invocation, function in calls]
+        results = [invoke.observe(invoke.call_public_name, *call, namespace) for call in calls]
     for (invocation, _), (case, gradients), result in zip(calls, cases, results, strict=True):
         ranks.gather_in_step(adapter, "".join(result.raised[:1]) or "an end")
         if mode != NATIVE:
             invoke.record_effects(invocation, result, gradients)
         if case["update"] and result.gradients is not None:
             result.update = adapter.sgd(result.gradients)
-        packed, found = pack(adapter, result)
-        packed["fault"] = packed["fault"] or ranks.compare(adapter, packed, found)
-        yield packed, found
+        packed, tensors = pack(adapter, result)
+        packed["fault"] = packed["fault"] or ranks.compare_ranks(adapter, packed, tensors)
+        yield packed, tensors
 
 
 def dtypes(gradients: Sequence[Gradient]) -> set[str]:
@@ -214,19 +210,24 @@ def batches(
 
 
 def pack(adapter: Adapter, result: CallResult) -> Packed:
-    """Return a result as JSON and tensors."""
+    """Read the tensors of a result."""
     keys = ("name", "structure", "warned", "raised", "message", "fault", "same_objects")
-    packed: dict[str, Any] = {key: getattr(result, key) for key in keys}
-    found: dict[str, Dense] = {}
     norm = None if result.norm is None else [result.norm]
-    for part, values in (("norm", norm), ("gradients", result.gradients), ("update", result.update)):
-        if values is not None:
-            read = [None if value is None else adapter.read(value) for value in values]
-            if unknown := dtypes(read) - types.STORAGE.keys():
-                raise TypeError(f"the result has the dtype {', '.join(sorted(unknown))}")
-            held, packed[part] = types.pack(part, read)
-            found |= held
-    return packed, found
+    lists = {"norm": norm, "gradients": result.gradients, "update": result.update}
+    tensors = {
+        name: [None if value is None else adapter.read(value) for value in values]
+        for name, values in lists.items()
+        if values is not None
+    }
+    if unknown := {dtype for gradients in tensors.values() for dtype in dtypes(gradients)} - STORAGE.keys():
+        raise TypeError(f"the result has the dtype {', '.join(sorted(unknown))}")
+    return {key: getattr(result, key) for key in keys}, tensors
+
+
+def write_result(out: Path, number: int, result: Mapping[str, Any], tensors: Mapping[str, Sequence[Gradient]]) -> None:
+    with (out / f"{number}.{memmap.TENSORS}").open("wb") as file:
+        entries = {name: [memmap.append(file, each) for each in gradients] for name, gradients in tensors.items()}
+    write_json(out / f"{number}.json", {**result, **entries})
 
 
 def write_json(path: Path, data: Any) -> None:

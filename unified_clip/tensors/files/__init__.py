@@ -72,7 +72,6 @@ def read(
     *,
     only: Sequence[str] = (),
     pythons: Mapping[str, str] = {},
-    timeout: float | None = None,
 ) -> dict[str, Gradient]:
     """Return the gradients in a file by name, in the order of the file. Those of TensorFlow and Keras are sorted.
 
@@ -82,7 +81,6 @@ def read(
     scratch: a directory that lives as long as the gradients are used; what cannot be mapped in place is written there.
     only: patterns of names, as of `fnmatch`; none for all of them.
     pythons: interpreters, by the name of the framework; by default this one.
-    timeout: seconds that a conversion may take; by default UNIFIED_CLIP_MAX_SECONDS, or 600.
 
     UnreadableError: the file is not there, is damaged, exceeds a limit of `_limits`, or holds what is not supported; a
     pattern that matches nothing.
@@ -91,22 +89,20 @@ def read(
         path, kind = _kind(path)
         if kind in FRAMEWORKS:
             python = pythons.get(FRAMEWORKS[kind], sys.executable)
-            found = _convert(kind, str(path), scratch, python, timeout, only)
+            gradients = _convert(kind, str(path), scratch, python, only)
         else:
             directory = Path(tempfile.mkdtemp(dir=scratch))
-            found = memmap.keep(select(READ_HERE[kind](path), only, path.stat().st_size), directory)
-        if not found:
+            gradients = memmap.keep(select(READ_HERE[kind](path), only, path.stat().st_size), directory)
+        if not gradients:
             raise UnreadableError("no gradients found: no tensor has a floating-point dtype")
-        return found
+        return gradients
     except (UnreadableError, LimitError) as error:
         raise UnreadableError(f"{path.name}: {error}") from None
     except Exception as error:  # NumPy, zipfile and pickle raise almost anything for damaged bytes
         raise UnreadableError(f"{path.name} cannot be read: {type(error).__name__}: {error}. Save it again") from None
 
 
-def call(
-    spec: str, directory: Path, scratch: Path, *, python: str = sys.executable, timeout: float | None = None
-) -> dict[str, Gradient]:
+def call(spec: str, directory: Path, scratch: Path, *, python: str = sys.executable) -> dict[str, Gradient]:
     """Call a Python function that returns or yields tensors of any framework, (name, tensor) pairs, or dicts of them.
 
     spec: a file, relative to `directory`, and the name of a function without parameters: `grads.py:gradients`.
@@ -117,10 +113,10 @@ def call(
     if not name.isidentifier() or path.suffix != ".py" or not path.is_file():
         raise UnreadableError(f"{spec!r} names no function in a Python file. Write it as grads.py:gradients")
     try:
-        found = _convert("function", f"{path}:{name}", scratch, python, timeout)
-        if not found:
+        gradients = _convert("function", f"{path}:{name}", scratch, python)
+        if not gradients:
             raise UnreadableError(f"{name} returns no gradients: no tensor has a floating-point dtype")
-        return found
+        return gradients
     except (UnreadableError, LimitError) as error:
         raise UnreadableError(f"{path.name}: {error}") from None
 
@@ -148,11 +144,9 @@ def _kind(path: Path) -> tuple[Path, str]:
     return path, CONVERTED.get(suffix, suffix)
 
 
-def _convert(
-    kind: str, source: str, scratch: Path, python: str, timeout: float | None, only: Sequence[str] = ()
-) -> dict[str, Gradient]:
+def _convert(kind: str, source: str, scratch: Path, python: str, only: Sequence[str] = ()) -> dict[str, Gradient]:
     """Convert a source in a process of its own, and map the tensors that it wrote."""
-    timeout = timeout or seconds()
+    timeout = seconds()
     out = Path(tempfile.mkdtemp(dir=scratch))
     remedy = (
         f"In suite.toml, set python under [frameworks.{FRAMEWORKS.get(kind, 'torch')}] to an interpreter that has it"

@@ -139,14 +139,14 @@ def _datasets(group: Any, h5py: Any, seen: set[Any], tree: Tree, prefix: str = "
             raise UnreadableError(f"{name!r} is a link to another file, {elsewhere}. Save its arrays in this file")
         if isinstance(link, h5py.SoftLink):
             continue  # its target is read under its own name
-        found = group[key]
-        if found.id in seen:
+        entry = group[key]
+        if entry.id in seen:
             continue
-        seen.add(found.id)
-        if isinstance(found, h5py.Group):
-            yield from _datasets(found, h5py, seen, tree, f"{name}/", depth + 1)
-        elif isinstance(found, h5py.Dataset):
-            yield name, found
+        seen.add(entry.id)
+        if isinstance(entry, h5py.Group):
+            yield from _datasets(entry, h5py, seen, tree, f"{name}/", depth + 1)
+        elif isinstance(entry, h5py.Dataset):
+            yield name, entry
 
 
 def _extract(source: str, out: Path) -> Path:
@@ -207,10 +207,10 @@ def from_function(source: str, out: Path) -> Iterator[Item]:
 def _called(path: Path, name: str) -> Iterator[tuple[str, Any]]:
     """Yield the tensors of a function by name. An error names the line that raised it."""
     try:
-        found = function_in(path, name)()
-        if _is_tensor(found) or isinstance(found, Mapping):
-            found = [found]
-        for index, entry in enumerate(found):
+        returned = function_in(path, name)()
+        if _is_tensor(returned) or isinstance(returned, Mapping):
+            returned = [returned]
+        for index, entry in enumerate(returned):
             is_named = isinstance(entry, tuple) and len(entry) == 2 and isinstance(entry[0], str)
             title, value = entry if is_named else ("" if isinstance(entry, Mapping) else f"gradient {index}", entry)
             yield from flatten(value, _is_tensor, title)
@@ -238,11 +238,7 @@ def _is_tensor(value: Any) -> bool:
 
 
 def read_tensor(name: str, tensor: Any) -> Dense | Sparse:
-    """Return the bytes of a tensor of any framework.
-
-    Raises:
-        UnreadableError: The tensor cannot be read.
-    """
+    """Return the bytes of a tensor of any framework. UnreadableError: it cannot be read."""
     framework = adapter_of(type(tensor))
     if framework == "numpy":
         return from_numpy(np.asarray(tensor))

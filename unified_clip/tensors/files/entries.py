@@ -41,9 +41,8 @@ def select(items: Iterable[Item], only: Sequence[str], file_size: int | None = N
 
     file_size: Bytes. If given, the names, dtypes, shapes and the total size are checked before any tensor is read.
 
-    Raises:
-        UnreadableError: A name occurs twice, a dtype is not supported, or a pattern matches nothing.
-        LimitError: The tensors have shapes or a size that no file of this size should have.
+    UnreadableError: A name occurs twice, a dtype is not supported, or a pattern matches nothing.
+    LimitError: The tensors have shapes or a size that no file of this size should have.
     """
     chosen = _chosen(items, only)
     if file_size is not None:
@@ -101,10 +100,7 @@ def flatten(
 ) -> Iterator[tuple[str, Any]]:
     """Yield the tensors in nested dicts and lists: `a.b` for `{"a": {"b": ...}}`, `gradient 0` for the first of a list.
 
-    Anything else, None too, is left out.
-
-    Raises:
-        LimitError: `tree` bounds the walk, and the nesting, the entries or the names exceed it.
+    Anything else, None too, is left out. LimitError: the nesting, the entries or the names exceed the bounds of `tree`.
     """
     tree = tree or Tree()
     tree.enter(name, depth)

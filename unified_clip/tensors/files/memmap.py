@@ -20,16 +20,27 @@ from ..types import PARTS, STORAGE, Dense, Gradient, Sparse
 Raw = npt.NDArray[np.uint8]
 """A file's bytes."""
 
+Entry = Any
+"""Where a gradient is in a file, as JSON data. None for no gradient."""
+
 TENSORS, INDEX, FAILED = "tensors", "index.json", "failed.json"
-"""The files in a directory of scratch space: tensors, one after the other; where each begins; why there are none."""
+"""The files in a directory of scratch space: tensors, one after the other; their entries; why there are none."""
 
 ALIGNMENT = 64
-"""Bytes. As many come before the first tensor, so that the file is never empty."""
+"""Bytes. Each tensor in `TENSORS` begins at a multiple of it."""
+
+SMALL = 1 << 25
+"""Bytes of a file."""
 
 
 def open_map(path: Path) -> Raw:
-    """Map a whole file once, since each map keeps a file descriptor open."""
-    return np.memmap(path, np.uint8, "r")
+    """Map a whole file once, since each map keeps a file descriptor open. NumPy cannot map an empty file."""
+    return np.memmap(path, np.uint8, "r") if path.stat().st_size else np.zeros(0, np.uint8)
+
+
+def read_or_map(path: Path) -> Raw:
+    """Read a small file, and map a large one."""
+    return np.fromfile(path, np.uint8) if path.stat().st_size < SMALL else open_map(path)
 
 
 def dense(raw: Raw, dtype: str, shape: Sequence[int], start: int) -> Dense:
@@ -42,28 +53,59 @@ def dense(raw: Raw, dtype: str, shape: Sequence[int], start: int) -> Dense:
     return Dense(dtype, array)
 
 
-def place_of(tensor: Dense) -> dict[str, Any] | None:
-    """Return the place of a tensor, for another process to map it with `at`; None if it is in no file."""
-    array = tensor.array
-    if not isinstance(array, np.memmap) or array.filename is None or not array.flags.c_contiguous:
-        return None  # what NumPy computes from a map is of its type too, without a file
-    return {"file": str(array.filename), "dtype": tensor.dtype, "shape": tensor.shape, "start": array.offset}
+def append(file: IO[bytes], gradient: Gradient) -> Entry:
+    """Write a gradient, and return its entry for `at`. A tensor that is mapped already stays in its own file."""
+    if gradient is None:
+        return None
+    if isinstance(gradient, Sparse):
+        rows = Dense("int64", gradient.rows.astype(np.int64, copy=False))
+        return {"rows": append(file, rows), "values": append(file, gradient.values), "shape": gradient.shape}
+    array = gradient.array
+    entry = {"dtype": gradient.dtype, "shape": gradient.shape}
+    # What NumPy computes from a map is of its type too, without a file.
+    if isinstance(array, np.memmap) and array.filename is not None and array.flags.c_contiguous:
+        return {**entry, "file": str(array.filename), "start": array.offset}
+    start = file.tell()
+    size = file.write(np.ascontiguousarray(array).data)
+    file.write(bytes(-size % ALIGNMENT))
+    return {**entry, "start": start}
 
 
-def at(file: str, **place: Any) -> Dense:
-    """Return the tensor at a place that `place_of` returned."""
-    return dense(_shared_map(Path(file)), **place)
+def at(raw: Raw, entry: Entry) -> Gradient:
+    """Return the gradient that `append` wrote. `raw`: the bytes of the file."""
+    if entry is not None and "rows" in entry:
+        return Sparse(_dense_at(raw, entry["rows"]).array, _dense_at(raw, entry["values"]), tuple(entry["shape"]))
+    return None if entry is None else _dense_at(raw, entry)
+
+
+def _dense_at(raw: Raw, entry: Entry) -> Dense:
+    raw = _shared_map(Path(entry["file"])) if "file" in entry else raw
+    return dense(raw, entry["dtype"], entry["shape"], entry["start"])
 
 
 _shared_map = cache(open_map)
 
 
-def keep(found: Iterable[tuple[str, Gradient]], directory: Path) -> dict[str, Gradient]:
+def write(gradients: Iterable[tuple[str, Gradient]], directory: Path) -> None:
+    """Write gradients into a directory as they come, so that one at a time is in memory; the index last."""
+    with (directory / TENSORS).open("wb") as file:
+        index = {name: append(file, gradient) for name, gradient in gradients}
+    (directory / INDEX).write_text(json.dumps(index), encoding="utf-8")
+
+
+def load(directory: Path) -> dict[str, Gradient]:
+    """Map the gradients that were written into a directory."""
+    index: Mapping[str, Entry] = json.loads((directory / INDEX).read_text(encoding="utf-8"))
+    raw = open_map(directory / TENSORS)
+    return {name: at(raw, entry) for name, entry in index.items()}
+
+
+def keep(gradients: Iterable[tuple[str, Gradient]], directory: Path) -> dict[str, Gradient]:
     """Return gradients by name, all of them mapped. Write those that are in memory into the directory first."""
     kept: dict[str, Gradient] = {}
 
     def unmapped() -> Iterator[tuple[str, Gradient]]:
-        for name, gradient in found:
+        for name, gradient in gradients:
             kept[name] = gradient if _is_mapped(gradient) else None
             if kept[name] is None:
                 yield name, gradient
@@ -76,39 +118,3 @@ def _is_mapped(gradient: Gradient) -> bool:
     parts = [gradient.rows, gradient.values.array] if isinstance(gradient, Sparse) else []
     parts += [gradient.array] if isinstance(gradient, Dense) else []
     return all(not part.size or isinstance(part, np.memmap) for part in parts)
-
-
-def write(gradients: Iterable[tuple[str, Gradient]], directory: Path) -> None:
-    """Write gradients into a directory as they come, so that one at a time is in memory; the index last."""
-    index: dict[str, Any] = {}
-    with (directory / TENSORS).open("wb") as file:
-        file.write(bytes(ALIGNMENT))
-        for name, gradient in gradients:
-            if isinstance(gradient, Sparse):
-                rows = Dense("int64", gradient.rows.astype(np.int64))
-                parts = {"rows": _write(file, rows), "values": _write(file, gradient.values)}
-                index[name] = {**parts, "shape": gradient.shape}
-            elif gradient is not None:
-                index[name] = _write(file, gradient)
-    (directory / INDEX).write_text(json.dumps(index), encoding="utf-8")
-
-
-def _write(file: IO[bytes], tensor: Dense) -> dict[str, Any]:
-    start = file.tell()
-    size = file.write(np.ascontiguousarray(tensor.array).data)
-    file.write(bytes(-size % ALIGNMENT))
-    return {"dtype": tensor.dtype, "shape": tensor.shape, "start": start}
-
-
-def load(directory: Path) -> dict[str, Gradient]:
-    """Map the gradients that were written into a directory."""
-    index: Mapping[str, Any] = json.loads((directory / INDEX).read_text(encoding="utf-8"))
-    raw = open_map(directory / TENSORS)
-    gradients: dict[str, Gradient] = {}
-    for name, entry in index.items():
-        if "rows" in entry:
-            rows, values = dense(raw, **entry["rows"]), dense(raw, **entry["values"])
-            gradients[name] = Sparse(rows.array, values, tuple(entry["shape"]))
-        else:
-            gradients[name] = dense(raw, **entry)
-    return gradients

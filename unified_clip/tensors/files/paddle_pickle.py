@@ -209,8 +209,8 @@ def items(path: Path) -> Iterator[Item]:
             raise UnreadableError(
                 "its large tensors are in slices. Save it with protocol 4, the default of paddle.save"
             )
-        found = list(flatten(loaded, lambda value: isinstance(value, Array), tree=Tree(len(raw))))
-        yield from [Item(name, name_of(array.dtype), partial(array.read, raw), array.shape) for name, array in found]
+        arrays = list(flatten(loaded, lambda value: isinstance(value, Array), tree=Tree(len(raw))))
+        yield from [Item(name, name_of(array.dtype), partial(array.read, raw), array.shape) for name, array in arrays]
     except (UnreadableError, LimitError):
         raise
     except Exception as error:  # a damaged pickle may raise anything

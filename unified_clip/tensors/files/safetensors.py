@@ -14,15 +14,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ... import _safetensors
 from ..._limits import check_shape
 from ..._safetensors import CODES
 from ..types import STORAGE, Dense, Sparse, UnreadableError
 from .entries import Item, twice
-from .memmap import Raw, dense, open_map
-
-SMALL = 1 << 25
-"""Bytes of a file."""
+from .memmap import Raw, dense, open_map, read_or_map
 
 LONGEST_HEADER = 100_000_000
 """Bytes, as the format has it."""
@@ -64,18 +60,13 @@ def items(path: Path) -> Iterator[Item]:
             yield Item(gradient, entry.dtype, read, sparse[gradient])
 
 
-def save(path: Path, tensors: Mapping[str, Dense]) -> None:
-    """Write a file. The same tensors give the same bytes."""
-    _safetensors.write(path, {name: (tensor.dtype, tensor.array) for name, tensor in tensors.items()})
-
-
 def load(path: Path) -> dict[str, Dense]:
-    """Return the tensors of a file by name. A small file is read, since each map keeps a file descriptor open."""
+    """Return the tensors of a file by name."""
     try:
-        raw = np.fromfile(path, np.uint8) if path.stat().st_size < SMALL else open_map(path)
+        raw = read_or_map(path)
         header, start = _header(raw)
         return {name: _dense(raw, entry) for name, entry in _entries(header, start, len(raw)).items()}
-    except (UnreadableError, OSError, ValueError) as error:  # NumPy refuses to map an empty file
+    except (UnreadableError, OSError, ValueError) as error:
         raise UnreadableError(f"{path.name} cannot be read: {error}") from None
 
 

@@ -29,5 +29,5 @@ class TensorConverter(Protocol):
 
 def converter(framework: str) -> TensorConverter:
     """Import the converter of a framework, and with it the framework."""
-    made: TensorConverter = importlib.import_module(f"{__name__}.{framework}").Converter()
-    return made
+    instance: TensorConverter = importlib.import_module(f"{__name__}.{framework}").Converter()
+    return instance

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 import unified_clip
 
-from ..._core.watch import Rule
+from ..._core.observer import Rule
 from ..._dispatch import adapter_of
 from ...causes import scaling
 from ...recording.dispatcher import DISPATCHER

@@ -19,7 +19,7 @@ from ..suite.schema import Framework
 from ..workers.pool import WorkItem
 from . import diagnose, oracle, worst_element
 from .oracle import Expected
-from .verdict import Verdict, judge
+from .verdict import Verdict, compare_with_exact
 
 
 @dataclass(frozen=True)
@@ -67,17 +67,17 @@ def judge_result(
     """Compare a result with the exact one. No cause is looked for where an entry of `known` covers the difference."""
     mode, case = item
     if isinstance(outcome, Failure):
-        return JudgedResult(judge(case, expected, outcome, mode))
+        return JudgedResult(compare_with_exact(case, expected, outcome, mode))
     verdict = deviation = digests = None
     if mode == NATIVE:
         deviation = measure.measure(case, expected, outcome, framework.tolerance)
-        differs = deviation is not None and (bool(deviation.kind) or deviation.is_rounded)
+        differs = deviation is not None and (bool(deviation.kind) or deviation.differs)
         if deviation and not any(
             entry.covers(entry.framework, case.name, deviation.function, deviation.kind) for entry in known
         ):
             deviation = diagnose.native_explained(deviation, case, expected, outcome)
     else:
-        verdict = judge(case, expected, outcome, mode, flushes=framework.flushes)
+        verdict = compare_with_exact(case, expected, outcome, mode, flushes=framework.flushes)
         verdict = diagnose.explained(verdict, case, expected, outcome)
         digests, differs = outcome.digests, verdict.kind != "equal"
     judged = JudgedResult(verdict, deviation, digests, outcome.seconds, differs)
@@ -91,11 +91,11 @@ def worst_elements(case: Case, expected: Expected, judged: Mapping[str, JudgedRe
     """Return, by mode, the numbers where a framework's results differ from the exact ones."""
     outcomes = {mode: each.outcome for mode, each in judged.items() if each.outcome}
     differing = [mode for mode in outcomes if judged[mode].differs]
-    found = worst_element.find(case, expected, outcomes, differing)
-    return found | {mode: each for result in judged.values() for mode, each in result.details.items()}
+    elements = worst_element.find(case, expected, outcomes, differing)
+    return elements | {mode: each for result in judged.values() for mode, each in result.details.items()}
 
 
-def result(
+def report_result(
     mode: str,
     judged: JudgedResult,
     details: WorstElement | None,

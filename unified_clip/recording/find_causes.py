@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from ..causes.find import NOT_CLIPPED, find, swapped, without_result
-from ..causes.hypotheses import scaled
+from ..causes.find import NOT_CLIPPED, find_cause, swapped, without_result
+from ..causes.hypotheses import scaled_gradients
 from ..causes.observation import By, Cause, Observation, instead
 from ..causes.scaling import coefficient, combined_norm
 from ..tensors.types import Dense
@@ -43,7 +43,7 @@ SIZES = {"weight": "the greatest norm of this weight so far", "gradient": "the t
 """By stage, the size at which its numbers are rounded."""
 
 
-def explain(point: DivergencePoint) -> list[Cause]:
+def find_causes(point: DivergencePoint) -> list[Cause]:
     """Return every cause that the numbers confirm; if there is none, rounding that has grown, if that fits."""
     pair = point.pairs[point.index] if point.index < len(point.pairs) else None
     if pair is None:
@@ -64,9 +64,9 @@ def explain(point: DivergencePoint) -> list[Cause]:
         _rounded_coefficient(point, pair),
         _rounding(point),
     )
-    found = [cause for cause in (exclusive, *independent) if cause]
-    rest = None if found else _by_hypotheses(point, pair) or _grown_rounding(point)
-    return [rest] if rest else found
+    causes = [cause for cause in (exclusive, *independent) if cause]
+    rest = None if causes else _by_hypotheses(point, pair) or _grown_rounding(point)
+    return [rest] if rest else causes
 
 
 # -- gradients before clipping
@@ -101,24 +101,24 @@ def _before_clipping(point: DivergencePoint, pair: CallPair) -> Cause | None:
         of_b = {name: of_b[name] for name in of_a if name in of_b} | of_b
     else:  # names that were matched by shape and order are wrong after a missing one
         of_a, of_b = (dict(sorted(norms.items(), key=lambda item: item[1])) for norms in (of_a, of_b))
-    for run, due, found in ((point.b, of_a, of_b), (point.a, of_b, of_a)):
-        if cause := _find_in_norms(due, list(found.values())):
+    for run, due, observed in ((point.b, of_a, of_b), (point.a, of_b, of_a)):
+        if cause := _find_in_norms(due, list(observed.values())):
             is_matched = cause.kind == "swapped" and not any(name in pair.b.parameters for name in due)
             hint = ". They were matched by shape and order: if that is wrong, pass their names with --map" * is_matched
             return point.cause(cause.kind, f"{cause.sentence}{hint}", run)
     return None
 
 
-def _find_in_norms(due: Mapping[str, float], found: Sequence[float]) -> Cause | None:
+def _find_in_norms(due: Mapping[str, float], observed: Sequence[float]) -> Cause | None:
     """Find missing, swapped or scaled gradients. Norms that are near are equal."""
     ordered = sorted(norm for norm in due.values() if not math.isnan(norm))
-    norms = [_nearest(ordered, norm) for norm in found]
+    norms = [_nearest(ordered, norm) for norm in observed]
     before, after = _stand_ins(due.values()), _stand_ins(norms)
     call = Observation(before, before, after, "global", math.inf, names=list(due), are_norms=True)
     with np.errstate(invalid="ignore"):
         if cause := swapped(call) or without_result(call):
             return cause
-        factors = scaled(call) if len(before) == len(after) else ()
+        factors = scaled_gradients(call) if len(before) == len(after) else ()
         return next((Cause(each.kind, each.sentence) for each in factors if call.fits(each, PRODUCT)), None)
 
 
@@ -212,7 +212,7 @@ def _by_hypotheses(point: DivergencePoint, pair: CallPair) -> Cause | None:
     if (None not in limits and not same(*limits)) or not all(is_near(*norms) for _, *norms in point.gradients()):
         return None
     for reference, line, run in ((a, b, point.b), (b, a, point.a)):
-        cause = find(_observe(reference, line)) if _is_by_formula(reference) else None
+        cause = find_cause(_observe(reference, line)) if _is_by_formula(reference) else None
         is_known = line.threshold is not None and cause and cause.kind in ("another threshold", "coefficient")
         if cause and not is_known:
             return point.cause(cause.kind, cause.sentence, run)
@@ -225,15 +225,15 @@ def _observe(reference: RecordedCall, line: RecordedCall) -> Observation:
     norms = {name: each.norm for name, each in reference.parameters.items()}
     if not norms or not math.isclose(combined_norm(list(norms.values()), p), total, rel_tol=ROUNDED):
         norms = {f"position {index}": norm for index, norm in enumerate(reference.norms())}
-    given, due, found = (
+    before, expected, after = (
         _stand_ins(norm * coef for norm, coef in zip(norms.values(), itertools.cycle(coefs), strict=False))
         for coefs in ([1.0], reference.coefs(), line.coefs())
     )
     is_returned = reference.rule == "global" and not line.watched  # else it was measured before the call
     return Observation(
-        given,
-        due,
-        found,
+        before,
+        expected,
+        after,
         BY[reference.rule],
         limit if isinstance(limit, float) else math.nan,
         eps=reference.eps or 0.0,

@@ -13,12 +13,8 @@ from .frameworks import converter
 from .types import STORAGE, Gradient
 
 
-def read(container: Any) -> dict[str, Gradient]:
-    """Return the gradients in a container by name, or by position if they have no names.
-
-    Raises:
-        TypeError: The container has something that is not a gradient.
-    """
+def read_container(container: Any) -> dict[str, Gradient]:
+    """Return the gradients in a container by name, or by position. TypeError: it has something else."""
     ops, container = _dispatch.resolve(container)
     tensors = converter(ops.name)
     leaves = containers.flatten(ops, container).leaves

@@ -1,0 +1,66 @@
+"""The observer of clip calls, such as a recording. The rule reports to it before anything is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+
+from .ops import Path, Scalar
+
+if TYPE_CHECKING:
+    from .gradients import Gradients
+
+Rule = Literal["global", "each", "slices", "value"]
+"""One norm over all gradients, one for each, one for each slice of the only one; or no norm, but bounds."""
+
+
+class Clip(NamedTuple):
+    """A group of gradients that is about to be clipped, and by what."""
+
+    rule: Rule
+    gradients: Gradients
+    group: range
+    path: Path
+    threshold: Scalar | tuple[Any, Any]
+    """The limit of a norm, or two bounds."""
+
+    n: Scalar | None = None
+    coef: Scalar | None = None
+    """None without a norm, and for a threshold of inf, which scales nothing."""
+
+    p: float | None = None
+    eps: float | None = None
+    measured: bool = True
+    """Whether n is the norm of these gradients. If not, the caller passed it."""
+
+
+class Observer(Protocol):
+    needs_leaves: bool
+    """Whether it needs the gradients one by one, with their names."""
+
+    norms: bool
+    """Whether it needs the norm of each gradient."""
+
+    def run(self, body: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Run a call."""
+
+    def on_clip(self, clip: Clip) -> None:
+        """Receive a clip from the rule."""
+
+    def on_unrecordable_graph(self, framework: str) -> None:
+        """Called when a graph is made that cannot report its clips."""
+
+
+active: Observer | None = None
+"""The observer of the process and all its threads."""
+
+
+def emit(*fields: Any, **more: Any) -> None:
+    """Pass the fields of a `Clip` to the observer. PyTorch's compiler leaves this call out of its graphs."""
+    if active is not None:
+        active.on_clip(Clip(*fields, **more))
+
+
+def needs_leaves() -> bool:
+    """Return whether the observer needs the gradients one by one. False in a graph of PyTorch's compiler."""
+    return active is not None and active.needs_leaves
