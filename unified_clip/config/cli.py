@@ -8,9 +8,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from .._display import complain, safe
-
-DONE, FAILED = 0, 2
+from .._command import refuse
+from .._display import safe
 
 
 def add_parsers(commands: Any) -> None:
@@ -50,9 +49,8 @@ def _import(options: argparse.Namespace) -> int:
         else:
             print(config.dumps(), end="")
     except (ConfigError, OSError) as error:
-        complain(f"cannot write {options.out}: {error.strerror}" if isinstance(error, OSError) else str(error))
-        return FAILED
-    return DONE
+        return refuse(f"cannot write {options.out}: {error.strerror}" if isinstance(error, OSError) else str(error))
+    return 0
 
 
 def _export(options: argparse.Namespace) -> int:
@@ -65,15 +63,13 @@ def _export(options: argparse.Namespace) -> int:
         config = ClipConfig.import_from(options.clip)
         text = convert.write(config, options.to)
     except ConfigError as error:
-        complain(str(error))
-        return FAILED
+        return refuse(str(error))
     _print_notes(config.notes)
     if config.uses_default_family and options.to.partition("@")[0] != convert.UNIFIED_CLIP:
-        default = f"{DEFAULT_FAMILY!r} (eps = {FAMILIES[DEFAULT_FAMILY, 'global_norm'].eps:g})"
-        sets_none = f"{options.clip.name} sets no family. Exported with the default, {default}."
-        _print_notes([f"{sets_none} Set family to choose another."])
+        default = f"the default, {DEFAULT_FAMILY!r} (eps = {FAMILIES[DEFAULT_FAMILY, 'global_norm'].eps:g})"
+        _print_notes([f"{options.clip.name} sets no family. Exported with {default}. Set family to choose another."])
     print(text, end="")
-    return DONE
+    return 0
 
 
 def _print_notes(notes: Iterable[str]) -> None:

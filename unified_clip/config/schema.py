@@ -84,7 +84,7 @@ class Clipping(ConfigModel):
         if len(bounds) == 1:
             other = "max" if bounds == ["min"] else "min"
             raise ValueError(f"{bounds[0]} needs {other}. Give both, or give threshold for -threshold to threshold.")
-        if self.min is not None and self.max is not None and self.min > self.max:
+        if self.bounds and self.bounds[0] > self.bounds[1]:
             raise ValueError(f"min ({self.min:g}) is above max ({self.max:g}). Swap them.")
         return self
 
@@ -94,14 +94,16 @@ class Clipping(ConfigModel):
         family = FAMILIES.get((self.family or DEFAULT_FAMILY, self.rule))
         return self.eps is not None and family is not None and self.eps != family.eps
 
+    @property
+    def bounds(self) -> tuple[float, float] | None:
+        """Return min and max; None if they are not set."""
+        return None if self.min is None or self.max is None else (self.min, self.max)
+
     def part(self, limit: Any) -> Part:
         """Return the rule for the core. `limit`: the threshold of this step."""
         if self.rule == "value":
-            if self.min is not None and self.max is not None:
-                return Part("value", formula.PADDLE, bounds=(self.min, self.max))
-            if isinstance(limit, float):
-                return Part("value", formula.PADDLE, bounds=(-limit, limit))
-            return Part("value", formula.PADDLE, limit)
+            bounds = self.bounds or ((-limit, limit) if isinstance(limit, float) else None)
+            return Part("value", formula.PADDLE, bounds=bounds) if bounds else Part("value", formula.PADDLE, limit)
         if self.rule == "none":
             return Part("global_norm", formula.PADDLE)
         family = FAMILIES[self.family or DEFAULT_FAMILY, self.rule]

@@ -7,12 +7,12 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..._display import cell, complain
+from ..._command import refuse
+from ..._display import cell
 from ..._mode_options import misplaced
 from ...errors import ConfigError
 
 if TYPE_CHECKING:
-    from ..clip_config import ClipConfig
     from .compare import Comparison, Explanation
     from .examples import Gradients
 
@@ -50,17 +50,18 @@ def run(options: argparse.Namespace) -> int:
             raise ConfigError(problem)
         if options.step is not None and options.step < 0:
             raise ConfigError(f"--step is {options.step}. Steps count from 0.")
-        a = ClipConfig.import_from(options.a, options.from_a)
+        paths = [path for path in (options.a, options.b) if path is not None]
+        formats = (options.from_a, options.from_b)
+        configs = [ClipConfig.import_from(path, format_) for path, format_ in zip(paths, formats, strict=False)]
+        if options.step is not None and not any(config.has_schedule for config in configs):
+            raise ConfigError("--step applies to a schedule, and no threshold has one. Remove --step.")
         gradients = None if options.gradients is None else _read_gradients(options.gradients)
         result: Explanation | Comparison
         if options.b is None:
-            _check_step(options, a)
-            result = compare.explain(a, options.a.name, gradients, options.step or 0)
+            result = compare.explain(configs[0], options.a.name, gradients, options.step or 0)
         else:
-            b = ClipConfig.import_from(options.b, options.from_b)
-            _check_step(options, a, b)
-            paths = (options.a, options.b)
             names = [str(path) if options.a.name == options.b.name else path.name for path in paths]
+            a, b = configs
             result = compare.compare(a, b, names, gradients, options.step or 0)
         if options.json:
             print(json.dumps(compare.as_data(result), indent=1, allow_nan=False))
@@ -69,15 +70,8 @@ def run(options: argparse.Namespace) -> int:
         else:
             _print_explanation(result)
     except (ConfigError, TypeError, ValueError) as error:
-        complain(str(error))
-        return 2
+        return refuse(str(error))
     return 0
-
-
-def _check_step(options: argparse.Namespace, *configs: ClipConfig) -> None:
-    """Raise ConfigError if --step applies to none of these configurations."""
-    if options.step is not None and not any(config.has_schedule for config in configs):
-        raise ConfigError("--step applies to a schedule, and no threshold has one. Remove --step.")
 
 
 def _read_gradients(path: Path) -> Gradients:

@@ -27,7 +27,7 @@ def rule(clipping: Clipping, threshold: str = "") -> str:
     """Return sentences about a rule."""
     if clipping.rule == "none":
         return "Nothing is clipped. The norm is measured."
-    if clipping.rule == "value" and clipping.min is not None:
+    if clipping.bounds:
         return f"Clip each element to {f'[{threshold}]' if threshold else limits(clipping)}. NaN stays NaN."
     threshold = threshold or limits(clipping)
     if clipping.rule == "value":
@@ -66,8 +66,8 @@ def order(clipping: Clipping) -> str:
 def limits(clipping: Clipping) -> str:
     """Return the threshold or the bounds as text."""
     threshold = clipping.threshold
-    if clipping.min is not None and clipping.max is not None:
-        return f"[{number(clipping.min)}, {number(clipping.max)}]"
+    if clipping.bounds:
+        return f"[{', '.join(map(number, clipping.bounds))}]"
     if threshold is None:
         return "none"
     if isinstance(threshold, float):

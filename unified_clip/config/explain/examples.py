@@ -144,10 +144,7 @@ def _around(group: _NameGroup, step: int) -> Iterator[tuple[str, Gradients]]:
 def _measures(rule: Clipping, step: int) -> Iterator[_Measure]:
     if rule.rule == "none":
         return
-    if rule.min is not None and rule.max is not None:
-        thresholds = [abs(rule.min), abs(rule.max)]
-    else:
-        thresholds = [schedules.threshold_at(rule.threshold, step)] if rule.threshold is not None else []
+    thresholds = map(abs, rule.bounds or [schedules.threshold_at(rule.threshold or 0.0, step)])
     order = math.inf if rule.rule == "value" else rule.norm_type or 2.0
     yield from (_Measure(rule.rule, order, threshold) for threshold in thresholds if 0 < threshold < math.inf)
 

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 from packaging.version import InvalidVersion, Version
 
+from ..._static_values import is_number
 from ...errors import ConfigError, NotRepresentableError
 from ..documents import Document, Key
 from ..schema import DEFAULT_FAMILY, FamilyName, Rule, Settings, is_off
@@ -106,6 +107,9 @@ class Format(ABC):
     norm_types: ClassVar[bool] = False
     """Whether it supports norm types other than 2."""
 
+    has_bounds: ClassVar[bool] = False
+    """Whether it supports `min` and `max`. `export_threshold` returns None for them."""
+
     nonfinite: ClassVar[Sequence[str]] = ("family",)
     """The values of `nonfinite` that it supports."""
 
@@ -176,7 +180,7 @@ class Format(ABC):
         if isinstance(value, str) and value.lower() in ("inf", "infinity", ".inf"):
             value = math.inf
         check_size(document, keys, value)
-        if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+        if not is_number(value) or math.isnan(value):
             raise document.wrong(keys, f"{value!r:.60} is not a threshold. Set a number.")
         if value == 0 and zero == "error":
             raise document.wrong(keys, "training fails with 0. Remove the key, or set a number above 0.")
@@ -232,8 +236,9 @@ class Format(ABC):
             return ""
         if settings.rule not in rules:
             return f"it does not support the rule {settings.rule!r}, only {' and '.join(rules)}."
-        if settings.min is not None:
-            return "it does not support `min` and `max`. Set `threshold`, for bounds of -threshold and threshold."
+        if settings.bounds:
+            error = "it does not support `min` and `max`. Set `threshold`, for bounds of -threshold and threshold."
+            return "" if self.has_bounds else error
         if not isinstance(settings.threshold, float):
             return "it does not support a schedule. Set `threshold` to a number."
         if settings.rule == "value":
@@ -280,7 +285,7 @@ def read_norm_type(document: Document, keys: Sequence[str]) -> float:
     if isinstance(value, str) and value.lower() == "inf":
         value = math.inf
     check_size(document, keys, value)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+    if not is_number(value) or not value > 0:
         raise document.wrong(keys, f"{value!r:.60} is not a norm type. Set a number above 0, or inf.")
     return float(value)
 

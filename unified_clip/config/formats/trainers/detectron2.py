@@ -31,10 +31,7 @@ class Detectron2(Format):
         FormatKey("SOLVER.CLIP_GRADIENTS.ENABLED", "whether anything is clipped", "False"),
         FormatKey("SOLVER.CLIP_GRADIENTS.CLIP_TYPE: value", "each element", "value"),
         FormatKey("SOLVER.CLIP_GRADIENTS.CLIP_TYPE: norm", "each tensor by its own norm, PyTorch's rule"),
-        imported_key(
-            "SOLVER.CLIP_GRADIENTS.CLIP_TYPE: full_model",
-            "the global 2-norm, PyTorch's rule; in projects such as Mask2Former, not in detectron2 itself",
-        ),
+        imported_key("SOLVER.CLIP_GRADIENTS.CLIP_TYPE: full_model", "the global 2-norm, in projects like Mask2Former"),
         FormatKey("SOLVER.CLIP_GRADIENTS.CLIP_VALUE", "the threshold; 0: zeros, or off with full_model", "1.0"),
         FormatKey("SOLVER.CLIP_GRADIENTS.NORM_TYPE", "the norm type of norm, .inf too; full_model ignores it", "2.0"),
         rejected_key("_BASE_", "another file, which is not read and may set missing keys"),

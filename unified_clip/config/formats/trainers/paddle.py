@@ -8,6 +8,7 @@ from typing import Any
 
 from packaging.version import Version
 
+from ...._static_values import is_number
 from ...documents import Document
 from ...schema import Rule, Settings, is_off
 from ..base import FormatKey, Imported, Zero, check_size, imported_key, rejected_key
@@ -52,10 +53,9 @@ class Paddle(PythonFormat):
     rules = ("global_norm", "norm", "value")
     family = "paddle"
     zero = "zeros"
+    has_bounds = True
     keys = (
-        FormatKey(
-            "ClipGradByGlobalNorm(clip_norm)", "the global norm; 0: all gradients become 0", versions="2.0 and later"
-        ),
+        FormatKey("ClipGradByGlobalNorm(clip_norm)", "the global norm; 0: zeros", "", "2.0 and later"),
         FormatKey("ClipGradByNorm(clip_norm)", "each tensor by its own norm; 0 or less: fails", "", "2.0 and later"),
         FormatKey("ClipGradByValue(max, min)", "each element, between min and max", "min: -max", "2.0 and later"),
         rejected_key("ClipGradByGlobalNorm(group_name, auto_skip_clip)", "other norms in static programs"),
@@ -122,7 +122,7 @@ class Paddle(PythonFormat):
             return self.settings("value", self.read_threshold(arguments, [high_key], zero="error"))
         for key, bound in ((high_key, high), (low_key, low)):
             check_size(arguments, [key], bound)
-            if isinstance(bound, bool) or not isinstance(bound, int | float) or math.isnan(bound):
+            if not is_number(bound) or math.isnan(bound):
                 raise arguments.wrong([key], f"{bound!r:.60} is not a bound. Pass a number.")
         if low > high:
             raise arguments.wrong([low_key], f"{low_key} ({low:g}) is above {high_key} ({high:g}).")
@@ -131,24 +131,14 @@ class Paddle(PythonFormat):
         return {"rule": "value", "min": float(low), "max": float(high)}
 
     def write(self, settings: Settings, version: Version) -> Any:
-        if settings.rule == "value" and not is_off(settings):
-            return self._value(settings)
         limit = self.export_threshold(settings, zero=zero_of(settings.rule))
-        if limit is None:
-            return "None"
+        if settings.rule == "value" and not is_off(settings):
+            low, high = settings.part(limit).bounds  # type: ignore[misc]  # not None for values
+            if low == -high and 0 < high < math.inf:
+                return f"paddle.nn.ClipGradByValue(max={high!r})"
+            return f"paddle.nn.ClipGradByValue(max={_literal(high)}, min={_literal(low)})"
         name = "ClipGradByGlobalNorm" if settings.rule == "global_norm" else "ClipGradByNorm"
-        return f"paddle.nn.{name}(clip_norm={limit!r})"
-
-    def _value(self, settings: Settings) -> str:
-        """Return a clip by value. Paddle supports `min` and `max`."""
-        has_bounds = settings.min is not None
-        one = settings.model_copy(update={"min": None, "max": None, "threshold": 1.0}) if has_bounds else settings
-        limit = self.export_threshold(one)
-        high = float(settings.max if has_bounds else limit)  # type: ignore[arg-type]
-        low = float(settings.min if has_bounds else -high)  # type: ignore[arg-type]
-        if low == -high and 0 < high < math.inf:
-            return f"paddle.nn.ClipGradByValue(max={high!r})"
-        return f"paddle.nn.ClipGradByValue(max={_literal(high)}, min={_literal(low)})"
+        return "None" if limit is None else f"paddle.nn.{name}(clip_norm={limit!r})"
 
     def dump(self, data: Any) -> str:
         return f"import paddle\n\ngrad_clip = {data}\n"

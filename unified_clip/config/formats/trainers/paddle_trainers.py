@@ -160,9 +160,7 @@ class PaddleOCR(Format):
     family = "paddle"
     keys = (
         FormatKey(f"Optimizer.{TENSOR}", "each tensor by its own norm; 0 or less: fails", "absent"),
-        FormatKey(
-            f"Optimizer.{GLOBAL}", "the global norm; 0: all gradients become 0", "absent", "not in the first 2.x"
-        ),
+        FormatKey(f"Optimizer.{GLOBAL}", "the global norm; 0: zeros", "absent", "not in the first 2.x"),
         rejected_key("both of them", f"{TENSOR} wins there"),
     )
 
