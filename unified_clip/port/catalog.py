@@ -74,11 +74,7 @@ class ClipFunction:
     family: str = ""
     limits: Sequence[str] = ()
     needs: str = ""
-    """It clips only with this argument."""
-
     quiet: bool = False
-    """It clamps any tensor, and is reported only if it may clip a gradient."""
-
     why_not: str = ""
     lines: Sequence[str] = ()
 
@@ -95,11 +91,7 @@ class Engine:
     why_not: str
     argument: str = ""
     method: str = ""
-    """The method that takes `argument`."""
-
     position: int = 0
-    """The position of `argument` among the positional arguments of `method`."""
-
     harmless: Sequence[str] = ()
 
     def has(self, full_name: str) -> bool:

@@ -51,7 +51,7 @@ class ClipSite:
     reason: str = ""
     """Why it is flagged or left."""
 
-    suggestion: Sequence[str] = ()
+    suggestion: list[str] = field(default_factory=list)
     """Lines that the user should write."""
 
     checks: list[str] = field(default_factory=list)

@@ -42,11 +42,7 @@ class FileRewrite:
         self._decide(clip, "left", reason)
 
     def rewrite(self, clip: FoundClip, becomes: str, family: str = "") -> None:
-        """Record that a rule rewrote a clip.
-
-        becomes: The full name that replaces it.
-        family: The family of the rule that replaces it; '' for its own.
-        """
+        """Record the full name that replaces a clip, and the family of its rule; '' for the same family."""
         site = self._decide(clip, "rewritten")
         site.becomes, site.becomes_meaning = becomes, of_family(site.meaning, family)
 

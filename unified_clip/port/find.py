@@ -19,16 +19,13 @@ from .catalog import (
 )
 from .clip_call import CLAMPS, CLIPS, Arguments, Entry, FoundClip, Imports, entry_of
 from .source.module import Module
-from .source.syntax_tree import Target, keywords_of, method_of
+from .source.syntax_tree import Target, is_name, keywords_of, method_of
 
 CHECKS = ("isinstance", "issubclass")
 ENGINES = {"torch", "accelerate", "lightning", "lightning_fabric", "pytorch_lightning", "fairscale"}
 """Packages with engines that clip, and packages used together with them."""
 
 PLACES_OF_NAMES = (cst.ImportAlias, cst.ImportFrom, cst.NameItem, cst.AsName, cst.AssignTarget, cst.FunctionDef)
-OTHER_IMPORT = "Its name stands for another function, too, if another import succeeds."
-UNKNOWN = "Which optimizer this is cannot be seen."
-MADE_OF_DICT = "Which optimizer takes it cannot be seen."
 
 
 def find(module: Module) -> list[FoundClip]:
@@ -71,10 +68,10 @@ def _at(module: Module, imports: Imports, node: cst.CSTNode) -> Iterator[FoundCl
 
 def _limit(imports: Imports, entry: Entry) -> Iterator[FoundClip]:
     """Yield parameter.need_clip = False, and limits of Keras: kwargs["clipnorm"] = 1.0, optimizer.clipnorm = 1.0."""
-    if entry.keyword == "need_clip" and entry.owner and _is_false(entry.value) and "paddle" in imports.packages:
+    if entry.keyword == "need_clip" and entry.owner and is_name(entry.value, "False") and "paddle" in imports.packages:
         yield FoundClip(entry.node, "need_clip")
     elif entry.keyword in KERAS_RULES and imports.has_keras and not entry.owner:
-        yield FoundClip(entry.node, entry.name, why_not=MADE_OF_DICT)
+        yield FoundClip(entry.node, entry.name, why_not="Which optimizer takes it cannot be seen.")
     elif entry.keyword in KERAS_RULES and imports.has_keras and "opt" in entry.owner.lower():
         yield FoundClip(entry.node, entry.name, why_not="It is set after the optimizer was created.")
 
@@ -99,7 +96,9 @@ def _named(module: Module, imports: Imports, node: Target) -> Iterator[FoundClip
         yield from _by_argument(module, node, function, name)
         return
     replacements = {function and (function.framework, function.replacement) for function in functions.values()}
-    why_not = OTHER_IMPORT if len(replacements) > 1 else _used_as(module, node, function)
+    why_not = _used_as(module, node, function)
+    if len(replacements) > 1:
+        why_not = "Its name stands for another function, too, if another import succeeds."
     yield FoundClip(node, name, function, module.call_of(node), why_not)
 
 
@@ -146,16 +145,12 @@ def _keyword_arguments(module: Module, imports: Imports, call: cst.Call) -> Iter
     name = module.full_name(call.func) if passed.keys() & {*KERAS_RULES, "need_clip"} else ""
     for keyword, argument in passed.items():
         if keyword in KERAS_RULES and (imports.has_keras or KERAS_OPTIMIZER.match(name)):
-            why_not = "" if KERAS_OPTIMIZER.match(name) else UNKNOWN
+            why_not = "" if KERAS_OPTIMIZER.match(name) else "Which optimizer this is cannot be seen."
             yield FoundClip(argument, f"{name or '?'}({keyword}=)", call=call, why_not=why_not)
-        elif keyword == "need_clip" and _is_false(argument.value):
+        elif keyword == "need_clip" and is_name(argument.value, "False"):
             owner = name or module.code(call.func)
             if "paddle" in imports.packages and clip_function(owner) is None:
                 yield FoundClip(argument, f"{owner}(need_clip=)", call=call)
-
-
-def _is_false(node: cst.BaseExpression) -> bool:
-    return isinstance(node, cst.Name) and node.value == "False"
 
 
 def _method(module: Module, imports: Imports, call: cst.Call) -> Iterator[FoundClip]:

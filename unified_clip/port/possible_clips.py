@@ -11,10 +11,8 @@ from .catalog import LIKE_CLIP, METHODS, ClipFunction, clip_function, clip_funct
 from .clip_call import FoundClip, Imports
 from .source.gradient_flow import Gradients
 from .source.module import SELF, Module
-from .source.syntax_tree import Target, keywords_of
+from .source.syntax_tree import Target, is_name, keywords_of
 
-FROM_STAR = "It comes from {} import *. Import it by name."
-MAY_BE_FROM_STAR = "Its name is not bound in this file and may come from {} import *. Import it by name."
 BY_NAME = "Which function getattr returns is only known at run time. Write its name."
 MAY_BE_CLIP = "getattr may return a clip, which is only known at run time. Write the name."
 UNKNOWN_OWNER = "Its name is that of a gradient clip, but what {} is cannot be seen."
@@ -52,13 +50,15 @@ def _from_star(module: Module, imports: Imports, node: Target, call: cst.Call | 
     code = module.code(node)
     for package in imports.stars:
         if function := clip_function(f"{package}.{code}"):
-            yield FoundClip(node, f"{package}.{code}", function, None, FROM_STAR.format(package))
+            why_not = f"It comes from {package} import *. Import it by name."
+            yield FoundClip(node, f"{package}.{code}", function, why_not=why_not)
             return
     if not imports.stars or not module.is_unbound(node):
         return
     functions = clip_functions()
     full_name = next((name for name in functions if name == code or name.endswith(f".{code}")), "")
-    why_not = MAY_BE_FROM_STAR.format(imports.stars[-1])
+    star = f"{imports.stars[-1]} import *"
+    why_not = f"Its name is not bound in this file and may come from {star}. Import it by name."
     if full_name and ("." in code or LIKE_CLIP.search(code)):
         yield FoundClip(node, code, functions[full_name], call, why_not)
     elif call is not None and LIKE_CLIP.search(_last(node)):
@@ -79,7 +79,7 @@ def _of_unknown_object(module: Module, node: Target, call: cst.Call | None) -> I
 
 def got_by_name(module: Module, call: cst.Call) -> Iterator[FoundClip]:
     """Yield getattr(paddle.nn, name), unless the name cannot be that of a clip."""
-    if not isinstance(call.func, cst.Name) or call.func.value != "getattr" or len(call.args) < 2:
+    if not is_name(call.func, "getattr") or len(call.args) < 2:
         return
     owner = module.full_name(call.args[0].value)
     pattern = _pattern(call.args[1].value)

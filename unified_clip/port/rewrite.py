@@ -17,21 +17,15 @@ from .source.parse_guard import identifiers
 from .source.renames import is_name_taken
 from .to_config import UnsureError, meaning
 
-NAME_TAKEN = "In this file, the name unified_clip stands for something else."
-SCALED_THRESHOLD = "Do not multiply the threshold by the loss scale: gradients are unscaled before the clip."
-
 
 def port(path: Path, content: bytes, target: Target = "torch", native: bool = False) -> PortedFile:
-    """Port the clips in a file.
+    """Port the clips in a file. Raises UnreadableError.
 
     Args:
         path: Its path.
         content: Its bytes.
         target: "torch", or "drop-in" to keep the framework.
         native: Write PyTorch's own functions, not those of unified_clip. Only for "torch".
-
-    Raises:
-        UnreadableError: It is not Python source that can be parsed.
     """
     if not words().search(content) or ((names := identifiers(content)) is not None and not may_clip(names)):
         return PortedFile(path, content, content)
@@ -50,7 +44,7 @@ def _read_thresholds(file: FileRewrite) -> None:
     """Express each clip as a configuration, and flag those that cannot be rewritten for certain."""
     file.rule, is_taken = "", is_name_taken(file.module)
     for clip in file.with_verdict(None):
-        reason = NAME_TAKEN if is_taken else clip.why_not
+        reason = "In this file, the name unified_clip stands for something else." if is_taken else clip.why_not
         try:
             file.sites[clip].meaning = meaning(file.module, clip)
         except UnsureError as error:
@@ -72,5 +66,5 @@ def _completed(file: FileRewrite, clip: FoundClip) -> ClipSite:
     if site.verdict != "rewritten" or file.target != "torch":
         site.checks = []
     elif suggest.scale(file.module, clip) or (site.meaning is not None and "scal" in site.meaning.threshold):
-        site.checks.append(SCALED_THRESHOLD)
+        site.checks.append("Do not multiply the threshold by the loss scale: gradients are unscaled before the clip.")
     return site

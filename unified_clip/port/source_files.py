@@ -25,8 +25,6 @@ SKIPPED = ("__pycache__", "node_modules", "site-packages")
 FEW = 20
 """Up to this many files are ported in this process: starting others takes longer."""
 
-KILLER = "Reading it crashes the process."
-
 Advance = Callable[[int], None]
 Result = PortedFile | UnreadableFile
 Work = Callable[[Path], Result]
@@ -37,11 +35,7 @@ class PortError(Exception):
 
 
 def sources(path: Path) -> list[Path]:
-    """Return a file, or all Python files below a directory, in order, each once. Virtual environments and hidden
-    directories are skipped.
-
-    Raises PortError.
-    """
+    """Return a file, or all Python files below a directory but virtual environments, each once. Raises PortError."""
     if path.suffix == ".ipynb" and path.is_file():
         raise PortError(f"{path}: notebooks are not supported. Convert it: jupyter nbconvert --to script {path.name}")
     if path.is_file():
@@ -69,10 +63,7 @@ def _is_skipped(folder: Path) -> bool:
 def port_all(
     paths: Sequence[Path], target: Target = "torch", native: bool = False, advance: Advance = lambda count: None
 ) -> tuple[list[PortedFile], list[UnreadableFile]]:
-    """Return the ported files and the unreadable ones, in order. Nothing is written.
-
-    Several processes port many files. Files without a clip come without their content.
-    """
+    """Return the ported files and the unreadable ones, in order. Files without a clip come without their content."""
     results = {path: _without_clip(path) for path in paths}
     candidates = [path for path, result in results.items() if result is None]
     advance(len(paths) - len(candidates))
@@ -109,7 +100,7 @@ def _mapped(work: Work, paths: Sequence[Path]) -> Generator[Result, None, None]:
                 single = single or pools.enter_context(_processes(1))
                 result = _result(_submitted(single, work, path))
             if result is None:
-                single, result = None, UnreadableFile(path, KILLER)
+                single, result = None, UnreadableFile(path, "Reading it crashes the process.")
             yield result
 
 
@@ -175,10 +166,7 @@ def _port_one(path: Path, target: Target, native: bool) -> Result:
 
 
 def check_clean(changed: Sequence[Path]) -> None:
-    """Check that git can restore the files that are about to change: each one matches the last commit.
-
-    Raises PortError.
-    """
+    """Check that git can restore these files: each one matches the last commit. Raises PortError."""
     git = shutil.which("git")
     if git is None:
         raise PortError("git is not installed, so --write could not be undone. Install git, or add --force.")
@@ -195,10 +183,7 @@ def check_clean(changed: Sequence[Path]) -> None:
 
 
 def _committed(git: str, folder: Path, path: Path) -> set[str]:
-    """Return the names of the files in a directory that match the last commit.
-
-    Raises PortError: there is no repository, or it has no commit. `path`: for the message.
-    """
+    """Return the files in a directory that match the last commit. Raises PortError with `path` in its message."""
 
     def run(*arguments: str) -> subprocess.CompletedProcess[bytes]:
         english = {**os.environ, "LC_ALL": "C"}
@@ -239,10 +224,7 @@ def _git(folder: Path) -> str:
 
 
 def write(ported: Sequence[PortedFile]) -> list[Path]:
-    """Write all changed files, each atomically, and return their paths. If one cannot be written, none is.
-
-    Raises PortError: nothing was changed.
-    """
+    """Write all changed files, or none, and return their paths. Raises PortError if nothing was changed."""
     changed = [file for file in ported if file.is_changed]
     copies: dict[Path, Path] = {}
     replaced: list[PortedFile] = []

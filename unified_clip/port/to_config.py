@@ -53,10 +53,7 @@ def _keras_rule(module: Module, clip: FoundClip, keyword: str) -> tuple[str, str
 
 
 def meaning(module: Module, clip: FoundClip) -> Meaning | None:
-    """Return the meaning of a clip; None if no configuration has it, or it cannot be seen.
-
-    Raises UnsureError if unified_clip rejects the threshold.
-    """
+    """Return the meaning of a clip; None if it is unknown. Raises UnsureError if the threshold is invalid."""
     rule, family, limits = rule_of(module, clip)
     if not rule or not limits or limits[0] is None or clip.arguments.value("axes") is not None:
         return None

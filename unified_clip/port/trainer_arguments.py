@@ -9,7 +9,7 @@ import libcst as cst
 from .catalog import METHODS, Setting, setting_of, settings
 from .clip_call import Entry, FoundClip, Imports
 from .source.module import SELF, Module
-from .source.syntax_tree import keywords_of, method_of
+from .source.syntax_tree import is_name, keywords_of, method_of
 
 NOT_PASSED = "{}= is not passed, so its default of {} applies. {}"
 NOT_SEEN = "{}= may be set by a file, the command line, or arguments that cannot be seen. {}"
@@ -90,7 +90,7 @@ def is_off(module: Module, clip: FoundClip) -> bool:
 
 def _setting(imports: Imports, keyword: str, value: cst.BaseExpression) -> Setting | None:
     """Return the setting of a keyword in this file."""
-    in_dict = isinstance(value, cst.Call) and isinstance(value.func, cst.Name) and value.func.value == "dict"
+    in_dict = isinstance(value, cst.Call) and is_name(value.func, "dict")
     in_dict = in_dict or (isinstance(value, cst.Dict) and bool(value.elements))
     known = [setting for setting in settings() if setting.keyword == keyword]
     for setting in known:

@@ -61,10 +61,7 @@ def build_report(
 
 
 def writer(path: Path) -> Callable[[Report], str]:
-    """Return the function that formats a report for a file, by suffix. Call it before any other work.
-
-    Raises ReportError if the suffix or the directory does not exist.
-    """
+    """Return the function that formats a report for a file, by suffix. Raises ReportError before any other work."""
     if path.suffix.lower() not in WRITERS:
         raise ReportError(f"{path}: a report ends in {', '.join(WRITERS)}. Rename it.")
     if path.is_dir() or not path.parent.is_dir():
@@ -74,10 +71,7 @@ def writer(path: Path) -> Callable[[Report], str]:
 
 
 def write(path: Path, report: Report) -> None:
-    """Write a report atomically: .txt, .json or .html. An interrupt leaves the old file, or none.
-
-    Raises ReportError.
-    """
+    """Write a report atomically: .txt, .json or .html. Raises ReportError."""
     text = writer(path)(report)
     new = path.resolve().with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -141,25 +135,11 @@ class _Tables:
             difference = "The rule is the same. The numbers differ by rounding only."
             if not same:
                 comparison, difference = self._comparison(before, after)
-        assert site.verdict is not None
-        return model.ReportedClip(
-            line=site.line,
-            column=site.column,
-            name=site.name,
-            text=site.text,
-            verdict=site.verdict,
-            becomes=site.becomes,
-            meaning=self._meaning(before),
-            becomes_meaning=self._meaning(after),
-            same=same,
-            difference=difference,
-            comparison=comparison,
-            measured_as=measured,
-            known=self._known(measured),
-            becomes_known=self._known(differences.measured_as(site.becomes)),
-            reason=site.reason,
-            suggestion=list(site.suggestion),
-            checks=list(site.checks),
+        return model.ReportedClip.model_validate(
+            vars(site)
+            | {"meaning": self._meaning(before), "becomes_meaning": self._meaning(after), "same": same}
+            | {"difference": difference, "comparison": comparison, "measured_as": measured}
+            | {"known": self._known(measured), "becomes_known": self._known(differences.measured_as(site.becomes))}
         )
 
     def _meaning(self, meaning: Meaning | None) -> int | None:

@@ -16,8 +16,6 @@ from .function import is_function
 from .registry import RuleOrder, register
 
 TORCH = "torch.nn.utils"
-CHANGED = "PyTorch's functions clip the gradients of backward(), and these are changed before or after the clip."
-READ_BEFORE = "Line {} reads the gradients before the clip, and PyTorch's functions clip them in place."
 NO_FUNCTION = "PyTorch has no function that returns clipped gradients: clip the parameters before the step."
 
 WriteClip = Callable[[str, str], list[str]]
@@ -52,10 +50,7 @@ def call_lines(module: Module, rule: str, variables: str, limit: str, name: str 
 
 
 def in_tape_step(module: Module, clip: FoundClip, step: TapeStep) -> tuple[cst.Assign, str, str]:
-    """Return the statement of a clip in a step of TensorFlow, the function and the line that replace it.
-
-    Raises UnsureError.
-    """
+    """Return the statement of a clip, and the function and the line that replace it. Raises UnsureError."""
     outermost = module.enclosing(clip.node, cst.ListComp) or clip.node
     statement, source = module.small_statement(outermost), module.parents[step.source]
     function, call = clip.function, clip.call
@@ -69,10 +64,14 @@ def in_tape_step(module: Module, clip: FoundClip, step: TapeStep) -> tuple[cst.A
         raise UnsureError(NO_FUNCTION)
     binding = module.binding(gradients)
     if {bound.node for bound in binding.bounds} != {statement, source}:
-        raise UnsureError(CHANGED)
+        raise UnsureError(
+            "PyTorch's functions clip the gradients of backward(), and these are changed before or after the clip."
+        )
     between = range(module.end(source) + 1, module.position(statement)[0])
     if reads := [place for read in binding.reads if (place := module.position(read)[0]) in between]:
-        raise UnsureError(READ_BEFORE.format(reads[0]))
+        raise UnsureError(
+            f"Line {reads[0]} reads the gradients before the clip, and PyTorch's functions clip them in place."
+        )
     line = call_lines(module, function.rule, step.variables, limit)
     return statement, torch_function(function.rule), line if function.rule == "norm" else f"{norm}{line}"
 
@@ -111,27 +110,27 @@ def _limit(module: Module, clip: FoundClip) -> cst.BaseExpression:
 
 def of_class(module: Module, source: ClipSource) -> WriteClip:
     """Return the writer of lines that replace a clip of Paddle. Raises UnsureError."""
-    if source.may_be_none or len(source.makers) != 1:
+    if source.may_be_none or len(source.clips) != 1:
         raise UnsureError("It may be None, or one of several clips.")
-    (maker,) = source.makers
-    function, binding = maker.function, source.binding
-    statement = module.small_statement(maker.node)
+    (clip,) = source.clips
+    binding = source.binding
+    statement = module.small_statement(clip.node)
     if binding is not None and (statement is None or not module.has_own_line(statement)):
         raise UnsureError("The clip has no line of its own.")
-    node = _limit(module, maker)
+    node = _limit(module, clip)
     if (number := module.number(node)) is None:
         raise UnsureError("Its threshold is only known at run time, and PyTorch's functions take it at the step.")
     if binding is not None and any(module.parents[read] not in source.uses for read in binding.reads):
         raise UnsureError("The clip is read elsewhere, too.")
     limit = module.code(node) if isinstance(node, cst.Integer | cst.Float) else repr(number)
     limit = 'float("inf")' if limit == "inf" else limit
-    return lambda _, parameters: [call_lines(module, function.rule, parameters, limit, "parameter")]
+    return lambda _, parameters: [call_lines(module, clip.function.rule, parameters, limit, "parameter")]
 
 
-def remove(file: FileRewrite, source: ClipSource, maker: FoundClip) -> None:
+def remove(file: FileRewrite, source: ClipSource, clip: FoundClip) -> None:
     """Remove the statement that makes a clip: PyTorch's function replaces it."""
-    statement = file.module.small_statement(maker.node)
+    statement = file.module.small_statement(clip.node)
     if source.binding is not None and statement is not None:
         file.edits.rewrite(statement, ())
     file.edits.needs_import("torch")
-    file.rewrite(maker, torch_function(maker.function.rule), family="pytorch")
+    file.rewrite(clip, torch_function(clip.function.rule), family="pytorch")

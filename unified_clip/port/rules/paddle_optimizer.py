@@ -13,7 +13,7 @@ from ..clip_call import FoundClip
 from ..file_rewrite import FileRewrite
 from ..source.module import Module
 from ..source.syntax_tree import method_of, owner_of
-from ..steps.paddle import ClipSource, Optimizer, OptimizerStep, PaddleOptimizers, is_parameters_call
+from ..steps.paddle import ClipSource, Optimizer, OptimizerStep, PaddleOptimizers, calls_parameters
 from ..to_config import UnsureError
 from . import native_function
 from .argument import is_need_clip
@@ -23,9 +23,7 @@ from .registry import RuleOrder, register
 
 NEED_CLIP = "Paddle excludes parameters with need_clip=False: set need_clip = False on PyTorch's parameters, too."
 EXCLUDE = "Paddle excludes parameters with need_clip=False: do not pass those to PyTorch's function."
-NEED_CLIP_IGNORED = "PyTorch's functions clip parameters with need_clip=False, too."
 IN_PLACE = "Code that reads or accumulates gradients after the step gets clipped ones. Paddle may clip copies."
-ANNOTATION = "It is a type annotation, and clips nothing."
 NEW_PARTS = ("add_sublayer", "add_parameter", "append", "extend", "insert")
 """Methods that give a model more parameters."""
 
@@ -35,38 +33,38 @@ ALL = '[parameter for group in {}.param_groups for parameter in group["params"]]
 @register(RuleOrder.STEPS, matches=is_class, target="torch")
 def rewrite(file: FileRewrite, clips: Sequence[FoundClip]) -> None:
     """Rewrite the clips that optimizers take, and rename the classes in type annotations."""
-    makers = [clip for clip in clips if clip.call is not None]
-    if makers and file.native and any(map(is_need_clip, file.clips)):
-        for clip in makers:
-            file.flag(clip, NEED_CLIP_IGNORED)
+    created = [clip for clip in clips if clip.call is not None]
+    if created and file.native and any(map(is_need_clip, file.clips)):
+        for clip in created:
+            file.flag(clip, "PyTorch's functions clip parameters with need_clip=False, too.")
         return
-    if makers:
-        _rewrite_steps(file, makers)
+    if created:
+        _rewrite_steps(file, created)
     for clip in clips:
         if clip.call is None and file.module.enclosing(clip.node, cst.Annotation) is not None:
             if file.native:
-                file.leave(clip, ANNOTATION)
-            elif all(file.sites[maker].verdict == "rewritten" for maker in makers):
+                file.leave(clip, "It is a type annotation, and clips nothing.")
+            elif all(file.sites[other].verdict == "rewritten" for other in created):
                 file.rename(clip, "torch")
         file.check(clip, EXCLUDE if file.native else NEED_CLIP, IN_PLACE)
 
 
-def _rewrite_steps(file: FileRewrite, makers: Sequence[FoundClip]) -> None:
-    paddle = PaddleOptimizers(file.module, makers)
+def _rewrite_steps(file: FileRewrite, clips: Sequence[FoundClip]) -> None:
+    paddle = PaddleOptimizers(file.module, clips)
     for source in paddle.sources:
         try:
             write_clip = native_function.of_class(file.module, source) if file.native else _call
             _insert_clips(file, source, [paddle.optimizers[argument] for argument in source.uses], write_clip)
         except UnsureError as error:
-            paddle.reasons |= dict.fromkeys(source.makers, str(error))
+            paddle.reasons |= dict.fromkeys(source.clips, str(error))
             continue
-        for maker in source.makers:
+        for clip in source.clips:
             if file.native:
-                native_function.remove(file, source, maker)
+                native_function.remove(file, source, clip)
             else:
-                file.rename(maker, "torch")
-    for maker, reason in paddle.reasons.items():
-        file.flag(maker, reason)
+                file.rename(clip, "torch")
+    for clip, reason in paddle.reasons.items():
+        file.flag(clip, reason)
 
 
 def _insert_clips(
@@ -109,15 +107,10 @@ def _clip_name(file: FileRewrite, argument: cst.Arg, optimizer: Optimizer) -> st
 
 def _parameters(module: Module, step: OptimizerStep, optimizer: Optimizer) -> str:
     parameters = optimizer.parameters
-    is_visible = parameters is not None and module.has_same_value_at(parameters, step.call)
-    if (
-        parameters is not None
-        and is_visible
-        and is_parameters_call(parameters)
-        and not _has_new_parts(module, parameters)
-    ):
-        return module.code(parameters)
-    return ALL.format(optimizer.binding.text)
+    if parameters is None or not calls_parameters(parameters) or _has_new_parts(module, parameters):
+        return ALL.format(optimizer.binding.text)
+    is_visible = module.has_same_value_at(parameters, step.call)
+    return module.code(parameters) if is_visible else ALL.format(optimizer.binding.text)
 
 
 def _has_new_parts(module: Module, parameters: cst.BaseExpression) -> bool:

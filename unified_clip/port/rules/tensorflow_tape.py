@@ -21,15 +21,10 @@ from . import native_function
 from .argument import is_need_clip
 from .registry import RuleOrder, register
 
-STEPS_UNSEEN = "Its training steps are not in this file: clip before each of them."
-NO_STEP = "It belongs to no step, from the gradient to apply_gradients(), that can be seen."
+STEPS_ELSEWHERE = "Its training steps are not in this file: clip before each of them."
 HARMLESS = {"iterations", "learning_rate", "lr", "variables", "weights", "get_weights", "set_weights", "build", "name"}
 """Attributes of an optimizer that may be read."""
 
-OTHER_FLAGGED = "Another clip of this step cannot be ported."
-ZERO = "A limit of 0 or None is off in Keras 3, but not in older versions."
-SEVERAL_LIMITS = "Several limits are set, which Keras 3 rejects. Older versions apply them one after the other."
-THRESHOLD_UNSEEN = "Its threshold cannot be read at the steps."
 
 ONE_NUMBER = "The loss has to be one number: a tape sums up others, and backward() rejects them."
 IN_PLACE = "Code that reads the gradients after the step gets clipped ones. TensorFlow does not change them."
@@ -84,7 +79,7 @@ class TapeRewrite:
             clip for clip, ranges in self._ranges.items() if clip not in self.reasons and excluded.intersection(ranges)
         ]
         if incomplete:
-            self.reasons |= dict.fromkeys(incomplete, OTHER_FLAGGED)
+            self.reasons |= dict.fromkeys(incomplete, "Another clip of this step cannot be ported.")
             self._exclude({span for clip in incomplete for span in self._ranges[clip]})
 
     def _of_several_lists(self) -> set[StepRange | None]:
@@ -130,7 +125,7 @@ class TapeRewrite:
         else:
             ranges = [span for span in [self._steps.range_of(clip.node)] if span is not None]
         if not ranges:
-            raise UnsureError(NO_STEP)
+            raise UnsureError("It belongs to no step, from the gradient to apply_gradients(), that can be seen.")
         for span in ranges:
             if span.step is None:
                 raise UnsureError(span.reason)
@@ -144,20 +139,22 @@ class TapeRewrite:
         targets = assign.targets if isinstance(assign, cst.Assign) else ()
         binding = self._module.binding(targets[0].target if len(targets) == 1 else None)
         if self._module.uses_on_other_objects(binding):
-            raise UnsureError(STEPS_UNSEEN)
+            raise UnsureError(STEPS_ELSEWHERE)
         if len(keywords_of(call).keys() & KERAS_RULES) > 1:
-            raise UnsureError(SEVERAL_LIMITS)
+            raise UnsureError(
+                "Several limits are set, which Keras 3 rejects. Older versions apply them one after the other."
+            )
         ranges = self._steps.applied_by(binding) if len(binding.bounds) == 1 else []
         methods = [self._module.parents[read] for read in binding.reads]
         names = [method.attr.value if isinstance(method, cst.Attribute) else "" for method in methods]
         if not ranges or sum(name in APPLIES for name in names) != len(ranges) or set(names) - HARMLESS - set(APPLIES):
-            raise UnsureError(STEPS_UNSEEN)
+            raise UnsureError(STEPS_ELSEWHERE)
         steps = [span.step for span in ranges if span.step is not None]
         if not all(self._module.has_same_value_at(argument.value, step.apply) for step in steps):
-            raise UnsureError(THRESHOLD_UNSEEN)
+            raise UnsureError("Its threshold cannot be read at the steps.")
         meaning = self._file.sites[clip].meaning
         if meaning is None or (not meaning.threshold and meaning.config.threshold == 0):
-            raise UnsureError(ZERO)
+            raise UnsureError("A limit of 0 or None is off in Keras 3, but not in older versions.")
         return ranges
 
     def _line(self, argument: cst.Arg, step: TapeStep) -> tuple[str, str]:

@@ -13,7 +13,7 @@ import libcst as cst
 from libcst.metadata import Assignment, BaseAssignment, ImportAssignment
 
 from ..._static_values import UnknownValueError, evaluate, is_number
-from .syntax_tree import SyntaxTree, Target, first_name, sorted_nodes
+from .syntax_tree import SyntaxTree, Target, first_name, is_name, sorted_nodes
 
 SELF = ("self", "cls")
 
@@ -85,7 +85,7 @@ class Module(SyntaxTree):
         if not isinstance(assignment, Assignment):
             return {""}
         bound = self._bound_value(assignment.node)
-        if isinstance(bound.value, cst.Name) and bound.value.value == "None":
+        if is_name(bound.value, "None"):
             return set()  # after a failed import: it cannot be called
         if bound.path or not isinstance(bound.value, Target):
             return {""}

@@ -159,6 +159,11 @@ def first_name(node: cst.CSTNode) -> cst.Name | None:
     return node if isinstance(node, cst.Name) else None
 
 
+def is_name(node: cst.CSTNode | None, name: str) -> bool:
+    """Return whether a node is this name, as `None`."""
+    return isinstance(node, cst.Name) and node.value == name
+
+
 def keyword_of(argument: cst.Arg) -> str:
     """Return the keyword of an argument; '' if it has none."""
     return argument.keyword.value if argument.keyword else ""

@@ -11,9 +11,9 @@ import libcst as cst
 
 from ..clip_call import FoundClip
 from ..source.module import Binding, Module
-from ..source.syntax_tree import Target, keyword_of, keywords_of, method_of, sorted_nodes
+from ..source.syntax_tree import Target, is_name, keyword_of, keywords_of, method_of, sorted_nodes
 from ..to_config import UnsureError
-from .parameter_groups import ParameterGroups
+from .parameter_groups import has_groups
 
 OPTIMIZERS = re.compile(r"paddle\.(fluid\.|incubate\.)?optimizer\.")
 STATIC = re.compile(
@@ -39,7 +39,7 @@ UNSUPPORTED = ("need_clip", "group_name", "auto_skip_clip")
 class ClipSource:
     """A clip in a variable, or one that is created in the call that uses it."""
 
-    makers: Sequence[FoundClip]
+    clips: Sequence[FoundClip]
     binding: Binding | None
     uses: Sequence[cst.Arg]
     """The grad_clip= arguments that take it."""
@@ -75,9 +75,9 @@ class Optimizer:
 class PaddleOptimizers:
     """All optimizers of a file that clip, each with its clips."""
 
-    def __init__(self, module: Module, makers: Sequence[FoundClip]) -> None:
+    def __init__(self, module: Module, clips: Sequence[FoundClip]) -> None:
         self._module = module
-        self._makers = {maker.call: maker for maker in makers if maker.call is not None}
+        self._clips = {clip.call: clip for clip in clips if clip.call is not None}
         self._static = self._is_static()
         self._by_binding: dict[object, Optimizer] = {}
         self.optimizers: dict[cst.Arg, Optimizer] = {}
@@ -87,13 +87,13 @@ class PaddleOptimizers:
         """Why clips cannot be rewritten."""
 
         sources: dict[object, ClipSource] = {}
-        for maker in makers:
+        for clip in clips:
             try:
-                key, source = self._source(maker)
+                key, source = self._source(clip)
                 self.optimizers |= {argument: self._optimizer_of(argument) for argument in source.uses}
                 sources[key] = source
             except UnsureError as error:
-                self.reasons[maker] = str(error)
+                self.reasons[clip] = str(error)
         self.sources = self._complete(list(sources.values()))
 
     def _complete(self, sources: list[ClipSource]) -> list[ClipSource]:
@@ -101,62 +101,62 @@ class PaddleOptimizers:
         kept = {argument for source in sources for argument in source.uses}
         complete = []
         for source in sources:
-            reasons = [self.reasons[maker] for maker in source.makers if maker in self.reasons]
+            reasons = [self.reasons[clip] for clip in source.clips if clip in self.reasons]
             arguments = {argument for use in source.uses for argument in self.optimizers[use].arguments}
             if not reasons and arguments <= kept:
                 complete.append(source)
                 continue
-            for maker in source.makers:
-                self.reasons.setdefault(maker, (reasons or ["Another clip of this optimizer cannot be ported."])[0])
+            for clip in source.clips:
+                self.reasons.setdefault(clip, (reasons or ["Another clip of this optimizer cannot be ported."])[0])
         return complete if len(complete) == len(sources) else self._complete(complete)
 
     # -- clips
 
-    def _source(self, maker: FoundClip) -> tuple[object, ClipSource]:
-        call = cast(cst.Call, maker.call)
-        self._check(maker)
+    def _source(self, clip: FoundClip) -> tuple[object, ClipSource]:
+        call = cast(cst.Call, clip.call)
+        self._check(clip)
         node: cst.BaseExpression = call
         parent = self._module.parents[call]
         if isinstance(parent, cst.IfExp) and parent.test is not call:
-            node = parent if is_none(parent.orelse if parent.body is call else parent.body) else call
+            node = parent if is_name(parent.orelse if parent.body is call else parent.body, "None") else call
         argument = self._module.parents[node]
         if isinstance(argument, cst.Arg) and keyword_of(argument) == "grad_clip":
-            return node, ClipSource([maker], None, [argument], may_be_none=node is not call)
+            return node, ClipSource([clip], None, [argument], may_be_none=node is not call)
         binding = self._module.binding(self._target(node))
         if binding.key is None:
             raise UnsureError("Its use cannot be seen.")
         return binding.key, self._shared(binding)
 
-    def _check(self, maker: FoundClip) -> None:
+    def _check(self, clip: FoundClip) -> None:
         for name in UNSUPPORTED:
-            if name in maker.arguments.passed:
+            if name in clip.arguments.passed:
                 raise UnsureError(f"{name}= selects parameters or programs of Paddle.")
         if self._static:
             raise UnsureError("The file builds static programs, which run later. PyTorch runs each step at once.")
 
     def _shared(self, binding: Binding) -> ClipSource:
-        makers = []
+        clips = []
         may_be_none = self._may_be_inherited(binding)
         for value in self._values(binding):
             inner = value
             if isinstance(value, cst.IfExp):
-                inner = value.orelse if is_none(value.body) else value.body
-            may_be_none = may_be_none or is_none(value) or inner is not value
-            if is_none(value):
+                inner = value.orelse if is_name(value.body, "None") else value.body
+            may_be_none = may_be_none or is_name(value, "None") or inner is not value
+            if is_name(value, "None"):
                 continue
-            maker = self._makers.get(cast(cst.Call, inner))
-            if maker is None:
+            clip = self._clips.get(cast(cst.Call, inner))
+            if clip is None:
                 raise UnsureError(f"{binding.text} may also be something else.")
-            if maker in self.reasons:
-                raise UnsureError(self.reasons[maker])
-            self._check(maker)
-            makers.append(maker)
+            if clip in self.reasons:
+                raise UnsureError(self.reasons[clip])
+            self._check(clip)
+            clips.append(clip)
         if self._module.uses_on_other_objects(binding):
             raise UnsureError(f"{binding.text} may be read or set elsewhere on an object of this class.")
         uses = list(self._uses(binding))
         if not uses:
             raise UnsureError(f"No optimizer in this file takes {binding.text} as grad_clip=.")
-        return ClipSource(makers, binding, uses, may_be_none)
+        return ClipSource(clips, binding, uses, may_be_none)
 
     def _may_be_inherited(self, binding: Binding) -> bool:
         """Return whether an attribute is set only in some cases, so that a base class may define it."""
@@ -231,14 +231,12 @@ class PaddleOptimizers:
     def _optimizer(self, binding: Binding) -> Optimizer:
         arguments, lists = [], []
         for value in self._values(binding):
-            if is_none(value):
+            if is_name(value, "None"):
                 continue
             if not isinstance(value, cst.Call) or not OPTIMIZERS.match(self._module.full_name(value.func)):
                 raise UnsureError(f"{binding.text} may also be something else.")
             passed = keywords_of(value)
-            positional = next(
-                (arg for arg in value.args if arg.keyword is None and is_parameters_call(arg.value)), None
-            )
+            positional = next((arg for arg in value.args if not arg.keyword and calls_parameters(arg.value)), None)
             parameters = passed.get("parameters", passed.get("parameter_list", positional))
             if "grad_clip" not in passed or parameters is None:
                 raise UnsureError(f"{binding.text} may have no grad_clip=, or no parameters=.")
@@ -247,7 +245,7 @@ class PaddleOptimizers:
         clips = {self._module.code(argument.value) for argument in arguments}
         if len(clips) != 1 or len(set(map(self._module.code, lists))) != 1:
             raise UnsureError(f"{binding.text} may be created in several ways, with different clips or parameters.")
-        grouped = ParameterGroups(self._module).are_in(lists[0])
+        grouped = has_groups(self._module, lists[0])
         return Optimizer(binding, arguments, self._steps(binding), lists[0], grouped)
 
     def _steps(self, binding: Binding) -> list[OptimizerStep]:
@@ -328,10 +326,6 @@ def is_harmless(module: Module, read: cst.CSTNode) -> bool:
     return bool(outer) and set(names) <= set(LOGS) and isinstance(module.parents[outer[-1]], cst.Expr)
 
 
-def is_parameters_call(node: cst.BaseExpression) -> bool:
+def calls_parameters(node: cst.BaseExpression) -> bool:
     """Return whether an expression is model.parameters(), which can be called again."""
     return isinstance(node, cst.Call) and method_of(node) == "parameters"
-
-
-def is_none(node: cst.BaseExpression) -> bool:
-    return isinstance(node, cst.Name) and node.value == "None"

@@ -15,13 +15,11 @@ from ..source.syntax_tree import Target, keyword_of, method_of, owner_of
 from ..to_config import UnsureError
 from .applied_gradients import AppliedGradients
 
-SEVERAL_LOSSES = "There are several losses. A tape adds them up, but backward() takes one."
 GRAPH = "A session runs it later. PyTorch runs each step at once."
 SCALED = ("get_scaled_loss", "get_unscaled_gradients", "scale_loss")
 NOT_TOGETHER = "The gradients and apply_gradients() are not in one function."
 SEVERAL_GRADIENTS = "Several gradients are computed before they are applied. backward() would add them up."
 DISTRIBUTED = ("tensorflow.distribute.", "tensorflow.compat.v1.distribute.")
-HOROVOD = "Horovod averages the gradients of all processes. Check what its optimizer for PyTorch clips."
 METHODS = ("gradient", "compute_gradients", "get_gradients")
 APPLIES = ("apply_gradients", "apply")
 
@@ -119,7 +117,9 @@ class TapeSteps:
         if any(name.startswith(DISTRIBUTED) and name.rpartition(".")[2] in names("replicas") for name in used):
             raise UnsureError("Each replica clips before gradients are added up. In PyTorch, backward() averages them.")
         if any(name.startswith("horovod.") for name in used):
-            raise UnsureError(HOROVOD)
+            raise UnsureError(
+                "Horovod averages the gradients of all processes. Check what its optimizer for PyTorch clips."
+            )
         if any(self._is_persistent(call) for call in calls if method_of(call) == "GradientTape"):
             raise UnsureError(SEVERAL_GRADIENTS)
         if method_of(source) != "gradient":
@@ -136,7 +136,7 @@ class TapeSteps:
         self._check_optimizer(source, apply)
         values = [loss, *(bound.value for bound in self._module.binding(loss).bounds)]
         if any(isinstance(value, cst.List | cst.Tuple | cst.Dict | cst.ListComp) for value in values):
-            raise UnsureError(SEVERAL_LOSSES)
+            raise UnsureError("There are several losses. A tape adds them up, but backward() takes one.")
         self._check_apply(apply)
         self._check_list(source)
         if not AppliedGradients(self._module, source, variables).is_applied(apply):
