@@ -12,15 +12,13 @@ from typing import Any, Literal
 
 Kind = Literal["", "in place", "functional", "any tensor", "class", "program", "unknown"]
 
-MODULES = (
+MODULE_ALIASES = (
     (re.compile(r"tensorflow\.compat\.v[12]\.|tensorflow\.python\.ops\.clip_ops\.|tensorflow\."), "tf."),
     (
         re.compile(r"optax\.(transforms(\._clipping)?|_src\.(clipping|transform)|(_src\.)?contrib\._?\w+|contrib)\."),
         "optax.",
     ),
 )
-"""Aliases of whole modules."""
-
 KERAS_OPTIMIZER = re.compile(r"(tensorflow\.(compat\.v[12]\.|python\.)?)?(tf_)?keras\.(\w+\.)*optimizers\.")
 """Beginnings of full names of Keras optimizers."""
 
@@ -38,22 +36,18 @@ FRAMEWORKS = {
 }
 """Packages with functions that clip, and the frameworks that they belong to."""
 
-LIKE_CLIP = re.compile(r"(?i)clip_?(by_)?(the_)?(grad|global_?norm)|grad(ient)?s?_?clip")
-"""Names of functions that clip gradients."""
+CLIP_NAME = re.compile(r"(?i)clip_?(by_)?(the_)?(grad|global_?norm)|grad(ient)?s?_?clip")
+GRADIENT_NAME = re.compile(r"_?(d?g|gvs?|(\w+_)?(grads?|gradients?|gvs|grads_and_vars|grad_and_vars)(_\w+)?)s?\Z")
+SWITCH_NAMES = {"stop_gradient", "no_grad", "enable_grad", "requires_grad", "requires_grad_", "set_grad_enabled"}
+"""Names that match GRADIENT_NAME, but switch gradients on or off."""
 
-LIKE_GRADIENT = re.compile(r"_?(d?g|gvs?|(\w+_)?(grads?|gradients?|gvs|grads_and_vars|grad_and_vars)(_\w+)?)s?\Z")
-"""Names of gradients."""
-
-NO_GRADIENTS = {"stop_gradient", "no_grad", "enable_grad", "requires_grad", "requires_grad_", "set_grad_enabled"}
-"""Names that match LIKE_GRADIENT but are switches."""
-
-CLAMPS = {"clip", "clip_", "clamp", "clamp_"}
+CLAMP_NAMES = {"clip", "clip_", "clamp", "clamp_"}
 """Functions and methods that clamp any tensor."""
 
 HOOK = "register_hook"
 """The method of tensors that calls a function with their gradient."""
 
-METHODS = ("clip_grad_norm_", "clip_grad_value_", "clip_gradients", "clip_grad_norm", "clip_grad_by_norm")
+ENGINE_METHODS = ("clip_grad_norm_", "clip_grad_value_", "clip_gradients", "clip_grad_norm", "clip_grad_by_norm")
 """Methods of engines that clip the engine's own parameters."""
 
 KERAS_RULES = {"clipnorm": "norm", "clipvalue": "value", "global_clipnorm": "global_norm"}
@@ -142,7 +136,7 @@ def engines() -> tuple[Engine, ...]:
 
 def clip_function(full_name: str) -> ClipFunction | None:
     """Return the function or class of a full name; None if it does not clip."""
-    for pattern, short in MODULES:
+    for pattern, short in MODULE_ALIASES:
         if match := pattern.match(full_name):
             full_name = short + full_name[match.end() :]
             break
@@ -169,9 +163,9 @@ def last_names() -> frozenset[str]:
 
 @functools.cache
 def _clues() -> frozenset[str]:
-    """Return names of which one is in every file with a clip, but for clamps and clips of names like LIKE_CLIP."""
+    """Return names of which every file with a clip has one. Clamps and names like CLIP_NAME are exceptions."""
     keywords = [setting.keyword for setting in settings()]
-    return frozenset({*last_names(), *KERAS_RULES, *METHODS, *keywords, "need_clip"} - CLAMPS)
+    return frozenset({*last_names(), *KERAS_RULES, *ENGINE_METHODS, *keywords, "need_clip"} - CLAMP_NAMES)
 
 
 @functools.cache
@@ -193,11 +187,11 @@ def _owners() -> frozenset[tuple[str, str]]:
 
 def may_clip(identifiers: set[str]) -> bool:
     """Return whether code with these names may clip."""
-    if identifiers & _clues() or any(map(LIKE_CLIP.search, identifiers)):
+    if identifiers & _clues() or any(map(CLIP_NAME.search, identifiers)):
         return True
     if any(package in identifiers and name in identifiers for package, name in _owners()):
         return True
-    if identifiers & CLAMPS and (HOOK in identifiers or any(map(is_like_gradient, identifiers))):
+    if identifiers & CLAMP_NAMES and (HOOK in identifiers or any(map(is_like_gradient, identifiers))):
         return True
     if "clip" in identifiers and identifiers & {"paddle", "optax"}:
         return True
@@ -206,4 +200,4 @@ def may_clip(identifiers: set[str]) -> bool:
 
 def is_like_gradient(name: str) -> bool:
     """Return whether a name is typical of gradients."""
-    return LIKE_GRADIENT.match(name) is not None and name not in NO_GRADIENTS
+    return GRADIENT_NAME.match(name) is not None and name not in SWITCH_NAMES

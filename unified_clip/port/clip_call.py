@@ -13,13 +13,13 @@ from .catalog import NO_FUNCTION, ClipFunction, Setting, last_names
 from .source.module import Module
 from .source.syntax_tree import keyword_of
 
-CLIPS = {"paddle", "optax"}
+CLIP_PACKAGES = {"paddle", "optax"}
 """Packages in which a function named `clip` clips gradients."""
 
-CLAMPS = {"torch", "keras", "tf_keras", "tensorflow", "jax", "numpy"}
+CLAMP_PACKAGES = {"torch", "keras", "tf_keras", "tensorflow", "jax", "numpy"}
 """Packages in which `clip` clamps any tensor."""
 
-KERAS = {"keras", "tf_keras", "tensorflow"}
+KERAS_PACKAGES = {"keras", "tf_keras", "tensorflow"}
 
 
 class Arguments:
@@ -63,7 +63,6 @@ class FoundClip:
     """The tensor, for a method of one."""
 
     setting: Setting | None = None
-    """The setting of a trainer that clips by itself."""
 
     @property
     def kind(self) -> str:
@@ -136,5 +135,4 @@ class Imports:
                     known = [alias for alias in node.names if alias.evaluated_name in last_names()]
                     self.aliases |= {alias.evaluated_alias or alias.evaluated_name for alias in known}
 
-        self.has_clip = bool(self.packages & CLIPS)
-        self.has_keras = bool(self.packages & KERAS)
+        self.has_keras = bool(self.packages & KERAS_PACKAGES)

@@ -46,8 +46,6 @@ class ClipSite:
     """The full name that replaces it; '' if nothing does."""
 
     becomes_meaning: Meaning | None = None
-    """The meaning of the replacement."""
-
     reason: str = ""
     """Why it is flagged or left."""
 

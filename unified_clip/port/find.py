@@ -8,21 +8,13 @@ from collections.abc import Iterator
 import libcst as cst
 
 from . import possible_clips, trainer_arguments
-from .catalog import (
-    KERAS_OPTIMIZER,
-    KERAS_RULES,
-    LIKE_CLIP,
-    METHODS,
-    ClipFunction,
-    clip_function,
-    last_names,
-)
-from .clip_call import CLAMPS, CLIPS, Arguments, Entry, FoundClip, Imports, entry_of
+from .catalog import CLIP_NAME, ENGINE_METHODS, KERAS_OPTIMIZER, KERAS_RULES, ClipFunction, clip_function, last_names
+from .clip_call import CLAMP_PACKAGES, CLIP_PACKAGES, Arguments, Entry, FoundClip, Imports, entry_of
 from .source.module import Module
 from .source.syntax_tree import Target, is_name, keywords_of, method_of
 
 CHECKS = ("isinstance", "issubclass")
-ENGINES = {"torch", "accelerate", "lightning", "lightning_fabric", "pytorch_lightning", "fairscale"}
+ENGINE_PACKAGES = {"torch", "accelerate", "lightning", "lightning_fabric", "pytorch_lightning", "fairscale"}
 """Packages with engines that clip, and packages used together with them."""
 
 PLACES_OF_NAMES = (cst.ImportAlias, cst.ImportFrom, cst.NameItem, cst.AsName, cst.AssignTarget, cst.FunctionDef)
@@ -79,8 +71,10 @@ def _limit(imports: Imports, entry: Entry) -> Iterator[FoundClip]:
 def _named(module: Module, imports: Imports, node: Target) -> Iterator[FoundClip]:
     last = node.attr.value if isinstance(node, cst.Attribute) else node.value
     is_alias = isinstance(node, cst.Name) and last in imports.aliases
-    is_known = is_alias or (last in last_names() and (last != "clip" or imports.packages & (CLIPS | CLAMPS)))
-    if not (is_known or LIKE_CLIP.search(last)) or not _is_read(module, node):
+    is_known = is_alias or (
+        last in last_names() and (last != "clip" or imports.packages & (CLIP_PACKAGES | CLAMP_PACKAGES))
+    )
+    if not (is_known or CLIP_NAME.search(last)) or not _is_read(module, node):
         return
     names = module.full_names(node)
     functions = {name: clip_function(name) for name in sorted(names)}
@@ -88,7 +82,7 @@ def _named(module: Module, imports: Imports, node: Target) -> Iterator[FoundClip
     if function is None:
         yield from possible_clips.named(module, imports, node, names)
         return
-    if last == "clip" and not is_alias and not function.quiet and not imports.has_clip:
+    if last == "clip" and not is_alias and not function.quiet and not imports.packages & CLIP_PACKAGES:
         return
     known = [name for name, function in functions.items() if function is not None]
     name = min(known, key=lambda name: (not name.endswith(f".{function.replacement}"), len(name)))
@@ -156,7 +150,7 @@ def _keyword_arguments(module: Module, imports: Imports, call: cst.Call) -> Iter
 def _method(module: Module, imports: Imports, call: cst.Call) -> Iterator[FoundClip]:
     """Yield methods of engines that clip, and methods that clamp a tensor: p.grad.clamp_(-1, 1)."""
     function = clip_function(f"Tensor.{method_of(call)}")
-    is_of_engine = method_of(call) in METHODS and imports.packages & ENGINES
+    is_of_engine = method_of(call) in ENGINE_METHODS and imports.packages & ENGINE_PACKAGES
     if not isinstance(call.func, cst.Attribute) or not (function or is_of_engine):
         return
     names = module.full_names(call.func)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import libcst as cst
 
-from .catalog import LIKE_CLIP, METHODS, ClipFunction, clip_function, clip_functions, last_names
+from .catalog import CLIP_NAME, ENGINE_METHODS, ClipFunction, clip_function, clip_functions, last_names
 from .clip_call import FoundClip, Imports
 from .source.gradient_flow import Gradients
 from .source.module import SELF, Module
@@ -18,12 +18,12 @@ MAY_BE_CLIP = "getattr may return a clip, which is only known at run time. Write
 UNKNOWN_OWNER = "Its name is that of a gradient clip, but what {} is cannot be seen."
 UNKNOWN_PACKAGE = "Its name is that of a gradient clip, but it comes from {}, which this command does not support."
 
-LAYERS = re.compile(
+LAYER_NAMES = re.compile(
     r"(?i)(?<![a-z])(act|activations?|nonlinearity|(norm_)?layers?|conv|pool|pooling|pad|padding|rnn)(?![a-z])"
 )
 """Names of layers and activations, and of functions that create them."""
 
-OTHER = re.compile(
+OTHER_NAMES = re.compile(
     r"(?i)(?<![a-z])(dtype|device|cell|loss|criterion|initializer|optimizer|optim|opt|scheduler|schedule)(?![a-z])"
 )
 """Names of other things than clips."""
@@ -34,7 +34,7 @@ def named(module: Module, imports: Imports, node: Target, names: set[str]) -> It
     call = module.call_of(node)
     if names == {""}:
         yield from [*_from_star(module, imports, node, call)] or _of_unknown_object(module, node, call)
-    elif call is not None and LIKE_CLIP.search(_last(node)):
+    elif call is not None and CLIP_NAME.search(_last(node)):
         packages = sorted(name.rpartition(".")[0] for name in names if name and not name.startswith("."))
         package = packages[0] if packages else "unified_clip"
         if not package.startswith("unified_clip") and not module.is_in_project(package):
@@ -59,19 +59,19 @@ def _from_star(module: Module, imports: Imports, node: Target, call: cst.Call | 
     full_name = next((name for name in functions if name == code or name.endswith(f".{code}")), "")
     star = f"{imports.stars[-1]} import *"
     why_not = f"Its name is not bound in this file and may come from {star}. Import it by name."
-    if full_name and ("." in code or LIKE_CLIP.search(code)):
+    if full_name and ("." in code or CLIP_NAME.search(code)):
         yield FoundClip(node, code, functions[full_name], call, why_not)
-    elif call is not None and LIKE_CLIP.search(_last(node)):
+    elif call is not None and CLIP_NAME.search(_last(node)):
         yield FoundClip(node, code, call=call, why_not=why_not)
 
 
 def _of_unknown_object(module: Module, node: Target, call: cst.Call | None) -> Iterator[FoundClip]:
     """Yield a clip of a module that is imported at run time: import_module("paddle.nn").ClipGradByNorm(1.0)."""
-    if call is None or not isinstance(node, cst.Attribute) or node.attr.value in METHODS:
+    if call is None or not isinstance(node, cst.Attribute) or node.attr.value in ENGINE_METHODS:
         return
     owner, last = module.code(node.value), node.attr.value
     function = next((function for name, function in clip_functions().items() if name.endswith(f".{last}")), None)
-    if function is None or function.kind == "any tensor" or not LIKE_CLIP.search(last) or owner in SELF:
+    if function is None or function.kind == "any tensor" or not CLIP_NAME.search(last) or owner in SELF:
         return
     if last not in module.function_names:
         yield FoundClip(node, module.code(node), call=call, why_not=UNKNOWN_OWNER.format(owner))
@@ -93,10 +93,7 @@ def got_by_name(module: Module, call: cst.Call) -> Iterator[FoundClip]:
 
 
 def _may_be_clip(module: Module, call: cst.Call, clips: Sequence[ClipFunction]) -> bool:
-    """Return whether getattr may return one of some clips, judged by how the result is used.
-
-    A function that also serves for other tensors than gradients counts only where it is called with a gradient.
-    """
+    """Return whether getattr may return one of these clips, judged by the calls of its result."""
     calls = _calls_of(module, call)
     gradients = Gradients(module)
     if any("clip" in keyword for call in calls for keyword in keywords_of(call)):
@@ -112,9 +109,7 @@ def _may_be_clip(module: Module, call: cst.Call, clips: Sequence[ClipFunction]) 
 
 def _calls_of(module: Module, call: cst.Call) -> list[cst.Call]:
     """Return the calls of what getattr returns, directly or through a variable."""
-    parent = module.parents[call]
-    is_assigned = isinstance(parent, cst.Assign)
-    places = module.binding(parent.targets[0].target).reads if is_assigned else [call]  # type: ignore[attr-defined]
+    places = [call, *module.assigned(call).reads]
     return [outer for place in places if (outer := module.call_of(place)) is not None]
 
 
@@ -132,16 +127,13 @@ def _is_in_layer(module: Module, call: cst.Call) -> bool:
 
 
 def _is_named_otherwise(module: Module, call: cst.Call) -> bool:
-    """Return whether getattr looks up a name that belongs to something other than a clip, as cfg["act"].
-
-    Only the last part counts: `opt.type` is an option.
-    """
+    """Return whether getattr looks up a name of another thing than a clip, as cfg["act"]. Its last part counts."""
     match call.args[1].value:
         case cst.Attribute(attr=name) | cst.Subscript(slice=[name, *_]) | name:
             words = module.code(name)
     function = module.enclosing(call, cst.FunctionDef)
     around = function.name.value if isinstance(function, cst.FunctionDef) else ""
-    return any(map(LAYERS.search, (words, around))) or OTHER.search(words) is not None
+    return any(map(LAYER_NAMES.search, (words, around))) or OTHER_NAMES.search(words) is not None
 
 
 def _pattern(node: cst.BaseExpression) -> str:

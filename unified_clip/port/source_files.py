@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -78,11 +78,10 @@ def port_all(
 
 
 def _without_clip(path: Path) -> Result | None:
-    """Return the result of a file that contains no clip or is unreadable; None for a file to port."""
-    try:
+    """Return the result of a file that contains no clip; None for a file to port."""
+    with suppress(OSError):  # `_port_one` reports it
         return None if words().search(path.read_bytes()) else PortedFile(path, b"", b"")
-    except OSError as error:
-        return UnreadableFile(path, f"It cannot be read: {error.strerror}.")
+    return None
 
 
 def _mapped(work: Work, paths: Sequence[Path]) -> Generator[Result, None, None]:
@@ -225,23 +224,20 @@ def _git(folder: Path) -> str:
 
 def write(ported: Sequence[PortedFile]) -> list[Path]:
     """Write all changed files, or none, and return their paths. Raises PortError if nothing was changed."""
-    changed = [file for file in ported if file.is_changed]
+    changed = [(file.path.resolve(), file) for file in ported if file.is_changed]
     copies: dict[Path, Path] = {}
-    replaced: list[PortedFile] = []
+    replaced: list[tuple[Path, PortedFile]] = []
     try:
-        for file in changed:
-            path = file.path.resolve()
+        for path, file in changed:
             if path.read_bytes() != file.before:
                 raise PortError(f"{file.path}: another program changed it. Run the command again.")
             copies[path] = _beside(path, file.after)
-        for file in changed:
-            path = file.path.resolve()
-            replaced.append(file)
+        for path, file in changed:
+            replaced.append((path, file))
             copies[path].replace(path)
             del copies[path]
     except BaseException as error:
-        for file in replaced:
-            path = file.path.resolve()
+        for path, file in replaced:
             if path.read_bytes() != file.before:
                 _beside(path, file.before).replace(path)
         if isinstance(error, OSError):
@@ -250,7 +246,7 @@ def write(ported: Sequence[PortedFile]) -> list[Path]:
     finally:
         for copy in copies.values():
             copy.unlink(missing_ok=True)
-    return [file.path for file in changed]
+    return [file.path for _, file in changed]
 
 
 def is_written(ported: PortedFile) -> bool:

@@ -82,11 +82,7 @@ def _in_pytorch(module: Module, clip: FoundClip, limits: str) -> list[str]:
 
 def _selected(module: Module, clip: FoundClip) -> str:
     """Return the parameters that set_gradient_clip(clip, param_list=) receives; '' for all."""
-    if clip.call is None:
-        return ""
-    assign = module.parents[clip.call]
-    reads = module.binding(assign.targets[0].target).reads if isinstance(assign, cst.Assign) else ()
-    for place in [clip.call, *reads]:
+    for place in [clip.call, *module.assigned(clip.call).reads] if clip.call is not None else ():
         argument = module.parents.get(place)
         call = module.parents.get(argument) if isinstance(argument, cst.Arg) else None
         function = clip_function(module.full_name(call.func)) if isinstance(call, cst.Call) else None

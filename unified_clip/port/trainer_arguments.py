@@ -6,18 +6,15 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from .catalog import METHODS, Setting, setting_of, settings
+from .catalog import ENGINE_METHODS, Setting, setting_of, settings
 from .clip_call import Entry, FoundClip, Imports
 from .source.module import SELF, Module
 from .source.syntax_tree import is_name, keywords_of, method_of
 
-NOT_PASSED = "{}= is not passed, so its default of {} applies. {}"
-NOT_SEEN = "{}= may be set by a file, the command line, or arguments that cannot be seen. {}"
-
 
 def in_call(module: Module, imports: Imports, call: cst.Call) -> Iterator[FoundClip]:
     """Yield the limit that a call passes, or the default of the trainer."""
-    if method_of(call) in METHODS:
+    if method_of(call) in ENGINE_METHODS:
         return  # found as a method
     name = module.full_name(call.func)
     known = setting_of(name) or setting_of(name.rpartition(".")[0]) or _from_factory(module, imports, call, name)
@@ -32,13 +29,14 @@ def in_call(module: Module, imports: Imports, call: cst.Call) -> Iterator[FoundC
     elif name in known.elsewhere or name not in known.classes or any(argument.star for argument in call.args):
         yield _unseen(call.func, name, known, call)
     elif known.default:
-        why_not = NOT_PASSED.format(known.keyword, known.default, known.why_not)
+        why_not = f"{known.keyword}= is not passed, so its default of {known.default} applies. {known.why_not}"
         yield FoundClip(call.func, f"{name}({known.keyword}=)", call=call, why_not=why_not, setting=known)
 
 
 def _unseen(node: cst.CSTNode, name: str, setting: Setting, call: cst.Call | None = None) -> FoundClip:
     """Return a limit that the file does not show."""
-    why_not = NOT_SEEN.format(setting.keyword, setting.why_not)
+    sources = "a file, the command line, or arguments that cannot be seen"
+    why_not = f"{setting.keyword}= may be set by {sources}. {setting.why_not}"
     return FoundClip(node, f"{name}({setting.keyword}=)", call=call, why_not=why_not, setting=setting)
 
 

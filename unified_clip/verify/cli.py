@@ -100,16 +100,15 @@ def _verify(options: argparse.Namespace, stack: ExitStack) -> Verification:
         raise VerifyError(f"--max-ulp is {max_ulp}; it must be 0 or more")
     if not timeout > 0:
         raise VerifyError(f"--timeout is {timeout}; it must be more than 0")
-    scripts = [
-        run.parse_script(side, getattr(options, side), getattr(options, f"python_{side}")) for side in ("old", "new")
-    ]
+    old = run.parse_script("old", options.old, options.python_old)
+    new = run.parse_script("new", options.new, options.python_new)
     names = read_names(options.map) if options.map else None
     scratch = stack.enter_context(Scratch("verify")).path
     (scratch / "weights").mkdir()
     weights = run.read_weights(options.weights, scratch / "weights")
     batches = run.read_batches(options.batches, options.steps)
     out = _directory(options.out) if options.out else scratch
-    runs = run.run(scripts, weights, batches, out, timeout)
+    runs = run.run([old, new], weights, batches, out, timeout)
     tensors = {name: from_numpy(array) for name, array in weights.items()}
     steps = len(next(iter(batches.values())))
     return compare_steps(*runs, weights=tensors, steps=steps, out=out, names=names, max_ulp=max_ulp)

@@ -95,10 +95,7 @@ class Verification:
 def compare_steps(
     old: ScriptRun, new: ScriptRun, *, weights: Parameters, steps: int, out: Path, names: Names | None, max_ulp: float
 ) -> Verification:
-    """Compare two training steps. Write their recordings to `out` as `old.jsonl` and `new.jsonl`.
-
-    Raises VerifyError: no clip call was recorded, `names` has an unknown name, or the outputs cannot be compared.
-    """
+    """Compare two training steps, and write `old.jsonl` and `new.jsonl` to `out`. Raises VerifyError."""
     for run in (old, new):
         reject_changing_outputs(run)
     pairing = StepPairing(old, new, weights, steps, _oriented(old, new, names or {}))

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -40,9 +40,7 @@ class WorkerError(Exception):
 class Script:
     """A training step: a function in a file, and the interpreter that runs it."""
 
-    side: str
-    """"old" or "new"."""
-
+    side: Literal["old", "new"]
     file: Path
     name: str
     text: str
@@ -72,8 +70,6 @@ class ScriptRun:
     """One for each step, or a single one after the last step."""
 
     directory: Path
-    """The directory of the recording and its gradients."""
-
     yields: bool
     """Whether it yields after each step, or returns once after the last."""
 
@@ -88,7 +84,7 @@ class ScriptRun:
         return self.outputs[index] if 0 <= index < len(self.outputs) else None
 
 
-def parse_script(side: str, text: str, python: str | None) -> Script:
+def parse_script(side: Literal["old", "new"], text: str, python: str | None) -> Script:
     """Return the training step that `old.py:step` names on the command line. Raises VerifyError."""
     file, _, name = text.rpartition(":")
     if not file or not name.isidentifier():

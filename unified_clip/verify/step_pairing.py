@@ -64,7 +64,6 @@ class StepPairing:
         """The order of axes in which the new tensor matches the old one; None if its shape does not fit."""
         first_old, first_new = (run.outputs[0].parameters for run in self._runs)
         self.dtypes = {name: (first_old[name].dtype, first_new[other].dtype) for name, other in self.names.items()}
-        """The dtypes of the old and the new tensor."""
         self._initial = [self._initial_values(values) for values in (old_values, new_values)]
 
     def gradients(self, step: int, recordings: Sequence[NormalizedRecording]) -> Iterator[TensorPair]:
@@ -87,10 +86,7 @@ class StepPairing:
                 side.setdefault(name, np.zeros(shapes[name]))
 
     def updates(self, step: int) -> Iterator[TensorPair]:
-        """Pair the changes of the parameters in a step, or in all steps if one side yields only once.
-
-        The change of a parameter without an initial weight is its value.
-        """
+        """Pair the changes of the parameters in a step, or in all steps if one side yields only once."""
         now = [self._values(side, step) for side in (0, 1)]
         is_first = step == 1 or not self._yields_each_step
         before = self._initial if is_first else [self._values(side, step - 1) for side in (0, 1)]

@@ -6,12 +6,13 @@ import json
 import os
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
+from typing import get_args
 
 from pydantic import ValidationError
 
 from ...config.explain import compare, describe
 from .. import catalog
-from ..clip_site import ClipSite, Meaning, PortedFile, Target, UnreadableFile
+from ..clip_site import ClipSite, Meaning, PortedFile, Target, UnreadableFile, Verdict
 from . import differences, model, terminal
 from .model import Report
 
@@ -35,9 +36,7 @@ def build_report(
         files=len(ported),
         changed=sum(file.is_changed for file in ported),
         clips=len(verdicts),
-        rewritten=verdicts.count("rewritten"),
-        flagged=verdicts.count("flagged"),
-        left=verdicts.count("left"),
+        **{verdict: verdicts.count(verdict) for verdict in get_args(Verdict)},
         unread=len(unreadable),
     )
     return Report(

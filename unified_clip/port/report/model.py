@@ -16,21 +16,23 @@ from ..clip_site import Target, Verdict
 
 
 class WorkedExample(ReportModel):
-    """What a clip does to some gradients."""
+    """The result of a clip on example gradients."""
 
     of: str
-    """Which they are."""
+    """The example gradients in words."""
 
     outcome: Outcome
     norm: Real
-    """Of what is counted, before clipping."""
+    """The total norm before clipping, over the gradients that the clip counts."""
 
     coef: Real | None
-    """null where the step is skipped, or an error raised; so are the other two."""
+    """The clip coefficient; null if the step is skipped or an error is raised."""
 
     norm_clipped: Real | None
+    """The total norm after clipping; null as for coef."""
+
     results: dict[str, list[Real]] | None
-    """The first elements of the first gradients."""
+    """The first elements of the first clipped gradients; null as for coef."""
 
     @property
     def result(self) -> str:
@@ -41,23 +43,23 @@ class WorkedExample(ReportModel):
 
 
 class ClipMeaning(ReportModel):
-    """What clips do, in words and worked."""
+    """The meaning of clips, in words and with example gradients."""
 
     number: int
     """From 1; clips refer to it."""
 
     sentences: list[str]
     threshold: str
-    """The expression of a threshold that is only known at run time, which was worked as 1; else empty."""
+    """The expression of a threshold that is only known at run time; else empty. The examples use 1 for it."""
 
     config: dict[str, Any]
-    """The same as a clip configuration (clip_config.schema.json)."""
+    """The meaning as a clip configuration (clip_config.schema.json)."""
 
     worked: list[WorkedExample]
 
 
 class SettingDifference(ReportModel):
-    """What two meanings say otherwise."""
+    """A setting with different values in two meanings."""
 
     about: str
     before: str
@@ -65,7 +67,7 @@ class SettingDifference(ReportModel):
 
 
 class ComparedExample(ReportModel):
-    """What two meanings do to the same gradients."""
+    """The results of two meanings on the same example gradients."""
 
     of: str
     before: WorkedExample
@@ -77,41 +79,43 @@ class ComparedExample(ReportModel):
 
 
 class MeaningComparison(ReportModel):
-    """What was there, and what took its place, where they do not mean the same."""
+    """The meanings of a clip and of its replacement, if they differ."""
 
     number: int
     """From 1; clips refer to it."""
 
     before: int
-    """The number of a meaning."""
+    """The number of the meaning of the clip."""
 
     after: int
+    """The number of the meaning of the replacement."""
+
     differences: list[SettingDifference]
     compared: list[ComparedExample]
     summary: str
 
 
 class KnownDifferenceSummary(ReportModel):
-    """What a framework's own function does otherwise than unified_clip, beyond rounding."""
+    """A known difference between a framework's own function and unified_clip, beyond rounding."""
 
     number: int
     """From 1; clips refer to it."""
 
     framework: str
     function: str
-    """As the parity suite's list names it; * stands for anything."""
+    """The name in the parity suite's list of known differences; * matches any text."""
 
     kind: str
     size: Real | None
-    """Of the norm, relative, or of the greatest difference of an element to the greatest element that is right."""
+    """The relative error of the norm, or the largest error of an element divided by the largest exact element."""
 
     by: str
-    """The size, or what differs where there is none, in words."""
+    """The size in words; without a size, the kind of difference."""
 
     when: str
     why: str
     versions: str
-    """That it is about; empty for all."""
+    """The affected versions of the framework; empty for all."""
 
     @property
     def owner(self) -> str:
@@ -125,49 +129,51 @@ class ReportedClip(ReportModel):
     line: int
     column: int
     name: str
-    """In full, by what is imported."""
+    """The full name, by the imports of the file."""
 
     text: str
-    """As it is written there, its first line."""
+    """The first line of its source."""
 
     verdict: Verdict
     becomes: str
-    """The full name that took its place; empty where nothing did."""
+    """The full name of the replacement; empty if there is none."""
 
     meaning: int | None
-    """The number of what it does; null where it has no meaning in our terms."""
+    """The number of its meaning; null if no clip configuration has the same meaning."""
 
     becomes_meaning: int | None
+    """The number of the meaning of the replacement."""
+
     same: bool | None
-    """Whether both mean the same; null where there are not both."""
+    """Whether both meanings are equal; null if one is missing."""
 
     difference: str
-    """What differs from what took its place, in words; empty where nothing did."""
+    """The difference between both meanings in words; empty if one is missing."""
 
     comparison: int | None
-    """The number of what differs, worked; null where both mean the same, or there are not both."""
+    """The number of the comparison; null if both meanings are equal, or one is missing."""
 
     measured_as: str
-    """The function whose known differences hold for it; empty where none was measured, or it clips no gradients."""
+    """The measured function whose known differences apply; empty if none was measured, or it clips no gradients."""
 
     known: list[int]
-    """The numbers of those differences."""
+    """The numbers of the known differences of `measured_as`."""
 
     becomes_known: list[int]
-    """Likewise of what took its place, where that is a framework's own function."""
+    """The numbers of the known differences of the replacement, if it is a framework's own function."""
 
     reason: str
     """Why it is flagged or left."""
 
     suggestion: list[str]
-    """Lines for a person to write."""
+    """Lines to write in its place."""
 
     checks: list[str]
-    """What a person should look at."""
+    """Checks to make after the rewrite."""
 
     @property
     def notes(self) -> Iterator[tuple[str, list[str]]]:
-        """Functions with known differences, and the numbers of those as spans."""
+        """Functions with known differences, and the numbers of these as spans."""
         if self.known:
             is_other = self.name.rpartition(".")[2] != self.measured_as.rpartition(".")[2]
             yield f"{self.name}, measured as {self.measured_as}" if is_other else self.name, spans(self.known)
@@ -176,11 +182,11 @@ class ReportedClip(ReportModel):
 
 
 class ReportedFile(ReportModel):
-    """A file in which there is a clip."""
+    """A file with at least one clip."""
 
     path: str
     changed: bool
-    """Whether anything in it is rewritten."""
+    """Whether any clip in it is rewritten."""
 
     clips: list[ReportedClip]
 
@@ -193,30 +199,31 @@ class UnreadFile(ReportModel):
 
 
 class Counts(ReportModel):
-    """How many there are."""
+    """Counts of files and clips."""
 
     files: int
-    """That were read."""
+    """Files that were read."""
 
     changed: int
-    """Of those."""
+    """Files with a rewritten clip."""
 
     clips: int
     rewritten: int
     flagged: int
     left: int
     unread: int
+    """Files that could not be read."""
 
 
 class Report(ReportModel):
-    """What `unified-clip port` found, and what became of it."""
+    """The result of `unified-clip port`."""
 
     version: Literal[1]
-    """It changes when something that was there is gone or means something else; keys may be added without that."""
+    """The version of this format. It changes if a key is removed or changes its meaning, not if a key is added."""
 
     target: Target
     native: bool
-    """Whether clips became those of the framework itself."""
+    """Whether clips become PyTorch's own functions (`--native`)."""
 
     written: bool
     """Whether the files were changed."""
@@ -225,10 +232,10 @@ class Report(ReportModel):
     """The counts in a sentence."""
 
     next: str
-    """What to do now."""
+    """The next steps in a sentence."""
 
     rounding: Real
-    """What a framework's own function differs by less is not listed."""
+    """The relative size below which a difference is rounding, and not listed."""
 
     summary: Counts
     files: list[ReportedFile]

@@ -12,14 +12,13 @@ from rich.text import Text
 
 from .model import ClipMeaning, Report, ReportedClip, spans
 
-SHORT = 80
+MAX_REPEATED = 80
 """Text up to this length is repeated. Longer text is replaced by a reference."""
 
-NUMBERS = ("value", "touched")
+NUMBER_KINDS = ("value", "touched")
 """Kinds of known differences in which numbers differ. These are listed one by one."""
 
-STYLES = {"rewritten": "green", "flagged": "bold red", "left": "dim"}
-"""Colours of verdicts."""
+VERDICT_STYLES = {"rewritten": "green", "flagged": "bold red", "left": "dim"}
 
 
 class Line(NamedTuple):
@@ -76,7 +75,7 @@ def _left(clips: Sequence[ReportedClip]) -> Iterator[Line]:
             lines.setdefault(clip.reason, []).append(str(clip.line))
     for reason, numbers in lines.items():
         place = f"line{'s' * (len(numbers) > 1)} {', '.join(numbers)}"
-        yield Line(2, Text.assemble(("left", STYLES["left"]), f"  {place}: {reason}"))
+        yield Line(2, Text.assemble(("left", VERDICT_STYLES["left"]), f"  {place}: {reason}"))
 
 
 def _clip(report: Report, clip: ReportedClip, place: str, first_places: dict[str, str]) -> Iterator[Line]:
@@ -84,12 +83,12 @@ def _clip(report: Report, clip: ReportedClip, place: str, first_places: dict[str
         """Yield a text in full the first time, and then, if it is long, a reference to it."""
         first = first_places.setdefault(f"{label}: {text}", place)
         is_first = first == place
-        text = text if is_first or len(text) <= SHORT else f"as at {first}"
+        text = text if is_first or len(text) <= MAX_REPEATED else f"as at {first}"
         yield Line(6, Text.assemble((f"{label}: ", "bold"), text))
         yield from (Line(10, Text(line)) for line in details if is_first)
 
     arrow = f" -> {clip.becomes}" if clip.becomes else ""
-    head = (f"{clip.line}:{clip.column}  ", (clip.verdict, STYLES[clip.verdict]), f"  {clip.name}{arrow}")
+    head = (f"{clip.line}:{clip.column}  ", (clip.verdict, VERDICT_STYLES[clip.verdict]), f"  {clip.name}{arrow}")
     yield Line(2, Text.assemble(*head))
     yield Line(6, Text(clip.text, "dim"), is_code=True)
     if clip.meaning:
@@ -120,10 +119,10 @@ def _known(report: Report) -> Iterator[Line]:
     yield Line(0, Text("Known differences of the frameworks' own functions", "bold"))
     yield Line(2, Text(report.legend))
     for known in report.known:
-        if known.kind in NUMBERS:
+        if known.kind in NUMBER_KINDS:
             versions = f" ({known.versions})" if known.versions else ""
             text = f": {known.when} ({known.by}): {known.why}{versions}"
             yield Line(2, Text.assemble((f"[{known.number}] ", "bold"), known.owner, text))
-    if others := [known.number for known in report.known if known.kind not in NUMBERS]:
+    if others := [known.number for known in report.known if known.kind not in NUMBER_KINDS]:
         text = "differences in errors, warnings and shapes: --report FILE.html lists them"
         yield Line(2, Text.assemble((f"[{', '.join(spans(others))}] ", "bold"), text))

@@ -56,14 +56,14 @@ def _rewrite_steps(file: FileRewrite, clips: Sequence[FoundClip]) -> None:
             write_clip = native_function.of_class(file.module, source) if file.native else _call
             _insert_clips(file, source, [paddle.optimizers[argument] for argument in source.uses], write_clip)
         except UnsureError as error:
-            paddle.reasons |= dict.fromkeys(source.clips, str(error))
+            paddle.why_not |= dict.fromkeys(source.clips, str(error))
             continue
         for clip in source.clips:
             if file.native:
                 native_function.remove(file, source, clip)
             else:
                 file.rename(clip, "torch")
-    for clip, reason in paddle.reasons.items():
+    for clip, reason in paddle.why_not.items():
         file.flag(clip, reason)
 
 

@@ -15,7 +15,7 @@ from ..file_rewrite import FileRewrite
 from ..source.edits import Edits
 from ..source.module import Module
 from ..source.syntax_tree import Target, keyword_of, keywords_of, owner_of
-from ..steps.tape import APPLIES, StepRange, TapeStep, TapeSteps
+from ..steps.tape import APPLY_METHODS, StepRange, TapeStep, TapeSteps
 from ..to_config import UnsureError
 from . import native_function
 from .argument import is_need_clip
@@ -43,7 +43,7 @@ def is_of_tensorflow(clip: FoundClip) -> bool:
 def rewrite(file: FileRewrite, clips: Sequence[FoundClip]) -> None:
     """Rewrite whole steps, with the limits of Keras optimizers. Another rule renames the functions in them."""
     tapes = TapeRewrite(file, clips)
-    for clip, reason in tapes.reasons.items():
+    for clip, reason in tapes.why_not.items():
         file.flag(clip, reason)
     tapes.write()
     for clip in clips:
@@ -61,25 +61,22 @@ class TapeRewrite:
         self._file, self._module = file, file.module
         self._steps = TapeSteps(file.module, file.gradients)
         self._ranges: dict[FoundClip, Sequence[StepRange]] = {}
-        self.reasons: dict[FoundClip, str] = {}
-        """Why clips cannot be rewritten."""
-
+        self.why_not: dict[FoundClip, str] = {}
         for clip in clips:
             try:
                 self._ranges[clip] = self._ranges_of(clip)
             except UnsureError as error:
-                self.reasons[clip] = str(error)
-        flagged = [*file.with_verdict("flagged"), *self.reasons]
+                self.why_not[clip] = str(error)
+        flagged = [*file.with_verdict("flagged"), *self.why_not]
         excluded = {self._steps.range_of(clip.node) for clip in flagged if not isinstance(clip.node, cst.Arg)}
         self._exclude(excluded | self._of_several_lists())
 
     def _exclude(self, excluded: set[StepRange | None]) -> None:
         """Exclude clips of steps that are not rewritten, and all steps of these clips."""
-        incomplete = [
-            clip for clip, ranges in self._ranges.items() if clip not in self.reasons and excluded.intersection(ranges)
-        ]
+        clips = [clip for clip, ranges in self._ranges.items() if excluded.intersection(ranges)]
+        incomplete = [clip for clip in clips if clip not in self.why_not]
         if incomplete:
-            self.reasons |= dict.fromkeys(incomplete, "Another clip of this step cannot be ported.")
+            self.why_not |= dict.fromkeys(incomplete, "Another clip of this step cannot be ported.")
             self._exclude({span for clip in incomplete for span in self._ranges[clip]})
 
     def _of_several_lists(self) -> set[StepRange | None]:
@@ -99,7 +96,7 @@ class TapeRewrite:
         file = self._file
         lines: dict[TapeStep, list[str]] = {}
         for clip, ranges in self._ranges.items():
-            if clip in self.reasons:
+            if clip in self.why_not:
                 continue
             for step in (span.step for span in ranges if span.step is not None):
                 clips = lines.setdefault(step, [])
@@ -147,7 +144,8 @@ class TapeRewrite:
         ranges = self._steps.applied_by(binding) if len(binding.bounds) == 1 else []
         methods = [self._module.parents[read] for read in binding.reads]
         names = [method.attr.value if isinstance(method, cst.Attribute) else "" for method in methods]
-        if not ranges or sum(name in APPLIES for name in names) != len(ranges) or set(names) - HARMLESS - set(APPLIES):
+        applies = [name for name in names if name in APPLY_METHODS]
+        if not ranges or len(applies) != len(ranges) or set(names) - HARMLESS - set(APPLY_METHODS):
             raise UnsureError(STEPS_ELSEWHERE)
         steps = [span.step for span in ranges if span.step is not None]
         if not all(self._module.has_same_value_at(argument.value, step.apply) for step in steps):

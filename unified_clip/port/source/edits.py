@@ -37,9 +37,7 @@ class LineEdit:
     """Names that get the values of removed arguments, before the statement."""
 
     before: list[str] = field(default_factory=list)
-    instead: Lines | None = None
-    """The lines that replace the statement."""
-
+    replacement: Lines | None = None
     after: list[str] = field(default_factory=list)
 
 
@@ -82,7 +80,7 @@ class Edits(cst.CSTTransformer):
 
     def rewrite(self, statement: cst.BaseSmallStatement, lines: Lines) -> None:
         """Replace a statement by lines."""
-        self._lines[statement].instead = lines
+        self._lines[statement].replacement = lines
 
     def needs_import(self, module: str) -> None:
         """Import a module at the top of the file: 'unified_clip.torch'."""
@@ -141,10 +139,10 @@ class Edits(cst.CSTTransformer):
         code = self._module.tree.code_for_node
         hoisted = [f"{name} = {code(self._updated[value])}" for value, name in edit.hoisted.items()]
         lines = self._parsed([*hoisted, *edit.before])
-        if edit.instead is None:
+        if edit.replacement is None:
             lines.append(updated)
         else:
-            lines += self._parsed(edit.instead(updated.body[0]) if callable(edit.instead) else edit.instead)
+            lines += self._parsed(edit.replacement(updated.body[0]) if callable(edit.replacement) else edit.replacement)
             if lines and isinstance(lines[-1], cst.SimpleStatementLine):
                 lines[-1] = lines[-1].with_changes(trailing_whitespace=updated.trailing_whitespace)
         lines += self._parsed(edit.after)
@@ -234,8 +232,7 @@ def _with_import(tree: cst.Module, name: str) -> cst.Module:
 
 
 def _after_imports(body: Sequence[Any], name: str) -> int:
-    """Return the position after the imports that precede a module's first use; else after the docstring. Imports may
-    depend on settings between them."""
+    """Return the position after the docstring, and after the imports that precede the first use of a module."""
     package = name.partition(".")[0]
     place = 0
     for number, statement in enumerate(body):
@@ -247,5 +244,4 @@ def _after_imports(body: Sequence[Any], name: str) -> int:
 
 
 def _comments(node: cst.CSTNode) -> list[cst.Comment]:
-    inner = [comment for child in node.children for comment in _comments(child)]
-    return [node, *inner] if isinstance(node, cst.Comment) else inner
+    return cast(list[cst.Comment], m.findall(node, m.Comment()))

@@ -35,7 +35,6 @@ class BoundValue:
     """The part of the value: positions in tuples, from the outside; None for each element of an iterable."""
 
     node: cst.CSTNode | None = None
-    """The statement, or the part of one, that binds it."""
 
 
 @dataclass(frozen=True)
@@ -134,6 +133,11 @@ class Module(SyntaxTree):
             return Binding(self.code(node), bounds, reads, (node.attr.value, owner)) if bounds else UNBOUND
         return UNBOUND
 
+    def assigned(self, node: cst.CSTNode | None) -> Binding:
+        """Return the binding of the first target that an expression is assigned to; UNBOUND for none."""
+        parent = self.parents.get(node) if node is not None else None
+        return self.binding(parent.targets[0].target) if isinstance(parent, cst.Assign) else UNBOUND
+
     def _name_binding(self, node: cst.Name) -> Binding:
         scope = self.scope(node)
         ordered = list(scope[node.value]) if scope is not None else []
@@ -189,8 +193,7 @@ class Module(SyntaxTree):
     # -- the same expression elsewhere
 
     def has_same_value_at(self, node: cst.CSTNode, place: cst.CSTNode) -> bool:
-        """Return whether an expression has the same value at another place: each name in it is bound once, and
-        visible there."""
+        """Return whether an expression has the same value elsewhere: its names are visible there, and bound once."""
         here, there = self.scope(node), self.scope(place)
         for name in self._names_read(node):
             if here is None or there is None or here[name] != there[name] or not self._is_constant(here[name], node):

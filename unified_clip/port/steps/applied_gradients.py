@@ -9,8 +9,7 @@ import libcst as cst
 from ..catalog import clip_function
 from ..source.module import Binding, Module
 
-CHANGES = ("append", "pop", "insert", "extend", "remove", "clear", "sort", "reverse")
-"""Methods that change a list."""
+LIST_CHANGING_METHODS = ("append", "pop", "insert", "extend", "remove", "clear", "sort", "reverse")
 
 
 class AppliedGradients:
@@ -71,7 +70,7 @@ class AppliedGradients:
         """Return whether elements of a list are assigned, added or removed."""
         for parent in (self._module.parents[read] for read in binding.reads):
             place = self._module.parents[parent] if isinstance(parent, cst.Subscript) else None
-            is_method = isinstance(parent, cst.Attribute) and parent.attr.value in CHANGES
+            is_method = isinstance(parent, cst.Attribute) and parent.attr.value in LIST_CHANGING_METHODS
             if is_method or isinstance(place, cst.AssignTarget | cst.AugAssign | cst.Del):
                 return True
         return False

@@ -23,15 +23,15 @@ STATIC = re.compile(
 """Names that build or run programs. paddle.static.InputSpec also describes inputs of dynamic models."""
 
 DEFAULT_PROGRAM = re.compile(r"paddle\.(fluid|static)\.default_(main|startup)_program$")
-LOGS = ("print", "repr", "str", "debug", "info", "warning", "warn", "error", "log", "write")
+PRINTING_FUNCTIONS = ("print", "repr", "str", "debug", "info", "warning", "warn", "error", "log", "write")
 """Functions and methods that only print their arguments."""
 
-APPLIES = ("apply_gradients", "apply_optimize", "_apply_optimize")
+CLIPPING_METHODS = ("apply_gradients", "apply_optimize", "_apply_optimize")
 """Methods that clip as step() does."""
 
 ADDS_GROUP = ("add_param_group", "_add_param_group")
 
-UNSUPPORTED = ("need_clip", "group_name", "auto_skip_clip")
+UNSUPPORTED_ARGUMENTS = ("need_clip", "group_name", "auto_skip_clip")
 """Arguments of Paddle's classes that select parameters or programs."""
 
 
@@ -83,9 +83,7 @@ class PaddleOptimizers:
         self.optimizers: dict[cst.Arg, Optimizer] = {}
         """Optimizers by the argument grad_clip= that they take."""
 
-        self.reasons: dict[FoundClip, str] = {}
-        """Why clips cannot be rewritten."""
-
+        self.why_not: dict[FoundClip, str] = {}
         sources: dict[object, ClipSource] = {}
         for clip in clips:
             try:
@@ -93,7 +91,7 @@ class PaddleOptimizers:
                 self.optimizers |= {argument: self._optimizer_of(argument) for argument in source.uses}
                 sources[key] = source
             except UnsureError as error:
-                self.reasons[clip] = str(error)
+                self.why_not[clip] = str(error)
         self.sources = self._complete(list(sources.values()))
 
     def _complete(self, sources: list[ClipSource]) -> list[ClipSource]:
@@ -101,13 +99,13 @@ class PaddleOptimizers:
         kept = {argument for source in sources for argument in source.uses}
         complete = []
         for source in sources:
-            reasons = [self.reasons[clip] for clip in source.clips if clip in self.reasons]
+            reasons = [self.why_not[clip] for clip in source.clips if clip in self.why_not]
             arguments = {argument for use in source.uses for argument in self.optimizers[use].arguments}
             if not reasons and arguments <= kept:
                 complete.append(source)
                 continue
             for clip in source.clips:
-                self.reasons.setdefault(clip, (reasons or ["Another clip of this optimizer cannot be ported."])[0])
+                self.why_not.setdefault(clip, (reasons or ["Another clip of this optimizer cannot be ported."])[0])
         return complete if len(complete) == len(sources) else self._complete(complete)
 
     # -- clips
@@ -128,7 +126,7 @@ class PaddleOptimizers:
         return binding.key, self._shared(binding)
 
     def _check(self, clip: FoundClip) -> None:
-        for name in UNSUPPORTED:
+        for name in UNSUPPORTED_ARGUMENTS:
             if name in clip.arguments.passed:
                 raise UnsureError(f"{name}= selects parameters or programs of Paddle.")
         if self._static:
@@ -147,8 +145,8 @@ class PaddleOptimizers:
             clip = self._clips.get(cast(cst.Call, inner))
             if clip is None:
                 raise UnsureError(f"{binding.text} may also be something else.")
-            if clip in self.reasons:
-                raise UnsureError(self.reasons[clip])
+            if clip in self.why_not:
+                raise UnsureError(self.why_not[clip])
             self._check(clip)
             clips.append(clip)
         if self._module.uses_on_other_objects(binding):
@@ -277,7 +275,7 @@ class PaddleOptimizers:
         if name in ADDS_GROUP:
             raise UnsureError(f"Line {line} adds parameters to {binding.text}, in a group with a norm of its own.")
         full_name = f"{binding.text}.{name}"
-        if name in APPLIES:
+        if name in CLIPPING_METHODS:
             raise UnsureError(f"{full_name}() in line {line} clips, too. PyTorch's optimizers have no such method.")
         if name not in ("step", "minimize", "_grad_clip"):
             return None
@@ -323,7 +321,7 @@ def is_harmless(module: Module, read: cst.CSTNode) -> bool:
         return True
     outer = [call for call in module.ancestors(read) if isinstance(call, cst.Call)]
     names = [module.code(call.func).rpartition(".")[2] for call in outer]
-    return bool(outer) and set(names) <= set(LOGS) and isinstance(module.parents[outer[-1]], cst.Expr)
+    return bool(outer) and set(names) <= set(PRINTING_FUNCTIONS) and isinstance(module.parents[outer[-1]], cst.Expr)
 
 
 def calls_parameters(node: cst.BaseExpression) -> bool:

@@ -20,8 +20,8 @@ SCALED = ("get_scaled_loss", "get_unscaled_gradients", "scale_loss")
 NOT_TOGETHER = "The gradients and apply_gradients() are not in one function."
 SEVERAL_GRADIENTS = "Several gradients are computed before they are applied. backward() would add them up."
 DISTRIBUTED = ("tensorflow.distribute.", "tensorflow.compat.v1.distribute.")
-METHODS = ("gradient", "compute_gradients", "get_gradients")
-APPLIES = ("apply_gradients", "apply")
+GRADIENT_METHODS = ("gradient", "compute_gradients", "get_gradients")
+APPLY_METHODS = ("apply_gradients", "apply")
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,11 +78,7 @@ class TapeSteps:
         return self._module.enclosing(node, cst.FunctionDef) or self._module.tree
 
     def _find(self, calls: Sequence[cst.Call]) -> Iterator[StepRange]:
-        """Yield each gradient with the call that applies it.
-
-        backward() adds gradients up, so that gradients and calls have to alternate. In a step of one expression, the
-        gradient comes first.
-        """
+        """Yield each gradient with the call that applies it. They have to alternate, because backward() adds up."""
         sources, applies = list(filter(self._is_source, calls)), list(filter(self._is_apply, calls))
         ordered = sorted([*sources, *applies], key=self._order)
         if len(sources) != len(applies) or set(ordered[::2]) != set(sources):
@@ -102,11 +98,11 @@ class TapeSteps:
         return self._module.position(statement), not self._is_source(call)
 
     def _is_source(self, call: cst.Call) -> bool:
-        is_method = method_of(call) in METHODS and self._gradients.kind(call) is not None
+        is_method = method_of(call) in GRADIENT_METHODS and self._gradients.kind(call) is not None
         return is_method or self._module.full_name(call.func) in names("gradient_sources")
 
     def _is_apply(self, call: cst.Call) -> bool:
-        if method_of(call) not in APPLIES or not call.args:
+        if method_of(call) not in APPLY_METHODS or not call.args:
             return False
         return method_of(call) == "apply_gradients" or self._gradients.is_gradient(call.args[0].value)
 
@@ -174,9 +170,7 @@ class TapeSteps:
 
     def _check_list(self, source: cst.Call) -> None:
         """Raise UnsureError if the gradient is of one variable, not of a list."""
-        parent = self._module.parents[source]
-        target = parent.targets[0].target if isinstance(parent, cst.Assign) else None
-        for read in self._module.binding(target).reads:
+        for read in self._module.assigned(source).reads:
             outer = self._module.parents[read]
             if isinstance(outer, cst.Element) and isinstance(self._module.parents[outer], cst.List):
                 raise UnsureError("The gradient is of one variable. Write backward(), and use its .grad.")

@@ -68,10 +68,7 @@ def _is_marked(tensor: Any) -> bool:
 
 
 def from_tape(tensor: Any) -> bool | None:
-    """Return whether a tensor was computed from a gradient that a tape returned.
-
-    None where that is unknown: in a graph that computes no gradients, its arguments may be some.
-    """
+    """Return whether a tensor was computed from a gradient; None if it may come from an argument of its graph."""
     tensor = _values(tensor)
     if not tf.is_symbolic_tensor(tensor):
         return _is_marked(tensor)
@@ -136,10 +133,7 @@ def report_call(
     names: Sequence[str] = (),
     is_gradient: Callable[[], bool | None] = lambda: True,
 ) -> list[Any]:
-    """Return `after`. In a graph it waits for the call to be reported whenever the graph runs.
-
-    `is_gradient` is called then, because a graph may compute its gradients after the clip.
-    """
+    """Return `after`, which in a graph waits for the report. `is_gradient` is called whenever the graph runs."""
     present = without_none(before, after, weights, names)
 
     def receive(*values: Any) -> None:
