@@ -39,8 +39,8 @@ class Nnx(nnx.Module):
 
 
 def numpy_leaves(grads: Any) -> dict[str, np.ndarray]:
-    found = jax.tree_util.tree_leaves_with_path(grads)
-    return {jax.tree_util.keystr(path, simple=True, separator="."): np.asarray(leaf) for path, leaf in found}
+    leaves = jax.tree_util.tree_leaves_with_path(grads)
+    return {jax.tree_util.keystr(path, simple=True, separator="."): np.asarray(leaf) for path, leaf in leaves}
 
 
 def test_a_train_state_under_jit() -> None:

@@ -89,8 +89,8 @@ def test_norms_that_are_not_finite(case: str, where: str, jitted: bool) -> None:
         assert_equal(flat(updates), step.clipped, ulp=1 if jitted else 0)
         assert math.isfinite(last(state).norm) == (index != 1)
         if config.nonfinite == "zero" and index == 1:
-            told = last(state)
-            assert (told.norm_clipped, told.coef, told.clipped) == (0.0, 0.0, True)
+            outcome = last(state)
+            assert (outcome.norm_clipped, outcome.coef, outcome.clipped) == (0.0, 0.0, True)
             assert step.coef in (0.0, 1.0)  # by value nothing is multiplied, as the host path has it
 
 
@@ -102,9 +102,9 @@ def test_one_norm_that_is_not_finite_is_enough(nonfinite: str, jitted: bool) -> 
     before = optimizer.init(PARAMS)
     updates, state = update(nested(overflowing()), before)
     assert not any(np.any(leaf) for leaf in jax.tree.leaves((updates, state.inner)))
-    told = last(state)
-    assert math.isfinite(told.norm)
-    assert told[2:] == ((None, None, None, True) if nonfinite == "skip" else (0.0, 0.0, True, False))
+    outcome = last(state)
+    assert math.isfinite(outcome.norm)
+    assert outcome[2:] == ((None, None, None, True) if nonfinite == "skip" else (0.0, 0.0, True, False))
 
 
 SMALL = st.just(0.0) | st.floats(2**-20, 8.0, width=32)  # XLA takes subnormal numbers for 0
@@ -197,9 +197,9 @@ def test_a_skipped_step_changes_nothing_but_the_count(jitted: bool) -> None:
             reference = optax.apply_updates(reference, updates)
         else:
             assert last(state).skipped
-            told = last(state)
-            assert (told.norm_clipped, told.coef, told.clipped) == (None, None, None)
-            assert told.metrics().keys() == {"grad_norm"}
+            outcome = last(state)
+            assert (outcome.norm_clipped, outcome.coef, outcome.clipped) == (None, None, None)
+            assert outcome.metrics().keys() == {"grad_norm"}
             assert not any(np.any(leaf) for leaf in jax.tree.leaves(updates))
         for one, wanted in zip(*map(jax.tree.leaves, ((params, state.inner), (reference, other.inner))), strict=True):
             np.testing.assert_allclose(one, wanted, rtol=1e-5 if jitted else 0)

@@ -44,8 +44,8 @@ def step(optimizer: Any, named: dict[str, Any], grads: dict[str, np.ndarray]) ->
 
 
 def optimizers() -> dict[str, Any]:
-    found = {name: getattr(paddle.optimizer, name) for name in dir(paddle.optimizer)}
-    kinds = {name: kind for name, kind in found.items() if inspect.isclass(kind) and name not in ("Optimizer", "LBFGS")}
+    names = set(dir(paddle.optimizer)) - {"Optimizer", "LBFGS"}
+    kinds = {name: kind for name in sorted(names) if inspect.isclass(kind := getattr(paddle.optimizer, name))}
     return {name: kind for name, kind in kinds.items() if issubclass(kind, paddle.optimizer.Optimizer)}
 
 
@@ -78,9 +78,9 @@ def test_patterns_go_by_the_models_names_or_by_paddles_own() -> None:
     model = paddle.nn.Linear(2, 1)
     config = ClipConfig(rule="value", threshold=1.0, exclude=["*.bias"])
     for clip in (config.as_paddle(model), config.model_copy(update={"exclude": ["*.b_0"]}).as_paddle()):
-        found = stepped(clip, model)
-        np.testing.assert_allclose(found["weight"], 1.0, rtol=1e-6)
-        np.testing.assert_allclose(found["bias"], 3.0, rtol=1e-6)
+        results = stepped(clip, model)
+        np.testing.assert_allclose(results["weight"], 1.0, rtol=1e-6)
+        np.testing.assert_allclose(results["bias"], 3.0, rtol=1e-6)
 
 
 @pytest.mark.parametrize("case", [*CONFIGS, *NONFINITE])
@@ -261,13 +261,13 @@ def run_static(config: ClipConfig, given: list[dict[str, np.ndarray]]) -> list[d
             paddle.optimizer.SGD(1.0, grad_clip=config.as_paddle(named)).minimize(loss)
             executor = paddle.static.Executor()
             executor.run(first)
-            before, found = {name: np.zeros(shape, "float32") for name, shape in SHAPES.items()}, []
+            before, changes = {name: np.zeros(shape, "float32") for name, shape in SHAPES.items()}, []
             for grads in given:
                 after = executor.run(program, feed=grads, fetch_list=[named[name] for name in SHAPES])
                 after = dict(zip(SHAPES, map(np.array, after), strict=True))
-                found.append({name: before[name] - after[name] for name in SHAPES})
+                changes.append({name: before[name] - after[name] for name in SHAPES})
                 before = after
-            return found
+            return changes
     finally:
         paddle.disable_static()
 
@@ -275,13 +275,13 @@ def run_static(config: ClipConfig, given: list[dict[str, np.ndarray]]) -> list[d
 @pytest.mark.parametrize("case", ["global norm", "a norm for each", "values", "two bounds", "without biases", "groups"])
 def test_a_static_program(case: str) -> None:
     config = ClipConfig(**CONFIGS[case])
-    (found,) = run_static(config, gradients(1))
-    assert_equal(found, by_numpy(config, gradients(1))[0].clipped, 1)
+    (changes,) = run_static(config, gradients(1))
+    assert_equal(changes, by_numpy(config, gradients(1))[0].clipped, 1)
 
 
 def test_a_static_program_with_gradients_that_are_not_finite() -> None:
-    (found,) = run_static(ClipConfig(**NONFINITE["zero"]), gradients(1, nan_at=0))
-    assert not any(change.any() for change in found.values())
+    (changes,) = run_static(ClipConfig(**NONFINITE["zero"]), gradients(1, nan_at=0))
+    assert not any(change.any() for change in changes.values())
 
 
 HEAD = {"name": "head", "include": ["output*"], "threshold": LINEAR}
@@ -302,11 +302,11 @@ def test_what_a_static_program_cannot_do_is_refused(message: str, settings: dict
 
 
 def test_a_schedule_that_stays_the_same_is_a_number_in_a_static_program() -> None:
-    (found,) = run_static(
+    (changes,) = run_static(
         ClipConfig(rule="global_norm", threshold={"schedule": "constant", "value": 1.5}), gradients(1)
     )
     (wanted,) = by_numpy(ClipConfig(rule="global_norm", threshold=1.5), gradients(1))
-    assert_equal(found, wanted.clipped, 1)
+    assert_equal(changes, wanted.clipped, 1)
 
 
 @pytest.mark.parametrize("schedule", [False, True])
@@ -325,6 +325,6 @@ def test_a_step_in_to_static(schedule: bool) -> None:
         with pytest.raises(TypeError, match="a threshold with a schedule works in dynamic mode only"):
             clipped(grads)
         return
-    found = clipped(grads)
-    assert_equal({name: grad.numpy() for name, grad in zip(SHAPES, found, strict=True)}, wanted.clipped, 1)
+    results = clipped(grads)
+    assert_equal({name: grad.numpy() for name, grad in zip(SHAPES, results, strict=True)}, wanted.clipped, 1)
     assert clip.step == 0

@@ -99,8 +99,8 @@ def records_of(path: Path, made: pl.Trainer, module: Module, **arguments: Any) -
 def test_records_are_those_of_a_plain_loop(tmp_path: Path, precision: Any, fused: bool) -> None:
     plugins = [precision()] if precision else None
     made = trainer(tmp_path, ClipCallback(config()), plugins=plugins)
-    found = records_of(tmp_path / "run.jsonl", made, Module(fused=fused))
-    assert found == plain_records(tmp_path / "plain.jsonl")
+    records = records_of(tmp_path / "run.jsonl", made, Module(fused=fused))
+    assert records == plain_records(tmp_path / "plain.jsonl")
 
 
 class WithHook(Module):
@@ -114,8 +114,8 @@ class WithHook(Module):
 @pytest.mark.parametrize("precision", [None, scaled])
 def test_a_hook_in_the_optimizer_makes_the_same_records(tmp_path: Path, precision: Any, fused: bool) -> None:
     plugins = [precision()] if precision else None
-    found = records_of(tmp_path / "run.jsonl", trainer(tmp_path, plugins=plugins), WithHook(fused=fused))
-    assert found == plain_records(tmp_path / "plain.jsonl")
+    records = records_of(tmp_path / "run.jsonl", trainer(tmp_path, plugins=plugins), WithHook(fused=fused))
+    assert records == plain_records(tmp_path / "plain.jsonl")
 
 
 class Manual(Module):
@@ -131,8 +131,8 @@ class Manual(Module):
 
 
 def test_manual_optimization_is_clipped_too(tmp_path: Path) -> None:
-    found = records_of(tmp_path / "run.jsonl", trainer(tmp_path, ClipCallback(config())), Manual())
-    assert found == plain_records(tmp_path / "plain.jsonl")
+    records = records_of(tmp_path / "run.jsonl", trainer(tmp_path, ClipCallback(config())), Manual())
+    assert records == plain_records(tmp_path / "plain.jsonl")
 
 
 class ManualWithHook(Manual):
@@ -141,8 +141,8 @@ class ManualWithHook(Manual):
 
 
 def test_a_configuration_is_attached_to_the_optimizer_inside_lightnings(tmp_path: Path) -> None:
-    found = records_of(tmp_path / "run.jsonl", trainer(tmp_path), ManualWithHook())
-    assert found == plain_records(tmp_path / "plain.jsonl")
+    records = records_of(tmp_path / "run.jsonl", trainer(tmp_path), ManualWithHook())
+    assert records == plain_records(tmp_path / "plain.jsonl")
 
 
 def test_accumulated_gradients_are_clipped_once(tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_what_happened_is_logged_under_its_names(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("arguments", "count"), [({"log_every": 20}, 1), ({"log_every": 0}, 0), ({}, 4)])
-def test_it_logs_as_often_as_it_is_told_or_as_the_trainer_does(
+def test_it_logs_as_often_as_log_every_or_the_trainer_says(
     tmp_path: Path, arguments: dict[str, int], count: int
 ) -> None:
     logged = Logged()
@@ -194,11 +194,11 @@ class TwoOptimizers(Manual):
 def test_each_optimizer_has_a_norm_and_a_rate_of_its_own(tmp_path: Path) -> None:
     logged, clip = Logged(), ClipCallback(ClipConfig(rule="global_norm", threshold=1.0, exclude=["*.bias"]))
     made, module = trainer(tmp_path, clip, logger=logged, log_every_n_steps=5), TwoOptimizers()
-    found = records_of(tmp_path / "run.jsonl", made, module)
-    names = [set(line["parameters"]) for line in found]
+    records = records_of(tmp_path / "run.jsonl", made, module)
+    names = [set(line["parameters"]) for line in records]
     assert names == [{"hidden.weight"}, {"output.weight"}] * DATA.STEPS
     for index in (0, 1):
-        own = found[index::2]
+        own = records[index::2]
         assert [line[f"optimizer{index}/grad_norm"] for line in logged.lines] == pytest.approx(
             [line["norm"] for line in own[4::5]]
         )
@@ -258,9 +258,9 @@ def test_a_step_that_the_scaler_leaves_out_is_no_error(tmp_path: Path, nonfinite
     clip = ClipCallback(config(nonfinite=nonfinite))
     plugin = scaled()
     made = trainer(tmp_path, clip, plugins=[plugin], max_steps=3)
-    found = records_of(tmp_path / "run.jsonl", made, Overflows(fused=fused))
+    records = records_of(tmp_path / "run.jsonl", made, Overflows(fused=fused))
     assert plugin.scaler.get_scale() == SCALE / 2
-    assert [math.isfinite(line["norm"]) for line in found] == [True, True]
+    assert [math.isfinite(line["norm"]) for line in records] == [True, True]
     assert clip.last.step == 2
 
 
@@ -285,8 +285,8 @@ def test_training_goes_on_from_a_checkpoint_as_it_would_have(tmp_path: Path) -> 
     first.fit(Module(), loader())
     first.save_checkpoint(tmp_path / "first.ckpt")
     second = trainer(tmp_path, ClipCallback(config()), max_epochs=2)
-    found = records_of(tmp_path / "second.jsonl", second, Module(), ckpt_path=tmp_path / "first.ckpt")
-    assert [{**line, "step": line["step"] + DATA.STEPS} for line in found] == expected[DATA.STEPS :]
+    records = records_of(tmp_path / "second.jsonl", second, Module(), ckpt_path=tmp_path / "first.ckpt")
+    assert [{**line, "step": line["step"] + DATA.STEPS} for line in records] == expected[DATA.STEPS :]
 
 
 COPIES = [copy.deepcopy, lambda given: pickle.loads(pickle.dumps(given))]
@@ -304,8 +304,8 @@ def test_a_copy_begins_anew(tmp_path: Path, copies: Any) -> None:
         with pytest.raises(RuntimeError, match="nothing has been clipped"):
             _ = copied.last
         assert copied._log_every == 3
-        found = records_of(tmp_path / f"run{index}.jsonl", trainer(tmp_path, copied), Module())
-        assert found == plain_records(tmp_path / f"plain{index}.jsonl")
+        records = records_of(tmp_path / f"run{index}.jsonl", trainer(tmp_path, copied), Module())
+        assert records == plain_records(tmp_path / f"plain{index}.jsonl")
 
 
 def test_what_is_stated_is_that_of_the_clip(tmp_path: Path) -> None:

@@ -92,11 +92,11 @@ def test_records_are_those_of_a_plain_loop(tmp_path: Path, way: str) -> None:
     model = Model()
     optimizer = sgd(model, **changes)
     handle = config().attach_to(optimizer, model)
-    found = recorded(tmp_path / "run.jsonl", model, lambda: train(model, optimizer, **arguments))
-    assert found == plain_records(tmp_path / "plain.jsonl")
-    assert handle.step == len(found)
-    assert handle.last.norm == found[-1]["norm"]
-    assert handle.rate == sum(line["clipped"] for line in found) / len(found)
+    records = recorded(tmp_path / "run.jsonl", model, lambda: train(model, optimizer, **arguments))
+    assert records == plain_records(tmp_path / "plain.jsonl")
+    assert handle.step == len(records)
+    assert handle.last.norm == records[-1]["norm"]
+    assert handle.rate == sum(line["clipped"] for line in records) / len(records)
 
 
 def test_accumulated_gradients_are_clipped_once() -> None:
@@ -185,8 +185,8 @@ def test_a_step_that_calls_that_of_its_base_is_clipped_and_counted_once(by_closu
     for step, threshold in enumerate([4.0, 2.0, 1.0]):
         assert handle.step == step
         closure()
-        found = optimizer.step(closure, "more") if by_closure else optimizer.step(None, "more")
-        assert found == (1.5 if by_closure else None)
+        result = optimizer.step(closure, "more") if by_closure else optimizer.step(None, "more")
+        assert result == (1.5 if by_closure else None)
         assert optimizer.more == "more"
         assert parameter.grad.norm() == pytest.approx(threshold)
         assert handle.last.norm == 5
@@ -263,7 +263,7 @@ def test_an_error_in_a_fused_step_leaves_everything_as_it_was(unscaled_before: b
 def test_a_scale_that_is_no_power_of_two_is_taken_away_as_by_the_scaler() -> None:
     gradient = (torch.arange(1.0, 65.0) / 7).tolist()
     for scale in (3.0, 7.0, 11.0, 1e-3):
-        found = []
+        gradients = []
         for unscaled_before in (False, True):
             parameter, optimizer = one_parameter(*gradient, fused=True)
             scaling = scaler(scale)
@@ -272,8 +272,8 @@ def test_a_scale_that_is_no_power_of_two_is_taken_away_as_by_the_scaler() -> Non
             if unscaled_before:
                 scaling.unscale_(optimizer)
             scaling.step(optimizer)
-            found.append(parameter.grad)
-        assert torch.equal(*found)
+            gradients.append(parameter.grad)
+        assert torch.equal(*gradients)
 
 
 # -- not finite
@@ -367,7 +367,7 @@ def test_parameters_without_names_are_refused_when_patterns_are_to_choose() -> N
         weights_only("*.bias").attach_to(sgd(model), 3)
 
 
-def test_a_pattern_that_matches_nothing_is_told() -> None:
+def test_a_pattern_that_matches_nothing_warns() -> None:
     model, (inputs, wanted) = Model(), next(batches())
     optimizer = sgd(model)
     weights_only("embedding.*").attach_to(optimizer, model)

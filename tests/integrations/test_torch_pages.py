@@ -23,9 +23,9 @@ EXAMPLE = re.compile(r"```python\n(.*?)```\n```text\n(.*?)```", re.DOTALL)
 
 
 def examples() -> list[tuple[str, int]]:
-    found = {name: (PAGES / f"{name}.md").read_text(encoding="utf-8") for name in _NAMES}
-    assert all(len(EXAMPLE.findall(text)) == text.count("```python") > 0 for text in found.values())
-    return [(name, index) for name, text in found.items() for index in range(text.count("```python"))]
+    texts = {name: (PAGES / f"{name}.md").read_text(encoding="utf-8") for name in _NAMES}
+    assert all(len(EXAMPLE.findall(text)) == text.count("```python") > 0 for text in texts.values())
+    return [(name, index) for name, text in texts.items() for index in range(text.count("```python"))]
 
 
 _NAMES = ("pytorch", "accelerate", "lightning", "transformers")

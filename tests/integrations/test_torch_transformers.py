@@ -93,8 +93,8 @@ def test_records_are_those_of_a_plain_loop(
                 accelerator.scaler.unscale_(each.optimizer)
 
         monkeypatch.setattr(Accelerator, "unscale_gradients", unscale)
-    found = recorded(tmp_path / "run.jsonl", made.model, made.train)
-    assert found == plain_records(tmp_path / "plain.jsonl")
+    records = recorded(tmp_path / "run.jsonl", made.model, made.train)
+    assert records == plain_records(tmp_path / "plain.jsonl")
 
 
 def test_a_hook_in_the_optimizer_makes_the_same_records(tmp_path: Path) -> None:
@@ -156,12 +156,12 @@ def test_training_goes_on_from_a_checkpoint_as_it_would_have(tmp_path: Path) -> 
     first = trainer(tmp_path, ClipCallback(config()), max_steps=7, save_strategy="steps", save_steps=7)
     first.train()
     second = trainer(tmp_path, ClipCallback(config()))
-    found = recorded(
+    records = recorded(
         tmp_path / "second.jsonl",
         second.model,
         lambda: second.train(resume_from_checkpoint=str(tmp_path / "out" / "checkpoint-7")),
     )
-    assert [{**line, "step": line["step"] + 7} for line in found] == expected[7:]
+    assert [{**line, "step": line["step"] + 7} for line in records] == expected[7:]
 
 
 def test_a_trainer_that_clips_too_is_refused(tmp_path: Path) -> None:

@@ -89,13 +89,13 @@ def compared(seconds: float, **costs: Iterator[float]) -> tuple[dict[str, Any], 
 
 
 def test_calls_take_turns_after_warming_up_and_what_prepares_is_not_timed() -> None:
-    found, called = compared(0, unified=always(0.002), native=always(0.003))
+    times, called = compared(0, unified=always(0.002), native=always(0.003))
     assert called[::2] == ["prepare"] * (2 * (WARM_UP + LEAST))
     assert (
         called[1::2]
         == ["unified", "native"] * WARM_UP + (["unified", "native", "native", "unified"] * LEAST)[: 2 * LEAST]
     )
-    assert found == {
+    assert times == {
         **{"native": "name", "repeats": LEAST},
         **{"ours_ms": [2.0] * 3, "native_ms": [3.0] * 3, "ratio": [1.5] * 3},
     }
@@ -103,21 +103,21 @@ def test_calls_take_turns_after_warming_up_and_what_prepares_is_not_timed() -> N
 
 def test_medians_and_quartiles_are_of_all_repeats_but_the_warm_up() -> None:
     times = iter([9.0] * WARM_UP + [0.001, 0.002, 0.003, 0.004, 0.005, 0.006, 0.007])
-    found, _ = compared(0, unified=times, native=always(0.012))
-    assert found["ours_ms"] == [2.5, 4.0, 5.5]
-    assert found["ratio"] == [2.2, 3.0, 5.0]  # medians of 12, 6, 4, 3, 2.4, 2 and 12/7
+    row, _ = compared(0, unified=times, native=always(0.012))
+    assert row["ours_ms"] == [2.5, 4.0, 5.5]
+    assert row["ratio"] == [2.2, 3.0, 5.0]  # medians of 12, 6, 4, 3, 2.4, 2 and 12/7
 
 
 @pytest.mark.parametrize(("seconds", "repeats"), [(0, LEAST), (20, 20), (1e9, MOST)])
 def test_a_pair_is_repeated_for_as_long_as_it_may_take(seconds: float, repeats: int) -> None:
-    found, _ = compared(seconds, unified=always(0.25), native=always(0.25))  # and twice half a second to prepare
-    assert found["repeats"] == pytest.approx(repeats, abs=repeats // 3 if seconds == 20 else 0)
+    times, _ = compared(seconds, unified=always(0.25), native=always(0.25))  # and twice half a second to prepare
+    assert times["repeats"] == pytest.approx(repeats, abs=repeats // 3 if seconds == 20 else 0)
 
 
 def test_without_a_native_function_unified_clip_is_measured_alone() -> None:
-    found, called = compared(0, unified=always(0.002))
+    times, called = compared(0, unified=always(0.002))
     assert called[1::2] == ["unified"] * (WARM_UP + LEAST)
-    assert (found["ours_ms"], found["native_ms"], found["ratio"]) == ([2.0] * 3, None, None)
+    assert (times["ours_ms"], times["native_ms"], times["ratio"]) == ([2.0] * 3, None, None)
 
 
 def test_what_would_measure_nothing_is_refused() -> None:
@@ -128,9 +128,9 @@ def test_what_would_measure_nothing_is_refused() -> None:
 def test_the_machines_limits_are_of_the_memory_given() -> None:
     given = [np.ones((100, 1000), np.float32), np.ones(900_000, np.uint16), np.ones((), np.float32)]
     prepared: list[None] = []
-    found = measure.limits(given, lambda: prepared.append(None), 2, 0.0)
-    assert found["bytes"] == 2_200_004
-    assert all(0 < low <= high for low, _, high in (found["read_ms"], found["read_write_ms"]))
+    measured = measure.limits(given, lambda: prepared.append(None), 2, 0.0)
+    assert measured["bytes"] == 2_200_004
+    assert all(0 < low <= high for low, _, high in (measured["read_ms"], measured["read_write_ms"]))
     assert len(prepared) == 2 * (WARM_UP + LEAST)
     assert all((array == 1).all() for array in given)
 
@@ -151,8 +151,8 @@ def test_extra_memory_is_what_a_call_takes_and_gives_back() -> None:
     def takes(given: Any) -> None:
         np.ones(size, np.uint8)
 
-    found = measure.extra_memory(takes, None)
-    assert found == pytest.approx(size, rel=0.05)
+    growth = measure.extra_memory(takes, None)
+    assert growth == pytest.approx(size, rel=0.05)
     assert measure.extra_memory(lambda given: None, None) < size // 20  # type: ignore[operator]
 
 
@@ -418,7 +418,7 @@ def test_the_committed_results_are_whole_and_small() -> None:
     assert data["seconds"] == run.Options().seconds
     measured = {(each["framework"], each["list"], each["dtype"]) for each in data["results"]}
     assert measured == {
-        (name, each, dtype) for name, found in FRAMEWORKS.items() for each in lists.LISTS for dtype in found.dtypes
+        (name, each, dtype) for name, known in FRAMEWORKS.items() for each in lists.LISTS for dtype in known.dtypes
     }
     for name in ("ratios.svg", "growth.svg"):
         assert (where / name).stat().st_size < 300_000

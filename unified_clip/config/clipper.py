@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import threading
 from collections import deque
@@ -22,7 +21,7 @@ from ..errors import NothingClippedError
 from . import schedules
 from .outcome import ClipOutcome
 from .schema import Clipping, Settings
-from .selection import ParameterSelection
+from .selection import ParameterSelection, consecutive_ranges
 
 INSTEAD = "the configuration itself, clip(grads)"
 
@@ -216,9 +215,8 @@ class Clipper:
         if whole is None:
             return None
         lengths = [sum(ops.gradient_of(parameter) is not None for parameter in part) for part in included]
-        ends = list(itertools.accumulate(lengths))
-        ranges = [range(end - length, end) for length, end in zip(lengths, ends, strict=True)]
-        return (Whole(whole), ranges) if ends[-1] == len(whole.tensors) else None
+        ranges = consecutive_ranges(lengths)
+        return (Whole(whole), ranges) if ranges[-1].stop == len(whole.tensors) else None
 
     def _resolve_step(self, ops: Ops, step: Any) -> Step:
         """Return the step, as a number unless it is a tensor of a graph."""

@@ -65,9 +65,8 @@ class ParameterSelection:
         """Return the range of each part among gradients in the order of `group_leaves`."""
         if not self._uses_names:
             return [range(len(gradients.values))]
-        members = Counter(self._part(leaf) for leaf in gradients.leaves)
-        ends = list(itertools.accumulate(members[index] for index in range(len(self._parts))))
-        return [range(end - members[index], end) for index, end in enumerate(ends)]
+        counts = Counter(self._part(leaf) for leaf in gradients.leaves)
+        return consecutive_ranges([counts[index] for index in range(len(self._parts))])
 
     def _part(self, leaf: Leaf) -> int | None:
         if not self._uses_names:
@@ -98,6 +97,12 @@ class ParameterSelection:
                     raise ValueError(f"{message} {self._unmatched}")
                 checks.warn(message)
         self._checked = True
+
+
+def consecutive_ranges(lengths: Sequence[int]) -> list[range]:
+    """Return ranges of these lengths, each beginning where the one before ends."""
+    ends = itertools.accumulate(lengths)
+    return [range(end - length, end) for end, length in zip(ends, lengths, strict=True)]
 
 
 def _dotted(name: str) -> str:

@@ -6,7 +6,8 @@ import functools
 import importlib
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from contextlib import AbstractContextManager
+from typing import Any
 
 import keras
 import numpy as np
@@ -78,7 +79,7 @@ def _check(optimizer: Any) -> None:
         raise ValueError("A configuration is attached to this optimizer already. Call detach() on the first handle.")
 
 
-class Attached:
+class Attached(AbstractContextManager[Any, None]):
     """A configuration that is attached to an optimizer. As a context manager, it detaches at the end."""
 
     def __init__(self, settings: Settings, optimizer: Any, names: Any) -> None:
@@ -136,9 +137,6 @@ class Attached:
             self._optimizer._untrack_variable(variable)
         self._optimizer = None  # and release everything that refers to it
         self._originals, self._variables, self._name_of = {}, [], make_namer(None)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.detach()

@@ -71,14 +71,9 @@ def kept(
     gradients: Iterable[tuple[Any, Any]],
     anywhere: Anywhere | None = None,
 ) -> Kept:
-    """Return the outcome of a step.
+    """Return the outcome of a step. `np`: the framework's module with NumPy's functions.
 
-    Args:
-        settings: The configuration.
-        np: The framework's module with NumPy's functions.
-        traced: The result of the clipper.
-        gradients: Tuples of a gradient before and after clipping. Only rules by value need them.
-        anywhere: Required if gradients may be sharded.
+    `gradients`: before and after clipping, for rules by value. `anywhere`: required if gradients may be sharded.
     """
     _, norm, coef, finite = traced
     finite, unknown = finite > 0.0, np.full_like(norm, -1.0)

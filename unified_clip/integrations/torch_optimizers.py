@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
 from types import FrameType
-from typing import Any, Self
+from typing import Any
 
 import torch
 
@@ -27,7 +28,7 @@ HOOKS = "_optimizer_step_pre_hooks"
 """The attribute with the hooks of `register_step_pre_hook`."""
 
 
-class Attached(OutcomeProperties):
+class Attached(OutcomeProperties, AbstractContextManager[Any, None]):
     """A configuration that is attached to an optimizer. As a context manager, it detaches at the end.
 
     A copy, a pickle or a loaded `state_dict` of the optimizer does not clip: attach again, and set `step` for a
@@ -76,9 +77,6 @@ class Attached(OutcomeProperties):
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.detach()

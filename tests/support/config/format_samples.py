@@ -29,8 +29,8 @@ class Sample:
     settings: dict[str, Any] | None = None
     notes: list[str] = field(default_factory=list)
     error: str | None = None
-    told: bool = True
-    """Whether the file itself tells which format it is."""
+    recognised: bool = True
+    """Whether the format can be inferred from the file."""
 
     @property
     def path(self) -> Path:

@@ -424,9 +424,9 @@ def test_what_is_saved_is_what_keras_knows_and_training_goes_on_from_it() -> Non
     for step in steps[3:]:
         apply(step.given)
         assert (handle.last.norm, handle.last.coef) == (step.norm, np.float32(step.coef))  # of the right thresholds
-    told, rate = handle.last, handle.rate
+    outcome, rate = handle.last, handle.rate
     optimizer.load_own_variables(saved)
-    assert (handle.last, handle.rate, handle.step) == (told, rate, 3)
+    assert (handle.last, handle.rate, handle.step) == (outcome, rate, 3)
     handle.detach()
     optimizer.load_own_variables(saved)  # nothing of ours is among its variables
     with pytest.warns(UserWarning, match="Skipping variable loading"):

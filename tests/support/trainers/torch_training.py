@@ -80,9 +80,9 @@ def plain_records(path: Path) -> list[dict[str, Any]]:
             clip.clip_(model.named_parameters())
             optimizer.step()
 
-    found = recorded(path, model, train)
-    assert len(found) == DATA.STEPS
-    assert len({line["threshold"] for line in found}) > 5
-    assert {line["clipped"] for line in found} == {True, False}
-    assert all(set(line["parameters"]) == {"hidden.weight", "output.weight"} for line in found)
-    return found
+    records = recorded(path, model, train)
+    assert len(records) == DATA.STEPS
+    assert len({line["threshold"] for line in records}) > 5
+    assert {line["clipped"] for line in records} == {True, False}
+    assert all(set(line["parameters"]) == {"hidden.weight", "output.weight"} for line in records)
+    return records

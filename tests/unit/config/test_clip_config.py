@@ -1,4 +1,4 @@
-"""A clip configuration is read from TOML, YAML and JSON, and what is wrong in one is told: file, line, key, remedy."""
+"""A clip configuration is read from TOML, YAML and JSON, and errors name the file, the line, the key and the remedy."""
 
 from __future__ import annotations
 
@@ -138,13 +138,13 @@ BAD = {
 
 
 @pytest.mark.parametrize("what", BAD)
-def test_what_is_wrong_is_told_with_its_place_and_the_remedy(tmp_path: Path, what: str) -> None:
+def test_errors_name_the_place_and_the_remedy(tmp_path: Path, what: str) -> None:
     text, message = BAD[what]
-    with pytest.raises(ConfigError) as told:
+    with pytest.raises(ConfigError) as error:
         ClipConfig.load(write(tmp_path, text))
-    assert message in str(told.value)
-    assert str(told.value).startswith("clip.toml")
-    assert not re.search(r"pydantic|function-|tagged-union|Input should", str(told.value))
+    assert message in str(error.value)
+    assert str(error.value).startswith("clip.toml")
+    assert not re.search(r"pydantic|function-|tagged-union|Input should", str(error.value))
 
 
 def test_there_are_enough_bad_configurations() -> None:
@@ -226,12 +226,12 @@ def test_large_values_are_shown_in_part() -> None:
     ],
 )  # fmt: skip
 def test_numbers_in_yaml_are_those_of_yaml_1_2(text: str, value: Any) -> None:
-    found = documents.parse(f"a: {text}" if text != "-" else "a: ~", "yaml", "").data["a"]
-    assert (found, type(found)) == (value, type(value))
+    parsed = documents.parse(f"a: {text}" if text != "-" else "a: ~", "yaml", "").data["a"]
+    assert (parsed, type(parsed)) == (value, type(value))
 
 
 @pytest.mark.parametrize("kind", ["yml", "xml", ""])
-def test_kinds_that_there_are_not_are_told(kind: str) -> None:
+def test_unknown_kinds_are_rejected(kind: str) -> None:
     message = f"'{kind}' is not a kind of file. Pass one of toml, yaml, json"
     with pytest.raises(ConfigError, match=message):
         ClipConfig.loads("rule: none", kind)
@@ -262,11 +262,11 @@ def test_bounds_may_be_infinite(kind: str) -> None:
 
 
 def test_a_group_takes_what_it_leaves_out_however_it_is_given() -> None:
-    said = {"name": "a", "include": ["x"], "threshold": 2.0}
-    for group in (said, Group(**said), said | {"rule": None}):
+    group_data = {"name": "a", "include": ["x"], "threshold": 2.0}
+    for group in (group_data, Group(**group_data), group_data | {"rule": None}):
         clip = ClipConfig(rule="norm", threshold=7, family="paddle", norm_type=1, groups=[group])
-        (found,) = clip.groups
-        assert (found.rule, found.threshold, found.family, found.norm_type) == ("norm", 2.0, "paddle", 1.0)
+        (only,) = clip.groups
+        assert (only.rule, only.threshold, only.family, only.norm_type) == ("norm", 2.0, "paddle", 1.0)
     bounds = Group(name="a", include=["x"], min=-1.0, max=1.0)
     assert ClipConfig(rule="value", threshold=7.0, groups=[bounds]).groups[0].rule == "value"
     with pytest.raises(ConfigError, match="ClipConfig, groups 1, max: max applies to rule = 'value' only"):
@@ -285,8 +285,8 @@ def test_a_group_takes_what_it_leaves_out_however_it_is_given() -> None:
 )
 def test_a_family_of_its_own_brings_its_own_eps(own: dict[str, Any], family: str | None, eps: float | None) -> None:
     group = {"name": "a", "include": ["x"], **own}
-    (found,) = ClipConfig(rule="norm", threshold=7.0, family="paddle", eps=0.5, groups=[group]).groups
-    assert (found.family, found.eps) == (family, eps)
+    (inherited,) = ClipConfig(rule="norm", threshold=7.0, family="paddle", eps=0.5, groups=[group]).groups
+    assert (inherited.family, inherited.eps) == (family, eps)
 
 
 def test_the_schema_does_not_say_that_a_group_has_a_rule_of_its_own() -> None:
@@ -313,7 +313,7 @@ def test_a_copy_does_what_it_says(deep: bool) -> None:
         clip.model_copy(update={"threshold": -1})
 
 
-def test_files_that_cannot_be_read_are_told(tmp_path: Path) -> None:
+def test_files_that_cannot_be_read_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"cannot read .*absent\.toml: No such file"):
         ClipConfig.load(tmp_path / "absent.toml")
     (tmp_path / "clip.toml").write_bytes(b"rule = \xff")
@@ -371,7 +371,7 @@ def test_an_editor_with_the_schema_sees_what_is_wrong(what: str) -> None:
 # -- meanings
 
 
-def test_equal_meanings_can_be_said_in_several_ways() -> None:
+def test_different_settings_can_have_equal_meanings() -> None:
     plain = ClipConfig(rule="global_norm", threshold=1.0)
     assert (
         plain.meaning == ClipConfig(rule="global_norm", threshold=1.0, family="pytorch", eps=1e-6, norm_type=2).meaning

@@ -85,7 +85,7 @@ def test_it_is_exported_as_ours_too(write: Write) -> None:
     assert ClipConfig.loads(config.export_to("unified_clip")) == config
 
 
-def test_what_is_wrong_with_ours_is_said_with_its_line(write: Write) -> None:
+def test_errors_in_an_own_file_name_the_line(write: Write) -> None:
     with pytest.raises(ConfigError, match=r"^clip\.toml, line 2, treshold: .*Did you mean threshold"):
         ClipConfig.import_from(write("clip.toml", 'rule = "global_norm"\ntreshold = 1.0\n'))
 

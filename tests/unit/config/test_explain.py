@@ -30,7 +30,7 @@ def sentences(**settings: Any) -> str:
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "texts"),
     [
         (PLAIN, ["Multiply all gradients by min(1, c / (n + 1e-06)) with c = 1.", "total norm", "PyTorch's"]),
         (PLAIN, ["finite gradients become 0"]),
@@ -63,39 +63,39 @@ def sentences(**settings: Any) -> str:
         ),
     ],
 )  # fmt: skip
-def test_a_configuration_is_said_in_words(settings: dict[str, Any], said: list[str]) -> None:
-    for each in said:
-        assert each in sentences(**settings)
+def test_a_configuration_is_described_in_words(settings: dict[str, Any], texts: list[str]) -> None:
+    for text in texts:
+        assert text in sentences(**settings)
 
 
 def test_numbers_are_worked_below_at_and_above_the_threshold() -> None:
-    found = compare.explain(ClipConfig(rule="global_norm", threshold=2.0, family="paddle"), "a")
-    assert [each.norm for each in found.worked] == [1.0, 2.0, 20.0]
-    assert [round(each.coef, 6) for each in found.worked] == [1.0, 1.0, 0.1]
-    assert [round(each.norm_clipped, 6) for each in found.worked] == [1.0, 2.0, 2.0]
-    assert np.allclose(found.worked[2].results["dense.weight"], np.array([3, 4]) * 2 / 13)
+    explanation = compare.explain(ClipConfig(rule="global_norm", threshold=2.0, family="paddle"), "a")
+    assert [each.norm for each in explanation.worked] == [1.0, 2.0, 20.0]
+    assert [round(each.coef, 6) for each in explanation.worked] == [1.0, 1.0, 0.1]
+    assert [round(each.norm_clipped, 6) for each in explanation.worked] == [1.0, 2.0, 2.0]
+    assert np.allclose(explanation.worked[2].results["dense.weight"], np.array([3, 4]) * 2 / 13)
 
 
 def test_pytorch_and_tensorflow_differ_by_eps() -> None:
     torch, tensorflow = ClipConfig(**PLAIN), ClipConfig(**PLAIN, family="tensorflow")
-    found = compare.compare(torch, tensorflow, ["PyTorch's", "TensorFlow's"])
-    assert not found.same
-    assert {each.about for each in found.differences} == {"eps", "a norm that is not finite"}
-    below, at, above, infinite = found.compared
+    comparison = compare.compare(torch, tensorflow, ["PyTorch's", "TensorFlow's"])
+    assert not comparison.same
+    assert {each.about for each in comparison.differences} == {"eps", "a norm that is not finite"}
+    below, at, above, infinite = comparison.compared
     assert below.distance == 0
     assert at.distance == pytest.approx(1e-6, rel=0.1)
     assert above.distance == pytest.approx(1e-7, rel=0.5)
     assert "identical" in below.sentence
     assert "same total norm; the clipped norm of PyTorch's is 1e-06 (relative) lower" in at.sentence
     assert infinite.sentence == "gradients with an infinity: same total norm; their NaN or infinite elements differ"
-    assert found.summary.count(";") >= 3
+    assert comparison.summary.count(";") >= 3
 
 
-def test_the_same_said_otherwise_is_the_same() -> None:
-    found = compare.compare(ClipConfig(**PLAIN), ClipConfig(**PLAIN, family="pytorch", eps=1e-6), ["a", "b"])
-    assert found.same
-    assert found.differences == []
-    assert found.summary == "Both configurations have the same effect."
+def test_equal_configurations_in_other_words_are_the_same() -> None:
+    comparison = compare.compare(ClipConfig(**PLAIN), ClipConfig(**PLAIN, family="pytorch", eps=1e-6), ["a", "b"])
+    assert comparison.same
+    assert comparison.differences == []
+    assert comparison.summary == "Both configurations have the same effect."
 
 
 def test_every_difference_is_named() -> None:
@@ -109,22 +109,22 @@ def test_every_difference_is_named() -> None:
         (PLAIN | {"groups": [{"name": "g", "include": ["x"], "threshold": 3.0}]}, "group 'g'"),
         ({"rule": "value", "min": -2.0, "max": 1.0}, "threshold"),
     ):
-        found = compare.compare(a, ClipConfig(**other), ["a", "b"])
-        assert about in [each.about for each in found.differences], about
-        assert not found.same
+        comparison = compare.compare(a, ClipConfig(**other), ["a", "b"])
+        assert about in [each.about for each in comparison.differences], about
+        assert not comparison.same
 
 
 def test_results_that_are_not_finite_are_apart() -> None:
     """An infinite norm: 0 and NaN on the one side, all NaN on the other."""
     gradients = {"w": np.array([np.inf, 1.0], np.float32)}
     a, b = ClipConfig(**PLAIN), ClipConfig(**PLAIN, family="tensorflow")
-    (found,) = compare.compare(a, b, ["a", "b"], gradients).compared
-    assert found.distance == math.inf
+    (row,) = compare.compare(a, b, ["a", "b"], gradients).compared
+    assert row.distance == math.inf
     assert compare.compare(b, b, ["a", "b"], gradients).compared[0].distance == 0
 
 
-def head(**said: Any) -> dict[str, Any]:
-    return {"name": "head", "include": ["head.*"], **said}
+def head(**settings: Any) -> dict[str, Any]:
+    return {"name": "head", "include": ["head.*"], **settings}
 
 
 NOT_THE_SAME = {
@@ -174,14 +174,14 @@ NOT_THE_SAME = {
 def test_an_example_shows_what_is_not_the_same(what: str) -> None:
     one, other, about = NOT_THE_SAME[what]
     for a, b in ((one, other), (other, one)):
-        found = compare.compare(ClipConfig(**a), ClipConfig(**b), ["a", "b"])
-        assert not found.same
-        assert [each.about for each in found.differences] == [about]
-        assert max(each.distance for each in found.compared) > 0
+        comparison = compare.compare(ClipConfig(**a), ClipConfig(**b), ["a", "b"])
+        assert not comparison.same
+        assert [each.about for each in comparison.differences] == [about]
+        assert max(each.distance for each in comparison.compared) > 0
 
 
 @pytest.mark.parametrize(
-    ("a", "b", "told"),
+    ("a", "b", "differences"),
     [
         (PLAIN, PLAIN | {"threshold": math.nextafter(1, 2)}, "threshold (1 / 1.0000000000000002)"),
         (
@@ -192,26 +192,26 @@ def test_an_example_shows_what_is_not_the_same(what: str) -> None:
     ],
 )
 def test_examples_that_come_out_the_same_do_not_hide_a_difference(
-    a: dict[str, Any], b: dict[str, Any], told: str
+    a: dict[str, Any], b: dict[str, Any], differences: str
 ) -> None:
-    found = compare.compare(ClipConfig(**a), ClipConfig(**b), ["a", "b"])
-    assert max(each.distance for each in found.compared) == 0
-    assert found.summary.endswith(f"the results are identical, but the configurations differ: {told}.")
-    assert found.summary != "Both configurations have the same effect."
+    comparison = compare.compare(ClipConfig(**a), ClipConfig(**b), ["a", "b"])
+    assert max(each.distance for each in comparison.compared) == 0
+    assert comparison.summary.endswith(f"the results are identical, but the configurations differ: {differences}.")
+    assert comparison.summary != "Both configurations have the same effect."
 
 
 def test_a_schedule_that_never_changes_is_a_number() -> None:
-    found = compare.compare(
+    comparison = compare.compare(
         ClipConfig(**PLAIN), ClipConfig(**PLAIN | {"threshold": {"schedule": "constant", "value": 1}}), ["a", "b"]
     )
-    assert (found.same, found.differences) == (True, [])
+    assert (comparison.same, comparison.differences) == (True, [])
 
 
 def test_gradients_that_are_given_are_compared_at_later_steps_too() -> None:
     later = PLAIN | {"threshold": {"schedule": "piecewise", "values": [1, 2], "boundaries": [7]}}
     given = {"w": np.array([3.0, 4.0])}
-    found = compare.compare(ClipConfig(**PLAIN), ClipConfig(**later), ["a", "b"], given).compared
-    assert [(each.of, each.distance > 0) for each in found] == [
+    rows = compare.compare(ClipConfig(**PLAIN), ClipConfig(**later), ["a", "b"], given).compared
+    assert [(each.of, each.distance > 0) for each in rows] == [
         ("your gradients", False),
         ("your gradients, at step 7", True),
     ]
@@ -231,17 +231,17 @@ LABELS = {
 def test_labels_are_true(what: str) -> None:
     """What is counted has the size that the label says: all of it, or each tensor."""
     settings, order, each_tensor = LABELS[what]
-    found = examples.examples([ClipConfig(**settings)], 0)
-    assert len(found) == 3
-    for example, share in zip(found, (0.5, 1, 10), strict=True):
+    cases = examples.examples([ClipConfig(**settings)], 0)
+    assert len(cases) == 3
+    for example, share in zip(cases, (0.5, 1, 10), strict=True):
         arrays = [array.astype(np.float64) for array in example.gradients.values()]
         assert len(arrays) == 2
-        said = float(example.of.partition(" (")[0].removesuffix(" each").partition(" of order")[0].split()[-1])
-        assert said == pytest.approx(float(settings["threshold"]) * share, rel=1e-5)
+        size = float(example.of.partition(" (")[0].removesuffix(" each").partition(" of order")[0].split()[-1])
+        assert size == pytest.approx(float(settings["threshold"]) * share, rel=1e-5)
         largest = max(np.abs(array).max() for array in arrays)
         sizes = [largest * np.linalg.norm(part.ravel() / largest, order)
                  for part in (arrays if each_tensor else [np.concatenate(arrays)])]  # fmt: skip
-        assert sizes == [pytest.approx(said, rel=1e-5)] * len(sizes)
+        assert sizes == [pytest.approx(size, rel=1e-5)] * len(sizes)
 
 
 def test_what_is_counted_has_the_norm_of_the_label() -> None:
@@ -250,14 +250,14 @@ def test_what_is_counted_has_the_norm_of_the_label() -> None:
 
 
 def test_examples_lie_around_all_thresholds() -> None:
-    found = compare.compare(ClipConfig(**PLAIN), ClipConfig(**PLAIN | {"threshold": 4.0}), ["a", "b"])
-    assert [each.of for each in found.compared] == [
+    comparison = compare.compare(ClipConfig(**PLAIN), ClipConfig(**PLAIN | {"threshold": 4.0}), ["a", "b"])
+    assert [each.of for each in comparison.compared] == [
         "gradients of norm 0.5 (half the smallest threshold)",
         "gradients of norm 1 (at one threshold)",
         "gradients of norm 4 (at one threshold)",
         "gradients of norm 40 (ten times the largest threshold)",
     ]
-    assert [each.distance for each in found.compared] == pytest.approx([0, 1e-6, 0.75, 0.75], rel=1e-1)
+    assert [each.distance for each in comparison.compared] == pytest.approx([0, 1e-6, 0.75, 0.75], rel=1e-1)
 
 
 def test_examples_have_the_same_order_in_every_process() -> None:
@@ -294,9 +294,9 @@ def test_many_patterns_are_worked_on() -> None:
 
 def test_distances_are_relative_to_the_largest_element() -> None:
     a, b = ClipConfig(rule="value", threshold=100.0), ClipConfig(rule="value", threshold=75.0)
-    (found,) = compare.compare(a, b, ["a", "b"], {"w": np.array([200.0, 1.0])}).compared
-    assert found.distance == 0.25
-    assert "the clipped norm of b is 0.25 (relative) lower" in found.sentence
+    (row,) = compare.compare(a, b, ["a", "b"], {"w": np.array([200.0, 1.0])}).compared
+    assert row.distance == 0.25
+    assert "the clipped norm of b is 0.25 (relative) lower" in row.sentence
 
 
 def test_only_the_first_numbers_are_shown() -> None:
@@ -314,9 +314,9 @@ def test_skipped_steps_and_errors_are_outcomes() -> None:
         assert (worked.outcome, math.isnan(worked.norm)) == (outcome, True)
         assert (worked.results is None) == (outcome != "clipped")
     skip, zero = (ClipConfig(**PLAIN, nonfinite=way) for way in ("skip", "zero"))
-    (found,) = compare.compare(skip, zero, ["a", "b"], gradients).compared
-    assert found.sentence == "your gradients: a skips the step, b does not"
-    assert found.distance == math.inf
+    (row,) = compare.compare(skip, zero, ["a", "b"], gradients).compared
+    assert row.sentence == "your gradients: a skips the step, b does not"
+    assert row.distance == math.inf
     assert compare.compare(skip, skip, ["a", "b"], gradients).compared[0].distance == 0
 
 
@@ -324,14 +324,14 @@ def test_json_has_words_for_what_is_not_finite() -> None:
     gradients = {"w": np.array([math.inf, 1.0])}
     a, b = ClipConfig(**PLAIN), ClipConfig(**PLAIN, nonfinite="skip")
     data = json.loads(json.dumps(compare.as_data(compare.compare(a, b, ["a", "b"], gradients)), allow_nan=False))
-    (found,) = data["compared"]
-    assert (found["a"]["norm"], found["distance"]) == ("inf", "inf")
-    assert found["a"]["results"] == {"w": ["nan", 0.0]}
-    assert found["b"]["results"] is None
+    (row,) = data["compared"]
+    assert (row["a"]["norm"], row["distance"]) == ("inf", "inf")
+    assert row["a"]["results"] == {"w": ["nan", 0.0]}
+    assert row["b"]["results"] is None
 
 
 @given(st.floats(allow_nan=False, width=64))
-def test_numbers_are_said_so_that_they_can_be_told_apart(value: float) -> None:
+def test_different_numbers_have_different_texts(value: float) -> None:
     assert float(describe.number(value)) == value
 
 
@@ -406,13 +406,13 @@ def test_worked_norms_are_numbers_that_a_user_writes(
     """The examples are float32: measured in float64, their norm at the threshold has other digits."""
     Path("t.toml").write_text(f'rule = "global_norm"\nthreshold = {threshold}\nfamily = "paddle"\n', encoding="utf-8")
     assert cli.main(["explain", "t.toml", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)["worked"]
-    unchanged = [each for each in found if each["outcome"] == "unchanged"]
+    rows = json.loads(capsys.readouterr().out)["worked"]
+    unchanged = [each for each in rows if each["outcome"] == "unchanged"]
     assert unchanged
     for each in unchanged:
         assert explain_command._format_number(each["norm_clipped"]) == explain_command._format_number(each["norm"])
     if threshold != "inf":
-        assert explain_command._format_number(found[1]["norm"]) == describe.number(float(threshold))
+        assert explain_command._format_number(rows[1]["norm"]) == describe.number(float(threshold))
 
 
 def test_numbers_that_differ_are_not_shown_as_one() -> None:
@@ -427,13 +427,13 @@ def test_the_command_takes_a_trainers_own_format_and_gradients(files: Path, caps
     assert (
         cli.main(["explain", "ds.json", "a.toml", "--from", "deepspeed@0.19.6", "--gradients", "g.npz", "--json"]) == 0
     )
-    found = json.loads(capsys.readouterr().out)
-    (compared,) = found["compared"]
+    data = json.loads(capsys.readouterr().out)
+    (compared,) = data["compared"]
     assert (compared["a"]["norm"], compared["of"]) == (50.0, "your gradients")
     assert round(compared["a"]["norm_clipped"], 5) == 0.5
-    assert [each["about"] for each in found["differences"]] == ["threshold"]
-    assert found["a"]["notes"]
-    assert not found["same"]
+    assert [each["about"] for each in data["differences"]] == ["threshold"]
+    assert data["a"]["notes"]
+    assert not data["same"]
 
 
 @pytest.mark.parametrize("version", [2, 3])
@@ -474,6 +474,6 @@ def test_the_command_tells_what_is_wrong(
     files: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
     assert cli.main(["explain", *arguments]) == 2
-    told = capsys.readouterr().err
-    assert told.startswith("unified-clip: ")
-    assert message in told
+    errors = capsys.readouterr().err
+    assert errors.startswith("unified-clip: ")
+    assert message in errors

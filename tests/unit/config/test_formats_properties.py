@@ -74,10 +74,10 @@ def test_what_is_exported_is_imported_with_the_same_meaning(name: str, version: 
     if refusal:
         assert refusal.startswith(f"Cannot export to {trainer.title}: ")
         return
-    found = trainer.read(document(trainer, written), Version(version)).settings
-    assert Settings.model_validate(found).meaning == wanted.meaning
-    again = text(trainer, Settings.model_validate(found), version)
-    assert trainer.read(document(trainer, again), Version(version)).settings == found
+    imported = trainer.read(document(trainer, written), Version(version)).settings
+    assert Settings.model_validate(imported).meaning == wanted.meaning
+    again = text(trainer, Settings.model_validate(imported), version)
+    assert trainer.read(document(trainer, again), Version(version)).settings == imported
 
 
 @pytest.mark.parametrize(("name", "version"), VERSIONS)

@@ -1,4 +1,4 @@
-"""Every key of every trainer's format, in real files: what is read, what is said aloud, and what is refused."""
+"""Every key of every trainer's format, in real files: what is read, noted and rejected."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ each_sample = pytest.mark.parametrize("sample", SAMPLES, ids=str)
 
 @each_format
 def test_every_key_has_a_sample(trainer: Format) -> None:
-    shown = {name for sample in samples(trainer) for name in sample.rows}
-    assert shown == {row(key) for key in trainer.keys}, "of tests/data/formats and of the format's keys"
+    row_names = {name for sample in samples(trainer) for name in sample.rows}
+    assert row_names == {row(key) for key in trainer.keys}, "of tests/data/formats and of the format's keys"
 
 
 @each_format
@@ -31,8 +31,8 @@ def test_every_file_is_expected_to_be_something(trainer: Format) -> None:
 @each_format
 def test_keys_that_are_refused_are_shown_by_a_refusal_and_others_by_settings(trainer: Format) -> None:
     for key in trainer.keys:
-        shown = [sample for sample in samples(trainer) if row(key) in sample.rows]
-        assert all((sample.error is not None) == (key.support == "rejected") for sample in shown), key
+        row_samples = [sample for sample in samples(trainer) if row(key) in sample.rows]
+        assert all((sample.error is not None) == (key.support == "rejected") for sample in row_samples), key
 
 
 @each_sample
@@ -51,16 +51,16 @@ def test_what_a_sample_says(sample: Sample) -> None:
 
 
 @each_sample
-def test_a_file_tells_of_which_format_it_is(sample: Sample) -> None:
+def test_the_format_of_a_file_is_inferred(sample: Sample) -> None:
     """Of this one, and of no other."""
     try:
         config = ClipConfig.import_from(sample.path)
-        told = config.provenance.format if config.provenance else "ours"
+        inferred = config.provenance.format if config.provenance else "unified_clip"
     except ConfigError as error:
         message = str(error)
         unknown = "cannot infer the format" in message or "Choose one, such as" in message
-        told = "unknown" if unknown else sample.format.name
-    assert told == (sample.format.name if sample.told else "unknown")
+        inferred = "unknown" if unknown else sample.format.name
+    assert inferred == (sample.format.name if sample.recognised else "unknown")
 
 
 def is_exported(sample: Sample) -> bool:

@@ -225,7 +225,7 @@ def test_what_changes_a_configuration_of_mmengine_and_is_not_understood_is_refus
         "optim_wrapper = None",
     ],
 )
-def test_a_threshold_of_mmengine_that_cannot_be_told_is_refused(text: str) -> None:
+def test_an_unknown_threshold_of_mmengine_is_rejected(text: str) -> None:
     with pytest.raises(ConfigError):
         read("mmengine", text)
 
@@ -245,9 +245,9 @@ def test_a_threshold_of_mmengine_that_cannot_be_told_is_refused(text: str) -> No
     ],
 )
 def test_a_statement_of_mmengine_that_only_assigns_is_read(text: str) -> None:
-    found = read("mmengine", text)
-    assert found.settings == {"rule": "global_norm", "threshold": 1.0, "family": "pytorch"}
-    assert found.notes == []
+    imported = read("mmengine", text)
+    assert imported.settings == {"rule": "global_norm", "threshold": 1.0, "family": "pytorch"}
+    assert imported.notes == []
 
 
 @pytest.mark.parametrize("deletes", ["False", "0", "flag()"])

@@ -130,8 +130,8 @@ class Format(ABC):
 
         Raise NotRepresentableError if the format does not support a setting.
         """
-        limit = self.export_threshold(settings)
-        data = self.off if limit is None else limit
+        threshold = self.export_threshold(settings)
+        data = self.off if threshold is None else threshold
         for key in reversed(self.clip_keys[0]):
             data = {key: data}
         return data

@@ -54,10 +54,10 @@ class DeepSpeed(Format):
         if not document.has(KEY) and self.require_version(version, document) >= CLIPS_BY_DEFAULT:
             default = 1.0
             notes.append("The file does not set gradient_clipping. By default, DeepSpeed clips at 1.0 since 0.19.3.")
-        limit = self.read_threshold(document, [KEY], default)
-        if limit is not None:
+        threshold = self.read_threshold(document, [KEY], default)
+        if threshold is not None:
             notes += _skips(document)
-        return Imported(self.settings("global_norm", limit), notes)
+        return Imported(self.settings("global_norm", threshold), notes)
 
 
 def _skips(document: Document) -> list[str]:

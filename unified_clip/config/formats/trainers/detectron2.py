@@ -45,17 +45,17 @@ class Detectron2(Format):
         self._value(document, "CLIP_VALUE", notes)
         keys = [*TABLE, "CLIP_VALUE"]
         if kind == "full_model":
-            limit = self.read_threshold(document, keys, 1.0, zero="off", null="error")
+            threshold = self.read_threshold(document, keys, 1.0, zero="off", null="error")
             notes.append("CLIP_TYPE full_model comes from projects such as Mask2Former. Its norm type is 2.")
-            return Imported(self.settings("global_norm", limit), notes)
-        limit = self.read_threshold(document, keys, 1.0, null="error")
+            return Imported(self.settings("global_norm", threshold), notes)
+        threshold = self.read_threshold(document, keys, 1.0, null="error")
         if kind == "value":
-            return Imported(self.settings("value", limit), notes)
+            return Imported(self.settings("value", threshold), notes)
         if kind != "norm":
             raise document.wrong([*TABLE, "CLIP_TYPE"], f"{kind!r:.60} is not a type of detectron2. Set value or norm.")
         self._value(document, "NORM_TYPE", notes)
         notes.append("CLIP_TYPE norm is per tensor: each gradient is clipped by its own norm.")
-        return Imported(self.settings("norm", limit, read_norm_type(document, [*TABLE, "NORM_TYPE"])), notes)
+        return Imported(self.settings("norm", threshold, read_norm_type(document, [*TABLE, "NORM_TYPE"])), notes)
 
     def _is_enabled(self, document: Document, notes: list[str]) -> bool:
         """Return ENABLED. yacs evaluates strings as Python."""
@@ -85,8 +85,8 @@ class Detectron2(Format):
         if settings.rule == "global_norm" and not is_off(settings):
             advice = "If your project has `CLIP_TYPE: full_model`, as Mask2Former does, write that by hand."
             raise self.not_exported(f"it clips by norm per tensor only. {advice}")
-        limit = self.export_threshold(settings)
-        table: dict[str, Any] = {"ENABLED": limit is not None}
-        if limit is not None:
-            table |= {"CLIP_TYPE": settings.rule, "CLIP_VALUE": limit, "NORM_TYPE": settings.norm_type or 2.0}
+        threshold = self.export_threshold(settings)
+        table: dict[str, Any] = {"ENABLED": threshold is not None}
+        if threshold is not None:
+            table |= {"CLIP_TYPE": settings.rule, "CLIP_VALUE": threshold, "NORM_TYPE": settings.norm_type or 2.0}
         return {"SOLVER": {"CLIP_GRADIENTS": table}}

@@ -59,7 +59,7 @@ class HuggingFace(Format):
         if max_norm is None and self.require_version(version, document) >= NULL_FAILS:
             raise document.wrong(["max_grad_norm"], "training fails with null since 5. Set 0 to clip nothing.")
         notes = default_note(document, ["max_grad_norm"], "Trainer clips at 1.0")
-        limit = self.read_threshold(document, ["max_grad_norm"], 1.0)
+        threshold = self.read_threshold(document, ["max_grad_norm"], 1.0)
         if deepspeed := document.get("deepspeed"):
             if not isinstance(deepspeed, dict) or deepspeed.get("gradient_clipping") != "auto":
                 advice = 'Import that, or set gradient_clipping = "auto" there.'
@@ -71,7 +71,7 @@ class HuggingFace(Format):
             raise document.wrong(["optim"], f"{optimizer} steps during backward, before Trainer clips. {advice}")
         if optimizer == "adafactor":
             notes.append("adafactor also clips its update by root mean square. That is not imported.")
-        return Imported(self.settings("global_norm", limit), notes)
+        return Imported(self.settings("global_norm", threshold), notes)
 
 
 DEEPSPEED = ("deepspeed_config", "gradient_clipping")
@@ -109,9 +109,9 @@ class Accelerate(Format):
     def read(self, document: Document, version: Version | None) -> Imported:
         kind = document.get("distributed_type", default="DEEPSPEED" if document.has("deepspeed_config") else "NO")
         if kind == "MEGATRON_LM":
-            limit = self.read_threshold(document, MEGATRON, 1.0, null="error")
+            threshold = self.read_threshold(document, MEGATRON, 1.0, null="error")
             notes = default_note(document, MEGATRON, "Accelerate sets 1.0 for Megatron-LM")
-            return Imported(self.settings("global_norm", limit), notes)
+            return Imported(self.settings("global_norm", threshold), notes)
         if kind != "DEEPSPEED":
             raise ConfigError(
                 f"{document.name}: with distributed_type {kind!r}, the script calls accelerator.clip_grad_norm_. Write "
@@ -122,19 +122,19 @@ class Accelerate(Format):
         return self._deepspeed(document)
 
     def _deepspeed(self, document: Document) -> Imported:
-        limit, notes = document.get(*DEEPSPEED), []
-        if limit == 0:
+        threshold, notes = document.get(*DEEPSPEED), []
+        if threshold == 0:
             raise document.wrong(DEEPSPEED, "with 0, DeepSpeed's own default applies. Set .inf to clip nothing.")
-        if limit in (None, "auto"):
-            limit = 1.0
+        if threshold in (None, "auto"):
+            threshold = 1.0
             notes.append(
                 "The file does not set gradient_clipping, or sets auto. Accelerate then uses 1.0. Under HF's Trainer, "
                 "max_grad_norm applies: import that instead."
             )
         else:
-            limit = self.read_threshold(document, DEEPSPEED)
+            threshold = self.read_threshold(document, DEEPSPEED)
         notes.append("Under DeepSpeed, accelerator.clip_grad_norm_ ignores max_norm and does not clip.")
-        return Imported(self.settings("global_norm", limit), notes)
+        return Imported(self.settings("global_norm", threshold), notes)
 
     def write(self, settings: Settings, version: Version) -> Any:
         return {"distributed_type": "DEEPSPEED", **super().write(settings, version)}

@@ -85,13 +85,13 @@ class Keras(Format):
         is_clear = name != "clipnorm" and isinstance(value, int | float) and value > 0
         era: Era = "keras 3" if is_clear else self._era(document, place, version)
         zero: Zero = "zeros" if era == "tf.keras" else "off"
-        limit = self.read_threshold(document, keys, zero=zero, infinite="off" if name == "clipvalue" else "error")
-        if name != "clipnorm" or limit is None:
-            return Imported(self.settings("value" if name == "clipvalue" else "global_norm", limit))
+        threshold = self.read_threshold(document, keys, zero=zero, infinite="off" if name == "clipvalue" else "error")
+        if name != "clipnorm" or threshold is None:
+            return Imported(self.settings("value" if name == "clipvalue" else "global_norm", threshold))
         if era == "standalone":
             note = "clipnorm of this Keras clips by the total norm. Since 2.4 it clips per tensor."
-            return Imported(self.settings("global_norm", limit, family="paddle"), [note])
-        return Imported(self.settings("norm", limit), ["clipnorm clips per tensor, not by the total norm."])
+            return Imported(self.settings("global_norm", threshold, family="paddle"), [note])
+        return Imported(self.settings("norm", threshold), ["clipnorm clips per tensor, not by the total norm."])
 
     def _era(self, document: Document, place: list[str], version: Version | None) -> Era:
         """Return which Keras wrote the file. Newer versions mark their files."""
@@ -106,10 +106,10 @@ class Keras(Format):
 
     def write(self, settings: Settings, version: Version) -> Any:
         if version < TF_KERAS:
-            limit = self.export_threshold(settings, rules=["global_norm", "value"], family="paddle", zero="off")
-            return {"clipvalue" if settings.rule == "value" else "clipnorm": limit or 0.0}
-        limit = self.export_threshold(settings, zero="zeros" if version < NO_ZERO else "off")
-        return dict.fromkeys(NAMES) | ({} if limit is None else {KEYS[settings.rule]: limit})
+            threshold = self.export_threshold(settings, rules=["global_norm", "value"], family="paddle", zero="off")
+            return {"clipvalue" if settings.rule == "value" else "clipnorm": threshold or 0.0}
+        threshold = self.export_threshold(settings, zero="zeros" if version < NO_ZERO else "off")
+        return dict.fromkeys(NAMES) | ({} if threshold is None else {KEYS[settings.rule]: threshold})
 
 
 def _place(document: Document) -> list[str]:

@@ -54,12 +54,12 @@ class Lightning(Format):
     def read(self, document: Document, version: Version | None) -> Imported:
         place = _trainer(document)
         notes = default_note(document, [*place, VALUE], "Lightning clips nothing")
-        limit = self.read_threshold(document, [*place, VALUE])
+        threshold = self.read_threshold(document, [*place, VALUE])
         algorithm = document.get(*place, ALGORITHM)
         name = "norm" if algorithm is None else str(algorithm).lower()
         if name not in ("norm", "value"):
             raise document.wrong([*place, ALGORITHM], f"{algorithm!r:.60} is not supported. Set norm or value.")
-        if limit is not None:
+        if threshold is not None:
             strategy = document.get(*place, "strategy", default="auto")
             if isinstance(strategy, dict):
                 strategy = strategy.get("class_path", "")
@@ -67,12 +67,12 @@ class Lightning(Format):
                 message = f"Lightning rejects {ALGORITHM} = {name!r} with {strategy}. Change one of them."
                 raise document.wrong([*place, "strategy"], message)
             notes.append("Lightning clips per optimizer. With several, attach the configuration to each.")
-        return Imported(self.settings("value" if name == "value" else "global_norm", limit), notes)
+        return Imported(self.settings("value" if name == "value" else "global_norm", threshold), notes)
 
     def write(self, settings: Settings, version: Version) -> Any:
-        limit = self.export_threshold(settings)
-        mode = {} if limit is None else {ALGORITHM: "value" if settings.rule == "value" else "norm"}
-        return {"trainer": {VALUE: limit, **mode}}
+        threshold = self.export_threshold(settings)
+        mode = {} if threshold is None else {ALGORITHM: "value" if settings.rule == "value" else "norm"}
+        return {"trainer": {VALUE: threshold, **mode}}
 
 
 def _is_hydra_trainer(document: Document) -> bool:

@@ -34,5 +34,5 @@ class MaxText(Format):
         base = str(document.get("base_config", default=BASE))
         if not document.has(KEY) and base.rpartition("/")[2] != BASE:
             raise document.wrong(["base_config"], f"the file does not set {KEY}, and {base} may. Import {base}.")
-        limit = self.read_threshold(document, [KEY], 1.0, negative="error", null="error")
-        return Imported(self.settings("global_norm", limit), default_note(document, [KEY], "MaxText clips at 1.0"))
+        threshold = self.read_threshold(document, [KEY], 1.0, negative="error", null="error")
+        return Imported(self.settings("global_norm", threshold), default_note(document, [KEY], "MaxText clips at 1.0"))

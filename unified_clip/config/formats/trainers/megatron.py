@@ -66,10 +66,10 @@ class Megatron(OwnFormat):
             if not is_script:
                 raise ConfigError(f"{document.name}: clip_grad has no default in YAML. Set it, such as clip_grad: 1.0.")
             notes.append("The file does not set --clip-grad. By default, Megatron-LM clips at 1.0.")
-        limit = self.read_threshold(document, [key], 1.0, null="error")
+        threshold = self.read_threshold(document, [key], 1.0, null="error")
         if document.has("fp16") if is_script else document.get("model_parallel", "fp16"):
             notes.append("With fp16, Megatron-LM skips steps whose gradients are not finite.")
-        return Imported(self.settings("global_norm", limit), notes)
+        return Imported(self.settings("global_norm", threshold), notes)
 
     def write(self, settings: Settings, version: Version) -> Any:
         return self.export_threshold(settings) or 0.0

@@ -118,10 +118,10 @@ class MMEngine(OwnFormat):
         key = [*CLIP, "max_norm" if kind == "norm" else "clip_value"]
         if not document.has(*key):
             raise document.wrong(CLIP, f"the type {kind!r} needs {key[-1]}. Set it.")
-        limit = self.read_threshold(document, key, null="error")
+        threshold = self.read_threshold(document, key, null="error")
         if kind == "value":
-            return Imported(self.settings("value", limit), notes)
-        settings = self.settings("global_norm", limit, read_norm_type(document, [*CLIP, "norm_type"]))
+            return Imported(self.settings("value", threshold), notes)
+        settings = self.settings("global_norm", threshold, read_norm_type(document, [*CLIP, "norm_type"]))
         return Imported(settings | ({"nonfinite": "raise"} if clip.get("error_if_nonfinite") else {}), notes)
 
     def _without_clip(self, document: Document) -> Imported:
@@ -143,16 +143,16 @@ class MMEngine(OwnFormat):
         return Imported({"rule": "none"}, ["The file does not set clip_grad. By default, mmengine clips nothing."])
 
     def write(self, settings: Settings, version: Version) -> Any:
-        limit = self.export_threshold(settings)
+        threshold = self.export_threshold(settings)
         raises = {"error_if_nonfinite": True} if settings.nonfinite == "raise" else {}
         if raises and settings.rule == "value" and not is_off(settings):
             raise self.not_exported('it does not support `nonfinite = "raise"` with values. Remove it.')
-        if limit is None:
+        if threshold is None:
             return {"max_norm": float("inf"), **raises} if raises else None
         if settings.rule == "value":
-            return {"type": "value", "clip_value": limit}
+            return {"type": "value", "clip_value": threshold}
         norm_type = {} if settings.norm_type in (None, 2.0) else {"norm_type": settings.norm_type}
-        return {"max_norm": limit, **norm_type, **raises}
+        return {"max_norm": threshold, **norm_type, **raises}
 
     def dump(self, data: Any) -> str:
         if data is None:

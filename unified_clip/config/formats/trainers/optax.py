@@ -78,14 +78,13 @@ class Optax(PythonFormat):
             raise source.wrong(call, f"optax.{name} has no default. Pass {CLIPS[name]}.")
         if arguments.data[CLIPS[name]] is None:
             raise arguments.wrong([CLIPS[name]], "training fails with None. Pass a number.")
-        limit = self.read_threshold(arguments, [CLIPS[name]])
-        return Imported(self.settings("value" if name == "clip" else "global_norm", limit), notes)
+        threshold = self.read_threshold(arguments, [CLIPS[name]])
+        return Imported(self.settings("value" if name == "clip" else "global_norm", threshold), notes)
 
     def write(self, settings: Settings, version: Version) -> Any:
-        limit = self.export_threshold(settings)
-        if limit is None:
-            return "optax.identity()"
-        return f"optax.clip_by_global_norm({limit!r})" if settings.rule == "global_norm" else f"optax.clip({limit!r})"
+        threshold = self.export_threshold(settings)
+        function = "clip_by_global_norm" if settings.rule == "global_norm" else "clip"
+        return "optax.identity()" if threshold is None else f"optax.{function}({threshold!r})"
 
     def dump(self, data: Any) -> str:
         return f"import optax\n\nclip = {data}  # first in optax.chain\n"

@@ -131,14 +131,14 @@ class Paddle(PythonFormat):
         return {"rule": "value", "min": float(low), "max": float(high)}
 
     def write(self, settings: Settings, version: Version) -> Any:
-        limit = self.export_threshold(settings, zero=zero_of(settings.rule))
+        threshold = self.export_threshold(settings, zero=zero_of(settings.rule))
         if settings.rule == "value" and not is_off(settings):
-            low, high = settings.part(limit).bounds  # type: ignore[misc]  # not None for values
+            low, high = settings.part(threshold).bounds  # type: ignore[misc]  # not None for values
             if low == -high and 0 < high < math.inf:
                 return f"paddle.nn.ClipGradByValue(max={high!r})"
             return f"paddle.nn.ClipGradByValue(max={_literal(high)}, min={_literal(low)})"
         name = "ClipGradByGlobalNorm" if settings.rule == "global_norm" else "ClipGradByNorm"
-        return "None" if limit is None else f"paddle.nn.{name}(clip_norm={limit!r})"
+        return "None" if threshold is None else f"paddle.nn.{name}(clip_norm={threshold!r})"
 
     def dump(self, data: Any) -> str:
         return f"import paddle\n\ngrad_clip = {data}\n"

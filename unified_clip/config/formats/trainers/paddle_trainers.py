@@ -6,6 +6,7 @@ from typing import Any
 
 from packaging.version import Version
 
+from ...._static_values import is_number
 from ...documents import Document, Key
 from ...schema import Rule, Settings
 from ..base import Format, FormatKey, Imported, check_size, default_note, imported_key, paths, rejected_key, words
@@ -35,10 +36,10 @@ class PaddleNLP(Format):
 
     def read(self, document: Document, version: Version | None) -> Imported:
         notes = default_note(document, ["max_grad_norm"], "PaddleNLP clips at 1.0")
-        limit = self.read_threshold(document, ["max_grad_norm"], 1.0, null="error", infinite="error")
-        if limit is None:
+        threshold = self.read_threshold(document, ["max_grad_norm"], 1.0, null="error", infinite="error")
+        if threshold is None:
             notes.append("PaddleNLP's prompt_trainer does not switch clipping off with 0. All gradients become 0.")
-        return Imported(self.settings("global_norm", limit), notes)
+        return Imported(self.settings("global_norm", threshold), notes)
 
 
 BUILDER = "OptimizerBuilder"
@@ -83,18 +84,18 @@ class PaddleDetection(Format):
         keys = [BUILDER, names[0]]
         if names == [VALUE]:
             return Imported(self.settings("value", self._magnitude(document, keys)), notes)
-        limit = self.read_threshold(document, keys, infinite="error")
-        return Imported(self.settings("global_norm", limit), [f"{NORM} clips by the total norm.", *notes])
+        threshold = self.read_threshold(document, keys, infinite="error")
+        return Imported(self.settings("global_norm", threshold), [f"{NORM} clips by the total norm.", *notes])
 
     def _magnitude(self, document: Document, keys: list[str]) -> float | None:
-        limit = document.get(*keys)
-        check_size(document, keys, limit)
-        return -float(limit) if isinstance(limit, int | float) and limit < 0 else self.read_threshold(document, keys)
+        value = document.get(*keys)
+        check_size(document, keys, value)
+        return -float(value) if is_number(value) and value < 0 else self.read_threshold(document, keys)
 
     def write(self, settings: Settings, version: Version) -> Any:
-        limit = self.export_threshold(settings)
-        limits = {} if limit is None else {NORM if settings.rule == "global_norm" else VALUE: limit}
-        return {BUILDER: {NORM: None, VALUE: None} | limits}
+        threshold = self.export_threshold(settings)
+        clip = {} if threshold is None else {NORM if settings.rule == "global_norm" else VALUE: threshold}
+        return {BUILDER: {NORM: None, VALUE: None} | clip}
 
 
 class PaddleClas(Format):
@@ -117,20 +118,20 @@ class PaddleClas(Format):
 
     def read(self, document: Document, version: Version | None) -> Imported:
         places = _optimizers(document)
-        limits = [self._limit(document, [*place, "clip_norm"]) for place in places]
-        for place, limit in zip(places, limits, strict=True):
-            if limit != limits[0]:
+        thresholds = [self._threshold(document, [*place, "clip_norm"]) for place in places]
+        for place, threshold in zip(places, thresholds, strict=True):
+            if threshold != thresholds[0]:
                 raise document.wrong(place, "its threshold differs from the first optimizer's. Import one at a time.")
         unset = "The file does not set clip_norm. By default, PaddleClas clips nothing."
-        return Imported(self.settings("norm", limits[0]), [unset if limits[0] is None else PER_TENSOR])
+        return Imported(self.settings("norm", thresholds[0]), [unset if thresholds[0] is None else PER_TENSOR])
 
-    def _limit(self, document: Document, keys: list[Key]) -> float | None:
+    def _threshold(self, document: Document, keys: list[Key]) -> float | None:
         document.get(*keys)  # raises unless it is in a table
         return self.read_threshold(document, keys, null="error", infinite="error") if document.has(*keys) else None
 
     def write(self, settings: Settings, version: Version) -> Any:
-        limit = self.export_threshold(settings)
-        return {"Optimizer": {} if limit is None else {"clip_norm": limit}}
+        threshold = self.export_threshold(settings)
+        return {"Optimizer": {} if threshold is None else {"clip_norm": threshold}}
 
 
 def _optimizers(document: Document) -> list[list[Key]]:
@@ -177,9 +178,9 @@ class PaddleOCR(Format):
             return Imported({"rule": "none"}, [note])
         rule: Rule = "norm" if names == [TENSOR] else "global_norm"
         keys = ["Optimizer", names[0]]
-        limit = self.read_threshold(document, keys, zero=zero_of(rule), null="error", infinite="error")
-        return Imported(self.settings(rule, limit), [PER_TENSOR] if rule == "norm" else [])
+        threshold = self.read_threshold(document, keys, zero=zero_of(rule), null="error", infinite="error")
+        return Imported(self.settings(rule, threshold), [PER_TENSOR] if rule == "norm" else [])
 
     def write(self, settings: Settings, version: Version) -> Any:
-        limit = self.export_threshold(settings, zero=zero_of(settings.rule))
-        return {"Optimizer": {} if limit is None else {TENSOR if settings.rule == "norm" else GLOBAL: limit}}
+        threshold = self.export_threshold(settings, zero=zero_of(settings.rule))
+        return {"Optimizer": {} if threshold is None else {TENSOR if settings.rule == "norm" else GLOBAL: threshold}}

@@ -36,29 +36,29 @@ class Timm(Format):
 
     def read(self, document: Document, version: Version | None) -> Imported:
         notes = self._second_clip(document) + default_note(document, ["clip_grad"], "timm clips nothing")
-        limit = self.read_threshold(document, ["clip_grad"])
-        if limit is None:
+        threshold = self.read_threshold(document, ["clip_grad"])
+        if threshold is None:
             return Imported({"rule": "none"}, notes)
-        if limit == 0:
+        if threshold == 0:
             notes.append("clip_grad = 0 makes all gradients 0. null switches clipping off.")
         mode = document.get("clip_mode", default="norm")
         if mode == "agc":
             raise document.wrong(["clip_mode"], "adaptive clipping (AGC) is not supported. Use timm's function.")
         if mode not in ("norm", "value"):
             raise document.wrong(["clip_mode"], f"{mode!r:.60} is not a mode of timm. Set norm or value.")
-        return Imported(self.settings("value" if mode == "value" else "global_norm", limit), notes)
+        return Imported(self.settings("value" if mode == "value" else "global_norm", threshold), notes)
 
     def _second_clip(self, document: Document) -> list[str]:
         optimizer = str(document.get("opt", default="sgd"))
-        limit = document.get("opt_kwargs", "max_grad_norm", default=1.0)
-        if "lamb" not in optimizer.lower() or limit is None:
+        threshold = document.get("opt_kwargs", "max_grad_norm", default=1.0)
+        if "lamb" not in optimizer.lower() or threshold is None:
             return []
         return [
-            f"{optimizer} clips the global norm at {limit} again inside step(). That is not imported. "
+            f"{optimizer} clips the global norm at {threshold} again inside step(). That is not imported. "
             "opt_kwargs: {max_grad_norm: null} switches it off."
         ]
 
     def write(self, settings: Settings, version: Version) -> Any:
-        limit = self.export_threshold(settings)
-        mode = {} if limit is None else {"clip_mode": "value" if settings.rule == "value" else "norm"}
-        return {"clip_grad": limit, **mode}
+        threshold = self.export_threshold(settings)
+        mode = {} if threshold is None else {"clip_mode": "value" if settings.rule == "value" else "norm"}
+        return {"clip_grad": threshold, **mode}

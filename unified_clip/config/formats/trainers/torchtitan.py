@@ -40,11 +40,11 @@ class TorchTitan(Format):
     def read(self, document: Document, version: Version | None) -> Imported:
         if version is not None and version >= NO_FILES:
             raise ConfigError(f"{document.name}: {NO_TOML}. For an older file, pass --from torchtitan@{self.newest}.")
-        limit = self.read_threshold(document, KEYS, 1.0)
+        threshold = self.read_threshold(document, KEYS, 1.0)
         notes = default_note(document, KEYS, "torchtitan clips at 1.0")
-        if limit == 0:
+        if threshold == 0:
             notes.append("max_norm = 0 makes all gradients 0. inf switches clipping off.")
-        return Imported(self.settings("global_norm", limit), notes)
+        return Imported(self.settings("global_norm", threshold), notes)
 
     def write(self, settings: Settings, version: Version) -> Any:
         if version >= NO_FILES:
