@@ -25,7 +25,7 @@ def case(gradients: list[Any], call: str, **options: Any) -> Case:
     arguments = {key: value for key, value in options.items() if key not in OPTIONS}
     chosen = {key: value for key, value in options.items() if key in OPTIONS}
     if isinstance(chosen.get("call_form"), dict):
-        chosen["call_form"] = CallForm(**chosen["call_form"])
+        chosen["call_form"] = CallForm.model_validate(chosen["call_form"], strict=False)
     return Case(f"{call} of {gradients} {options}", f"{gradients}", gradients, call, arguments, **chosen)
 
 

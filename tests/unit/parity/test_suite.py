@@ -453,12 +453,12 @@ def test_structures_are_told_apart() -> None:
 
 def test_repeated_ones_are_the_same_object() -> None:
     first, second = object(), object()
-    assert CallForm(listed=(0, 1, 0)).contain([first, second]) == [first, second, first]
+    assert CallForm(listed=[0, 1, 0]).contain([first, second]) == [first, second, first]
 
 
 def test_a_manner_is_part_of_the_name_of_a_case() -> None:
     assert CallForm().describe() == ""
-    call_form = CallForm(container="tuple", need_clip=(True, 0), transposed=True)
+    call_form = CallForm(container="tuple", need_clip=[True, 0], transposed=True)
     assert call_form.describe() == ", as tuple, need clip true 0, transposed"
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
 
 CONTAINERS: dict[str, Callable[[Sequence[Any]], Any]] = {
     "list": list,
@@ -27,19 +28,19 @@ STRUCTURES = {
 """The structure that a functional name returns for a container. Others return a list."""
 
 
-@dataclass(frozen=True)
-class CallForm:
-    """How to make a call. Tuples have an entry for each gradient of the case."""
+class CallForm(BaseModel):
+    """How to make a call. Lists have an entry for each gradient of the case."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     container: str = "list"
     """One of CONTAINERS."""
 
-    listed: tuple[int, ...] = ()
+    listed: list[Annotated[int, Field(ge=0)]] = []
     """Indices of the gradients, in the order of the container. A repeated index is the same object."""
 
-    need_clip: tuple[bool | int, ...] = ()
-
-    groups: tuple[str, ...] = ()
+    need_clip: list[bool | int] = []
+    groups: list[str] = []
     """The group name of each gradient's parameter."""
 
     transposed: bool = False
@@ -57,12 +58,6 @@ class CallForm:
     gradients_for_parameters: bool = False
     """Whether in-place names get the gradients in place of parameters."""
 
-    @classmethod
-    def read(cls, table: Mapping[str, Any]) -> CallForm:
-        """Read it from a suite or a job file, which have lists in place of tuples."""
-        entries: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in table.items()}
-        return cls(**entries)
-
     @property
     def structure(self) -> str:
         return STRUCTURES.get(self.container, "list")
@@ -78,12 +73,11 @@ class CallForm:
     def describe(self) -> str:
         """Return the part of a case's name; '' for the plain form."""
         parts = []
-        for each in fields(self):
-            value = getattr(self, each.name)
-            if value == each.default:
+        for key, value in self:
+            if value == CallForm.model_fields[key].default:
                 continue
-            name = each.name.replace("_", " ")
-            if each.name == "container":
+            name = key.replace("_", " ")
+            if key == "container":
                 name = f"as {value}"
             elif value is not True:
                 name = f"{name} {' '.join(str(entry).lower() for entry in value)}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -147,7 +146,7 @@ def _cases(
     expected = table.model_dump(
         include={"frameworks", "modes", "raises", "warns", "update", "subnormal"}, exclude_unset=True
     )
-    call_form = CallForm.read(table.model_dump(include={each.name for each in dataclasses.fields(CallForm)}))
+    call_form = CallForm(**table.model_dump(include=set(CallForm.model_fields)))
     for name in table.gradients:
         if name not in lists:
             raise SuiteError(f"{place}: no gradients have the name {name!r}. Choose from {', '.join(lists)}")

@@ -15,7 +15,7 @@ from ...config.validation import first_error
 from ...config.validation import no_such as no_such
 from ...errors import ConfigError
 from ...tensors.types import PARTS, STORAGE
-from .call_form import CONTAINERS
+from .call_form import CONTAINERS, CallForm
 
 TOLERANCE = 1e-5
 """Relative difference of a framework's function up to which it is rounding, unless a suite sets `tolerance`."""
@@ -109,7 +109,7 @@ class GradientsTable(Table):
 Mode = Literal["host", "device", "native", "graph", "compiled", "static", "processes_2", "processes_4"]
 
 
-class CasesTable(Table):
+class CallsTable(Table):
     gradients: Annotated[list[Name], Field(min_length=1)]
     calls: list[dict[str, Any]] = []
     rules: list[Name] = []
@@ -122,15 +122,6 @@ class CasesTable(Table):
     warns: bool = False
     update: bool = False
     subnormal: bool = False
-    container: Annotated[str, _one_of(*CONTAINERS)] = "list"
-    listed: list[Length] = []
-    need_clip: list[bool | int] = []
-    groups: list[str] = []
-    transposed: bool = False
-    expanded: bool = False
-    overlapping: bool = False
-    tensor_arguments: bool = False
-    gradients_for_parameters: bool = False
 
     @model_validator(mode="after")
     def _some_calls(self) -> Self:
@@ -139,6 +130,12 @@ class CasesTable(Table):
         if bool(self.rules) != bool(self.thresholds):
             raise ValueError("rules and thresholds need each other. Add the one that is missing, or use calls")
         return self
+
+
+class CasesTable(CallForm, CallsTable):
+    """Calls on lists of gradients, and how to make them."""
+
+    container: Annotated[str, _one_of(*CONTAINERS)] = "list"
 
 
 class CasesFile(Table):

@@ -36,7 +36,7 @@ class CallResult(CallOutcome):
 
 def make(adapter: Adapter, case: Mapping[str, Any], gradients: Sequence[Gradient]) -> Invocation:
     """Return the invocation for a case of the job file."""
-    call_form = CallForm.read(case["call_form"])
+    call_form = CallForm(**case["call_form"])
     tensors = adapter.make_all(gradients)
     for is_asked, change in ((call_form.transposed, adapter.transposed), (call_form.expanded, adapter.expanded)):
         if is_asked:

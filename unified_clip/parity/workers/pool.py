@@ -143,7 +143,7 @@ def write_job(job: Path, items: Mapping[int, WorkItem]) -> None:
         name: {
             "call": case.call_name,
             "arguments": case.arguments,
-            "call_form": dataclasses.asdict(case.call_form),
+            "call_form": case.call_form.model_dump(),
             "update": case.update,
             "raises": bool(case.raises),
             "gradients": case.gradients_name,
