@@ -38,7 +38,6 @@ OURS = {
 """The modes of unified_clip, and their names in reports."""
 
 TITLES = {**OURS, NATIVE: "framework's function"}
-"""All modes, and their names in reports."""
 
 
 def modes_of(framework: str) -> Sequence[str]:

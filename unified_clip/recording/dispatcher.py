@@ -15,7 +15,6 @@ Recording = Any
 """`recorder.Recording`, whose module imports this one."""
 
 NOT_CLIPS = ("get_total_norm", "global_norm", "set_gradient_clip")
-"""Public functions that clip nothing."""
 
 
 class RunningCall:

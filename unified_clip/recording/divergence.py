@@ -47,8 +47,6 @@ class StageAgreement:
 
     stage: Stage
     compared: int
-    """How many numbers were compared."""
-
     differs_at_step: int | None
     """The first step at which they differ; None if they agree at all steps."""
 

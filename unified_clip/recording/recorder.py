@@ -20,13 +20,10 @@ from .clip_event import ByParameter, ClipEvent, copy_gradients, make_namer, merg
 from .dispatcher import DISPATCHER
 
 SCHEMA = 1
-"""The version of the file's format."""
-
 NO_CALLS = (
     "No unified_clip calls were recorded. Framework functions are not recorded: replace them with unified_clip's, "
     "or use `unified-clip verify`."
 )
-"""The message about a recording without calls."""
 
 encode = json.JSONEncoder().encode
 

@@ -40,8 +40,6 @@ class RecordedCall(Table):
 
     step: Annotated[int, Field(ge=1, lt=2**63)]
     call: str
-    """The public name of the call."""
-
     framework: str | None = None
     rule: str | None = None
     """"global", "each", "slices" or "value": one norm over all gradients, one for each, one for each slice, none."""
@@ -50,8 +48,6 @@ class RecordedCall(Table):
     """Of the norm, or the two bounds of a value; None if it is not a single number."""
 
     norm_type: Real | None = None
-    """Of the norm; None if there is none."""
-
     eps: Real | None = None
     dtype: str = "float32"
     """Of the norm."""

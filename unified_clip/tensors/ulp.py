@@ -30,19 +30,14 @@ def differences(ours: Dense, theirs: Dense) -> tuple[npt.NDArray[np.intp], Float
     differ = np.flatnonzero(a != b)
     if not differ.size:
         return differ, np.zeros(0)
-    distances = steps(a[differ], b[differ], whole=ours.dtype == "int64")
+    left, right = (_ordered(bits[differ], whole=ours.dtype == "int64") for bits in (a, b))
+    distances = np.where(left > right, left - right, right - left).astype(np.float64)
     for side in (ours, theirs):
         distances[np.isnan(side.values().reshape(-1)[differ])] = math.inf
     return differ, distances
 
 
-def steps(a: Bits, b: Bits, *, whole: bool = False) -> Float64s:
-    """Return the distance in ULP between the numbers of two bit patterns. `whole`: the bits are integers."""
-    a, b = _ordered(a, whole=whole), _ordered(b, whole=whole)
-    return np.where(a > b, a - b, b - a).astype(np.float64)
-
-
 def _ordered(bits: Bits, *, whole: bool) -> Bits:
-    """Map bit patterns to integers in the order of their numbers."""
+    """Map bit patterns to integers in the order of their numbers. `whole`: the numbers are integers."""
     sign = bits.dtype.type(1 << (8 * bits.itemsize - 1))
     return bits ^ sign if whole else np.where(bits & sign, ~bits, bits ^ sign)

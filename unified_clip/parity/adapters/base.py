@@ -135,8 +135,7 @@ class OnParameters(Adapter):
     writes = True
     marks_parameters = True
 
-    utils: Any
-    """The framework's module `nn.utils`."""
+    utils: Any  # the module `nn.utils`
 
     def call_utils(self, name: str, invocation: Invocation, *arguments: Any) -> Returned:
         """Call a function of `utils` in place."""

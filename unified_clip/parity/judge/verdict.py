@@ -25,11 +25,8 @@ from ..suite.cases import Case
 from . import oracle
 from .oracle import Expected
 
-NORM_ULPS = 1
-"""Allowed error of a float32 norm on the device path."""
-
-NORM_RELATIVE = 1e-12
-"""Allowed relative error of a float64 norm on the device path."""
+NORM_ULPS, NORM_RELATIVE = 1, 1e-12
+"""Allowed error on the device path: of a float32 norm in ULP, of a float64 norm relatively."""
 
 Kind = Literal[
     "equal", "close", "flushed", "different", "crashed", "timed out", "out of memory", "missing", "unreadable"

@@ -28,10 +28,7 @@ KINDS: Mapping[str, str] = {
 }
 
 SIZED = ("value", "touched")
-"""The kinds of differences that have a size."""
-
 WITHIN = 1.1
-"""The default of `KnownDifference.within`."""
 
 Judgement = Literal["equal", "close", "known", "different"]
 

@@ -34,8 +34,6 @@ class CallForm(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     container: str = "list"
-    """One of CONTAINERS."""
-
     listed: list[Annotated[int, Field(ge=0)]] = []
     """Indices of the gradients, in the order of the container. A repeated index is the same object."""
 

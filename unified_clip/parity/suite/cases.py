@@ -32,13 +32,9 @@ class Case:
     arguments: Mapping[str, Any]
     call_form: CallForm = PLAIN
     names: Sequence[str] = ()
-    """The names of the gradients."""
-
     frameworks: Sequence[str] = ()
-    """Where it runs; everywhere if empty."""
-
     modes: Sequence[str] = ()
-    """The modes in which it runs; all if empty."""
+    """Where it runs; everywhere if empty."""
 
     raises: str = ""
     warns: bool = False

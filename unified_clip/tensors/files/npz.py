@@ -6,10 +6,9 @@ import io
 import math
 import tokenize
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,18 +25,6 @@ LOCAL_HEADER = 30
 
 READ_HEADER = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 """Readers by the version of an array's header. Later versions are for structured arrays."""
-
-
-class Header(NamedTuple):
-    """The header of an array."""
-
-    shape: tuple[int, ...]
-    in_columns: bool
-    """Whether the array is in Fortran's order."""
-
-    dtype: np.dtype[Any]
-    length: int
-    """Length of the header in bytes."""
 
 
 def items(path: Path) -> Iterator[Item]:
@@ -58,26 +45,29 @@ def items(path: Path) -> Iterator[Item]:
             version = np.lib.format.read_magic(text)
             if version not in READ_HEADER:
                 raise ValueError(f"unknown version {version}")
-            header = Header(*READ_HEADER[version](text), text.tell())
+            shape, is_fortran, dtype = READ_HEADER[version](text)
         except (ValueError, tokenize.TokenError) as error:  # the header is a literal of Python
             raise UnreadableError(f"{name!r} is no array: {error}. Save arrays with np.savez") from None
-        check_shape(name, header.shape)
-        size = header.length + math.prod(header.shape) * header.dtype.itemsize
-        if info.file_size != size and not header.dtype.hasobject:  # Python objects are rejected elsewhere
+        check_shape(name, shape)
+        size = text.tell() + math.prod(shape) * dtype.itemsize
+        if info.file_size != size and not dtype.hasobject:  # Python objects are rejected elsewhere
             sizes = f"it has {info.file_size} bytes, and its header describes {size}"
             raise UnreadableError(f"{name!r} is damaged: {sizes}. Copy the file again")
         if info.file_size > MOST * info.compress_size:
             sizes = f"{info.compress_size} bytes claim to expand to {info.file_size}"
             raise UnreadableError(f"{name!r} is damaged: {sizes}. Copy the file again")
-        yield Item(name, name_of(header.dtype), partial(_read, raw, archive, info, header), header.shape)
+        is_mapped = info.compress_type == zipfile.ZIP_STORED and not is_fortran and dtype.isnative
+        mapped = partial(_map, raw, info, text.tell(), name_of(dtype), shape)
+        yield Item(name, name_of(dtype), mapped if is_mapped else partial(_read, archive, info), shape)
 
 
-def _read(raw: Raw, archive: zipfile.ZipFile, info: zipfile.ZipInfo, header: Header) -> Gradient:
-    if info.compress_type == zipfile.ZIP_STORED and not header.in_columns and header.dtype.isnative:
-        # The local header may be longer than the member's entry in the zip's directory.
-        local = raw[info.header_offset : info.header_offset + LOCAL_HEADER]
-        name, extra = local[-4:].view("<u2").tolist()
-        start = int(info.header_offset + LOCAL_HEADER + name + extra)
-        return dense(raw, name_of(header.dtype), header.shape, start + header.length)
+def _map(raw: Raw, info: zipfile.ZipInfo, header_length: int, dtype: str, shape: Sequence[int]) -> Gradient:
+    # The local header may be longer than the member's entry in the zip's directory.
+    local = raw[info.header_offset : info.header_offset + LOCAL_HEADER]
+    name, extra = local[-4:].view("<u2").tolist()
+    return dense(raw, dtype, shape, int(info.header_offset + LOCAL_HEADER + name + extra + header_length))
+
+
+def _read(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Gradient:
     with archive.open(info) as file:
         return from_numpy(np.lib.format.read_array(file, allow_pickle=False))

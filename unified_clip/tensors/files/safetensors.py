@@ -37,8 +37,12 @@ class Entry(NamedTuple):
     dtype: str
     shape: Sequence[int]
     start: int
+    """In the file, as `stop`."""
+
     stop: int
-    """In the file."""
+
+    def read(self, raw: Raw) -> Dense:
+        return dense(raw, self.dtype, self.shape, self.start)
 
 
 def items(path: Path) -> Iterator[Item]:
@@ -54,7 +58,7 @@ def items(path: Path) -> Iterator[Item]:
     for name, entry in entries.items():
         gradient, _, part = name.rpartition(".")
         if gradient not in sparse or part not in ("indices", "values"):
-            yield Item(name, entry.dtype, partial(_dense, raw, entry), entry.shape)
+            yield Item(name, entry.dtype, partial(entry.read, raw), entry.shape)
         elif part == "values":
             read = partial(_sparse, raw, entries[f"{gradient}.indices"], entry, sparse[gradient])
             yield Item(gradient, entry.dtype, read, sparse[gradient])
@@ -65,17 +69,13 @@ def load(path: Path) -> dict[str, Dense]:
     try:
         raw = read_or_map(path)
         header, start = _header(raw)
-        return {name: _dense(raw, entry) for name, entry in _entries(header, start, len(raw)).items()}
+        return {name: entry.read(raw) for name, entry in _entries(header, start, len(raw)).items()}
     except (UnreadableError, OSError, ValueError) as error:
         raise UnreadableError(f"{path.name} cannot be read: {error}") from None
 
 
-def _dense(raw: Raw, entry: Entry) -> Dense:
-    return dense(raw, entry.dtype, entry.shape, entry.start)
-
-
 def _sparse(raw: Raw, rows: Entry, values: Entry, shape: Sequence[int]) -> Sparse:
-    return Sparse(_dense(raw, rows).array, _dense(raw, values), tuple(shape))
+    return Sparse(rows.read(raw).array, values.read(raw), tuple(shape))
 
 
 def _header(raw: Raw) -> tuple[dict[str, Any], int]:
