@@ -10,6 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from io import FileIO
 from pathlib import Path
 from typing import Any, Self
 
@@ -80,7 +81,7 @@ class Recording:
         self.needs_leaves = self.norms or gradients_every is not None
         self._namer = make_namer(names)
         self._make_locks()
-        self._lines: EventFile | None = None
+        self._file: FileIO | None = None
         self._step, self._by_calls = 0, True
         self._is_empty = True
         self._pending: deque[CallRecorder] = deque()
@@ -125,16 +126,19 @@ class Recording:
     # -- the context
 
     def __enter__(self) -> Self:
-        self._lines = EventFile(self.path)
-        self._lines.write(
-            {
-                "unified_clip": sys.modules["unified_clip"].__version__,
-                "schema": SCHEMA,
-                "started": datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
-                "norms": self.norms,
-                "gradients_every": self.gradients_every,
-            }
-        )
+        try:
+            self._file = self.path.open("xb", buffering=0)
+        except FileExistsError:
+            message = f"{self.path} exists already, and a file has one run. Remove it, or pass another path."
+            raise FileExistsError(message) from None
+        header = {
+            "unified_clip": sys.modules["unified_clip"].__version__,
+            "schema": SCHEMA,
+            "started": datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
+            "norms": self.norms,
+            "gradients_every": self.gradients_every,
+        }
+        _write_line(self._file, header)
         DISPATCHER.add(self)
         return self
 
@@ -160,9 +164,9 @@ class Recording:
 
     def _close(self) -> None:
         with self._lock:
-            if self._lines is not None:
-                self._lines.close()
-            self._lines = None
+            if self._file is not None:
+                self._file.close()
+            self._file = None
 
     # -- calls
 
@@ -213,7 +217,7 @@ class Recording:
         def receive(values: Sequence[Any]) -> None:
             rest = iter(values)
             with self._lock:
-                if self._lines is not None:
+                if self._file is not None:
                     parts = [[*itertools.islice(rest, length)] for length in lengths]
                     groups = [each.complete_fields(part) for each, part in zip(events, parts, strict=True)]
                     self._write({"step": self._take_step(), "call": call}, groups, {"seconds": None})
@@ -233,11 +237,11 @@ class Recording:
         """Write the lines of a call, which may have clipped several groups or none."""
         with self._lock:
             self._is_empty = False
-            if self._lines is None:
+            if self._file is None:
                 return
             try:
                 for fields in merge_groups(groups) or [{}]:
-                    self._lines.write({**head, **fields, **tail})
+                    _write_line(self._file, {**head, **fields, **tail})
             except OSError as error:
                 self._close()
                 self._warn(f"{self.path} cannot be written any more, and the recording has ended: {error}")
@@ -261,27 +265,14 @@ class Recording:
             checks.warn_at_call(message)
 
 
-class EventFile:
-    """Writer of the lines of a recording. The file must not exist."""
-
-    def __init__(self, path: Path) -> None:
-        try:
-            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o666)
-        except FileExistsError:
-            message = f"{path} exists already, and a file has one run. Remove it, or pass another path."
-            raise FileExistsError(message) from None
-
-    def write(self, line: dict[str, Any]) -> None:
-        """Write a line in one operation, so that a crash tears only the last one. After an OSError, write no more."""
-        text = encode(line)
-        if "NaN" in text or "Infinity" in text:  # no JSON, or part of a name
-            text = encode(_json.plain(line))
-        data = text.encode() + b"\n"
-        if os.write(self._file, data) < len(data):
-            raise OSError("only a part of a line was written")
-
-    def close(self) -> None:
-        os.close(self._file)
+def _write_line(file: FileIO, line: dict[str, Any]) -> None:
+    """Write a line in one operation, so that a crash tears only the last one. After an OSError, write no more."""
+    text = encode(line)
+    if "NaN" in text or "Infinity" in text:  # no JSON, or part of a name
+        text = encode(_json.plain(line))
+    data = text.encode() + b"\n"
+    if file.write(data) < len(data):
+        raise OSError("only a part of a line was written")
 
 
 class CallRecorder:

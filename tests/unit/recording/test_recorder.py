@@ -10,6 +10,7 @@ import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -251,13 +252,13 @@ with unified_clip.record({str(path)!r}) as run:
 
 
 def test_a_full_disk_ends_the_recording_and_not_the_training(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with unified_clip.record(path):
+    with unified_clip.record(path) as recording:
         clip()
-        write = os.write
-        monkeypatch.setattr(os, "write", lambda file, data: write(file, data[:10]))
+        file = recording._file
+        full = SimpleNamespace(write=lambda data: file.write(data[:10]), close=file.close)
+        monkeypatch.setattr(recording, "_file", full)
         with pytest.warns(ClipWarning, match="cannot be written any more.*a part of a line"):
             assert clip() == 5.0
-        monkeypatch.undo()
         assert clip() == 5.0
     assert path.read_text().count("\n") == 2
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
@@ -80,11 +79,9 @@ def judge_result(
         verdict = compare_with_exact(case, expected, outcome, mode, flushes=framework.flushes)
         verdict = diagnose.explained(verdict, case, expected, outcome)
         digests, differs = outcome.digests, verdict.kind != "equal"
-    judged = JudgedResult(verdict, deviation, digests, outcome.seconds, differs)
-    if not oracle.is_long(case):
-        return dataclasses.replace(judged, outcome=outcome)
-    details = worst_element.find(case, expected, {mode: outcome}, [mode]) if differs else {}
-    return dataclasses.replace(judged, details=details)
+    is_long = oracle.is_long(case)
+    details = worst_element.find(case, expected, {mode: outcome}, [mode]) if is_long and differs else {}
+    return JudgedResult(verdict, deviation, digests, outcome.seconds, differs, None if is_long else outcome, details)
 
 
 def worst_elements(case: Case, expected: Expected, judged: Mapping[str, JudgedResult]) -> dict[str, WorstElement]:
@@ -128,10 +125,7 @@ def report_result(
         )
     return NativeResult(
         **shared,
+        **{key: getattr(deviation, key) for key in ("kind", "norm", "gradients", "cause")},
         function=deviation.function or None,
-        kind=deviation.kind,
-        norm=deviation.norm,
-        gradients=deviation.gradients,
-        cause=deviation.cause,
         problem=judgement[1] if judgement else "",
     )
