@@ -23,13 +23,7 @@ class RecordingComparison:
     max_ulp: float
     pairs: Sequence[CallPair]
     divergences: Mapping[Divergence, Sequence[Cause]]
-    """The reported divergences with their explanations, empty if the runs are the same:
-
-    - the first one;
-    - the first one that exceeds rounding;
-    - the first one that exceeds rounding that has grown;
-    - the first one of each setting, such as the threshold.
-    """
+    """The reported divergences with their explanations, see `_to_report`. Empty if the runs are the same."""
 
     agreements: Sequence[StageAgreement]
 
@@ -58,18 +52,11 @@ def compare(
 ) -> RecordingComparison:
     """Pair the calls of two recorded runs by step and position, and find where they differ.
 
-    Args:
-        a: The file of a run.
-        b: The file of another run.
-        names: From the name of a parameter in either run to its name in the other. Other parameters match by equal
-            names. If no name is in both runs, they match by shape (up to the order of axes) in their order. Positions
-            are no names.
-        max_ulp: Numbers that differ by up to this many units in the last place are the same.
-        labels: The name of each run in sentences. None is the name of its file.
+    names: Names of parameters, as for `pair_calls`.
+    max_ulp: Numbers that differ by up to this many units in the last place are the same.
+    labels: The name of each run in sentences. None is the name of its file.
 
-    Raises:
-        RunError: A file is no recording or has no clip calls, the runs have no numbers to compare, or `names` has names
-            that are in neither run.
+    RunError: A file is no recording or has no clip calls, or the runs have no numbers to compare.
     """
     left, right = (read(path, label) for path, label in zip((a, b), labels, strict=True))
     for run in (left, right):
@@ -90,7 +77,11 @@ def compare(
 
 
 def _to_report(a: RecordedRun, b: RecordedRun, pairs: list[CallPair], max_ulp: float) -> list[tuple[Divergence, int]]:
-    """Return the divergences to report, with the positions of their pairs."""
+    """Return the divergences to report, with the positions of their pairs.
+
+    They are the first one, the first beyond rounding, the first beyond rounding that has grown, and the first one of
+    each setting, such as the threshold.
+    """
     numeric: dict[str, tuple[Divergence, int]] = {}
     settings: dict[str, tuple[Divergence, int]] = {}
     allowed, earlier = max(max_ulp, ROUNDING), 0.0

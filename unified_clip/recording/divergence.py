@@ -155,10 +155,7 @@ def threshold(line: RecordedCall) -> float | tuple[float, ...] | None:
 
 def _total_norm(line: RecordedCall) -> float:
     """Return the norm over all recorded gradients; 0 if none was recorded."""
-    if line.rule == "global":
-        return line.norms()[0]
-    norms = line.norms() or [parameter.norm for parameter in line.parameters.values()]
-    return combined_norm(norms, line.order)
+    return line.norms()[0] if line.rule == "global" else combined_norm(line.known_norms(), line.order)
 
 
 def _settings(pair: CallPair) -> Iterator[Divergence]:

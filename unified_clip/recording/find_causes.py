@@ -74,7 +74,7 @@ def find_causes(point: DivergencePoint) -> list[Cause]:
 
 def _not_finite(point: DivergencePoint, pair: CallPair) -> Cause | None:
     for run, line, other in ((point.a, pair.a, pair.b), (point.b, pair.b, pair.a)):
-        if all(map(math.isfinite, _norms(line))) or not all(map(math.isfinite, _norms(other))):
+        if all(map(math.isfinite, line.known_norms())) or not all(map(math.isfinite, other.known_norms())):
             continue
         names = [repr(name) for name, each in line.parameters.items() if not math.isfinite(each.norm)]
         counts = "" if line.nan is None else f": {line.nan} NaN and {line.inf} inf"
@@ -82,10 +82,6 @@ def _not_finite(point: DivergencePoint, pair: CallPair) -> Cause | None:
         sentence = f"the gradients of {run.name} are not finite{counts}{where}; those of the other run are"
         return Cause("not finite in one run", sentence)
     return None
-
-
-def _norms(line: RecordedCall) -> list[float]:
-    return line.norms() or [parameter.norm for parameter in line.parameters.values()]
 
 
 def _before_clipping(point: DivergencePoint, pair: CallPair) -> Cause | None:

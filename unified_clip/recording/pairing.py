@@ -32,8 +32,9 @@ class CallPair:
 def pair_calls(a: RecordedRun, b: RecordedRun, names: Names) -> list[CallPair]:
     """Pair the calls of two runs in order, up to the first two whose steps differ.
 
-    names: Parameter names, from either run to the other. `match_parameters` matches the remaining ones. RunError: it
-    has a name that is in neither run.
+    names: Parameter names, from either run to the other. `match_parameters` matches the remaining ones.
+
+    RunError: `names` has a name that is in neither run.
     """
     names = _from_a_to_b(a, b, names)
     lines = zip(a.lines, b.lines, strict=False)

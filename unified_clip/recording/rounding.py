@@ -58,11 +58,7 @@ def same(left: object, right: object) -> bool:
 
 
 def ulps_at(scale: float, a: float, b: float) -> float:
-    """Return the difference of two numbers in ULP of `scale`, the size at which they were rounded.
-
-    A sum is rounded at the size of its terms. If these cancel, the difference is large relative to the sum, and small
-    relative to the terms.
-    """
+    """Return the difference of two numbers in ULP of `scale`, the size of the terms of which they are sums."""
     if a == b or not all(map(math.isfinite, (a, b, scale))) or scale == 0:
         return distance(a, b).ulps
     unit = 2.0**-53 if needs_float64(a, b) else 2.0**-24  # the smallest that it can be, relatively

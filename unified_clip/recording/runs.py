@@ -110,6 +110,10 @@ class RecordedCall(Table):
     def norms(self) -> list[float]:
         return _listed(self.norm)
 
+    def known_norms(self) -> list[float]:
+        """Return the norms, or those of the parameters if there are none."""
+        return self.norms() or [parameter.norm for parameter in self.parameters.values()]
+
     def coefs(self) -> list[float]:
         return _listed(self.coef)
 

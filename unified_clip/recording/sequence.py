@@ -60,11 +60,9 @@ def _late_run(point: DivergencePoint, pair: CallPair) -> RecordedRun | None:
 
 
 def _is_descent(moves: list[tuple[float, float, float, float]], coef: float) -> bool:
-    """Return whether plain descent moves weights by the gradients, and to their next norm by clipped gradients.
-
-    Then w^2 changes by -2*lr*wg + lr^2*g^2, and by -2*lr*c*wg + lr^2*c^2*g^2. The second change minus c times the first
-    one is lr^2*c*(c - 1) times g^2: the same multiple for every parameter.
-    """
+    """Return whether plain descent moves weights by the gradients, and to their next norm by clipped gradients."""
+    # Then w^2 changes by -2*lr*wg + lr^2*g^2, and by -2*lr*c*wg + lr^2*c^2*g^2. The second change minus c times the
+    # first one is lr^2*c*(c - 1) times g^2: the same multiple for every parameter.
     multiples = [(after**2 - now**2 - coef * (moved**2 - now**2)) / square for now, moved, after, square in moves]
     return multiples[0] < 0 and all(math.isclose(multiple, multiples[0], rel_tol=DESCENT) for multiple in multiples)
 

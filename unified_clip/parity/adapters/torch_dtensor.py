@@ -69,10 +69,7 @@ class Sharded(Framework):
 
 @contextmanager
 def process_group(rank: int, size: int, meeting: Path) -> Iterator[Sharded]:
-    """Join a process group, and yield an adapter whose tensors are DTensors over it.
-
-    meeting: A file that does not exist yet, by which the ranks find each other.
-    """
+    """Join a process group by the new file `meeting`, and yield an adapter whose tensors are DTensors over it."""
     torch.set_num_threads(1)
     store = torch.distributed.FileStore(str(meeting), size)
     torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=PATIENCE)

@@ -99,11 +99,7 @@ def report_result(
     command: str,
     judgement: tuple[Judgement, str] | None,
 ) -> UnifiedClipResult | NativeResult | None:
-    """Return a result for the report. None: the framework has no such function.
-
-    command: Runs the case again.
-    judgement: On the deviation of a framework's function, with its problem.
-    """
+    """Return a result for the report, with the command that runs the case again. None: there is no such function."""
     verdict, deviation = judged.verdict, judged.deviation or NativeDeviation("")
     kind = verdict.kind if verdict else judgement and judgement[0]
     if kind is None:

@@ -111,10 +111,7 @@ def is_long(case: Case) -> bool:
 
 
 def _norm(gradients: Sequence[Dense], shift: int, p: float = 2) -> float:
-    """Return the norm of gradients, shifted up or down by what the device path allows.
-
-    That is 1 ULP for float32, relatively 1e-12 for float64.
-    """
+    """Return the norm of gradients, shifted up or down by what the device path allows (see `verdict.NORM_ULPS`)."""
     dtype = norm_dtype(gradients)
     n = exact_norm(gradients, p, dtype)
     if not shift or not math.isfinite(n):

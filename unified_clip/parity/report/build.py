@@ -13,10 +13,7 @@ from ..results import SCHEMA, CaseResult, Change, Counts, KnownDifferenceResult,
 def report(
     frameworks: Sequence[str], cases: Sequence[CaseResult], known: Sequence[KnownDifferenceResult] = (), **fields: Any
 ) -> ParityReport:
-    """Return the report.
-
-    fields: Other fields of `ParityReport`: `suite`, `versions`, `titles`, `notes`, `may_be_missing` and `started`.
-    """
+    """Return the report. `fields`: other fields of `ParityReport`, such as `suite` and `versions`."""
     defaults: dict[str, Any] = {"suite": "", "versions": {}, "titles": {}, "notes": []}
     defaults |= {"verdict": "", "exit_code": 0, "baseline": None, "problems": []}
     result = ParityReport(

@@ -1,7 +1,6 @@
 """The report's rows by rule: the same clip of the same gradients, by each framework's function.
 
-A case belongs to one public name, so `clip_grad_norm_` and `clip_by_global_norm` are different cases. Here they share a
-row, for people who port code and ask how they compare.
+Here `clip_grad_norm_` and `clip_by_global_norm` share a row, for people who port code and ask how they compare.
 """
 
 from __future__ import annotations

@@ -123,11 +123,7 @@ class View:
 
 
 def render(report: ParityReport, recorded: Sequence[RecordedCall] = (), ported: Any = None) -> str:
-    """Return the page.
-
-    recorded: The calls of a recorded training run, for a plot.
-    ported: The report of `unified-clip port`, for a section.
-    """
+    """Return the page, with a plot of recorded calls and a section for a report of `unified-clip port`."""
     report = report.safe()
     changes = [] if report.baseline is None else [baseline.headline(report.baseline)]
     environment = _environment()

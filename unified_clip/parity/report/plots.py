@@ -29,10 +29,7 @@ SHAPES: Mapping[str, Callable[[float, float], str]] = defaultdict(
 
 
 def histogram(report: ParityReport) -> Markup | None:
-    """Return a histogram of distances from the exact results. None without results.
-
-    Each framework has a row for unified_clip and a row for its own functions.
-    """
+    """Return a histogram of distances from the exact results, with a row for each framework and side."""
     sides: tuple[Side, ...] = ("ours", "native")
     rows = [(name, side, _distances(report, name, side)) for side in sides for name in report.frameworks]
     rows = [(name, side, counts) for name, side, counts in rows if counts]

@@ -16,11 +16,7 @@ from . import junit, markdown, page
 
 
 def write(report: ParityReport, out: Path, recorded: Sequence[RecordedCall] = (), ported: Any = None) -> None:
-    """Write index.html, parity.json, parity.md and parity.xml (JUnit) into a directory.
-
-    recorded: The calls of a recorded training run, for a plot in the page.
-    ported: The report of `unified-clip port`, for a section of the page.
-    """
+    """Write index.html, parity.json, parity.md and parity.xml (JUnit) into a directory. See `page.render`."""
     out.mkdir(parents=True, exist_ok=True)
     data = json.dumps(report.as_json(), indent=1, allow_nan=False) + "\n"
     (out / "parity.json").write_text(data, encoding="utf-8")

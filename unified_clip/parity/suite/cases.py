@@ -71,10 +71,7 @@ class Case:
         return f"{scope}{order}, threshold {call.threshold(arguments):.9g}"
 
     def is_for_graphs(self, left_out: Sequence[str]) -> bool:
-        """Return whether the case makes sense in a graph, which has no memory, warnings or known values.
-
-        left_out: Kinds of cases, see `_is_any`. A compiler may need minutes for `long` lists of gradients.
-        """
+        """Return whether the case makes sense in a graph, which has no memory, warnings or known values."""
         call_form = self.call_form
         needs_value = self.raises or self.call.style in ("class", "class in place", "hook")
         unknown = self._shares_memory or (call_form.tensor_arguments and needs_value)

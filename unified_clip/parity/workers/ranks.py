@@ -18,10 +18,7 @@ from ..modes import DISTRIBUTED, PROCESSES
 
 @contextmanager
 def process_group(framework: str, adapter: Adapter, mode: str, rank: int, meeting: Path) -> Iterator[Adapter]:
-    """Yield the adapter for a mode. If the mode has several ranks, join their process group; rank 0 starts the others.
-
-    meeting: A file that does not exist yet, by which the ranks find each other.
-    """
+    """Yield the adapter for a mode. Rank 0 starts the other ranks of the mode, and they meet by the file `meeting`."""
     if mode not in PROCESSES:
         yield adapter
         return

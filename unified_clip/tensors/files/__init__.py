@@ -73,7 +73,7 @@ def read(
     only: Sequence[str] = (),
     pythons: Mapping[str, str] = {},
 ) -> dict[str, Gradient]:
-    """Return the gradients in a file by name, in the order of the file. Those of TensorFlow and Keras are sorted.
+    """Return the gradients in a file by name, in its order; those of TensorFlow and Keras are sorted.
 
     Their arrays are read-only `np.memmap`s (plain where there are no elements), contiguous, but not always aligned.
 
