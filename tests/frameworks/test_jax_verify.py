@@ -43,7 +43,7 @@ def step(weights, batches):
         ("clip(0.25)", "uc.clip_grad_value_(grads, 0.25)"),
     ],
 )
-def test_optax_is_seen_inside_jit_and_outside(
+def test_optax_is_recorded_inside_jit_and_outside(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], clip: str, ours: str, jit: str
 ) -> None:
     old = OPTAX.replace("CLIP", clip).replace("JIT", jit)

@@ -111,7 +111,7 @@ def test_a_port_that_adds_eps_is_found(tmp_path: Path, capsys: pytest.CaptureFix
         ),
     ],
 )
-def test_paddles_clips_are_seen_in_dygraph_and_in_static_programs(
+def test_clips_of_paddle_are_recorded_in_dygraph_and_in_static_programs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], old: str, call: str, ours: str
 ) -> None:
     data = verified(tmp_path, capsys, old, NUMPY.replace("CLIP", ours), "--max-ulp", "64")

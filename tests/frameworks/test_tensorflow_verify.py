@@ -150,7 +150,7 @@ def test_a_port_that_clips_each_is_found(tmp_path: Path, capsys: pytest.CaptureF
         (KERAS.replace("CLIP", "global_clipnorm=0.5"), "keras.optimizers.SGD(global_clipnorm=)", OURS),
     ],
 )
-def test_clips_are_seen_eagerly_in_graphs_and_in_sessions(
+def test_clips_are_recorded_eagerly_in_graphs_and_in_sessions(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], old: str, call: str, ours: str
 ) -> None:
     data = verified(tmp_path, capsys, old, NUMPY.replace("CLIP", ours), "--max-ulp", "64")

@@ -117,7 +117,7 @@ def _tables() -> dict[str, Any]:
 
 @functools.cache
 def names(kind: str) -> tuple[str, ...]:
-    """Return the names of a kind in the table `names`."""
+    """Return a list of the table `names` in `catalog.toml`."""
     return tuple(_tables()["names"][kind])
 
 
@@ -163,13 +163,13 @@ def last_names() -> frozenset[str]:
 
 @functools.cache
 def _clues() -> frozenset[str]:
-    """Return names of which every file with a clip has one. Clamps and names like CLIP_NAME are exceptions."""
+    """Return identifiers of which every file with a clip has one, except for clamps and names like CLIP_NAME."""
     keywords = [setting.keyword for setting in settings()]
     return frozenset({*last_names(), *KERAS_RULES, *ENGINE_METHODS, *keywords, "need_clip"} - CLAMP_NAMES)
 
 
 @functools.cache
-def words() -> re.Pattern[bytes]:
+def clip_pattern() -> re.Pattern[bytes]:
     """Return a pattern that matches in every file with a clip."""
     names = _clues() | {name for _, name in _owners()}
     rest = sorted(name for name in names if not re.search("(?i)clip|clamp", name))

@@ -8,6 +8,7 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -108,9 +109,7 @@ def _port(options: argparse.Namespace) -> int:
     ported: list[PortedFile] = []
     try:
         with progress({"files": len(paths)}) as advance:
-            ported, unreadable = source_files.port_all(
-                paths, target, options.native, lambda count: advance("files", count)
-            )
+            ported, unreadable = source_files.port_all(paths, target, options.native, partial(advance, "files"))
         if options.write:
             if not options.force:
                 source_files.check_clean([file.path for file in ported if file.is_changed])

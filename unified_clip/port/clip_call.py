@@ -100,7 +100,7 @@ class Entry(NamedTuple):
 
 
 def entry_of(module: Module, node: cst.CSTNode) -> Entry | None:
-    """Return what an entry of a dict or a target of an assignment binds; None for anything else."""
+    """Return the value that a dict entry or an assignment binds to a keyword; None for any other node."""
     match node:
         case cst.DictElement(key=cst.SimpleString() as key, value=value):
             return Entry(node, str(key.evaluated_value), value)

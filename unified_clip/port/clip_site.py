@@ -15,7 +15,7 @@ Target = Literal["torch", "drop-in"]
 
 @dataclass(frozen=True)
 class Meaning:
-    """What a clip does."""
+    """The meaning of a clip, as a configuration."""
 
     config: ClipConfig
     """The threshold is 1 if it is only known at run time."""

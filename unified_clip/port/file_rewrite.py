@@ -18,7 +18,7 @@ from .to_config import of_family
 
 
 class FileRewrite:
-    """The state that rules read and change."""
+    """The clips of a file, their verdicts, and the edits so far. Rules read and change it."""
 
     def __init__(self, module: Module, clips: Sequence[FoundClip], target: Target, native: bool) -> None:
         self.module, self.clips, self.target, self.native = module, clips, target, native
@@ -30,7 +30,7 @@ class FileRewrite:
         """The name of the rule that is applied."""
 
     def with_verdict(self, verdict: Verdict | None) -> list[FoundClip]:
-        """Return the clips with a verdict, in order. None: those that no rule decided about."""
+        """Return the clips with a verdict, in order; for None, those without one."""
         return [clip for clip in self.clips if self.sites[clip].verdict == verdict]
 
     def flag(self, clip: FoundClip, reason: str) -> None:

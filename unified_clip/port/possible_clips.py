@@ -30,7 +30,7 @@ OTHER_NAMES = re.compile(
 
 
 def named(module: Module, imports: Imports, node: Target, names: set[str]) -> Iterator[FoundClip]:
-    """Yield a name that may stand for a clip."""
+    """Yield a clip for a name that may stand for one."""
     call = module.call_of(node)
     if names == {""}:
         yield from [*_from_star(module, imports, node, call)] or _of_unknown_object(module, node, call)
@@ -108,7 +108,7 @@ def _may_be_clip(module: Module, call: cst.Call, clips: Sequence[ClipFunction]) 
 
 
 def _calls_of(module: Module, call: cst.Call) -> list[cst.Call]:
-    """Return the calls of what getattr returns, directly or through a variable."""
+    """Return the calls of the result of getattr, directly or through a variable."""
     places = [call, *module.assigned(call).reads]
     return [outer for place in places if (outer := module.call_of(place)) is not None]
 
@@ -127,7 +127,7 @@ def _is_in_layer(module: Module, call: cst.Call) -> bool:
 
 
 def _is_named_otherwise(module: Module, call: cst.Call) -> bool:
-    """Return whether getattr looks up a name of another thing than a clip, as cfg["act"]. Its last part counts."""
+    """Return whether the last part of the name is that of something else, as in getattr(paddle.nn, cfg["act"])."""
     match call.args[1].value:
         case cst.Attribute(attr=name) | cst.Subscript(slice=[name, *_]) | name:
             words = module.code(name)
@@ -137,7 +137,7 @@ def _is_named_otherwise(module: Module, call: cst.Call) -> bool:
 
 
 def _pattern(node: cst.BaseExpression) -> str:
-    """Return a pattern of the texts that an expression can have."""
+    """Return a regular expression for the strings that an expression may evaluate to."""
     match node:
         case cst.SimpleString():
             return re.escape(str(node.evaluated_value))

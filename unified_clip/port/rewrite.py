@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from . import suggest
-from .catalog import may_clip, words
+from .catalog import clip_pattern, may_clip
 from .clip_call import FoundClip
 from .clip_site import ClipSite, PortedFile, Target
 from .file_rewrite import FileRewrite
@@ -27,7 +27,7 @@ def port(path: Path, content: bytes, target: Target = "torch", native: bool = Fa
         target: "torch", or "drop-in" to keep the framework.
         native: Write PyTorch's own functions, not those of unified_clip. Only for "torch".
     """
-    if not words().search(content) or ((names := identifiers(content)) is not None and not may_clip(names)):
+    if not clip_pattern().search(content) or ((names := identifiers(content)) is not None and not may_clip(names)):
         return PortedFile(path, content, content)
     module = Module(content, path)
     clips = find(module)

@@ -16,7 +16,7 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
-from .catalog import words
+from .catalog import clip_pattern
 from .clip_site import PortedFile, Target, UnreadableFile
 from .rewrite import port
 from .source.parse_guard import TOO_DEEP, UnreadableError
@@ -80,7 +80,7 @@ def port_all(
 def _without_clip(path: Path) -> Result | None:
     """Return the result of a file that contains no clip; None for a file to port."""
     with suppress(OSError):  # `_port_one` reports it
-        return None if words().search(path.read_bytes()) else PortedFile(path, b"", b"")
+        return None if clip_pattern().search(path.read_bytes()) else PortedFile(path, b"", b"")
     return None
 
 

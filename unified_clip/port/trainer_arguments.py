@@ -61,7 +61,7 @@ def _parsed(module: Module, call: cst.Call) -> Iterator[FoundClip]:
 
 
 def derived(module: Module, node: cst.ClassDef) -> Iterator[FoundClip]:
-    """Yield class Arguments(TrainingArguments), which a parser fills."""
+    """Yield the setting of class Arguments(TrainingArguments), whose values a parser sets."""
     for base in node.bases:
         name = module.full_name(base.value)
         if (setting := setting_of(name)) is not None and setting.default:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,8 +63,8 @@ def run(options: argparse.Namespace) -> int:
     from .run import VerifyError, WorkerError
 
     try:
-        with ExitStack() as stack:
-            result = _verify(options, stack)
+        with Scratch("verify") as scratch:
+            result = _verify(options, scratch.path)
             if options.json:
                 print(json.dumps(report.as_data(result), indent=1, allow_nan=False))
             else:
@@ -81,47 +80,32 @@ def run(options: argparse.Namespace) -> int:
     return status
 
 
-def _verify(options: argparse.Namespace, stack: ExitStack) -> Verification:
+def _verify(options: argparse.Namespace, scratch: Path) -> Verification:
     from ..recording.pairing import read_names
     from ..tensors.types import from_numpy
     from . import run
     from .compare import compare_steps
-    from .run import VerifyError
 
     for name in ("weights", "batches"):
         if getattr(options, name) is None:
-            raise VerifyError(
+            raise run.VerifyError(
                 f"No --{name} given. Both steps run on the same weights and batches. Pass --{name} FILE; see "
                 "docs/verify.md for its format."
             )
     max_ulp = 0.0 if options.max_ulp is None else options.max_ulp
     timeout = SECONDS if options.timeout is None else options.timeout
     if not max_ulp >= 0:
-        raise VerifyError(f"--max-ulp is {max_ulp}; it must be 0 or more")
+        raise run.VerifyError(f"--max-ulp is {max_ulp}; it must be 0 or more")
     if not timeout > 0:
-        raise VerifyError(f"--timeout is {timeout}; it must be more than 0")
+        raise run.VerifyError(f"--timeout is {timeout}; it must be more than 0")
     old = run.parse_script("old", options.old, options.python_old)
     new = run.parse_script("new", options.new, options.python_new)
     names = read_names(options.map) if options.map else None
-    scratch = stack.enter_context(Scratch("verify")).path
     (scratch / "weights").mkdir()
     weights = run.read_weights(options.weights, scratch / "weights")
     batches = run.read_batches(options.batches, options.steps)
-    out = _directory(options.out) if options.out else scratch
+    out = run.make_directory(options.out) if options.out else scratch
     runs = run.run([old, new], weights, batches, out, timeout)
     tensors = {name: from_numpy(array) for name, array in weights.items()}
     steps = len(next(iter(batches.values())))
     return compare_steps(*runs, weights=tensors, steps=steps, out=out, names=names, max_ulp=max_ulp)
-
-
-def _directory(path: Path) -> Path:
-    from .run import VerifyError
-
-    for name in ("old", "new", "old.jsonl", "new.jsonl"):
-        if (path / name).exists():
-            raise VerifyError(f"{path / name} exists already. Remove it, or pass another directory to --out.")
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise VerifyError(f"{path} cannot be written: {error.strerror}. Pass another directory to --out.") from None
-    return path

@@ -294,6 +294,6 @@ def _grown_rounding(rows: Sequence[StepComparison], clips: RecordingComparison, 
 
 
 def _coefficient(lines: Sequence[RecordedCall]) -> list[float]:
-    """Return the coefficient of a step with a single one; none if it is 0."""
+    """Return the only coefficient of a step as a list; an empty list if it is 0, or there are others."""
     coefs = [coef for line in lines for coef in line.coefs()]
     return coefs if len(coefs) == 1 and coefs[0] else []

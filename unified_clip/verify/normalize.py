@@ -98,12 +98,9 @@ def _lines_of_own_clipping(run: ScriptRun) -> Iterator[RecordedCall]:
         before, after = output.unclipped or {}, output.gradients or {}
         if names := [name for name in before if name in after]:
             observed.append((step, ObservedTensors([before[n] for n in names], [after[n] for n in names], (), names)))
+    calls = [NativeCall(BY_HAND, "", rule, None, 2.0, None) for rule in ("global", "each")]
     together, per_tensor = (
-        [
-            RecordedCall(step=step, **fields(NativeCall(BY_HAND, "", rule, None, 2.0, None), tensors))
-            for step, tensors in observed
-        ]
-        for rule in ("global", "each")
+        [RecordedCall(step=step, **fields(call, tensors)) for step, tensors in observed] for call in calls
     )
     yield from per_tensor if any(math.isnan(coef) for line in together for coef in line.coefs()) else together
 

@@ -146,6 +146,18 @@ def read_batches(path: Path, steps: int | None) -> Arrays:
     return {name: array[:steps] for name, array in batches.items()}
 
 
+def make_directory(path: Path) -> Path:
+    """Make the directory of --out. Raises VerifyError if it has files of an earlier run."""
+    for name in ("old", "new", "old.jsonl", "new.jsonl"):
+        if (path / name).exists():
+            raise VerifyError(f"{path / name} exists already. Remove it, or pass another directory to --out.")
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise VerifyError(f"{path} cannot be written: {error.strerror}. Pass another directory to --out.") from None
+    return path
+
+
 def run(scripts: Sequence[Script], weights: Arrays, batches: Arrays, out: Path, timeout: float) -> list[ScriptRun]:
     """Run both in parallel, each in the directory of `out` named like its side. Raises VerifyError or WorkerError."""
     with ExitStack() as stack:

@@ -57,7 +57,7 @@ def test_what_is_not_there_is_refused(tmp_path: Path, name: str, message: str) -
         source_files.sources(tmp_path / name)
 
 
-def test_a_file_that_cannot_be_read_is_told_and_the_others_are_ported(project: Path) -> None:
+def test_an_unreadable_file_is_reported_and_the_others_are_ported(project: Path) -> None:
     (project / "old.py").write_text("# clip_grad_norm_\nprint 'hello'\n")
     (project / "bytes.py").write_bytes(b"clip_grad_norm_ = '\xff'\n")
     (project / "gone.py").symlink_to(project / "nowhere")
@@ -81,7 +81,7 @@ def test_a_file_that_cannot_be_read_is_told_and_the_others_are_ported(project: P
     ],
     ids=["parentheses", "not", "sum", "and", "attributes", "fewer attributes"],
 )
-def test_a_file_that_is_nested_too_deep_is_told(tmp_path: Path, code: str) -> None:
+def test_a_file_that_is_nested_too_deep_is_reported(tmp_path: Path, code: str) -> None:
     path = tmp_path / "deep.py"
     path.write_text(f"import torch\n\ntorch.nn.utils.clip_grad_norm_(parameters, {code})\n")
     _, (unread,) = source_files.port_all([path])
@@ -103,7 +103,7 @@ def test_what_python_cannot_parse_may_be_too_deep_too(tmp_path: Path, first: str
     assert unread.reason == "It is nested too deep to be read."
 
 
-def test_too_many_texts_in_a_row_are_told(tmp_path: Path) -> None:
+def test_too_many_texts_in_a_row_are_reported(tmp_path: Path) -> None:
     path = tmp_path / "long.py"
     texts = "    'a'  # one\n" * 5000
     path.write_text(f"{CLIPS}x = (\n{texts})\n")
@@ -111,7 +111,7 @@ def test_too_many_texts_in_a_row_are_told(tmp_path: Path) -> None:
     assert unread.reason == "It is nested too deep to be read."
 
 
-def test_a_file_that_ends_its_process_is_told_and_no_other_is_lost(tmp_path: Path) -> None:
+def test_a_file_that_crashes_its_process_is_reported_and_no_other_is_lost(tmp_path: Path) -> None:
     paths = [tmp_path / f"{number:03}.py" for number in range(source_files.FEW + 5)]
     paths[3] = tmp_path / "kills.py"
     results = list(source_files._mapped(port_faults.unless_it_kills, paths))

@@ -11,7 +11,7 @@ from textwrap import dedent
 import libcst as cst
 import pytest
 
-from unified_clip.port.catalog import KERAS_OPTIMIZER, clip_function, may_clip, words
+from unified_clip.port.catalog import KERAS_OPTIMIZER, clip_function, clip_pattern, may_clip
 from unified_clip.port.clip_site import Target
 from unified_clip.port.rewrite import port
 from unified_clip.port.source.edits import Edits
@@ -208,7 +208,7 @@ def test_an_optimizer_of_keras_is_known_by_where_it_comes_from(name: str, is_one
     ],
 )
 def test_no_file_with_a_clip_is_passed_over(source: str) -> None:
-    assert words().search(source.encode())
+    assert clip_pattern().search(source.encode())
     assert may_clip(set(source.replace(".", " ").replace("(", " ").replace(",", " ").split()))
 
 

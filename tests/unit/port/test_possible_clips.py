@@ -10,7 +10,7 @@ from support.port.snippets import ported, verdicts
 
 from unified_clip import cli
 from unified_clip.port import source_files
-from unified_clip.port.catalog import clip_functions, may_clip, settings, words
+from unified_clip.port.catalog import clip_functions, clip_pattern, may_clip, settings
 from unified_clip.port.clip_site import Target
 from unified_clip.port.source.parse_guard import identifiers
 
@@ -182,7 +182,7 @@ def test_a_file_without_a_clip_is_not_parsed_in_full(source: str) -> None:
 
 @pytest.mark.parametrize("source", CLIPS.values(), ids=CLIPS)
 def test_no_file_with_a_clip_is_left_out_by_its_text(source: str) -> None:
-    assert words().search(source.encode())
+    assert clip_pattern().search(source.encode())
 
 
 def test_every_name_that_is_found_is_searched_for_in_the_text() -> None:
@@ -190,7 +190,7 @@ def test_every_name_that_is_found_is_searched_for_in_the_text() -> None:
     for each in settings():
         owners = (*each.classes, *each.elsewhere, *each.factories)
         names += [each.keyword, *(owner.rpartition(".")[2] for owner in owners)]
-    assert [name for name in names if not words().search(name.encode())] == []
+    assert [name for name in names if not clip_pattern().search(name.encode())] == []
 
 
 @pytest.mark.parametrize("value", ["None", "0", "0.0"])

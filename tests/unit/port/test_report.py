@@ -96,7 +96,7 @@ def test_what_clips_no_gradients_gets_nothing_wrong() -> None:
     assert "does:" not in terminal.as_text(data)
 
 
-def test_what_has_no_meaning_here_is_told_with_its_reason_alone() -> None:
+def test_a_clip_without_a_meaning_is_reported_with_its_reason_only() -> None:
     data = only(site("tensorflow.clip_by_average_norm", None, verdict="flagged", reason="by norm / size"))
     assert (the_clip(data).meaning, data.meanings) == (None, [])
     assert "why: by norm / size" in terminal.as_text(data)
@@ -193,7 +193,7 @@ def test_the_text_has_everything_of_each_clip() -> None:
     assert "src/broken.py could not be read: line 3: invalid syntax\n" in text
 
 
-def test_what_was_told_is_referred_to() -> None:
+def test_long_text_that_repeats_becomes_a_reference() -> None:
     text = terminal.as_text(everything())
     assert text.count("This is PyTorch's rule") == 2  # for 1, and for args.clip
     assert text.count("    does: as at src/train.py:12:4\n") == 1

@@ -80,7 +80,7 @@ def test_the_page_says_what_clips_do_and_what_natives_get_wrong() -> None:
     assert '<b class="problem">src/broken.py</b> could not be read: line 3: invalid syntax' in html
 
 
-def test_nothing_found_is_said(parity: Any) -> None:
+def test_a_page_without_clips_has_a_sentence(parity: Any) -> None:
     html = page.render(parity, ported=report_of([PortedFile(Path("a.py"), b"x", b"x")]))
     assert "<p>1 file read, 0 clips found. There is nothing to do.</p>" in html
     assert rows(html) == []

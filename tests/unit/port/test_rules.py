@@ -103,7 +103,7 @@ def test_arguments_get_the_names_that_ours_have() -> None:
     assert "x = unified_clip.paddle.clip_by_norm(t=p.grad, clip_norm=1.0)" in text
 
 
-def test_arguments_that_have_another_name_and_cannot_be_told_are_flagged() -> None:
+def test_renamed_arguments_that_are_unknown_are_flagged() -> None:
     source = "import paddle.fluid as fluid\nx = fluid.layers.clip_by_norm(p.grad, **kw)\n"
     assert ported(source, "drop-in")[0] == source
 
@@ -173,7 +173,9 @@ def test_a_limit_of_an_optimizer_that_is_not_known_is_flagged(line: str, name: s
         ("loss, step, 0.1, 'Adam'", []),
     ],
 )
-def test_a_function_that_clips_if_it_is_told_to_may_be_told_in_any_way(arguments: str, expected: list[str]) -> None:
+def test_a_function_that_clips_with_an_argument_is_found_however_it_is_passed(
+    arguments: str, expected: list[str]
+) -> None:
     source = f"import tensorflow as tf\ntf.contrib.layers.optimize_loss({arguments})\n"
     assert verdicts(source, "drop-in") == expected
 
@@ -228,7 +230,7 @@ def test_what_a_clip_means(call: str, rule: str, threshold: float, family: str |
     )
 
 
-def test_bounds_are_told_low_and_high() -> None:
+def test_bounds_are_reported_low_and_high() -> None:
     _, (site,) = ported("import paddle\nclip = paddle.nn.ClipGradByValue(2.0, -1.0)\n", "drop-in")
     assert site.meaning is not None
     assert (site.meaning.config.min, site.meaning.config.max) == (-1.0, 2.0)
@@ -310,7 +312,7 @@ def test_a_gradient_that_a_function_returns_is_not_left_in_silence(function: str
     assert verdicts(source, "drop-in") == ["flagged"]
 
 
-def test_arguments_that_cannot_be_told_may_hold_a_gradient() -> None:
+def test_unknown_arguments_may_contain_a_gradient() -> None:
     _, (site,) = ported("import tensorflow as tf\nx = tf.clip_by_norm(**kw)\n", "drop-in")
     assert (site.verdict, site.reason) == ("flagged", "Its arguments are unknown: **")
 

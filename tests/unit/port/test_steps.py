@@ -48,7 +48,7 @@ def test_the_clip_comes_before_each_step() -> None:
         ((("optimizer.step()", "optimizer.minimize(backward(x))")), "The loss of optimizer.minimize()"),
     ],
 )
-def test_what_cannot_be_seen_stays_as_it_was(change: tuple[str, str], reason: str) -> None:
+def test_a_step_with_unknown_parts_stays_unchanged(change: tuple[str, str], reason: str) -> None:
     source = with_lines(PADDLE, change)
     text, (site,) = ported(source)
     assert text == source
@@ -188,7 +188,7 @@ def test_parameters_in_groups_are_clipped_group_by_group() -> None:
         'groups = []\n    groups.extend([{"params": a}])',
     ],
 )
-def test_groups_are_seen_in_whatever_way_they_are_made(groups: str) -> None:
+def test_parameter_groups_are_found_however_they_are_created(groups: str) -> None:
     change = ("    optimizer =", f"    b = model.b\n    {groups}\n    optimizer =")
     text, _ = ported(with_lines(PADDLE, change, ("parameters=model.parameters()", "parameters=groups")))
     assert 'for group in optimizer.param_groups:\n            clip.clip_(group["params"])\n' in text
@@ -230,12 +230,12 @@ def test_another_method_of_the_optimizer_that_clips_is_heeded(method: str) -> No
     assert f"optimizer.{method}() in line 6 clips, too" in site.reason
 
 
-def test_who_reads_the_gradients_later_is_told_that_they_are_clipped() -> None:
+def test_a_check_warns_code_that_reads_gradients_after_the_step() -> None:
     for source in (PADDLE, KERAS):
         assert any("gets clipped ones" in check for check in ported(source)[1][0].checks)
 
 
-def test_who_may_set_no_limit_is_told_what_that_means() -> None:
+def test_a_check_explains_a_limit_of_none() -> None:
     assert OFF_WHEN_RUN in ported(KERAS)[1][0].checks
     assert "off in Keras" not in str(ported(with_lines(KERAS, ("LIMIT", "1.0")))[1][0].checks)
 

@@ -99,7 +99,7 @@ def test_a_call_for_each_gradient_is_one_that_clips_each(tmp_path: Path, capsys:
     assert [len(step["old"][0]["norm"]) for step in data["steps"]] == [2] * STEPS
 
 
-def test_gradients_given_before_clipping_are_replaced_by_what_the_call_made_of_them(
+def test_unclipped_gradients_are_replaced_by_the_results_of_the_clip_calls(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     raw = (
@@ -113,7 +113,7 @@ def test_gradients_given_before_clipping_are_replaced_by_what_the_call_made_of_t
     assert greatest(data, "tensors") == 0
 
 
-def test_gradients_that_are_not_given_are_what_the_call_left(
+def test_gradients_that_are_not_yielded_are_the_results_of_the_clip_calls(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = verified(tmp_path, capsys, GLOBAL.replace("weights, grads\n", "weights, None\n"), GLOBAL)
@@ -130,7 +130,7 @@ def test_a_function_may_return_once(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert [step["update"] is None for step in data["steps"]] == [True] * (STEPS - 1) + [False]
 
 
-def test_calls_between_which_nothing_is_given_are_dealt_evenly_to_the_steps(
+def test_calls_of_a_function_that_returns_once_are_distributed_evenly_over_the_steps(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = verified(tmp_path, capsys, EACH.replace("        yield weights", "    return weights"), EACH)
@@ -189,7 +189,7 @@ def test_a_clip_by_hand_is_known_by_the_gradients_before_and_after(
     assert {line["rule"] for step in data["steps"] for line in step["old"]} == {"global"}
 
 
-def test_another_eps_is_told_of_where_max_ulp_hides_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_eps_that_max_ulp_hides_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(tmp_path, GLOBAL, NUMPY.replace("CLIP", "uc.clip_grad_norm_(grads, 0.5)"), "--max-ulp", "64") == 0
     printed = capsys.readouterr().out
     assert "The old step adds 0 to the norm, and the new one 1e-06. At these norms, --max-ulp hides it." in printed
@@ -356,7 +356,7 @@ def test_weights_and_batches_are_needed(tmp_path: Path, capsys: pytest.CaptureFi
     ],
 )
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no signals")
-def test_a_process_that_crashes_or_hangs_is_told_of(
+def test_a_process_that_crashes_or_hangs_is_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], body: str, options: list[str], says: str
 ) -> None:
     assert run(tmp_path, GLOBAL, f"def step(weights, batches):\n    {body}\n", *options) == 3
@@ -383,7 +383,7 @@ def test_of_many_steps_the_table_shows_the_first_the_last_and_where_they_part(
 
 
 @pytest.mark.parametrize(("off", "grown"), [("2.0**-18 * 4**number", True), ("(number == 3) * 2.0**-12", False)])
-def test_rounding_that_grows_is_told_from_what_comes_at_once(
+def test_rounding_that_grows_is_distinguished_from_an_immediate_difference(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], off: str, grown: bool
 ) -> None:
     new = GLOBAL.replace("for batch in batches:", "for number, batch in enumerate(batches):")
@@ -394,7 +394,7 @@ def test_rounding_that_grows_is_told_from_what_comes_at_once(
 
 
 @pytest.mark.parametrize("rate", [0.5, 0.125])
-def test_what_parts_first_is_told_first_and_why_after_it(
+def test_the_first_difference_is_reported_first_and_its_cause_after_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], rate: float
 ) -> None:
     """Another rate shows in the update of a step, and in the clips of the next."""
@@ -408,7 +408,9 @@ def test_what_parts_first_is_told_first_and_why_after_it(
     assert "Unexplained" not in "".join(told)
 
 
-def test_what_nothing_explains_is_told_to_be_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_difference_without_a_cause_is_reported_as_unexplained(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     new = GLOBAL.replace("grads, _ =", "grads['bias'] = grads['bias'] + np.float32(1); grads, _ =")
     assert run(tmp_path, GLOBAL, new) == 1
     assert "Unexplained: " in capsys.readouterr().out
@@ -476,7 +478,7 @@ def test_integers_are_no_dtype_that_rounds(tmp_path: Path, capsys: pytest.Captur
 
 @pytest.mark.parametrize("rounded", ["", "raw = {n: np.nextafter(g, np.float32(9)) for n, g in raw.items()}; "])
 @pytest.mark.parametrize("kept", ["clipped", "raw"])
-def test_gradients_that_are_not_cleared_are_told_from_others(
+def test_gradients_that_are_not_cleared_are_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], kept: str, rounded: str
 ) -> None:
     clip = f"raw = grads; {rounded}clipped, _ = uc.clip_by_global_norm(raw, 0.5); grads = clipped; kept = {kept}"

@@ -78,7 +78,9 @@ def test_norms_are_compared_in_float32_where_only_one_is_in_float64(tmp_path: Pa
 
 
 @pytest.mark.parametrize(("count", "steps"), [(4, [1, 1, 2, 2]), (3, [9, 9, 9])])
-def test_calls_are_dealt_to_the_steps_only_where_that_is_even(tmp_path: Path, count: int, steps: list[int]) -> None:
+def test_calls_are_distributed_over_the_steps_only_if_their_number_is_a_multiple(
+    tmp_path: Path, count: int, steps: list[int]
+) -> None:
     run = ScriptRun(SCRIPT, [StepOutput({}, None, None)], tmp_path, yields=False)
     lines = [RecordedCall(step=9, call="clip") for _ in range(count)]
     assert [line.step for line in normalize._distribute_over_steps(lines, run, 2)] == steps
@@ -148,7 +150,7 @@ def test_gradients_that_a_call_has_not_changed_are_not_called_unclipped(tmp_path
 # -- distances
 
 
-def test_what_is_not_a_number_in_both_is_the_same() -> None:
+def test_nan_in_both_tensors_is_the_same() -> None:
     values = np.array([1.0, math.nan])
     assert step_pairing.tensor_distance(values, values.copy(), 1.0) == Distance(0.0, 0.0)
     assert step_pairing.tensor_distance(values, np.array([1.0, 2.0]), 1.0).ulps == math.inf
@@ -186,15 +188,15 @@ def test_a_table_is_shown_whole_up_to_twelve_rows(count: int, shown: int) -> Non
     assert rows.count(None) == (count > 12)
 
 
-@pytest.mark.parametrize(("max_ulp", "told"), [(0, False), (64, True)])
-def test_another_eps_is_told_of_where_the_clips_do_not_part(tmp_path: Path, max_ulp: float, told: bool) -> None:
+@pytest.mark.parametrize(("max_ulp", "reported"), [(0, False), (64, True)])
+def test_another_eps_is_reported_if_the_clips_agree(tmp_path: Path, max_ulp: float, reported: bool) -> None:
     new = written(tmp_path / "new.jsonl", eps=1e-6, coef=1 / (2 + 1e-6))
     clips = compare_runs(written(tmp_path / "old.jsonl"), new, max_ulp=max_ulp)
-    found = report._another_eps(cast(Verification, SimpleNamespace(clips=clips)))
-    assert bool(found) is told
+    sentences = report._another_eps(cast(Verification, SimpleNamespace(clips=clips)))
+    assert bool(sentences) is reported
 
 
-def test_what_was_compared_at_no_step_is_not_called_the_same() -> None:
+def test_a_stage_that_was_compared_at_no_step_is_not_reported_as_the_same() -> None:
     far = step_pairing.MaxDistance(0.0, 0.0, "a")
     rows = [row(1, 0), dataclasses.replace(row(2, 0), update=far)]
     found = cast(Verification, SimpleNamespace(rows=rows))
@@ -206,14 +208,14 @@ def test_what_was_compared_at_no_step_is_not_called_the_same() -> None:
 # -- watching
 
 
-def test_what_is_not_finite_is_counted_by_its_kind() -> None:
+def test_nan_and_infinities_are_counted_separately() -> None:
     before = [dense(math.nan, math.inf, math.nan), dense(1.0)]
     with np.errstate(invalid="ignore"):
         line = fields(NativeCall("clip", "torch", "value", (-1.0, 1.0)), ObservedTensors(before, before))
     assert (line["nan"], line["inf"]) == (2, 1)
 
 
-def test_what_is_not_finite_tells_no_coefficient() -> None:
+def test_elements_that_are_not_finite_bound_no_coefficient() -> None:
     assert coefficient([dense(1.0, math.inf, math.nan)], [dense(0.5, math.inf, math.nan)], 0.5) == 0.5
 
 

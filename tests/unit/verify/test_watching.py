@@ -50,7 +50,7 @@ def test_a_formula_that_is_not_what_was_done_is_not_believed() -> None:
         assert np.float32(coefficient([before], [scaled(before, float(used))], formula)) != np.float32(formula)
 
 
-def test_the_formula_in_float64_is_told_where_it_is_what_was_done() -> None:
+def test_the_coefficient_is_that_of_the_formula_if_it_explains_the_result() -> None:
     before, formula = dense(VALUES), 1 / 3
     assert coefficient([before], [scaled(before, float(np.float32(formula)))], formula) == formula
 
@@ -67,13 +67,13 @@ def test_a_product_that_rounds_twice_has_a_coefficient_too() -> None:
     assert coefficient([before], [after], 1.1 / 3.7) == pytest.approx(1.1 / 3.7, rel=2**-22)
 
 
-def test_what_one_number_does_not_explain_has_none() -> None:
+def test_a_result_that_no_factor_explains_has_no_coefficient() -> None:
     before = dense(VALUES)
     assert np.isnan(coefficient([before], [dense(np.clip(VALUES, -0.5, 0.5))], 0.5))
     assert np.isnan(coefficient([before] * 2, [scaled(before, coef) for coef in (0.25, 0.5)], 0.5))
 
 
-def test_what_is_left_as_it_was_has_the_coefficient_1() -> None:
+def test_an_unchanged_gradient_has_the_coefficient_1() -> None:
     before = dense(np.array([0.0, np.nan, np.inf, 3.0], np.float32))
     assert coefficient([before], [before], 0.5) == 1.0
 
@@ -101,7 +101,7 @@ def test_a_watched_call_is_a_line_of_the_recording(tmp_path: Path) -> None:
     }
 
 
-def test_each_norm_and_coefficient_is_told_of_a_clip_of_each(tmp_path: Path) -> None:
+def test_a_per_tensor_clip_records_each_norm_and_coefficient(tmp_path: Path) -> None:
     before = [dense(np.array([3.0, 4.0])), dense(np.array([0.5]))]
     native = NativeCall("framework.clip", "framework", "each", 1.0, 2.0, 0.0)
     with unified_clip.record(tmp_path / "run.jsonl") as run:
@@ -110,7 +110,7 @@ def test_each_norm_and_coefficient_is_told_of_a_clip_of_each(tmp_path: Path) -> 
     assert (line.norm, line.coef) == ([5.0, 0.5], [0.2, 1.0])
 
 
-def test_a_call_that_was_given_no_gradient_is_not_recorded(tmp_path: Path) -> None:
+def test_a_call_without_gradients_is_not_recorded(tmp_path: Path) -> None:
     with (
         pytest.warns(unified_clip.ClipWarning, match="No unified_clip calls were recorded"),
         unified_clip.record(tmp_path / "r") as run,
@@ -202,7 +202,7 @@ def line_of(**fields: Any) -> runs.RecordedCall:
     return runs.RecordedCall.model_validate({**defaults, **fields})
 
 
-def test_gradients_of_one_norm_are_told_apart_by_their_shapes(tmp_path: Path) -> None:
+def test_gradients_of_equal_norm_are_matched_by_their_shapes(tmp_path: Path) -> None:
     gradients = {"b": np.array([[3.0, 4.0]]), "a": np.array([3.0, 4.0])}
     line = line_of(coef=0.5, parameters={"0": {"shape": [2], "norm": 10.0}, "1": {"shape": [1, 2], "norm": 10.0}})
     match = matcher(tmp_path, gradients, gradients).match(line, tmp_path)
@@ -210,7 +210,7 @@ def test_gradients_of_one_norm_are_told_apart_by_their_shapes(tmp_path: Path) ->
     assert match.names == {"0": "a", "1": "b"}
 
 
-def test_a_sparse_gradient_is_known_by_its_norm_though_it_has_fewer_rows(tmp_path: Path) -> None:
+def test_a_sparse_gradient_is_matched_by_its_norm_though_it_has_fewer_rows(tmp_path: Path) -> None:
     gradients = {"e": np.array([[3.0, 4.0], [0.0, 0.0], [0.0, 0.0]]), "w": np.array([[3.0, 4.0]])}
     parameters = {"0": {"shape": [2, 2], "norm": 5.0}, "1": {"shape": [1, 2], "norm": 5.0}}
     line = line_of(coef=1.0, clipped=False, parameters=parameters)
@@ -219,7 +219,7 @@ def test_a_sparse_gradient_is_known_by_its_norm_though_it_has_fewer_rows(tmp_pat
     assert match.names == {"0": "e", "1": "w"}
 
 
-def test_a_gradient_that_is_not_given_is_known_by_its_weight(tmp_path: Path) -> None:
+def test_a_gradient_that_is_not_yielded_is_matched_by_its_weight(tmp_path: Path) -> None:
     weights = {"a": np.array([3.0, 4.0]), "b": np.array([6.0, 8.0])}
     parameters = {str(n): {"shape": [2], "norm": 1.0, "weight": weight} for n, weight in enumerate((10.0, 5.0))}
     match = matcher(tmp_path, weights, {}, weights).match(line_of(coef=0.5, parameters=parameters), tmp_path)
@@ -269,7 +269,7 @@ def differs(tmp_path: Path, old: dict[str, Any], new: dict[str, Any]) -> list[st
 OFF = {"watched": True, "call": "framework.clip", "coef": float(np.nextafter(np.float32(1 / 13), np.float32(1)))}
 
 
-def test_a_native_that_rounds_is_told_by_name(tmp_path: Path) -> None:
+def test_rounding_is_reported_with_the_name_of_the_function(tmp_path: Path) -> None:
     assert differs(tmp_path, OFF, {}) == ["rounding"]
     (finding,) = compare.compare(tmp_path / "old.jsonl", tmp_path / "new.jsonl").findings
     assert "for the rounding of framework.clip of old.jsonl;" in finding.sentence

@@ -39,20 +39,20 @@ def giving(parameters: str, gradients: str = "None") -> str:
         ),
     ],
 )
-def test_what_only_one_gives_is_refused(
+def test_a_tensor_that_only_one_step_yields_is_rejected(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], new: str, says: str
 ) -> None:
     assert run(tmp_path, GLOBAL, new) == 2
     assert says in capsys.readouterr().err
 
 
-def test_a_weight_that_neither_gives_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_weight_that_neither_step_yields_is_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     one = giving("{'weight': weights['weight']}")
     assert run(tmp_path, one, one) == 2
     assert "--weights has 'bias', which neither function yields, so" in capsys.readouterr().err
 
 
-def test_a_map_of_tensors_of_other_shapes_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_map_of_tensors_of_other_shapes_is_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = tmp_path / "names.toml"
     names.write_text('weight = "bias"\n', encoding="utf-8")
     assert run(tmp_path, GLOBAL, GLOBAL, "--map", str(names)) == 2
@@ -60,7 +60,7 @@ def test_a_map_of_tensors_of_other_shapes_is_refused(tmp_path: Path, capsys: pyt
 
 
 @pytest.mark.parametrize(("missing", "same"), [("bias", False), ("unused", True)])
-def test_a_gradient_that_only_one_gives_is_compared_with_zero(
+def test_a_gradient_that_only_one_step_yields_is_compared_with_zero(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], missing: str, same: bool
 ) -> None:
     zero = "np.zeros(3, np.float32)"

@@ -142,7 +142,7 @@ class _Tables:
         )
 
     def _meaning(self, meaning: Meaning | None) -> int | None:
-        """Return the number of a meaning."""
+        """Return the number of a meaning; None for none."""
         if meaning is None:
             return None
         config = meaning.config.dumps("json")

@@ -5,6 +5,7 @@ python -m unified_clip.port.report.model > docs/port.schema.json
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, Self
 
@@ -259,12 +260,8 @@ class Report(ReportModel):
 
 def spans(numbers: Sequence[int]) -> list[str]:
     """Return 1, 2, 3 and 7 as '1-3' and '7'."""
-    runs: list[list[int]] = []
-    for number in sorted(numbers):
-        if runs and runs[-1][-1] == number - 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
+    groups = itertools.groupby(enumerate(sorted(numbers)), key=lambda item: item[1] - item[0])
+    runs = [[number for _, number in group] for _, group in groups]
     return [f"{run[0]}" if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
 
 

@@ -37,7 +37,7 @@ def flag_if_unsupported(file: FileRewrite, clip: FoundClip) -> None:
 
 @register(RuleOrder.JUDGE, matches=lambda clip: clip.kind == "any tensor")
 def judge_tensor(file: FileRewrite, clip: FoundClip) -> None:
-    """Leave what clips no gradient, and flag what may clip one."""
+    """Leave a clip of something other than a gradient, and flag one that may clip a gradient."""
     function = clip.function
     tensor = clip.tensor or clip.arguments.value(function.parameters[0])
     if clip.call is None:

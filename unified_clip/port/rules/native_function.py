@@ -42,7 +42,7 @@ def torch_function(rule: str) -> str:
 
 
 def call_lines(module: Module, rule: str, variables: str, limit: str, name: str = "variable") -> str:
-    """Return a call of PyTorch's function for a rule. Of the rule `norm`, for each tensor in a loop over `name`."""
+    """Return the code that calls PyTorch's function. For the rule `norm`, it loops over `variables` with `name`."""
     if rule != "norm":
         return f"{torch_function(rule)}({variables}, {limit})"
     name = module.unused_name(name)
@@ -79,7 +79,7 @@ def in_tape_step(module: Module, clip: FoundClip, step: TapeStep) -> tuple[cst.A
 def _parts(
     module: Module, value: cst.BaseExpression, target: cst.BaseAssignTargetExpression, call: cst.Call
 ) -> tuple[str, str, str]:
-    """Return the name of the list that is clipped, that of the result, and the assignment of the norm."""
+    """Return the names of the clipped list and of the result, and the assignment of the norm."""
     argument = module.code(call.args[0].value) if call.args else ""
     match target, value:
         case cst.Tuple(elements=[result, norm]), cst.Call() if value is call and call.args:
@@ -128,7 +128,7 @@ def of_class(module: Module, source: ClipSource) -> WriteClip:
 
 
 def remove(file: FileRewrite, source: ClipSource, clip: FoundClip) -> None:
-    """Remove the statement that makes a clip: PyTorch's function replaces it."""
+    """Remove the statement that creates a clip: PyTorch's function replaces it."""
     statement = file.module.small_statement(clip.node)
     if source.binding is not None and statement is not None:
         file.edits.rewrite(statement, ())

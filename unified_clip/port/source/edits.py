@@ -154,7 +154,7 @@ class Edits(cst.CSTTransformer):
 
 
 def _as_last(argument: cst.Arg, removed: cst.Arg) -> cst.Arg:
-    """Return an argument that ends as the removed one after it, with the comments between them."""
+    """Return an argument with the ending of the removed one after it, and the comments between them."""
     between = argument.comma.whitespace_after if isinstance(argument.comma, cst.Comma) else None
     end = removed.comma.whitespace_after if isinstance(removed.comma, cst.Comma) else removed.whitespace_after_arg
     end = ended(between, end)
@@ -164,7 +164,7 @@ def _as_last(argument: cst.Arg, removed: cst.Arg) -> cst.Arg:
 
 
 def ended(between: Any, end: Any) -> Any:
-    """Return the space before a closing bracket, with the comments after the element that is last now."""
+    """Return the space before a closing bracket, with the comments after the new last element."""
     if isinstance(between, cst.ParenthesizedWhitespace) and _comments(between):
         last = {"indent": False, "last_line": cst.SimpleWhitespace("")}
         if isinstance(end, cst.ParenthesizedWhitespace):

@@ -40,8 +40,8 @@ class Gradients:
 
     def __init__(self, module: Module) -> None:
         self._module = module
-        self._known: dict[object, Kind] = {}
-        self._open: set[object] = set()
+        self._kinds: dict[object, Kind] = {}
+        self._in_progress: set[object] = set()
 
     def is_gradient(self, node: cst.BaseExpression) -> bool:
         """Return whether an expression is a gradient, or a list of them."""
@@ -81,12 +81,12 @@ class Gradients:
         values = [argument.value for call in calls for argument in call.args[:1]]
         return [hook.attr.value if isinstance(hook, cst.Attribute) else getattr(hook, "value", hook) for hook in values]
 
-    def contains_gradient(self, node: cst.CSTNode, seen: set[object] | None = None) -> bool:
-        """Return whether an expression, or a value of a name in it, contains a gradient. `seen`: names to skip."""
-        seen = set() if seen is None else seen
+    def contains_gradient(self, node: cst.CSTNode, visited: set[object] | None = None) -> bool:
+        """Return whether an expression, or a value of a name in it, contains a gradient. `visited`: names to skip."""
+        visited = set() if visited is None else visited
         return any(
             (isinstance(inner, cst.Name | cst.Attribute | cst.Call) and has_gradient(self.kind(inner)))
-            or (isinstance(inner, cst.Name) and self._is_bound_to_gradient(inner, seen))
+            or (isinstance(inner, cst.Name) and self._is_bound_to_gradient(inner, visited))
             or (isinstance(inner, cst.Call) and self._returns_gradient(inner))
             for inner in sorted_nodes(node)
         )
@@ -106,15 +106,15 @@ class Gradients:
                 values[function.name.value if isinstance(function, cst.FunctionDef) else ""].append(node.value)
         return values
 
-    def _is_bound_to_gradient(self, name: cst.Name, seen: set[object]) -> bool:
+    def _is_bound_to_gradient(self, name: cst.Name, visited: set[object]) -> bool:
         binding = self._module.binding(name)
-        if binding.key is None or binding.key in seen:
+        if binding.key is None or binding.key in visited:
             return False
-        seen.add(binding.key)
+        visited.add(binding.key)
         values = [bound.value for bound in binding.bounds]
         if None in values:
             values += self._arguments_of_parameter(name)
-        return any(self.contains_gradient(value, seen) for value in values if value is not None)
+        return any(self.contains_gradient(value, visited) for value in values if value is not None)
 
     def _arguments_of_parameter(self, name: cst.Name) -> list[cst.BaseExpression | None]:
         """Return the arguments of calls of a function, or the arguments beside a lambda."""
@@ -161,20 +161,20 @@ class Gradients:
         return None
 
     def _of_binding(self, binding: Binding) -> Kind:
-        if binding.key is None or binding.key in self._open:
+        if binding.key is None or binding.key in self._in_progress:
             return None
-        if binding.key not in self._known:
-            self._open.add(binding.key)
+        if binding.key not in self._kinds:
+            self._in_progress.add(binding.key)
             kinds = [reduce(element, bound.path, self.kind(bound.value)) for bound in binding.bounds]
             calls = [call for read in binding.reads if (call := self._module.method_call(read)) is not None]
             added = [argument.value for call in calls if method_of(call) == "append" for argument in call.args[:1]]
             kinds += [ListOf(self.kind(value)) for value in added]
-            self._open.discard(binding.key)
+            self._in_progress.discard(binding.key)
             kind = next(filter(has_gradient, kinds), None)
-            if kind is None and self._open:  # it may depend on a binding that is open: ask again later
+            if kind is None and self._in_progress:  # it may depend on a binding in progress: ask again later
                 return None
-            self._known[binding.key] = kind
-        return self._known[binding.key]
+            self._kinds[binding.key] = kind
+        return self._kinds[binding.key]
 
     def _of_call(self, node: cst.Call) -> Kind:
         if isinstance(node.func, cst.Call) and self._module.full_name(node.func.func) == "jax.grad":
@@ -214,13 +214,13 @@ class Gradients:
         owner = method.value if isinstance(method, cst.Attribute) else method
         is_named = isinstance(owner, cst.Name | cst.Attribute)
         values = [bound.value for bound in self._module.binding(owner).bounds] if is_named else [owner]
-        made = [self._module.full_name(value.func) for value in values if isinstance(value, cst.Call)]
-        is_made = any(name.rpartition(".")[2] == "GradientTape" for name in made)
-        return is_made or (is_named and "tape" in self._module.code(owner).lower())
+        functions = [self._module.full_name(value.func) for value in values if isinstance(value, cst.Call)]
+        is_created = any(name.rpartition(".")[2] == "GradientTape" for name in functions)
+        return is_created or (is_named and "tape" in self._module.code(owner).lower())
 
 
 def element(kind: Kind, place: int | None) -> Kind:
-    """Return the kind of an element: of a tuple the one at a position, else any."""
+    """Return the kind of an element: in a tuple at a position, else of any element."""
     if isinstance(kind, TupleOf):
         if place is None:
             return kind.parts[0] if kind.parts and all(part == kind.parts[0] for part in kind.parts) else None

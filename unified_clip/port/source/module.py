@@ -64,7 +64,7 @@ class Module(SyntaxTree):
     # -- names
 
     def full_names(self, node: cst.CSTNode, depth: int = 0) -> set[str]:
-        """Return what a dotted name stands for, by imports. '' is included if it may stand for something else."""
+        """Return the full names that a dotted name may stand for, by imports; '' for anything else."""
         rest: list[str] = []
         while isinstance(node, cst.Attribute):
             rest.insert(0, node.attr.value)

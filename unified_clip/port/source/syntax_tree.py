@@ -127,8 +127,8 @@ class SyntaxTree:
     def unused_name(self, name: str, within: cst.CSTNode | None = None) -> str:
         """Return a name that the file, or a node, does not use: `name`, with underscores appended if needed."""
         nodes = self.nodes if within is None else sorted_nodes(within)
-        taken = {inner.value for inner in nodes if isinstance(inner, cst.Name)}
-        while name.rpartition(".")[2] in taken:
+        used = {inner.value for inner in nodes if isinstance(inner, cst.Name)}
+        while name.rpartition(".")[2] in used:
             name += "_"
         return name
 

@@ -17,7 +17,7 @@ class AppliedGradients:
 
     def __init__(self, module: Module, source: cst.Call, variables: str) -> None:
         self._module, self._source, self._variables = module, source, variables
-        self._open: set[object] = set()
+        self._in_progress: set[object] = set()
 
     def is_applied(self, apply: cst.Call) -> bool:
         """Return whether a call applies all gradients, each to its own variable."""
@@ -76,19 +76,19 @@ class AppliedGradients:
         return False
 
     def _all_values(self, node: cst.Name, judge: Callable[[cst.BaseExpression], bool]) -> bool:
-        """Return whether `judge` accepts all values of a name. A name that is open is accepted."""
+        """Return whether `judge` accepts all values of a name. A name in progress is accepted."""
         binding = self._module.binding(node)
         if binding.key is None or self._is_changed(binding):
             return False
-        if binding.key in self._open:
+        if binding.key in self._in_progress:
             return True
-        self._open.add(binding.key)
+        self._in_progress.add(binding.key)
         accepted = [
             bound.value is not None
             and (judge(bound.value) if not bound.path else list(bound.path) == [0] and self._is_clipped(bound.value))
             for bound in binding.bounds
         ]
-        self._open.discard(binding.key)
+        self._in_progress.discard(binding.key)
         return all(accepted)
 
 

@@ -31,13 +31,12 @@ CLIPPING_METHODS = ("apply_gradients", "apply_optimize", "_apply_optimize")
 
 ADDS_GROUP = ("add_param_group", "_add_param_group")
 
-UNSUPPORTED_ARGUMENTS = ("need_clip", "group_name", "auto_skip_clip")
-"""Arguments of Paddle's classes that select parameters or programs."""
+SELECTING_ARGUMENTS = ("need_clip", "group_name", "auto_skip_clip")
 
 
 @dataclass(frozen=True)
 class ClipSource:
-    """A clip in a variable, or one that is created in the call that uses it."""
+    """The clips that a variable or a grad_clip= argument may hold."""
 
     clips: Sequence[FoundClip]
     binding: Binding | None
@@ -123,16 +122,17 @@ class PaddleOptimizers:
         binding = self._module.binding(self._target(node))
         if binding.key is None:
             raise UnsureError("Its use cannot be seen.")
-        return binding.key, self._shared(binding)
+        return binding.key, self._source_in(binding)
 
     def _check(self, clip: FoundClip) -> None:
-        for name in UNSUPPORTED_ARGUMENTS:
+        for name in SELECTING_ARGUMENTS:
             if name in clip.arguments.passed:
                 raise UnsureError(f"{name}= selects parameters or programs of Paddle.")
         if self._static:
             raise UnsureError("The file builds static programs, which run later. PyTorch runs each step at once.")
 
-    def _shared(self, binding: Binding) -> ClipSource:
+    def _source_in(self, binding: Binding) -> ClipSource:
+        """Return the clips that a variable may hold."""
         clips = []
         may_be_none = self._may_be_inherited(binding)
         for value in self._values(binding):

@@ -71,7 +71,7 @@ class ObservedTensors:
 
     @classmethod
     def from_arrays(cls, arrays: Sequence[Any], count: int, *more: Any) -> ObservedTensors:
-        """Build it from the arrays of `count` gradients, of their results, and of their weights if there are any."""
+        """Build it from arrays: `count` gradients, their results, and their weights if there are any."""
         dense = [from_numpy(np.array(each)) for each in arrays]
         return cls(dense[:count], dense[count : 2 * count], dense[2 * count :], *more)
 
