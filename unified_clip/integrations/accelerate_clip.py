@@ -22,8 +22,8 @@ def clip_(
     """Clip in place before the optimizer's step. Gradients that a `GradScaler` scaled are unscaled first.
 
     Call it after every `accelerator.backward`. It does nothing while gradients accumulate. If the scaler skips the step
-    of an optimizer, its gradients are unchanged and not part of the norm. On a GPU, this exception needs
-    nonfinite = "raise" or "skip" for a fused optimizer, whose skipped steps only the device knows.
+    of an optimizer, its gradients are unchanged and not part of the norm. They are clipped as usual only for a fused
+    optimizer on a GPU, unless nonfinite is "raise" or "skip": reading the scaler's decision would wait for the GPU.
 
     Args:
         accelerator: The accelerator that prepared the model and the optimizer.
