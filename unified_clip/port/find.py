@@ -99,7 +99,7 @@ def _named(module: Module, imports: Imports, node: Target) -> Iterator[FoundClip
 def _by_argument(module: Module, node: cst.CSTNode, function: ClipFunction, name: str) -> Iterator[FoundClip]:
     """Yield a function that clips only with an argument, in its call or in functools.partial."""
     call = module.enclosing(node, cst.Call)
-    if not isinstance(call, cst.Call):
+    if call is None:
         return
     arguments = Arguments(call, function.parameters if call.func is node else ())
     full_name = f"{name}({function.needs}=)"
@@ -128,7 +128,7 @@ def _used_as(module: Module, node: cst.CSTNode, function: ClipFunction) -> str:
     if isinstance(outer, cst.ClassDef) and isinstance(parent, cst.Arg) and parent in outer.bases:
         return f"A class is derived from {function.name}, and may change what it does."
     call = module.enclosing(node, cst.Call)
-    if isinstance(call, cst.Call) and call.func is not node and module.code(call.func) in CHECKS:
+    if call is not None and call.func is not node and module.code(call.func) in CHECKS:
         return "A test here expects what other files create: port them together."
     return ""
 

@@ -123,7 +123,7 @@ def _accepts(function: ClipFunction, call: cst.Call) -> bool:
 def _is_in_layer(module: Module, call: cst.Call) -> bool:
     """Return whether a call is inside a layer of Paddle, which creates no optimizer."""
     outer = module.enclosing(call, cst.ClassDef)
-    return isinstance(outer, cst.ClassDef) and any(module.code(base.value).endswith("Layer") for base in outer.bases)
+    return outer is not None and any(module.code(base.value).endswith("Layer") for base in outer.bases)
 
 
 def _is_named_otherwise(module: Module, call: cst.Call) -> bool:
@@ -132,7 +132,7 @@ def _is_named_otherwise(module: Module, call: cst.Call) -> bool:
         case cst.Attribute(attr=name) | cst.Subscript(slice=[name, *_]) | name:
             words = module.code(name)
     function = module.enclosing(call, cst.FunctionDef)
-    around = function.name.value if isinstance(function, cst.FunctionDef) else ""
+    around = function.name.value if function is not None else ""
     return any(map(LAYER_NAMES.search, (words, around))) or OTHER_NAMES.search(words) is not None
 
 

@@ -67,7 +67,7 @@ class Gradients:
     def _is_hook_parameter(self, node: cst.Name) -> bool:
         """Return whether a name is the parameter of a hook: p.register_hook(lambda x: ...)."""
         function = self._module.enclosing_function(node)
-        if not isinstance(function, cst.FunctionDef | cst.Lambda):
+        if function is None:
             return False
         parameters = [*function.params.posonly_params, *function.params.params]
         is_last = node.value in [parameter.name.value for parameter in parameters[-1:]]
@@ -103,7 +103,7 @@ class Gradients:
         for node in self._module.nodes:
             if isinstance(node, cst.Return | cst.Yield) and isinstance(node.value, cst.BaseExpression):
                 function = self._module.enclosing(node, cst.FunctionDef)
-                values[function.name.value if isinstance(function, cst.FunctionDef) else ""].append(node.value)
+                values[function.name.value if function is not None else ""].append(node.value)
         return values
 
     def _is_bound_to_gradient(self, name: cst.Name, visited: set[object]) -> bool:

@@ -251,7 +251,7 @@ class Module(SyntaxTree):
     def _is_of_other_class(self, node: cst.Attribute, owner: cst.ClassDef) -> bool:
         """Return whether it is an attribute of self in an unrelated class, which binds its own."""
         other = self.enclosing(node, cst.ClassDef)
-        if not isinstance(other, cst.ClassDef) or not _is_of_self(node):
+        if other is None or not _is_of_self(node):
             return False
         bases = {self.code(base.value) for definition in (other, owner) for base in definition.bases}
         has_own = any(self.is_target(attribute) for attribute in self._attributes.get((other, node.attr.value), ()))

@@ -9,7 +9,7 @@ import tokenize
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import cast
+from typing import TypeVar, cast
 
 import libcst as cst
 from libcst import metadata
@@ -18,6 +18,7 @@ from libcst.metadata import Scope
 from .parse_guard import UnreadableError, syntax_problem
 
 Target = cst.Name | cst.Attribute
+Node = TypeVar("Node", bound=cst.CSTNode)
 
 SPACES = ("whitespace", "leading_", "lines_after", "trailing_", "header", "footer", "indent", "newline")
 """Prefixes of fields that hold white space and comments."""
@@ -80,13 +81,13 @@ class SyntaxTree:
             yield parent
             node = parent
 
-    def enclosing(self, node: cst.CSTNode, *kinds: type[cst.CSTNode]) -> cst.CSTNode | None:
+    def enclosing(self, node: cst.CSTNode, *kinds: type[Node]) -> Node | None:
         """Return the nearest node of some types around a node."""
         return next((outer for outer in self.ancestors(node) if isinstance(outer, kinds)), None)
 
-    def enclosing_function(self, node: cst.CSTNode) -> cst.CSTNode | None:
+    def enclosing_function(self, node: cst.CSTNode) -> cst.FunctionDef | cst.Lambda | None:
         """Return the function or lambda around a node."""
-        return self.enclosing(node, cst.FunctionDef, cst.Lambda)
+        return next((outer for outer in self.ancestors(node) if isinstance(outer, cst.FunctionDef | cst.Lambda)), None)
 
     def call_of(self, node: cst.CSTNode | None) -> cst.Call | None:
         """Return the call of a function by this node; None if it is not called."""
