@@ -1,9 +1,9 @@
 """Find the cause of a difference: test known causes on the numbers of a call.
 
-Causes that show in the tensors come first. Then the norm and the coefficients are computed with each cause of
-`hypotheses`. A cause fits if it gives the returned norm, and its coefficients explain every element: bit for bit, or
-else within a few roundings. The correct call must not explain the numbers as well. If no cause fits, or two of
-different kinds do, the cause is unknown.
+Causes that show in the tensors come first. Then each cause of `hypotheses` predicts a norm and coefficients. It fits if
+the norm is the returned one, and the coefficients explain every element: bit for bit, or else within a few roundings.
+The correct call must not explain the numbers as well. If no cause fits, or two of different kinds do, the cause is
+unknown.
 """
 
 from __future__ import annotations

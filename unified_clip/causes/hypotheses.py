@@ -1,4 +1,4 @@
-"""Known causes of a difference, each with the norm and the coefficients that it gives."""
+"""Known causes of a difference, such as another eps: each predicts norms and coefficients, which `find` compares."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SUMS = ("one after the other", "one after the other", "by blocks", "by blocks", 
 
 
 def known_causes(call: Observation, slack: float) -> Iterator[Hypothesis]:
-    """Yield every possible cause, the simplest first."""
+    """Yield the causes that predict every number, such as another eps in common use, the simplest first."""
     if call.by == "per slice":
         yield from _other_norms(call)
         return
@@ -209,7 +209,7 @@ def _twice(call: Observation) -> Iterator[Hypothesis]:
 
 
 def fitted_causes(call: Observation) -> Iterator[Hypothesis]:
-    """Yield causes whose size is computed from the numbers."""
+    """Yield the causes with a size that is fitted to the numbers, such as any other threshold."""
     if call.by != "per slice":
         yield from _other_threshold(call)
         yield from _float32_error(call)
@@ -243,7 +243,7 @@ def _float32_error(call: Observation) -> Iterator[Hypothesis]:
 
 
 def scaled_gradients(call: Observation) -> Iterator[Hypothesis]:
-    """Yield the factor above 1 of all gradients, if none should be clipped: a clip makes no gradient larger."""
+    """Yield the cause that all gradients were multiplied by one factor above 1, if none should be clipped."""
     if call.elements < 2 or not call.scalings or not all(each.unchanged_is_expected for each in call.scalings.values()):
         return
     narrowest = min(call.scalings.values(), key=lambda each: each.high - each.low)

@@ -14,7 +14,7 @@ from ..tensors.types import Dense, Gradient, densify
 from .scaling import CLOSE, EXACT, Scaling, coefficient, combined_norm, scaling
 
 By = Literal["global", "per tensor", "per group", "per slice", "value"]
-"""What clips a gradient: the total norm, its own norm, the norm of its group or of each slice, or two bounds."""
+"""A gradient is clipped by the total norm, its own norm, the norm of its group or of each slice, or two bounds."""
 
 NEAR = 1e-6
 """Relative difference up to which a returned norm may be a rounded correct one."""
@@ -79,7 +79,7 @@ class Observation:
     by: By
     threshold: float = 0.0
     bounds: Sequence[float] = ()
-    """Of a clip by value. It has no threshold."""
+    """The two bounds of a clip by value, which has no threshold."""
 
     eps: float = 0.0
     p: float = 2.0

@@ -1,4 +1,4 @@
-"""How a clip scales gradients: the formula, and the coefficients that tensors before and after it show."""
+"""Compute the coefficient of a clip by its formula, and bound it by the tensors before and after a call."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _spacing(values: Float64s, dtype: str) -> Float64s:
 
 @dataclass(frozen=True)
 class Scaling:
-    """How one gradient was scaled. It keeps no tensors, which may be long."""
+    """The scaling of one gradient. It keeps no tensors, which may be long."""
 
     dtype: str
     low: float

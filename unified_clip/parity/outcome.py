@@ -10,7 +10,7 @@ from typing import Literal
 from ..tensors.types import Dense, Stage, digest
 
 LEARNING_RATE = 0.5
-"""Of the SGD step of a parameter update. A power of two, so that the step rounds once, fused or not."""
+"""The learning rate of SGD steps. It is a power of two, so that a step rounds once, fused or not."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What differs between the paired calls of two recorded runs."""
+"""Find the differences between the paired calls of two recorded runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .runs import RecordedCall, RecordedRun
 Stage = Literal[
     "calls", "error", "rule", "norm type", "threshold", "weight", "gradient", "norms", "norm", "coefficient", "clipped"
 ]
-"""What differs. "norms" is the number of norms, "clipped" whether gradients were changed."""
+"""The value that differs. "norms" is the number of norms, "clipped" whether gradients were changed."""
 
 NUMBERS: tuple[Stage, ...] = ("weight", "gradient", "norm", "coefficient")
 """The stages that are numbers, in the order in which one follows from another."""
@@ -43,7 +43,7 @@ class Divergence:
 
 @dataclass(frozen=True)
 class StageAgreement:
-    """How closely two runs agree at one stage."""
+    """The agreement of two runs at one stage."""
 
     stage: Stage
     compared: int

@@ -26,7 +26,7 @@ class Distance(NamedTuple):
     """The distance of two numbers."""
 
     ulps: float
-    """In ULP of float32, or of float64 if either number needs it; inf if only one is finite."""
+    """ULP of float32, or of float64 if either number needs it; inf if only one is finite."""
 
     relative: float
     """Relative to the greater number."""

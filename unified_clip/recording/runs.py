@@ -25,7 +25,7 @@ class Parameter(Table):
 
     shape: tuple[Annotated[int, Field(ge=0, lt=2**63)] | None, ...] = ()
     norm: Real
-    """Of the call's order; the 2-norm for value clipping."""
+    """The norm of the call's norm_type; the 2-norm for clipping by value."""
 
     weight: Real | None = None
     """The norm of the parameter itself; None if it is unknown."""
@@ -45,12 +45,12 @@ class RecordedCall(Table):
     """"global", "each", "slices" or "value": one norm over all gradients, one for each, one for each slice, none."""
 
     threshold: Real | tuple[Real, Real] | None = None
-    """Of the norm, or the two bounds of a value; None if it is not a single number."""
+    """Threshold of the norm, or the two bounds of a clip by value; None if it is not a single number."""
 
     norm_type: Real | None = None
     eps: Real | None = None
     dtype: str = "float32"
-    """Of the norm."""
+    """The dtype of the norm."""
 
     norm: Real | list[Real] | None = None
     """Before clipping: a number for the rule "global", else a list in the order of the gradients."""
@@ -67,7 +67,7 @@ class RecordedCall(Table):
     """Duration of the call on the host, without recording; None inside a graph."""
 
     parameters: dict[str, Parameter] = {}
-    """By name; empty if no norms were recorded."""
+    """Gradients by name; empty if no norms were recorded."""
 
     gradients: str | None = None
     """The file with the gradients before clipping, beside the recording."""
@@ -77,7 +77,7 @@ class RecordedCall(Table):
     """World size and rank, if several ranks own the gradients; else None."""
 
     layout: dict[str, int] = {}
-    """How many gradients have which layout."""
+    """The number of gradients with each layout."""
 
     watched: bool = False
     """Whether it is a framework's own function. Its coefficient is computed from its results, with their rounding."""

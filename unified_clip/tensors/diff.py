@@ -1,4 +1,4 @@
-"""What differs between two lists of gradients, in words: tensor, index, both numbers, and how far they are apart."""
+"""Describe the differences of two lists of gradients: tensor, index, both numbers, and their distance in ULP."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ PARTS = {"complex64": "float32", "complex128": "float64"}
 
 
 Stage = Literal["norm", "coefficient", "tensors", "update"]
-"""What a clip gives, in order: the norm, the coefficient, the clipped tensors, and the parameters after a step."""
+"""The stages of a clip: its norm, its coefficient, the clipped tensors, and the parameters after a step."""
 
 
 class UnreadableError(Exception):

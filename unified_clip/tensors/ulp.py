@@ -1,4 +1,4 @@
-"""How far apart numbers are, in units in the last place."""
+"""Measure distances between tensors in units in the last place (ULP)."""
 
 from __future__ import annotations
 

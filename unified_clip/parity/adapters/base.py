@@ -1,4 +1,4 @@
-"""What a parity worker needs of a framework beside its public names: `Adapter`, and the calls that it is given."""
+"""The interface of a parity worker to a framework: `Adapter`, and `Invocation`, a call to make."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..suite.public_calls import Call
 
 
 class Returned(NamedTuple):
-    """What a framework's function returned. Its name is `Invocation.native`."""
+    """The result of a framework's function. Its name is `Invocation.native`."""
 
     norm: Any = None
     tensors: Sequence[Any] | None = None
@@ -203,7 +203,7 @@ class Invocation:
 
     @property
     def in_place_arguments(self) -> Any:
-        """What in-place names take: parameters, or the gradients."""
+        """The arguments of in-place names: parameters, or the gradients."""
         return self.once("in_place_arguments", lambda: self.adapter.in_place_arguments(self))
 
     @property

@@ -34,19 +34,19 @@ class Framework(Converter, base.OnParameters):
         return tensor.transpose(order).contiguous().transpose(order)
 
     def shares_memory(self, a: Any, b: Any) -> bool:
-        """Gradients are temporaries, told apart by their addresses."""
+        """Compare addresses: gradients are temporary objects."""
         if a is None or b is None or a.is_selected_rows() or 0 in a.shape or b.is_selected_rows():
             return False
         return bool(a.data_ptr() == b.data_ptr())
 
     def has_native(self, invocation: Invocation) -> bool:
-        """Not of what reads memory that was never written, and may end the process: SelectedRows, but for classes."""
+        """Reject SelectedRows, except by classes: other functions read uninitialized memory, and may crash."""
         sparse = any(tensor is not None and tensor.is_selected_rows() for tensor in invocation.gradients)
         by_class = invocation.call.style == "class" and not invocation.call.by_value
         return (by_class or not sparse) and super().has_native(invocation)
 
     def run_in_graph(self, mode: str, function: Callable[[Sequence[Any]], Any], tensors: Sequence[Any]) -> Any:
-        """In a static program that an Executor runs."""
+        """Trace into a static program, and run it by an Executor."""
         fed = {f"gradient {index}": tensor for index, tensor in enumerate(tensors) if tensor is not None}
         paddle.enable_static()
         try:

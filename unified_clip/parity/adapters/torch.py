@@ -49,7 +49,7 @@ class Framework(Converter, base.OnParameters):
         return bool(first.numel() and same)
 
     def run_in_graph(self, mode: str, function: Callable[[Sequence[Any]], Any], tensors: Sequence[Any]) -> Any:
-        """By `torch.compile`: run operation by operation or, in the mode `compiled`, by its default backend."""
+        """Run `torch.compile`: operation by operation or, in the mode `compiled`, with its default backend."""
         torch._dynamo.reset()  # it compiles the same lines a few times only
         backend = "inductor" if mode == COMPILED else "aot_eager"
         return torch.compile(function, fullgraph=True, dynamic=False, backend=backend)(tensors)

@@ -29,7 +29,7 @@ class JudgedResult:
     """On unified_clip, and on a framework's function without a result."""
 
     deviation: NativeDeviation | None = None
-    """Of a framework's function."""
+    """The deviation of a framework's function."""
 
     digests: Mapping[Stage, str] | None = None
     seconds: float = 0.0

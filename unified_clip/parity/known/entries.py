@@ -35,7 +35,7 @@ Judgement = Literal["equal", "close", "known", "different"]
 
 @dataclass(frozen=True)
 class NativeDeviation:
-    """How the result of a framework's function deviates from the exact one. Its kind is '' for mere rounding."""
+    """The deviation of a framework's function from the exact result. Its kind is '' if it is rounding, or none."""
 
     function: str
     kind: DifferenceKind | Literal[""] = ""

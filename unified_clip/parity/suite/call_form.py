@@ -1,4 +1,4 @@
-"""How a case passes its gradients, unless it passes a list of contiguous tensors."""
+"""The form of a call: its container, and the memory and attributes of its tensors."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from ..suite.call_form import CallForm, leaves, structure
 from ..suite.public_calls import CALLS
 
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
-"""In the representation of an object. It differs from run to run, and reports of equal runs are equal."""
+"""The address in the representation of an object. It is removed, so that equal runs have equal reports."""
 
 
 @dataclass(eq=False)

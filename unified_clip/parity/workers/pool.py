@@ -60,7 +60,7 @@ class WorkerResults:
     """The results of one worker."""
 
     results: dict[tuple[str, str], Any] = field(default_factory=dict)
-    """What `OnResult` returned for each item, by mode and case."""
+    """The return value of `OnResult` for each item, by mode and case."""
 
     versions: dict[str, str] = field(default_factory=dict)
 

@@ -32,7 +32,7 @@ READ_HERE: Mapping[str, Callable[[Path], Iterator[Item]]] = {
     ".pdparams": paddle_pickle.items,
     ".pdopt": paddle_pickle.items,
 }
-"""By suffix."""
+"""Readers by suffix."""
 
 CONVERTED = {
     ".pt": "torch",
@@ -53,7 +53,7 @@ NEEDED = {
     "keras": "h5py, which comes with TensorFlow, is needed to read it",
     "function": "It imports a package that is not installed",
 }
-"""By kind, the message for an interpreter that lacks a package."""
+"""Messages about an interpreter that lacks a package, by kind."""
 
 CONVERT = "unified_clip.tensors.files.convert_worker"
 

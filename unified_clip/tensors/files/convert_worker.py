@@ -39,7 +39,7 @@ VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
 """Suffix that TensorFlow adds to the names of variables."""
 
 WEIGHTS = "model.weights.h5"
-"""In a `.keras` file."""
+"""The file of weights in a `.keras` file."""
 
 GZIP = 1
 """HDF5's number of this filter."""

@@ -1,4 +1,4 @@
-"""What a file of gradients holds, tensor by tensor, and which of it are gradients."""
+"""List the tensors in a file, and choose the gradients among them."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ Raw = npt.NDArray[np.uint8]
 """A file's bytes."""
 
 Entry = Any
-"""Where a gradient is in a file, as JSON data. None for no gradient."""
+"""The place of a gradient in a file, as JSON data; None for no gradient."""
 
 TENSORS, INDEX, FAILED = "tensors", "index.json", "failed.json"
 """The files in a directory of scratch space: tensors, one after the other; their entries; why there are none."""

@@ -1,4 +1,4 @@
-"""Paddle's `.pdparams` and `.pdopt`, which are pickles, read without Paddle and without running what they hold.
+"""Read Paddle's `.pdparams` and `.pdopt`, which are pickles, without Paddle and without running code of the file.
 
 A pickle names functions and classes, and calls what it names. Here it gets what `STAND_INS` has for the names that
 `paddle.save` writes, and any other name is rejected. So are opcodes that `paddle.save` does not write. Reading takes
@@ -25,7 +25,7 @@ LONG = 1 << 16
 """Bytes: as many or more are mapped. Pickles of protocol 4 hold them apart from what is in frames."""
 
 _Unpickler: Any = pickle._Unpickler
-"""The one written in Python, whose way to read bytes can be replaced."""
+"""The class written in Python, whose methods for opcodes can be replaced."""
 
 LONGEST_CODE = 16
 """Characters of NumPy's code for a dtype, such as `f4`."""
@@ -59,7 +59,7 @@ class Array:
     """Stand-in for np.ndarray."""
 
     def __init__(self, *empty: Any) -> None:
-        """As `_reconstruct` is called, before the pickle says what is in the array."""
+        """Make an empty array. A later opcode sets its state."""
 
     def __setstate__(self, state: tuple[int, tuple[int, ...], Dtype, bool, bytes | Raw]) -> None:
         _, self.shape, dtype, self.in_columns, self.data = state
@@ -132,7 +132,7 @@ def _checking_keys(load: Callable[[Any], None], keys: slice) -> Callable[[Any], 
 
 
 class Unpickler(_Unpickler):  # type: ignore[misc]
-    """Calls nothing but the stand-ins, and leaves long bytes where they are in the file."""
+    """Unpickler that calls only the stand-ins, and leaves long bytes in the file."""
 
     def __init__(self, file: IO[bytes], raw: Raw) -> None:
         super().__init__(Whole(file, len(raw)))
@@ -149,7 +149,7 @@ class Unpickler(_Unpickler):  # type: ignore[misc]
             ) from None
 
     def load_counted_bytes(self, width: int) -> None:
-        """Of bytes behind their number, which is `width` bytes long. Long ones are in no frame, but in the file."""
+        """Load bytes that follow their length, a number of `width` bytes. Long ones are in the file, in no frame."""
         size = int.from_bytes(self.read(width), "little")
         if size < LONG:
             self.append(self.read(size))

@@ -1,6 +1,6 @@
 """Safetensors files: eight bytes with the length of a header in JSON, the header, and tensors, mapped where they lie.
 
-A sparse gradient is held as `parity/data/README.md` says.
+`parity/data/README.md` describes the format of sparse gradients.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Entry(NamedTuple):
     dtype: str
     shape: Sequence[int]
     start: int
-    """In the file, as `stop`."""
+    """First byte in the file. `stop` is the byte after the last."""
 
     stop: int
 
@@ -105,7 +105,7 @@ def _without_duplicates(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _sparse_shapes(metadata: Any) -> dict[str, Sequence[int]]:
-    """By the name of a sparse gradient."""
+    """Return the shapes of sparse gradients by name."""
     try:
         shapes = json.loads(metadata.get("sparse", "{}"))
         if all(map(_are_lengths, shapes.values())):
