@@ -136,8 +136,7 @@ def _case_result(
         native = judgements.get((framework, case.name))
         by_mode = {mode: report_result(mode, each, details.get(mode), again, native) for mode, each in judged.items()}
         if by_mode:
-            shown = {mode: each for mode, each in by_mode.items() if each}
-            frameworks[framework] = FrameworkResult.model_validate(shown)
+            frameworks[framework] = FrameworkResult.model_validate({k: each for k, each in by_mode.items() if each})
     return CaseResult(
         name=case.name,
         call=case.call_name,

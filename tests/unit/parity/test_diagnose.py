@@ -15,12 +15,15 @@ from support.parity.cases import case, dense
 from support.parity.faults import Mistake, clipped
 
 from unified_clip.parity.judge import diagnose, oracle
+from unified_clip.parity.judge.judged_result import judge_result
 from unified_clip.parity.judge.verdict import compare_with_exact
-from unified_clip.parity.known import match, measure
+from unified_clip.parity.known import match
 from unified_clip.parity.known.entries import NativeDeviation
-from unified_clip.parity.modes import DEVICE, HOST
+from unified_clip.parity.modes import DEVICE, HOST, NATIVE
 from unified_clip.parity.outcome import CallOutcome, Failure
 from unified_clip.parity.suite.cases import Case
+from unified_clip.parity.suite.schema import Framework
+from unified_clip.parity.workers.pool import WorkItem
 from unified_clip.tensors.norms import exact_norm
 from unified_clip.tensors.types import Dense, Sparse, digest
 
@@ -349,34 +352,36 @@ def test_frameworks_round_otherwise_and_are_diagnosed_all_the_same() -> None:
 
 def test_a_verdict_has_its_cause() -> None:
     found, expected = clipped(GLOBAL, Mistake(eps=0.0)), oracle.expect(GLOBAL)
-    verdict = diagnose.explained(compare_with_exact(GLOBAL, expected, found, HOST), GLOBAL, expected, found)
+    verdict = judge_result(WorkItem(HOST, GLOBAL), expected, found, Framework(), ()).verdict
+    assert verdict is not None
     assert (verdict.kind, verdict.cause) == ("different", "another eps")
     assert verdict.detail.startswith("coefficient off by 1.5")
     assert verdict.detail.endswith("ULP; as with eps 0 instead of 1e-06")
-    crashed = Failure("crashed", "signal 11")
-    verdict = compare_with_exact(GLOBAL, expected, crashed, HOST)
-    assert diagnose.explained(verdict, GLOBAL, expected, crashed) == verdict
+    crashed = judge_result(WorkItem(HOST, GLOBAL), expected, Failure("crashed", "signal 11"), Framework(), ())
+    assert crashed.verdict is not None
+    assert crashed.verdict.cause == ""
 
 
 def test_what_is_close_enough_has_no_cause() -> None:
     n = float(np.nextafter(np.float32(oracle.counted_norm(GLOBAL)), np.float32(9)))
     near = CallOutcome(dense(n), list(oracle.clipped(GLOBAL, gradients(), n)))
     expected = oracle.expect(GLOBAL)
-    verdict = diagnose.explained(compare_with_exact(GLOBAL, expected, near, DEVICE), GLOBAL, expected, near)
+    verdict = judge_result(WorkItem(DEVICE, GLOBAL), expected, near, Framework(), ()).verdict
+    assert verdict is not None
     assert (verdict.kind, verdict.cause) == ("close", "")
 
 
 def test_a_natives_difference_that_nobody_knows_has_its_cause() -> None:
     found = dataclasses.replace(clipped(EACH, Mistake(one_norm=True)), name="native")
-    difference = measure.measure(EACH, oracle.expect(EACH), found)
-    assert difference is not None
-    explained = diagnose.native_explained(difference, EACH, oracle.expect(EACH), found)
-    judgements, _ = match.match_deviations([], {("torch", EACH.name): explained}, {"torch": {}})
+    deviation = judge_result(WorkItem(NATIVE, EACH), oracle.expect(EACH), found, Framework(), ()).deviation
+    assert deviation is not None
+    judgements, _ = match.match_deviations([], {("torch", EACH.name): deviation}, {"torch": {}})
     assert judgements["torch", EACH.name][1].endswith(
         "and no known difference says so; as when each gradient is clipped by the total norm instead of its own norm"
     )
-    same = NativeDeviation("native")
-    assert diagnose.native_explained(same, EACH, oracle.expect(EACH), right(EACH)) is same
+    same = dataclasses.replace(right(EACH), name="native")
+    deviation = judge_result(WorkItem(NATIVE, EACH), oracle.expect(EACH), same, Framework(), ()).deviation
+    assert deviation == NativeDeviation("native", norm=None, gradients=0.0)
 
 
 # -- random faults

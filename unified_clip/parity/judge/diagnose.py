@@ -2,29 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 from ...causes.find import find_cause
 from ...causes.observation import By, Cause, Observation
 from ...tensors.types import Dense
-from ..known.entries import NativeDeviation
 from ..outcome import CallOutcome
 from ..suite.cases import Case
 from .oracle import Expected
-from .verdict import Verdict
-
-
-def explained(verdict: Verdict, case: Case, due: Expected, outcome: CallOutcome) -> Verdict:
-    """Return the verdict with the cause of the difference, if it is known."""
-    cause = diagnose(case, due, outcome) if verdict.kind == "different" else None
-    detail = f"{verdict.detail}; {cause.sentence}" if cause else verdict.detail
-    return dataclasses.replace(verdict, cause=cause.kind, detail=detail) if cause else verdict
-
-
-def native_explained(difference: NativeDeviation, case: Case, due: Expected, outcome: CallOutcome) -> NativeDeviation:
-    """Return the deviation of a framework's function with its cause, if it is known."""
-    cause = diagnose(case, due, outcome) if difference.kind else None
-    return dataclasses.replace(difference, cause=cause.sentence) if cause else difference
 
 
 def diagnose(case: Case, due: Expected, outcome: CallOutcome) -> Cause | None:

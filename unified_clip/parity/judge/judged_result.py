@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
@@ -16,7 +17,8 @@ from ..results import NativeResult, UnifiedClipResult, WorstElement
 from ..suite.cases import Case
 from ..suite.schema import Framework
 from ..workers.pool import WorkItem
-from . import diagnose, oracle, worst_element
+from . import oracle, worst_element
+from .diagnose import diagnose
 from .oracle import Expected
 from .verdict import Verdict, compare_with_exact
 
@@ -71,13 +73,17 @@ def judge_result(
     if mode == NATIVE:
         deviation = measure.measure(case, expected, outcome, framework.tolerance)
         differs = deviation is not None and (bool(deviation.kind) or deviation.differs)
-        if deviation and not any(
-            entry.covers(entry.framework, case.name, deviation.function, deviation.kind) for entry in known
+        if (
+            deviation
+            and deviation.kind
+            and not any(entry.covers(entry.framework, case.name, deviation.function, deviation.kind) for entry in known)
         ):
-            deviation = diagnose.native_explained(deviation, case, expected, outcome)
+            cause = diagnose(case, expected, outcome)
+            deviation = dataclasses.replace(deviation, cause=cause.sentence if cause else "")
     else:
         verdict = compare_with_exact(case, expected, outcome, mode, flushes=framework.flushes)
-        verdict = diagnose.explained(verdict, case, expected, outcome)
+        if verdict.kind == "different" and (cause := diagnose(case, expected, outcome)):
+            verdict = dataclasses.replace(verdict, cause=cause.kind, detail=f"{verdict.detail}; {cause.sentence}")
         digests, differs = outcome.digests, verdict.kind != "equal"
     is_long = oracle.is_long(case)
     details = worst_element.find(case, expected, {mode: outcome}, [mode]) if is_long and differs else {}

@@ -58,8 +58,7 @@ def _counted(case: Case) -> list[Dense]:
     """Return the gradients that the total norm counts."""
     call_form = case.call_form
     needed = call_form.need_clip or [not call_form.gradients_for_parameters] * len(case.gradients)
-    counted = [densify(gradient) for gradient, needs in zip(case.gradients, needed, strict=True) if needs]
-    return [gradient for gradient in counted if gradient is not None]
+    return [dense for each, needs in zip(case.gradients, needed, strict=True) if needs and (dense := densify(each))]
 
 
 def counted_norm(case: Case, shift: int = 0) -> float:

@@ -99,8 +99,7 @@ def _string(text: str) -> str:
 
 
 def _norm(path: Path) -> float:
-    gradients = [densify(gradient) for gradient in files.read(path, files.scratch()).values()]
-    present = [gradient for gradient in gradients if gradient is not None]
+    present = [dense for each in files.read(path, files.scratch()).values() if (dense := densify(each))]
     return exact_norm(present, 2, norm_dtype(present))
 
 

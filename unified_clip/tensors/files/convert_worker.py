@@ -240,8 +240,6 @@ def _is_tensor(value: Any) -> bool:
 def read_tensor(name: str, tensor: Any) -> Dense | Sparse:
     """Return the bytes of a tensor of any framework. UnreadableError: it cannot be read."""
     framework = adapter_of(type(tensor))
-    if framework == "numpy":
-        return from_numpy(np.asarray(tensor))
     try:
         assert framework is not None
         gradient = converter(framework).read(tensor)
