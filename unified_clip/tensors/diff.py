@@ -19,14 +19,14 @@ MOST_TENSORS = 5
 """Differences to describe. The others are counted."""
 
 
-def describe(ours: Mapping[str, Gradient], theirs: Mapping[str, Gradient], sides: Sides, max_ulp: float = 0) -> str:
+def describe(left: Mapping[str, Gradient], right: Mapping[str, Gradient], sides: Sides, max_ulp: float = 0) -> str:
     """Return the differences of more than `max_ulp` between gradients, by name; '' if there are none.
 
     Sparse gradients are compared by the dense ones that they stand for.
     """
-    if ours.keys() != theirs.keys():
-        return _other_names(list(map(safe, ours)), list(map(safe, theirs)), sides)
-    tensors = [(safe(name), densify(ours[name]), densify(theirs[name])) for name in ours]
+    if left.keys() != right.keys():
+        return _other_names(list(map(safe, left)), list(map(safe, right)), sides)
+    tensors = [(safe(name), densify(left[name]), densify(right[name])) for name in left]
     texts = [text for each in tensors if (text := _tensor(*each, sides, max_ulp))]
     more = [f"and {len(texts) - MOST_TENSORS} more gradients differ"] if len(texts) > MOST_TENSORS else []
     return "\n".join([*texts[:MOST_TENSORS], *more])
@@ -37,9 +37,9 @@ def hexadecimal(value: float) -> str:
     return re.sub(r"\.?0+p", "p", value.hex())
 
 
-def _other_names(ours: list[str], theirs: list[str], sides: Sides) -> str:
-    parts = [f"{sides[0]} has {len(ours)} gradients, {sides[1]} has {len(theirs)}"]
-    for here, there, side in ((ours, theirs, sides[0]), (theirs, ours, sides[1])):
+def _other_names(left: list[str], right: list[str], sides: Sides) -> str:
+    parts = [f"{sides[0]} has {len(left)} gradients, {sides[1]} has {len(right)}"]
+    for here, there, side in ((left, right, sides[0]), (right, left, sides[1])):
         alone = [name for name in here if name not in set(there)]
         if alone:
             names = ", ".join(alone[:MOST_TENSORS]) + (", ..." if len(alone) > MOST_TENSORS else "")

@@ -14,25 +14,25 @@ from .types import Dense
 Bits = npt.NDArray[np.unsignedinteger]
 
 
-def ulps(ours: Sequence[Dense | None], theirs: Sequence[Dense | None]) -> float:
+def ulps(left: Sequence[Dense | None], right: Sequence[Dense | None]) -> float:
     """Return the greatest distance in ULP between two lists of tensors of the same shapes: see `differences`."""
-    pairs = zip(ours, theirs, strict=True)
+    pairs = zip(left, right, strict=True)
     distances = (differences(a, b)[1] for a, b in pairs if a is not None and b is not None)
     return max((float(each.max(initial=0.0)) for each in distances), default=0.0)
 
 
-def differences(ours: Dense, theirs: Dense) -> tuple[npt.NDArray[np.intp], Float64s]:
+def differences(left: Dense, right: Dense) -> tuple[npt.NDArray[np.intp], Float64s]:
     """Return the indices of numbers that differ, in memory order, and their distances in ULP.
 
     Any NaN equals any NaN; a NaN is infinitely far from a number; the two zeros are 1 apart.
     """
-    a, b = ours.bits().reshape(-1), theirs.bits().reshape(-1)
-    differ = np.flatnonzero(a != b)
+    left_bits, right_bits = left.bits().reshape(-1), right.bits().reshape(-1)
+    differ = np.flatnonzero(left_bits != right_bits)
     if not differ.size:
         return differ, np.zeros(0)
-    left, right = (_ordered(bits[differ], whole=ours.dtype == "int64") for bits in (a, b))
-    distances = np.where(left > right, left - right, right - left).astype(np.float64)
-    for side in (ours, theirs):
+    a, b = (_ordered(bits[differ], whole=left.dtype == "int64") for bits in (left_bits, right_bits))
+    distances = np.where(a > b, a - b, b - a).astype(np.float64)
+    for side in (left, right):
         distances[np.isnan(side.values().reshape(-1)[differ])] = math.inf
     return differ, distances
 

@@ -140,7 +140,7 @@ def _wrong_objects(case: Case, expected: Expected, outcome: CallOutcome) -> str:
         return ""
     inputs, right = map(densify, case.gradients), expected.gradients or []
     for index, (before, after, same) in enumerate(zip(inputs, right, outcome.same_objects, strict=False)):
-        if before is after and not same:  # the oracle returns what it is given where the coefficient is 1
+        if before is after and not same:  # for a coefficient of 1 the oracle returns its input
             return f"gradient {index} came back as another object, with a coefficient of 1"
     return ""
 
@@ -238,7 +238,7 @@ def _explained(gradient: Gradient, result: Dense | None, *candidates: Dense | No
 
 
 def relative_error(value: float, right: float) -> float:
-    """Return |found - right| / |right|; 0 if they are equal, or both NaN."""
+    """Return |value - right| / |right|; 0 if they are equal, or both NaN."""
     if value == right or (math.isnan(value) and math.isnan(right)):
         return 0.0
     if right == 0 or not (math.isfinite(value) and math.isfinite(right)):

@@ -57,7 +57,7 @@ class Row:
         return [frameworks.get(column.framework, FrameworkResult()).get(column.mode) for column in self.columns]
 
     @property
-    def shown(self) -> list[tuple[int, Column, Result]]:
+    def not_equal(self) -> list[tuple[int, Column, Result]]:
         """Results that are not equal, with the numbers of their columns, from 1."""
         numbered = enumerate(zip(self.columns, self.cells, strict=True), 1)
         return [(number, column, cell) for number, (column, cell) in numbered if cell and cell.verdict != "equal"]

@@ -51,7 +51,7 @@ def make(adapter: Adapter, case: Mapping[str, Any], gradients: Sequence[Gradient
 
 
 def record_effects(invocation: Invocation, result: CallResult, inputs: Sequence[Gradient]) -> None:
-    """Record what a call of unified_clip did to tensors. `given`: the gradients of the case."""
+    """Record what a call of unified_clip did to tensors. `inputs`: the gradients of the case."""
     result.fault = _fault(invocation, result, inputs)
     if result.returned is not None:
         result.structure = structure(result.returned)

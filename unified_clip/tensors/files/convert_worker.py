@@ -128,7 +128,7 @@ def from_keras(source: str, out: Path) -> Iterator[Item]:
         yield Item(name, name_of(dataset.dtype), partial(_read_dataset, name, dataset), dataset.shape or ())
 
 
-def _datasets(group: Any, h5py: Any, seen: set[Any], tree: Tree, prefix: str = "", depth: int = 0) -> Iterator[Any]:
+def _datasets(group: Any, h5py: Any, visited: set[Any], tree: Tree, prefix: str = "", depth: int = 0) -> Iterator[Any]:
     """Yield the datasets below an HDF5 group and their names, each once. Reject links to other files."""
     for key in group:
         name = f"{prefix}{key}"
@@ -140,11 +140,11 @@ def _datasets(group: Any, h5py: Any, seen: set[Any], tree: Tree, prefix: str = "
         if isinstance(link, h5py.SoftLink):
             continue  # its target is read under its own name
         entry = group[key]
-        if entry.id in seen:
+        if entry.id in visited:
             continue
-        seen.add(entry.id)
+        visited.add(entry.id)
         if isinstance(entry, h5py.Group):
-            yield from _datasets(entry, h5py, seen, tree, f"{name}/", depth + 1)
+            yield from _datasets(entry, h5py, visited, tree, f"{name}/", depth + 1)
         elif isinstance(entry, h5py.Dataset):
             yield name, entry
 
