@@ -104,7 +104,7 @@ class Worker:
         self,
         arguments: Sequence[str],
         scratch: Scratch | None = None,
-        stdout: int = subprocess.DEVNULL,
+        stdout: int | IO[bytes] = subprocess.DEVNULL,
         environment: Mapping[str, str] | None = None,
     ) -> None:
         search = os.pathsep.join([_search_path(arguments[0], scratch), *filter(None, [os.environ.get("PYTHONPATH")])])

@@ -119,6 +119,7 @@ def not_installed(command: str) -> str:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="unified-clip", description="Gradient clipping, the same on every framework.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
+    # Each command's `run` imports its modules, and returns the exit status.
     parity_command.add_parser(commands, _read_ported)
     compare_command.add_parser(commands)
     bench_command.add_parser(commands)

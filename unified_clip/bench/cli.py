@@ -13,7 +13,6 @@ INCOMPLETE = 3
 
 
 def add_parser(commands: Any) -> None:
-    """Add the command to a parser. Its modules are imported when it runs."""
     bench = commands.add_parser(
         "bench",
         help="compare the speed of unified_clip and the frameworks' own functions",
@@ -40,7 +39,6 @@ def _names(text: str) -> list[str]:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the command and return its exit status."""
     from .._progress import progress
     from . import report
     from . import run as engine

@@ -6,17 +6,15 @@ import json
 import math
 import os
 import platform
-import queue
-import subprocess
 import sys
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import IO, Any
+from typing import Any
 
 import unified_clip
 
 from .. import _workers
+from .._scratch import Scratch
 from .lists import DTYPES, GROWTH, LISTS
 from .pairs import FRAMEWORKS, THREADS
 
@@ -94,26 +92,21 @@ def _work(framework: str, options: Options, add: Callable[[dict[str, Any]], None
     """Run a worker, and call `add` with each result that it prints. Return how it failed; '' if it did not."""
     environment = dict.fromkeys(THREADS, str(options.threads))
     arguments = [*command(framework), json.dumps(asdict(options))]
-    lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
 
     def add_results() -> bool:
-        while not lines.empty():
-            if (line := lines.get()).endswith(b"\n"):  # a worker that dies may leave a part of one
-                add(json.loads(line))
+        for line in iter(lines.readline, b""):
+            if not line.endswith(b"\n"):  # the worker is still writing it, or died
+                lines.seek(-len(line), os.SEEK_CUR)
+                break
+            add(json.loads(line))
         return False
 
-    with _workers.Worker(arguments, stdout=subprocess.PIPE, environment=environment) as worker:
-        assert worker.process.stdout
-        # Reading in the main thread would not end on Ctrl-C while the worker prints nothing.
-        reader = threading.Thread(target=_read_lines, args=[worker.process.stdout, lines], daemon=True)
-        reader.start()
-        end = worker.wait(math.inf, add_results)
-        reader.join()
-        add_results()
+    with Scratch("bench") as scratch:
+        path = scratch.path / "results.jsonl"
+        with (
+            path.open("wb") as out,
+            path.open("rb") as lines,
+            _workers.Worker(arguments, None, out, environment) as worker,
+        ):
+            end = worker.wait(math.inf, add_results)
     return str(end) if end.code else ""
-
-
-def _read_lines(stdout: IO[bytes], lines: queue.SimpleQueue[bytes]) -> None:
-    with stdout:
-        for line in stdout:
-            lines.put(line)

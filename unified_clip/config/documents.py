@@ -215,7 +215,7 @@ class _Yaml(yaml.SafeLoader):
         try:
             return super().construct_object(node, deep=True)  # else PyYAML fills tables later, outside this try
         except (ValueError, LookupError, AttributeError) as error:  # from values with !!int, !!bool, ...
-            raise _marked(f"cannot read this value: {error}", node) from None
+            raise _marked(f"cannot read this value: {error}. Correct it, or quote it if it is text", node) from None
 
     def whole_number(self, node: yaml.ScalarNode) -> int:
         digits = str(self.construct_scalar(node)).replace("_", "")

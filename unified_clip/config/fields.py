@@ -22,7 +22,7 @@ class ConfigModel(BaseModel):
 
 
 def located_error(keys: Sequence[str | int], message: str) -> PydanticCustomError:
-    """Return an error of a whole model that concerns one place."""
+    """Return an error for a validator of a whole model, located at a key path such as `["groups", 0, "min"]`."""
     return PydanticCustomError("whole", "{message}", {"keys": list(keys), "message": message})
 
 

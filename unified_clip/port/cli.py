@@ -30,7 +30,6 @@ MODES = {PORTING: ("to", "native", "diff", "write", "force", "report"), VERIFYIN
 
 
 def add_parser(commands: Any) -> None:
-    """Add the command to the command line. It imports its modules when it runs."""
     port = commands.add_parser(
         "port",
         help="rewrite gradient clipping in Python source",
@@ -59,7 +58,6 @@ def add_parser(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the command and return its exit status."""
     from .report.build import ReportError
     from .source_files import PortError
 

@@ -35,7 +35,9 @@ def port(path: Path, content: bytes, target: Target = "torch", native: bool = Fa
     registry.apply(file, RuleOrder.OFF)
     _read_thresholds(file)
     registry.apply(file, RuleOrder.JUDGE, RuleOrder.STEPS, RuleOrder.CALLS)
-    sites = [_completed(file, clip) for clip in clips if not _is_clamp(file, clip)]
+    # Calls that clamp something other than gradients are not reported.
+    reported = (clip for clip in clips if not (clip.function.quiet and file.sites[clip].verdict == "left"))
+    sites = [_completed(file, clip) for clip in reported]
     file.renames.apply()
     return PortedFile(path, content, file.edits.to_bytes(), sorted(sites, key=lambda site: (site.line, site.column)))
 
@@ -51,11 +53,6 @@ def _read_thresholds(file: FileRewrite) -> None:
             reason = reason or str(error)
         if reason:
             file.flag(clip, reason)
-
-
-def _is_clamp(file: FileRewrite, clip: FoundClip) -> bool:
-    """Return whether a call clamps something other than gradients, and is not reported."""
-    return clip.function.quiet and file.sites[clip].verdict == "left"
 
 
 def _completed(file: FileRewrite, clip: FoundClip) -> ClipSite:

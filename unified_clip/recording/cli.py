@@ -11,7 +11,6 @@ from .._command import refuse
 
 
 def add_parser(commands: Any) -> None:
-    """Add the command to the command line. It imports its modules when it runs."""
     compare = commands.add_parser(
         "compare",
         help="find the first difference of two recorded runs, and explain it",
@@ -36,7 +35,6 @@ def add_parser(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the command and return its exit status."""
     from . import compare, pairing, report, runs
 
     if not options.max_ulp >= 0:

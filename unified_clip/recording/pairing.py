@@ -57,7 +57,7 @@ def read_names(path: Path) -> Names:
             raise RunError(f'{path}, {name}: write "name" = "its name in the other run", both in quotes')
     repeated = [name for name, count in Counter(names.values()).items() if count > 1]
     if repeated:
-        raise RunError(f"{path}: {repeated[0]!r} stands for two parameters")
+        raise RunError(f"{path}: two names stand for {repeated[0]!r}. Keep one of the two lines.")
     return names
 
 

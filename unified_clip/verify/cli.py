@@ -24,7 +24,6 @@ OPTIONS = ("weights", "batches", "steps", "map", "python_old", "python_new", "ma
 
 
 def add_parser(commands: Any) -> None:
-    """Add the command to the command line. It imports its modules when it runs."""
     verify = commands.add_parser(
         "verify",
         help="run an old and a new training step, and compare their clipping",
@@ -57,7 +56,6 @@ def add_options(parser: argparse.ArgumentParser, *, hidden: bool = False) -> Non
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the command and return its exit status."""
     from ..recording.runs import RunError
     from . import report
     from .run import VerifyError, WorkerError

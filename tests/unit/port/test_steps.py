@@ -42,7 +42,7 @@ def test_the_clip_comes_before_each_step() -> None:
             (("    for batch", "    optimizer._add_param_group(more)\n    for batch")),
             "Line 6 adds parameters to optimizer",
         ),
-        ((("optimizer.step()", "optimizer.step(closure)")), "takes a closure that computes the gradients"),
+        ((("optimizer.step()", "optimizer.step(closure)")), "takes a closure. Gradients cannot be clipped in it"),
         ((("    clip =", "    global optimizer\n    clip =")), "optimizer is global or nonlocal here"),
         ((("    optimizer =", "    pass; optimizer =")), "The optimizer has no line of its own."),
         ((("optimizer.step()", "optimizer.minimize(backward(x))")), "The loss of optimizer.minimize()"),

@@ -185,7 +185,7 @@ def test_a_map_with_a_name_that_nobody_has_is_refused(compared: Any) -> None:
     [
         ("a = ", "map.toml"),
         ("a = 1", "map.toml, a: write"),
-        ("a = 'c'\nb = 'c'", "'c' stands for two"),
+        ("a = 'c'\nb = 'c'", "two names stand for 'c'. Keep one"),
         ("a = " + "[" * 5000, "map.toml: its lists or tables are nested too deep"),
     ],
     ids=["no value", "a number", "two of one name", "nested"],

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 
 def add_parser(commands: Any) -> None:
-    """Add the command to a parser. Its modules are imported when it runs."""
     parser = commands.add_parser(
         "explain",
         help="explain what a clip configuration does to a gradient, or how two differ",

@@ -38,7 +38,7 @@ def against(report: ParityReport, changes: list[Change] | None) -> ParityReport:
 
 def _summary(frameworks: Sequence[str], cases: Sequence[CaseResult]) -> Summary:
     def counts(mode: str) -> Counts:
-        """Return how often each verdict occurs in a mode. Functions of frameworks that gave no result do not count."""
+        """Return by framework how often each verdict occurs in a mode, without framework functions that failed."""
         by_framework = {}
         for framework in frameworks:
             results = [case.frameworks[framework].get(mode) for case in cases if framework in case.frameworks]

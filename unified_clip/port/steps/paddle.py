@@ -283,7 +283,7 @@ class PaddleOptimizers:
             raise UnsureError(f"Line {line} uses {full_name} without a call.")
         step = self._at(call, name, line)
         if name == "step" and call.args:
-            raise UnsureError(f"{full_name}() in line {line} takes a closure that computes the gradients.")
+            raise UnsureError(f"{full_name}() in line {line} takes a closure. Gradients cannot be clipped in it.")
         if name == "minimize":
             if not all(isinstance(argument.value, Target) for argument in call.args):
                 raise UnsureError(f"The loss of {full_name}() in line {line} is computed in the call.")

@@ -161,7 +161,7 @@ class _First:
                 raise self.source.wrong(node, f"{before}, and clips updates. Put it first in optax.chain.")
 
     def _uses(self, statement: ast.Assign | ast.AnnAssign | ast.Return) -> list[ast.AST]:
-        """Return the uses of a statement's result: loads of its name, or calls of its function."""
+        """Return where a result is used: the loads of an assigned name, or the calls of a function that returns it."""
         source = self.source
         function = self._function(statement)
         if isinstance(statement, ast.Return):
